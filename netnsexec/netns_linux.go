@@ -1,0 +1,178 @@
+package netnsexec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// NetNS is an open network namespace. It keeps the namespace alive until Close. All methods may be called from
+// several goroutines at once; after Close those that need the namespace return an error that
+// errors.Is(err, os.ErrClosed). The zero value is of no use: call [Open] or [Current].
+type NetNS struct {
+	path    string
+	id      ID
+	current bool // this process lives in it: enter nothing
+
+	mu sync.RWMutex // held for reading while fd is handed to the kernel, so that Close cannot recycle it under us
+	fd int          // -1 once closed
+}
+
+// own is the ID of the process's network namespace. /proc/self is its main thread, which this package never moves.
+var own = sync.OnceValues(func() (ID, error) { return statID("/proc/self/ns/net") })
+
+// Open opens the network namespace file at path: a bind mount such as /var/run/netns/cni-…, or /proc/PID/ns/net.
+// It refuses what must not be programmed, each with an error of its own: [ErrGone], [ErrNotNetNS], [ErrHost].
+// Every error names the path. Nothing is entered yet. The caller calls Close.
+func Open(path string) (*NetNS, error) {
+	ns, err := open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace %q: %w", path, err)
+	}
+	return ns, nil
+}
+
+func open(path string) (*NetNS, error) {
+	self, err := own()
+	if err != nil {
+		return nil, err
+	}
+	ns, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	// Process 1 is the host only where its namespace can be seen; without that right (EACCES), or with a /proc that
+	// hides it, our own namespace is the check that is left.
+	if host, err := statID("/proc/1/ns/net"); ns.id == self || err == nil && ns.id == host {
+		return nil, errors.Join(ErrHost, ns.Close())
+	}
+	return ns, nil
+}
+
+// openFile is Open without the comparison with the host.
+func openFile(path string) (*NetNS, error) {
+	// Without O_NONBLOCK a fifo at this path would hang the open until somebody writes to it.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
+		return nil, ErrGone
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // a unix socket; a device without a driver
+		return nil, fmt.Errorf("%w: %w", ErrNotNetNS, err)
+	case err != nil:
+		return nil, err
+	}
+	id, err := identify(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return &NetNS{path: path, id: id, fd: fd}, nil
+}
+
+// identify proves that fd is a network namespace. The filesystem is asked first: NS_GET_NSTYPE (linux/nsfs.h) is a
+// number that another kind of file may take for a command of its own.
+func identify(fd int) (ID, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return ID{}, fmt.Errorf("statfs: %w", err)
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return ID{}, fmt.Errorf("%w: filesystem type %#x is not nsfs (%#x)", ErrNotNetNS, fs.Type, unix.NSFS_MAGIC)
+	}
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err != nil {
+		return ID{}, fmt.Errorf("ask for the kind of namespace: %w", err)
+	}
+	if kind != unix.CLONE_NEWNET {
+		return ID{}, fmt.Errorf("%w: namespace of another kind (%#x)", ErrNotNetNS, kind)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return ID{}, fmt.Errorf("stat: %w", err)
+	}
+	return idOf(&st), nil
+}
+
+func statID(path string) (ID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return ID{}, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return idOf(&st), nil
+}
+
+// idOf converts, because Stat_t's field types differ between architectures.
+func idOf(st *unix.Stat_t) ID { return ID{Dev: uint64(st.Dev), Ino: uint64(st.Ino)} } //nolint:unconvert
+
+// Current is this process's own network namespace, for a program that runs inside the pod already. Do, Run and
+// Socket enter nothing, so they need no capability. The caller calls Close.
+func Current() (*NetNS, error) {
+	ns, err := openFile("/proc/self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("open own network namespace: %w", err)
+	}
+	ns.current = true
+	return ns, nil
+}
+
+// Fd is the open namespace file, for netlink attributes such as IFLA_NET_NS_FD. It belongs to n and is closed with
+// it; -1 after Close.
+func (n *NetNS) Fd() int {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.fd
+}
+
+// Path is the path that n was opened by.
+func (n *NetNS) Path() string { return n.path }
+
+// ID identifies the namespace; see [ID].
+func (n *NetNS) ID() ID { return n.id }
+
+// Close lets go of the namespace. A second Close does nothing.
+func (n *NetNS) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fd < 0 {
+		return nil
+	}
+	fd := n.fd
+	n.fd = -1
+	if err := unix.Close(fd); err != nil {
+		return fmt.Errorf("close network namespace %q: %w", n.path, err)
+	}
+	return nil
+}
+
+// enter moves the calling thread into n.
+func (n *NetNS) enter() error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.fd < 0 {
+		return fmt.Errorf("enter network namespace %q: %w", n.path, os.ErrClosed)
+	}
+	if n.current {
+		return nil
+	}
+	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %q: %w", n.path, err)
+	}
+	return nil
+}
+
+// Socket opens a socket in n, as socket(2) with SOCK_CLOEXEC added. The socket stays in n whichever thread uses it,
+// and belongs to the caller. A netlink socket made so costs one entry for any number of requests.
+func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) {
+	fd = -1
+	err = n.Do(func() error {
+		var err error
+		if fd, err = unix.Socket(domain, typ|unix.SOCK_CLOEXEC, proto); err != nil {
+			return fmt.Errorf("open socket in network namespace %q: %w", n.path, err)
+		}
+		return nil
+	})
+	return fd, err
+}
