@@ -1,0 +1,74 @@
+package kubepod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// ErrName says that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was
+// made. Check with errors.Is(err, kubepod.ErrName).
+var ErrName = errors.New("not an object name")
+
+// A ConfigError says that the kubeconfig cannot be used: it is missing, unreadable, malformed, incomplete, or names a
+// credential helper. Check with errors.As; errors.Is(err, fs.ErrNotExist) tells a missing file.
+type ConfigError struct {
+	// Path is the kubeconfig's path as given to Open.
+	Path string
+	// Err is the cause, never nil.
+	Err error
+}
+
+// Error returns the path and the cause.
+func (e *ConfigError) Error() string { return fmt.Sprintf("use kubeconfig %q: %v", e.Path, e.Err) }
+
+// Unwrap returns the cause.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// A ResponseError says that the server answered with success but not with the object that was asked for: garbage,
+// another kind, or another object. Check with errors.As. Something other than an API server often sits behind it.
+type ResponseError struct {
+	// Kind is the kind that was asked for, "Pod" or "Namespace".
+	Kind string
+	// Err is what is wrong with the body, never nil.
+	Err error
+}
+
+// Error returns the kind and the cause.
+func (e *ResponseError) Error() string { return fmt.Sprintf("response is no %s: %v", e.Kind, e.Err) }
+
+// Unwrap returns the cause.
+func (e *ResponseError) Unwrap() error { return e.Err }
+
+// Transient reports whether the same GET may well succeed soon. It is true for
+//
+//   - 404: the plugin may run before the pod has reached this API server's cache,
+//   - 401 and 403: a token or a role binding may be on its way,
+//   - 408, 429 and 5xx, refused and reset connections, failed look-ups and handshakes, truncated answers,
+//   - context.DeadlineExceeded, since it may be one attempt's own deadline: the caller knows when its own has passed,
+//   - a [ResponseError].
+//
+// It is false for nil, a [ConfigError], [ErrName], context.Canceled and every other status (3xx, 400, 410, …): waiting
+// mends none of them.
+func Transient(err error) bool {
+	var config *ConfigError
+	switch {
+	case err == nil, errors.As(err, &config), errors.Is(err, ErrName), errors.Is(err, context.Canceled):
+		return false
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true // the network, TLS or the body: no answer that says no
+	}
+	switch code := int(status.Status().Code); code {
+	case http.StatusNotFound, http.StatusUnauthorized, http.StatusForbidden,
+		http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return true
+	default:
+		// Code 0 is a Status body without a code behind a 200: as good as garbage.
+		return code == 0 || code >= http.StatusInternalServerError
+	}
+}
