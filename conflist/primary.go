@@ -1,0 +1,128 @@
+package conflist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Choice is the file that a runtime loads, and what it passed over on the way.
+type Choice struct {
+	// Name is the file's name in its directory.
+	Name string
+	File *File
+	// Skipped are the files that sort before Name (or, in a [NoNetworkError], all) and would not load, in that order.
+	Skipped []Skipped
+}
+
+// Skipped is one file that was passed over.
+type Skipped struct {
+	Name string
+	Err  error
+}
+
+// NoNetworkError says for each file of a directory why no runtime would load it. errors.Is(err, ErrNoNetwork).
+type NoNetworkError struct{ Skipped []Skipped }
+
+func (e *NoNetworkError) Error() string {
+	var b strings.Builder
+	b.WriteString(ErrNoNetwork.Error())
+	for i, s := range e.Skipped {
+		b.WriteString([]string{": ", "; "}[min(i, 1)] + s.Name + ": " + s.Err.Error())
+	}
+	if len(e.Skipped) == 0 {
+		b.WriteString(": no .conf, .conflist or .json file there")
+	}
+	return b.String()
+}
+
+// Is makes errors.Is(err, ErrNoNetwork) hold.
+func (e *NoNetworkError) Is(target error) bool { return target == ErrNoNetwork }
+
+// IsConfigName tells whether a runtime looks at a file of that name at all.
+func IsConfigName(name string) bool {
+	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
+}
+
+// Primary answers which file of a directory (such as os.DirFS("/etc/cni/net.d")) a runtime loads: of the .conf, .conflist
+// and .json files, sorted by name, the first that is valid; hidden files count too. Those that ignore names, whatever is in
+// them, are taken as absent.
+//
+// An invalid file is passed over here, as libcni and CRI-O do. containerd stops at it and reports the node as not ready:
+// so Skipped is worth a warning even when there is a choice. A list that keeps its plugins in a directory named after the
+// network (CNI 1.1) is valid when those are.
+//
+// Errors: *[NoNetworkError], or what reading the directory gave (errors.Is(err, fs.ErrNotExist)).
+func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return Choice{}, fmt.Errorf("listing the network configurations: %w", err)
+	}
+	var skipped []Skipped
+	for _, e := range entries { // sorted by name
+		name := e.Name()
+		if !IsConfigName(name) || slices.Contains(ignore, name) {
+			continue
+		}
+		f, err := readFile(fsys, e)
+		if err == nil {
+			return Choice{name, f, skipped}, nil
+		}
+		skipped = append(skipped, Skipped{name, err})
+	}
+	return Choice{}, &NoNetworkError{skipped}
+}
+
+func readFile(fsys fs.FS, e fs.DirEntry) (*File, error) {
+	if e.IsDir() {
+		return nil, fmt.Errorf("%w: a directory", ErrInvalid)
+	}
+	data, err := fs.ReadFile(fsys, e.Name())
+	if err != nil {
+		return nil, err
+	}
+	f, err := ParseFile(e.Name(), data)
+	if err != nil || f.single || !f.dropIns {
+		return f, err
+	}
+	n, err := readDropIns(fsys, f.name)
+	if err != nil {
+		return nil, err
+	}
+	if n+len(f.plugins) == 0 {
+		return nil, fmt.Errorf("%w: no plugins, neither inline nor in the directory %q", ErrInvalid, f.name)
+	}
+	return f, nil
+}
+
+// readDropIns counts the plugins in the directory of the network's name. One bad file there spoils the whole list.
+func readDropIns(fsys fs.FS, network string) (int, error) {
+	if !fs.ValidPath(network) || network == "." {
+		return 0, nil // outside of what we were given
+	}
+	entries, err := fs.ReadDir(fsys, network)
+	if err != nil {
+		if info, statErr := fs.Stat(fsys, network); errors.Is(err, fs.ErrNotExist) || statErr == nil && !info.IsDir() {
+			return 0, nil
+		}
+		return 0, err
+	}
+	n := 0
+	for _, e := range entries {
+		if e.IsDir() || path.Ext(e.Name()) != ".conf" {
+			continue
+		}
+		data, err := fs.ReadFile(fsys, path.Join(network, e.Name()))
+		if err == nil {
+			_, err = parseSingle(data)
+		}
+		if err != nil {
+			return n, fmt.Errorf("%s: %w", path.Join(network, e.Name()), err)
+		}
+		n++
+	}
+	return n, nil
+}

@@ -1,0 +1,159 @@
+package netnstest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Names of the world's three namespaces, as Probe.From has them.
+const (
+	FromPod = "pod"
+	FromOut = "out"
+	FromVM  = "vm"
+)
+
+// Probe is one question to the world: where does this connection, or this datagram, end up?
+type Probe struct {
+	From     string         // FromPod, FromOut or FromVM: where it is opened
+	Proto    string         // "tcp" or "udp"
+	UID, GID uint32         // owner of its socket, which `-m owner` and `meta skuid` see
+	Dst      netip.AddrPort // where it is sent
+	Src      netip.Addr     // source address; the zero Addr lets the kernel choose
+}
+
+// String is the probe's name, as in "pod tcp 1000/1337 -> 10.96.5.5:80 from 127.0.0.6". [ParseProbe] reads it back.
+func (p Probe) String() string {
+	s := fmt.Sprintf("%s %s %d/%d -> %s", p.From, p.Proto, p.UID, p.GID, p.Dst)
+	if p.Src.IsValid() {
+		s += " from " + p.Src.String()
+	}
+	return s
+}
+
+// ParseProbe reads a probe's name. Only the canonical form is taken, so names compare as strings.
+func ParseProbe(name string) (Probe, error) {
+	p, err := parseProbe(strings.Split(name, " "))
+	if err == nil && p.String() != name {
+		err = fmt.Errorf("its canonical form is %q", p)
+	}
+	if err != nil {
+		return Probe{}, fmt.Errorf("parse probe %q: %w", name, err)
+	}
+	return p, nil
+}
+
+func parseProbe(f []string) (p Probe, err error) {
+	if len(f) != 5 && (len(f) != 7 || f[5] != "from") || f[3] != "->" {
+		return p, fmt.Errorf(`want "FROM PROTO UID/GID -> ADDR:PORT" and perhaps "from ADDR"`)
+	}
+	p.From, p.Proto = f[0], f[1]
+	if !slices.Contains([]string{FromPod, FromOut, FromVM}, p.From) {
+		return p, fmt.Errorf("no namespace %q: want %s, %s or %s", p.From, FromPod, FromOut, FromVM)
+	}
+	if p.Proto != "tcp" && p.Proto != "udp" {
+		return p, fmt.Errorf("no protocol %q: want tcp or udp", p.Proto)
+	}
+	uid, gid, _ := strings.Cut(f[2], "/")
+	for _, id := range []struct {
+		text string
+		to   *uint32
+	}{{uid, &p.UID}, {gid, &p.GID}} {
+		n, err := strconv.ParseUint(id.text, 10, 32)
+		if err != nil {
+			return p, fmt.Errorf("owner: %w", err)
+		}
+		*id.to = uint32(n)
+	}
+	if p.Dst, err = netip.ParseAddrPort(f[4]); err == nil && len(f) == 7 {
+		p.Src, err = netip.ParseAddr(f[6])
+	}
+	return p, err
+}
+
+const (
+	defaultID = 1337 // the proxy's UID and GID in Istio
+	appID     = 1000 // the application's
+)
+
+// Owner is the user and group that a socket belongs to.
+type Owner struct {
+	UID, GID uint32
+}
+
+// Plan generates a set of probes. Its zero value is Istio's: the 191 probes of [Probes].
+type Plan struct {
+	Proxy   Owner    // the proxy's own identity; the zero Owner means 1337/1337
+	Inbound []uint16 // the proxy's TCP ports to be tried from outside; nil means 15001 15006 15008 15020 15021 15090
+	Others  []Owner  // more identities to send as than root, the application, the proxy (whole and by half) and 2000/3000
+}
+
+// Probes is the standard set of 191: every identity of interest to every kind of destination, from the pod, from
+// outside, and from a virtual machine behind the pod. In the order of their names.
+func Probes() []Probe { return Plan{}.Probes() }
+
+// The destinations, by who asks for them.
+var (
+	tcpOutbound = []string{ // every identity
+		"10.96.5.5:80", "10.96.5.5:9090", "10.96.0.10:53", "172.16.3.3:3306", "198.51.100.10:443", "198.51.100.10:15008",
+		"10.244.1.5:8080", "10.244.1.5:15008", "127.0.0.1:8080", "127.0.0.1:15020",
+		"[fd00:96::5]:80", "[fd00:96::5]:9090", "[fd00:96::10]:53", "[2001:db8:1::3]:3306", "[2001:db8::10]:443",
+		"[2001:db8::10]:15008", "[fd00:10:244::5]:8080", "[fd00:10:244::5]:15008", "[::1]:8080", "[::1]:15020",
+	}
+	udpOutbound = []string{ // every identity
+		"10.96.0.10:53", "198.51.100.10:8125", "127.0.0.1:5000", "[fd00:96::10]:53", "[2001:db8::10]:8125", "[::1]:5000",
+	}
+	tcpByNet1   = []string{"192.168.77.1:80", "192.168.77.1:6379", "[fd00:77::1]:80", "[fd00:77::1]:6379"} // the application
+	tcpFromVM   = []string{"10.96.5.5:80", "172.16.3.3:3306", "198.51.100.10:443", "10.99.0.1:8080"}
+	appInbound  = []uint16{22, 443, 7070, 8080, 9090}
+	meshInbound = []uint16{15001, 15006, 15008, 15020, 15021, 15090}
+)
+
+// Probes generates the set, in the order of the probes' names.
+func (pl Plan) Probes() []Probe {
+	proxy := pl.Proxy
+	if proxy == (Owner{}) {
+		proxy = Owner{defaultID, defaultID}
+	}
+	inbound := pl.Inbound
+	if inbound == nil {
+		inbound = meshInbound
+	}
+	app := Owner{appID, appID}
+	byName := map[string]Probe{}
+	add := func(from, proto string, o Owner, src string, dst ...string) {
+		for _, d := range dst {
+			p := Probe{From: from, Proto: proto, UID: o.UID, GID: o.GID, Dst: netip.MustParseAddrPort(d)}
+			if src != "" {
+				p.Src = netip.MustParseAddr(src)
+			}
+			byName[p.String()] = p
+		}
+	}
+	owners := []Owner{{}, app, {app.UID, proxy.GID}, {proxy.UID, app.GID}, proxy, {2000, 3000}}
+	for _, o := range append(owners, pl.Others...) {
+		add(FromPod, "tcp", o, "", tcpOutbound...)
+		add(FromPod, "udp", o, "", udpOutbound...)
+	}
+	add(FromPod, "tcp", app, "", tcpByNet1...)
+	add(FromPod, "tcp", proxy, "127.0.0.6", "10.244.1.5:8080") // the proxy delivers to the application
+	for _, port := range slices.Concat(appInbound, inbound) {
+		add(FromOut, "tcp", Owner{}, "", fmt.Sprintf("10.244.1.5:%d", port), fmt.Sprintf("[fd00:10:244::5]:%d", port))
+	}
+	add(FromOut, "tcp", Owner{}, "192.168.77.1", "192.168.77.2:8080", "192.168.77.2:9090")
+	add(FromOut, "udp", Owner{}, "", "10.244.1.5:5000", "[fd00:10:244::5]:5000")
+	add(FromVM, "tcp", Owner{}, "", tcpFromVM...)
+
+	names := make([]string, 0, len(byName))
+	for name := range byName {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	probes := make([]Probe, len(names))
+	for i, name := range names {
+		probes[i] = byName[name]
+	}
+	return probes
+}

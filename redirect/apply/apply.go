@@ -1,0 +1,59 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Runner starts a process in the namespace and waits for it. It is the one
+// seam for processes; *netnsexec.NetNS and *netnsexec.Sandbox have it.
+type Runner interface {
+	Run(cmd *exec.Cmd) error
+}
+
+// Namespace is a pod's network namespace; *netnsexec.NetNS has it.
+type Namespace interface {
+	Runner
+	// Do runs fn on a thread in the namespace.
+	Do(fn func() error) error
+	// Socket opens a socket in the namespace, for use from any thread.
+	Socket(domain, typ, proto int) (fd int, err error)
+}
+
+// Result is what an Apply did.
+type Result struct {
+	// Backend is the backend's name, one of those of [ParseBackend] less auto.
+	Backend string
+	// Changed is false when the live rules were as wanted already.
+	Changed bool
+	// Skipped are families that the namespace's kernel does not have.
+	Skipped []ruleset.Family
+	// Processes is how many were started, Transactions how many changes of
+	// rules the kernel made.
+	Processes, Transactions int
+	// Duration is the wall time of the Apply.
+	Duration time.Duration
+}
+
+// ErrNoBackend says that rules cannot be applied on this host now: no usable
+// iptables and no usable nftables. Check with errors.Is(err, apply.ErrNoBackend).
+var ErrNoBackend = errors.New("no usable firewall backend")
+
+// FamilyError is the failure of one family. Get at it with errors.As. The
+// other family is then as it was before.
+type FamilyError struct {
+	Family ruleset.Family
+	// Op is "apply", "check" or "remove".
+	Op  string
+	Err error
+}
+
+// Error returns for example "apply ipv6 rules: ip6tables-restore: exit status 2: ...".
+func (e *FamilyError) Error() string { return fmt.Sprintf("%s %s rules: %v", e.Op, e.Family, e.Err) }
+
+// Unwrap returns the cause.
+func (e *FamilyError) Unwrap() error { return e.Err }

@@ -1,0 +1,156 @@
+package redirect
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Grammar says which forms a mesh allows in its lists, beyond plain elements
+// joined by commas. The zero value allows nothing more.
+type Grammar uint8
+
+// The forms. They are combined with |.
+const (
+	// AllowAll lets the whole value be "*", which means all.
+	AllowAll Grammar = 1 << iota
+	// AllowRanges lets an element be "first-last".
+	AllowRanges
+)
+
+// ParsePorts reads a list of ports. An empty or blank value is none. Spaces
+// around an element are allowed; an empty element, a sign, a word or a number
+// above 65535 is not.
+func ParsePorts(s string, g Grammar) (PortSet, error) {
+	if s == "*" && g&AllowAll != 0 {
+		return AllPorts(), nil
+	}
+	if strings.TrimSpace(s) == "" {
+		return PortSet{}, nil
+	}
+	ranges := make([]PortRange, 0, strings.Count(s, ",")+1)
+	for part := range strings.SplitSeq(s, ",") {
+		r, err := parseRange(strings.TrimSpace(part), g)
+		if err != nil {
+			return PortSet{}, err
+		}
+		ranges = append(ranges, r)
+	}
+	return newPortSet(ranges), nil
+}
+
+func parseRange(s string, g Grammar) (PortRange, error) {
+	if first, last, ok := strings.Cut(s, "-"); ok && g&AllowRanges != 0 {
+		a, err := ParsePort(first)
+		if err != nil {
+			return PortRange{}, err
+		}
+		b, err := ParsePort(last)
+		if err != nil {
+			return PortRange{}, err
+		}
+		if b < a {
+			return PortRange{}, fmt.Errorf("range %q ends before it begins", s)
+		}
+		return PortRange{First: a, Last: b}, nil
+	}
+	p, err := ParsePort(s)
+	return ruleset.Port(p), err
+}
+
+// ParsePort reads one port, 0 to 65535, in decimal.
+func ParsePort(s string) (uint16, error) {
+	if s == "" {
+		return 0, fmt.Errorf("empty element")
+	}
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a port from 0 to 65535", s)
+	}
+	return uint16(n), nil
+}
+
+// ParsePrefixes reads a list of CIDR prefixes of either family. An empty value
+// is none. A prefix length is required, spaces are refused.
+func ParsePrefixes(s string, g Grammar) (PrefixSet, error) {
+	if s == "*" && g&AllowAll != 0 {
+		return AllPrefixes(), nil
+	}
+	if s == "" {
+		return PrefixSet{}, nil
+	}
+	var prefixes []netip.Prefix
+	for part := range strings.SplitSeq(s, ",") {
+		p, err := netip.ParsePrefix(part)
+		if err != nil {
+			return PrefixSet{}, fmt.Errorf("%q is not a CIDR prefix such as 10.0.0.0/8", part)
+		}
+		prefixes = append(prefixes, p)
+	}
+	return Prefixes(prefixes...), nil
+}
+
+// ParseInterfaces reads a list of interface names. An empty or blank value is
+// none. Spaces around a name are allowed; see [ValidInterface] for the rest.
+// Duplicates are dropped.
+func ParseInterfaces(s string) ([]string, error) {
+	if strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	var names []string
+	for part := range strings.SplitSeq(s, ",") {
+		name := strings.TrimSpace(part)
+		if !ValidInterface(name) {
+			return nil, fmt.Errorf("%q is not an interface name: %s", name, interfaceNames)
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+const interfaceNames = "at most 15 characters, a letter first, then letters, digits, '.', '-' and '_'"
+
+// ValidInterface reports whether a name is one we put into a rule: at most 15
+// bytes (IFNAMSIZ less the terminating zero), a letter first, then letters,
+// digits, '.', '-' and '_'. The kernel allows more; a name that begins with
+// '-' or ends with '+' would mean something else to iptables.
+func ValidInterface(name string) bool {
+	if name == "" || len(name) > 15 {
+		return false
+	}
+	for i, c := range []byte(name) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || !strings.ContainsRune("0123456789.-_", rune(c))) {
+			return false
+		}
+	}
+	return true
+}
+
+// ParseIDs reads a list of user or group ids, 0 to 4294967294, with spaces
+// around an element allowed. (The last id, 4294967295, is the kernel's "none".)
+func ParseIDs(s string) ([]uint32, error) {
+	var ids []uint32
+	if strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 32)
+		if err != nil || n == NoID {
+			return nil, fmt.Errorf("%q is not a numeric id from 0 to %d", strings.TrimSpace(part), uint32(NoID-1))
+		}
+		if !slices.Contains(ids, uint32(n)) {
+			ids = append(ids, uint32(n))
+		}
+	}
+	return ids, nil
+}
+
+// NoID is the id that no user and no group has: (uid_t)-1.
+const NoID = 1<<32 - 1

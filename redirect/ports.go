@@ -1,0 +1,149 @@
+package redirect
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// PortRange is an inclusive range of ports.
+type PortRange = ruleset.PortRange
+
+// PortSet is a set of ports: none, these, or all. The zero value is none, and
+// is not the same as a setting that is absent: absence takes a default, none
+// is a choice.
+type PortSet struct {
+	all    bool
+	ranges []PortRange // sorted, disjoint, not adjacent
+}
+
+// AllPorts is the set of every port.
+func AllPorts() PortSet { return PortSet{all: true} }
+
+// Ports is the set of the given ports.
+func Ports(ports ...uint16) PortSet {
+	ranges := make([]PortRange, len(ports))
+	for i, p := range ports {
+		ranges[i] = ruleset.Port(p)
+	}
+	return newPortSet(ranges)
+}
+
+// PortRanges is the set of the ports in any of the ranges. A range whose Last
+// is below its First holds nothing.
+func PortRanges(ranges ...PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
+
+// newPortSet takes ownership of ranges. It sorts and merges, so that equal
+// sets have equal rules however they were written.
+func newPortSet(ranges []PortRange) PortSet {
+	ranges = slices.DeleteFunc(ranges, func(r PortRange) bool { return r.Last < r.First })
+	slices.SortFunc(ranges, func(a, b PortRange) int {
+		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
+	})
+	out := ranges[:0]
+	for _, r := range ranges {
+		if n := len(out); n > 0 && (r.First <= out[n-1].Last || isSpan(out[n-1], r) && r.First == out[n-1].Last+1) {
+			out[n-1].Last = max(out[n-1].Last, r.Last)
+			continue
+		}
+		out = append(out, r)
+	}
+	if len(out) == 0 {
+		return PortSet{}
+	}
+	return PortSet{ranges: out}
+}
+
+// isSpan keeps neighbouring single ports apart, since they read better as
+// "80,81" in a rule, and joins a port to a range that it continues.
+func isSpan(a, b PortRange) bool { return a.First != a.Last || b.First != b.Last }
+
+// All reports whether the set holds every port.
+func (s PortSet) All() bool { return s.all }
+
+// Empty reports whether the set is none.
+func (s PortSet) Empty() bool { return !s.all && len(s.ranges) == 0 }
+
+// Ranges returns the set's ranges, sorted; nil for all and for none.
+func (s PortSet) Ranges() []PortRange { return slices.Clone(s.ranges) }
+
+// Contains reports whether p is in the set.
+func (s PortSet) Contains(p uint16) bool {
+	return s.all || slices.ContainsFunc(s.ranges, func(r PortRange) bool { return r.Contains(p) })
+}
+
+// Union returns the set of the ports in either.
+func (s PortSet) Union(o PortSet) PortSet {
+	if s.all || o.all {
+		return AllPorts()
+	}
+	return newPortSet(slices.Concat(s.ranges, o.ranges))
+}
+
+// Equal reports whether both hold the same ports.
+func (s PortSet) Equal(o PortSet) bool { return s.all == o.all && slices.Equal(s.ranges, o.ranges) }
+
+// String returns "*", "none" or a list such as "80,8000-8100".
+func (s PortSet) String() string {
+	switch {
+	case s.all:
+		return "*"
+	case len(s.ranges) == 0:
+		return "none"
+	}
+	parts := make([]string, len(s.ranges))
+	for i, r := range s.ranges {
+		parts[i] = formatRange(r)
+	}
+	return strings.Join(parts, ",")
+}
+
+func formatRange(r PortRange) string {
+	if r.First == r.Last {
+		return strconv.Itoa(int(r.First))
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+// MarshalJSON writes "*" for all, else an array of numbers and "first-last".
+func (s PortSet) MarshalJSON() ([]byte, error) {
+	if s.all {
+		return []byte(`"*"`), nil
+	}
+	out := make([]any, len(s.ranges))
+	for i, r := range s.ranges {
+		if r.First == r.Last {
+			out[i] = r.First
+		} else {
+			out[i] = formatRange(r)
+		}
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (s *PortSet) UnmarshalJSON(b []byte) error {
+	if string(b) == `"*"` {
+		*s = AllPorts()
+		return nil
+	}
+	var raw []any
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return fmt.Errorf(`ports: want "*" or an array: %w`, err)
+	}
+	var parts []string
+	for _, v := range raw {
+		parts = append(parts, fmt.Sprint(v))
+	}
+	set, err := ParsePorts(strings.Join(parts, ","), AllowRanges)
+	if err != nil {
+		return fmt.Errorf("ports: %w", err)
+	}
+	*s = set
+	return nil
+}

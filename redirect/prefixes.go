@@ -1,0 +1,109 @@
+package redirect
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// PrefixSet is a set of addresses of both families: none, those in some
+// prefixes, or all. The zero value is none.
+type PrefixSet struct {
+	all      bool
+	prefixes []netip.Prefix
+}
+
+// AllPrefixes is the set of every address.
+func AllPrefixes() PrefixSet { return PrefixSet{all: true} }
+
+// Prefixes is the set of the addresses in any of the prefixes. Host bits are
+// cleared and duplicates dropped; the order stays, since it is the order of
+// the rules that people wrote. It panics on an invalid prefix, as the zero
+// netip.Prefix is.
+func Prefixes(prefixes ...netip.Prefix) PrefixSet {
+	var out []netip.Prefix
+	for _, p := range prefixes {
+		if !p.IsValid() {
+			panic("redirect: invalid prefix in a PrefixSet")
+		}
+		if p = p.Masked(); !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return PrefixSet{prefixes: out}
+}
+
+// All reports whether the set holds every address.
+func (s PrefixSet) All() bool { return s.all }
+
+// Empty reports whether the set is none.
+func (s PrefixSet) Empty() bool { return !s.all && len(s.prefixes) == 0 }
+
+// Family returns the set's prefixes of one family; nil when the set is all.
+func (s PrefixSet) Family(f ruleset.Family) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range s.prefixes {
+		if ruleset.FamilyOf(p.Addr()) == f {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8
+// or ::1. All is not a loopback range.
+func (s PrefixSet) HasLoopback() bool {
+	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
+}
+
+// Equal reports whether both hold the same prefixes in the same order.
+func (s PrefixSet) Equal(o PrefixSet) bool {
+	return s.all == o.all && slices.Equal(s.prefixes, o.prefixes)
+}
+
+// String returns "*", "none" or a list such as "10.0.0.0/8,fd00::/8".
+func (s PrefixSet) String() string {
+	switch {
+	case s.all:
+		return "*"
+	case len(s.prefixes) == 0:
+		return "none"
+	}
+	parts := make([]string, len(s.prefixes))
+	for i, p := range s.prefixes {
+		parts[i] = p.String()
+	}
+	return strings.Join(parts, ",")
+}
+
+// MarshalJSON writes "*" for all, else an array of prefixes.
+func (s PrefixSet) MarshalJSON() ([]byte, error) {
+	if s.all {
+		return []byte(`"*"`), nil
+	}
+	if s.prefixes == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal(s.prefixes)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (s *PrefixSet) UnmarshalJSON(b []byte) error {
+	if string(b) == `"*"` {
+		*s = AllPrefixes()
+		return nil
+	}
+	var prefixes []netip.Prefix
+	if err := json.Unmarshal(b, &prefixes); err != nil {
+		return fmt.Errorf(`prefixes: want "*" or an array: %w`, err)
+	}
+	if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
+		return fmt.Errorf("prefixes: an empty element")
+	}
+	*s = Prefixes(prefixes...)
+	return nil
+}

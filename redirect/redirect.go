@@ -1,0 +1,206 @@
+package redirect
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Mode is how inbound connections reach the proxy. The zero value is invalid.
+type Mode string
+
+// The interception modes.
+const (
+	// ModeRedirect rewrites the destination of a connection (iptables
+	// REDIRECT); the proxy sees the pod's own address as the client's peer.
+	ModeRedirect Mode = "REDIRECT"
+	// ModeTProxy hands the connection over untouched (iptables TPROXY), so
+	// that the application can see the client's address. Outbound connections
+	// are redirected as in ModeRedirect.
+	ModeTProxy Mode = "TPROXY"
+)
+
+// FamilyMode is what happens to one address family. The zero value is invalid.
+type FamilyMode string
+
+// The family modes.
+const (
+	// FamilyCapture redirects the family's connections.
+	FamilyCapture FamilyMode = "capture"
+	// FamilyPass leaves the family alone: its connections bypass the mesh.
+	FamilyPass FamilyMode = "pass"
+	// FamilyDrop discards TCP of the family, except the proxy's and that on
+	// the loopback interface, so that nothing can bypass the mesh by it.
+	FamilyDrop FamilyMode = "drop"
+)
+
+// Redirect is which connections of a pod go through its proxy. Start from
+// [Default]: the zero value does not validate.
+type Redirect struct {
+	Mode Mode       `json:"mode"`
+	IPv4 FamilyMode `json:"ipv4"`
+	IPv6 FamilyMode `json:"ipv6"`
+
+	Proxy    Proxy    `json:"proxy"`
+	Inbound  Inbound  `json:"inbound"`
+	Outbound Outbound `json:"outbound"`
+	DNS      DNS      `json:"dns"`
+
+	// ExcludeInterfaces are left alone, both ways.
+	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
+	// VirtualInterfaces lead to virtual machines or nested containers: what
+	// comes in by them is outbound traffic of the pod.
+	VirtualInterfaces []string `json:"virtualInterfaces,omitempty"`
+	// DropInvalid discards packets that conntrack holds invalid, which would
+	// reach the application with their address not rewritten and make it reset
+	// a healthy connection.
+	DropInvalid bool `json:"dropInvalid,omitempty"`
+
+	// Names are what the rules are called and marked with in the kernel.
+	Names Names `json:"names"`
+}
+
+// Proxy is where the proxy listens and how its own traffic is known.
+type Proxy struct {
+	// UIDs and GIDs own the proxy's sockets; what they send is not redirected.
+	// At least one of either.
+	UIDs []uint32 `json:"uids"`
+	GIDs []uint32 `json:"gids,omitempty"`
+	// OutboundPort and InboundPort take redirected connections.
+	OutboundPort uint16 `json:"outboundPort"`
+	InboundPort  uint16 `json:"inboundPort"`
+	// TunnelPort is the proxy's own listener for the mesh's tunnel, never
+	// redirected inbound. 0: none.
+	TunnelPort uint16 `json:"tunnelPort,omitempty"`
+	// PassSources are addresses, one of a family at the most, from which the
+	// proxy speaks to the application through the loopback interface.
+	PassSources []netip.Addr `json:"passSources,omitempty"`
+}
+
+// Inbound is which connections to the pod are redirected.
+type Inbound struct {
+	// Ports are redirected: all, these or none.
+	Ports PortSet `json:"ports"`
+	// ExcludePorts are left alone. They count only where Ports is all: a list
+	// says exactly what is redirected.
+	ExcludePorts PortSet `json:"excludePorts"`
+}
+
+// Outbound is which TCP connections from the pod are redirected: those to
+// CIDRs or to Ports, unless excluded.
+type Outbound struct {
+	// CIDRs are destinations that are redirected: all, these or none.
+	CIDRs PrefixSet `json:"cidrs"`
+	// ExcludeCIDRs win over CIDRs and Ports. All is not allowed.
+	ExcludeCIDRs PrefixSet `json:"excludeCIDRs"`
+	// Ports are redirected whatever the destination.
+	Ports PortSet `json:"ports"`
+	// ExcludePorts win over all else, for TCP and UDP.
+	ExcludePorts PortSet `json:"excludePorts"`
+	// OwnerGroups, when not empty, are the only groups (numeric ids) whose
+	// traffic is redirected. ExcludeOwnerGroups are those whose is not. Only
+	// one of the two may be set.
+	OwnerGroups        []uint32 `json:"ownerGroups,omitempty"`
+	ExcludeOwnerGroups []uint32 `json:"excludeOwnerGroups,omitempty"`
+}
+
+// DNS is whether name look-ups go to the proxy.
+type DNS struct {
+	// Servers are the resolvers whose traffic on port 53, UDP and TCP, is
+	// redirected: all, these or none. The zero value captures nothing.
+	Servers PrefixSet `json:"servers"`
+	// Port is the proxy's DNS listener. Needed when Servers is not none.
+	Port uint16 `json:"port,omitempty"`
+}
+
+// Enabled reports whether any look-up is captured.
+func (d DNS) Enabled() bool { return !d.Servers.Empty() }
+
+// Names are the identifiers that a mesh's rules take in the kernel. All must
+// be distinct from those of anything else in the pod's network namespace.
+type Names struct {
+	// ChainPrefix begins the name of each chain, in capitals: "MESH_".
+	ChainPrefix string `json:"chainPrefix"`
+	// InboundMark marks packets on their way to the transparent listener, and
+	// HairpinMark those that the proxy sends to its own pod. TPROXY only.
+	InboundMark uint32 `json:"inboundMark"`
+	HairpinMark uint32 `json:"hairpinMark"`
+	// RouteTable holds the route that keeps marked packets local. TPROXY only.
+	RouteTable uint32 `json:"routeTable"`
+	// ProxyZone and AppZone are the conntrack zones of the proxy's and the
+	// application's look-ups: both may use the same source port towards the
+	// same server, and one connection would take the other's answer. DNS only.
+	ProxyZone uint16 `json:"proxyZone"`
+	AppZone   uint16 `json:"appZone"`
+}
+
+// Owner returns what tells the rules of these names from those of others.
+func (n Names) Owner() ruleset.Owner {
+	return ruleset.Owner{
+		Prefix: n.ChainPrefix,
+		Marks:  []uint32{n.InboundMark, n.HairpinMark},
+		Zones:  []uint16{n.ProxyZone, n.AppZone},
+	}
+}
+
+// Default redirects all TCP in and out, of both families, to a proxy that runs
+// as user and group 1337 and listens on 15001 (outbound) and 15006 (inbound).
+// Chains are named MESH_*. It validates.
+func Default() Redirect {
+	return Redirect{
+		Mode: ModeRedirect,
+		IPv4: FamilyCapture,
+		IPv6: FamilyCapture,
+		Proxy: Proxy{
+			UIDs:         []uint32{1337},
+			GIDs:         []uint32{1337},
+			OutboundPort: 15001,
+			InboundPort:  15006,
+		},
+		Inbound:  Inbound{Ports: AllPorts()},
+		Outbound: Outbound{CIDRs: AllPrefixes()},
+		Names: Names{
+			ChainPrefix: "MESH_",
+			InboundMark: 1337,
+			HairpinMark: 1338,
+			RouteTable:  133,
+			ProxyZone:   1,
+			AppZone:     2,
+		},
+	}
+}
+
+// Family returns what happens to a family.
+func (r Redirect) Family(f ruleset.Family) FamilyMode {
+	if f == ruleset.IPv4 {
+		return r.IPv4
+	}
+	return r.IPv6
+}
+
+// String returns the setting in one line, for people and logs.
+func (r Redirect) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s in %s -> :%d", r.Mode, r.Inbound.Ports, r.Proxy.InboundPort)
+	if !r.Inbound.ExcludePorts.Empty() {
+		fmt.Fprintf(&b, " except %s", r.Inbound.ExcludePorts)
+	}
+	fmt.Fprintf(&b, "; out %s", r.Outbound.CIDRs)
+	if !r.Outbound.Ports.Empty() {
+		fmt.Fprintf(&b, " and ports %s", r.Outbound.Ports)
+	}
+	fmt.Fprintf(&b, " -> :%d", r.Proxy.OutboundPort)
+	if !r.Outbound.ExcludeCIDRs.Empty() {
+		fmt.Fprintf(&b, " except %s", r.Outbound.ExcludeCIDRs)
+	}
+	if !r.Outbound.ExcludePorts.Empty() {
+		fmt.Fprintf(&b, " except ports %s", r.Outbound.ExcludePorts)
+	}
+	if r.DNS.Enabled() {
+		fmt.Fprintf(&b, "; dns %s -> :%d", r.DNS.Servers, r.DNS.Port)
+	}
+	fmt.Fprintf(&b, "; proxy uid %v gid %v; ipv4 %s ipv6 %s", r.Proxy.UIDs, r.Proxy.GIDs, r.IPv4, r.IPv6)
+	return b.String()
+}

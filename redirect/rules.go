@@ -1,0 +1,209 @@
+package redirect
+
+import (
+	"net/netip"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// The suffixes of our chains' names; [Names.ChainPrefix] comes before them.
+// The two named like hooks hold what a program of ours has in that hook.
+const (
+	chainInbound    = "INBOUND"
+	chainRedirect   = "REDIRECT"
+	chainInRedirect = "IN_REDIRECT"
+	chainDNS        = "OUTPUT_DNS"
+	chainDivert     = "DIVERT"
+	chainTProxy     = "TPROXY"
+)
+
+// dnsPort is where resolvers listen (RFC 1035, section 4.2).
+const dnsPort = 53
+
+// Ruleset validates r and returns its rules for each family that is not
+// passed. The error is that of [Redirect.Validate].
+func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
+	var rs ruleset.Ruleset
+	if err := r.Validate(); err != nil {
+		return rs, err
+	}
+	for _, f := range ruleset.Families {
+		g := generator{Redirect: r, family: f}
+		switch r.Family(f) {
+		case FamilyCapture:
+			rs.Set(g.capture())
+		case FamilyDrop:
+			rs.Set(g.refuse())
+		case FamilyPass:
+			// No program: whatever is in the family's tables is not ours.
+		}
+	}
+	return rs, nil
+}
+
+// MustRuleset is Ruleset for a Redirect known to be valid, as in examples and
+// tests. It panics on error.
+func (r Redirect) MustRuleset() ruleset.Ruleset {
+	rs, err := r.Ruleset()
+	if err != nil {
+		panic(err)
+	}
+	return rs
+}
+
+// generator makes the program of one family.
+type generator struct {
+	Redirect
+	family ruleset.Family
+	chains []ruleset.Chain
+}
+
+// section is the rules of one chain of ours, by the suffix of its name.
+type section struct {
+	suffix string
+	rules  []ruleset.Rule
+}
+
+// table adds a table's chains in canonical order: entries of hooks, then ours.
+// Sections without rules make no chain, and no jump to one.
+func (g *generator) table(t ruleset.Table, sections ...section) {
+	for _, s := range sections {
+		if len(s.rules) > 0 && ruleset.IsBuiltin(s.suffix) {
+			g.chains = append(g.chains, ruleset.Chain{Table: t, Name: s.suffix, Rules: []ruleset.Rule{g.jump(s.suffix)}})
+		}
+	}
+	for _, s := range sections {
+		if len(s.rules) > 0 {
+			g.chains = append(g.chains, ruleset.Chain{Table: t, Name: g.Names.ChainPrefix + s.suffix, Rules: s.rules})
+		}
+	}
+}
+
+func (g *generator) to(suffix string) ruleset.Target {
+	return ruleset.JumpTo(g.Names.ChainPrefix + suffix)
+}
+
+func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Target: g.to(suffix)} }
+
+func (g *generator) program() *ruleset.Program {
+	p := &ruleset.Program{Family: g.family, Owner: g.Names.Owner(), Chains: g.chains}
+	if g.Mode == ModeTProxy && g.Family(g.family) == FamilyCapture {
+		p.Routing = &ruleset.Routing{Mark: g.Names.InboundMark, Table: g.Names.RouteTable}
+	}
+	return p
+}
+
+func (g *generator) capture() *ruleset.Program {
+	g.chains = make([]ruleset.Chain, 0, 12)
+	if g.DNS.Enabled() {
+		g.zones()
+	}
+	g.mangle()
+	g.nat()
+	return g.program()
+}
+
+var (
+	returns = ruleset.Target{Action: ruleset.Return}
+	accepts = ruleset.Target{Action: ruleset.Accept}
+	drops   = ruleset.Target{Action: ruleset.Drop}
+)
+
+// localhost is the one loopback address that is left alone. The rest of
+// 127.0.0.0/8 is not: a mesh may give services addresses there.
+func (g *generator) localhost() netip.Prefix {
+	a := netip.IPv6Loopback()
+	if g.family == ruleset.IPv4 {
+		a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.PrefixFrom(a, a.BitLen())
+}
+
+// passSource returns the address of the family from which the proxy speaks to
+// the application, if there is one.
+func (g *generator) passSource() (netip.Prefix, bool) {
+	for _, a := range g.Proxy.PassSources {
+		if ruleset.FamilyOf(a) == g.family {
+			return netip.PrefixFrom(a, a.BitLen()), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// owners are the proxy's ids, users before groups: the order decides between
+// them for a socket that has only one of the two.
+func (g *generator) owners() []ruleset.OwnerMatch {
+	owners := make([]ruleset.OwnerMatch, 0, len(g.Proxy.UIDs)+len(g.Proxy.GIDs))
+	for _, id := range g.Proxy.UIDs {
+		owners = append(owners, ruleset.OwnerIs(ruleset.UID, id))
+	}
+	for _, id := range g.Proxy.GIDs {
+		owners = append(owners, ruleset.OwnerIs(ruleset.GID, id))
+	}
+	return owners
+}
+
+// excludedInterfaces are the first rules of a hook.
+func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, name := range g.ExcludeInterfaces {
+		r := ruleset.Rule{Target: returns, Comment: "interface is excluded"}
+		if in {
+			r.In.Name = name
+		} else {
+			r.Out.Name = name
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// onPorts makes one rule for each group of ports that fits one match; for all
+// ports a single rule, for none none.
+func onPorts(s PortSet, base ruleset.Rule) []ruleset.Rule {
+	if s.All() {
+		return []ruleset.Rule{base}
+	}
+	var rules []ruleset.Rule
+	for _, chunk := range ruleset.ChunkPorts(s.ranges) {
+		r := base
+		r.DstPorts = ruleset.Ports(chunk...)
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// onPrefixes makes one rule for each prefix of the family; for all addresses a
+// single rule, for none none.
+func (g *generator) onPrefixes(s PrefixSet, base ruleset.Rule) []ruleset.Rule {
+	if s.All() {
+		return []ruleset.Rule{base}
+	}
+	var rules []ruleset.Rule
+	for _, p := range s.prefixes {
+		if ruleset.FamilyOf(p.Addr()) == g.family {
+			r := base
+			r.Dst = ruleset.Prefix(p)
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+// groupFilter lets the traffic of groups out that are not to be redirected.
+func (g *generator) groupFilter() []ruleset.Rule {
+	var rules []ruleset.Rule
+	if groups := g.Outbound.OwnerGroups; len(groups) > 0 {
+		others := make([]ruleset.OwnerMatch, len(groups))
+		for i, id := range groups {
+			others[i] = ruleset.OwnerIsNot(ruleset.GID, id)
+		}
+		rules = append(rules, ruleset.Rule{Owner: others, Target: returns, Comment: "group is not among those that are redirected"})
+	}
+	for _, id := range g.Outbound.ExcludeOwnerGroups {
+		rules = append(rules, ruleset.Rule{
+			Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.GID, id)}, Target: returns, Comment: "group is excluded",
+		})
+	}
+	return rules
+}

@@ -1,0 +1,206 @@
+package redirect
+
+import (
+	"slices"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// nat redirects connections. A connection's first packet decides for all of
+// it, so no rule here has to think of replies.
+//
+//	outside -> eth0 -> PREROUTING -> INBOUND -> IN_REDIRECT -> proxy :15006
+//	application -> OUTPUT -> REDIRECT -> proxy :15001
+//	proxy -> OUTPUT -> outside, or by lo -> IN_REDIRECT (a call to this very pod)
+func (g *generator) nat() {
+	prerouting := append(g.virtualInterfaces(), g.excludedInterfaces(true)...)
+	inbound := g.natInbound()
+	if len(inbound) > 0 {
+		prerouting = append(prerouting, ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInbound)})
+	}
+	output := g.natOutput()
+	redirects := func(suffix string, port uint16, users ...[]ruleset.Rule) section {
+		uses := func(rules []ruleset.Rule) bool {
+			return slices.ContainsFunc(rules, func(r ruleset.Rule) bool { return r.Target == g.to(suffix) })
+		}
+		if !slices.ContainsFunc(users, uses) {
+			return section{}
+		}
+		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.RedirectTo(port)}}}
+	}
+	g.table(ruleset.NAT,
+		section{ruleset.Prerouting, prerouting},
+		section{ruleset.Output, output},
+		section{chainInbound, inbound},
+		section{chainDNS, g.natDNS()},
+		redirects(chainInRedirect, g.Proxy.InboundPort, inbound, output),
+		redirects(chainRedirect, g.Proxy.OutboundPort, prerouting, output),
+	)
+}
+
+// virtualInterfaces treats what comes from a virtual machine behind the pod as
+// outbound: by address only, and never as a call to the pod.
+func (g *generator) virtualInterfaces() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, name := range g.VirtualInterfaces {
+		in := ruleset.InterfaceMatch{Name: name}
+		rules = append(rules, g.onPrefixes(g.Outbound.CIDRs, ruleset.Rule{
+			In: in, Target: g.to(chainRedirect), Comment: "outbound traffic of a virtual machine",
+		})...)
+		rules = append(rules, ruleset.Rule{In: in, Target: returns, Comment: "the rest of a virtual machine's traffic"})
+	}
+	return rules
+}
+
+func (g *generator) natInbound() []ruleset.Rule {
+	if g.Mode != ModeRedirect || g.Inbound.Ports.Empty() {
+		return nil
+	}
+	rules := g.tunnel()
+	if g.Inbound.Ports.All() {
+		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
+			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
+		})...)
+	}
+	return append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
+		Proto: ruleset.TCP, Target: g.to(chainInRedirect), Comment: "inbound connection",
+	})...)
+}
+
+func (g *generator) tunnel() []ruleset.Rule {
+	if g.Proxy.TunnelPort == 0 {
+		return nil
+	}
+	return []ruleset.Rule{{
+		Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(g.Proxy.TunnelPort)),
+		Target: returns, Comment: "the proxy's own tunnel listener",
+	}}
+}
+
+func (g *generator) natOutput() []ruleset.Rule {
+	rules := make([]ruleset.Rule, 0, 16)
+	rules = append(rules, g.excludedInterfaces(false)...)
+	rules = append(rules, g.excludedOutboundPorts()...)
+	if src, ok := g.passSource(); ok {
+		rules = append(rules, ruleset.Rule{
+			Src: ruleset.Prefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound",
+		})
+	}
+	for _, o := range g.owners() {
+		rules = g.appendOwner(rules, o)
+	}
+	rules = append(rules, g.groupFilter()...)
+	if len(g.natDNS()) > 0 {
+		rules = append(rules, g.jump(chainDNS))
+	}
+	rules = append(rules, ruleset.Rule{
+		Dst: ruleset.Prefix(g.localhost()), Target: returns, Comment: "application to localhost",
+	})
+	return append(rules, g.outboundSelection(ruleset.Rule{Target: g.to(chainRedirect)})...)
+}
+
+var loopback = ruleset.InterfaceMatch{Name: "lo"}
+
+// appendOwner adds the rules about one of the proxy's ids. Packets to any of
+// the pod's own addresses leave by lo, whence three cases:
+//
+//	proxy -> own service address: back to the proxy, as inbound
+//	application -> own pod: straight, it needs no mesh to call itself
+//	proxy -> anywhere else: out
+//
+// With several ids the second rule of the first id also lets the later ids'
+// calls to the pod go straight. Istio's program does so, and so do we: these
+// rules are applied to pods that it configured.
+func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ruleset.Rule {
+	own, other := []ruleset.OwnerMatch{o}, []ruleset.OwnerMatch{o}
+	other[0].Not = true
+	var except []PortRange
+	if g.DNS.Enabled() {
+		except = append(except, ruleset.Port(dnsPort))
+	}
+	if g.Proxy.TunnelPort != 0 {
+		except = append(except, ruleset.Port(g.Proxy.TunnelPort))
+	}
+	hairpin := ruleset.Rule{
+		Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
+		Owner: own, Target: g.to(chainInRedirect), Comment: "proxy to this very pod, by a service's address",
+	}
+	if len(except) > 0 {
+		hairpin.DstPorts = ruleset.NotPorts(except...)
+	}
+	rules = append(rules, hairpin)
+	// Who includes a loopback range wants calls within the pod redirected.
+	if !g.Outbound.CIDRs.HasLoopback() {
+		straight := ruleset.Rule{Out: loopback, Owner: other, Target: returns, Comment: "application to its own pod"}
+		if g.DNS.Enabled() {
+			// A resolver may listen on localhost; its traffic goes on to the DNS rules.
+			straight.Proto, straight.DstPorts = ruleset.TCP, ruleset.NotPorts(ruleset.Port(dnsPort))
+		}
+		rules = append(rules, straight)
+	}
+	return append(rules, ruleset.Rule{Owner: own, Target: returns, Comment: "proxy to the outside"})
+}
+
+func (g *generator) excludedOutboundPorts() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
+		rules = append(rules, onPorts(g.Outbound.ExcludePorts, ruleset.Rule{
+			Proto: proto, Target: returns, Comment: "outbound port is excluded",
+		})...)
+	}
+	return rules
+}
+
+// outboundSelection ends the walk of an outbound connection: excluded
+// addresses, ports whatever the address, addresses. Rule gives the target (and
+// the protocol, where the target needs it) for what is selected.
+func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
+	rules := g.onPrefixes(g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: returns, Comment: "destination is excluded"})
+	byPort := selected
+	byPort.Proto, byPort.Comment = ruleset.TCP, "outbound port is included, whatever the address"
+	rules = append(rules, onPorts(g.Outbound.Ports, byPort)...)
+	selected.Comment = "outbound connection"
+	return append(rules, g.onPrefixes(g.Outbound.CIDRs, selected)...)
+}
+
+// natDNS redirects look-ups that reach it: those of the application.
+func (g *generator) natDNS() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
+		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
+			Proto: proto, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
+			Target: ruleset.RedirectTo(g.DNS.Port), Comment: "application's look-up",
+		})...)
+	}
+	return rules
+}
+
+// zones keeps the proxy's look-ups apart from the application's. Both are UDP
+// to the same server, and may come from the same port at the same time.
+func (g *generator) zones() {
+	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
+	port53, dns := ruleset.Ports(ruleset.Port(dnsPort)), ruleset.Ports(ruleset.Port(g.DNS.Port))
+	queries := g.onPrefixes(g.DNS.Servers, ruleset.Rule{
+		Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question",
+	})
+	if len(queries) == 0 {
+		return
+	}
+	var output, prerouting []ruleset.Rule
+	for _, o := range g.owners() {
+		own := []ruleset.OwnerMatch{o}
+		output = append(output,
+			ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Owner: own, Target: proxy, Comment: "proxy's question"},
+			ruleset.Rule{Proto: ruleset.UDP, SrcPorts: dns, Owner: own, Target: app, Comment: "proxy's answer to the application"},
+		)
+	}
+	for _, r := range queries {
+		prerouting = append(prerouting, ruleset.Rule{
+			Src: r.Dst, Proto: ruleset.UDP, SrcPorts: port53, Target: proxy, Comment: "server's answer to the proxy",
+		})
+	}
+	g.table(ruleset.Raw,
+		section{ruleset.Prerouting, prerouting},
+		section{ruleset.Output, append(output, queries...)},
+	)
+}

@@ -1,0 +1,146 @@
+package ruleset
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Kind says how a live rule differs from what is wanted.
+type Kind string
+
+// The kinds of difference. A rule at the wrong place is missing at one and
+// unexpected at the other.
+const (
+	Missing    Kind = "missing"
+	Unexpected Kind = "unexpected"
+)
+
+// Difference is one rule that is not as wanted.
+type Difference struct {
+	Kind   Kind   `json:"kind"`
+	Family Family `json:"family"`
+	// Table and Chain are where; Table is "routing" for the policy routing.
+	Table string `json:"table"`
+	Chain string `json:"chain"`
+	// Position is the rule's place in its chain, from 1: in the wanted chain
+	// when missing, in the live chain when unexpected.
+	Position int `json:"position"`
+	// Rule is the rule's text; empty for a chain that should not be there.
+	Rule string `json:"rule"`
+}
+
+// String returns for example
+// "ipv4 nat/ISTIO_OUTPUT:3 missing: -d 127.0.0.1/32 -j RETURN".
+func (d Difference) String() string {
+	return fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule)
+}
+
+// Diff compares the live rules of the program's owner with the program, by
+// rule and in order. Rules of others do not count, wherever they stand. It
+// returns nil when the live rules are as wanted. Policy routing is not part of
+// iptables-save, so it is not compared here.
+func (p *Program) Diff(live *Saved) []Difference {
+	var diffs []Difference
+	predecessor := p.Owner.predecessor(live)
+	for _, table := range Tables {
+		for _, c := range p.table(table) {
+			lc := live.chain(table.String(), c.Name)
+			diffs = append(diffs, p.diffChain(table, c, p.ownRules(lc, predecessor))...)
+		}
+	}
+	return append(diffs, p.strays(live, predecessor)...)
+}
+
+// ownRules returns the rules of a live chain that are the owner's.
+func (p *Program) ownRules(c *SavedChain, predecessor bool) []liveRule {
+	if c == nil {
+		return nil
+	}
+	var rules []liveRule
+	if IsBuiltin(c.Name) {
+		for _, i := range p.Owner.builtinRules(c, predecessor) {
+			rules = append(rules, liveRule{i + 1, c.Rules[i]})
+		}
+		return rules
+	}
+	for i, r := range c.Rules {
+		rules = append(rules, liveRule{i + 1, r})
+	}
+	return rules
+}
+
+type liveRule struct {
+	position int
+	SavedRule
+}
+
+// strays finds rules of the owner's in chains that the program does not have.
+func (p *Program) strays(live *Saved, predecessor bool) []Difference {
+	if live == nil {
+		return nil
+	}
+	var diffs []Difference
+	for _, t := range live.Tables {
+		for i := range t.Chains {
+			c := &t.Chains[i]
+			table, err := ParseTable(t.Name)
+			if err != nil || p.Chain(table, c.Name) != nil || !IsBuiltin(c.Name) && !p.Owner.OwnsChain(c.Name) {
+				continue
+			}
+			rules := p.ownRules(c, predecessor)
+			if len(rules) == 0 && !IsBuiltin(c.Name) {
+				diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: t.Name, Chain: c.Name})
+			}
+			for _, r := range rules {
+				diffs = append(diffs, Difference{Unexpected, p.Family, t.Name, c.Name, r.position, r.Text})
+			}
+		}
+	}
+	return diffs
+}
+
+// diffChain is the shortest edit script, from the longest common subsequence:
+// chains are short, so the quadratic table costs nothing worth saving.
+func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Difference {
+	n, m := len(want.Rules), len(live)
+	same := func(i, j int) bool { return live[j].Known && want.Rules[i].Equal(live[j].Rule) }
+	if n == m && !slices.ContainsFunc(indexes(n), func(i int) bool { return !same(i, i) }) {
+		return nil
+	}
+	lcs := make([][]int, n+1)
+	for i := range lcs {
+		lcs[i] = make([]int, m+1)
+	}
+	for i := n - 1; i >= 0; i-- {
+		for j := m - 1; j >= 0; j-- {
+			if same(i, j) {
+				lcs[i][j] = lcs[i+1][j+1] + 1
+			} else {
+				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
+			}
+		}
+	}
+	var diffs []Difference
+	i, j := 0, 0
+	for i < n || j < m {
+		switch {
+		case i < n && j < m && same(i, j):
+			i, j = i+1, j+1
+		case j < m && (i == n || lcs[i][j+1] >= lcs[i+1][j]):
+			diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].position, live[j].Text})
+			j++
+		default:
+			diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
+			i++
+		}
+	}
+	return diffs
+}
+
+func indexes(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i
+	}
+	return s
+}

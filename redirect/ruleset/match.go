@@ -1,0 +1,317 @@
+package ruleset
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// Family is an address family. The zero value is invalid.
+type Family uint8
+
+// The address families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// Families lists both families, IPv4 first: the order of everything here.
+var Families = [...]Family{IPv4, IPv6}
+
+// FamilyOf returns the family of an address. An IPv4-mapped IPv6 address is IPv6.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// String returns "ipv4" or "ipv6".
+func (f Family) String() string {
+	switch f {
+	case IPv4:
+		return "ipv4"
+	case IPv6:
+		return "ipv6"
+	}
+	return "family(" + strconv.Itoa(int(f)) + ")"
+}
+
+// Bits is the length of an address of the family, in bits.
+func (f Family) Bits() int {
+	if f == IPv4 {
+		return 32
+	}
+	return 128
+}
+
+// Table is a netfilter table. Their order is that of their hooks' priorities,
+// lowest (first to see a packet) first.
+type Table uint8
+
+// The tables that a mesh's rules use.
+const (
+	Raw Table = iota
+	Mangle
+	NAT
+	Filter
+)
+
+// Tables lists the tables in canonical order.
+var Tables = [...]Table{Raw, Mangle, NAT, Filter}
+
+var tableNames = [...]string{"raw", "mangle", "nat", "filter"}
+
+// String returns the table's name as iptables knows it.
+func (t Table) String() string {
+	if int(t) < len(tableNames) {
+		return tableNames[t]
+	}
+	return "table(" + strconv.Itoa(int(t)) + ")"
+}
+
+// ParseTable is the inverse of [Table.String].
+func ParseTable(s string) (Table, error) {
+	for i, n := range tableNames {
+		if n == s {
+			return Table(i), nil
+		}
+	}
+	return 0, fmt.Errorf("table %q: not one of raw, mangle, nat, filter", s)
+}
+
+// The built-in chains, each the entry of a netfilter hook.
+const (
+	Prerouting  = "PREROUTING"
+	Input       = "INPUT"
+	Forward     = "FORWARD"
+	Output      = "OUTPUT"
+	Postrouting = "POSTROUTING"
+)
+
+// IsBuiltin reports whether a chain name is that of a hook.
+func IsBuiltin(chain string) bool {
+	switch chain {
+	case Prerouting, Input, Forward, Output, Postrouting:
+		return true
+	}
+	return false
+}
+
+// Proto is a transport protocol. The zero value, [AnyProto], matches all.
+type Proto uint8
+
+// Protocol numbers, as assigned by IANA.
+const (
+	AnyProto Proto = 0
+	TCP      Proto = 6
+	UDP      Proto = 17
+)
+
+// String returns "tcp", "udp", "all" or the protocol's number.
+func (p Proto) String() string {
+	switch p {
+	case AnyProto:
+		return "all"
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// PrefixMatch matches an address of the packet. The zero value matches any.
+type PrefixMatch struct {
+	Prefix netip.Prefix
+	Not    bool
+}
+
+// Prefix matches addresses in p; a prefix of length 0 matches any address, so
+// it yields the zero value (as iptables-save prints nothing for it).
+func Prefix(p netip.Prefix) PrefixMatch {
+	if p.Bits() == 0 {
+		return PrefixMatch{}
+	}
+	return PrefixMatch{Prefix: p.Masked()}
+}
+
+// NotPrefix matches addresses outside p.
+func NotPrefix(p netip.Prefix) PrefixMatch { return PrefixMatch{Prefix: p.Masked(), Not: true} }
+
+// IsZero reports whether m matches any address.
+func (m PrefixMatch) IsZero() bool { return !m.Prefix.IsValid() }
+
+// Matches reports whether a is matched.
+func (m PrefixMatch) Matches(a netip.Addr) bool {
+	return m.IsZero() || m.Prefix.Contains(a) != m.Not
+}
+
+// InterfaceMatch matches the interface that a packet came in by or goes out
+// by, by its exact name. The zero value matches any.
+type InterfaceMatch struct {
+	Name string
+	Not  bool
+}
+
+// IsZero reports whether m matches any interface.
+func (m InterfaceMatch) IsZero() bool { return m.Name == "" }
+
+// Matches reports whether the interface is matched.
+func (m InterfaceMatch) Matches(name string) bool {
+	return m.IsZero() || (m.Name == name) != m.Not
+}
+
+// PortRange is an inclusive range of ports.
+type PortRange struct{ First, Last uint16 }
+
+// Port is the range of one port.
+func Port(p uint16) PortRange { return PortRange{p, p} }
+
+// Contains reports whether p is in the range.
+func (r PortRange) Contains(p uint16) bool { return r.First <= p && p <= r.Last }
+
+// MaxPortSlots is how many ports one multiport match takes; a range takes two
+// slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
+const MaxPortSlots = 15
+
+// PortMatch matches a port of the packet, and needs the rule's Proto to be TCP
+// or UDP. The zero value matches any.
+type PortMatch struct {
+	Ranges []PortRange
+	Not    bool
+}
+
+// Ports matches packets to any of the ranges.
+func Ports(r ...PortRange) PortMatch { return PortMatch{Ranges: r} }
+
+// NotPorts matches packets to none of the ranges.
+func NotPorts(r ...PortRange) PortMatch { return PortMatch{Ranges: r, Not: true} }
+
+// IsZero reports whether m matches any port.
+func (m PortMatch) IsZero() bool { return len(m.Ranges) == 0 }
+
+// Matches reports whether the port is matched.
+func (m PortMatch) Matches(p uint16) bool {
+	if m.IsZero() {
+		return true
+	}
+	for _, r := range m.Ranges {
+		if r.Contains(p) {
+			return !m.Not
+		}
+	}
+	return m.Not
+}
+
+func (m PortMatch) slots() int {
+	n := 0
+	for _, r := range m.Ranges {
+		n++
+		if r.First != r.Last {
+			n++
+		}
+	}
+	return n
+}
+
+// ChunkPorts splits ranges into groups that each fit one multiport match.
+func ChunkPorts(ranges []PortRange) [][]PortRange {
+	var chunks [][]PortRange
+	slots, start := 0, 0
+	for i, r := range ranges {
+		n := 1
+		if r.First != r.Last {
+			n = 2
+		}
+		if slots+n > MaxPortSlots {
+			chunks = append(chunks, ranges[start:i:i])
+			slots, start = 0, i
+		}
+		slots += n
+	}
+	if start < len(ranges) {
+		chunks = append(chunks, ranges[start:])
+	}
+	return chunks
+}
+
+// States is a set of conntrack states. The zero value matches any.
+type States uint8
+
+// The conntrack states, in the order that iptables-save prints them.
+const (
+	StateInvalid States = 1 << iota
+	StateNew
+	StateRelated
+	StateEstablished
+	StateUntracked
+)
+
+var stateNames = [...]string{"INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED"}
+
+// FullMask is the mask that compares or sets all bits of a mark.
+const FullMask = 0xffffffff
+
+// MarkMatch matches a packet's or connection's mark. The zero value, whose
+// Mask is 0, matches any.
+type MarkMatch struct {
+	Value, Mask uint32
+	Not         bool
+}
+
+// Mark matches a mark that equals v in all bits.
+func Mark(v uint32) MarkMatch { return MarkMatch{Value: v, Mask: FullMask} }
+
+// NotMark matches any mark but v.
+func NotMark(v uint32) MarkMatch { return MarkMatch{Value: v, Mask: FullMask, Not: true} }
+
+// IsZero reports whether m matches any mark.
+func (m MarkMatch) IsZero() bool { return m.Mask == 0 }
+
+// Matches reports whether the mark is matched.
+func (m MarkMatch) Matches(v uint32) bool {
+	return m.IsZero() || (v&m.Mask == m.Value) != m.Not
+}
+
+// OwnerKind says which id of a socket's owner is matched.
+type OwnerKind uint8
+
+// The kinds of owner.
+const (
+	UID OwnerKind = iota
+	GID
+)
+
+func (k OwnerKind) flag() string {
+	if k == UID {
+		return "--uid-owner "
+	}
+	return "--gid-owner "
+}
+
+// OwnerMatch matches the owner of the socket that sent the packet; First to
+// Last is inclusive. A packet of no socket (forwarded, or sent by the kernel)
+// is never matched, nor is it by a negated match.
+type OwnerMatch struct {
+	Kind        OwnerKind
+	First, Last uint32
+	Not         bool
+}
+
+// OwnerIs matches packets of sockets owned by the id.
+func OwnerIs(k OwnerKind, id uint32) OwnerMatch { return OwnerMatch{Kind: k, First: id, Last: id} }
+
+// OwnerIsNot matches packets of sockets owned by any other id.
+func OwnerIsNot(k OwnerKind, id uint32) OwnerMatch {
+	return OwnerMatch{Kind: k, First: id, Last: id, Not: true}
+}
+
+// Matches reports whether a socket with the ids is matched.
+func (m OwnerMatch) Matches(uid, gid uint32) bool {
+	id := uid
+	if m.Kind == GID {
+		id = gid
+	}
+	return (m.First <= id && id <= m.Last) != m.Not
+}

@@ -1,0 +1,205 @@
+package ruleset
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Ruleset is the whole program of a pod. The zero value is the empty program,
+// in force where nothing is redirected. A nil Program means that the family is
+// left alone.
+type Ruleset struct {
+	IPv4 *Program `json:"ipv4,omitempty"`
+	IPv6 *Program `json:"ipv6,omitempty"`
+}
+
+// Program returns the family's program, or nil.
+func (rs Ruleset) Program(f Family) *Program {
+	switch f {
+	case IPv4:
+		return rs.IPv4
+	case IPv6:
+		return rs.IPv6
+	}
+	return nil
+}
+
+// Set replaces the family's program.
+func (rs *Ruleset) Set(p *Program) {
+	switch p.Family {
+	case IPv4:
+		rs.IPv4 = p
+	case IPv6:
+		rs.IPv6 = p
+	}
+}
+
+// Equal reports whether both do the same, comments aside.
+func (rs Ruleset) Equal(o Ruleset) bool {
+	return rs.IPv4.Equal(o.IPv4) && rs.IPv6.Equal(o.IPv6)
+}
+
+// String returns the texts of both families, each under a comment line that
+// names it.
+func (rs Ruleset) String() string {
+	var b strings.Builder
+	for _, f := range Families {
+		if p := rs.Program(f); p != nil {
+			b.WriteString("# " + f.String() + "\n" + p.String())
+		}
+	}
+	return b.String()
+}
+
+// Program is the firewall rules and policy routing of one family.
+type Program struct {
+	Family Family
+	// Owner tells our chains and rules from those of others.
+	Owner Owner
+	// Chains, by table in the order of [Tables]; in a table, built-in chains
+	// first. Rules in built-in chains are appended to what is there.
+	Chains []Chain
+	// Routing makes packets with a mark stay on this host. Nil: none needed.
+	Routing *Routing
+}
+
+// Chain is a chain with its rules in order.
+type Chain struct {
+	Table Table
+	Name  string
+	Rules []Rule
+}
+
+// Routing is a policy rule and the one local route of its table, in iproute2's
+// terms: "ip rule add fwmark MARK lookup TABLE" and "ip route add local
+// default dev lo table TABLE".
+type Routing struct {
+	Mark  uint32 `json:"mark"`
+	Table uint32 `json:"table"`
+}
+
+// Equal reports whether both programs do the same, comments aside. Two nil
+// programs are equal.
+func (p *Program) Equal(o *Program) bool {
+	if p == nil || o == nil {
+		return p == o
+	}
+	if p.Family != o.Family || (p.Routing == nil) != (o.Routing == nil) {
+		return false
+	}
+	if p.Routing != nil && *p.Routing != *o.Routing {
+		return false
+	}
+	return slices.EqualFunc(p.Chains, o.Chains, func(a, b Chain) bool {
+		return a.Table == b.Table && a.Name == b.Name && slices.EqualFunc(a.Rules, b.Rules, Rule.Equal)
+	})
+}
+
+// Chain returns the chain, or nil when the program has none of the name.
+func (p *Program) Chain(t Table, name string) *Chain {
+	for i := range p.Chains {
+		if p.Chains[i].Table == t && p.Chains[i].Name == name {
+			return &p.Chains[i]
+		}
+	}
+	return nil
+}
+
+// Rules counts the program's rules.
+func (p *Program) Rules() int {
+	n := 0
+	for i := range p.Chains {
+		n += len(p.Chains[i].Rules)
+	}
+	return n
+}
+
+// table returns the chains of a table.
+func (p *Program) table(t Table) []Chain {
+	if p == nil {
+		return nil
+	}
+	first := slices.IndexFunc(p.Chains, func(c Chain) bool { return c.Table == t })
+	if first < 0 {
+		return nil
+	}
+	last := first
+	for last < len(p.Chains) && p.Chains[last].Table == t {
+		last++
+	}
+	return p.Chains[first:last]
+}
+
+// String returns the canonical text: what iptables-restore --noflush (or
+// ip6tables-restore) takes to put the program into a namespace that has none
+// of it. It ends in a newline; a program without rules is the empty string.
+func (p *Program) String() string { return p.text(false) }
+
+// Commented is String with each rule's comment on a line above it and the
+// policy routing at the end as comments in iproute2's words; it means the same
+// to iptables-restore.
+func (p *Program) Commented() string { return p.text(true) }
+
+func (p *Program) text(comments bool) string {
+	if p == nil {
+		return ""
+	}
+	b := make([]byte, 0, 128+64*p.Rules())
+	for _, t := range Tables {
+		chains := p.table(t)
+		if len(chains) == 0 {
+			continue
+		}
+		b = append(append(append(b, '*'), t.String()...), '\n')
+		for _, c := range chains {
+			if !IsBuiltin(c.Name) {
+				b = append(append(append(b, ':'), c.Name...), " - [0:0]\n"...)
+			}
+		}
+		for i := range chains {
+			b = chains[i].append(b, p.Family, comments)
+		}
+		b = append(b, "COMMIT\n"...)
+	}
+	if comments && p.Routing != nil {
+		for _, l := range p.Routing.Lines(p.Family) {
+			b = append(append(append(b, "# "...), l...), '\n')
+		}
+	}
+	return string(b)
+}
+
+func (c *Chain) append(b []byte, f Family, comments bool) []byte {
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		if comments && r.Comment != "" {
+			b = append(append(append(b, "# "...), r.Comment...), '\n')
+		}
+		b = append(append(append(b, "-A "...), c.Name...), ' ')
+		b = append(r.append(b, f), '\n')
+	}
+	return b
+}
+
+// Lines returns the routing as iproute2 commands.
+func (r *Routing) Lines(f Family) []string {
+	ip := "ip "
+	any := "0.0.0.0/0"
+	if f == IPv6 {
+		ip, any = "ip -6 ", "::/0"
+	}
+	table := decimal(r.Table)
+	return []string{
+		ip + "rule add fwmark " + string(appendHex(nil, r.Mark)) + " lookup " + table,
+		ip + "route add local " + any + " dev lo table " + table,
+	}
+}
+
+// AnyPrefix is the family's prefix of length 0.
+func AnyPrefix(f Family) netip.Prefix {
+	if f == IPv4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}

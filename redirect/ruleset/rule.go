@@ -1,0 +1,264 @@
+package ruleset
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// Rule is one rule: every match that is set must hold for the target to act.
+// The zero Rule matches every packet and does nothing.
+type Rule struct {
+	Src, Dst PrefixMatch
+	In, Out  InterfaceMatch
+	Proto    Proto
+	// SrcPorts and DstPorts need Proto to be TCP or UDP.
+	SrcPorts, DstPorts PortMatch
+	// States are conntrack states, any of which matches; 0 matches all.
+	States States
+	// Mark is the packet's, ConnMark its connection's.
+	Mark, ConnMark MarkMatch
+	// Owner matches hold only in OUTPUT and POSTROUTING; all must hold.
+	Owner  []OwnerMatch
+	Target Target
+	// Comment says why the rule is there. It is for readers of this value and
+	// is never sent to the kernel, whose comment match not every kernel has
+	// (gVisor lacks it); so it plays no part in Equal.
+	Comment string
+}
+
+// Equal reports whether two rules match and do the same.
+func (r Rule) Equal(o Rule) bool {
+	return r.Src == o.Src && r.Dst == o.Dst && r.In == o.In && r.Out == o.Out &&
+		r.Proto == o.Proto && equalPorts(r.SrcPorts, o.SrcPorts) && equalPorts(r.DstPorts, o.DstPorts) &&
+		r.States == o.States && r.Mark == o.Mark && r.ConnMark == o.ConnMark &&
+		slices.Equal(r.Owner, o.Owner) && r.Target == o.Target
+}
+
+func equalPorts(a, b PortMatch) bool { return a.Not == b.Not && slices.Equal(a.Ranges, b.Ranges) }
+
+// Action is what a target does.
+type Action uint8
+
+// The actions. Those that end the packet's walk through the table's chains
+// (the rest go on with the next rule) are marked final.
+const (
+	// NoAction only counts packets.
+	NoAction Action = iota
+	// Accept lets the packet pass this table's chains. Final.
+	Accept
+	// Drop discards the packet. Final.
+	Drop
+	// Return goes back to the calling chain; in a built-in chain, accepts.
+	Return
+	// Jump walks the chain Target.Chain, then comes back.
+	Jump
+	// Redirect rewrites the destination to the host's own address and
+	// Target.Port. NAT table only. Final.
+	Redirect
+	// DNAT rewrites the destination to Target.To. NAT table only. Final.
+	DNAT
+	// TProxy gives the packet to the local socket on Target.Port without
+	// rewriting it, and sets the packet's mark. Mangle PREROUTING only. Final.
+	TProxy
+	// SetMark sets the packet's mark to Target.Mark in all bits.
+	SetMark
+	// SaveMark copies the packet's mark to the connection.
+	SaveMark
+	// RestoreMark copies the connection's mark to the packet.
+	RestoreMark
+	// Zone puts the packet's connection in the conntrack zone Target.Zone,
+	// unless an earlier rule chose one. Raw table only.
+	Zone
+)
+
+// Target is what a rule does with the packets it matches. Only the fields that
+// its Action names are used; the others are zero.
+type Target struct {
+	Action Action
+	Chain  string
+	Port   uint16
+	Mark   uint32
+	Zone   uint16
+	To     netip.AddrPort
+}
+
+// JumpTo is the target that walks a chain.
+func JumpTo(chain string) Target { return Target{Action: Jump, Chain: chain} }
+
+// RedirectTo is the target that redirects to a local port.
+func RedirectTo(port uint16) Target { return Target{Action: Redirect, Port: port} }
+
+// DNATTo is the target that rewrites the destination.
+func DNATTo(to netip.AddrPort) Target { return Target{Action: DNAT, To: to} }
+
+// TProxyTo is the target that hands packets to a transparent socket.
+func TProxyTo(port uint16, mark uint32) Target {
+	return Target{Action: TProxy, Port: port, Mark: mark}
+}
+
+// ToMark is the target that marks packets.
+func ToMark(mark uint32) Target { return Target{Action: SetMark, Mark: mark} }
+
+// InZone is the target that chooses a conntrack zone.
+func InZone(zone uint16) Target { return Target{Action: Zone, Zone: zone} }
+
+// Text returns the rule's matches and target as iptables-save prints them,
+// without the leading "-A CHAIN".
+func (r Rule) Text(f Family) string { return string(r.append(nil, f)) }
+
+// append writes the rule in iptables-save's own order, so that the text of a
+// program and that of the live rules are the same, line for line.
+func (r *Rule) append(b []byte, f Family) []byte {
+	b = appendPrefix(b, "-s ", r.Src)
+	b = appendPrefix(b, "-d ", r.Dst)
+	b = appendInterface(b, "-i ", r.In)
+	b = appendInterface(b, "-o ", r.Out)
+	if r.Proto != AnyProto {
+		b = append(append(append(b, "-p "...), r.Proto.String()...), ' ')
+	}
+	b = r.appendPorts(b)
+	if r.States != 0 {
+		b = append(b, "-m conntrack --ctstate "...)
+		b = append(appendStates(b, r.States), ' ')
+	}
+	b = appendMark(b, "-m mark ", r.Mark)
+	b = appendMark(b, "-m connmark ", r.ConnMark)
+	for _, o := range r.Owner {
+		b = appendNot(append(b, "-m owner "...), o.Not)
+		b = strconv.AppendUint(append(b, o.Kind.flag()...), uint64(o.First), 10)
+		if o.Last != o.First {
+			b = strconv.AppendUint(append(b, '-'), uint64(o.Last), 10)
+		}
+		b = append(b, ' ')
+	}
+	b = r.Target.append(b, f)
+	if n := len(b); n > 0 && b[n-1] == ' ' {
+		b = b[:n-1]
+	}
+	return b
+}
+
+func appendNot(b []byte, not bool) []byte {
+	if not {
+		return append(b, "! "...)
+	}
+	return b
+}
+
+func appendPrefix(b []byte, flag string, m PrefixMatch) []byte {
+	if m.IsZero() {
+		return b
+	}
+	b = append(appendNot(b, m.Not), flag...)
+	return append(m.Prefix.AppendTo(b), ' ')
+}
+
+func appendInterface(b []byte, flag string, m InterfaceMatch) []byte {
+	if m.IsZero() {
+		return b
+	}
+	return append(append(append(appendNot(b, m.Not), flag...), m.Name...), ' ')
+}
+
+func appendMark(b []byte, module string, m MarkMatch) []byte {
+	if m.IsZero() {
+		return b
+	}
+	b = appendNot(append(b, module...), m.Not)
+	b = appendHex(append(b, "--mark "...), m.Value)
+	if m.Mask != FullMask {
+		b = appendHex(append(b, '/'), m.Mask)
+	}
+	return append(b, ' ')
+}
+
+func appendHex(b []byte, v uint32) []byte {
+	return strconv.AppendUint(append(b, "0x"...), uint64(v), 16)
+}
+
+func appendStates(b []byte, s States) []byte {
+	first := true
+	for i, n := range stateNames {
+		if s&(1<<i) == 0 {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		b, first = append(b, n...), false
+	}
+	return b
+}
+
+// appendPorts uses the protocol's own match for one port or range and
+// multiport for more, as iptables does.
+func (r *Rule) appendPorts(b []byte) []byte {
+	single := func(m PortMatch) bool { return len(m.Ranges) == 1 }
+	if single(r.SrcPorts) || single(r.DstPorts) {
+		b = append(append(append(b, "-m "...), r.Proto.String()...), ' ')
+		if single(r.SrcPorts) {
+			b = appendPortFlag(b, "--sport ", r.SrcPorts)
+		}
+		if single(r.DstPorts) {
+			b = appendPortFlag(b, "--dport ", r.DstPorts)
+		}
+	}
+	if len(r.SrcPorts.Ranges) > 1 {
+		b = appendPortFlag(append(b, "-m multiport "...), "--sports ", r.SrcPorts)
+	}
+	if len(r.DstPorts.Ranges) > 1 {
+		b = appendPortFlag(append(b, "-m multiport "...), "--dports ", r.DstPorts)
+	}
+	return b
+}
+
+func appendPortFlag(b []byte, flag string, m PortMatch) []byte {
+	b = append(appendNot(b, m.Not), flag...)
+	for i, r := range m.Ranges {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(r.First), 10)
+		if r.Last != r.First {
+			b = strconv.AppendUint(append(b, ':'), uint64(r.Last), 10)
+		}
+	}
+	return append(b, ' ')
+}
+
+func (t Target) append(b []byte, f Family) []byte {
+	switch t.Action {
+	case NoAction:
+		return b
+	case Accept:
+		return append(b, "-j ACCEPT"...)
+	case Drop:
+		return append(b, "-j DROP"...)
+	case Return:
+		return append(b, "-j RETURN"...)
+	case Jump:
+		return append(append(b, "-j "...), t.Chain...)
+	case Redirect:
+		return strconv.AppendUint(append(b, "-j REDIRECT --to-ports "...), uint64(t.Port), 10)
+	case DNAT:
+		return t.To.AppendTo(append(b, "-j DNAT --to-destination "...))
+	case TProxy:
+		any := "0.0.0.0"
+		if f == IPv6 {
+			any = "::"
+		}
+		b = strconv.AppendUint(append(b, "-j TPROXY --on-port "...), uint64(t.Port), 10)
+		b = append(append(b, " --on-ip "...), any...)
+		return append(appendHex(append(b, " --tproxy-mark "...), t.Mark), "/0xffffffff"...)
+	case SetMark:
+		return append(appendHex(append(b, "-j MARK --set-xmark "...), t.Mark), "/0xffffffff"...)
+	case SaveMark:
+		return append(b, "-j CONNMARK --save-mark --nfmask 0xffffffff --ctmask 0xffffffff"...)
+	case RestoreMark:
+		return append(b, "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff"...)
+	case Zone:
+		return strconv.AppendUint(append(b, "-j CT --zone "...), uint64(t.Zone), 10)
+	}
+	return b
+}

@@ -1,0 +1,160 @@
+package ruleset
+
+import (
+	"slices"
+	"strings"
+)
+
+// Present reports whether anything of the owner's is in the saved rules.
+func (o Owner) Present(live *Saved) bool {
+	if live == nil {
+		return false
+	}
+	for _, t := range live.Tables {
+		for _, c := range t.Chains {
+			if o.OwnsChain(c.Name) || IsBuiltin(c.Name) && len(o.builtinRules(&c, false)) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Transition returns the text that turns the live rules into those of p, as
+// iptables-restore --noflush takes it: one commit for each table that differs,
+// in which old rules of the same owner go and the new ones come, so that no
+// packet meets a table half written. Rules and chains of others are not named
+// in it. It is empty when nothing differs. A nil live is a namespace without
+// rules.
+//
+// Tables that gain rules are committed before tables that lose some, so that a
+// change of interception mode, which moves the capture from one table to
+// another, leaves no moment without it.
+func (p *Program) Transition(live *Saved) string {
+	t := transition{program: p, live: live, predecessor: p.Owner.predecessor(live)}
+	var grow, shrink []byte
+	for _, table := range Tables {
+		text, gains := t.table(table)
+		if gains {
+			grow = append(grow, text...)
+		} else {
+			shrink = append(shrink, text...)
+		}
+	}
+	return string(append(grow, shrink...))
+}
+
+// Cleanup returns the text that removes exactly this program from a namespace
+// that holds it. To remove whatever of the owner's is there, use
+// Transition of a Program without chains.
+func (p *Program) Cleanup() string {
+	live, err := Parse(p.Family, p.String())
+	if err != nil {
+		// Our own text always parses: TestRenderParseRender holds it to that.
+		panic("ruleset: own text does not parse: " + err.Error())
+	}
+	return p.Empty().Transition(live)
+}
+
+// Empty returns the program of the same family and owner that has no rules.
+func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.Owner} }
+
+type transition struct {
+	program     *Program
+	live        *Saved
+	predecessor bool
+}
+
+// table returns the commit of one table, and whether it has as many rules
+// after as before, or more.
+func (t *transition) table(table Table) (text []byte, gains bool) {
+	want := t.program.table(table)
+	owner := t.program.Owner
+	var head, tail []byte
+	before, after := 0, 0
+	changed := false
+
+	// Chains of ours that are no longer wanted. Declaring a chain empties it.
+	for _, c := range t.liveChains(table) {
+		if !owner.OwnsChain(c.Name) {
+			continue
+		}
+		before += len(c.Rules)
+		if slices.IndexFunc(want, func(w Chain) bool { return w.Name == c.Name }) < 0 {
+			head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+			tail = append(append(append(tail, "-X "...), c.Name...), '\n')
+			changed = true
+		}
+	}
+	var body []byte
+	for i := range want {
+		c := &want[i]
+		after += len(c.Rules)
+		if IsBuiltin(c.Name) {
+			continue
+		}
+		head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+		body = c.append(body, t.program.Family, false)
+		if !c.equalLive(t.live.chain(table.String(), c.Name)) {
+			changed = true
+		}
+	}
+	for _, name := range []string{Prerouting, Input, Forward, Output, Postrouting} {
+		lc := t.live.chain(table.String(), name)
+		own := owner.builtinRules(lc, t.predecessor)
+		before += len(own)
+		var wanted Chain
+		if i := slices.IndexFunc(want, func(w Chain) bool { return w.Name == name }); i >= 0 {
+			wanted = want[i]
+		}
+		if sameRules(lc, own, wanted.Rules) {
+			continue
+		}
+		changed = true
+		for _, i := range own {
+			head = append(append(append(append(append(head, "-D "...), name...), ' '), lc.Rules[i].Text...), '\n')
+		}
+		body = wanted.append(body, t.program.Family, false)
+	}
+	if !changed {
+		return nil, true
+	}
+	text = append(append(append(text, '*'), table.String()...), '\n')
+	text = append(append(append(text, head...), body...), tail...)
+	return append(text, "COMMIT\n"...), after >= before
+}
+
+func (t *transition) liveChains(table Table) []SavedChain {
+	if t.live == nil {
+		return nil
+	}
+	for _, s := range t.live.Tables {
+		if s.Name == table.String() {
+			return s.Chains
+		}
+	}
+	return nil
+}
+
+func (c *Chain) equalLive(live *SavedChain) bool {
+	return live != nil && slices.EqualFunc(c.Rules, live.Rules, func(r Rule, l SavedRule) bool {
+		return l.Known && r.Equal(l.Rule)
+	})
+}
+
+func sameRules(live *SavedChain, indexes []int, want []Rule) bool {
+	return slices.EqualFunc(indexes, want, func(i int, w Rule) bool {
+		return live.Rules[i].Known && live.Rules[i].Rule.Equal(w)
+	})
+}
+
+// Commits counts the transactions of a text for iptables-restore.
+func Commits(text string) int {
+	n := 0
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "COMMIT" {
+			n++
+		}
+	}
+	return n
+}
