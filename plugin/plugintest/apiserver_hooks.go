@@ -19,12 +19,10 @@ func First(n int, hook Hook) Hook {
 	return func(i int, w http.ResponseWriter, r *http.Request) bool { return i <= n && hook(i, w, r) }
 }
 
-// Answer replies with code and a Kubernetes Status. With 429 and 503 goes "Retry-After: 1", as from a busy API server.
+// Answer replies with code and a Kubernetes Status. With 429 and 503 it asks for a second's delay,
+// in the Retry-After header and in the Status, as a busy API server does.
 func Answer(code int) Hook {
 	return func(_ int, w http.ResponseWriter, _ *http.Request) bool {
-		if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
-			w.Header().Set("Retry-After", "1")
-		}
 		WriteStatus(w, code, "plugintest: "+strconv.Itoa(code)+" as asked")
 		return true
 	}
@@ -77,10 +75,15 @@ func WriteStatus(w http.ResponseWriter, code int, message string) {
 		http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
 		http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
 	}
-	body, err := json.Marshal(metav1.Status{
+	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
 		Status:   metav1.StatusFailure, Code: int32(code), Reason: reasons[code], Message: message,
-	})
+	}
+	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	}
+	body, err := json.Marshal(status)
 	if err != nil {
 		panic(err) // strings and numbers always marshal
 	}
