@@ -111,12 +111,12 @@ func outsideRun(path string) (string, error) {
 	if !hidden(path) {
 		return path, nil
 	}
-	real, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", err
 	}
-	if hidden(real) {
+	if hidden(target) {
 		return "", errors.New("the sandbox hides /run, and the program is below it")
 	}
-	return real, nil
+	return target, nil
 }

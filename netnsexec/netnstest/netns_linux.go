@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -13,13 +14,13 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// rootCheck asks for what is needed and not for UID 0: root in a container may have no right to do it.
-func rootCheck() error {
+// rootCheck tries it once, since UID 0 alone may be without the right to, as in a container.
+var rootCheck = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("running as UID %d", os.Geteuid())
 	}
 	return inNewNetNS(func() error { return nil })
-}
+})
 
 // inNewNetNS calls fn in a fresh network namespace that only fn's thread holds.
 func inNewNetNS(fn func() error) error {
@@ -29,19 +30,14 @@ func inNewNetNS(fn func() error) error {
 		return err
 	}
 	defer func() { _ = here.Close() }()
-	done := make(chan error, 1)
-	if err := here.Do(func() error {
+	return here.Do(func() error {
 		// Locked once more than it is unlocked: this thread ends with its goroutine.
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
-		done <- fn()
-		return nil
-	}); err != nil {
-		return err
-	}
-	return <-done
+		return fn()
+	})
 }
 
 // New makes a fresh network namespace with lo up, open and bind-mounted below tb.TempDir so that it has a path, and

@@ -154,6 +154,9 @@ func exchange(probes []Probe, fates []string, patience time.Duration) error {
 			if fates[i] = receive(int(e.Fd), probes[i].Proto, &text[i]); fates[i] != "" {
 				left--
 				delete(open, e.Fd)
+				// Not left to close: a child that is being forked elsewhere holds the socket open until its exec,
+				// and epoll would go on reporting it.
+				_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, int(e.Fd), nil)
 				_ = unix.Close(int(e.Fd))
 			}
 		}

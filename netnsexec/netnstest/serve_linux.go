@@ -70,30 +70,30 @@ func (s *server) listen() (err error) {
 	if err := watch(s.epoll, s.stop, unix.EPOLLIN); err != nil {
 		return err
 	}
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+	for _, wild := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		for _, port := range s.tcp {
-			if err := s.add(any, port, unix.SOCK_STREAM); err != nil {
-				return fmt.Errorf("tcp %s: %w", netip.AddrPortFrom(any, port), err)
+			if err := s.add(wild, port, unix.SOCK_STREAM); err != nil {
+				return fmt.Errorf("tcp %s: %w", netip.AddrPortFrom(wild, port), err)
 			}
 		}
 		for _, port := range s.udp {
-			if err := s.add(any, port, unix.SOCK_DGRAM); err != nil {
-				return fmt.Errorf("udp %s: %w", netip.AddrPortFrom(any, port), err)
+			if err := s.add(wild, port, unix.SOCK_DGRAM); err != nil {
+				return fmt.Errorf("udp %s: %w", netip.AddrPortFrom(wild, port), err)
 			}
 		}
 	}
 	return nil
 }
 
-func (s *server) add(any netip.Addr, port uint16, typ int) error {
-	fd, err := ownedSocket(s.owner, any, typ)
+func (s *server) add(wild netip.Addr, port uint16, typ int) error {
+	fd, err := ownedSocket(s.owner, wild, typ)
 	if err != nil {
 		return err
 	}
 	id := int32(fd) //nolint:gosec // descriptors are small
-	s.sockets[id], s.ports[id], s.isUDP[id] = any, port, typ == unix.SOCK_DGRAM
+	s.sockets[id], s.ports[id], s.isUDP[id] = wild, port, typ == unix.SOCK_DGRAM
 	level, transparent, pktinfo := unix.SOL_IP, unix.IP_TRANSPARENT, unix.IP_PKTINFO
-	if any.Is6() {
+	if wild.Is6() {
 		level, transparent, pktinfo = unix.SOL_IPV6, unix.IPV6_TRANSPARENT, unix.IPV6_RECVPKTINFO
 		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return err
@@ -111,7 +111,7 @@ func (s *server) add(any netip.Addr, port uint16, typ int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return err
 	}
-	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(any, port))); err != nil {
+	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(wild, port))); err != nil {
 		return err
 	}
 	if typ == unix.SOCK_STREAM {
