@@ -16,10 +16,11 @@ import (
 //
 // Errors: errors.Is(err, ErrInvalid) for data or entry, errors.Is(err, ErrSingle), errors.Is(err, ErrNoInlinePlugins).
 func Insert(data, entry []byte) ([]byte, error) {
-	if _, err := object(entry); err != nil {
+	doc, err := object(entry)
+	if err != nil {
 		return nil, fmt.Errorf("reading the entry: %w", err)
 	}
-	own, err := parsePlugin(entry)
+	own, err := parseListed(doc)
 	if err != nil {
 		return nil, fmt.Errorf("reading the entry: %w: %w", ErrInvalid, err)
 	}

@@ -119,6 +119,16 @@ func parsePlugin(raw []byte) (pluginConf, error) {
 	return conf, nil
 }
 
+// parseListed reads a plugin of a list through its decoded value, as libcni does: so that of "Type" and "type", or of one
+// key twice, the same one wins.
+func parseListed(v any) (pluginConf, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return pluginConf{}, err
+	}
+	return parsePlugin(raw)
+}
+
 // object decodes the document and insists on an object. Numbers beyond float64 fail here, as they do in libcni.
 func object(data []byte) (map[string]any, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
@@ -205,12 +215,7 @@ func parseList(data []byte) (*File, error) {
 	}
 	decoded, _ := doc["plugins"].([]any)
 	for i, at := range f.spans {
-		// Through the decoded value, as libcni does: of "Type" and "type", or one key twice, the same one wins.
-		raw, err := json.Marshal(decoded[i])
-		if err != nil {
-			return nil, fmt.Errorf("%w: plugin %d: %w", ErrInvalid, i, err)
-		}
-		conf, err := parsePlugin(raw)
+		conf, err := parseListed(decoded[i])
 		if err != nil {
 			return nil, fmt.Errorf("%w: plugin %d: %w", ErrInvalid, i, err)
 		}
