@@ -3,6 +3,7 @@ package redirect
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -170,6 +171,17 @@ func Default() Redirect {
 			AppZone:     2,
 		},
 	}
+}
+
+// Clone returns a copy that shares nothing with r.
+func (r Redirect) Clone() Redirect {
+	for _, ids := range []*[]uint32{&r.Proxy.UIDs, &r.Proxy.GIDs, &r.Outbound.OwnerGroups, &r.Outbound.ExcludeOwnerGroups} {
+		*ids = slices.Clone(*ids)
+	}
+	r.Proxy.PassSources = slices.Clone(r.Proxy.PassSources)
+	r.ExcludeInterfaces = slices.Clone(r.ExcludeInterfaces)
+	r.VirtualInterfaces = slices.Clone(r.VirtualInterfaces)
+	return r
 }
 
 // Family returns what happens to a family.

@@ -1,0 +1,107 @@
+// Package dialect describes a mesh to the engine: which pods it redirects, how
+// they are configured, and what its conventions are. A [Dialect] is a struct of
+// data and one function, so a mesh can keep its own in its own repository;
+// there is no registry to enter and no interface to satisfy.
+//
+// The dialects of known meshes are in the packages below this one. The steps
+// that they have in common are [Dialect.Decide] and [Dialect.Redirect].
+package dialect
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Dialect is what the engine needs to know of a mesh.
+type Dialect struct {
+	// Name is what configuration calls it, in lower case.
+	Name string
+	// Policy says which pods are in the mesh.
+	Policy selection.Policy
+	// Build reads a selected pod's configuration. A pod that says something
+	// wrong is an error with all that is wrong in it, never a guess.
+	Build func(Input) (Built, error)
+	// Names tell the mesh's rules from those of others, for clean-up where
+	// there is no pod to build from.
+	Names redirect.Names
+	// NeedsNamespace makes callers fetch the pod's Namespace for Decide and
+	// Build. It costs an API call for each pod.
+	NeedsNamespace bool
+	// Validation are the mesh's conventions about proving, in the pod, that
+	// redirection works.
+	Validation Validation
+}
+
+// Validation is how a pod finds out that it is not redirected.
+type Validation struct {
+	// Container is the name of the init container that checks.
+	Container string
+	// ExitCode is its exit code when redirection is missing, 1 to 255.
+	ExitCode int
+	// ProbePort is a port that nothing in the pod listens on; connections to
+	// it must reach the proxy's port when redirection works.
+	ProbePort uint16
+	// Servers are the proxy ports that the check listens on.
+	Outbound, Inbound uint16
+}
+
+// Input is what a Redirect is built from.
+type Input struct {
+	Pod *corev1.Pod
+	// Namespace is set when the dialect needs it.
+	Namespace *corev1.Namespace
+	// Proxy is the proxy container, nil when the pod has none.
+	Proxy *corev1.Container
+	// Addrs are the pod's addresses, its primary one first.
+	Addrs []netip.Addr
+}
+
+// Given returns what the pod says, for a [redirect.Schema]. Of several variables
+// of one name the last counts, as it does to the process; one whose value comes
+// from elsewhere is not set.
+func (in Input) Given() redirect.Given {
+	g := redirect.Given{Annotations: in.Pod.Annotations, Env: map[string]string{}}
+	if in.Proxy == nil {
+		return g
+	}
+	for _, e := range in.Proxy.Env {
+		g.Env[e.Name] = e.Value
+	}
+	if sc := in.Proxy.SecurityContext; sc != nil {
+		g.RunAsUser, g.RunAsGroup = sc.RunAsUser, sc.RunAsGroup
+	}
+	return g
+}
+
+// Built is a pod's Redirect and how it came about.
+type Built struct {
+	Redirect redirect.Redirect
+	// Origins say where each setting comes from.
+	Origins []redirect.Origin
+	// Warnings are things that the pod says in vain.
+	Warnings []string
+}
+
+// Decide says whether the pod is in the mesh.
+func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.Decision {
+	return d.Policy.Decide(pod, namespace)
+}
+
+// Redirect reads a selected pod's configuration. The addresses are all of the
+// pod's, its primary one first; without any the pod is taken to have IPv4
+// only. The result is valid, so that it renders.
+func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Built, error) {
+	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
+	if err != nil {
+		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
+	}
+	if err := b.Redirect.Validate(); err != nil {
+		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
+	}
+	return b, nil
+}
