@@ -1,0 +1,71 @@
+package pluginlog
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket sends records to the agent and forgets those that it cannot take at once. The kernel queues as many datagrams
+// as net.unix.max_dgram_qlen says (10 by default), so a burst may well lose some; the file has them all.
+type socket struct {
+	path    string
+	fd      int
+	open    bool
+	dropped int // since the last record that got through
+}
+
+// send returns an error only when the socket is there and can never work; absent and full are no errors.
+func (s *socket) send(record []byte) error {
+	for range 2 {
+		if !s.open {
+			if err := s.connect(); err != nil {
+				s.dropped++
+				switch err {
+				case unix.ENOENT, unix.ENOTDIR, unix.ECONNREFUSED, unix.EAGAIN:
+					return nil // no agent, or one that has just gone, or is busy
+				}
+				return fmt.Errorf("connect to the agent's log socket: %w", err)
+			}
+		}
+		switch unix.Send(s.fd, s.counted(record), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) {
+		case nil:
+			s.dropped = 0
+			return nil
+		case unix.EAGAIN, unix.EMSGSIZE, unix.ENOBUFS:
+			s.dropped++
+			return nil
+		}
+		s.close() // ECONNREFUSED, ENOTCONN: the agent has restarted, on a new socket of the same name
+	}
+	s.dropped++
+	return nil
+}
+
+// counted adds "dropped":n in front of the record's own keys when n records before it were lost.
+func (s *socket) counted(record []byte) []byte {
+	if s.dropped == 0 || len(record) < 2 || record[0] != '{' {
+		return record
+	}
+	return append(fmt.Appendf(nil, `{"dropped":%d,`, s.dropped), record[1:]...)
+}
+
+func (s *socket) connect() error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: s.path}); err != nil {
+		_ = unix.Close(fd)
+		return err
+	}
+	s.fd, s.open = fd, true
+	return nil
+}
+
+func (s *socket) close() {
+	if s.open {
+		_ = unix.Close(s.fd)
+		s.open = false
+	}
+}
