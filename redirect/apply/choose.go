@@ -1,0 +1,110 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Name is a backend as configuration calls it.
+type Name string
+
+// The backends.
+const (
+	// Auto is iptables when a usable binary is on the host, else nftables.
+	Auto Name = "auto"
+	// Iptables is the variant in use in the namespace, else nft, else legacy.
+	Iptables       Name = "iptables"
+	IptablesNFT    Name = "iptables-nft"
+	IptablesLegacy Name = "iptables-legacy"
+	Nftables       Name = "nftables"
+)
+
+var names = []Name{Auto, Iptables, IptablesNFT, IptablesLegacy, Nftables}
+
+// ParseBackend reads a backend's name; empty is [Auto].
+func ParseBackend(s string) (Name, error) {
+	if s == "" {
+		return Auto, nil
+	}
+	for _, n := range names {
+		if string(n) == s {
+			return n, nil
+		}
+	}
+	return "", fmt.Errorf("backend %q: not one of auto, iptables, iptables-nft, iptables-legacy, nftables", s)
+}
+
+// Backend puts rules into one namespace. The context bounds each call; a
+// failure leaves the namespace as it was found, or says that it could not.
+type Backend interface {
+	// Name is the backend's, never Auto or Iptables.
+	Name() Name
+	// Apply makes the live rules those of rs.
+	Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error)
+	// Check returns how the live rules differ from rs; nil when they don't.
+	Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error)
+	// Remove takes out all rules of the owner, and the routing if not nil. It
+	// leaves the namespace as it was before the first Apply.
+	Remove(ctx context.Context, owner ruleset.Owner, routing *ruleset.Routing) error
+}
+
+// Options are for [Choose]. The zero value is good for most.
+type Options struct {
+	// Backend is the one wanted; empty is [Auto].
+	Backend Name
+	// Runner starts processes; nil is the namespace itself. A sandbox around it
+	// keeps the host's name service and xtables lock out of the way.
+	Runner Runner
+	// Path is where binaries are looked for, in the form of $PATH; empty is
+	// [DefaultPath].
+	Path string
+}
+
+// DefaultPath has the directories in which distributions install iptables. The
+// process's own PATH is not asked: container runtimes often set none.
+const DefaultPath = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin:/usr/local/bin"
+
+func (o Options) path() string {
+	if o.Path == "" {
+		return DefaultPath
+	}
+	return o.Path
+}
+
+// find returns the first executable file of the name in the path.
+func (o Options) find(name string) (string, bool) {
+	for dir := range strings.SplitSeq(o.path(), ":") {
+		full := filepath.Join(dir, name)
+		if st, err := os.Stat(full); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return full, true
+		}
+	}
+	return "", false
+}
+
+// Available reports whether a backend of the name could work on this host, as
+// far as that can be said without a namespace: nil, or an error that is
+// [ErrNoBackend].
+func Available(o Options) error {
+	switch o.Backend {
+	case Nftables, Auto, "":
+		// The kernel is asked in the pod's own namespace.
+		return nil
+	case Iptables:
+		_, errNFT := o.tools(IptablesNFT)
+		_, errLegacy := o.tools(IptablesLegacy)
+		if errNFT == nil || errLegacy == nil {
+			return nil
+		}
+		return errors.Join(errNFT, errLegacy)
+	default:
+		_, err := o.tools(o.Backend)
+		return err
+	}
+}
