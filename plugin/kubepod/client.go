@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -141,7 +141,7 @@ func checkName(what, name string) error {
 	if name == "" {
 		return fmt.Errorf("empty %s: %w", what, ErrName)
 	}
-	if problems := path.IsValidPathSegmentName(name); len(problems) > 0 {
+	if problems := content.IsPathSegmentName(name); len(problems) > 0 {
 		return fmt.Errorf("%s %q %s: %w", what, name, problems[0], ErrName)
 	}
 	return nil
