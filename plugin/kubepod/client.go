@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Accepted is the Accept header of every request: protobuf decodes several times faster than JSON, which a
-// proxy or a very small API server may still answer with.
+// Accepted is the Accept header of every request: protobuf halves the time of a GET on an open connection (see
+// BenchmarkPod); JSON is what a proxy or a very small API server may still answer with.
 const Accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 
 // A Client reads pods and namespaces with the credentials of one kubeconfig. It is safe for concurrent use. Make one
