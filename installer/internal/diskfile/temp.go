@@ -1,0 +1,135 @@
+//go:build linux
+
+package diskfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+type temp struct{ *os.File }
+
+func newTemp(target string) (*temp, error) {
+	dir, base := filepath.Split(target)
+	f, err := os.CreateTemp(dir, "."+base+tempMark)
+	if err != nil {
+		return nil, fmt.Errorf("writing %s: %w", target, cause(err))
+	}
+	t := &temp{f}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		t.discard()
+		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+	}
+	return t, nil
+}
+
+// discard removes what is still under the temporary name: nothing after a rename, the displaced file after an exchange.
+func (t *temp) discard() {
+	_ = os.Remove(t.Name())
+	_ = t.Close()
+}
+
+// fill writes and syncs. A zero mode leaves the mode as it is.
+func (t *temp) fill(src io.Reader, mode fs.FileMode) error {
+	_, err := io.Copy(t, src)
+	if err == nil && mode != 0 {
+		err = t.Chmod(mode)
+	}
+	if err == nil {
+		err = t.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", t.Name(), cause(err))
+	}
+	return nil
+}
+
+// dressLike takes over owner, mode and extended attributes: SELinux label, ACL, and whatever else an owner has put there.
+func (t *temp) dressLike(path string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fmt.Errorf("reading the owner of %s: %w", path, err)
+	}
+	fd := int(t.Fd())
+	if int(st.Uid) != os.Geteuid() || int(st.Gid) != os.Getegid() {
+		if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
+			return fmt.Errorf("giving %s its owner: %w", path, err)
+		}
+	}
+	if err := unix.Fchmod(fd, st.Mode&0o7777); err != nil {
+		return fmt.Errorf("giving %s its mode: %w", path, err)
+	}
+	for _, name := range listXattrs(path) {
+		value := make([]byte, 64<<10) // XATTR_SIZE_MAX of the kernel
+		n, err := unix.Getxattr(path, name, value)
+		if err == nil {
+			err = unix.Fsetxattr(fd, name, value[:n], 0)
+		}
+		if err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENODATA) {
+			return fmt.Errorf("giving %s its attribute %s: %w", path, name, err)
+		}
+	}
+	return nil
+}
+
+func listXattrs(path string) []string {
+	buf := make([]byte, 64<<10)
+	n, err := unix.Listxattr(path, buf)
+	if err != nil {
+		return nil // the file system has none
+	}
+	var names []string
+	start := 0
+	for i, c := range buf[:n] {
+		if c == 0 {
+			names = append(names, string(buf[start:i]))
+			start = i + 1
+		}
+	}
+	return names
+}
+
+// Stale are the temporary files in dir that no live process holds.
+func Stale(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if IsTemp(e.Name()) && e.Type().IsRegular() {
+			path := filepath.Join(dir, e.Name())
+			if abandoned(path) {
+				out = append(out, path)
+			}
+		}
+	}
+	return out
+}
+
+func abandoned(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("syncing %s: %w", dir, cause(err))
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
+		return fmt.Errorf("syncing %s: %w", dir, cause(err))
+	}
+	return nil
+}
