@@ -45,6 +45,9 @@ const streamWidth = 4
 // Stream makes one probe over and over, a few at a time, and counts the fates, to show that none escapes while rules
 // are being replaced. When Stream returns the first ones have ended; stop makes a few more, ends the stream, and
 // returns how often each fate was met. stop may be called again and returns the same counts.
+//
+// Begin with rules in place that track connections (any NAT rule does). The first such rule in a namespace also takes
+// hold of connections that are half open, whose later packets then go another way than their first: "reset" or "timeout".
 func (w *World) Stream(p Probe) (stop func() map[string]int) {
 	batch := make([]Probe, streamWidth)
 	for i := range batch {
