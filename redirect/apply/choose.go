@@ -49,9 +49,9 @@ type Backend interface {
 	Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error)
 	// Check returns how the live rules differ from rs; nil when they don't.
 	Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error)
-	// Remove takes out all rules of the owner, and the routing if not nil. It
-	// leaves the namespace as it was before the first Apply.
-	Remove(ctx context.Context, owner ruleset.Owner, routing *ruleset.Routing) error
+	// Remove takes out all rules and routing of the owner, whichever backend
+	// made them, and leaves the namespace as it was before the first Apply.
+	Remove(ctx context.Context, owner ruleset.Owner) error
 }
 
 // Options are for [Choose]. The zero value is good for most.
@@ -107,4 +107,56 @@ func Available(o Options) error {
 		_, err := o.tools(o.Backend)
 		return err
 	}
+}
+
+// Choose returns the backend for a namespace. Of [Auto] and [Iptables] it takes
+// the variant that is in use in the namespace, if its programs are on the host;
+// else nft before legacy; [Auto] falls back to native nftables. It starts no
+// process. It fails with [ErrNoBackend] when what is asked for is not there.
+func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("choose firewall backend: %w", context.Cause(ctx))
+	}
+	switch o.Backend {
+	case IptablesNFT, IptablesLegacy:
+		return backend(NewIPTables(ns, o.Backend, o))
+	case Nftables:
+		return NewNFTables(ns), nil
+	case Auto, Iptables, "":
+	default:
+		_, err := ParseBackend(string(o.Backend))
+		return nil, err
+	}
+	nft, errNFT := NewIPTables(ns, IptablesNFT, o)
+	legacy, errLegacy := NewIPTables(ns, IptablesLegacy, o)
+	switch {
+	case errNFT == nil && errLegacy != nil:
+		return nft, nil
+	case errNFT != nil && errLegacy == nil:
+		return legacy, nil
+	case errNFT != nil && o.Backend == Iptables:
+		return nil, errors.Join(errNFT, errLegacy)
+	case errNFT != nil:
+		return NewNFTables(ns), nil
+	}
+	h, err := look(ns)
+	if err != nil {
+		return nil, fmt.Errorf("choose firewall backend: %w", err)
+	}
+	for _, f := range ruleset.Families {
+		if h.usesNFT(f) {
+			return nft, nil
+		}
+	}
+	if h.nftErr != nil || len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0 {
+		return legacy, nil
+	}
+	return nft, nil
+}
+
+func backend(b *IPTables, err error) (Backend, error) {
+	if err != nil {
+		return nil, err // not a nil *IPTables in an interface
+	}
+	return b, nil
 }

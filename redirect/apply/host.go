@@ -1,0 +1,86 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// host is what is found in a namespace before anything is done: enough to
+// choose a backend, and to know where an earlier program may be, without
+// starting a process.
+type host struct {
+	// ipv6 is whether the kernel has the protocol in this namespace. That it
+	// is disabled on an interface is another matter.
+	ipv6 bool
+	// legacy are the tables that xtables has registered, by family.
+	legacy map[ruleset.Family][]string
+	// nft are all nftables tables.
+	nft []nftTable
+	// nftErr is why the kernel's nftables could not be asked, if it couldn't.
+	nftErr error
+}
+
+type nftTable struct {
+	family nftables.TableFamily
+	name   string
+}
+
+func look(ns Namespace) (host, error) {
+	h := host{legacy: map[ruleset.Family][]string{}}
+	err := ns.Do(func() error {
+		// A kernel without the protocol has no such file; see also
+		// net.ipv6.conf.all.disable_ipv6, which keeps it.
+		_, err := os.Stat("/proc/thread-self/net/if_inet6")
+		h.ipv6 = err == nil
+		for f, file := range map[ruleset.Family]string{ruleset.IPv4: "ip_tables_names", ruleset.IPv6: "ip6_tables_names"} {
+			// The file is there once the xtables module is; a table is in it
+			// once something has used it in this namespace.
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("list xtables tables: %w", err)
+			}
+			h.legacy[f] = strings.Fields(string(text))
+		}
+		return nil
+	})
+	if err != nil {
+		return host{}, err
+	}
+	h.nft, h.nftErr = listTables(ns)
+	return h, nil
+}
+
+// usesNFT reports whether iptables-nft has a table in the family.
+func (h host) usesNFT(f ruleset.Family) bool {
+	family := nftFamily(f)
+	return slices.ContainsFunc(h.nft, func(t nftTable) bool {
+		return t.family == family && slices.ContainsFunc(ruleset.Tables[:], func(k ruleset.Table) bool { return k.String() == t.name })
+	})
+}
+
+func nftFamily(f ruleset.Family) nftables.TableFamily {
+	if f == ruleset.IPv4 {
+		return nftables.TableFamilyIPv4
+	}
+	return nftables.TableFamilyIPv6
+}
+
+// uses reports whether the variant has tables in the family, so that an
+// earlier program may be there.
+func (h host) uses(variant Name, f ruleset.Family) bool {
+	if variant == IptablesNFT {
+		return h.usesNFT(f)
+	}
+	return len(h.legacy[f]) > 0
+}
+
+// has reports whether the namespace has the family.
+func (h host) has(f ruleset.Family) bool { return f == ruleset.IPv4 || h.ipv6 }

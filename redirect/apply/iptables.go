@@ -1,0 +1,278 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// IPTables is the backend that feeds the host's iptables-restore: one process
+// for each family in a fresh namespace, one more where an earlier program may
+// be, to read it. Make one with [NewIPTables] or [Choose]. It is safe for
+// concurrent use.
+type IPTables struct {
+	ns     Namespace
+	runner Runner
+	tools  tools
+	opts   Options
+}
+
+// NewIPTables returns the backend of a variant, [IptablesNFT] or
+// [IptablesLegacy]. It fails with [ErrNoBackend] when the host lacks its
+// programs. Options.Backend is not looked at.
+func NewIPTables(ns Namespace, variant Name, o Options) (*IPTables, error) {
+	t, err := o.tools(variant)
+	if err != nil {
+		return nil, err
+	}
+	b := &IPTables{ns: ns, runner: o.Runner, tools: t, opts: o}
+	if b.runner == nil {
+		b.runner = ns
+	}
+	return b, nil
+}
+
+// Name returns iptables-nft or iptables-legacy.
+func (b *IPTables) Name() Name { return b.tools.variant }
+
+// change is one family on its way from what is live to what is wanted.
+type change struct {
+	family ruleset.Family
+	want   *ruleset.Program
+	tools  tools
+	// before is the saved text, and live its meaning; both are empty when the
+	// variant had no tables here.
+	before string
+	live   *ruleset.Saved
+	// attempted is set once rules may have changed.
+	attempted bool
+}
+
+// session is one Apply, Check or Remove.
+type session struct {
+	*IPTables
+	host      host
+	processes atomic.Int32
+	commits   atomic.Int32
+	// routed are families whose routing was added here, for undoing it.
+	routed []ruleset.Family
+	routes *routes
+}
+
+func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
+	unlock, err := lock(ctx, b.ns)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := look(b.ns)
+	if err != nil {
+		unlock()
+		return nil, nil, fmt.Errorf("look at network namespace: %w", err)
+	}
+	s := &session{IPTables: b, host: h}
+	return s, func() {
+		if s.routes != nil {
+			s.routes.close()
+		}
+		unlock()
+	}, nil
+}
+
+// Apply makes the live rules those of rs; see [Backend].
+func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+	start := time.Now()
+	s, done, err := b.open(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer done()
+	result := Result{Backend: string(b.Name())}
+	owner := ownerOf(rs)
+	changes, stale, skipped := s.plan(rs, owner)
+	result.Skipped = skipped
+
+	// Routing comes before the rules that need it, and goes after them.
+	routed, err := s.addRouting(changes)
+	if err == nil {
+		err = each(changes, func(c *change) error { return s.apply(ctx, c) })
+	}
+	if err == nil {
+		// Rules of the other variant go once ours capture in their place.
+		err = each(stale, func(c *change) error { return s.apply(ctx, c) })
+	}
+	if err != nil {
+		return Result{}, errors.Join(err, s.undo(ctx, append(stale, changes...)))
+	}
+	unrouted, err := s.dropRouting(changes)
+	result.Processes, result.Transactions = int(s.processes.Load()), int(s.commits.Load())
+	result.Changed = result.Transactions > 0 || routed || unrouted
+	result.Duration = time.Since(start)
+	return result, err
+}
+
+// ownerOf returns the owner of the ruleset's programs.
+func ownerOf(rs ruleset.Ruleset) ruleset.Owner {
+	for _, f := range ruleset.Families {
+		if p := rs.Program(f); p != nil {
+			return p.Owner
+		}
+	}
+	return ruleset.Owner{}
+}
+
+// plan lists what is to be changed: each family by our variant, and by the
+// other where that has tables, so that one pod never has rules in both. A
+// family without a program is to have none of the owner's rules.
+func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Owner) (ours, stale []*change, skipped []ruleset.Family) {
+	for _, f := range ruleset.Families {
+		want := rs.Program(f)
+		if !s.host.has(f) {
+			if want != nil {
+				skipped = append(skipped, f)
+			}
+			continue
+		}
+		if want == nil {
+			want = &ruleset.Program{Family: f, Owner: owner}
+		}
+		if len(want.Chains) > 0 || s.host.uses(s.tools.variant, f) {
+			ours = append(ours, &change{family: f, want: want, tools: s.tools})
+		}
+		other := otherVariant(s.tools.variant)
+		if s.host.uses(other, f) {
+			if t, err := s.opts.tools(other); err == nil {
+				stale = append(stale, &change{family: f, want: want.Empty(), tools: t})
+			}
+		}
+	}
+	return ours, stale, skipped
+}
+
+func otherVariant(v Name) Name {
+	if v == IptablesNFT {
+		return IptablesLegacy
+	}
+	return IptablesNFT
+}
+
+// each runs fn for all changes at once: the families are independent, and most
+// of the time is the start of a process.
+func each(changes []*change, fn func(*change) error) error {
+	errs := make([]error, len(changes))
+	var wg sync.WaitGroup
+	for i, c := range changes {
+		wg.Go(func() { errs[i] = fn(c) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *session) run(ctx context.Context, input, path string, args ...string) (string, error) {
+	s.processes.Add(1)
+	return run(ctx, s.runner, input, path, args...)
+}
+
+// read fills in what is live, if the variant may have anything.
+func (s *session) read(ctx context.Context, c *change) error {
+	if !s.host.uses(c.tools.variant, c.family) {
+		return nil
+	}
+	text, err := s.run(ctx, "", c.tools.save[c.family])
+	if err != nil {
+		return err
+	}
+	c.before = text
+	c.live, err = ruleset.Parse(c.family, text)
+	return err
+}
+
+func (s *session) apply(ctx context.Context, c *change) error {
+	fail := func(err error) error { return &FamilyError{Family: c.family, Op: "apply", Err: err} }
+	if err := s.read(ctx, c); err != nil {
+		return fail(err)
+	}
+	text := c.want.Transition(c.live)
+	if text == "" {
+		return nil
+	}
+	c.attempted = true
+	if _, err := s.run(ctx, text, c.tools.restore[c.family], "--noflush"); err != nil {
+		return fail(err)
+	}
+	s.commits.Add(int32(ruleset.Commits(text)))
+	return nil
+}
+
+// Check returns how the live rules differ from rs; see [Backend].
+func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
+	s, done, err := b.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	changes, stale, _ := s.plan(rs, ownerOf(rs))
+	all := append(changes, stale...)
+	diffs := make([][]ruleset.Difference, len(all))
+	at := map[*change]int{}
+	for i, c := range all {
+		at[c] = i
+	}
+	err = each(all, func(c *change) error {
+		if err := s.read(ctx, c); err != nil {
+			return &FamilyError{Family: c.family, Op: "check", Err: err}
+		}
+		diffs[at[c]] = c.want.Diff(c.live)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var found []ruleset.Difference
+	for _, d := range diffs {
+		found = append(found, d...)
+	}
+	for _, c := range changes {
+		d, err := s.diffRouting(c)
+		if err != nil {
+			return nil, &FamilyError{Family: c.family, Op: "check", Err: err}
+		}
+		found = append(found, d...)
+	}
+	return found, nil
+}
+
+// Remove takes out all rules and routing of the owner; see [Backend].
+func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
+	s, done, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	// A ruleset without chains, but with the owner, wants nothing to be there.
+	var nothing ruleset.Ruleset
+	for _, f := range ruleset.Families {
+		nothing.Set(&ruleset.Program{Family: f, Owner: owner})
+	}
+	changes, stale, _ := s.plan(nothing, owner)
+	all := append(changes, stale...)
+	if err := each(all, func(c *change) error { return s.apply(ctx, c) }); err != nil {
+		return err
+	}
+	for _, f := range ruleset.Families {
+		if !s.host.has(f) {
+			continue
+		}
+		if _, err := s.dropRoutingOf(f, owner.Routing); err != nil {
+			return &FamilyError{Family: f, Op: "remove", Err: err}
+		}
+	}
+	if s.commits.Load() == 0 {
+		return nil
+	}
+	return dropEmptyTables(b.ns)
+}

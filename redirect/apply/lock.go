@@ -1,0 +1,37 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lock lets one change of a namespace go on at a time, across processes: with a
+// private xtables lock, two legacy programs would each write back what they
+// read. The lock is on the namespace's own file, so that it needs no path, is
+// gone with its holder, and no other pod waits for it. A Namespace without a
+// file descriptor is not locked.
+func lock(ctx context.Context, ns Namespace) (unlock func(), err error) {
+	file, ok := ns.(interface{ Fd() int })
+	if !ok || file.Fd() < 0 {
+		return func() {}, nil
+	}
+	fd := file.Fd()
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		switch err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil:
+			return func() { _ = unix.Flock(fd, unix.LOCK_UN) }, nil
+		case errors.Is(err, unix.EINTR):
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, fmt.Errorf("lock network namespace: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("lock network namespace, which another change holds: %w", ctx.Err())
+		case <-time.After(wait):
+		}
+	}
+}

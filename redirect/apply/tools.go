@@ -1,0 +1,87 @@
+package apply
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// tools are the programs of one iptables variant.
+type tools struct {
+	variant       Name
+	restore, save map[ruleset.Family]string
+}
+
+var programs = map[ruleset.Family]string{ruleset.IPv4: "iptables", ruleset.IPv6: "ip6tables"}
+
+// tools looks for a variant's programs: by their own names, or by the general
+// ones when those lead to the variant. Which variant a program is can be told
+// from the name of the file that it is a link to, without running it.
+func (o Options) tools(variant Name) (tools, error) {
+	t := tools{variant, map[ruleset.Family]string{}, map[ruleset.Family]string{}}
+	for _, f := range ruleset.Families {
+		var ok [2]bool
+		t.restore[f], ok[0] = o.applet(variant, programs[f], "restore")
+		t.save[f], ok[1] = o.applet(variant, programs[f], "save")
+		if !ok[0] || !ok[1] {
+			return tools{}, fmt.Errorf("%w: %s: no %s-restore and -save of this variant in %s", ErrNoBackend, variant, programs[f], o.path())
+		}
+	}
+	return t, nil
+}
+
+func (o Options) applet(variant Name, program, verb string) (string, bool) {
+	suffix := strings.TrimPrefix(string(variant), "iptables-") // nft or legacy
+	if path, ok := o.find(program + "-" + suffix + "-" + verb); ok {
+		return path, true
+	}
+	path, ok := o.find(program + "-" + verb)
+	return path, ok && variantOf(path) == variant
+}
+
+// variantOf tells the variant from the multi-call binary behind a link:
+// xtables-nft-multi, xtables-legacy-multi, or xtables-multi, which was the only
+// one, legacy, before iptables 1.8.
+func variantOf(path string) Name {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return ""
+	}
+	switch base := filepath.Base(real); {
+	case strings.Contains(base, "nft"):
+		return IptablesNFT
+	case strings.Contains(base, "legacy"), base == "xtables-multi":
+		return IptablesLegacy
+	}
+	return ""
+}
+
+// stderrLimit bounds what of a program's complaint goes into an error.
+const stderrLimit = 2 << 10
+
+// run starts a program with input on stdin and returns its output. Its
+// environment is ours alone: a variable such as XTABLES_LIBDIR would make a
+// root process load code.
+func run(ctx context.Context, r Runner, input, path string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = []string{"LC_ALL=C", "PATH=" + DefaultPath}
+	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := r.Run(cmd); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w (%v)", context.Cause(ctx), err)
+		}
+		text := strings.TrimSpace(stderr.String())
+		if len(text) > stderrLimit {
+			text = text[:stderrLimit] + "..."
+		}
+		return "", fmt.Errorf("%s: %w: %s", filepath.Base(path), err, text)
+	}
+	return stdout.String(), nil
+}
