@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,13 +138,16 @@ func TestSandboxHasItsOwnLock(t *testing.T) {
 }
 
 func TestSandboxShowsTheHostNothing(t *testing.T) {
-	_, rs := runners(t)
-	before, err := os.ReadFile("/proc/self/mountinfo")
-	require.NoError(t, err)
+	ns, rs := runners(t)
+	var out, errs strings.Builder
+	cmd := childCmd(t.Context(), t, "shared")
+	cmd.Args = append(cmd.Args, ns.Path())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.NoError(t, cmd.Run(), &errs)
+	assert.Equal(t, "mounted", out.String())
+
 	assert.Equal(t, "mounted", output(t, rs["sandbox"], "mount"))
-	after, err := os.ReadFile("/proc/self/mountinfo")
-	require.NoError(t, err)
-	assert.Equal(t, string(before), string(after))
 	home := readlink(t, "/proc/self/ns/mnt")
 	settles(t, "no thread stays in a mount namespace of its own", func() bool {
 		tasks, err := filepath.Glob("/proc/self/task/*/ns/mnt")

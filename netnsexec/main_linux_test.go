@@ -99,6 +99,32 @@ func child(what string) error {
 		cmd.Env = append(os.Environ(), childEnv+"=open1")
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		return ns.Run(cmd)
+	case "shared": // as on a host whose mounts are shared (systemd): run a sandbox whose child mounts something
+		if err := errors.Join(
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), // other tests' mounts stay out
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""),
+		); err != nil {
+			return err
+		}
+		ns, err := netnsexec.Open(os.Args[1])
+		if err != nil {
+			return err
+		}
+		before, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), childEnv+"=mount")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := ns.Sandbox().Run(cmd); err != nil {
+			return err
+		}
+		after, err := os.ReadFile("/proc/self/mountinfo")
+		if err == nil && !bytes.Equal(before, after) {
+			err = fmt.Errorf("mounts before:\n%s\nand after:\n%s", before, after)
+		}
+		return err
 	case "unprivileged":
 		return unprivileged()
 	case "fail":
