@@ -33,12 +33,14 @@ type nftTable struct {
 	name   string
 }
 
+// inet6 is the file that a kernel without IPv6 lacks. (One with the protocol
+// where sysctl disable_ipv6 is set has it.) A variable for tests.
+var inet6 = "/proc/thread-self/net/if_inet6"
+
 func look(ns Namespace) (host, error) {
 	h := host{legacy: map[ruleset.Family][]string{}}
 	err := ns.Do(func() error {
-		// A kernel without the protocol has no such file; see also
-		// net.ipv6.conf.all.disable_ipv6, which keeps it.
-		_, err := os.Stat("/proc/thread-self/net/if_inet6")
+		_, err := os.Stat(inet6)
 		h.ipv6 = err == nil
 		for f, file := range map[ruleset.Family]string{ruleset.IPv4: "ip_tables_names", ruleset.IPv6: "ip6_tables_names"} {
 			// The file is there once the xtables module is; a table is in it

@@ -11,8 +11,8 @@ import (
 )
 
 // undoTime bounds putting things back, which must go on when the context of
-// the failed Apply has ended.
-const undoTime = 10 * time.Second
+// the failed Apply has ended. A variable for tests.
+var undoTime = 10 * time.Second
 
 // undo puts back what was found, after a failure that may have changed rules:
 // a pod with half of its rules is worse than one that does not start.

@@ -1,0 +1,49 @@
+package apply
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// SetUndoTime bounds undoing for a test that is not parallel.
+func SetUndoTime(t testing.TB, d time.Duration) {
+	old := undoTime
+	undoTime = d
+	t.Cleanup(func() { undoTime = old })
+}
+
+// HideIPv6 makes a test that is not parallel see a kernel without IPv6.
+func HideIPv6(t testing.TB) {
+	old := inet6
+	inet6 = "/proc/thread-self/net/if_inet6-hidden"
+	t.Cleanup(func() { inet6 = old })
+}
+
+// Generation is how often the namespace's nftables have been changed.
+func Generation(ns Namespace) (id uint32, err error) {
+	err = ns.Do(func() error {
+		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+		req.AddRawData([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0})
+		msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+		if err != nil {
+			return err
+		}
+		for _, msg := range msgs {
+			attrs, err := nl.ParseRouteAttr(msg[4:])
+			if err != nil {
+				return err
+			}
+			for _, a := range attrs {
+				if a.Attr.Type == unix.NFTA_GEN_ID {
+					id = binary.BigEndian.Uint32(a.Value)
+				}
+			}
+		}
+		return nil
+	})
+	return id, err
+}
