@@ -51,13 +51,10 @@ func look(ns Namespace) (host, error) {
 			}
 			h.legacy[f] = strings.Fields(string(text))
 		}
+		h.nft, h.nftErr = listTables()
 		return nil
 	})
-	if err != nil {
-		return host{}, err
-	}
-	h.nft, h.nftErr = listTables(ns)
-	return h, nil
+	return h, err
 }
 
 // usesNFT reports whether iptables-nft has a table in the family.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -22,18 +23,27 @@ func inNftables(ns Namespace, fn func(*nftables.Conn) error) error {
 	})
 }
 
-// listTables returns all nftables tables of the namespace.
-func listTables(ns Namespace) ([]nftTable, error) {
-	var found []nftTable
-	err := inNftables(ns, func(c *nftables.Conn) error {
-		tables, err := c.ListTables()
-		for _, t := range tables {
-			found = append(found, nftTable{t.Family, t.Name})
-		}
-		return err
-	})
+// listTables returns all nftables tables of the calling thread's namespace. It
+// is on the way of every ADD, so it asks with one message of its own: a
+// connection of the nftables package costs several times as much.
+func listTables() ([]nftTable, error) {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP)
+	req.AddRawData([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0})
+	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
+	}
+	var found []nftTable
+	for _, msg := range msgs {
+		attrs, err := nl.ParseRouteAttr(msg[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return nil, fmt.Errorf("list nftables tables: %w", err)
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == unix.NFTA_TABLE_NAME {
+				found = append(found, nftTable{nftables.TableFamily(msg[0]), nl.BytesToString(a.Value)})
+			}
+		}
 	}
 	return found, nil
 }
