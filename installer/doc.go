@@ -1,0 +1,24 @@
+//go:build linux
+
+// Package installer puts a chained CNI plugin on a node, keeps it there, and takes it away, such that a node can always
+// start pods: at no instant, kill -9 included, does the file that the container runtime loads name a binary that is not
+// there, nor is that file torn, empty or gone.
+//
+// [Plan] is a pure function from what is wanted and what is there to ordered actions: binary, then kubeconfig, then the
+// network list; the other way round to uninstall. [Install] carries it out once, [Uninstall] takes everything back, and an
+// [Agent] watches and repairs, serves health and metrics, and prints what the plugins on the node log.
+//
+// Other people's files are edited through [github.com/meshcni/meshcni/conflist]: one contiguous insertion, every other
+// byte, the mode and the owner kept; a file that changes between reading and writing is read again.
+//
+// # Names on disk
+//
+// In the CNI configuration directory: a .conf that a list has taken the place of waits as "NAME.meshcni-saved" and is given
+// back by uninstalling; "00-meshcni.conflist" is the list of our own with [Config.OwnFile]. In the run directory:
+// kubeconfig (0600), log.sock (0600), and "uninstalled" while an uninstall has told a running agent to rest.
+//
+// # Errors
+//
+// A *[Blocked] says why a node cannot capture pods now, with a stable code; errors.As(err, &blocked). File errors wrap the
+// system's (errors.Is(err, syscall.EROFS)) and name the path and the remedy; the file on disk is then unchanged.
+package installer

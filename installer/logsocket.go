@@ -1,0 +1,154 @@
+//go:build linux
+
+package installer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxRecord = 64 << 10 // one datagram
+	maxQueued = 4 << 20  // bytes waiting to be printed
+)
+
+// logSocket receives the plugins' records, one JSON object a datagram, and prints each as a line. A plugin never waits for
+// the printing: what finds the queue full is counted and dropped.
+type logSocket struct {
+	path   string
+	out    io.Writer
+	m      *metrics
+	queue  chan []byte
+	queued atomic.Int64
+	conn   *net.UnixConn
+	inode  os.FileInfo
+	done   chan struct{}
+}
+
+func newLogSocket(path string, out io.Writer, m *metrics) *logSocket {
+	s := &logSocket{path: path, out: out, m: m, queue: make(chan []byte, 4096), done: make(chan struct{})}
+	go s.print()
+	return s
+}
+
+// ensure listens, unless the socket is there and ours; so it comes back when the run directory has been emptied.
+func (s *logSocket) ensure() error {
+	if info, err := os.Lstat(s.path); err == nil && s.conn != nil && os.SameFile(info, s.inode) {
+		return nil
+	}
+	if s.conn != nil {
+		_ = s.conn.Close()
+		s.conn = nil
+	}
+	// Bound under another name and made private there: it is never open to others, and replaces a dead one in one step.
+	tmp := filepath.Join(filepath.Dir(s.path), "."+filepath.Base(s.path)+".new")
+	_ = os.Remove(tmp)
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: tmp, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", s.path, err)
+	}
+	_ = conn.SetReadBuffer(1 << 20)
+	if err = os.Chmod(tmp, 0o600); err == nil {
+		err = os.Rename(tmp, s.path)
+	}
+	if err == nil {
+		s.inode, err = os.Lstat(s.path)
+	}
+	if err != nil {
+		_ = conn.Close()
+		_ = os.Remove(tmp)
+		return fmt.Errorf("listening on %s: %w", s.path, err)
+	}
+	s.conn = conn
+	go s.receive(conn)
+	return nil
+}
+
+// close stops listening, prints what is queued, and removes the socket.
+func (s *logSocket) close() {
+	if s.conn != nil {
+		if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.inode) {
+			_ = os.Remove(s.path)
+		}
+		_ = s.conn.Close()
+	}
+	s.queue <- nil
+	<-s.done
+}
+
+func (s *logSocket) receive(conn *net.UnixConn) {
+	buf := make([]byte, maxRecord)
+	for {
+		n, _, flags, _, err := conn.ReadMsgUnix(buf, nil)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			time.Sleep(10 * time.Millisecond) // no busy loop on an error that stays
+		case flags&unix.MSG_TRUNC != 0:
+			s.m.dropped.WithLabelValues("too-long").Inc()
+		case n > 0:
+			s.enqueue(bytes.Clone(buf[:n]))
+		}
+	}
+}
+
+func (s *logSocket) enqueue(record []byte) {
+	if s.queued.Add(int64(len(record))) <= maxQueued {
+		select {
+		case s.queue <- record:
+			return
+		default:
+		}
+	}
+	s.queued.Add(-int64(len(record)))
+	s.m.dropped.WithLabelValues("queue-full").Inc()
+}
+
+func (s *logSocket) print() {
+	defer close(s.done)
+	for record := range s.queue {
+		if record == nil {
+			return
+		}
+		s.queued.Add(-int64(len(record)))
+		line := s.account(record)
+		_, _ = s.out.Write(append(line, '\n'))
+	}
+}
+
+// account counts what a record says and gives the line to print.
+func (s *logSocket) account(record []byte) []byte {
+	var r struct {
+		Level, Msg, Reason, Verb string
+		Duration                 *float64 `json:"duration_ms"`
+	}
+	var line bytes.Buffer
+	if json.Compact(&line, record) != nil || json.Unmarshal(record, &r) != nil {
+		s.m.records.WithLabelValues("malformed").Inc()
+		return marshalLine(map[string]string{"level": "WARN", "msg": "a plugin sent no log record", "record": string(record)})
+	}
+	level := "other"
+	switch r.Level {
+	case "DEBUG", "INFO", "WARN", "ERROR":
+		level = r.Level
+	}
+	s.m.records.WithLabelValues(level).Inc()
+	if r.Msg == "decision" {
+		s.m.decisions.WithLabelValues(s.m.reason(r.Reason)).Inc()
+		if r.Duration != nil && r.Verb == "ADD" {
+			s.m.add.Observe(*r.Duration / 1000)
+		}
+	}
+	return line.Bytes()
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+package installer
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"golang.org/x/sys/unix"
+)
+
+// Observed is what is on the node: the values a plan is made from.
+type Observed struct {
+	// Net is the configuration directory, or nil with NetErr.
+	Net    fs.FS
+	NetErr error
+	// SourceErr says why there is no binary to install, if so.
+	SourceErr error
+	// BinDirs are the runtime's binary directories, in Config's order.
+	BinDirs []BinDir
+	// Credentials, or CredentialsErr.
+	Credentials    Credentials
+	CredentialsErr error
+	// Kubeconfig is what is there, nil if nothing is.
+	Kubeconfig     []byte
+	KubeconfigMode fs.FileMode
+	// Stale are temporary files of killed runs.
+	Stale []string
+	// Attachments are those in libcni's cache made with our plugin, or AttachmentsErr. Read for an uninstall only.
+	Attachments    []string
+	AttachmentsErr error
+}
+
+// BinDir is one binary directory.
+type BinDir struct {
+	Path string
+	// Err says why it cannot be used, such as fs.ErrNotExist.
+	Err error
+	// Present: our plugin is there. Current: it is the one to install, and executable.
+	Present, Current bool
+	// Names are the files there.
+	Names []string
+}
+
+// observer looks at the node. It remembers the digests of binaries as long as their inodes do not change, so that looking
+// again costs no more than a few stats.
+type observer struct{ digests map[string]digest }
+
+type digest struct {
+	stat statKey
+	sum  [sha256.Size]byte
+}
+
+type statKey struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime unix.Timespec
+	mode         uint32
+}
+
+func (o *observer) look(c Config, uninstall bool) Observed {
+	var seen Observed
+	name := pluginTypeOf(c)
+	if snap, err := TakeSnapshot(c.CNIConfDir); err != nil {
+		seen.NetErr = err
+	} else {
+		seen.Net = snap
+	}
+	source, _, err := o.digest(filepath.Join(c.BinSourceDir, PluginName))
+	seen.SourceErr = err
+	places := append([]string{c.CNIConfDir, c.RunDir}, c.CNIBinDirs...)
+	for _, dir := range c.CNIBinDirs {
+		b := BinDir{Path: dir}
+		entries, err := os.ReadDir(dir)
+		b.Err = err
+		for _, e := range entries {
+			b.Names = append(b.Names, e.Name())
+		}
+		if slices.Contains(b.Names, name) {
+			sum, mode, err := o.digest(filepath.Join(dir, name))
+			b.Present = true
+			b.Current = err == nil && seen.SourceErr == nil && sum == source && mode&0o111 != 0
+		}
+		seen.BinDirs = append(seen.BinDirs, b)
+	}
+	if snap, ok := seen.Net.(*Snapshot); ok {
+		places = append(places, snap.links...)
+	}
+	slices.Sort(places)
+	for _, dir := range slices.Compact(places) {
+		seen.Stale = append(seen.Stale, diskfile.Stale(dir)...)
+	}
+	seen.Credentials, seen.CredentialsErr = ReadCredentials(c.ServiceAccountDir)
+	if info, err := os.Lstat(c.kubeconfig()); err == nil {
+		seen.KubeconfigMode = info.Mode()
+		seen.Kubeconfig, _ = os.ReadFile(c.kubeconfig())
+		if seen.Kubeconfig == nil {
+			seen.Kubeconfig = []byte{}
+		}
+	}
+	if uninstall {
+		seen.Attachments, seen.AttachmentsErr = Attachments(os.DirFS(c.CNICacheDir), name)
+	}
+	return seen
+}
+
+func pluginTypeOf(c Config) string {
+	entry, err := c.Entry()
+	if err != nil {
+		return PluginName
+	}
+	return pluginType(entry)
+}
+
+func (o *observer) digest(path string) (sum [sha256.Size]byte, mode uint32, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return sum, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	key := statKey{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim, st.Mode}
+	if known, ok := o.digests[path]; ok && known.stat == key {
+		return known.sum, st.Mode, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return sum, 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return sum, 0, err
+	}
+	sum = [sha256.Size]byte(h.Sum(nil))
+	if o.digests == nil {
+		o.digests = map[string]digest{}
+	}
+	o.digests[path] = digest{key, sum}
+	return sum, st.Mode, nil
+}
+
+// wantKubeconfig is the kubeconfig to have, and the cause to write it (empty when it is as it should be).
+func wantKubeconfig(c Config, o Observed) (data []byte, cause string) {
+	data = kubeconfigFor(c, o.Credentials)
+	switch {
+	case o.Kubeconfig == nil:
+		cause = "kubeconfig-missing"
+	case !bytes.Equal(o.Kubeconfig, data):
+		cause = "credentials-changed"
+	case o.KubeconfigMode != 0o600:
+		cause = "kubeconfig-mode"
+	}
+	return data, cause
+}

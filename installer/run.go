@@ -1,0 +1,127 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"golang.org/x/sys/unix"
+)
+
+// rounds bounds how often a plan is made anew because somebody else writes at the same time. Each lost race means that the
+// other one made progress, so this many in a row is a fight and no accident.
+const rounds = 100
+
+// Install brings the node to where there is nothing left to do, and then writes nothing. It never waits: with no network to
+// chain into it returns a *[Blocked] that names each file and why the runtime would pass over it.
+func Install(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
+	if err := c.Validate(); err != nil {
+		return Steps{}, err
+	}
+	if err := os.Remove(marker(c)); err == nil {
+		log.Info("an earlier uninstall is over")
+	}
+	var obs observer
+	return settle(ctx, log, func() Steps { return Plan(c, Installed, obs.look(c, false)) })
+}
+
+// Uninstall takes everything back: lists, then kubeconfig, then the binary, unless libcni's cache names attachments made
+// with it, which Steps.Notes then says. An agent that runs on this run directory is told to rest.
+func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
+	if running(c) {
+		if err := diskfile.Write(marker(c), []byte("Written by meshcni-node uninstall; a running agent rests while this is here.\n"), 0o600); err != nil {
+			return Steps{}, explain(err, marker(c))
+		}
+	}
+	return uninstall(ctx, c, log)
+}
+
+func uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
+	var obs observer
+	// First every file that may name the binary, again and again while others write; the rest only when none does.
+	if _, err := settle(ctx, log, func() Steps {
+		steps := Plan(c, Absent, obs.look(c, true))
+		var confs []Action
+		for _, a := range steps.Actions {
+			if a.conf() || a.Op == OpRemoveTemp {
+				confs = append(confs, a)
+			}
+		}
+		steps.Actions = confs
+		return steps
+	}); err != nil {
+		return Steps{}, err
+	}
+	return settle(ctx, log, func() Steps { return Plan(c, Absent, obs.look(c, true)) })
+}
+
+// settle plans and acts until there is nothing left to do.
+func settle(ctx context.Context, log *slog.Logger, plan func() Steps) (Steps, error) {
+	var last error
+	for range rounds {
+		if err := ctx.Err(); err != nil {
+			return Steps{}, err
+		}
+		steps := plan()
+		if len(steps.Actions) == 0 {
+			for _, n := range steps.Notes {
+				log.Warn(n)
+			}
+			if steps.Blocked != nil {
+				return steps, steps.Blocked
+			}
+			return steps, nil
+		}
+		switch _, err := perform(steps.Actions, log); {
+		case errors.Is(err, diskfile.ErrChanged):
+			last = err
+		case err != nil:
+			return steps, err
+		}
+	}
+	return Steps{}, fmt.Errorf("giving up after %d attempts, because somebody else keeps writing: %w", rounds, last)
+}
+
+// perform does the actions in order, up to the first that fails, and tells how many were done.
+func perform(actions []Action, log *slog.Logger) (int, error) {
+	for i, a := range actions {
+		if err := a.do(); err != nil {
+			return i, err
+		}
+		log.Info("done", "action", string(a.Op), "path", a.Path, "cause", a.Cause)
+	}
+	return len(actions), nil
+}
+
+func marker(c Config) string { return filepath.Join(c.RunDir, "uninstalled") }
+
+// holdRunDir marks the run directory as in use by an agent, with a lock that ends with the process and leaves no file.
+func holdRunDir(c Config) (release func(), err error) {
+	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
+		return nil, explain(err, c.RunDir)
+	}
+	d, err := os.Open(c.RunDir)
+	if err != nil {
+		return nil, explain(err, c.RunDir)
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		d.Close()
+		return nil, fmt.Errorf("locking %s: %w", c.RunDir, err)
+	}
+	return func() { d.Close() }, nil
+}
+
+func running(c Config) bool {
+	d, err := os.Open(c.RunDir)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	return errors.Is(unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
