@@ -1,0 +1,105 @@
+package validate
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// look finds out about the calling thread's namespace. Nothing it asks needs a
+// capability.
+func look(r redirect.Redirect) (surroundings, error) {
+	s := surroundings{route: route, identities: identities(r)}
+	addrs, err := netlink.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return s, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		addr, ok := netip.AddrFromSlice(a.IP)
+		addr = addr.Unmap()
+		// An address that duplicate address detection has not released cannot be sent from.
+		if ok && !addr.IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+			s.addrs = append(s.addrs, addr)
+		}
+	}
+	return s, nil
+}
+
+// route asks the kernel of the calling thread's namespace.
+func route(dst netip.Addr) (src netip.Addr, by string, ok bool) {
+	routes, err := netlink.RouteGet(dst.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return src, "", false
+	}
+	r := routes[0]
+	if r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_LOCAL {
+		return src, "", false
+	}
+	link, err := netlink.LinkByIndex(r.LinkIndex)
+	if err != nil {
+		return src, "", false
+	}
+	src, _ = netip.AddrFromSlice(r.Src)
+	return src.Unmap(), link.Attrs().Name, true
+}
+
+// identities are the process's own and, where it may take others, the proxy's
+// and an application's.
+func identities(r redirect.Redirect) []Identity {
+	own := Identity{uint32(os.Geteuid()), uint32(os.Getegid())} //nolint:gosec // the kernel's ids are 32 bits
+	all := []Identity{own}
+	proxy, app := own, Identity{nobody, nobody}
+	if ids := r.Proxy.UIDs; len(ids) > 0 {
+		proxy.UID = ids[0]
+	}
+	if ids := r.Proxy.GIDs; len(ids) > 0 {
+		proxy.GID = ids[0]
+	}
+	for slices.Contains(r.Proxy.UIDs, app.UID) {
+		app.UID--
+	}
+	if groups := r.Outbound.OwnerGroups; len(groups) > 0 {
+		app.GID = groups[0]
+	}
+	for slices.Contains(r.Proxy.GIDs, app.GID) || slices.Contains(r.Outbound.ExcludeOwnerGroups, app.GID) {
+		app.GID--
+	}
+	for _, id := range []Identity{proxy, app} {
+		if !slices.Contains(all, id) && as(id, func() error { return nil }) == nil {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// nobody is the overflow id, which owns nothing (sysctl kernel.overflowuid).
+const nobody = 65534
+
+// as runs fn on this thread with another filesystem UID and GID, which is what
+// owner matches look at and what a thread can change by itself. It fails
+// where that is not allowed.
+func as(id Identity, fn func() error) error {
+	if id.UID == uint32(os.Geteuid()) && id.GID == uint32(os.Getegid()) { //nolint:gosec // the kernel's ids are 32 bits
+		return fn()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	gid, _ := unix.SetfsgidRetGid(int(id.GID))
+	defer func() { _, _ = unix.SetfsgidRetGid(gid) }()
+	uid, _ := unix.SetfsuidRetUid(int(id.UID))
+	defer func() { _, _ = unix.SetfsuidRetUid(uid) }()
+	// The calls don't fail; asked for an id that cannot be, they tell the present one.
+	nowGID, _ := unix.SetfsgidRetGid(-1)
+	nowUID, _ := unix.SetfsuidRetUid(-1)
+	if nowUID != int(id.UID) || nowGID != int(id.GID) {
+		return fmt.Errorf("open a socket as %s: %w", id, unix.EPERM)
+	}
+	return fn()
+}

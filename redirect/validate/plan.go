@@ -1,0 +1,245 @@
+package validate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// surroundings are what planning depends on besides the rules: a value in
+// tests, the namespace in earnest.
+type surroundings struct {
+	// identities are those in whose name sockets can be opened, own first.
+	identities []Identity
+	// addrs are the namespace's own addresses of both families, loopback
+	// included, link-local ones left out: they need a zone.
+	addrs []netip.Addr
+	// route returns how a packet would leave, and reports false when it cannot.
+	route func(dst netip.Addr) (src netip.Addr, by string, ok bool)
+}
+
+// trial is a step and how it is made. A step that is Untested from the start
+// is never made; all others end with an outcome.
+type trial struct {
+	Step
+	// exempt trials must not arrive at port; the others must.
+	exempt bool
+	port   uint16
+}
+
+// planning makes the trials once the surroundings are known.
+type planning struct {
+	redirect redirect.Redirect
+	plan     func(surroundings) []*trial
+}
+
+// candidate is a packet that might show an aspect.
+type candidate struct {
+	proto ruleset.Proto
+	dst   netip.AddrPort
+}
+
+type planner struct {
+	redirect redirect.Redirect
+	rules    ruleset.Ruleset
+	probe    uint16
+	surroundings
+}
+
+const dnsPort = 53
+
+// documentation are addresses that belong to nobody (RFC 5737, RFC 3849).
+var documentation = []netip.Addr{
+	netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("203.0.113.1"),
+	netip.MustParseAddr("2001:db8::1"),
+}
+
+func (p *planner) plan() []*trial {
+	var trials []*trial
+	for _, f := range ruleset.Families {
+		why := ""
+		switch {
+		case p.redirect.Family(f) == redirect.FamilyPass:
+			why = "the family is not captured: its connections bypass the mesh"
+		case p.redirect.Family(f) == redirect.FamilyDrop:
+			why = "the family is closed, not captured"
+		case !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }):
+			why = "the network namespace has no address of the family"
+		}
+		if why != "" {
+			trials = append(trials, untested(f, Family, why))
+			continue
+		}
+		trials = append(trials, p.family(f)...)
+	}
+	return trials
+}
+
+func untested(f ruleset.Family, a Aspect, why string) *trial {
+	return &trial{Step: Step{Family: f, Aspect: a, Outcome: Untested, Detail: why}}
+}
+
+func (p *planner) family(f ruleset.Family) []*trial {
+	proxy := p.redirect.Proxy
+	trials := []*trial{
+		p.find(f, Inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe)),
+		p.find(f, Outbound, proxy.OutboundPort, p.toOthers(f)),
+	}
+	if !p.redirect.DNS.Enabled() {
+		return trials
+	}
+	udp := p.find(f, DNSOverUDP, p.redirect.DNS.Port, p.lookups(f, ruleset.UDP))
+	tcp := p.find(f, DNSOverTCP, p.redirect.DNS.Port, p.lookups(f, ruleset.TCP))
+	trials = append(trials, udp, tcp)
+	if udp.Outcome == Untested && tcp.Outcome == Untested {
+		trials = append(trials, p.exemption(f))
+	}
+	return trials
+}
+
+// find returns a trial with the first candidate that the rules send to the
+// port, for any of the identities.
+func (p *planner) find(f ruleset.Family, a Aspect, port uint16, candidates []candidate) *trial {
+	why := "no address to send to"
+	for _, id := range p.identities {
+		for _, c := range candidates {
+			r, err := p.trace(p.rules, id, c)
+			switch {
+			case err != nil:
+				why = err.Error()
+			case r.Verdict == trace.Redirect && r.ToPort == port && !r.ToAddr.IsValid():
+				return &trial{port: port, Step: Step{
+					Family: f, Aspect: a, Proto: c.proto.String(), Destination: c.dst, As: &id, WantPort: port,
+					Rule: wanted(r),
+				}}
+			default:
+				why = fmt.Sprintf("cannot be seen as %s: %s", id, r.Reason)
+			}
+		}
+	}
+	return untested(f, a, why)
+}
+
+// wanted names the rule that decided and the one that does it.
+func wanted(r trace.Result) string {
+	switch n := len(r.Path); {
+	case n == 0:
+		return ""
+	case n == 1 || r.Verdict != trace.Redirect:
+		return r.Path[n-1]
+	default:
+		at := slices.IndexFunc(r.Steps, func(s trace.Step) bool { return s.Rule.Target.Action == ruleset.Redirect })
+		if at < 1 {
+			return r.Path[n-1]
+		}
+		return r.Path[at-1] + " -> " + r.Path[at]
+	}
+}
+
+func (p *planner) trace(rules ruleset.Ruleset, id Identity, c candidate) (trace.Result, error) {
+	src, by, ok := p.route(c.dst.Addr())
+	if !ok {
+		return trace.Result{}, fmt.Errorf("no route to %s", c.dst.Addr())
+	}
+	return trace.Trace(rules, trace.Packet{
+		Direction: trace.Out, Proto: c.proto, Src: netip.AddrPortFrom(src, 0), Dst: c.dst,
+		UID: id.UID, GID: id.GID, OutInterface: by, PodAddrs: p.addrs,
+	})
+}
+
+// toSelf are destinations in the pod. 127.0.0.6, or rather what the proxy calls
+// itself, comes first: it is there even when the pod has no interface. ::6 is
+// not, unless somebody added it. The plain loopback address comes last: rules
+// leave it alone, but for look-ups.
+func (p *planner) toSelf(f ruleset.Family, proto ruleset.Proto, port uint16) []candidate {
+	var out []candidate
+	add := func(a netip.Addr) {
+		if ruleset.FamilyOf(a) == f {
+			out = append(out, candidate{proto, netip.AddrPortFrom(a, port)})
+		}
+	}
+	for _, a := range append(slices.Clone(p.redirect.Proxy.PassSources), netip.AddrFrom4([4]byte{127, 0, 0, 6})) {
+		if _, by, ok := p.route(a); ok && by == "lo" {
+			add(a)
+		}
+	}
+	for _, a := range p.addrs {
+		if !a.IsLoopback() {
+			add(a)
+		}
+	}
+	for _, a := range p.addrs {
+		if a.IsLoopback() {
+			add(a)
+		}
+	}
+	return out
+}
+
+// toOthers are destinations outside the pod, of which planning takes one that
+// is selected. Of an included range its first address is taken, which in a
+// subnet is nobody's.
+func (p *planner) toOthers(f ruleset.Family) []candidate {
+	var addrs []netip.Addr
+	for _, a := range documentation {
+		if ruleset.FamilyOf(a) == f {
+			addrs = append(addrs, a)
+		}
+	}
+	for _, prefix := range p.redirect.Outbound.CIDRs.Family(f) {
+		addrs = append(addrs, prefix.Addr(), prefix.Addr().Next())
+	}
+	ports := []uint16{p.probe}
+	for _, r := range p.redirect.Outbound.Ports.Ranges() {
+		ports = append(ports, r.First)
+	}
+	var out []candidate
+	for _, port := range ports {
+		for _, a := range addrs {
+			if a.IsValid() {
+				out = append(out, candidate{ruleset.TCP, netip.AddrPortFrom(a, port)})
+			}
+		}
+	}
+	return out
+}
+
+// lookups are questions to resolvers. Where all are captured, the pod itself
+// is asked, so that nothing leaves it in any case.
+func (p *planner) lookups(f ruleset.Family, proto ruleset.Proto) []candidate {
+	out := p.toSelf(f, proto, dnsPort)
+	for _, prefix := range p.redirect.DNS.Servers.Family(f) {
+		out = append(out, candidate{proto, netip.AddrPortFrom(prefix.Addr(), dnsPort)})
+	}
+	return out
+}
+
+// exemption is the one sign of DNS capture that the proxy's user sees: to port
+// 53 of the pod itself, it is not redirected; without capture it would be.
+func (p *planner) exemption(f ruleset.Family) *trial {
+	without := p.redirect.Clone()
+	without.DNS = redirect.DNS{}
+	rules, err := without.Ruleset()
+	if err != nil {
+		return untested(f, DNSExemption, err.Error())
+	}
+	port := p.redirect.Proxy.InboundPort
+	for _, id := range p.identities {
+		for _, c := range p.toSelf(f, ruleset.TCP, dnsPort) {
+			now, err := p.trace(p.rules, id, c)
+			if err != nil || now.Verdict != trace.Pass {
+				continue
+			}
+			if then, err := p.trace(rules, id, c); err == nil && then.Verdict == trace.Redirect && then.ToPort == port {
+				return &trial{port: port, exempt: true, Step: Step{
+					Family: f, Aspect: DNSExemption, Proto: c.proto.String(), Destination: c.dst, As: &id, Rule: wanted(now),
+				}}
+			}
+		}
+	}
+	return untested(f, DNSExemption, "nothing that can be sent from here tells")
+}

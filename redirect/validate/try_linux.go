@@ -1,0 +1,355 @@
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// try looks around, plans, and makes the trials that are not settled yet, all
+// at once. Sockets are opened in the namespace and watched from outside it.
+func try(ctx context.Context, in func(func() error) error, r planning) error {
+	t := tryer{listeners: map[listenKey]*listener{}, clients: map[*trial]*client{}}
+	defer t.close()
+	if err := in(func() error {
+		s, err := look(r.redirect)
+		if err != nil {
+			return err
+		}
+		for _, trial := range r.plan(s) {
+			if trial.Outcome != "" {
+				continue
+			}
+			if err := t.listen(trial); err != nil {
+				return err
+			}
+			t.pending = append(t.pending, trial)
+		}
+		// Every listener is there before anything is sent.
+		for _, trial := range t.pending {
+			t.launch(trial)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return t.wait(ctx)
+}
+
+type listenKey struct {
+	family ruleset.Family
+	proto  string
+	port   uint16
+}
+
+// listener stands in for the proxy on one of its ports.
+type listener struct {
+	key listenKey
+	fd  int // -1 when the port is taken
+}
+
+// client is the sending end of a trial.
+type client struct {
+	fd       int
+	local    netip.AddrPort
+	question []byte
+	// connected is when the connection was accepted, by whomever; zero before.
+	connected time.Time
+}
+
+type tryer struct {
+	pending   []*trial
+	listeners map[listenKey]*listener
+	clients   map[*trial]*client
+}
+
+func (t *tryer) close() {
+	for _, l := range t.listeners {
+		if l.fd >= 0 {
+			_ = unix.Close(l.fd)
+		}
+	}
+	for _, c := range t.clients {
+		_ = unix.Close(c.fd)
+	}
+}
+
+func keyOf(s *trial) listenKey { return listenKey{s.Family, s.Proto, s.port} }
+
+// listen opens the proxy's port on the loopback address, to which the kernel
+// redirects what a process of the same host sent.
+func (t *tryer) listen(s *trial) error {
+	key := keyOf(s)
+	if t.listeners[key] != nil {
+		return nil
+	}
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), key.port)
+	if key.family == ruleset.IPv6 {
+		at = netip.AddrPortFrom(netip.IPv6Loopback(), key.port)
+	}
+	fd, err := socket(key.family, key.proto)
+	if err != nil {
+		return fmt.Errorf("open %s socket: %w", key.proto, err)
+	}
+	l := &listener{key: key, fd: fd}
+	t.listeners[key] = l
+	if key.proto == tcp {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(at))
+	}
+	if err == nil && key.proto == tcp {
+		err = unix.Listen(fd, 64)
+	}
+	if errors.Is(err, unix.EADDRINUSE) {
+		l.fd = -1
+		return unix.Close(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("listen on %s %s: %w", key.proto, at, err)
+	}
+	return nil
+}
+
+const tcp = "tcp"
+
+func socket(f ruleset.Family, proto string) (int, error) {
+	domain, typ := unix.AF_INET, unix.SOCK_STREAM
+	if f == ruleset.IPv6 {
+		domain = unix.AF_INET6
+	}
+	if proto != tcp {
+		typ = unix.SOCK_DGRAM
+	}
+	return unix.Socket(domain, typ|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+}
+
+// launch sends what the trial is about.
+func (t *tryer) launch(s *trial) {
+	c := &client{fd: -1}
+	err := as(*s.As, func() (err error) {
+		c.fd, err = socket(s.Family, s.Proto)
+		return err
+	})
+	if err != nil {
+		s.settle(Untested, "open socket: "+err.Error())
+		return
+	}
+	t.clients[s] = c
+	// What is not redirected ends at the first router.
+	level, hops, errs := unix.SOL_IP, unix.IP_TTL, unix.IP_RECVERR
+	if s.Family == ruleset.IPv6 {
+		level, hops, errs = unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_RECVERR
+	}
+	err = unix.SetsockoptInt(c.fd, level, hops, 1)
+	if err == nil && s.Proto != tcp {
+		err = unix.SetsockoptInt(c.fd, level, errs, 1) // else a datagram's end there would not be told
+	}
+	if err == nil {
+		if err = unix.Connect(c.fd, sockaddr(s.Destination)); errors.Is(err, unix.EINPROGRESS) {
+			err = nil
+		}
+	}
+	if err == nil {
+		c.local, err = name(c.fd)
+	}
+	if err == nil && s.Proto != tcp {
+		c.question = question(c.local.Port())
+		_, err = unix.Write(c.fd, c.question)
+	}
+	if err != nil {
+		t.failed(s, err)
+	}
+}
+
+// settle ends a trial. The first end counts.
+func (s *trial) settle(o Outcome, detail string) {
+	if s.Outcome == "" {
+		s.Outcome, s.Detail = o, detail
+	}
+}
+
+// failed is a connection that was not accepted.
+func (t *tryer) failed(s *trial, err error) {
+	if s.exempt {
+		s.settle(Works, "left alone: "+err.Error())
+		return
+	}
+	s.settle(Missing, fmt.Sprintf("did not arrive at port %d: %v", s.port, err))
+}
+
+// wait watches all sockets until every trial is settled or ctx ends.
+func (t *tryer) wait(ctx context.Context) error {
+	for {
+		t.elsewhere()
+		t.pending = unsettled(t.pending)
+		if len(t.pending) == 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			t.expire()
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return context.Cause(ctx)
+			}
+			return nil
+		}
+		fds, handlers := t.watched()
+		if _, err := unix.Poll(fds, tick(ctx)); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for connections: %w", err)
+		}
+		// Arrivals before departures: a client that is connected may have arrived in the same moment.
+		for i := range fds {
+			if fds[i].Revents != 0 {
+				handlers[i]()
+			}
+		}
+	}
+}
+
+// tick is how long to wait for events before ctx is looked at again, in ms.
+func tick(ctx context.Context) int {
+	const most = 50 * time.Millisecond
+	wait := most
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, max(time.Until(deadline), 0))
+	}
+	return int(wait.Milliseconds()) + 1
+}
+
+func unsettled(all []*trial) []*trial {
+	var left []*trial
+	for _, s := range all {
+		if s.Outcome == "" {
+			left = append(left, s)
+		}
+	}
+	return left
+}
+
+// watched lists the sockets that may tell something, listeners first.
+func (t *tryer) watched() ([]unix.PollFd, []func()) {
+	var fds []unix.PollFd
+	var handlers []func()
+	add := func(fd int, events int16, handle func()) {
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: events}) //nolint:gosec // descriptors are small
+		handlers = append(handlers, handle)
+	}
+	for _, l := range t.listeners {
+		if l.fd >= 0 {
+			add(l.fd, unix.POLLIN, func() { t.arrival(l) })
+		}
+	}
+	for _, s := range t.pending {
+		c := t.clients[s]
+		switch {
+		case s.Proto != tcp:
+			add(c.fd, unix.POLLIN, func() { t.answer(s, c) })
+		case c.connected.IsZero():
+			add(c.fd, unix.POLLOUT, func() { t.connected(s, c) })
+		}
+	}
+	return fds, handlers
+}
+
+// arrival takes one connection or datagram at a port of the proxy.
+func (t *tryer) arrival(l *listener) {
+	if l.key.proto != tcp {
+		var buf [512]byte
+		n, _, err := unix.Recvfrom(l.fd, buf[:], 0)
+		for _, s := range t.pending {
+			if err == nil && keyOf(s) == l.key && string(t.clients[s].question) == string(buf[:n]) {
+				s.settle(Works, fmt.Sprintf("arrived at port %d", s.port))
+			}
+		}
+		return
+	}
+	fd, from, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for _, s := range t.pending {
+		if keyOf(s) != l.key || t.clients[s].local != addrPort(from) {
+			continue
+		}
+		dst, err := originalDestination(fd, s.Family)
+		switch {
+		case s.exempt:
+			s.settle(Missing, fmt.Sprintf("arrived at port %d: the rules in force capture no look-ups", s.port))
+		case err != nil:
+			s.settle(Missing, fmt.Sprintf("arrived at port %d, but its original destination is unknown: %v", s.port, err))
+		case dst != s.Destination:
+			s.settle(Missing, fmt.Sprintf("arrived at port %d, but with %s as its original destination", s.port, dst))
+		default:
+			s.settle(Works, fmt.Sprintf("arrived at port %d, with its original destination", s.port))
+		}
+	}
+}
+
+// connected learns whether a connection was accepted, by whomever.
+func (t *tryer) connected(s *trial, c *client) {
+	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		s.settle(Untested, "ask for the connection's state: "+err.Error())
+	case errno != 0:
+		t.failed(s, unix.Errno(errno))
+	case t.listeners[keyOf(s)].fd >= 0:
+		c.connected = time.Now() // its arrival at our listener, if that is where it went, is still to be read
+	case s.exempt:
+		s.settle(Untested, fmt.Sprintf("accepted, but port %d is in use, so not told by whom", s.port))
+	default:
+		s.settle(Works, fmt.Sprintf("accepted, presumably by what listens on port %d already", s.port))
+	}
+}
+
+// answer is something that came back to a datagram.
+func (t *tryer) answer(s *trial, c *client) {
+	var buf [512]byte
+	_, err := unix.Read(c.fd, buf[:])
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+	case err != nil:
+		t.failed(s, err)
+	case t.listeners[keyOf(s)].fd >= 0:
+		s.settle(Missing, fmt.Sprintf("did not arrive at port %d: somebody else answered", s.port))
+	default:
+		s.settle(Works, fmt.Sprintf("answered, presumably by what listens on port %d already", s.port))
+	}
+}
+
+// arrivalGrace is how long after a connection was accepted it may take to show
+// at our listener. Both happen within the same host, in microseconds.
+const arrivalGrace = time.Second
+
+// elsewhere settles connections that somebody else must have accepted.
+func (t *tryer) elsewhere() {
+	for _, s := range t.pending {
+		c := t.clients[s]
+		switch {
+		case c.connected.IsZero() || time.Since(c.connected) < arrivalGrace:
+		case s.exempt:
+			s.settle(Works, "left alone: accepted by what listens there")
+		default:
+			s.settle(Missing, fmt.Sprintf("did not arrive at port %d: somebody else accepted it", s.port))
+		}
+	}
+}
+
+// expire settles what nothing was heard of.
+func (t *tryer) expire() {
+	for _, s := range t.pending {
+		if s.exempt || t.listeners[keyOf(s)].fd < 0 && s.Proto != tcp {
+			s.settle(Untested, "no answer in time")
+			continue
+		}
+		s.settle(Missing, fmt.Sprintf("did not arrive at port %d: no answer in time", s.port))
+	}
+}

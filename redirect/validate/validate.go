@@ -1,0 +1,207 @@
+package validate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// DefaultProbePort is a port of the pod that nobody listens on. 15002 is the
+// one that Istio keeps for this (istio.io/latest/docs/ops/deployment/application-requirements).
+const DefaultProbePort = 15002
+
+// DefaultTimeout bounds a whole [Validate]. A redirected connection takes less
+// than a millisecond; this is for a machine that is starting many pods.
+const DefaultTimeout = 5 * time.Second
+
+// Options are for [Validate]. Redirect is required.
+type Options struct {
+	// Redirect is what is to be in force.
+	Redirect redirect.Redirect
+	// ProbePort is where trial connections go, unless they are look-ups; 0 is
+	// [DefaultProbePort].
+	ProbePort uint16
+	// Timeout bounds all trials together; 0 is [DefaultTimeout].
+	Timeout time.Duration
+	// Namespace is where to try; nil is where the process is.
+	// *netnsexec.NetNS has it.
+	Namespace interface{ Do(fn func() error) error }
+}
+
+// Identity is the owner of a socket.
+type Identity struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// String returns for example "1337/1337".
+func (id Identity) String() string { return fmt.Sprintf("%d/%d", id.UID, id.GID) }
+
+// Aspect is a part of redirection that is tried by itself.
+type Aspect string
+
+// The aspects.
+const (
+	// Inbound is the proxy's inbound port, reached from inside.
+	Inbound Aspect = "inbound"
+	// Outbound is the proxy's outbound port.
+	Outbound Aspect = "outbound"
+	// DNSOverUDP and DNSOverTCP are the proxy's DNS port.
+	DNSOverUDP Aspect = "dns-udp"
+	DNSOverTCP Aspect = "dns-tcp"
+	// DNSExemption is that the proxy's look-ups are left alone: all that the
+	// proxy's user can see of DNS capture.
+	DNSExemption Aspect = "dns-exemption"
+	// Family is all of a family.
+	Family Aspect = "family"
+)
+
+// Outcome is how a trial ended.
+type Outcome string
+
+// The outcomes.
+const (
+	// Works: what was sent arrived where the rules send it.
+	Works Outcome = "works"
+	// Missing: it did not.
+	Missing Outcome = "missing"
+	// Untested: nothing that this process can send would tell, or the family is
+	// not captured or not there.
+	Untested Outcome = "untested"
+)
+
+// Step is one trial.
+type Step struct {
+	Family ruleset.Family `json:"family"`
+	Aspect Aspect         `json:"aspect"`
+	// Proto, Destination and As are what was sent, and in whose name. They are
+	// zero when nothing was.
+	Proto       string         `json:"proto,omitempty"`
+	Destination netip.AddrPort `json:"destination,omitzero"`
+	As          *Identity      `json:"as,omitempty"`
+	// WantPort is the proxy's port where it had to arrive; 0 where it had to be
+	// left alone.
+	WantPort uint16  `json:"wantPort,omitempty"`
+	Outcome  Outcome `json:"outcome"`
+	// Detail says what happened, or why nothing was tried.
+	Detail string `json:"detail"`
+	// Rule names the rule that decides, such as "nat/ISTIO_OUTPUT:4": the
+	// missing piece when Outcome is Missing.
+	Rule string `json:"rule,omitempty"`
+}
+
+// String returns the step in one line.
+func (s Step) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-8s %s %s: ", s.Outcome, s.Family, s.Aspect)
+	if s.As != nil {
+		fmt.Fprintf(&b, "%s to %s as %s: ", s.Proto, s.Destination, s.As)
+	}
+	b.WriteString(s.Detail)
+	if s.Outcome == Missing && s.Rule != "" {
+		fmt.Fprintf(&b, " (wanted: %s)", s.Rule)
+	}
+	return b.String()
+}
+
+// Report is what was tried, in order.
+type Report struct {
+	Steps []Step `json:"steps"`
+}
+
+// Count returns how many steps had the outcome.
+func (r Report) Count(o Outcome) int {
+	n := 0
+	for _, s := range r.Steps {
+		if s.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// String returns a line for each step.
+func (r Report) String() string {
+	var b strings.Builder
+	for _, s := range r.Steps {
+		b.WriteString(s.String() + "\n")
+	}
+	return b.String()
+}
+
+// ErrNothingTested says that nothing this process can send would show whether
+// redirection works: it is as the wrong user, or the namespace has no address
+// to send to. Check with errors.Is(err, validate.ErrNothingTested).
+var ErrNothingTested = errors.New("nothing could be tested")
+
+// MissingError says that redirection, or a part of it, is missing. Get at it
+// with errors.As(err, &missing), where missing is a *validate.MissingError.
+type MissingError struct {
+	// Steps are those that failed; at least one.
+	Steps []Step
+}
+
+// Error names what is missing in one line.
+func (e *MissingError) Error() string {
+	parts := make([]string, len(e.Steps))
+	for i, s := range e.Steps {
+		parts[i] = s.Family.String() + " " + string(s.Aspect)
+	}
+	return "redirection is missing: " + strings.Join(parts, ", ")
+}
+
+// Validate tries what can be tried and reports it. The error is a
+// [*MissingError] when anything that was tried failed, [ErrNothingTested] when
+// nothing was tried; others say that the trial itself could not be made. The
+// report is complete in the first two cases. It runs until all is known, the
+// timeout is over or ctx is done, whichever is first.
+func Validate(ctx context.Context, o Options) (Report, error) {
+	rs, err := o.Redirect.Ruleset()
+	if err != nil {
+		return Report{}, fmt.Errorf("validate redirection: %w", err)
+	}
+	if o.ProbePort == 0 {
+		o.ProbePort = DefaultProbePort
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	in := func(fn func() error) error { return fn() }
+	if o.Namespace != nil {
+		in = o.Namespace.Do
+	}
+	var trials []*trial
+	err = try(ctx, in, planning{o.Redirect, func(s surroundings) []*trial {
+		p := planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort, surroundings: s}
+		trials = p.plan()
+		return trials
+	}})
+	var report Report
+	for _, t := range trials {
+		report.Steps = append(report.Steps, t.Step)
+	}
+	if err != nil {
+		return report, fmt.Errorf("validate redirection: %w", err)
+	}
+	var missing []Step
+	for _, s := range report.Steps {
+		if s.Outcome == Missing {
+			missing = append(missing, s)
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return report, &MissingError{missing}
+	case report.Count(Works) == 0:
+		return report, ErrNothingTested
+	}
+	return report, nil
+}
