@@ -1,0 +1,200 @@
+// Package fatemodel predicts the fates that package netnstest observes: where a
+// probe ends up in its world of three network namespaces, given the pod's
+// firewall program. It is the tracer plus who listens where.
+//
+// The central method is [Model.Fate]. The kernel is the judge of it: the
+// recorded fates of testdata/fates, and package difftest.
+package fatemodel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// Model is a world. The zero value is netnstest's with its default options.
+type Model struct {
+	// ProxyTCP and ProxyUDP are the proxy's listeners, and TransparentPort the
+	// one that takes TPROXY. Nil and 0 mean the defaults of netnstest.Options.
+	ProxyTCP, ProxyUDP []uint16
+	TransparentPort    uint16
+}
+
+// Of is the model of a world with these options.
+func Of(o netnstest.Options) Model {
+	return Model{ProxyTCP: o.ProxyTCP, ProxyUDP: o.ProxyUDP, TransparentPort: o.TransparentPort}
+}
+
+// The world of netnstest's documentation.
+var (
+	podAddrs = addrs("10.244.1.5", "192.168.77.2", "10.99.0.1", "fd00:10:244::5", "fd00:77::2")
+	outAddrs = addrs("10.244.1.1", "192.168.77.1", "10.96.5.5", "10.96.0.10", "198.51.100.10", "172.16.3.3",
+		"fd00:10:244::1", "fd00:77::1", "fd00:96::5", "fd00:96::10", "2001:db8::10", "2001:db8:1::3")
+	net1  = []netip.Prefix{netip.MustParsePrefix("192.168.77.0/24"), netip.MustParsePrefix("fd00:77::/64")}
+	virt0 = []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}
+
+	appTCP = []uint16{22, 443, 7070, 8080, 9090}
+	appUDP = []uint16{5000}
+	outTCP = []uint16{53, 80, 443, 3306, 6379, 7070, 8080, 9090, 15008}
+	outUDP = []uint16{53, 5353, 8125}
+
+	defaultProxyTCP = []uint16{15001, 15006, 15008, 15020, 15021, 15053, 15090}
+	defaultProxyUDP = []uint16{15053}
+)
+
+const defaultTransparentPort = 15006
+
+func addrs(s ...string) []netip.Addr {
+	out := make([]netip.Addr, len(s))
+	for i, a := range s {
+		out[i] = netip.MustParseAddr(a)
+	}
+	return out
+}
+
+// PodAddrs are the addresses of the world's pod.
+func PodAddrs() []netip.Addr { return slices.Clone(podAddrs) }
+
+// Packet is the probe's first packet as it meets the pod's rules. A probe that
+// sends none there, as between an outside namespace and itself, is an error.
+func (m Model) Packet(p netnstest.Probe) (trace.Packet, error) {
+	proto, err := trace.ParseProto(p.Proto)
+	if err != nil {
+		return trace.Packet{}, err
+	}
+	packet := trace.Packet{
+		Direction: trace.In, Proto: proto, PodAddrs: podAddrs,
+		Src: netip.AddrPortFrom(p.Src, 0), Dst: p.Dst, OutInterface: route(p.Dst.Addr()),
+	}
+	switch p.From {
+	case netnstest.FromPod:
+		packet.Direction, packet.UID, packet.GID = trace.Out, p.UID, p.GID
+	case netnstest.FromOut:
+		packet.InInterface = route(p.Dst.Addr())
+		if packet.InInterface == "virt0" { // out reaches what is behind the pod through its eth0
+			packet.InInterface = "eth0"
+		}
+		if !p.Src.IsValid() {
+			packet.Src = netip.AddrPortFrom(outSource(packet.InInterface, p.Dst.Addr()), 0)
+		}
+	case netnstest.FromVM:
+		packet.InInterface = "virt0"
+		if !p.Src.IsValid() {
+			packet.Src = netip.AddrPortFrom(netip.MustParseAddr("10.99.0.2"), 0)
+		}
+	default:
+		return packet, fmt.Errorf("no namespace %q", p.From)
+	}
+	if p.From != netnstest.FromPod && p.Dst.Addr().IsLoopback() || p.From == netnstest.FromOut && slices.Contains(outAddrs, p.Dst.Addr()) {
+		return packet, fmt.Errorf("probe %s does not leave its namespace", p)
+	}
+	return packet, nil
+}
+
+// route is the interface by which the pod sends to an address not its own, and
+// by which the address's neighbours reach the pod.
+func route(a netip.Addr) string {
+	in := func(p netip.Prefix) bool { return p.Contains(a) }
+	switch {
+	case slices.ContainsFunc(net1, in):
+		return "net1"
+	case slices.ContainsFunc(virt0, in):
+		return "virt0"
+	}
+	return "eth0"
+}
+
+// outSource is the address that the outside sends from by a link.
+func outSource(link string, dst netip.Addr) netip.Addr {
+	for _, a := range outAddrs {
+		if ruleset.FamilyOf(a) == ruleset.FamilyOf(dst) && route(a) == link {
+			return a // the links' own addresses come before those on lo
+		}
+	}
+	return netip.Addr{}
+}
+
+// Fate predicts the fate of a probe as netnstest words it, and returns the
+// trace that it rests on.
+func (m Model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result, error) {
+	packet, err := m.Packet(p)
+	if err != nil {
+		return "", trace.Result{}, err
+	}
+	r, err := trace.Trace(rs, packet)
+	if err != nil {
+		return "", r, err
+	}
+	to := p.Dst
+	switch r.Verdict {
+	case trace.Drop:
+		return "timeout", r, nil
+	case trace.TProxy:
+		if p.Proto != "tcp" || r.ToPort != m.transparentPort() {
+			return "timeout", r, nil // the kernel drops what no transparent socket takes
+		}
+		return answer("proxy", r.ToPort, p), r, nil
+	case trace.Redirect:
+		if !r.ToAddr.IsValid() {
+			return m.inPod(r.ToPort, p), r, nil
+		}
+		to = netip.AddrPortFrom(r.ToAddr, r.ToPort)
+	}
+	return m.at(to, p), r, nil
+}
+
+func (m Model) transparentPort() uint16 {
+	if m.TransparentPort == 0 {
+		return defaultTransparentPort
+	}
+	return m.TransparentPort
+}
+
+// at is who answers at an address.
+func (m Model) at(to netip.AddrPort, p netnstest.Probe) string {
+	switch a := to.Addr(); {
+	case a.IsLoopback(), slices.Contains(podAddrs, a):
+		return m.inPod(to.Port(), p)
+	case slices.Contains(outAddrs, a):
+		listeners := outTCP
+		if p.Proto == "udp" {
+			listeners = outUDP
+		}
+		if !slices.Contains(listeners, to.Port()) {
+			return "refused"
+		}
+		return answer("out", to.Port(), p)
+	}
+	return "unreachable"
+}
+
+// inPod is who answers on a port of the pod.
+func (m Model) inPod(port uint16, p netnstest.Probe) string {
+	app, proxy := appTCP, m.ProxyTCP
+	if proxy == nil {
+		proxy = defaultProxyTCP
+	}
+	if p.Proto == "udp" {
+		if app, proxy = appUDP, m.ProxyUDP; proxy == nil {
+			proxy = defaultProxyUDP
+		}
+	}
+	switch {
+	case slices.Contains(app, port):
+		return answer("app", port, p)
+	case slices.Contains(proxy, port):
+		return answer("proxy", port, p)
+	}
+	return "refused"
+}
+
+func answer(who string, port uint16, p netnstest.Probe) string {
+	if p.Proto == "udp" {
+		return fmt.Sprintf("%s:%d/udp", who, port)
+	}
+	return fmt.Sprintf("%s:%d orig=%s", who, port, p.Dst)
+}

@@ -1,0 +1,63 @@
+package trace
+
+import (
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// unmodelled says what in a rule is outside the model, whatever the packet;
+// empty when nothing is. Much of it the kernel refuses to load.
+func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string) string {
+	foreign := func(m ruleset.PrefixMatch) bool { return !m.IsZero() && ruleset.FamilyOf(m.Prefix.Addr()) != f }
+	wildcard := func(m ruleset.InterfaceMatch) bool { return strings.HasSuffix(m.Name, "+") }
+	ports := r.Proto == ruleset.TCP || r.Proto == ruleset.UDP
+	const states = ruleset.StateInvalid | ruleset.StateNew | ruleset.StateRelated | ruleset.StateEstablished | ruleset.StateUntracked
+	switch {
+	case foreign(r.Src), foreign(r.Dst):
+		return "it names an address that is not " + f.String()
+	case wildcard(r.In), wildcard(r.Out):
+		return "interface wildcards are not modelled"
+	case !ports && (!r.SrcPorts.IsZero() || !r.DstPorts.IsZero()):
+		return "ports need protocol tcp or udp"
+	case r.States&^states != 0:
+		return "it names a state that is not modelled"
+	}
+	for _, o := range r.Owner {
+		switch {
+		case o.Kind != ruleset.UID && o.Kind != ruleset.GID:
+			return "it names a kind of owner that is not modelled"
+		case hook != ruleset.Output && hook != ruleset.Postrouting:
+			return "owners are known in OUTPUT and POSTROUTING only"
+		}
+	}
+	nats := t == ruleset.NAT && (hook == ruleset.Output || hook == ruleset.Prerouting)
+	switch r.Target.Action {
+	case ruleset.NoAction, ruleset.Accept, ruleset.Return, ruleset.Jump,
+		ruleset.SetMark, ruleset.SaveMark, ruleset.RestoreMark:
+	case ruleset.Drop:
+		if t == ruleset.NAT {
+			return "the nat table does not drop"
+		}
+	case ruleset.Redirect:
+		if !nats || !ports || r.Target.Port == 0 {
+			return "REDIRECT needs the nat table's PREROUTING or OUTPUT, protocol tcp or udp, and a port"
+		}
+	case ruleset.DNAT:
+		to := r.Target.To
+		if !nats || !to.Addr().IsValid() || ruleset.FamilyOf(to.Addr()) != f || to.Port() != 0 && !ports {
+			return "DNAT needs the nat table's PREROUTING or OUTPUT, an address of the family, and for a port protocol tcp or udp"
+		}
+	case ruleset.TProxy:
+		if t != ruleset.Mangle || hook != ruleset.Prerouting || !ports {
+			return "TPROXY needs the mangle table's PREROUTING and protocol tcp or udp"
+		}
+	case ruleset.Zone:
+		if t != ruleset.Raw {
+			return "CT needs the raw table"
+		}
+	default:
+		return "its target is not modelled"
+	}
+	return ""
+}

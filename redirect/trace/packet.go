@@ -1,0 +1,195 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Direction is where a packet comes from. The zero value is invalid.
+type Direction string
+
+// The directions.
+const (
+	// Out is from a process in the pod.
+	Out Direction = "out"
+	// In is from outside the pod, by InInterface.
+	In Direction = "in"
+)
+
+// Packet is what is traced: the first packet of a connection, unless State
+// says otherwise. Direction, Proto and Dst's address are required.
+type Packet struct {
+	Direction Direction
+	Proto     ruleset.Proto
+	// Src may be left out. What goes out then has the source that a kernel
+	// would give it as far as the packet tells: the destination, when that is
+	// the pod's own, else the family's first of PodAddrs. If a rule asks for a
+	// source that is still unknown, tracing fails. Port 0 of Src is a port that
+	// no rule names.
+	Src, Dst netip.AddrPort
+	// UID and GID own the sending socket; Out only.
+	UID, GID uint32
+	// InInterface is where an In packet arrives; default "eth0".
+	InInterface string
+	// OutInterface is where an Out packet, or an In packet that is forwarded,
+	// would leave; default "eth0". What goes to a loopback address or to one of
+	// PodAddrs leaves by lo whatever this says.
+	OutInterface string
+	// Mark is the packet's: that of the sending socket (SO_MARK), or 0.
+	Mark uint32
+	// ConnMark is the mark of the packet's connection, which a first packet's
+	// does not have yet.
+	ConnMark uint32
+	// State is the packet's to connection tracking; default, StateNew. Only new
+	// packets meet the nat table.
+	State ruleset.States
+	// PodAddrs are the pod's own addresses. When there are none of a family, In
+	// packets are taken to be for the pod, and only loopback addresses are
+	// known to be its own.
+	PodAddrs []netip.Addr
+}
+
+// packetJSON is the form of a line for meshcni-redirect trace.
+type packetJSON struct {
+	Direction    Direction  `json:"direction"`
+	Proto        string     `json:"proto"`
+	Src          netip.Addr `json:"src,omitzero"`
+	Dst          netip.Addr `json:"dst"`
+	Sport        uint16     `json:"sport,omitempty"`
+	Dport        uint16     `json:"dport,omitempty"`
+	UID          uint32     `json:"uid"`
+	GID          uint32     `json:"gid"`
+	InInterface  string     `json:"in_interface,omitempty"`
+	OutInterface string     `json:"out_interface,omitempty"`
+	Mark         uint32     `json:"mark,omitempty"`
+}
+
+// UnmarshalJSON reads {"direction","proto","src","dst","sport","dport","uid",
+// "gid","in_interface","out_interface"} and "mark". Fields that are left out
+// take the defaults of [Packet]; an unknown field is an error, since a
+// misspelt one would make the answer that of another packet. PodAddrs,
+// ConnMark and State are not part of the form; they stay as they were.
+func (p *Packet) UnmarshalJSON(b []byte) error {
+	var in packetJSON
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&in); err != nil {
+		return fmt.Errorf("packet from JSON: %w", err)
+	}
+	proto, err := ParseProto(in.Proto)
+	if err != nil {
+		return fmt.Errorf("packet from JSON: %w", err)
+	}
+	p.Direction, p.Proto = in.Direction, proto
+	p.Src, p.Dst = netip.AddrPortFrom(in.Src, in.Sport), netip.AddrPortFrom(in.Dst, in.Dport)
+	p.UID, p.GID, p.Mark = in.UID, in.GID, in.Mark
+	p.InInterface, p.OutInterface = in.InInterface, in.OutInterface
+	return nil
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (p Packet) MarshalJSON() ([]byte, error) {
+	return json.Marshal(packetJSON{
+		Direction: p.Direction, Proto: p.Proto.String(),
+		Src: p.Src.Addr(), Sport: p.Src.Port(), Dst: p.Dst.Addr(), Dport: p.Dst.Port(),
+		UID: p.UID, GID: p.GID, Mark: p.Mark,
+		InInterface: p.InInterface, OutInterface: p.OutInterface,
+	})
+}
+
+// ParseProto reads "tcp", "udp" or a protocol's number from 1 to 255.
+func ParseProto(s string) (ruleset.Proto, error) {
+	switch s {
+	case "tcp":
+		return ruleset.TCP, nil
+	case "udp":
+		return ruleset.UDP, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 8)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("protocol %q is not tcp, udp or a number from 1 to 255", s)
+	}
+	return ruleset.Proto(n), nil
+}
+
+// clean checks the packet and puts defaults in.
+func (p Packet) clean() (Packet, error) {
+	plain := func(a netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+	}
+	p.Src, p.Dst = plain(p.Src), plain(p.Dst)
+	switch {
+	case p.Direction != Out && p.Direction != In:
+		return p, fmt.Errorf("packet: direction %q is not out or in", p.Direction)
+	case p.Proto == ruleset.AnyProto:
+		return p, fmt.Errorf("packet: it has no protocol")
+	case !p.Dst.Addr().IsValid():
+		return p, fmt.Errorf("packet: it has no destination")
+	case p.Src.Addr().IsValid() && ruleset.FamilyOf(p.Src.Addr()) != ruleset.FamilyOf(p.Dst.Addr()):
+		return p, fmt.Errorf("packet: source %s and destination %s are of different families", p.Src.Addr(), p.Dst.Addr())
+	}
+	switch p.State {
+	case 0:
+		p.State = ruleset.StateNew
+	case ruleset.StateInvalid, ruleset.StateNew, ruleset.StateRelated, ruleset.StateEstablished, ruleset.StateUntracked:
+	default:
+		return p, fmt.Errorf("packet: state %#x is not one state", uint8(p.State))
+	}
+	if p.Direction == Out && !p.Src.Addr().IsValid() {
+		p.Src = netip.AddrPortFrom(p.likelySource(), p.Src.Port())
+	}
+	if p.InInterface == "" {
+		p.InInterface = defaultInterface
+	}
+	if p.OutInterface == "" {
+		p.OutInterface = defaultInterface
+	}
+	return p, nil
+}
+
+const (
+	defaultInterface = "eth0"
+	loopback         = "lo"
+)
+
+// likelySource is the source that the kernel chooses for an unbound socket, or
+// no address when the packet does not tell.
+func (p Packet) likelySource() netip.Addr {
+	dst := p.Dst.Addr()
+	if p.own(dst) {
+		return dst
+	}
+	for _, a := range p.PodAddrs {
+		if ruleset.FamilyOf(a) == ruleset.FamilyOf(dst) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// own reports whether an address is the pod's.
+func (p Packet) own(a netip.Addr) bool {
+	if a.IsLoopback() {
+		return true
+	}
+	for _, b := range p.PodAddrs {
+		if a == b {
+			return true
+		}
+	}
+	return false
+}
+
+// arrives reports whether a packet from outside to the address is for the pod.
+func (p Packet) arrives(a netip.Addr) bool {
+	known := false
+	for _, b := range p.PodAddrs {
+		known = known || ruleset.FamilyOf(a) == ruleset.FamilyOf(b)
+	}
+	return !known || p.own(a)
+}

@@ -1,0 +1,124 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Verdict is what becomes of a packet.
+type Verdict string
+
+// The verdicts.
+const (
+	// Pass: the packet goes where it was sent.
+	Pass Verdict = "pass"
+	// Redirect: its destination is rewritten, to ToPort on this host or to ToAddr.
+	Redirect Verdict = "redirect"
+	// TProxy: the transparent socket on ToPort gets it, unchanged.
+	TProxy Verdict = "tproxy"
+	// Drop: it is discarded.
+	Drop Verdict = "drop"
+)
+
+// Result is what [Trace] found.
+type Result struct {
+	Verdict Verdict `json:"verdict"`
+	// ToPort is where a redirected packet goes; 0 for the other verdicts.
+	ToPort uint16 `json:"to_port"`
+	// ToAddr is the address that a DNAT rule gave; otherwise it is invalid.
+	ToAddr netip.Addr `json:"to_addr,omitzero"`
+	// Path names the rules that matched, in order: "nat/OUTPUT:1" is the first
+	// rule of that chain. Never nil. A packet that leaves by lo meets a hook's
+	// rules on its way out and others on its way in; both are here.
+	Path []string `json:"path"`
+	// Reason says why, from the comments of the deciding rules.
+	Reason string `json:"reason"`
+	// Zone is the connection's conntrack zone, Mark the packet's last mark and
+	// ConnMark its connection's.
+	Zone     uint16 `json:"zone,omitempty"`
+	Mark     uint32 `json:"mark,omitempty"`
+	ConnMark uint32 `json:"conn_mark,omitempty"`
+	// Steps is Path with more detail.
+	Steps []Step `json:"-"`
+
+	family ruleset.Family
+}
+
+// Step is one rule that matched.
+type Step struct {
+	// Hook is the built-in chain's name that the walk began in.
+	Hook  string
+	Table ruleset.Table
+	Chain string
+	// Position is the rule's place in its chain, from 1.
+	Position int
+	Rule     ruleset.Rule
+}
+
+// String returns for example "nat/ISTIO_OUTPUT:3".
+func (s Step) String() string {
+	return s.Table.String() + "/" + s.Chain + ":" + strconv.Itoa(s.Position)
+}
+
+// String returns the verdict with its port, such as "redirect 15001".
+func (r Result) String() string {
+	switch {
+	case r.ToAddr.IsValid():
+		return string(r.Verdict) + " " + netip.AddrPortFrom(r.ToAddr, r.ToPort).String()
+	case r.ToPort != 0:
+		return string(r.Verdict) + " " + strconv.Itoa(int(r.ToPort))
+	}
+	return string(r.Verdict)
+}
+
+// Explain returns the result for people: the verdict and the reason on one
+// line, then each rule that matched with its text and comment.
+func (r Result) Explain() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n", r, r.Reason)
+	for _, s := range r.Steps {
+		fmt.Fprintf(&b, "  %-28s %s", s, s.Rule.Text(r.family))
+		if s.Rule.Comment != "" {
+			fmt.Fprintf(&b, "   # %s", s.Rule.Comment)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// result turns what the walk found into words.
+func (w *walker) result() Result {
+	r := Result{Verdict: Pass, Path: make([]string, len(w.steps)), Steps: w.steps, Mark: w.mark, family: w.program.Family}
+	for i, s := range w.steps {
+		r.Path[i] = s.String()
+	}
+	if w.tracked {
+		r.Zone, r.ConnMark = w.zone, w.connMark
+	}
+	switch {
+	case w.dropped != "":
+		r.Verdict, r.Reason = Drop, w.dropped
+	case w.tproxy != nil:
+		r.Verdict, r.ToPort = TProxy, w.tproxy.to.Port()
+		r.Reason = fmt.Sprintf("%s: handed to the transparent listener on port %d", w.tproxy.why, r.ToPort)
+	case w.nat != nil:
+		r.Verdict, r.ToPort, r.ToAddr = Redirect, w.nat.to.Port(), w.nat.to.Addr()
+		to := "port " + strconv.Itoa(int(r.ToPort))
+		if r.ToAddr.IsValid() {
+			to = w.nat.to.String()
+		}
+		r.Reason = w.nat.why + ": redirected to " + to
+	case len(w.passes) > 0:
+		r.Reason = strings.Join(slices.Compact(w.passes), "; ") + ": passes"
+	case w.packet.State == ruleset.StateEstablished:
+		r.Reason = "its connection was decided by an earlier packet: passes"
+	default:
+		r.Reason = "no rule is for it: passes"
+	}
+	return r
+}

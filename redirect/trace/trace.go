@@ -1,0 +1,140 @@
+package trace
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// UnmodelledError says that a rule which the packet met is outside the model,
+// so that nothing certain can be said. Get at it with
+// errors.As(err, &unmodelled), where unmodelled is a *trace.UnmodelledError.
+type UnmodelledError struct {
+	Table    ruleset.Table
+	Chain    string
+	Position int // from 1
+	Rule     string
+	Reason   string
+}
+
+// Error names the rule and what is wrong with it.
+func (e *UnmodelledError) Error() string {
+	return fmt.Sprintf("trace: rule %s/%s:%d (%s): %s", e.Table, e.Chain, e.Position, e.Rule, e.Reason)
+}
+
+// Trace walks the packet through the program of its family. A family without
+// program passes. Errors are a packet that cannot be, or an [UnmodelledError].
+func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
+	p, err := p.clean()
+	if err != nil {
+		return Result{}, err
+	}
+	family := ruleset.FamilyOf(p.Dst.Addr())
+	program := rs.Program(family)
+	if program == nil {
+		return Result{
+			Verdict: Pass, Path: []string{}, Mark: p.Mark, family: family,
+			Reason: family.String() + " has no rules: passes",
+		}, nil
+	}
+	w := walker{
+		program: program, packet: p, src: p.Src, dst: p.Dst, dstKnown: true,
+		mark: p.Mark, connMark: p.ConnMark,
+	}
+	if p.Direction == Out {
+		err = w.send()
+	} else {
+		err = w.receive(p.InInterface)
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return w.result(), nil
+}
+
+// walker is a packet on its way, and what was found so far.
+type walker struct {
+	program *ruleset.Program
+	packet  Packet
+
+	src, dst netip.AddrPort
+	dstKnown bool // false once it is the address of an interface
+	in, out  string
+	mark     uint32
+	hook     string
+
+	// The connection. It is there once connection tracking has seen the packet,
+	// and stays with the packet on lo. Before, a CT rule can leave a template.
+	tracked          bool
+	template         bool
+	zone             uint16
+	connMark         uint32
+	dstDone, srcDone bool // its destination, its source, are decided
+
+	steps   []Step
+	callers []int // indexes into steps: the jumps that led here
+	nat     *decision
+	tproxy  *decision
+	dropped string   // why
+	passes  []string // comments of rules that let it pass
+}
+
+// decision is a rewritten destination; an invalid address means this host.
+type decision struct {
+	to  netip.AddrPort
+	why string
+}
+
+// send is the way of a packet that a process of the pod made. The rules of
+// OUTPUT see the interface that was chosen before them, even when one of them
+// makes the packet take another; POSTROUTING sees the new one.
+func (w *walker) send() error {
+	w.out = w.leavesBy()
+	if stop, err := w.run(ruleset.Output); stop {
+		return err
+	}
+	w.out = w.leavesBy()
+	if stop, err := w.run(ruleset.Postrouting); stop || w.out != loopback {
+		return err
+	}
+	return w.receive(loopback)
+}
+
+// leavesBy routes what goes out.
+func (w *walker) leavesBy() string {
+	if w.packet.own(w.dst.Addr()) || w.keptHere() {
+		return loopback
+	}
+	return w.packet.OutInterface
+}
+
+// keptHere reports whether the program's policy routing makes the packet local.
+func (w *walker) keptHere() bool {
+	return w.program.Routing != nil && w.program.Routing.Mark == w.mark
+}
+
+// receive is the way of a packet that came in by an interface.
+func (w *walker) receive(in string) error {
+	w.in, w.out = in, ""
+	if stop, err := w.run(ruleset.Prerouting); stop {
+		return err
+	}
+	// What lo brings keeps the route that it left with.
+	local := in == loopback || !w.dstKnown || w.keptHere() || w.packet.arrives(w.dst.Addr())
+	if local {
+		_, err := w.run(ruleset.Input)
+		return err
+	}
+	if w.tproxy != nil {
+		// ip_forward drops a packet that has a socket.
+		w.dropped = w.tproxy.why + ": handed to a transparent listener, but no policy route keeps it here: dropped"
+		return nil
+	}
+	w.out = w.packet.OutInterface
+	if stop, err := w.run(ruleset.Forward); stop {
+		return err
+	}
+	_, err := w.run(ruleset.Postrouting)
+	return err
+}

@@ -1,0 +1,250 @@
+package trace
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// tablesOf lists the tables of a hook, in the order of their priorities.
+// Connection tracking comes after raw, where there is one.
+func tablesOf(hook string) []ruleset.Table {
+	switch hook {
+	case ruleset.Prerouting:
+		return []ruleset.Table{ruleset.Raw, ruleset.Mangle, ruleset.NAT}
+	case ruleset.Output:
+		return []ruleset.Table{ruleset.Raw, ruleset.Mangle, ruleset.NAT, ruleset.Filter}
+	case ruleset.Input:
+		return []ruleset.Table{ruleset.Mangle, ruleset.Filter, ruleset.NAT}
+	case ruleset.Forward:
+		return []ruleset.Table{ruleset.Mangle, ruleset.Filter}
+	}
+	return []ruleset.Table{ruleset.Mangle, ruleset.NAT}
+}
+
+// run walks a hook's tables. It reports whether the packet's way ends here, by
+// a drop or an error.
+func (w *walker) run(hook string) (stop bool, err error) {
+	w.hook = hook
+	for _, t := range tablesOf(hook) {
+		if t == ruleset.Mangle {
+			w.track()
+		}
+		if t == ruleset.NAT && w.decided() {
+			continue
+		}
+		if _, err := w.chain(t, hook, 0); err != nil {
+			return true, err
+		}
+		if w.dropped != "" {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// track is connection tracking: invalid and untracked packets have no connection.
+func (w *walker) track() {
+	w.tracked = w.packet.State != ruleset.StateInvalid && w.packet.State != ruleset.StateUntracked
+	w.template = w.template && w.tracked
+}
+
+// decided reports whether the nat table is passed over in this hook: it acts
+// on first packets, and once for a connection's destination and once for its
+// source. Passing the hook decides, with or without a rule.
+func (w *walker) decided() bool {
+	if !w.tracked || w.packet.State != ruleset.StateNew && w.packet.State != ruleset.StateRelated {
+		return true
+	}
+	done := &w.dstDone
+	if w.hook == ruleset.Input || w.hook == ruleset.Postrouting {
+		done = &w.srcDone
+	}
+	was := *done
+	*done = true
+	return was
+}
+
+// flow is how a walk of a chain, or the action of a rule, ends.
+type flow uint8
+
+const (
+	next   flow = iota // go on with the next rule
+	back               // go back to the caller
+	accept             // leave the table
+)
+
+// maxDepth is far above what programs nest; more is a loop, which the kernel
+// refuses to load.
+const maxDepth = 32
+
+func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {
+	c := w.program.Chain(t, name)
+	if c == nil {
+		return next, nil
+	}
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		fail := func(reason string) error {
+			return &UnmodelledError{t, name, i + 1, r.Text(w.program.Family), reason}
+		}
+		if reason := unmodelled(r, w.program.Family, t, w.hook); reason != "" {
+			return next, fail(reason)
+		}
+		matches, reason := w.matches(r)
+		if reason != "" {
+			return next, fail(reason)
+		}
+		if !matches {
+			continue
+		}
+		w.steps = append(w.steps, Step{w.hook, t, name, i + 1, *r})
+		end := w.act(r)
+		if r.Target.Action == ruleset.Jump {
+			if w.program.Chain(t, r.Target.Chain) == nil {
+				return next, fail("its chain " + r.Target.Chain + " does not exist")
+			}
+			if depth == maxDepth {
+				return next, fail("the chains form a loop")
+			}
+			w.callers = append(w.callers, len(w.steps)-1)
+			var err error
+			end, err = w.chain(t, r.Target.Chain, depth+1)
+			w.callers = w.callers[:len(w.callers)-1]
+			if err != nil {
+				return next, err
+			}
+			if end == back {
+				end = next
+			}
+		}
+		if end != next {
+			return end, nil
+		}
+	}
+	return next, nil
+}
+
+// matches reports whether all of the rule's matches hold. Where something that
+// the packet does not tell would decide, it returns the reason why it cannot.
+func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
+	p := &w.packet
+	if r.Proto != ruleset.AnyProto && r.Proto != p.Proto ||
+		!r.In.Matches(w.in) || !r.Out.Matches(w.out) ||
+		!r.SrcPorts.Matches(w.src.Port()) || !r.DstPorts.Matches(w.dst.Port()) ||
+		r.States != 0 && r.States&w.state() == 0 ||
+		!r.Mark.Matches(w.mark) ||
+		!r.ConnMark.IsZero() && (!w.tracked || !r.ConnMark.Matches(w.connMark)) {
+		return false, ""
+	}
+	if len(r.Owner) > 0 && p.Direction != Out {
+		return false, "a forwarded packet has no owner, and whether a negated match takes it differs between backends"
+	}
+	for _, o := range r.Owner {
+		if !o.Matches(p.UID, p.GID) {
+			return false, ""
+		}
+	}
+	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || w.src.Addr().IsValid() && !r.Src.Matches(w.src.Addr()) {
+		return false, ""
+	}
+	switch {
+	case !w.dstKnown && !r.Dst.IsZero():
+		return false, "it asks for the destination, which is now an address of the interface"
+	case !w.src.Addr().IsValid() && !r.Src.IsZero():
+		return false, "it asks for the source, which the packet does not tell"
+	}
+	return true, ""
+}
+
+// state is the packet's as a rule sees it. Before connection tracking a packet
+// counts as invalid, unless a template is attached to it.
+func (w *walker) state() ruleset.States {
+	switch {
+	case w.tracked || w.packet.State == ruleset.StateUntracked:
+		return w.packet.State
+	case w.template:
+		return ruleset.StateNew
+	}
+	return ruleset.StateInvalid
+}
+
+// act does what the rule's target does, except for jumps.
+func (w *walker) act(r *ruleset.Rule) flow {
+	switch t := r.Target; t.Action {
+	case ruleset.Accept:
+		w.pass()
+		return accept
+	case ruleset.Return:
+		w.pass()
+		return back
+	case ruleset.Drop:
+		w.dropped = w.why() + ": dropped"
+		return accept
+	case ruleset.Redirect:
+		w.nat = &decision{netip.AddrPortFrom(netip.Addr{}, t.Port), w.why()}
+		w.redirect(t.Port)
+		return accept
+	case ruleset.DNAT:
+		to := netip.AddrPortFrom(t.To.Addr(), t.To.Port())
+		if to.Port() == 0 {
+			to = netip.AddrPortFrom(to.Addr(), w.dst.Port())
+		}
+		w.nat = &decision{to, w.why()}
+		w.dst, w.dstKnown = to, true
+		return accept
+	case ruleset.TProxy:
+		port := t.Port
+		if port == 0 {
+			port = w.dst.Port()
+		}
+		w.tproxy = &decision{netip.AddrPortFrom(netip.Addr{}, port), w.why()}
+		w.mark = t.Mark
+		return accept
+	case ruleset.SetMark:
+		w.mark = t.Mark
+	case ruleset.SaveMark:
+		if w.tracked {
+			w.connMark = w.mark
+		}
+	case ruleset.RestoreMark:
+		if w.tracked {
+			w.mark = w.connMark
+		}
+	case ruleset.Zone:
+		// A packet that has a connection or a template keeps it.
+		if !w.tracked && !w.template && w.packet.State != ruleset.StateUntracked {
+			w.template, w.zone = true, t.Zone
+		}
+	}
+	return next
+}
+
+// redirect rewrites the destination to this host: in OUTPUT and on lo to the
+// loopback address, else to the address of the interface.
+func (w *walker) redirect(port uint16) {
+	w.dstKnown = w.hook == ruleset.Output || w.in == loopback
+	addr := netip.IPv6Loopback()
+	if w.program.Family == ruleset.IPv4 {
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	w.dst = netip.AddrPortFrom(addr, port)
+}
+
+// why is the comment of the rule that matched last, or else of the jump that
+// led to it, or else the rule's text.
+func (w *walker) why() string {
+	last := w.steps[len(w.steps)-1]
+	if last.Rule.Comment != "" {
+		return last.Rule.Comment
+	}
+	for i := len(w.callers) - 1; i >= 0; i-- {
+		if c := w.steps[w.callers[i]].Rule.Comment; c != "" {
+			return c
+		}
+	}
+	return "rule " + last.String() + " (" + strconv.Quote(last.Rule.Text(w.program.Family)) + ")"
+}
+
+func (w *walker) pass() { w.passes = append(w.passes, w.why()) }
