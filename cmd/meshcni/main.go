@@ -1,0 +1,60 @@
+// Command meshcni is the CNI plugin: see package plugin for what it does. This program only chooses the operating
+// system's values, and the pods' source.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/kubepod"
+)
+
+// version is set by the linker (-X main.version=…); else it is what the go command recorded.
+var version string
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	// A runtime that gives up on us ends what runs for us, and the rules are put back.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	p := plugin.Plugin{
+		Version:   buildVersion(),
+		OpenPods:  openPods,
+		Transient: kubepod.Transient,
+	}
+	return p.Run(ctx, plugin.IO{
+		Args: os.Args, Getenv: os.Getenv, Stdin: stdin(), Stdout: os.Stdout, Stderr: os.Stderr,
+	})
+}
+
+func openPods(kubeconfig string) (plugin.Pods, error) {
+	c, err := kubepod.Open(kubeconfig)
+	if err != nil {
+		return nil, err // not a nil *kubepod.Client in an interface
+	}
+	return c, nil
+}
+
+// stdin is empty when it is a terminal: whoever tries CNI_COMMAND=VERSION by hand should not have to end the input.
+func stdin() io.Reader {
+	if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+		return nil
+	}
+	return os.Stdin
+}
+
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}

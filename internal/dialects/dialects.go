@@ -1,0 +1,28 @@
+// Package dialects finds a dialect of this module by the name that
+// configuration calls it. Only programs need it: a library user holds the
+// [dialect.Dialect] that he wants.
+package dialects
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
+)
+
+// Default is the dialect of an empty name.
+const Default = "istio"
+
+// Names are all that ByName knows, in the order in which people read them.
+func Names() []string { return []string{"istio"} }
+
+// ByName returns the dialect; an empty name is [Default]. The excluded
+// namespaces are left alone altogether. The error lists the known names.
+func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {
+	switch name {
+	case "", "istio":
+		return istio.New(excludedNamespaces...), nil
+	}
+	return dialect.Dialect{}, fmt.Errorf("unknown dialect %q: known is %s", name, strings.Join(Names(), ", "))
+}

@@ -1,0 +1,27 @@
+package dialects_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/dialects"
+)
+
+func TestEveryNameIsADialectOfThatName(t *testing.T) {
+	for _, name := range dialects.Names() {
+		d, err := dialects.ByName(name, []string{"kube-system"})
+		require.NoError(t, err)
+		assert.Equal(t, name, d.Name)
+		assert.True(t, d.Policy.ExcludesNamespace("kube-system"))
+	}
+	d, err := dialects.ByName("", nil)
+	require.NoError(t, err)
+	assert.Equal(t, dialects.Default, d.Name)
+}
+
+func TestUnknownNameListsTheKnown(t *testing.T) {
+	_, err := dialects.ByName("Istio", nil)
+	assert.EqualError(t, err, `unknown dialect "Istio": known is istio`)
+}

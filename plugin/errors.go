@@ -1,0 +1,96 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// Codes of this plugin's own; the CNI specification leaves those from 100 to plugins.
+const (
+	// CodeDiffers: CHECK found other rules than are wanted. The message lists the differences.
+	CodeDiffers uint = 100
+	// CodeApply: the kernel or the firewall program refused the rules.
+	CodeApply uint = 101
+)
+
+func fail(code uint, format string, args ...any) *types.Error {
+	return types.NewError(code, fmt.Sprintf(format, args...), "")
+}
+
+// hint adds what would help.
+func hint(e *types.Error, format string, args ...any) *types.Error {
+	e.Details = fmt.Sprintf(format, args...)
+	return e
+}
+
+// codeOf makes err a CNI error. The code is for causes that say nothing better by themselves.
+func codeOf(err error, code uint, doing string) *types.Error {
+	var (
+		done     *types.Error
+		panicked *netnsexec.PanicError
+	)
+	switch {
+	case errors.As(err, &done):
+		return done
+	case errors.As(err, &panicked):
+		panic(&fault{panicked.Value, panicked.Stack})
+	case errors.Is(err, netnsexec.ErrHost), errors.Is(err, netnsexec.ErrNotNetNS), errors.Is(err, netnsexec.ErrGone):
+		return fail(types.ErrInvalidNetNS, "CNI_NETNS: %v", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return fail(types.ErrTryAgainLater, "%s: %v", doing, err)
+	case errors.Is(err, apply.ErrNoBackend):
+		return fail(types.ErrPluginNotAvailable, "%s: %v", doing, err)
+	}
+	return fail(code, "%s: %v", doing, err)
+}
+
+// fault is a panic on its way from another goroutine, with the stack that it had there.
+type fault struct {
+	value any
+	stack []byte
+}
+
+func asFault(recovered any) *fault {
+	if f, ok := recovered.(*fault); ok {
+		return f
+	}
+	return &fault{recovered, debug.Stack()}
+}
+
+// future is the result of a function that runs beside its caller.
+type future[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+	fault *fault
+}
+
+func start[T any](fn func() (T, error)) *future[T] {
+	f := &future[T]{done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		defer func() {
+			if r := recover(); r != nil {
+				f.fault = asFault(r)
+			}
+		}()
+		f.value, f.err = fn()
+	}()
+	return f
+}
+
+// wait returns what the function did. Its panic goes on here.
+func (f *future[T]) wait() (T, error) {
+	<-f.done
+	if f.fault != nil {
+		panic(f.fault)
+	}
+	return f.value, f.err
+}

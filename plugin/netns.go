@@ -1,0 +1,67 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// kernelNetNS is a NetNS of the kernel.
+type kernelNetNS struct {
+	*netnsexec.NetNS
+}
+
+func openNetNS(path string) (NetNS, error) {
+	ns, err := netnsexec.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return kernelNetNS{ns}, nil
+}
+
+// Backend implements NetNS. Programs run in the sandbox: the host's lock and name services are not the pod's.
+func (k kernelNetNS) Backend(ctx context.Context, name apply.Name) (Backend, error) {
+	return apply.Choose(ctx, k.NetNS, apply.Options{Backend: name, Runner: k.Sandbox()})
+}
+
+// Addrs implements NetNS.
+func (k kernelNetNS) Addrs(ifName string) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	err := k.Do(func() error {
+		// Package net asks the kernel from the calling thread, and starts nothing.
+		interfaces, err := net.Interfaces()
+		if err != nil {
+			return fmt.Errorf("list interfaces: %w", err)
+		}
+		slices.SortStableFunc(interfaces, func(a, b net.Interface) int {
+			return rank(a, ifName) - rank(b, ifName)
+		})
+		for _, i := range interfaces {
+			found, err := i.Addrs()
+			if err != nil {
+				return fmt.Errorf("list addresses of %s: %w", i.Name, err)
+			}
+			for _, a := range found {
+				prefix, err := netip.ParsePrefix(a.String())
+				if err == nil && prefix.Addr().IsGlobalUnicast() {
+					addrs = append(addrs, prefix.Addr())
+				}
+			}
+		}
+		return nil
+	})
+	return addrs, err
+}
+
+// rank puts the pod's interface before others, which stay in the order in which they were made.
+func rank(i net.Interface, first string) int {
+	if i.Name == first {
+		return 0
+	}
+	return 1
+}
