@@ -1,0 +1,242 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// NFTables writes rules as native nftables, by netlink: it starts no process
+// and needs no program, library or xtables module on the host. All rules of a
+// program, of both families, are one table of family inet that is named after
+// the owner ([ruleset.Owner.NFTTable]) and is replaced in one transaction:
+// every packet meets the old rules or the new ones. Nothing else in the
+// namespace is changed, except that rules which the same owner left through
+// iptables-nft, in chains of its prefix, go in that same transaction. It cannot
+// see rules of iptables-legacy; [Choose] picks that backend where they are.
+//
+// It needs Linux 5.2 or later, or a kernel with its inet NAT; errors about
+// what a kernel lacks are [*UnsupportedError].
+//
+// The zero value is of no use: call [NewNFTables]. It keeps nothing open and
+// may be used by several goroutines.
+type NFTables struct{ ns Namespace }
+
+// NewNFTables makes the backend for a namespace. It asks nothing of the kernel;
+// see [NFTables.Usable].
+func NewNFTables(ns Namespace) *NFTables { return &NFTables{ns} }
+
+// Name is [Nftables].
+func (n *NFTables) Name() Name { return Nftables }
+
+// Usable reports whether the kernel has nf_tables in the namespace and lets us
+// use it: nil, or an error for which errors.Is(err, apply.ErrNoBackend) holds.
+// It changes nothing and takes some ten microseconds; what a kernel has of
+// single features is known only by [NFTables.Apply], which says so by an
+// [*UnsupportedError].
+func (n *NFTables) Usable(ctx context.Context) error {
+	err := n.session(ctx, func(s *nftSession) error {
+		return s.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(nlMessage) {})
+	})
+	if err != nil && !errors.Is(err, ErrNoBackend) && ctx.Err() == nil {
+		err = &UnsupportedError{Feature: "nf_tables", Need: "CAP_NET_ADMIN in the namespace's user namespace", Err: err}
+	}
+	return err
+}
+
+// nftSession is one call's socket and findings.
+type nftSession struct {
+	nlConn
+	ns   Namespace
+	ipv6 bool
+}
+
+// maxAttempts bounds how often a call starts again because somebody else's
+// transaction came between, when the context does not.
+const maxAttempts = 100
+
+// session runs fn with a socket in the namespace, again when it was interrupted.
+func (n *NFTables) session(ctx context.Context, fn func(*nftSession) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s := nftSession{ns: n.ns}
+	// One visit for both: entering the namespace is a good part of the cost.
+	err := n.ns.Do(func() (err error) {
+		if s.ipv6, err = hasIPv6(); err != nil {
+			return err
+		}
+		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT) {
+			return unsupported("nfnetlink", "CONFIG_NETFILTER_NETLINK", err)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("open netfilter socket: %w", err)
+	}
+	defer func() { _ = unix.Close(s.fd) }()
+	s.setup()
+	wait := 50 * time.Microsecond
+	for attempt := 1; ; attempt++ {
+		err := fn(&s)
+		if !errors.Is(err, errInterrupted) || attempt == maxAttempts {
+			return classify(err)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+			wait = min(2*wait, 10*time.Millisecond)
+		}
+	}
+}
+
+// hasIPv6 reports whether the calling thread's namespace has the protocol, by
+// the file that a kernel without it does not have.
+func hasIPv6() (bool, error) {
+	_, err := os.Stat(inet6)
+	if err == nil {
+		return true, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("look for IPv6: %w", err)
+	}
+	// Without /proc every family would look absent.
+	if _, err := os.Stat("/proc/thread-self/net/netlink"); err != nil {
+		return false, fmt.Errorf("look for IPv6: %w", err)
+	}
+	return false, nil
+}
+
+// Apply makes the live rules and routing those of rs; see [Backend]. A ruleset
+// without any program has no owner, so nothing is done.
+func (n *NFTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+	result := Result{Backend: string(Nftables)}
+	start := time.Now()
+	err := n.session(ctx, func(s *nftSession) error {
+		result.Changed, result.Transactions, result.Skipped = false, 0, nil
+		return s.apply(rs, &result)
+	})
+	if err != nil {
+		return Result{}, fmt.Errorf("apply nftables rules: %w", err)
+	}
+	result.Duration = time.Since(start)
+	return result, nil
+}
+
+// Check returns how the live rules and routing differ from rs; see [Backend].
+func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []ruleset.Difference, err error) {
+	err = n.session(ctx, func(s *nftSession) error {
+		wanted, _ := s.present(rs)
+		live, err := s.readLive(rs.Owner())
+		if err != nil {
+			return err
+		}
+		diffs = diffLive(wanted, wanted.NFTables(), live)
+		routing, err := s.diffRouting(wanted)
+		diffs = append(diffs, routing...)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("check nftables rules: %w", err)
+	}
+	return diffs, nil
+}
+
+// Remove takes out all rules and routing of the owner; see [Backend].
+func (n *NFTables) Remove(ctx context.Context, owner ruleset.Owner) error {
+	var nothing ruleset.Ruleset
+	for _, f := range ruleset.Families {
+		nothing.Set(&ruleset.Program{Family: f, Owner: owner})
+	}
+	err := n.session(ctx, func(s *nftSession) error { return s.apply(nothing, &Result{}) })
+	if err != nil {
+		return fmt.Errorf("remove nftables rules: %w", err)
+	}
+	return nil
+}
+
+// present leaves out the program of a family that the namespace does not have.
+func (s *nftSession) present(rs ruleset.Ruleset) (wanted ruleset.Ruleset, skipped []ruleset.Family) {
+	if rs.IPv6 != nil && !s.ipv6 {
+		if len(rs.IPv6.Chains) > 0 {
+			skipped = append(skipped, ruleset.IPv6)
+		}
+		rs.IPv6 = rs.IPv6.Empty()
+	}
+	return rs, skipped
+}
+
+func (s *nftSession) apply(rs ruleset.Ruleset, result *Result) error {
+	owner := rs.Owner()
+	if owner.Prefix == "" {
+		if rs.IPv4 != nil || rs.IPv6 != nil {
+			return errors.New("the ruleset's owner has no prefix, so its rules could not be told from others'")
+		}
+		return nil
+	}
+	wanted, skipped := s.present(rs)
+	result.Skipped = skipped
+	want := wanted.NFTables()
+	live, err := s.readLive(owner)
+	if err != nil {
+		return err
+	}
+	// Routing comes before the rules that need it, and goes after them.
+	undo, routed, err := s.addRouting(wanted)
+	if err != nil {
+		return errors.Join(err, undo())
+	}
+	if len(diffLive(wanted, want, live)) > 0 || len(want.Chains) == 0 && live.present() {
+		if err := s.write(want, live); err != nil {
+			return errors.Join(err, undo())
+		}
+		result.Transactions++
+	}
+	// In a namespace that had nothing of ours there is no old routing either.
+	unrouted := false
+	if live.present() || len(want.Chains) == 0 {
+		if unrouted, err = s.dropRouting(wanted, owner.Routing); err != nil {
+			return err
+		}
+	}
+	result.Changed = result.Transactions > 0 || routed || unrouted
+	return nil
+}
+
+// write replaces what is live by what is wanted, in one transaction.
+func (s *nftSession) write(want *ruleset.NFTTable, live *nftLive) error {
+	b := newBatch(s.seq+1, live.generation)
+	switch {
+	case len(want.Chains) == 0 && live.table != nil:
+		b.delTable(live.name)
+	case len(want.Chains) == 0:
+	case live.table == nil:
+		b.addTable(want.Name)
+		b.fill(want, nil)
+	case live.table.flags != 0:
+		// Dormant, for one: hooks of chains that stay would stay unregistered.
+		b.delTable(live.name)
+		b.addTable(want.Name)
+		b.fill(want, nil)
+	default:
+		b.fill(want, b.clear(want, live))
+	}
+	b.clearLeftovers(live)
+	last := b.finish()
+	err := s.commit(b.b, last)
+	var refused *batchError
+	if errors.As(err, &refused) {
+		step := b.failed(refused.seq)
+		return &stepError{step: step, err: err}
+	}
+	return err
+}

@@ -1,0 +1,204 @@
+package apply
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// describe puts a live rule into words close to nft's, for people: what we and
+// nft write of matches and targets in full, of other expressions the name.
+func describe(r *liveRule) string {
+	var d describer
+	parseExprs(r.exprs, d.expr)
+	if r.comment != "" {
+		d.words = append(d.words, fmt.Sprintf("comment %q", r.comment))
+	}
+	return strings.Join(d.words, " ")
+}
+
+// describer knows what register 1 holds, so that a value is shown as what it is.
+type describer struct {
+	words []string
+	key   string
+	value []byte
+}
+
+func (d *describer) add(format string, args ...any) {
+	d.words = append(d.words, fmt.Sprintf(format, args...))
+}
+
+var metaNames = map[uint32]string{
+	unix.NFT_META_NFPROTO: "meta nfproto", unix.NFT_META_L4PROTO: "meta l4proto", unix.NFT_META_MARK: "meta mark",
+	unix.NFT_META_IIFNAME: "iifname", unix.NFT_META_OIFNAME: "oifname",
+	unix.NFT_META_SKUID: "meta skuid", unix.NFT_META_SKGID: "meta skgid",
+}
+
+var ctNames = map[uint32]string{unix.NFT_CT_STATE: "ct state", unix.NFT_CT_MARK: "ct mark", unix.NFT_CT_ZONE: "ct zone"}
+
+var compareOps = map[uint32]string{
+	unix.NFT_CMP_EQ: "", unix.NFT_CMP_NEQ: "!= ", unix.NFT_CMP_LT: "< ", unix.NFT_CMP_LTE: "<= ",
+	unix.NFT_CMP_GT: "> ", unix.NFT_CMP_GTE: ">= ",
+}
+
+func (d *describer) expr(name string, attrs []nlAttr) {
+	get := func(typ uint16) nlAttr {
+		for _, a := range attrs {
+			if a.typ == typ {
+				return a
+			}
+		}
+		return nlAttr{}
+	}
+	value := func(typ uint16) []byte {
+		for v := range nlAttrs(get(typ).data) {
+			return v.data
+		}
+		return nil
+	}
+	switch name {
+	case "meta":
+		d.loadOrSet(metaNames[get(unix.NFTA_META_KEY).u32()], name, get(unix.NFTA_META_SREG).u32() != 0)
+	case "ct":
+		d.loadOrSet(ctNames[get(unix.NFTA_CT_KEY).u32()], name, get(unix.NFTA_CT_SREG).u32() != 0)
+	case "payload":
+		d.key = payloadName(get(unix.NFTA_PAYLOAD_BASE).u32(), get(unix.NFTA_PAYLOAD_OFFSET).u32(), get(unix.NFTA_PAYLOAD_LEN).u32())
+	case "bitwise":
+		d.key += " and " + fmt.Sprintf("0x%x", value(unix.NFTA_BITWISE_MASK))
+	case "cmp":
+		d.add("%s %s%s", d.key, compareOps[get(unix.NFTA_CMP_OP).u32()], d.show(value(unix.NFTA_CMP_DATA)))
+	case "range":
+		d.add("%s %s%s-%s", d.key, compareOps[get(unix.NFTA_RANGE_OP).u32()],
+			d.show(value(unix.NFTA_RANGE_FROM_DATA)), d.show(value(unix.NFTA_RANGE_TO_DATA)))
+	case "lookup":
+		not := ""
+		if get(unix.NFTA_LOOKUP_FLAGS).u32()&unix.NFT_LOOKUP_F_INV != 0 {
+			not = "!= "
+		}
+		d.add("%s %s@%s", d.key, not, get(unix.NFTA_LOOKUP_SET).text())
+	case "immediate":
+		if get(unix.NFTA_IMMEDIATE_DREG).u32() == unix.NFT_REG_VERDICT {
+			d.verdict(get(unix.NFTA_IMMEDIATE_DATA).data)
+		} else {
+			d.key, d.value = "", value(unix.NFTA_IMMEDIATE_DATA)
+		}
+	case "redir", "tproxy":
+		d.add("%s to :%s", map[string]string{"redir": "redirect", "tproxy": "tproxy"}[name], d.port())
+	case "byteorder":
+		d.key += " (big endian)"
+	default:
+		d.add("%s", name)
+	}
+}
+
+// loadOrSet: a set key takes what register 1 holds, a loaded one replaces it.
+func (d *describer) loadOrSet(key, name string, set bool) {
+	if key == "" {
+		key = name
+	}
+	switch {
+	case !set:
+		d.key, d.value = key, nil
+	case d.key != "":
+		d.add("%s set %s", key, d.key)
+	default:
+		d.add("%s set %s", key, d.as(key, d.value))
+	}
+}
+
+func (d *describer) port() string {
+	if len(d.value) != 2 {
+		return "?"
+	}
+	return fmt.Sprint(binary.BigEndian.Uint16(d.value))
+}
+
+func (d *describer) verdict(data []byte) {
+	for v := range nlAttrs(data) {
+		var code int32
+		var chain string
+		for a := range nlAttrs(v.data) {
+			switch a.typ {
+			case unix.NFTA_VERDICT_CODE:
+				code = int32(a.u32()) //nolint:gosec // two's complement
+			case unix.NFTA_VERDICT_CHAIN:
+				chain = " " + a.text()
+			}
+		}
+		names := map[int32]string{
+			nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",
+			unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto",
+		}
+		name, ok := names[code]
+		if !ok {
+			name = fmt.Sprintf("verdict %d", code)
+		}
+		d.add("%s%s", name, chain)
+	}
+}
+
+func payloadName(base, offset, length uint32) string {
+	type field struct{ base, offset uint32 }
+	name, ok := map[field]string{
+		{unix.NFT_PAYLOAD_NETWORK_HEADER, 12}:  "ip saddr",
+		{unix.NFT_PAYLOAD_NETWORK_HEADER, 16}:  "ip daddr",
+		{unix.NFT_PAYLOAD_NETWORK_HEADER, 8}:   "ip6 saddr",
+		{unix.NFT_PAYLOAD_NETWORK_HEADER, 24}:  "ip6 daddr",
+		{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0}: "th sport",
+		{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2}: "th dport",
+	}[field{base, offset}]
+	if !ok {
+		return fmt.Sprintf("payload %d,%d,%d", base, offset, length)
+	}
+	return name
+}
+
+func (d *describer) show(v []byte) string { return d.as(d.key, v) }
+
+// as shows a value of the key; what is not known, in hexadecimal.
+func (d *describer) as(key string, v []byte) string {
+	switch key {
+	case "meta nfproto":
+		return map[string]string{string([]byte{unix.NFPROTO_IPV4}): "ipv4", string([]byte{unix.NFPROTO_IPV6}): "ipv6"}[string(v)]
+	case "meta l4proto":
+		if name, ok := map[string]string{"\x06": "tcp", "\x11": "udp"}[string(v)]; ok {
+			return name
+		}
+	case "iifname", "oifname":
+		return `"` + strings.TrimRight(string(v), "\x00") + `"`
+	case "meta skuid", "meta skgid", "meta mark", "ct mark":
+		if len(v) == 4 {
+			return fmt.Sprint(binary.NativeEndian.Uint32(v))
+		}
+	case "ct zone":
+		if len(v) == 2 {
+			return fmt.Sprint(binary.NativeEndian.Uint16(v))
+		}
+	case "th sport", "th dport":
+		if len(v) == 2 {
+			return fmt.Sprint(binary.BigEndian.Uint16(v))
+		}
+	case "ip saddr", "ip daddr":
+		return prefixText(v, 4)
+	case "ip6 saddr", "ip6 daddr":
+		return prefixText(v, 16)
+	}
+	return fmt.Sprintf("0x%x", v)
+}
+
+// prefixText shows the bytes that are compared as the prefix they are.
+func prefixText(v []byte, size int) string {
+	if len(v) > size {
+		return fmt.Sprintf("0x%x", v)
+	}
+	full := make([]byte, size)
+	copy(full, v)
+	a, _ := netip.AddrFromSlice(full)
+	if len(v) == size {
+		return a.String()
+	}
+	return netip.PrefixFrom(a, 8*len(v)).String()
+}

@@ -1,0 +1,174 @@
+package apply
+
+import (
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// diffLive compares rule by rule. A wanted rule that is missing is named as in
+// the program that it comes from, once for each family; one that is not wanted,
+// as nftables has it.
+func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []ruleset.Difference {
+	var diffs []ruleset.Difference
+	liveSets := live.setContents()
+	wantSets := map[string]string{}
+	for i := range want.Sets {
+		wantSets[want.Sets[i].Name] = canonicalElements(setElements(&want.Sets[i]))
+	}
+	in := func(m map[string]string) func(string) string { return func(name string) string { return m[name] } }
+	dormant := live.table != nil && live.table.flags != 0
+	for i := range want.Chains {
+		c := &want.Chains[i]
+		at := slices.IndexFunc(live.chains, func(l liveChain) bool { return l.name == c.Name })
+		var rules []liveRule
+		if at >= 0 && live.chains[at].is(*c) && !dormant {
+			rules = live.rulesOf(c.Name)
+		} else if at >= 0 {
+			diffs = append(diffs, unexpected(&live.chains[at], 0, "chain of another kind"))
+		}
+		wantKeys := make([]string, len(c.Rules))
+		for j := range c.Rules {
+			var w nlWriter
+			writeExprs(&w, &c.Rules[j])
+			wantKeys[j] = canonical(w.b, in(wantSets))
+		}
+		liveKeys := make([]string, len(rules))
+		for j := range rules {
+			liveKeys[j] = canonical(rules[j].exprs, in(liveSets))
+		}
+		missing, extra := edits(wantKeys, liveKeys)
+		for _, j := range missing {
+			diffs = appendMissing(diffs, rs, c, &c.Rules[j])
+		}
+		for _, j := range extra {
+			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
+		}
+		if at < 0 && len(c.Rules) == 0 {
+			diffs = append(diffs, ruleset.Difference{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: c.Table.String(), Chain: c.Chain})
+		}
+	}
+	return append(diffs, strays(want, live)...)
+}
+
+// strays are the chains that are not wanted, with their rules.
+func strays(want *ruleset.NFTTable, live *nftLive) (diffs []ruleset.Difference) {
+	for i := range live.chains {
+		c := &live.chains[i]
+		if slices.ContainsFunc(want.Chains, func(w ruleset.NFTChain) bool { return w.Name == c.name }) {
+			continue
+		}
+		rules := live.rulesOf(c.name)
+		for j := range rules {
+			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
+		}
+		if len(rules) == 0 {
+			diffs = append(diffs, unexpected(c, 0, ""))
+		}
+	}
+	for i := range live.leftovers {
+		diffs = append(diffs, unexpected(&live.leftovers[i], 0, "chain of iptables-nft"))
+	}
+	return diffs
+}
+
+func (l *nftLive) rulesOf(chain string) (rules []liveRule) {
+	for _, r := range l.rules {
+		if r.chain == chain {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+func (l *nftLive) setContents() map[string]string {
+	m := map[string]string{}
+	for _, s := range l.sets {
+		m[s.name] = canonicalElements(s.elements)
+	}
+	return m
+}
+
+// appendMissing adds the rules of the programs that an nftables rule stands
+// for. Two may stand for one: a TPROXY and what drops when it cannot.
+func appendMissing(diffs []ruleset.Difference, rs ruleset.Ruleset, c *ruleset.NFTChain, r *ruleset.NFTRule) []ruleset.Difference {
+	for _, s := range r.Sources {
+		rule := &rs.Program(s.Family).Chain(c.Table, c.Chain).Rules[s.Position-1]
+		d := ruleset.Difference{
+			Kind: ruleset.Missing, Family: s.Family, Table: c.Table.String(), Chain: c.Chain,
+			Position: s.Position, Rule: rule.Text(s.Family),
+		}
+		if !slices.Contains(diffs, d) {
+			diffs = append(diffs, d)
+		}
+	}
+	return diffs
+}
+
+func unexpected(c *liveChain, position int, text string) ruleset.Difference {
+	table, chain := c.table, c.name
+	if c.family == unix.NFPROTO_INET {
+		table, chain = splitChain(c.name)
+	}
+	f := ruleset.IPv4
+	if c.family == unix.NFPROTO_IPV6 {
+		f = ruleset.IPv6
+	}
+	return ruleset.Difference{Kind: ruleset.Unexpected, Family: f, Table: table, Chain: chain, Position: position, Rule: text}
+}
+
+// splitChain takes a chain's name in our table apart.
+func splitChain(name string) (table, chain string) {
+	if table, chain, ok := strings.Cut(name, "/"); ok {
+		return table, chain
+	}
+	return "", name
+}
+
+// unexpectedRule is of IPv4 unless the rule says IPv6: a rule for both is one.
+func unexpectedRule(r *liveRule, position int) ruleset.Difference {
+	d := unexpected(&liveChain{family: r.family, table: r.table, name: r.chain}, position, describe(r))
+	if strings.Contains(d.Rule, "meta nfproto ipv6") {
+		d.Family = ruleset.IPv6
+	}
+	return d
+}
+
+// edits returns the indexes of a that are missing from b, and of b that are not
+// in a, in order, from a longest common subsequence.
+func edits(a, b []string) (missing, extra []int) {
+	head := 0
+	for head < len(a) && head < len(b) && a[head] == b[head] {
+		head++
+	}
+	n, m := len(a)-head, len(b)-head
+	lcs := make([][]int, n+1)
+	for i := range lcs {
+		lcs[i] = make([]int, m+1)
+	}
+	for i := n - 1; i >= 0; i-- {
+		for j := m - 1; j >= 0; j-- {
+			if a[head+i] == b[head+j] {
+				lcs[i][j] = lcs[i+1][j+1] + 1
+			} else {
+				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
+			}
+		}
+	}
+	for i, j := 0, 0; i < n || j < m; {
+		switch {
+		case i < n && j < m && a[head+i] == b[head+j]:
+			i, j = i+1, j+1
+		case j == m || i < n && lcs[i+1][j] >= lcs[i][j+1]:
+			missing = append(missing, head+i)
+			i++
+		default:
+			extra = append(extra, head+j)
+			j++
+		}
+	}
+	return missing, extra
+}

@@ -1,0 +1,391 @@
+package apply
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Values that x/sys/unix lacks. Source: linux/netfilter/nf_tables.h and, for
+// the flags of NAT, linux/netfilter/nf_nat.h.
+const (
+	nftaTProxyFamily = 1 // NFTA_TPROXY_FAMILY
+	nftaTProxyPort   = 3 // NFTA_TPROXY_REG_PORT
+	natMapIPs        = 1 // NF_NAT_RANGE_MAP_IPS
+	natPorts         = 2 // NF_NAT_RANGE_PROTO_SPECIFIED
+)
+
+// Data types of set keys, for nft to print them by. Source: enum datatypes in
+// nftables' include/datatype.h.
+const (
+	typeIPAddr      = 7
+	typeIP6Addr     = 8
+	typeInetService = 13
+)
+
+// Types of user data that nft itself writes, each with a length byte. Source:
+// enum nftnl_udata_rule_types and nftnl_udata_set_types in libnftnl/udata.h.
+const (
+	udataRuleComment     = 0
+	udataSetKeyByteOrder = 0
+	byteOrderBigEndian   = 2
+)
+
+// What each family's header has where; the first byte counts from the start of
+// the header. RFC 791, RFC 8200.
+var addressOffset = map[ruleset.Family]struct{ src, dst uint32 }{ruleset.IPv4: {12, 16}, ruleset.IPv6: {8, 24}}
+
+func nfProto(f ruleset.Family) byte {
+	if f == ruleset.IPv4 {
+		return unix.NFPROTO_IPV4
+	}
+	return unix.NFPROTO_IPV6
+}
+
+// writeExprs writes a rule's expressions, the same as nft makes of the rule's
+// text.
+func writeExprs(w *nlWriter, r *ruleset.NFTRule) {
+	e := exprs{w}
+	if r.Family != 0 {
+		e.meta(unix.NFT_META_NFPROTO)
+		e.cmp(unix.NFT_CMP_EQ, nfProto(r.Family))
+		e.addresses(r)
+	}
+	e.iface(unix.NFT_META_IIFNAME, r.In)
+	e.iface(unix.NFT_META_OIFNAME, r.Out)
+	if r.Proto != ruleset.AnyProto {
+		e.meta(unix.NFT_META_L4PROTO)
+		e.cmp(unix.NFT_CMP_EQ, byte(r.Proto))
+		e.ports(r)
+	}
+	if r.States != 0 {
+		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_STATE, unix.NFTA_CT_DREG)
+		e.mask(ne32(stateBits(r.States)))
+		e.cmp(unix.NFT_CMP_NEQ, ne32(0)...)
+	}
+	if !r.Mark.IsZero() {
+		e.meta(unix.NFT_META_MARK)
+		e.mark(r.Mark)
+	}
+	if !r.ConnMark.IsZero() {
+		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
+		e.mark(r.ConnMark)
+	}
+	for _, o := range r.Owner {
+		e.owner(o)
+	}
+	e.target(r)
+}
+
+// exprs writes expressions. All that compute do so in register 1.
+type exprs struct{ w *nlWriter }
+
+func (e exprs) expr(name string, body func()) {
+	e.w.nest(unix.NFTA_LIST_ELEM)
+	e.w.text(unix.NFTA_EXPR_NAME, name)
+	e.w.nest(unix.NFTA_EXPR_DATA)
+	body()
+	e.w.close()
+	e.w.close()
+}
+
+// load is an expression that puts what the key names into register 1, or, with
+// a source register's attribute, sets it from there.
+func (e exprs) load(name string, keyAttr uint16, key uint32, regAttr uint16) {
+	e.expr(name, func() {
+		e.w.u32(keyAttr, key)
+		e.w.u32(regAttr, unix.NFT_REG_1)
+	})
+}
+
+func (e exprs) meta(key uint32) {
+	e.load("meta", unix.NFTA_META_KEY, key, unix.NFTA_META_DREG)
+}
+
+func (e exprs) data(typ uint16, data []byte) {
+	e.w.nest(typ)
+	e.w.attr(unix.NFTA_DATA_VALUE, data...)
+	e.w.close()
+}
+
+func (e exprs) cmp(op uint32, data ...byte) {
+	e.expr("cmp", func() {
+		e.w.u32(unix.NFTA_CMP_SREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_CMP_OP, op)
+		e.data(unix.NFTA_CMP_DATA, data)
+	})
+}
+
+func eqOr(not bool) uint32 {
+	if not {
+		return unix.NFT_CMP_NEQ
+	}
+	return unix.NFT_CMP_EQ
+}
+
+// between compares as nft does: two comparisons, or, negated, one with the range.
+func (e exprs) between(first, last []byte, not bool) {
+	if !not {
+		e.cmp(unix.NFT_CMP_GTE, first...)
+		e.cmp(unix.NFT_CMP_LTE, last...)
+		return
+	}
+	e.expr("range", func() {
+		e.w.u32(unix.NFTA_RANGE_SREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_RANGE_OP, unix.NFT_RANGE_NEQ)
+		e.data(unix.NFTA_RANGE_FROM_DATA, first)
+		e.data(unix.NFTA_RANGE_TO_DATA, last)
+	})
+}
+
+func (e exprs) mask(mask []byte) {
+	e.expr("bitwise", func() {
+		e.w.u32(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_BITWISE_LEN, uint32(len(mask))) //nolint:gosec // 4 or 16
+		e.data(unix.NFTA_BITWISE_MASK, mask)
+		e.data(unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
+	})
+}
+
+func (e exprs) payload(base, offset, length uint32) {
+	e.expr("payload", func() {
+		e.w.u32(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_PAYLOAD_BASE, base)
+		e.w.u32(unix.NFTA_PAYLOAD_OFFSET, offset)
+		e.w.u32(unix.NFTA_PAYLOAD_LEN, length)
+	})
+}
+
+func (e exprs) lookup(set string, not bool) {
+	e.expr("lookup", func() {
+		e.w.text(unix.NFTA_LOOKUP_SET, set)
+		e.w.u32(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)
+		if not {
+			e.w.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+		}
+	})
+}
+
+// addresses joins two whole addresses into one comparison where a register
+// can hold them, as nft does.
+func (e exprs) addresses(r *ruleset.NFTRule) {
+	at, size := addressOffset[r.Family], uint32(r.Family.Bits())/8 //nolint:gosec // 32 or 128
+	host := func(p []netip.Prefix, not bool) bool { return len(p) == 1 && !not && p[0].IsSingleIP() }
+	if r.Family == ruleset.IPv4 && host(r.Srcs, r.Src.Not) && host(r.Dsts, r.Dst.Not) {
+		e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, at.src, 2*size)
+		e.cmp(unix.NFT_CMP_EQ, append(r.Srcs[0].Addr().AsSlice(), r.Dsts[0].Addr().AsSlice()...)...)
+		return
+	}
+	e.prefixes(at.src, size, r.Srcs, r.SrcSet, r.Src.Not)
+	e.prefixes(at.dst, size, r.Dsts, r.DstSet, r.Dst.Not)
+}
+
+// prefixes loads no more of the address than a prefix of whole bytes has.
+func (e exprs) prefixes(offset, size uint32, prefixes []netip.Prefix, set string, not bool) {
+	switch {
+	case set != "":
+		e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size)
+		e.lookup(set, not)
+	case len(prefixes) == 1 && prefixes[0].Bits()%8 == 0:
+		n := prefixes[0].Bits() / 8
+		e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(n)) //nolint:gosec // at most 16
+		e.cmp(eqOr(not), prefixes[0].Addr().AsSlice()[:n]...)
+	case len(prefixes) == 1:
+		e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size)
+		e.mask(maskOf(prefixes[0]))
+		e.cmp(eqOr(not), prefixes[0].Addr().AsSlice()...)
+	}
+}
+
+func maskOf(p netip.Prefix) []byte {
+	mask := make([]byte, p.Addr().BitLen()/8)
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
+
+func (e exprs) ports(r *ruleset.NFTRule) {
+	single := func(p []ruleset.PortRange, not bool) bool { return len(p) == 1 && !not && p[0].First == p[0].Last }
+	if single(r.SrcRanges, r.SrcPorts.Not) && single(r.DstRanges, r.DstPorts.Not) {
+		e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4)
+		e.cmp(unix.NFT_CMP_EQ, append(be16(r.SrcRanges[0].First), be16(r.DstRanges[0].First)...)...)
+		return
+	}
+	for _, o := range []struct {
+		offset uint32
+		ranges []ruleset.PortRange
+		set    string
+		not    bool
+	}{{0, r.SrcRanges, r.SrcPortSet, r.SrcPorts.Not}, {2, r.DstRanges, r.DstPortSet, r.DstPorts.Not}} {
+		if len(o.ranges) == 0 {
+			continue
+		}
+		e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, o.offset, 2)
+		first, last := o.ranges[0].First, o.ranges[0].Last
+		switch {
+		case o.set != "":
+			e.lookup(o.set, o.not)
+		case first == last:
+			e.cmp(eqOr(o.not), be16(first)...)
+		default:
+			e.between(be16(first), be16(last), o.not)
+		}
+	}
+}
+
+// iface compares all 16 bytes, so a name is never taken for a beginning.
+func (e exprs) iface(key uint32, m ruleset.InterfaceMatch) {
+	if m.IsZero() {
+		return
+	}
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name[:unix.IFNAMSIZ-1], m.Name)
+	e.meta(key)
+	e.cmp(eqOr(m.Not), name...)
+}
+
+// stateBits: NF_CT_STATE_BIT in linux/netfilter/nf_conntrack_common.h.
+func stateBits(s ruleset.States) (bits uint32) {
+	for state, bit := range map[ruleset.States]uint32{
+		ruleset.StateInvalid: 1, ruleset.StateEstablished: 2, ruleset.StateRelated: 4,
+		ruleset.StateNew: 8, ruleset.StateUntracked: 64,
+	} {
+		if s&state != 0 {
+			bits |= bit
+		}
+	}
+	return bits
+}
+
+func (e exprs) mark(m ruleset.MarkMatch) {
+	if m.Mask != ruleset.FullMask {
+		e.mask(ne32(m.Mask))
+	}
+	e.cmp(eqOr(m.Not), ne32(m.Value)...)
+}
+
+// owner: ids are in the host's byte order, in which a range cannot be compared.
+func (e exprs) owner(o ruleset.OwnerMatch) {
+	key := uint32(unix.NFT_META_SKUID)
+	if o.Kind == ruleset.GID {
+		key = unix.NFT_META_SKGID
+	}
+	e.meta(key)
+	if o.First == o.Last {
+		e.cmp(eqOr(o.Not), ne32(o.First)...)
+		return
+	}
+	e.expr("byteorder", func() {
+		e.w.u32(unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON)
+		e.w.u32(unix.NFTA_BYTEORDER_LEN, 4)
+		e.w.u32(unix.NFTA_BYTEORDER_SIZE, 4)
+	})
+	e.between(be32(o.First), be32(o.Last), o.Not)
+}
+
+func (e exprs) immediate(reg uint32, data []byte) {
+	e.expr("immediate", func() {
+		e.w.u32(unix.NFTA_IMMEDIATE_DREG, reg)
+		e.data(unix.NFTA_IMMEDIATE_DATA, data)
+	})
+}
+
+func (e exprs) verdict(code int32, chain string) {
+	e.expr("immediate", func() {
+		e.w.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		e.w.nest(unix.NFTA_IMMEDIATE_DATA)
+		e.w.nest(unix.NFTA_DATA_VERDICT)
+		e.w.u32(unix.NFTA_VERDICT_CODE, uint32(code)) //nolint:gosec // two's complement
+		if chain != "" {
+			e.w.text(unix.NFTA_VERDICT_CHAIN, chain)
+		}
+		e.w.close()
+		e.w.close()
+	})
+}
+
+func (e exprs) setMark(mark uint32) {
+	e.immediate(unix.NFT_REG_1, ne32(mark))
+	e.load("meta", unix.NFTA_META_KEY, unix.NFT_META_MARK, unix.NFTA_META_SREG)
+}
+
+func (e exprs) target(r *ruleset.NFTRule) {
+	t := r.Target
+	switch t.Action {
+	case ruleset.NoAction:
+		e.verdict(unix.NFT_CONTINUE, "")
+	case ruleset.Accept:
+		e.verdict(nfAccept, "")
+	case ruleset.Drop:
+		e.verdict(nfDrop, "")
+	case ruleset.Return:
+		e.verdict(unix.NFT_RETURN, "")
+	case ruleset.Jump:
+		e.verdict(unix.NFT_JUMP, t.Chain)
+	case ruleset.Redirect:
+		e.immediate(unix.NFT_REG_1, be16(t.Port))
+		e.expr("redir", func() {
+			e.w.u32(unix.NFTA_REDIR_REG_PROTO_MIN, unix.NFT_REG_1)
+			e.w.u32(unix.NFTA_REDIR_REG_PROTO_MAX, unix.NFT_REG_1)
+			e.w.u32(unix.NFTA_REDIR_FLAGS, natPorts)
+		})
+	case ruleset.DNAT:
+		e.dnat(r.Family, t.To)
+	case ruleset.TProxy:
+		e.immediate(unix.NFT_REG_1, be16(t.Port))
+		e.expr("tproxy", func() {
+			if r.Family != 0 {
+				e.w.u32(nftaTProxyFamily, uint32(nfProto(r.Family)))
+			} else {
+				e.w.u32(nftaTProxyFamily, unix.NFPROTO_UNSPEC)
+			}
+			e.w.u32(nftaTProxyPort, unix.NFT_REG_1)
+		})
+		e.setMark(t.Mark)
+		e.verdict(nfAccept, "")
+	case ruleset.SetMark:
+		e.setMark(t.Mark)
+	case ruleset.SaveMark:
+		e.meta(unix.NFT_META_MARK)
+		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_SREG)
+	case ruleset.RestoreMark:
+		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
+		e.load("meta", unix.NFTA_META_KEY, unix.NFT_META_MARK, unix.NFTA_META_SREG)
+	case ruleset.Zone:
+		e.immediate(unix.NFT_REG_1, binary.NativeEndian.AppendUint16(nil, t.Zone))
+		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_ZONE, unix.NFTA_CT_SREG)
+	}
+}
+
+// The verdicts of linux/netfilter.h.
+const (
+	nfDrop   = 0
+	nfAccept = 1
+)
+
+func (e exprs) dnat(f ruleset.Family, to netip.AddrPort) {
+	e.immediate(unix.NFT_REG_1, to.Addr().AsSlice())
+	if to.Port() != 0 {
+		e.immediate(unix.NFT_REG_2, be16(to.Port()))
+	}
+	e.expr("nat", func() {
+		e.w.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		e.w.u32(unix.NFTA_NAT_FAMILY, uint32(nfProto(f)))
+		e.w.u32(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_NAT_REG_ADDR_MAX, unix.NFT_REG_1)
+		flags := uint32(natMapIPs)
+		if to.Port() != 0 {
+			e.w.u32(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)
+			e.w.u32(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2)
+			flags |= natPorts
+		}
+		e.w.u32(unix.NFTA_NAT_FLAGS, flags)
+	})
+}

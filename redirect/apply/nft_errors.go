@@ -1,0 +1,95 @@
+package apply
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// UnsupportedError says that the kernel lacks a feature that the nftables
+// backend needs. It is an [ErrNoBackend], so that a caller who has another
+// backend can fall back; nothing was changed. Get at it with
+//
+//	var unsupported *apply.UnsupportedError
+//	errors.As(err, &unsupported)
+type UnsupportedError struct {
+	// Feature is what is missing: "inet nat chain", "tproxy statement".
+	Feature string
+	// Need is what would have it: a kernel version, a build option, a right.
+	Need string
+	// Err is the kernel's answer.
+	Err error
+}
+
+// Error returns for example
+// "the kernel has no inet nat chain (needs Linux 5.2 and CONFIG_NFT_NAT): operation not supported".
+func (e *UnsupportedError) Error() string {
+	return "the kernel has no usable " + e.Feature + " (needs " + e.Need + "): " + e.Err.Error()
+}
+
+// Unwrap returns the kernel's answer.
+func (e *UnsupportedError) Unwrap() error { return e.Err }
+
+// Is reports that the error is an [ErrNoBackend].
+func (e *UnsupportedError) Is(target error) bool { return target == ErrNoBackend }
+
+func unsupported(feature, need string, err error) error {
+	return &UnsupportedError{Feature: feature, Need: need, Err: err}
+}
+
+// stepError is the refusal of one message of a batch.
+type stepError struct {
+	step nftStep
+	err  error
+}
+
+func (e *stepError) Error() string { return e.step.String() + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+// classify turns the kernel's ways of saying that it does not know something
+// into an UnsupportedError. Sources of versions: the commits that added each
+// (inet nat: d164385ec572, inet route: c1deb065cf3b, tproxy: 4ed8eb6570a4, zone:
+// edee4f1e9245, redirect: 9de920eddbd9).
+func classify(err error) error {
+	if err == nil || errors.Is(err, ErrNoBackend) {
+		return err
+	}
+	var step *stepError
+	unknown := errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT)
+	if !errors.As(err, &step) {
+		if unknown || errors.Is(err, unix.EINVAL) {
+			return unsupported("nf_tables", "CONFIG_NF_TABLES", err)
+		}
+		return err
+	}
+	// A chain type, expression or set kind that no module offers.
+	unknown = unknown || errors.Is(err, unix.ENOENT)
+	switch {
+	case !unknown:
+		return err
+	case step.step.rule != nil:
+		feature, need := featureOf(step.step.rule.Target.Action)
+		return unsupported(feature, need, err)
+	case step.step.chain != nil:
+		return unsupported("inet "+step.step.chain.Type+" chain", "Linux 5.2, CONFIG_NF_TABLES_INET and CONFIG_NFT_NAT", err)
+	}
+	return unsupported("nf_tables for family inet", "Linux 5.2 and CONFIG_NF_TABLES_INET", err)
+}
+
+func featureOf(a ruleset.Action) (feature, need string) {
+	switch a {
+	case ruleset.Redirect:
+		return "redirect statement", "Linux 5.2 and CONFIG_NFT_REDIR"
+	case ruleset.DNAT:
+		return "dnat statement", "Linux 5.2 and CONFIG_NFT_NAT"
+	case ruleset.TProxy:
+		return "tproxy statement", "Linux 4.19 and CONFIG_NFT_TPROXY"
+	case ruleset.Zone:
+		return "ct zone statement", "Linux 4.11, CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_ZONES"
+	case ruleset.SaveMark, ruleset.RestoreMark:
+		return "ct mark statement", "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK"
+	}
+	return "match of a rule", "CONFIG_NFT_CT"
+}

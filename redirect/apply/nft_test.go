@@ -1,0 +1,282 @@
+package apply_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// noProcess is a namespace in which nothing can be started.
+type noProcess struct {
+	*netnsexec.NetNS
+	started int
+}
+
+func (n *noProcess) Run(cmd *exec.Cmd) error {
+	n.started++
+	return errors.New("no process may be started: " + cmd.String())
+}
+
+// nftRedirects have every kind of rule between them.
+func nftRedirects() map[string]redirect.Redirect {
+	prefixes := func(s ...string) redirect.PrefixSet {
+		var p []netip.Prefix
+		for _, s := range s {
+			p = append(p, netip.MustParsePrefix(s))
+		}
+		return redirect.Prefixes(p...)
+	}
+	change := func(f func(*redirect.Redirect)) redirect.Redirect {
+		r := redirect.Default()
+		f(&r)
+		return r
+	}
+	many := redirect.PortRanges(ruleset.PortRange{First: 1, Last: 2}, ruleset.PortRange{First: 5, Last: 6}, ruleset.PortRange{First: 65000, Last: 65535}).
+		Union(redirect.Ports(22, 80, 443, 1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1016, 1018, 1020))
+	tproxy := func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }
+	dns := func(r *redirect.Redirect) {
+		r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+		r.Proxy.TunnelPort = 15008
+	}
+	return map[string]redirect.Redirect{
+		"default": redirect.Default(),
+		"tproxy":  change(tproxy),
+		"dns":     change(dns),
+		"dns servers": change(func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: prefixes("10.96.0.10/32", "10.0.0.0/8", "192.168.0.0/17", "fd00::1/128"), Port: 15053}
+		}),
+		"tproxy dns invalid": change(func(r *redirect.Redirect) {
+			tproxy(r)
+			dns(r)
+			r.DropInvalid = true
+			r.Proxy.PassSources = []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}
+			r.Inbound.ExcludePorts = many
+			r.Proxy.UIDs, r.Proxy.GIDs = []uint32{1337, 2000}, nil
+		}),
+		"interfaces": change(func(r *redirect.Redirect) {
+			r.ExcludeInterfaces, r.VirtualInterfaces = []string{"net1"}, []string{"virt0", "virt1"}
+			r.Outbound.CIDRs = prefixes("198.51.100.0/24", "10.0.0.0/9", "10.128.0.0/9", "224.0.0.0/3", "2001:db8::/33", "ff00::/8")
+		}),
+		"ports": change(func(r *redirect.Redirect) {
+			r.Inbound.ExcludePorts, r.Outbound.ExcludePorts = many, many
+			r.Outbound.Ports = redirect.Ports(3306)
+		}),
+		"inbound list": change(func(r *redirect.Redirect) {
+			r.Inbound.Ports = many
+			r.Outbound.Ports = redirect.PortRanges(ruleset.PortRange{First: 8000, Last: 8100})
+		}),
+		"cidrs": change(func(r *redirect.Redirect) {
+			r.Outbound.ExcludeCIDRs = prefixes("198.51.100.10/32", "10.1.0.0/16", "10.1.2.0/24", "2001:db8::/32", "fd00::/12", "fd00:1::1/128")
+			r.Outbound.CIDRs = prefixes("127.0.0.0/8", "10.0.0.0/8", "::1/128")
+		}),
+		"groups":         change(func(r *redirect.Redirect) { r.Outbound.OwnerGroups = []uint32{5, 6} }),
+		"exclude groups": change(func(r *redirect.Redirect) { r.Outbound.ExcludeOwnerGroups = []uint32{5, 6} }),
+		"drop ipv6":      change(func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyDrop; r.Inbound.ExcludePorts = many }),
+		"pass ipv6":      change(func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
+		"pass ipv4":      change(func(r *redirect.Redirect) { r.IPv4 = redirect.FamilyPass }),
+	}
+}
+
+// everything has what no Redirect makes but the model can say.
+func everything() ruleset.Ruleset {
+	var rs ruleset.Ruleset
+	for _, f := range ruleset.Families {
+		to, from := netip.MustParsePrefix("10.1.2.3/32"), netip.MustParsePrefix("10.3.2.1/32")
+		if f == ruleset.IPv6 {
+			to, from = netip.MustParsePrefix("fd00::7/128"), netip.MustParsePrefix("fd00::8/128")
+		}
+		tcp := func(t ruleset.Target) ruleset.Rule { return ruleset.Rule{Proto: ruleset.TCP, Target: t} }
+		ret := ruleset.Target{Action: ruleset.Return}
+		rs.Set(&ruleset.Program{Family: f, Owner: ruleset.Owner{Prefix: "ALL_THERE_IS_"}, Chains: []ruleset.Chain{
+			{Table: ruleset.Raw, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.InZone(7)}}},
+			{Table: ruleset.Mangle, Name: ruleset.Prerouting, Rules: []ruleset.Rule{
+				{States: ruleset.StateNew | ruleset.StateUntracked, Target: ruleset.Target{Action: ruleset.SaveMark}},
+				{Mark: ruleset.MarkMatch{Value: 1, Mask: 0xff}, Target: ruleset.Target{Action: ruleset.RestoreMark}},
+				{ConnMark: ruleset.MarkMatch{Value: 0x100, Mask: 0xff00, Not: true}, Target: ruleset.ToMark(9)},
+				{Proto: ruleset.UDP, Target: ruleset.TProxyTo(15006, 3)},
+			}},
+			{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{
+				{Owner: []ruleset.OwnerMatch{{Kind: ruleset.UID, First: 5, Last: 9}}, Target: ret},
+				{Owner: []ruleset.OwnerMatch{{Kind: ruleset.GID, First: 5, Last: 9, Not: true}}, Target: ret},
+				{Src: ruleset.Prefix(from), Dst: ruleset.Prefix(to), Target: ret},
+				{Src: ruleset.NotPrefix(netip.PrefixFrom(from.Addr(), 21)), Target: ret},
+				{Proto: ruleset.TCP, SrcPorts: ruleset.Ports(ruleset.Port(1)), DstPorts: ruleset.Ports(ruleset.Port(2)), Target: ret},
+				{Proto: ruleset.TCP, SrcPorts: ruleset.NotPorts(ruleset.PortRange{First: 1, Last: 9}), Target: ret},
+				{Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.PortRange{First: 1, Last: 9}), Target: ruleset.Target{}},
+				{Proto: 47, Target: ret},
+				{Out: ruleset.InterfaceMatch{Name: "eth0", Not: true}, Target: ret},
+				{Out: ruleset.InterfaceMatch{Name: "eth*"}, Target: ret},
+				tcp(ruleset.DNATTo(netip.AddrPortFrom(to.Addr(), 99))),
+				tcp(ruleset.DNATTo(netip.AddrPortFrom(to.Addr(), 0))),
+				{Dst: ruleset.NotPrefix(ruleset.AnyPrefix(f)), Target: ret},
+			}},
+			{Table: ruleset.Filter, Name: ruleset.Input, Rules: []ruleset.Rule{{Comment: strings.Repeat(`"é`, 80), Target: ruleset.Target{Action: ruleset.Drop}}}},
+		}})
+	}
+	return rs
+}
+
+func nftRulesets(t testing.TB) map[string]ruleset.Ruleset {
+	all := map[string]ruleset.Ruleset{"everything": everything()}
+	for name, r := range nftRedirects() {
+		rs, err := r.Ruleset()
+		require.NoError(t, err, name)
+		all[name] = rs
+	}
+	return all
+}
+
+// nft runs the program in the namespace.
+func nft(t testing.TB, ns *netnsexec.NetNS, stdin string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("nft", args...)
+	var out strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &out
+	require.NoError(t, ns.Run(cmd), "nft %v: %s", args, &out)
+	return out.String()
+}
+
+var nftHandle = regexp.MustCompile(`"handle": \d+`)
+
+// listing is nft's own JSON of all there is, less handles. Sets and chains are
+// listed in the order of their making, which is no part of their meaning.
+func listing(t testing.TB, ns *netnsexec.NetNS) []string {
+	t.Helper()
+	var all struct{ NFTables []json.RawMessage }
+	require.NoError(t, json.Unmarshal([]byte(nft(t, ns, "", "-j", "list", "ruleset")), &all))
+	var out []string
+	for _, o := range all.NFTables {
+		if s := nftHandle.ReplaceAllString(string(o), `"handle": 0`); !strings.Contains(s, "metainfo") {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// TestNFTSameAsText: what the backend writes by netlink is what nft makes of
+// the text, listed by nft rule by rule; and each takes the other's for its own.
+func TestNFTSameAsText(t *testing.T) {
+	for name, rs := range nftRulesets(t) {
+		t.Run(name, func(t *testing.T) {
+			byText, byNetlink := netnstest.New(t), netnstest.New(t)
+			text := rs.NFT()
+			nft(t, byText, text, "-c", "-f", "-")
+			assert.Empty(t, listing(t, byText))
+			nft(t, byText, text, "-f", "-")
+			nft(t, byText, text, "-f", "-") // it replaces itself
+
+			ns := &noProcess{NetNS: byNetlink}
+			b := apply.NewNFTables(ns)
+			result, err := b.Apply(t.Context(), rs)
+			require.NoError(t, err)
+			assert.Equal(t, apply.Result{Backend: "nftables", Changed: true, Transactions: 1, Duration: result.Duration}, result)
+			assert.Equal(t, listing(t, byText), listing(t, byNetlink))
+			assert.Zero(t, ns.started)
+
+			diffs, err := b.Check(t.Context(), rs)
+			require.NoError(t, err)
+			assert.Empty(t, diffs)
+			before := generation(t, byText)
+			result, err = apply.NewNFTables(byText).Apply(t.Context(), rs)
+			require.NoError(t, err)
+			assert.Zero(t, result.Transactions)
+			assert.Equal(t, before, generation(t, byText))
+		})
+	}
+}
+
+// TestNFTTransitions goes from each program to each other: one transaction,
+// then none, and in the end nothing is left.
+func TestNFTTransitions(t *testing.T) {
+	all := nftRulesets(t)
+	delete(all, "everything") // another owner's
+	ns := netnstest.New(t)
+	b := apply.NewNFTables(&noProcess{NetNS: ns})
+	foreign := "table inet other {\n\tset mesh {\n\t\ttype inet_service\n\t\telements = { 1 }\n\t}\n\n" +
+		"\tchain nat/MESH_OUTPUT {\n\t\ttype nat hook output priority -100; policy accept;\n\t\ttcp dport @mesh redirect to :9\n\t}\n}\n" +
+		"table ip nat {\n\tchain OUTPUT {\n\t\ttype nat hook output priority -100; policy accept;\n\t\ttcp dport 1 accept\n\t}\n}\n"
+	nft(t, ns, foreign, "-f", "-")
+	foreign = nft(t, ns, "", "list", "ruleset")
+	require.NotEmpty(t, foreign)
+	for from, a := range all {
+		for to, z := range all {
+			_, err := b.Apply(t.Context(), a)
+			require.NoError(t, err)
+			before := generation(t, ns)
+			result, err := b.Apply(t.Context(), z)
+			require.NoError(t, err, "%s -> %s", from, to)
+			assert.Equal(t, from != to, result.Changed)
+			changes := uint32(0)
+			if from != to {
+				changes = 1
+			}
+			assert.EqualValues(t, changes, result.Transactions, "%s -> %s", from, to)
+			require.Equal(t, before+changes, generation(t, ns), "%s -> %s", from, to)
+			diffs, err := b.Check(t.Context(), z)
+			require.NoError(t, err)
+			require.Empty(t, diffs, "%s -> %s", from, to)
+		}
+	}
+	require.NoError(t, b.Remove(t.Context(), all["default"].Owner()))
+	assert.Equal(t, foreign, nft(t, ns, "", "list", "ruleset"))
+	before := generation(t, ns)
+	require.NoError(t, b.Remove(t.Context(), all["default"].Owner()), "again")
+	assert.Equal(t, before, generation(t, ns))
+	for _, args := range []string{"rule", "-6 rule"} {
+		assert.NotContains(t, ip(t, ns, args), "lookup 133")
+	}
+}
+
+func ip(t testing.TB, ns *netnsexec.NetNS, args string) string {
+	t.Helper()
+	var out strings.Builder
+	cmd := exec.Command("ip", strings.Fields(args)...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, ns.Run(cmd), &out)
+	return out.String()
+}
+
+// TestNFTFates: the recorded packets end up where they did under the reference.
+func TestNFTFates(t *testing.T) {
+	var expected map[string]struct {
+		Exit  int
+		Fates map[string]string
+	}
+	readJSON(t, filepath.Join(fates, "expected.json"), &expected)
+	for name, want := range expected {
+		if want.Exit != 0 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rs, options, err := podRules(t, name)
+			require.NoError(t, err)
+			w := netnstest.NewWorld(t, options)
+			ns := &noProcess{NetNS: w.Pod}
+			result, err := apply.NewNFTables(ns).Apply(t.Context(), rs)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, result.Transactions, 1)
+			got := w.Run(netnstest.Probes())
+			for probe, fate := range want.Fates {
+				if !isTunnelQuirk(name, probe, fate, got[probe]) {
+					assert.Equal(t, fate, got[probe], probe)
+				}
+			}
+			assert.Zero(t, ns.started)
+		})
+	}
+}

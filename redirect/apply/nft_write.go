@@ -1,0 +1,288 @@
+package apply
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// nftBatch is one transaction, with what each of its messages does.
+type nftBatch struct {
+	nlWriter
+	first uint32
+	steps []nftStep
+}
+
+// nftStep describes a message, for the error when the kernel refuses it.
+type nftStep struct {
+	what  string // "add rule", with its name or text
+	chain *ruleset.NFTChain
+	rule  *ruleset.NFTRule
+}
+
+func (s nftStep) String() string {
+	if s.rule != nil {
+		return fmt.Sprintf("%s to chain %s: %s", s.what, s.chain.Name, s.rule.Text())
+	}
+	return s.what
+}
+
+// Source: linux/netfilter/nfnetlink.h.
+const nfnlBatchGenID = 1
+
+func newBatch(seq, generation uint32) *nftBatch {
+	b := &nftBatch{first: seq}
+	b.seq = seq
+	b.b = make([]byte, 0, 16<<10)
+	b.step(nftStep{what: "begin transaction"})
+	b.begin(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	if generation != 0 {
+		b.u32(nfnlBatchGenID, generation)
+	}
+	b.end()
+	return b
+}
+
+func (b *nftBatch) step(s nftStep) { b.steps = append(b.steps, s) }
+
+// failed names the message that an error is about.
+func (b *nftBatch) failed(seq uint32) nftStep {
+	if i := int(seq - b.first); i < len(b.steps) {
+		return b.steps[i]
+	}
+	return nftStep{what: "commit"}
+}
+
+// finish asks for the last message to be acknowledged, which is done when all
+// is, and returns its number.
+func (b *nftBatch) finish() (last uint32) {
+	b.flag(unix.NLM_F_ACK)
+	last = b.seq - 1
+	b.begin(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	b.end()
+	return last
+}
+
+func (b *nftBatch) message(msg, flags uint16, family byte, s nftStep, attrs func()) {
+	b.step(s)
+	b.begin(nftMessage(msg), unix.NLM_F_REQUEST|flags, family, 0)
+	attrs()
+	b.end()
+}
+
+func (b *nftBatch) addTable(name string) {
+	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, unix.NFPROTO_INET, nftStep{what: "add table inet " + name}, func() {
+		b.text(unix.NFTA_TABLE_NAME, name)
+	})
+}
+
+func (b *nftBatch) delTable(name string) {
+	b.message(unix.NFT_MSG_DELTABLE, 0, unix.NFPROTO_INET, nftStep{what: "delete table inet " + name}, func() {
+		b.text(unix.NFTA_TABLE_NAME, name)
+	})
+}
+
+// clear takes out all rules and sets of our table, and the chains that are not
+// wanted or not as wanted. Chains that stay are never without their hook: each
+// swaps its old rules for its new ones in one step. (A table deleted and made
+// anew has, for an instant, two chains in a hook, of which a packet could meet
+// the new one before and the old one after the switch.)
+func (b *nftBatch) clear(want *ruleset.NFTTable, l *nftLive) (kept []string) {
+	if len(l.rules) > 0 {
+		b.message(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, nftStep{what: "flush table inet " + l.name}, func() {
+			b.text(unix.NFTA_RULE_TABLE, l.name)
+		})
+	}
+	for i := range l.sets {
+		b.message(unix.NFT_MSG_DELSET, 0, unix.NFPROTO_INET, nftStep{what: "delete set " + l.sets[i].name}, func() {
+			b.text(unix.NFTA_SET_TABLE, l.name)
+			b.text(unix.NFTA_SET_NAME, l.sets[i].name)
+		})
+	}
+	for i := range l.chains {
+		c := &l.chains[i]
+		if slices.ContainsFunc(want.Chains, c.is) {
+			kept = append(kept, c.name)
+			continue
+		}
+		b.delChain(c)
+	}
+	return kept
+}
+
+func (b *nftBatch) delChain(c *liveChain) {
+	b.message(unix.NFT_MSG_DELCHAIN, 0, c.family, nftStep{what: "delete chain " + c.table + " " + c.name}, func() {
+		b.text(unix.NFTA_CHAIN_TABLE, c.table)
+		b.text(unix.NFTA_CHAIN_NAME, c.name)
+	})
+}
+
+// clearLeftovers takes out what the owner's program did through iptables-nft.
+func (b *nftBatch) clearLeftovers(l *nftLive) {
+	for _, r := range l.leads {
+		what := nftStep{what: fmt.Sprintf("delete rule %d of chain %s %s", r.handle, r.table, r.chain)}
+		b.message(unix.NFT_MSG_DELRULE, 0, r.family, what, func() {
+			b.text(unix.NFTA_RULE_TABLE, r.table)
+			b.text(unix.NFTA_RULE_CHAIN, r.chain)
+			b.u64(unix.NFTA_RULE_HANDLE, r.handle)
+		})
+	}
+	for _, c := range l.leftovers {
+		b.message(unix.NFT_MSG_DELRULE, 0, c.family, nftStep{what: "flush chain " + c.table + " " + c.name}, func() {
+			b.text(unix.NFTA_RULE_TABLE, c.table)
+			b.text(unix.NFTA_RULE_CHAIN, c.name)
+		})
+	}
+	for i := range l.leftovers {
+		b.delChain(&l.leftovers[i])
+	}
+}
+
+// is reports whether a live chain is the wanted one, rules aside.
+func (c *liveChain) is(want ruleset.NFTChain) bool {
+	if c.name != want.Name || want.Hook == "" {
+		return c.name == want.Name && c.typ == ""
+	}
+	return c.typ == want.Type && c.hook == hookNumbers[want.Hook] && c.priority == want.Priority && !c.drops
+}
+
+// Source: enum nf_inet_hooks in linux/netfilter.h.
+var hookNumbers = map[string]uint32{"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
+
+// fill adds the table's contents; kept are the chains that are there.
+func (b *nftBatch) fill(t *ruleset.NFTTable, kept []string) {
+	for i := range t.Sets {
+		b.addSet(t.Name, &t.Sets[i], uint32(i+1)) //nolint:gosec // a count of sets
+	}
+	for i := range t.Chains {
+		if c := &t.Chains[i]; !slices.Contains(kept, c.Name) {
+			b.addChain(t.Name, c)
+		}
+	}
+	for i := range t.Chains {
+		c := &t.Chains[i]
+		for j := range c.Rules {
+			b.addRule(t.Name, c, &c.Rules[j])
+		}
+	}
+}
+
+func (b *nftBatch) addChain(table string, c *ruleset.NFTChain) {
+	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, unix.NFPROTO_INET, nftStep{what: "add chain " + c.Name, chain: c}, func() {
+		b.text(unix.NFTA_CHAIN_TABLE, table)
+		b.text(unix.NFTA_CHAIN_NAME, c.Name)
+		if c.Hook == "" {
+			return
+		}
+		b.nest(unix.NFTA_CHAIN_HOOK)
+		b.u32(unix.NFTA_HOOK_HOOKNUM, hookNumbers[c.Hook])
+		b.u32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority)) //nolint:gosec // two's complement
+		b.close()
+		b.u32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		b.text(unix.NFTA_CHAIN_TYPE, c.Type)
+	})
+}
+
+func (b *nftBatch) addRule(table string, c *ruleset.NFTChain, r *ruleset.NFTRule) {
+	step := nftStep{what: "add rule", chain: c, rule: r}
+	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFPROTO_INET, step, func() {
+		b.text(unix.NFTA_RULE_TABLE, table)
+		b.text(unix.NFTA_RULE_CHAIN, c.Name)
+		b.nest(unix.NFTA_RULE_EXPRESSIONS)
+		writeExprs(&b.nlWriter, r)
+		b.close()
+		if comment := r.NFTComment(); comment != "" {
+			data := append([]byte{udataRuleComment, byte(len(comment) + 1)}, comment...)
+			b.attr(unix.NFTA_RULE_USERDATA, append(data, 0)...)
+		}
+	})
+}
+
+// elementsPerMessage keeps a list of elements below the 64 KiB of an attribute:
+// one of IPv6 takes 44 bytes.
+const elementsPerMessage = 1000
+
+func (b *nftBatch) addSet(table string, s *ruleset.NFTSet, id uint32) {
+	keyType, keyLen := uint32(typeInetService), uint32(2)
+	if len(s.Prefixes) > 0 {
+		keyType, keyLen = typeIPAddr, 4
+		if s.Prefixes[0].Addr().Is6() {
+			keyType, keyLen = typeIP6Addr, 16
+		}
+	}
+	step := nftStep{what: "add set " + s.Name}
+	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, unix.NFPROTO_INET, step, func() {
+		b.text(unix.NFTA_SET_TABLE, table)
+		b.text(unix.NFTA_SET_NAME, s.Name)
+		var flags uint32
+		if s.Interval() {
+			flags = unix.NFT_SET_INTERVAL
+		}
+		b.u32(unix.NFTA_SET_FLAGS, flags)
+		b.u32(unix.NFTA_SET_KEY_TYPE, keyType)
+		b.u32(unix.NFTA_SET_KEY_LEN, keyLen)
+		b.u32(unix.NFTA_SET_ID, id)
+		b.attr(unix.NFTA_SET_USERDATA, append([]byte{udataSetKeyByteOrder, 4}, ne32(byteOrderBigEndian)...)...)
+	})
+	for chunk := range slices.Chunk(setElements(s), elementsPerMessage) {
+		step.what = "add elements to set " + s.Name
+		b.message(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, unix.NFPROTO_INET, step, func() {
+			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+			b.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			b.u32(unix.NFTA_SET_ELEM_LIST_SET_ID, id)
+			b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for _, e := range chunk {
+				b.nest(unix.NFTA_LIST_ELEM)
+				if e.end {
+					b.u32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+				}
+				b.nest(unix.NFTA_SET_ELEM_KEY)
+				b.attr(unix.NFTA_DATA_VALUE, e.key...)
+				b.close()
+				b.close()
+			}
+			b.close()
+		})
+	}
+}
+
+// setElements gives an interval as its first value and, unless it goes on to
+// the last there is, the one after it.
+func setElements(s *ruleset.NFTSet) []setElement {
+	var out []setElement
+	add := func(first, next []byte) {
+		out = append(out, setElement{key: first})
+		if s.Interval() && next != nil {
+			out = append(out, setElement{key: next, end: true})
+		}
+	}
+	for _, r := range s.Ports {
+		var next []byte
+		if r.Last < 65535 {
+			next = be16(r.Last + 1)
+		}
+		add(be16(r.First), next)
+	}
+	for _, p := range s.Prefixes {
+		var next []byte
+		if a := lastOf(p).Next(); a.IsValid() {
+			next = a.AsSlice()
+		}
+		add(p.Addr().AsSlice(), next)
+	}
+	return out
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i, m := range maskOf(p) {
+		b[i] |= ^m
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
