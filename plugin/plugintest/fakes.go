@@ -1,0 +1,218 @@
+package plugintest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Pods is a source of pods in memory, with the errors of the API's machinery for what is not there. It is a
+// plugin.Pods and plugin.Namespaces. The zero value has no pod. The methods are safe for concurrent use; the hook is
+// to be set before the first of them.
+//
+// It has no credentials, speaks no protocol and is never slow by itself: for those there is [APIServer].
+type Pods struct {
+	// Hook, if set, sees each call before it is answered, n counting from 1; what it returns other than nil is the answer.
+	Hook func(ctx context.Context, n int) error
+
+	mu         sync.Mutex
+	pods       map[string]*corev1.Pod
+	namespaces map[string]*corev1.Namespace
+	calls      int
+}
+
+// NewPods returns a source with the pods.
+func NewPods(pods ...*corev1.Pod) *Pods {
+	p := &Pods{}
+	for _, pod := range pods {
+		p.Set(pod)
+	}
+	return p
+}
+
+// Open is for plugin.Plugin.OpenPods: it returns p whatever the kubeconfig.
+func (p *Pods) Open(string) (plugin.Pods, error) { return p, nil }
+
+// Set stores a copy of the pod, replacing any other of its name. Its namespace comes to exist too.
+func (p *Pods) Set(pod *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pods == nil {
+		p.pods, p.namespaces = map[string]*corev1.Pod{}, map[string]*corev1.Namespace{}
+	}
+	p.pods[pod.Namespace+"/"+pod.Name] = pod.DeepCopy()
+	if p.namespaces[pod.Namespace] == nil {
+		ns := &corev1.Namespace{}
+		ns.Name = pod.Namespace
+		p.namespaces[pod.Namespace] = ns
+	}
+}
+
+// SetNamespace stores a copy of the namespace.
+func (p *Pods) SetNamespace(ns *corev1.Namespace) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.namespaces == nil {
+		p.pods, p.namespaces = map[string]*corev1.Pod{}, map[string]*corev1.Namespace{}
+	}
+	p.namespaces[ns.Name] = ns.DeepCopy()
+}
+
+// Calls is how many requests a real source would have made.
+func (p *Pods) Calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls
+}
+
+func (p *Pods) called(ctx context.Context) error {
+	p.mu.Lock()
+	p.calls++
+	n := p.calls
+	p.mu.Unlock()
+	if p.Hook != nil {
+		if err := p.Hook(ctx, n); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// Pod implements plugin.Pods.
+func (p *Pods) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	if err := p.called(ctx); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pod := p.pods[namespace+"/"+name]; pod != nil {
+		return pod.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+}
+
+// Namespace implements plugin.Namespaces.
+func (p *Pods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	if err := p.called(ctx); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ns := p.namespaces[name]; ns != nil {
+		return ns.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, name)
+}
+
+// NetNS is a network namespace in memory, and the backend that programs it. It is a plugin.NetNS and plugin.Backend.
+// The zero value is a fresh one without addresses. Fields are to be set before the first call, and read after the last.
+//
+// It keeps one program whole and knows no rules of others, no packets and no time: see netnstest for the kernel's.
+type NetNS struct {
+	// Addresses are what its interfaces have.
+	Addresses []netip.Addr
+	// What each call returns, if not nil.
+	OpenErr, BackendErr, AddrsErr, ApplyErr, CheckErr error
+	// Applying, if set, runs before an Apply takes effect.
+	Applying func(context.Context)
+	// Skip are families that its kernel has not.
+	Skip []ruleset.Family
+
+	mu sync.Mutex
+	// Live are the rules in force.
+	Live ruleset.Ruleset
+	// Asked is the backend that was asked for last.
+	Asked apply.Name
+	// Opened, Closed, Applied and Checked count calls.
+	Opened, Closed, Applied, Checked int
+}
+
+// Open is for plugin.Plugin.OpenNetNS: it returns n whatever the path.
+func (n *NetNS) Open(string) (plugin.NetNS, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.OpenErr != nil {
+		return nil, n.OpenErr
+	}
+	n.Opened++
+	return n, nil
+}
+
+// Backend implements plugin.NetNS.
+func (n *NetNS) Backend(_ context.Context, name apply.Name) (plugin.Backend, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Asked = name
+	if n.BackendErr != nil {
+		return nil, n.BackendErr
+	}
+	return n, nil
+}
+
+// Addrs implements plugin.NetNS.
+func (n *NetNS) Addrs(string) ([]netip.Addr, error) { return n.Addresses, n.AddrsErr }
+
+// Close implements plugin.NetNS.
+func (n *NetNS) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Closed++
+	return nil
+}
+
+// Name implements plugin.Backend.
+func (n *NetNS) Name() apply.Name { return "fake" }
+
+// Apply implements plugin.Backend.
+func (n *NetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result, error) {
+	if n.Applying != nil {
+		n.Applying(ctx)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Applied++
+	if n.ApplyErr != nil {
+		return apply.Result{}, n.ApplyErr
+	}
+	if err := ctx.Err(); err != nil {
+		return apply.Result{}, fmt.Errorf("apply rules: %w", err)
+	}
+	changed := !n.Live.Equal(rs)
+	n.Live = rs
+	return apply.Result{Backend: "fake", Changed: changed, Skipped: n.Skip}, nil
+}
+
+// Check implements plugin.Backend, by the text of the rules.
+func (n *NetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Checked++
+	if n.CheckErr != nil {
+		return nil, n.CheckErr
+	}
+	var diffs []ruleset.Difference
+	for _, f := range ruleset.Families {
+		want, live := rs.Program(f), n.Live.Program(f)
+		if want == nil {
+			continue
+		}
+		saved := &ruleset.Saved{}
+		if live != nil {
+			var err error
+			if saved, err = ruleset.Parse(f, live.String()); err != nil {
+				return nil, fmt.Errorf("check rules: %w", err)
+			}
+		}
+		diffs = append(diffs, want.Diff(saved)...)
+	}
+	return diffs, nil
+}
