@@ -1,0 +1,139 @@
+package repair_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/repair"
+)
+
+func loadPod(t testing.TB, name string) *corev1.Pod {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", "pods", name+".json"))
+	require.NoError(t, err)
+	var pod corev1.Pod
+	require.NoError(t, json.Unmarshal(b, &pod))
+	return &pod
+}
+
+func TestDiagnose(t *testing.T) {
+	t.Parallel()
+	is := repair.CriteriaFor(istio.New("kube-system"))
+	with := func(change func(*repair.Criteria)) repair.Criteria {
+		c := is
+		change(&c)
+		return c
+	}
+	other := func(container string, code int32, annotation string) repair.Criteria {
+		return repair.Criteria{Containers: []string{container}, ExitCodes: []int32{code}, Annotation: annotation}
+	}
+	cases := []struct {
+		name, pod string
+		criteria  repair.Criteria
+		want      repair.Reason
+		candidate bool
+	}{
+		{"held back after failures", "crash-loop", is, repair.CheckFailed, true},
+		{"between failure and restart", "just-failed", is, repair.CheckFailed, true},
+		{"no last state yet", "first-failure", is, repair.CheckFailed, true},
+		{"runs again", "running-again", is, repair.Checking, true},
+		{"about to run in a new sandbox", "restarted-sandbox", is, repair.Checking, true},
+		{"recovered since", "recovered", is, repair.Recovered, true},
+		{"never broken", "passed", is, repair.CheckPassed, true},
+		{"not run yet", "not-run", is, repair.NotChecked, true},
+		{"scheduled, no status", "no-status", is, repair.NotChecked, true},
+		{"another exit code", "other-exit-code", is, repair.OtherFailure, true},
+		{"Job, restartPolicy Never", "job-failed", is, repair.CheckFailed, true},
+		{"Job, restartPolicy OnFailure", "job-on-failure", is, repair.CheckFailed, true},
+		{"completed", "job-succeeded", is, repair.Completed, false},
+		{"completed after it was broken", "succeeded-after-failure", is, repair.Completed, false},
+		{"deleting", "deleting", is, repair.Deleting, false},
+		{"labelled already", "labelled", is, repair.Handled, true},
+		{"label with another value", "labelled-otherwise", is, repair.CheckFailed, true},
+		{"label means nothing here", "labelled", with(func(c *repair.Criteria) { c.HandledLabel = "" }), repair.CheckFailed, true},
+		{"mirror pod", "mirror", is, repair.MirrorPod, false},
+		{"not injected", "no-annotation", is, repair.NotMatched, false},
+		{"annotation not asked for", "no-annotation", with(func(c *repair.Criteria) { c.Annotation, c.Policy = "", nil }), repair.CheckFailed, true},
+		{"no check in the pod", "no-check", is, repair.NoCheck, false},
+		{"host network", "host-network", is, repair.NotSelected, false},
+		{"injection switched off", "inject-disabled", is, repair.NotSelected, false},
+		{"excluded namespace", "crash-loop", repair.CriteriaFor(istio.New("default")), repair.NotSelected, false},
+		{"label selector", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "web"}) }), repair.CheckFailed, true},
+		{"label selector, others", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "db"}) }), repair.NotMatched, false},
+		{"field selector", "crash-loop", with(func(c *repair.Criteria) {
+			c.Fields = fields.ParseSelectorOrDie("metadata.namespace!=kube-system,status.podIP=10.244.1.5")
+		}), repair.CheckFailed, true},
+		{"field selector, others", "crash-loop", with(func(c *repair.Criteria) {
+			c.Fields = fields.ParseSelectorOrDie("spec.serviceAccountName=db")
+		}), repair.NotMatched, false},
+		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), repair.CheckFailed, true},
+		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), repair.OtherFailure, true},
+		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), repair.CheckFailed, true},
+		{"Linkerd's validator", "linkerd", other("linkerd-network-validator", 95, ""), repair.CheckFailed, true},
+		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), repair.NoCheck, false},
+		{"Kuma's validator", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), repair.CheckFailed, true},
+		{"zero criteria", "crash-loop", repair.Criteria{}, repair.NoCheck, false},
+	}
+	seen := map[repair.Reason]bool{}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			pod := loadPod(t, c.pod)
+			before := pod.DeepCopy()
+			f := repair.Diagnose(pod, c.criteria)
+			assert.Equal(t, c.want, f.Reason, f.Detail)
+			assert.Equal(t, c.want == repair.CheckFailed, f.Broken)
+			assert.Equal(t, c.candidate, f.Candidate)
+			assert.NotEmpty(t, f.Detail)
+			assert.Equal(t, before, pod, "the pod is only read")
+			// What the informer keeps of a pod tells the same.
+			assert.Equal(t, f, repair.Diagnose(repair.Trim(pod), c.criteria), "after Trim")
+		})
+		seen[c.want] = true
+	}
+	for _, r := range repair.Reasons {
+		assert.True(t, seen[r], "no case for reason %s", r)
+	}
+}
+
+func TestDiagnoseSaysWhatFailed(t *testing.T) {
+	t.Parallel()
+	c := repair.CriteriaFor(istio.New())
+	f := repair.Diagnose(loadPod(t, "crash-loop"), c)
+	assert.Equal(t, "istio-validation", f.Container)
+	assert.Equal(t, int32(126), f.ExitCode)
+	assert.Equal(t, time.Date(2026, 11, 20, 10, 4, 0, 0, time.UTC), f.FailedAt.UTC())
+	assert.False(t, f.Final, "the kubelet will try again")
+
+	f = repair.Diagnose(loadPod(t, "job-failed"), c)
+	assert.True(t, f.Final, "the pod has failed for good")
+	assert.False(t, repair.Diagnose(loadPod(t, "job-on-failure"), c).Final)
+}
+
+func TestCriteriaValidate(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, repair.CriteriaFor(istio.New()).Validate())
+	require.ErrorContains(t, repair.Criteria{}.Validate(), "no init container")
+	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}}.Validate(), "no exit codes")
+	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}, ExitCodes: []int32{0}}.Validate(), "success")
+}
+
+func TestParseExitCodes(t *testing.T) {
+	t.Parallel()
+	codes, err := repair.ParseExitCodes("126, 95")
+	require.NoError(t, err)
+	assert.Equal(t, []int32{126, 95}, codes)
+	for _, bad := range []string{"", "0", "256", "-1", "126;95", "x"} {
+		_, err := repair.ParseExitCodes(bad)
+		assert.Error(t, err, "%q", bad)
+	}
+}
