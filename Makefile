@@ -1,0 +1,60 @@
+# `make help` lists what there is to make.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+GO ?= go
+FUZZTIME ?= 10s
+GOLANGCI_LINT := v2.15.0
+export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build the programs, static, into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: ## Redirect a pod-like namespace's traffic on this machine and show where each packet went (root on Linux)
+	@if [ "$$(id -u)" = 0 ]; then .ci/needs; fi
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/meshcni ./cmd/meshcni-redirect
+	$(GO) run ./internal/demo
+
+.PHONY: test
+test: ## Everything CI runs (root on Linux for the kernel tests)
+	.ci/run
+
+.PHONY: test-short
+test-short: ## The tests that need no more rights than you have; those that do say what is missing
+	$(GO) test ./...
+
+.PHONY: test-race
+test-race: ## The tests of packages with goroutines, under the race detector
+	.ci/needs
+	$(GO) test -race $$(.ci/race-packages)
+
+.PHONY: fuzz
+fuzz: ## Every fuzz target for FUZZTIME each
+	@mkdir -p .cache
+	.ci/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## Benchmarks: ADD against its floor, start-up, size, generation
+	.ci/needs
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: golden
+golden: ## Write the golden files anew; review the difference with git
+	$(GO) test ./redirect -run Golden -update
+	git diff --stat -- '*testdata*'
+
+.PHONY: lint
+lint: ## golangci-lint (its first build takes some minutes)
+	@[ -x .cache/bin/golangci-lint ] || GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
+	golangci-lint run ./...
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin .cache
