@@ -1,0 +1,403 @@
+//go:build linux
+
+package installer
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/meshcni/meshcni/conflist"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Every node file of the corpus, byte for byte through install, install, uninstall, in each mode.
+func TestNodeFilesThereAndBack(t *testing.T) {
+	paths, err := filepath.Glob("../conflist/testdata/nodes/*")
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	for _, own := range []bool{false, true} {
+		for _, path := range paths {
+			name := filepath.Base(path)
+			t.Run(map[bool]string{false: "chained/", true: "own-file/"}[own]+name, func(t *testing.T) {
+				data, err := os.ReadFile(path)
+				require.NoError(t, err)
+				n := newNode(t, map[string]string{name: string(data), "notes.txt": "x"})
+				n.OwnFile = own
+				if own && name < n.ownName() {
+					n.CNIConfName = "00-00.conflist"
+				}
+				if os.Geteuid() == 0 {
+					require.NoError(t, os.Chown(n.conf(name), 1234, 4321))
+				}
+				before := n.tree()
+				was := n.loaded()
+
+				steps := n.install()
+				is := n.loaded()
+				assert.Equal(t, steps.Target, is.Name)
+				require.True(t, n.captured())
+				assert.Equal(t, was.File.Network(), is.File.Network())
+				_, err = libcni.ConfListFromFile(n.conf(is.Name))
+				require.NoError(t, err)
+				if own {
+					assert.Equal(t, string(data), n.read(n.conf(name)), "the owner's file is left alone")
+				}
+
+				after := n.tree()
+				inodes := inodesOf(t, n)
+				n.install()
+				assert.Equal(t, after, n.tree())
+				assert.Equal(t, inodes, inodesOf(t, n), "the second install wrote something")
+
+				n.uninstall()
+				assert.Equal(t, before, n.tree())
+				assert.NoFileExists(t, n.binary())
+				assert.NoFileExists(t, n.kubeconfig())
+			})
+		}
+	}
+}
+
+func inodesOf(t *testing.T, n *node) map[string]uint64 {
+	t.Helper()
+	out := map[string]uint64{}
+	for _, dir := range []string{n.CNIConfDir, n.CNIBinDirs[0], n.RunDir} {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, e := range entries {
+			var st unix.Stat_t
+			require.NoError(t, unix.Lstat(filepath.Join(dir, e.Name()), &st))
+			out[dir+"/"+e.Name()] = st.Ino
+		}
+	}
+	return out
+}
+
+func TestInstallWritesWhatThePluginReads(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.KubernetesHost, n.KubernetesPort = "fd00::1", "6443"
+	n.install()
+	p, ok := n.loaded().File.Plugin(PluginName)
+	require.True(t, ok)
+	var got map[string]any
+	require.NoError(t, json.Unmarshal(p.Raw, &got))
+	assert.Equal(t, map[string]any{
+		"type": "meshcni", "dialect": "istio", "backend": "auto", "log_level": "info", "run_dir": n.RunDir,
+		"pod_namespace": "meshcni-system", "add_deadline": "30s",
+		"kubernetes": map[string]any{
+			"kubeconfig": n.RunDir + "/kubeconfig", "exclude_namespaces": []any{"istio-system"}, "cni_bin_dir": n.CNIBinDirs[0],
+		},
+		"capabilities": map[string]any{"io.kubernetes.cri.pod-annotations": true},
+	}, got)
+	kubeconfig := n.read(n.kubeconfig())
+	assert.Contains(t, kubeconfig, `server: "https://[fd00::1]:6443"`)
+	assert.Contains(t, kubeconfig, `token: "token-1"`)
+	assert.Contains(t, kubeconfig, base64.StdEncoding.EncodeToString([]byte("the CA")))
+	info, err := os.Stat(n.kubeconfig())
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode())
+	info, err = os.Stat(n.binary())
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o755), info.Mode())
+}
+
+func TestOnHost(t *testing.T) {
+	c := Default()
+	entry, err := c.Entry()
+	require.NoError(t, err)
+	assert.Contains(t, string(entry), `"cni_bin_dir": "/opt/cni/bin"`)
+	assert.NotContains(t, string(entry), "/host")
+}
+
+func TestTemplate(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.PluginConfig = `{"type": "istio-cni", "kubeconfig": "__KUBECONFIG_FILEPATH__", "log_level": "__LOG_LEVEL__"}`
+	n.install()
+	p, ok := n.loaded().File.Plugin("istio-cni")
+	require.True(t, ok)
+	assert.JSONEq(t, `{"type": "istio-cni", "kubeconfig": "`+n.kubeconfig()+`", "log_level": "info"}`, string(p.Raw))
+	assert.FileExists(t, filepath.Join(n.CNIBinDirs[0], "istio-cni"), "the binary is named as the entry's type")
+	n.uninstall()
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+
+	for _, bad := range []string{`{`, `{"type": "../evil"}`, `[]`, `{"name": "x"}`} {
+		n.PluginConfig = bad
+		_, err := Install(t.Context(), n.Config, discard)
+		require.ErrorIs(t, err, conflist.ErrInvalid, bad)
+	}
+}
+
+func TestInstallBlocked(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		given func(*node)
+		code  string
+		says  []string
+	}{
+		{"nothing there", nil, nil, "no-network", []string{"no .conf"}},
+		{"nothing valid", map[string]string{"10-a.conflist": "", "20-b.conf": "{}"}, nil, "no-network", []string{"10-a.conflist", "empty", "20-b.conf", `"type"`}},
+		{"no directory", nil, func(n *node) { os.RemoveAll(n.CNIConfDir) }, "conf-dir", []string{"net.d", "--cni-conf-dir"}},
+		{"no binary directory", nil, func(n *node) { os.RemoveAll(n.CNIBinDirs[0]) }, "bin-dir", []string{"bin", "--cni-bin-dir"}},
+		{"no binary", nil, func(n *node) { os.RemoveAll(n.BinSourceDir) }, "no-binary", []string{"image/meshcni", "--bin-source-dir"}},
+		{"no token", nil, func(n *node) { os.RemoveAll(n.ServiceAccountDir) }, "no-credentials", []string{"token", "--service-account-dir"}},
+		{"no address", nil, func(n *node) { n.KubernetesHost = "" }, "no-api-server", []string{"KUBERNETES_SERVICE_HOST"}},
+		{"named file missing", map[string]string{"10-a.conflist": calicoList}, func(n *node) { n.CNIConfName = "20-b.conf" }, "named-file-missing", []string{"20-b.conf"}},
+		{"named file invalid", map[string]string{"10-a.conflist": "{"}, func(n *node) { n.CNIConfName = "10-a.conf" }, "named-file-missing", []string{"10-a.conflist", "line 1"}},
+		{"drop-ins", map[string]string{"10-a.conflist": `{"name":"n"}`}, func(n *node) {
+			_ = os.Mkdir(n.conf("n"), 0o755)
+			n.write(n.conf("n/a.conf"), bridgeConf, 0o644)
+		}, "no-inline-plugins", []string{"10-a.conflist"}},
+		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = true }, "own-name-taken", []string{"00-meshcni.conflist"}},
+		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = true }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, tc.files)
+			if tc.given != nil {
+				tc.given(n)
+			}
+			_, err := Install(t.Context(), n.Config, discard)
+			var blocked *Blocked
+			require.ErrorAs(t, err, &blocked)
+			assert.Equal(t, tc.code, blocked.Code)
+			for _, s := range tc.says {
+				assert.ErrorContains(t, err, s)
+			}
+		})
+	}
+}
+
+func TestNamedFileMaySwapItsSuffix(t *testing.T) {
+	n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList, "10-calico.conflist": calicoList})
+	n.CNIConfName = "10-calico.conf"
+	assert.Equal(t, "10-calico.conflist", n.install().Target)
+	assert.Equal(t, ciliumList, n.read(n.conf("05-cilium.conflist")))
+}
+
+func TestStandalone(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.Chained = false
+	before := n.tree()
+	n.install()
+	_, err := libcni.ConfFromFile(n.conf("meshcni.conf"))
+	require.NoError(t, err)
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+	n.uninstall()
+	assert.Equal(t, before, n.tree())
+}
+
+// A list of somebody else that stood in the shadow of a .conf of the same stem comes back too.
+func TestListInTheShadowOfAConf(t *testing.T) {
+	n := newNode(t, map[string]string{"10-x.conf": bridgeConf, "10-x.conflist": calicoList})
+	before := n.tree()
+	n.install()
+	assert.Equal(t, "kubernetes", n.loaded().File.Network())
+	require.True(t, n.captured())
+	n.uninstall()
+	assert.Equal(t, before, n.tree())
+}
+
+func TestOwnerWritesItsConfAnew(t *testing.T) {
+	n := newNode(t, map[string]string{"10-x.conf": bridgeConf})
+	n.install()
+	changed := strings.Replace(bridgeConf, "0.4.0", "1.0.0", 1)
+	n.put(n.conf("10-x.conf"), changed)
+	n.install()
+	assert.Equal(t, "1.0.0", n.loaded().File.CNIVersion())
+	require.True(t, n.captured())
+	n.uninstall()
+	assert.Equal(t, changed, n.read(n.conf("10-x.conf")))
+	assert.Len(t, n.tree(), 1)
+}
+
+func TestAnEarlierFileTakesOver(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.install()
+	n.put(n.conf("05-cilium.conflist"), ciliumList)
+	n.put(n.conf("99-x.conflist.cilium_bak"), n.read(n.conf("10-calico.conflist")))
+	assert.Equal(t, "05-cilium.conflist", n.install().Target)
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")), "our entry is left behind nowhere")
+	assert.Equal(t, calicoList, n.read(n.conf("99-x.conflist.cilium_bak")))
+}
+
+func TestFromChainedToOwnFileAndBack(t *testing.T) {
+	n := newNode(t, map[string]string{"10-x.conf": bridgeConf})
+	before := n.tree()
+	n.install()
+	n.OwnFile = true
+	assert.Equal(t, "00-meshcni.conflist", n.install().Target)
+	assert.Equal(t, bridgeConf, n.read(n.conf("10-x.conf")))
+	assert.Len(t, n.tree(), 2)
+	n.OwnFile = false
+	assert.Equal(t, "10-x.conflist", n.install().Target)
+	n.uninstall()
+	assert.Equal(t, before, n.tree())
+}
+
+func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.install()
+	results := filepath.Join(n.CNICacheDir, "results")
+	require.NoError(t, os.MkdirAll(results, 0o700))
+	cached := func(list []byte) string {
+		data, err := json.Marshal(map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "n1", "config": list})
+		require.NoError(t, err)
+		return string(data)
+	}
+	n.write(results+"/n1-c1-eth0", cached([]byte(n.read(n.conf("10-calico.conflist")))), 0o600)
+	n.write(results+"/n1-c2-eth0", cached([]byte(calicoList)), 0o600)
+	n.write(results+"/garbage", "{", 0o600)
+	steps := n.uninstall()
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+	assert.NoFileExists(t, n.kubeconfig())
+	assert.FileExists(t, n.binary())
+	require.Len(t, steps.Notes, 1)
+	assert.Contains(t, steps.Notes[0], "n1/c1/eth0")
+
+	require.NoError(t, os.Remove(results+"/n1-c1-eth0"))
+	n.uninstall()
+	assert.NoFileExists(t, n.binary())
+}
+
+func TestSymlinkedFile(t *testing.T) {
+	n := newNode(t, nil)
+	real := filepath.Join(t.TempDir(), "real.conflist")
+	n.write(real, calicoList, 0o644)
+	require.NoError(t, os.Symlink(real, n.conf("10-calico.conflist")))
+	n.install()
+	require.True(t, n.captured())
+	link, err := os.Readlink(n.conf("10-calico.conflist"))
+	require.NoError(t, err)
+	assert.Equal(t, real, link)
+	n.uninstall()
+	assert.Equal(t, calicoList, n.read(real))
+}
+
+func TestDirectoryInAFilesPlace(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	require.NoError(t, os.Mkdir(n.conf("05-x.conflist"), 0o755))
+	steps := n.install()
+	assert.Equal(t, "10-calico.conflist", steps.Target)
+	require.Len(t, steps.Passed, 1)
+	require.NoError(t, os.Remove(n.binary()))
+	require.NoError(t, os.Mkdir(n.binary(), 0o755))
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorContains(t, err, n.binary())
+	require.ErrorContains(t, err, "directory")
+}
+
+func TestFullDisk(t *testing.T) {
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=16k")
+	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
+	fill := func() {
+		f, err := os.Create(n.conf("filler"))
+		require.NoError(t, err)
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, 512))
+		}
+		require.ErrorIs(t, err, syscall.ENOSPC)
+	}
+	fill()
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "unchanged")
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+	assert.Len(t, n.tree(), 2, "no temporary file stays")
+	require.NoError(t, os.Remove(n.conf("filler")))
+	n.install()
+	require.True(t, n.captured())
+}
+
+func TestReadOnlyMount(t *testing.T) {
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=64k")
+	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
+	require.NoError(t, unix.Mount("", n.CNIConfDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, syscall.EROFS)
+	require.ErrorContains(t, err, "10-calico.conflist")
+	require.ErrorContains(t, err, "readOnly")
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+}
+
+// The uninstall that cannot take the entry out leaves the binary that it names.
+func TestUninstallThatFailsLeavesTheBinary(t *testing.T) {
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=64k")
+	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
+	n.install()
+	require.NoError(t, unix.Mount("", n.CNIConfDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	_, err := Uninstall(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, syscall.EROFS)
+	assert.FileExists(t, n.binary())
+}
+
+func TestPermissionDenied(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	if os.Geteuid() == 0 { // root is refused by the immutable flag only
+		setImmutable(t, n.CNIConfDir, true)
+		defer setImmutable(t, n.CNIConfDir, false)
+	} else {
+		require.NoError(t, os.Chmod(n.CNIConfDir, 0o555))
+		defer os.Chmod(n.CNIConfDir, 0o755)
+	}
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorContains(t, err, "CAP_DAC_OVERRIDE")
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+}
+
+func setImmutable(t *testing.T, path string, on bool) {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	flags := 0
+	if on {
+		flags = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
+		skip(t, "a file system with the immutable flag: "+err.Error())
+	}
+}
+
+func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
+	c := Default()
+	c.Dialect, c.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", true, false
+	err := c.Validate()
+	for _, key := range []string{"dialect", "backend", "run-dir", "cni-conf-name", "own-file"} {
+		require.ErrorContains(t, err, key)
+	}
+	_, err = Install(t.Context(), c, discard)
+	var blocked *Blocked
+	assert.False(t, errors.As(err, &blocked))
+	require.Error(t, err)
+}
+
+func mount(t *testing.T, dir, options string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		skip(t, "mounting a tmpfs needs root and CAP_SYS_ADMIN: "+err.Error())
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+}
+
+// skip says what is missing, and fails instead where nothing may be missing.
+func skip(t *testing.T, missing string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+}
