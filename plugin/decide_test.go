@@ -1,0 +1,244 @@
+package plugin_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+func args(namespace, name, uid string) string {
+	return "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + namespace + ";K8S_POD_NAME=" + name + ";K8S_POD_UID=" + uid
+}
+
+// TestWhoPassesAndWhatItCosts is the order of ADD: each case says what the earlier steps must not have cost.
+func TestWhoPassesAndWhatItCosts(t *testing.T) {
+	t.Parallel()
+	annotated := func(a map[string]string) func(*call) {
+		return func(c *call) { c.config["runtimeConfig"] = object{plugin.AnnotationsCapability: a} }
+	}
+	noPods := func(c *call) { c.plugin.OpenPods = nil }
+	cases := map[string]struct {
+		change []func(*call)
+		reason selection.Reason
+		calls  int
+		rules  bool
+	}{
+		"a pod of the mesh": {reason: selection.Selected, calls: 1, rules: true},
+		"no CNI_ARGS":       {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "" }}, selection.NotKubernetes, 0, false},
+		"other CNI_ARGS":    {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "IgnoreUnknown=1;A=b=c;" }}, selection.NotKubernetes, 0, false},
+		"a namespace alone": {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "K8S_POD_NAMESPACE=shop" }}, selection.NotKubernetes, 0, false},
+		"the agent's own pod": {
+			[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = args("meshcni-system", "meshcni-node-x2x", podUID) }},
+			selection.AgentPod, 0, false,
+		},
+		"an agent of another name and place": {
+			[]func(*call){noPods, func(c *call) {
+				c.config["pod_namespace"], c.plugin.AgentPrefix = "mesh", "node-"
+				c.env["CNI_ARGS"] = args("mesh", "node-1", "")
+			}},
+			selection.AgentPod, 0, false,
+		},
+		"an excluded namespace": {
+			[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = args("kube-system", "dns", podUID) }},
+			selection.ExcludedNamespace, 0, false,
+		},
+		"the runtime's annotations rule it out": {
+			[]func(*call){noPods, annotated(map[string]string{"kubernetes.io/config.source": "api"})}, selection.NotInjected, 0, false,
+		},
+		"the runtime says that there are none":      {[]func(*call){noPods, annotated(map[string]string{})}, selection.NotInjected, 0, false},
+		"the runtime's annotations don't decide":    {[]func(*call){annotated(map[string]string{"sidecar.istio.io/status": ""})}, selection.Selected, 1, true},
+		"null annotations are unknown, not none":    {[]func(*call){annotated(nil)}, selection.Selected, 1, true},
+		"other plugins' runtimeConfig":              {[]func(*call){func(c *call) { c.config["runtimeConfig"] = object{"portMappings": []int{1}} }}, selection.Selected, 1, true},
+		"a name like the agent's, in another place": {[]func(*call){func(c *call) { rename(c, "shop", "meshcni-node-x2x") }}, selection.Selected, 1, true},
+		"no status annotation": {
+			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations = nil }) }}, selection.NotInjected, 1, false,
+		},
+		"no proxy": {
+			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }) }}, selection.NoProxy, 1, false,
+		},
+		"on the host's network": {
+			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.HostNetwork = true }) }}, selection.HostNetwork, 1, false,
+		},
+		"no UID from the runtime": {[]func(*call){func(c *call) { c.env["CNI_ARGS"] = args("shop", "cart-0", "") }}, selection.Selected, 1, true},
+		"a mirror pod": {
+			[]func(*call){func(c *call) {
+				pod(c, func(p *corev1.Pod) { p.UID, p.Annotations["kubernetes.io/config.mirror"] = "other", podUID })
+			}}, selection.Selected, 1, true,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCall()
+			for _, change := range tc.change {
+				change(c)
+			}
+			out := c.run(t)
+			require.Zero(t, out.exit, out.stdout)
+			assert.Equal(t, tc.calls, c.pods.Calls())
+			assert.Equal(t, tc.rules, c.netns.Live.IPv4 != nil)
+			assert.Equal(t, c.netns.Opened, c.netns.Closed)
+			d := out.record(t, "decision")
+			assert.Equal(t, "INFO", d["level"])
+			assert.EqualValues(t, tc.reason, d["reason"])
+			assert.Equal(t, tc.reason == selection.Selected, d["selected"])
+			assert.EqualValues(t, tc.calls, d["api_calls"])
+			assert.NotEmpty(t, d["detail"])
+			assert.Equal(t, "ADD", d["verb"])
+			assert.Equal(t, "c0ffee", d["container_id"])
+			assert.Equal(t, "/var/run/netns/cni-1", d["netns"])
+			assert.Contains(t, d, "duration_ms")
+			want := map[bool]string{true: "redirected", false: "passed"}[tc.rules]
+			assert.Equal(t, want, d["outcome"])
+
+			c.env["CNI_COMMAND"] = "CHECK"
+			out = c.run(t)
+			assert.Zero(t, out.exit, out.stdout)
+			assert.Empty(t, out.stdout)
+			assert.EqualValues(t, tc.reason, out.record(t, "decision")["reason"])
+		})
+	}
+}
+
+func pod(c *call, change func(*corev1.Pod)) {
+	p := meshPod()
+	change(p)
+	c.pods.Set(p)
+}
+
+func rename(c *call, namespace, name string) {
+	pod(c, func(p *corev1.Pod) { p.Namespace, p.Name = namespace, name })
+	c.env["CNI_ARGS"] = args(namespace, name, podUID)
+}
+
+func TestHostNamespaceIsRefusedEvenForWhoPasses(t *testing.T) {
+	t.Parallel()
+	for _, cniArgs := range []string{"", args("kube-system", "dns", ""), args("meshcni-system", "meshcni-node-1", "")} {
+		c := newCall()
+		c.env["CNI_ARGS"] = cniArgs
+		c.netns.OpenErr = netnsexec.ErrHost
+		c.run(t).fails(t, 8, "CNI_NETNS")
+		c.netns.OpenErr = netnsexec.ErrGone // no concern of a plugin that does nothing there
+		assert.Zero(t, c.run(t).exit)
+	}
+}
+
+// toy is a mesh of a test's own: its namespaces are labelled.
+func toy() dialect.Dialect {
+	return dialect.Dialect{
+		Name:           "toy",
+		Policy:         selection.Policy{},
+		NeedsNamespace: true,
+		Build: func(in dialect.Input) (dialect.Built, error) {
+			if in.Namespace == nil {
+				return dialect.Built{}, errors.New("no namespace")
+			}
+			r := redirect.Default()
+			r.IPv6 = redirect.FamilyPass
+			r.Names.ChainPrefix = "TOY_"
+			return dialect.Built{Redirect: r, Warnings: []string{"toy says hello to " + in.Namespace.Name}}, nil
+		},
+	}
+}
+
+func TestOwnDialect(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.plugin.Dialect = plugin.Only(toy())
+	out := c.run(t)
+	require.Zero(t, out.exit, out.stdout)
+	assert.Equal(t, 2, c.pods.Calls(), "the pod and its namespace")
+	assert.NotNil(t, c.netns.Live.IPv4.Chain(ruleset.NAT, "TOY_OUTPUT"))
+	assert.Contains(t, out.record(t, "decision")["warnings"], "toy says hello to shop")
+
+	c.config["dialect"] = "istio"
+	c.run(t).fails(t, 7, `dialect "istio"`, `"toy"`)
+
+	c = newCall()
+	c.plugin.Dialect = plugin.Only(toy())
+	c.config["dialect"] = "toy"
+	c.env["CNI_ARGS"] = args("kube-system", "a", "")
+	assert.EqualValues(t, selection.ExcludedNamespace, c.run(t).record(t, "decision")["reason"])
+}
+
+func TestFamilies(t *testing.T) {
+	t.Parallel()
+	ips := func(s ...string) func(*call) {
+		return func(c *call) {
+			var list []object
+			for _, a := range s {
+				list = append(list, object{"address": a, "interface": 1})
+			}
+			c.config["prevResult"] = set(c.config["prevResult"].(object), "ips", list)
+		}
+	}
+	cases := map[string]struct {
+		change   func(*call)
+		families []any
+		ipv6     string // what the IPv6 program does: "", capture, drop
+		warning  string
+	}{
+		"IPv4":                       {ips("10.244.1.5/24"), []any{"ipv4"}, "", ""},
+		"IPv6 second bypasses":       {ips("10.244.1.5/24", "fd00::5/64"), []any{"ipv4"}, "", "ipv6 bypasses the mesh"},
+		"IPv6 first is captured":     {ips("fd00::5/64", "10.244.1.5/24"), []any{"ipv4", "ipv6"}, "capture", ""},
+		"no ips: from the interface": {both(ips(), has("fd00::5")), []any{"ipv4", "ipv6"}, "capture", ""},
+		"no prevResult":              {both(func(c *call) { delete(c.config, "prevResult") }, has("fd00::5", "10.0.0.1")), []any{"ipv4", "ipv6"}, "capture", ""},
+		"no address at all":          {ips(), []any{"ipv4"}, "", "no address yet"},
+		"the other family is closed": {
+			both(ips("10.244.1.5/24", "fd00::5/64"), func(c *call) { c.config["uncaptured_family"] = "drop" }), []any{"ipv4"}, "drop", "ipv6 is discarded",
+		},
+		"nothing to close": {both(ips("10.244.1.5/24"), func(c *call) { c.config["uncaptured_family"] = "drop" }), []any{"ipv4"}, "", ""},
+		"the host's address does not count": {func(c *call) {
+			c.config["prevResult"] = set(c.config["prevResult"].(object), "ips", []object{{"address": "fd00::1/64", "interface": 0}, {"address": "10.244.1.5/24", "interface": 1}})
+		}, []any{"ipv4"}, "", ""},
+		"unless all are of interfaces without a sandbox": {func(c *call) {
+			c.config["prevResult"] = set(c.config["prevResult"].(object), "ips", []object{{"address": "fd00::1/64", "interface": 0}})
+		}, []any{"ipv4", "ipv6"}, "capture", ""},
+		"the kernel lacks IPv6": {both(ips("fd00::5/64"), func(c *call) { c.netns.Skip = []ruleset.Family{ruleset.IPv6} }), []any{"ipv4"}, "capture", "no ipv6 here"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCall()
+			tc.change(c)
+			out := c.run(t)
+			require.Zero(t, out.exit, out.stdout)
+			d := out.record(t, "decision")
+			assert.Equal(t, tc.families, d["families"])
+			switch ipv6 := c.netns.Live.IPv6; tc.ipv6 {
+			case "":
+				assert.Nil(t, ipv6)
+			case "drop":
+				assert.Contains(t, ipv6.String(), "-j DROP")
+			default:
+				assert.Contains(t, ipv6.String(), "-j REDIRECT")
+			}
+			if tc.warning == "" {
+				assert.Empty(t, d["warnings"])
+			} else {
+				require.Len(t, d["warnings"], 1)
+				assert.Contains(t, d["warnings"].([]any)[0], tc.warning)
+			}
+		})
+	}
+}
+
+func both(f ...func(*call)) func(*call) {
+	return func(c *call) {
+		for _, f := range f {
+			f(c)
+		}
+	}
+}
+
+func has(s ...string) func(*call) { return func(c *call) { c.netns.Addresses = addrs(s...) } }
