@@ -56,6 +56,18 @@ type nftSession struct {
 	nlConn
 	ns   Namespace
 	ipv6 bool
+	// removed is whether rules were taken out.
+	removed bool
+}
+
+// close does not wait for the kernel where rules were taken out: it holds the
+// socket's last user up until no packet can be in them, for some 10 ms.
+func (s *nftSession) close() {
+	if fd := s.fd; s.removed {
+		go func() { _ = unix.Close(fd) }()
+	} else {
+		_ = unix.Close(fd)
+	}
 }
 
 // maxAttempts bounds how often a call starts again because somebody else's
@@ -82,7 +94,7 @@ func (n *NFTables) session(ctx context.Context, fn func(*nftSession) error) erro
 	if err != nil {
 		return fmt.Errorf("open netfilter socket: %w", err)
 	}
-	defer func() { _ = unix.Close(s.fd) }()
+	defer s.close()
 	s.setup()
 	wait := 50 * time.Microsecond
 	for attempt := 1; ; attempt++ {
@@ -195,7 +207,7 @@ func (s *nftSession) apply(rs ruleset.Ruleset, result *Result) error {
 	if err != nil {
 		return errors.Join(err, undo())
 	}
-	if len(diffLive(wanted, want, live)) > 0 || len(want.Chains) == 0 && live.present() {
+	if s.differs(wanted, want, live) {
 		if err := s.write(want, live); err != nil {
 			return errors.Join(err, undo())
 		}
@@ -210,6 +222,15 @@ func (s *nftSession) apply(rs ruleset.Ruleset, result *Result) error {
 	}
 	result.Changed = result.Transactions > 0 || routed || unrouted
 	return nil
+}
+
+// differs reports whether there is anything to write. A table without chains
+// is none that is wanted, though it holds no rule.
+func (s *nftSession) differs(wanted ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) bool {
+	if len(want.Chains) == 0 || !live.present() {
+		return len(want.Chains) > 0 || live.present()
+	}
+	return len(diffLive(wanted, want, live)) > 0
 }
 
 // write replaces what is live by what is wanted, in one transaction.
@@ -231,6 +252,7 @@ func (s *nftSession) write(want *ruleset.NFTTable, live *nftLive) error {
 		b.fill(want, b.clear(want, live))
 	}
 	b.clearLeftovers(live)
+	s.removed = s.removed || live.present()
 	last := b.finish()
 	err := s.commit(b.b, last)
 	var refused *batchError

@@ -170,16 +170,8 @@ func (e exprs) lookup(set string, not bool) {
 	})
 }
 
-// addresses joins two whole addresses into one comparison where a register
-// can hold them, as nft does.
 func (e exprs) addresses(r *ruleset.NFTRule) {
 	at, size := addressOffset[r.Family], uint32(r.Family.Bits())/8 //nolint:gosec // 32 or 128
-	host := func(p []netip.Prefix, not bool) bool { return len(p) == 1 && !not && p[0].IsSingleIP() }
-	if r.Family == ruleset.IPv4 && host(r.Srcs, r.Src.Not) && host(r.Dsts, r.Dst.Not) {
-		e.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, at.src, 2*size)
-		e.cmp(unix.NFT_CMP_EQ, append(r.Srcs[0].Addr().AsSlice(), r.Dsts[0].Addr().AsSlice()...)...)
-		return
-	}
 	e.prefixes(at.src, size, r.Srcs, r.SrcSet, r.Src.Not)
 	e.prefixes(at.dst, size, r.Dsts, r.DstSet, r.Dst.Not)
 }
@@ -209,6 +201,7 @@ func maskOf(p netip.Prefix) []byte {
 	return mask
 }
 
+// ports joins two ports into one comparison, as nft does.
 func (e exprs) ports(r *ruleset.NFTRule) {
 	single := func(p []ruleset.PortRange, not bool) bool { return len(p) == 1 && !not && p[0].First == p[0].Last }
 	if single(r.SrcRanges, r.SrcPorts.Not) && single(r.DstRanges, r.DstPorts.Not) {

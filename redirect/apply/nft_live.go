@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -312,43 +313,46 @@ var nested = map[string][]uint16{
 // send and what the kernel gives back differ in the order of attributes, their
 // flags, and in defaults said or left out. A set is taken by what it holds.
 func canonical(b []byte, set func(name string) string) string {
-	var out strings.Builder
+	out := make([]byte, 0, 2*len(b))
 	parseExprs(b, func(name string, attrs []nlAttr) {
 		slices.SortStableFunc(attrs, func(a, b nlAttr) int { return cmp.Compare(a.typ, b.typ) })
-		out.WriteString(name)
+		out = append(out, name...)
 		for _, a := range attrs {
+			isNested := slices.Contains(nested[name], a.typ)
+			if !isNested && len(a.data) == 4 && a.u32() == 0 {
+				continue // the default of every such attribute
+			}
+			out = append(strconv.AppendUint(append(out, ' '), uint64(a.typ), 10), '=')
 			switch {
-			case slices.Contains(nested[name], a.typ):
-				fmt.Fprintf(&out, " %d=", a.typ)
+			case isNested:
 				for v := range nlAttrs(a.data) {
-					out.WriteString(canonicalData(v))
+					out = appendData(out, v)
 				}
 			case name == "lookup" && a.typ == unix.NFTA_LOOKUP_SET:
-				out.WriteString(" @{" + set(a.text()) + "}")
-			case len(a.data) == 4 && a.u32() == 0: // the default of every such attribute
+				out = append(out, set(a.text())...)
 			default:
-				fmt.Fprintf(&out, " %d=%x", a.typ, a.data)
+				out = hex.AppendEncode(out, a.data)
 			}
 		}
-		out.WriteByte('\n')
+		out = append(out, '\n')
 	})
-	return out.String()
+	return string(out)
 }
 
-func canonicalData(a nlAttr) string {
+func appendData(out []byte, a nlAttr) []byte {
 	if a.typ != unix.NFTA_DATA_VERDICT {
-		return hex.EncodeToString(a.data)
+		return hex.AppendEncode(out, a.data)
 	}
-	var code, chain string
+	var code, chain nlAttr
 	for v := range nlAttrs(a.data) {
 		switch v.typ {
 		case unix.NFTA_VERDICT_CODE:
-			code = hex.EncodeToString(v.data)
+			code = v
 		case unix.NFTA_VERDICT_CHAIN:
-			chain = v.text()
+			chain = v
 		}
 	}
-	return "verdict " + code + " " + chain
+	return append(append(hex.AppendEncode(out, code.data), ':'), chain.text()...)
 }
 
 // canonicalElements sorts, and leaves out the ends that end nothing: nft puts

@@ -269,18 +269,32 @@ func (w *nlWriter) flag(f uint16) {
 }
 
 func (w *nlWriter) attr(typ uint16, data ...byte) {
-	w.b = binary.NativeEndian.AppendUint16(w.b, uint16(4+len(data))) //nolint:gosec // callers' data is short
-	w.b = binary.NativeEndian.AppendUint16(w.b, typ)
+	w.head(typ, len(data))
 	w.b = append(w.b, data...)
-	w.b = append(w.b, 0, 0, 0)[:nlAlign(len(w.b))]
+	w.pad()
 }
 
-func (w *nlWriter) text(typ uint16, s string) { w.attr(typ, append([]byte(s), 0)...) }
+func (w *nlWriter) head(typ uint16, size int) {
+	w.b = binary.NativeEndian.AppendUint16(w.b, uint16(4+size)) //nolint:gosec // callers' data is short
+	w.b = binary.NativeEndian.AppendUint16(w.b, typ)
+}
 
-func (w *nlWriter) u32(typ uint16, v uint32) { w.attr(typ, be32(v)...) }
+func (w *nlWriter) pad() { w.b = append(w.b, 0, 0, 0)[:nlAlign(len(w.b))] }
+
+func (w *nlWriter) text(typ uint16, s string) {
+	w.head(typ, len(s)+1)
+	w.b = append(append(w.b, s...), 0)
+	w.pad()
+}
+
+func (w *nlWriter) u32(typ uint16, v uint32) {
+	w.head(typ, 4)
+	w.b = binary.BigEndian.AppendUint32(w.b, v)
+}
 
 func (w *nlWriter) u64(typ uint16, v uint64) {
-	w.attr(typ, binary.BigEndian.AppendUint64(nil, v)...)
+	w.head(typ, 8)
+	w.b = binary.BigEndian.AppendUint64(w.b, v)
 }
 
 func (w *nlWriter) nest(typ uint16) {

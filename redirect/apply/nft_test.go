@@ -190,6 +190,11 @@ func TestNFTSameAsText(t *testing.T) {
 			diffs, err := b.Check(t.Context(), rs)
 			require.NoError(t, err)
 			assert.Empty(t, diffs)
+			diffs, err = apply.NewNFTables(byText).Check(t.Context(), rs)
+			require.NoError(t, err)
+			for _, d := range diffs { // which no text for nft can hold
+				assert.Equal(t, "routing", d.Table, d)
+			}
 			before := generation(t, byText)
 			result, err = apply.NewNFTables(byText).Apply(t.Context(), rs)
 			require.NoError(t, err)
