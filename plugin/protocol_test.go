@@ -1,0 +1,213 @@
+package plugin_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin"
+)
+
+var versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+
+func TestVersionAnswersInTheVersionThatWasAsked(t *testing.T) {
+	t.Parallel()
+	for asked, want := range map[string]string{
+		`{"cniVersion":"0.4.0"}`: "0.4.0", `{"cniVersion":"1.1.0"}`: "1.1.0",
+		`{"cniVersion":"9.0.0"}`: "1.1.0", ` `: "1.1.0", `}{`: "1.1.0", `{"cniVersion":1}`: "1.1.0",
+	} {
+		c := newCall()
+		c.env, c.stdin = map[string]string{"CNI_COMMAND": "VERSION"}, asked
+		out := c.run(t)
+		assert.Zero(t, out.exit)
+		assert.JSONEq(t, `{"cniVersion":"`+want+`","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`, out.stdout)
+		assert.Empty(t, out.stderr)
+		info, err := (&version.PluginDecoder{}).Decode([]byte(out.stdout))
+		require.NoError(t, err)
+		assert.Equal(t, versions, info.SupportedVersions())
+	}
+}
+
+func TestRunByHandSaysWhatItIs(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.env = nil
+	c.plugin.Version = "v1.2.3"
+	out := c.run(t)
+	assert.Zero(t, out.exit)
+	assert.Empty(t, out.stdout)
+	assert.Equal(t, "CNI plugin meshcni v1.2.3\nCNI protocol versions supported: 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", out.stderr)
+
+	c.io.Args = []string{"/x/own-name", "--version"}
+	out = c.run(t)
+	assert.Zero(t, out.exit)
+	assert.Equal(t, "own-name v1.2.3\n", out.stdout)
+}
+
+func TestZeroPluginAndZeroIO(t *testing.T) {
+	t.Parallel()
+	assert.Zero(t, (&plugin.Plugin{}).Run(t.Context(), plugin.IO{}))
+	var out bytes.Buffer
+	code := (&plugin.Plugin{}).Run(t.Context(), plugin.IO{
+		Getenv: func(k string) string { return map[string]string{"CNI_COMMAND": "STATUS"}[k] }, Stdout: &out,
+	})
+	assert.Equal(t, 1, code)
+	assert.Contains(t, out.String(), `"code": 6`)
+}
+
+func TestPrevResultIsPrintedAsItCame(t *testing.T) {
+	t.Parallel()
+	// White space, order, numbers beyond a float64 and keys that this program has never heard of.
+	const prev = `{ "ips" : [{"address":"10.244.1.5/24", "x":9007199254740993}],
+		"cniVersion": "1.0.0", "x-own": {"<&>": "é"}, "routes": [{"dst":"0.0.0.0/0"}] }`
+	c := newCall()
+	c.stdin = `{"cniVersion":"1.0.0","name":"n","type":"meshcni","prevResult":` + prev + `}`
+	out := c.run(t)
+	require.Zero(t, out.exit, out.stdout)
+	assert.Equal(t, prev+"\n", out.stdout)
+
+	c.env["CNI_ARGS"] = "" // and by who passes
+	assert.Equal(t, prev+"\n", c.run(t).stdout)
+}
+
+func TestResultHasTheAskedVersion(t *testing.T) {
+	t.Parallel()
+	withVersion := func(v string) object {
+		ip := object{"address": "10.244.1.5/24", "gateway": "10.244.1.1"}
+		if v < "1" {
+			ip["version"] = "4"
+		}
+		return object{"cniVersion": v, "ips": []object{ip}, "dns": object{"nameservers": []string{"10.96.0.10"}}}
+	}
+	for _, asked := range versions {
+		prevs := map[string]object{"absent": nil, "without a version": set(withVersion(asked), "cniVersion", nil), "empty": {}}
+		for _, v := range versions {
+			prevs[v] = withVersion(v)
+		}
+		for name, prev := range prevs {
+			t.Run(asked+" "+name, func(t *testing.T) {
+				t.Parallel()
+				c := newCall()
+				c.config = set(c.config, "cniVersion", asked, "prevResult", nil)
+				if prev != nil {
+					c.config["prevResult"] = prev
+				}
+				out := c.run(t)
+				require.Zero(t, out.exit, out.stdout)
+				// The library's own reader must take it for what it says.
+				result, err := create.CreateFromBytes([]byte(out.stdout))
+				require.NoError(t, err, out.stdout)
+				assert.Equal(t, asked, result.Version())
+				if prev["ips"] != nil {
+					assert.Contains(t, out.stdout, "10.244.1.5/24")
+					assert.Contains(t, out.stdout, "10.96.0.10")
+				}
+			})
+		}
+	}
+}
+
+func TestVerbsAndVersions(t *testing.T) {
+	t.Parallel()
+	from := map[string]string{"ADD": "0.3.1", "DEL": "0.3.1", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+	for verb, first := range from {
+		for _, v := range versions {
+			c := newCall()
+			require.Zero(t, c.run(t).exit) // for CHECK
+			c.env["CNI_COMMAND"] = verb
+			c.config = set(c.config, "cniVersion", v, "prevResult", nil)
+			out := c.run(t)
+			if v < first {
+				out.fails(t, 1, "does not allow "+verb, v, first)
+				assert.Equal(t, v, out.failure.CNIVersion)
+				continue
+			}
+			assert.Zero(t, out.exit, "%s %s: %s", verb, v, out.stdout)
+			if verb != "ADD" {
+				assert.Empty(t, out.stdout)
+			}
+		}
+	}
+}
+
+func TestDelAndGCNeedNothing(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"DEL", "GC"} {
+		c := newCall()
+		c.env["CNI_COMMAND"] = verb
+		c.env["CNI_NETNS"], c.env["CNI_ARGS"] = "", "not a pair"
+		c.plugin.OpenPods, c.plugin.OpenNetNS = nil, nil
+		// What is wrong with our own keys must not keep a pod from going away.
+		c.config = object{"cniVersion": "1.1.0", "name": "n", "dialect": "gone", "backend": 7, "prevResult": "?", "cni.dev/valid-attachments": []object{}}
+		out := c.run(t)
+		assert.Zero(t, out.exit, out.stdout)
+		assert.Empty(t, out.stdout)
+		assert.Empty(t, out.stderr)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	status := func(change ...func(*call)) outcome {
+		c := newCall()
+		c.config = set(c.config, "cniVersion", "1.1.0", "prevResult", nil)
+		c.env = map[string]string{"CNI_COMMAND": "STATUS"}
+		for _, f := range change {
+			f(c)
+		}
+		return c.run(t)
+	}
+	out := status()
+	assert.Zero(t, out.exit, out.stdout)
+	assert.Empty(t, out.stdout)
+	status(func(c *call) { c.plugin.OpenPods = nil }).fails(t, 50, "source of pods")
+	status(func(c *call) {
+		c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return nil, errors.New("read " + path) }
+	}).fails(t, 50, "read /var/run/meshcni/kubeconfig", "agent")
+	status(func(c *call) { c.config["dialect"] = "osm" }).fails(t, 7, `"osm"`, "istio")
+}
+
+// errReader is a stdin, errWriter a stdout, that broke.
+type errReader struct{}
+
+func (errReader) Read([]byte) (int, error) { return 0, errors.New("pipe broke") }
+
+type errWriter struct{}
+
+func (errWriter) Write([]byte) (int, error) { return 0, errors.New("pipe broke") }
+
+func TestBrokenPipes(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.io.Stdin = errReader{}
+	c.run(t).fails(t, 5, "pipe broke")
+
+	c = newCall()
+	c.io.Stdout = errWriter{}
+	out := c.run(t)
+	assert.Equal(t, 1, out.exit, "a runtime that has no result must not start the pod")
+	assert.Equal(t, "pipe broke", out.record(t, "the result could not be written")["error"])
+}
+
+func TestUnknownKeysAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.config = set(c.config, "loglevel", "debug", "kubernetes", object{"kubeConfig": "/x"}, "capabilities", object{}, "ipam", object{}, "cni.dev/x", 1)
+	out := c.run(t)
+	assert.Zero(t, out.exit)
+	assert.Equal(t, []any{"kubernetes.kubeConfig", "loglevel"}, out.record(t, "unknown configuration keys are ignored")["keys"])
+}
+
+func TestStdoutHasOneDocument(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	out := c.run(t)
+	assert.Equal(t, 1, strings.Count(out.stdout, "cniVersion"))
+	assert.True(t, strings.HasSuffix(out.stdout, "}\n"))
+}
