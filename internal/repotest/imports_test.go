@@ -1,0 +1,122 @@
+package repotest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rule forbids some packages to import others.
+type rule struct {
+	// packages are exactly those judged, by their path in the module.
+	packages []string
+	// forbid are import paths; "x/..." is x and all below it.
+	forbid []string
+	// transitively judges everything that the packages pull in.
+	transitively bool
+	why          string
+}
+
+// values are the packages of values: what they know is in their arguments.
+var values = []string{
+	"selection", "redirect", "redirect/ruleset", "redirect/trace", "dialect", "dialect/istio", "conflist",
+}
+
+// engine are the values that need no Kubernetes types at all.
+var engine = []string{"redirect", "redirect/ruleset", "redirect/trace"}
+
+var rules = []rule{
+	{
+		packages: engine, transitively: true,
+		forbid: []string{"os/exec", "net/http", "k8s.io/..."},
+		why: "a mesh that has its own pod model, or none, must be able to use the engine: it reads values and returns values, " +
+			"so that rules can be made, compared and tested on any machine",
+	},
+	{
+		packages: values,
+		forbid:   []string{"os", "os/exec", "os/user", "net", "net/http", "syscall", "golang.org/x/sys/..."},
+		why:      "no I/O, no environment, no programs in a package of values: what was found on the host is an argument",
+	},
+	{
+		packages: values, transitively: true,
+		forbid: []string{"os/exec", "k8s.io/client-go/...", "github.com/vishvananda/...", "github.com/google/nftables/...", "github.com/spf13/..."},
+		why: "values depend on no kernel and on no cluster; k8s.io/api, which is types, is as far as it goes " +
+			"(it links net/http by itself, through apimachinery)",
+	},
+	{
+		packages: values,
+		forbid:   []string{"time", "math/rand", "math/rand/v2", "log", "log/slog"},
+		why:      "the same pod gives the same rules, always, and what there is to say is in the result",
+	},
+	{
+		packages: []string{"netnsexec", "redirect/apply", "plugin", "redirect/validate"}, transitively: true,
+		forbid: []string{"k8s.io/client-go/kubernetes/...", "k8s.io/client-go/informers/...", "github.com/prometheus/...", "github.com/spf13/..."},
+		why:    "these end up in the plugin, which is started for each pod: the whole clientset costs it 70 MB and 35 ms",
+	},
+	{
+		packages: []string{"netnsexec"}, transitively: true,
+		forbid: []string{"k8s.io/...", module + "/redirect/...", module + "/selection", module + "/dialect/..."},
+		why:    "entering a namespace is of use to programs that know no mesh; apply takes it through a one-method interface",
+	},
+	{
+		packages: []string{"redirect/apply"}, transitively: true,
+		forbid: []string{"k8s.io/...", module + "/dialect/...", module + "/selection"},
+		why:    "rules are applied the same whoever made them",
+	},
+	{
+		packages: []string{"cmd/meshcni"}, transitively: true,
+		forbid: []string{"k8s.io/client-go/kubernetes", "github.com/spf13/cobra", "github.com/prometheus/..."},
+		why:    "start-up time and size of the plugin, which is started for each pod",
+	},
+}
+
+func TestImports(t *testing.T) {
+	sources(t) // for the test cache
+	byPath := map[string]pkg{}
+	for _, p := range packages(t) {
+		byPath[p.path()] = p
+	}
+	for _, r := range rules {
+		for _, path := range r.packages {
+			p, ok := byPath[path]
+			require.True(t, ok, "the rules judge package %q, which is gone", path)
+			imports := p.Imports
+			if r.transitively {
+				imports = p.Deps
+			}
+			for _, i := range imports {
+				assert.False(t, slices.ContainsFunc(r.forbid, func(f string) bool { return forbidden(i, f) }),
+					"package %s imports %s, but: %s", path, i, r.why)
+			}
+		}
+	}
+}
+
+func forbidden(path, pattern string) bool {
+	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return within(path, tree)
+	}
+	return path == pattern
+}
+
+// TestImportsOfOthers: what is nobody's to import.
+func TestImportsOfOthers(t *testing.T) {
+	sources(t)
+	for _, p := range packages(t) {
+		for _, i := range p.Imports {
+			i, ours := strings.CutPrefix(i, module+"/")
+			if !ours {
+				isTestLibrary := forbidden(i, "github.com/stretchr/testify/...") || i == "pgregory.net/rapid" || i == "go.uber.org/goleak"
+				assert.False(t, isTestLibrary && !strings.HasSuffix(p.Name, "test"),
+					"package %s, which is for no test, imports %s", p.path(), i)
+				continue
+			}
+			assert.False(t, within(i, "cmd", "examples"), "package %s imports the program %s", p.path(), i)
+			testing := strings.HasSuffix(i, "test") && !within(p.path(), "internal", "examples") && !strings.HasSuffix(p.path(), "test")
+			assert.False(t, testing, "package %s, which is for no test, imports %s", p.path(), i)
+		}
+	}
+}
