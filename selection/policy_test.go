@@ -1,0 +1,235 @@
+package selection_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/selection"
+)
+
+// policy is like a mesh's in everything that a Policy can say.
+var policy = selection.Policy{
+	ExcludedNamespaces: []string{"kube-system", "mesh-system"},
+	InitContainers:     []string{"mesh-init"},
+	ProxyContainers:    []string{"mesh-proxy"},
+	DisableEnv:         "MESH_OFF",
+	ProxyCommand:       "proxy",
+	ProxyTypes:         []string{"sidecar"},
+	InjectKey:          "mesh/inject",
+	StatusAnnotation:   "mesh/status",
+}
+
+// meshed is a pod that the policy selects, but for the changes.
+func meshed(changes ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "shop",
+			Name:        "cart",
+			Labels:      map[string]string{"mesh/inject": "true"},
+			Annotations: map[string]string{"mesh/status": "{}"},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "app"},
+			{Name: "mesh-proxy", Args: []string{"proxy", "sidecar", "--verbose"}},
+		}},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+func in(namespace string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Namespace = namespace }
+}
+
+func onHost(p *corev1.Pod) { p.Spec.HostNetwork = true }
+
+func container(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
+	}
+}
+
+func initContainer(c corev1.Container) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, c) }
+}
+
+func withoutProxy(p *corev1.Pod) {
+	p.Spec.Containers = slices.DeleteFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == "mesh-proxy" })
+}
+
+func proxyEnv(name, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		c := &p.Spec.Containers[1]
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+}
+
+func proxyArgs(args ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[1].Args = args }
+}
+
+func label(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = map[string]string{"mesh/inject": value} }
+}
+
+func annotation(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels, p.Annotations["mesh/inject"] = nil, value }
+}
+
+func withoutStatus(p *corev1.Pod) { delete(p.Annotations, "mesh/status") }
+
+var cases = []struct {
+	name     string
+	changes  []func(*corev1.Pod)
+	reason   selection.Reason
+	warnings int
+}{
+	{"a meshed pod", nil, selection.Selected, 0},
+	{"without label", []func(*corev1.Pod){func(p *corev1.Pod) { p.Labels = nil }}, selection.Selected, 0},
+	{"an empty status is a status", []func(*corev1.Pod){func(p *corev1.Pod) { p.Annotations["mesh/status"] = "" }}, selection.Selected, 0},
+
+	{"excluded namespace", []func(*corev1.Pod){in("kube-system")}, selection.ExcludedNamespace, 0},
+	{"not a prefix of one", []func(*corev1.Pod){in("kube")}, selection.Selected, 0},
+
+	{"host network", []func(*corev1.Pod){onHost}, selection.HostNetwork, 0},
+
+	{"init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "mesh-init"})}, selection.InitContainer, 0},
+	{"its name on an ordinary container", []func(*corev1.Pod){container("mesh-init")}, selection.InitContainer, 0},
+	{"somebody else's init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "migrate"})}, selection.Selected, 0},
+
+	{"disabled", []func(*corev1.Pod){proxyEnv("MESH_OFF", "true")}, selection.ProxyDisabled, 0},
+	{"disabled, said as 1", []func(*corev1.Pod){proxyEnv("MESH_OFF", "1")}, selection.ProxyDisabled, 0},
+	{"not disabled", []func(*corev1.Pod){proxyEnv("MESH_OFF", "false")}, selection.Selected, 0},
+	{"disabled by what is no boolean", []func(*corev1.Pod){proxyEnv("MESH_OFF", "perhaps")}, selection.Selected, 1},
+	{"the last of two counts", []func(*corev1.Pod){proxyEnv("MESH_OFF", "true"), proxyEnv("MESH_OFF", "false")}, selection.Selected, 0},
+	{"on another container it says nothing", []func(*corev1.Pod){func(p *corev1.Pod) {
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "MESH_OFF", Value: "true"}}
+	}}, selection.Selected, 0},
+
+	{"no proxy", []func(*corev1.Pod){withoutProxy}, selection.NoProxy, 0},
+	{"native sidecar", []func(*corev1.Pod){withoutProxy, initContainer(corev1.Container{Name: "mesh-proxy"})}, selection.Selected, 0},
+	{"native sidecar that is disabled", []func(*corev1.Pod){withoutProxy, initContainer(corev1.Container{
+		Name: "mesh-proxy", Env: []corev1.EnvVar{{Name: "MESH_OFF", Value: "true"}},
+	})}, selection.ProxyDisabled, 0},
+
+	{"another type", []func(*corev1.Pod){proxyArgs("proxy", "router")}, selection.ProxyType, 0},
+	{"an empty type", []func(*corev1.Pod){proxyArgs("proxy", "")}, selection.ProxyType, 0},
+	{"one argument says no type", []func(*corev1.Pod){proxyArgs("proxy")}, selection.Selected, 0},
+	{"another command has no type", []func(*corev1.Pod){proxyArgs("wait", "router")}, selection.Selected, 0},
+	{"only the second argument counts", []func(*corev1.Pod){proxyArgs("proxy", "--log", "router")}, selection.ProxyType, 0},
+
+	{"label false", []func(*corev1.Pod){label("false")}, selection.InjectDisabled, 0},
+	{"label F", []func(*corev1.Pod){label("F")}, selection.InjectDisabled, 0},
+	{"annotation false", []func(*corev1.Pod){annotation("false")}, selection.InjectDisabled, 0},
+	{"label true hides annotation false", []func(*corev1.Pod){annotation("false"), label("true")}, selection.Selected, 0},
+	{"label false hides annotation true", []func(*corev1.Pod){annotation("true"), label("false")}, selection.InjectDisabled, 0},
+	{"an empty label hides annotation false", []func(*corev1.Pod){annotation("false"), label("")}, selection.Selected, 0},
+	{"a label that is no boolean hides annotation false", []func(*corev1.Pod){annotation("false"), label("maybe")}, selection.Selected, 1},
+	{"a label that is no boolean", []func(*corev1.Pod){label("no")}, selection.Selected, 1},
+	{"an annotation that is no boolean", []func(*corev1.Pod){annotation("off")}, selection.Selected, 1},
+
+	{"not injected", []func(*corev1.Pod){withoutStatus}, selection.NotInjected, 0},
+	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
+}
+
+func TestDecide(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			pod := meshed(c.changes...)
+			before := pod.DeepCopy()
+			d := policy.Decide(pod, nil)
+			assert.Equal(t, c.reason, d.Reason, d.Detail)
+			assert.Equal(t, c.reason == selection.Selected, d.Selected)
+			assert.NotEmpty(t, d.Detail)
+			assert.Len(t, d.Warnings, c.warnings)
+			assert.Equal(t, before, pod, "Decide changed the pod")
+			assert.Equal(t, d, policy.Decide(pod, &corev1.Namespace{}), "the namespace changed the answer")
+		})
+	}
+}
+
+// TestEveryReasonHasACase keeps the table above complete.
+func TestEveryReasonHasACase(t *testing.T) {
+	seen := map[selection.Reason]bool{}
+	for _, c := range cases {
+		seen[c.reason] = true
+	}
+	for _, r := range selection.Reasons {
+		assert.True(t, seen[r], "no case gives reason %q", r)
+	}
+	assert.Len(t, seen, len(selection.Reasons), "a reason is missing from Reasons")
+}
+
+// TestOrder: of two reasons against a pod the earlier in Reasons is given.
+func TestOrder(t *testing.T) {
+	against := map[selection.Reason]func(*corev1.Pod){
+		selection.ExcludedNamespace: in("kube-system"),
+		selection.HostNetwork:       onHost,
+		selection.InitContainer:     container("mesh-init"),
+		selection.ProxyDisabled:     proxyEnv("MESH_OFF", "true"),
+		selection.NoProxy:           withoutProxy,
+		selection.ProxyType:         proxyArgs("proxy", "router"),
+		selection.InjectDisabled:    label("false"),
+		selection.NotInjected:       withoutStatus,
+	}
+	// Both are about the proxy container, which the other says is absent.
+	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
+	for i, first := range selection.Reasons {
+		for _, second := range selection.Reasons[i+1:] {
+			if second == selection.Selected || first == selection.NoProxy && slices.Contains(apart, second) ||
+				second == selection.NoProxy && slices.Contains(apart, first) {
+				continue
+			}
+			d := policy.Decide(meshed(against[first], against[second]), nil)
+			assert.Equal(t, first, d.Reason, "%s against %s", first, second)
+		}
+	}
+}
+
+func TestRuleOut(t *testing.T) {
+	d, out := policy.RuleOut(map[string]string{"other": "x"})
+	assert.True(t, out)
+	assert.Equal(t, selection.NotInjected, d.Reason)
+	assert.False(t, d.Selected)
+	_, out = policy.RuleOut(map[string]string{"mesh/status": ""})
+	assert.False(t, out, "a pod with a status may be in the mesh")
+	_, out = selection.Policy{}.RuleOut(nil)
+	assert.False(t, out, "a mesh without status annotation cannot tell by annotations")
+
+	// What annotations rule out, the whole pod does not rule in.
+	for _, c := range cases {
+		pod := meshed(c.changes...)
+		if _, out := policy.RuleOut(pod.Annotations); out {
+			assert.False(t, policy.Decide(pod, nil).Selected, c.name)
+		}
+	}
+}
+
+func TestZeroPolicySelectsAll(t *testing.T) {
+	var zero selection.Policy
+	assert.True(t, zero.Decide(&corev1.Pod{}, nil).Selected)
+	assert.True(t, zero.Decide(meshed(label("false"), withoutStatus), nil).Selected)
+	assert.Equal(t, selection.HostNetwork, zero.Decide(meshed(onHost), nil).Reason)
+	assert.Nil(t, zero.Proxy(meshed()))
+}
+
+func TestProxy(t *testing.T) {
+	both := meshed(initContainer(corev1.Container{Name: "mesh-proxy", Image: "init"}))
+	require.NotNil(t, policy.Proxy(both))
+	assert.Empty(t, policy.Proxy(both).Image, "a container comes before an init container")
+	assert.Same(t, &both.Spec.Containers[1], policy.Proxy(both))
+}
+
+func TestReasonsAreStable(t *testing.T) {
+	assert.Equal(t, []selection.Reason{
+		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
+		"proxy-type", "inject-disabled", "not-injected", "selected",
+	}, selection.Reasons, "users' alerts are written for these codes")
+}
