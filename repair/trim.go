@@ -61,12 +61,8 @@ func trimContainers(all []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(all))
 	for i, c := range all {
 		out[i] = corev1.Container{
-			Name: c.Name, Args: c.Args, RestartPolicy: c.RestartPolicy, SecurityContext: c.SecurityContext, Ports: c.Ports,
-		}
-		for _, e := range c.Env {
-			if e.ValueFrom == nil {
-				out[i].Env = append(out[i].Env, e)
-			}
+			Name: c.Name, Args: c.Args, Env: c.Env, Ports: c.Ports,
+			RestartPolicy: c.RestartPolicy, SecurityContext: c.SecurityContext,
 		}
 	}
 	return out

@@ -1,0 +1,191 @@
+package podnetns_test
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/podnetns"
+)
+
+const (
+	uid      = "0b1c7d0e-6f1f-4e0c-9a55-2f0f6f8c3f11"
+	otherUID = "0b1c7d0e-6f1f-4e0c-9a55-2f0f6f8c3f12"
+	hostNS   = "net:[4026531840]"
+	podNS    = "net:[4026532281]"
+	innerNS  = "net:[4026532999]"
+)
+
+var underscored = strings.ReplaceAll(uid, "-", "_")
+
+// proc is a proc file system made by hand.
+type proc struct{ fstest.MapFS }
+
+func newProc() proc {
+	p := proc{fstest.MapFS{"uptime": {Data: []byte("1 1\n")}}}
+	p.add(1, "0::/init.scope", 1, hostNS, "192.0.2.10")
+	return p
+}
+
+func (p proc) add(pid int, cgroup string, started int, netns string, addrs ...string) {
+	dir := fmt.Sprintf("%d/", pid)
+	p.MapFS[dir+"cgroup"] = &fstest.MapFile{Data: []byte(cgroup + "\n")}
+	p.MapFS[dir+"stat"] = &fstest.MapFile{Data: fmt.Appendf(nil,
+		"%d (a) S 1 (b)) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 %d 1000000 1\n", pid, started)}
+	p.MapFS[dir+"ns/net"] = &fstest.MapFile{Data: []byte(netns), Mode: fs.ModeSymlink}
+	trie, v6 := "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n", ""
+	for _, a := range addrs {
+		if addr := netip.MustParseAddr(a); addr.Is6() {
+			v6 += fmt.Sprintf("%x 02 40 00 80     eth0\n", addr.AsSlice())
+		} else {
+			trie += fmt.Sprintf("     |-- %s\n        /32 host LOCAL\n     |-- 10.244.1.255\n        /32 link BROADCAST\n", a)
+		}
+	}
+	p.MapFS[dir+"net/fib_trie"] = &fstest.MapFile{Data: []byte(trie + "Local:\n" + trie)}
+	p.MapFS[dir+"net/if_inet6"] = &fstest.MapFile{Data: []byte(v6 + "fe8000000000000000fc00fffe000001 65 40 20 80 eth0\n")}
+}
+
+func TestCgroupPaths(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cgroup string
+		found  bool
+	}{
+		"v2, systemd, burstable":       {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + underscored + ".slice/cri-containerd-5ad0.scope", true},
+		"v2, systemd, guaranteed":      {"0::/kubepods.slice/kubepods-pod" + underscored + ".slice/crio-5ad0.scope", true},
+		"v2, cgroupfs":                 {"0::/kubepods/burstable/pod" + uid + "/5ad0", true},
+		"v2, the pod's own directory":  {"0::/kubepods/pod" + uid, true},
+		"v2, cgroup namespace":         {"0::/../../kubepods-besteffort-pod" + underscored + ".slice/cri-containerd-5ad0.scope", true},
+		"v2, cgroupfs, namespace":      {"0::/../../pod" + uid + "/5ad0", true},
+		"v2, kubelet in a container":   {"0::/system.slice/docker-12ab.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + underscored + ".slice/cri-1.scope", true},
+		"v2, nested below a container": {"0::/kubepods/pod" + uid + "/5ad0/nested/deep", true},
+		"v1, cgroupfs":                 {"12:pids:/kubepods/besteffort/pod" + uid + "/5ad0\n1:name=systemd:/kubepods/besteffort/pod" + uid + "/5ad0", true},
+		"v1, systemd":                  {"12:cpu,cpuacct:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + underscored + ".slice/5ad0\n0::/", true},
+		"v1, one hierarchy only":       {"12:pids:/\n4:memory:/kubepods/pod" + uid + "/5ad0\n0::/", true},
+		"another pod":                  {"0::/kubepods/burstable/pod" + otherUID + "/5ad0", false},
+		"longer UID":                   {"0::/kubepods/pod" + uid + "0/5ad0", false},
+		"UID of a volume, say":         {"0::/system.slice/run-" + uid + ".scope", false},
+		"the host":                     {"0::/system.slice/sshd.service", false},
+		"empty":                        {"", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProc()
+			p.add(4242, c.cgroup, 100, podNS, "10.244.1.5")
+			got, err := podnetns.Find(p, uid, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
+			if !c.found {
+				require.ErrorIs(t, err, podnetns.ErrNoProcess)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, podnetns.Found{UID: uid, PID: 4242, Started: 100, NetNS: podNS}, got)
+			assert.Equal(t, "4242/ns/net", got.Path())
+		})
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	const ctr = "0::/kubepods/pod" + uid + "/5ad0"
+	addr4, addr6 := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")
+	for name, c := range map[string]struct {
+		fill  func(proc)
+		uid   string
+		addrs []netip.Addr
+		pid   int
+		err   error
+	}{
+		"oldest of several": {fill: func(p proc) {
+			p.add(10, ctr, 300, podNS, "10.244.1.5")
+			p.add(900, ctr, 200, podNS, "10.244.1.5")
+			p.add(20, ctr, 250, podNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, pid: 900},
+		"younger one made its own namespace": {fill: func(p proc) {
+			p.add(10, ctr, 300, innerNS, "172.17.0.2")
+			p.add(11, ctr, 200, podNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, pid: 11},
+		"the oldest left for its own namespace": {fill: func(p proc) {
+			p.add(10, ctr, 100, innerNS, "172.17.0.2")
+			p.add(11, ctr, 200, podNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, pid: 11},
+		"the runtime's monitor is in the host's": {fill: func(p proc) {
+			p.add(10, ctr, 100, hostNS, "192.0.2.10")
+			p.add(11, ctr, 200, podNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, pid: 11},
+		"our own, where that of process 1 cannot be seen": {fill: func(p proc) {
+			delete(p.MapFS, "1/ns/net")
+			p.MapFS["self/ns/net"] = &fstest.MapFile{Data: []byte(hostNS), Mode: fs.ModeSymlink}
+			p.add(10, ctr, 100, hostNS, "10.244.1.5")
+			p.add(11, ctr, 200, podNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, pid: 11},
+		"only the monitor": {fill: func(p proc) { p.add(10, ctr, 100, hostNS, "192.0.2.10") }, err: podnetns.ErrNoProcess},
+		"host network, address or not": {fill: func(p proc) { p.add(10, ctr, 100, hostNS, "10.244.1.5") }, addrs: []netip.Addr{addr4},
+			err: podnetns.ErrNoProcess},
+		"another pod has the address": {fill: func(p proc) {
+			p.add(10, "0::/kubepods/pod"+otherUID+"/1", 100, innerNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, err: podnetns.ErrNoProcess},
+		"address is not there": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.6") }, addrs: []netip.Addr{addr4},
+			err: podnetns.ErrAddress},
+		"broadcast is no address": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.6") },
+			addrs: []netip.Addr{netip.MustParseAddr("10.244.1.255")}, err: podnetns.ErrAddress},
+		"both families": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.5", "fd00:10:244::5") },
+			addrs: []netip.Addr{addr6, addr4}, pid: 10},
+		"one family is missing": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.5") },
+			addrs: []netip.Addr{addr4, addr6}, err: podnetns.ErrAddress},
+		"no addresses known": {fill: func(p proc) { p.add(10, ctr, 100, podNS) }, pid: 10},
+		"no IPv6 in the kernel": {fill: func(p proc) {
+			p.add(10, ctr, 100, podNS, "10.244.1.5")
+			delete(p.MapFS, "10/net/if_inet6")
+		}, addrs: []netip.Addr{addr4}, pid: 10},
+		"ended between two reads": {fill: func(p proc) {
+			p.add(10, ctr, 100, podNS, "10.244.1.5")
+			delete(p.MapFS, "10/stat")
+			p.add(11, ctr, 200, podNS, "10.244.1.5")
+			p.add(12, ctr, 50, innerNS, "10.244.1.5")
+			delete(p.MapFS, "12/ns/net")
+		}, addrs: []netip.Addr{addr4}, pid: 11},
+		"zombie": {fill: func(p proc) {
+			p.add(10, ctr, 100, podNS, "10.244.1.5")
+			s := p.MapFS["10/stat"]
+			s.Data = []byte(strings.Replace(string(s.Data), ") S 1 1", ") Z 1 1", 1))
+		}, err: podnetns.ErrNoProcess},
+		"empty UID":    {fill: func(p proc) { p.add(10, "0::/kubepods/pod", 100, podNS) }, uid: "-", err: podnetns.ErrUID},
+		"UID of slash": {fill: func(proc) {}, uid: "../../../../etc/passwd", err: podnetns.ErrUID},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProc()
+			c.fill(p)
+			if c.uid == "" {
+				c.uid = uid
+			}
+			got, err := podnetns.Find(p, c.uid, c.addrs)
+			if c.err != nil {
+				require.ErrorIs(t, err, c.err)
+				assert.Contains(t, err.Error(), c.uid)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.pid, got.PID)
+		})
+	}
+}
+
+func TestFindSaysWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	p := newProc()
+	delete(p.MapFS, "1/ns/net")
+	_, err := podnetns.Find(p, uid, nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	assert.ErrorContains(t, err, "the host's namespace")
+
+	p = newProc()
+	p.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS)
+	p.MapFS["10/stat"].Data = []byte("10 (x) S 1\n")
+	_, err = podnetns.Find(p, uid, nil)
+	assert.ErrorContains(t, err, "malformed stat")
+}

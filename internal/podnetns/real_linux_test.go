@@ -1,0 +1,123 @@
+package podnetns_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+)
+
+// TestRealProcesses finds the namespace of processes that the kernel has put into
+// a pod's control groups, with a pod's addresses, and nothing else in common with a pod.
+func TestRealProcesses(t *testing.T) {
+	t.Parallel()
+	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
+	for name, dir := range map[string]string{
+		"cgroupfs": "kubepods/besteffort/pod%s/5ad0d8f4",
+		"systemd":  "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod%s.slice/cri-containerd-5ad0d8f4.scope",
+	} {
+		t.Run(name, func(t *testing.T) {
+			uid := podproctest.NewUID()
+			if name == "systemd" {
+				dir = podproctest.Underscored(dir, uid)
+			} else {
+				dir = podproctest.Plain(dir, uid)
+			}
+			w := netnstest.NewWorld(t, netnstest.Options{})
+			_, err := podnetns.Find(os.DirFS("/proc"), uid, addrs)
+			require.ErrorIs(t, err, podnetns.ErrNoProcess)
+
+			podproctest.Start(t, nil, dir) // a monitor, in the host's namespace
+			_, err = podnetns.Find(os.DirFS("/proc"), uid, addrs)
+			require.ErrorIs(t, err, podnetns.ErrNoProcess)
+
+			first := podproctest.Start(t, w.Pod, dir)
+			podproctest.Start(t, w.Pod, dir)
+			podproctest.Start(t, netnstest.New(t), dir) // a namespace that the pod made itself
+			got, err := podnetns.Find(os.DirFS("/proc"), uid, addrs)
+			require.NoError(t, err)
+			assert.Equal(t, first.Pid, got.PID, "the oldest in the pod's namespace")
+			assert.Equal(t, w.Pod.ID().String(), got.NetNS)
+
+			ns, err := got.Open("/proc")
+			require.NoError(t, err)
+			defer func() { require.NoError(t, ns.Close()) }()
+			assert.Equal(t, w.Pod.ID(), ns.ID())
+
+			_, err = podnetns.Find(os.DirFS("/proc"), uid, []netip.Addr{netip.MustParseAddr("10.244.1.99")})
+			require.ErrorIs(t, err, podnetns.ErrAddress)
+			_, err = podnetns.Find(os.DirFS("/proc"), podproctest.NewUID(), addrs)
+			require.ErrorIs(t, err, podnetns.ErrNoProcess)
+		})
+	}
+}
+
+func TestOpenProvesWhatFindSaw(t *testing.T) {
+	t.Parallel()
+	ns, uid := netnstest.New(t), podproctest.NewUID()
+	dir := podproctest.Plain("kubepods/pod%s/5ad0d8f4", uid)
+	process := podproctest.Start(t, ns, dir)
+	found, err := podnetns.Find(os.DirFS("/proc"), uid, nil)
+	require.NoError(t, err)
+
+	other := found
+	other.Started++ // the same PID, used again
+	_, err = other.Open("/proc")
+	require.ErrorIs(t, err, podnetns.ErrChanged)
+
+	require.NoError(t, process.Kill())
+	_, err = process.Wait()
+	require.NoError(t, err)
+	_, err = found.Open("/proc")
+	require.ErrorIs(t, err, podnetns.ErrChanged)
+	require.ErrorIs(t, err, netnsexec.ErrGone)
+}
+
+// TestProcRootIsGiven uses a proc file system mounted elsewhere, as an agent's pod has it.
+func TestProcRootIsGiven(t *testing.T) {
+	t.Parallel()
+	ns, uid := netnstest.New(t), podproctest.NewUID()
+	podproctest.Start(t, ns, podproctest.Plain("kubepods/pod%s/5ad0d8f4", uid))
+	root := filepath.Join(t.TempDir(), "proc")
+	require.NoError(t, os.Mkdir(root, 0o755))
+	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-t", "proc", "proc", root).Run())
+	t.Cleanup(func() { assert.NoError(t, exec.Command("umount", root).Run()) })
+	found, err := podnetns.Find(os.DirFS(root), uid, nil)
+	require.NoError(t, err)
+	got, err := found.Open(root)
+	require.NoError(t, err)
+	assert.Equal(t, ns.ID(), got.ID())
+	require.NoError(t, got.Close())
+}
+
+func BenchmarkFind(b *testing.B) {
+	entries, err := os.ReadDir("/proc")
+	require.NoError(b, err)
+	n := 0
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err == nil {
+			n++
+		}
+	}
+	b.ReportMetric(float64(n), "processes")
+	uid := podproctest.NewUID()
+	start := time.Now()
+	for b.Loop() {
+		if _, err := podnetns.Find(os.DirFS("/proc"), uid, nil); !errors.Is(err, podnetns.ErrNoProcess) {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(time.Since(start).Microseconds())/float64(b.N)/float64(n), "µs/process")
+}
