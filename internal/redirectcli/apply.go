@@ -1,0 +1,205 @@
+package redirectcli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/validate"
+)
+
+func applyCommand(i IO) *cobra.Command {
+	cmd, c := newCommand(i, "apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply)
+	c.withNetNS(cmd)
+	return cmd
+}
+
+func checkCommand(i IO) *cobra.Command {
+	cmd, c := newCommand(i, "check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck)
+	c.withNetNS(cmd)
+	return cmd
+}
+
+func cleanupCommand(i IO) *cobra.Command {
+	cmd, c := newCommand(i, "cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup)
+	c.withNetNS(cmd)
+	return cmd
+}
+
+func validateCommand(i IO) *cobra.Command {
+	cmd, c := newCommand(i, "validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
+	c.withNetNS(cmd)
+	return cmd
+}
+
+// chosen opens the backend. The sandbox keeps the host's name service and
+// xtables lock out of the pod's way.
+func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend, error) {
+	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox()})
+}
+
+func runApply(c *common, cmd *cobra.Command) (err error) {
+	ns, err := c.openNetNS()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	t, err := c.target(ns)
+	if err != nil {
+		return err
+	}
+	c.warn(t)
+	switch {
+	case !t.decision.Selected:
+		fmt.Fprintf(c.Stdout, "%s; nothing applied\n", t.unselected())
+		return nil
+	case t.action.dryRun:
+		fmt.Fprint(c.Stdout, rulesText(t.rules))
+		return nil
+	case t.action.skipApply:
+		fmt.Fprintln(c.Stdout, "nothing applied: --skip-rule-apply")
+	default:
+		backend, err := c.chosen(cmd, ns)
+		if err != nil {
+			return err
+		}
+		result, err := backend.Apply(cmd.Context(), t.rules)
+		if err != nil {
+			return err
+		}
+		c.sayApplied(t, result)
+	}
+	if t.action.runValidation {
+		return c.validate(cmd, t, ns)
+	}
+	return nil
+}
+
+func (c *common) sayApplied(t *target, r apply.Result) {
+	did := "applied"
+	if !r.Changed {
+		did = "already in force"
+	}
+	for _, f := range ruleset.Families {
+		if p := t.rules.Program(f); p != nil {
+			fmt.Fprintf(c.Stdout, "%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
+		}
+	}
+	for _, f := range r.Skipped {
+		fmt.Fprintf(c.Stdout, "%s is not there, so its rules are left out\n", f)
+	}
+}
+
+// nothing is the ruleset of a pod that is to have no rules of the names.
+func nothing(n redirect.Names) ruleset.Ruleset {
+	var rs ruleset.Ruleset
+	for _, f := range ruleset.Families {
+		rs.Set(&ruleset.Program{Family: f, Owner: n.Owner()})
+	}
+	return rs
+}
+
+func runCheck(c *common, cmd *cobra.Command) (err error) {
+	ns, err := c.openNetNS()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	t, err := c.target(ns)
+	if err != nil {
+		return err
+	}
+	c.warn(t)
+	want := t.rules
+	if !t.decision.Selected {
+		fmt.Fprintln(c.Stdout, t.unselected())
+		want = nothing(c.dialect.Names)
+	}
+	backend, err := c.chosen(cmd, ns)
+	if err != nil {
+		return err
+	}
+	diffs, err := backend.Check(cmd.Context(), want)
+	if err != nil {
+		return err
+	}
+	for _, d := range diffs {
+		fmt.Fprintln(c.Stdout, d)
+	}
+	if len(diffs) > 0 {
+		fmt.Fprintf(c.Stderr, "meshcni-redirect: the live rules differ from the wanted ones in %d places\n", len(diffs))
+		return errSilent
+	}
+	fmt.Fprintf(c.Stdout, "the live rules are as wanted (%s)\n", backend.Name())
+	return nil
+}
+
+// runCleanup removes by names alone: a pod that is refused, or no longer in the
+// mesh, must not keep its rules.
+func runCleanup(c *common, cmd *cobra.Command) (err error) {
+	ns, err := c.openNetNS()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	names := c.dialect.Names
+	b, _, err := c.ruleFlags.build(redirect.Redirect{Names: names}, c.IO, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})
+	if err != nil {
+		return err
+	}
+	names = b.Names
+	if b.dryRun {
+		fmt.Fprintf(c.Stdout, "would remove chains named %s*, the rules that lead to them, and routing by mark %#x\n", names.ChainPrefix, names.InboundMark)
+		return nil
+	}
+	backend, err := c.chosen(cmd, ns)
+	if err != nil {
+		return err
+	}
+	if err := backend.Remove(cmd.Context(), names.Owner()); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.Stdout, "removed: chains named %s* and all that leads to them, with %s\n", names.ChainPrefix, backend.Name())
+	return nil
+}
+
+func runValidate(c *common, cmd *cobra.Command) (err error) {
+	ns, err := c.openNetNS()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	t, err := c.target(ns)
+	if err != nil {
+		return err
+	}
+	c.warn(t)
+	if !t.decision.Selected {
+		fmt.Fprintf(c.Stdout, "%s; nothing to validate\n", t.unselected())
+		return nil
+	}
+	return c.validate(cmd, t, ns)
+}
+
+func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
+	probe := t.action.probePort
+	if probe == 0 {
+		probe = c.dialect.Validation.ProbePort
+	}
+	report, err := validate.Validate(cmd.Context(), validate.Options{Redirect: t.redirect, ProbePort: probe, Namespace: ns})
+	fmt.Fprint(c.Stdout, report)
+	var missing *validate.MissingError
+	switch {
+	case errors.As(err, &missing):
+		fmt.Fprintf(c.Stderr, "meshcni-redirect: %v\n", err)
+		return exitError(ExitMissing)
+	case errors.Is(err, validate.ErrNothingTested):
+		return fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.redirect.Proxy.UIDs)
+	}
+	return err
+}

@@ -1,0 +1,210 @@
+package redirectcli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+func explainCommand(i IO) *cobra.Command {
+	var output string
+	cmd, _ := newCommand(i, "explain -f pod.yaml", "Say whether the pod is in the mesh, why, where each setting comes from, and what the rules are",
+		func(c *common, _ *cobra.Command) error { return runExplain(c, output) })
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+// explanation is what explain prints, as JSON or in words.
+type explanation struct {
+	Pod      podName            `json:"pod"`
+	Dialect  string             `json:"dialect"`
+	Decision selection.Decision `json:"decision"`
+	// Refused says what is wrong with the pod's settings, one for each.
+	Refused []string `json:"refused,omitempty"`
+	// Bypasses are ways past the mesh that the pod leaves open.
+	Bypasses []string           `json:"bypasses"`
+	Warnings []string           `json:"warnings"`
+	Redirect *redirect.Redirect `json:"redirect,omitempty"`
+	Settings []setting          `json:"settings,omitempty"`
+	Packets  []fate             `json:"packets,omitempty"`
+	Rules    *ruleset.Ruleset   `json:"rules,omitempty"`
+}
+
+type podName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// setting is a field of the Redirect and where it comes from.
+type setting struct {
+	Field string `json:"field"`
+	// Value is the field's value in effect, From what the pod says.
+	Value json.RawMessage `json:"value,omitempty"`
+	From  redirect.Origin `json:"from"`
+}
+
+func runExplain(c *common, output string) error {
+	if output != "text" && output != "json" {
+		return usagef("--output %q: not text or json", output)
+	}
+	t, err := c.target(nil)
+	if t.pod == nil {
+		return err
+	}
+	x := explanation{
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Decision: t.decision,
+		Bypasses: append([]string{}, t.bypasses...), Warnings: append([]string{}, t.warnings...),
+	}
+	switch {
+	case err != nil && t.decision.Reason == "":
+		return err // not the pod's fault: a file that cannot be read
+	case err != nil:
+		x.Refused = reasons(err)
+	case t.decision.Selected:
+		x.Redirect, x.Rules = &t.redirect, &t.rules
+		x.Settings = settings(t.redirect, t.origins)
+		x.Packets = t.typical()
+	}
+	if output == "json" {
+		err = printJSON(c.Stdout, x)
+	} else {
+		err = x.print(c.Stdout)
+	}
+	if err == nil && x.Refused != nil {
+		return errSilent
+	}
+	return err
+}
+
+// reasons takes joined errors apart, without what was being done above them.
+func reasons(err error) []string {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if joined, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the tree is walked here
+			var all []string
+			for _, part := range joined.Unwrap() {
+				all = append(all, reasons(part)...)
+			}
+			return all
+		}
+	}
+	return []string{err.Error()}
+}
+
+// settings looks each field's value up by its path in JSON.
+func settings(r redirect.Redirect, origins []redirect.Origin) []setting {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil
+	}
+	var out []setting
+	for _, o := range origins {
+		if o.Field == "" {
+			continue // checked, but it sets nothing
+		}
+		out = append(out, setting{Field: o.Field, Value: lookupJSON(b, o.Field), From: o})
+	}
+	return out
+}
+
+func lookupJSON(b json.RawMessage, path string) json.RawMessage {
+	head, rest, more := strings.Cut(path, ".")
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(b, &fields) != nil {
+		return nil
+	}
+	if more {
+		return lookupJSON(fields[head], rest)
+	}
+	return fields[head]
+}
+
+// words is a setting's value for people.
+func (s setting) words() string {
+	v := strings.TrimSpace(string(s.Value))
+	switch v {
+	case "", "null", "[]":
+		if v == "" && s.Field == "dropInvalid" {
+			return "false" // left out of JSON when it is not set
+		}
+		return "none"
+	}
+	return strings.Trim(strings.NewReplacer(`"`, "", ",", ", ").Replace(v), "[]")
+}
+
+func (s setting) from() string {
+	if s.From.Source == redirect.FromDefault {
+		return "default"
+	}
+	return fmt.Sprintf("%s %s=%q", s.From.Source, s.From.Key, s.From.Value)
+}
+
+// print writes the explanation for people.
+func (x explanation) print(w io.Writer) error {
+	in := "is not in the mesh"
+	switch {
+	case x.Refused != nil:
+		in = "is refused"
+	case x.Decision.Selected:
+		in = "is in the mesh"
+	}
+	fmt.Fprintf(w, "pod %s/%s %s (%s)\n", x.Pod.Namespace, x.Pod.Name, in, x.Dialect)
+	fmt.Fprintf(w, "  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
+	for _, r := range x.Refused {
+		fmt.Fprintf(w, "  refused: %s\n", r)
+	}
+	for _, b := range x.Bypasses {
+		fmt.Fprintf(w, "  WARNING: %s\n", b)
+	}
+	for _, m := range x.Warnings {
+		fmt.Fprintf(w, "  warning: %s\n", m)
+	}
+	if x.Redirect == nil {
+		return nil
+	}
+	fmt.Fprintln(w, "\nsettings")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, s := range x.Settings {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Field, s.words(), s.from())
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "\ntypical packets")
+	table = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range x.Packets {
+		verdict, why := "unknown", f.Error
+		if f.Result != nil {
+			verdict, why = f.Result.String(), f.Result.Reason
+		}
+		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", f.What, f.line(), verdict, why)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, f := range ruleset.Families {
+		p := x.Rules.Program(f)
+		if p == nil {
+			fmt.Fprintf(w, "\n%s: no rules\n", f)
+			continue
+		}
+		fmt.Fprintf(w, "\n%s: %d rules\n%s", f, p.Rules(), indent(p.Commented()))
+	}
+	return nil
+}
+
+func indent(s string) string {
+	var b strings.Builder
+	for l := range strings.Lines(s) {
+		b.WriteString("  " + l)
+	}
+	return b.String()
+}

@@ -1,0 +1,173 @@
+package redirectcli
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// fate is a typical packet and what becomes of it.
+type fate struct {
+	What   string        `json:"what"`
+	Packet trace.Packet  `json:"packet"`
+	Result *trace.Result `json:"result,omitempty"`
+	Error  string        `json:"error,omitempty"`
+}
+
+// examples are addresses of a family that stand for a kind of destination:
+// documentation prefixes (RFC 5737, RFC 3849) and a cluster's usual ones.
+var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, client netip.Addr }{
+	ruleset.IPv4: {
+		netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.5.5"), netip.MustParseAddr("10.96.0.10"),
+		netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("10.244.2.7"),
+	},
+	ruleset.IPv6: {
+		netip.MustParseAddr("fd00:10:244::5"), netip.MustParseAddr("fd00:10:96::5"), netip.MustParseAddr("fd00:10:96::a"),
+		netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("fd00:10:244:2::7"),
+	},
+}
+
+// typical makes the table of packets that people ask about, in each family
+// that is not simply passed by.
+func (t *target) typical() []fate {
+	var fates []fate
+	for _, f := range ruleset.Families {
+		has := slices.ContainsFunc(t.addrs, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f })
+		if t.rules.Program(f) == nil && !has {
+			continue
+		}
+		fates = append(fates, t.typicalOf(f)...)
+	}
+	return fates
+}
+
+func (t *target) typicalOf(f ruleset.Family) []fate {
+	e := examples[f]
+	for _, a := range t.addrs {
+		if ruleset.FamilyOf(a) == f {
+			e.pod = a
+			break
+		}
+	}
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if f == ruleset.IPv6 {
+		loopback = netip.IPv6Loopback()
+	}
+	r := t.redirect
+	appUID, appGID := t.application()
+	proxyUID, proxyGID := appUID, appGID
+	if len(r.Proxy.UIDs) > 0 {
+		proxyUID = r.Proxy.UIDs[0]
+	}
+	if len(r.Proxy.GIDs) > 0 {
+		proxyGID = r.Proxy.GIDs[0]
+	}
+	appPort := t.applicationPort()
+
+	var fates []fate
+	add := func(what string, p trace.Packet) {
+		p.PodAddrs = t.addrs
+		if len(p.PodAddrs) == 0 {
+			p.PodAddrs = []netip.Addr{e.pod}
+		}
+		fate := fate{What: what, Packet: p}
+		if result, err := trace.Trace(t.rules, p); err != nil {
+			fate.Error = err.Error()
+		} else {
+			fate.Result = &result
+		}
+		fates = append(fates, fate)
+	}
+	out := func(what string, proto ruleset.Proto, uid, gid uint32, dst netip.Addr, port uint16) {
+		add(what, trace.Packet{Direction: trace.Out, Proto: proto, UID: uid, GID: gid, Dst: netip.AddrPortFrom(dst, port)})
+	}
+	in := func(what string, proto ruleset.Proto, port uint16) {
+		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.client, 0), Dst: netip.AddrPortFrom(e.pod, port)})
+	}
+
+	out("application to a service", ruleset.TCP, appUID, appGID, e.service, 80)
+	out("application to the outside", ruleset.TCP, appUID, appGID, e.outside, 443)
+	out("application to its own pod", ruleset.TCP, appUID, appGID, e.pod, appPort)
+	out("application to localhost", ruleset.TCP, appUID, appGID, loopback, appPort)
+	out("application's look-up", ruleset.UDP, appUID, appGID, e.resolver, 53)
+	out("application, other UDP", ruleset.UDP, appUID, appGID, e.outside, 8125)
+	for _, excluded := range r.Outbound.ExcludeCIDRs.Family(f) {
+		out("application to an excluded range", ruleset.TCP, appUID, appGID, excluded.Addr(), 443)
+	}
+	if ports := r.Outbound.ExcludePorts.Ranges(); len(ports) > 0 {
+		out("application to an excluded port", ruleset.TCP, appUID, appGID, e.service, ports[0].First)
+	}
+	out("proxy to the outside", ruleset.TCP, proxyUID, proxyGID, e.outside, 443)
+	out("proxy to a service of its own pod", ruleset.TCP, proxyUID, proxyGID, e.pod, appPort)
+	out("proxy's look-up", ruleset.UDP, proxyUID, proxyGID, e.resolver, 53)
+	in("client to the application", ruleset.TCP, appPort)
+	if r.Proxy.TunnelPort != 0 {
+		in("client to the proxy's tunnel", ruleset.TCP, r.Proxy.TunnelPort)
+	}
+	for _, excluded := range r.Inbound.ExcludePorts.Ranges() {
+		in("client to an excluded port", ruleset.TCP, excluded.First)
+	}
+	in("client by UDP", ruleset.UDP, appPort)
+	return fates
+}
+
+// app is the pod's first container that is not the proxy.
+func (t *target) app() *corev1.Container {
+	if t.pod == nil {
+		return nil
+	}
+	for i := range t.pod.Spec.Containers {
+		if c := &t.pod.Spec.Containers[i]; c.Name != t.proxyName {
+			return c
+		}
+	}
+	return nil
+}
+
+// exampleID is what an application runs as when its image decides.
+const exampleID = 1000
+
+func (t *target) application() (uid, gid uint32) {
+	uid, gid = exampleID, exampleID
+	app := t.app()
+	if app == nil {
+		return uid, gid
+	}
+	wantUID, wantGID := runsAs(t.pod, app)
+	for _, id := range []struct {
+		want *int64
+		to   *uint32
+	}{{wantUID, &uid}, {wantGID, &gid}} {
+		if id.want != nil && *id.want >= 0 && *id.want < redirect.NoID {
+			*id.to = uint32(*id.want)
+		}
+	}
+	return uid, gid
+}
+
+func (t *target) applicationPort() uint16 {
+	if app := t.app(); app != nil {
+		for _, p := range app.Ports {
+			if p.ContainerPort > 0 && p.ContainerPort < 1<<16 {
+				return uint16(p.ContainerPort)
+			}
+		}
+	}
+	return 8080
+}
+
+// line is the packet for the table.
+func (f fate) line() string {
+	p := f.Packet
+	s := fmt.Sprintf("%s %s to %s", p.Direction, p.Proto, p.Dst)
+	if p.Direction == trace.Out {
+		s += fmt.Sprintf(" as %d/%d", p.UID, p.GID)
+	}
+	return s
+}

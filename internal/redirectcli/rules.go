@@ -1,0 +1,98 @@
+package redirectcli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+func rulesCommand(i IO) *cobra.Command {
+	var format, family string
+	cmd, c := newCommand(i, "rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, _ *cobra.Command) error {
+		return runRules(c, format, family)
+	})
+	c.withRuleFlags(cmd)
+	cmd.Flags().StringVar(&format, "format", "iptables", "iptables, nft, json or mermaid")
+	cmd.Flags().StringVar(&family, "family", "all", "4, 6 or all")
+	return cmd
+}
+
+func runRules(c *common, format, family string) error {
+	if !slices.Contains([]string{"iptables", "nft", "json", "mermaid"}, format) {
+		return usagef("--format %q: not iptables, nft, json or mermaid", format)
+	}
+	if !slices.Contains([]string{"4", "6", "all"}, family) {
+		return usagef("--family %q: not 4, 6 or all", family)
+	}
+	t, err := c.target(nil)
+	if err != nil {
+		return err
+	}
+	c.warn(t)
+	if !t.decision.Selected {
+		// On stdout there are only rules, and here are none.
+		fmt.Fprintf(c.Stderr, "%s; it has no rules\n", t.unselected())
+	}
+	rs := t.rules
+	switch family {
+	case "4":
+		rs.IPv6 = nil
+	case "6":
+		rs.IPv4 = nil
+	}
+	switch format {
+	case "iptables":
+		fmt.Fprint(c.Stdout, rulesText(rs))
+	case "nft":
+		fmt.Fprint(c.Stdout, rs.NFT())
+	case "json":
+		return printJSON(c.Stdout, rs)
+	case "mermaid":
+		fmt.Fprint(c.Stdout, mermaid(rs, nil))
+	}
+	return nil
+}
+
+// rulesText is what iptables-restore --noflush and ip6tables-restore --noflush
+// take, with comments. Of two families each has a comment line as its heading.
+func rulesText(rs ruleset.Ruleset) string {
+	if rs.IPv4 == nil || rs.IPv6 == nil {
+		return rs.IPv4.Commented() + rs.IPv6.Commented()
+	}
+	var b strings.Builder
+	for _, f := range ruleset.Families {
+		b.WriteString("# " + f.String() + "\n" + rs.Program(f).Commented())
+	}
+	return b.String()
+}
+
+// mermaid is the chart of the one family that there is, or Markdown with one
+// for each: a chart of two families would be two charts.
+func mermaid(rs ruleset.Ruleset, r *trace.Result) string {
+	var b strings.Builder
+	for _, f := range ruleset.Families {
+		if rs.Program(f) == nil {
+			continue
+		}
+		chart := trace.Mermaid(rs, f, r)
+		if rs.IPv4 == nil || rs.IPv6 == nil {
+			return chart
+		}
+		fmt.Fprintf(&b, "## %s\n\n```mermaid\n%s```\n\n", f, chart)
+	}
+	return b.String()
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

@@ -1,0 +1,337 @@
+package redirectcli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// common is what the commands have in common.
+type common struct {
+	IO
+	dialectName, backendName, uncaptured string
+	excludeNamespaces, ips               []string
+	file, namespaceFile, netns           string
+
+	ruleFlags *ruleFlagGroup // nil when the command takes none
+
+	// What the flags say, once they are checked.
+	dialect dialect.Dialect
+	backend apply.Name
+	addrs   []netip.Addr
+}
+
+// newCommand makes a command with the common flags. Run is called with flags
+// that are sound.
+func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
+	c := &common{IO: i}
+	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
+		if err := c.check(); err != nil {
+			return err
+		}
+		return run(c, cmd)
+	}}
+	fs := cmd.Flags()
+	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; - is standard input")
+	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
+	fs.StringVar(&c.dialectName, "dialect", dialects.Default, "the mesh: "+strings.Join(dialects.Names(), ", "))
+	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
+	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
+	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
+	fs.StringVar(&c.uncaptured, "uncaptured-family", "allow", "what to do with a family of the pod that is not captured: allow or drop")
+	return cmd, c
+}
+
+// withNetNS adds --netns and the flags of the init-container program.
+func (c *common) withNetNS(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.netns, "netns", "", "path of the pod's network namespace; default, the one this program is in")
+	c.withRuleFlags(cmd)
+}
+
+func (c *common) withRuleFlags(cmd *cobra.Command) {
+	g := addRuleFlags(cmd.Flags())
+	c.ruleFlags = &g
+}
+
+// check reads the flags that have a grammar, and reports all that are wrong.
+func (c *common) check() error {
+	var err error
+	var errs []error
+	if c.dialect, err = dialects.ByName(c.dialectName, c.excludeNamespaces); err != nil {
+		errs = append(errs, fmt.Errorf("--dialect: %w", err))
+	}
+	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
+		errs = append(errs, fmt.Errorf("--backend: %w", err))
+	}
+	if c.uncaptured != "allow" && c.uncaptured != "drop" {
+		errs = append(errs, fmt.Errorf("--uncaptured-family %q: not allow or drop", c.uncaptured))
+	}
+	for _, ip := range c.ips {
+		a, err := netip.ParseAddr(ip)
+		if err == nil && (a.Zone() != "" || a.IsUnspecified()) {
+			err = errors.New("not the address of a pod")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--ip %q: %w", ip, err))
+			continue
+		}
+		c.addrs = append(c.addrs, a.Unmap())
+	}
+	switch {
+	case c.file == "" && c.ruleFlags == nil:
+		errs = append(errs, errors.New("-f is required"))
+	case c.file == "" && c.namespaceFile != "":
+		errs = append(errs, errors.New("--namespace-file: needs -f"))
+	case c.file == "-" && c.namespaceFile == "-":
+		errs = append(errs, errors.New("-f and --namespace-file: only one of them can be standard input"))
+	case c.file != "" && c.ruleFlags != nil:
+		if given := c.ruleFlags.given(); len(given) > 0 {
+			errs = append(errs, fmt.Errorf("%s: with -f the pod says what the rules are", strings.Join(given, ", ")))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// target is what is wanted of one pod.
+type target struct {
+	pod       *corev1.Pod // nil when flags say what is wanted
+	proxyName string      // of its proxy container
+	decision  selection.Decision
+	// redirect, origins and rules are those of a selected pod.
+	redirect redirect.Redirect
+	origins  []redirect.Origin
+	rules    ruleset.Ruleset
+	// addrs are the pod's addresses, as far as they are known.
+	addrs []netip.Addr
+	// bypasses are ways past the mesh; warnings are the rest.
+	bypasses, warnings []string
+	// action is what flags say to do.
+	action flagBuild
+}
+
+// String names the target for people.
+func (t *target) String() string {
+	if t.pod == nil {
+		return "pod"
+	}
+	return "pod " + t.pod.Namespace + "/" + t.pod.Name
+}
+
+// target finds out what is wanted. The namespace is where to look for the pod's
+// addresses; nil when there is none to look at. A refused pod is an error, with
+// the decision in the target.
+func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
+	t := &target{addrs: c.addrs}
+	if c.file != "" {
+		return t, c.targetPod(t, ns)
+	}
+	return t, c.targetFlags(t, ns)
+}
+
+func (c *common) targetPod(t *target, ns *netnsexec.NetNS) (err error) {
+	if t.pod, err = c.IO.pod(c.file); err != nil {
+		return err
+	}
+	var namespace *corev1.Namespace
+	if c.namespaceFile != "" {
+		if namespace, err = c.IO.namespace(c.namespaceFile); err != nil {
+			return err
+		}
+	} else if c.dialect.NeedsNamespace {
+		t.warnings = append(t.warnings, "settings of the pod's Namespace are not known: give it with --namespace-file")
+	}
+	if c.ruleFlags != nil {
+		if t.action, _, err = c.ruleFlags.build(redirect.Redirect{}, c.IO, actionFlags); err != nil {
+			return err
+		}
+	}
+	if len(t.addrs) == 0 {
+		t.addrs = podAddrs(t.pod)
+	}
+	if err := t.lookForAddrs(ns); err != nil {
+		return err
+	}
+	t.decision = c.dialect.Decide(t.pod, namespace)
+	t.warnings = append(t.warnings, t.decision.Warnings...)
+	if !t.decision.Selected {
+		return nil
+	}
+	built, err := c.dialect.Redirect(t.pod, namespace, t.addrs)
+	t.warnings = append(t.warnings, built.Warnings...)
+	if err != nil {
+		return err
+	}
+	t.redirect, t.origins = built.Redirect, built.Origins
+	if proxy := c.dialect.Policy.Proxy(t.pod); proxy != nil {
+		t.proxyName = proxy.Name
+	}
+	t.bypasses = append(t.bypasses, c.sharedIdentity(t)...)
+	return c.render(t)
+}
+
+// targetFlags starts from what the mesh's dialect makes of a pod that says
+// nothing.
+func (c *common) targetFlags(t *target, ns *netnsexec.NetNS) error {
+	if err := t.lookForAddrs(ns); err != nil {
+		return err
+	}
+	t.decision = selection.Decision{Selected: true, Reason: selection.Selected, Detail: "flags say what the rules are"}
+	built, err := c.dialect.Redirect(&corev1.Pod{}, nil, t.addrs)
+	if err != nil {
+		return err
+	}
+	if t.action, t.origins, err = c.ruleFlags.build(built.Redirect, c.IO, nil); err != nil {
+		return err
+	}
+	t.redirect = t.action.Redirect
+	t.warnings = append(t.warnings, t.action.warnings...)
+	if err := t.redirect.Validate(); err != nil {
+		return usageError{err}
+	}
+	return c.render(t)
+}
+
+func (t *target) lookForAddrs(ns *netnsexec.NetNS) error {
+	if len(t.addrs) > 0 || ns == nil {
+		return nil
+	}
+	return ns.Do(func() error {
+		addrs, err := net.InterfaceAddrs()
+		if err != nil {
+			return fmt.Errorf("list the pod's addresses: %w", err)
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
+				t.addrs = append(t.addrs, p.Addr().Unmap())
+			}
+		}
+		return nil
+	})
+}
+
+// render makes the rules, and says which family passes by the mesh.
+func (c *common) render(t *target) (err error) {
+	for _, f := range ruleset.Families {
+		if t.redirect.Family(f) != redirect.FamilyPass {
+			continue
+		}
+		own, known := "", len(t.addrs) > 0
+		for _, a := range t.addrs {
+			if ruleset.FamilyOf(a) == f {
+				own = a.String()
+			}
+		}
+		switch {
+		case known && own == "": // the pod has none of it
+		case c.uncaptured == "drop":
+			*familyMode(&t.redirect, f) = redirect.FamilyDrop
+		case known:
+			t.bypasses = append(t.bypasses, fmt.Sprintf(
+				"%s bypasses the mesh: the pod has %s, and the family is not captured", f, own))
+		default:
+			t.warnings = append(t.warnings, fmt.Sprintf(
+				"%s is not captured: if the pod has an address of the family, its connections bypass the mesh (give addresses with --ip)", f))
+		}
+	}
+	t.rules, err = t.redirect.Ruleset()
+	return err
+}
+
+func familyMode(r *redirect.Redirect, f ruleset.Family) *redirect.FamilyMode {
+	if f == ruleset.IPv4 {
+		return &r.IPv4
+	}
+	return &r.IPv6
+}
+
+// sharedIdentity finds containers whose traffic the rules take for the proxy's.
+func (c *common) sharedIdentity(t *target) []string {
+	var found []string
+	proxy := c.dialect.Policy.Proxy(t.pod)
+	for _, list := range [][]corev1.Container{t.pod.Spec.InitContainers, t.pod.Spec.Containers} {
+		for i := range list {
+			ctr := &list[i]
+			if ctr == proxy || proxy != nil && ctr.Name == proxy.Name || ctr.Name == c.dialect.Validation.Container {
+				continue
+			}
+			uid, gid := runsAs(t.pod, ctr)
+			kind, id := "", int64(0)
+			switch {
+			case contains(t.redirect.Proxy.UIDs, uid):
+				kind, id = "user", *uid
+			case contains(t.redirect.Proxy.GIDs, gid):
+				kind, id = "group", *gid
+			default:
+				continue
+			}
+			found = append(found, fmt.Sprintf(
+				"container %q bypasses the mesh: it runs as the proxy's %s, %d, whose outbound traffic is not redirected", ctr.Name, kind, id))
+		}
+	}
+	return found
+}
+
+func contains(ids []uint32, id *int64) bool {
+	for _, have := range ids {
+		if id != nil && int64(have) == *id {
+			return true
+		}
+	}
+	return false
+}
+
+// runsAs is the user and group that a container's manifest asks for; nil where
+// the image decides.
+func runsAs(pod *corev1.Pod, ctr *corev1.Container) (uid, gid *int64) {
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		uid, gid = sc.RunAsUser, sc.RunAsGroup
+	}
+	if sc := ctr.SecurityContext; sc != nil {
+		if sc.RunAsUser != nil {
+			uid = sc.RunAsUser
+		}
+		if sc.RunAsGroup != nil {
+			gid = sc.RunAsGroup
+		}
+	}
+	return uid, gid
+}
+
+// openNetNS opens the namespace to work on.
+func (c *common) openNetNS() (*netnsexec.NetNS, error) {
+	if c.netns == "" {
+		return netnsexec.Current()
+	}
+	return netnsexec.Open(c.netns)
+}
+
+// warn prints what is worth knowing beside a command's result.
+func (c *common) warn(t *target) {
+	for _, b := range t.bypasses {
+		fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
+	}
+	for _, w := range t.warnings {
+		fmt.Fprintf(c.Stderr, "warning: %s\n", w)
+	}
+}
+
+// unselected says why nothing is to be done.
+func (t *target) unselected() string {
+	return fmt.Sprintf("%s is not in the mesh: %s: %s", t, t.decision.Reason, t.decision.Detail)
+}

@@ -1,0 +1,198 @@
+package redirectcli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// packetFlags are one packet in flags.
+type packetFlags struct {
+	direction, proto, src, dst, iface string
+	sport, dport                      uint16
+	uid, gid, mark                    uint32
+}
+
+func traceCommand(i IO) *cobra.Command {
+	var p packetFlags
+	var packets, output string
+	cmd, c := newCommand(i, "trace -f pod.yaml (--direction out --dst A --dport N … | --packets -)",
+		"Say what becomes of a packet, and why", func(c *common, cmd *cobra.Command) error {
+			if output != "text" && output != "json" && output != "mermaid" {
+				return usagef("--output %q: not text, json or mermaid", output)
+			}
+			if packets != "" {
+				for _, name := range packetFlagNames {
+					if cmd.Flags().Changed(name) {
+						return usagef("--%s: with --packets the packets are in the file", name)
+					}
+				}
+				return runTraceLines(c, packets)
+			}
+			return runTrace(c, p, output)
+		})
+	_ = c
+	fs := cmd.Flags()
+	fs.StringVar(&p.direction, "direction", "out", "out: from a process in the pod; in: from outside")
+	fs.StringVar(&p.proto, "proto", "tcp", "tcp or udp")
+	fs.StringVar(&p.src, "src", "", "source address")
+	fs.StringVar(&p.dst, "dst", "", "destination address")
+	fs.Uint16Var(&p.sport, "sport", 0, "source port")
+	fs.Uint16Var(&p.dport, "dport", 0, "destination port")
+	fs.Uint32Var(&p.uid, "uid", 0, "user that sends, when out")
+	fs.Uint32Var(&p.gid, "gid", 0, "group that sends, when out")
+	fs.StringVar(&p.iface, "interface", "", `interface that the packet arrives or leaves by (default "eth0")`)
+	fs.Uint32Var(&p.mark, "mark", 0, "the packet's mark")
+	fs.StringVar(&packets, "packets", "", "file of packets, one in JSON a line; - is standard input")
+	fs.StringVarP(&output, "output", "o", "text", "text, json or mermaid")
+	return cmd
+}
+
+var packetFlagNames = []string{"direction", "proto", "src", "dst", "sport", "dport", "uid", "gid", "interface", "mark"}
+
+// packet reads the flags; all that is wrong is in the error.
+func (p packetFlags) packet() (trace.Packet, error) {
+	var errs []error
+	addr := func(flag, s string) (a netip.Addr) {
+		if s == "" {
+			return a
+		}
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s %q: not an address", flag, s))
+		}
+		return a
+	}
+	proto, err := trace.ParseProto(p.proto)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("--proto: %w", err))
+	}
+	out := trace.Packet{
+		Direction: trace.Direction(p.direction), Proto: proto,
+		Src: netip.AddrPortFrom(addr("src", p.src), p.sport), Dst: netip.AddrPortFrom(addr("dst", p.dst), p.dport),
+		UID: p.uid, GID: p.gid, Mark: p.mark,
+	}
+	if p.dst == "" {
+		errs = append(errs, errors.New("--dst is required"))
+	}
+	switch out.Direction {
+	case trace.Out:
+		out.OutInterface = p.iface
+	case trace.In:
+		out.InInterface = p.iface
+	default:
+		errs = append(errs, fmt.Errorf("--direction %q: not out or in", p.direction))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return out, usageError{err}
+	}
+	return out, nil
+}
+
+// trace answers for one packet. Selection comes first: a pod outside the mesh
+// has no rules, and that is the reason.
+func (t *target) trace(p trace.Packet) (trace.Result, error) {
+	if !t.decision.Selected {
+		return trace.Result{
+			Verdict: trace.Pass, Path: []string{}, Mark: p.Mark,
+			Reason: fmt.Sprintf("%s: %s", t.decision.Reason, t.decision.Detail),
+		}, nil
+	}
+	p.PodAddrs = t.addrs
+	return trace.Trace(t.rules, p)
+}
+
+func runTrace(c *common, flags packetFlags, output string) error {
+	p, err := flags.packet()
+	if err != nil {
+		return err
+	}
+	t, err := c.target(nil)
+	if err != nil {
+		return err
+	}
+	r, err := t.trace(p)
+	if err != nil {
+		return err
+	}
+	switch output {
+	case "json":
+		return printJSON(c.Stdout, r)
+	case "mermaid":
+		var rs ruleset.Ruleset
+		if program := t.rules.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
+			rs.Set(program)
+		}
+		fmt.Fprint(c.Stdout, mermaid(rs, &r))
+		return nil
+	}
+	fmt.Fprintf(c.Stdout, "%s\n%s", p, r.Explain())
+	return nil
+}
+
+// maxLine is more than any packet takes.
+const maxLine = 64 << 10
+
+// runTraceLines answers each line with one, so that answers can be told apart
+// by their number; a line that is no packet gets {"error": …}.
+func runTraceLines(c *common, name string) error {
+	if name == "-" && (c.file == "-" || c.namespaceFile == "-") {
+		return usagef("--packets and -f: only one of them can be standard input")
+	}
+	t, err := c.target(nil)
+	if err != nil {
+		return err
+	}
+	var in io.Reader = c.Stdin
+	if name != "-" {
+		b, err := c.read(name)
+		if err != nil {
+			return err
+		}
+		in = bytes.NewReader(b)
+	}
+	out := bufio.NewWriter(c.Stdout)
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLine)
+	number, bad := 0, 0
+	for lines.Scan() {
+		number++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var p trace.Packet
+		err := json.Unmarshal(lines.Bytes(), &p)
+		var r trace.Result
+		if err == nil {
+			r, err = t.trace(p)
+		}
+		if err == nil {
+			err = e.Encode(r)
+		} else {
+			bad++
+			err = e.Encode(map[string]string{"error": fmt.Sprintf("line %d: %s", number, strings.ReplaceAll(err.Error(), "\n", "; "))})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(lines.Err(), out.Flush()); err != nil {
+		return fmt.Errorf("packets, after line %d: %w", number, err)
+	}
+	if bad > 0 {
+		return fmt.Errorf("packets: %d of %d lines could not be traced", bad, number)
+	}
+	return nil
+}
