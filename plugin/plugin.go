@@ -26,8 +26,8 @@ type Plugin struct {
 	// Name is what errors and the version line call the plugin; empty: the file name of IO.Args[0], which is the type
 	// that network configurations know it by.
 	Name string
-	// Version is shown by --version and when no CNI_COMMAND is set; empty: "devel".
-	Version string
+	// Version is shown by --version and when no CNI_COMMAND is set; nil: "devel".
+	Version func() string
 	// Dialect returns the dialect of the configured name, which is empty when configuration has none, and the
 	// namespaces to leave alone. An error is an invalid configuration. nil: this module's dialects. [Only] is for one
 	// dialect of your own.
@@ -95,8 +95,8 @@ func (p *Plugin) withDefaults(o IO) (Plugin, IO) {
 	if q.Name == "" {
 		q.Name = "meshcni"
 	}
-	if q.Version == "" {
-		q.Version = "devel"
+	if q.Version == nil {
+		q.Version = func() string { return "devel" }
 	}
 	if q.Dialect == nil {
 		q.Dialect = dialects.ByName

@@ -21,11 +21,11 @@ func (p *Plugin) Run(ctx context.Context, o IO) int {
 	begin := time.Now()
 	q, o := p.withDefaults(o)
 	if len(o.Args) > 1 && (o.Args[1] == "--version" || o.Args[1] == "-version" || o.Args[1] == "version") {
-		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", q.Name, q.Version)
+		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", q.Name, q.Version())
 		return 0
 	}
 	if o.Getenv("CNI_COMMAND") == "" {
-		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", q.Name, q.Version, strings.Join(supported, ", "))
+		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", q.Name, q.Version(), strings.Join(supported, ", "))
 		return 0
 	}
 	c := &call{Plugin: q, io: o, begin: begin, config: Config{CNIVersion: supported[len(supported)-1]}}
@@ -200,14 +200,7 @@ func (c *call) version(text []byte) []byte {
 	if json.Unmarshal(text, &asked) != nil || !slices.Contains(supported, asked.CNIVersion) {
 		asked.CNIVersion = supported[len(supported)-1]
 	}
-	out, err := json.Marshal(struct {
-		CNIVersion        string   `json:"cniVersion"`
-		SupportedVersions []string `json:"supportedVersions"`
-	}{asked.CNIVersion, supported})
-	if err != nil {
-		panic(err) // strings always marshal
-	}
-	return append(out, '\n')
+	return []byte(`{"cniVersion":"` + asked.CNIVersion + `","supportedVersions":["` + strings.Join(supported, `","`) + "\"]}\n")
 }
 
 // status reports what would make every ADD fail.
