@@ -49,15 +49,25 @@ type Redirect struct {
 	Outbound Outbound `json:"outbound"`
 	DNS      DNS      `json:"dns"`
 
+	// Loopback is what happens to connections within the pod; the zero value
+	// is LoopbackHairpin.
+	Loopback Loopback `json:"loopback,omitempty"`
+
 	// ExcludeInterfaces are left alone, both ways.
 	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
 	// VirtualInterfaces lead to virtual machines or nested containers: what
 	// comes in by them is outbound traffic of the pod.
 	VirtualInterfaces []string `json:"virtualInterfaces,omitempty"`
+	// VirtualNetworks are the same, with a network behind the interface that
+	// may be spoken to directly; at most one of an interface and family.
+	VirtualNetworks []VirtualNetwork `json:"virtualNetworks,omitempty"`
 	// DropInvalid discards packets that conntrack holds invalid, which would
 	// reach the application with their address not rewritten and make it reset
 	// a healthy connection.
 	DropInvalid bool `json:"dropInvalid,omitempty"`
+	// Log has the kernel log each connection that meets the rules. The kernel
+	// does so for a pod only where net.netfilter.nf_log_all_netns is 1.
+	Log Log `json:"log,omitzero"`
 
 	// Names are what the rules are called and marked with in the kernel.
 	Names Names `json:"names"`
@@ -66,9 +76,15 @@ type Redirect struct {
 // Proxy is where the proxy listens and how its own traffic is known.
 type Proxy struct {
 	// UIDs and GIDs own the proxy's sockets; what they send is not redirected.
-	// At least one of either.
+	// At least one of either, unless there is a Mark.
 	UIDs []uint32 `json:"uids"`
 	GIDs []uint32 `json:"gids,omitempty"`
+	// Mark is on each packet of the proxy (SO_MARK), in place of UIDs and
+	// GIDs. Such a proxy listens in the pod's namespace without being a process
+	// of the pod. It speaks to the application from the client's address, so
+	// the application's replies are routed back to it by Names.InboundMark and
+	// Names.RouteTable. ModeRedirect only. The zero value is none.
+	Mark Mark `json:"mark,omitzero"`
 	// OutboundPort and InboundPort take redirected connections.
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
@@ -87,6 +103,9 @@ type Inbound struct {
 	// ExcludePorts are left alone. They count only where Ports is all: a list
 	// says exactly what is redirected.
 	ExcludePorts PortSet `json:"excludePorts"`
+	// ExcludeSources are clients that reach the application directly, on any
+	// port. All is not allowed.
+	ExcludeSources PrefixSet `json:"excludeSources,omitzero"`
 }
 
 // Outbound is which TCP connections from the pod are redirected: those to
@@ -100,6 +119,8 @@ type Outbound struct {
 	Ports PortSet `json:"ports"`
 	// ExcludePorts win over all else, for TCP and UDP.
 	ExcludePorts PortSet `json:"excludePorts"`
+	// Exclude are left alone too, each by all that it says.
+	Exclude []Exclusion `json:"exclude,omitempty"`
 	// OwnerGroups, when not empty, are the only groups (numeric ids) whose
 	// traffic is redirected. ExcludeOwnerGroups are those whose is not. Only
 	// one of the two may be set.
@@ -112,8 +133,17 @@ type DNS struct {
 	// Servers are the resolvers whose traffic on port 53, UDP and TCP, is
 	// redirected: all, these or none. The zero value captures nothing.
 	Servers PrefixSet `json:"servers"`
-	// Port is the proxy's DNS listener. Needed when Servers is not none.
+	// Port is the proxy's DNS listener. Either it or To is needed when Servers
+	// is not none.
 	Port uint16 `json:"port,omitempty"`
+	// To are resolvers, at most one of a family, to which look-ups are sent in
+	// place of Port; 0 keeps the port. A family without one is not captured.
+	To []netip.AddrPort `json:"to,omitempty"`
+	// UDPOnly lets look-ups over TCP pass.
+	UDPOnly bool `json:"udpOnly,omitempty"`
+	// Everyone captures the proxy's own look-ups as well, and before any
+	// exclusion: only for a resolver that asks nobody from within the pod.
+	Everyone bool `json:"everyone,omitempty"`
 }
 
 // Enabled reports whether any look-up is captured.
@@ -135,14 +165,20 @@ type Names struct {
 	// same server, and one connection would take the other's answer. DNS only.
 	ProxyZone uint16 `json:"proxyZone"`
 	AppZone   uint16 `json:"appZone"`
+	// MarkMask is the bits of InboundMark that count where the proxy is known
+	// by its mark; 0 means all. RoutePriority is the routing rule's; 0 leaves it
+	// to the kernel.
+	MarkMask      uint32 `json:"markMask,omitempty"`
+	RoutePriority uint32 `json:"routePriority,omitempty"`
 }
 
 // Owner returns what tells the rules of these names from those of others.
 func (n Names) Owner() ruleset.Owner {
 	return ruleset.Owner{
-		Prefix: n.ChainPrefix,
-		Marks:  []uint32{n.InboundMark, n.HairpinMark},
-		Zones:  []uint16{n.ProxyZone, n.AppZone},
+		Prefix:  n.ChainPrefix,
+		Marks:   []uint32{n.InboundMark, n.HairpinMark},
+		Zones:   []uint16{n.ProxyZone, n.AppZone},
+		Routing: ruleset.Routing{Mark: n.InboundMark, Mask: n.MarkMask, Table: n.RouteTable, Priority: n.RoutePriority},
 	}
 }
 
@@ -181,6 +217,12 @@ func (r Redirect) Clone() Redirect {
 	r.Proxy.PassSources = slices.Clone(r.Proxy.PassSources)
 	r.ExcludeInterfaces = slices.Clone(r.ExcludeInterfaces)
 	r.VirtualInterfaces = slices.Clone(r.VirtualInterfaces)
+	r.VirtualNetworks = slices.Clone(r.VirtualNetworks)
+	r.DNS.To = slices.Clone(r.DNS.To)
+	r.Outbound.Exclude = slices.Clone(r.Outbound.Exclude)
+	for i := range r.Outbound.Exclude {
+		r.Outbound.Exclude[i].UIDs = slices.Clone(r.Outbound.Exclude[i].UIDs)
+	}
 	return r
 }
 
@@ -199,6 +241,9 @@ func (r Redirect) String() string {
 	if !r.Inbound.ExcludePorts.Empty() {
 		fmt.Fprintf(&b, " except %s", r.Inbound.ExcludePorts)
 	}
+	if !r.Inbound.ExcludeSources.Empty() {
+		fmt.Fprintf(&b, " except from %s", r.Inbound.ExcludeSources)
+	}
 	fmt.Fprintf(&b, "; out %s", r.Outbound.CIDRs)
 	if !r.Outbound.Ports.Empty() {
 		fmt.Fprintf(&b, " and ports %s", r.Outbound.Ports)
@@ -210,9 +255,20 @@ func (r Redirect) String() string {
 	if !r.Outbound.ExcludePorts.Empty() {
 		fmt.Fprintf(&b, " except ports %s", r.Outbound.ExcludePorts)
 	}
-	if r.DNS.Enabled() {
+	for _, e := range r.Outbound.Exclude {
+		fmt.Fprintf(&b, " except %s", e)
+	}
+	switch {
+	case r.DNS.Enabled() && len(r.DNS.To) > 0:
+		fmt.Fprintf(&b, "; dns %s -> %v", r.DNS.Servers, r.DNS.To)
+	case r.DNS.Enabled():
 		fmt.Fprintf(&b, "; dns %s -> :%d", r.DNS.Servers, r.DNS.Port)
 	}
-	fmt.Fprintf(&b, "; proxy uid %v gid %v; ipv4 %s ipv6 %s", r.Proxy.UIDs, r.Proxy.GIDs, r.IPv4, r.IPv6)
+	if r.Proxy.Mark.IsZero() {
+		fmt.Fprintf(&b, "; proxy uid %v gid %v", r.Proxy.UIDs, r.Proxy.GIDs)
+	} else {
+		fmt.Fprintf(&b, "; proxy mark %s", r.Proxy.Mark)
+	}
+	fmt.Fprintf(&b, "; ipv4 %s ipv6 %s", r.IPv4, r.IPv6)
 	return b.String()
 }

@@ -87,8 +87,8 @@ func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Targe
 
 func (g *generator) program() *ruleset.Program {
 	p := &ruleset.Program{Family: g.family, Owner: g.Names.Owner(), Chains: g.chains}
-	if g.Mode == ModeTProxy && g.Family(g.family) == FamilyCapture {
-		p.Routing = &ruleset.Routing{Mark: g.Names.InboundMark, Table: g.Names.RouteTable}
+	if (g.Mode == ModeTProxy || g.byMark()) && g.Family(g.family) == FamilyCapture {
+		p.Routing = &p.Owner.Routing
 	}
 	return p
 }

@@ -24,6 +24,8 @@ func (g *generator) mangle() {
 			States: ruleset.StateInvalid, Target: drops, Comment: "out-of-window packet, which would reset a connection",
 		})
 	}
+	marks, replies := g.markMangle()
+	prerouting, output = append(prerouting, marks...), append(output, replies...)
 	if tproxy {
 		isInbound := ruleset.Mark(g.Names.InboundMark)
 		if inbound = g.tproxyInbound(); len(inbound) > 0 {
@@ -67,6 +69,7 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 	rules = append(rules, ruleset.Rule{
 		In: loopback, Proto: ruleset.TCP, Mark: ruleset.NotMark(g.Names.HairpinMark), Target: returns, Comment: "application to its own pod",
 	})
+	rules = append(rules, g.excludedSources()...)
 	rules = append(rules, g.tunnel()...)
 	if g.Inbound.Ports.All() {
 		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
@@ -89,6 +92,9 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 		Out: loopback, Proto: ruleset.TCP, Mark: isInbound, Target: returns, Comment: "proxy to application",
 	})
 	for _, o := range g.owners() {
+		if g.Loopback != LoopbackHairpin {
+			break
+		}
 		rules = append(rules, ruleset.Rule{
 			Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
 			Owner:  []ruleset.OwnerMatch{o},
@@ -110,6 +116,7 @@ func (g *generator) refuse() *ruleset.Program {
 		ruleset.Rule{In: loopback, Target: returns, Comment: "within the pod"},
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let out"},
 	)
+	prerouting = append(prerouting, g.excludedSources()...)
 	prerouting = append(prerouting, g.tunnel()...)
 	if g.Inbound.Ports.All() {
 		prerouting = append(prerouting, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
@@ -122,6 +129,8 @@ func (g *generator) refuse() *ruleset.Program {
 
 	output := g.excludedInterfaces(false)
 	output = append(output, g.excludedOutboundPorts()...)
+	output = append(output, g.exclusions()...)
+	output = append(output, g.marked("proxy")...)
 	output = append(output,
 		ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"},
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let in"},

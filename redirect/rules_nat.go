@@ -13,7 +13,9 @@ import (
 //	application -> OUTPUT -> REDIRECT -> proxy :15001
 //	proxy -> OUTPUT -> outside, or by lo -> IN_REDIRECT (a call to this very pod)
 func (g *generator) nat() {
-	prerouting := append(g.virtualInterfaces(), g.excludedInterfaces(true)...)
+	prerouting := append(g.logs(ruleset.Prerouting), g.virtualInterfaces()...)
+	prerouting = append(prerouting, g.virtualNetworks()...)
+	prerouting = append(prerouting, g.excludedInterfaces(true)...)
 	inbound := g.natInbound()
 	if len(inbound) > 0 {
 		prerouting = append(prerouting, ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInbound)})
@@ -56,7 +58,8 @@ func (g *generator) natInbound() []ruleset.Rule {
 	if g.Mode != ModeRedirect || g.Inbound.Ports.Empty() {
 		return nil
 	}
-	rules := g.tunnel()
+	rules := append(g.marked("proxy to application"), g.excludedSources()...)
+	rules = append(rules, g.tunnel()...)
 	if g.Inbound.Ports.All() {
 		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
 			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
@@ -79,20 +82,31 @@ func (g *generator) tunnel() []ruleset.Rule {
 
 func (g *generator) natOutput() []ruleset.Rule {
 	rules := make([]ruleset.Rule, 0, 16)
+	rules = append(rules, g.logs(ruleset.Output)...)
 	rules = append(rules, g.excludedInterfaces(false)...)
+	dns := g.dnsJump()
+	if g.DNS.Everyone {
+		rules, dns = append(rules, dns...), nil
+	}
 	rules = append(rules, g.excludedOutboundPorts()...)
+	rules = append(rules, g.exclusions()...)
 	if src, ok := g.passSource(); ok {
 		rules = append(rules, ruleset.Rule{
 			Src: ruleset.Prefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound",
 		})
 	}
+	rules = append(rules, g.marked("proxy to the outside")...)
+	if g.byMark() {
+		rules = append(rules, ruleset.Rule{Mark: g.replyMark().match(false), Target: returns, Comment: "application's reply"})
+	}
 	for _, o := range g.owners() {
 		rules = g.appendOwner(rules, o)
 	}
-	rules = append(rules, g.groupFilter()...)
-	if len(g.natDNS()) > 0 {
-		rules = append(rules, g.jump(chainDNS))
+	if g.Loopback == LoopbackPass {
+		rules = append(rules, ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"})
 	}
+	rules = append(rules, g.groupFilter()...)
+	rules = append(rules, dns...)
 	rules = append(rules, ruleset.Rule{
 		Dst: ruleset.Prefix(g.localhost()), Target: returns, Comment: "application to localhost",
 	})
@@ -114,6 +128,10 @@ var loopback = ruleset.InterfaceMatch{Name: "lo"}
 func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ruleset.Rule {
 	own, other := []ruleset.OwnerMatch{o}, []ruleset.OwnerMatch{o}
 	other[0].Not = true
+	outside := ruleset.Rule{Owner: own, Target: returns, Comment: "proxy to the outside"}
+	if g.Loopback != LoopbackHairpin {
+		return append(rules, outside)
+	}
 	var except []PortRange
 	if g.DNS.Enabled() {
 		except = append(except, ruleset.Port(dnsPort))
@@ -138,7 +156,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		}
 		rules = append(rules, straight)
 	}
-	return append(rules, ruleset.Rule{Owner: own, Target: returns, Comment: "proxy to the outside"})
+	return append(rules, outside)
 }
 
 func (g *generator) excludedOutboundPorts() []ruleset.Rule {
@@ -163,30 +181,81 @@ func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
 	return append(rules, g.onPrefixes(g.Outbound.CIDRs, selected)...)
 }
 
-// natDNS redirects look-ups that reach it: those of the application.
+// dnsProtos are the protocols of look-ups that are captured.
+func (g *generator) dnsProtos() []ruleset.Proto {
+	if g.DNS.UDPOnly {
+		return []ruleset.Proto{ruleset.UDP}
+	}
+	return []ruleset.Proto{ruleset.TCP, ruleset.UDP}
+}
+
+// dnsTarget is where look-ups of the family go, if they are captured.
+func (g *generator) dnsTarget() (ruleset.Target, bool) {
+	if len(g.DNS.To) == 0 {
+		return ruleset.RedirectTo(g.DNS.Port), g.DNS.Enabled()
+	}
+	for _, to := range g.DNS.To {
+		if ruleset.FamilyOf(to.Addr()) == g.family {
+			return ruleset.DNATTo(to), g.DNS.Enabled()
+		}
+	}
+	return ruleset.Target{}, false
+}
+
+// dnsJump leads to the capture of look-ups, and lets those pass that are over
+// TCP when only UDP is captured.
+func (g *generator) dnsJump() []ruleset.Rule {
+	if len(g.natDNS()) == 0 {
+		return nil
+	}
+	rules := []ruleset.Rule{g.jump(chainDNS)}
+	if g.DNS.UDPOnly {
+		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
+			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
+			Target: returns, Comment: "look-up over TCP",
+		})...)
+	}
+	return rules
+}
+
+// natDNS redirects look-ups that reach it: those of the application, or of
+// everyone.
 func (g *generator) natDNS() []ruleset.Rule {
+	target, ok := g.dnsTarget()
+	if !ok {
+		return nil
+	}
+	comment := "application's look-up"
+	if g.DNS.Everyone {
+		comment = "look-up"
+	}
 	var rules []ruleset.Rule
-	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
+	for _, proto := range g.dnsProtos() {
 		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
 			Proto: proto, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
-			Target: ruleset.RedirectTo(g.DNS.Port), Comment: "application's look-up",
+			Target: target, Comment: comment,
 		})...)
 	}
 	return rules
 }
 
 // zones keeps the proxy's look-ups apart from the application's. Both are UDP
-// to the same server, and may come from the same port at the same time.
+// to the same server, and may come from the same port at the same time. Where
+// look-ups go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
 	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
 	port53, dns := ruleset.Ports(ruleset.Port(dnsPort)), ruleset.Ports(ruleset.Port(g.DNS.Port))
 	queries := g.onPrefixes(g.DNS.Servers, ruleset.Rule{
 		Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question",
 	})
-	if len(queries) == 0 {
+	if len(queries) == 0 || len(g.DNS.To) > 0 {
 		return
 	}
 	var output, prerouting []ruleset.Rule
+	if g.byMark() {
+		output, prerouting = g.markZones(queries)
+		queries = nil
+	}
 	for _, o := range g.owners() {
 		own := []ruleset.OwnerMatch{o}
 		output = append(output,

@@ -34,7 +34,13 @@ func (r Redirect) Validate() error {
 	v.ids("outbound.ownerGroups", r.Outbound.OwnerGroups)
 	v.ids("outbound.excludeOwnerGroups", r.Outbound.ExcludeOwnerGroups)
 	v.check(len(r.Outbound.OwnerGroups) <= maxOwnerGroups, "outbound.ownerGroups", "%d groups; at most %d fit one rule", len(r.Outbound.OwnerGroups), maxOwnerGroups)
-	v.check(!r.DNS.Enabled() || r.DNS.Port != 0, "dns.port", "is needed when dns.servers are captured")
+	v.check(!r.Inbound.ExcludeSources.All(), "inbound.excludeSources", "all clients cannot be excluded; make inbound.ports none instead")
+	v.exclusions(r.Outbound.Exclude)
+	v.dns(r.DNS)
+	v.check(r.Loopback == LoopbackHairpin || r.Loopback == LoopbackPass || r.Loopback == LoopbackCapture,
+		"loopback", "%q is not pass, capture or empty", r.Loopback)
+	v.virtualNetworks(r.VirtualNetworks)
+	v.check(r.Log.Level <= 7, "log.level", "%d is not from 0 to 7", r.Log.Level)
 	v.interfaces("excludeInterfaces", r.ExcludeInterfaces)
 	v.interfaces("virtualInterfaces", r.VirtualInterfaces)
 	v.names(r)
@@ -67,7 +73,10 @@ func (v *validator) ids(field string, ids []uint32) {
 }
 
 func (v *validator) proxy(p Proxy) {
-	v.check(len(p.UIDs)+len(p.GIDs) > 0, "proxy.uids", "neither a user nor a group is named, so the proxy's own traffic would be redirected to itself")
+	v.check(len(p.UIDs)+len(p.GIDs) > 0 || !p.Mark.IsZero(), "proxy.uids", "neither a user nor a group is named, so the proxy's own traffic would be redirected to itself")
+	v.check(len(p.UIDs)+len(p.GIDs) == 0 || p.Mark.IsZero(), "proxy.mark", "cannot be set together with proxy.uids and proxy.gids")
+	v.check(p.Mark.Value&^fullMask(p.Mark.Mask) == 0, "proxy.mark", "%s has bits outside its mask", p.Mark)
+	v.check(p.Mark.IsZero() || p.Mark.Value != 0, "proxy.mark", "0 is the mark of everybody's packets")
 	v.ids("proxy.uids", p.UIDs)
 	v.ids("proxy.gids", p.GIDs)
 	v.check(p.OutboundPort != 0, "proxy.outboundPort", "0 is no port")
@@ -97,11 +106,66 @@ func (v *validator) names(r Redirect) {
 		strings.Trim(n.ChainPrefix, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == "" &&
 		n.ChainPrefix[0] >= 'A' && n.ChainPrefix[0] <= 'Z'
 	v.check(valid, "names.chainPrefix", "%q is not 1 to %d capitals, digits and '_', a capital first", n.ChainPrefix, ruleset.MaxPrefix)
+	v.check(r.Mode != ModeTProxy || r.Proxy.Mark.IsZero(), "proxy.mark", "needs mode REDIRECT")
+	v.check(r.Mode != ModeTProxy || n.MarkMask == 0, "names.markMask", "is for proxy.mark only")
+	if !r.Proxy.Mark.IsZero() {
+		v.check(n.InboundMark != 0 && n.InboundMark&^fullMask(n.MarkMask) == 0, "names.inboundMark", "%#x is 0 or has bits outside names.markMask", n.InboundMark)
+		v.check(n.InboundMark != r.Proxy.Mark.Value, "names.inboundMark", "%#x is the proxy's own mark", n.InboundMark)
+		v.routeTable(n.RouteTable)
+	}
 	if r.Mode == ModeTProxy {
 		v.check(n.InboundMark != 0 && n.HairpinMark != 0 && n.InboundMark != n.HairpinMark, "names.inboundMark", "inbound and hairpin mark must be different and not 0")
-		v.check(n.RouteTable != 0 && (n.RouteTable < 253 || n.RouteTable > 255), "names.routeTable", "%d is one of the kernel's own tables", n.RouteTable)
+		v.routeTable(n.RouteTable)
 	}
-	if r.DNS.Enabled() {
+	if r.DNS.Enabled() && len(r.DNS.To) == 0 {
 		v.check(n.ProxyZone != 0 && n.AppZone != 0 && n.ProxyZone != n.AppZone, "names.proxyZone", "the two zones must be different and not 0")
+	}
+}
+
+func (v *validator) routeTable(t uint32) {
+	v.check(t != 0 && (t < 253 || t > 255), "names.routeTable", "%d is one of the kernel's own tables", t)
+}
+
+func (v *validator) exclusions(list []Exclusion) {
+	for i, e := range list {
+		field := fmt.Sprintf("outbound.exclude[%d]", i)
+		v.check(e.Protocol.proto() != ruleset.AnyProto || e.Protocol == AnyProtocol, field+".protocol", "%q is not tcp, udp or empty", e.Protocol)
+		v.check(!e.Ports.Empty(), field+".ports", "none would exclude nothing; all is %q", "*")
+		v.check(!e.CIDRs.Empty(), field+".cidrs", "none would exclude nothing; all is %q", "*")
+		v.check(e.Ports.All() || e.Protocol != AnyProtocol, field+".ports", "needs a protocol")
+		v.check(e.Protocol != AnyProtocol || !e.CIDRs.All() || len(e.UIDs) > 0, field, "says nothing, so it would exclude everything")
+		for _, r := range e.UIDs {
+			v.check(r.First <= r.Last && r.Last != NoID, field+".uids", "%s is no range of ids", r)
+		}
+	}
+}
+
+func (v *validator) dns(d DNS) {
+	v.check(!d.Enabled() || d.Port != 0 || len(d.To) > 0, "dns.port", "is needed when dns.servers are captured")
+	v.check(d.Port == 0 || len(d.To) == 0, "dns.to", "cannot be set together with dns.port")
+	v.check(!d.Everyone || len(d.To) > 0, "dns.everyone", "needs dns.to: the proxy's own look-ups cannot go to the proxy")
+	seen := map[ruleset.Family]bool{}
+	for _, to := range d.To {
+		a := to.Addr()
+		f := ruleset.FamilyOf(a)
+		v.check(a.IsValid() && a.Zone() == "" && !a.IsUnspecified(), "dns.to", "%q is not an address without zone", a)
+		v.check(!seen[f], "dns.to", "%s is a second %s address", a, f)
+		seen[f] = true
+	}
+}
+
+func (v *validator) virtualNetworks(networks []VirtualNetwork) {
+	type key struct {
+		name   string
+		family ruleset.Family
+	}
+	seen := map[key]bool{}
+	for i, n := range networks {
+		field := fmt.Sprintf("virtualNetworks[%d]", i)
+		v.check(ValidInterface(n.Interface), field+".interface", "%q is not an interface name: %s", n.Interface, interfaceNames)
+		v.check(n.Local.IsValid(), field+".local", "is needed")
+		k := key{n.Interface, ruleset.FamilyOf(n.Local.Addr())}
+		v.check(!seen[k], field, "%s has a second %s network", n.Interface, k.family)
+		seen[k] = true
 	}
 }

@@ -141,13 +141,15 @@ func (e exprs) between(first, last []byte, not bool) {
 	})
 }
 
-func (e exprs) mask(mask []byte) {
+func (e exprs) mask(mask []byte) { e.bitwise(mask, make([]byte, len(mask))) }
+
+func (e exprs) bitwise(mask, xor []byte) {
 	e.expr("bitwise", func() {
 		e.w.u32(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1)
 		e.w.u32(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1)
 		e.w.u32(unix.NFTA_BITWISE_LEN, uint32(len(mask))) //nolint:gosec // 4 or 16
 		e.data(unix.NFTA_BITWISE_MASK, mask)
-		e.data(unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
+		e.data(unix.NFTA_BITWISE_XOR, xor)
 	})
 }
 
@@ -351,6 +353,15 @@ func (e exprs) target(r *ruleset.NFTRule) {
 	case ruleset.RestoreMark:
 		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
 		e.load("meta", unix.NFTA_META_KEY, unix.NFT_META_MARK, unix.NFTA_META_SREG)
+	case ruleset.SetConnMark:
+		e.setConnMark(t.Mark, t.Mask)
+	case ruleset.Log:
+		e.expr("log", func() {
+			if t.Prefix != "" {
+				e.w.text(unix.NFTA_LOG_PREFIX, t.Prefix)
+			}
+			e.w.u32(unix.NFTA_LOG_LEVEL, uint32(t.Level))
+		})
 	case ruleset.Zone:
 		e.immediate(unix.NFT_REG_1, binary.NativeEndian.AppendUint16(nil, t.Zone))
 		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_ZONE, unix.NFTA_CT_SREG)
@@ -362,23 +373,3 @@ const (
 	nfDrop   = 0
 	nfAccept = 1
 )
-
-func (e exprs) dnat(f ruleset.Family, to netip.AddrPort) {
-	e.immediate(unix.NFT_REG_1, to.Addr().AsSlice())
-	if to.Port() != 0 {
-		e.immediate(unix.NFT_REG_2, be16(to.Port()))
-	}
-	e.expr("nat", func() {
-		e.w.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
-		e.w.u32(unix.NFTA_NAT_FAMILY, uint32(nfProto(f)))
-		e.w.u32(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_NAT_REG_ADDR_MAX, unix.NFT_REG_1)
-		flags := uint32(natMapIPs)
-		if to.Port() != 0 {
-			e.w.u32(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)
-			e.w.u32(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2)
-			flags |= natPorts
-		}
-		e.w.u32(unix.NFTA_NAT_FLAGS, flags)
-	})
-}

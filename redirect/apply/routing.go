@@ -41,6 +41,12 @@ func (r *routes) rule(f ruleset.Family, want ruleset.Routing) *netlink.Rule {
 	rule.Family = netlinkFamily(f)
 	rule.Mark = want.Mark
 	rule.Table = int(want.Table)
+	if want.Mask != 0 {
+		rule.Mask = &want.Mask
+	}
+	if want.Priority != 0 {
+		rule.Priority = int(want.Priority)
+	}
 	return rule
 }
 

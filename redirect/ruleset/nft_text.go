@@ -293,5 +293,20 @@ func (w *nftWords) target(r *NFTRule, ip string) {
 		w.add("meta mark set ct mark")
 	case Zone:
 		w.add("ct zone set", strconv.Itoa(int(t.Zone)))
+	case SetConnMark:
+		if t.Mask == FullMask {
+			w.add("ct mark set", string(appendHex(nil, t.Mark)))
+			return
+		}
+		w.add("ct mark set ct mark and", string(appendHex(nil, ^t.Mask)), "xor", string(appendHex(nil, t.Mark)))
+	case Log:
+		w.add("log")
+		if t.Prefix != "" {
+			w.add("prefix", strconv.Quote(t.Prefix))
+		}
+		w.add("level", nftLevels[t.Level&7])
 	}
 }
+
+// nftLevels are nft's names of syslog's levels.
+var nftLevels = [...]string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}

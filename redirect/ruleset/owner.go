@@ -17,6 +17,9 @@ type Owner struct {
 	// directly into built-in chains; they are recognised by these.
 	Marks []uint32 `json:"marks,omitempty"`
 	Zones []uint16 `json:"zones,omitempty"`
+	// Routing is the mesh's policy routing, where a program has any; what else
+	// is in the routing tables is not the mesh's.
+	Routing Routing `json:"routing"`
 }
 
 // MaxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain

@@ -24,6 +24,10 @@ func (p *ruleParser) target() error {
 	case "DNAT":
 		t.Action = DNAT
 		return p.targetOption(name, "--to-destination", func(v string) (err error) {
+			if a, err := netip.ParseAddr(v); err == nil {
+				t.To = netip.AddrPortFrom(a, 0)
+				return nil
+			}
 			t.To, err = netip.ParseAddrPort(v)
 			return err
 		})
@@ -35,6 +39,9 @@ func (p *ruleParser) target() error {
 		return p.targetOption(name, "--set-xmark", func(v string) error { return parseFullMark(v, &t.Mark) })
 	case "CONNMARK":
 		return p.connmark(t)
+	case "LOG":
+		t.Action, t.Level = Log, defaultLogLevel
+		return p.log(t)
 	case "CT":
 		t.Action = Zone
 		return p.targetOption(name, "--zone", func(v string) error {
@@ -99,6 +106,13 @@ func (p *ruleParser) connmark(t *Target) error {
 		t.Action = SaveMark
 	case "--restore-mark":
 		t.Action = RestoreMark
+	case "--set-xmark":
+		t.Action = SetConnMark
+		var err error
+		if t.Mark, t.Mask, err = parseMark(p.next()); err != nil {
+			return err
+		}
+		return p.end("CONNMARK")
 	default:
 		return fmt.Errorf("option %q of target CONNMARK: %w", w, ErrForeign)
 	}
@@ -127,4 +141,20 @@ func parseFullMark(s string, to *uint32) error {
 	}
 	*to = v
 	return err
+}
+
+func (p *ruleParser) log(t *Target) error {
+	for len(p.words) > 0 {
+		name, v := p.next(), p.next()
+		n, err := strconv.ParseUint(v, 10, 8)
+		switch {
+		case name == "--log-prefix" && len(v) <= MaxLogPrefix:
+			t.Prefix = v
+		case name == "--log-level" && err == nil && n <= 7:
+			t.Level = uint8(n)
+		default:
+			return fmt.Errorf("%s %q of target LOG: %w", name, v, ErrForeign)
+		}
+	}
+	return nil
 }

@@ -77,6 +77,19 @@ type Chain struct {
 type Routing struct {
 	Mark  uint32 `json:"mark"`
 	Table uint32 `json:"table"`
+	// Mask is the bits of a packet's mark that are compared; 0 means all.
+	Mask uint32 `json:"mask,omitempty"`
+	// Priority is the rule's, lower first; 0 leaves it to the kernel, which
+	// puts it before all others.
+	Priority uint32 `json:"priority,omitempty"`
+}
+
+// Matches reports whether a packet with the mark is kept on this host.
+func (r *Routing) Matches(mark uint32) bool {
+	if r.Mask != 0 {
+		mark &= r.Mask
+	}
+	return mark == r.Mark
 }
 
 // Equal reports whether both programs do the same, comments aside. Two nil
@@ -190,8 +203,15 @@ func (r *Routing) Lines(f Family) []string {
 		ip, any = "ip -6 ", "::/0"
 	}
 	table := decimal(r.Table)
+	mark := string(appendHex(nil, r.Mark))
+	if r.Mask != 0 && r.Mask != FullMask {
+		mark += "/" + string(appendHex(nil, r.Mask))
+	}
+	if r.Priority != 0 {
+		mark += " pref " + decimal(r.Priority)
+	}
 	return []string{
-		ip + "rule add fwmark " + string(appendHex(nil, r.Mark)) + " lookup " + table,
+		ip + "rule add fwmark " + mark + " lookup " + table,
 		ip + "route add local " + any + " dev lo table " + table,
 	}
 }

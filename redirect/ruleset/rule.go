@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Rule is one rule: every match that is set must hold for the target to act.
@@ -56,7 +57,8 @@ const (
 	// Redirect rewrites the destination to the host's own address and
 	// Target.Port. NAT table only. Final.
 	Redirect
-	// DNAT rewrites the destination to Target.To. NAT table only. Final.
+	// DNAT rewrites the destination to Target.To, whose port 0 keeps the
+	// packet's. NAT table only. Final.
 	DNAT
 	// TProxy gives the packet to the local socket on Target.Port without
 	// rewriting it, and sets the packet's mark. Mangle PREROUTING only. Final.
@@ -70,6 +72,11 @@ const (
 	// Zone puts the packet's connection in the conntrack zone Target.Zone,
 	// unless an earlier rule chose one. Raw table only.
 	Zone
+	// SetConnMark sets the bits of Target.Mask in the connection's mark to
+	// those of Target.Mark.
+	SetConnMark
+	// Log has the kernel log the packet with Target.Prefix, at Target.Level.
+	Log
 )
 
 // Target is what a rule does with the packets it matches. Only the fields that
@@ -81,6 +88,29 @@ type Target struct {
 	Mark   uint32
 	Zone   uint16
 	To     netip.AddrPort
+	// Mask is SetConnMark's.
+	Mask uint32
+	// Prefix, at most [MaxLogPrefix] bytes, and Level, syslog's 0 to 7, are
+	// Log's.
+	Prefix string
+	Level  uint8
+}
+
+// MaxLogPrefix is the longest prefix of a log line: 30 bytes less the
+// terminating zero (struct xt_log_info in linux/netfilter/xt_LOG.h).
+const MaxLogPrefix = 29
+
+// defaultLogLevel is iptables', syslog's "warning", which iptables-save leaves out.
+const defaultLogLevel = 4
+
+// ToConnMark is the target that marks connections, in the bits of mask.
+func ToConnMark(mark, mask uint32) Target {
+	return Target{Action: SetConnMark, Mark: mark, Mask: mask}
+}
+
+// LogAs is the target that logs packets.
+func LogAs(prefix string, level uint8) Target {
+	return Target{Action: Log, Prefix: prefix, Level: level}
 }
 
 // JumpTo is the target that walks a chain.
@@ -242,7 +272,11 @@ func (t Target) append(b []byte, f Family) []byte {
 	case Redirect:
 		return strconv.AppendUint(append(b, "-j REDIRECT --to-ports "...), uint64(t.Port), 10)
 	case DNAT:
-		return t.To.AppendTo(append(b, "-j DNAT --to-destination "...))
+		b = append(b, "-j DNAT --to-destination "...)
+		if t.To.Port() == 0 {
+			return t.To.Addr().AppendTo(b)
+		}
+		return t.To.AppendTo(b)
 	case TProxy:
 		any := "0.0.0.0"
 		if f == IPv6 {
@@ -259,6 +293,43 @@ func (t Target) append(b []byte, f Family) []byte {
 		return append(b, "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff"...)
 	case Zone:
 		return strconv.AppendUint(append(b, "-j CT --zone "...), uint64(t.Zone), 10)
+	case SetConnMark:
+		b = appendHex(append(b, "-j CONNMARK --set-xmark "...), t.Mark)
+		return appendHex(append(b, '/'), t.Mask)
+	case Log:
+		return t.appendLog(b)
 	}
 	return b
+}
+
+// appendLog leaves out what is the default, and quotes the prefix where
+// iptables-save does.
+func (t Target) appendLog(b []byte) []byte {
+	b = append(b, "-j LOG"...)
+	if t.Prefix != "" {
+		b = appendWord(append(b, " --log-prefix "...), t.Prefix)
+	}
+	if t.Level != defaultLogLevel {
+		b = strconv.AppendUint(append(b, " --log-level "...), uint64(t.Level), 10)
+	}
+	return b
+}
+
+// appendWord writes a string as libxtables' xtables_save_string does: in quotes,
+// with escapes, unless it is made of harmless characters only.
+func appendWord(b []byte, s string) []byte {
+	harmless := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+	}
+	if s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !harmless(c) }) {
+		return append(b, s...)
+	}
+	b = append(b, '"')
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c == '"' || c == '\\' || c == '\'' {
+			b = append(b, '\\')
+		}
+		b = append(b, s[i])
+	}
+	return append(b, '"')
 }

@@ -110,6 +110,10 @@ func inPlace(t ruleset.Target) string {
 		return "restore the mark from the connection"
 	case ruleset.Zone:
 		return fmt.Sprintf("conntrack zone %d", t.Zone)
+	case ruleset.SetConnMark:
+		return fmt.Sprintf("set the connection's mark to %#x/%#x", t.Mark, t.Mask)
+	case ruleset.Log:
+		return "log"
 	}
 	return ""
 }

@@ -34,7 +34,7 @@ func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string)
 	nats := t == ruleset.NAT && (hook == ruleset.Output || hook == ruleset.Prerouting)
 	switch r.Target.Action {
 	case ruleset.NoAction, ruleset.Accept, ruleset.Return, ruleset.Jump,
-		ruleset.SetMark, ruleset.SaveMark, ruleset.RestoreMark:
+		ruleset.SetMark, ruleset.SaveMark, ruleset.RestoreMark, ruleset.SetConnMark, ruleset.Log:
 	case ruleset.Drop:
 		if t == ruleset.NAT {
 			return "the nat table does not drop"

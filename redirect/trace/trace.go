@@ -111,7 +111,7 @@ func (w *walker) leavesBy() string {
 
 // keptHere reports whether the program's policy routing makes the packet local.
 func (w *walker) keptHere() bool {
-	return w.program.Routing != nil && w.program.Routing.Mark == w.mark
+	return w.program.Routing != nil && w.program.Routing.Matches(w.mark)
 }
 
 // receive is the way of a packet that came in by an interface.

@@ -212,6 +212,10 @@ func (w *walker) act(r *ruleset.Rule) flow {
 		if w.tracked {
 			w.mark = w.connMark
 		}
+	case ruleset.SetConnMark:
+		if w.tracked {
+			w.connMark = w.connMark&^t.Mask ^ t.Mark
+		}
 	case ruleset.Zone:
 		// A packet that has a connection or a template keeps it.
 		if !w.tracked && !w.template && w.packet.State != ruleset.StateUntracked {

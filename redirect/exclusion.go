@@ -1,0 +1,169 @@
+package redirect
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Loopback is what happens to connections within the pod, which leave by its
+// loopback interface. Those to 127.0.0.1 and ::1 pass in any case.
+type Loopback string
+
+// The loopback modes.
+const (
+	// LoopbackHairpin, the zero value, lets the application reach its own pod
+	// directly, and takes the proxy's connections to it as inbound: the proxy
+	// has chosen this very pod for a service that the application called.
+	LoopbackHairpin Loopback = ""
+	// LoopbackPass lets everything pass, look-ups included.
+	LoopbackPass Loopback = "pass"
+	// LoopbackCapture redirects the application's connections to its own pod
+	// as any other outbound connection; the proxy's pass.
+	LoopbackCapture Loopback = "capture"
+)
+
+// Mark is a packet mark with the bits of it that count. The zero value is none.
+type Mark struct {
+	Value uint32 `json:"value"`
+	// Mask is the bits that count; 0 means all.
+	Mask uint32 `json:"mask,omitempty"`
+}
+
+// IsZero reports whether there is no mark.
+func (m Mark) IsZero() bool { return m == Mark{} }
+
+// String returns the mark as iptables takes it: "0x539/0xfff".
+func (m Mark) String() string {
+	s := fmt.Sprintf("%#x", m.Value)
+	if m.Mask != 0 && m.Mask != ruleset.FullMask {
+		s += fmt.Sprintf("/%#x", m.Mask)
+	}
+	return s
+}
+
+// fullMask reads mask 0 as all bits.
+func fullMask(mask uint32) uint32 {
+	if mask == 0 {
+		return ruleset.FullMask
+	}
+	return mask
+}
+
+// match returns what matches packets with the mark, or, negated, all others.
+func (m Mark) match(not bool) ruleset.MarkMatch {
+	return ruleset.MarkMatch{Value: m.Value, Mask: fullMask(m.Mask), Not: not}
+}
+
+// IDRange is an inclusive range of user ids.
+type IDRange struct{ First, Last uint32 }
+
+// ID is the range of one id.
+func ID(id uint32) IDRange { return IDRange{id, id} }
+
+// String returns "1000" or "1000-2000".
+func (r IDRange) String() string {
+	s := strconv.FormatUint(uint64(r.First), 10)
+	if r.Last != r.First {
+		s += "-" + strconv.FormatUint(uint64(r.Last), 10)
+	}
+	return s
+}
+
+// ParseIDRange reads "1000" or "1000-2000", of ids from 0 to 4294967294.
+func ParseIDRange(s string) (IDRange, error) {
+	first, last, isRange := strings.Cut(s, "-")
+	if !isRange {
+		last = first
+	}
+	a, err1 := strconv.ParseUint(first, 10, 32)
+	b, err2 := strconv.ParseUint(last, 10, 32)
+	switch {
+	case err1 != nil || err2 != nil || a == NoID || b == NoID:
+		return IDRange{}, fmt.Errorf("%q is not an id from 0 to %d, nor a range of two", s, uint32(NoID-1))
+	case b < a:
+		return IDRange{}, fmt.Errorf("range %q ends before it begins", s)
+	}
+	return IDRange{uint32(a), uint32(b)}, nil
+}
+
+// MarshalText writes what String returns.
+func (r IDRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (r *IDRange) UnmarshalText(b []byte) (err error) {
+	*r, err = ParseIDRange(string(b))
+	return err
+}
+
+// Protocol is a transport protocol of an [Exclusion]: "tcp", "udp" or, for
+// both and all others, "".
+type Protocol string
+
+// The protocols.
+const (
+	AnyProtocol Protocol = ""
+	TCP         Protocol = "tcp"
+	UDP         Protocol = "udp"
+)
+
+func (p Protocol) proto() ruleset.Proto {
+	switch p {
+	case TCP:
+		return ruleset.TCP
+	case UDP:
+		return ruleset.UDP
+	}
+	return ruleset.AnyProto
+}
+
+// Exclusion is outbound traffic that is left alone: that for which all of its
+// fields hold. At least one must say something.
+type Exclusion struct {
+	Protocol Protocol `json:"protocol,omitempty"`
+	// Ports are destination ports; other than all they need a Protocol. None
+	// would exclude nothing and is not allowed.
+	Ports PortSet `json:"ports"`
+	// UIDs own the sending socket. Empty: anybody.
+	UIDs []IDRange `json:"uids,omitempty"`
+	// CIDRs are destinations. None would exclude nothing and is not allowed.
+	CIDRs PrefixSet `json:"cidrs"`
+}
+
+// String returns for example "tcp ports 22 of uid 1000-2000".
+func (e Exclusion) String() string {
+	var parts []string
+	if e.Protocol != AnyProtocol {
+		parts = append(parts, string(e.Protocol))
+	}
+	if !e.Ports.All() {
+		parts = append(parts, "ports "+e.Ports.String())
+	}
+	if !e.CIDRs.All() {
+		parts = append(parts, "to "+e.CIDRs.String())
+	}
+	for i, r := range e.UIDs {
+		parts = append(parts, []string{"of uid ", "and "}[min(i, 1)]+r.String())
+	}
+	return strings.Join(parts, " ")
+}
+
+// VirtualNetwork is what lies behind an interface of the pod that leads to
+// virtual machines or nested containers. TCP that comes in by the interface
+// for any address but those of Local is outbound traffic of the pod, and so
+// are look-ups, when those are captured.
+type VirtualNetwork struct {
+	Interface string       `json:"interface"`
+	Local     netip.Prefix `json:"local"`
+}
+
+// Log is how connections are logged, at the beginning of the rules for each
+// direction; a line begins with the chain's name.
+type Log struct {
+	Enabled bool `json:"enabled"`
+	// Level is syslog's, 0 (emergency) to 7 (debug).
+	Level uint8 `json:"level"`
+}

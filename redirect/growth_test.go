@@ -1,0 +1,246 @@
+package redirect_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/rulesettest"
+)
+
+func prefixSet(list ...string) redirect.PrefixSet {
+	var p []netip.Prefix
+	for _, s := range list {
+		p = append(p, netip.MustParsePrefix(s))
+	}
+	return redirect.Prefixes(p...)
+}
+
+// marked is a proxy that is known by the mark of its packets.
+func marked() redirect.Redirect {
+	r := redirect.Default()
+	r.Proxy.UIDs, r.Proxy.GIDs = nil, nil
+	r.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
+	r.Proxy.TunnelPort = 15008
+	r.Loopback = redirect.LoopbackPass
+	r.Names.InboundMark, r.Names.MarkMask, r.Names.RouteTable, r.Names.RoutePriority = 0x111, 0xfff, 100, 32764
+	return r
+}
+
+// rulesOf returns the rules of a chain of the IPv4 program, those of raw aside.
+func rulesOf(t *testing.T, r redirect.Redirect, chain string) string {
+	t.Helper()
+	rs, err := r.Ruleset()
+	require.NoError(t, err)
+	var lines []string
+	for _, c := range rs.IPv4.Chains {
+		if c.Name != chain || c.Table == ruleset.Raw {
+			continue
+		}
+		for _, r := range c.Rules {
+			lines = append(lines, r.Text(ruleset.IPv4))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+const defaultOutput = `! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
+-o lo -m owner ! --uid-owner 1337 -j RETURN
+-m owner --uid-owner 1337 -j RETURN
+! -d 127.0.0.1/32 -o lo -p tcp -m owner --gid-owner 1337 -j MESH_IN_REDIRECT
+-o lo -m owner ! --gid-owner 1337 -j RETURN
+-m owner --gid-owner 1337 -j RETURN
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`
+
+func TestGrownFields(t *testing.T) {
+	dns := func(r *redirect.Redirect, d redirect.DNS) {
+		r.Proxy.GIDs = nil
+		r.DNS = d
+	}
+	tests := []struct {
+		name   string
+		change func(*redirect.Redirect)
+		chain  string
+		want   string
+	}{
+		{"as before", func(*redirect.Redirect) {}, "MESH_OUTPUT", defaultOutput},
+		{"exclude an address", func(r *redirect.Redirect) {
+			r.Outbound.Exclude = []redirect.Exclusion{{Ports: redirect.AllPorts(), CIDRs: prefixSet("10.0.0.0/8", "fd00::/8")}}
+		}, "MESH_OUTPUT", "-d 10.0.0.0/8 -j RETURN\n" + defaultOutput},
+		{"exclude ports of users", func(r *redirect.Redirect) {
+			r.Outbound.Exclude = []redirect.Exclusion{{
+				Protocol: redirect.UDP, Ports: redirect.Ports(53, 8125), CIDRs: redirect.AllPrefixes(),
+				UIDs: []redirect.IDRange{redirect.ID(5), {First: 1000, Last: 2000}},
+			}}
+		}, "MESH_OUTPUT", "-p udp -m multiport --dports 53,8125 -m owner --uid-owner 5 -j RETURN\n" +
+			"-p udp -m multiport --dports 53,8125 -m owner --uid-owner 1000-2000 -j RETURN\n" + defaultOutput},
+		{"exclude sources", func(r *redirect.Redirect) {
+			r.Inbound.ExcludeSources = prefixSet("192.168.0.0/16", "fd00::/8")
+		}, "MESH_INBOUND", "-s 192.168.0.0/16 -j RETURN\n-p tcp -j MESH_IN_REDIRECT"},
+		{"exclude sources of listed ports", func(r *redirect.Redirect) {
+			r.Inbound.Ports = redirect.Ports(80)
+			r.Inbound.ExcludeSources = prefixSet("192.168.0.0/16")
+		}, "MESH_INBOUND", "-s 192.168.0.0/16 -j RETURN\n-p tcp -m tcp --dport 80 -j MESH_IN_REDIRECT"},
+		{"loopback pass", func(r *redirect.Redirect) {
+			r.Loopback = redirect.LoopbackPass
+		}, "MESH_OUTPUT", `-m owner --uid-owner 1337 -j RETURN
+-m owner --gid-owner 1337 -j RETURN
+-o lo -j RETURN
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`},
+		{"loopback capture", func(r *redirect.Redirect) {
+			r.Loopback = redirect.LoopbackCapture
+		}, "MESH_OUTPUT", `-m owner --uid-owner 1337 -j RETURN
+-m owner --gid-owner 1337 -j RETURN
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`},
+		{"look-ups of everyone go elsewhere", func(r *redirect.Redirect) {
+			r.Loopback = redirect.LoopbackCapture
+			dns(r, redirect.DNS{Servers: prefixSet("127.0.0.1/32"), To: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8600")}, Everyone: true})
+		}, "MESH_OUTPUT", `-j MESH_OUTPUT_DNS
+-m owner --uid-owner 1337 -j RETURN
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`},
+		{"where look-ups go", func(r *redirect.Redirect) {
+			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), To: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.10:0"), netip.MustParseAddrPort("[fd00::10]:8600")}})
+		}, "MESH_OUTPUT_DNS", `-p tcp -m tcp --dport 53 -j DNAT --to-destination 10.0.0.10
+-p udp -m udp --dport 53 -j DNAT --to-destination 10.0.0.10`},
+		{"look-ups over UDP only", func(r *redirect.Redirect) {
+			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true})
+		}, "MESH_OUTPUT", `! -d 127.0.0.1/32 -o lo -p tcp -m tcp ! --dport 53 -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
+-o lo -p tcp -m tcp ! --dport 53 -m owner ! --uid-owner 1337 -j RETURN
+-m owner --uid-owner 1337 -j RETURN
+-j MESH_OUTPUT_DNS
+-p tcp -m tcp --dport 53 -j RETURN
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`},
+		{"virtual network", func(r *redirect.Redirect) {
+			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053})
+			r.VirtualNetworks = []redirect.VirtualNetwork{
+				{Interface: "docker0", Local: netip.MustParsePrefix("172.17.0.0/16")},
+				{Interface: "docker0", Local: netip.MustParsePrefix("fd00::/64")},
+			}
+		}, "MESH_PREROUTING", `-i docker0 -p udp -m udp --dport 53 -j REDIRECT --to-ports 15053
+! -d 172.17.0.0/16 -i docker0 -p tcp -j MESH_REDIRECT
+-p tcp -j MESH_INBOUND`},
+		{"log", func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 7} }, "MESH_OUTPUT",
+			`-j LOG --log-prefix "MESH_OUTPUT: " --log-level 7` + "\n" + defaultOutput},
+		{"proxy by mark, outbound", func(r *redirect.Redirect) { *r = marked() }, "MESH_OUTPUT",
+			`-m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff
+-m mark --mark 0x539/0xfff -j RETURN
+-m mark --mark 0x111/0xfff -j RETURN
+-o lo -j RETURN
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`},
+		{"proxy by mark, replies", func(r *redirect.Redirect) { *r = marked() }, "MESH_PREROUTING",
+			"-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n-p tcp -j MESH_INBOUND"},
+		{"proxy by mark, inbound", func(r *redirect.Redirect) { *r = marked() }, "MESH_INBOUND",
+			`-m mark --mark 0x539/0xfff -j RETURN
+-p tcp -m tcp --dport 15008 -j RETURN
+-p tcp -j MESH_IN_REDIRECT`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := redirect.Default()
+			tt.change(&r)
+			assert.Equal(t, tt.want, rulesOf(t, r, tt.chain))
+
+			// The value, and its text, survive a round trip.
+			b, err := json.Marshal(r)
+			require.NoError(t, err)
+			var back redirect.Redirect
+			require.NoError(t, json.Unmarshal(b, &back))
+			assert.True(t, back.MustRuleset().Equal(r.MustRuleset()), "%s", b)
+			assert.True(t, r.Clone().MustRuleset().Equal(r.MustRuleset()))
+			for _, f := range ruleset.Families {
+				p := r.MustRuleset().Program(f)
+				saved, err := ruleset.Parse(f, p.String())
+				require.NoError(t, err)
+				assert.Empty(t, p.Diff(saved))
+			}
+		})
+	}
+}
+
+func TestGrownFieldsRefused(t *testing.T) {
+	exclude := func(e redirect.Exclusion) func(*redirect.Redirect) {
+		return func(r *redirect.Redirect) { r.Outbound.Exclude = []redirect.Exclusion{e} }
+	}
+	all := redirect.AllPrefixes()
+	tests := []struct {
+		field  string
+		change func(*redirect.Redirect)
+	}{
+		{"loopback", func(r *redirect.Redirect) { r.Loopback = "bounce" }},
+		{"log.level", func(r *redirect.Redirect) { r.Log.Level = 8 }},
+		{"inbound.excludeSources", func(r *redirect.Redirect) { r.Inbound.ExcludeSources = all }},
+		{"outbound.exclude[0].ports", exclude(redirect.Exclusion{CIDRs: prefixSet("10.0.0.0/8")})},
+		{"outbound.exclude[0].cidrs", exclude(redirect.Exclusion{Protocol: redirect.TCP, Ports: redirect.AllPorts()})},
+		{"outbound.exclude[0].ports", exclude(redirect.Exclusion{Ports: redirect.Ports(80), CIDRs: all})},
+		{"outbound.exclude[0]", exclude(redirect.Exclusion{Ports: redirect.AllPorts(), CIDRs: all})},
+		{"outbound.exclude[0].protocol", exclude(redirect.Exclusion{Protocol: "sctp", Ports: redirect.AllPorts(), CIDRs: all})},
+		{"outbound.exclude[0].uids", exclude(redirect.Exclusion{Ports: redirect.AllPorts(), CIDRs: all, UIDs: []redirect.IDRange{{First: 2, Last: 1}}})},
+		{"dns.port", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: all} }},
+		{"dns.to", func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: all, Port: 1, To: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53")}}
+		}},
+		{"dns.to", func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: all, To: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.2:53")}}
+		}},
+		{"dns.to", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: all, To: []netip.AddrPort{{}}} }},
+		{"dns.everyone", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: all, Port: 15053, Everyone: true} }},
+		{"virtualNetworks[0].interface", func(r *redirect.Redirect) {
+			r.VirtualNetworks = []redirect.VirtualNetwork{{Interface: "-j", Local: netip.MustParsePrefix("10.0.0.0/8")}}
+		}},
+		{"virtualNetworks[1]", func(r *redirect.Redirect) {
+			n := redirect.VirtualNetwork{Interface: "a", Local: netip.MustParsePrefix("10.0.0.0/8")}
+			r.VirtualNetworks = []redirect.VirtualNetwork{n, n}
+		}},
+		{"proxy.mark", func(r *redirect.Redirect) { r.Proxy.Mark = redirect.Mark{Value: 1} }},
+		{"proxy.mark", func(r *redirect.Redirect) { *r = marked(); r.Proxy.Mark.Value = 0x1539 }},
+		{"proxy.mark", func(r *redirect.Redirect) { *r = marked(); r.Mode = redirect.ModeTProxy }},
+		{"names.inboundMark", func(r *redirect.Redirect) { *r = marked(); r.Names.InboundMark = 0x1111 }},
+		{"names.inboundMark", func(r *redirect.Redirect) { *r = marked(); r.Names.InboundMark = 0x539 }},
+		{"names.routeTable", func(r *redirect.Redirect) { *r = marked(); r.Names.RouteTable = 254 }},
+	}
+	for _, tt := range tests {
+		r := redirect.Default()
+		tt.change(&r)
+		assert.ErrorContains(t, r.Validate(), "redirect: "+tt.field+": ")
+	}
+}
+
+// What a proxy known by its mark sends passes, and the application's replies
+// come back to it whoever the client was.
+func TestProxyByMark(t *testing.T) {
+	r := marked()
+	r.Inbound.ExcludeSources = prefixSet("169.254.7.127/32")
+	rules := rulesettest.New(t, r.MustRuleset(), "10.244.1.5")
+	rules.Out("10.0.0.1:80").UID(1337).RedirectedTo(15001)
+	rules.Out("10.0.0.1:80").Mark(0x539).Passes()
+	rules.Out("10.0.0.1:80").Mark(0xabc539).Passes()
+	rules.Out("10.244.1.5:8080").Mark(0x539).From("192.0.2.7").Passes()
+	rules.In("10.244.1.5:8080").From("192.0.2.7").RedirectedTo(15006)
+	rules.In("10.244.1.5:8080").From("169.254.7.127").Passes()
+	rules.In("10.244.1.5:15008").From("192.0.2.7").Passes()
+}
+
+func TestIDRange(t *testing.T) {
+	for s, want := range map[string]redirect.IDRange{"0": {}, "1000": redirect.ID(1000), "1000-2000": {First: 1000, Last: 2000}} {
+		got, err := redirect.ParseIDRange(s)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+		assert.Equal(t, s, got.String())
+	}
+	for _, s := range []string{"", "-1", "1-", "2-1", "4294967295", "root", "1,2", "1 "} {
+		_, err := redirect.ParseIDRange(s)
+		assert.Error(t, err, s)
+	}
+}
