@@ -1,12 +1,15 @@
 package selection
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // Policy is a mesh's rule for which pods it redirects. Each field that is empty
@@ -31,8 +34,31 @@ type Policy struct {
 	// InjectKey is a boolean label or annotation that says whether the pod is
 	// injected. The label wins, whatever it says.
 	InjectKey string
-	// StatusAnnotation is what the injector leaves on each pod it has dealt with.
+	// ForeignAnnotation is what the injector of another kind of proxy leaves on
+	// its pods, which are then none of this policy's.
+	ForeignAnnotation string
+	// Selectors pick pods by labels; one that matches is enough.
+	Selectors []Selector
+	// StatusAnnotation is what the injector leaves on each pod it has dealt
+	// with, whatever its value.
 	StatusAnnotation string
+	// Required are annotations that the injector leaves with certain values.
+	Required []Requirement
+}
+
+// Selector matches a pod by its own labels and by those of its namespace. An
+// empty half matches everything; a half that is no valid selector nothing, see
+// [Policy.Validate]. Without a Namespace object its labels count as absent.
+type Selector struct {
+	Pod       metav1.LabelSelector `json:"podSelector"`
+	Namespace metav1.LabelSelector `json:"namespaceSelector"`
+}
+
+// Requirement is an annotation that a pod must have: under one of the keys,
+// one of the values, or, when none are given, any but the empty string.
+type Requirement struct {
+	Keys   []string
+	Values []string
 }
 
 // Decide says whether the pod's traffic is to be redirected. Namespace is the
@@ -78,6 +104,13 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 			return decide(InjectDisabled, "%s %s is %q", kind, p.InjectKey, value)
 		}
 	}
+	if d, out := p.foreign(pod.Annotations); out {
+		d.Warnings = warnings
+		return d
+	}
+	if len(p.Selectors) > 0 && !slices.ContainsFunc(p.Selectors, func(s Selector) bool { return s.matches(pod, namespace) }) {
+		return decide(NotEnabled, "no selector matches the labels of the pod and its namespace")
+	}
 	if d, out := p.RuleOut(pod.Annotations); out {
 		d.Warnings = warnings
 		return d
@@ -87,6 +120,8 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 
 func (p Policy) selectedBecause(proxy *corev1.Container) string {
 	switch {
+	case proxy == nil && len(p.Selectors) > 0:
+		return "a selector matches the labels of the pod and its namespace"
 	case proxy == nil:
 		return "nothing rules the pod out"
 	case p.StatusAnnotation == "":
@@ -105,13 +140,66 @@ func (p Policy) ExcludesNamespace(name string) bool {
 // runtime may know without asking anybody. It reports whether they rule the
 // pod out; when they don't, nothing is decided yet.
 func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
-	if p.StatusAnnotation == "" {
+	if d, out := p.foreign(annotations); out {
+		return d, true
+	}
+	if p.StatusAnnotation != "" {
+		if _, ok := annotations[p.StatusAnnotation]; !ok {
+			return Decision{Reason: NotInjected, Detail: fmt.Sprintf("annotation %s is absent", p.StatusAnnotation)}, true
+		}
+	}
+	for _, r := range p.Required {
+		if !slices.ContainsFunc(r.Keys, func(key string) bool { return r.allows(annotations[key]) }) {
+			return Decision{Reason: NotInjected, Detail: r.unmet(annotations)}, true
+		}
+	}
+	return Decision{}, false
+}
+
+func (p Policy) foreign(annotations map[string]string) (Decision, bool) {
+	if _, ok := annotations[p.ForeignAnnotation]; !ok || p.ForeignAnnotation == "" {
 		return Decision{}, false
 	}
-	if _, ok := annotations[p.StatusAnnotation]; ok {
-		return Decision{}, false
+	return Decision{Reason: HasSidecar, Detail: fmt.Sprintf("annotation %s is there: the pod has a proxy of its own", p.ForeignAnnotation)}, true
+}
+
+func (r Requirement) allows(value string) bool {
+	return value != "" && (len(r.Values) == 0 || slices.Contains(r.Values, value))
+}
+
+// unmet says what is wrong with the requirement's annotations.
+func (r Requirement) unmet(annotations map[string]string) string {
+	for _, key := range r.Keys {
+		if v, ok := annotations[key]; ok {
+			return fmt.Sprintf("annotation %s is %q", key, v)
+		}
 	}
-	return Decision{Reason: NotInjected, Detail: fmt.Sprintf("annotation %s is absent", p.StatusAnnotation)}, true
+	return fmt.Sprintf("annotation %s is absent", strings.Join(r.Keys, " or "))
+}
+
+func (s Selector) matches(pod *corev1.Pod, namespace *corev1.Namespace) bool {
+	var of labels.Set
+	if namespace != nil {
+		of = namespace.Labels
+	}
+	half := func(by *metav1.LabelSelector, of labels.Set) bool {
+		selector, err := metav1.LabelSelectorAsSelector(by)
+		return err == nil && selector.Matches(of)
+	}
+	return half(&s.Pod, pod.Labels) && half(&s.Namespace, of)
+}
+
+// Validate reports selectors that cannot be, joined.
+func (p Policy) Validate() error {
+	var errs []error
+	for i := range p.Selectors {
+		for name, half := range map[string]*metav1.LabelSelector{"pod": &p.Selectors[i].Pod, "namespace": &p.Selectors[i].Namespace} {
+			if _, err := metav1.LabelSelectorAsSelector(half); err != nil {
+				errs = append(errs, fmt.Errorf("%s selector %d: %w", name, i+1, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Proxy returns the pod's proxy container, or nil when it has none: a

@@ -1,6 +1,7 @@
 package selection_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -21,7 +22,16 @@ var policy = selection.Policy{
 	ProxyCommand:       "proxy",
 	ProxyTypes:         []string{"sidecar"},
 	InjectKey:          "mesh/inject",
-	StatusAnnotation:   "mesh/status",
+	ForeignAnnotation:  "other/status",
+	Selectors: []selection.Selector{
+		{Pod: metav1.LabelSelector{MatchLabels: map[string]string{"mesh/mode": "on"}}},
+		{Pod: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "mesh/mode", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"off"}}}}},
+	},
+	StatusAnnotation: "mesh/status",
+	Required: []selection.Requirement{
+		{Keys: []string{"mesh/injected"}, Values: []string{"true", "yes"}},
+		{Keys: []string{"mesh/state", "mesh/state-v2"}},
+	},
 }
 
 // meshed is a pod that the policy selects, but for the changes.
@@ -31,7 +41,7 @@ func meshed(changes ...func(*corev1.Pod)) *corev1.Pod {
 			Namespace:   "shop",
 			Name:        "cart",
 			Labels:      map[string]string{"mesh/inject": "true"},
-			Annotations: map[string]string{"mesh/status": "{}"},
+			Annotations: map[string]string{"mesh/status": "{}", "mesh/injected": "true", "mesh/state": "waiting"},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "app"},
@@ -82,6 +92,12 @@ func label(value string) func(*corev1.Pod) {
 func annotation(value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Labels, p.Annotations["mesh/inject"] = nil, value }
 }
+
+func annotate(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[key] = value }
+}
+
+func off(p *corev1.Pod) { p.Labels = map[string]string{"mesh/mode": "off"} }
 
 func withoutStatus(p *corev1.Pod) { delete(p.Annotations, "mesh/status") }
 
@@ -135,6 +151,12 @@ var cases = []struct {
 	{"a label that is no boolean", []func(*corev1.Pod){label("no")}, selection.Selected, 1},
 	{"an annotation that is no boolean", []func(*corev1.Pod){annotation("off")}, selection.Selected, 1},
 
+	{"another kind of proxy", []func(*corev1.Pod){annotate("other/status", "")}, selection.HasSidecar, 0},
+	{"no selector matches", []func(*corev1.Pod){off}, selection.NotEnabled, 0},
+	{"a requirement has another value", []func(*corev1.Pod){annotate("mesh/injected", "false")}, selection.NotInjected, 0},
+	{"a requirement is met by its second value", []func(*corev1.Pod){annotate("mesh/injected", "yes")}, selection.Selected, 0},
+	{"a requirement is empty", []func(*corev1.Pod){annotate("mesh/state", "")}, selection.NotInjected, 0},
+	{"a requirement is met under its second key", []func(*corev1.Pod){annotate("mesh/state", ""), annotate("mesh/state-v2", "x")}, selection.Selected, 0},
 	{"not injected", []func(*corev1.Pod){withoutStatus}, selection.NotInjected, 0},
 	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
 }
@@ -177,7 +199,12 @@ func TestOrder(t *testing.T) {
 		selection.NoProxy:           withoutProxy,
 		selection.ProxyType:         proxyArgs("proxy", "router"),
 		selection.InjectDisabled:    label("false"),
-		selection.NotInjected:       withoutStatus,
+		selection.HasSidecar:        annotate("other/status", "x"),
+		selection.NotEnabled: func(p *corev1.Pod) {
+			p.Labels = maps.Clone(p.Labels)
+			p.Labels["mesh/mode"] = "off"
+		},
+		selection.NotInjected: withoutStatus,
 	}
 	// Both are about the proxy container, which the other says is absent.
 	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
@@ -198,7 +225,7 @@ func TestRuleOut(t *testing.T) {
 	assert.True(t, out)
 	assert.Equal(t, selection.NotInjected, d.Reason)
 	assert.False(t, d.Selected)
-	_, out = policy.RuleOut(map[string]string{"mesh/status": ""})
+	_, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x"})
 	assert.False(t, out, "a pod with a status may be in the mesh")
 	_, out = selection.Policy{}.RuleOut(nil)
 	assert.False(t, out, "a mesh without status annotation cannot tell by annotations")
@@ -230,6 +257,6 @@ func TestProxy(t *testing.T) {
 func TestReasonsAreStable(t *testing.T) {
 	assert.Equal(t, []selection.Reason{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
-		"proxy-type", "inject-disabled", "not-injected", "selected",
+		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "selected",
 	}, selection.Reasons, "users' alerts are written for these codes")
 }

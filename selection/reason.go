@@ -20,6 +20,10 @@ const (
 	ProxyType Reason = "proxy-type"
 	// InjectDisabled: a label or annotation says that the pod is not injected.
 	InjectDisabled Reason = "inject-disabled"
+	// HasSidecar: the pod has a proxy of another kind, which sees to it.
+	HasSidecar Reason = "has-sidecar"
+	// NotEnabled: no selector matches the pod's labels and its namespace's.
+	NotEnabled Reason = "not-enabled"
 	// NotInjected: the injector has not left its status on the pod.
 	NotInjected Reason = "not-injected"
 	// Selected: none of the above; the pod's traffic is redirected.
@@ -38,7 +42,7 @@ const (
 // Reasons lists every reason that Decide gives.
 var Reasons = []Reason{
 	ExcludedNamespace, HostNetwork, InitContainer, ProxyDisabled, NoProxy,
-	ProxyType, InjectDisabled, NotInjected, Selected,
+	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, Selected,
 }
 
 // Decision is the answer about one pod.
