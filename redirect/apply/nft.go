@@ -43,7 +43,8 @@ func (n *NFTables) Name() Name { return Nftables }
 // [*UnsupportedError].
 func (n *NFTables) Usable(ctx context.Context) error {
 	err := n.session(ctx, func(s *nftSession) error {
-		return s.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(nlMessage) {})
+		_, err := s.generation()
+		return err
 	})
 	if err != nil && !errors.Is(err, ErrNoBackend) && ctx.Err() == nil {
 		err = &UnsupportedError{Feature: "nf_tables", Need: "CAP_NET_ADMIN in the namespace's user namespace", Err: err}

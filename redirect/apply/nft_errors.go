@@ -70,16 +70,21 @@ func classify(err error) error {
 	case !unknown:
 		return err
 	case step.step.rule != nil:
-		feature, need := featureOf(step.step.rule.Target.Action)
-		return unsupported(feature, need, err)
+		if feature, need := featureOf(step.step.rule); feature != "" {
+			return unsupported(feature, need, err)
+		}
+		return err
 	case step.step.chain != nil:
 		return unsupported("inet "+step.step.chain.Type+" chain", "Linux 5.2, CONFIG_NF_TABLES_INET and CONFIG_NFT_NAT", err)
 	}
 	return unsupported("nf_tables for family inet", "Linux 5.2 and CONFIG_NF_TABLES_INET", err)
 }
 
-func featureOf(a ruleset.Action) (feature, need string) {
-	switch a {
+// featureOf names what of a rule is not in every kernel with nf_tables: all
+// else is in its core. It is empty where there is no such thing; what the
+// kernel does not find is then the chain of a jump.
+func featureOf(r *ruleset.NFTRule) (feature, need string) {
+	switch r.Target.Action {
 	case ruleset.Redirect:
 		return "redirect statement", "Linux 5.2 and CONFIG_NFT_REDIR"
 	case ruleset.DNAT:
@@ -88,8 +93,13 @@ func featureOf(a ruleset.Action) (feature, need string) {
 		return "tproxy statement", "Linux 4.19 and CONFIG_NFT_TPROXY"
 	case ruleset.Zone:
 		return "ct zone statement", "Linux 4.11, CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_ZONES"
-	case ruleset.SaveMark, ruleset.RestoreMark:
+	case ruleset.SaveMark, ruleset.RestoreMark, ruleset.SetConnMark:
 		return "ct mark statement", "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK"
+	case ruleset.Log:
+		return "log statement", "CONFIG_NFT_LOG"
 	}
-	return "match of a rule", "CONFIG_NFT_CT"
+	if r.States != 0 || !r.ConnMark.IsZero() {
+		return "ct expression", "CONFIG_NFT_CT"
+	}
+	return "", ""
 }

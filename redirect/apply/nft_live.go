@@ -68,15 +68,9 @@ type setElement struct {
 // requests.
 func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	l := &nftLive{name: owner.NFTTable()}
-	err := c.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_GEN_ID {
-				l.generation = a.u32()
-			}
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("ask for the generation of the rules: %w", err)
+	var err error
+	if l.generation, err = c.generation(); err != nil {
+		return nil, err
 	}
 	err = c.request(unix.NFT_MSG_GETTABLE, 0, unix.NFPROTO_INET, func(w *nlWriter) {
 		w.text(unix.NFTA_TABLE_NAME, l.name)
@@ -108,7 +102,28 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 			return nil, err
 		}
 	}
-	return l, c.readLeads(l)
+	if err := c.readLeads(l); err != nil || !l.present() {
+		return l, err
+	}
+	// The lists are of one moment only if nothing happened since the first.
+	if now, err := c.generation(); err != nil || now != l.generation {
+		return nil, cmp.Or(err, errInterrupted)
+	}
+	return l, nil
+}
+
+func (c *nlConn) generation() (id uint32, err error) {
+	err = c.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+		for a := range nlAttrs(m.attrs) {
+			if a.typ == unix.NFTA_GEN_ID {
+				id = a.u32()
+			}
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation of the rules: %w", err)
+	}
+	return id, nil
 }
 
 // isIptables reports whether a chain is in a table of iptables-nft.

@@ -140,20 +140,20 @@ func (c *nlConn) request(msg uint16, flags uint16, family byte, attrs func(*nlWr
 	if err := c.send(w.b); err != nil {
 		return err
 	}
-	for done := false; !done; {
+	// A list is read to its end even when it is of no use: until then the kernel
+	// takes no other request for one.
+	done, interrupted := false, false
+	var failure error
+	for !done {
 		err := c.receive(func(m nlMessage) error {
 			if m.seq != c.seq {
 				return nil
 			}
-			if m.flags&unix.NLM_F_DUMP_INTR != 0 {
-				return errInterrupted
-			}
+			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
 			switch m.typ {
-			case unix.NLMSG_DONE:
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 				done = true
-			case unix.NLMSG_ERROR:
-				done = true
-				return m.errno()
+				failure = m.errno()
 			default:
 				fn(m)
 				done = done || flags&unix.NLM_F_DUMP == 0
@@ -161,15 +161,19 @@ func (c *nlConn) request(msg uint16, flags uint16, family byte, attrs func(*nlWr
 			return nil
 		})
 		switch {
-		case errors.Is(err, unix.ENOENT):
-			return nil
-		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
-			return errInterrupted
+		case errors.Is(err, unix.ENOBUFS):
+			interrupted = true
 		case err != nil:
 			return err
 		}
 	}
-	return nil
+	switch {
+	case interrupted, errors.Is(failure, unix.EINTR):
+		return errInterrupted
+	case errors.Is(failure, unix.ENOENT):
+		return nil
+	}
+	return failure
 }
 
 // batchError is the first message of a batch that the kernel refused.

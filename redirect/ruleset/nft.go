@@ -253,24 +253,29 @@ func (t Target) final() bool {
 	return false
 }
 
-// joinPrefixes and joinRanges refuse an empty list, which matches anything.
+// joinPrefixes adds a rule's one prefix to a sorted list without overlaps; like
+// joinRanges it refuses an empty list, which matches anything.
 func joinPrefixes(a, b []netip.Prefix, final bool) ([]netip.Prefix, bool) {
-	overlap := func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) }
-	if len(a) == 0 || len(b) == 0 || !final && slices.ContainsFunc(a, overlap) {
+	if len(a) == 0 || len(b) != 1 {
 		return a, false
 	}
-	all := slices.Concat(a, b)
-	slices.SortFunc(all, func(x, y netip.Prefix) int {
+	p := b[0]
+	// Prefixes either nest or are disjoint, and the larger sorts first.
+	at, _ := slices.BinarySearchFunc(a, p, func(x, y netip.Prefix) int {
 		return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
 	})
-	// Prefixes either nest or are disjoint, and the larger sorts first.
-	out := all[:1]
-	for _, p := range all[1:] {
-		if !out[len(out)-1].Overlaps(p) {
-			out = append(out, p)
-		}
+	inside := at > 0 && a[at-1].Overlaps(p)
+	end := at
+	for end < len(a) && p.Overlaps(a[end]) {
+		end++
 	}
-	return out, true
+	if !final && (inside || end > at) {
+		return a, false
+	}
+	if !inside {
+		a = slices.Replace(a, at, end, p)
+	}
+	return a, true
 }
 
 func joinRanges(a, b []PortRange, final bool) ([]PortRange, bool) {

@@ -1,0 +1,129 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestNFTUnsupported: each way of a kernel to say that it does not know a thing
+// is told apart from a failure, and names the thing.
+func TestNFTUnsupported(t *testing.T) {
+	rule := func(r ruleset.Rule) nftStep {
+		return nftStep{what: "add rule", chain: &ruleset.NFTChain{Name: "c"}, rule: &ruleset.NFTRule{Rule: r}}
+	}
+	action := func(a ruleset.Action) nftStep { return rule(ruleset.Rule{Target: ruleset.Target{Action: a}}) }
+	chain := nftStep{what: "add chain", chain: &ruleset.NFTChain{Type: "nat"}}
+	for _, tc := range []struct {
+		step    nftStep
+		errno   error
+		feature string // empty: an ordinary failure
+	}{
+		{nftStep{what: "add table"}, unix.EAFNOSUPPORT, "nf_tables for family inet"},
+		{chain, unix.EOPNOTSUPP, "inet nat chain"},
+		{chain, unix.ENOENT, "inet nat chain"},
+		{chain, unix.EPERM, ""},
+		{action(ruleset.Redirect), unix.ENOENT, "redirect statement"},
+		{action(ruleset.DNAT), unix.ENOENT, "dnat statement"},
+		{action(ruleset.TProxy), unix.ENOENT, "tproxy statement"},
+		{action(ruleset.Zone), unix.EOPNOTSUPP, "ct zone statement"},
+		{action(ruleset.SaveMark), unix.ENOENT, "ct mark statement"},
+		{rule(ruleset.Rule{States: ruleset.StateInvalid}), unix.ENOENT, "ct expression"},
+		{action(ruleset.Jump), unix.ENOENT, ""},
+		{action(ruleset.Redirect), unix.EBUSY, ""},
+	} {
+		err := classify(&stepError{tc.step, &batchError{errno: tc.errno}})
+		assert.ErrorIs(t, err, tc.errno)
+		var unsupported *UnsupportedError
+		assert.Equal(t, tc.feature != "", errors.As(err, &unsupported), err)
+		assert.Equal(t, tc.feature != "", errors.Is(err, ErrNoBackend), err)
+		if unsupported != nil {
+			assert.Equal(t, tc.feature, unsupported.Feature)
+			assert.NotEmpty(t, unsupported.Need)
+		}
+	}
+	err := classify(fmt.Errorf("list: %w", unix.EINVAL))
+	assert.EqualError(t, err, "the kernel has no usable nf_tables (needs CONFIG_NF_TABLES): list: invalid argument")
+	assert.NoError(t, classify(nil))
+}
+
+// deaf is a namespace whose kernel has no netfilter netlink.
+type deaf struct{ err error }
+
+func (d deaf) Run(*exec.Cmd) error                    { return d.err }
+func (d deaf) Do(func() error) error                  { return d.err }
+func (d deaf) Socket(int, int, int) (fd int, e error) { return -1, d.err }
+
+func TestNFTUsable(t *testing.T) {
+	ns := netnstest.New(t)
+	require.NoError(t, NewNFTables(ns).Usable(t.Context()))
+	err := NewNFTables(deaf{syscall.EPERM}).Usable(t.Context())
+	require.ErrorIs(t, err, ErrNoBackend)
+	assert.ErrorIs(t, err, syscall.EPERM)
+}
+
+// TestNFTStartsAgain: a batch made from what is no longer so is refused by the
+// kernel, and the call begins anew from what is.
+func TestNFTStartsAgain(t *testing.T) {
+	ns := netnstest.New(t)
+	n := NewNFTables(ns)
+	rs := redirect.Default().MustRuleset()
+	attempts := 0
+	err := n.session(t.Context(), func(s *nftSession) error {
+		attempts++
+		live, err := s.readLive(rs.Owner())
+		if err != nil {
+			return err
+		}
+		if attempts == 1 { // somebody else is faster
+			if _, err := n.Apply(t.Context(), rs); err != nil {
+				return err
+			}
+		}
+		return s.write(rs.NFTables(), live)
+	})
+	require.NoError(t, err)
+	assert.Equal(t, 2, attempts)
+	diffs, err := n.Check(t.Context(), rs)
+	require.NoError(t, err)
+	assert.Empty(t, diffs)
+
+	// But not for ever.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	err = n.session(ctx, func(*nftSession) error { return errInterrupted })
+	require.ErrorIs(t, err, errInterrupted)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// FuzzNFTParsers: what the kernel sends is not trusted to be whole.
+func FuzzNFTParsers(f *testing.F) {
+	var w nlWriter
+	for _, c := range redirect.Default().MustRuleset().NFTables().Chains {
+		for i := range c.Rules {
+			writeExprs(&w, &c.Rules[i])
+		}
+	}
+	f.Add(w.b)
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		canonical(b, func(string) string { return "" })
+		jumpOf(b)
+		describe(&liveRule{exprs: b})
+		m := nlMessage{attrs: b}
+		parseChain(m)
+		(&liveSet{}).parseElements(m)
+		_, _ = m.errno(), m.reason()
+	})
+}
