@@ -243,6 +243,24 @@ func configure(h *netlink.Handle, s site) error {
 			return fmt.Errorf("add route to %s: %w", r[1], err)
 		}
 	}
+	return waitForAddrs(h, s)
+}
+
+// waitForAddrs polls until the kernel takes each address for its own. It answers the request for an IPv6 address
+// first and makes the local route in a worker of its own (addrconf_dad_work), even where no detection is asked for.
+func waitForAddrs(h *netlink.Handle, s site) error {
+	for _, a := range s.addrs {
+		ip := ipNet(a[1]).IP
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+			routes, err := h.RouteGet(ip)
+			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("address %s does not come up: %w", a[1], err)
+			}
+		}
+	}
 	return nil
 }
 

@@ -92,21 +92,31 @@ func (o Options) find(name string) (string, bool) {
 // far as that can be said without a namespace: nil, or an error that is
 // [ErrNoBackend].
 func Available(o Options) error {
-	switch o.Backend {
-	case Nftables, Auto, "":
-		// The kernel is asked in the pod's own namespace.
-		return nil
-	case Iptables:
-		_, errNFT := o.tools(IptablesNFT)
-		_, errLegacy := o.tools(IptablesLegacy)
-		if errNFT == nil || errLegacy == nil {
-			return nil
+	_, errNFT := o.tools(IptablesNFT)
+	_, errLegacy := o.tools(IptablesLegacy)
+	var native error
+	if o.Backend == Nftables || errNFT != nil && errLegacy != nil {
+		// A pod's namespace has what ours has: the same kernel.
+		if _, err := listTables(); err != nil {
+			native = fmt.Errorf("%w: nftables: %w", ErrNoBackend, err)
 		}
-		return errors.Join(errNFT, errLegacy)
-	default:
-		_, err := o.tools(o.Backend)
-		return err
 	}
+	switch {
+	case o.Backend == Nftables:
+		return native
+	case o.Backend == IptablesNFT:
+		return errNFT
+	case o.Backend == IptablesLegacy:
+		return errLegacy
+	case errNFT == nil || errLegacy == nil:
+		return nil
+	case o.Backend == Iptables:
+		return errors.Join(errNFT, errLegacy)
+	}
+	if native != nil {
+		return errors.Join(errNFT, errLegacy, native)
+	}
+	return nil
 }
 
 // Choose returns the backend for a namespace. Of [Auto] and [Iptables] it takes
@@ -121,7 +131,7 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	case IptablesNFT, IptablesLegacy:
 		return backend(NewIPTables(ns, o.Backend, o))
 	case Nftables:
-		return NewNFTables(ns), nil
+		return native{NewNFTables(ns), o}, nil
 	case Auto, Iptables, "":
 	default:
 		_, err := ParseBackend(string(o.Backend))
@@ -137,7 +147,7 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	case errNFT != nil && o.Backend == Iptables:
 		return nil, errors.Join(errNFT, errLegacy)
 	case errNFT != nil:
-		return NewNFTables(ns), nil
+		return native{NewNFTables(ns), o}, nil
 	}
 	h, err := look(ns)
 	if err != nil {

@@ -38,23 +38,32 @@ type nftTable struct {
 var inet6 = "/proc/thread-self/net/if_inet6"
 
 func look(ns Namespace) (host, error) {
-	h := host{legacy: map[ruleset.Family][]string{}}
+	var h host
 	err := ns.Do(func() error {
 		_, err := os.Stat(inet6)
 		h.ipv6 = err == nil
-		for f, file := range map[ruleset.Family]string{ruleset.IPv4: "ip_tables_names", ruleset.IPv6: "ip6_tables_names"} {
-			// The file is there once the xtables module is; a table is in it
-			// once something has used it in this namespace.
-			text, err := os.ReadFile("/proc/thread-self/net/" + file)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("list xtables tables: %w", err)
-			}
-			h.legacy[f] = strings.Fields(string(text))
+		if h.legacy, err = legacyTables(); err != nil {
+			return err
 		}
 		h.nft, h.nftErr = listTables()
 		return nil
 	})
 	return h, err
+}
+
+// legacyTables lists the xtables tables of the calling thread's namespace. The
+// files are there once the xtables module is; a table is in them once something
+// has used it in this namespace.
+func legacyTables() (map[ruleset.Family][]string, error) {
+	tables := map[ruleset.Family][]string{}
+	for f, file := range map[ruleset.Family]string{ruleset.IPv4: "ip_tables_names", ruleset.IPv6: "ip6_tables_names"} {
+		text, err := os.ReadFile("/proc/thread-self/net/" + file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list xtables tables: %w", err)
+		}
+		tables[f] = strings.Fields(string(text))
+	}
+	return tables, nil
 }
 
 // usesNFT reports whether iptables-nft has a table in the family.

@@ -49,6 +49,7 @@ type change struct {
 	// variant had no tables here.
 	before string
 	live   *ruleset.Saved
+	diffs  []ruleset.Difference
 	// attempted is set once rules may have changed.
 	attempted bool
 }
@@ -92,7 +93,7 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	}
 	defer done()
 	result := Result{Backend: string(b.Name())}
-	owner := ownerOf(rs)
+	owner := rs.Owner()
 	changes, stale, skipped := s.plan(rs, owner)
 	result.Skipped = skipped
 
@@ -108,21 +109,16 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	if err != nil {
 		return Result{}, errors.Join(err, s.undo(ctx, append(stale, changes...)))
 	}
-	unrouted, err := s.dropRouting(changes)
+	native := s.host.hasNative(owner)
+	if native {
+		err = dropNative(s.ns, owner)
+	}
+	unrouted, rerr := s.dropRouting(changes, native || len(stale) > 0)
+	err = errors.Join(err, rerr)
 	result.Processes, result.Transactions = int(s.processes.Load()), int(s.commits.Load())
-	result.Changed = result.Transactions > 0 || routed || unrouted
+	result.Changed = result.Transactions > 0 || routed || unrouted || native
 	result.Duration = time.Since(start)
 	return result, err
-}
-
-// ownerOf returns the owner of the ruleset's programs.
-func ownerOf(rs ruleset.Ruleset) ruleset.Owner {
-	for _, f := range ruleset.Families {
-		if p := rs.Program(f); p != nil {
-			return p.Owner
-		}
-	}
-	return ruleset.Owner{}
 }
 
 // plan lists what is to be changed: each family by our variant, and by the
@@ -215,26 +211,13 @@ func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Dif
 		return nil, err
 	}
 	defer done()
-	changes, stale, _ := s.plan(rs, ownerOf(rs))
-	all := append(changes, stale...)
-	diffs := make([][]ruleset.Difference, len(all))
-	at := map[*change]int{}
-	for i, c := range all {
-		at[c] = i
-	}
-	err = each(all, func(c *change) error {
-		if err := s.read(ctx, c); err != nil {
-			return &FamilyError{Family: c.family, Op: "check", Err: err}
-		}
-		diffs[at[c]] = c.want.Diff(c.live)
-		return nil
-	})
+	changes, stale, _ := s.plan(rs, rs.Owner())
+	found, err := s.differences(ctx, append(changes, stale...))
 	if err != nil {
 		return nil, err
 	}
-	var found []ruleset.Difference
-	for _, d := range diffs {
-		found = append(found, d...)
+	if s.host.hasNative(rs.Owner()) {
+		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + rs.Owner().NFTTable()})
 	}
 	for _, c := range changes {
 		d, err := s.diffRouting(c)
@@ -246,6 +229,22 @@ func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Dif
 	return found, nil
 }
 
+// differences reads what is live and compares, all changes at once.
+func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset.Difference, error) {
+	err := each(changes, func(c *change) error {
+		if err := s.read(ctx, c); err != nil {
+			return &FamilyError{Family: c.family, Op: "check", Err: err}
+		}
+		c.diffs = c.want.Diff(c.live)
+		return nil
+	})
+	var found []ruleset.Difference
+	for _, c := range changes {
+		found = append(found, c.diffs...)
+	}
+	return found, err
+}
+
 // Remove takes out all rules and routing of the owner; see [Backend].
 func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 	s, done, err := b.open(ctx)
@@ -253,15 +252,15 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 		return err
 	}
 	defer done()
-	// A ruleset without chains, but with the owner, wants nothing to be there.
-	var nothing ruleset.Ruleset
-	for _, f := range ruleset.Families {
-		nothing.Set(&ruleset.Program{Family: f, Owner: owner})
-	}
-	changes, stale, _ := s.plan(nothing, owner)
+	changes, stale, _ := s.plan(nothingOf(owner), owner)
 	all := append(changes, stale...)
 	if err := each(all, func(c *change) error { return s.apply(ctx, c) }); err != nil {
 		return err
+	}
+	if s.host.hasNative(owner) {
+		if err := dropNative(b.ns, owner); err != nil {
+			return err
+		}
 	}
 	for _, f := range ruleset.Families {
 		if !s.host.has(f) {

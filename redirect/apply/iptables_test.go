@@ -172,17 +172,42 @@ func generation(t testing.TB, ns *netnsexec.NetNS) uint32 {
 	return gen
 }
 
-func TestOtherVariantIsReplaced(t *testing.T) {
-	for i, v := range variants {
-		t.Run(string(v), func(t *testing.T) {
-			ns := netnstest.New(t)
-			mustApply(t, choose(t, ns, variants[1-i]), dual().MustRuleset())
-			mustApply(t, choose(t, ns, v), dual().MustRuleset())
-			fresh := netnstest.New(t)
-			mustApply(t, choose(t, fresh, v), dual().MustRuleset())
-			assert.Equal(t, state(t, fresh), state(t, ns))
-		})
+// TestOtherBackendIsReplaced: however a pod was programmed, the next Apply
+// leaves one program, its own.
+func TestOtherBackendIsReplaced(t *testing.T) {
+	all := append([]apply.Name{apply.Nftables}, variants...)
+	for _, from := range all {
+		for _, to := range all {
+			for name, r := range map[string]redirect.Redirect{"dual": dual(), "tproxy": tproxy()} {
+				t.Run(fmt.Sprintf("%s to %s %s", from, to, name), func(t *testing.T) {
+					t.Parallel()
+					ns, fresh := netnstest.New(t), netnstest.New(t)
+					mustApply(t, choose(t, ns, from), tproxy().MustRuleset())
+					b := choose(t, ns, to)
+					diffs, err := b.Check(t.Context(), r.MustRuleset())
+					require.NoError(t, err)
+					assert.Equal(t, from == to && name == "tproxy", len(diffs) == 0, "%v", diffs)
+					mustApply(t, b, r.MustRuleset())
+					mustApply(t, choose(t, fresh, to), r.MustRuleset())
+					assert.Equal(t, full(t, fresh), full(t, ns))
+					diffs, err = b.Check(t.Context(), r.MustRuleset())
+					require.NoError(t, err)
+					assert.Empty(t, diffs)
+					require.NoError(t, b.Remove(t.Context(), r.Names.Owner()))
+					assert.Equal(t, full(t, netnstest.New(t)), full(t, ns))
+				})
+			}
+		}
 	}
+}
+
+// full is state with the table of native nftables, whose chains are in the
+// order of their making; that Check finds nothing shows the order of rules.
+func full(t testing.TB, ns *netnsexec.NetNS) string {
+	t.Helper()
+	lines := strings.Split(shell(t, ns, "nft list tables inet; nft -s list table inet istio 2>/dev/null; true"), "\n")
+	slices.Sort(lines)
+	return state(t, ns) + strings.Join(lines, "\n")
 }
 
 func TestAutoFollowsWhatIsInUse(t *testing.T) {

@@ -97,10 +97,11 @@ func (s *session) addRouting(changes []*change) (changed bool, err error) {
 }
 
 // dropRouting removes routing that an earlier program of the owner needed and
-// the new one does not. Where there were no rules there is none.
-func (s *session) dropRouting(changes []*change) (changed bool, err error) {
+// the new one does not. Where there were no rules there is none; the
+// caller tells of rules of other backends.
+func (s *session) dropRouting(changes []*change, others bool) (changed bool, err error) {
 	for _, c := range changes {
-		if c.want.Routing != nil || !c.want.Owner.Present(c.live) {
+		if c.want.Routing != nil || !others && !c.want.Owner.Present(c.live) {
 			continue
 		}
 		dropped, err := s.dropRoutingOf(c.family, c.want.Owner.Routing)

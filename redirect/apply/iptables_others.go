@@ -1,0 +1,138 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Rules of one owner are in one place at a time: whichever backend puts them
+// there takes away what the others have left, once its own capture.
+
+// hasNative reports whether the owner has a table of native nftables.
+func (h host) hasNative(owner ruleset.Owner) bool {
+	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{nftables.TableFamilyINet, owner.NFTTable()})
+}
+
+// dropNative removes the owner's table of native nftables.
+func dropNative(ns Namespace, owner ruleset.Owner) error {
+	err := inNftables(ns, func(c *nftables.Conn) error {
+		c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: owner.NFTTable()})
+		return c.Flush()
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove nftables table %s: %w", owner.NFTTable(), err)
+	}
+	return nil
+}
+
+// hasLegacy reports whether the legacy variant has tables in the calling
+// thread's namespace. It is false where that cannot be told.
+func hasLegacy(ns Namespace) bool {
+	h := host{}
+	err := ns.Do(func() (err error) {
+		h.legacy, err = legacyTables()
+		return err
+	})
+	return err == nil && len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0
+}
+
+// removeLegacy takes the owner's rules out of the legacy variant's tables, and
+// leaves routing alone: it is the new backend's by now.
+func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Owner) (changed bool, err error) {
+	b, err := NewIPTables(ns, IptablesLegacy, o)
+	if err != nil {
+		return false, fmt.Errorf("remove what iptables-legacy may have left: %w", err)
+	}
+	s, done, err := b.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	changes, _, _ := s.plan(nothingOf(owner), owner)
+	err = each(changes, func(c *change) error { return s.apply(ctx, c) })
+	return s.commits.Load() > 0, err
+}
+
+// nothingOf is a ruleset without chains, but with the owner: it wants nothing
+// of the owner's to be there.
+func nothingOf(owner ruleset.Owner) ruleset.Ruleset {
+	var rs ruleset.Ruleset
+	for _, f := range ruleset.Families {
+		rs.Set(&ruleset.Program{Family: f, Owner: owner})
+	}
+	return rs
+}
+
+// checkLegacy reports the owner's rules in the legacy variant's tables.
+func checkLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Owner) ([]ruleset.Difference, error) {
+	b, err := NewIPTables(ns, IptablesLegacy, o)
+	if err != nil {
+		return nil, fmt.Errorf("check what iptables-legacy may have left: %w", err)
+	}
+	s, done, err := b.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	changes, _, _ := s.plan(nothingOf(owner), owner)
+	return s.differences(ctx, changes)
+}
+
+// native is the nftables backend in a namespace that may hold rules of the
+// legacy variant, which nftables cannot see.
+type native struct {
+	*NFTables
+	opts Options
+}
+
+func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+	result, err := n.NFTables.Apply(ctx, rs)
+	if err != nil || !hasLegacy(n.ns) {
+		return result, err
+	}
+	changed, err := removeLegacy(ctx, n.ns, n.opts, rs.Owner())
+	if err != nil || !changed {
+		return result, err
+	}
+	result.Changed = true
+	// An earlier program's routing stays to here where only legacy rules told of it.
+	r, err := openRoutes(n.ns)
+	if err != nil {
+		return result, err
+	}
+	defer r.close()
+	for _, f := range ruleset.Families {
+		if p := rs.Program(f); slices.Contains(result.Skipped, f) || p != nil && p.Routing != nil {
+			continue
+		}
+		if _, err := r.remove(f, rs.Owner().Routing); err != nil {
+			return result, &FamilyError{Family: f, Op: "apply", Err: err}
+		}
+	}
+	return result, nil
+}
+
+func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
+	diffs, err := n.NFTables.Check(ctx, rs)
+	if err != nil || !hasLegacy(n.ns) {
+		return diffs, err
+	}
+	more, err := checkLegacy(ctx, n.ns, n.opts, rs.Owner())
+	return append(diffs, more...), err
+}
+
+func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
+	err := n.NFTables.Remove(ctx, owner)
+	if err != nil || !hasLegacy(n.ns) {
+		return err
+	}
+	_, err = removeLegacy(ctx, n.ns, n.opts, owner)
+	return err
+}
