@@ -2,4 +2,216 @@
 
 package installer
 
-func crashAgent(string) {}
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// crashAgent is the process that is killed: an agent on even rounds, installs and uninstalls in turn on odd ones.
+func crashAgent(dir string) {
+	c := nodeConfig(dir)
+	c.OwnFile = os.Getenv("MESHCNI_TEST_OWN_FILE") == "true"
+	fmt.Println("up")
+	if os.Getenv("MESHCNI_TEST_ODD") == "" {
+		a, err := New(Options{Config: c, Settle: time.Millisecond})
+		if err == nil {
+			a.fight.limit = 1 << 30
+			err = a.Run(context.Background())
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for {
+		_, err := Install(context.Background(), c, discard)
+		if err == nil {
+			_, err = Uninstall(context.Background(), c, discard)
+		}
+		if err != nil && !errors.Is(err, diskfile.ErrChanged) {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// TestCrash kills the agent with SIGKILL at random points, while the owner rewrites its file, and watches the directory as
+// a runtime does. MESHCNI_CRASH_ROUNDS sets the number of kills for each kind of node; 120 by default.
+func TestCrash(t *testing.T) {
+	rounds := 120
+	if s := os.Getenv("MESHCNI_CRASH_ROUNDS"); s != "" {
+		var err error
+		rounds, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	for _, kind := range []struct {
+		name, file, data string
+		own              bool
+	}{
+		{"list", "10-calico.conflist", calicoList, false},
+		{"conf", "10-x.conf", bridgeConf, false},
+		{"own-file", "10-calico.conflist", calicoList, true},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			n := newNode(t, nil)
+			n.OwnFile = kind.own
+			w := &owner{node: n, path: n.conf(kind.file), template: kind.data}
+			w.write()
+			stop := make(chan struct{})
+			var watching sync.WaitGroup
+			var looks int
+			watching.Go(func() { looks = n.watchAsRuntime(stop) })
+			var killed, left int
+			for i := range rounds {
+				killed += w.round(i)
+				left += w.check()
+				if t.Failed() {
+					break
+				}
+			}
+			close(stop)
+			watching.Wait()
+			t.Logf("%d kills, %d rewrites by the owner, %d looks by the runtime, %d temporary files left behind", killed, w.version, looks, left)
+			require.Greater(t, looks, rounds, "the runtime hardly looked")
+
+			n.install() // repairs and cleans up
+			require.True(t, n.captured())
+			for _, dir := range []string{n.CNIConfDir, n.CNIBinDirs[0], n.RunDir} {
+				entries, err := os.ReadDir(dir)
+				require.NoError(t, err)
+				for _, e := range entries {
+					assert.False(t, diskfile.IsTemp(e.Name()), "%s is left", e.Name())
+				}
+			}
+			n.uninstall()
+			files, err := os.ReadDir(n.CNIConfDir)
+			require.NoError(t, err)
+			require.Len(t, files, 1)
+			assert.Equal(t, w.last, n.read(w.path))
+		})
+	}
+}
+
+// owner is the primary plugin's agent.
+type owner struct {
+	*node
+	path, template string
+	version        int
+	last           string
+}
+
+// write replaces the owner's file, as at its restart.
+func (w *owner) write() {
+	w.version++
+	w.last = strings.Replace(w.template, `"type"`, `"version": `+strconv.Itoa(w.version)+`, "type"`, 1)
+	w.put(w.path, w.last)
+}
+
+// round lets an agent live for some milliseconds, with the owner writing now and then.
+func (w *owner) round(i int) int {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "MESHCNI_TEST_CRASH_AGENT="+filepath.Dir(w.CNIConfDir), "MESHCNI_TEST_OWN_FILE="+strconv.FormatBool(w.OwnFile))
+	if i%2 == 1 {
+		cmd.Env = append(cmd.Env, "MESHCNI_TEST_ODD=1")
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(w.t, err)
+	if rand.IntN(4) == 0 {
+		_ = os.Remove(w.kubeconfig())
+	}
+	require.NoError(w.t, cmd.Start())
+	_, err = out.Read(make([]byte, 3))
+	require.NoError(w.t, err, "%s", &stderr)
+	kill := time.After(time.Duration(rand.IntN(30_000)) * time.Microsecond)
+	for alive := true; alive; {
+		select {
+		case <-kill:
+			alive = false
+		case <-time.After(time.Duration(rand.IntN(6_000)) * time.Microsecond):
+			w.write()
+		}
+	}
+	require.NoError(w.t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	if !assert.False(w.t, cmd.ProcessState.Exited(), "the agent ended by itself: %s", &stderr) {
+		return 0
+	}
+	return 1
+}
+
+// check looks at what a killed agent has left: every file whole, and the owner's last word not lost.
+func (w *owner) check() (left int) {
+	entries, err := os.ReadDir(w.CNIConfDir)
+	require.NoError(w.t, err)
+	found := false
+	for _, e := range entries {
+		data := w.read(w.conf(e.Name()))
+		switch {
+		case diskfile.IsTemp(e.Name()):
+			left++ // may be cut short: nobody looks at it
+		default:
+			_, err := conflist.Parse([]byte(data))
+			assert.NoError(w.t, err, "%s is torn: %q", e.Name(), data)
+		}
+		found = found || strings.Contains(data, fmt.Sprintf(`"version": %d,`, w.version))
+	}
+	assert.True(w.t, found, "the owner's version %d is lost", w.version)
+	return left
+}
+
+// watchAsRuntime loads the network as fast as it can. What it finds wrong it looks at again, since listing and reading a
+// directory is not one step: only what is wrong both times is.
+func (n *node) watchAsRuntime(stop <-chan struct{}) (looks int) {
+	for {
+		select {
+		case <-stop:
+			return looks
+		default:
+		}
+		looks++
+		var wrong error
+		for range 3 {
+			if wrong = n.danger(); wrong == nil {
+				break
+			}
+		}
+		if !assert.NoError(n.t, wrong) {
+			return looks
+		}
+	}
+}
+
+func (n *node) danger() error {
+	choice, err := conflist.Primary(os.DirFS(n.CNIConfDir))
+	if err != nil {
+		return err
+	}
+	if !choice.File.Has(PluginName) {
+		return nil
+	}
+	if info, err := os.Stat(n.binary()); err == nil && info.Mode()&0o111 != 0 && info.Size() > 0 {
+		return nil
+	}
+	now, err := os.ReadFile(n.conf(choice.Name))
+	if errors.Is(err, fs.ErrNotExist) || !bytes.Equal(now, choice.File.Bytes()) {
+		return nil // taken out between the two looks
+	}
+	return fmt.Errorf("%s names a binary that is not there", choice.Name)
+}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,7 +138,7 @@ func (n *node) captured() bool {
 }
 
 // agent runs an agent until the test ends or stop is called.
-func (n *node) agent(change func(*Options)) (a *Agent, stop func()) {
+func (n *node) agent(change func(*Options), tune ...func(*Agent)) (a *Agent, stop func()) {
 	n.t.Helper()
 	opts := Options{Config: n.Config, Log: slog.New(slog.NewTextHandler(testLog{n.t}, nil)), Settle: 50 * time.Millisecond}
 	if change != nil {
@@ -144,6 +146,9 @@ func (n *node) agent(change func(*Options)) (a *Agent, stop func()) {
 	}
 	a, err := New(opts)
 	require.NoError(n.t, err)
+	for _, f := range tune {
+		f(a)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -158,6 +163,15 @@ func (n *node) agent(change func(*Options)) (a *Agent, stop func()) {
 	}
 	n.t.Cleanup(stop)
 	return a, stop
+}
+
+// scrape is what /metrics says.
+func scrape(t testing.TB, a *Agent) string {
+	t.Helper()
+	r := httptest.NewRecorder()
+	a.Handler().ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	require.Equal(t, http.StatusOK, r.Code)
+	return r.Body.String()
 }
 
 // testLog gives the agent's log to the test, which prints it on failure.

@@ -34,7 +34,7 @@ func (p *planner) convert(choice conflist.Choice) bool {
 	case err != nil:
 		return p.block("bad-entry", fmt.Errorf("%s is in the way of the list made from %s: %w", p.Target, choice.Name, err))
 	case bytes.Equal(there, list):
-	case p.derived(there, choice.Name):
+	case p.derived(there):
 		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: list, Cause: cause})
 	default: // somebody's own, so far in the shadow of the .conf
 		if clean, err := conflist.Remove(there, p.typ); err == nil && !bytes.Equal(clean, there) {
@@ -48,18 +48,20 @@ func (p *planner) convert(choice conflist.Choice) bool {
 	return true
 }
 
-// derived tells whether the list was made by us from the single configuration of that name, or from the one set aside.
-func (p *planner) derived(list []byte, confName string) bool {
+// derived tells whether we made the list from a single configuration, and nobody has changed it since: then its one plugin
+// makes that very list again. What the configuration has become meanwhile does not matter; its owner may have rewritten it.
+func (p *planner) derived(list []byte) bool {
 	clean, err := conflist.Remove(list, p.typ)
 	if err != nil {
 		return false
 	}
-	for _, name := range []string{confName, confName + savedSuffix} {
-		conf, err := fs.ReadFile(p.o.Net, name)
-		if err != nil {
-			continue
-		}
-		if made, err := conflist.ToList(conf); err == nil && bytes.Equal(made, clean) {
+	f, err := conflist.Parse(clean)
+	if err != nil || !f.IsList() || len(f.Plugins()) != 1 {
+		return false
+	}
+	for _, end := range []string{"", "\n"} {
+		made, err := conflist.ToList(append(bytes.Clone(f.Plugins()[0].Raw), end...))
+		if err == nil && bytes.Equal(made, clean) {
 			return true
 		}
 	}
@@ -153,7 +155,7 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 		switch {
 		case slices.Contains(ours, strings.TrimSuffix(name, ciliumSuffix)), err != nil:
 			p.do(remove)
-		case giveBack && p.exists(conf) && p.derived(f.Bytes(), conf): // killed between giving back and this
+		case giveBack && p.exists(conf) && p.derived(f.Bytes()): // killed between giving back and this
 			p.do(remove)
 		default:
 			p.do(Action{Op: OpReplace, Path: p.path(name), Old: f.Bytes(), New: clean, Cause: "entry-elsewhere"})
@@ -173,7 +175,7 @@ func (p *planner) giveBack(conf string) string {
 	list := strings.TrimSuffix(conf, filepath.Ext(conf)) + ".conflist"
 	saved := conf + savedSuffix
 	data, err := fs.ReadFile(p.o.Net, list)
-	derived := err == nil && p.derived(data, conf)
+	derived := err == nil && p.derived(data)
 	switch {
 	case err == nil && !derived:
 		p.note("%s has been changed since it was made from %s: it stays, and the latter stays in %s", list, conf, saved)

@@ -1,0 +1,290 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long a test waits for what must come. With inotify it comes in milliseconds.
+const patience = 20 * time.Second
+
+// onEvents makes an agent see nothing but what inotify announces.
+func onEvents(o *Options) { o.Poll = time.Hour }
+
+func ready(a *Agent) func() bool { return func() bool { return a.Ready() == nil } }
+
+func code(a *Agent) string {
+	var b *Blocked
+	if errors.As(a.Ready(), &b) {
+		return b.Code
+	}
+	return ""
+}
+
+func TestAgentRepairs(t *testing.T) {
+	const file = "10-calico.conflist"
+	changed := strings.Replace(calicoList, `"calico"`, `"calico", "mtu": 1440`, 1)
+	for _, tc := range []struct {
+		name string
+		do   func(*node)
+		want func(*node) bool
+	}{
+		{"Calico writes in place", func(n *node) { n.write(n.conf(file), changed, 0o644) }, nil},
+		{"AWS moves its file into place", func(n *node) {
+			tmp := filepath.Join(n.RunDir, "aws.tmp")
+			n.write(tmp, changed, 0o644)
+			require.NoError(n.t, os.Rename(tmp, n.conf(file)))
+		}, nil},
+		{"removed, and written again", func(n *node) {
+			require.NoError(n.t, os.Remove(n.conf(file)))
+			n.write(n.conf(file), changed, 0o644)
+		}, nil},
+		{"the directory is made anew", func(n *node) {
+			require.NoError(n.t, os.RemoveAll(n.CNIConfDir))
+			require.NoError(n.t, os.Mkdir(n.CNIConfDir, 0o755))
+			n.write(n.conf(file), changed, 0o644)
+		}, nil},
+		{"the directory is moved away and made anew", func(n *node) {
+			require.NoError(n.t, os.Rename(n.CNIConfDir, n.CNIConfDir+".old"))
+			require.NoError(n.t, os.Mkdir(n.CNIConfDir, 0o755))
+			n.write(n.conf(file), changed, 0o644)
+		}, nil},
+		{"a symbolic link takes its place", func(n *node) {
+			real := filepath.Join(n.RunDir, "real")
+			n.write(real, changed, 0o644)
+			require.NoError(n.t, os.Symlink(real, n.conf("link.tmp")))
+			require.NoError(n.t, os.Rename(n.conf("link.tmp"), n.conf(file)))
+		}, nil},
+		{"Cilium comes first", func(n *node) { n.put(n.conf("05-cilium.conflist"), ciliumList) }, func(n *node) bool {
+			return n.loaded().Name == "05-cilium.conflist"
+		}},
+		{"a .conf comes first", func(n *node) { n.put(n.conf("05-x.conf"), bridgeConf) }, func(n *node) bool {
+			return n.loaded().Name == "05-x.conflist"
+		}},
+		{"the binary is removed", func(n *node) { require.NoError(n.t, os.Remove(n.binary())) }, nil},
+		{"the binary is overwritten", func(n *node) { n.put(n.binary(), "another") }, func(n *node) bool {
+			return n.read(n.binary()) == "#!/bin/true\n"
+		}},
+		{"the kubeconfig is removed", func(n *node) { require.NoError(n.t, os.Remove(n.kubeconfig())) }, nil},
+		{"the kubeconfig is opened to all", func(n *node) { require.NoError(n.t, os.Chmod(n.kubeconfig(), 0o644)) }, func(n *node) bool {
+			info, err := os.Stat(n.kubeconfig())
+			return err == nil && info.Mode() == 0o600
+		}},
+		{"the token rotates", func(n *node) { n.put(filepath.Join(n.ServiceAccountDir, "token"), "token-2") }, func(n *node) bool {
+			data, _ := os.ReadFile(n.kubeconfig())
+			return strings.Contains(string(data), `"token-2"`)
+		}},
+		{"the run directory is emptied", func(n *node) { require.NoError(n.t, os.RemoveAll(n.RunDir)) }, func(n *node) bool {
+			_, err := os.Stat(filepath.Join(n.RunDir, "log.sock"))
+			return err == nil
+		}},
+		{"the image brings a new binary", func(n *node) { n.put(filepath.Join(n.BinSourceDir, PluginName), "v2") }, func(n *node) bool {
+			data, _ := os.ReadFile(n.binary())
+			return string(data) == "v2"
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, map[string]string{file: calicoList})
+			a, _ := n.agent(onEvents)
+			within(t, patience, "ready at first", ready(a))
+			tc.do(n)
+			within(t, patience, "captured again", func() bool {
+				_, noBinary := os.Stat(n.binary())
+				_, noKubeconfig := os.Stat(n.kubeconfig())
+				return n.captured() && noBinary == nil && noKubeconfig == nil && (tc.want == nil || tc.want(n))
+			})
+			within(t, patience, "ready again", ready(a))
+		})
+	}
+}
+
+func TestAgentWaitsForTheNetwork(t *testing.T) {
+	n := newNode(t, nil)
+	require.NoError(t, os.RemoveAll(n.CNIConfDir))
+	a, _ := n.agent(onEvents)
+	within(t, patience, "blocked", func() bool { return code(a) == "conf-dir" })
+	require.NoError(t, os.Mkdir(n.CNIConfDir, 0o755))
+	within(t, patience, "blocked", func() bool { return code(a) == "no-network" })
+	n.put(n.conf("10-azure.conflist"), calicoList)
+	within(t, patience, "ready", ready(a))
+	assert.True(t, n.captured())
+}
+
+// The kubelet rotates a projected token by swapping the ..data link. The node stays ready all the while.
+func TestTokenRotationDoesNotFlap(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	dir := n.ServiceAccountDir
+	for _, name := range []string{"token", "ca.crt"} {
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+		require.NoError(t, os.Symlink("..data/"+name, filepath.Join(dir, name)))
+	}
+	rotate := func(token string) {
+		generation := "..gen-" + token
+		require.NoError(t, os.Mkdir(filepath.Join(dir, generation), 0o755))
+		n.write(filepath.Join(dir, generation, "token"), token, 0o600)
+		n.write(filepath.Join(dir, generation, "ca.crt"), "CA", 0o600)
+		old, _ := os.Readlink(filepath.Join(dir, "..data"))
+		require.NoError(t, os.Symlink(generation, filepath.Join(dir, "..data_tmp")))
+		require.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		if old != "" {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, old)))
+		}
+	}
+	rotate("t0")
+	a, _ := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	var flaps atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if a.Ready() != nil {
+				flaps.Add(1)
+			}
+		}
+	}()
+	for _, token := range []string{"t1", "t2", "t3", "t4", "t5"} {
+		rotate(token)
+		within(t, patience, token, func() bool { return strings.Contains(n.read(n.kubeconfig()), `"`+token+`"`) })
+	}
+	cancel()
+	<-done
+	assert.Zero(t, flaps.Load())
+}
+
+// While the owner writes its file in place, it is invalid for an instant: the next file in line must not be chosen then.
+func TestTornFileIsWaitedOut(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList, "87-podman.conflist": ciliumList})
+	a, _ := n.agent(func(o *Options) { onEvents(o); o.Settle = time.Hour })
+	within(t, patience, "ready", ready(a))
+	f, err := os.OpenFile(n.conf("10-calico.conflist"), os.O_WRONLY|os.O_TRUNC, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	half := len(calicoList) / 2
+	_, err = f.WriteString(calicoList[:half])
+	require.NoError(t, err)
+	// The agent has seen the half when it has repaired something that was broken after it.
+	require.NoError(t, os.Remove(n.kubeconfig()))
+	within(t, patience, "looked", func() bool { _, err := os.Stat(n.kubeconfig()); return err == nil })
+	assert.Equal(t, ciliumList, n.read(n.conf("87-podman.conflist")))
+	_, err = f.WriteString(calicoList[half:])
+	require.NoError(t, err)
+	within(t, patience, "captured", n.captured)
+	assert.Equal(t, "10-calico.conflist", n.loaded().Name)
+	assert.Equal(t, ciliumList, n.read(n.conf("87-podman.conflist")))
+}
+
+func TestPollingWhenInotifyIsExhausted(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	w := newWatcher(discard, nil)
+	w.newFS = func() (*fsnotify.Watcher, error) { return nil, syscall.EMFILE }
+	a, err := New(Options{Config: n.Config, Poll: 10 * time.Millisecond})
+	require.NoError(t, err)
+	a.sock = newLogSocket(filepath.Join(n.RunDir, "log.sock"), a.opts.PluginLog, a.m)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); a.loop(ctx, w) }()
+	defer func() { cancel(); <-done; a.sock.close(); a.release() }()
+	within(t, patience, "ready", ready(a))
+	n.put(n.conf("10-calico.conflist"), calicoList)
+	within(t, patience, "captured", n.captured)
+	assert.Contains(t, scrape(t, a), "\nmeshcni_watch_polling 1\n")
+}
+
+func TestFightIsNamed(t *testing.T) {
+	n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList})
+	a, _ := n.agent(onEvents, func(a *Agent) {
+		a.fight = &fight{limit: 4, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
+	})
+	within(t, patience, "ready", ready(a))
+	within(t, patience, "a fight", func() bool {
+		if n.captured() {
+			n.put(n.conf("05-cilium.conflist"), ciliumList)
+		}
+		return code(a) == "fight"
+	})
+	reason := a.Ready().Error()
+	assert.Contains(t, reason, "05-cilium.conflist: our entry was removed 4 times in")
+	assert.Contains(t, reason, "cni.exclusive=false")
+	assert.Regexp(t, `took out \d{3} bytes and put in 0`, reason)
+	assert.Contains(t, scrape(t, a), "\nmeshcni_fights_total 1\n")
+	within(t, patience, "peace", ready(a))
+	assert.True(t, n.captured())
+}
+
+func TestUninstallBesideARunningAgent(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	a, stop := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	n.uninstall()
+	within(t, patience, "resting", func() bool { return code(a) == "uninstalled" })
+	n.put(n.conf("10-calico.conflist"), calicoList)
+	assert.Equal(t, "uninstalled", code(a))
+	assert.NoFileExists(t, n.binary())
+	stop()
+	assert.False(t, n.captured())
+
+	b, _ := n.agent(onEvents) // the next one installs again
+	within(t, patience, "ready", ready(b))
+	assert.True(t, n.captured())
+}
+
+func TestStopKeepsThePluginUnlessTold(t *testing.T) {
+	for _, uninstalls := range []bool{false, true} {
+		n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+		a, stop := n.agent(func(o *Options) { o.UninstallOnExit = uninstalls })
+		within(t, patience, "ready", ready(a))
+		stop()
+		assert.Equal(t, !uninstalls, n.captured())
+		_, err := os.Stat(n.binary())
+		assert.Equal(t, !uninstalls, err == nil)
+		assert.NoFileExists(t, filepath.Join(n.RunDir, "log.sock"))
+	}
+}
+
+func TestOwnFileFollowsTheOwner(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.OwnFile = true
+	a, _ := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	changed := strings.Replace(calicoList, `"calico"`, `"calico", "mtu": 1440`, 1)
+	n.put(n.conf("10-calico.conflist"), changed)
+	within(t, patience, "followed", func() bool {
+		data, _ := os.ReadFile(n.conf("00-meshcni.conflist"))
+		return strings.Contains(string(data), "1440")
+	})
+	assert.Equal(t, changed, n.read(n.conf("10-calico.conflist")))
+	require.NoError(t, os.Remove(n.conf("10-calico.conflist"))) // the owner restarts
+	within(t, patience, "not ready", func() bool { return code(a) == "no-network" })
+	assert.True(t, n.captured(), "until it is back, its plugin with ours refuses pods")
+}
+
+func TestManyRewrites(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	a, _ := n.agent(func(o *Options) { o.Log = nil }, func(a *Agent) {
+		a.fight.window, a.fight.max = 100*time.Millisecond, 100*time.Millisecond
+	})
+	within(t, patience, "ready", ready(a))
+	for range 10_000 {
+		n.put(n.conf("10-calico.conflist"), calicoList)
+	}
+	within(t, patience, "captured", func() bool { return n.captured() && a.Ready() == nil })
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	assert.Less(t, len(entries), 64, "file descriptors leak")
+}

@@ -1,0 +1,72 @@
+//go:build linux
+
+package installer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestFight(t *testing.T) {
+	f := newFight()
+	at := time.Unix(1000, 0)
+	lost := func() (bool, bool) {
+		return f.lost(at, func(n int, over time.Duration) string { return "who" })
+	}
+	for range 4 {
+		retry, begins := lost()
+		assert.True(t, retry)
+		assert.False(t, begins)
+		at = at.Add(time.Second)
+	}
+	retry, begins := lost()
+	assert.False(t, retry, "the fifth in 30 s")
+	assert.True(t, begins)
+	pause := time.Second
+	for range 12 { // each attempt lost again doubles the pause, up to five minutes
+		at = at.Add(pause - time.Millisecond)
+		retry, _ = lost()
+		assert.False(t, retry, "still pausing")
+		at = at.Add(time.Millisecond)
+		retry, _ = lost()
+		assert.True(t, retry, "one attempt after a pause of %s", pause)
+		at = at.Add(10 * time.Millisecond)
+		retry, begins = lost()
+		assert.False(t, retry)
+		assert.False(t, begins, "it is the same fight")
+		pause = min(2*pause, 5*time.Minute)
+	}
+	at = at.Add(pause)
+	retry, _ = lost()
+	assert.True(t, retry)
+	assert.Equal(t, 30*time.Second, f.kept(at))
+	assert.Equal(t, time.Second, f.kept(at.Add(29*time.Second)))
+	assert.Zero(t, f.kept(at.Add(30*time.Second)), "peace")
+	at = at.Add(30 * time.Second)
+	retry, _ = lost()
+	assert.True(t, retry, "and the count begins anew")
+}
+
+// An owner that rewrites its file once a minute, for ever, is no fight.
+func TestRewritesNowAndThenAreNoFight(t *testing.T) {
+	f := newFight()
+	at := time.Unix(1000, 0)
+	for range 1000 {
+		retry, begins := f.lost(at, nil)
+		assert.True(t, retry)
+		assert.False(t, begins)
+		assert.Zero(t, f.kept(at))
+		at = at.Add(10 * time.Second)
+	}
+}
+
+func TestCulprit(t *testing.T) {
+	wrote := []byte(`{"name":"n","plugins":[{"type":"a"},{"type":"meshcni"}]}`)
+	found := []byte(`{"name":"n","plugins":[{"type":"a"}]}`)
+	got := culprit("10-a.conflist", wrote, found, 5, 3*time.Second)
+	assert.Equal(t, "10-a.conflist: our entry was removed 5 times in 3s; the last rewrite took out 19 bytes and put in 0; "+
+		"find the agent that writes it (two chaining agents, or one that wants the file for itself), or use --own-file", got)
+	assert.Contains(t, culprit("00-meshcni.conflist", wrote, nil, 5, time.Second), "removed or renamed")
+}
