@@ -129,22 +129,80 @@ func (m Model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result
 	if err != nil {
 		return "", r, err
 	}
+	fate, err := m.fate(r, p)
+	if err != nil || fate == "timeout" {
+		return fate, r, err
+	}
+	lost := false
+	switch forwarded := p.From != netnstest.FromPod && r.Verdict == trace.Pass && !slices.Contains(podAddrs, p.Dst.Addr()); {
+	case forwarded:
+		lost, err = replyLost(rs, packet)
+	case fate == "refused" && p.Proto == "udp" && p.From == netnstest.FromPod:
+		lost, err = refusalLost(rs, packet, r)
+	}
+	if lost {
+		fate = "timeout"
+	}
+	return fate, r, err
+}
+
+// replyLost reports whether the answer to a packet that the pod forwarded does
+// not get back through the pod: the rules drop it, or mark it as the pod's own,
+// as those of TPROXY do with every packet of a known connection.
+func replyLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
+	back := trace.Packet{
+		Direction: trace.In, Proto: sent.Proto, Src: sent.Dst, Dst: netip.AddrPortFrom(sent.Src.Addr(), ephemeral),
+		InInterface: sent.OutInterface, OutInterface: sent.InInterface, State: ruleset.StateEstablished, PodAddrs: podAddrs,
+	}
+	r, err := trace.Trace(rs, back)
+	program := rs.Program(ruleset.FamilyOf(sent.Dst.Addr()))
+	kept := program != nil && program.Routing != nil && program.Routing.Mark == r.Mark
+	return r.Verdict == trace.Drop || kept, err
+}
+
+// ephemeral stands for the port that a kernel gives to a client; nobody's rules name it.
+const ephemeral = 40000
+
+// refusalLost reports whether the pod's rules drop the ICMP error that tells a
+// sender in the pod that nobody listens. Connection tracking looks for the
+// error's connection in the default zone; it does not know one of another zone,
+// and holds the error invalid.
+func refusalLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
+	icmp := trace.Packet{
+		Direction: trace.In, Proto: 1, State: ruleset.StateRelated, PodAddrs: podAddrs,
+		Src: netip.AddrPortFrom(sent.Dst.Addr(), 0), Dst: netip.AddrPortFrom(podAddrs[0], 0), InInterface: sent.OutInterface,
+	}
+	if sent.Dst.Addr().Is6() {
+		icmp.Proto, icmp.Dst = 58, netip.AddrPortFrom(podAddrs[3], 0)
+	}
+	if sent.Dst.Addr().IsLoopback() || slices.Contains(podAddrs, sent.Dst.Addr()) {
+		icmp.InInterface = "lo"
+	}
+	if r.Zone != 0 {
+		icmp.State = ruleset.StateInvalid
+	}
+	back, err := trace.Trace(rs, icmp)
+	return back.Verdict == trace.Drop, err
+}
+
+// fate is what becomes of a probe after the pod's rules.
+func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 	to := p.Dst
 	switch r.Verdict {
 	case trace.Drop:
-		return "timeout", r, nil
+		return "timeout", nil
 	case trace.TProxy:
 		if p.Proto != "tcp" || r.ToPort != m.transparentPort() {
-			return "timeout", r, nil // the kernel drops what no transparent socket takes
+			return "timeout", nil // the kernel drops what no transparent socket takes
 		}
-		return answer("proxy", r.ToPort, p), r, nil
+		return answer("proxy", r.ToPort, p), nil
 	case trace.Redirect:
 		if !r.ToAddr.IsValid() {
-			return m.inPod(r.ToPort, p), r, nil
+			return m.inPod(r.ToPort, p), nil
 		}
 		to = netip.AddrPortFrom(r.ToAddr, r.ToPort)
 	}
-	return m.at(to, p), r, nil
+	return m.at(to, p), nil
 }
 
 func (m Model) transparentPort() uint16 {

@@ -1,0 +1,218 @@
+package difftest
+
+import (
+	"net/netip"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// The proxy of our worlds listens wherever a Case may send connections.
+var (
+	outboundPorts = []uint16{15001, 4140}
+	inboundPorts  = []uint16{15006, 4143}
+	dnsPorts      = []uint16{15053, 8600}
+	proxyTCP      = []uint16{15001, 4140, 15006, 4143, 15053, 8600, 15008, 15020, 15021, 15090}
+	proxyUDP      = []uint16{15053, 8600}
+)
+
+// What is chosen from: ports that somebody listens on and some that nobody
+// does, prefixes around the world's addresses.
+var (
+	ports    = []uint16{22, 53, 80, 443, 1234, 3306, 5000, 6379, 7070, 8080, 8125, 9090, 15008, 15020, 15090}
+	prefixes = []string{
+		"10.96.0.0/16", "10.96.5.5/32", "198.51.100.0/24", "172.16.0.0/12", "10.244.1.5/32", "192.168.77.0/24", "0.0.0.0/0",
+		"127.0.0.0/8", "127.0.0.1/32", "fd00:96::/64", "fd00:96::5/128", "2001:db8::/64", "fd00:10:244::5/128", "::/0", "::1/128",
+	}
+	resolvers  = []string{"10.96.0.10/32", "198.51.100.10/32", "fd00:96::10/128", "0.0.0.0/0"}
+	interfaces = []string{"net1", "virt0", "eth0", "none0"}
+	ids        = []uint32{1337, 2000, 3000, 1000, 4294967294}
+)
+
+// one draws from a list; some draws a few of it, without repeats.
+func one[T any](t *rapid.T, label string, from []T) T { return rapid.SampledFrom(from).Draw(t, label) }
+
+func some[T comparable](t *rapid.T, label string, least, most int, from []T) []T {
+	return rapid.SliceOfNDistinct(rapid.SampledFrom(from), least, min(most, len(from)), rapid.ID[T]).Draw(t, label)
+}
+
+// odds is true once in n.
+func odds(t *rapid.T, label string, n int) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
+
+// Cases generates valid Redirects of every kind, with so many probes each.
+func Cases(probes int) *rapid.Generator[Case] {
+	return rapid.Custom(func(t *rapid.T) Case {
+		r := genRedirect(t)
+		return Case{Redirect: r, Probes: genProbes(t, r, probes)}
+	})
+}
+
+func genRedirect(t *rapid.T) redirect.Redirect {
+	r := redirect.Default()
+	if odds(t, "tproxy", 3) {
+		r.Mode = redirect.ModeTProxy
+	}
+	families := []redirect.FamilyMode{
+		redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyPass, redirect.FamilyDrop,
+	}
+	r.IPv4, r.IPv6 = one(t, "ipv4", families), one(t, "ipv6", families)
+	r.Proxy = genProxy(t)
+	r.Inbound = redirect.Inbound{Ports: genPorts(t, "inbound.ports"), ExcludePorts: genFewPorts(t, "inbound.excludePorts")}
+	r.Outbound = redirect.Outbound{
+		CIDRs: genPrefixes(t, "outbound.cidrs"), ExcludeCIDRs: genFewPrefixes(t, "outbound.excludeCIDRs"),
+		ExcludePorts: genFewPorts(t, "outbound.excludePorts"),
+	}
+	if odds(t, "has outbound.ports", 3) {
+		r.Outbound.Ports = genPorts(t, "outbound.ports")
+	}
+	switch rapid.IntRange(0, 6).Draw(t, "owner groups") {
+	case 5:
+		r.Outbound.OwnerGroups = some(t, "outbound.ownerGroups", 1, 3, ids)
+	case 6:
+		r.Outbound.ExcludeOwnerGroups = some(t, "outbound.excludeOwnerGroups", 1, 3, ids)
+	}
+	if odds(t, "has dns", 3) {
+		r.DNS.Port = one(t, "dns.port", dnsPorts)
+		r.DNS.Servers = redirect.AllPrefixes()
+		if rapid.Bool().Draw(t, "dns servers are listed") {
+			r.DNS.Servers = parsePrefixes(some(t, "dns.servers", 1, 3, resolvers))
+		}
+	}
+	if odds(t, "has excludeInterfaces", 4) {
+		r.ExcludeInterfaces = some(t, "excludeInterfaces", 1, 2, interfaces)
+	}
+	if odds(t, "has virtualInterfaces", 4) {
+		r.VirtualInterfaces = some(t, "virtualInterfaces", 1, 2, interfaces)
+	}
+	r.DropInvalid = odds(t, "dropInvalid", 4)
+	r.Names.ChainPrefix = one(t, "names.chainPrefix", []string{"MESH_", "ISTIO_", "A", "PREFIX_OF_LEN_16"})
+	return r
+}
+
+func genProxy(t *rapid.T) redirect.Proxy {
+	p := redirect.Proxy{
+		UIDs:         some(t, "proxy.uids", 0, 2, ids),
+		OutboundPort: one(t, "proxy.outboundPort", outboundPorts),
+		InboundPort:  one(t, "proxy.inboundPort", inboundPorts),
+	}
+	if len(p.UIDs) == 0 || rapid.Bool().Draw(t, "has proxy.gids") {
+		p.GIDs = some(t, "proxy.gids", 1, 2, ids)
+	}
+	if rapid.Bool().Draw(t, "has proxy.tunnelPort") {
+		p.TunnelPort = 15008
+	}
+	if rapid.Bool().Draw(t, "has proxy.passSources") {
+		p.PassSources = []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}
+	}
+	return p
+}
+
+func genPorts(t *rapid.T, label string) redirect.PortSet {
+	switch rapid.IntRange(0, 3).Draw(t, label+" are") {
+	case 0:
+		return redirect.AllPorts()
+	case 1:
+		return redirect.PortSet{}
+	}
+	return genSomePorts(t, label, 8)
+}
+
+func genFewPorts(t *rapid.T, label string) redirect.PortSet {
+	switch rapid.IntRange(0, 9).Draw(t, label+" are") {
+	case 0:
+		return redirect.AllPorts()
+	case 1, 2, 3, 4, 5:
+		return redirect.PortSet{}
+	}
+	return genSomePorts(t, label, 3)
+}
+
+func genSomePorts(t *rapid.T, label string, most int) redirect.PortSet {
+	set := redirect.Ports(some(t, label, 1, most, ports)...)
+	if odds(t, label+" have a range", 3) {
+		first, last := one(t, label+" first", ports), one(t, label+" last", ports)
+		set = set.Union(redirect.PortRanges(redirect.PortRange{First: min(first, last), Last: max(first, last)}))
+	}
+	if odds(t, label+" are many", 6) { // more than one match takes
+		for p := uint16(20000); p < 20040; p += 2 {
+			set = set.Union(redirect.Ports(p))
+		}
+	}
+	return set
+}
+
+func genPrefixes(t *rapid.T, label string) redirect.PrefixSet {
+	switch rapid.IntRange(0, 3).Draw(t, label+" are") {
+	case 0, 1:
+		return redirect.AllPrefixes()
+	case 2:
+		return redirect.PrefixSet{}
+	}
+	return parsePrefixes(some(t, label, 1, 5, prefixes))
+}
+
+func genFewPrefixes(t *rapid.T, label string) redirect.PrefixSet {
+	if !odds(t, "has "+label, 3) {
+		return redirect.PrefixSet{}
+	}
+	return parsePrefixes(some(t, label, 1, 3, prefixes))
+}
+
+func parsePrefixes(texts []string) redirect.PrefixSet {
+	out := make([]netip.Prefix, len(texts))
+	for i, s := range texts {
+		out[i] = netip.MustParsePrefix(s)
+	}
+	return redirect.Prefixes(out...)
+}
+
+var (
+	outTCP    = []uint16{53, 80, 443, 3306, 6379, 7070, 8080, 9090, 15008, 1234}
+	outUDP    = []uint16{53, 5353, 8125, 1234}
+	podTCP    = []uint16{22, 443, 7070, 8080, 9090, 15001, 15006, 4140, 4143, 15008, 15020, 15021, 15090, 1234}
+	podUDP    = []uint16{5000, 15053, 53, 1234}
+	outside   = []string{"10.96.5.5", "10.96.0.10", "198.51.100.10", "172.16.3.3", "192.168.77.1", "10.244.1.1", "fd00:96::5", "fd00:96::10", "2001:db8::10", "2001:db8:1::3", "fd00:77::1", "fd00:10:244::1"}
+	inside    = []string{"10.244.1.5", "192.168.77.2", "fd00:10:244::5", "fd00:77::2"}
+	selfOnly  = []string{"127.0.0.1", "127.0.0.9", "::1", "10.99.0.1"}
+	sendersID = []uint32{0, 1000, 1337, 2000, 3000}
+)
+
+// genProbes draws different probes, those of the proxy's own ids among them.
+func genProbes(t *rapid.T, r redirect.Redirect, n int) []netnstest.Probe {
+	uids, gids := slices.Concat(sendersID, r.Proxy.UIDs), slices.Concat(sendersID, r.Proxy.GIDs)
+	gen := rapid.Custom(func(t *rapid.T) netnstest.Probe {
+		p := netnstest.Probe{Proto: one(t, "proto", []string{"tcp", "tcp", "tcp", "udp"})}
+		to := func(addrs []string, tcp, udp []uint16) {
+			port := tcp
+			if p.Proto == "udp" {
+				port = udp
+			}
+			p.Dst = netip.AddrPortFrom(netip.MustParseAddr(one(t, "dst", addrs)), one(t, "dport", port))
+		}
+		switch rapid.IntRange(0, 9).Draw(t, "kind") {
+		case 0, 1, 2, 3:
+			p.From = netnstest.FromPod
+			to(outside, outTCP, outUDP)
+		case 4, 5:
+			p.From = netnstest.FromPod
+			to(slices.Concat(inside, selfOnly), podTCP, podUDP)
+		case 6, 7, 8:
+			p.From = netnstest.FromOut
+			to(inside, podTCP, podUDP)
+		case 9:
+			p.From = netnstest.FromVM
+			to([]string{"10.96.5.5", "198.51.100.10", "10.99.0.1", "10.244.1.5"}, slices.Concat(outTCP, podTCP), slices.Concat(outUDP, podUDP))
+		}
+		if p.From == netnstest.FromPod {
+			p.UID, p.GID = one(t, "uid", uids), one(t, "gid", gids)
+			if a := p.Dst.Addr(); a.Is4() && slices.Contains(inside, a.String()) && odds(t, "from the pass source", 4) {
+				p.Src = netip.MustParseAddr("127.0.0.6")
+			}
+		}
+		return p
+	})
+	return rapid.SliceOfNDistinct(gen, n, n, func(p netnstest.Probe) string { return p.String() }).Draw(t, "probes")
+}
