@@ -81,7 +81,11 @@ func (a App) command() *cobra.Command {
 		Use: "meshcni-node", Short: "put the meshcni plugin on this node, and keep it there",
 		SilenceErrors: true, SilenceUsage: true, Version: a.Version,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		RunE: func(*cobra.Command, []string) error {
+		Args:              cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%w: no command %q: run, install or uninstall", errUsage, args[0])
+			}
 			return fmt.Errorf("%w: name a command: run, install or uninstall", errUsage)
 		},
 	}
