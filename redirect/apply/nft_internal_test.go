@@ -40,6 +40,8 @@ func TestNFTUnsupported(t *testing.T) {
 		{action(ruleset.TProxy), unix.ENOENT, "tproxy statement"},
 		{action(ruleset.Zone), unix.EOPNOTSUPP, "ct zone statement"},
 		{action(ruleset.SaveMark), unix.ENOENT, "ct mark statement"},
+		{action(ruleset.SetConnMark), unix.ENOENT, "ct mark statement"},
+		{action(ruleset.Log), unix.ENOENT, "log statement"},
 		{rule(ruleset.Rule{States: ruleset.StateInvalid}), unix.ENOENT, "ct expression"},
 		{action(ruleset.Jump), unix.ENOENT, ""},
 		{action(ruleset.Redirect), unix.EBUSY, ""},

@@ -85,9 +85,35 @@ func nftRedirects() map[string]redirect.Redirect {
 		}),
 		"groups":         change(func(r *redirect.Redirect) { r.Outbound.OwnerGroups = []uint32{5, 6} }),
 		"exclude groups": change(func(r *redirect.Redirect) { r.Outbound.ExcludeOwnerGroups = []uint32{5, 6} }),
-		"drop ipv6":      change(func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyDrop; r.Inbound.ExcludePorts = many }),
-		"pass ipv6":      change(func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
-		"pass ipv4":      change(func(r *redirect.Redirect) { r.IPv4 = redirect.FamilyPass }),
+		"exclusions": change(func(r *redirect.Redirect) {
+			r.Outbound.Exclude = []redirect.Exclusion{
+				{Ports: redirect.AllPorts(), CIDRs: prefixes("10.0.0.0/8", "fd00:1::/64")},
+				{Protocol: redirect.UDP, Ports: many, CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}}},
+				{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: prefixes("192.0.2.0/24"), UIDs: []redirect.IDRange{redirect.ID(5)}},
+			}
+			r.Inbound.ExcludeSources = prefixes("192.168.0.0/16", "10.0.0.0/8", "2001:db8::/32")
+			r.Log = redirect.Log{Enabled: true, Level: 7}
+		}),
+		"resolver": change(func(r *redirect.Redirect) {
+			r.Loopback = redirect.LoopbackCapture
+			r.DNS = redirect.DNS{
+				Servers: redirect.AllPrefixes(), Everyone: true,
+				To: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:0"), netip.MustParseAddrPort("[::1]:8600")},
+			}
+		}),
+		"virtual networks": change(func(r *redirect.Redirect) {
+			r.VirtualNetworks = []redirect.VirtualNetwork{
+				{Interface: "virt0", Local: netip.MustParsePrefix("10.99.0.0/24")}, {Interface: "virt0", Local: netip.MustParsePrefix("fd00:99::/64")},
+			}
+		}),
+		"proxy by mark": change(func(r *redirect.Redirect) {
+			r.Proxy.UIDs, r.Proxy.GIDs, r.Proxy.Mark = nil, nil, redirect.Mark{Value: 0x539, Mask: 0xfff}
+			r.Loopback = redirect.LoopbackPass
+			r.Names.InboundMark, r.Names.MarkMask, r.Names.RoutePriority = 0x111, 0xfff, 32764
+		}),
+		"drop ipv6": change(func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyDrop; r.Inbound.ExcludePorts = many }),
+		"pass ipv6": change(func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
+		"pass ipv4": change(func(r *redirect.Redirect) { r.IPv4 = redirect.FamilyPass }),
 	}
 }
 
@@ -105,6 +131,9 @@ func everything() ruleset.Ruleset {
 			{Table: ruleset.Raw, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.InZone(7)}}},
 			{Table: ruleset.Mangle, Name: ruleset.Prerouting, Rules: []ruleset.Rule{
 				{States: ruleset.StateNew | ruleset.StateUntracked, Target: ruleset.Target{Action: ruleset.SaveMark}},
+				{Target: ruleset.ToConnMark(5, ruleset.FullMask)},
+				{Target: ruleset.ToConnMark(5, 0xff)},
+				{Target: ruleset.LogAs(`say "hi" \ `, 2)},
 				{Mark: ruleset.MarkMatch{Value: 1, Mask: 0xff}, Target: ruleset.Target{Action: ruleset.RestoreMark}},
 				{ConnMark: ruleset.MarkMatch{Value: 0x100, Mask: 0xff00, Not: true}, Target: ruleset.ToMark(9)},
 				{Proto: ruleset.UDP, Target: ruleset.TProxyTo(15006, 3)},
@@ -208,7 +237,8 @@ func TestNFTSameAsText(t *testing.T) {
 // then none, and in the end nothing is left.
 func TestNFTTransitions(t *testing.T) {
 	all := nftRulesets(t)
-	delete(all, "everything") // another owner's
+	delete(all, "everything")    // another owner's
+	delete(all, "proxy by mark") // another mark's
 	ns := netnstest.New(t)
 	b := apply.NewNFTables(&noProcess{NetNS: ns})
 	foreign := "table inet other {\n\tset mesh {\n\t\ttype inet_service\n\t\telements = { 1 }\n\t}\n\n" +

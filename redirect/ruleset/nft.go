@@ -163,8 +163,11 @@ func nftRules(p *Program, t Table, chain string) []NFTRule {
 		if !possible {
 			continue
 		}
-		if r.Target.Action == Jump {
+		switch r.Target.Action {
+		case Jump:
 			r.Target.Chain = t.String() + "/" + r.Target.Chain
+		case Log:
+			r.Target.Prefix = nftString(r.Target.Prefix)
 		}
 		if n := len(rules); n > 0 && rules[n-1].join(&r) {
 			continue

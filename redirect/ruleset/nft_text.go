@@ -132,15 +132,7 @@ const nftCommentMax = 127
 // NFTComment is the rule's comment as nft can take it: a single line, no
 // quotes, at most 127 bytes.
 func (r *NFTRule) NFTComment() string {
-	s := strings.Map(func(c rune) rune {
-		switch {
-		case c == '"':
-			return '\''
-		case c < ' ' || c == 0x7f:
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(r.Comment, "?"))
+	s := nftString(r.Comment)
 	for len(s) > nftCommentMax {
 		cut := nftCommentMax
 		for cut > 0 && s[cut]&0xc0 == 0x80 {
@@ -149,6 +141,19 @@ func (r *NFTRule) NFTComment() string {
 		s = s[:cut]
 	}
 	return s
+}
+
+// nftString is what can stand between quotes, in which nft has no escapes.
+func nftString(s string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '"':
+			return '\''
+		case c < ' ' || c == 0x7f:
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(s, "?"))
 }
 
 // Text returns the rule in nft's words, without its comment.
@@ -302,7 +307,7 @@ func (w *nftWords) target(r *NFTRule, ip string) {
 	case Log:
 		w.add("log")
 		if t.Prefix != "" {
-			w.add("prefix", strconv.Quote(t.Prefix))
+			w.add("prefix", `"`+t.Prefix+`"`)
 		}
 		w.add("level", nftLevels[t.Level&7])
 	}
