@@ -94,7 +94,8 @@ func (g ruleFlagGroup) value(f ruleFlag, i IO) (value, where string, ok bool) {
 		return flag.Value.String(), where, true
 	}
 	for _, name := range append([]string{strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))}, f.env...) {
-		if v, ok := i.lookup(name); ok && (v != "" || !f.bool) {
+		// A Service called envoy makes the kubelet set ENVOY_PORT=tcp://10.96.0.7:80 in every container.
+		if v, ok := i.lookup(name); ok && (v != "" || !f.bool) && !strings.Contains(v, "://") {
 			return v, "variable " + name, true
 		}
 	}

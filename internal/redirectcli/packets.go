@@ -92,6 +92,10 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	}
 
 	out("application to a service", ruleset.TCP, appUID, appGID, e.service, 80)
+	if t.rules.Program(f) == nil {
+		in("client to the application", ruleset.TCP, appPort)
+		return fates // all else passes, too
+	}
 	out("application to the outside", ruleset.TCP, appUID, appGID, e.outside, 443)
 	out("application to its own pod", ruleset.TCP, appUID, appGID, e.pod, appPort)
 	out("application to localhost", ruleset.TCP, appUID, appGID, loopback, appPort)

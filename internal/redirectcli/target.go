@@ -117,8 +117,9 @@ type target struct {
 	redirect redirect.Redirect
 	origins  []redirect.Origin
 	rules    ruleset.Ruleset
-	// addrs are the pod's addresses, as far as they are known.
+	// addrs are the pod's addresses; known is false when nobody told.
 	addrs []netip.Addr
+	known bool
 	// bypasses are ways past the mesh; warnings are the rest.
 	bypasses, warnings []string
 	// action is what flags say to do.
@@ -208,6 +209,7 @@ func (c *common) targetFlags(t *target, ns *netnsexec.NetNS) error {
 }
 
 func (t *target) lookForAddrs(ns *netnsexec.NetNS) error {
+	t.known = len(t.addrs) > 0 || ns != nil
 	if len(t.addrs) > 0 || ns == nil {
 		return nil
 	}
@@ -231,17 +233,17 @@ func (c *common) render(t *target) (err error) {
 		if t.redirect.Family(f) != redirect.FamilyPass {
 			continue
 		}
-		own, known := "", len(t.addrs) > 0
+		own := ""
 		for _, a := range t.addrs {
 			if ruleset.FamilyOf(a) == f {
 				own = a.String()
 			}
 		}
 		switch {
-		case known && own == "": // the pod has none of it
+		case t.known && own == "": // the pod has none of it
 		case c.uncaptured == "drop":
 			*familyMode(&t.redirect, f) = redirect.FamilyDrop
-		case known:
+		case t.known:
 			t.bypasses = append(t.bypasses, fmt.Sprintf(
 				"%s bypasses the mesh: the pod has %s, and the family is not captured", f, own))
 		default:

@@ -85,8 +85,12 @@ func untested(f ruleset.Family, a Aspect, why string) *trial {
 
 func (p *planner) family(f ruleset.Family) []*trial {
 	proxy := p.redirect.Proxy
+	inbound := p.find(f, Inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe))
+	if inbound.Outcome == Untested && f == ruleset.IPv6 && !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() && !a.IsLoopback() }) {
+		inbound.Detail = "the network namespace has no address of the family but ::1, and calls to that pass"
+	}
 	trials := []*trial{
-		p.find(f, Inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe)),
+		inbound,
 		p.find(f, Outbound, proxy.OutboundPort, p.toOthers(f)),
 	}
 	if !p.redirect.DNS.Enabled() {
