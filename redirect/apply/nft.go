@@ -22,6 +22,11 @@ import (
 // iptables-nft, in chains of its prefix, go in that same transaction. It cannot
 // see rules of iptables-legacy; [Choose] picks that backend where they are.
 //
+// Packets meet the same fate as under iptables, with one exception: a packet
+// that no socket sent (an answer that the kernel makes by itself) is matched by
+// iptables' negated owner match, and not by nftables'. No rule of a
+// [redirect.Redirect] gives such a packet another fate by that.
+//
 // It needs Linux 5.2 or later, or a kernel with its inet NAT; errors about
 // what a kernel lacks are [*UnsupportedError].
 //

@@ -217,6 +217,17 @@ func TestNFTLargeSets(t *testing.T) {
 	assert.Contains(t, nft(t, ns, "", "list", "ruleset"), "10.23.111.0/25")
 }
 
+// TestNFTTableNamedLikeAKeyword: nft itself can still read and list the table.
+func TestNFTTableNamedLikeAKeyword(t *testing.T) {
+	for _, prefix := range []string{"REDIRECT_", "TPROXY", "IP_", "ALL_"} {
+		r := redirect.Default()
+		r.Names.ChainPrefix = prefix
+		ns := netnstest.New(t)
+		nft(t, ns, r.MustRuleset().NFT(), "-f", "-")
+		nft(t, ns, "", "list", "table", "inet", r.MustRuleset().Owner().NFTTable())
+	}
+}
+
 // TestNFTConcurrent: callers that meet in one namespace all succeed, and one
 // of their programs is there, whole.
 func TestNFTConcurrent(t *testing.T) {

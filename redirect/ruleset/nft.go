@@ -69,18 +69,6 @@ type NFTSource struct {
 	Position int
 }
 
-// DefaultNFTTable is the name of the table of an owner without prefix.
-const DefaultNFTTable = "mesh"
-
-// NFTTable is the name of the owner's nftables table: the prefix in lower case
-// without the underscore that ends it.
-func (o Owner) NFTTable() string {
-	if name := strings.ToLower(strings.TrimRight(o.Prefix, "_")); name != "" {
-		return name
-	}
-	return DefaultNFTTable
-}
-
 // Owner is the owner of the ruleset's programs; zero when there are none.
 func (rs Ruleset) Owner() Owner {
 	for _, f := range Families {

@@ -63,6 +63,7 @@ func TestNFTEmpty(t *testing.T) {
 	assert.Equal(t, "table inet mesh {}\ndelete table inet mesh\n", rs.NFT())
 	assert.Equal(t, "istio", ruleset.Owner{Prefix: "ISTIO_"}.NFTTable())
 	assert.Equal(t, "proxy_init", ruleset.Owner{Prefix: "PROXY_INIT_"}.NFTTable())
+	assert.Equal(t, "redirect_", ruleset.Owner{Prefix: "REDIRECT_"}.NFTTable())
 	assert.Equal(t, ruleset.DefaultNFTTable, ruleset.Owner{}.NFTTable())
 }
 
