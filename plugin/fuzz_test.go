@@ -95,4 +95,3 @@ func FuzzParseConfig(f *testing.F) {
 		}
 	})
 }
-

@@ -1,0 +1,195 @@
+//go:build linux
+
+package plugin_test
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/plugintest"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Ratios, not times, are what may be compared between machines, so each benchmark measures its floor beside itself,
+// turn by turn: what else the machine does falls on both.
+
+func timed(fn func()) time.Duration {
+	begin := time.Now()
+	fn()
+	return time.Since(begin)
+}
+
+func median(d []time.Duration) float64 {
+	slices.Sort(d)
+	return float64(d[len(d)/2].Microseconds()) / 1000
+}
+
+func trivial(b *testing.B) string {
+	path, err := plugintest.Build(programs, "./testdata/trivial")
+	require.NoError(b, err)
+	return path
+}
+
+// process runs a program whose output nobody needs, as a runtime starts a plugin.
+func process(b *testing.B, path string, env ...string) {
+	cmd := exec.CommandContext(b.Context(), path)
+	cmd.Env = env
+	if err := cmd.Run(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkADD is an ADD of a dual-stack pod of the mesh in a fresh namespace, through the built program and TLS. Its
+// floor is the least that iptables allows: both restore programs with the same rules, and a process that does nothing.
+func BenchmarkADD(b *testing.B) {
+	for _, backend := range []string{"iptables-nft", "iptables-legacy", "nftables"} {
+		b.Run(backend, func(b *testing.B) {
+			n := newNode(b, backend)
+			nothing := trivial(b)
+			texts := restoreTexts(b)
+			variant := backend
+			if backend == "nftables" {
+				variant = "iptables-nft"
+			}
+			programs := [2]string{variant + "-restore", strings.Replace(variant, "iptables", "ip6tables", 1) + "-restore"}
+			var ours, floor []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				a := n.attach(caseOf(b, "fam-dual"), netnstest.New(b))
+				bare := netnstest.New(b)
+				b.StartTimer()
+				ours = append(ours, timed(func() { add(b, a) }))
+				b.StopTimer()
+				floor = append(floor, timed(func() {
+					for i, program := range programs {
+						restore(b, bare, program, texts[i])
+					}
+					process(b, nothing)
+				}))
+				b.StartTimer()
+			}
+			report(b, ours, floor, "floor")
+		})
+	}
+}
+
+func report(b *testing.B, ours, floor []time.Duration, name string) {
+	o, f := median(ours), median(floor)
+	b.ReportMetric(0, "ns/op") // the times below are the ones
+	b.ReportMetric(o, "ms")
+	b.ReportMetric(f, name+"-ms")
+	b.ReportMetric(o/f, "x-"+name)
+}
+
+func restoreTexts(b *testing.B) (texts [2]string) {
+	d, err := dialects.ByName("", nil)
+	require.NoError(b, err)
+	built, err := d.Redirect(caseOf(b, "fam-dual"), nil, []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00::5")})
+	require.NoError(b, err)
+	rs, err := built.Redirect.Ruleset()
+	require.NoError(b, err)
+	for i, f := range ruleset.Families {
+		texts[i] = rs.Program(f).String()
+	}
+	return texts
+}
+
+func restore(b *testing.B, ns *netnsexec.NetNS, program, text string) {
+	cmd := exec.CommandContext(b.Context(), program, "--noflush", "-w")
+	cmd.Stdin = strings.NewReader(text)
+	if err := ns.Run(cmd); err != nil {
+		b.Fatal(program, err)
+	}
+}
+
+// BenchmarkPass is an ADD of a pod outside of the mesh.
+func BenchmarkPass(b *testing.B) {
+	for name, runtimeKnows := range map[string]bool{"runtime-knows": true, "one-GET": false} {
+		b.Run(name, func(b *testing.B) {
+			n := newNode(b, "auto")
+			pod := meshPod()
+			pod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
+			a := n.attach(pod, netnstest.New(b))
+			if runtimeKnows {
+				a.Config.(object)["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": pod.Annotations}
+			}
+			nothing := trivial(b)
+			var ours, floor []time.Duration
+			for b.Loop() {
+				ours = append(ours, timed(func() { add(b, a) }))
+				b.StopTimer()
+				floor = append(floor, timed(func() { process(b, nothing) }))
+				b.StartTimer()
+			}
+			report(b, ours, floor, "trivial")
+		})
+	}
+}
+
+// BenchmarkStart is the plugin's start-up: VERSION, against a program that does nothing.
+func BenchmarkStart(b *testing.B) {
+	plugin, nothing := binary(b), trivial(b)
+	var ours, floor []time.Duration
+	for b.Loop() {
+		ours = append(ours, timed(func() { process(b, plugin, "CNI_COMMAND=VERSION") }))
+		b.StopTimer()
+		floor = append(floor, timed(func() { process(b, nothing) }))
+		b.StartTimer()
+	}
+	report(b, ours, floor, "trivial")
+	for path, unit := range map[string]string{plugin: "MB", nothing: "trivial-MB"} {
+		st, err := os.Stat(path)
+		require.NoError(b, err)
+		b.ReportMetric(float64(st.Size())/1e6, unit)
+	}
+}
+
+// BenchmarkFifty is 50 pods, 10 at a time, in fresh namespaces.
+func BenchmarkFifty(b *testing.B) {
+	const pods, atOnce = 50, 10
+	for _, backend := range []string{"iptables-nft", "iptables-legacy", "nftables"} {
+		b.Run(backend, func(b *testing.B) {
+			n := newNode(b, backend)
+			pod := caseOf(b, "fam-dual")
+			var took []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				var all []plugintest.Attachment
+				for range pods {
+					all = append(all, n.attach(pod, netnstest.New(b)))
+				}
+				b.StartTimer()
+				took = append(took, timed(func() {
+					var wg sync.WaitGroup
+					slots := make(chan struct{}, atOnce)
+					for _, a := range all {
+						slots <- struct{}{}
+						wg.Go(func() {
+							defer func() { <-slots }()
+							if cmd, err := a.Command(b.Context(), "ADD"); err != nil {
+								b.Error(err)
+							} else if cmd.Stderr = io.Discard; cmd.Run() != nil {
+								b.Error("an ADD failed")
+							}
+						})
+					}
+					wg.Wait()
+				}))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(median(took)/1000, "s/50-pods")
+		})
+	}
+}
