@@ -46,6 +46,9 @@ type Validation struct {
 	// ProbePort is a port that nothing in the pod listens on; connections to
 	// it must reach the proxy's port when redirection works.
 	ProbePort uint16
+	// ProbeAddrs are where the check connects, with ProbePort, one of a family at
+	// most: addresses that nobody has. Empty: any such address will do.
+	ProbeAddrs []netip.Addr
 	// Servers are the proxy ports that the check listens on.
 	Outbound, Inbound uint16
 }
@@ -66,6 +69,9 @@ type Input struct {
 // from elsewhere is not set.
 func (in Input) Given() redirect.Given {
 	g := redirect.Given{Annotations: in.Pod.Annotations, Env: map[string]string{}}
+	if in.Namespace != nil {
+		g.NamespaceAnnotations = in.Namespace.Annotations
+	}
 	if in.Proxy == nil {
 		return g
 	}
@@ -83,8 +89,13 @@ type Built struct {
 	Redirect redirect.Redirect
 	// Origins say where each setting comes from.
 	Origins []redirect.Origin
-	// Warnings are things that the pod says in vain.
+	// Warnings are things that the pod says in vain, and that it gets wrong
+	// without being refused for it.
 	Warnings []string
+	// Bypasses are the containers that the rules take for the proxy; each is
+	// among the Warnings too. [Dialect.Redirect] fills it in. Who wants to refuse
+	// such pods returns [Built.RefuseBypasses].
+	Bypasses []Bypass
 }
 
 // Decide says whether the pod is in the mesh.
@@ -102,6 +113,10 @@ func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []
 	}
 	if err := b.Redirect.Validate(); err != nil {
 		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
+	}
+	b.Bypasses = Bypasses(pod, d.Policy.ProxyContainers, b.Redirect.Proxy)
+	for _, bypass := range b.Bypasses {
+		b.Warnings = append(b.Warnings, bypass.String())
 	}
 	return b, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -14,6 +15,10 @@ type Source string
 const (
 	// FromAnnotation is an annotation of the pod.
 	FromAnnotation Source = "annotation"
+	// FromNamespace is an annotation of the pod's namespace.
+	FromNamespace Source = "namespace annotation"
+	// FromLabel is a label of the pod.
+	FromLabel Source = "label"
 	// FromEnv is a variable of the proxy container, given as a literal value.
 	FromEnv Source = "env"
 	// FromSecurityContext is a field of the proxy container's securityContext.
@@ -27,6 +32,8 @@ const (
 // a Pod.
 type Given struct {
 	Annotations map[string]string
+	// NamespaceAnnotations are those of the pod's namespace; nil when unknown.
+	NamespaceAnnotations map[string]string
 	// Env are the proxy container's variables that have a literal value.
 	Env map[string]string
 	// RunAsUser and RunAsGroup are those of the proxy container's
@@ -46,6 +53,9 @@ type Setting struct {
 	// wrong; Allowed says, for people, what is allowed.
 	Set     func(r *Redirect, value string) error
 	Allowed string
+	// Inherited makes the namespace's annotation count where the pod's is
+	// absent; an empty one, of either, counts as absent.
+	Inherited bool
 	// Lenient makes a value that does not parse count as not set, with a
 	// warning, instead of an error.
 	Lenient bool
@@ -62,6 +72,9 @@ type Schema struct {
 	// ids. Unset and 0 leave the default: a proxy that runs as root is told
 	// from nothing by its id.
 	RunAs bool
+	// RunAsUser is the same for the user alone. What a setting says of the
+	// proxy's user wins over it.
+	RunAsUser bool
 }
 
 // Origin says where a field of a Redirect comes from.
@@ -103,27 +116,34 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 	r = s.Defaults.Clone()
 	var errs []error
 	for _, setting := range s.Settings {
-		key, value, ok := setting.find(g)
+		source, key, value, ok := setting.find(g)
 		if !ok {
 			origins = append(origins, Origin{Field: setting.Field, Source: FromDefault})
 			continue
 		}
 		if key != setting.Keys[0] {
-			warnings = append(warnings, fmt.Sprintf("%s %s is deprecated: use %s", setting.Source, key, setting.Keys[0]))
+			warnings = append(warnings, fmt.Sprintf("%s %s is deprecated: use %s", source, key, setting.Keys[0]))
 		}
 		switch err := setting.Set(&r, value); {
 		case err == nil:
-			origins = append(origins, Origin{Field: setting.Field, Source: setting.Source, Key: key, Value: value})
+			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
-			warnings = append(warnings, fmt.Sprintf("%s %s=%q counts as not set: %v", setting.Source, key, value, err))
+			warnings = append(warnings, fmt.Sprintf("%s %s=%q counts as not set: %v", source, key, value, err))
 			origins = append(origins, Origin{Field: setting.Field, Source: FromDefault})
 		default:
-			errs = append(errs, &SettingError{setting.Source, key, value, setting.Allowed, err})
+			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
 		}
 	}
-	if s.RunAs {
+	if s.RunAsUser {
+		said := func(o Origin) bool { return o.Field == "proxy.uids" && o.Source != FromDefault }
+		if slices.ContainsFunc(origins, said) {
+			g.RunAsUser = nil
+		}
+		g.RunAsGroup = nil
+	}
+	if s.RunAs || s.RunAsUser {
 		ids, err := s.runAs(&r, g)
-		origins = append(origins, ids...)
+		origins = mergeOrigins(origins, ids)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -132,17 +152,42 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 	return r, origins, warnings, nil
 }
 
-func (s Setting) find(g Given) (key, value string, ok bool) {
-	for _, key := range s.Keys {
-		if s.Source == FromAnnotation {
-			if value, ok := g.Annotations[key]; ok {
-				return key, value, true
-			}
-		} else if value := g.Env[key]; value != "" {
-			return key, value, true
+// mergeOrigins adds to what is known of fields; a default does not hide what
+// a setting has said of the same field, nor is it said twice.
+func mergeOrigins(origins, more []Origin) []Origin {
+	for _, o := range more {
+		i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
+		switch {
+		case i < 0:
+			origins = append(origins, o)
+		case o.Source != FromDefault:
+			origins[i] = o
 		}
 	}
-	return "", "", false
+	return origins
+}
+
+func (s Setting) find(g Given) (source Source, key, value string, ok bool) {
+	for _, key := range s.Keys {
+		switch {
+		case s.Source == FromEnv:
+			if value := g.Env[key]; value != "" {
+				return FromEnv, key, value, true
+			}
+		case s.Inherited:
+			if value := g.Annotations[key]; value != "" {
+				return FromAnnotation, key, value, true
+			}
+			if value := g.NamespaceAnnotations[key]; value != "" {
+				return FromNamespace, key, value, true
+			}
+		default:
+			if value, ok := g.Annotations[key]; ok {
+				return FromAnnotation, key, value, true
+			}
+		}
+	}
+	return "", "", "", false
 }
 
 func (s Schema) runAs(r *Redirect, g Given) ([]Origin, error) {
