@@ -24,8 +24,8 @@ import (
 //
 // Packets meet the same fate as under iptables, with one exception: a packet
 // that no socket sent (an answer that the kernel makes by itself) is matched by
-// iptables' negated owner match, and not by nftables'. No rule of a
-// [redirect.Redirect] gives such a packet another fate by that.
+// iptables' negated owner match, and not by nftables'. Connections and look-ups
+// of processes always have a socket.
 //
 // It needs Linux 5.2 or later, or a kernel with its inet NAT; errors about
 // what a kernel lacks are [*UnsupportedError].

@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The backend speaks netlink by itself. google/nftables costs two to three
-// times as much for the same batch (its connection hands each message over to
-// a poller), and does not give back what was sent: the source register of a ct
+// The backend speaks netlink by itself. With google/nftables, opened by the
+// namespace's descriptor, to write the default program takes 0.75 ms; all of an
+// Apply here, which also reads what is there, 0.40 (medians, 2 cores). Nor does
+// that library give back all that was sent: the source register of a ct
 // statement is lost and an expression that it does not know is left out, so a
 // comparison with the live rules could not be trusted.
 
