@@ -1,0 +1,167 @@
+package repair
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Breaker says when deleting would only make more broken pods. The zero value is
+// good; see each field.
+type Breaker struct {
+	// MaxShare is the share of the node's pods that may be broken, of those that
+	// check their redirection. Above it the breaker is open. 0 is [DefaultMaxShare];
+	// 1 or more never opens.
+	MaxShare float64
+	// MinBroken is how many pods must be broken for the share to count: of two
+	// pods one is half. 0 is [DefaultMinBroken].
+	MinBroken int
+	// TrialEvery is the time between trials while the share keeps it open: one
+	// pod is deleted then, so that a node full of pods that were there before the
+	// plugin gets well again, slowly at first. 0 is [DefaultTrialEvery].
+	TrialEvery time.Duration
+	// Installed returns nil while new pods on the node get their rules, else why
+	// not. The breaker is then open, without trials. nil: not known, so assumed.
+	Installed func() error
+
+	mu     sync.Mutex
+	opened time.Time // or the latest trial
+}
+
+// The defaults of a [Breaker].
+const (
+	DefaultMaxShare   = 0.5
+	DefaultMinBroken  = 4
+	DefaultTrialEvery = time.Minute
+)
+
+// Census is how many of the node's pods check their redirection, and how many of
+// them are broken.
+type Census struct {
+	Candidates, Broken int
+}
+
+// Codes for why the breaker is open.
+const (
+	heldNotInstalled = "plugin-not-ready"
+	heldShare        = "too-many-broken"
+	heldSuccessor    = "successor-broken"
+)
+
+// held is why an action has to wait.
+type held struct {
+	code, detail string
+	wait         time.Duration
+}
+
+// installedAgain is how soon to look again for the plugin.
+const installedAgain = 10 * time.Second
+
+// check returns nil when the breaker is closed, or when a trial is due: one caller
+// then gets it.
+func (b *Breaker) check(c Census, now time.Time) *held {
+	if b.Installed != nil {
+		if err := b.Installed(); err != nil {
+			return &held{heldNotInstalled, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.tooMany(c) {
+		b.opened = time.Time{}
+		return nil
+	}
+	if b.opened.IsZero() {
+		b.opened = now
+	}
+	every := or(b.TrialEvery, DefaultTrialEvery)
+	if wait := every - now.Sub(b.opened); wait > 0 {
+		return &held{heldShare, fmt.Sprintf("%d of the node's %d pods in the mesh are broken", c.Broken, c.Candidates), wait}
+	}
+	b.opened = now
+	return nil
+}
+
+func (b *Breaker) tooMany(c Census) bool {
+	return c.Broken >= or(b.MinBroken, DefaultMinBroken) && float64(c.Broken) > or(b.MaxShare, DefaultMaxShare)*float64(c.Candidates)
+}
+
+// or returns v, or the default when v is zero.
+func or[T comparable](v, byDefault T) T {
+	var zero T
+	if v == zero {
+		return byDefault
+	}
+	return v
+}
+
+// lineage remembers for which owners pods were deleted, to notice that their
+// successors are broken as well. It forgets owners after lineageMax.
+type lineage struct {
+	mu     sync.Mutex
+	owners map[types.UID]line
+}
+
+type line struct {
+	deleted time.Time     // the latest
+	wait    time.Duration // before the next one
+}
+
+const (
+	lineageFirst = time.Minute
+	lineageMax   = time.Hour
+)
+
+// ownerOf is the UID of what makes a successor of the pod; empty when nothing does.
+func ownerOf(pod *corev1.Pod) types.UID {
+	for _, o := range pod.OwnerReferences {
+		if o.Controller != nil && *o.Controller {
+			return o.UID
+		}
+	}
+	return ""
+}
+
+// check returns nil unless the pod was made after its predecessor was deleted for
+// the same fault, not long ago.
+func (l *lineage) check(pod *corev1.Pod, now time.Time) *held {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, ok := l.owners[ownerOf(pod)]
+	// Creation times are whole seconds, cut off.
+	if !ok || pod.CreationTimestamp.Time.Before(last.deleted.Truncate(time.Second)) {
+		return nil
+	}
+	if wait := last.wait - now.Sub(last.deleted); wait > 0 {
+		return &held{heldSuccessor, fmt.Sprintf("a pod of the same owner was deleted %s ago, and its successor is broken too",
+			now.Sub(last.deleted).Round(time.Second)), wait}
+	}
+	return nil
+}
+
+// deleted notes that the pod was deleted. Each broken successor doubles the wait.
+func (l *lineage) deleted(pod *corev1.Pod, now time.Time) {
+	owner := ownerOf(pod)
+	if owner == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owners == nil {
+		l.owners = map[types.UID]line{}
+	}
+	for uid, o := range l.owners {
+		if now.Sub(o.deleted) > 2*lineageMax {
+			delete(l.owners, uid)
+		}
+	}
+	last, ok := l.owners[owner]
+	next := line{now, lineageFirst}
+	if ok && !pod.CreationTimestamp.Time.Before(last.deleted.Truncate(time.Second)) {
+		next.wait = min(2*last.wait, lineageMax)
+	}
+	l.owners[owner] = next
+}

@@ -1,0 +1,224 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Mender looks at and sets the rules of a running pod; [*InPlace] is one.
+type Mender interface {
+	// Check returns how the pod's live rules differ from the wanted ones.
+	Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error)
+	// Apply makes the live rules the wanted ones, and reports whether they were
+	// others before.
+	Apply(ctx context.Context, pod *corev1.Pod) (changed bool, err error)
+}
+
+var (
+	// ErrNoProcess: the pod has no running process to find its network namespace
+	// by. Check with errors.Is(err, repair.ErrNoProcess); another time may do.
+	ErrNoProcess = podnetns.ErrNoProcess
+
+	// ErrVariant: the pod's rules were made by iptables, whose programs are not
+	// here, so they can be neither compared nor replaced. Check with
+	// errors.Is(err, repair.ErrVariant).
+	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path")
+)
+
+// InPlace programs running pods with what the plugin would have programmed: the
+// same decision, the same Redirect, the same backends.
+type InPlace struct {
+	// Dialect is the mesh's. Required.
+	Dialect dialect.Dialect
+	// ProcRoot is a proc file system in which the pods' processes are seen;
+	// empty is /proc.
+	ProcRoot string
+	// Backend is which to use; empty is auto.
+	Backend apply.Name
+	// Path is where iptables is looked for; empty is [apply.DefaultPath].
+	Path string
+	// DropUncaptured discards the family that the mesh does not capture in a pod
+	// that has both, instead of letting it bypass the mesh.
+	DropUncaptured bool
+	// Namespace reads a namespace; needed for dialects with NeedsNamespace.
+	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+}
+
+// Check implements [Mender].
+func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.Difference, err error) {
+	err = m.in(ctx, pod, func(b apply.Backend, wanted []ruleset.Ruleset) error {
+		for i, rs := range wanted {
+			got, err := b.Check(ctx, rs)
+			if err != nil {
+				return fmt.Errorf("check rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			}
+			if i == 0 || len(got) == 0 {
+				diffs = got
+			}
+			if len(got) == 0 {
+				return nil
+			}
+		}
+		return nil
+	})
+	return diffs, err
+}
+
+// Apply implements [Mender].
+func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (changed bool, err error) {
+	err = m.in(ctx, pod, func(b apply.Backend, wanted []ruleset.Ruleset) error {
+		result, err := b.Apply(ctx, wanted[0])
+		if err != nil {
+			return fmt.Errorf("apply rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		changed = result.Changed
+		return nil
+	})
+	return changed, err
+}
+
+func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, []ruleset.Ruleset) error) (err error) {
+	var namespace *corev1.Namespace
+	if m.Dialect.NeedsNamespace {
+		if namespace, err = m.Namespace(ctx, pod.Namespace); err != nil {
+			return fmt.Errorf("read namespace %s: %w", pod.Namespace, err)
+		}
+	}
+	if d := m.Dialect.Decide(pod, namespace); !d.Selected {
+		return fmt.Errorf("pod %s/%s is not redirected: %s", pod.Namespace, pod.Name, d.Detail)
+	}
+	addrs, err := podAddrs(pod)
+	if err != nil {
+		return err
+	}
+	wanted, err := m.wanted(pod, namespace, addrs)
+	if err != nil {
+		return fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	root := or(m.ProcRoot, "/proc")
+	found, err := podnetns.Find(os.DirFS(root), string(pod.UID), addrs)
+	if err != nil {
+		return err
+	}
+	ns, err := found.Open(root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	b, err := apply.Choose(ctx, ns, apply.Options{Backend: m.Backend, Runner: ns.Sandbox(), Path: m.Path})
+	if err != nil {
+		return err
+	}
+	if b.Name() == apply.Nftables {
+		if err := m.noneOfIptables(ns); err != nil {
+			return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	return fn(b, wanted)
+}
+
+// podAddrs are the pod's addresses, its primary one first.
+func podAddrs(pod *corev1.Pod) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, ip := range pod.Status.PodIPs {
+		a, err := netip.ParseAddr(ip.IP)
+		if err != nil {
+			return nil, fmt.Errorf("address of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		addrs = append(addrs, a)
+	}
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("pod %s/%s has no address", pod.Namespace, pod.Name)
+	}
+	return addrs, nil
+}
+
+// wanted returns the pod's rules. Where the order of the addresses matters, there
+// are others that will do as well: the kubelet puts the node's family first in the
+// pod's status, the plugin goes by the order in which they were assigned.
+func (m *InPlace) wanted(pod *corev1.Pod, ns *corev1.Namespace, addrs []netip.Addr) ([]ruleset.Ruleset, error) {
+	orders := [][]netip.Addr{addrs}
+	if reversed := slices.Clone(addrs); len(addrs) > 1 && addrs[0].Is4() != addrs[len(addrs)-1].Is4() {
+		slices.Reverse(reversed)
+		orders = append(orders, reversed)
+	}
+	var all []ruleset.Ruleset
+	for _, order := range orders {
+		built, err := m.Dialect.Redirect(pod, ns, order)
+		if err != nil {
+			return nil, err
+		}
+		r := built.Redirect
+		if m.DropUncaptured {
+			for f, mode := range map[ruleset.Family]*redirect.FamilyMode{ruleset.IPv4: &r.IPv4, ruleset.IPv6: &r.IPv6} {
+				has := slices.ContainsFunc(order, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f })
+				if *mode == redirect.FamilyPass && has {
+					*mode = redirect.FamilyDrop
+				}
+			}
+		}
+		rs, err := r.Ruleset()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rs)
+	}
+	return all, nil
+}
+
+// noneOfIptables returns [ErrVariant] when iptables-nft or iptables-legacy has
+// chains of the mesh in the namespace. The nftables backend sees neither, so to it
+// the rules of a plugin that had iptables at hand would be missing.
+func (m *InPlace) noneOfIptables(ns *netnsexec.NetNS) error {
+	var legacy []byte
+	err := ns.Do(func() error {
+		for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			legacy = append(legacy, text...)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for rules of iptables: %w", err)
+	}
+	if len(legacy) > 0 {
+		return fmt.Errorf("%w (iptables-legacy, tables %s)", ErrVariant, strings.Join(strings.Fields(string(legacy)), " "))
+	}
+	conn, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
+	if err != nil {
+		return fmt.Errorf("look for rules of iptables: %w", err)
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return fmt.Errorf("look for rules of iptables: %w", err)
+	}
+	prefix := m.Dialect.Names.ChainPrefix
+	for _, c := range chains {
+		if c.Table.Family != nftables.TableFamilyIPv4 && c.Table.Family != nftables.TableFamilyIPv6 {
+			continue
+		}
+		ours := slices.ContainsFunc(ruleset.Tables[:], func(t ruleset.Table) bool { return t.String() == c.Table.Name })
+		if ours && strings.HasPrefix(c.Name, prefix) {
+			return fmt.Errorf("%w (iptables-nft, chain %s)", ErrVariant, c.Name)
+		}
+	}
+	return nil
+}

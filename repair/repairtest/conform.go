@@ -1,0 +1,192 @@
+package repairtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+// Admin does to a cluster what its users and kubelets do.
+type Admin interface {
+	// Namespace makes a new namespace.
+	Namespace(t testing.TB) string
+	// Create makes the pod, status and all.
+	Create(t testing.TB, pod *corev1.Pod) *corev1.Pod
+	// Touch changes the pod, so that it has another resource version.
+	Touch(t testing.TB, namespace, name string)
+	// Remove takes the pod away at once.
+	Remove(t testing.TB, namespace, name string)
+	// Block sets a disruption budget in the namespace that allows nothing.
+	Block(t testing.TB, namespace string)
+}
+
+// Pod makes a pod for tests: of the node, with the phase, and with one container
+// that is ready if it runs.
+func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
+	grace := int64(30)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "web", Image: "web"}},
+		},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+	if phase == corev1.PodRunning {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return pod
+}
+
+// Conform runs the table of what [repair.Cluster] promises, and of what its
+// watches do, against a cluster: the one in memory or a real one.
+func Conform(t *testing.T, c repair.Cluster, source func(node string) cache.ListerWatcher, admin Admin) {
+	t.Helper()
+	t.Run("actions", func(t *testing.T) { conformActions(t, c, admin) })
+	t.Run("label", func(t *testing.T) { conformLabel(t, c, admin) })
+	t.Run("watch", func(t *testing.T) { conformWatch(t, c, source, admin) })
+}
+
+func conformActions(t *testing.T, c repair.Cluster, admin Admin) {
+	const key = "meshcni.io/test"
+	actions := map[string]func(context.Context, repair.Ref) error{
+		"label": func(ctx context.Context, r repair.Ref) error {
+			_, err := c.Label(ctx, r, key, "true")
+			return err
+		},
+		"evict":  c.Evict,
+		"delete": c.Delete,
+	}
+	none := func(error) bool { return false }
+	for name, k := range map[string]struct {
+		phase   corev1.PodPhase
+		prepare func(t *testing.T, ns string, r *repair.Ref)
+		refused map[string]func(error) bool // by action; "" is all
+	}{
+		"as it was read":     {phase: corev1.PodRunning, prepare: func(*testing.T, string, *repair.Ref) {}},
+		"any state":          {phase: corev1.PodRunning, prepare: func(_ *testing.T, _ string, r *repair.Ref) { r.ResourceVersion = "" }},
+		"any state, changed": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) { admin.Touch(t, ns, r.Name); r.ResourceVersion = "" }},
+		"changed since": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) {
+			admin.Touch(t, ns, r.Name)
+		}, refused: map[string]func(error) bool{"": apierrors.IsConflict}},
+		"another pod of the name": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) {
+			admin.Remove(t, ns, r.Name)
+			admin.Create(t, Pod(ns, r.Name, "node-1", corev1.PodRunning))
+			r.ResourceVersion = ""
+		}, refused: map[string]func(error) bool{"": apierrors.IsConflict}},
+		"gone": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) {
+			admin.Remove(t, ns, r.Name)
+		}, refused: map[string]func(error) bool{"": apierrors.IsNotFound}},
+		"budget": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, _ *repair.Ref) {
+			admin.Block(t, ns)
+		}, refused: map[string]func(error) bool{"evict": apierrors.IsTooManyRequests}},
+		"budget, not started": {phase: corev1.PodPending, prepare: func(t *testing.T, ns string, _ *repair.Ref) {
+			admin.Block(t, ns)
+		}},
+		"failed pod": {phase: corev1.PodFailed, prepare: func(t *testing.T, ns string, _ *repair.Ref) { admin.Block(t, ns) }},
+	} {
+		for action, do := range actions {
+			t.Run(name+"/"+action, func(t *testing.T) {
+				ns := admin.Namespace(t)
+				made := admin.Create(t, Pod(ns, "web-0", "node-1", k.phase))
+				r := repair.RefTo(made)
+				k.prepare(t, ns, &r)
+				err := do(t.Context(), r)
+				is := k.refused[action]
+				if is == nil {
+					is = k.refused[""]
+				}
+				if is == nil {
+					is = none
+				}
+				now, errNow := c.Pod(t.Context(), ns, "web-0")
+				if err != nil || k.refused[action] != nil || k.refused[""] != nil {
+					assert.True(t, is(err), "%v", err)
+					if !apierrors.IsNotFound(err) {
+						require.NoError(t, errNow)
+						assert.Nil(t, now.DeletionTimestamp, "nothing was done")
+						assert.NotContains(t, now.Labels, key)
+					}
+					return
+				}
+				if action == "label" {
+					require.NoError(t, errNow)
+					assert.Equal(t, "true", now.Labels[key])
+					assert.Equal(t, "web", now.Labels["app"])
+					assert.Equal(t, made.Status.Phase, now.Status.Phase)
+					return
+				}
+				assert.True(t, apierrors.IsNotFound(errNow) || errNow == nil && now.UID == r.UID && now.DeletionTimestamp != nil, "deleting or gone: %v", errNow)
+			})
+		}
+	}
+}
+
+func conformLabel(t *testing.T, c repair.Cluster, admin Admin) {
+	ns := admin.Namespace(t)
+	pod := admin.Create(t, Pod(ns, "web-0", "node-1", corev1.PodRunning))
+	r := repair.RefTo(pod)
+	one, err := c.Label(t.Context(), r, "meshcni.io/test", "true")
+	require.NoError(t, err)
+	assert.Equal(t, pod.UID, one.UID)
+	assert.NotEqual(t, pod.ResourceVersion, one.ResourceVersion)
+	again, err := c.Label(t.Context(), repair.RefTo(one), "meshcni.io/test", "true")
+	require.NoError(t, err)
+	assert.Equal(t, one.ResourceVersion, again.ResourceVersion, "nothing changes")
+	off, err := c.Label(t.Context(), repair.RefTo(again), "meshcni.io/test", "")
+	require.NoError(t, err)
+	assert.NotContains(t, off.Labels, "meshcni.io/test")
+	assert.Equal(t, "web", off.Labels["app"])
+}
+
+func conformWatch(t *testing.T, c repair.Cluster, source func(string) cache.ListerWatcher, admin Admin) {
+	ns := admin.Namespace(t)
+	node := "node-" + ns
+	admin.Create(t, Pod(ns, "here-0", node, corev1.PodRunning))
+	admin.Create(t, Pod(ns, "there-0", "other-"+node, corev1.PodRunning))
+	informer := cache.NewSharedIndexInformer(source(node), &corev1.Pod{}, 0, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		informer.RunWithContext(ctx)
+	}()
+	defer func() { stop(); <-done }()
+	require.True(t, cache.WaitForCacheSync(ctx.Done(), informer.HasSynced))
+	assert.Equal(t, []string{ns + "/here-0"}, informer.GetStore().ListKeys())
+
+	has := func(key string, want func(*corev1.Pod) bool) func() bool {
+		return func() bool {
+			obj, ok, _ := informer.GetStore().GetByKey(ns + "/" + key)
+			if !ok {
+				return want(nil)
+			}
+			return want(obj.(*corev1.Pod))
+		}
+	}
+	eventually := func(what string, f func() bool) {
+		t.Helper()
+		require.Eventually(t, f, 10*time.Second, time.Millisecond, what)
+	}
+
+	made := admin.Create(t, Pod(ns, "here-1", node, corev1.PodRunning))
+	admin.Create(t, Pod(ns, "there-1", "other-"+node, corev1.PodRunning))
+	eventually("added", has("here-1", func(p *corev1.Pod) bool { return p != nil && p.UID == made.UID }))
+	_, err := c.Label(t.Context(), repair.Ref{Namespace: ns, Name: "here-1", UID: made.UID}, "meshcni.io/test", "true")
+	require.NoError(t, err)
+	eventually("changed", has("here-1", func(p *corev1.Pod) bool { return p != nil && p.Labels["meshcni.io/test"] == "true" }))
+	require.NoError(t, c.Evict(t.Context(), repair.Ref{Namespace: ns, Name: "here-1", UID: made.UID}))
+	eventually("deleting", has("here-1", func(p *corev1.Pod) bool { return p == nil || p.DeletionTimestamp != nil }))
+	admin.Remove(t, ns, "here-1")
+	eventually("gone", has("here-1", func(p *corev1.Pod) bool { return p == nil }))
+	assert.Equal(t, []string{ns + "/here-0"}, informer.GetStore().ListKeys(), "other nodes' pods are not held")
+}
