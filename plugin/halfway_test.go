@@ -93,3 +93,49 @@ func TestAddressesOfTheNamespace(t *testing.T) {
 	assert.Contains(t, d["warnings"].([]any)[0], "ipv6 bypasses the mesh")
 	assert.Equal(t, "iptables-nft", d["backend"])
 }
+
+// TestFakeIsLikeTheKernel runs one table through plugintest.NetNS and the kernel's namespace: outcome, code and record
+// of each step are the same.
+func TestFakeIsLikeTheKernel(t *testing.T) {
+	netnstest.Require(t, netnstest.Root, netnstest.Binary("iptables-nft-restore"))
+	ns := netnstest.New(t)
+	fake, real := newCall(), newCall()
+	real.plugin.OpenNetNS = func(string) (plugin.NetNS, error) {
+		return realNetNS{ns, apply.Options{Runner: ns.Sandbox()}}, nil
+	}
+	annotate := func(key, value string) func(*call) {
+		return func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations[key] = value }) }
+	}
+	same := func(*call) {}
+	for i, step := range []struct {
+		verb    string
+		change  func(*call)
+		code    int
+		outcome string
+	}{
+		{"CHECK", same, 100, "failed"},
+		{"ADD", same, 0, "redirected"},
+		{"ADD", same, 0, "same"},
+		{"CHECK", same, 0, "checked"},
+		{"CHECK", annotate("traffic.sidecar.istio.io/excludeOutboundPorts", "9090"), 100, "failed"},
+		{"ADD", same, 0, "redirected"},
+		{"CHECK", same, 0, "checked"},
+		{"ADD", annotate("traffic.sidecar.istio.io/excludeOutboundPorts", "x"), 7, "failed"},
+		{"ADD", annotate("sidecar.istio.io/interceptionMode", "TPROXY"), 0, "redirected"},
+		{"CHECK", same, 0, "checked"},
+		{"ADD", annotate("sidecar.istio.io/inject", "false"), 0, "passed"},
+	} {
+		for kind, c := range map[string]*call{"fake": fake, "real": real} {
+			step.change(c)
+			c.config["backend"] = "iptables-nft"
+			c.env["CNI_COMMAND"] = step.verb
+			out := c.run(t)
+			if step.code != 0 {
+				out.fails(t, step.code)
+			} else {
+				assert.Zero(t, out.exit, out.stdout)
+			}
+			assert.Equal(t, step.outcome, out.record(t, "decision")["outcome"], "step %d, %s: %s", i, kind, out.stdout)
+		}
+	}
+}

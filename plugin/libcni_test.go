@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -89,6 +90,15 @@ func TestChainedUnderTheRuntimeLibrary(t *testing.T) {
 			require.NoError(t, cni.DelNetworkList(t.Context(), conf, rt))
 		})
 	}
+	t.Run("the log", func(t *testing.T) {
+		path := filepath.Join(n.runDir, "plugin.log")
+		st, err := os.Stat(path)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o600), st.Mode())
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, 6, strings.Count(string(text), `"msg":"decision"`), "an ADD and a CHECK of three pods")
+	})
 	t.Run("an error reaches the runtime", func(t *testing.T) {
 		rt := &libcni.RuntimeConf{ContainerID: "x", NetNS: netnstest.New(t).Path(), IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", ".."}}}
 		_, err := cni.AddNetworkList(t.Context(), conf, rt)
