@@ -27,7 +27,12 @@ func TestMain(m *testing.M) {
 		crashAgent(dir)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if programs != "" {
+			_ = os.RemoveAll(programs)
+		}
+		os.Exit(code)
+	}))
 }
 
 const (

@@ -4,12 +4,17 @@ package installer
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 	"golang.org/x/sys/unix"
@@ -22,6 +27,8 @@ type Observed struct {
 	NetErr error
 	// SourceErr says why there is no binary to install, if so.
 	SourceErr error
+	// Supports are the versions of the CNI specification that the binary to install says it speaks; nil when it does not say.
+	Supports []string
 	// BinDirs are the runtime's binary directories, in Config's order.
 	BinDirs []BinDir
 	// Credentials, or CredentialsErr.
@@ -50,7 +57,10 @@ type BinDir struct {
 
 // observer looks at the node. It remembers the digests of binaries as long as their inodes do not change, so that looking
 // again costs no more than a few stats.
-type observer struct{ digests map[string]digest }
+type observer struct {
+	digests  map[string]digest
+	supports map[[sha256.Size]byte][]string
+}
 
 type digest struct {
 	stat statKey
@@ -74,6 +84,9 @@ func (o *observer) look(c Config, uninstall bool) Observed {
 	}
 	source, _, err := o.digest(filepath.Join(c.BinSourceDir, PluginName))
 	seen.SourceErr = err
+	if err == nil {
+		seen.Supports = o.versions(filepath.Join(c.BinSourceDir, PluginName), source)
+	}
 	places := append([]string{c.CNIConfDir, c.RunDir}, c.CNIBinDirs...)
 	for _, dir := range c.CNIBinDirs {
 		b := BinDir{Path: dir}
@@ -142,6 +155,27 @@ func (o *observer) digest(path string) (sum [sha256.Size]byte, mode uint32, err 
 	}
 	o.digests[path] = digest{key, sum}
 	return sum, st.Mode, nil
+}
+
+// versions asks a binary, once for each content, which versions it speaks.
+func (o *observer) versions(path string, sum [sha256.Size]byte) []string {
+	if known, ok := o.supports[sum]; ok {
+		return known
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
+	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
+	cmd.WaitDelay = time.Second
+	out, _ := cmd.Output() // another architecture, no plugin: it does not say
+	var answer struct{ SupportedVersions []string }
+	_ = json.Unmarshal(out, &answer)
+	if o.supports == nil {
+		o.supports = map[[sha256.Size]byte][]string{}
+	}
+	o.supports[sum] = answer.SupportedVersions
+	return answer.SupportedVersions
 }
 
 // wantKubeconfig is the kubeconfig to have, and the cause to write it (empty when it is as it should be).

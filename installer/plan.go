@@ -42,8 +42,9 @@ type Steps struct {
 
 // Blocked is why pods cannot be captured on this node now.
 type Blocked struct {
-	// Code is stable: no-network, named-file-missing, no-inline-plugins, conf-dir, bin-dir, no-binary, no-credentials,
-	// token-expired, no-api-server, bad-entry, own-name-taken, sorts-later, fight, write-failed, uninstalled, starting.
+	// Code is stable: no-network, named-file-missing, no-inline-plugins, unsupported-version, conf-dir, bin-dir, no-binary,
+	// no-credentials, token-expired, no-api-server, bad-entry, own-name-taken, sorts-later, fight, write-failed, uninstalled,
+	// starting.
 	Code string
 	Err  error
 }
@@ -168,6 +169,8 @@ func (p *planner) chained() bool {
 			return p.block("no-inline-plugins", fmt.Errorf("%s: %w: use --own-file or --cni-conf-name", choice.Name, err))
 		case err != nil:
 			return p.block("bad-entry", fmt.Errorf("%s: %w", choice.Name, err))
+		case !p.speaks(choice.Name, with):
+			return false
 		case bytes.Equal(with, found):
 		case choice.File.Has(p.typ):
 			p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: found, New: with, Cause: "entry-changed"})
@@ -179,6 +182,23 @@ func (p *planner) chained() bool {
 	}
 	p.stripExcept(p.Target, false)
 	return true
+}
+
+// speaks refuses a list in whose version the plugin would answer every call with an error: no pod could start.
+func (p *planner) speaks(name string, list []byte) bool {
+	f, err := conflist.Parse(list)
+	if err != nil || p.o.Supports == nil {
+		return true
+	}
+	version := f.CNIVersion()
+	if version == "" {
+		version = "0.1.0" // what the specification takes it for
+	}
+	if slices.Contains(p.o.Supports, version) {
+		return true
+	}
+	return p.block("unsupported-version", fmt.Errorf("%s has cniVersion %q, and the plugin speaks %s: with it in that list no pod could start; "+
+		"have the network's owner declare one of these", name, f.CNIVersion(), strings.Join(p.o.Supports, ", ")))
 }
 
 // choose finds the file to chain into: the named one, or the one that the runtime loads, ours apart.

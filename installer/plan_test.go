@@ -68,12 +68,13 @@ func TestPlanOrder(t *testing.T) {
 // Whatever is missing stops the plan before the list, which would name it.
 func TestPlanStopsBeforeTheList(t *testing.T) {
 	for code, given := range map[string]func(*installer.Config, *installer.Observed){
-		"bin-dir":        func(_ *installer.Config, o *installer.Observed) { o.BinDirs[0].Err = errors.New("x") },
-		"no-binary":      func(_ *installer.Config, o *installer.Observed) { o.SourceErr = errors.New("x") },
-		"no-credentials": func(_ *installer.Config, o *installer.Observed) { o.CredentialsErr = errors.New("x") },
-		"no-api-server":  func(c *installer.Config, _ *installer.Observed) { c.KubernetesHost = "" },
-		"conf-dir":       func(_ *installer.Config, o *installer.Observed) { o.Net, o.NetErr = nil, errors.New("x") },
-		"bad-entry":      func(c *installer.Config, _ *installer.Observed) { c.PluginConfig = "{" },
+		"bin-dir":             func(_ *installer.Config, o *installer.Observed) { o.BinDirs[0].Err = errors.New("x") },
+		"no-binary":           func(_ *installer.Config, o *installer.Observed) { o.SourceErr = errors.New("x") },
+		"no-credentials":      func(_ *installer.Config, o *installer.Observed) { o.CredentialsErr = errors.New("x") },
+		"no-api-server":       func(c *installer.Config, _ *installer.Observed) { c.KubernetesHost = "" },
+		"conf-dir":            func(_ *installer.Config, o *installer.Observed) { o.Net, o.NetErr = nil, errors.New("x") },
+		"unsupported-version": func(_ *installer.Config, o *installer.Observed) { o.Supports = []string{"0.4.0"} },
+		"bad-entry":           func(c *installer.Config, _ *installer.Observed) { c.PluginConfig = "{" },
 	} {
 		c, o := wanted(), seen(map[string]string{"10-a.conflist": list})
 		given(&c, &o)

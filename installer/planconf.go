@@ -26,6 +26,9 @@ func (p *planner) convert(choice conflist.Choice) bool {
 	if err != nil {
 		return p.block("bad-entry", fmt.Errorf("%s: %w", choice.Name, err))
 	}
+	if !p.speaks(choice.Name, list) {
+		return false
+	}
 	const cause = "conf-appeared"
 	there, err := fs.ReadFile(p.o.Net, p.Target)
 	switch {
@@ -92,6 +95,9 @@ func (p *planner) ownFile() bool {
 	}
 	if err != nil {
 		return p.block("bad-entry", fmt.Errorf("%s: %w", choice.Name, err))
+	}
+	if !p.speaks(choice.Name, list) {
+		return false
 	}
 	p.Target, p.Network, p.Passed = own, choice.File.Network(), choice.Skipped
 	switch {

@@ -1,0 +1,135 @@
+//go:build linux
+
+package installer
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestSymlinkedFile(t *testing.T) {
+	n := newNode(t, nil)
+	real := filepath.Join(t.TempDir(), "real.conflist")
+	n.write(real, calicoList, 0o644)
+	require.NoError(t, os.Symlink(real, n.conf("10-calico.conflist")))
+	n.install()
+	require.True(t, n.captured())
+	link, err := os.Readlink(n.conf("10-calico.conflist"))
+	require.NoError(t, err)
+	assert.Equal(t, real, link)
+	n.uninstall()
+	assert.Equal(t, calicoList, n.read(real))
+}
+
+func TestDirectoryInAFilesPlace(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	require.NoError(t, os.Mkdir(n.conf("05-x.conflist"), 0o755))
+	steps := n.install()
+	assert.Equal(t, "10-calico.conflist", steps.Target)
+	require.Len(t, steps.Passed, 1)
+	require.NoError(t, os.Remove(n.binary()))
+	require.NoError(t, os.Mkdir(n.binary(), 0o755))
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorContains(t, err, n.binary())
+	require.ErrorContains(t, err, "directory")
+}
+
+func TestFullDisk(t *testing.T) {
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=16k")
+	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
+	fill := func() {
+		f, err := os.Create(n.conf("filler"))
+		require.NoError(t, err)
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, 512))
+		}
+		require.ErrorIs(t, err, syscall.ENOSPC)
+	}
+	fill()
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "unchanged")
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+	assert.Len(t, n.tree(), 2, "no temporary file stays")
+	require.NoError(t, os.Remove(n.conf("filler")))
+	n.install()
+	require.True(t, n.captured())
+}
+
+func TestReadOnlyMount(t *testing.T) {
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=64k")
+	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
+	require.NoError(t, unix.Mount("", n.CNIConfDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, syscall.EROFS)
+	require.ErrorContains(t, err, "10-calico.conflist")
+	require.ErrorContains(t, err, "readOnly")
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+}
+
+// The uninstall that cannot take the entry out leaves the binary that it names.
+func TestUninstallThatFailsLeavesTheBinary(t *testing.T) {
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=64k")
+	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
+	n.install()
+	require.NoError(t, unix.Mount("", n.CNIConfDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	_, err := Uninstall(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, syscall.EROFS)
+	assert.FileExists(t, n.binary())
+}
+
+func TestPermissionDenied(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	if os.Geteuid() == 0 { // root is refused by the immutable flag only
+		setImmutable(t, n.CNIConfDir, true)
+		defer setImmutable(t, n.CNIConfDir, false)
+	} else {
+		require.NoError(t, os.Chmod(n.CNIConfDir, 0o555))
+		defer os.Chmod(n.CNIConfDir, 0o755)
+	}
+	_, err := Install(t.Context(), n.Config, discard)
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorContains(t, err, "CAP_DAC_OVERRIDE")
+	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+}
+
+func setImmutable(t *testing.T, path string, on bool) {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	flags := 0
+	if on {
+		flags = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
+		skip(t, "a file system with the immutable flag: "+err.Error())
+	}
+}
+
+func mount(t *testing.T, dir, options string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		skip(t, "mounting a tmpfs needs root and CAP_SYS_ADMIN: "+err.Error())
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+}
+
+// skip says what is missing, and fails instead where nothing may be missing.
+func skip(t *testing.T, missing string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+}
