@@ -136,14 +136,14 @@ func (s *PortSet) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &raw); err != nil {
 		return fmt.Errorf(`ports: want "*" or an array: %w`, err)
 	}
-	var parts []string
-	for _, v := range raw {
-		parts = append(parts, fmt.Sprint(v))
+	ranges := make([]PortRange, len(raw))
+	for i, v := range raw {
+		r, err := parseRange(fmt.Sprint(v), AllowRanges)
+		if err != nil {
+			return fmt.Errorf("ports: %w", err)
+		}
+		ranges[i] = r
 	}
-	set, err := ParsePorts(strings.Join(parts, ","), AllowRanges)
-	if err != nil {
-		return fmt.Errorf("ports: %w", err)
-	}
-	*s = set
+	*s = newPortSet(ranges)
 	return nil
 }

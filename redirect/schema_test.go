@@ -1,0 +1,179 @@
+package redirect_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// schema is of a mesh that is made up.
+var schema = redirect.Schema{
+	Defaults: redirect.Default(),
+	RunAs:    true,
+	Settings: []redirect.Setting{
+		{
+			Field: "inbound.ports", Source: redirect.FromAnnotation, Keys: []string{"m/in", "m/old-in"}, Allowed: "ports",
+			Set: redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Inbound.Ports }, redirect.AllowAll),
+		},
+		{
+			Field: "outbound.cidrs", Source: redirect.FromAnnotation, Keys: []string{"m/cidrs"},
+			Set: redirect.PrefixesInto(func(r *redirect.Redirect) *redirect.PrefixSet { return &r.Outbound.CIDRs }, redirect.AllowAll),
+		},
+		{
+			Field: "excludeInterfaces", Source: redirect.FromAnnotation, Keys: []string{"m/interfaces"},
+			Set: redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.ExcludeInterfaces }),
+		},
+		{
+			Field: "dropInvalid", Source: redirect.FromEnv, Keys: []string{"DROP"}, Lenient: true,
+			Set: redirect.Bool(func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
+		},
+	},
+}
+
+func annotations(kv ...string) redirect.Given {
+	g := redirect.Given{Annotations: map[string]string{}, Env: map[string]string{}}
+	for i := 0; i < len(kv); i += 2 {
+		g.Annotations[kv[i]] = kv[i+1]
+	}
+	return g
+}
+
+// origin finds where a field came from.
+func origin(t *testing.T, origins []redirect.Origin, field string) redirect.Origin {
+	t.Helper()
+	for _, o := range origins {
+		if o.Field == field {
+			return o
+		}
+	}
+	require.Fail(t, "no origin", "of %s in %v", field, origins)
+	return redirect.Origin{}
+}
+
+func TestSchemaTellsUnsetEmptyAndAllApart(t *testing.T) {
+	for _, c := range []struct {
+		given redirect.Given
+		want  string
+		from  redirect.Origin
+	}{
+		{annotations(), "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
+		{redirect.Given{}, "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
+		{annotations("m/in", ""), "none", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in"}},
+		{annotations("m/in", "*"), "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in", Value: "*"}},
+		{annotations("m/in", "80 ,81"), "80,81", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in", Value: "80 ,81"}},
+	} {
+		r, origins, warnings, err := schema.Build(c.given)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, r.Inbound.Ports.String())
+		assert.Equal(t, c.from, origin(t, origins, "inbound.ports"))
+		assert.Empty(t, warnings)
+	}
+}
+
+func TestSchemaDeprecatedKey(t *testing.T) {
+	r, origins, warnings, err := schema.Build(annotations("m/old-in", "80"))
+	require.NoError(t, err)
+	assert.Equal(t, "80", r.Inbound.Ports.String())
+	assert.Equal(t, "m/old-in", origin(t, origins, "inbound.ports").Key)
+	assert.Equal(t, []string{"annotation m/old-in is deprecated: use m/in"}, warnings)
+
+	r, _, warnings, err = schema.Build(annotations("m/old-in", "80", "m/in", ""))
+	require.NoError(t, err)
+	assert.True(t, r.Inbound.Ports.Empty(), "the first key that is there counts, empty or not")
+	assert.Empty(t, warnings)
+}
+
+func TestSchemaReportsAllAtOnce(t *testing.T) {
+	minus := int64(-1)
+	g := annotations("m/in", "80,", "m/cidrs", "10.0.0.0", "m/interfaces", "a b")
+	g.Env["DROP"], g.RunAsUser, g.RunAsGroup = "yup", &minus, &minus
+	r, origins, warnings, err := schema.Build(g)
+	require.Error(t, err)
+	assert.Zero(t, r)
+	assert.Nil(t, origins)
+	assert.Len(t, warnings, 1, "a boolean that is none only warns: %v", warnings)
+	for _, want := range []string{
+		`annotation m/in="80,": empty element (allowed: ports)`,
+		`annotation m/cidrs="10.0.0.0": "10.0.0.0" is not a CIDR prefix`,
+		`annotation m/interfaces="a b": `,
+		`securityContext runAsUser="-1": not an id`,
+		`securityContext runAsGroup="-1": not an id`,
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+	assert.Equal(t, 5, len(strings.Split(err.Error(), "\n")), "one line each")
+	var setting *redirect.SettingError
+	require.True(t, errors.As(err, &setting))
+	assert.Equal(t, "m/in", setting.Key)
+	assert.Equal(t, "80,", setting.Value)
+}
+
+func TestSchemaRunAs(t *testing.T) {
+	id := func(n int64) *int64 { return &n }
+	for _, c := range []struct {
+		user, group *int64
+		uids, gids  []uint32
+		err         bool
+	}{
+		{nil, nil, []uint32{1337}, []uint32{1337}, false},
+		{id(0), id(0), []uint32{1337}, []uint32{1337}, false},
+		{id(2000), nil, []uint32{2000}, []uint32{1337}, false},
+		{nil, id(3000), []uint32{1337}, []uint32{3000}, false},
+		{id(1 << 31), id(1<<32 - 2), []uint32{1 << 31}, []uint32{1<<32 - 2}, false},
+		{id(1<<32 - 1), nil, nil, nil, true},
+		{nil, id(1 << 40), nil, nil, true},
+	} {
+		r, origins, _, err := schema.Build(redirect.Given{RunAsUser: c.user, RunAsGroup: c.group})
+		assert.Equal(t, c.err, err != nil, "%v", err)
+		assert.Equal(t, c.uids, r.Proxy.UIDs)
+		assert.Equal(t, c.gids, r.Proxy.GIDs)
+		if c.user != nil && *c.user == 2000 {
+			assert.Equal(t, redirect.Origin{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: "2000"}, origin(t, origins, "proxy.uids"))
+		}
+	}
+	assert.Equal(t, []uint32{1337}, schema.Defaults.Proxy.UIDs, "Build wrote into the schema")
+}
+
+func TestSchemaBooleans(t *testing.T) {
+	for value, want := range map[string]struct{ on, warns bool }{
+		"true": {true, false}, "1": {true, false}, "T": {true, false}, "false": {}, "0": {}, "": {}, "yes": {false, true}, "on": {false, true}, " true": {false, true},
+	} {
+		g := annotations()
+		g.Env["DROP"] = value
+		r, _, warnings, err := schema.Build(g)
+		require.NoError(t, err)
+		assert.Equal(t, want.on, r.DropInvalid, "%q", value)
+		assert.Equal(t, want.warns, len(warnings) > 0, "%q: %v", value, warnings)
+	}
+}
+
+// FuzzSchema: whatever pods say, the answer is an error that names each key at
+// fault, or a Redirect that renders.
+func FuzzSchema(f *testing.F) {
+	f.Add("*", "10.0.0.0/8,fd00::/8", "eth0", "true", int64(0), int64(1337))
+	f.Add("80,443", "", "eth0, net1", "maybe", int64(2000), int64(3000))
+	f.Add("80,", "10.0.0.0", "-i", "", int64(-1), int64(1<<40))
+	f.Add("", "127.0.0.0/8", "", "1", int64(1), int64(1))
+	f.Fuzz(func(t *testing.T, in, cidrs, interfaces, drop string, user, group int64) {
+		g := annotations("m/in", in, "m/cidrs", cidrs, "m/interfaces", interfaces)
+		g.Env["DROP"], g.RunAsUser, g.RunAsGroup = drop, &user, &group
+		r, origins, _, err := schema.Build(g)
+		if err != nil {
+			for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+				var setting *redirect.SettingError
+				require.ErrorAs(t, e, &setting)
+				require.Contains(t, e.Error(), fmt.Sprintf("%s %s=%q", setting.Source, setting.Key, setting.Value))
+			}
+			return
+		}
+		require.Len(t, origins, 6)
+		require.NoError(t, r.Validate())
+		rendersToItself(t, r)
+	})
+}
