@@ -191,7 +191,9 @@ func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) er
 	if probe == 0 {
 		probe = c.dialect.Validation.ProbePort
 	}
-	report, err := validate.Validate(cmd.Context(), validate.Options{Redirect: t.redirect, ProbePort: probe, Namespace: ns})
+	report, err := validate.Validate(cmd.Context(), validate.Options{
+		Redirect: t.redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,
+	})
 	fmt.Fprint(c.Stdout, report)
 	var missing *validate.MissingError
 	switch {

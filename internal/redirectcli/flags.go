@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -16,7 +17,9 @@ import (
 // ruleFlag is one flag of the init-container program of Istio
 // (tools/istio-iptables, pilot-agent istio-iptables), whose letters, names and
 // variables scripts and pod templates rely on. A flag that is not given leaves
-// the mesh's default; one that is given and empty means none.
+// the mesh's default, which is to capture; one that is given and empty means
+// none. (That program takes the two for the same and captures nothing unless
+// told to. Injectors always tell.)
 type ruleFlag struct {
 	name, short string
 	// env are further variables beside the flag's own, which is its name in
@@ -33,6 +36,7 @@ type flagBuild struct {
 	redirect.Redirect
 	gidsSet, dualStack, redirectDNS, captureAllDNS bool
 	probePort                                      uint16
+	probeTimeout                                   time.Duration
 	runValidation, skipApply, dryRun               bool
 	warnings                                       []string
 }
@@ -57,18 +61,19 @@ var ruleFlags = []ruleFlag{
 	{"istio-outbound-owner-groups", "", nil, "groups (numeric) whose outbound traffic is redirected; * is all", false, setOwnerGroups},
 	{"istio-outbound-owner-groups-exclude", "", nil, "groups (numeric) whose is not", false, ids(func(b *flagBuild) *[]uint32 { return &b.Outbound.ExcludeOwnerGroups })},
 	{"istio-outbound-ipv4-loopback-cidr", "", nil, "fixed to 127.0.0.1/32", false, fixedLoopback},
-	{"redirect-dns", "", nil, "redirect look-ups to the servers in /etc/resolv.conf", true, boolean(func(b *flagBuild) *bool { return &b.redirectDNS })},
+	{"redirect-dns", "", []string{"ISTIO_META_DNS_CAPTURE"}, "redirect look-ups to the servers in /etc/resolv.conf", true, boolean(func(b *flagBuild) *bool { return &b.redirectDNS })},
 	{"capture-all-dns", "", nil, "with --redirect-dns: to all servers", true, boolean(func(b *flagBuild) *bool { return &b.captureAllDNS })},
 	{"drop-invalid", "", []string{"INVALID_DROP"}, "drop packets that conntrack holds invalid", true, boolean(func(b *flagBuild) *bool { return &b.DropInvalid })},
-	{"dual-stack", "", []string{"ISTIO_DUAL_STACK"}, "capture IPv6 even if the pod's first address is IPv4", true, boolean(func(b *flagBuild) *bool { return &b.dualStack })},
+	{"dual-stack", "", []string{"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"}, "capture IPv6 even if the pod's first address is IPv4", true, boolean(func(b *flagBuild) *bool { return &b.dualStack })},
 	{"iptables-probe-port", "", nil, "port of validation's trial connections", false, port(func(b *flagBuild) *uint16 { return &b.probePort })},
+	{"probe-timeout", "", nil, "how long validation may take; default 5s", false, setTimeout},
 	{"dry-run", "n", nil, "print the rules and change nothing", true, boolean(func(b *flagBuild) *bool { return &b.dryRun })},
 	{"skip-rule-apply", "", nil, "do not apply the rules", true, boolean(func(b *flagBuild) *bool { return &b.skipApply })},
 	{"run-validation", "", nil, "validate afterwards", true, boolean(func(b *flagBuild) *bool { return &b.runValidation })},
 }
 
 // actionFlags say what to do, not what the rules are; they go with -f, too.
-var actionFlags = []string{"dry-run", "skip-rule-apply", "run-validation", "iptables-probe-port"}
+var actionFlags = []string{"dry-run", "skip-rule-apply", "run-validation", "iptables-probe-port", "probe-timeout"}
 
 // ruleFlagGroup are the flags of one command.
 type ruleFlagGroup struct{ set *pflag.FlagSet }
@@ -254,6 +259,15 @@ func boolean(field func(*flagBuild) *bool) func(*flagBuild, string) error {
 		*field(b) = on
 		return nil
 	}
+}
+
+func setTimeout(b *flagBuild, value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return errors.New("not a duration such as 5s")
+	}
+	b.probeTimeout = d
+	return nil
 }
 
 // setUIDs keeps the default for an empty value: a proxy without a user is none.

@@ -58,6 +58,8 @@ func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command)
 // withNetNS adds --netns and the flags of the init-container program.
 func (c *common) withNetNS(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.netns, "netns", "", "path of the pod's network namespace; default, the one this program is in")
+	cmd.Flags().StringVar(&c.netns, "network-namespace", "", "the same")
+	_ = cmd.Flags().MarkHidden("network-namespace")
 	c.withRuleFlags(cmd)
 }
 
