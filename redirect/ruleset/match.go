@@ -204,17 +204,6 @@ func (m PortMatch) Matches(p uint16) bool {
 	return m.Not
 }
 
-func (m PortMatch) slots() int {
-	n := 0
-	for _, r := range m.Ranges {
-		n++
-		if r.First != r.Last {
-			n++
-		}
-	}
-	return n
-}
-
 // ChunkPorts splits ranges into groups that each fit one multiport match.
 func ChunkPorts(ranges []PortRange) [][]PortRange {
 	var chunks [][]PortRange
@@ -291,8 +280,10 @@ func (k OwnerKind) flag() string {
 }
 
 // OwnerMatch matches the owner of the socket that sent the packet; First to
-// Last is inclusive. A packet of no socket (forwarded, or sent by the kernel)
-// is never matched, nor is it by a negated match.
+// Last is inclusive. Packets of no socket (forwarded, or made by the kernel, as
+// a reset or an echo reply is) have no owner: a plain match never holds for
+// them; a negated one does under iptables and does not under nftables, which is
+// one more reason to look at the program with processes' packets in mind.
 type OwnerMatch struct {
 	Kind        OwnerKind
 	First, Last uint32
