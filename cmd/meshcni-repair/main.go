@@ -1,0 +1,25 @@
+// Command meshcni-repair finds the pods of one node that started without the
+// mesh's redirection, and labels, deletes or repairs them: the part of
+// meshcni-node that does so, for those who run it apart from the agent.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/meshcni/meshcni/repair/repaircmd"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	o := repaircmd.IO{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Version: "devel"}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		o.Version = info.Main.Version
+	}
+	code := repaircmd.Main(ctx, os.Args[1:], o)
+	stop()
+	os.Exit(code)
+}
