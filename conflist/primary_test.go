@@ -117,7 +117,7 @@ func agree(t testing.TB, name string, data []byte) {
 		}
 		return
 	}
-	want, wantErr := libcni.ConfFromBytes(data)
+	want, wantErr := libcni.NetworkPluginConfFromBytes(data)
 	require.Equal(t, wantErr == nil, err == nil, "%s: we: %v; libcni: %v; %q", name, err, wantErr, data)
 	if err == nil {
 		require.Equal(t, want.Network.Type, f.Plugins()[0].Type)

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 func TestSymlinkedFile(t *testing.T) {
@@ -112,24 +114,15 @@ func setImmutable(t *testing.T, path string, on bool) {
 	if on {
 		flags = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
 	}
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
-		skip(t, "a file system with the immutable flag: "+err.Error())
-	}
+	netnstest.Require(t, netnstest.Needing("a file system with the immutable flag", func() error {
+		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+	}))
 }
 
 func mount(t *testing.T, dir, options string) {
 	t.Helper()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		skip(t, "mounting a tmpfs needs root and CAP_SYS_ADMIN: "+err.Error())
-	}
+	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error {
+		return unix.Mount("tmpfs", dir, "tmpfs", 0, options)
+	}))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-}
-
-// skip says what is missing, and fails instead where nothing may be missing.
-func skip(t *testing.T, missing string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(missing)
-	}
-	t.Skip(missing)
 }

@@ -190,7 +190,7 @@ func TestStandalone(t *testing.T) {
 	n.Chained = false
 	before := n.tree()
 	n.install()
-	_, err := libcni.ConfFromFile(n.conf("meshcni.conf"))
+	_, err := libcni.NetworkPluginConfFromBytes([]byte(n.read(n.conf("meshcni.conf"))))
 	require.NoError(t, err)
 	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
 	n.uninstall()

@@ -1,6 +1,7 @@
 //go:build linux
 
-// Meshcni-node puts the meshcni plugin on a node and keeps it there. See meshcni-node run --help.
+// Command meshcni-node puts the meshcni plugin on a node and keeps it there: see package installer, and
+// meshcni-node run --help. This program only chooses the operating system's values.
 package main
 
 import (

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 func read(t *testing.T, path string) string {
@@ -200,18 +202,9 @@ func TestDirectoryInTheWay(t *testing.T) {
 func mount(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		skip(t, "mounting a tmpfs needs root and CAP_SYS_ADMIN: "+err.Error())
-	}
+	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error {
+		return unix.Mount("tmpfs", dir, "tmpfs", 0, options)
+	}))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir
-}
-
-// skip says what is missing, and fails instead where nothing may be missing.
-func skip(t *testing.T, missing string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(missing)
-	}
-	t.Skip(missing)
 }
