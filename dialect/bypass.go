@@ -3,6 +3,7 @@ package dialect
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +51,8 @@ func (b Built) RefuseBypasses() error {
 	return errors.Join(errs...)
 }
 
-// Bypasses finds the pod's containers, other than those named, that run under
+// Bypasses finds the pod's containers, other than those that the patterns name
+// (see [path.Match]; a plain name is one), that run under
 // one of the proxy's ids by the word of its securityContexts. What an image
 // says of its user cannot be seen from the pod. Init containers do not count
 // unless they go on running beside the application: running one as the proxy
@@ -58,12 +60,13 @@ func (b Built) RefuseBypasses() error {
 func Bypasses(pod *corev1.Pod, proxyContainers []string, proxy redirect.Proxy) []Bypass {
 	var found []Bypass
 	look := func(c *corev1.Container) {
-		if slices.Contains(proxyContainers, c.Name) {
+		own := func(pattern string) bool { ok, err := path.Match(pattern, c.Name); return ok && err == nil }
+		if slices.ContainsFunc(proxyContainers, own) {
 			return
 		}
-		var own, pods corev1.SecurityContext
+		var its, pods corev1.SecurityContext
 		if c.SecurityContext != nil {
-			own = *c.SecurityContext
+			its = *c.SecurityContext
 		}
 		if sc := pod.Spec.SecurityContext; sc != nil {
 			pods.RunAsUser, pods.RunAsGroup = sc.RunAsUser, sc.RunAsGroup
@@ -73,8 +76,8 @@ func Bypasses(pod *corev1.Pod, proxyContainers []string, proxy redirect.Proxy) [
 			own, pods *int64
 			ids       []uint32
 		}{
-			{"runAsUser", own.RunAsUser, pods.RunAsUser, proxy.UIDs},
-			{"runAsGroup", own.RunAsGroup, pods.RunAsGroup, proxy.GIDs},
+			{"runAsUser", its.RunAsUser, pods.RunAsUser, proxy.UIDs},
+			{"runAsGroup", its.RunAsGroup, pods.RunAsGroup, proxy.GIDs},
 		} {
 			id, inherited := f.own, false
 			if id == nil {

@@ -10,6 +10,7 @@ package dialect
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,6 +33,10 @@ type Dialect struct {
 	// NeedsNamespace makes callers fetch the pod's Namespace for Decide and
 	// Build. It costs an API call for each pod.
 	NeedsNamespace bool
+	// Containers are patterns, as [path.Match] takes them, for the names of the
+	// mesh's own containers, besides Policy.ProxyContainers: they may run as the
+	// proxy's user.
+	Containers []string
 	// Validation are the mesh's conventions about proving, in the pod, that
 	// redirection works.
 	Validation Validation
@@ -114,7 +119,7 @@ func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []
 	if err := b.Redirect.Validate(); err != nil {
 		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
 	}
-	b.Bypasses = Bypasses(pod, d.Policy.ProxyContainers, b.Redirect.Proxy)
+	b.Bypasses = Bypasses(pod, slices.Concat(d.Policy.ProxyContainers, d.Containers), b.Redirect.Proxy)
 	for _, bypass := range b.Bypasses {
 		b.Warnings = append(b.Warnings, bypass.String())
 	}

@@ -1,0 +1,233 @@
+package consul
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// config is the JSON of RedirectTrafficConfig: iptables.Config of Consul's sdk.
+type config struct {
+	ConsulDNSIP          string
+	ConsulDNSPort        int
+	ProxyUserID          string
+	ProxyInboundPort     int
+	ProxyOutboundPort    int
+	ExcludeInboundPorts  []string
+	ExcludeOutboundPorts []string
+	ExcludeOutboundCIDRs []string
+	ExcludeUIDs          []string
+
+	// Those of the program that applies the rules, which mean nothing here.
+	NetNS            json.RawMessage
+	IptablesProvider json.RawMessage
+	NftablesProvider json.RawMessage
+}
+
+// parser collects all that is wrong.
+type parser struct {
+	annotations map[string]string
+	redirect    *redirect.Redirect
+	origins     []redirect.Origin
+	warnings    []string
+	errs        []error
+}
+
+func (p *parser) err() error { return errors.Join(p.errs...) }
+
+func (p *parser) refuse(key, value, allowed string, err error) {
+	p.errs = append(p.errs, &redirect.SettingError{Source: redirect.FromAnnotation, Key: key, Value: value, Allowed: allowed, Err: err})
+}
+
+func (p *parser) origin(field, key, value string) {
+	p.origins = append(p.origins, redirect.Origin{Field: field, Source: redirect.FromAnnotation, Key: key, Value: value})
+}
+
+// key names a field of the JSON in errors and origins.
+func key(field string) string { return RedirectTrafficConfig + "." + field }
+
+// What is allowed, for people.
+const (
+	portList = "ports from 0 to 65535, and ranges such as 8000:8100"
+	cidrList = "addresses and CIDR prefixes"
+	uidList  = "user ids from 0 to 4294967294, and ranges such as 1000-2000"
+	onePort  = "a port from 1 to 65535"
+	oneUID   = "a user id from 1 to 4294967294"
+)
+
+func (p *parser) config(dualStack bool) {
+	text, ok := p.annotations[RedirectTrafficConfig]
+	if !ok {
+		p.refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
+		return
+	}
+	var c config
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		p.refuse(RedirectTrafficConfig, text, "JSON as Consul's injector writes it", err)
+		return
+	}
+	p.unknown(text)
+	r := p.redirect
+	p.user(c.ProxyUserID)
+	p.port("ProxyInboundPort", "proxy.inboundPort", c.ProxyInboundPort, &r.Proxy.InboundPort)
+	if c.ProxyOutboundPort != 0 {
+		p.port("ProxyOutboundPort", "proxy.outboundPort", c.ProxyOutboundPort, &r.Proxy.OutboundPort)
+	}
+	r.Inbound.ExcludePorts = p.ports("ExcludeInboundPorts", "inbound.excludePorts", c.ExcludeInboundPorts)
+	r.Outbound.ExcludePorts = p.ports("ExcludeOutboundPorts", "outbound.excludePorts", c.ExcludeOutboundPorts)
+	r.Outbound.ExcludeCIDRs = p.cidrs(c.ExcludeOutboundCIDRs)
+	if uids := p.uids(c.ExcludeUIDs); len(uids) > 0 {
+		r.Outbound.Exclude = []redirect.Exclusion{{Ports: redirect.AllPorts(), UIDs: uids, CIDRs: redirect.AllPrefixes()}}
+	}
+	p.dns(c, dualStack)
+}
+
+// unknown warns of keys that a newer Consul may mean something by.
+func (p *parser) unknown(text string) {
+	known := []string{
+		"consuldnsip", "consuldnsport", "proxyuserid", "proxyinboundport", "proxyoutboundport", "excludeinboundports",
+		"excludeoutboundports", "excludeoutboundcidrs", "excludeuids", "netns", "iptablesprovider", "nftablesprovider",
+	}
+	var all map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &all) != nil {
+		return
+	}
+	var names []string
+	for name := range all {
+		if !slices.Contains(known, strings.ToLower(name)) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		p.warnings = append(p.warnings, fmt.Sprintf("annotation %s is not known, so it does nothing", key(name)))
+	}
+}
+
+func (p *parser) user(value string) {
+	id, err := strconv.ParseUint(value, 10, 32)
+	switch {
+	case value == "":
+		p.refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
+	case err != nil || id == redirect.NoID:
+		p.refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("%q is not a numeric id", value))
+	case id == 0:
+		p.refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
+	default:
+		p.redirect.Proxy.UIDs = []uint32{uint32(id)}
+		p.origin("proxy.uids", key("ProxyUserID"), value)
+	}
+}
+
+func (p *parser) port(name, field string, value int, to *uint16) {
+	if value < 1 || value > 65535 {
+		p.refuse(key(name), strconv.Itoa(value), onePort, fmt.Errorf("%d is no port to listen on", value))
+		return
+	}
+	*to = uint16(value)
+	p.origin(field, key(name), strconv.Itoa(value))
+}
+
+// each reads a list, one element at a time, so that the error names the one.
+func each[T any](p *parser, name, field, allowed string, values []string, parse func(string) (T, error)) []T {
+	var out []T
+	for _, v := range values {
+		t, err := parse(v)
+		if err != nil {
+			p.refuse(key(name), v, allowed, err)
+			continue
+		}
+		out = append(out, t)
+	}
+	if len(values) > 0 {
+		p.origin(field, key(name), strings.Join(values, ","))
+	}
+	return out
+}
+
+func (p *parser) ports(name, field string, values []string) redirect.PortSet {
+	return redirect.PortRanges(each(p, name, field, portList, values, parsePorts)...)
+}
+
+// parsePorts reads what iptables takes after --dport, names aside.
+func parsePorts(s string) (redirect.PortRange, error) {
+	first, last, isRange := strings.Cut(s, ":")
+	a, err := redirect.ParsePort(first)
+	b := a
+	if err == nil && isRange {
+		b, err = redirect.ParsePort(last)
+	}
+	if err == nil && b < a {
+		err = fmt.Errorf("range %q ends before it begins", s)
+	}
+	return redirect.PortRange{First: a, Last: b}, err
+}
+
+func (p *parser) cidrs(values []string) redirect.PrefixSet {
+	return redirect.Prefixes(each(p, "ExcludeOutboundCIDRs", "outbound.excludeCIDRs", cidrList, values, parseCIDR)...)
+}
+
+func parseCIDR(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(s)
+	if err != nil {
+		return prefix, fmt.Errorf("%q is neither an address nor a CIDR prefix", s)
+	}
+	return prefix, nil
+}
+
+func (p *parser) uids(values []string) []redirect.IDRange {
+	ranges := each(p, "ExcludeUIDs", "outbound.exclude", uidList, values, redirect.ParseIDRange)
+	slices.SortFunc(ranges, func(a, b redirect.IDRange) int {
+		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
+	})
+	return slices.Compact(ranges)
+}
+
+// dns sends look-ups to Consul's resolver: all of them when only its address
+// is given, and when a port is, those to the resolver's own address.
+func (p *parser) dns(c config, dualStack bool) {
+	family, local := ruleset.IPv4, netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if dualStack {
+		family, local = ruleset.IPv6, netip.IPv6Loopback()
+	}
+	if c.ConsulDNSPort < 0 || c.ConsulDNSPort > 65535 {
+		p.refuse(key("ConsulDNSPort"), strconv.Itoa(c.ConsulDNSPort), "a port from 0 to 65535", fmt.Errorf("%d is no port", c.ConsulDNSPort))
+		return
+	}
+	to := local
+	if c.ConsulDNSIP != "" {
+		var err error
+		if to, err = netip.ParseAddr(c.ConsulDNSIP); err != nil || to.Zone() != "" || to.IsUnspecified() {
+			p.refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%q is no address of a resolver", c.ConsulDNSIP))
+			return
+		}
+		if ruleset.FamilyOf(to) != family {
+			p.refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "with dual stack an IPv6 address, else an IPv4 address",
+				fmt.Errorf("%s is not %s, as dual-stack=%t needs", to, family, dualStack))
+			return
+		}
+	}
+	if c.ConsulDNSIP == "" && c.ConsulDNSPort == 0 {
+		return
+	}
+	servers := redirect.AllPrefixes()
+	if c.ConsulDNSPort != 0 {
+		servers = redirect.Prefixes(netip.PrefixFrom(to, to.BitLen()))
+	}
+	p.redirect.DNS = redirect.DNS{
+		Servers: servers, Everyone: true,
+		To: []netip.AddrPort{netip.AddrPortFrom(to, uint16(c.ConsulDNSPort))},
+	}
+	p.origin("dns.to", key("ConsulDNSIP"), c.ConsulDNSIP)
+}

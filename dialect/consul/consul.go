@@ -1,0 +1,132 @@
+// Package consul is the dialect of Consul's service mesh with transparent
+// proxying: pods whose redirection Consul's injector has written down as JSON in
+// one annotation.
+//
+// It follows Consul's own CNI plugin (consul-k8s) and its rules (package
+// sdk/iptables of consul), but for this:
+//
+//   - Every value of the JSON is checked, and refused with its key; Consul hands
+//     them to iptables as they are. What iptables takes is taken: "80:90" is a
+//     range of ports, "10.0.0.1" a prefix, "1000-2000" a range of users.
+//   - Prefixes of both families may stand in one list; Consul gives all to both
+//     iptables and ip6tables, which fail.
+//   - Nothing is written to the pod. Consul's plugin updates the status
+//     annotation twice in each ADD; for who wants that, [StatusPatch] is the
+//     patch that does it.
+//
+// The application's connections to its own pod's address are redirected, as
+// Consul's rules do; those to localhost pass.
+//
+// # Families
+//
+// IPv4 is always captured, IPv6 when the annotation dual-stack is true.
+// Otherwise IPv6 connections bypass the mesh; to close that, set Redirect.IPv6
+// to [redirect.FamilyDrop] before rendering. With dual stack, Consul's DNS is
+// reached by IPv6 only, and without it by IPv4 only.
+package consul
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// The annotations, which Consul's injector writes.
+const (
+	InjectStatus           = "consul.hashicorp.com/connect-inject-status"
+	MeshInjectStatus       = "consul.hashicorp.com/mesh-inject-status" // Consul's catalog v2
+	TransparentProxyStatus = "consul.hashicorp.com/transparent-proxy-status"
+	RedirectTrafficConfig  = "consul.hashicorp.com/redirect-traffic-config"
+	DualStack              = "consul.hashicorp.com/dual-stack"
+)
+
+// Values of TransparentProxyStatus.
+const (
+	StatusWaiting  = "waiting"
+	StatusComplete = "complete"
+)
+
+// Defaults of Consul on Kubernetes.
+const (
+	InboundPort  = 20000
+	OutboundPort = 15001
+	ProxyUID     = 5995
+)
+
+// Defaults is the Redirect of a pod whose configuration names nothing but the
+// proxy's usual user and ports.
+func Defaults() redirect.Redirect {
+	r := redirect.Default()
+	r.IPv6 = redirect.FamilyPass
+	r.Proxy = redirect.Proxy{
+		UIDs:         []uint32{ProxyUID},
+		OutboundPort: OutboundPort,
+		InboundPort:  InboundPort,
+	}
+	r.Loopback = redirect.LoopbackCapture
+	r.Names.ChainPrefix = "CONSUL_PROXY_"
+	return r
+}
+
+// New returns the dialect. The namespaces are left alone altogether.
+func New(excludedNamespaces ...string) dialect.Dialect {
+	return dialect.Dialect{
+		Name: "consul",
+		Policy: selection.Policy{
+			ExcludedNamespaces: excludedNamespaces,
+			Required: []selection.Requirement{
+				{Keys: []string{InjectStatus, MeshInjectStatus}},
+				{Keys: []string{TransparentProxyStatus}},
+			},
+		},
+		Build: build,
+		Names: Defaults().Names,
+		// A pod with several services has a proxy for each.
+		Containers: []string{"consul-dataplane", "consul-dataplane-*"},
+		// Consul has no container that checks.
+		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
+	}
+}
+
+// StatusPatch is the JSON merge patch that sets a pod's TransparentProxyStatus.
+func StatusPatch(status string) []byte {
+	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{TransparentProxyStatus: status}}})
+	if err != nil {
+		panic("consul: strings do not marshal: " + err.Error())
+	}
+	return b
+}
+
+func build(in dialect.Input) (dialect.Built, error) {
+	r := Defaults()
+	p := parser{annotations: in.Pod.Annotations, redirect: &r}
+	dual := p.dualStack()
+	p.config(dual)
+	if err := p.err(); err != nil {
+		return dialect.Built{Warnings: p.warnings}, err
+	}
+	return dialect.Built{Redirect: r, Origins: p.origins, Warnings: p.warnings}, nil
+}
+
+// dualStack reads the annotation of that name, which has no default.
+func (p *parser) dualStack() bool {
+	value, ok := p.annotations[DualStack]
+	if !ok {
+		p.refuse(DualStack, "", "true or false", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
+		return false
+	}
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		p.refuse(DualStack, value, "true or false", fmt.Errorf("%q is not a boolean", value))
+		return false
+	}
+	if on {
+		p.redirect.IPv6 = redirect.FamilyCapture
+	}
+	p.origin("ipv6", DualStack, value)
+	return on
+}

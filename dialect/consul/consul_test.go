@@ -1,0 +1,221 @@
+package consul_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// meshed is an injected pod with the given annotations.
+func meshed(config, dualStack string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{
+			consul.InjectStatus:           "injected",
+			consul.TransparentProxyStatus: consul.StatusWaiting,
+			consul.RedirectTrafficConfig:  config,
+			consul.DualStack:              dualStack,
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}, {Name: "consul-dataplane"}}},
+	}
+}
+
+func TestSelection(t *testing.T) {
+	d := consul.New("kube-system")
+	tests := []struct {
+		name   string
+		change func(*corev1.Pod)
+		want   selection.Reason
+	}{
+		{"injected", func(*corev1.Pod) {}, selection.Selected},
+		{"injected by catalog v2", func(p *corev1.Pod) {
+			delete(p.Annotations, consul.InjectStatus)
+			p.Annotations[consul.MeshInjectStatus] = "injected"
+		}, selection.Selected},
+		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, consul.InjectStatus) }, selection.NotInjected},
+		{"an empty status", func(p *corev1.Pod) { p.Annotations[consul.InjectStatus] = "" }, selection.NotInjected},
+		{"no transparent proxy", func(p *corev1.Pod) { delete(p.Annotations, consul.TransparentProxyStatus) }, selection.NotInjected},
+		{"an empty one", func(p *corev1.Pod) { p.Annotations[consul.TransparentProxyStatus] = "" }, selection.NotInjected},
+		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kube-system" }, selection.ExcludedNamespace},
+		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
+	}
+	for _, tt := range tests {
+		pod := meshed("{}", "false")
+		tt.change(pod)
+		assert.Equal(t, tt.want, d.Decide(pod, nil).Reason, tt.name)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	prefixes := redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.2.3/32"), netip.MustParsePrefix("fd00::/8"))
+	to := func(s string) []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort(s)} }
+	tests := []struct {
+		config, dualStack string
+		want              func(*redirect.Redirect)
+	}{
+		{`{}`, "false", func(*redirect.Redirect) {}},
+		{`{}`, "true", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyCapture }},
+		{`{"ProxyUserID":"1000750000"}`, "false", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000750000} }},
+		{`{"proxyinboundport":20001}`, "false", func(r *redirect.Redirect) { r.Proxy.InboundPort = 20001 }},
+		{`{"ProxyOutboundPort":15100}`, "false", func(r *redirect.Redirect) { r.Proxy.OutboundPort = 15100 }},
+		{`{"ExcludeInboundPorts":["22","8000:8100"]}`, "false", func(r *redirect.Redirect) {
+			r.Inbound.ExcludePorts = redirect.PortRanges(ruleset.Port(22), ruleset.PortRange{First: 8000, Last: 8100})
+		}},
+		{`{"ExcludeOutboundPorts":["3306","443","443"]}`, "false", func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(443, 3306) }},
+		{`{"ExcludeOutboundCIDRs":["10.0.0.0/8","10.1.2.3","fd00::/8"]}`, "true", func(r *redirect.Redirect) {
+			r.IPv6 = redirect.FamilyCapture
+			r.Outbound.ExcludeCIDRs = prefixes
+		}},
+		{`{"ExcludeUIDs":["5996","1000-2000","5996"]}`, "false", func(r *redirect.Redirect) {
+			r.Outbound.Exclude = []redirect.Exclusion{{
+				Ports: redirect.AllPorts(), CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}, redirect.ID(5996)},
+			}}
+		}},
+		{`{"ConsulDNSIP":"10.0.0.53"}`, "false", func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), To: to("10.0.0.53:0"), Everyone: true}
+		}},
+		{`{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600}`, "false", func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: redirect.Prefixes(netip.MustParsePrefix("127.0.0.1/32")), To: to("127.0.0.1:8600"), Everyone: true}
+		}},
+		{`{"ConsulDNSPort":8600}`, "true", func(r *redirect.Redirect) {
+			r.IPv6 = redirect.FamilyCapture
+			r.DNS = redirect.DNS{Servers: redirect.Prefixes(netip.MustParsePrefix("::1/128")), To: to("[::1]:8600"), Everyone: true}
+		}},
+		{`{"NetNS":"/x","IptablesProvider":null}`, "0", func(*redirect.Redirect) {}},
+	}
+	for _, tt := range tests {
+		built, err := consul.New().Redirect(meshed(complete(t, tt.config), tt.dualStack), nil, dialecttest.Addrs())
+		require.NoError(t, err, tt.config)
+		want := consul.Defaults()
+		tt.want(&want)
+		assert.Equal(t, want, built.Redirect, tt.config)
+		assert.Empty(t, built.Warnings, tt.config)
+	}
+}
+
+// complete adds what Consul requires.
+func complete(t *testing.T, config string) string {
+	t.Helper()
+	all := map[string]any{"ProxyUserID": "5995", "ProxyInboundPort": 20000}
+	var some map[string]any
+	require.NoError(t, json.Unmarshal([]byte(config), &some))
+	for k, v := range some {
+		if k == "proxyinboundport" { // of two spellings of a key the last counts
+			delete(all, "ProxyInboundPort")
+		}
+		all[k] = v
+	}
+	b, err := json.Marshal(all)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func TestRefused(t *testing.T) {
+	tests := []struct{ config, dualStack, key, value string }{
+		{`{"ProxyUserID":""}`, "false", "ProxyUserID", ""},
+		{`{"ProxyUserID":"0"}`, "false", "ProxyUserID", "0"},
+		{`{"ProxyUserID":"envoy"}`, "false", "ProxyUserID", "envoy"},
+		{`{"ProxyUserID":"5995 -j ACCEPT"}`, "false", "ProxyUserID", "5995 -j ACCEPT"},
+		{`{"ProxyInboundPort":0}`, "false", "ProxyInboundPort", "0"},
+		{`{"ProxyInboundPort":65536}`, "false", "ProxyInboundPort", "65536"},
+		{`{"ProxyOutboundPort":-1}`, "false", "ProxyOutboundPort", "-1"},
+		{`{"ExcludeInboundPorts":["22","http"]}`, "false", "ExcludeInboundPorts", "http"},
+		{`{"ExcludeInboundPorts":["90:80"]}`, "false", "ExcludeInboundPorts", "90:80"},
+		{`{"ExcludeOutboundPorts":["1,2"]}`, "false", "ExcludeOutboundPorts", "1,2"},
+		{`{"ExcludeOutboundPorts":[""]}`, "false", "ExcludeOutboundPorts", ""},
+		{`{"ExcludeOutboundCIDRs":["10.0.0.0/33"]}`, "false", "ExcludeOutboundCIDRs", "10.0.0.0/33"},
+		{`{"ExcludeOutboundCIDRs":["db.example"]}`, "false", "ExcludeOutboundCIDRs", "db.example"},
+		{`{"ExcludeUIDs":["root"]}`, "false", "ExcludeUIDs", "root"},
+		{`{"ExcludeUIDs":["2-1"]}`, "false", "ExcludeUIDs", "2-1"},
+		{`{"ConsulDNSIP":"dns"}`, "false", "ConsulDNSIP", "dns"},
+		{`{"ConsulDNSIP":"fd00::53"}`, "false", "ConsulDNSIP", "fd00::53"},
+		{`{"ConsulDNSIP":"10.0.0.53"}`, "true", "ConsulDNSIP", "10.0.0.53"},
+		{`{"ConsulDNSPort":65536}`, "false", "ConsulDNSPort", "65536"},
+	}
+	for _, tt := range tests {
+		_, err := consul.New().Redirect(meshed(complete(t, tt.config), tt.dualStack), nil, nil)
+		var e *redirect.SettingError
+		require.True(t, errors.As(err, &e), "%s: %v", tt.config, err)
+		assert.Equal(t, consul.RedirectTrafficConfig+"."+tt.key, e.Key)
+		assert.Equal(t, tt.value, e.Value)
+	}
+}
+
+func TestAnnotationsRefused(t *testing.T) {
+	good := complete(t, "{}")
+	tests := []struct {
+		name, key string
+		change    func(map[string]string)
+	}{
+		{"no configuration", consul.RedirectTrafficConfig, func(a map[string]string) { delete(a, consul.RedirectTrafficConfig) }},
+		{"no JSON", consul.RedirectTrafficConfig, func(a map[string]string) { a[consul.RedirectTrafficConfig] = "{" }},
+		{"another type", consul.RedirectTrafficConfig, func(a map[string]string) { a[consul.RedirectTrafficConfig] = `{"ProxyUserID":5995}` }},
+		{"something behind it", consul.RedirectTrafficConfig, func(a map[string]string) { a[consul.RedirectTrafficConfig] = good + "x" }},
+		{"no dual-stack", consul.DualStack, func(a map[string]string) { delete(a, consul.DualStack) }},
+		{"no boolean", consul.DualStack, func(a map[string]string) { a[consul.DualStack] = "yes" }},
+	}
+	for _, tt := range tests {
+		pod := meshed(good, "false")
+		tt.change(pod.Annotations)
+		_, err := consul.New().Redirect(pod, nil, nil)
+		var e *redirect.SettingError
+		require.True(t, errors.As(err, &e), tt.name)
+		assert.Equal(t, tt.key, e.Key, tt.name)
+		assert.Equal(t, pod.Annotations[tt.key], e.Value, tt.name)
+	}
+}
+
+func TestUnknownKeysWarn(t *testing.T) {
+	built, err := consul.New().Redirect(meshed(complete(t, `{"ExcludeHosts":["x"]}`), "false"), nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"annotation consul.hashicorp.com/redirect-traffic-config.ExcludeHosts is not known, so it does nothing"}, built.Warnings)
+}
+
+// The proxies of a pod with several services are no bypass.
+func TestOwnContainers(t *testing.T) {
+	uid := int64(5995)
+	pod := meshed(complete(t, "{}"), "false")
+	as := &corev1.SecurityContext{RunAsUser: &uid}
+	pod.Spec.Containers = []corev1.Container{
+		{Name: "consul-dataplane-web", SecurityContext: as}, {Name: "consul-dataplane-admin", SecurityContext: as}, {Name: "web", SecurityContext: as},
+	}
+	built, err := consul.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, built.Bypasses, 1)
+	assert.Equal(t, "web", built.Bypasses[0].Container)
+}
+
+func TestStatusPatch(t *testing.T) {
+	assert.JSONEq(t, `{"metadata":{"annotations":{"consul.hashicorp.com/transparent-proxy-status":"complete"}}}`,
+		string(consul.StatusPatch(consul.StatusComplete)))
+}
+
+// A pod of Consul's; the second configuration would have reached iptables.
+func ExampleNew() {
+	for _, config := range []string{
+		`{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeOutboundPorts": ["3306"], "ConsulDNSPort": 8600}`,
+		`{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeOutboundPorts": ["3306 -j ACCEPT"]}`,
+	} {
+		built, err := consul.New().Redirect(meshed(config, "false"), nil, nil)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(built.Redirect)
+	}
+	// Output:
+	// REDIRECT in * -> :20000; out * -> :15001 except ports 3306; dns 127.0.0.1/32 -> [127.0.0.1:8600]; proxy uid [5995] gid []; ipv4 capture ipv6 pass
+	// consul configuration of pod shop/cart: annotation consul.hashicorp.com/redirect-traffic-config.ExcludeOutboundPorts="3306 -j ACCEPT": "3306 -j ACCEPT" is not a port from 0 to 65535 (allowed: ports from 0 to 65535, and ranges such as 8000:8100)
+}

@@ -1,0 +1,65 @@
+package consul_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// proxy is how the proxy of the recordings listens.
+var proxy = netnstest.Options{
+	ProxyUID: consul.ProxyUID, ProxyGID: consul.ProxyUID,
+	ProxyTCP: []uint16{20000, 15001, 8600, 15008, 15020}, ProxyUDP: []uint16{8600},
+}
+
+// TestFates: packets end up where they do under Consul's own plugin.
+func TestFates(t *testing.T) {
+	cases := dialecttest.Recorded(t, "../../testdata/fates/consul")
+	require.Len(t, cases, 3)
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { dialecttest.Fates(t, consul.New("kube-system"), proxy, c) })
+	}
+}
+
+// TestFatesOfLookups compares with the rules that Consul's program makes for
+// pods that use Consul's DNS, written by hand.
+func TestFatesOfLookups(t *testing.T) {
+	rest := `-A OUTPUT -p tcp -j CONSUL_PROXY_OUTPUT
+-A PREROUTING -p tcp -j CONSUL_PROXY_INBOUND
+-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 5995 -j RETURN
+-A CONSUL_PROXY_OUTPUT -d 127.0.0.1/32 -j RETURN
+-A CONSUL_PROXY_OUTPUT -p tcp -j REDIRECT --to-ports 15001
+-A CONSUL_PROXY_INBOUND -p tcp -j REDIRECT --to-ports 20000
+COMMIT
+`
+	head := "*nat\n:CONSUL_PROXY_OUTPUT - [0:0]\n:CONSUL_PROXY_INBOUND - [0:0]\n"
+	plan := netnstest.Plan{Proxy: netnstest.Owner{UID: 5995, GID: 5995}, Inbound: []uint16{20000, 15001, 15020}}
+	probes := plan.Probes()
+	local := plan.Probes()
+	for _, name := range []string{
+		"pod udp 1000/1000 -> 127.0.0.1:53", "pod tcp 1000/1000 -> 127.0.0.1:53", "pod udp 5995/5995 -> 127.0.0.1:53",
+	} {
+		p, err := netnstest.ParseProbe(name)
+		require.NoError(t, err)
+		local = append(local, p)
+	}
+	t.Run("a service", func(t *testing.T) {
+		c := dialecttest.Case{Pod: meshed(`{"ProxyUserID":"5995","ProxyInboundPort":20000,"ConsulDNSIP":"198.51.100.10"}`, "false")}
+		own := head + `-A OUTPUT -p udp -m udp --dport 53 -j DNAT --to-destination 198.51.100.10
+-A OUTPUT -p tcp -m tcp --dport 53 -j DNAT --to-destination 198.51.100.10
+` + rest
+		dialecttest.Equivalent(t, consul.New(), proxy, c, map[ruleset.Family]string{ruleset.IPv4: own}, probes)
+	})
+	t.Run("the proxy", func(t *testing.T) {
+		c := dialecttest.Case{Pod: meshed(`{"ProxyUserID":"5995","ProxyInboundPort":20000,"ConsulDNSPort":8600}`, "false")}
+		own := head + `-A OUTPUT -d 127.0.0.1/32 -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.1:8600
+-A OUTPUT -d 127.0.0.1/32 -p tcp -m tcp --dport 53 -j DNAT --to-destination 127.0.0.1:8600
+` + rest
+		dialecttest.Equivalent(t, consul.New(), proxy, c, map[ruleset.Family]string{ruleset.IPv4: own}, local)
+	})
+}
