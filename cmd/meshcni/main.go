@@ -20,13 +20,10 @@ var version string
 func main() { os.Exit(run()) }
 
 func run() int {
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	if verb := os.Getenv("CNI_COMMAND"); verb == "ADD" || verb == "CHECK" {
-		// A runtime that gives up on us ends what runs for us, and the rules are put back. Other verbs start nothing,
-		// and to listen for signals is a tenth of what they cost.
-		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
+		go interruptible(cancel)
 	}
 	p := plugin.Plugin{
 		Version:   buildVersion,
@@ -36,6 +33,16 @@ func run() int {
 	return p.Run(ctx, plugin.IO{
 		Args: os.Args, Getenv: os.Getenv, Stdin: stdin(), Stdout: os.Stdout, Stderr: os.Stderr,
 	})
+}
+
+// interruptible ends the run in order when the runtime gives up on it: what runs for us is ended, and the rules are put
+// back. It runs beside the rest, because to start listening takes as long as a tenth of the whole program's start; until
+// then there is nothing to put back. Other verbs start nothing.
+func interruptible(cancel context.CancelFunc) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	<-signals
+	cancel()
 }
 
 func openPods(kubeconfig string) (plugin.Pods, error) {
