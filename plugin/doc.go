@@ -55,7 +55,9 @@
 //	101  the rules could not be applied; those that were there before still are
 //	999  a fault of the plugin
 //
-// A namespace that is gone is not code 3: that tells the runtime not to clean up after the plugins before this one.
+// CNI_NETNS_OVERRIDE, by which a runtime may ask plugins to take their own namespace for a pod's, is not followed: rules
+// in the host's namespace would capture the node's traffic. A namespace that is gone is not code 3, which tells the
+// runtime not to clean up after the plugins before this one.
 //
 // # Logs
 //
