@@ -151,8 +151,13 @@ var eventReasons = map[Outcome]struct{ kind, reason string }{
 	OutcomeFailed:      {corev1.EventTypeWarning, "MeshRepairFailed"},
 }
 
-// report makes an outcome known, once while it stays the same for a pod. The pods
-// that went away, and the attempts that lost a race, are counted and logged only:
+// done are the outcomes that are news each time.
+var done = map[Outcome]bool{
+	OutcomeLabelled: true, OutcomeUnlabelled: true, OutcomeEvicted: true, OutcomeDeleted: true, OutcomeRepaired: true,
+}
+
+// report makes an outcome known, once while one that is waited out stays the same
+// for a pod. The pods that went away, and the attempts that lost a race, are counted and logged only:
 // there is nothing for anyone to look at.
 func (c *Controller) report(pod *corev1.Pod, r result) {
 	known := false
@@ -160,7 +165,7 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 		known = t.outcome == r.outcome && t.reason == r.reason
 		t.outcome, t.reason = r.outcome, r.reason
 	})
-	if known {
+	if known && !done[r.outcome] {
 		return
 	}
 	c.metrics.outcomes.WithLabelValues(string(c.Action), string(r.outcome), r.reason).Inc()

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -195,6 +196,9 @@ func help(fs *flag.FlagSet, w io.Writer) {
 
 // hostOf reads what the controller's host brings, less the API server.
 func (s *settings) hostOf(registry prometheus.Registerer, log *slog.Logger) (repair.Host, error) {
+	if _, err := repair.ParseAction(s.Action); err != nil {
+		return repair.Host{}, fmt.Errorf("--repair: %w", err)
+	}
 	mesh, err := dialects.ByName(s.dialect, list(s.excluded))
 	if err != nil {
 		return repair.Host{}, fmt.Errorf("--dialect: %w", err)
@@ -221,19 +225,33 @@ func list(s string) []string {
 
 // asker asks a readiness address, and is content for a second with what it said.
 func asker(url string) func() error {
-	client := &http.Client{Timeout: 2 * time.Second}
+	var (
+		mu    sync.Mutex
+		asked time.Time
+		said  error
+	)
 	return func() error {
-		resp, err := client.Get(url) //nolint:noctx // the client has a timeout
-		if err != nil {
-			return err
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(asked) > time.Second {
+			said, asked = ask(url), time.Now()
 		}
-		defer func() { _ = resp.Body.Close() }()
-		if resp.StatusCode == http.StatusOK {
-			return nil
-		}
-		why, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return fmt.Errorf("%s says %s: %s", url, resp.Status, strings.TrimSpace(string(why)))
+		return said
 	}
+}
+
+func ask(url string) error {
+	client := &http.Client{Timeout: 2 * time.Second}
+	resp, err := client.Get(url) //nolint:noctx // the client has a timeout
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusOK {
+		return nil
+	}
+	why, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+	return fmt.Errorf("%s says %s: %s", url, resp.Status, strings.TrimSpace(string(why)))
 }
 
 // Requests to the API server: a few at once, so that a node full of broken pods
