@@ -70,8 +70,7 @@ type Agent struct {
 	failedFor  time.Duration
 	refused    string
 	rested     bool
-	runDir     os.FileInfo
-	release    func()
+	lease      *lease
 }
 
 // New makes an agent. Errors: those of Config.Validate.
@@ -96,8 +95,8 @@ func New(opts Options) (*Agent, error) {
 	}
 	return &Agent{
 		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), reg: opts.Registry, now: time.Now, config: opts.Config,
-		blocked:  &Blocked{"starting", errors.New("the node has not been looked at yet")},
-		lastLoop: time.Now(), fight: newFight(), held: map[string]bool{}, listening: map[string]string{},
+		blocked: &Blocked{"starting", errors.New("the node has not been looked at yet")},
+		lease:   leaseOf(opts.Config), lastLoop: time.Now(), fight: newFight(), held: map[string]bool{}, listening: map[string]string{},
 	}, nil
 }
 
@@ -124,10 +123,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, "log.sock"), a.opts.PluginLog, a.m)
 	defer a.sock.close()
-	if err := a.ensureRunDir(cfg); err != nil {
+	if err := os.MkdirAll(cfg.RunDir, 0o755); err != nil {
+		return explain(err, cfg.RunDir)
+	}
+	if err := a.lease.claim(); err != nil {
 		return err
 	}
-	defer func() { a.release() }()
+	defer a.lease.end()
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
@@ -137,12 +139,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer stop()
 	w := newWatcher(a.log, map[string]func(string) bool{
-		cfg.RunDir: func(name string) bool { return name == "kubeconfig" || name == "uninstalled" || name == "log.sock" },
+		cfg.RunDir: func(name string) bool {
+			return name == "kubeconfig" || name == "uninstalled" || name == "log.sock" || name == "agent"
+		},
 	})
 	defer w.close()
 	a.loop(ctx, w)
 	if !a.opts.UninstallOnExit {
 		a.log.Info("stopping; the plugin stays installed")
+		return nil
+	}
+	if act, _ := a.lease.keep(); !act {
+		a.log.Info("stopping; another agent has begun since and keeps the plugin installed")
 		return nil
 	}
 	// The context has ended; taking back is short and must not be cut off by it.

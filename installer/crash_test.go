@@ -51,14 +51,9 @@ func crashAgent(dir string) {
 }
 
 // TestCrash kills the agent with SIGKILL at random points, while the owner rewrites its file, and watches the directory as
-// a runtime does. MESHCNI_CRASH_ROUNDS sets the number of kills for each kind of node; 120 by default.
+// a runtime does. MESHCNI_CRASH_ROUNDS sets the number of kills for each kind of node; 60 by default.
 func TestCrash(t *testing.T) {
-	rounds := 120
-	if s := os.Getenv("MESHCNI_CRASH_ROUNDS"); s != "" {
-		var err error
-		rounds, err = strconv.Atoi(s)
-		require.NoError(t, err)
-	}
+	rounds := setting(t, "MESHCNI_CRASH_ROUNDS", 60)
 	for _, kind := range []struct {
 		name, file, data string
 		own              bool
@@ -105,6 +100,18 @@ func TestCrash(t *testing.T) {
 			assert.Equal(t, w.last, n.read(w.path))
 		})
 	}
+}
+
+// setting is a number from the environment, for the long forms of tests.
+func setting(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(s)
+	require.NoError(t, err, name)
+	return n
 }
 
 // owner is the primary plugin's agent.

@@ -15,7 +15,7 @@
 //
 // In the CNI configuration directory: a .conf that a list has taken the place of waits as "NAME.meshcni-saved" and is given
 // back by uninstalling; "00-meshcni.conflist" is the list of our own with [Config.OwnFile]. In the run directory:
-// kubeconfig (0600), log.sock (0600), and "uninstalled" while an uninstall has told a running agent to rest.
+// kubeconfig (0600), log.sock (0600), "agent" while one runs, and "uninstalled" while an uninstall has told it to rest.
 //
 // # Errors
 //

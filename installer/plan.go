@@ -44,7 +44,7 @@ type Steps struct {
 type Blocked struct {
 	// Code is stable: no-network, named-file-missing, no-inline-plugins, unsupported-version, conf-dir, bin-dir, no-binary,
 	// no-credentials, token-expired, no-api-server, bad-entry, own-name-taken, sorts-later, fight, write-failed, uninstalled,
-	// starting.
+	// superseded, starting.
 	Code string
 	Err  error
 }

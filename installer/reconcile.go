@@ -21,8 +21,18 @@ import (
 func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.reload()
 	c := a.Config()
-	if err := a.ensureRunDir(c); err != nil {
-		a.failed("run-dir", err)
+	if err := os.MkdirAll(c.RunDir, 0o755); err != nil { // it may have been emptied
+		a.failed("run-dir", explain(err, c.RunDir))
+	}
+	switch act, err := a.lease.keep(); {
+	case err != nil:
+		a.failed("lease", err)
+	case !act:
+		a.report(Steps{}, &Blocked{"superseded", errors.New("another agent has begun on this node since, and keeps the plugin installed")})
+		return 0
+	}
+	if err := a.sock.ensure(); err != nil {
+		a.failed("log-socket", err)
 	}
 	if _, err := os.Lstat(marker(c)); err == nil {
 		return a.rest(ctx, c)
@@ -77,25 +87,6 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		return wait
 	}
 	return 10 * time.Millisecond
-}
-
-// ensureRunDir brings back what must be in the run directory besides the kubeconfig, should somebody have emptied it.
-func (a *Agent) ensureRunDir(c Config) error {
-	info, err := os.Stat(c.RunDir)
-	if err != nil || !os.SameFile(info, a.runDir) {
-		release, err := holdRunDir(c)
-		if err != nil {
-			return err
-		}
-		if a.release != nil {
-			a.release()
-		}
-		a.release = release
-		if a.runDir, err = os.Stat(c.RunDir); err != nil {
-			return err
-		}
-	}
-	return a.sock.ensure()
 }
 
 // rest takes everything back once, for the uninstall that has left its mark, and then stays away.

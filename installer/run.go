@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
-	"golang.org/x/sys/unix"
 )
 
 // rounds bounds how often a plan is made anew because somebody else writes at the same time. Each lost race means that the
@@ -34,7 +33,9 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
 // Uninstall takes everything back: lists, then kubeconfig, then the binary, unless libcni's cache names attachments made
 // with it, which Steps.Notes then says. An agent that runs on this run directory is told to rest.
 func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
-	if running(c) {
+	if l := leaseOf(c); !l.taken() {
+		_ = os.Remove(l.path) // of a killed one, if any
+	} else {
 		if err := diskfile.Write(marker(c), []byte("Written by meshcni-node uninstall; a running agent rests while this is here.\n"), 0o600); err != nil {
 			return Steps{}, explain(err, marker(c))
 		}
@@ -100,28 +101,3 @@ func perform(actions []Action, log *slog.Logger) (int, error) {
 }
 
 func marker(c Config) string { return filepath.Join(c.RunDir, "uninstalled") }
-
-// holdRunDir marks the run directory as in use by an agent, with a lock that ends with the process and leaves no file.
-func holdRunDir(c Config) (release func(), err error) {
-	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
-		return nil, explain(err, c.RunDir)
-	}
-	d, err := os.Open(c.RunDir)
-	if err != nil {
-		return nil, explain(err, c.RunDir)
-	}
-	if err := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
-		d.Close()
-		return nil, fmt.Errorf("locking %s: %w", c.RunDir, err)
-	}
-	return func() { d.Close() }, nil
-}
-
-func running(c Config) bool {
-	d, err := os.Open(c.RunDir)
-	if err != nil {
-		return false
-	}
-	defer d.Close()
-	return errors.Is(unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
-}

@@ -91,7 +91,7 @@ func TestInstallWaitsWithoutOnce(t *testing.T) {
 	assert.Contains(t, stderr, "no-network")
 	done := make(chan int, 1)
 	go func() { code, _, _ := run(t, env, "install"); done <- code }()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "run/log.sock")); return err == nil }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "run/log.sock")); return err == nil }, time.Minute, time.Millisecond)
 	require.NoError(t, os.WriteFile(file, []byte(calico), 0o644))
 	assert.Equal(t, 0, <-done)
 	f, err := os.ReadFile(file)
@@ -202,7 +202,7 @@ func TestLiveConfiguration(t *testing.T) {
 	}
 	eventually := func(what string, cond func() bool) {
 		t.Helper()
-		require.Eventually(t, cond, 20*time.Second, 2*time.Millisecond, what)
+		require.Eventually(t, cond, time.Minute, 2*time.Millisecond, what)
 	}
 	eventually("installed", func() bool { return strings.Contains(entry(), `"dialect":"istio"`) })
 	edit("dialect: linkerd\nexclude-namespaces: [kube-system]\n")
