@@ -141,6 +141,9 @@ type DNS struct {
 	To []netip.AddrPort `json:"to,omitempty"`
 	// UDPOnly lets look-ups over TCP pass.
 	UDPOnly bool `json:"udpOnly,omitempty"`
+	// OneZone does without conntrack zones of their own for look-ups, for
+	// kernels that have none; see [Names].
+	OneZone bool `json:"oneZone,omitempty"`
 	// Everyone captures the proxy's own look-ups as well, and before any
 	// exclusion: only for a resolver that asks nobody from within the pod.
 	Everyone bool `json:"everyone,omitempty"`
@@ -170,16 +173,24 @@ type Names struct {
 	// to the kernel.
 	MarkMask      uint32 `json:"markMask,omitempty"`
 	RoutePriority uint32 `json:"routePriority,omitempty"`
+	// LoopbackIPv6 is an address that lo is given where IPv6 is captured, for
+	// the proxy to speak to the application from; see Proxy.PassSources. (IPv4
+	// needs none: all of 127.0.0.0/8 is on lo.) Invalid, as zero is: none.
+	LoopbackIPv6 netip.Addr `json:"loopbackIPv6,omitzero"`
 }
 
 // Owner returns what tells the rules of these names from those of others.
 func (n Names) Owner() ruleset.Owner {
-	return ruleset.Owner{
+	o := ruleset.Owner{
 		Prefix:  n.ChainPrefix,
 		Marks:   []uint32{n.InboundMark, n.HairpinMark},
 		Zones:   []uint16{n.ProxyZone, n.AppZone},
 		Routing: ruleset.Routing{Mark: n.InboundMark, Mask: n.MarkMask, Table: n.RouteTable, Priority: n.RoutePriority},
 	}
+	if n.LoopbackIPv6.IsValid() {
+		o.LoopbackAddrs = []netip.Addr{n.LoopbackIPv6}
+	}
+	return o
 }
 
 // Default redirects all TCP in and out, of both families, to a proxy that runs

@@ -90,6 +90,9 @@ func (g *generator) program() *ruleset.Program {
 	if (g.Mode == ModeTProxy || g.byMark()) && g.Family(g.family) == FamilyCapture {
 		p.Routing = &p.Owner.Routing
 	}
+	if g.family == ruleset.IPv6 && g.Family(g.family) == FamilyCapture {
+		p.LoopbackAddrs = p.Owner.LoopbackAddrs
+	}
 	return p
 }
 

@@ -113,6 +113,7 @@ func (v *validator) names(r Redirect) {
 		v.check(n.InboundMark != r.Proxy.Mark.Value, "names.inboundMark", "%#x is the proxy's own mark", n.InboundMark)
 		v.routeTable(n.RouteTable)
 	}
+	v.check(!n.LoopbackIPv6.IsValid() || n.LoopbackIPv6.Is6() && n.LoopbackIPv6.Zone() == "", "names.loopbackIPv6", "%s is not an IPv6 address without zone", n.LoopbackIPv6)
 	if r.Mode == ModeTProxy {
 		v.check(n.InboundMark != 0 && n.HairpinMark != 0 && n.InboundMark != n.HairpinMark, "names.inboundMark", "inbound and hairpin mark must be different and not 0")
 		v.routeTable(n.RouteTable)

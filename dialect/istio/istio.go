@@ -69,6 +69,9 @@ const ProxyID = 1337
 // alwaysExcluded are ports of the proxy itself, which no one redirects.
 var alwaysExcluded = redirect.Ports(AgentPort, HealthPort, PrometheusPort)
 
+// passIPv6 is ::6, from which Envoy speaks to the application.
+var passIPv6 = netip.AddrFrom16([16]byte{15: 6})
+
 // Defaults is the Redirect of a pod that says nothing, for IPv4.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
@@ -80,8 +83,9 @@ func Defaults() redirect.Redirect {
 		InboundPort:  InboundPort,
 		TunnelPort:   TunnelPort,
 		// Envoy's source address towards the application.
-		PassSources: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 6}), netip.AddrFrom16([16]byte{15: 6})},
+		PassSources: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 6}), passIPv6},
 	}
+	r.Names.LoopbackIPv6 = passIPv6
 	r.Inbound.ExcludePorts = alwaysExcluded
 	r.Outbound.ExcludePorts = redirect.Ports(AgentPort)
 	r.Names.ChainPrefix = "ISTIO_"

@@ -92,3 +92,11 @@ func (h host) uses(variant Name, f ruleset.Family) bool {
 
 // has reports whether the namespace has the family.
 func (h host) has(f ruleset.Family) bool { return f == ruleset.IPv4 || h.ipv6 }
+
+// families lists the families that the namespace has.
+func (h host) families() []ruleset.Family {
+	if h.ipv6 {
+		return ruleset.Families[:]
+	}
+	return ruleset.Families[:1]
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,9 +61,7 @@ type session struct {
 	host      host
 	processes atomic.Int32
 	commits   atomic.Int32
-	// routed are families whose routing was added here, for undoing it.
-	routed []ruleset.Family
-	routes *routes
+	plumbing  plumbing
 }
 
 func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
@@ -75,11 +74,9 @@ func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
 		unlock()
 		return nil, nil, fmt.Errorf("look at network namespace: %w", err)
 	}
-	s := &session{IPTables: b, host: h}
+	s := &session{IPTables: b, host: h, plumbing: plumbing{ns: b.ns}}
 	return s, func() {
-		if s.routes != nil {
-			s.routes.close()
-		}
+		s.plumbing.close()
 		unlock()
 	}, nil
 }
@@ -97,8 +94,8 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	changes, stale, skipped := s.plan(rs, owner)
 	result.Skipped = skipped
 
-	// Routing comes before the rules that need it, and goes after them.
-	routed, err := s.addRouting(changes)
+	// What rules need comes before them, and goes after them.
+	made, err := s.plumbing.make(rs, s.host.families())
 	if err == nil {
 		err = each(changes, func(c *change) error { return s.apply(ctx, c) })
 	}
@@ -113,10 +110,15 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	if native {
 		err = dropNative(s.ns, owner)
 	}
-	unrouted, rerr := s.dropRouting(changes, native || len(stale) > 0)
-	err = errors.Join(err, rerr)
+	dropped := false
+	if native || len(stale) > 0 || slices.ContainsFunc(changes, func(c *change) bool { return owner.Present(c.live) }) {
+		// Where nothing of the owner's was, nothing is to be dropped.
+		var derr error
+		dropped, derr = s.plumbing.drop(owner, rs, s.host.families())
+		err = errors.Join(err, derr)
+	}
 	result.Processes, result.Transactions = int(s.processes.Load()), int(s.commits.Load())
-	result.Changed = result.Transactions > 0 || routed || unrouted || native
+	result.Changed = result.Transactions > 0 || made || dropped || native
 	result.Duration = time.Since(start)
 	return result, err
 }
@@ -219,14 +221,8 @@ func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Dif
 	if s.host.hasNative(rs.Owner()) {
 		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + rs.Owner().NFTTable()})
 	}
-	for _, c := range changes {
-		d, err := s.diffRouting(c)
-		if err != nil {
-			return nil, &FamilyError{Family: c.family, Op: "check", Err: err}
-		}
-		found = append(found, d...)
-	}
-	return found, nil
+	diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
+	return append(found, diffs...), err
 }
 
 // differences reads what is live and compares, all changes at once.
@@ -262,13 +258,8 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 			return err
 		}
 	}
-	for _, f := range ruleset.Families {
-		if !s.host.has(f) {
-			continue
-		}
-		if _, err := s.dropRoutingOf(f, owner.Routing); err != nil {
-			return &FamilyError{Family: f, Op: "remove", Err: err}
-		}
+	if _, err := s.plumbing.drop(owner, ruleset.Ruleset{}, s.host.families()); err != nil {
+		return err
 	}
 	if s.commits.Load() == 0 {
 		return nil

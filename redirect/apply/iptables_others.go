@@ -102,21 +102,12 @@ func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 		return result, err
 	}
 	result.Changed = true
-	// An earlier program's routing stays to here where only legacy rules told of it.
-	r, err := openRoutes(n.ns)
-	if err != nil {
-		return result, err
-	}
-	defer r.close()
-	for _, f := range ruleset.Families {
-		if p := rs.Program(f); slices.Contains(result.Skipped, f) || p != nil && p.Routing != nil {
-			continue
-		}
-		if _, err := r.remove(f, rs.Owner().Routing); err != nil {
-			return result, &FamilyError{Family: f, Op: "apply", Err: err}
-		}
-	}
-	return result, nil
+	// What an earlier program needed is still there, since only the legacy rules told of it.
+	p := plumbing{ns: n.ns}
+	defer p.close()
+	families := slices.DeleteFunc(slices.Clone(ruleset.Families[:]), func(f ruleset.Family) bool { return slices.Contains(result.Skipped, f) })
+	_, err = p.drop(rs.Owner(), rs, families)
+	return result, err
 }
 
 func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {

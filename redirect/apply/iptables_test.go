@@ -88,7 +88,7 @@ func state(t testing.TB, ns *netnsexec.NetNS) string {
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(head(a), head(b)) })
-	lines = append(lines, shell(t, ns, "ip rule; ip -6 rule; ip route show table 133 2>/dev/null; ip -6 route show table 133 2>/dev/null; true"))
+	lines = append(lines, shell(t, ns, "ip rule; ip -6 rule; ip route show table 133 2>/dev/null; ip -6 route show table 133 2>/dev/null; ip -o addr show dev lo; true"))
 	return strings.Join(lines, "")
 }
 

@@ -134,6 +134,9 @@ func hasIPv6() (bool, error) {
 	return false, nil
 }
 
+// families lists the families that the namespace has.
+func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.families() }
+
 // Apply makes the live rules and routing those of rs; see [Backend]. A ruleset
 // without any program has no owner, so nothing is done.
 func (n *NFTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
@@ -159,8 +162,10 @@ func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []rules
 			return err
 		}
 		diffs = diffLive(wanted, wanted.NFTables(), live)
-		routing, err := s.diffRouting(wanted)
-		diffs = append(diffs, routing...)
+		pipes := plumbing{ns: s.ns}
+		defer pipes.close()
+		more, err := pipes.diff(rs.Owner(), wanted, s.families())
+		diffs = append(diffs, more...)
 		return err
 	})
 	if err != nil {
@@ -208,25 +213,27 @@ func (s *nftSession) apply(rs ruleset.Ruleset, result *Result) error {
 	if err != nil {
 		return err
 	}
-	// Routing comes before the rules that need it, and goes after them.
-	undo, routed, err := s.addRouting(wanted)
+	// What rules need comes before them, and goes after them.
+	pipes := plumbing{ns: s.ns}
+	defer pipes.close()
+	made, err := pipes.make(wanted, s.families())
 	if err != nil {
-		return errors.Join(err, undo())
+		return errors.Join(err, pipes.undo())
 	}
 	if s.differs(wanted, want, live) {
 		if err := s.write(want, live); err != nil {
-			return errors.Join(err, undo())
+			return errors.Join(err, pipes.undo())
 		}
 		result.Transactions++
 	}
-	// In a namespace that had nothing of ours there is no old routing either.
-	unrouted := false
+	// In a namespace that had nothing of ours there is nothing to drop either.
+	dropped := false
 	if live.present() || len(want.Chains) == 0 {
-		if unrouted, err = s.dropRouting(wanted, owner.Routing); err != nil {
+		if dropped, err = pipes.drop(owner, wanted, s.families()); err != nil {
 			return err
 		}
 	}
-	result.Changed = result.Transactions > 0 || routed || unrouted
+	result.Changed = result.Transactions > 0 || made || dropped
 	return nil
 }
 

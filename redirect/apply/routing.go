@@ -1,9 +1,12 @@
 package apply
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -11,23 +14,167 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// routes changes policy routing in one namespace.
-type routes struct{ handle *netlink.Handle }
+// fixtures are what a program needs in a namespace besides its rules: an
+// address of lo, or one half of its policy routing.
+type fixture struct {
+	family  ruleset.Family
+	kind    fixtureKind
+	addr    netip.Addr
+	routing ruleset.Routing
+}
 
-// openRoutes opens a socket in the namespace; it is used from outside it.
-func openRoutes(ns Namespace) (*routes, error) {
-	var r routes
-	err := ns.Do(func() (err error) {
-		r.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+type fixtureKind string
+
+const (
+	loAddr     fixtureKind = "address"
+	localRoute fixtureKind = "route"
+	policyRule fixtureKind = "rule"
+)
+
+// fixturesOf lists fixtures in the order of their making: the route comes
+// before the rule that leads to it, and both before rules that mark packets.
+func fixturesOf(f ruleset.Family, addrs []netip.Addr, routing *ruleset.Routing) []fixture {
+	var all []fixture
+	for _, a := range addrs {
+		if ruleset.FamilyOf(a) == f {
+			all = append(all, fixture{family: f, kind: loAddr, addr: a})
+		}
+	}
+	if routing != nil && *routing != (ruleset.Routing{}) {
+		all = append(all, fixture{family: f, kind: localRoute, routing: *routing}, fixture{family: f, kind: policyRule, routing: *routing})
+	}
+	return all
+}
+
+// String returns the fixture in iproute2's words.
+func (x fixture) String() string {
+	switch x.kind {
+	case localRoute:
+		return x.routing.Lines(x.family)[1]
+	case policyRule:
+		return x.routing.Lines(x.family)[0]
+	}
+	return ruleset.AddrLine(x.addr)
+}
+
+// plumbing makes and removes fixtures of one namespace. It opens its socket
+// with the first of them, since most pods have none.
+type plumbing struct {
+	ns     Namespace
+	handle *netlink.Handle
+	// made are the fixtures that were not there before, for undoing.
+	made []fixture
+}
+
+func (p *plumbing) open() error {
+	if p.handle != nil {
+		return nil
+	}
+	err := p.ns.Do(func() (err error) {
+		p.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open route socket: %w", err)
+		return fmt.Errorf("open route socket: %w", err)
 	}
-	return &r, nil
+	return nil
 }
 
-func (r *routes) close() { r.handle.Close() }
+func (p *plumbing) close() {
+	if p.handle != nil {
+		p.handle.Close()
+	}
+}
+
+// make makes what the programs of the families need and is not there.
+func (p *plumbing) make(rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
+	for _, f := range families {
+		program := rs.Program(f)
+		if program == nil {
+			continue
+		}
+		for _, x := range fixturesOf(f, program.LoopbackAddrs, program.Routing) {
+			if err := p.open(); err != nil {
+				return changed, err
+			}
+			switch err := p.add(x); {
+			case err == nil:
+				p.made = append(p.made, x)
+				changed = true
+			case !errors.Is(err, unix.EEXIST):
+				return changed, &FamilyError{Family: f, Op: "apply", Err: fmt.Errorf("%s: %w", x, err)}
+			}
+		}
+	}
+	return changed, nil
+}
+
+// undo removes what make has made.
+func (p *plumbing) undo() error {
+	var errs []error
+	for _, x := range slices.Backward(p.made) {
+		if _, err := p.remove(x); err != nil {
+			errs = append(errs, fmt.Errorf("put back as it was: %w", err))
+		}
+	}
+	p.made = nil
+	return errors.Join(errs...)
+}
+
+// drop removes fixtures of the owner's that the ruleset does not need.
+func (p *plumbing) drop(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
+	err = p.each(owner, rs, families, func(x fixture, wanted bool) error {
+		if wanted {
+			return nil
+		}
+		removed, err := p.remove(x)
+		changed = changed || removed
+		return err
+	})
+	return changed, err
+}
+
+// diff says which of the owner's fixtures are missing or should not be there.
+func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family) (diffs []ruleset.Difference, err error) {
+	err = p.each(owner, rs, families, func(x fixture, wanted bool) error {
+		there, err := p.has(x)
+		if err != nil || there == wanted {
+			return err
+		}
+		kind := ruleset.Missing
+		if there {
+			kind = ruleset.Unexpected
+		}
+		diffs = append(diffs, ruleset.Difference{
+			Kind: kind, Family: x.family, Table: "routing", Chain: string(x.kind), Position: 1, Rule: x.String(),
+		})
+		return nil
+	})
+	return diffs, err
+}
+
+// each calls fn for every fixture that a program of the owner's may have, the
+// last made first.
+func (p *plumbing) each(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family, fn func(x fixture, wanted bool) error) error {
+	for _, f := range families {
+		var wanted []fixture
+		if program := rs.Program(f); program != nil {
+			wanted = fixturesOf(f, program.LoopbackAddrs, program.Routing)
+		}
+		for _, x := range slices.Backward(fixturesOf(f, owner.LoopbackAddrs, &owner.Routing)) {
+			if err := p.open(); err != nil {
+				return err
+			}
+			if err := fn(x, slices.Contains(wanted, x)); err != nil {
+				return fmt.Errorf("%s: %w", x, err)
+			}
+		}
+	}
+	return nil
+}
+
+// loIndex is the index of lo in every namespace (LOOPBACK_IFINDEX in linux/net/flow.h).
+const loIndex = 1
 
 func netlinkFamily(f ruleset.Family) int {
 	if f == ruleset.IPv4 {
@@ -36,114 +183,89 @@ func netlinkFamily(f ruleset.Family) int {
 	return unix.AF_INET6
 }
 
-func (r *routes) rule(f ruleset.Family, want ruleset.Routing) *netlink.Rule {
-	rule := netlink.NewRule()
-	rule.Family = netlinkFamily(f)
-	rule.Mark = want.Mark
-	rule.Table = int(want.Table)
-	if want.Mask != 0 {
-		rule.Mask = &want.Mask
+func (x fixture) address() (netlink.Link, *netlink.Addr) {
+	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loIndex}}
+	bits := x.addr.BitLen()
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: x.addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}}
+	if x.family == ruleset.IPv6 {
+		addr.Flags = unix.IFA_F_NODAD // usable at once
 	}
-	if want.Priority != 0 {
-		rule.Priority = int(want.Priority)
+	return lo, addr
+}
+
+func (x fixture) rule() *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Family = netlinkFamily(x.family)
+	rule.Mark = x.routing.Mark
+	rule.Table = int(x.routing.Table)
+	if x.routing.Mask != 0 {
+		rule.Mask = &x.routing.Mask
+	}
+	if x.routing.Priority != 0 {
+		rule.Priority = int(x.routing.Priority)
 	}
 	return rule
 }
 
-func (r *routes) route(f ruleset.Family, want ruleset.Routing) (*netlink.Route, error) {
-	lo, err := r.handle.LinkByName("lo")
-	if err != nil {
-		return nil, fmt.Errorf("find lo: %w", err)
-	}
-	any := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	if f == ruleset.IPv6 {
-		any = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
-	}
+func (x fixture) route() *netlink.Route {
+	bits := x.family.Bits()
 	return &netlink.Route{
-		LinkIndex: lo.Attrs().Index, Dst: any, Table: int(want.Table),
-		Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Family: netlinkFamily(f),
-	}, nil
+		LinkIndex: loIndex, Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}, Table: int(x.routing.Table),
+		Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Family: netlinkFamily(x.family),
+	}
 }
 
-// has reports which halves of the routing are there, and how often the rule is.
-func (r *routes) has(f ruleset.Family, want ruleset.Routing) (rules int, route bool, err error) {
-	list, err := r.handle.RuleListFiltered(netlinkFamily(f), r.rule(f, want), netlink.RT_FILTER_MARK|netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return 0, false, fmt.Errorf("list routing rules: %w", err)
+// add makes a fixture; unix.EEXIST says that it is there.
+func (p *plumbing) add(x fixture) error {
+	switch x.kind {
+	case localRoute:
+		return p.handle.RouteAdd(x.route())
+	case policyRule:
+		// The kernel takes a rule twice when it chooses the priority.
+		if there, err := p.has(x); err != nil || there {
+			return cmp.Or(err, error(unix.EEXIST))
+		}
+		return p.handle.RuleAdd(x.rule())
 	}
-	found, err := r.handle.RouteListFiltered(netlinkFamily(f), &netlink.Route{Table: int(want.Table), Type: unix.RTN_LOCAL},
-		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-	if err != nil {
-		return 0, false, fmt.Errorf("list routes of table %d: %w", want.Table, err)
-	}
-	return len(list), len(found) > 0, nil
+	return p.handle.AddrAdd(x.address())
 }
 
-// add makes the routing be there once. The route comes before the rule that
-// leads to it.
-func (r *routes) add(f ruleset.Family, want ruleset.Routing) (changed bool, err error) {
-	rules, route, err := r.has(f, want)
-	if err != nil {
-		return false, err
-	}
-	if !route {
-		rt, err := r.route(f, want)
+// remove takes a fixture away, however often it is there.
+func (p *plumbing) remove(x fixture) (changed bool, err error) {
+	for {
+		switch x.kind {
+		case localRoute:
+			err = p.handle.RouteDel(x.route())
+		case policyRule:
+			err = p.handle.RuleDel(x.rule())
+		default:
+			err = p.handle.AddrDel(x.address())
+		}
+		// What each says of a thing that is not there; EAFNOSUPPORT is a
+		// family without a single policy rule or table.
+		for _, gone := range []error{unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL, unix.EAFNOSUPPORT} {
+			if errors.Is(err, gone) {
+				return changed, nil
+			}
+		}
 		if err != nil {
-			return false, err
+			return changed, err
 		}
-		if err := r.handle.RouteReplace(rt); err != nil {
-			return false, fmt.Errorf("add local route in table %d: %w", want.Table, err)
-		}
+		changed = true
 	}
-	if rules == 0 {
-		if err := r.handle.RuleAdd(r.rule(f, want)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return false, fmt.Errorf("add rule for mark %#x: %w", want.Mark, err)
-		}
-	}
-	return !route || rules == 0, nil
 }
 
-// remove takes the routing away, however often its rule is there.
-func (r *routes) remove(f ruleset.Family, old ruleset.Routing) (changed bool, err error) {
-	rules, route, err := r.has(f, old)
-	if err != nil {
-		return false, err
+func (p *plumbing) has(x fixture) (bool, error) {
+	switch x.kind {
+	case localRoute:
+		found, err := p.handle.RouteListFiltered(netlinkFamily(x.family), &netlink.Route{Table: int(x.routing.Table), Type: unix.RTN_LOCAL},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		return len(found) > 0, err
+	case policyRule:
+		found, err := p.handle.RuleListFiltered(netlinkFamily(x.family), x.rule(), netlink.RT_FILTER_MARK|netlink.RT_FILTER_TABLE)
+		return len(found) > 0, err
 	}
-	for range rules {
-		if err := r.handle.RuleDel(r.rule(f, old)); err != nil && !errors.Is(err, unix.ENOENT) {
-			return false, fmt.Errorf("delete rule for mark %#x: %w", old.Mark, err)
-		}
-	}
-	if route {
-		rt, err := r.route(f, old)
-		if err != nil {
-			return false, err
-		}
-		if err := r.handle.RouteDel(rt); err != nil && !errors.Is(err, unix.ESRCH) {
-			return false, fmt.Errorf("delete local route in table %d: %w", old.Table, err)
-		}
-	}
-	return rules > 0 || route, nil
-}
-
-// diff says what of the routing is missing (want true) or should not be there.
-func (r *routes) diff(f ruleset.Family, routing ruleset.Routing, want bool) ([]ruleset.Difference, error) {
-	rules, route, err := r.has(f, routing)
-	if err != nil {
-		return nil, err
-	}
-	var diffs []ruleset.Difference
-	for i, there := range []bool{rules > 0, route} {
-		if there == want {
-			continue
-		}
-		kind := ruleset.Missing
-		if there {
-			kind = ruleset.Unexpected
-		}
-		diffs = append(diffs, ruleset.Difference{
-			Kind: kind, Family: f, Table: "routing", Chain: []string{"rule", "route"}[i], Position: 1, Rule: routing.Lines(f)[i],
-		})
-	}
-	return diffs, nil
+	lo, addr := x.address()
+	found, err := p.handle.AddrList(lo, netlinkFamily(x.family))
+	return slices.ContainsFunc(found, func(a netlink.Addr) bool { return a.Equal(*addr) }), err
 }

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 )
 
 // MarshalText makes a Family "ipv4" or "ipv6" in JSON.
@@ -20,10 +21,11 @@ func (f *Family) UnmarshalText(b []byte) error {
 }
 
 type jsonProgram struct {
-	Family  Family      `json:"family"`
-	Owner   Owner       `json:"owner"`
-	Chains  []jsonChain `json:"chains"`
-	Routing *Routing    `json:"routing,omitempty"`
+	Family        Family       `json:"family"`
+	Owner         Owner        `json:"owner"`
+	Chains        []jsonChain  `json:"chains"`
+	Routing       *Routing     `json:"routing,omitempty"`
+	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
 type jsonChain struct {
@@ -40,7 +42,7 @@ type jsonRule struct {
 // MarshalJSON writes the program's chains in order, each rule as its canonical
 // text with its comment beside it.
 func (p *Program) MarshalJSON() ([]byte, error) {
-	out := jsonProgram{Family: p.Family, Owner: p.Owner, Routing: p.Routing, Chains: []jsonChain{}}
+	out := jsonProgram{Family: p.Family, Owner: p.Owner, Routing: p.Routing, LoopbackAddrs: p.LoopbackAddrs, Chains: []jsonChain{}}
 	for _, c := range p.Chains {
 		jc := jsonChain{Table: c.Table.String(), Name: c.Name, Rules: []jsonRule{}}
 		for _, r := range c.Rules {
@@ -58,7 +60,7 @@ func (p *Program) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("program from JSON: %w", err)
 	}
-	*p = Program{Family: in.Family, Owner: in.Owner, Routing: in.Routing}
+	*p = Program{Family: in.Family, Owner: in.Owner, Routing: in.Routing, LoopbackAddrs: in.LoopbackAddrs}
 	for _, jc := range in.Chains {
 		table, err := ParseTable(jc.Table)
 		if err != nil {

@@ -33,8 +33,8 @@ func (rs Ruleset) NFT() string {
 		b.WriteString("}\n")
 	}
 	for _, f := range Families {
-		if p := rs.Program(f); p != nil && p.Routing != nil {
-			for _, l := range p.Routing.Lines(f) {
+		if p := rs.Program(f); p != nil {
+			for _, l := range p.Fixtures() {
 				b.WriteString("# " + l + "\n")
 			}
 		}

@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -20,6 +21,8 @@ type Owner struct {
 	// Routing is the mesh's policy routing, where a program has any; what else
 	// is in the routing tables is not the mesh's.
 	Routing Routing `json:"routing"`
+	// LoopbackAddrs are the addresses that the mesh may give to lo.
+	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
 // MaxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain

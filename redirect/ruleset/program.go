@@ -62,6 +62,9 @@ type Program struct {
 	Chains []Chain
 	// Routing makes packets with a mark stay on this host. Nil: none needed.
 	Routing *Routing
+	// LoopbackAddrs are addresses that lo must have, so that the proxy can bind
+	// to them.
+	LoopbackAddrs []netip.Addr
 }
 
 // Chain is a chain with its rules in order.
@@ -101,7 +104,7 @@ func (p *Program) Equal(o *Program) bool {
 	if p.Family != o.Family || (p.Routing == nil) != (o.Routing == nil) {
 		return false
 	}
-	if p.Routing != nil && *p.Routing != *o.Routing {
+	if p.Routing != nil && *p.Routing != *o.Routing || !slices.Equal(p.LoopbackAddrs, o.LoopbackAddrs) {
 		return false
 	}
 	return slices.EqualFunc(p.Chains, o.Chains, func(a, b Chain) bool {
@@ -175,8 +178,8 @@ func (p *Program) text(comments bool) string {
 		}
 		b = append(b, "COMMIT\n"...)
 	}
-	if comments && p.Routing != nil {
-		for _, l := range p.Routing.Lines(p.Family) {
+	if comments {
+		for _, l := range p.Fixtures() {
 			b = append(append(append(b, "# "...), l...), '\n')
 		}
 	}
@@ -214,6 +217,27 @@ func (r *Routing) Lines(f Family) []string {
 		ip + "rule add fwmark " + mark + " lookup " + table,
 		ip + "route add local " + any + " dev lo table " + table,
 	}
+}
+
+// Fixtures returns what the program needs besides rules, as iproute2 commands.
+func (p *Program) Fixtures() []string {
+	var lines []string
+	for _, a := range p.LoopbackAddrs {
+		lines = append(lines, AddrLine(a))
+	}
+	if p.Routing != nil {
+		lines = append(lines, p.Routing.Lines(p.Family)...)
+	}
+	return lines
+}
+
+// AddrLine returns the giving of an address to lo as an iproute2 command.
+func AddrLine(a netip.Addr) string {
+	ip := "ip "
+	if FamilyOf(a) == IPv6 {
+		ip = "ip -6 "
+	}
+	return ip + "addr add " + netip.PrefixFrom(a, a.BitLen()).String() + " dev lo"
 }
 
 // AnyPrefix is the family's prefix of length 0.
