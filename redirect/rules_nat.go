@@ -248,7 +248,7 @@ func (g *generator) zones() {
 	queries := g.onPrefixes(g.DNS.Servers, ruleset.Rule{
 		Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question",
 	})
-	if len(queries) == 0 || len(g.DNS.To) > 0 {
+	if len(queries) == 0 || len(g.DNS.To) > 0 || g.DNS.OneZone {
 		return
 	}
 	var output, prerouting []ruleset.Rule

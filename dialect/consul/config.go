@@ -3,13 +3,13 @@ package consul
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -32,23 +32,10 @@ type config struct {
 	NftablesProvider json.RawMessage
 }
 
-// parser collects all that is wrong.
 type parser struct {
+	dialect.Notes
 	annotations map[string]string
 	redirect    *redirect.Redirect
-	origins     []redirect.Origin
-	warnings    []string
-	errs        []error
-}
-
-func (p *parser) err() error { return errors.Join(p.errs...) }
-
-func (p *parser) refuse(key, value, allowed string, err error) {
-	p.errs = append(p.errs, &redirect.SettingError{Source: redirect.FromAnnotation, Key: key, Value: value, Allowed: allowed, Err: err})
-}
-
-func (p *parser) origin(field, key, value string) {
-	p.origins = append(p.origins, redirect.Origin{Field: field, Source: redirect.FromAnnotation, Key: key, Value: value})
 }
 
 // key names a field of the JSON in errors and origins.
@@ -66,12 +53,12 @@ const (
 func (p *parser) config(dualStack bool) {
 	text, ok := p.annotations[RedirectTrafficConfig]
 	if !ok {
-		p.refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
+		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 		return
 	}
 	var c config
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		p.refuse(RedirectTrafficConfig, text, "JSON as Consul's injector writes it", err)
+		p.Refuse(RedirectTrafficConfig, text, "JSON as Consul's injector writes it", err)
 		return
 	}
 	p.unknown(text)
@@ -108,7 +95,7 @@ func (p *parser) unknown(text string) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		p.warnings = append(p.warnings, fmt.Sprintf("annotation %s is not known, so it does nothing", key(name)))
+		p.Warn("annotation %s is not known, so it does nothing", key(name))
 	}
 }
 
@@ -116,24 +103,24 @@ func (p *parser) user(value string) {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {
 	case value == "":
-		p.refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
+		p.Refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
 	case err != nil || id == redirect.NoID:
-		p.refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("%q is not a numeric id", value))
+		p.Refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("%q is not a numeric id", value))
 	case id == 0:
-		p.refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
+		p.Refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
 	default:
 		p.redirect.Proxy.UIDs = []uint32{uint32(id)}
-		p.origin("proxy.uids", key("ProxyUserID"), value)
+		p.Set("proxy.uids", key("ProxyUserID"), value)
 	}
 }
 
 func (p *parser) port(name, field string, value int, to *uint16) {
 	if value < 1 || value > 65535 {
-		p.refuse(key(name), strconv.Itoa(value), onePort, fmt.Errorf("%d is no port to listen on", value))
+		p.Refuse(key(name), strconv.Itoa(value), onePort, fmt.Errorf("%d is no port to listen on", value))
 		return
 	}
 	*to = uint16(value)
-	p.origin(field, key(name), strconv.Itoa(value))
+	p.Set(field, key(name), strconv.Itoa(value))
 }
 
 // each reads a list, one element at a time, so that the error names the one.
@@ -142,13 +129,13 @@ func each[T any](p *parser, name, field, allowed string, values []string, parse 
 	for _, v := range values {
 		t, err := parse(v)
 		if err != nil {
-			p.refuse(key(name), v, allowed, err)
+			p.Refuse(key(name), v, allowed, err)
 			continue
 		}
 		out = append(out, t)
 	}
 	if len(values) > 0 {
-		p.origin(field, key(name), strings.Join(values, ","))
+		p.Set(field, key(name), strings.Join(values, ","))
 	}
 	return out
 }
@@ -202,18 +189,18 @@ func (p *parser) dns(c config, dualStack bool) {
 		family, local = ruleset.IPv6, netip.IPv6Loopback()
 	}
 	if c.ConsulDNSPort < 0 || c.ConsulDNSPort > 65535 {
-		p.refuse(key("ConsulDNSPort"), strconv.Itoa(c.ConsulDNSPort), "a port from 0 to 65535", fmt.Errorf("%d is no port", c.ConsulDNSPort))
+		p.Refuse(key("ConsulDNSPort"), strconv.Itoa(c.ConsulDNSPort), "a port from 0 to 65535", fmt.Errorf("%d is no port", c.ConsulDNSPort))
 		return
 	}
 	to := local
 	if c.ConsulDNSIP != "" {
 		var err error
 		if to, err = netip.ParseAddr(c.ConsulDNSIP); err != nil || to.Zone() != "" || to.IsUnspecified() {
-			p.refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%q is no address of a resolver", c.ConsulDNSIP))
+			p.Refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%q is no address of a resolver", c.ConsulDNSIP))
 			return
 		}
 		if ruleset.FamilyOf(to) != family {
-			p.refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "with dual stack an IPv6 address, else an IPv4 address",
+			p.Refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "with dual stack an IPv6 address, else an IPv4 address",
 				fmt.Errorf("%s is not %s, as dual-stack=%t needs", to, family, dualStack))
 			return
 		}
@@ -229,5 +216,5 @@ func (p *parser) dns(c config, dualStack bool) {
 		Servers: servers, Everyone: true,
 		To: []netip.AddrPort{netip.AddrPortFrom(to, uint16(c.ConsulDNSPort))},
 	}
-	p.origin("dns.to", key("ConsulDNSIP"), c.ConsulDNSIP)
+	p.Set("dns.to", key("ConsulDNSIP"), c.ConsulDNSIP)
 }

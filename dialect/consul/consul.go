@@ -104,29 +104,25 @@ func StatusPatch(status string) []byte {
 func build(in dialect.Input) (dialect.Built, error) {
 	r := Defaults()
 	p := parser{annotations: in.Pod.Annotations, redirect: &r}
-	dual := p.dualStack()
-	p.config(dual)
-	if err := p.err(); err != nil {
-		return dialect.Built{Warnings: p.warnings}, err
-	}
-	return dialect.Built{Redirect: r, Origins: p.origins, Warnings: p.warnings}, nil
+	p.config(p.dualStack())
+	return p.Built(r)
 }
 
 // dualStack reads the annotation of that name, which has no default.
 func (p *parser) dualStack() bool {
 	value, ok := p.annotations[DualStack]
 	if !ok {
-		p.refuse(DualStack, "", "true or false", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
+		p.Refuse(DualStack, "", "true or false", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 		return false
 	}
 	on, err := strconv.ParseBool(value)
 	if err != nil {
-		p.refuse(DualStack, value, "true or false", fmt.Errorf("%q is not a boolean", value))
+		p.Refuse(DualStack, value, "true or false", fmt.Errorf("%q is not a boolean", value))
 		return false
 	}
 	if on {
 		p.redirect.IPv6 = redirect.FamilyCapture
 	}
-	p.origin("ipv6", DualStack, value)
+	p.Set("ipv6", DualStack, value)
 	return on
 }

@@ -1,0 +1,242 @@
+package kuma
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// parser reads a pod's configuration, and collects all that is wrong.
+type parser struct {
+	dialect.Notes
+	annotations map[string]string
+	pod         *corev1.Pod
+	r           redirect.Redirect
+
+	inbound, outbound                bool
+	includeOutbound, excludeOutbound redirect.PortSet
+	excludeUsers                     []redirect.Exclusion
+	excludeOutboundIPs               redirect.PrefixSet
+	log                              bool
+	logLevel                         uint8
+}
+
+// What each grammar allows, for people.
+const (
+	portList  = "ports from 1 to 65535 separated by commas"
+	ipList    = "addresses and CIDR prefixes of either family, separated by commas"
+	userList  = "PROTOCOL:PORTS:USERS, PORTS:USERS or USERS, separated by semicolons, such as tcp:22,80:1000-2000"
+	boolean   = "true or false"
+	onePort   = "a port from 1 to 65535"
+	oneUID    = "a user id from 1 to 4294967294"
+	families  = "dualstack or ipv4"
+	logLevels = "a level from 0 to 7"
+)
+
+// read is one setting: its parse function sets what it sets.
+func (p *parser) read(field, key, value, allowed string, parse func(string) error) {
+	if err := parse(value); err != nil {
+		p.Refuse(key, value, allowed, err)
+		return
+	}
+	p.Set(field, key, value)
+}
+
+// users reads the annotations that users write.
+func (p *parser) users() {
+	for _, a := range []struct {
+		key, field, allowed string
+		parse               func(string) error
+	}{
+		{SidecarUID, "proxy.uids", oneUID, p.setUser},
+		{IPFamilyMode, "ipv6", families, p.setFamilies},
+		{ExcludeInboundPorts, "inbound.excludePorts", portList, portsInto(&p.r.Inbound.ExcludePorts)},
+		{ProbeProxyPort, "inbound.excludePorts", "a port from 0 to 65535", p.setProbePort},
+		{ExcludeInboundIPs, "inbound.excludeSources", ipList, ipsInto(&p.r.Inbound.ExcludeSources)},
+		{ExcludeOutboundPorts, "outbound.exclude", portList, portsInto(&p.excludeOutbound)},
+		{ExcludeOutboundPortsForUIDs, "outbound.exclude", userList, func(v string) error { return p.setExcludeUsers(strings.Split(v, ";")) }},
+		{ExcludeOutboundIPs, "outbound.exclude", ipList, ipsInto(&p.excludeOutboundIPs)},
+		{DropInvalidPackets, "dropInvalid", boolean, boolInto(&p.r.DropInvalid)},
+		{IptablesLogs, "log", boolean, boolInto(&p.log)},
+		{Gateway, "inbound.ports", "enabled, disabled or builtin", p.setGateway},
+	} {
+		if value, ok := p.annotations[a.key]; ok {
+			p.read(a.field, a.key, value, a.allowed, a.parse)
+		}
+	}
+}
+
+func (p *parser) setUser(value string) error {
+	id, err := strconv.ParseUint(value, 10, 32)
+	switch {
+	case err != nil || id == redirect.NoID:
+		return fmt.Errorf("%q is not a numeric id", value)
+	case id == 0:
+		return fmt.Errorf("0 is root: all that runs as root would bypass the mesh")
+	}
+	p.r.Proxy.UIDs = []uint32{uint32(id)}
+	return nil
+}
+
+func (p *parser) setFamilies(value string) error {
+	switch strings.ToLower(value) {
+	case "", "dualstack":
+		p.r.IPv6 = redirect.FamilyCapture
+	case "ipv4":
+		p.r.IPv6 = redirect.FamilyPass
+	default:
+		return fmt.Errorf("%q is no mode of families", value)
+	}
+	return nil
+}
+
+// setProbePort lets the kubelet's probes reach the port at which the proxy
+// answers them, besides the ports that users name. 0 means that it does not.
+func (p *parser) setProbePort(value string) error {
+	port, err := redirect.ParsePort(value)
+	if err == nil && port != 0 {
+		p.r.Inbound.ExcludePorts = p.r.Inbound.ExcludePorts.Union(redirect.Ports(port))
+	}
+	return err
+}
+
+// setGateway: a gateway takes its clients' connections itself.
+func (p *parser) setGateway(value string) error {
+	if value == "builtin" {
+		p.inbound = false
+		return nil
+	}
+	on, err := parseBool(value)
+	if err == nil && on {
+		p.inbound = false
+	}
+	return err
+}
+
+func boolInto(to *bool) func(string) error {
+	return func(value string) (err error) {
+		b, err := parseBool(value)
+		if err == nil {
+			*to = b
+		}
+		return err
+	}
+}
+
+// parseBool reads the words that Kuma's annotations have for it.
+func parseBool(value string) (bool, error) {
+	switch strings.ToLower(value) {
+	case "true", "yes", "enabled":
+		return true, nil
+	case "false", "no", "disabled":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is not true or false", value)
+}
+
+// portsInto reads a list in which, as in Kuma, empty elements mean nothing.
+func portsInto(to *redirect.PortSet) func(string) error {
+	return func(value string) error {
+		set, err := parsePorts(strings.Split(value, ","), false)
+		if err == nil {
+			*to = set
+		}
+		return err
+	}
+}
+
+func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
+	var set []redirect.PortRange
+	for _, s := range list {
+		s = strings.TrimSpace(s)
+		if s == "" {
+			continue
+		}
+		var g redirect.Grammar
+		if ranges {
+			g = redirect.AllowRanges
+		}
+		one, err := redirect.ParsePorts(s, g)
+		if err != nil {
+			return redirect.PortSet{}, err
+		}
+		if one.Contains(0) {
+			return redirect.PortSet{}, fmt.Errorf("%q holds port 0", s)
+		}
+		set = append(set, one.Ranges()...)
+	}
+	return redirect.PortRanges(set...), nil
+}
+
+func ipsInto(to *redirect.PrefixSet) func(string) error {
+	return func(value string) error {
+		set, err := parseIPs(strings.Split(value, ","))
+		if err == nil {
+			*to = set
+		}
+		return err
+	}
+}
+
+// setExcludeUsers reads exclusions of users' traffic: PROTOCOLS:PORTS:USERS,
+// of which the first one or two may be left out, or "*", for any.
+func (p *parser) setExcludeUsers(list []string) error {
+	var all []redirect.Exclusion
+	for _, s := range list {
+		s = strings.TrimSpace(s)
+		if s == "" {
+			continue
+		}
+		some, err := parseUserExclusion(s)
+		if err != nil {
+			return fmt.Errorf("%q: %w", s, err)
+		}
+		all = append(all, some...)
+	}
+	p.excludeUsers = all
+	return nil
+}
+
+func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
+	parts := strings.Split(s, ":")
+	for len(parts) < 3 {
+		parts = append([]string{"*"}, parts...)
+	}
+	if len(parts) > 3 {
+		return nil, fmt.Errorf("it has %d parts", len(parts))
+	}
+	ids, err := redirect.ParseIDRange(parts[2])
+	if err != nil {
+		return nil, err
+	}
+	ports := redirect.AllPorts()
+	if parts[1] != "*" && parts[1] != "" {
+		if ports, err = parsePorts(strings.Split(parts[1], ","), true); err != nil {
+			return nil, err
+		}
+		if ports.Empty() {
+			return nil, fmt.Errorf("%q names no port", parts[1])
+		}
+	}
+	protocols := []redirect.Protocol{redirect.TCP, redirect.UDP}
+	if parts[0] != "*" && parts[0] != "" {
+		protocols = nil
+		for name := range strings.SplitSeq(parts[0], ",") {
+			protocol := redirect.Protocol(strings.ToLower(name))
+			if protocol != redirect.TCP && protocol != redirect.UDP {
+				return nil, fmt.Errorf("%q is not tcp or udp", name)
+			}
+			protocols = append(protocols, protocol)
+		}
+	}
+	var out []redirect.Exclusion
+	for _, protocol := range protocols {
+		out = append(out, redirect.Exclusion{Protocol: protocol, Ports: ports, UIDs: []redirect.IDRange{ids}, CIDRs: redirect.AllPrefixes()})
+	}
+	return out, nil
+}

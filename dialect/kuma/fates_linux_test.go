@@ -1,0 +1,121 @@
+package kuma_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+var proxy = netnstest.Options{ProxyUID: kuma.ProxyUID, ProxyGID: kuma.ProxyUID}
+
+// own is Kuma's program in iptables' words, written by hand from its
+// documentation, for IPv4; ours must do the same to every packet.
+type own struct {
+	prerouting, output, inbound, outbound, tables string
+	dns                                           bool
+}
+
+const redirectAllIn = "-A KUMA_MESH_INBOUND -p tcp -j KUMA_MESH_INBOUND_REDIRECT\n"
+
+func (o own) text(f ruleset.Family) string {
+	var b strings.Builder
+	b.WriteString(o.tables)
+	b.WriteString("*nat\n:KUMA_MESH_INBOUND - [0:0]\n:KUMA_MESH_OUTBOUND - [0:0]\n" +
+		":KUMA_MESH_INBOUND_REDIRECT - [0:0]\n:KUMA_MESH_OUTBOUND_REDIRECT - [0:0]\n")
+	b.WriteString(o.prerouting)
+	b.WriteString("-A PREROUTING -p tcp -j KUMA_MESH_INBOUND\n")
+	b.WriteString(o.output)
+	not53 := ""
+	if o.dns {
+		not53 = " ! --dport 53"
+		b.WriteString("-A OUTPUT -p udp --dport 53 -m owner --uid-owner 5678 -j RETURN\n" +
+			"-A OUTPUT -p udp --dport 53 -j REDIRECT --to-ports 15053\n" +
+			"-A OUTPUT -p tcp --dport 53 -j RETURN\n")
+	}
+	b.WriteString("-A OUTPUT -p tcp -j KUMA_MESH_OUTBOUND\n")
+	b.WriteString(o.inbound)
+	b.WriteString(o.outbound)
+	b.WriteString("-A KUMA_MESH_OUTBOUND -s 127.0.0.6/32 -o lo -j RETURN\n" +
+		"-A KUMA_MESH_OUTBOUND ! -d 127.0.0.1/32 -o lo -p tcp" + not53 + " -m owner --uid-owner 5678 -j KUMA_MESH_INBOUND_REDIRECT\n" +
+		"-A KUMA_MESH_OUTBOUND -o lo -p tcp" + not53 + " -m owner ! --uid-owner 5678 -j RETURN\n" +
+		"-A KUMA_MESH_OUTBOUND -m owner --uid-owner 5678 -j RETURN\n" +
+		"-A KUMA_MESH_OUTBOUND -d 127.0.0.1/32 -j RETURN\n" +
+		"-A KUMA_MESH_OUTBOUND -j KUMA_MESH_OUTBOUND_REDIRECT\n" +
+		"-A KUMA_MESH_INBOUND_REDIRECT -p tcp -j REDIRECT --to-ports 15006\n" +
+		"-A KUMA_MESH_OUTBOUND_REDIRECT -p tcp -j REDIRECT --to-ports 15001\nCOMMIT\n")
+	if f == ruleset.IPv4 {
+		return b.String()
+	}
+	return strings.NewReplacer("127.0.0.1/32", "::1/128", "127.0.0.6/32", "::6/128", "10.96.0.0/16", "fd00:96::/64",
+		"10.244.1.1/32", "fd00:10:244::1/128", "10.99.0.0/24", "fd00:99::/64").Replace(b.String())
+}
+
+func TestFates(t *testing.T) {
+	probes := netnstest.Plan{Proxy: netnstest.Owner{UID: kuma.ProxyUID, GID: kuma.ProxyUID}}.Probes()
+	all := own{inbound: redirectAllIn}
+	tests := []struct {
+		name   string
+		config string
+		users  map[string]string
+		own    own
+		ipv4   bool
+	}{
+		{"plain", "kumaDPUser: \"5678\"\n", nil, all, false},
+		{"ipv4", "ipFamilyMode: ipv4\n", nil, all, true},
+		{"ports", "redirect: {inbound: {excludePorts: [8080, 22]}, outbound: {excludePorts: \"3306,443\"}}\n", nil, own{
+			inbound:  "-A KUMA_MESH_INBOUND -p tcp --dport 22 -j RETURN\n-A KUMA_MESH_INBOUND -p tcp --dport 8080 -j RETURN\n" + redirectAllIn,
+			outbound: "-A KUMA_MESH_OUTBOUND -p tcp --dport 3306 -j RETURN\n-A KUMA_MESH_OUTBOUND -p tcp --dport 443 -j RETURN\n",
+		}, false},
+		{"included inbound ports", "redirect: {inbound: {includePorts: [8080], excludePorts: [8080]}}\n", nil, own{
+			inbound: "-A KUMA_MESH_INBOUND -p tcp --dport 8080 -j KUMA_MESH_INBOUND_REDIRECT\n",
+		}, false},
+		{"users and addresses", "", map[string]string{
+			kuma.ExcludeOutboundPortsForUIDs: "tcp:80,9000-9999:1000-2000;53:0",
+			kuma.ExcludeOutboundIPs:          "10.96.0.0/16,fd00:96::/64",
+			kuma.ExcludeInboundIPs:           "10.244.1.1,fd00:10:244::1",
+		}, own{
+			output: "-A OUTPUT -p tcp -m multiport --dports 80,9000:9999 -m owner --uid-owner 1000-2000 -j RETURN\n" +
+				"-A OUTPUT -p tcp --dport 53 -m owner --uid-owner 0 -j RETURN\n-A OUTPUT -p udp --dport 53 -m owner --uid-owner 0 -j RETURN\n" +
+				"-A OUTPUT -d 10.96.0.0/16 -j RETURN\n",
+			inbound: "-A KUMA_MESH_INBOUND -s 10.244.1.1/32 -j RETURN\n" + redirectAllIn,
+		}, false},
+		{"look-ups, and a user without", "redirect: {dns: {enabled: true, captureAll: true}}\n", map[string]string{
+			kuma.ExcludeOutboundPortsForUIDs: "udp:53:2000",
+		}, own{
+			output: "-A OUTPUT -p udp --dport 53 -m owner --uid-owner 2000 -j RETURN\n", inbound: redirectAllIn, dns: true,
+			tables: "*raw\n-A OUTPUT -p udp --dport 53 -m owner --uid-owner 5678 -j CT --zone 1\n" +
+				"-A OUTPUT -p udp --sport 15053 -m owner --uid-owner 5678 -j CT --zone 2\n" +
+				"-A OUTPUT -p udp --dport 53 -j CT --zone 2\n-A PREROUTING -p udp --sport 53 -j CT --zone 1\nCOMMIT\n",
+		}, false},
+		{"gateway", "", map[string]string{kuma.Gateway: "enabled", kuma.DropInvalidPackets: "true"}, own{
+			inbound: "-A KUMA_MESH_INBOUND -p tcp -j RETURN\n",
+			tables:  "*mangle\n-A PREROUTING -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n",
+		}, false},
+		{"virtual network", "redirect: {dns: {enabled: true}, vnet: {networks: [\"virt0:10.99.0.0/24\", \"virt0:fd00:99::/64\"]}}\n", nil, own{
+			prerouting: "-A PREROUTING -i virt0 -p udp --dport 53 -j REDIRECT --to-ports 15053\n" +
+				"-A PREROUTING ! -d 10.99.0.0/24 -i virt0 -p tcp -j REDIRECT --to-ports 15001\n",
+			inbound: redirectAllIn, dns: true,
+		}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := meshed(func(p *corev1.Pod) {
+				p.Annotations[kuma.Config] = tt.config
+				for k, v := range tt.users {
+					p.Annotations[k] = v
+				}
+			})
+			programs := map[ruleset.Family]string{ruleset.IPv4: tt.own.text(ruleset.IPv4)}
+			if !tt.ipv4 {
+				programs[ruleset.IPv6] = tt.own.text(ruleset.IPv6)
+			}
+			dialecttest.Equivalent(t, kuma.New(), proxy, dialecttest.Case{Pod: pod}, programs, probes)
+		})
+	}
+}

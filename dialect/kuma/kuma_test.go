@@ -1,0 +1,247 @@
+package kuma_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// meshed is an injected pod, but for the changes.
+func meshed(changes ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{
+			kuma.SidecarInjected: "true", kuma.Config: "verbose: true\n",
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kuma-sidecar"}, {Name: "cart"}}},
+	}
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+func TestSelection(t *testing.T) {
+	d := kuma.New("kuma-system")
+	tests := []struct {
+		name   string
+		change func(*corev1.Pod)
+		want   selection.Reason
+	}{
+		{"injected", func(*corev1.Pod) {}, selection.Selected},
+		{"native sidecar", func(p *corev1.Pod) {
+			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:1], p.Spec.Containers[1:]
+		}, selection.Selected},
+		{"rules set from inside", func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "kuma-init"}} }, selection.InitContainer},
+		{"no proxy", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }, selection.NoProxy},
+		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, kuma.SidecarInjected) }, selection.NotInjected},
+		{"injected: false", func(p *corev1.Pod) { p.Annotations[kuma.SidecarInjected] = "false" }, selection.NotInjected},
+		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kuma-system" }, selection.ExcludedNamespace},
+		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
+	}
+	for _, tt := range tests {
+		assert.Equal(t, tt.want, d.Decide(meshed(tt.change), nil).Reason, tt.name)
+	}
+}
+
+func prefixes(list ...string) redirect.PrefixSet {
+	var p []netip.Prefix
+	for _, s := range list {
+		p = append(p, netip.MustParsePrefix(s))
+	}
+	return redirect.Prefixes(p...)
+}
+
+func exclude(e ...redirect.Exclusion) func(*redirect.Redirect) {
+	return func(r *redirect.Redirect) { r.Outbound.Exclude = e }
+}
+
+func TestSettings(t *testing.T) {
+	users := func(protocol redirect.Protocol, ports redirect.PortSet, first, last uint32) redirect.Exclusion {
+		return redirect.Exclusion{Protocol: protocol, Ports: ports, CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: first, Last: last}}}
+	}
+	all := redirect.AllPorts()
+	same := func(*redirect.Redirect) {}
+	config := func(yaml string, want func(*redirect.Redirect)) dialecttest.Setting {
+		return dialecttest.Setting{Key: kuma.Config, Value: yaml, Want: want}
+	}
+	dns := func(d redirect.DNS) func(*redirect.Redirect) { return func(r *redirect.Redirect) { r.DNS = d } }
+	dialecttest.Settings(t, kuma.New(), meshed(), kuma.Defaults(), []string{
+		kuma.Config, kuma.SidecarUID, kuma.ProbeProxyPort, kuma.ExcludeInboundPorts, kuma.ExcludeOutboundPorts, kuma.ExcludeOutboundPortsForUIDs,
+		kuma.ExcludeInboundIPs, kuma.ExcludeOutboundIPs, kuma.DropInvalidPackets, kuma.IptablesLogs, kuma.IPFamilyMode, kuma.Gateway,
+	}, []dialecttest.Setting{
+		{Key: kuma.SidecarUID, Value: "1000", Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }},
+		{Key: kuma.SidecarUID, Value: "kuma-dp"},
+		{Key: kuma.SidecarUID, Value: "0"},
+		{Key: kuma.ProbeProxyPort, Value: "9001", Want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(9001) }},
+		{Key: kuma.ProbeProxyPort, Value: "0", Want: same},
+		{Key: kuma.ProbeProxyPort, Value: "x"},
+		{Key: kuma.ExcludeInboundPorts, Value: "22, 8080,", Want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22, 8080) }},
+		{Key: kuma.ExcludeInboundPorts, Value: "22-30"},
+		{Key: kuma.ExcludeInboundPorts, Value: "0"},
+		{Key: kuma.ExcludeOutboundPorts, Value: "3306", Want: exclude(
+			redirect.Exclusion{Protocol: redirect.TCP, Ports: redirect.Ports(3306), CIDRs: redirect.AllPrefixes()})},
+		{Key: kuma.ExcludeOutboundPorts, Value: "mysql"},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:22:1000-2000;udp:53:1001", Want: exclude(
+			users(redirect.TCP, redirect.Ports(22), 1000, 2000), users(redirect.UDP, redirect.Ports(53), 1001, 1001))},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "80,9000-9100:1002", Want: exclude(
+			users(redirect.TCP, redirect.PortRanges(ruleset.Port(80), ruleset.PortRange{First: 9000, Last: 9100}), 1002, 1002),
+			users(redirect.UDP, redirect.PortRanges(ruleset.Port(80), ruleset.PortRange{First: 9000, Last: 9100}), 1002, 1002))},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "1000750000", Want: exclude(
+			users(redirect.TCP, all, 1000750000, 1000750000), users(redirect.UDP, all, 1000750000, 1000750000))},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "*:*:1003", Want: exclude(users(redirect.TCP, all, 1003, 1003), users(redirect.UDP, all, 1003, 1003))},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp,udp::1003", Want: exclude(users(redirect.TCP, all, 1003, 1003), users(redirect.UDP, all, 1003, 1003))},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:22:*"},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:22:1,2"},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "icmp:22:1"},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "a:tcp:22:1"},
+		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:70000:1"},
+		{Key: kuma.ExcludeInboundIPs, Value: "10.0.0.1, fd00::/8", Want: func(r *redirect.Redirect) { r.Inbound.ExcludeSources = prefixes("10.0.0.1/32", "fd00::/8") }},
+		{Key: kuma.ExcludeInboundIPs, Value: "gateway"},
+		{Key: kuma.ExcludeOutboundIPs, Value: "192.168.0.0/16,::1", Want: exclude(redirect.Exclusion{Ports: all, CIDRs: prefixes("192.168.0.0/16", "::1/128")})},
+		{Key: kuma.ExcludeOutboundIPs, Value: "10.0.0.0/40"},
+		{Key: kuma.DropInvalidPackets, Value: "yes", Want: func(r *redirect.Redirect) { r.DropInvalid = true }},
+		{Key: kuma.DropInvalidPackets, Value: "perhaps"},
+		{Key: kuma.IptablesLogs, Value: "true", Want: func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 7} }},
+		{Key: kuma.IptablesLogs, Value: "7"},
+		{Key: kuma.IPFamilyMode, Value: "ipv4", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
+		{Key: kuma.IPFamilyMode, Value: "DualStack", Want: same},
+		{Key: kuma.IPFamilyMode, Value: "ipv6"},
+		{Key: kuma.Gateway, Value: "enabled", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: kuma.Gateway, Value: "builtin", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: kuma.Gateway, Value: "disabled", Want: same},
+		{Key: kuma.Gateway, Value: "delegated"},
+
+		config("kumaDPUser: 1000", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }),
+		config("ipFamilyMode: ipv4", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
+		config("dropInvalidPackets: true", func(r *redirect.Redirect) { r.DropInvalid = true }),
+		config("log: {enabled: true, level: 4}", func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 4} }),
+		config("redirect: {inbound: {enabled: false}}", func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }),
+		config("redirect: {inbound: {port: 15106, includePorts: [80, 443]}}", func(r *redirect.Redirect) {
+			r.Proxy.InboundPort, r.Inbound.Ports = 15106, redirect.Ports(80, 443)
+		}),
+		config("redirect: {inbound: {excludePorts: \"22\", excludePortsForIPs: [10.0.0.1]}}", func(r *redirect.Redirect) {
+			r.Inbound.ExcludePorts, r.Inbound.ExcludeSources = redirect.Ports(22), prefixes("10.0.0.1/32")
+		}),
+		config("redirect: {outbound: {port: 15101, includePorts: [80], excludePorts: [443]}}", func(r *redirect.Redirect) {
+			r.Proxy.OutboundPort, r.Outbound.CIDRs, r.Outbound.Ports = 15101, redirect.PrefixSet{}, redirect.Ports(80)
+		}),
+		config("redirect: {outbound: {enabled: false}}", func(r *redirect.Redirect) {
+			r.Outbound.CIDRs, r.Loopback = redirect.PrefixSet{}, redirect.LoopbackPass
+		}),
+		config("redirect: {outbound: {excludePortsForUIDs: [\"tcp:22:7\"], excludePortsForIPs: [fd00::/8]}}", exclude(
+			users(redirect.TCP, redirect.Ports(22), 7, 7), redirect.Exclusion{Ports: all, CIDRs: prefixes("fd00::/8")})),
+		config("redirect: {dns: {enabled: true, captureAll: true, port: 15153, skipConntrackZoneSplit: true}}",
+			dns(redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15153, UDPOnly: true, OneZone: true})),
+		config("redirect: {vnet: {networks: [\"docker0:172.17.0.0/16\", \"eth1:fd00::1/64\"]}}", func(r *redirect.Redirect) {
+			r.VirtualNetworks = []redirect.VirtualNetwork{
+				{Interface: "docker0", Local: netip.MustParsePrefix("172.17.0.0/16")}, {Interface: "eth1", Local: netip.MustParsePrefix("fd00::/64")},
+			}
+		}),
+		config("kumaDPUser: [", nil),
+	})
+}
+
+// Each wrong value of the YAML is refused by its place.
+func TestRefusedYAML(t *testing.T) {
+	for place, tt := range map[string]struct{ yaml, value string }{
+		"kumaDPUser":                            {"kumaDPUser: root", "root"},
+		"ipFamilyMode":                          {"ipFamilyMode: ipv5", "ipv5"},
+		"log.level":                             {"log: {level: 8}", "8"},
+		"redirect.inbound.port":                 {"redirect: {inbound: {port: 0}}", "0"},
+		"redirect.inbound.includePorts":         {"redirect: {inbound: {includePorts: [http]}}", "http"},
+		"redirect.inbound.excludePorts":         {"redirect: {inbound: {excludePorts: [1, 65536]}}", "1,65536"},
+		"redirect.inbound.excludePortsForIPs":   {"redirect: {inbound: {excludePortsForIPs: [x]}}", "x"},
+		"redirect.inbound.excludePortsForUIDs":  {"redirect: {inbound: {excludePortsForUIDs: [\"1\"]}}", "1"},
+		"redirect.outbound.port":                {"redirect: {outbound: {port: 70000}}", "70000"},
+		"redirect.outbound.includePorts":        {"redirect: {outbound: {includePorts: \"80-90\"}}", "80-90"},
+		"redirect.outbound.excludePorts":        {"redirect: {outbound: {excludePorts: [-1]}}", "-1"},
+		"redirect.outbound.excludePortsForUIDs": {"redirect: {outbound: {excludePortsForUIDs: [\"tcp:1:*\"]}}", "tcp:1:*"},
+		"redirect.outbound.excludePortsForIPs":  {"redirect: {outbound: {excludePortsForIPs: [\"1.2.3\"]}}", "1.2.3"},
+		"redirect.dns.port":                     {"redirect: {dns: {port: dns}}", "dns"},
+		"redirect.vnet.networks":                {"redirect: {vnet: {networks: [\"br+:10.0.0.0/8\"]}}", "br+:10.0.0.0/8"},
+	} {
+		_, err := kuma.New().Redirect(meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = tt.yaml }), nil, nil)
+		var e *redirect.SettingError
+		require.True(t, errors.As(err, &e), "%s: %v", place, err)
+		assert.Equal(t, kuma.Config+"."+place, e.Key)
+		assert.Equal(t, tt.value, e.Value)
+	}
+}
+
+// Users' annotations win over the YAML; without YAML they are all there is.
+func TestPrecedence(t *testing.T) {
+	pod := meshed(func(p *corev1.Pod) {
+		p.Annotations[kuma.Config] = "redirect: {inbound: {excludePorts: [22, 9001]}, outbound: {excludePorts: [443]}}"
+		p.Annotations[kuma.ExcludeInboundPorts] = "80"
+		p.Annotations[kuma.ProbeProxyPort] = "9001"
+	})
+	built, err := kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, redirect.Ports(80, 9001), built.Redirect.Inbound.ExcludePorts)
+	assert.Equal(t, redirect.Ports(443), built.Redirect.Outbound.Exclude[0].Ports)
+	assert.Empty(t, built.Warnings)
+
+	delete(pod.Annotations, kuma.Config)
+	built, err = kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, redirect.Ports(80, 9001), built.Redirect.Inbound.ExcludePorts)
+	assert.Empty(t, built.Redirect.Outbound.Exclude)
+	assert.Len(t, built.Warnings, 1)
+}
+
+func TestResolvers(t *testing.T) {
+	pod := meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = "redirect: {dns: {enabled: true}}" })
+	built, err := kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.True(t, built.Redirect.DNS.Servers.All())
+	assert.Len(t, built.Warnings, 1)
+
+	pod.Spec.DNSPolicy, pod.Spec.DNSConfig = corev1.DNSNone, &corev1.PodDNSConfig{Nameservers: []string{"10.96.0.10", "fd00:96::10"}}
+	built, err = kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, prefixes("10.96.0.10/32", "fd00:96::10/128"), built.Redirect.DNS.Servers)
+	assert.Empty(t, built.Warnings)
+}
+
+func TestUserOfTheContainer(t *testing.T) {
+	user := int64(1000750000)
+	pod := meshed(func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &user} })
+	built, err := kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []uint32{1000750000}, built.Redirect.Proxy.UIDs)
+}
+
+// What users of a pod may do past the mesh.
+func ExampleNew() {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{
+			"kuma.io/sidecar-injected":                        "true",
+			"traffic.kuma.io/transparent-proxy-config":        "kumaDPUser: \"5678\"\nredirect: {inbound: {excludePorts: [22]}}\n",
+			"traffic.kuma.io/exclude-outbound-ports-for-uids": "tcp:22:1000-2000;udp:53:1001",
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kuma-sidecar"}, {Name: "cart"}}},
+	}
+	d := kuma.New("kuma-system")
+	fmt.Println(d.Decide(pod, nil).Reason)
+	built, err := d.Redirect(pod, nil, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(built.Redirect)
+	// Output:
+	// selected
+	// REDIRECT in * -> :15006 except 22; out * -> :15001 except tcp ports 22 of uid 1000-2000 except udp ports 53 of uid 1001; proxy uid [5678] gid []; ipv4 capture ipv6 capture
+}

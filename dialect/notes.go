@@ -1,0 +1,42 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// Notes collects what a Build function finds out that reads a pod by itself,
+// where a [redirect.Schema] does not do. The zero value is ready to use.
+type Notes struct {
+	origins  []redirect.Origin
+	warnings []string
+	errs     []error
+}
+
+// Set notes that an annotation sets a field of the Redirect, given by its path
+// in JSON.
+func (n *Notes) Set(field, key, value string) {
+	n.origins = append(n.origins, redirect.Origin{Field: field, Source: redirect.FromAnnotation, Key: key, Value: value})
+}
+
+// Refuse notes that an annotation's value is wrong. Allowed says, for people,
+// what is not.
+func (n *Notes) Refuse(key, value, allowed string, err error) {
+	n.errs = append(n.errs, &redirect.SettingError{Source: redirect.FromAnnotation, Key: key, Value: value, Allowed: allowed, Err: err})
+}
+
+// Warn notes what the pod says in vain.
+func (n *Notes) Warn(format string, args ...any) {
+	n.warnings = append(n.warnings, fmt.Sprintf(format, args...))
+}
+
+// Built is what a Build function returns: the Redirect, or, when anything was
+// refused, an error with all of it, each a [*redirect.SettingError].
+func (n *Notes) Built(r redirect.Redirect) (Built, error) {
+	if err := errors.Join(n.errs...); err != nil {
+		return Built{Warnings: n.warnings}, err
+	}
+	return Built{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
+}
