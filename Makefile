@@ -47,7 +47,7 @@ bench: ## Benchmarks: ADD against its floor, start-up, size, generation
 
 .PHONY: golden
 golden: ## Write the golden files anew; review the difference with git
-	$(GO) test ./redirect -run Golden -update
+	$(GO) test ./redirect ./dialect/istio -run Golden -rulesettest.update
 	git diff --stat -- '*testdata*'
 
 .PHONY: lint

@@ -1,7 +1,6 @@
 package redirect_test
 
 import (
-	"flag"
 	"net/netip"
 	"path/filepath"
 	"testing"
@@ -13,9 +12,6 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
 )
-
-// Looked up by name in rulesettest.Golden.
-var _ = flag.Bool("update", false, "write the golden files anew")
 
 // goldens are programs to review: each shows what one setting does to the
 // default. `make golden` writes them anew.
