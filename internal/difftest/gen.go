@@ -28,6 +28,7 @@ var (
 		"127.0.0.0/8", "127.0.0.1/32", "fd00:96::/64", "fd00:96::5/128", "2001:db8::/64", "fd00:10:244::5/128", "::/0", "::1/128",
 	}
 	resolvers  = []string{"10.96.0.10/32", "198.51.100.10/32", "fd00:96::10/128", "0.0.0.0/0"}
+	clients    = []string{"10.244.1.1/32", "192.168.77.0/24", "10.99.0.0/16", "fd00:10:244::/64", "127.0.0.6/32"}
 	interfaces = []string{"net1", "virt0", "eth0", "none0"}
 	ids        = []uint32{1337, 2000, 3000, 1000, 4294967294}
 )
@@ -75,11 +76,30 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 		r.Outbound.ExcludeOwnerGroups = some(t, "outbound.excludeOwnerGroups", 1, 3, ids)
 	}
 	if odds(t, "has dns", 3) {
-		r.DNS.Port = one(t, "dns.port", dnsPorts)
-		r.DNS.Servers = redirect.AllPrefixes()
-		if rapid.Bool().Draw(t, "dns servers are listed") {
-			r.DNS.Servers = parsePrefixes(some(t, "dns.servers", 1, 3, resolvers))
-		}
+		r.DNS = genDNS(t)
+	}
+	r.Loopback = one(t, "loopback", []redirect.Loopback{
+		redirect.LoopbackHairpin, redirect.LoopbackHairpin, redirect.LoopbackPass, redirect.LoopbackCapture,
+	})
+	if odds(t, "has inbound.excludeSources", 5) {
+		r.Inbound.ExcludeSources = parsePrefixes(some(t, "inbound.excludeSources", 1, 2, clients))
+	}
+	if odds(t, "has outbound.exclude", 4) {
+		r.Outbound.Exclude = rapid.SliceOfN(rapid.Custom(genExclusion), 1, 2).Draw(t, "outbound.exclude")
+	}
+	if odds(t, "has virtualNetworks", 6) {
+		r.VirtualNetworks = []redirect.VirtualNetwork{{
+			Interface: one(t, "virtual network", interfaces),
+			Local:     netip.MustParsePrefix(one(t, "local", []string{"10.99.0.0/24", "10.244.0.0/16", "fd00:77::/64"})),
+		}}
+	}
+	if odds(t, "log", 10) {
+		r.Log = redirect.Log{Enabled: true, Level: uint8(rapid.IntRange(0, 7).Draw(t, "log.level"))}
+	}
+	if r.Mode == redirect.ModeRedirect && odds(t, "proxy has a mark", 8) {
+		r.Proxy.UIDs, r.Proxy.GIDs = nil, nil
+		r.Proxy.Mark = redirect.Mark{Value: 0x200, Mask: one(t, "proxy.mark.mask", []uint32{0, 0xf00})}
+		r.Names.InboundMark, r.Names.MarkMask = 0x300, one(t, "names.markMask", []uint32{0, 0xf00})
 	}
 	if odds(t, "has excludeInterfaces", 4) {
 		r.ExcludeInterfaces = some(t, "excludeInterfaces", 1, 2, interfaces)
@@ -90,6 +110,41 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	r.DropInvalid = odds(t, "dropInvalid", 4)
 	r.Names.ChainPrefix = one(t, "names.chainPrefix", []string{"MESH_", "ISTIO_", "A", "PREFIX_OF_LEN_16"})
 	return r
+}
+
+func genDNS(t *rapid.T) redirect.DNS {
+	d := redirect.DNS{Servers: redirect.AllPrefixes(), UDPOnly: odds(t, "dns.udpOnly", 3)}
+	if rapid.Bool().Draw(t, "dns.servers are listed") {
+		d.Servers = parsePrefixes(some(t, "dns.servers", 1, 3, resolvers))
+	}
+	if !odds(t, "has dns.to", 3) {
+		d.Port = one(t, "dns.port", dnsPorts)
+		return d
+	}
+	d.To = []netip.AddrPort{netip.MustParseAddrPort(one(t, "dns.to ipv4", []string{"10.96.0.10:53", "10.96.0.10:0", "127.0.0.1:8600"}))}
+	if rapid.Bool().Draw(t, "has dns.to ipv6") {
+		d.To = append(d.To, netip.MustParseAddrPort(one(t, "dns.to ipv6", []string{"[fd00:96::10]:53", "[fd00:96::10]:0", "[::1]:8600"})))
+	}
+	d.Everyone = odds(t, "dns.everyone", 3)
+	return d
+}
+
+func genExclusion(t *rapid.T) redirect.Exclusion {
+	e := redirect.Exclusion{
+		Protocol: one(t, "protocol", []redirect.Protocol{redirect.TCP, redirect.UDP, redirect.AnyProtocol}),
+		Ports:    redirect.AllPorts(), CIDRs: redirect.AllPrefixes(),
+	}
+	if e.Protocol != redirect.AnyProtocol && rapid.Bool().Draw(t, "has ports") {
+		e.Ports = genSomePorts(t, "ports", 3)
+	}
+	if rapid.Bool().Draw(t, "has cidrs") {
+		e.CIDRs = parsePrefixes(some(t, "cidrs", 1, 2, prefixes))
+	}
+	if e.Protocol == redirect.AnyProtocol && e.CIDRs.All() || rapid.Bool().Draw(t, "has uids") {
+		first, last := one(t, "first uid", sendersID), one(t, "last uid", sendersID)
+		e.UIDs = []redirect.IDRange{{First: min(first, last), Last: max(first, last)}}
+	}
+	return e
 }
 
 func genProxy(t *rapid.T) redirect.Proxy {

@@ -7,6 +7,7 @@
 package fatemodel
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,11 +23,13 @@ type Model struct {
 	// one that takes TPROXY. Nil and 0 mean the defaults of netnstest.Options.
 	ProxyTCP, ProxyUDP []uint16
 	TransparentPort    uint16
+	// ProxyUID and ProxyGID own the proxy's sockets; 0 means 1337.
+	ProxyUID, ProxyGID uint32
 }
 
 // Of is the model of a world with these options.
 func Of(o netnstest.Options) Model {
-	return Model{ProxyTCP: o.ProxyTCP, ProxyUDP: o.ProxyUDP, TransparentPort: o.TransparentPort}
+	return Model{ProxyTCP: o.ProxyTCP, ProxyUDP: o.ProxyUDP, TransparentPort: o.TransparentPort, ProxyUID: o.ProxyUID, ProxyGID: o.ProxyGID}
 }
 
 // The world of netnstest's documentation.
@@ -139,6 +142,8 @@ func (m Model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result
 		lost, err = replyLost(rs, packet)
 	case fate == "refused" && p.Proto == "udp" && p.From == netnstest.FromPod:
 		lost, err = refusalLost(rs, packet, r)
+	case p.Proto == "udp" && r.Verdict == trace.Redirect && !r.ToAddr.IsValid():
+		lost, err = m.answerLost(rs, packet, r)
 	}
 	if lost {
 		fate = "timeout"
@@ -156,8 +161,27 @@ func replyLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
 	}
 	r, err := trace.Trace(rs, back)
 	program := rs.Program(ruleset.FamilyOf(sent.Dst.Addr()))
-	kept := program != nil && program.Routing != nil && program.Routing.Mark == r.Mark
+	kept := program != nil && program.Routing != nil && program.Routing.Matches(r.Mark)
 	return r.Verdict == trace.Drop || kept, err
+}
+
+// answerLost reports whether the proxy's answer to a redirected datagram is not
+// known as such, so that it leaves with the proxy's port instead of the one
+// that was asked: connection tracking looks for it in another zone.
+func (m Model) answerLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
+	back := trace.Packet{
+		Direction: trace.Out, Proto: sent.Proto, PodAddrs: podAddrs, State: ruleset.StateEstablished,
+		Src: netip.AddrPortFrom(sent.Dst.Addr(), r.ToPort), Dst: netip.AddrPortFrom(sent.Src.Addr(), ephemeral),
+		UID: cmp.Or(m.ProxyUID, 1337), GID: cmp.Or(m.ProxyGID, 1337), OutInterface: sent.InInterface,
+	}
+	if sent.Direction == trace.Out {
+		back.Dst = netip.AddrPortFrom(podAddrs[0], ephemeral)
+		if sent.Dst.Addr().Is6() {
+			back.Dst = netip.AddrPortFrom(podAddrs[3], ephemeral)
+		}
+	}
+	answer, err := trace.Trace(rs, back)
+	return answer.Verdict == trace.Drop || answer.Zone != r.Zone, err
 }
 
 // ephemeral stands for the port that a kernel gives to a client; nobody's rules name it.
@@ -201,6 +225,16 @@ func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 			return m.inPod(r.ToPort, p), nil
 		}
 		to = netip.AddrPortFrom(r.ToAddr, r.ToPort)
+		// The source was chosen for the first destination, and a loopback
+		// address does not leave the host: IPv4 refuses it (ip_route_me_harder),
+		// of IPv6 the receiver discards it.
+		loopback := p.Src.IsLoopback() || !p.Src.IsValid() && p.Dst.Addr().IsLoopback()
+		if loopback && !slices.Contains(podAddrs, to.Addr()) && !to.Addr().IsLoopback() {
+			if p.Proto == "udp" && p.Dst.Addr().Is4() {
+				return "error: invalid argument", nil
+			}
+			return "timeout", nil
+		}
 	}
 	return m.at(to, p), nil
 }
@@ -225,6 +259,7 @@ func (m Model) at(to netip.AddrPort, p netnstest.Probe) string {
 		if !slices.Contains(listeners, to.Port()) {
 			return "refused"
 		}
+		p.Dst = to // the pod's connection tracking is not asked there
 		return answer("out", to.Port(), p)
 	}
 	return "unreachable"

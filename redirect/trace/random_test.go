@@ -54,7 +54,7 @@ func genRule(t *rapid.T) ruleset.Rule {
 		r.Owner = []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerKind(rapid.IntRange(0, 2).Draw(t, "kind")), 1337)}
 	}
 	r.Target = ruleset.Target{
-		Action: ruleset.Action(rapid.IntRange(0, 12).Draw(t, "action")),
+		Action: ruleset.Action(rapid.IntRange(0, 15).Draw(t, "action")),
 		Chain:  rapid.SampledFrom([]string{"A", "B", "NONE", ruleset.Output}).Draw(t, "chain"),
 		Port:   port.Draw(t, "to port"), Mark: 1337, Zone: 1,
 		To: netip.MustParseAddrPort(rapid.SampledFrom([]string{"127.0.0.1:80", "10.0.0.9:0", "[::1]:80"}).Draw(t, "to")),

@@ -217,6 +217,14 @@ func TestWalks(t *testing.T) {
 			mangle OUTPUT -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff
 			mangle OUTPUT -m mark --mark 0x7 -m connmark --mark 0x7 -j DROP`,
 			"out tcp -> 10.0.0.1:80 mark 7", "drop", "mangle/OUTPUT:1 mangle/OUTPUT:2 mangle/OUTPUT:3 mangle/OUTPUT:4"},
+		{"a connection's mark is set in the mask's bits", `
+			mangle OUTPUT -j CONNMARK --set-xmark 0x300/0xf00
+			mangle OUTPUT -m connmark --mark 0x305 -j DROP`,
+			"out tcp -> 10.0.0.1:80 connmark 0x205", "drop", "mangle/OUTPUT:1 mangle/OUTPUT:2"},
+		{"a log goes on", `
+			nat OUTPUT -j LOG --log-prefix "a: "
+			nat OUTPUT -p tcp -j REDIRECT --to-ports 1`,
+			"out tcp -> 10.0.0.1:80", "redirect 1", "nat/OUTPUT:1 nat/OUTPUT:2"},
 		{"a mark set on the way out is routed by, and stays on lo", `
 			route
 			mangle OUTPUT -j MARK --set-xmark 0x539/0xffffffff
