@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -136,8 +138,8 @@ func (k *Kube) Namespace(ctx context.Context, name string) (*corev1.Namespace, e
 	return ns, err
 }
 
-// Label implements Cluster. A UID in a patch is a precondition to the server, as
-// a resource version is.
+// Label implements Cluster. A resource version in a patch is a precondition to the
+// server. So is a UID, though the server calls another one invalid.
 func (k *Kube) Label(ctx context.Context, pod Ref, key, value string) (*corev1.Pod, error) {
 	meta := map[string]any{"uid": pod.UID, "labels": map[string]any{key: value}}
 	if value == "" {
@@ -153,6 +155,9 @@ func (k *Kube) Label(ctx context.Context, pod Ref, key, value string) (*corev1.P
 	out := &corev1.Pod{}
 	err = k.core.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		SubResource("status").Body(patch).Do(ctx).Into(out)
+	if apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueInvalid) && out.UID != pod.UID && strings.Contains(err.Error(), "metadata.uid") {
+		err = apierrors.NewConflict(corev1.Resource("pods"), pod.Name, err)
+	}
 	return out, err
 }
 
