@@ -19,7 +19,8 @@ import (
 // variables scripts and pod templates rely on. A flag that is not given leaves
 // the mesh's default, which is to capture; one that is given and empty means
 // none. (That program takes the two for the same and captures nothing unless
-// told to. Injectors always tell.)
+// told to. Injectors always tell.) Who says what is captured says all of it:
+// the default exclusions go, as in that program.
 type ruleFlag struct {
 	name, short string
 	// env are further variables beside the flag's own, which is its name in
@@ -113,6 +114,7 @@ func (g ruleFlagGroup) build(base redirect.Redirect, i IO, only []string) (flagB
 	b := flagBuild{Redirect: base.Clone()}
 	var origins []redirect.Origin
 	var errs []error
+	said := map[string]bool{}
 	for _, f := range ruleFlags {
 		if only != nil && !slices.Contains(only, f.name) {
 			continue
@@ -121,11 +123,18 @@ func (g ruleFlagGroup) build(base redirect.Redirect, i IO, only []string) (flagB
 		if !ok {
 			continue
 		}
+		said[f.name] = true
 		if err := f.set(&b, value); err != nil {
 			errs = append(errs, fmt.Errorf("%s=%q: %w", where, value, err))
 			continue
 		}
 		origins = append(origins, redirect.Origin{Field: f.name, Source: flagSource, Key: where, Value: value})
+	}
+	if said["istio-inbound-ports"] && !said["istio-local-exclude-ports"] {
+		b.Inbound.ExcludePorts = redirect.PortSet{}
+	}
+	if (said["istio-service-cidr"] || said["istio-outbound-ports"]) && !said["istio-local-outbound-ports-exclude"] {
+		b.Outbound.ExcludePorts = redirect.PortSet{}
 	}
 	if only == nil {
 		errs = append(errs, b.finish(i))
