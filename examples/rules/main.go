@@ -1,0 +1,44 @@
+// Command rules prints the firewall rules of a pod of an Istio mesh: from a
+// file to iptables-restore's input in fifteen lines, without a cluster.
+//
+//	go run ./examples/rules < examples/pod.yaml
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+)
+
+func main() {
+	if err := printRules(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func printRules(manifest io.Reader, out io.Writer) error {
+	text, err := io.ReadAll(manifest)
+	if err != nil {
+		return err
+	}
+	var pod corev1.Pod
+	if err := yaml.Unmarshal(text, &pod); err != nil {
+		return err
+	}
+	mesh := istio.New("kube-system")
+	if d := mesh.Decide(&pod, nil); !d.Selected {
+		return fmt.Errorf("pod %s/%s is not redirected: %s", pod.Namespace, pod.Name, d.Detail)
+	}
+	built, err := mesh.Redirect(&pod, nil, nil)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, built.Redirect.MustRuleset().IPv4.Commented())
+	return err
+}
