@@ -11,38 +11,38 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// A mesh of one's own is a struct of data and one function; it needs no place
-// in this repository.
-func Example() {
+// A mesh's dialect: which pods, how they are configured, and defaults.
+func ExampleDialect() {
+	defaults := redirect.Default()
+	defaults.Proxy.UIDs, defaults.Proxy.GIDs = []uint32{7777}, nil
+	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
+		Field: "outbound.excludePorts", Source: redirect.FromAnnotation, Keys: []string{"mesh.example/direct-ports"},
+		Set:     redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges),
+		Allowed: "ports and ranges",
+	}}}
 	mesh := dialect.Dialect{
-		Name:   "mymesh",
-		Policy: selection.Policy{ProxyContainers: []string{"mymesh-proxy"}, InjectKey: "mymesh.example/inject"},
+		Name:   "example",
+		Policy: selection.Policy{ProxyContainers: []string{"mesh-proxy"}},
 		Build: func(in dialect.Input) (dialect.Built, error) {
-			r := redirect.Default()
-			r.Names.ChainPrefix = "MYMESH_"
-			schema := redirect.Schema{Defaults: r, Settings: []redirect.Setting{{
-				Field: "outbound.excludePorts", Source: redirect.FromAnnotation, Keys: []string{"mymesh.example/skip-ports"},
-				Set: redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges),
-			}}}
-			var b dialect.Built
-			var err error
-			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Given())
-			return b, err
+			r, origins, warnings, err := schema.Build(in.Given())
+			return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, err
 		},
-	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{"mymesh.example/skip-ports": "3306"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "mymesh-proxy"}}},
+		Names: defaults.Names,
 	}
 
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{"mesh.example/direct-ports": "5432"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "mesh-proxy"}}},
+	}
 	fmt.Println(mesh.Decide(pod, nil).Reason)
 	built, err := mesh.Redirect(pod, nil, nil)
 	fmt.Println(built.Redirect.Outbound.ExcludePorts, err)
-	for _, o := range built.Origins {
-		fmt.Println(o.Field, "from", o.Source, o.Key)
-	}
+
+	pod.Annotations["mesh.example/direct-ports"] = "postgres"
+	_, err = mesh.Redirect(pod, nil, nil)
+	fmt.Println(err)
 	// Output:
 	// selected
-	// 3306 <nil>
-	// outbound.excludePorts from annotation mymesh.example/skip-ports
+	// 5432 <nil>
+	// example configuration of pod shop/cart: annotation mesh.example/direct-ports="postgres": "postgres" is not a port from 0 to 65535 (allowed: ports and ranges)
 }

@@ -8,14 +8,18 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/dialect/linkerd"
 )
 
 // Default is the dialect of an empty name.
 const Default = "istio"
 
 // Names are all that ByName knows, in the order in which people read them.
-func Names() []string { return []string{"istio"} }
+func Names() []string { return []string{"istio", "ambient", "linkerd", "kuma", "consul"} }
 
 // ByName returns the dialect; an empty name is [Default]. The excluded
 // namespaces are left alone altogether. The error lists the known names.
@@ -23,6 +27,14 @@ func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {
 	switch name {
 	case "", "istio":
 		return istio.New(excludedNamespaces...), nil
+	case "ambient":
+		return ambient.New(excludedNamespaces...), nil
+	case "linkerd":
+		return linkerd.New(excludedNamespaces...), nil
+	case "kuma":
+		return kuma.New(excludedNamespaces...), nil
+	case "consul":
+		return consul.New(excludedNamespaces...), nil
 	}
 	return dialect.Dialect{}, fmt.Errorf("unknown dialect %q: known is %s", name, strings.Join(Names(), ", "))
 }

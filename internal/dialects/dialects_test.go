@@ -23,5 +23,5 @@ func TestEveryNameIsADialectOfThatName(t *testing.T) {
 
 func TestUnknownNameListsTheKnown(t *testing.T) {
 	_, err := dialects.ByName("Istio", nil)
-	assert.EqualError(t, err, `unknown dialect "Istio": known is istio`)
+	assert.EqualError(t, err, `unknown dialect "Istio": known is istio, ambient, linkerd, kuma, consul`)
 }

@@ -22,7 +22,8 @@ type rule struct {
 
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
-	"selection", "redirect", "redirect/ruleset", "redirect/trace", "dialect", "dialect/istio", "conflist",
+	"selection", "redirect", "redirect/ruleset", "redirect/trace", "dialect", "dialect/istio", "dialect/ambient",
+	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist",
 }
 
 // engine are the values that need no Kubernetes types at all.

@@ -1,0 +1,172 @@
+// Package ambient is the dialect of Istio's ambient mode: pods without a
+// sidecar, whose node proxy (ztunnel) opens its sockets inside each pod's
+// network namespace. Rules know it by the mark of its packets, not by a user.
+//
+// It follows the rules that Istio's node agent sets in a pod and the selectors
+// of its chart. Where the agent ignores an annotation that it does not
+// understand, and logs so, the pod is refused here.
+//
+// # What is not here
+//
+// Rules send a pod's connections to ports that somebody must listen on in the
+// pod's namespace. Handing the namespace to the node proxy, enrolling pods that
+// run already, the annotation that tells of it, and the host's rules that give
+// the kubelet's probes the source address [ProbeSources] are an agent's work.
+// All that it needs of a pod is [dialect.Dialect.Decide] and the Ruleset,
+// routing included.
+//
+// # Families
+//
+// Both are captured.
+package ambient
+
+import (
+	"fmt"
+	"net/netip"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// DataplaneMode is the label, of pods and of namespaces, that enables ambient
+// mode ("ambient") and, on pods, disables it ("none").
+const DataplaneMode = "istio.io/dataplane-mode"
+
+// SidecarStatus is the annotation of pods that have a sidecar, which are never
+// ambient's.
+const SidecarStatus = "sidecar.istio.io/status"
+
+// The annotations that configure a pod.
+const (
+	BypassInbound     = "ambient.istio.io/bypass-inbound-capture"
+	DNSCapture        = "ambient.istio.io/dns-capture"
+	VirtualInterfaces = "istio.io/reroute-virtual-interfaces"
+)
+
+// Ports of the node proxy.
+const (
+	OutboundPort = 15001
+	InboundPort  = 15006
+	TunnelPort   = 15008
+	DNSPort      = 15053
+)
+
+// Marks and routing, which Istio and its node proxy agree on.
+const (
+	ProxyMark     = 0x539
+	ReplyMark     = 0x111
+	MarkMask      = 0xfff
+	RouteTable    = 100
+	RoutePriority = 32764
+)
+
+// ProbeSources are the addresses from which the kubelet's probes come, after
+// the host's rules have told them from other clients.
+func ProbeSources() redirect.PrefixSet {
+	return redirect.Prefixes(
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 7, 127}), 32),
+		netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x16, 0x92, 0x54, 0x71, 0x27, 0x13, 0x37, 255, 255, 255, 255, 255, 255, 255, 255}), 128),
+	)
+}
+
+// Selectors are the default of Istio's chart: pods that say "ambient", and in
+// namespaces that do, all but those that say "none".
+func Selectors() []selection.Selector {
+	enabled := metav1.LabelSelector{MatchLabels: map[string]string{DataplaneMode: "ambient"}}
+	return []selection.Selector{
+		{Pod: enabled},
+		{
+			Pod: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: DataplaneMode, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"none"}},
+			}},
+			Namespace: enabled,
+		},
+	}
+}
+
+// Defaults is the Redirect of a pod that says nothing.
+func Defaults() redirect.Redirect {
+	r := redirect.Default()
+	r.Proxy = redirect.Proxy{
+		Mark:         redirect.Mark{Value: ProxyMark, Mask: MarkMask},
+		OutboundPort: OutboundPort,
+		InboundPort:  InboundPort,
+		TunnelPort:   TunnelPort,
+	}
+	r.Inbound.ExcludeSources = ProbeSources()
+	// An answer to a probe that conntrack no longer knows.
+	r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: ProbeSources()}}
+	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
+	r.Loopback = redirect.LoopbackPass
+	r.Names.ChainPrefix = "ISTIO_"
+	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, MarkMask
+	r.Names.RouteTable, r.Names.RoutePriority = RouteTable, RoutePriority
+	return r
+}
+
+// New returns the dialect with Istio's own selectors. The namespaces are left
+// alone altogether.
+func New(excludedNamespaces ...string) dialect.Dialect {
+	d, err := WithSelectors(Selectors(), excludedNamespaces...)
+	if err != nil {
+		panic("ambient: " + err.Error())
+	}
+	return d
+}
+
+// WithSelectors is New with selectors of a cluster's own; a pod that one of
+// them matches is in the mesh. The error is one of a selector that cannot be.
+func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string) (dialect.Dialect, error) {
+	policy := selection.Policy{
+		ExcludedNamespaces: excludedNamespaces,
+		ForeignAnnotation:  SidecarStatus,
+		Selectors:          selectors,
+	}
+	if err := policy.Validate(); err != nil {
+		return dialect.Dialect{}, fmt.Errorf("ambient selectors: %w", err)
+	}
+	if len(selectors) == 0 {
+		return dialect.Dialect{}, fmt.Errorf("ambient selectors: none, which would select every pod")
+	}
+	return dialect.Dialect{
+		Name:           "ambient",
+		Policy:         policy,
+		Build:          build,
+		Names:          Defaults().Names,
+		NeedsNamespace: true,
+		// The node proxy is no container of the pod, so none checks.
+		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
+	}, nil
+}
+
+func build(in dialect.Input) (dialect.Built, error) {
+	r, origins, warnings, err := schema.Build(in.Given())
+	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, err
+}
+
+const boolean = "true or false"
+
+var schema = redirect.Schema{
+	Defaults: Defaults(),
+	Settings: []redirect.Setting{
+		annotation("inbound.ports", boolean, redirect.Bool(func(r *redirect.Redirect, on bool) {
+			if on {
+				r.Inbound = redirect.Inbound{}
+			}
+		}), BypassInbound),
+		annotation("dns.servers", boolean, redirect.Bool(func(r *redirect.Redirect, on bool) {
+			if !on {
+				r.DNS = redirect.DNS{}
+			}
+		}), DNSCapture),
+		annotation("virtualInterfaces", "interface names separated by commas",
+			redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.VirtualInterfaces }), VirtualInterfaces),
+	},
+}
+
+func annotation(field, allowed string, set func(*redirect.Redirect, string) error, key string) redirect.Setting {
+	return redirect.Setting{Field: field, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set, Allowed: allowed}
+}

@@ -1,0 +1,139 @@
+package ambient_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// labelled is a pod with the mode; an empty one is no label.
+func labelled(mode string, annotations map[string]string) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{}, Annotations: annotations},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}}},
+	}
+	if mode != "" {
+		pod.Labels[ambient.DataplaneMode] = mode
+	}
+	return pod
+}
+
+func namespace(mode string) *corev1.Namespace {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	if mode != "" {
+		ns.Labels = map[string]string{ambient.DataplaneMode: mode}
+	}
+	return ns
+}
+
+func TestSelection(t *testing.T) {
+	d := ambient.New("kube-system")
+	sidecar := map[string]string{ambient.SidecarStatus: "{}"}
+	onHost := labelled("ambient", nil)
+	onHost.Spec.HostNetwork = true
+	excluded := labelled("ambient", nil)
+	excluded.Namespace = "kube-system"
+	tests := []struct {
+		name string
+		pod  *corev1.Pod
+		ns   *corev1.Namespace
+		want selection.Reason
+	}{
+		{"the pod says so", labelled("ambient", nil), namespace(""), selection.Selected},
+		{"the pod says so, and there is no namespace", labelled("ambient", nil), nil, selection.Selected},
+		{"the namespace says so", labelled("", nil), namespace("ambient"), selection.Selected},
+		{"the pod says so against its namespace", labelled("ambient", nil), namespace("none"), selection.Selected},
+		{"the pod says no", labelled("none", nil), namespace("ambient"), selection.NotEnabled},
+		{"nobody says so", labelled("", nil), namespace(""), selection.NotEnabled},
+		{"something else", labelled("sidecar", nil), namespace(""), selection.NotEnabled},
+		{"it has a sidecar", labelled("ambient", sidecar), namespace("ambient"), selection.HasSidecar},
+		{"host network", onHost, namespace("ambient"), selection.HostNetwork},
+		{"excluded namespace", excluded, namespace("ambient"), selection.ExcludedNamespace},
+	}
+	for _, tt := range tests {
+		assert.Equal(t, tt.want, d.Decide(tt.pod, tt.ns).Reason, tt.name)
+	}
+}
+
+func TestOwnSelectors(t *testing.T) {
+	d, err := ambient.WithSelectors([]selection.Selector{{Pod: metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}}})
+	require.NoError(t, err)
+	assert.Equal(t, selection.NotEnabled, d.Decide(labelled("ambient", nil), nil).Reason)
+	_, err = ambient.WithSelectors(nil)
+	assert.Error(t, err)
+	_, err = ambient.WithSelectors([]selection.Selector{{Pod: metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}})
+	assert.ErrorContains(t, err, "ambient selectors: pod selector 1")
+}
+
+func TestSettings(t *testing.T) {
+	same := func(*redirect.Redirect) {}
+	dialecttest.Settings(t, ambient.New(), labelled("ambient", nil), ambient.Defaults(), []string{
+		ambient.BypassInbound, ambient.DNSCapture, ambient.VirtualInterfaces,
+	}, []dialecttest.Setting{
+		{Key: ambient.BypassInbound, Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: ambient.BypassInbound, Value: "false", Want: same},
+		{Key: ambient.BypassInbound, Value: "yes"},
+		{Key: ambient.DNSCapture, Value: "false", Want: func(r *redirect.Redirect) { r.DNS = redirect.DNS{} }},
+		{Key: ambient.DNSCapture, Value: "true", Want: same},
+		{Key: ambient.DNSCapture, Value: "on"},
+		{Key: ambient.VirtualInterfaces, Value: "virt0, virt1", Want: func(r *redirect.Redirect) { r.VirtualInterfaces = []string{"virt0", "virt1"} }},
+		{Key: ambient.VirtualInterfaces, Value: "-j"},
+	})
+}
+
+// The program of a pod in ambient mode, with the routing that its replies need.
+func ExampleNew() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "cart",
+		Labels:      map[string]string{"istio.io/dataplane-mode": "ambient"},
+		Annotations: map[string]string{"ambient.istio.io/dns-capture": "false"},
+	}}
+	d := ambient.New("kube-system")
+	fmt.Println(d.Decide(pod, nil).Reason)
+	built, err := d.Redirect(pod, nil, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	program := built.Redirect.MustRuleset().IPv4
+	for _, c := range program.Chains {
+		for _, r := range c.Rules {
+			fmt.Println(c.Table, c.Name, r.Text(program.Family))
+		}
+	}
+	for _, line := range program.Routing.Lines(program.Family) {
+		fmt.Println(line)
+	}
+	// Output:
+	// selected
+	// mangle PREROUTING -j ISTIO_PREROUTING
+	// mangle OUTPUT -j ISTIO_OUTPUT
+	// mangle ISTIO_PREROUTING -m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff
+	// mangle ISTIO_OUTPUT -m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff
+	// nat PREROUTING -j ISTIO_PREROUTING
+	// nat OUTPUT -j ISTIO_OUTPUT
+	// nat ISTIO_PREROUTING -p tcp -j ISTIO_INBOUND
+	// nat ISTIO_OUTPUT -d 169.254.7.127/32 -p tcp -j RETURN
+	// nat ISTIO_OUTPUT -m mark --mark 0x539/0xfff -j RETURN
+	// nat ISTIO_OUTPUT -m mark --mark 0x111/0xfff -j RETURN
+	// nat ISTIO_OUTPUT -o lo -j RETURN
+	// nat ISTIO_OUTPUT -d 127.0.0.1/32 -j RETURN
+	// nat ISTIO_OUTPUT -j ISTIO_REDIRECT
+	// nat ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN
+	// nat ISTIO_INBOUND -s 169.254.7.127/32 -j RETURN
+	// nat ISTIO_INBOUND -p tcp -m tcp --dport 15008 -j RETURN
+	// nat ISTIO_INBOUND -p tcp -j ISTIO_IN_REDIRECT
+	// nat ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006
+	// nat ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001
+	// ip rule add fwmark 0x111/0xfff pref 32764 lookup 100
+	// ip route add local 0.0.0.0/0 dev lo table 100
+}

@@ -1,0 +1,192 @@
+package ambient_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// own is the program of Istio's node agent in iptables' words, written by hand
+// from its documentation.
+func own(f ruleset.Family, virtual, dns, bypass bool) string {
+	var b strings.Builder
+	if dns {
+		b.WriteString("*raw\n-A OUTPUT -p udp -m mark --mark 0x539/0xfff --dport 53 -j CT --zone 1\n" +
+			"-A PREROUTING -p udp -m mark ! --mark 0x539/0xfff --sport 53 -j CT --zone 1\nCOMMIT\n")
+	}
+	b.WriteString("*mangle\n")
+	if !bypass {
+		b.WriteString("-A PREROUTING -m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n")
+	}
+	b.WriteString("-A OUTPUT -m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff\nCOMMIT\n*nat\n")
+	if virtual {
+		b.WriteString("-A PREROUTING -i virt0 -p tcp -j REDIRECT --to-ports 15001\n-A PREROUTING -i virt0 -p tcp -j RETURN\n")
+	}
+	if !bypass {
+		b.WriteString("-A PREROUTING -s 169.254.7.127/32 -p tcp -j ACCEPT\n" +
+			"-A PREROUTING ! -d 127.0.0.1/32 -p tcp ! --dport 15008 -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15006\n")
+	}
+	b.WriteString("-A OUTPUT -d 169.254.7.127/32 -p tcp -j ACCEPT\n")
+	if dns {
+		b.WriteString("-A OUTPUT ! -o lo -p udp -m mark ! --mark 0x539/0xfff --dport 53 -j REDIRECT --to-ports 15053\n" +
+			"-A OUTPUT ! -d 127.0.0.1/32 -p tcp --dport 53 -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15053\n")
+	}
+	b.WriteString("-A OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT\n" +
+		"-A OUTPUT ! -d 127.0.0.1/32 -o lo -j ACCEPT\n" +
+		"-A OUTPUT ! -d 127.0.0.1/32 -p tcp -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15001\nCOMMIT\n")
+	if f == ruleset.IPv4 {
+		return b.String()
+	}
+	return strings.NewReplacer("127.0.0.1/32", "::1/128", "169.254.7.127/32", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128").Replace(b.String())
+}
+
+// TestFates: what the pod's own sockets and its clients send, which carries no
+// mark, ends up where it does under Istio's rules.
+func TestFates(t *testing.T) {
+	tests := []struct {
+		name                 string
+		annotations          map[string]string
+		virtual, dns, bypass bool
+	}{
+		{"plain", nil, false, true, false},
+		{"no look-ups", map[string]string{ambient.DNSCapture: "false"}, false, false, false},
+		{"virtual interface", map[string]string{ambient.VirtualInterfaces: "virt0"}, true, true, false},
+		{"inbound bypass", map[string]string{ambient.BypassInbound: "true"}, false, true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			programs := map[ruleset.Family]string{}
+			for _, f := range ruleset.Families {
+				programs[f] = own(f, tt.virtual, tt.dns, tt.bypass)
+			}
+			pod := labelled("ambient", tt.annotations)
+			dialecttest.Equivalent(t, ambient.New(), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes())
+		})
+	}
+}
+
+// TestMarkedSockets plays the node proxy in the pod's namespace: sockets with
+// its mark, and with clients' addresses, reach who they ask for, and the
+// answers come back to them.
+func TestMarkedSockets(t *testing.T) {
+	rules := func(t *testing.T, annotations map[string]string) ruleset.Ruleset {
+		rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New())
+		require.NoError(t, err)
+		return rs
+	}
+	tests := []struct {
+		name, from, to string
+		mark           uint32
+		want           string
+	}{
+		{"application, out", "", "10.96.5.5:80", 0, "proxy:15001 orig=10.96.5.5:80"},
+		{"proxy, out", "", "10.96.5.5:80", ambient.ProxyMark, "out:80 orig=10.96.5.5:80"},
+		{"proxy, out, other bits of the mark", "", "10.96.5.5:80", 0xa000 | ambient.ProxyMark, "out:80 orig=10.96.5.5:80"},
+		{"another mark, out", "", "10.96.5.5:80", 0x53a, "proxy:15001 orig=10.96.5.5:80"},
+		{"application to its own pod", "", "10.244.1.5:8080", 0, "app:8080 orig=10.244.1.5:8080"},
+		{"proxy to the application", "", "10.244.1.5:8080", ambient.ProxyMark, "app:8080 orig=10.244.1.5:8080"},
+		{"proxy to the application, from the client", "198.51.100.10", "10.244.1.5:8080", ambient.ProxyMark, "app:8080 orig=10.244.1.5:8080"},
+		{"proxy, out over IPv6", "", "[fd00:96::5]:80", ambient.ProxyMark, "out:80 orig=[fd00:96::5]:80"},
+		{"proxy to the application over IPv6, from the client", "2001:db8::10", "[fd00:10:244::5]:8080", ambient.ProxyMark, "app:8080 orig=[fd00:10:244::5]:8080"},
+	}
+	for _, backend := range dialecttest.Backends {
+		t.Run(string(backend), func(t *testing.T) {
+			w := netnstest.NewWorld(t, netnstest.Options{})
+			b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rules(t, nil))
+			require.NoError(t, err)
+			for _, tt := range tests {
+				assert.Equal(t, tt.want, ask(t, w.Pod, tt.from, tt.to, tt.mark), tt.name)
+			}
+			routing := show(t, w.Pod, "rule")
+			assert.Contains(t, routing, "32764:\tfrom all fwmark 0x111/0xfff lookup 100")
+			assert.Contains(t, show(t, w.Pod, "route", "show", "table", "100"), "local default dev lo")
+		})
+	}
+}
+
+// TestProbes: the kubelet's probes reach the application, by their source.
+func TestProbes(t *testing.T) {
+	for _, backend := range dialecttest.Backends {
+		t.Run(string(backend), func(t *testing.T) {
+			w := netnstest.NewWorld(t, netnstest.Options{})
+			b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
+			require.NoError(t, err)
+			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New())
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rs)
+			require.NoError(t, err)
+			show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
+			assert.Equal(t, "app:8080 orig=10.244.1.5:8080", ask(t, w.Out, "169.254.7.127", "10.244.1.5:8080", 0))
+			assert.Equal(t, "proxy:15006 orig=10.244.1.5:8080", ask(t, w.Out, "", "10.244.1.5:8080", 0))
+		})
+	}
+}
+
+// ask connects from a namespace, with a source address and a mark, and returns
+// what the listener says of itself.
+func ask(t *testing.T, ns *netnsexec.NetNS, from, to string, mark uint32) string {
+	t.Helper()
+	dialer := net.Dialer{Timeout: 5 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		cerr := c.Control(func(fd uintptr) {
+			if mark != 0 {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+			}
+			if err == nil && from != "" { // it also sets IPV6_TRANSPARENT's flag
+				err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+			}
+		})
+		if cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	if from != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
+	var answer []byte
+	err := ns.Do(func() error {
+		conn, err := dialer.DialContext(context.WithoutCancel(t.Context()), "tcp", to)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			return err
+		}
+		answer, err = io.ReadAll(conn)
+		return err
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(answer))
+}
+
+func show(t *testing.T, ns *netnsexec.NetNS, args ...string) string {
+	t.Helper()
+	netnstest.Require(t, netnstest.Binary("ip"))
+	cmd := exec.Command("ip", args...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, ns.Run(cmd), out.String())
+	return out.String()
+}
