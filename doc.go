@@ -1,0 +1,55 @@
+// Package meshcni is the map of a module that puts a pod's traffic through its
+// mesh proxy, by rules that a CNI plugin applies before the pod starts. The
+// package itself is empty; take the parts that you need.
+//
+// Data flows one way, and each step is a value that can be printed, compared
+// and tested where there is no kernel:
+//
+//	Pod → Decision → Redirect → Ruleset → iptables text or netlink messages → kernel
+//
+// # Values: no I/O, no environment, no programs
+//
+//	selection                which pods are in the mesh, each answer with a stable reason
+//	redirect                 which connections of a pod go through its proxy, as a typed value
+//	redirect/ruleset         the firewall program: text, parse, diff, transition, nftables
+//	redirect/trace           what becomes of a packet, and why
+//	dialect                  what a mesh is to the engine: data and one function
+//	dialect/istio            Istio's sidecars
+//	dialect/ambient          Istio's ambient mode: a proxy on the node, known by the mark of its packets
+//	dialect/linkerd          Linkerd
+//	dialect/kuma             Kuma
+//	dialect/consul           Consul
+//	conflist                 CNI network lists, edited in one insertion
+//
+// redirect, redirect/ruleset and redirect/trace need the standard library only:
+// no Kubernetes types, no os/exec, no net/http.
+//
+// # Effects
+//
+//	netnsexec                code and programs run inside a network namespace that is proven to be a pod's
+//	redirect/apply           a Ruleset into a namespace, by iptables or by native nftables; check; remove
+//	redirect/validate        proof with real connections, from inside the pod, that redirection works
+//	plugin                   the CNI verbs as a value
+//	plugin/kubepod           one pod from the API server with one GET
+//	installer                the plugin onto a node, kept there, and taken away
+//	installer/nodecmd        the agent's command line as a function
+//	repair                   pods that started without rules, found and dealt with
+//	repair/repaircmd         the repair controller's command line as a function
+//
+// # For your tests
+//
+//	redirect/rulesettest     one line says where a packet must end up; no root, no kernel
+//	dialect/dialecttest      a dialect's fates in a world of network namespaces
+//	netnsexec/netnstest      that world: a pod, the outside, a virtual machine
+//	plugin/plugintest        an API server with the pods and the failures that a test wants
+//	repair/repairtest        a cluster's pods in memory
+//
+// # Programs
+//
+//	cmd/meshcni              the plugin
+//	cmd/meshcni-node         the node agent: install, watch, repair
+//	cmd/meshcni-repair       the repair controller alone
+//	cmd/meshcni-redirect     explain, rules, trace, apply, check, cleanup, validate: no cluster needed
+//
+// Which package may import which is a test, in internal/repotest.
+package meshcni
