@@ -107,13 +107,16 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	if odds(t, "has virtualInterfaces", 4) {
 		r.VirtualInterfaces = some(t, "virtualInterfaces", 1, 2, interfaces)
 	}
+	if odds(t, "lo has an IPv6 address", 3) {
+		r.Names.LoopbackIPv6 = netip.MustParseAddr("::6")
+	}
 	r.DropInvalid = odds(t, "dropInvalid", 4)
 	r.Names.ChainPrefix = one(t, "names.chainPrefix", []string{"MESH_", "ISTIO_", "A", "PREFIX_OF_LEN_16"})
 	return r
 }
 
 func genDNS(t *rapid.T) redirect.DNS {
-	d := redirect.DNS{Servers: redirect.AllPrefixes(), UDPOnly: odds(t, "dns.udpOnly", 3)}
+	d := redirect.DNS{Servers: redirect.AllPrefixes(), UDPOnly: odds(t, "dns.udpOnly", 3), OneZone: odds(t, "dns.oneZone", 4)}
 	if rapid.Bool().Draw(t, "dns.servers are listed") {
 		d.Servers = parsePrefixes(some(t, "dns.servers", 1, 3, resolvers))
 	}
@@ -263,11 +266,23 @@ func genProbes(t *rapid.T, r redirect.Redirect, n int) []netnstest.Probe {
 		}
 		if p.From == netnstest.FromPod {
 			p.UID, p.GID = one(t, "uid", uids), one(t, "gid", gids)
-			if a := p.Dst.Addr(); a.Is4() && slices.Contains(inside, a.String()) && odds(t, "from the pass source", 4) {
-				p.Src = netip.MustParseAddr("127.0.0.6")
+			if slices.Contains(inside, p.Dst.Addr().String()) && odds(t, "from the pass source", 4) {
+				p.Src = passSource(r, p.Dst.Addr())
 			}
 		}
 		return p
 	})
 	return rapid.SliceOfNDistinct(gen, n, n, func(p netnstest.Probe) string { return p.String() }).Draw(t, "probes")
+}
+
+// passSource is the address that a proxy speaks to the application from, where
+// the pod has it.
+func passSource(r redirect.Redirect, dst netip.Addr) netip.Addr {
+	switch {
+	case dst.Is4():
+		return netip.MustParseAddr("127.0.0.6")
+	case r.IPv6 == redirect.FamilyCapture:
+		return r.Names.LoopbackIPv6
+	}
+	return netip.Addr{}
 }

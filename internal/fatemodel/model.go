@@ -228,7 +228,9 @@ func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 		// The source was chosen for the first destination, and a loopback
 		// address does not leave the host: IPv4 refuses it (ip_route_me_harder),
 		// of IPv6 the receiver discards it.
-		loopback := p.Src.IsLoopback() || !p.Src.IsValid() && p.Dst.Addr().IsLoopback()
+		// An address that only lo has gets no answer from outside.
+		loopback := p.Src.IsLoopback() || !p.Src.IsValid() && p.Dst.Addr().IsLoopback() ||
+			p.Src.IsValid() && p.From == netnstest.FromPod && !slices.Contains(podAddrs, p.Src)
 		if loopback && !slices.Contains(podAddrs, to.Addr()) && !to.Addr().IsLoopback() {
 			if p.Proto == "udp" && p.Dst.Addr().Is4() {
 				return "error: invalid argument", nil

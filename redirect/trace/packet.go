@@ -140,9 +140,6 @@ func (p Packet) clean() (Packet, error) {
 	default:
 		return p, fmt.Errorf("packet: state %#x is not one state", uint8(p.State))
 	}
-	if p.Direction == Out && !p.Src.Addr().IsValid() {
-		p.Src = netip.AddrPortFrom(p.likelySource(), p.Src.Port())
-	}
 	if p.InInterface == "" {
 		p.InInterface = defaultInterface
 	}
@@ -156,40 +153,3 @@ const (
 	defaultInterface = "eth0"
 	loopback         = "lo"
 )
-
-// likelySource is the source that the kernel chooses for an unbound socket, or
-// no address when the packet does not tell.
-func (p Packet) likelySource() netip.Addr {
-	dst := p.Dst.Addr()
-	if p.own(dst) {
-		return dst
-	}
-	for _, a := range p.PodAddrs {
-		if ruleset.FamilyOf(a) == ruleset.FamilyOf(dst) {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-// own reports whether an address is the pod's.
-func (p Packet) own(a netip.Addr) bool {
-	if a.IsLoopback() {
-		return true
-	}
-	for _, b := range p.PodAddrs {
-		if a == b {
-			return true
-		}
-	}
-	return false
-}
-
-// arrives reports whether a packet from outside to the address is for the pod.
-func (p Packet) arrives(a netip.Addr) bool {
-	known := false
-	for _, b := range p.PodAddrs {
-		known = known || ruleset.FamilyOf(a) == ruleset.FamilyOf(b)
-	}
-	return !known || p.own(a)
-}

@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -43,6 +44,9 @@ func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
 		mark: p.Mark, connMark: p.ConnMark,
 	}
 	if p.Direction == Out {
+		if !w.src.Addr().IsValid() {
+			w.src = netip.AddrPortFrom(w.likelySource(), w.src.Port())
+		}
 		err = w.send()
 	} else {
 		err = w.receive(p.InInterface)
@@ -103,7 +107,7 @@ func (w *walker) send() error {
 
 // leavesBy routes what goes out.
 func (w *walker) leavesBy() string {
-	if w.packet.own(w.dst.Addr()) || w.keptHere() {
+	if w.own(w.dst.Addr()) || w.keptHere() {
 		return loopback
 	}
 	return w.packet.OutInterface
@@ -121,7 +125,7 @@ func (w *walker) receive(in string) error {
 		return err
 	}
 	// What lo brings keeps the route that it left with.
-	local := in == loopback || !w.dstKnown || w.keptHere() || w.packet.arrives(w.dst.Addr())
+	local := in == loopback || !w.dstKnown || w.keptHere() || w.arrives(w.dst.Addr())
 	if local {
 		_, err := w.run(ruleset.Input)
 		return err
@@ -137,4 +141,29 @@ func (w *walker) receive(in string) error {
 	}
 	_, err := w.run(ruleset.Postrouting)
 	return err
+}
+
+// likelySource is the source that the kernel chooses for an unbound socket, or
+// no address when the packet does not tell.
+func (w *walker) likelySource() netip.Addr {
+	if w.own(w.dst.Addr()) {
+		return w.dst.Addr()
+	}
+	for _, a := range w.packet.PodAddrs {
+		if ruleset.FamilyOf(a) == w.program.Family {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// own reports whether an address is the pod's.
+func (w *walker) own(a netip.Addr) bool {
+	return a.IsLoopback() || slices.Contains(w.packet.PodAddrs, a) || slices.Contains(w.program.LoopbackAddrs, a)
+}
+
+// arrives reports whether a packet from outside to the address is for the pod.
+func (w *walker) arrives(a netip.Addr) bool {
+	known := slices.ContainsFunc(w.packet.PodAddrs, func(b netip.Addr) bool { return ruleset.FamilyOf(b) == w.program.Family })
+	return !known || w.own(a)
 }

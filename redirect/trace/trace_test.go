@@ -259,6 +259,23 @@ func TestWalks(t *testing.T) {
 	}
 }
 
+// Addresses that the program gives to lo are the pod's own.
+func TestLoopbackAddrs(t *testing.T) {
+	rs := program(t, ruleset.IPv6, `
+		nat OUTPUT -s ::6/128 -o lo -j RETURN
+		nat OUTPUT -p tcp -j REDIRECT --to-ports 1`)
+	rs.IPv6.LoopbackAddrs = []netip.Addr{netip.MustParseAddr("::6")}
+	for text, want := range map[string]string{
+		"out tcp from ::6 -> [fd00:10:244::5]:80": "pass",
+		"out tcp -> [fd00:10:244::5]:80":          "redirect 1",
+		"out tcp -> [::6]:80":                     "pass",
+	} {
+		r, err := trace.Trace(rs, packet(t, text))
+		require.NoError(t, err)
+		assert.Equal(t, want, r.String(), text)
+	}
+}
+
 // The first CT rule chooses a connection's zone; rules on lo come too late.
 func TestZones(t *testing.T) {
 	rs := program(t, ruleset.IPv6, `
