@@ -5,7 +5,7 @@
 //	p := plugin.Plugin{OpenPods: func(kubeconfig string) (plugin.Pods, error) { … }}
 //	code := p.Run(ctx, plugin.IO{Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
 //
-// It is a chained plugin of CNI specification 0.3.1 to 1.1.0 (ADD, CHECK, DEL, GC, STATUS, VERSION). It gives no
+// It is a chained plugin of CNI specification 0.3.0 to 1.1.0 (ADD, CHECK, DEL, GC, STATUS, VERSION). It gives no
 // addresses and makes no interfaces; it prints the previous plugin's result.
 //
 // # ADD

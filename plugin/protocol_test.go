@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/plugin"
 )
 
-var versions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 func TestVersionAnswersInTheVersionThatWasAsked(t *testing.T) {
 	t.Parallel()
@@ -26,7 +26,7 @@ func TestVersionAnswersInTheVersionThatWasAsked(t *testing.T) {
 		c.env, c.stdin = map[string]string{"CNI_COMMAND": "VERSION"}, asked
 		out := c.run(t)
 		assert.Zero(t, out.exit)
-		assert.JSONEq(t, `{"cniVersion":"`+want+`","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`, out.stdout)
+		assert.JSONEq(t, `{"cniVersion":"`+want+`","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, out.stdout)
 		assert.Empty(t, out.stderr)
 		info, err := (&version.PluginDecoder{}).Decode([]byte(out.stdout))
 		require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestRunByHandSaysWhatItIs(t *testing.T) {
 	out := c.run(t)
 	assert.Zero(t, out.exit)
 	assert.Empty(t, out.stdout)
-	assert.Equal(t, "CNI plugin meshcni v1.2.3\nCNI protocol versions supported: 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", out.stderr)
+	assert.Equal(t, "CNI plugin meshcni v1.2.3\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", out.stderr)
 
 	c.io.Args = []string{"/x/own-name", "--version"}
 	out = c.run(t)
@@ -115,7 +115,7 @@ func TestResultHasTheAskedVersion(t *testing.T) {
 
 func TestVerbsAndVersions(t *testing.T) {
 	t.Parallel()
-	from := map[string]string{"ADD": "0.3.1", "DEL": "0.3.1", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+	from := map[string]string{"ADD": "0.3.0", "DEL": "0.3.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 	for verb, first := range from {
 		for _, v := range versions {
 			c := newCall()

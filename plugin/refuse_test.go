@@ -66,7 +66,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"network name":                         {config("name", "a b"), 7, []string{`name "a b"`}},
 		"name of wrong type":                   {config("name", 7), 7, []string{"name: want a string, not 7"}},
 		"no version":                           {config("cniVersion", ""), 1, []string{`config is "0.1.0"`, "0.3.1"}},
-		"old version":                          {config("cniVersion", "0.3.0"), 1, []string{`config is "0.3.0"`}},
+		"old version":                          {config("cniVersion", "0.2.0"), 1, []string{`config is "0.2.0"`}},
 		"future version":                       {config("cniVersion", "2.0.0"), 1, []string{`config is "2.0.0"`}},
 		"version not a text":                   {config("cniVersion", 1.0), 7, []string{"cniVersion: want a string"}},
 		"unknown dialect":                      {config("dialect", "osm"), 7, []string{`unknown dialect "osm"`, "istio"}},

@@ -14,8 +14,9 @@ import (
 
 var mapType = reflect.TypeFor[map[string]json.RawMessage]()
 
-// supported are the versions of the CNI specification, lowest first. Before 0.3.1 there were no chains.
-var supported = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+// supported are the versions of the CNI specification, lowest first. Before 0.3.0 there were no chains; 0.3.0, whose
+// results are those of 0.3.1, is still in lists that some networks ship.
+var supported = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 // PrevResult is the result of the plugins before this one.
 type PrevResult struct {
@@ -86,7 +87,7 @@ func (p *PrevResult) in(version string) ([]byte, error) {
 	if p.version == version {
 		return append(withVersion(p.raw, version), '\n'), nil
 	}
-	if !slices.Contains(supported, p.version) && p.version != "0.3.0" {
+	if !slices.Contains(supported, p.version) {
 		return nil, fmt.Errorf("convert prevResult: version %q is not known", p.version)
 	}
 	result, err := create.Create(p.version, p.raw)
