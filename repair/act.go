@@ -47,7 +47,8 @@ func (c *Controller) label(ctx context.Context, pod *corev1.Pod) result {
 const blockedWait = 15 * time.Second
 
 func (c *Controller) remove(ctx context.Context, pod *corev1.Pod) result {
-	outcome := OutcomeEvicted
+	// Before: a successor may be seen before the answer is.
+	outcome, seen, now := OutcomeEvicted, c.tracks.get(pod.UID).seen, time.Now()
 	err := c.Cluster.Evict(ctx, RefTo(pod))
 	if apierrors.IsTooManyRequests(err) {
 		if !c.Force {
@@ -63,11 +64,11 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod) result {
 	if err != nil {
 		return c.failed(fmt.Errorf("delete pod: %w", err))
 	}
-	c.lineage.deleted(pod, time.Now())
+	c.lineage.deleted(pod, seen, now)
 	f := Diagnose(pod, c.Criteria)
-	now, err := c.Cluster.Pod(ctx, pod.Namespace, pod.Name)
+	left, err := c.Cluster.Pod(ctx, pod.Namespace, pod.Name)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil):
+	case apierrors.IsNotFound(err), err == nil && (left.UID != pod.UID || left.DeletionTimestamp != nil):
 		return result{outcome: outcome, reason: string(f.Reason), detail: f.Detail}
 	case err != nil:
 		return result{outcome: OutcomeUnverified, reason: codeOf(err), detail: fmt.Sprintf("deleted, but reading the pod again fails: %v", err), retry: true}

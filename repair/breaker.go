@@ -125,14 +125,14 @@ func ownerOf(pod *corev1.Pod) types.UID {
 	return ""
 }
 
-// check returns nil unless the pod was made after its predecessor was deleted for
-// the same fault, not long ago.
-func (l *lineage) check(pod *corev1.Pod, now time.Time) *held {
+// check returns nil unless the pod was first seen after its predecessor was
+// deleted for the same fault, not long ago. (Its creation time would not do: that is
+// in whole seconds, and a successor is there within a few milliseconds.)
+func (l *lineage) check(pod *corev1.Pod, seen, now time.Time) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, ok := l.owners[ownerOf(pod)]
-	// Creation times are whole seconds, cut off.
-	if !ok || pod.CreationTimestamp.Time.Before(last.deleted.Truncate(time.Second)) {
+	if !ok || !seen.After(last.deleted) {
 		return nil
 	}
 	if wait := last.wait - now.Sub(last.deleted); wait > 0 {
@@ -142,8 +142,9 @@ func (l *lineage) check(pod *corev1.Pod, now time.Time) *held {
 	return nil
 }
 
-// deleted notes that the pod was deleted. Each broken successor doubles the wait.
-func (l *lineage) deleted(pod *corev1.Pod, now time.Time) {
+// deleted notes that the pod, first seen then, is deleted now. Each broken successor
+// doubles the wait.
+func (l *lineage) deleted(pod *corev1.Pod, seen, now time.Time) {
 	owner := ownerOf(pod)
 	if owner == "" {
 		return
@@ -160,7 +161,10 @@ func (l *lineage) deleted(pod *corev1.Pod, now time.Time) {
 	}
 	last, ok := l.owners[owner]
 	next := line{now, lineageFirst}
-	if ok && !pod.CreationTimestamp.Time.Before(last.deleted.Truncate(time.Second)) {
+	if ok {
+		next.wait = last.wait
+	}
+	if ok && seen.After(last.deleted) {
 		next.wait = min(2*last.wait, lineageMax)
 	}
 	l.owners[owner] = next

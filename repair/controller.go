@@ -157,7 +157,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.mu.Unlock()
 
 	registration, err := c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { c.enqueue(obj) },
+		AddFunc:    c.add,
 		UpdateFunc: func(_, obj any) { c.enqueue(obj) },
 		DeleteFunc: c.forget,
 	})
@@ -205,6 +205,14 @@ func (c *Controller) tick(ctx context.Context) {
 		c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))
 		c.metrics.setReady(c.Ready())
 	}
+}
+
+// add notes when a pod was first seen.
+func (c *Controller) add(obj any) {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		c.tracks.change(pod.UID, func(t *track) { t.seen = or(t.seen, time.Now()) })
+	}
+	c.enqueue(obj)
 }
 
 func (c *Controller) enqueue(obj any) {

@@ -127,7 +127,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (result, bool) {
 			return result{outcome: OutcomeSpared, reason: "unmanaged", detail: "nothing would make the pod anew"}, true
 		}
 		now := time.Now()
-		h := c.lineage.check(pod, now)
+		h := c.lineage.check(pod, c.tracks.get(pod.UID).seen, now)
 		if h == nil {
 			h = c.Breaker.check(c.count(), now)
 			c.metrics.setBreaker(h)

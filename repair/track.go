@@ -11,6 +11,7 @@ import (
 // track is what is remembered of one pod while it exists. Losing it, in a restart,
 // costs a repeated event or a repeated comparison and nothing else.
 type track struct {
+	seen     time.Time // first
 	outcome  Outcome
 	reason   string
 	repaired time.Time // when its rules were last seen to be right

@@ -1,0 +1,243 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flag"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/repair"
+)
+
+const agentNamespace = "meshcni-system"
+
+// agent is a running controller with the shipped permissions of one mode, and
+// none besides.
+type agent struct {
+	t        testing.TB
+	ctl      *repair.Controller
+	registry *prometheus.Registry
+	log      *logBuffer
+	user     string
+	stop     func()
+}
+
+// account makes a service account with the permissions of manifests of deploy/rbac,
+// and returns its name as a user and a token.
+func account(t testing.TB, a *admin, manifests ...string) (user, token string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentNamespace}}
+	if err := a.try(http.MethodPost, "/api/v1/namespaces", ns, nil); err != nil {
+		require.ErrorContains(t, err, "409")
+	}
+	accounts := "/api/v1/namespaces/" + agentNamespace + "/serviceaccounts"
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}
+	a.do(t, http.MethodPost, accounts, sa, sa)
+	for _, m := range manifests {
+		applyRBAC(t, a, m, sa.Name)
+	}
+	request := &authenticationv1.TokenRequest{}
+	a.do(t, http.MethodPost, accounts+"/"+sa.Name+"/token", request, request)
+	return "system:serviceaccount:" + agentNamespace + ":" + sa.Name, request.Status.Token
+}
+
+// applyRBAC makes what a manifest says, strictly validated, under names of its own
+// and for another service account.
+func applyRBAC(t testing.TB, a *admin, manifest, account string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", manifest+".yaml"))
+	require.NoError(t, err)
+	for _, doc := range strings.Split(string(text), "\n---\n") {
+		var meta metav1.PartialObjectMetadata
+		require.NoError(t, yaml.Unmarshal([]byte(doc), &meta))
+		path := "/apis/rbac.authorization.k8s.io/v1/"
+		if meta.Namespace != "" {
+			path += "namespaces/" + meta.Namespace + "/"
+		}
+		path += strings.ToLower(meta.Kind) + "s"
+		own := strings.ReplaceAll(doc, "name: "+meta.Name+"\n", "name: "+meta.Name+"-"+account+"\n")
+		own = strings.ReplaceAll(own, "name: meshcni-node\n", "name: "+account+"\n")
+		var object any
+		switch meta.Kind {
+		case "ClusterRoleBinding", "RoleBinding":
+			var b rbacv1.ClusterRoleBinding
+			require.NoError(t, yaml.UnmarshalStrict([]byte(own), &b))
+			require.Equal(t, account, b.Subjects[0].Name, "the manifest binds service account meshcni-node")
+			require.Equal(t, agentNamespace, b.Subjects[0].Namespace)
+			object = b
+		default:
+			var r rbacv1.ClusterRole
+			require.NoError(t, yaml.UnmarshalStrict([]byte(own), &r))
+			object = r
+		}
+		a.do(t, http.MethodPost, path+"?fieldValidation=Strict", object, nil)
+	}
+}
+
+// manifestOf is the file of deploy/rbac for a mode.
+func manifestOf(f *repair.Flags) string {
+	if f.Force {
+		return "repair-force-delete"
+	}
+	return "repair-" + f.Action
+}
+
+// runAgent runs a controller as the program does, until the test ends.
+func runAgent(t testing.TB, s *server, node string, change func(*repair.Flags, *repair.Host)) *agent {
+	t.Helper()
+	var f repair.Flags
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	f.Register(fs)
+	f.Node = node
+	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &logBuffer{}}
+	h := repair.Host{Dialect: istio.New("kube-system"), Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
+	var err error
+	h.Config, err = s.config("")
+	require.NoError(t, err)
+	change(&f, &h)
+	if h.Config.BearerToken == "" {
+		manifests := []string{manifestOf(&f)}
+		if f.ClusterBudget.PerMinute > 0 {
+			manifests = append(manifests, "repair-budget")
+		}
+		ag.user, h.Config.BearerToken = account(t, newAdmin(t, s), manifests...)
+	}
+	ctl, stopEvents, err := f.Open(h)
+	require.NoError(t, err)
+	ag.ctl = ctl
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- ctl.Run(ctx) }()
+	ag.stop = sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-done)
+		stopEvents()
+	})
+	t.Cleanup(func() {
+		ag.stop()
+		if t.Failed() {
+			t.Log(ag.log.String())
+		}
+	})
+	return ag
+}
+
+// eventually waits until something is so.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	require.Eventually(t, f, 60*time.Second, 20*time.Millisecond, what)
+}
+
+// outcome waits for an outcome with a reason.
+func (ag *agent) outcome(want string) {
+	ag.t.Helper()
+	eventually(ag.t, want, func() bool { return ag.outcomes()[want] > 0 })
+}
+
+func (ag *agent) outcomes() map[string]int { return ag.counts("meshcni_repair_outcomes_total") }
+
+// counts are a metric's values by its labels' values, less the action.
+func (ag *agent) counts(name string) map[string]int {
+	ag.t.Helper()
+	families, err := ag.registry.Gather()
+	require.NoError(ag.t, err)
+	got := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "action" {
+					labels = append(labels, l.GetValue())
+				}
+			}
+			got[strings.Join(labels, " ")] += int(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+		}
+	}
+	return got
+}
+
+// ready waits until the controller works.
+func (ag *agent) ready() {
+	ag.t.Helper()
+	eventually(ag.t, "ready", func() bool { return ag.ctl.Ready() == nil })
+}
+
+// podFrom is a pod of repair's test data, of another namespace, name and node.
+func podFrom(t testing.TB, file, namespace, name, node string) *corev1.Pod {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "testdata", "pods", file+".json"))
+	require.NoError(t, err)
+	pod := &corev1.Pod{}
+	require.NoError(t, json.Unmarshal(b, pod))
+	pod.Namespace, pod.Name, pod.UID, pod.ResourceVersion, pod.Spec.NodeName = namespace, name, "", "", node
+	return pod
+}
+
+// hooked calls fn before the first request whose method and path's end match is
+// sent; what fn returns, if not nil, answers it.
+func hooked(h *repair.Host, method, pathEnd string, fn func(send func() error) error) {
+	var once sync.Once
+	h.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			var err error
+			if r.Method == method && strings.HasSuffix(r.URL.Path, pathEnd) {
+				once.Do(func() {
+					err = fn(func() error {
+						resp, err := next.RoundTrip(r)
+						if err == nil {
+							err = resp.Body.Close()
+						}
+						return err
+					})
+				})
+			}
+			if err != nil {
+				return nil, err
+			}
+			return next.RoundTrip(r)
+		})
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// logBuffer keeps a log.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
