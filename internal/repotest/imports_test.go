@@ -27,7 +27,7 @@ var values = []string{
 }
 
 // engine are the values that need no Kubernetes types at all.
-var engine = []string{"redirect", "redirect/ruleset", "redirect/trace"}
+var engine = []string{"redirect", "redirect/ruleset", "redirect/trace", "redirect/compare"}
 
 var rules = []rule{
 	{

@@ -1,0 +1,223 @@
+// Package compare says whether two firewall programs do the same to a pod's
+// packets: ours, and one that another mesh's program has left in a live pod, as
+// iptables-save prints it.
+//
+// The central function is [Compare]. It traces one packet of every kind that
+// the rules of either program tell apart: for each dimension (destination,
+// port, protocol, user, group, source, interface, mark) one value of each
+// interval between the bounds that any rule names. No rule of the model can
+// treat two packets of a kind differently, so no difference means that both
+// programs treat every first packet of a connection alike.
+//
+// [Saved] reads iptables-save's output. A rule outside the model is a
+// [ForeignError] that lists all of them, never a guess.
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// Difference is one packet whose fate differs.
+type Difference struct {
+	Packet trace.Packet `json:"packet"`
+	A      trace.Result `json:"a"`
+	B      trace.Result `json:"b"`
+}
+
+// String returns for example
+// "out tcp 10.244.1.5 -> 10.0.0.1:443 uid 1000 gid 1000 by eth0: redirect 15001 | pass".
+func (d Difference) String() string {
+	return Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
+}
+
+// Describe names a packet in one line.
+func Describe(p trace.Packet) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", p.Direction, p.Proto)
+	if p.Src.Addr().IsValid() {
+		fmt.Fprintf(&b, " %s", p.Src.Addr())
+		if p.Src.Port() != 0 && p.Src.Port() != ephemeral {
+			fmt.Fprintf(&b, " port %d", p.Src.Port())
+		}
+	}
+	fmt.Fprintf(&b, " -> %s", p.Dst)
+	if p.Direction == trace.Out {
+		fmt.Fprintf(&b, " uid %d gid %d by %s", p.UID, p.GID, p.OutInterface)
+	} else {
+		fmt.Fprintf(&b, " by %s", p.InInterface)
+	}
+	if p.Mark != 0 {
+		fmt.Fprintf(&b, " mark %#x", p.Mark)
+	}
+	return b.String()
+}
+
+// Report is what [Compare] found.
+type Report struct {
+	// Packets is how many were traced.
+	Packets int `json:"packets"`
+	// Differences are in the order of the packets.
+	Differences []Difference `json:"differences"`
+}
+
+// Compare traces the packets through both programs. The error is one of the
+// tracer's; use errors.As with a *[trace.UnmodelledError].
+func Compare(a, b ruleset.Ruleset, packets []trace.Packet) (Report, error) {
+	report := Report{Packets: len(packets), Differences: []Difference{}}
+	for _, p := range packets {
+		ra, err := trace.Trace(a, p)
+		if err != nil {
+			return report, fmt.Errorf("first program, packet %s: %w", Describe(p), err)
+		}
+		rb, err := trace.Trace(b, p)
+		if err != nil {
+			return report, fmt.Errorf("second program, packet %s: %w", Describe(p), err)
+		}
+		if ra.Verdict != rb.Verdict || ra.ToPort != rb.ToPort || ra.ToAddr != rb.ToAddr {
+			report.Differences = append(report.Differences, Difference{p, ra, rb})
+		}
+	}
+	return report, nil
+}
+
+// ForeignRule is a saved rule that is outside the model.
+type ForeignRule struct {
+	Family ruleset.Family `json:"family"`
+	Table  string         `json:"table"`
+	Chain  string         `json:"chain"`
+	Rule   string         `json:"rule"`
+	Reason string         `json:"reason"`
+}
+
+// ForeignError says that saved rules cannot be traced, and which. Get at it
+// with errors.As(err, &foreign), where foreign is a *compare.ForeignError; it
+// is [ruleset.ErrForeign] too.
+type ForeignError struct{ Rules []ForeignRule }
+
+// Error lists the rules, one a line.
+func (e *ForeignError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d saved rules are outside the model, so what they do to a packet is not known:", len(e.Rules))
+	for _, r := range e.Rules {
+		fmt.Fprintf(&b, "\n%s %s/%s: %s (%s)", r.Family, r.Table, r.Chain, r.Rule, r.Reason)
+	}
+	return b.String()
+}
+
+// Unwrap makes it [ruleset.ErrForeign].
+func (e *ForeignError) Unwrap() error { return ruleset.ErrForeign }
+
+// Saved reads what iptables-save and ip6tables-save print, one after the other
+// in any order; which is which is in their first comment, and text without one
+// is IPv4's. Comments of rules are left out. Routing is the policy routing that
+// goes with the rules, which no such output has; nil for none.
+//
+// The error is a [ForeignError], or says which line is no such output.
+func Saved(text string, routing *ruleset.Routing) (ruleset.Ruleset, error) {
+	var rs ruleset.Ruleset
+	foreign := &ForeignError{}
+	for f, part := range split(text) {
+		saved, err := ruleset.Parse(f, part)
+		if err != nil {
+			return ruleset.Ruleset{}, fmt.Errorf("%s: %w", f, err)
+		}
+		p := &ruleset.Program{Family: f, Routing: routing}
+		for _, t := range saved.Tables {
+			foreign.table(p, t)
+		}
+		rs.Set(p)
+	}
+	if len(foreign.Rules) > 0 {
+		return ruleset.Ruleset{}, foreign
+	}
+	return rs, nil
+}
+
+// split gives each family its part of the text, without rules' comments.
+func split(text string) map[ruleset.Family]string {
+	parts := map[ruleset.Family]string{}
+	family := ruleset.IPv4
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "# Generated by ip6tables-save"):
+			family = ruleset.IPv6
+		case strings.HasPrefix(line, "# Generated by iptables-save"):
+			family = ruleset.IPv4
+		}
+		parts[family] += withoutComment(line)
+	}
+	return parts
+}
+
+// withoutComment takes `-m comment --comment TEXT` out of a rule.
+func withoutComment(line string) string {
+	const match = "-m comment --comment "
+	for {
+		before, rest, ok := strings.Cut(line, match)
+		if !ok || !strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "[") {
+			return line
+		}
+		line = before + strings.TrimPrefix(rest[wordEnd(rest):], " ")
+	}
+}
+
+// wordEnd is where the first word ends, which may be in quotes.
+func wordEnd(s string) int {
+	quoted := false
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '\\' && quoted:
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case (s[i] == ' ' || s[i] == '\n') && !quoted:
+			return i
+		}
+	}
+	return len(s)
+}
+
+// table adds a saved table to the program, or to what is foreign.
+func (e *ForeignError) table(p *ruleset.Program, t ruleset.SavedTable) {
+	add := func(chain, rule, reason string) {
+		e.Rules = append(e.Rules, ForeignRule{p.Family, t.Name, chain, rule, reason})
+	}
+	table, err := ruleset.ParseTable(t.Name)
+	for _, c := range t.Chains {
+		if err != nil {
+			for _, r := range c.Rules {
+				add(c.Name, r.Text, "its table is not known")
+			}
+			continue
+		}
+		if c.Policy != "ACCEPT" && c.Policy != "-" {
+			add(c.Name, "policy "+c.Policy, "policies other than ACCEPT are not known")
+		}
+		chain := ruleset.Chain{Table: table, Name: c.Name}
+		for _, r := range c.Rules {
+			if !r.Known {
+				_, why := ruleset.ParseRule(p.Family, r.Text)
+				add(c.Name, r.Text, reason(why))
+				continue
+			}
+			chain.Rules = append(chain.Rules, r.Rule)
+		}
+		p.Chains = append(p.Chains, chain)
+	}
+}
+
+func reason(err error) string {
+	if err == nil || !errors.Is(err, ruleset.ErrForeign) {
+		return "not understood"
+	}
+	s := strings.TrimSuffix(err.Error(), ": "+ruleset.ErrForeign.Error())
+	if i := strings.Index(s, `": `); i >= 0 && strings.HasPrefix(s, `rule "`) {
+		s = s[i+3:]
+	}
+	return s
+}

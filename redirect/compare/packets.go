@@ -1,0 +1,271 @@
+package compare
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// Packets are one packet of each kind that the rules of the programs tell
+// apart, for a pod with the given addresses. A family without address of the
+// pod's has one of documentation's.
+func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
+	var packets []trace.Packet
+	for _, f := range ruleset.Families {
+		g := newGrid(f, podAddrs)
+		for _, rs := range programs {
+			if p := rs.Program(f); p != nil {
+				g.program(p)
+			}
+		}
+		packets = append(packets, g.packets()...)
+	}
+	return packets
+}
+
+// Values that are kinder to read than the first of an interval.
+var (
+	niceAddrs = addrs("10.96.0.10", "198.51.100.10", "10.0.0.1", "172.16.3.3", "192.168.1.1", "127.0.0.1", "127.0.0.6",
+		"2001:db8::10", "fd00:96::10", "fd00::1", "::1", "::6")
+	nicePorts = []uint16{443, 80, 8080, 53, 22, 3306}
+	niceIDs   = []uint32{1000, 0, 2000, 65534}
+	// documentation stands for the address of a pod that has none of a family.
+	documentation = addrs("192.0.2.5", "2001:db8:5::5")
+)
+
+// ephemeral is a client's port that rules do not name.
+const ephemeral = 40000
+
+func addrs(list ...string) []netip.Addr {
+	out := make([]netip.Addr, len(list))
+	for i, s := range list {
+		out[i] = netip.MustParseAddr(s)
+	}
+	return out
+}
+
+// grid holds, for each dimension, where the intervals begin that rules tell
+// apart.
+type grid struct {
+	family           ruleset.Family
+	pod              []netip.Addr
+	dsts, srcs       []netip.Addr
+	ports, sports    []uint16
+	uids, gids       []uint32
+	marks            []uint32
+	inFaces, outFace []string
+}
+
+func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
+	g := &grid{
+		family: f, ports: []uint16{0}, sports: []uint16{0}, uids: []uint32{0}, gids: []uint32{0}, marks: []uint32{0},
+		inFaces: []string{"eth0"}, outFace: []string{"eth0"},
+	}
+	of := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
+	for _, a := range append(slices.Clone(podAddrs), documentation...) {
+		if of(a) && (len(g.pod) == 0 || slices.Contains(podAddrs, a)) {
+			g.pod = append(g.pod, a)
+		}
+	}
+	zero := ruleset.AnyPrefix(f).Addr()
+	g.dsts, g.srcs = []netip.Addr{zero}, []netip.Addr{zero}
+	loopback := netip.MustParsePrefix("127.0.0.0/8")
+	if f == ruleset.IPv6 {
+		loopback = netip.MustParsePrefix("::1/128")
+	}
+	for _, p := range append(slices.Clone(g.pod), loopback.Addr()) {
+		bits := p.BitLen()
+		if p == loopback.Addr() {
+			bits = loopback.Bits()
+		}
+		g.prefix(&g.dsts, netip.PrefixFrom(p, bits))
+		g.prefix(&g.srcs, netip.PrefixFrom(p, bits))
+	}
+	return g
+}
+
+// prefix notes where a prefix begins, and where what comes after it does.
+func (g *grid) prefix(to *[]netip.Addr, p netip.Prefix) {
+	*to = append(*to, p.Masked().Addr())
+	if next := last(p).Next(); next.IsValid() {
+		*to = append(*to, next)
+	}
+}
+
+func last(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+func (g *grid) program(p *ruleset.Program) {
+	for _, c := range p.Chains {
+		for i := range c.Rules {
+			g.rule(c.Table, &c.Rules[i])
+		}
+	}
+}
+
+func (g *grid) rule(t ruleset.Table, r *ruleset.Rule) {
+	if !r.Dst.IsZero() {
+		g.prefix(&g.dsts, r.Dst.Prefix)
+	}
+	if !r.Src.IsZero() {
+		g.prefix(&g.srcs, r.Src.Prefix)
+	}
+	ports := func(to *[]uint16, m ruleset.PortMatch) {
+		for _, p := range m.Ranges {
+			*to = append(*to, p.First)
+			if p.Last < 65535 {
+				*to = append(*to, p.Last+1)
+			}
+		}
+	}
+	ports(&g.ports, r.DstPorts)
+	if t != ruleset.Raw { // there they choose zones, which is no fate
+		ports(&g.sports, r.SrcPorts)
+	}
+	for _, o := range r.Owner {
+		to := &g.uids
+		if o.Kind == ruleset.GID {
+			to = &g.gids
+		}
+		*to = append(*to, o.First)
+		if o.Last < ruleset.FullMask-1 {
+			*to = append(*to, o.Last+1)
+		}
+	}
+	if !r.Mark.IsZero() {
+		g.marks = append(g.marks, r.Mark.Value)
+	}
+	if !r.In.IsZero() && r.In.Name != "lo" {
+		g.inFaces = append(g.inFaces, r.In.Name)
+	}
+	if !r.Out.IsZero() && r.Out.Name != "lo" {
+		g.outFace = append(g.outFace, r.Out.Name)
+	}
+}
+
+// spread makes one value of each interval: a nice one where there is one.
+func spread[T any](starts, nice []T, compare func(a, b T) int) []T {
+	slices.SortFunc(starts, compare)
+	starts = slices.CompactFunc(starts, func(a, b T) bool { return compare(a, b) == 0 })
+	out := make([]T, len(starts))
+	for i, s := range starts {
+		out[i] = s
+		for _, n := range nice {
+			if compare(n, s) >= 0 && (i+1 == len(starts) || compare(n, starts[i+1]) < 0) {
+				out[i] = n
+				break
+			}
+		}
+	}
+	return out
+}
+
+func unique(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func (g *grid) packets() []trace.Packet {
+	nice := append(slices.Clone(g.pod), niceAddrs...)
+	nice = slices.DeleteFunc(nice, func(a netip.Addr) bool { return ruleset.FamilyOf(a) != g.family })
+	k := &kinds{
+		grid: g,
+		dsts: spread(g.dsts, nice, netip.Addr.Compare), srcs: spread(g.srcs, nice, netip.Addr.Compare),
+		ports: spread(g.ports, nicePorts, cmp.Compare[uint16]), sports: spread(g.sports, []uint16{ephemeral}, cmp.Compare[uint16]),
+		uids: spread(g.uids, niceIDs, cmp.Compare[uint32]), gids: spread(g.gids, niceIDs, cmp.Compare[uint32]),
+	}
+	// Nobody sends to the loopback network's own address.
+	k.dsts = slices.DeleteFunc(k.dsts, func(a netip.Addr) bool { return a == netip.AddrFrom4([4]byte{127}) })
+	k.srcs = slices.DeleteFunc(k.srcs, func(a netip.Addr) bool { return a == netip.AddrFrom4([4]byte{127}) })
+	slices.Sort(g.marks)
+	g.marks = slices.Compact(g.marks)
+	g.inFaces, g.outFace = unique(g.inFaces), unique(g.outFace)
+	k.out()
+	k.in()
+	return k.packets
+}
+
+// kinds makes the packets of a grid.
+type kinds struct {
+	*grid
+	dsts, srcs    []netip.Addr
+	ports, sports []uint16
+	uids, gids    []uint32
+	packets       []trace.Packet
+}
+
+// each calls fn for each protocol, pair of ports and mark.
+func (k *kinds) each(fn func(proto ruleset.Proto, sport, dport uint16, mark uint32)) {
+	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
+		for _, dport := range k.ports {
+			for _, sport := range k.sports {
+				for _, mark := range k.marks {
+					fn(proto, sport, dport, mark)
+				}
+			}
+		}
+	}
+}
+
+// own reports whether the address is the pod's: what is sent to it leaves by
+// lo, and may come from any of the pod's addresses.
+func (k *kinds) own(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(k.pod, a) }
+
+func (k *kinds) out() {
+	for _, dst := range k.dsts {
+		faces, sources := k.outFace, k.pod[:1]
+		if k.own(dst) {
+			faces, sources = []string{"lo"}, slices.DeleteFunc(slices.Clone(k.srcs), func(a netip.Addr) bool { return !k.own(a) })
+		}
+		k.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
+			for _, uid := range k.uids {
+				for _, gid := range k.gids {
+					for _, face := range faces {
+						for _, src := range sources {
+							k.packets = append(k.packets, trace.Packet{
+								Direction: trace.Out, Proto: proto, Src: netip.AddrPortFrom(src, sport), Dst: netip.AddrPortFrom(dst, dport),
+								UID: uid, GID: gid, OutInterface: face, Mark: mark, PodAddrs: k.pod,
+							})
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// in: the outside sends to the pod; what lies behind its interfaces sends to
+// anybody. Loopback addresses do not come in, and nobody marks for the pod.
+func (k *kinds) in() {
+	for _, face := range k.inFaces {
+		dsts := k.pod
+		if face != "eth0" {
+			dsts = slices.DeleteFunc(slices.Clone(k.dsts), netip.Addr.IsLoopback)
+		}
+		for _, src := range k.srcs {
+			if k.own(src) {
+				continue
+			}
+			for _, dst := range dsts {
+				k.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
+					if mark != 0 {
+						return
+					}
+					k.packets = append(k.packets, trace.Packet{
+						Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(src, sport), Dst: netip.AddrPortFrom(dst, dport),
+						InInterface: face, PodAddrs: k.pod,
+					})
+				})
+			}
+		}
+	}
+}
