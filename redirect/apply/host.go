@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
-
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -26,11 +24,6 @@ type host struct {
 	nft []nftTable
 	// nftErr is why the kernel's nftables could not be asked, if it couldn't.
 	nftErr error
-}
-
-type nftTable struct {
-	family nftables.TableFamily
-	name   string
 }
 
 // inet6 is the file that a kernel without IPv6 lacks. (One with the protocol
@@ -68,17 +61,7 @@ func legacyTables() (map[ruleset.Family][]string, error) {
 
 // usesNFT reports whether iptables-nft has a table in the family.
 func (h host) usesNFT(f ruleset.Family) bool {
-	family := nftFamily(f)
-	return slices.ContainsFunc(h.nft, func(t nftTable) bool {
-		return t.family == family && slices.ContainsFunc(ruleset.Tables[:], func(k ruleset.Table) bool { return k.String() == t.name })
-	})
-}
-
-func nftFamily(f ruleset.Family) nftables.TableFamily {
-	if f == ruleset.IPv4 {
-		return nftables.TableFamilyIPv4
-	}
-	return nftables.TableFamilyIPv6
+	return slices.ContainsFunc(h.nft, func(t nftTable) bool { return t.isIptables() && t.family == nfProto(f) })
 }
 
 // uses reports whether the variant has tables in the family, so that an

@@ -108,7 +108,7 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	}
 	native := s.host.hasNative(owner)
 	if native {
-		err = dropNative(s.ns, owner)
+		err = dropNative(ctx, s.ns, owner)
 	}
 	dropped := false
 	if native || len(stale) > 0 || slices.ContainsFunc(changes, func(c *change) bool { return owner.Present(c.live) }) {
@@ -254,7 +254,7 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 		return err
 	}
 	if s.host.hasNative(owner) {
-		if err := dropNative(b.ns, owner); err != nil {
+		if err := dropNative(ctx, b.ns, owner); err != nil {
 			return err
 		}
 	}
@@ -264,5 +264,5 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 	if s.commits.Load() == 0 {
 		return nil
 	}
-	return dropEmptyTables(b.ns)
+	return dropEmptyTables(ctx, b.ns)
 }

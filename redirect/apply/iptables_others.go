@@ -2,11 +2,9 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -17,19 +15,7 @@ import (
 
 // hasNative reports whether the owner has a table of native nftables.
 func (h host) hasNative(owner ruleset.Owner) bool {
-	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{nftables.TableFamilyINet, owner.NFTTable()})
-}
-
-// dropNative removes the owner's table of native nftables.
-func dropNative(ns Namespace, owner ruleset.Owner) error {
-	err := inNftables(ns, func(c *nftables.Conn) error {
-		c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: owner.NFTTable()})
-		return c.Flush()
-	})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove nftables table %s: %w", owner.NFTTable(), err)
-	}
-	return nil
+	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, owner.NFTTable()})
 }
 
 // hasLegacy reports whether the legacy variant has tables in the calling

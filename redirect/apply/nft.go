@@ -251,14 +251,14 @@ func (s *nftSession) write(want *ruleset.NFTTable, live *nftLive) error {
 	b := newBatch(s.seq+1, live.generation)
 	switch {
 	case len(want.Chains) == 0 && live.table != nil:
-		b.delTable(live.name)
+		b.delTable(nftTable{unix.NFPROTO_INET, live.name})
 	case len(want.Chains) == 0:
 	case live.table == nil:
 		b.addTable(want.Name)
 		b.fill(want, nil)
 	case live.table.flags != 0:
 		// Dormant, for one: hooks of chains that stay would stay unregistered.
-		b.delTable(live.name)
+		b.delTable(nftTable{unix.NFPROTO_INET, live.name})
 		b.addTable(want.Name)
 		b.fill(want, nil)
 	default:

@@ -80,9 +80,9 @@ func (b *nftBatch) addTable(name string) {
 	})
 }
 
-func (b *nftBatch) delTable(name string) {
-	b.message(unix.NFT_MSG_DELTABLE, 0, unix.NFPROTO_INET, nftStep{what: "delete table inet " + name}, func() {
-		b.text(unix.NFTA_TABLE_NAME, name)
+func (b *nftBatch) delTable(t nftTable) {
+	b.message(unix.NFT_MSG_DELTABLE, 0, t.family, nftStep{what: "delete table " + t.name}, func() {
+		b.text(unix.NFTA_TABLE_NAME, t.name)
 	})
 }
 

@@ -1,31 +1,26 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// inNftables runs fn with a connection in the namespace.
-func inNftables(ns Namespace, fn func(*nftables.Conn) error) error {
-	return ns.Do(func() error {
-		c, err := nftables.New()
-		if err != nil {
-			return err
-		}
-		return fn(c)
-	})
+// nftTable is one nftables table; its family is an NFPROTO_ number.
+type nftTable struct {
+	family byte
+	name   string
 }
 
-// listTables returns all nftables tables of the calling thread's namespace. It
-// is on the way of every ADD, so it asks with one message of its own: a
-// connection of the nftables package costs several times as much.
+// isIptables reports whether it is a table of iptables-nft.
+func (t nftTable) isIptables() bool { return isIptables(liveChain{family: t.family, table: t.name}) }
+
+// listTables returns all nftables tables of the calling thread's namespace.
 func listTables() ([]nftTable, error) {
 	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP)
 	req.AddRawData([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0})
@@ -41,68 +36,73 @@ func listTables() ([]nftTable, error) {
 		}
 		for _, a := range attrs {
 			if a.Attr.Type == unix.NFTA_TABLE_NAME {
-				found = append(found, nftTable{nftables.TableFamily(msg[0]), nl.BytesToString(a.Value)})
+				found = append(found, nftTable{msg[0], nl.BytesToString(a.Value)})
 			}
 		}
 	}
 	return found, nil
 }
 
-// dropEmptyTables removes tables that iptables-nft made and that hold nothing:
-// only its own base chains, which accept. iptables makes them again when it
-// needs them. (Tables of the legacy variant cannot be removed from a namespace.)
-func dropEmptyTables(ns Namespace) error {
-	err := inNftables(ns, func(c *nftables.Conn) error {
-		tables, err := c.ListTables()
-		if err != nil {
+// dropTables removes the tables that choose returns, in one transaction. A
+// table that is gone by then is as good as removed.
+func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]nftTable, error)) error {
+	err := NewNFTables(ns).session(ctx, func(s *nftSession) error {
+		tables, err := choose(s)
+		if err != nil || len(tables) == 0 {
 			return err
 		}
-		dropped := false
+		b := newBatch(s.seq+1, 0)
 		for _, t := range tables {
-			ip := t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6
-			if !ip || !slices.ContainsFunc(ruleset.Tables[:], func(k ruleset.Table) bool { return k.String() == t.Name }) {
-				continue
-			}
-			empty, err := isEmpty(c, t)
-			if err != nil {
-				return err
-			}
-			if empty {
-				c.DelTable(t)
-				dropped = true
-			}
+			b.delTable(t)
 		}
-		if !dropped {
-			return nil
-		}
-		return c.Flush()
+		s.removed = true
+		return s.commit(b.b, b.finish())
 	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("remove empty tables: %w", err)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove nftables tables: %w", err)
 	}
 	return nil
 }
 
-func isEmpty(c *nftables.Conn, t *nftables.Table) (bool, error) {
-	chains, err := c.ListChainsOfTableFamily(t.Family)
-	if err != nil {
-		return false, err
-	}
-	for _, ch := range chains {
-		if ch.Table.Name != t.Name {
-			continue
+// dropNative removes the owner's table of native nftables.
+func dropNative(ctx context.Context, ns Namespace, owner ruleset.Owner) error {
+	return dropTables(ctx, ns, func(*nftSession) ([]nftTable, error) {
+		return []nftTable{{unix.NFPROTO_INET, owner.NFTTable()}}, nil
+	})
+}
+
+// dropEmptyTables removes tables that iptables-nft made and that hold nothing:
+// only its own base chains, which accept. iptables makes them again when it
+// needs them. (Tables of the legacy variant cannot be removed from a namespace.)
+func dropEmptyTables(ctx context.Context, ns Namespace) error {
+	return dropTables(ctx, ns, func(s *nftSession) (empty []nftTable, err error) {
+		used := map[nftTable]bool{}
+		err = s.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+			c := parseChain(m)
+			t := nftTable{c.family, c.table}
+			used[t] = used[t] || !ruleset.IsBuiltin(c.name) || c.drops
+		})
+		if err != nil {
+			return nil, err
 		}
-		if !ruleset.IsBuiltin(ch.Name) || ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept {
-			return false, nil
+		for t := range used {
+			if used[t] || !t.isIptables() {
+				continue
+			}
+			count := func(liveRule) { used[t] = true }
+			if err := s.readRules(t.family, t.name, count); err != nil {
+				return nil, err
+			}
+			err := s.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(w *nlWriter) {
+				w.text(unix.NFTA_SET_TABLE, t.name)
+			}, func(nlMessage) { used[t] = true })
+			if err != nil {
+				return nil, err
+			}
+			if !used[t] {
+				empty = append(empty, t)
+			}
 		}
-		rules, err := c.GetRules(t, ch)
-		if err != nil || len(rules) > 0 {
-			return false, err
-		}
-	}
-	sets, err := c.GetSets(t)
-	return len(sets) == 0, err
+		return empty, nil
+	})
 }
