@@ -40,7 +40,7 @@ func FuzzRun(f *testing.F) {
 			c.netns.OpenErr = netnsexec.ErrGone
 		}
 		if strings.Contains(args, "K8S_POD_UID") && !strings.Contains(args, podUID) {
-			t.Skip("another UID is waited for")
+			return // another UID is waited for
 		}
 		var stdout bytes.Buffer
 		get := func(key string) string {

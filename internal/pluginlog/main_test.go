@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/pluginlog"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // The test binary doubles as a plugin-like process: it logs records numbered from 0 and exits.
@@ -103,16 +104,10 @@ func mode(t testing.TB, path string) fs.FileMode {
 	return info.Mode().Perm()
 }
 
-// need fails, or skips outside CI, with what is missing.
+// need requires what is there when err is nil.
 func need(t testing.TB, what string, err error) {
 	t.Helper()
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("this test needs %s, which CI must have: %v", what, err)
-	}
-	t.Skipf("this test needs %s: %v", what, err)
+	netnstest.Require(t, netnstest.Needing(what, func() error { return err }))
 }
 
 var errNotRoot = errors.New("not root")
