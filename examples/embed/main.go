@@ -1,0 +1,112 @@
+// Command embed is a CNI plugin that does something else, and redirects pods to
+// a mesh on the way: the plugin's verbs, its configuration and its source of
+// pods are its own, and meshcni's packages give it the decision, the rules and
+// their application.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+func main() {
+	nothing := func(*skel.CmdArgs) error { return nil }
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: nothing, Check: nothing}, version.All, "embed")
+}
+
+func add(args *skel.CmdArgs) error {
+	var conf types.PluginConf
+	if err := json.Unmarshal(args.StdinData, &conf); err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if err := version.ParsePrevResult(&conf); err != nil {
+		return fmt.Errorf("read previous result: %w", err)
+	}
+	result, err := current.GetResult(conf.PrevResult)
+	if err != nil {
+		return fmt.Errorf("read previous result: %w", err)
+	}
+
+	// Here the plugin does what it is for.
+
+	pod, err := podOf(args.Args)
+	if err != nil {
+		return err
+	}
+	var addrs []netip.Addr
+	for _, ip := range result.IPs {
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := mesh(ctx, args.Netns, pod, addrs); err != nil {
+		return err
+	}
+	return types.PrintResult(conf.PrevResult, conf.CNIVersion)
+}
+
+// mesh redirects the pod, if it is in the mesh.
+func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr) error {
+	d := linkerd.New("kube-system")
+	decision := d.Decide(pod, nil)
+	fmt.Fprintf(os.Stderr, "pod %s/%s: %s: %s\n", pod.Namespace, pod.Name, decision.Reason, decision.Detail)
+	if !decision.Selected {
+		return nil
+	}
+	built, err := d.Redirect(pod, nil, addrs)
+	if err != nil {
+		return err
+	}
+	rules, err := built.Redirect.Ruleset()
+	if err != nil {
+		return err
+	}
+	ns, err := netnsexec.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ns.Close() }()
+	backend, err := apply.Choose(ctx, ns, apply.Options{Runner: ns.Sandbox()})
+	if err != nil {
+		return err
+	}
+	_, err = backend.Apply(ctx, rules)
+	return err
+}
+
+// podOf stands for the plugin's own source of pods, such as the agent beside
+// it: this one reads a file that CNI_ARGS names.
+func podOf(cniArgs string) (*corev1.Pod, error) {
+	args := struct {
+		types.CommonArgs
+		K8S_POD_NAME, K8S_POD_NAMESPACE, POD_FILE types.UnmarshallableString //nolint:revive,staticcheck // the names are CNI_ARGS' own
+	}{CommonArgs: types.CommonArgs{IgnoreUnknown: true}}
+	if err := types.LoadArgs(cniArgs, &args); err != nil {
+		return nil, fmt.Errorf("read CNI_ARGS: %w", err)
+	}
+	b, err := os.ReadFile(string(args.POD_FILE))
+	if err != nil {
+		return nil, fmt.Errorf("read pod: %w", err)
+	}
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(b, pod); err != nil {
+		return nil, fmt.Errorf("read pod: %w", err)
+	}
+	return pod, nil
+}

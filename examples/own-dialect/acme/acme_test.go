@@ -1,0 +1,57 @@
+package acme_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/examples/own-dialect/acme"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/rulesettest"
+	"github.com/meshcni/meshcni/selection"
+)
+
+func pod(annotations map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: annotations},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}, {Name: "acme-proxy"}}},
+	}
+}
+
+func TestWhichPods(t *testing.T) {
+	d := acme.New("kube-system")
+	assert.True(t, d.Decide(pod(nil), nil).Selected)
+	assert.Equal(t, selection.InjectDisabled, d.Decide(pod(map[string]string{"acme.example/inject": "false"}), nil).Reason)
+}
+
+// Each annotation, with a value that is taken and one that is refused.
+func TestAnnotations(t *testing.T) {
+	dialecttest.Settings(t, acme.New(), pod(nil), acme.Defaults(), []string{acme.SkipPorts, acme.SkipClients, acme.LookUps}, []dialecttest.Setting{
+		{Key: acme.SkipPorts, Value: "3306", Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
+		{Key: acme.SkipPorts, Value: "3306", Namespace: true, Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
+		{Key: acme.SkipPorts, Value: "mysql"},
+		{Key: acme.SkipClients, Value: "10.0.0.0/8", Want: func(r *redirect.Redirect) {
+			r.Inbound.ExcludeSources = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"))
+		}},
+		{Key: acme.SkipClients, Value: "10.0.0.0"},
+		{Key: acme.LookUps, Value: "true", Want: func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 7053} }},
+		{Key: acme.LookUps, Value: "maybe"},
+	})
+}
+
+// Where packets must end up, without root or kernel.
+func TestPackets(t *testing.T) {
+	built, err := acme.New().Redirect(pod(map[string]string{acme.SkipPorts: "3306"}), nil, dialecttest.Addrs())
+	require.NoError(t, err)
+	rules := rulesettest.New(t, built.Redirect.MustRuleset(), "10.244.1.5")
+	rules.Out("10.96.0.1:80").UID(1000).RedirectedTo(7001)
+	rules.Out("10.96.0.1:3306").UID(1000).Passes()
+	rules.Out("10.96.0.1:80").UID(7001).Passes()
+	rules.In("10.244.1.5:8080").From("192.0.2.1").RedirectedTo(7002)
+	rules.In("10.244.1.5:7003").From("192.0.2.1").Passes()
+}
