@@ -111,7 +111,9 @@ func TestDelete(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			w.make(t, "crash-loop", name)
 		}
-		limits := func(f *repair.Flags, _ *repair.Host) {
+		limits := func(f *repair.Flags, h *repair.Host) {
+			h.Config.BearerToken = adminToken // the role is for another namespace, which other tests use
+			f.BudgetNamespace = w.ns
 			f.Action, f.ClusterBudget = "delete", repair.Budget{PerMinute: 0.01, Burst: 3}
 		}
 		// A node of the same cluster spends of the same budget.

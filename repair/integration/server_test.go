@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +56,7 @@ type server struct {
 	dir, binary     string
 	port, etcd      int
 	etcdCmd, apiCmd *exec.Cmd
+	apiEnded        chan error // gets the end of apiCmd, then is closed
 }
 
 var (
@@ -174,7 +174,7 @@ func (s *server) writeFiles() error {
 	return nil
 }
 
-// launch starts a process that ends with ours.
+// launch starts a process in our process group, so that an interrupt ends it too.
 func (s *server) launch(name, binary string, args ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(s.file(name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -183,7 +183,6 @@ func (s *server) launch(name, binary string, args ...string) (*exec.Cmd, error) 
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -205,7 +204,11 @@ func (s *server) startAPI() (err error) {
 	}
 	died := make(chan error, 1)
 	cmd := s.apiCmd
-	go func() { died <- cmd.Wait() }()
+	go func() {
+		died <- cmd.Wait()
+		close(died)
+	}()
+	s.apiEnded = died
 	deadline := time.After(2 * time.Minute)
 	for {
 		if s.ready() {
@@ -257,10 +260,16 @@ func (s *server) config(token string) (*rest.Config, error) {
 }
 
 // stopAPI ends the API server as a crash does.
-func (s *server) stopAPI() { kill(s.apiCmd) }
+func (s *server) stopAPI() {
+	kill(s.apiCmd)
+	if s.apiEnded != nil {
+		for range s.apiEnded { // until it is closed
+		}
+	}
+}
 
 func (s *server) stop() {
-	kill(s.apiCmd)
+	s.stopAPI()
 	kill(s.etcdCmd)
 	if s.etcdCmd != nil {
 		_ = s.etcdCmd.Wait()

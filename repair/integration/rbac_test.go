@@ -1,0 +1,210 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+// modes are the deployments that deploy/rbac has a role for.
+var modes = []struct {
+	name      string
+	manifests []string
+	action    repair.Action
+	force     bool
+	budget    bool
+}{
+	{"none", []string{"repair-none"}, repair.ActionNone, false, false},
+	{"label", []string{"repair-label"}, repair.ActionLabel, false, false},
+	{"delete", []string{"repair-delete"}, repair.ActionDelete, false, false},
+	{"delete with a cluster budget", []string{"repair-delete", "repair-budget"}, repair.ActionDelete, false, true},
+	{"force-delete", []string{"repair-force-delete"}, repair.ActionDelete, true, false},
+	{"repair", []string{"repair-repair"}, repair.ActionRepair, false, false},
+}
+
+func wanted(a repair.Action, force, budget bool) map[string]bool {
+	all := repair.Permissions(a, force)
+	if budget {
+		all = append(all, repair.LeasePermissions(agentNamespace)...)
+	}
+	out := map[string]bool{}
+	for _, p := range all {
+		out[p.String()] = true
+	}
+	return out
+}
+
+// TestRolesGrantNoMore asks the server, for each mode's role and for everything
+// that might be tempting, whether it would allow it.
+func TestRolesGrantNoMore(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	a := newAdmin(t, s)
+	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	resources := strings.Fields("pods pods/status pods/eviction pods/log pods/exec pods/binding pods/ephemeralcontainers pods/resize " +
+		"events nodes nodes/status nodes/proxy namespaces secrets configmaps services serviceaccounts serviceaccounts/token " +
+		"leases.coordination.k8s.io deployments.apps daemonsets.apps jobs.batch poddisruptionbudgets.policy " +
+		"clusterroles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io")
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			user, _ := account(t, a, m.manifests...)
+			want, got := wanted(m.action, m.force, m.budget), map[string]bool{}
+			for _, resource := range resources {
+				for _, verb := range verbs {
+					if p := permission(verb, resource); allowed(t, a, user, p) {
+						got[p.String()] = true
+					}
+				}
+			}
+			for _, p := range repair.LeasePermissions(agentNamespace) {
+				if allowed(t, a, user, p) {
+					got[p.String()] = true
+				}
+				p.Name = "kube-controller-manager"
+				assert.Equal(t, m.budget && p.Verb == "create", allowed(t, a, user, p), "another lease: %s", p)
+				p.Namespace = "kube-system"
+				assert.False(t, allowed(t, a, user, p), "another namespace: %s", p)
+			}
+			assert.Equal(t, want, got)
+		})
+	}
+}
+
+func permission(verb, what string) repair.Permission {
+	p := repair.Permission{Verb: verb}
+	p.Resource, p.Subresource, _ = strings.Cut(what, "/")
+	if p.Subresource == "" {
+		p.Resource, p.Group, _ = strings.Cut(what, ".")
+	}
+	return p
+}
+
+func allowed(t testing.TB, a *admin, user string, p repair.Permission) bool {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + agentNamespace, "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: p.Verb, Group: p.Group, Resource: p.Resource, Subresource: p.Subresource, Namespace: p.Namespace, Name: p.Name,
+		},
+	}}
+	a.do(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", review, review)
+	return review.Status.Allowed
+}
+
+// TestRolesGrantNoLess runs each mode with its role, and compares what the
+// server saw it do with what the role grants: nothing was refused, and nothing is
+// granted in vain.
+func TestRolesGrantNoLess(t *testing.T) {
+	t.Parallel()
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			if m.force {
+				w.Block(t, w.ns)
+			}
+			if m.budget { // the first to come makes the lease
+				_ = w.try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+repair.LeaseName, nil, nil)
+			}
+			w.running(t, "web-0")
+			w.running(t, "web-1")
+			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) {
+				f.Action, f.Force = string(m.action), m.force
+				f.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such
+				if m.budget {
+					f.ClusterBudget = repair.Budget{PerMinute: 6000, Burst: 100}
+				}
+			})
+			outcome := map[repair.Action]string{
+				repair.ActionNone: "found check-failed", repair.ActionLabel: "labelled check-failed", repair.ActionDelete: "evicted check-failed",
+				repair.ActionRepair: "no-process no-process",
+			}[m.action]
+			if m.force {
+				outcome = "deleted check-failed"
+			}
+			ag.outcome(outcome)
+			eventually(t, "verified", func() bool { return ag.counts("meshcni_repair_verifications_total")["no-process"] > 0 })
+			eventually(t, "event", func() bool { return len(w.events(t, w.ns)["web-0"]) > 0 })
+			want := wanted(m.action, m.force, m.budget)
+			want["create selfsubjectaccessreviews.authorization.k8s.io"] = true // any account may
+			got := map[string]bool{}
+			eventually(t, "everything granted is used", func() bool {
+				got = map[string]bool{}
+				for what := range w.s.calls(t, ag.user) {
+					if strings.Contains(what, "leases") && !strings.HasPrefix(what, "create") {
+						what += " " + repair.LeaseName
+					}
+					if strings.Contains(what, "leases") {
+						what += " in namespace " + agentNamespace
+					}
+					got[what] = true
+				}
+				for p := range want {
+					// The recorder patches what it has said before: seen of it only where
+					// something is said twice.
+					if !got[p] && p != "patch events" {
+						return false
+					}
+				}
+				return true
+			})
+			for p := range got {
+				assert.True(t, want[p], "not granted: %s", p)
+			}
+			assert.NoError(t, ag.ctl.Ready())
+		})
+	}
+}
+
+// TestMissingPermission: with the role of another mode there is one clear error,
+// a reason for not being ready, and no attempts; once granted, it goes on.
+func TestMissingPermission(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.make(t, "crash-loop", name)
+	}
+	user, token := account(t, w.admin, "repair-none")
+	ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+		f.Action, h.Config.BearerToken = "label", token
+	})
+	eventually(t, "not ready, and why", func() bool {
+		err := ag.ctl.Ready()
+		return err != nil && strings.Contains(err.Error(), "missing permission: patch pods/status")
+	})
+	time.Sleep(2 * time.Second) // time for a storm
+	assert.Equal(t, 1, strings.Count(ag.log.String(), "missing permission"))
+	assert.Empty(t, w.pod(t, w.ns, "a").Labels[repair.DefaultLabel])
+	for what := range w.s.calls(t, user) {
+		assert.NotContains(t, what, "FORBIDDEN", "it is asked for, not run into")
+	}
+	applyRBAC(t, w.admin, "repair-label", strings.TrimPrefix(user, "system:serviceaccount:"+agentNamespace+":"))
+	eventually(t, "granted", func() bool { return ag.outcomes()["labelled check-failed"] == 3 })
+	eventually(t, "ready", func() bool { return ag.ctl.Ready() == nil })
+}
+
+// TestNoPermissionAtAll: not even the pods can be listed.
+func TestNoPermissionAtAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	user, token := account(t, w.admin)
+	ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+		f.Action, h.Config.BearerToken = "delete", token
+	})
+	eventually(t, "not ready, and why", func() bool {
+		err := ag.ctl.Ready()
+		return err != nil && strings.Contains(err.Error(), "list pods") && strings.Contains(err.Error(), "create pods/eviction")
+	})
+	time.Sleep(2 * time.Second) // time for a storm
+	assert.LessOrEqual(t, strings.Count(ag.log.String(), "\n"), 2, "%s", ag.log)
+	w.make(t, "crash-loop", "a")
+	applyRBAC(t, w.admin, "repair-delete", strings.TrimPrefix(user, "system:serviceaccount:"+agentNamespace+":"))
+	ag.outcome("evicted check-failed")
+}
