@@ -13,6 +13,7 @@
 //	redirect                 which connections of a pod go through its proxy, as a typed value
 //	redirect/ruleset         the firewall program: text, parse, diff, transition, nftables
 //	redirect/trace           what becomes of a packet, and why
+//	redirect/compare         whether two programs do the same, by a packet of each kind
 //	dialect                  what a mesh is to the engine: data and one function
 //	dialect/istio            Istio's sidecars
 //	dialect/ambient          Istio's ambient mode: a proxy on the node, known by the mark of its packets
