@@ -74,7 +74,7 @@ func TestNoSilentSkips(t *testing.T) {
 var sleepers = map[string]string{
 	"netnsexec/main_linux_test.go":       "a child process whose only purpose is to be still there",
 	"repair/integration/actions_test.go": "shows that nothing more is done, which no event tells",
-	"repair/integration/rbac_test.go":    "a real API server's authorizer learns of a role a while later",
+	"repair/integration/rbac_test.go":    "shows that no storm of requests follows, which no event tells",
 }
 
 // TestNoSleeps: a test that waits for the clock is slow where it works and
