@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"log/slog"
 	"net/http"
 	"os"
@@ -11,8 +12,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"flag"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -28,6 +27,9 @@ import (
 )
 
 const agentNamespace = "meshcni-system"
+
+// mesh is the dialect of all tests here.
+var mesh = istio.New("kube-system")
 
 // agent is a running controller with the shipped permissions of one mode, and
 // none besides.
@@ -108,7 +110,7 @@ func runAgent(t testing.TB, s *server, node string, change func(*repair.Flags, *
 	f.Register(fs)
 	f.Node = node
 	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &logBuffer{}}
-	h := repair.Host{Dialect: istio.New("kube-system"), Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
+	h := repair.Host{Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
 	var err error
 	h.Config, err = s.config("")
 	require.NoError(t, err)

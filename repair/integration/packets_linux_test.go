@@ -1,0 +1,183 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/repair"
+)
+
+// The connections that tell whether a pod is in the mesh: one out, one in.
+const (
+	outbound = "pod tcp 1000/1000 -> 10.96.5.5:80"
+	inbound  = "out tcp 0/0 -> 10.244.1.5:8080"
+)
+
+var (
+	bypassing = map[string]string{outbound: "out:80 orig=10.96.5.5:80", inbound: "app:8080 orig=10.244.1.5:8080"}
+	captured  = map[string]string{outbound: "proxy:15001 orig=10.96.5.5:80", inbound: "proxy:15006 orig=10.244.1.5:8080"}
+)
+
+// livingPod is a pod object whose process really runs, in a real network namespace
+// with the pod's addresses, and sends and takes connections.
+type livingPod struct {
+	*corev1.Pod
+	net *netnstest.World
+}
+
+func live(t testing.TB, w *world, file, name string) livingPod {
+	t.Helper()
+	pod := podFrom(t, file, w.ns, name, w.node)
+	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00:10:244::5"}}
+	p := livingPod{w.Create(t, pod), netnstest.NewWorld(t, netnstest.Options{})}
+	podproctest.Start(t, p.net.Pod, podproctest.Plain("kubepods/burstable/pod%s/5ad0d8f4c9b1", string(p.UID)))
+	return p
+}
+
+// fates sends the packets.
+func (p livingPod) fates(t testing.TB) map[string]string {
+	t.Helper()
+	var probes []netnstest.Probe
+	for name := range bypassing {
+		probe, err := netnstest.ParseProbe(name)
+		require.NoError(t, err)
+		probes = append(probes, probe)
+	}
+	return p.net.Run(probes)
+}
+
+// backends are those of this machine that fresh rules and drift are shown with.
+var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLegacy}
+
+// TestRepairInPlace: the fate of a broken pod's connections changes while its
+// process runs on, and that of its neighbours' does not, who have the very same addresses.
+func TestRepairInPlace(t *testing.T) {
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
+	for _, backend := range backends {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			broken := live(t, w, "crash-loop", "broken")
+			other := live(t, w, "other-exit-code", "other")
+			require.Equal(t, bypassing, broken.fates(t))
+			require.Equal(t, bypassing, other.fates(t))
+
+			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+				f.Action, h.Backend = "repair", backend
+			})
+			ag.outcome("repaired check-failed")
+			assert.Equal(t, captured, broken.fates(t))
+			assert.Equal(t, bypassing, other.fates(t), "it is found by its UID, not by its address")
+			eventually(t, "event", func() bool { return len(w.events(t, w.ns)["broken"]) == 1 })
+			assert.Equal(t, []string{"MeshRepairRepaired"}, w.events(t, w.ns)["broken"])
+			assert.Equal(t, broken.UID, w.pod(t, w.ns, "broken").UID, "the same pod")
+
+			// The kubelet starts the check again, which now succeeds.
+			next := podFrom(t, "recovered", w.ns, "broken", w.node)
+			next.UID, next.Status.PodIPs = broken.UID, broken.Status.PodIPs
+			w.setStatus(t, next)
+			ag.outcome("recovered recovered")
+			for what := range w.s.calls(t, ag.user) {
+				assert.False(t, strings.Contains(what, "delete") || strings.Contains(what, "pods/"), "%s: nothing is written to the pod", what)
+			}
+
+			// A controller that starts later finds nothing to do but to see that.
+			ag.stop()
+			w.setStatus(t, withStatus(broken.Pod, w.pod(t, w.ns, "broken").UID))
+			again := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+				f.Action, h.Backend = "repair", backend
+			})
+			again.outcome("intact check-failed")
+			assert.Equal(t, captured, broken.fates(t))
+		})
+	}
+}
+
+func withStatus(pod *corev1.Pod, uid types.UID) *corev1.Pod {
+	out := pod.DeepCopy()
+	out.UID = uid
+	return out
+}
+
+// TestDrift: the rules of a running pod go away; it is noticed, and put back if
+// that is allowed.
+func TestDrift(t *testing.T) {
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
+	for _, backend := range backends[:2] {
+		for _, action := range []string{"none", "repair"} {
+			t.Run(string(backend)+"/"+action, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				pod := live(t, w, "recovered", "web-0")
+				program(t, backend, pod)
+				require.Equal(t, captured, pod.fates(t))
+				w.Remove(t, w.ns, "well-0") // it has no process to verify
+				defer w.make(t, "passed", "well-0")
+
+				ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+					f.Action, f.VerifyInterval, h.Backend = action, 200*time.Millisecond, backend
+				})
+				results := func() map[string]int { return ag.counts("meshcni_repair_verifications_total") }
+				eventually(t, "verified", func() bool { return results()["intact"] >= 2 })
+				assert.Zero(t, results()["drifted"])
+				assert.NotContains(t, w.s.calls(t, ag.user), "get pods", "nothing wrong costs no request")
+
+				conn, err := nftables.New(nftables.WithNetNSFd(pod.net.Pod.Fd()))
+				require.NoError(t, err)
+				conn.FlushRuleset()
+				require.NoError(t, conn.Flush())
+				if action == "none" {
+					eventually(t, "noticed", func() bool { return results()["drifted"] >= 2 })
+					assert.Equal(t, bypassing, pod.fates(t), "and left alone")
+					eventually(t, "event", func() bool { return len(w.events(t, w.ns)["web-0"]) > 0 })
+					assert.Equal(t, []string{"MeshRulesDrifted"}, w.events(t, w.ns)["web-0"])
+					return
+				}
+				eventually(t, "put back", func() bool { return results()["restored"] >= 1 })
+				assert.Equal(t, captured, pod.fates(t))
+				eventually(t, "events", func() bool { return len(w.events(t, w.ns)["web-0"]) == 2 })
+				assert.ElementsMatch(t, []string{"MeshRulesDrifted", "MeshRulesRestored"}, w.events(t, w.ns)["web-0"])
+				assert.Zero(t, ag.counts("meshcni_repair_pods")["drifted"])
+			})
+		}
+	}
+}
+
+// program puts the pod's rules there as the plugin would have.
+func program(t testing.TB, backend apply.Name, pod livingPod) {
+	t.Helper()
+	m := &repair.InPlace{Dialect: mesh, Backend: backend}
+	changed, err := m.Apply(t.Context(), pod.Pod)
+	require.NoError(t, err)
+	require.True(t, changed)
+}
+
+// TestRulesOfAbsentIptables: an agent without iptables does not take the rules of
+// a plugin that has it for missing, and does not put a second set beside them.
+func TestRulesOfAbsentIptables(t *testing.T) {
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
+	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			pod := live(t, w, "recovered", "web-0")
+			program(t, backend, pod)
+			m := &repair.InPlace{Dialect: mesh, Path: t.TempDir()}
+			_, err := m.Check(t.Context(), pod.Pod)
+			require.ErrorIs(t, err, repair.ErrVariant)
+			_, err = m.Apply(t.Context(), pod.Pod)
+			require.ErrorIs(t, err, repair.ErrVariant)
+			assert.Equal(t, captured, pod.fates(t))
+		})
+	}
+}
