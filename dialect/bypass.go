@@ -25,11 +25,15 @@ type Bypass struct {
 
 // String returns a sentence for people.
 func (b Bypass) String() string {
-	of := "its"
-	if b.Inherited {
-		of = "the pod's"
+	kind, where := "user", ""
+	if b.Field == "runAsGroup" {
+		kind = "group"
 	}
-	return fmt.Sprintf("container %q bypasses the mesh: %s %s %d is the proxy's", b.Container, of, b.Field, b.ID)
+	if b.Inherited {
+		where = " (by the pod's securityContext)"
+	}
+	return fmt.Sprintf("container %q bypasses the mesh: it runs as the proxy's %s, %d%s, whose outbound traffic is not redirected",
+		b.Container, kind, b.ID, where)
 }
 
 // BypassError refuses a pod for its bypasses. Get at it with

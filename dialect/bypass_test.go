@@ -56,7 +56,7 @@ func TestBypassIsReported(t *testing.T) {
 	}}}
 	built, err := istio.New().Redirect(pod, nil, nil)
 	require.NoError(t, err)
-	assert.Equal(t, []string{`container "app" bypasses the mesh: its runAsUser 2000 is the proxy's`}, built.Warnings)
+	assert.Equal(t, []string{`container "app" bypasses the mesh: it runs as the proxy's user, 2000, whose outbound traffic is not redirected`}, built.Warnings)
 	err = built.RefuseBypasses()
 	var bypass *dialect.BypassError
 	require.True(t, errors.As(err, &bypass))

@@ -129,7 +129,7 @@ Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 12
 	cmd.SetErr(i.Stderr)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.AddCommand(
-		explainCommand(i), rulesCommand(i), traceCommand(i),
+		explainCommand(i), rulesCommand(i), traceCommand(i), compareCommand(i),
 		applyCommand(i), checkCommand(i), cleanupCommand(i), validateCommand(i),
 	)
 	for _, sub := range cmd.Commands() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -176,7 +177,14 @@ func (c *common) targetPod(t *target, ns *netnsexec.NetNS) (err error) {
 		return nil
 	}
 	built, err := c.dialect.Redirect(t.pod, namespace, t.addrs)
-	t.warnings = append(t.warnings, built.Warnings...)
+	for _, b := range built.Bypasses {
+		t.bypasses = append(t.bypasses, b.String())
+	}
+	for _, w := range built.Warnings {
+		if !slices.Contains(t.bypasses, w) {
+			t.warnings = append(t.warnings, w)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -184,7 +192,6 @@ func (c *common) targetPod(t *target, ns *netnsexec.NetNS) (err error) {
 	if proxy := c.dialect.Policy.Proxy(t.pod); proxy != nil {
 		t.proxyName = proxy.Name
 	}
-	t.bypasses = append(t.bypasses, c.sharedIdentity(t)...)
 	return c.render(t)
 }
 
@@ -262,42 +269,6 @@ func familyMode(r *redirect.Redirect, f ruleset.Family) *redirect.FamilyMode {
 		return &r.IPv4
 	}
 	return &r.IPv6
-}
-
-// sharedIdentity finds containers whose traffic the rules take for the proxy's.
-func (c *common) sharedIdentity(t *target) []string {
-	var found []string
-	proxy := c.dialect.Policy.Proxy(t.pod)
-	for _, list := range [][]corev1.Container{t.pod.Spec.InitContainers, t.pod.Spec.Containers} {
-		for i := range list {
-			ctr := &list[i]
-			if ctr == proxy || proxy != nil && ctr.Name == proxy.Name || ctr.Name == c.dialect.Validation.Container {
-				continue
-			}
-			uid, gid := runsAs(t.pod, ctr)
-			kind, id := "", int64(0)
-			switch {
-			case contains(t.redirect.Proxy.UIDs, uid):
-				kind, id = "user", *uid
-			case contains(t.redirect.Proxy.GIDs, gid):
-				kind, id = "group", *gid
-			default:
-				continue
-			}
-			found = append(found, fmt.Sprintf(
-				"container %q bypasses the mesh: it runs as the proxy's %s, %d, whose outbound traffic is not redirected", ctr.Name, kind, id))
-		}
-	}
-	return found
-}
-
-func contains(ids []uint32, id *int64) bool {
-	for _, have := range ids {
-		if id != nil && int64(have) == *id {
-			return true
-		}
-	}
-	return false
 }
 
 // runsAs is the user and group that a container's manifest asks for; nil where

@@ -1,0 +1,111 @@
+package redirectcli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// comparison is what compare prints as JSON.
+type comparison struct {
+	Pod      podName `json:"pod"`
+	Dialect  string  `json:"dialect"`
+	Selected bool    `json:"selected"`
+	compare.Report
+	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
+}
+
+func compareCommand(i IO) *cobra.Command {
+	var from, output string
+	cmd, _ := newCommand(i, "compare -f pod.yaml --from-rules saved.txt",
+		"List every packet whose fate differs between a live pod's saved rules and ours", func(c *common, _ *cobra.Command) error {
+			if output != "text" && output != "json" {
+				return usagef("--output %q: not text or json", output)
+			}
+			if from == "" {
+				return usagef("--from-rules is required: what iptables-save and ip6tables-save print in the live pod")
+			}
+			if from == "-" && (c.file == "-" || c.namespaceFile == "-") {
+				return usagef("--from-rules: only one file can be standard input")
+			}
+			return runCompare(c, from, output)
+		})
+	cmd.Long = `compare reads the rules that another mesh's program has set in a live pod, as
+iptables-save and ip6tables-save print them, and traces one packet of every kind
+that these or our rules tell apart. It exits 0 when both treat all alike, and 1
+when a packet's fate differs, or when rules are not understood; those are listed.
+
+Policy routing is not in iptables-save; the saved rules are taken to have the
+same as ours.`
+	fs := cmd.Flags()
+	fs.StringVar(&from, "from-rules", "", "what iptables-save and ip6tables-save print; - is standard input")
+	fs.StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+func runCompare(c *common, from, output string) error {
+	t, err := c.target(nil)
+	if err != nil {
+		return err
+	}
+	c.warn(t)
+	text, err := c.read(from)
+	if err != nil {
+		return err
+	}
+	var routing *ruleset.Routing
+	for _, f := range ruleset.Families {
+		if p := t.rules.Program(f); p != nil && p.Routing != nil {
+			routing = p.Routing
+		}
+	}
+	result := comparison{
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Selected: t.decision.Selected,
+		Report: compare.Report{Differences: []compare.Difference{}},
+	}
+	saved, err := compare.Saved(string(text), routing)
+	var foreign *compare.ForeignError
+	switch {
+	case errors.As(err, &foreign):
+		result.Foreign = foreign.Rules
+	case err != nil:
+		return fmt.Errorf("--from-rules: %w", err)
+	default:
+		if result.Report, err = compare.Compare(saved, t.rules, compare.Packets(t.addrs, saved, t.rules)); err != nil {
+			return err
+		}
+	}
+	if output == "json" {
+		if err := printJSON(c.Stdout, result); err != nil {
+			return err
+		}
+	} else {
+		c.printComparison(t, result)
+	}
+	if len(result.Differences)+len(result.Foreign) > 0 {
+		return errSilent
+	}
+	return nil
+}
+
+func (c *common) printComparison(t *target, result comparison) {
+	if !t.decision.Selected {
+		fmt.Fprintf(c.Stdout, "%s; ours are no rules\n", t.unselected())
+	}
+	if len(result.Foreign) > 0 {
+		fmt.Fprintln(c.Stdout, (&compare.ForeignError{Rules: result.Foreign}).Error())
+		return
+	}
+	for _, d := range result.Differences {
+		fmt.Fprintf(c.Stdout, "%s\n  saved  %s: %s\n  ours   %s: %s\n", compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
+	}
+	if len(result.Differences) == 0 {
+		fmt.Fprintf(c.Stdout, "the same: %d packets, one of each kind that the rules tell apart\n", result.Packets)
+		return
+	}
+	fmt.Fprintf(c.Stdout, "%d of %d packets differ\n", len(result.Differences), result.Packets)
+}
