@@ -429,3 +429,16 @@ func splitWords(s string) ([]string, error) {
 	}
 	return words, nil
 }
+
+// HasTable reports whether a table of the name was saved.
+func (s *Saved) HasTable(name string) bool {
+	if s == nil {
+		return false
+	}
+	for i := range s.Tables {
+		if s.Tables[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
