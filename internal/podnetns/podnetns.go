@@ -217,7 +217,7 @@ func inPod(groups []byte, uid string) bool {
 func parseStat(stat []byte) (started uint64, zombie bool, err error) {
 	end := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[end+1:]))
-	const state, start = 3 - 3, 22 - 3
+	const state, start = 0, 19 // counted from the third field
 	if end < 0 || len(fields) <= start {
 		return 0, false, fmt.Errorf("malformed stat %q", stat)
 	}
