@@ -121,6 +121,9 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	if err != nil {
 		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "correct the pod's annotations; the pod does not start without its rules")
 	}
+	if err := built.RefuseBypasses(); err != nil && c.config.RefuseProxyUID {
+		return hint(fail(types.ErrInvalidNetworkConfig, "pod %s: %v", id, err), "refuse_proxy_uid is true in the network configuration")
+	}
 	rules, err := c.rules(built, addrs)
 	if err != nil {
 		return fail(types.ErrInternal, "render rules of pod %s: %v", id, err)

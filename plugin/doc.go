@@ -30,6 +30,9 @@
 // A pod that has addresses of a family that its mesh does not capture is let through and warned of, or, with
 // "uncaptured_family": "drop", has that family's TCP discarded.
 //
+// A container that runs as the proxy's user or group leaves the pod past the mesh, so it is warned of, or, with
+// "refuse_proxy_uid": true, the pod is refused; see dialect.Bypass.
+//
 // DEL and GC do nothing, and need nothing: rules go with the namespace. CHECK builds as ADD does and compares.
 //
 // # Without a previous result

@@ -1,0 +1,109 @@
+package plugin_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestEveryDialect is one ADD for a pod of each mesh, and one that is refused.
+func TestEveryDialect(t *testing.T) {
+	t.Parallel()
+	containers := func(names ...string) (list []corev1.Container) {
+		for _, n := range names {
+			list = append(list, corev1.Container{Name: n})
+		}
+		return list
+	}
+	tests := map[string]struct {
+		labels, annotations map[string]string
+		namespace           map[string]string // its annotations
+		containers          []corev1.Container
+		requests            int
+		rule                string // of nat PREROUTING's end
+		wrongKey            string
+	}{
+		"linkerd": {
+			namespace: map[string]string{"config.linkerd.io/skip-inbound-ports": "22"}, containers: containers("app", "linkerd-proxy"), requests: 2,
+			rule: "-A PROXY_INIT_INBOUND -p tcp -m multiport --dports 22,4190,4191 -j RETURN", wrongKey: "config.linkerd.io/skip-outbound-ports",
+		},
+		"kuma": {
+			annotations: map[string]string{"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "kumaDPUser: \"5678\""},
+			containers:  containers("kuma-sidecar", "app"), requests: 1,
+			rule: "-A KUMA_MESH_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006", wrongKey: "traffic.kuma.io/exclude-inbound-ports",
+		},
+		"consul": {
+			annotations: map[string]string{
+				"consul.hashicorp.com/connect-inject-status": "injected", "consul.hashicorp.com/transparent-proxy-status": "waiting",
+				"consul.hashicorp.com/dual-stack":              "false",
+				"consul.hashicorp.com/redirect-traffic-config": `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`,
+			},
+			containers: containers("app", "consul-dataplane"), requests: 1,
+			rule: "-A CONSUL_PROXY_IN_REDIRECT -p tcp -j REDIRECT --to-ports 20000", wrongKey: "consul.hashicorp.com/dual-stack",
+		},
+		"ambient": {
+			labels: map[string]string{"istio.io/dataplane-mode": "ambient"}, containers: containers("app"), requests: 2,
+			rule: "-A ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN", wrongKey: "istio.io/reroute-virtual-interfaces",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			add := func(annotations map[string]string) (*call, outcome) {
+				c := newCall()
+				c.config = set(c.config, "dialect", name)
+				p := meshPod()
+				p.Labels, p.Annotations, p.Spec.Containers = tt.labels, map[string]string{}, tt.containers
+				for _, list := range []map[string]string{tt.annotations, annotations} {
+					for k, v := range list {
+						p.Annotations[k] = v
+					}
+				}
+				c.pods.Set(p)
+				c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: tt.namespace}})
+				return c, c.run(t)
+			}
+			c, out := add(nil)
+			require.Zero(t, out.exit, out.stdout)
+			assert.Contains(t, c.netns.Live.IPv4.String(), tt.rule)
+			assert.Equal(t, tt.requests, c.pods.Calls(), "the namespace is read where the dialect needs it")
+
+			c, out = add(map[string]string{tt.wrongKey: "-j"})
+			out.fails(t, 7, tt.wrongKey, `"-j"`)
+			assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
+		})
+	}
+}
+
+// TestContainerThatRunsAsTheProxy is warned of, and refused where that is asked for.
+func TestContainerThatRunsAsTheProxy(t *testing.T) {
+	t.Parallel()
+	add := func(refuse any, user int64) (*call, outcome) {
+		c := newCall()
+		c.config = set(c.config, "refuse_proxy_uid", refuse)
+		p := meshPod()
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &user}
+		c.pods.Set(p)
+		return c, c.run(t)
+	}
+	const said = `container "app" bypasses the mesh: it runs as the proxy's user, 1337`
+	for _, refuse := range []any{nil, false} {
+		c, out := add(refuse, 1337)
+		require.Zero(t, out.exit, out.stdout)
+		assert.Contains(t, out.stderr, `container \"app\" bypasses the mesh`)
+		assert.NotNil(t, c.netns.Live.IPv4)
+	}
+	c, out := add(true, 1337)
+	out.fails(t, 7, "pod shop/cart-0: "+said, "refuse_proxy_uid")
+	assert.Nil(t, c.netns.Live.IPv4, "no rules for a pod that does not start")
+
+	_, out = add(true, 1000)
+	assert.Zero(t, out.exit, out.stdout)
+	_, out = add("yes", 1000)
+	out.fails(t, 7, "refuse_proxy_uid: want true or false")
+}
