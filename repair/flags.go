@@ -83,26 +83,41 @@ type Host struct {
 	Log     *slog.Logger
 }
 
-// Open makes the controller that the flags describe. Call stop after its Run has
-// ended. Errors name the flag.
-func (f *Flags) Open(h Host) (c *Controller, stop func(), err error) {
-	action, err := ParseAction(f.Action)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--repair: %w", err)
+// Validate says what is wrong with the flags for a mesh. It names the flag.
+func (f *Flags) Validate(d dialect.Dialect) error {
+	_, _, err := f.read(d)
+	return err
+}
+
+func (f *Flags) read(d dialect.Dialect) (a Action, c Criteria, err error) {
+	if a, err = ParseAction(f.Action); err != nil {
+		return a, c, fmt.Errorf("--repair: %w", err)
 	}
 	if f.Node == "" {
-		return nil, nil, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
+		return a, c, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
 	}
-	criteria, err := f.criteria(h.Dialect)
+	if err := f.NodeBudget.Validate(); err != nil {
+		return a, c, fmt.Errorf("--repair-node-rate, --repair-node-burst: %w", err)
+	}
+	if f.ClusterBudget.PerMinute != 0 {
+		if err := f.ClusterBudget.Validate(); err != nil {
+			return a, c, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
+		}
+	}
+	c, err = f.criteria(d)
+	return a, c, err
+}
+
+// Open makes the controller that the flags describe. Call stop after its Run has
+// ended. Errors are those of Validate, or that of the API server's configuration.
+func (f *Flags) Open(h Host) (c *Controller, stop func(), err error) {
+	action, criteria, err := f.read(h.Dialect)
 	if err != nil {
 		return nil, nil, err
 	}
 	kube, err := NewKube(h.Config)
 	if err != nil {
 		return nil, nil, err
-	}
-	if err := f.NodeBudget.Validate(); err != nil {
-		return nil, nil, fmt.Errorf("--repair-node-rate, --repair-node-burst: %w", err)
 	}
 	wanted := Permissions(action, f.Force)
 	if h.Dialect.NeedsNamespace && (action == ActionRepair || f.VerifyInterval > 0) {
@@ -122,9 +137,6 @@ func (f *Flags) Open(h Host) (c *Controller, stop func(), err error) {
 		Metrics: h.Metrics, Log: h.Log,
 	}
 	if f.ClusterBudget.PerMinute != 0 && action == ActionDelete {
-		if err := f.ClusterBudget.Validate(); err != nil {
-			return nil, nil, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
-		}
 		config.ClusterBudget = &ClusterBudget{
 			Leases: kube, Namespace: f.BudgetNamespace, Name: LeaseName, Holder: f.Node, Budget: f.ClusterBudget,
 		}

@@ -70,7 +70,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 	}
 	// Without a token the pod is not even read.
 	if wait, _ := c.budget.Take(ctx); wait > 0 {
-		return result{outcome: OutcomeDeferred, reason: "node-budget", detail: fmt.Sprintf("this node's budget allows the next action in %s", wait.Round(time.Second)), wait: wait}
+		return result{outcome: OutcomeDeferred, reason: "node-budget", detail: fmt.Sprintf("this node's budget allows the next action in %s", wait.Round(100*time.Millisecond)), wait: wait}
 	}
 	acted := false
 	defer func() {
@@ -89,7 +89,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 			return c.failed(err)
 		}
 		if wait > 0 {
-			return result{outcome: OutcomeDeferred, reason: "cluster-budget", detail: fmt.Sprintf("the cluster's budget allows the next deletion in %s", wait.Round(time.Second)), wait: wait}
+			return result{outcome: OutcomeDeferred, reason: "cluster-budget", detail: fmt.Sprintf("the cluster's budget allows the next deletion in %s", wait.Round(100*time.Millisecond)), wait: wait}
 		}
 	}
 	acted = true

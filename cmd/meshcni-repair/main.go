@@ -10,12 +10,14 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"k8s.io/klog/v2"
+
 	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	o := repaircmd.IO{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Version: "devel"}
+	o := repaircmd.IO{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, SetLog: klog.SetSlogLogger, Version: "devel"}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		o.Version = info.Main.Version
 	}

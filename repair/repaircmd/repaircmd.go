@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -35,6 +34,8 @@ type IO struct {
 	Env func(string) (string, bool)
 	// Stdout gets help, Stderr the log. nil discards.
 	Stdout, Stderr io.Writer
+	// SetLog, if not nil, is given the log, for libraries that have a global one.
+	SetLog func(*slog.Logger)
 	// Version is what --version prints.
 	Version string
 }
@@ -110,13 +111,18 @@ func run(ctx context.Context, args []string, o IO) error {
 		return fmt.Errorf("%w: --log-level: %w", errUsage, err)
 	}
 	log := slog.New(slog.NewJSONHandler(o.Stderr, &slog.HandlerOptions{Level: level}))
-	klog.SetSlogLogger(log)
+	if o.SetLog != nil {
+		o.SetLog(log)
+	}
 	if !s.Enabled() {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	host, err := s.hostOf(registry, log)
+	if err == nil {
+		err = s.Validate(host.Dialect)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -126,7 +132,7 @@ func run(ctx context.Context, args []string, o IO) error {
 	host.Config.UserAgent = "meshcni-repair/" + o.Version
 	controller, stop, err := s.Open(host)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return err
 	}
 	defer stop()
 	closeServers, err := serve(s, registry, controller.Ready, log)
@@ -276,7 +282,9 @@ func (s *settings) restConfig() (*rest.Config, error) {
 		config = &rest.Config{
 			Host:            s.protocol + "://" + net.JoinHostPort(strings.Trim(s.host, "[]"), s.port),
 			BearerTokenFile: filepath.Join(s.saDir, "token"),
-			TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(s.saDir, "ca.crt")},
+		}
+		if s.protocol == "https" {
+			config.CAFile = filepath.Join(s.saDir, "ca.crt")
 		}
 		if _, err := os.Stat(config.BearerTokenFile); err != nil {
 			return nil, fmt.Errorf("read the service account's token: %w", err)

@@ -1,0 +1,215 @@
+package integration
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The scale that the test is at, and the budget that it holds the program to.
+const (
+	allPods, nodePods, brokenPods = 5000, 200, 100
+	perMinute, burst              = 300, 10
+)
+
+// TestScale runs the program itself on a node with 200 of a cluster's 5,000 pods,
+// 100 of which break at once.
+func TestScale(t *testing.T) {
+	s := own(t)
+	a := newAdmin(t, s)
+	ns, node := a.Namespace(t), "node-1"
+	pods := crowd(t, a, ns, node)
+	program := buildProgram(t)
+
+	user, token := account(t, a, "repair-delete")
+	p := startProgram(t, s, program, token, "--repair=delete", "--node-name="+node,
+		fmt.Sprintf("--repair-node-rate=%d", perMinute), fmt.Sprintf("--repair-node-burst=%d", burst))
+	eventually(t, "ready", func() bool { return p.get(t, "/readyz") == "ok\n" })
+	idle := s.calls(t, user)
+	idleRSS, _ := rss(t, p.cmd.Process.Pid)
+	eventually(t, "counted", func() bool { return p.metric(t, `meshcni_repair_pods{state="candidate"}`) == nodePods })
+	assert.InDelta(t, nodePods, p.metric(t, `meshcni_repair_pods{state="known"}`), 0, "of other nodes' pods none is held")
+
+	parallel(brokenPods, func(i int) { // all at once
+		pod := podFrom(t, "crash-loop", ns, pods[i].Name, node)
+		pod.UID = pods[i].UID
+		a.setStatus(t, pod)
+	})
+	const done = `meshcni_repair_outcomes_total{action="delete",outcome="evicted",reason="check-failed"}`
+	eventually(t, "all evicted", func() bool { return p.metric(t, done) == brokenPods })
+	nowRSS, peakRSS := rss(t, p.cmd.Process.Pid)
+	calls := s.calls(t, user)
+
+	var left corev1.PodList
+	a.do(t, http.MethodGet, "/api/v1/namespaces/"+ns+"/pods", nil, &left)
+	for _, pod := range left.Items {
+		if pod.DeletionTimestamp == nil {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimPrefix(pod.Name, "pod-"))
+		require.NoError(t, err)
+		assert.Less(t, n, brokenPods, "a healthy pod was touched")
+	}
+	times := s.evictions(t, user)
+	require.Len(t, times, brokenPods)
+	for i := range times {
+		for j := i; j < len(times); j++ {
+			allowed := burst + perMinute*times[j].Sub(times[i]).Minutes()
+			// One more for a token that ripens while a request is under way.
+			require.LessOrEqual(t, float64(j-i+1), allowed+1, "evictions %d to %d in %s", i, j, times[j].Sub(times[i]))
+		}
+	}
+	assert.Equal(t, brokenPods, calls["create pods/eviction"], "one eviction for each")
+	assert.Equal(t, 2*brokenPods, calls["get pods"], "one read before, one after")
+	assert.LessOrEqual(t, calls["list pods"]+calls["watch pods"], 4)
+	assert.Less(t, peakRSS, 96.0, "MB")
+	t.Logf("RSS %.0f MB idle, %.0f MB after, %.0f MB at most; requests idle %v, in all %v; evictions took %s",
+		idleRSS, nowRSS, peakRSS, idle, calls, times[len(times)-1].Sub(times[0]).Round(time.Millisecond))
+}
+
+// crowd makes the pods and returns this node's, all well.
+func crowd(t *testing.T, a *admin, ns, node string) []*corev1.Pod {
+	t.Helper()
+	template := podFrom(t, "passed", ns, "", "")
+	pods := make([]*corev1.Pod, nodePods)
+	parallel(allPods, func(i int) {
+		pod := template.DeepCopy()
+		pod.Name, pod.Spec.NodeName = fmt.Sprintf("pod-%d", i), node
+		if i < nodePods {
+			pods[i] = a.Create(t, pod)
+			return
+		}
+		pod.Spec.NodeName = fmt.Sprintf("other-%d", i%25)
+		a.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/pods", pod, nil)
+	})
+	return pods
+}
+
+// parallel calls fn for 0 to n-1, a few at a time.
+func parallel(n int, fn func(int)) {
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range 8 {
+		wg.Go(func() {
+			for i := range next {
+				fn(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+// evictions are when a user's were received, in order.
+func (s *server) evictions(t testing.TB, user string) (times []time.Time) {
+	t.Helper()
+	f, err := os.Open(s.file("audit.log"))
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var c struct {
+			call
+			RequestReceivedTimestamp time.Time `json:"requestReceivedTimestamp"`
+		}
+		if json.Unmarshal(lines.Bytes(), &c) == nil && c.User.Username == user && c.ObjectRef.Subresource == "eviction" {
+			times = append(times, c.RequestReceivedTimestamp)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	return times
+}
+
+func buildProgram(t testing.TB) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "meshcni-repair")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "../../cmd/meshcni-repair")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	return out
+}
+
+// process is a running meshcni-repair.
+type process struct {
+	cmd *exec.Cmd
+	url string
+	log *logBuffer
+}
+
+// startProgram runs the binary until the test ends, which it must do with exit code 0.
+func startProgram(t testing.TB, s *server, binary, token string, args ...string) *process {
+	t.Helper()
+	port, err := freePort()
+	require.NoError(t, err)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", certificate-authority: "%s"}}]
+users: [{name: u, user: {token: "%s"}}]
+`, s.port, filepath.Join(s.file("pki"), "apiserver.crt"), token), 0o600))
+	p := &process{url: "http://" + address, log: &logBuffer{}}
+	p.cmd = exec.Command(binary, append([]string{
+		"--kubeconfig=" + kubeconfig, "--metrics-address=" + address, "--health-address=" + address,
+	}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		assert.NoError(t, p.cmd.Wait(), "%s", p.log)
+		if t.Failed() {
+			t.Log(p.log.String())
+		}
+	})
+	return p
+}
+
+// get returns a page, empty while there is none.
+func (p *process) get(t testing.TB, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// metric returns one sample's value.
+func (p *process) metric(t testing.TB, sample string) float64 {
+	t.Helper()
+	for line := range strings.Lines(p.get(t, "/metrics")) {
+		if rest, ok := strings.CutPrefix(line, sample+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			require.NoError(t, err)
+			return v
+		}
+	}
+	return 0
+}

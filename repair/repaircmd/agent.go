@@ -1,0 +1,67 @@
+package repaircmd
+
+import (
+	"flag"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+// Agent is what the node agent, which has flags of its own, knows already.
+type Agent struct {
+	// Action and Node are --repair and --node-name.
+	Action, Node string
+	// Dialect, Backend and ExcludeNamespaces are the plugin's.
+	Dialect, Backend  string
+	ExcludeNamespaces []string
+	// Host, Port and Protocol are the API server's; ServiceAccountDir has the
+	// agent's credentials.
+	Host, Port, Protocol, ServiceAccountDir string
+	// Env looks up the finer settings: MESHCNI_REPAIR_NODE_RATE for
+	// --repair-node-rate of meshcni-repair, and so on. nil: there are none.
+	Env func(string) (string, bool)
+	// Installed says why new pods of this node would not be redirected, if so.
+	Installed func() error
+	// Metrics and Log are the agent's.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// Open makes the controller, for the agent to Run and to ask whether it is Ready.
+// Call stop after Run. Errors name the flag.
+func (a Agent) Open() (c *repair.Controller, stop func(), err error) {
+	s := &settings{}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	s.register(fs)
+	if a.Env != nil {
+		if err := FromEnv(fs, a.Env); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, given := range []struct {
+		to    *string
+		value string
+	}{
+		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend},
+		{&s.host, a.Host}, {&s.port, a.Port}, {&s.protocol, a.Protocol}, {&s.saDir, a.ServiceAccountDir},
+	} {
+		if given.value != "" {
+			*given.to = given.value
+		}
+	}
+	s.excluded = strings.Join(a.ExcludeNamespaces, ",")
+	host, err := s.hostOf(a.Metrics, a.Log)
+	if err != nil {
+		return nil, nil, err
+	}
+	host.Installed = a.Installed
+	if host.Config, err = s.restConfig(); err != nil {
+		return nil, nil, err
+	}
+	return s.Open(host)
+}

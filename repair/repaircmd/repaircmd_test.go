@@ -1,0 +1,165 @@
+package repaircmd_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/repair/repaircmd"
+)
+
+// buffer is written and read by several goroutines.
+type buffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func env(pairs map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := pairs[name]; return v, ok }
+}
+
+// account makes a service account's directory.
+func account(t *testing.T) string {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("token"), 0o600))
+	return dir
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args []string
+		env  map[string]string
+		code int
+		says string
+	}{
+		"help":                    {args: []string{"--help"}, code: 0},
+		"version":                 {args: []string{"--version"}, code: 0},
+		"unknown flag":            {args: []string{"--nope"}, code: 2, says: "not defined: -nope"},
+		"argument":                {args: []string{"run"}, code: 2, says: `unexpected "run"`},
+		"action":                  {args: []string{"--repair=destroy"}, code: 2, says: `--repair: repair action "destroy": not one of none, label, delete, repair`},
+		"action, environment":     {env: map[string]string{"MESHCNI_REPAIR": "destroy"}, code: 2, says: "--repair"},
+		"number, environment":     {env: map[string]string{"MESHCNI_REPAIR_NODE_RATE": "many"}, code: 2, says: "MESHCNI_REPAIR_NODE_RATE"},
+		"dialect":                 {args: []string{"--dialect=esperanto"}, code: 2, says: "--dialect"},
+		"backend":                 {args: []string{"--backend=ebpf"}, code: 2, says: "--backend"},
+		"uncaptured family":       {args: []string{"--uncaptured-family=maybe"}, code: 2, says: "--uncaptured-family"},
+		"log level":               {args: []string{"--log-level=loud"}, code: 2, says: "--log-level"},
+		"no API server":           {args: []string{"--repair=label", "--node-name=n"}, code: 1, says: "neither --kubeconfig nor --kubernetes-service-host"},
+		"no credentials":          {args: []string{"--node-name=n", "--kubernetes-service-host=::1", "--service-account-dir=/nowhere"}, code: 1, says: "service account's token"},
+		"no kubeconfig":           {args: []string{"--node-name=n", "--kubeconfig=/nowhere/config"}, code: 1, says: "read kubeconfig"},
+		"no node name":            {args: []string{"--repair=label", "SA"}, code: 2, says: "--node-name: not set"},
+		"exit codes":              {args: []string{"--node-name=n", "--repair-exit-codes=0", "SA"}, code: 2, says: "--repair-exit-codes"},
+		"label":                   {args: []string{"--node-name=n", "--repair-label=broken", "SA"}, code: 2, says: "--repair-label"},
+		"label selector":          {args: []string{"--node-name=n", "--repair-label-selector=a in b", "SA"}, code: 2, says: "--repair-label-selector"},
+		"field selector":          {args: []string{"--node-name=n", "--repair-field-selector=status.happy=true", "SA"}, code: 2, says: `pods are not selected by "status.happy"`},
+		"node budget":             {args: []string{"--node-name=n", "--repair-node-rate=0", "SA"}, code: 2, says: "--repair-node-rate"},
+		"cluster budget":          {args: []string{"--node-name=n", "--repair=delete", "--repair-cluster-rate=-1", "SA"}, code: 2, says: "--repair-cluster-rate"},
+		"address that is no good": {args: []string{"--node-name=n", "--metrics-address=nowhere:x", "--health-address=", "SA"}, code: 1, says: "--metrics-address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var args []string
+			for _, a := range c.args {
+				if a == "SA" {
+					args = append(args, "--kubernetes-service-host=127.0.0.1", "--kubernetes-service-protocol=http", "--service-account-dir="+account(t))
+					continue
+				}
+				args = append(args, a)
+			}
+			var stdout, stderr buffer
+			code := repaircmd.Main(t.Context(), args, repaircmd.IO{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Version: "v1"})
+			assert.Equal(t, c.code, code, stderr.String())
+			assert.Contains(t, stderr.String(), c.says)
+			if c.code == 0 {
+				assert.Contains(t, stdout.String(), "meshcni-repair")
+			}
+			if c.code == 2 {
+				assert.Contains(t, stderr.String(), "see --help")
+			}
+		})
+	}
+}
+
+// TestRun: with an API server that answers nothing useful the program stays, is
+// alive, is not ready and says why, and ends when told to.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	api := httptest.NewServer(http.NotFoundHandler())
+	defer api.Close()
+	host, port, _ := strings.Cut(strings.TrimPrefix(api.URL, "http://"), ":")
+	ctx, stop := context.WithCancel(t.Context())
+	var stderr buffer
+	code := make(chan int)
+	go func() {
+		code <- repaircmd.Main(ctx, []string{"--metrics-address=127.0.0.1:0", "--health-address=127.0.0.1:0"}, repaircmd.IO{Stderr: &stderr, Env: env(map[string]string{
+			"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "MESHCNI_KUBERNETES_SERVICE_PROTOCOL": "http",
+			"MESHCNI_SERVICE_ACCOUNT_DIR": account(t), "NODE_NAME": "node-1", "MESHCNI_REPAIR": "label",
+		})})
+	}()
+	var address string
+	require.Eventually(t, func() bool {
+		_, rest, ok := strings.Cut(stderr.String(), `"address":"`)
+		address, _, _ = strings.Cut(rest, `"`)
+		return ok
+	}, 10*time.Second, time.Millisecond, "%s", &stderr)
+	get := func(path string) (int, string) {
+		resp, err := http.Get("http://" + address + path)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(body)
+	}
+	status, _ := get("/healthz")
+	assert.Equal(t, http.StatusOK, status)
+	status, body := get("/readyz")
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.Contains(t, body, "repair: ")
+	_, body = get("/metrics")
+	assert.Contains(t, body, "meshcni_repair_ready 0")
+	stop()
+	assert.Equal(t, 0, <-code)
+}
+
+func TestAgent(t *testing.T) {
+	t.Parallel()
+	a := repaircmd.Agent{
+		Action: "delete", Node: "node-1", Dialect: "istio", Backend: "auto", ExcludeNamespaces: []string{"kube-system"},
+		Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: account(t),
+		Installed: func() error { return errors.New("not yet") }, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Env: env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label"}),
+	}
+	c, stop, err := a.Open()
+	require.NoError(t, err)
+	defer stop()
+	assert.Equal(t, 3, c.NodeBudget.Burst)
+	assert.Equal(t, "delete", string(c.Action), "the agent's flag wins")
+	assert.ErrorContains(t, c.Breaker.Installed(), "not yet")
+	a.Node = ""
+	_, _, err = a.Open()
+	assert.ErrorContains(t, err, "--node-name")
+}
