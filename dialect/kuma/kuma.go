@@ -74,6 +74,7 @@ func Defaults() redirect.Redirect {
 		PassSources:  passSources(),
 	}
 	r.Names.ChainPrefix = "KUMA_MESH_"
+	r.Names.LoopbackIPv6 = r.Proxy.PassSources[1]
 	return r
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/redirect/compare"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // comparison is what compare prints as JSON.
@@ -39,8 +38,8 @@ iptables-save and ip6tables-save print them, and traces one packet of every kind
 that these or our rules tell apart. It exits 0 when both treat all alike, and 1
 when a packet's fate differs, or when rules are not understood; those are listed.
 
-Policy routing is not in iptables-save; the saved rules are taken to have the
-same as ours.`
+Policy routing and addresses of lo are not in iptables-save; the saved rules are
+taken to have the same as ours.`
 	fs := cmd.Flags()
 	fs.StringVar(&from, "from-rules", "", "what iptables-save and ip6tables-save print; - is standard input")
 	fs.StringVarP(&output, "output", "o", "text", "text or json")
@@ -57,17 +56,11 @@ func runCompare(c *common, from, output string) error {
 	if err != nil {
 		return err
 	}
-	var routing *ruleset.Routing
-	for _, f := range ruleset.Families {
-		if p := t.rules.Program(f); p != nil && p.Routing != nil {
-			routing = p.Routing
-		}
-	}
 	result := comparison{
 		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Selected: t.decision.Selected,
 		Report: compare.Report{Differences: []compare.Difference{}},
 	}
-	saved, err := compare.Saved(string(text), routing)
+	saved, err := compare.Saved(string(text), t.rules)
 	var foreign *compare.ForeignError
 	switch {
 	case errors.As(err, &foreign):

@@ -114,11 +114,12 @@ func (e *ForeignError) Unwrap() error { return ruleset.ErrForeign }
 
 // Saved reads what iptables-save and ip6tables-save print, one after the other
 // in any order; which is which is in their first comment, and text without one
-// is IPv4's. Comments of rules are left out. Routing is the policy routing that
-// goes with the rules, which no such output has; nil for none.
+// is IPv4's. Comments of rules are left out. What no such output has, the policy
+// routing and the addresses given to lo, is taken to be that of beside, which is
+// the program to compare with, or the zero Ruleset.
 //
 // The error is a [ForeignError], or says which line is no such output.
-func Saved(text string, routing *ruleset.Routing) (ruleset.Ruleset, error) {
+func Saved(text string, beside ruleset.Ruleset) (ruleset.Ruleset, error) {
 	var rs ruleset.Ruleset
 	foreign := &ForeignError{}
 	for f, part := range split(text) {
@@ -126,7 +127,10 @@ func Saved(text string, routing *ruleset.Routing) (ruleset.Ruleset, error) {
 		if err != nil {
 			return ruleset.Ruleset{}, fmt.Errorf("%s: %w", f, err)
 		}
-		p := &ruleset.Program{Family: f, Routing: routing}
+		p := &ruleset.Program{Family: f}
+		if o := beside.Program(f); o != nil {
+			p.Routing, p.LoopbackAddrs = o.Routing, o.LoopbackAddrs
+		}
 		for _, t := range saved.Tables {
 			foreign.table(p, t)
 		}

@@ -51,7 +51,7 @@ func addrs(list ...string) []netip.Addr {
 // apart.
 type grid struct {
 	family           ruleset.Family
-	pod              []netip.Addr
+	pod, lo          []netip.Addr // the pod's addresses, and more that lo has
 	dsts, srcs       []netip.Addr
 	ports, sports    []uint16
 	uids, gids       []uint32
@@ -105,6 +105,11 @@ func last(p netip.Prefix) netip.Addr {
 }
 
 func (g *grid) program(p *ruleset.Program) {
+	for _, a := range p.LoopbackAddrs {
+		g.lo = append(g.lo, a)
+		g.prefix(&g.dsts, netip.PrefixFrom(a, a.BitLen()))
+		g.prefix(&g.srcs, netip.PrefixFrom(a, a.BitLen()))
+	}
 	for _, c := range p.Chains {
 		for i := range c.Rules {
 			g.rule(c.Table, &c.Rules[i])
@@ -218,7 +223,9 @@ func (k *kinds) each(fn func(proto ruleset.Proto, sport, dport uint16, mark uint
 
 // own reports whether the address is the pod's: what is sent to it leaves by
 // lo, and may come from any of the pod's addresses.
-func (k *kinds) own(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(k.pod, a) }
+func (k *kinds) own(a netip.Addr) bool {
+	return a.IsLoopback() || slices.Contains(k.pod, a) || slices.Contains(k.lo, a)
+}
 
 func (k *kinds) out() {
 	for _, dst := range k.dsts {
