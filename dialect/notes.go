@@ -3,6 +3,7 @@ package dialect
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -18,7 +19,20 @@ type Notes struct {
 // Set notes that an annotation sets a field of the Redirect, given by its path
 // in JSON.
 func (n *Notes) Set(field, key, value string) {
-	n.origins = append(n.origins, redirect.Origin{Field: field, Source: redirect.FromAnnotation, Key: key, Value: value})
+	n.Note(redirect.Origin{Field: field, Source: redirect.FromAnnotation, Key: key, Value: value})
+}
+
+// Note is Set for what does not stand in an annotation of the pod.
+func (n *Notes) Note(o redirect.Origin) { n.origins = append(n.origins, o) }
+
+// Default notes that the fields have their defaults, but for those that Set has
+// noted.
+func (n *Notes) Default(fields ...string) {
+	for _, field := range fields {
+		if !slices.ContainsFunc(n.origins, func(o redirect.Origin) bool { return o.Field == field }) {
+			n.origins = append(n.origins, redirect.Origin{Field: field, Source: redirect.FromDefault})
+		}
+	}
 }
 
 // Refuse notes that an annotation's value is wrong. Allowed says, for people,

@@ -105,6 +105,7 @@ func build(in dialect.Input) (dialect.Built, error) {
 	r := Defaults()
 	p := parser{annotations: in.Pod.Annotations, redirect: &r}
 	p.config(p.dualStack())
+	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort")
 	return p.Built(r)
 }
 

@@ -28,6 +28,7 @@ package kuma
 
 import (
 	"net/netip"
+	"strconv"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
@@ -109,10 +110,13 @@ func build(in dialect.Input) (dialect.Built, error) {
 	p := parser{annotations: in.Pod.Annotations, pod: in.Pod, r: Defaults(), inbound: true, outbound: true, logLevel: LogLevel}
 	if runs := in.Given().RunAsUser; runs != nil && *runs > 0 && *runs < redirect.NoID {
 		p.r.Proxy.UIDs = []uint32{uint32(*runs)} //nolint:gosec // in range
+		p.Note(redirect.Origin{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: strconv.FormatInt(*runs, 10)})
 	}
 	p.yaml()
 	p.users()
 	p.compose()
+	p.Default("inbound.ports", "inbound.excludePorts", "inbound.excludeSources", "outbound.cidrs", "outbound.exclude",
+		"dns.servers", "virtualNetworks", "ipv6", "dropInvalid", "log", "proxy.uids", "proxy.inboundPort", "proxy.outboundPort")
 	return p.Built(p.r)
 }
 

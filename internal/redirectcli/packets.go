@@ -73,8 +73,8 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	var fates []fate
 	add := func(what string, p trace.Packet) {
 		p.PodAddrs = t.addrs
-		if len(p.PodAddrs) == 0 {
-			p.PodAddrs = []netip.Addr{e.pod}
+		if !slices.Contains(p.PodAddrs, e.pod) { // it has none of the family, or nobody told
+			p.PodAddrs = append(slices.Clone(p.PodAddrs), e.pod)
 		}
 		fate := fate{What: what, Packet: p}
 		if result, err := trace.Trace(t.rules, p); err != nil {
@@ -86,6 +86,11 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	}
 	out := func(what string, proto ruleset.Proto, uid, gid uint32, dst netip.Addr, port uint16) {
 		add(what, trace.Packet{Direction: trace.Out, Proto: proto, UID: uid, GID: gid, Dst: netip.AddrPortFrom(dst, port)})
+	}
+	proxy := func(what string, proto ruleset.Proto, dst netip.Addr, port uint16) {
+		add(what, trace.Packet{
+			Direction: trace.Out, Proto: proto, UID: proxyUID, GID: proxyGID, Mark: r.Proxy.Mark.Value, Dst: netip.AddrPortFrom(dst, port),
+		})
 	}
 	in := func(what string, proto ruleset.Proto, port uint16) {
 		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.client, 0), Dst: netip.AddrPortFrom(e.pod, port)})
@@ -107,9 +112,9 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	if ports := r.Outbound.ExcludePorts.Ranges(); len(ports) > 0 {
 		out("application to an excluded port", ruleset.TCP, appUID, appGID, e.service, ports[0].First)
 	}
-	out("proxy to the outside", ruleset.TCP, proxyUID, proxyGID, e.outside, 443)
-	out("proxy to a service of its own pod", ruleset.TCP, proxyUID, proxyGID, e.pod, appPort)
-	out("proxy's look-up", ruleset.UDP, proxyUID, proxyGID, e.resolver, 53)
+	proxy("proxy to the outside", ruleset.TCP, e.outside, 443)
+	proxy("proxy to a service of its own pod", ruleset.TCP, e.pod, appPort)
+	proxy("proxy's look-up", ruleset.UDP, e.resolver, 53)
 	in("client to the application", ruleset.TCP, appPort)
 	if r.Proxy.TunnelPort != 0 {
 		in("client to the proxy's tunnel", ruleset.TCP, r.Proxy.TunnelPort)
@@ -172,6 +177,9 @@ func (f fate) line() string {
 	s := fmt.Sprintf("%s %s to %s", p.Direction, p.Proto, p.Dst)
 	if p.Direction == trace.Out {
 		s += fmt.Sprintf(" as %d/%d", p.UID, p.GID)
+	}
+	if p.Mark != 0 {
+		s += fmt.Sprintf(" mark %#x", p.Mark)
 	}
 	return s
 }
