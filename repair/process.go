@@ -29,7 +29,7 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	}
 	f := Diagnose(pod, c.Criteria)
 	switch {
-	case c.Action == ActionLabel && f.Candidate && !f.Broken && c.stale(pod, f):
+	case c.stale(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
 		c.settled(pod, f)
 		return 0, false
@@ -52,7 +52,13 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 // stale reports whether a pod still carries the label although it is well.
 func (c *Controller) stale(pod *corev1.Pod, f Finding) bool {
 	well := f.Reason == CheckPassed || f.Reason == Recovered
-	return well && c.Criteria.HandledLabel != "" && pod.Labels[c.Criteria.HandledLabel] == c.Criteria.HandledValue
+	return c.Action == ActionLabel && well && c.Criteria.HandledLabel != "" && pod.Labels[c.Criteria.HandledLabel] == c.Criteria.HandledValue
+}
+
+// comesAlive reports whether a pod that had no process to find its namespace by is
+// running its check: without a pause process that is the time to repair it.
+func (c *Controller) comesAlive(pod *corev1.Pod, f Finding) bool {
+	return c.Action == ActionRepair && f.Reason == Checking && c.tracks.get(pod.UID).outcome == OutcomeNoProcess
 }
 
 // settled notes that a repaired pod has got well.
@@ -159,7 +165,7 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	}
 	f := Diagnose(fresh, c.Criteria)
 	switch {
-	case f.Broken, c.Action == ActionLabel && c.stale(fresh, f):
+	case f.Broken, c.stale(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true
 	case f.Reason == Deleting:
 		return nil, result{outcome: OutcomeGone, reason: string(f.Reason), detail: f.Detail}, false

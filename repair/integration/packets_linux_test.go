@@ -62,6 +62,7 @@ var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLeg
 // TestRepairInPlace: the fate of a broken pod's connections changes while its
 // process runs on, and that of its neighbours' does not, who have the very same addresses.
 func TestRepairInPlace(t *testing.T) {
+	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
 	for _, backend := range backends {
 		t.Run(string(backend), func(t *testing.T) {
@@ -112,6 +113,7 @@ func withStatus(pod *corev1.Pod, uid types.UID) *corev1.Pod {
 // TestDrift: the rules of a running pod go away; it is noticed, and put back if
 // that is allowed.
 func TestDrift(t *testing.T) {
+	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
 	for _, backend := range backends[:2] {
 		for _, action := range []string{"none", "repair"} {
@@ -165,6 +167,7 @@ func program(t testing.TB, backend apply.Name, pod livingPod) {
 // TestRulesOfAbsentIptables: an agent without iptables does not take the rules of
 // a plugin that has it for missing, and does not put a second set beside them.
 func TestRulesOfAbsentIptables(t *testing.T) {
+	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
 	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
 		t.Run(string(backend), func(t *testing.T) {

@@ -30,6 +30,7 @@ const (
 // TestScale runs the program itself on a node with 200 of a cluster's 5,000 pods,
 // 100 of which break at once.
 func TestScale(t *testing.T) {
+	t.Parallel()
 	s := own(t)
 	a := newAdmin(t, s)
 	ns, node := a.Namespace(t), "node-1"

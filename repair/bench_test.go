@@ -1,0 +1,155 @@
+package repair_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/repairtest"
+)
+
+// bench is a controller on a cluster in memory, in a bubble where time is the
+// test's own.
+type bench struct {
+	t        *testing.T
+	cluster  *repairtest.Cluster
+	mender   *repairtest.Mender
+	events   chan string
+	registry *prometheus.Registry
+	ctl      *repair.Controller
+	log      *strings.Builder
+}
+
+// start makes pods, then runs a controller over them until the test ends.
+func start(t *testing.T, change func(*bench, *repair.Config), pods ...*corev1.Pod) *bench {
+	t.Helper()
+	b := &bench{t: t, cluster: repairtest.New(), mender: &repairtest.Mender{}, events: make(chan string, 1000), registry: prometheus.NewRegistry(), log: &strings.Builder{}}
+	for _, p := range pods {
+		b.cluster.Set(p)
+	}
+	// What pods were made by is older than what acts on them.
+	time.Sleep(time.Minute)
+	c := repair.Config{
+		Node: "node-1", Criteria: repair.CriteriaFor(istio.New("kube-system")), Source: b.cluster.Pods("node-1"),
+		Cluster: b.cluster, Mender: b.mender, NodeBudget: repair.Unlimited,
+		Events: &record.FakeRecorder{Events: b.events}, Metrics: b.registry, Log: slog.New(slog.NewTextHandler(&locked{w: b.log}, nil)),
+	}
+	change(b, &c)
+	var err error
+	b.ctl, err = repair.New(c)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- b.ctl.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		b.cluster.Interrupt(false)
+		require.NoError(t, <-done)
+	})
+	b.settle()
+	return b
+}
+
+// locked is a writer for several goroutines.
+type locked struct {
+	mu sync.Mutex
+	w  *strings.Builder
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// settle waits until everybody waits for time to pass, after a second in which
+// informers do what they do a little later.
+func (b *bench) settle() {
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+func (b *bench) pod(name string) *corev1.Pod {
+	b.t.Helper()
+	pod, err := b.cluster.Pod(b.t.Context(), "default", name)
+	require.NoError(b.t, err)
+	return pod
+}
+
+// outcomes are the counts by outcome and reason.
+func (b *bench) outcomes() map[string]int { return b.counter("meshcni_repair_outcomes_total") }
+
+func (b *bench) counter(name string) map[string]int {
+	b.t.Helper()
+	families, err := b.registry.Gather()
+	require.NoError(b.t, err)
+	got := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "action" {
+					labels = append(labels, l.GetValue())
+				}
+			}
+			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue(); v != 0 {
+				got[strings.Join(labels, " ")] += int(v)
+			}
+		}
+	}
+	return got
+}
+
+// requests are those to the cluster that change something, or read one pod.
+func (b *bench) requests() (all []string) {
+	for _, r := range b.cluster.Requests() {
+		if !strings.HasPrefix(r, "list") && !strings.HasPrefix(r, "watch") {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (b *bench) drainEvents() (all []string) {
+	for {
+		select {
+		case e := <-b.events:
+			fields := strings.Fields(e)
+			all = append(all, fields[0]+" "+fields[1])
+		default:
+			slices.Sort(all)
+			return all
+		}
+	}
+}
+
+// named is a broken pod, or what the file says, of a name.
+func named(t testing.TB, file, name string) *corev1.Pod {
+	p := loadPod(t, file)
+	p.Name, p.UID = name, ""
+	return p
+}
+
+func with(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
+	change(p)
+	return p
+}
+
+func action(a repair.Action) func(*bench, *repair.Config) {
+	return func(_ *bench, c *repair.Config) { c.Action = a }
+}

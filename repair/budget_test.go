@@ -1,0 +1,182 @@
+package repair_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"pgregory.net/rapid"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+func TestBudgetValidate(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, repair.DefaultNodeBudget.Validate())
+	require.NoError(t, repair.Unlimited.Validate())
+	for _, b := range []repair.Budget{{}, {PerMinute: 1}, {Burst: 1}, {PerMinute: -1, Burst: 1}, {PerMinute: 1, Burst: -1}} {
+		assert.Error(t, b.Validate(), "%v", b)
+	}
+}
+
+// TestNodeBudgetNeverExceeds: whatever the times of asking, in no stretch of time
+// is more taken than the burst and what ripens in it; and what is left waits as
+// long as it was told and no longer.
+func TestNodeBudgetNeverExceeds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		b := repair.Budget{PerMinute: rapid.Float64Range(0.1, 600).Draw(rt, "rate"), Burst: rapid.IntRange(1, 20).Draw(rt, "burst")}
+		pauses := rapid.SliceOfN(rapid.Int64Range(0, int64(20*time.Second)), 1, 60).Draw(rt, "pauses")
+		synctest.Test(t, func(t *testing.T) {
+			n := repair.NewNodeBudget(b)
+			var taken []time.Time
+			for _, pause := range pauses {
+				time.Sleep(time.Duration(pause))
+				wait, err := n.Take(t.Context())
+				require.NoError(t, err)
+				if wait > 0 {
+					time.Sleep(wait)
+					wait, _ = n.Take(t.Context())
+					require.Zero(t, wait, "it said how long")
+				}
+				taken = append(taken, time.Now())
+			}
+			for i := range taken {
+				for j := i; j < len(taken); j++ {
+					most := float64(b.Burst) + taken[j].Sub(taken[i]).Minutes()*b.PerMinute
+					require.LessOrEqual(t, float64(j-i+1), most+1e-3)
+				}
+			}
+		})
+	})
+}
+
+func TestNodeBudgetReturn(t *testing.T) {
+	t.Parallel()
+	n := repair.NewNodeBudget(repair.Budget{PerMinute: 1, Burst: 1})
+	take := func() time.Duration { wait, _ := n.Take(t.Context()); return wait }
+	require.Zero(t, take())
+	require.Positive(t, take())
+	require.NoError(t, n.Return(t.Context()))
+	require.NoError(t, n.Return(t.Context()), "never more than the burst")
+	require.Zero(t, take())
+	assert.InDelta(t, time.Minute, take(), float64(time.Second))
+}
+
+// leases is one lease in memory, with resource versions.
+type leases struct {
+	mu      sync.Mutex
+	lease   *coordinationv1.Lease
+	version int
+	err     error
+	writes  int
+}
+
+func (l *leases) Lease(_ context.Context, _, name string) (*coordinationv1.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return nil, l.err
+	}
+	if l.lease == nil {
+		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
+	}
+	return l.lease.DeepCopy(), nil
+}
+
+func (l *leases) CreateLease(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lease != nil {
+		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), lease.Name)
+	}
+	return l.put(lease), nil
+}
+
+func (l *leases) UpdateLease(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lease.ResourceVersion != l.lease.ResourceVersion {
+		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("changed"))
+	}
+	return l.put(lease), nil
+}
+
+func (l *leases) put(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	l.version++
+	l.writes++
+	l.lease = lease.DeepCopy()
+	l.lease.ResourceVersion = time.Duration(l.version).String()
+	return l.lease.DeepCopy()
+}
+
+// TestClusterBudget: twenty nodes at once take no more than there is.
+func TestClusterBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &leases{}
+		var mu sync.Mutex
+		taken := 0
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				b := &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 6, Burst: 5}}
+				deadline := time.Now().Add(time.Minute)
+				for time.Now().Before(deadline) {
+					wait, err := b.Take(t.Context())
+					if assert.NoError(t, err); wait == 0 {
+						mu.Lock()
+						taken++
+						mu.Unlock()
+					}
+					time.Sleep(max(wait, time.Millisecond))
+				}
+			})
+		}
+		wg.Wait()
+		assert.GreaterOrEqual(t, taken, 10)
+		assert.LessOrEqual(t, taken, 5+6)
+		assert.Equal(t, store.writes, taken, "who gets nothing writes nothing")
+	})
+}
+
+func TestClusterBudgetErrors(t *testing.T) {
+	t.Parallel()
+	store := &leases{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), "budget", errors.New("no"))}
+	b := &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 1, Burst: 1}}
+	_, err := b.Take(t.Context())
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	assert.ErrorContains(t, err, "ns/budget")
+
+	store.err = nil
+	wait, err := b.Take(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, wait)
+	for _, nonsense := range []string{"", "many", "-1", "NaN"} {
+		store.lease.Annotations["meshcni.io/repair-tokens"] = nonsense
+		wait, err = b.Take(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, wait, "%q: as if it were new", nonsense)
+	}
+	require.NoError(t, b.Return(t.Context()))
+	wait, err = b.Take(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, wait)
+	wait, err = b.Take(t.Context())
+	require.NoError(t, err)
+	assert.InDelta(t, time.Minute.Seconds(), wait.Seconds(), 1)
+	assert.False(t, math.IsNaN(wait.Seconds()))
+
+	u := &repair.ClusterBudget{Leases: &leases{err: errors.New("not asked")}, Budget: repair.Unlimited}
+	wait, err = u.Take(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, wait)
+}

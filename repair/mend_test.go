@@ -1,0 +1,120 @@
+package repair_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+func TestRepairUntilTheCheckSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := func(p *corev1.Pod) {
+			at := metav1.NewTime(time.Now().Add(2 * time.Second).Truncate(time.Second))
+			p.Status.InitContainerStatuses[0].LastTerminationState.Terminated.StartedAt = at
+		}
+		b := start(t, action(repair.ActionRepair), with(named(t, "crash-loop", "a"), fails))
+		require.Equal(t, map[string]int{"repaired check-failed": 1}, b.outcomes())
+		calls := len(b.mender.Calls())
+		b.cluster.Set(with(b.pod("a"), func(p *corev1.Pod) { p.Annotations["x"] = "y" }))
+		time.Sleep(time.Hour)
+		assert.Len(t, b.mender.Calls(), calls, "the check has not run since: wait")
+
+		for range 10 {
+			b.cluster.Set(with(b.pod("a"), fails))
+			time.Sleep(time.Minute)
+		}
+		assert.Equal(t, map[string]int{"repaired check-failed": 1, "ineffective fails-again": 1, "ineffective gave-up": 1}, b.outcomes())
+		b.cluster.Set(named(t, "recovered", "a"))
+		b.settle()
+		assert.Equal(t, 1, b.outcomes()["recovered recovered"])
+	})
+}
+
+func TestRestartFindsWhatIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := []*corev1.Pod{named(t, "crash-loop", "a")}
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action = repair.ActionRepair
+			b.mender.SetRules(b.pod("a").UID, true) // by the controller before this one
+		}, pods...)
+		assert.Equal(t, map[string]int{"intact check-failed": 1}, b.outcomes())
+	})
+}
+
+func TestNoProcessYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action = repair.ActionRepair
+			b.mender.Fail(fmt.Errorf("find: %w", repair.ErrNoProcess))
+		}, named(t, "crash-loop", "a"))
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, map[string]int{"no-process no-process": 1}, b.outcomes(), "said once")
+		b.mender.Fail(nil)
+		time.Sleep(3 * time.Minute)
+		assert.Equal(t, 1, b.outcomes()["repaired check-failed"])
+	})
+}
+
+func TestVerification(t *testing.T) {
+	for _, a := range []repair.Action{repair.ActionNone, repair.ActionRepair} {
+		t.Run(string(a), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var uid types.UID
+				b := start(t, func(b *bench, c *repair.Config) {
+					c.Action, c.VerifyInterval = a, 10*time.Minute
+					for _, name := range []string{"a", "b"} {
+						b.mender.SetRules(b.pod(name).UID, true)
+					}
+					uid = b.pod("a").UID
+				}, named(t, "passed", "a"), named(t, "recovered", "b"), named(t, "host-network", "c"), named(t, "deleting", "d"), named(t, "mirror", "e"))
+				before := len(b.requests())
+				time.Sleep(time.Hour)
+				results := b.counter("meshcni_repair_verifications_total")
+				assert.InDelta(t, 12, results["intact"], 1, "two pods, six rounds")
+				assert.Len(t, results, 1)
+				assert.Len(t, b.requests(), before, "a pod that is right costs no request")
+				b.mender.SetRules(uid, false)
+				time.Sleep(time.Hour)
+				results = b.counter("meshcni_repair_verifications_total")
+				if a == repair.ActionNone {
+					assert.InDelta(t, 6, results["drifted"], 1)
+					assert.Equal(t, []string{"Warning MeshRulesDrifted"}, b.drainEvents(), "said once")
+					assert.Equal(t, 1, b.counter("meshcni_repair_pods")["drifted"])
+					return
+				}
+				assert.Equal(t, 1, results["drifted"])
+				assert.Equal(t, 1, results["restored"])
+				assert.Equal(t, []string{"Normal MeshRulesRestored", "Warning MeshRulesDrifted"}, b.drainEvents())
+				assert.Equal(t, 0, b.counter("meshcni_repair_pods")["drifted"])
+			})
+		})
+	}
+}
+
+// TestNoPauseProcess: the pod has a process only while its check runs.
+func TestNoPauseProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action = repair.ActionRepair
+			b.mender.Fail(repair.ErrNoProcess)
+		}, named(t, "crash-loop", "a"))
+		time.Sleep(10 * time.Minute)
+		b.mender.Fail(nil)
+		b.cluster.Set(named(t, "running-again", "a"))
+		b.settle()
+		assert.Equal(t, map[string]int{"no-process no-process": 1, "repaired checking": 1}, b.outcomes())
+		time.Sleep(time.Second)
+		b.cluster.Set(named(t, "recovered", "a"))
+		b.settle()
+		assert.Equal(t, 1, b.outcomes()["recovered recovered"])
+	})
+}
