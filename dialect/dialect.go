@@ -30,8 +30,8 @@ type Dialect struct {
 	// Names tell the mesh's rules from those of others, for clean-up where
 	// there is no pod to build from.
 	Names redirect.Names
-	// NeedsNamespace makes callers fetch the pod's Namespace for Decide and
-	// Build. It costs an API call for each pod.
+	// NeedsNamespace makes callers fetch the Namespaces of pods, which costs an
+	// API call each, for Decide and Build; see [Dialect.ReadsNamespace].
 	NeedsNamespace bool
 	// Containers are patterns, as [path.Match] takes them, for the names of the
 	// mesh's own containers, besides Policy.ProxyContainers: they may run as the
@@ -106,6 +106,16 @@ type Built struct {
 // Decide says whether the pod is in the mesh.
 func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.Decision {
 	return d.Policy.Decide(pod, namespace)
+}
+
+// ReadsNamespace reports whether the pod's Namespace object is needed: not when
+// the pod alone rules itself out.
+func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
+	if !d.NeedsNamespace {
+		return false
+	}
+	alone := d.Policy.Decide(pod, nil)
+	return alone.Selected || alone.Reason == selection.NotEnabled
 }
 
 // Redirect reads a selected pod's configuration. The addresses are all of the

@@ -97,7 +97,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	defer func() { _ = ns.Close() }()
 	// To look at the namespace takes about as long as the request, and needs none of its answer.
 	chosen := start(func() (Backend, error) { return ns.Backend(ctx, c.config.Backend) })
-	pod, namespace, failure := c.fetch(ctx, mesh.NeedsNamespace)
+	pod, namespace, failure := c.fetch(ctx, mesh)
 	backend, err := chosen.wait()
 	if failure != nil {
 		return failure

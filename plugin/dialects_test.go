@@ -80,6 +80,26 @@ func TestEveryDialect(t *testing.T) {
 	}
 }
 
+// TestNamespaceIsReadForPodsOfTheMesh: who is outside by himself costs one request.
+func TestNamespaceIsReadForPodsOfTheMesh(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{
+		"linkerd", // it has no linkerd-proxy
+		"ambient", // it has a sidecar
+	} {
+		c := newCall()
+		c.config = set(c.config, "dialect", dialect)
+		out := c.run(t)
+		assert.Zero(t, out.exit, out.stdout)
+		assert.Equal(t, 1, c.pods.Calls(), dialect)
+	}
+	c := newCall()
+	c.config = set(c.config, "dialect", "ambient")
+	pod(c, func(p *corev1.Pod) { p.Annotations = nil })
+	assert.Zero(t, c.run(t).exit)
+	assert.Equal(t, 2, c.pods.Calls(), "its namespace may enable it")
+}
+
 // TestContainerThatRunsAsTheProxy is warned of, and refused where that is asked for.
 func TestContainerThatRunsAsTheProxy(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/meshcni/meshcni/dialect"
 )
 
 const (
@@ -40,19 +42,19 @@ func closePods(pods Pods) {
 }
 
 // fetch gets the pod, and its namespace when needed, in one request each unless something is in the way.
-func (c *call) fetch(ctx context.Context, withNamespace bool) (*corev1.Pod, *corev1.Namespace, *types.Error) {
+func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *corev1.Namespace, *types.Error) {
 	pods, failure := c.openPods()
 	if failure != nil {
 		return nil, nil, failure
 	}
 	defer func() { closePods(pods) }()
-	if _, ok := pods.(Namespaces); withNamespace && !ok {
+	if _, ok := pods.(Namespaces); mesh.NeedsNamespace && !ok {
 		return nil, nil, fail(types.ErrInternal, "the dialect needs the pod's namespace, which the source of pods cannot read")
 	}
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff
 	for attempt := 1; ; attempt++ {
-		pod, namespace, err := c.once(ctx, pods, withNamespace, time.Duration(attempt)*attemptTime)
+		pod, namespace, err := c.once(ctx, pods, mesh, time.Duration(attempt)*attemptTime)
 		if err == nil {
 			return pod, namespace, nil
 		}
@@ -83,7 +85,7 @@ func (c *call) fetch(ctx context.Context, withNamespace bool) (*corev1.Pod, *cor
 	}
 }
 
-func (c *call) once(ctx context.Context, pods Pods, withNamespace bool, limit time.Duration) (*corev1.Pod, *corev1.Namespace, error) {
+func (c *call) once(ctx context.Context, pods Pods, mesh dialect.Dialect, limit time.Duration) (*corev1.Pod, *corev1.Namespace, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c.event.apiCalls++
@@ -97,7 +99,7 @@ func (c *call) once(ctx context.Context, pods Pods, withNamespace bool, limit ti
 	if err := c.id.is(pod); err != nil {
 		return nil, nil, mismatch{err}
 	}
-	if !withNamespace {
+	if !mesh.ReadsNamespace(pod) {
 		return pod, nil, nil
 	}
 	c.event.apiCalls++
