@@ -63,3 +63,38 @@ COMMIT
 		dialecttest.Equivalent(t, consul.New(), proxy, c, map[ruleset.Family]string{ruleset.IPv4: own}, local)
 	})
 }
+
+// TestFatesOfOtherPods compares with Consul's rules, written by hand, for
+// settings that no recording has, with dual stack.
+func TestFatesOfOtherPods(t *testing.T) {
+	plan := netnstest.Plan{Proxy: netnstest.Owner{UID: 5995, GID: 5995}, Inbound: []uint16{20000, 15001, 15020}}
+	probes := plan.Probes()
+	for _, name := range []string{"pod udp 1000/1000 -> [::1]:53", "pod tcp 5995/5995 -> [::1]:53", "pod udp 1000/1000 -> 127.0.0.1:53"} {
+		p, err := netnstest.ParseProbe(name)
+		require.NoError(t, err)
+		probes = append(probes, p)
+	}
+	program := func(f ruleset.Family, cidr, lookUps string) string {
+		localhost := map[ruleset.Family]string{ruleset.IPv4: "127.0.0.1/32", ruleset.IPv6: "::1/128"}[f]
+		return "*nat\n:CONSUL_PROXY_OUTPUT - [0:0]\n:CONSUL_PROXY_INBOUND - [0:0]\n" + lookUps + `-A OUTPUT -p tcp -j CONSUL_PROXY_OUTPUT
+-A PREROUTING -p tcp -j CONSUL_PROXY_INBOUND
+-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 2000-2001 -j RETURN
+-A CONSUL_PROXY_OUTPUT -d ` + cidr + ` -j RETURN
+-A CONSUL_PROXY_OUTPUT -p tcp -m tcp --dport 3306 -j RETURN
+-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 5995 -j RETURN
+-A CONSUL_PROXY_OUTPUT -d ` + localhost + ` -j RETURN
+-A CONSUL_PROXY_OUTPUT -p tcp -j REDIRECT --to-ports 15001
+-A CONSUL_PROXY_INBOUND -p tcp -m tcp --dport 8080 -j RETURN
+-A CONSUL_PROXY_INBOUND -p tcp -m tcp --dport 22:443 -j RETURN
+-A CONSUL_PROXY_INBOUND -p tcp -j REDIRECT --to-ports 20000
+COMMIT
+`
+	}
+	c := dialecttest.Case{Pod: meshed(`{"ProxyUserID":"5995","ProxyInboundPort":20000,"ConsulDNSPort":8600,"ExcludeInboundPorts":["8080","22:443"],
+		"ExcludeOutboundPorts":["3306"],"ExcludeOutboundCIDRs":["10.96.0.0/16","fd00:96::/64"],"ExcludeUIDs":["2000-2001"]}`, "true")}
+	dialecttest.Equivalent(t, consul.New(), proxy, c, map[ruleset.Family]string{
+		ruleset.IPv4: program(ruleset.IPv4, "10.96.0.0/16", ""),
+		ruleset.IPv6: program(ruleset.IPv6, "fd00:96::/64", "-A OUTPUT -d ::1/128 -p udp -m udp --dport 53 -j DNAT --to-destination [::1]:8600\n"+
+			"-A OUTPUT -d ::1/128 -p tcp -m tcp --dport 53 -j DNAT --to-destination [::1]:8600\n"),
+	}, probes)
+}
