@@ -24,7 +24,8 @@ type Config struct {
 	Node string
 	// Action is what to do. The zero value is [ActionNone]: report only.
 	Action Action
-	// Criteria say what is broken. Required.
+	// Criteria say what is broken. Required, but for Policy alone where the Action
+	// is none and there is a VerifyInterval.
 	Criteria Criteria
 	// Source lists and watches the node's pods, and no others. Required.
 	Source cache.ListerWatcher
@@ -99,7 +100,11 @@ func New(c Config) (*Controller, error) {
 		c.Action = ActionNone
 	}
 	_, errAction := ParseAction(string(c.Action))
-	err := errors.Join(errAction, c.NodeBudget.Validate(), c.Criteria.Validate())
+	err := errors.Join(errAction, c.NodeBudget.Validate())
+	// A mesh without a check can have its rules verified all the same.
+	if c.Action != ActionNone || c.VerifyInterval == 0 {
+		err = errors.Join(err, c.Criteria.Validate())
+	}
 	switch {
 	case err != nil:
 	case c.Node == "":

@@ -2,6 +2,7 @@ package repair_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,7 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -79,9 +84,11 @@ func TestDiagnose(t *testing.T) {
 		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), repair.CheckFailed, true},
 		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), repair.OtherFailure, true},
 		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), repair.CheckFailed, true},
-		{"Linkerd's validator", "linkerd", other("linkerd-network-validator", 95, ""), repair.CheckFailed, true},
+		{"Linkerd's validator", "linkerd", repair.CriteriaFor(linkerd.New()), repair.CheckFailed, true},
+		{"Linkerd's validator, by hand", "linkerd", other("linkerd-network-validator", 95, ""), repair.CheckFailed, true},
 		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), repair.NoCheck, false},
-		{"Kuma's validator", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), repair.CheckFailed, true},
+		{"Kuma's validator", "kuma", repair.CriteriaFor(kuma.New()), repair.CheckFailed, true},
+		{"Kuma's validator, by hand", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), repair.CheckFailed, true},
 		{"zero criteria", "crash-loop", repair.Criteria{}, repair.NoCheck, false},
 	}
 	seen := map[repair.Reason]bool{}
@@ -122,6 +129,9 @@ func TestDiagnoseSaysWhatFailed(t *testing.T) {
 func TestCriteriaValidate(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, repair.CriteriaFor(istio.New()).Validate())
+	require.NoError(t, repair.CriteriaFor(linkerd.New()).Validate())
+	require.NoError(t, repair.CriteriaFor(kuma.New()).Validate())
+	require.ErrorContains(t, repair.CriteriaFor(consul.New()).Validate(), "this mesh names none")
 	require.ErrorContains(t, repair.Criteria{}.Validate(), "no init container")
 	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}}.Validate(), "no exit codes")
 	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}, ExitCodes: []int32{0}}.Validate(), "success")
@@ -135,5 +145,32 @@ func TestParseExitCodes(t *testing.T) {
 	for _, bad := range []string{"", "0", "256", "-1", "126;95", "x"} {
 		_, err := repair.ParseExitCodes(bad)
 		assert.Error(t, err, "%q", bad)
+	}
+}
+
+// TestTrimKeepsWhatDialectsRead: each recorded pod has the same Redirect from what
+// an informer keeps of it, so verification costs no request for a pod that is right.
+func TestTrimKeepsWhatDialectsRead(t *testing.T) {
+	t.Parallel()
+	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
+	for dir, d := range map[string]dialect.Dialect{
+		"../testdata/fates/cases": istio.New(), "../testdata/fates/linkerd/cases": linkerd.New(), "../testdata/fates/consul/cases": consul.New(),
+		"testdata/kuma": kuma.New(),
+	} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, dir)
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			require.NoError(t, err)
+			pod := &corev1.Pod{}
+			require.NoError(t, json.Unmarshal(b, pod))
+			trimmed := repair.Trim(pod)
+			assert.Equal(t, d.Decide(pod, nil), d.Decide(trimmed, nil), file)
+			want, errWant := d.Redirect(pod, nil, addrs)
+			got, errGot := d.Redirect(trimmed, nil, addrs)
+			assert.Equal(t, errWant, errGot, file)
+			assert.Equal(t, want, got, file)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +40,10 @@ var (
 	// here, so they can be neither compared nor replaced. Check with
 	// errors.Is(err, repair.ErrVariant).
 	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path")
+
+	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no
+	// rules. Check with errors.Is(err, repair.ErrNotSelected).
+	ErrNotSelected = errors.New("the pod is not in the mesh")
 )
 
 // InPlace programs running pods with what the plugin would have programmed: the
@@ -55,8 +61,49 @@ type InPlace struct {
 	// DropUncaptured discards the family that the mesh does not capture in a pod
 	// that has both, instead of letting it bypass the mesh.
 	DropUncaptured bool
-	// Namespace reads a namespace; needed for dialects with NeedsNamespace.
+	// Namespace reads a namespace; needed for dialects with NeedsNamespace. What it
+	// says is good for a minute: labels and annotations of namespaces are settings.
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+
+	mu         sync.Mutex
+	namespaces map[string]knownNamespace
+}
+
+type knownNamespace struct {
+	*corev1.Namespace
+	read time.Time
+}
+
+// namespaceAge is for how long a namespace that was read is good.
+const namespaceAge = time.Minute
+
+// namespace returns the pod's namespace if the dialect wants to know it.
+func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
+	if !m.Dialect.ReadsNamespace(pod) {
+		return nil, nil
+	}
+	m.mu.Lock()
+	known := m.namespaces[pod.Namespace]
+	m.mu.Unlock()
+	if known.Namespace != nil && time.Since(known.read) < namespaceAge {
+		return known.Namespace, nil
+	}
+	ns, err := m.Namespace(ctx, pod.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("read namespace %s: %w", pod.Namespace, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, n := range m.namespaces {
+		if time.Since(n.read) >= namespaceAge {
+			delete(m.namespaces, name)
+		}
+	}
+	if m.namespaces == nil {
+		m.namespaces = map[string]knownNamespace{}
+	}
+	m.namespaces[pod.Namespace] = knownNamespace{ns, time.Now()}
+	return ns, nil
 }
 
 // Check implements [Mender].
@@ -93,14 +140,12 @@ func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (changed bool, err
 }
 
 func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, []ruleset.Ruleset) error) (err error) {
-	var namespace *corev1.Namespace
-	if m.Dialect.NeedsNamespace {
-		if namespace, err = m.Namespace(ctx, pod.Namespace); err != nil {
-			return fmt.Errorf("read namespace %s: %w", pod.Namespace, err)
-		}
+	namespace, err := m.namespace(ctx, pod)
+	if err != nil {
+		return err
 	}
 	if d := m.Dialect.Decide(pod, namespace); !d.Selected {
-		return fmt.Errorf("pod %s/%s is not redirected: %s", pod.Namespace, pod.Name, d.Detail)
+		return fmt.Errorf("%w: %s", ErrNotSelected, d.Detail)
 	}
 	addrs, err := podAddrs(pod)
 	if err != nil {

@@ -21,9 +21,9 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, RestartPolicy: pod.Spec.RestartPolicy,
 			SchedulerName: pod.Spec.SchedulerName, ServiceAccountName: pod.Spec.ServiceAccountName,
-			SecurityContext: pod.Spec.SecurityContext,
-			InitContainers:  trimContainers(pod.Spec.InitContainers),
-			Containers:      trimContainers(pod.Spec.Containers),
+			SecurityContext: pod.Spec.SecurityContext, DNSPolicy: pod.Spec.DNSPolicy, DNSConfig: pod.Spec.DNSConfig,
+			InitContainers: trimContainers(pod.Spec.InitContainers),
+			Containers:     trimContainers(pod.Spec.Containers),
 		},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,

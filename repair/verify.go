@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // The results of a verification.
@@ -67,7 +68,11 @@ func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
 	if out, ok := leftOut(pod, c.Criteria); ok && out.Reason != "" {
 		return false
 	}
-	if pod.Status.Phase != corev1.PodRunning || c.Criteria.Policy == nil || !c.Criteria.Policy.Decide(pod, nil).Selected {
+	if pod.Status.Phase != corev1.PodRunning || c.Criteria.Policy == nil {
+		return false
+	}
+	// Not enabled by the pod itself: its namespace may do that, which the mender reads.
+	if d := c.Criteria.Policy.Decide(pod, nil); !d.Selected && d.Reason != selection.NotEnabled {
 		return false
 	}
 	return !Diagnose(pod, c.Criteria).Broken
@@ -83,7 +88,10 @@ func (c *Controller) verify(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	diffs, err := c.Mender.Check(ctx, pod)
-	if err == nil && len(diffs) == 0 {
+	switch {
+	case errors.Is(err, ErrNotSelected):
+		return
+	case err == nil && len(diffs) == 0:
 		c.verified(pod, verifiedIntact, "")
 		return
 	}

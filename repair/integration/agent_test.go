@@ -120,6 +120,9 @@ func runAgent(t testing.TB, s *server, node string, change func(*repair.Flags, *
 		if f.ClusterBudget.PerMinute > 0 {
 			manifests = append(manifests, "repair-budget")
 		}
+		if h.Dialect.NeedsNamespace {
+			manifests = append(manifests, "repair-namespaces")
+		}
 		ag.user, h.Config.BearerToken = account(t, newAdmin(t, s), manifests...)
 	}
 	ctl, stopEvents, err := f.Open(h)
@@ -145,7 +148,7 @@ func runAgent(t testing.TB, s *server, node string, change func(*repair.Flags, *
 // eventually waits until something is so.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	require.Eventually(t, f, 60*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, f, 2*time.Minute, 20*time.Millisecond, what)
 }
 
 // outcome waits for an outcome with a reason.

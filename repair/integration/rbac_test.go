@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -19,19 +21,24 @@ var modes = []struct {
 	action    repair.Action
 	force     bool
 	budget    bool
+	linkerd   bool // a mesh that reads namespaces
 }{
-	{"none", []string{"repair-none"}, repair.ActionNone, false, false},
-	{"label", []string{"repair-label"}, repair.ActionLabel, false, false},
-	{"delete", []string{"repair-delete"}, repair.ActionDelete, false, false},
-	{"delete with a cluster budget", []string{"repair-delete", "repair-budget"}, repair.ActionDelete, false, true},
-	{"force-delete", []string{"repair-force-delete"}, repair.ActionDelete, true, false},
-	{"repair", []string{"repair-repair"}, repair.ActionRepair, false, false},
+	{"none", []string{"repair-none"}, repair.ActionNone, false, false, false},
+	{"label", []string{"repair-label"}, repair.ActionLabel, false, false, false},
+	{"delete", []string{"repair-delete"}, repair.ActionDelete, false, false, false},
+	{"delete with a cluster budget", []string{"repair-delete", "repair-budget"}, repair.ActionDelete, false, true, false},
+	{"force-delete", []string{"repair-force-delete"}, repair.ActionDelete, true, false, false},
+	{"repair", []string{"repair-repair"}, repair.ActionRepair, false, false, false},
+	{"repair, linkerd", []string{"repair-repair", "repair-namespaces"}, repair.ActionRepair, false, false, true},
 }
 
-func wanted(a repair.Action, force, budget bool) map[string]bool {
+func wanted(a repair.Action, force, budget, namespaces bool) map[string]bool {
 	all := repair.Permissions(a, force)
 	if budget {
 		all = append(all, repair.LeasePermissions(agentNamespace)...)
+	}
+	if namespaces {
+		all = append(all, repair.Permission{Verb: "get", Resource: "namespaces"})
 	}
 	out := map[string]bool{}
 	for _, p := range all {
@@ -55,7 +62,7 @@ func TestRolesGrantNoMore(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			user, _ := account(t, a, m.manifests...)
-			want, got := wanted(m.action, m.force, m.budget), map[string]bool{}
+			want, got := wanted(m.action, m.force, m.budget, m.linkerd), map[string]bool{}
 			for _, resource := range resources {
 				for _, verb := range verbs {
 					if p := permission(verb, resource); allowed(t, a, user, p) {
@@ -113,9 +120,20 @@ func TestRolesGrantNoLess(t *testing.T) {
 			if m.budget { // the first to come makes the lease
 				_ = w.try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+repair.LeaseName, nil, nil)
 			}
-			w.running(t, "web-0")
-			w.running(t, "web-1")
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) {
+			for _, name := range []string{"web-0", "web-1"} {
+				pod := podFrom(t, map[bool]string{false: "crash-loop", true: "linkerd"}[m.linkerd], w.ns, name, w.node)
+				pod.Status.Phase = corev1.PodRunning
+				w.Create(t, pod)
+			}
+			if m.linkerd { // one to verify
+				pod := podFrom(t, "linkerd", w.ns, "well-1", w.node)
+				pod.Status = w.pod(t, w.ns, "well-0").Status
+				w.Create(t, pod)
+			}
+			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+				if m.linkerd {
+					h.Dialect = linkerd.New()
+				}
 				f.Action, f.Force = string(m.action), m.force
 				f.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such
 				if m.budget {
@@ -132,7 +150,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 			ag.outcome(outcome)
 			eventually(t, "verified", func() bool { return ag.counts("meshcni_repair_verifications_total")["no-process"] > 0 })
 			eventually(t, "event", func() bool { return len(w.events(t, w.ns)["web-0"]) > 0 })
-			want := wanted(m.action, m.force, m.budget)
+			want := wanted(m.action, m.force, m.budget, m.linkerd)
 			want["create selfsubjectaccessreviews.authorization.k8s.io"] = true // any account may
 			got := map[string]bool{}
 			eventually(t, "everything granted is used", func() bool {

@@ -23,9 +23,17 @@ import (
 
 // The scale that the test is at, and the budget that it holds the program to.
 const (
-	allPods, nodePods, brokenPods = 5000, 200, 100
-	perMinute, burst              = 300, 10
+	nodePods, brokenPods = 200, 100
+	perMinute, burst     = 300, 10
 )
+
+// allPods is the cluster's; fewer with -short, as under the race detector.
+func allPods() int {
+	if testing.Short() {
+		return 500
+	}
+	return 5000
+}
 
 // TestScale runs the program itself on a node with 200 of a cluster's 5,000 pods,
 // 100 of which break at once.
@@ -88,7 +96,7 @@ func crowd(t *testing.T, a *admin, ns, node string) []*corev1.Pod {
 	t.Helper()
 	template := podFrom(t, "passed", ns, "", "")
 	pods := make([]*corev1.Pod, nodePods)
-	parallel(allPods, func(i int) {
+	parallel(allPods(), func(i int) {
 		pod := template.DeepCopy()
 		pod.Name, pod.Spec.NodeName = fmt.Sprintf("pod-%d", i), node
 		if i < nodePods {
