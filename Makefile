@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build the programs, static, into bin/
@@ -34,6 +34,11 @@ test-short: ## The tests that need no more rights than you have; those that do s
 test-race: ## The tests of packages with goroutines, under the race detector
 	.ci/needs
 	$(GO) test -race $$(.ci/race-packages)
+
+.PHONY: test-integration
+test-integration: ## Repair against a real API server and etcd, which the first run builds (some minutes)
+	repair/integration/setup.sh
+	CI=true $(GO) test -count=1 ./repair/integration
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME each
