@@ -1,7 +1,12 @@
 package repair_test
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,5 +121,64 @@ func TestNoPauseProcess(t *testing.T) {
 		b.cluster.Set(named(t, "recovered", "a"))
 		b.settle()
 		assert.Equal(t, 1, b.outcomes()["recovered recovered"])
+	})
+}
+
+// TestDriftOfAReplacedPod: what drifts is read again; a pod that has taken its
+// name meanwhile is none of it.
+func TestDriftOfAReplacedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action, c.VerifyInterval = repair.ActionRepair, time.Minute
+			b.mender.SetRules(b.pod("a").UID, true)
+		}, named(t, "passed", "a"))
+		// The informer is told nothing of what comes.
+		b.cluster.SetHook(func(verb string, _ repair.Ref) error {
+			if verb == "list" || verb == "watch" {
+				return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+			}
+			return nil
+		})
+		b.cluster.Interrupt(false)
+		b.mender.SetRules(b.pod("a").UID, false)
+		b.cluster.Gone("default", "a")
+		b.cluster.Set(named(t, "passed", "a"))
+		time.Sleep(10 * time.Minute)
+		assert.Zero(t, b.counter("meshcni_repair_verifications_total")["drifted"])
+		assert.NotContains(t, b.mender.Calls(), "apply default/a")
+		b.cluster.SetHook(nil)
+	})
+}
+
+// TestVerificationFails: what keeps a pod from being verified is said once, and
+// nothing is concluded from it.
+func TestVerificationFails(t *testing.T) {
+	for result, err := range map[string]error{
+		"variant": fmt.Errorf("pod: %w", repair.ErrVariant), "no-process": repair.ErrNoProcess, "failed": errors.New("no such netlink"),
+	} {
+		t.Run(result, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, func(b *bench, c *repair.Config) {
+					c.Action, c.VerifyInterval = repair.ActionRepair, time.Minute
+					b.mender.Fail(err)
+				}, named(t, "passed", "a"))
+				time.Sleep(10 * time.Minute)
+				assert.Equal(t, []string{result}, slices.Collect(maps.Keys(b.counter("meshcni_repair_verifications_total"))))
+				assert.LessOrEqual(t, strings.Count(b.log.String(), "cannot be verified"), 1)
+				assert.Empty(t, b.drainEvents())
+				assert.NotContains(t, b.mender.Calls(), "apply default/a")
+			})
+		})
+	}
+	t.Run("not in the mesh after all", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := start(t, func(b *bench, c *repair.Config) {
+				c.VerifyInterval = time.Minute
+				b.mender.Fail(repair.ErrNotSelected)
+			}, named(t, "passed", "a"))
+			time.Sleep(10 * time.Minute)
+			assert.Empty(t, b.counter("meshcni_repair_verifications_total"))
+			assert.Empty(t, b.requests())
+		})
 	})
 }

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/repairtest"
 )
 
 // TestBudget: with 5 at once and 6 a minute, 20 broken pods go 5, then one in ten seconds.
@@ -177,5 +178,83 @@ func TestWatchExpiry(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		assert.Equal(t, 1, b.outcomes()["labelled check-failed"], "the break is made up for")
 		assert.Positive(t, b.counter("meshcni_repair_watch_errors_total")["expired"])
+	})
+}
+
+// deaf is a cluster that says yes and does nothing.
+type deaf struct{ *repairtest.Cluster }
+
+func (deaf) Evict(context.Context, repair.Ref) error { return nil }
+func (d deaf) Label(ctx context.Context, r repair.Ref, _, _ string) (*corev1.Pod, error) {
+	return d.Pod(ctx, r.Namespace, r.Name)
+}
+
+// deafMender says that it has put the rules there, and has not.
+type deafMender struct{ *repairtest.Mender }
+
+func (deafMender) Apply(context.Context, *corev1.Pod) (bool, error) { return true, nil }
+
+// TestUnverified: what the server or the kernel took and did not do is noticed, and tried again.
+func TestUnverified(t *testing.T) {
+	for a, reason := range map[repair.Action]string{
+		repair.ActionLabel: "no-label", repair.ActionDelete: "not-deleting", repair.ActionRepair: "rules-differ",
+	} {
+		t.Run(string(a), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, func(b *bench, c *repair.Config) {
+					c.Action, c.Cluster, c.Mender = a, deaf{b.cluster}, deafMender{b.mender}
+				}, named(t, "crash-loop", "a"))
+				time.Sleep(time.Hour)
+				assert.Equal(t, map[string]int{"unverified " + reason: 1}, b.outcomes())
+				assert.Equal(t, []string{"Warning MeshRepairUnverified"}, b.drainEvents(), "said once")
+				assert.GreaterOrEqual(t, len(b.requests()), 20, "and tried on")
+				assert.LessOrEqual(t, len(b.requests()), 100, "ever more slowly")
+			})
+		})
+	}
+}
+
+// TestBlockedCostsNoBudget: what a disruption budget forbids does not use up what
+// others could be deleted with.
+func TestBlockedCostsNoBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods []*corev1.Pod
+		for i := range 3 {
+			pods = append(pods, with(named(t, "crash-loop", fmt.Sprintf("blocked-%d", i)), func(p *corev1.Pod) {
+				p.Namespace, p.Status.Phase = "blocked", corev1.PodRunning
+			}), named(t, "passed", fmt.Sprintf("well-%d", i)))
+		}
+		store := &leases{}
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action, c.NodeBudget = repair.ActionDelete, repair.Budget{PerMinute: 0.001, Burst: 2}
+			c.ClusterBudget = &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 0.001, Burst: 2}}
+			b.cluster.Block("blocked", true)
+		}, pods...)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, 3, b.outcomes()["blocked disruption-budget"])
+		b.cluster.Set(named(t, "crash-loop", "free-0"))
+		b.cluster.Set(with(named(t, "crash-loop", "free-1"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }))
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, 2, b.outcomes()["evicted check-failed"])
+	})
+}
+
+// TestAdmissionRefuses: Forbidden for another cause than a missing permission is
+// the pod's affair, and suspends nothing.
+func TestAdmissionRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action = repair.ActionDelete
+			c.Permissions = func(context.Context) ([]repair.Permission, error) { return nil, nil }
+			b.cluster.SetHook(func(verb string, r repair.Ref) error {
+				if verb == "evict" && r.Name == "a" {
+					return apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("the admission webhook says no"))
+				}
+				return nil
+			})
+		}, named(t, "crash-loop", "a"), named(t, "crash-loop", "b"))
+		time.Sleep(time.Minute)
+		assert.Equal(t, map[string]int{"failed refused": 1, "evicted check-failed": 1}, b.outcomes())
+		assert.NoError(t, b.ctl.Ready())
 	})
 }
