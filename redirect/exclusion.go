@@ -19,7 +19,8 @@ const (
 	// directly, and takes the proxy's connections to it as inbound: the proxy
 	// has chosen this very pod for a service that the application called.
 	LoopbackHairpin Loopback = ""
-	// LoopbackPass lets everything pass, look-ups included.
+	// LoopbackPass lets everything pass, look-ups included. (A proxy known by its
+	// mark is asked all the same by TCP to the pod's own addresses.)
 	LoopbackPass Loopback = "pass"
 	// LoopbackCapture redirects the application's connections to its own pod
 	// as any other outbound connection; the proxy's pass.

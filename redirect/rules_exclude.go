@@ -77,6 +77,17 @@ func (g *generator) marked(comment string) []ruleset.Rule {
 // is known by its mark.
 func (g *generator) replyMark() Mark { return Mark{g.Names.InboundMark, g.Names.MarkMask} }
 
+// notWithinPod narrows the rule for look-ups of a proxy known by its mark, which
+// comes before those that let connections within the pod pass: whoever asks a
+// resolver of his own over UDP gets it, and over TCP when it is on localhost.
+func (g *generator) notWithinPod(r *ruleset.Rule) {
+	if r.Proto == ruleset.UDP {
+		r.Out = ruleset.InterfaceMatch{Name: loopback.Name, Not: true}
+	} else {
+		r.Dst = ruleset.NotPrefix(g.localhost())
+	}
+}
+
 // markMangle keeps the two ends of a connection together that a proxy known by
 // its mark makes to the application with the client's address: the mark of its
 // first packet is remembered with the connection, and put on the replies, which

@@ -91,12 +91,15 @@ func (g *generator) natOutput() []ruleset.Rule {
 	rules = append(rules, g.excludedOutboundPorts()...)
 	rules = append(rules, g.exclusions()...)
 	if src, ok := g.passSource(); ok {
-		rules = append(rules, ruleset.Rule{
-			Src: ruleset.Prefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound",
-		})
+		pass := ruleset.Rule{Src: ruleset.Prefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound"}
+		if g.DNS.UDPOnly {
+			pass.Proto = ruleset.TCP // all else that it could let through is look-ups
+		}
+		rules = append(rules, pass)
 	}
 	rules = append(rules, g.marked("proxy to the outside")...)
 	if g.byMark() {
+		rules, dns = append(rules, dns...), nil
 		rules = append(rules, ruleset.Rule{Mark: g.replyMark().match(false), Target: returns, Comment: "application's reply"})
 	}
 	for _, o := range g.owners() {
@@ -231,10 +234,14 @@ func (g *generator) natDNS() []ruleset.Rule {
 	}
 	var rules []ruleset.Rule
 	for _, proto := range g.dnsProtos() {
-		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
+		look := ruleset.Rule{
 			Proto: proto, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
 			Target: target, Comment: comment,
-		})...)
+		}
+		if g.byMark() {
+			g.notWithinPod(&look)
+		}
+		rules = append(rules, g.onPrefixes(g.DNS.Servers, look)...)
 	}
 	return rules
 }

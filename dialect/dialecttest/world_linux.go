@@ -9,6 +9,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -39,7 +40,7 @@ func Fates(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case) {
 	}
 	for _, backend := range Backends {
 		t.Run(string(backend), func(t *testing.T) {
-			compare(t, c.Fates, run(t, backend, o, rs, probes))
+			agree(t, c.Fates, run(t, backend, o, rs, probes))
 		})
 	}
 }
@@ -47,14 +48,50 @@ func Fates(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case) {
 // Equivalent applies the rules of a case with each backend and compares the
 // fates of the probes with those under a program of the mesh's own, given for
 // each family as iptables-restore takes it. A family without one has no rules.
+// It also has package redirect/compare look for a packet whose fate differs.
 func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, own map[ruleset.Family]string, probes []netnstest.Probe) {
 	t.Helper()
 	w := netnstest.NewWorld(t, o)
 	for f, text := range own {
 		Restore(t, w.Pod, f, text)
 	}
+	t.Run("compare", func(t *testing.T) { c.compare(t, d, w.Pod) })
 	c.Fates = w.Run(probes)
 	Fates(t, d, o, c)
+}
+
+// compare traces every kind of packet through the rules that are in a namespace,
+// read back as an operator would, and those of the case.
+func (c Case) compare(t *testing.T, d dialect.Dialect, ns *netnsexec.NetNS) {
+	t.Helper()
+	rs, _, err := c.Rules(d)
+	if err != nil {
+		t.Fatalf("the pod is refused: %v", err)
+	}
+	var text strings.Builder
+	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save"} {
+		netnstest.Require(t, netnstest.Binary(program))
+		cmd := exec.Command(program)
+		cmd.Stdout = &text
+		if err := ns.Run(cmd); err != nil {
+			t.Fatalf("save rules: %v", err)
+		}
+	}
+	saved, err := compare.Saved(text.String(), rs)
+	if err != nil {
+		t.Fatalf("read saved rules: %v", err)
+	}
+	report, err := compare.Compare(saved, rs, compare.Packets(Addrs(), saved, rs))
+	if err != nil {
+		t.Fatalf("compare: %v", err)
+	}
+	for i, diff := range report.Differences {
+		if i == 5 {
+			t.Errorf("… %d of %d packets differ", len(report.Differences), report.Packets)
+			break
+		}
+		t.Errorf("own | ours: %s", diff)
+	}
 }
 
 // Restore puts rules into a namespace as they are.
@@ -84,7 +121,7 @@ func run(t *testing.T, backend apply.Name, o netnstest.Options, rs ruleset.Rules
 	return w.Run(probes)
 }
 
-func compare(t *testing.T, want, got map[string]string) {
+func agree(t *testing.T, want, got map[string]string) {
 	t.Helper()
 	for probe, fate := range want {
 		if got[probe] != fate {
