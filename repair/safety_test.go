@@ -222,7 +222,7 @@ func TestBlockedCostsNoBudget(t *testing.T) {
 		for i := range 3 {
 			pods = append(pods, with(named(t, "crash-loop", fmt.Sprintf("blocked-%d", i)), func(p *corev1.Pod) {
 				p.Namespace, p.Status.Phase = "blocked", corev1.PodRunning
-			}), named(t, "passed", fmt.Sprintf("well-%d", i)))
+			}), named(t, "passed", fmt.Sprintf("well-%d", i)), named(t, "passed", fmt.Sprintf("fine-%d", i)))
 		}
 		store := &leases{}
 		b := start(t, func(b *bench, c *repair.Config) {
