@@ -127,10 +127,14 @@ func (s *logSocket) print() {
 	}
 }
 
+// maxBypasses bounds what one record can make us count; there are three kinds.
+const maxBypasses = 8
+
 // account counts what a record says and gives the line to print.
 func (s *logSocket) account(record []byte) []byte {
 	var r struct {
 		Level, Msg, Reason, Verb string
+		Bypasses                 []string
 		Duration                 *float64 `json:"duration_ms"`
 	}
 	var line bytes.Buffer
@@ -146,6 +150,9 @@ func (s *logSocket) account(record []byte) []byte {
 	s.m.records.WithLabelValues(level).Inc()
 	if r.Msg == "decision" {
 		s.m.decisions.WithLabelValues(s.m.reason(r.Reason)).Inc()
+		for _, code := range r.Bypasses[:min(len(r.Bypasses), maxBypasses)] {
+			s.m.bypasses.WithLabelValues(s.m.reason(code)).Inc()
+		}
 		if r.Duration != nil && r.Verb == "ADD" {
 			s.m.add.Observe(*r.Duration / 1000)
 		}

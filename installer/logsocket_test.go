@@ -59,7 +59,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	log, raw := plugin(t, socket)
-	log.Info("decision", "reason", "injected", "verb", "ADD", "duration_ms", 500, "pod", "a", "namespace", "b")
+	log.Info("decision", "reason", "injected", "verb", "ADD", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id"})
 	log.Info("decision", "reason", "excluded-namespace", "verb", "ADD", "duration_ms", 1500)
 	log.Error("something else", "reason", "ignored")
 	_, err = raw.Write([]byte("no json\nat all"))
@@ -80,6 +80,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 		`meshcni_plugin_decisions_total{reason="other"} 1`, `meshcni_plugin_add_duration_seconds_count 2`,
 		`meshcni_plugin_add_duration_seconds_sum 2`, `meshcni_plugin_log_records_total{level="ERROR"} 1`,
 		`meshcni_plugin_log_records_total{level="malformed"} 1`,
+		`meshcni_plugin_bypasses_total{bypass="ipv6"} 1`, `meshcni_plugin_bypasses_total{bypass="proxy-id"} 1`,
 	} {
 		assert.Contains(t, metrics, want+"\n")
 	}

@@ -14,6 +14,7 @@ type metrics struct {
 	repairs, failures      *prometheus.CounterVec
 	reloads, decisions     *prometheus.CounterVec
 	records, dropped       *prometheus.CounterVec
+	bypasses               *prometheus.CounterVec
 	ready, polling         prometheus.Gauge
 	tokenAge, tokenExpires prometheus.Gauge
 	add                    prometheus.Histogram
@@ -36,6 +37,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		failures:     prometheus.NewCounterVec(counter("failures_total", "Steps that failed, by action."), []string{"action"}),
 		reloads:      prometheus.NewCounterVec(counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused)."), []string{"result"}),
 		decisions:    prometheus.NewCounterVec(counter("plugin_decisions_total", "Decisions that plugins on this node reported, by reason."), []string{"reason"}),
+		bypasses:     prometheus.NewCounterVec(counter("plugin_bypasses_total", "Pods that leave a way past the mesh open, by which (ipv4, ipv6, proxy-id)."), []string{"bypass"}),
 		records:      prometheus.NewCounterVec(counter("plugin_log_records_total", "Records that plugins sent, by level."), []string{"level"}),
 		dropped:      prometheus.NewCounterVec(counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long)."), []string{"why"}),
 		ready:        gauge("ready", "1 when every new pod on this node will be captured."),
@@ -48,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		reasons: map[string]bool{},
 	}
-	reg.MustRegister(m.installs, m.fights, m.repairs, m.failures, m.reloads, m.decisions, m.records, m.dropped,
+	reg.MustRegister(m.installs, m.fights, m.repairs, m.failures, m.reloads, m.decisions, m.bypasses, m.records, m.dropped,
 		m.ready, m.polling, m.tokenAge, m.tokenExpires, m.add)
 	return m
 }

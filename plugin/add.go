@@ -27,7 +27,12 @@ type event struct {
 	backend  apply.Name
 	families []string
 	warnings []string
+	bypasses []string // stable codes
 }
+
+// The ways past the mesh that a decision's record names, besides "ipv4" and "ipv6" for a family of the pod's that is
+// not captured.
+const bypassProxyID = "proxy-id" // a container runs under an id by which the rules know the proxy
 
 func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 	output, err := c.config.PrevResult.in(c.config.CNIVersion)
@@ -118,6 +123,9 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	}
 	built, err := mesh.Redirect(pod, namespace, addrs)
 	c.event.warnings = append(c.event.warnings, built.Warnings...)
+	if len(built.Bypasses) > 0 {
+		c.event.bypasses = append(c.event.bypasses, bypassProxyID)
+	}
 	if err != nil {
 		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "correct the pod's annotations; the pod does not start without its rules")
 	}
@@ -192,6 +200,7 @@ func (c *call) rules(built dialect.Built, addrs []netip.Addr) (ruleset.Ruleset, 
 				*mode = redirect.FamilyDrop
 				c.event.warnings = append(c.event.warnings, fmt.Sprintf("%s is discarded: the mesh captures the other family only", f))
 			} else {
+				c.event.bypasses = append(c.event.bypasses, f.String())
 				c.event.warnings = append(c.event.warnings, fmt.Sprintf("%s bypasses the mesh: the pod has such an address, and the mesh captures the other family only", f))
 			}
 		}
@@ -230,6 +239,7 @@ func (c *call) record(ctx context.Context) {
 		"pod", c.id.name, "namespace", c.id.namespace, "uid", c.id.uid,
 		"container_id", c.env.containerID, "netns", c.env.netns,
 		"backend", string(e.backend), "families", append([]string{}, e.families...), "warnings", append([]string{}, e.warnings...),
+		"bypasses", append([]string{}, e.bypasses...),
 		"api_calls", e.apiCalls, "duration_ms", c.elapsed(),
 	)
 }

@@ -117,6 +117,7 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 		require.Zero(t, out.exit, out.stdout)
 		assert.Contains(t, out.stderr, `container \"app\" bypasses the mesh`)
 		assert.NotNil(t, c.netns.Live.IPv4)
+		assert.Equal(t, []any{"proxy-id"}, out.record(t, "decision")["bypasses"])
 	}
 	c, out := add(true, 1337)
 	out.fails(t, 7, "pod shop/cart-0: "+said, "refuse_proxy_uid")
@@ -124,6 +125,7 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 
 	_, out = add(true, 1000)
 	assert.Zero(t, out.exit, out.stdout)
+	assert.Equal(t, []any{}, out.record(t, "decision")["bypasses"])
 	_, out = add("yes", 1000)
 	out.fails(t, 7, "refuse_proxy_uid: want true or false")
 }

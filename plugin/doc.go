@@ -66,5 +66,6 @@
 //
 // One JSON record a line, to stderr, to run_dir/plugin.log and to the agent's socket run_dir/log.sock. Each decision is
 // a record with msg "decision" at info: reason has one of the stable codes of package selection, outcome is passed,
-// redirected, same (the rules were there), checked, or failed.
+// redirected, same (the rules were there), checked, or failed; bypasses are the ways past the mesh that the pod leaves
+// open: ipv4 or ipv6 for a family that is not captured, proxy-id for a container that runs as the proxy.
 package plugin
