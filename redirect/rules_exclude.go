@@ -62,6 +62,21 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 	return rules
 }
 
+// virtualZones puts the look-ups of virtual networks where the proxy's answers
+// are, so that these find their way back.
+func (g *generator) virtualZones() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, n := range g.VirtualNetworks {
+		if ruleset.FamilyOf(n.Local.Addr()) == g.family {
+			rules = append(rules, ruleset.Rule{
+				In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
+				Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",
+			})
+		}
+	}
+	return rules
+}
+
 // byMark reports whether the proxy is known by the mark of its packets.
 func (g *generator) byMark() bool { return !g.Proxy.Mark.IsZero() }
 

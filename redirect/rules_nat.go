@@ -270,6 +270,9 @@ func (g *generator) zones() {
 			ruleset.Rule{Proto: ruleset.UDP, SrcPorts: dns, Owner: own, Target: app, Comment: "proxy's answer to the application"},
 		)
 	}
+	if !g.byMark() {
+		prerouting = append(prerouting, g.virtualZones()...)
+	}
 	for _, r := range queries {
 		prerouting = append(prerouting, ruleset.Rule{
 			Src: r.Dst, Proto: ruleset.UDP, SrcPorts: port53, Target: proxy, Comment: "server's answer to the proxy",
