@@ -214,7 +214,9 @@ func TestOutage(t *testing.T) {
 		<-cut
 		eventually(t, "the failure is known", func() bool { return ag.outcomes()["failed error"] > 0 })
 		assert.False(t, w.away(w.ns, "web-0", string(pod.UID)))
-		meanwhile := w.make(t, "crash-loop", "meanwhile")
+		meanwhile := podFrom(t, "crash-loop", w.ns, "meanwhile", w.node)
+		meanwhile.OwnerReferences = nil // of the same owner it would be taken for a broken successor
+		meanwhile = w.Create(t, meanwhile)
 		require.NoError(t, g.open())
 		eventually(t, "it goes on", func() bool { return w.away(w.ns, "web-0", string(pod.UID)) })
 		eventually(t, "what broke meanwhile", func() bool { return w.away(w.ns, "meanwhile", string(meanwhile.UID)) })
