@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/nftables"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podnetns"
@@ -67,6 +68,7 @@ type InPlace struct {
 
 	mu         sync.Mutex
 	namespaces map[string]knownNamespace
+	found      map[types.UID]podnetns.Found
 }
 
 type knownNamespace struct {
@@ -155,12 +157,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 	if err != nil {
 		return fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	root := or(m.ProcRoot, "/proc")
-	found, err := podnetns.Find(os.DirFS(root), string(pod.UID), addrs)
-	if err != nil {
-		return err
-	}
-	ns, err := found.Open(root)
+	ns, err := m.open(pod.UID, addrs)
 	if err != nil {
 		return err
 	}
@@ -175,6 +172,31 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 		}
 	}
 	return fn(b, wanted)
+}
+
+// mostFound bounds what is remembered of pods that may be away: more than a node has.
+const mostFound = 1024
+
+// open opens the pod's network namespace, where it was the last time if it still is there.
+func (m *InPlace) open(uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
+	root := or(m.ProcRoot, "/proc")
+	proc := os.DirFS(root)
+	m.mu.Lock()
+	found := m.found[uid]
+	m.mu.Unlock()
+	if !found.Still(proc, addrs) {
+		var err error
+		if found, err = podnetns.Find(proc, string(uid), addrs); err != nil {
+			return nil, err
+		}
+		m.mu.Lock()
+		if m.found == nil || len(m.found) >= mostFound {
+			m.found = map[types.UID]podnetns.Found{}
+		}
+		m.found[uid] = found
+		m.mu.Unlock()
+	}
+	return found.Open(root)
 }
 
 // podAddrs are the pod's addresses, its primary one first.

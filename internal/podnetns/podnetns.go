@@ -59,6 +59,18 @@ type Found struct {
 // Path is the namespace's file below the root of that proc file system.
 func (f Found) Path() string { return path.Join(strconv.Itoa(f.PID), "ns", "net") }
 
+// Still reports whether the process is the one that was found, in the same
+// namespace with the addresses: then there is no need to Find it again, which reads a
+// file of every process on the node.
+func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
+	now, err := process(proc, f.PID, f.UID)
+	if err != nil || now != f || f.PID == 0 {
+		return false
+	}
+	has, err := addresses(proc, f.PID)
+	return err == nil && containsAll(has, addrs)
+}
+
 // Find looks in proc, a proc file system (os.DirFS of its root), for the
 // namespace of the pod. The addresses are the pod's; without any that check is not
 // made. Errors: [ErrUID], [ErrNoProcess], [ErrAddress], or that of a file that

@@ -189,3 +189,24 @@ func TestFindSaysWhatCannotBeRead(t *testing.T) {
 	_, err = podnetns.Find(p, uid, nil)
 	assert.ErrorContains(t, err, "malformed stat")
 }
+
+func TestStill(t *testing.T) {
+	t.Parallel()
+	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5")}
+	p := newProc()
+	p.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS, "10.244.1.5")
+	found, err := podnetns.Find(p, uid, addrs)
+	require.NoError(t, err)
+	assert.True(t, found.Still(p, addrs))
+	assert.False(t, podnetns.Found{}.Still(p, addrs))
+	assert.False(t, found.Still(p, []netip.Addr{netip.MustParseAddr("10.244.1.6")}))
+	for name, change := range map[string]func(){
+		"another process of the PID": func() { p.add(10, "0::/kubepods/pod"+uid+"/1", 101, podNS, "10.244.1.5") },
+		"another pod's":              func() { p.add(10, "0::/kubepods/pod"+otherUID+"/1", 100, podNS, "10.244.1.5") },
+		"moved":                      func() { p.add(10, "0::/kubepods/pod"+uid+"/1", 100, innerNS, "10.244.1.5") },
+		"ended":                      func() { delete(p.MapFS, "10/cgroup") },
+	} {
+		change()
+		assert.False(t, found.Still(p, addrs), name)
+	}
+}
