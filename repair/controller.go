@@ -78,7 +78,8 @@ type Controller struct {
 	started  bool
 	denied   error // the permission that is missing
 	watchErr error
-
+	// watchSaid is when it was last in the log.
+	watchSaid time.Time
 	hasSynced func() bool
 }
 
@@ -147,6 +148,8 @@ const (
 	workers = 2
 	// attemptTimeout bounds one attempt.
 	attemptTimeout = 30 * time.Second
+	// sayAgain is how often an outage that lasts is in the log.
+	sayAgain = 30 * time.Minute
 	// askAgain is how often the server is asked for a missing permission.
 	askAgain = 10 * time.Second
 )
@@ -200,7 +203,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // tick does what is due now and then.
 func (c *Controller) tick(ctx context.Context) {
 	for sleep(ctx, askAgain) {
-		if c.suspended() > 0 {
+		if c.suspended() > 0 || !c.synced() {
 			c.askPermissions(ctx)
 		}
 		if c.synced() {
@@ -327,11 +330,7 @@ func (c *Controller) watchFailed(_ context.Context, _ *cache.Reflector, err erro
 		kind = "closed"
 	}
 	c.metrics.watch.WithLabelValues(kind).Inc()
-	c.mu.Lock()
-	again := c.watchErr != nil && c.watchErr.Error() == err.Error()
-	c.watchErr = err
-	c.mu.Unlock()
-	if !again && kind == "other" {
-		c.Log.Warn("watching the node's pods is interrupted", "error", err.Error())
+	if kind == "other" {
+		c.unreachable(err)
 	}
 }

@@ -57,6 +57,22 @@ func (c *Controller) refused(err error) bool {
 	return c.suspended() > 0
 }
 
+// unreachable notes why the server does not answer. Until the pods are there that
+// is the reason for not being ready. client-go tries on; one line in a while is
+// enough for the log.
+func (c *Controller) unreachable(err error) {
+	c.mu.Lock()
+	quiet := time.Since(c.watchSaid) > sayAgain
+	c.watchErr = err
+	if quiet {
+		c.watchSaid = time.Now()
+	}
+	c.mu.Unlock()
+	if quiet {
+		c.Log.Warn("the API server does not answer; the node's pods may have changed meanwhile", "error", err.Error())
+	}
+}
+
 // askPermissions asks for what is missing and remembers the answer. Where nobody
 // can be asked, the refusals themselves tell: after each pause there is another try.
 func (c *Controller) askPermissions(ctx context.Context) {
@@ -70,7 +86,8 @@ func (c *Controller) askPermissions(ctx context.Context) {
 	defer cancel()
 	missing, err := c.Permissions(ctx)
 	if err != nil {
-		return // no answer, no news
+		c.unreachable(err) // no answer, no news
+		return
 	}
 	var now error
 	if len(missing) > 0 {

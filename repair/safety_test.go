@@ -258,3 +258,27 @@ func TestAdmissionRefuses(t *testing.T) {
 		assert.NoError(t, b.ctl.Ready())
 	})
 }
+
+// TestUnreachable: a server that does not answer is one line in the log, and the
+// reason for not being ready.
+func TestUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		down := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action = repair.ActionLabel
+			answer := func() error { mu.Lock(); defer mu.Unlock(); return down }
+			c.Permissions = func(context.Context) ([]repair.Permission, error) { return nil, answer() }
+			b.cluster.SetHook(func(string, repair.Ref) error { return answer() })
+		}, named(t, "crash-loop", "a"))
+		time.Sleep(10 * time.Minute)
+		require.ErrorContains(t, b.ctl.Ready(), "connection refused")
+		assert.Equal(t, 1, strings.Count(b.log.String(), "\n"), b.log.String())
+		mu.Lock()
+		down = nil
+		mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, b.ctl.Ready())
+		assert.Equal(t, 1, b.outcomes()["labelled check-failed"])
+	})
+}
