@@ -30,7 +30,9 @@ func TestParsePorts(t *testing.T) {
 		{in: "\t80\n", want: "80"},
 		{in: "443,80,443", want: "80,443"},
 		{in: "080", want: "80"},
-		{in: "80,81,82", want: "80,81,82"}, // not joined: single ports read better so
+		{in: "80,81,82", want: "80-82"},
+		{in: "82,80,81,80", want: "80-82"},
+		{in: "81,80", want: "80,81"}, // two read better so
 
 		{in: "80,", err: "empty element"},
 		{in: ",80", err: "empty element"},
@@ -200,7 +202,7 @@ func TestPortSet(t *testing.T) {
 		"all is a choice of its own: rules for it match no port")
 	assert.True(t, redirect.AllPorts().Contains(7))
 	assert.False(t, redirect.PortSet{}.Contains(7))
-	assert.Equal(t, "65534-65535", redirect.PortRanges(ruleset.PortRange{First: 65534, Last: 65535}, ruleset.Port(65535)).String())
+	assert.Equal(t, "65534,65535", redirect.PortRanges(ruleset.PortRange{First: 65534, Last: 65535}, ruleset.Port(65535)).String())
 }
 
 func TestPrefixSetLoopback(t *testing.T) {

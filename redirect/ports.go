@@ -19,7 +19,7 @@ type PortRange = ruleset.PortRange
 // is a choice.
 type PortSet struct {
 	all    bool
-	ranges []PortRange // sorted, disjoint, not adjacent
+	ranges []PortRange // see newPortSet
 }
 
 // AllPorts is the set of every port.
@@ -38,30 +38,31 @@ func Ports(ports ...uint16) PortSet {
 // is below its First holds nothing.
 func PortRanges(ranges ...PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
 
-// newPortSet takes ownership of ranges. It sorts and merges, so that equal
-// sets have equal rules however they were written.
+// newPortSet takes ownership of ranges. It makes the one form that a set has, so
+// that equal sets have equal rules however they were written: sorted, without
+// overlap, neighbours joined, but two neighbouring ports apart, since "80,81"
+// reads better in a rule than a range.
 func newPortSet(ranges []PortRange) PortSet {
 	ranges = slices.DeleteFunc(ranges, func(r PortRange) bool { return r.Last < r.First })
-	slices.SortFunc(ranges, func(a, b PortRange) int {
-		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
-	})
-	out := ranges[:0]
+	slices.SortFunc(ranges, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
+	joined := ranges[:0]
 	for _, r := range ranges {
-		if n := len(out); n > 0 && (r.First <= out[n-1].Last || isSpan(out[n-1], r) && r.First == out[n-1].Last+1) {
-			out[n-1].Last = max(out[n-1].Last, r.Last)
+		if n := len(joined); n > 0 && uint32(r.First) <= uint32(joined[n-1].Last)+1 {
+			joined[n-1].Last = max(joined[n-1].Last, r.Last)
 			continue
 		}
-		out = append(out, r)
+		joined = append(joined, r)
 	}
-	if len(out) == 0 {
-		return PortSet{}
+	var set PortSet
+	for _, r := range joined {
+		if r.Last-r.First == 1 {
+			set.ranges = append(set.ranges, ruleset.Port(r.First), ruleset.Port(r.Last))
+		} else {
+			set.ranges = append(set.ranges, r)
+		}
 	}
-	return PortSet{ranges: out}
+	return set
 }
-
-// isSpan keeps neighbouring single ports apart, since they read better as
-// "80,81" in a rule, and joins a port to a range that it continues.
-func isSpan(a, b PortRange) bool { return a.First != a.Last || b.First != b.Last }
 
 // All reports whether the set holds every port.
 func (s PortSet) All() bool { return s.all }
