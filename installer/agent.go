@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,6 +57,7 @@ type Agent struct {
 
 	mu        sync.Mutex
 	config    Config
+	also      []func() error // more of what /readyz asks
 	blocked   *Blocked
 	target    string
 	lastLoop  time.Time
@@ -108,6 +110,26 @@ func (a *Agent) Ready() error {
 		return a.blocked
 	}
 	return nil
+}
+
+// AddReadiness makes /readyz answer no, with the reason, while ready returns one: for what else runs in the agent's
+// process. [Agent.Ready] stays about the installation alone.
+func (a *Agent) AddReadiness(ready func() error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.also = append(a.also, ready)
+}
+
+// readiness is Ready and what was added.
+func (a *Agent) readiness() error {
+	a.mu.Lock()
+	also := slices.Clone(a.also)
+	a.mu.Unlock()
+	errs := []error{a.Ready()}
+	for _, ready := range also {
+		errs = append(errs, ready())
+	}
+	return errors.Join(errs...)
 }
 
 // Config is what is wanted now.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -150,6 +151,16 @@ func TestHealthReadyMetrics(t *testing.T) {
 	within(t, patience, "ready", ready(a))
 	status, _ = get("health", "/readyz")
 	assert.Equal(t, 200, status)
+	var why error
+	a.AddReadiness(func() error { return why })
+	status, _ = get("health", "/readyz")
+	assert.Equal(t, 200, status)
+	why = errors.New("repair: pods is forbidden")
+	status, body = get("health", "/readyz")
+	assert.Equal(t, 503, status)
+	assert.Contains(t, body, "pods is forbidden")
+	require.NoError(t, a.Ready(), "the installation has nothing to do with it")
+	why = nil
 	within(t, patience, "counted", func() bool {
 		_, body = get("metrics", "/metrics")
 		return strings.Contains(body, "meshcni_ready 1") && strings.Contains(body, "meshcni_installs_total 1")

@@ -12,16 +12,34 @@ import (
 	"syscall"
 
 	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	app := nodecmd.App{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr}
+	app := nodecmd.App{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Repair: repairPods}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		app.Version = info.Main.Version
 	}
 	code := app.Main(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+// repairPods runs the repair controller in the agent; its finer settings are variables, MESHCNI_REPAIR_NODE_RATE for
+// meshcni-repair's --repair-node-rate and so on.
+func repairPods(ctx context.Context, o nodecmd.RepairOptions) error {
+	s := o.Settings
+	c, stop, err := repaircmd.Agent{
+		Action: s.Repair, Node: s.NodeName, Dialect: s.Dialect, Backend: s.Backend,
+		ExcludeNamespaces: s.ExcludeNamespaces, Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol,
+		ServiceAccountDir: s.ServiceAccountDir, Env: os.LookupEnv, Installed: o.InstallerReady, Metrics: o.Registry, Log: o.Log,
+	}.Open()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	o.AddReadiness(c.Ready)
+	return c.Run(ctx)
 }

@@ -40,6 +40,17 @@ type RepairOptions struct {
 	// InstallerReady says why new pods on this node would not be captured, if so: deleting pods would then only make more
 	// of the same.
 	InstallerReady func() error
+	// AddReadiness makes the agent's /readyz say why repair does not work, if so.
+	AddReadiness func(ready func() error)
+}
+
+// verifyVariable asks for the rules of running pods to be compared, which goes with any --repair, none included.
+const verifyVariable = "MESHCNI_REPAIR_VERIFY_INTERVAL"
+
+// repairs reports whether there is anything for the repair controller to do.
+func (a App) repairs(s Settings) bool {
+	verify, _ := a.Env(verifyVariable)
+	return a.Repair != nil && (s.Repair != "none" || verify != "")
 }
 
 // errUsage marks what the user has typed wrong: exit code 2.
@@ -214,8 +225,8 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 	repaired := make(chan struct{})
 	go func() {
 		defer close(repaired)
-		if s.Repair != "none" {
-			if repairErr = a.Repair(ctx, RepairOptions{s, log, reg, agent.Ready}); repairErr != nil && ctx.Err() == nil {
+		if a.repairs(s) {
+			if repairErr = a.Repair(ctx, RepairOptions{s, log, reg, agent.Ready, agent.AddReadiness}); repairErr != nil && ctx.Err() == nil {
 				log.Error("repair ended", "error", repairErr)
 				cancel()
 				return

@@ -43,7 +43,7 @@ func TestScale(t *testing.T) {
 	a := newAdmin(t, s)
 	ns, node := a.Namespace(t), "node-1"
 	pods := crowd(t, a, ns, node)
-	program := buildProgram(t)
+	program := buildProgram(t, "meshcni-repair")
 
 	user, token := account(t, a, "repair-delete")
 	p := startProgram(t, s, program, token, "--repair=delete", "--node-name="+node,
@@ -148,17 +148,17 @@ func (s *server) evictions(t testing.TB, user string) (times []time.Time) {
 	return times
 }
 
-func buildProgram(t testing.TB) string {
+func buildProgram(t testing.TB, name string) string {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), "meshcni-repair")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "../../cmd/meshcni-repair")
+	out := filepath.Join(t.TempDir(), name)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "../../cmd/"+name)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	text, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	return out
 }
 
-// process is a running meshcni-repair.
+// process is a running meshcni-repair or meshcni-node.
 type process struct {
 	cmd *exec.Cmd
 	url string
@@ -179,10 +179,15 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", certificate-authority: "%s"}}]
 users: [{name: u, user: {token: "%s"}}]
 `, s.port, filepath.Join(s.file("pki"), "apiserver.crt"), token), 0o600))
-	p := &process{url: "http://" + address, log: &logBuffer{}}
-	p.cmd = exec.Command(binary, append([]string{
+	return startProcess(t, address, binary, append([]string{
 		"--kubeconfig=" + kubeconfig, "--metrics-address=" + address, "--health-address=" + address,
 	}, args...)...)
+}
+
+func startProcess(t testing.TB, address, binary string, args ...string) *process {
+	t.Helper()
+	p := &process{url: "http://" + address, log: &logBuffer{}}
+	p.cmd = exec.Command(binary, args...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() {
