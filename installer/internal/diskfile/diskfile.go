@@ -88,6 +88,8 @@ func Create(path string, data []byte, like string) error {
 //
 // The new file and the one found are exchanged in one step, and what came out is compared with old: when somebody else
 // wrote in between, the exchange is undone. Where the file system has no exchange, the comparison is just before the rename.
+// Writers of this package take turns: one that reads between another's exchange and its undoing would build on what is
+// about to go.
 func Replace(path string, old, data []byte) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -104,6 +106,11 @@ func Replace(path string, old, data []byte) error {
 	if err := t.fill(bytes.NewReader(data), 0); err != nil {
 		return err
 	}
+	unlock, err := lockDir(filepath.Dir(real))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := same(real, old); err != nil {
 		return err
 	}

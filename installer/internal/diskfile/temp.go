@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,4 +133,28 @@ func syncDir(dir string) error {
 		return fmt.Errorf("syncing %s: %w", dir, cause(err))
 	}
 	return nil
+}
+
+// turn is how long to wait for other writers of this package, which need milliseconds each.
+const turn = 10 * time.Second
+
+// lockDir lets one writer of this package at a time change files in dir. The lock is on the directory itself, so it
+// leaves nothing behind and goes with its holder. A file system without locks has none.
+func lockDir(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", dir, cause(err))
+	}
+	for deadline := time.Now().Add(turn); ; time.Sleep(time.Millisecond) {
+		switch err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil, errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENOLCK):
+			return func() { _ = d.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			_ = d.Close()
+			return nil, fmt.Errorf("locking %s: %w", dir, err)
+		case time.Now().After(deadline):
+			_ = d.Close()
+			return nil, fmt.Errorf("locking %s: another writer has held it for %s", dir, turn)
+		}
+	}
 }
