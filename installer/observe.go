@@ -136,7 +136,7 @@ func (o *observer) digest(path string) (sum [sha256.Size]byte, mode uint32, err 
 	if err := unix.Stat(path, &st); err != nil {
 		return sum, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	key := statKey{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim, st.Mode}
+	key := statKey{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim, st.Mode} //nolint:unconvert // the types differ between architectures
 	if known, ok := o.digests[path]; ok && known.stat == key {
 		return known.sum, st.Mode, nil
 	}

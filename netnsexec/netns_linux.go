@@ -105,7 +105,7 @@ func statID(path string) (ID, error) {
 }
 
 // idOf converts, because Stat_t's field types differ between architectures.
-func idOf(st *unix.Stat_t) ID { return ID{Dev: uint64(st.Dev), Ino: uint64(st.Ino)} } //nolint:unconvert
+func idOf(st *unix.Stat_t) ID { return ID{Dev: uint64(st.Dev), Ino: uint64(st.Ino)} } //nolint:unconvert // the types differ between architectures
 
 // Current is this process's own network namespace, for a program that runs inside the pod already. Do, Run and
 // Socket enter nothing, so they need no capability. The caller calls Close.

@@ -17,7 +17,6 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	app := nodecmd.App{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Repair: repairPods}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		app.Version = info.Main.Version

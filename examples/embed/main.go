@@ -95,7 +95,7 @@ func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr)
 func podOf(cniArgs string) (*corev1.Pod, error) {
 	args := struct {
 		types.CommonArgs
-		K8S_POD_NAME, K8S_POD_NAMESPACE, POD_FILE types.UnmarshallableString //nolint:revive,staticcheck // the names are CNI_ARGS' own
+		K8S_POD_NAME, K8S_POD_NAMESPACE, POD_FILE types.UnmarshallableString
 	}{CommonArgs: types.CommonArgs{IgnoreUnknown: true}}
 	if err := types.LoadArgs(cniArgs, &args); err != nil {
 		return nil, fmt.Errorf("read CNI_ARGS: %w", err)

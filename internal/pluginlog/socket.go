@@ -1,6 +1,7 @@
 package pluginlog
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +22,10 @@ func (s *socket) send(record []byte) error {
 		if !s.open {
 			if err := s.connect(); err != nil {
 				s.dropped++
-				switch err {
-				case unix.ENOENT, unix.ENOTDIR, unix.ECONNREFUSED, unix.EAGAIN:
-					return nil // no agent, or one that has just gone, or is busy
+				for _, gone := range []error{unix.ENOENT, unix.ENOTDIR, unix.ECONNREFUSED, unix.EAGAIN} {
+					if errors.Is(err, gone) {
+						return nil // no agent, or one that has just gone, or is busy
+					}
 				}
 				return fmt.Errorf("connect to the agent's log socket: %w", err)
 			}

@@ -88,7 +88,7 @@ func runExplain(c *common, output string) error {
 // reasons takes joined errors apart, without what was being done above them.
 func reasons(err error) []string {
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if joined, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the tree is walked here
+		if joined, ok := e.(interface{ Unwrap() []error }); ok {
 			var all []string
 			for _, part := range joined.Unwrap() {
 				all = append(all, reasons(part)...)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 
@@ -153,7 +152,7 @@ func runTraceLines(c *common, name string) error {
 	if err != nil {
 		return err
 	}
-	var in io.Reader = c.Stdin
+	in := c.Stdin
 	if name != "-" {
 		b, err := c.read(name)
 		if err != nil {

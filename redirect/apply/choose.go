@@ -140,14 +140,14 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	nft, errNFT := NewIPTables(ns, IptablesNFT, o)
 	legacy, errLegacy := NewIPTables(ns, IptablesLegacy, o)
 	switch {
-	case errNFT == nil && errLegacy != nil:
-		return nft, nil
-	case errNFT != nil && errLegacy == nil:
-		return legacy, nil
-	case errNFT != nil && o.Backend == Iptables:
+	case nft == nil && legacy == nil && o.Backend == Iptables:
 		return nil, errors.Join(errNFT, errLegacy)
-	case errNFT != nil:
+	case nft == nil && legacy == nil:
 		return native{NewNFTables(ns), o}, nil
+	case legacy == nil:
+		return nft, nil
+	case nft == nil:
+		return legacy, nil
 	}
 	h, err := look(ns)
 	if err != nil {
@@ -159,7 +159,7 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 		}
 	}
 	if h.nftErr != nil || len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0 {
-		return legacy, nil
+		return legacy, nil //nolint:nilerr // that nftables is not to be had is why
 	}
 	return nft, nil
 }

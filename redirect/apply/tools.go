@@ -75,7 +75,7 @@ func run(ctx context.Context, r Runner, input, path string, args ...string) (str
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := r.Run(cmd); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w (%v)", context.Cause(ctx), err)
+			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}
 		text := strings.TrimSpace(stderr.String())
 		if len(text) > stderrLimit {

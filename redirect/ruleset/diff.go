@@ -88,7 +88,7 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 				continue
 			}
 			rules := p.ownRules(c, predecessor)
-			if len(rules) == 0 && !IsBuiltin(c.Name) {
+			if len(rules) == 0 && !IsBuiltin(c.Name) && !p.Owner.othersLeadTo(t.Chains, c.Name) {
 				diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: t.Name, Chain: c.Name})
 			}
 			for _, r := range rules {

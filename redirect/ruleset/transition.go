@@ -80,11 +80,21 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 			continue
 		}
 		before += len(c.Rules)
-		if slices.IndexFunc(want, func(w Chain) bool { return w.Name == c.Name }) < 0 {
-			head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
-			tail = append(append(append(tail, "-X "...), c.Name...), '\n')
-			changed = true
+		if slices.IndexFunc(want, func(w Chain) bool { return w.Name == c.Name }) >= 0 {
+			continue
 		}
+		if owner.othersLeadTo(t.liveChains(table), c.Name) {
+			// A rule of others jumps here: a chain that is left empty does
+			// nothing, one that is taken away would make the kernel refuse it all.
+			if len(c.Rules) > 0 {
+				head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+				changed = true
+			}
+			continue
+		}
+		head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+		tail = append(append(append(tail, "-X "...), c.Name...), '\n')
+		changed = true
 	}
 	var body []byte
 	for i := range want {
@@ -122,6 +132,25 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 	text = append(append(append(text, '*'), table.String()...), '\n')
 	text = append(append(append(text, head...), body...), tail...)
 	return append(text, "COMMIT\n"...), after >= before
+}
+
+// othersLeadTo reports whether a rule in a chain of others jumps to the chain. (What
+// of ours jumps there, in built-in chains too, goes in the same commit.)
+func (o Owner) othersLeadTo(chains []SavedChain, name string) bool {
+	for _, c := range chains {
+		if o.OwnsChain(c.Name) || IsBuiltin(c.Name) {
+			continue
+		}
+		for _, r := range c.Rules {
+			words := strings.Fields(r.Text)
+			for i, w := range words {
+				if (w == "-j" || w == "-g") && i+1 < len(words) && words[i+1] == name {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 func (t *transition) liveChains(table Table) []SavedChain {

@@ -1,0 +1,32 @@
+package apply_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestOthersLeadToOurChains: a chain of ours to which a chain of others jumps is
+// emptied when it is no longer wanted; the jump is theirs, and stays.
+func TestOthersLeadToOurChains(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		ns := netnstest.New(t)
+		b := choose(t, ns, v)
+		mustApply(t, b, dual().MustRuleset())
+		put(t, ns, string(v)+"-restore", "*nat\n:OTHER - [0:0]\n-A OTHER -p tcp -j ISTIO_OUTPUT_DNS\nCOMMIT\n")
+		mustApply(t, b, istio.Defaults().MustRuleset())
+		assert.Contains(t, state(t, ns), "-A OTHER -p tcp -j ISTIO_OUTPUT_DNS")
+		assert.NotContains(t, state(t, ns), "-A ISTIO_OUTPUT_DNS")
+		diffs, err := b.Check(t.Context(), istio.Defaults().MustRuleset())
+		require.NoError(t, err)
+		assert.Empty(t, diffs)
+		require.False(t, mustApply(t, b, istio.Defaults().MustRuleset()).Changed)
+		require.NoError(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()))
+		assert.Contains(t, state(t, ns), "-A OTHER -p tcp -j ISTIO_OUTPUT_DNS")
+	})
+}
