@@ -130,7 +130,7 @@ func TestManyWritersWithRotation(t *testing.T) {
 	}
 	wg.Wait()
 	files := logFiles(t, dir)
-	assert.Greater(t, len(files), 2, "it did rotate")
+	assert.Greater(t, len(files), 1, "it did rotate")
 	seen := map[string]int{}
 	for _, r := range records(t, files...) {
 		seen[fmt.Sprint(r.ID, "/", r.N)]++
