@@ -37,6 +37,10 @@ type Dialect struct {
 	// mesh's own containers, besides Policy.ProxyContainers: they may run as the
 	// proxy's user.
 	Containers []string
+	// Applied are annotations that tell, on a pod, that its rules are in place. They
+	// are written only where that is configured: it is one more request for each
+	// pod, and a right to patch pods that the plugin otherwise does without.
+	Applied map[string]string
 	// Validation are the mesh's conventions about proving, in the pod, that
 	// redirection works.
 	Validation Validation

@@ -49,6 +49,10 @@ func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 		if !result.Changed {
 			c.event.outcome = "same"
 		}
+		if err := c.writeStatus(ctx); err != nil {
+			// The pod is captured, which is what counts; who waits for the annotation goes on waiting, and can be told why.
+			c.event.warnings = append(c.event.warnings, "status annotation: "+err.Error())
+		}
 		for _, f := range result.Skipped {
 			c.event.families = slices.DeleteFunc(c.event.families, func(s string) bool { return s == f.String() })
 			c.event.warnings = append(c.event.warnings, fmt.Sprintf("the kernel has no %s here", f))
@@ -136,6 +140,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	if err != nil {
 		return fail(types.ErrInternal, "render rules of pod %s: %v", id, err)
 	}
+	c.pod, c.applied = pod, mesh.Applied
 	return do(backend, rules)
 }
 

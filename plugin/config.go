@@ -47,6 +47,7 @@ type Config struct {
 	PodNamespace     string        // pod_namespace: where the agent's own pods are; DefaultPodNamespace
 	AddDeadline      time.Duration // add_deadline: the most that ADD or CHECK may take, above 0; DefaultAddDeadline
 	UncapturedFamily string        // uncaptured_family; UncapturedAllow
+	WriteStatus      bool          // write_status: whether to say on the pod that its rules are in place, where its mesh has an annotation for it; false
 	RefuseProxyUID   bool          // refuse_proxy_uid: whether a container that the rules take for the proxy refuses its pod; false
 
 	Kubeconfig        string   // kubernetes.kubeconfig; DefaultKubeconfig
@@ -91,6 +92,7 @@ func ParseConfig(text []byte) (Config, error) {
 	top.text("pod_namespace", &c.PodNamespace)
 	top.text("uncaptured_family", &c.UncapturedFamily, UncapturedAllow, UncapturedDrop)
 	top.into("refuse_proxy_uid", "true or false", &c.RefuseProxyUID)
+	top.into("write_status", "true or false", &c.WriteStatus)
 	top.parsed("backend", func(s string) (err error) { c.Backend, err = apply.ParseBackend(s); return })
 	top.parsed("log_level", func(s string) (err error) { c.LogLevel, err = pluginlog.ParseLevel(s); return })
 	top.parsed("add_deadline", func(s string) (err error) {

@@ -54,6 +54,12 @@ type Pods interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 
+// Patcher writes to pods; a source of pods that is one too serves the configuration key "write_status".
+type Patcher interface {
+	// PatchPod applies a JSON merge patch with one request.
+	PatchPod(ctx context.Context, namespace, name string, patch []byte) error
+}
+
 // Namespaces is what Pods must be as well for dialects with NeedsNamespace.
 type Namespaces interface {
 	// Namespace reads the namespace with one request.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Run is the program: it does what CNI_COMMAND says and returns the exit code, 0 or 1. The result or the error, and
@@ -55,6 +56,9 @@ type call struct {
 	config Config
 	id     podID
 	event  event
+	// pod and applied are what writeStatus needs.
+	pod     *corev1.Pod
+	applied map[string]string
 
 	log      *slog.Logger
 	closeLog io.Closer

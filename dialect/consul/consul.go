@@ -10,9 +10,9 @@
 //     range of ports, "10.0.0.1" a prefix, "1000-2000" a range of users.
 //   - Prefixes of both families may stand in one list; Consul gives all to both
 //     iptables and ip6tables, which fail.
-//   - Nothing is written to the pod. Consul's plugin updates the status
-//     annotation twice in each ADD; for who wants that, [StatusPatch] is the
-//     patch that does it.
+//   - Consul's plugin updates the status annotation twice in each ADD, with all
+//     of the pod. Here it is written once, as a patch, and only where the plugin's
+//     configuration has "write_status".
 //
 // The application's connections to its own pod's address are redirected, as
 // Consul's rules do; those to localhost pass.
@@ -26,7 +26,6 @@
 package consul
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -87,18 +86,10 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		Names: Defaults().Names,
 		// A pod with several services has a proxy for each.
 		Containers: []string{"consul-dataplane", "consul-dataplane-*"},
+		Applied:    map[string]string{TransparentProxyStatus: StatusComplete},
 		// Consul has no container that checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
 	}
-}
-
-// StatusPatch is the JSON merge patch that sets a pod's TransparentProxyStatus.
-func StatusPatch(status string) []byte {
-	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{TransparentProxyStatus: status}}})
-	if err != nil {
-		panic("consul: strings do not marshal: " + err.Error())
-	}
-	return b
 }
 
 func build(in dialect.Input) (dialect.Built, error) {

@@ -197,11 +197,6 @@ func TestOwnContainers(t *testing.T) {
 	assert.Equal(t, "web", built.Bypasses[0].Container)
 }
 
-func TestStatusPatch(t *testing.T) {
-	assert.JSONEq(t, `{"metadata":{"annotations":{"consul.hashicorp.com/transparent-proxy-status":"complete"}}}`,
-		string(consul.StatusPatch(consul.StatusComplete)))
-}
-
 // A pod of Consul's; the second configuration would have reached iptables.
 func ExampleNew() {
 	for _, config := range []string{

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -108,6 +109,20 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 		return nil, fmt.Errorf("get namespace %s: %w", name, err)
 	}
 	return ns, nil
+}
+
+// PatchPod makes one PATCH, a JSON merge patch, of the pod. Errors are as for [Client.Pod]; one about a UID that the patch
+// names and the pod does not have satisfies apierrors.IsConflict or apierrors.IsInvalid.
+func (c *Client) PatchPod(ctx context.Context, namespace, name string, patch []byte) error {
+	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
+	if err == nil {
+		err = c.rest.Patch(types.MergePatchType).MaxRetries(0).BackOffWithContext(nil).Namespace(namespace).Resource("pods").
+			Name(name).Body(patch).Do(klog.NewContext(ctx, klog.Logger{})).Error()
+	}
+	if err != nil {
+		return fmt.Errorf("patch pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
 }
 
 func (c *Client) get(ctx context.Context, kind, namespace, name string, into runtime.Object) error {

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -19,17 +21,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// An APIServer is a TLS server on loopback that answers the two GETs that a plugin makes,
+// An APIServer is a TLS server on loopback that answers what a plugin asks,
 //
 //	GET /api/v1/namespaces/{namespace}/pods/{name}
 //	GET /api/v1/namespaces/{name}
+//	PATCH /api/v1/namespaces/{namespace}/pods/{name}
 //
 // from the pods that a test has set: in protobuf when the request accepts that, else in JSON, with a
 // Kubernetes Status for 401, 404 and 405, as a real one does. Every request is counted, and a [Hook] can spoil any of them.
 //
-// What it is not: it keeps no resource versions, has no lists, watches or writes, checks one bearer token and no
+// What it is not: it keeps no resource versions, has no lists or watches and no writes but merge patches of annotations, checks one bearer token and no
 // RBAC, and speaks HTTP/1.1 and HTTP/2 with a certificate for 127.0.0.1 and localhost. All methods are safe for concurrent use.
 type APIServer struct {
 	url      string
@@ -185,6 +189,8 @@ func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case token != "" && r.Header.Get("Authorization") != "Bearer "+token:
 		WriteStatus(w, http.StatusUnauthorized, "Unauthorized")
+	case r.Method == http.MethodPatch:
+		s.patch(w, r)
 	case r.Method != http.MethodGet:
 		WriteStatus(w, http.StatusMethodNotAllowed, r.Method+" is not served")
 	default:
@@ -211,6 +217,43 @@ func (s *APIServer) get(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	_, _ = w.Write(body.Bytes()) // the client has gone: nothing to tell it
+}
+
+// patch takes a merge patch of a pod's annotations.
+func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
+	var patch struct {
+		Metadata struct {
+			UID         types.UID         `json:"uid"`
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	obj, err := s.find(r.URL.Path)
+	pod, isPod := obj.(*corev1.Pod)
+	switch {
+	case err != nil:
+		WriteStatus(w, http.StatusNotFound, err.Error())
+		return
+	case !isPod || r.Header.Get("Content-Type") != string(types.MergePatchType) || stdjson.NewDecoder(r.Body).Decode(&patch) != nil:
+		WriteStatus(w, http.StatusUnsupportedMediaType, "only merge patches of a pod's annotations are served")
+		return
+	case patch.Metadata.UID != "" && patch.Metadata.UID != pod.UID:
+		WriteStatus(w, http.StatusConflict, fmt.Sprintf("uid in precondition: %s, uid in object meta: %s", patch.Metadata.UID, pod.UID))
+		return
+	}
+	patched := pod.DeepCopy()
+	if patched.Annotations == nil {
+		patched.Annotations = map[string]string{}
+	}
+	maps.Copy(patched.Annotations, patch.Metadata.Annotations)
+	s.SetPod(patched)
+	s.get(w, r)
+}
+
+// Pod returns the pod as it is now, or nil.
+func (s *APIServer) Pod(namespace, name string) *corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[namespace+"/"+name].DeepCopy()
 }
 
 func (s *APIServer) find(path string) (runtime.Object, error) {
