@@ -61,7 +61,9 @@ func (a Action) conf() bool {
 func (a Action) do() error {
 	var err error
 	switch a.Op {
-	case OpRemoveTemp, OpRemoveOther:
+	case OpRemoveTemp:
+		err = diskfile.RemoveTemp(a.Path)
+	case OpRemoveOther:
 		err = diskfile.Delete(a.Path)
 	case OpBinary:
 		err = copyBinary(a.From, a.Path)

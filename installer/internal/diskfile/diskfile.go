@@ -43,7 +43,7 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 
 // WriteFrom is [Write] for content too large to hold. A program that is being executed can be replaced: it keeps its inode.
 func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
-	t, err := newTemp(path)
+	t, err := newTemp(path, "")
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
 // Create puts data at path, where nothing may be (else ErrChanged), with the mode, owner and attributes of the file like,
 // or with 0600 when like is empty.
 func Create(path string, data []byte, like string) error {
-	t, err := newTemp(path)
+	t, err := newTemp(path, "")
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,8 @@ func Create(path string, data []byte, like string) error {
 // Replace changes the content of path from old to data. A symbolic link stays one: its target is replaced.
 //
 // The new file and the one found are exchanged in one step, and what came out is compared with old: when somebody else
-// wrote in between, the exchange is undone. Where the file system has no exchange, the comparison is just before the rename.
+// wrote in between, the exchange is undone, by this process or, when it is killed right then, by who clears up after it
+// with [RemoveTemp]. Where the file system has no exchange, the comparison is just before the rename.
 // Writers of this package take turns: one that reads between another's exchange and its undoing would build on what is
 // about to go.
 func Replace(path string, old, data []byte) error {
@@ -95,7 +96,7 @@ func Replace(path string, old, data []byte) error {
 	if err != nil {
 		return changedIfGone(err)
 	}
-	t, err := newTemp(real)
+	t, err := newTemp(real, tag(old, data))
 	if err != nil {
 		return err
 	}

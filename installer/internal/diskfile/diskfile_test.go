@@ -127,7 +127,7 @@ func TestReplaceLosesNoUpdate(t *testing.T) {
 
 func TestGiveBackLeavesTheNewest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	tmp, err := newTemp(path)
+	tmp, err := newTemp(path, "")
 	require.NoError(t, err)
 	defer tmp.discard()
 	// The exchange has taken "theirs" out and put "ours" in; before it is undone, somebody writes "newest".
@@ -157,7 +157,7 @@ func TestBinaryInUseIsReplaced(t *testing.T) {
 
 func TestStale(t *testing.T) {
 	dir := t.TempDir()
-	live, err := newTemp(filepath.Join(dir, "10-a.conflist"))
+	live, err := newTemp(filepath.Join(dir, "10-a.conflist"), "")
 	require.NoError(t, err)
 	dead, err := newTemp(filepath.Join(dir, "10-b.conflist"))
 	require.NoError(t, err)
@@ -207,4 +207,35 @@ func mount(t *testing.T, options string) string {
 	}))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir
+}
+
+// A run that is killed between its exchange and its undoing of it has somebody else's file under its temporary name.
+func TestRemoveTempGivesBack(t *testing.T) {
+	cases := map[string]struct {
+		left, target string // under the temporary name, and in place
+		want         string
+	}{
+		"killed before the exchange":                {"ours", "old", "old"},
+		"killed after a good exchange":              {"old", "ours", "ours"},
+		"killed before the undoing":                 {"theirs", "ours", "theirs"},
+		"killed before the undoing, and more since": {"theirs", "newest", "newest"},
+		"killed while writing":                      {"ou", "old", "old"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "10-net.conflist")
+			require.NoError(t, os.WriteFile(path, []byte(tc.target), 0o600))
+			tmp, err := newTemp(path, tag([]byte("old"), []byte("ours")))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(tmp.Name(), []byte(tc.left), 0o600))
+			assert.Empty(t, Stale(filepath.Dir(path)), "its process lives")
+			require.NoError(t, tmp.Close())
+			left := Stale(filepath.Dir(path))
+			require.Len(t, left, 1)
+			require.NoError(t, RemoveTemp(left[0]))
+			assert.Equal(t, tc.want, read(t, path))
+			assert.Empty(t, Stale(filepath.Dir(path)))
+			assert.NoFileExists(t, left[0])
+		})
+	}
 }

@@ -3,12 +3,15 @@
 package diskfile
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,9 +19,10 @@ import (
 
 type temp struct{ *os.File }
 
-func newTemp(target string) (*temp, error) {
+// newTemp makes the temporary file of a target. The tag, of [tag] or empty, is for [RemoveTemp].
+func newTemp(target, tag string) (*temp, error) {
 	dir, base := filepath.Split(target)
-	f, err := os.CreateTemp(dir, "."+base+tempMark)
+	f, err := os.CreateTemp(dir, "."+base+tempMark+tag+"*")
 	if err != nil {
 		return nil, fmt.Errorf("writing %s: %w", target, cause(err))
 	}
@@ -94,6 +98,34 @@ func listXattrs(path string) []string {
 		}
 	}
 	return names
+}
+
+// tag names the content that a temporary file is to replace, and its own.
+func tag(old, data []byte) string { return sum(old) + "-" + sum(data) + "-" }
+
+func sum(data []byte) string {
+	h := sha256.Sum256(data)
+	return hex.EncodeToString(h[:8])
+}
+
+// RemoveTemp removes what a killed run has left at path. When that is neither what the run was to write nor what it was
+// to replace, then it was killed between its exchange and its undoing of it: somebody else's file is there, and goes back to
+// its place if what the run wrote is still in it.
+func RemoveTemp(path string) error {
+	dir, name := filepath.Split(path)
+	base, tagged, _ := strings.Cut(strings.TrimPrefix(name, "."), tempMark)
+	target := filepath.Join(dir, base)
+	if parts := strings.Split(tagged, "-"); len(parts) == 3 {
+		taken, err := os.ReadFile(path)
+		now, nowErr := os.ReadFile(target)
+		if err == nil && nowErr == nil && sum(taken) != parts[0] && sum(taken) != parts[1] && sum(now) == parts[1] {
+			if err := os.Rename(path, target); err != nil {
+				return fmt.Errorf("giving %s back: %w", target, cause(err))
+			}
+			return syncDir(dir)
+		}
+	}
+	return Delete(path)
 }
 
 // Stale are the temporary files in dir that no live process holds.
