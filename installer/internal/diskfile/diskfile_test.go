@@ -159,7 +159,7 @@ func TestStale(t *testing.T) {
 	dir := t.TempDir()
 	live, err := newTemp(filepath.Join(dir, "10-a.conflist"), "")
 	require.NoError(t, err)
-	dead, err := newTemp(filepath.Join(dir, "10-b.conflist"))
+	dead, err := newTemp(filepath.Join(dir, "10-b.conflist"), "")
 	require.NoError(t, err)
 	require.NoError(t, dead.Close())
 	assert.Equal(t, []string{dead.Name()}, Stale(dir))
