@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +31,7 @@ type stage struct {
 	world *netnstest.World
 	api   *plugintest.APIServer
 	pod   *corev1.Pod
+	node  node
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList
 	rt    *libcni.RuntimeConf
@@ -44,7 +44,7 @@ func show(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, act := range []func(context.Context) error{s.add, s.packets, s.again, s.tamper, s.refuse} {
+	for _, act := range []func(context.Context) error{s.install, s.add, s.packets, s.again, s.tamper, s.refuse, s.uninstall} {
 		if err := act(ctx); err != nil {
 			return err
 		}
@@ -68,28 +68,14 @@ func set(tb *tb, out io.Writer) (*stage, error) {
 	tb.Cleanup(s.api.Close)
 	s.api.SetPod(s.pod)
 	dir := tb.TempDir()
-	kubeconfig, err := s.api.WriteKubeconfig(dir)
-	if err != nil {
-		return nil, err
-	}
 	bin, err := plugins(dir)
 	if err != nil {
 		return nil, err
 	}
-	network, err := json.MarshalIndent(map[string]any{
-		"cniVersion": "1.0.0", "name": "demo",
-		"plugins": []map[string]any{
-			{"type": addrPlugin, "address": podAddress + "/24", "gateway": gateway},
-			{"type": "meshcni", "run_dir": filepath.Join(dir, "run"), "log_level": "error", "kubernetes": map[string]string{"kubeconfig": kubeconfig}},
-		},
-	}, "", "  ")
-	if err != nil {
+	if s.node, err = newNode(dir, bin, s.api.URL(), s.api.Token(), s.api.CA()); err != nil {
 		return nil, err
 	}
-	if s.list, err = libcni.NetworkConfFromBytes(network); err != nil {
-		return nil, err
-	}
-	s.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"), nil)
+	s.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, s.node.CNICacheDir, nil)
 	s.world = netnstest.NewWorld(tb, netnstest.Options{Patience: 2 * time.Second})
 	s.rt = &libcni.RuntimeConf{
 		ContainerID: "demo", NetNS: s.world.PodPath(), IfName: "eth0",
@@ -100,7 +86,8 @@ func set(tb *tb, out io.Writer) (*stage, error) {
 	return s, s.bare()
 }
 
-// plugins makes the directory that the runtime finds plugins in.
+// plugins makes the directory that the runtime finds plugins in, with the one
+// that gives addresses.
 func plugins(dir string) (string, error) {
 	bin := filepath.Join(dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
@@ -110,14 +97,7 @@ func plugins(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	built, err := filepath.Abs("bin/meshcni")
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(built); err != nil {
-		return "", fmt.Errorf("%w: make demo builds it", err)
-	}
-	return bin, errors.Join(os.Symlink(self, filepath.Join(bin, addrPlugin)), os.Symlink(built, filepath.Join(bin, "meshcni")))
+	return bin, os.Symlink(self, filepath.Join(bin, addrPlugin))
 }
 
 // bare takes the pod's address away, which the world has given it: to give it
@@ -256,6 +236,6 @@ func (s *stage) refuse(ctx context.Context) error {
 	if err := s.cni.DelNetworkList(ctx, s.list, s.rt); err != nil {
 		return fmt.Errorf("delete the pod from the network: %w", err)
 	}
-	s.say("\nDEL ran; the namespaces are removed. Nothing is left on this machine but bin/.")
+	s.say("DEL ran.")
 	return nil
 }
