@@ -95,15 +95,6 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 	}
 }
 
-// nothing is the ruleset of a pod that is to have no rules of the names.
-func nothing(n redirect.Names) ruleset.Ruleset {
-	var rs ruleset.Ruleset
-	for _, f := range ruleset.Families {
-		rs.Set(&ruleset.Program{Family: f, Owner: n.Owner()})
-	}
-	return rs
-}
-
 func runCheck(c *common, cmd *cobra.Command) (err error) {
 	ns, err := c.openNetNS()
 	if err != nil {
@@ -118,7 +109,7 @@ func runCheck(c *common, cmd *cobra.Command) (err error) {
 	want := t.rules
 	if !t.decision.Selected {
 		fmt.Fprintln(c.Stdout, t.unselected())
-		want = nothing(c.dialect.Names)
+		want = c.dialect.Names.Owner().Nothing()
 	}
 	backend, err := c.chosen(cmd, ns)
 	if err != nil {

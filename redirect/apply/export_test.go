@@ -17,9 +17,14 @@ func SetUndoTime(t testing.TB, d time.Duration) {
 }
 
 // HideIPv6 makes a test that is not parallel see a kernel without IPv6.
-func HideIPv6(t testing.TB) {
+func HideIPv6(t testing.TB) { setInet6(t, "/proc/thread-self/net/if_inet6-hidden") }
+
+// ObscureIPv6 makes it impossible to say whether the kernel has IPv6.
+func ObscureIPv6(t testing.TB) { setInet6(t, "/proc/version/if_inet6") }
+
+func setInet6(t testing.TB, path string) {
 	old := inet6
-	inet6 = "/proc/thread-self/net/if_inet6-hidden"
+	inet6 = path
 	t.Cleanup(func() { inet6 = old })
 }
 

@@ -33,8 +33,12 @@ var inet6 = "/proc/thread-self/net/if_inet6"
 func look(ns Namespace) (host, error) {
 	var h host
 	err := ns.Do(func() error {
-		_, err := os.Stat(inet6)
-		h.ipv6 = err == nil
+		// Not to know whether IPv6 is there is a failure: to take it for absent
+		// would leave its connections outside the mesh.
+		var err error
+		if h.ipv6, err = hasIPv6(); err != nil {
+			return err
+		}
 		if h.legacy, err = legacyTables(); err != nil {
 			return err
 		}

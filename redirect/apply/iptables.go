@@ -248,7 +248,7 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 		return err
 	}
 	defer done()
-	changes, stale, _ := s.plan(nothingOf(owner), owner)
+	changes, stale, _ := s.plan(owner.Nothing(), owner)
 	all := append(changes, stale...)
 	if err := each(all, func(c *change) error { return s.apply(ctx, c) }); err != nil {
 		return err

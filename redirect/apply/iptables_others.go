@@ -41,19 +41,9 @@ func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Ow
 		return false, err
 	}
 	defer done()
-	changes, _, _ := s.plan(nothingOf(owner), owner)
+	changes, _, _ := s.plan(owner.Nothing(), owner)
 	err = each(changes, func(c *change) error { return s.apply(ctx, c) })
 	return s.commits.Load() > 0, err
-}
-
-// nothingOf is a ruleset without chains, but with the owner: it wants nothing
-// of the owner's to be there.
-func nothingOf(owner ruleset.Owner) ruleset.Ruleset {
-	var rs ruleset.Ruleset
-	for _, f := range ruleset.Families {
-		rs.Set(&ruleset.Program{Family: f, Owner: owner})
-	}
-	return rs
 }
 
 // checkLegacy reports the owner's rules in the legacy variant's tables.
@@ -67,7 +57,7 @@ func checkLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Own
 		return nil, err
 	}
 	defer done()
-	changes, _, _ := s.plan(nothingOf(owner), owner)
+	changes, _, _ := s.plan(owner.Nothing(), owner)
 	return s.differences(ctx, changes)
 }
 

@@ -176,11 +176,7 @@ func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []rules
 
 // Remove takes out all rules and routing of the owner; see [Backend].
 func (n *NFTables) Remove(ctx context.Context, owner ruleset.Owner) error {
-	var nothing ruleset.Ruleset
-	for _, f := range ruleset.Families {
-		nothing.Set(&ruleset.Program{Family: f, Owner: owner})
-	}
-	err := n.session(ctx, func(s *nftSession) error { return s.apply(nothing, &Result{}) })
+	err := n.session(ctx, func(s *nftSession) error { return s.apply(owner.Nothing(), &Result{}) })
 	if err != nil {
 		return fmt.Errorf("remove nftables rules: %w", err)
 	}

@@ -25,6 +25,16 @@ type Owner struct {
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
+// Nothing is the ruleset of a pod that is to have no rules of the owner's: it
+// has no chains in either family, but says whose are unwanted.
+func (o Owner) Nothing() Ruleset {
+	var rs Ruleset
+	for _, f := range Families {
+		rs.Set(&Program{Family: f, Owner: o})
+	}
+	return rs
+}
+
 // MaxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain
 // name (XT_EXTENSION_MAXNAMELEN less the terminating zero), and our longest
 // suffix takes 11.

@@ -1,4 +1,4 @@
-// Command trivial is what the plugin's start-up is compared with: no Go program can do much less.
+// Package main is what the plugin's start-up is compared with: no Go program can do much less.
 package main
 
 import "os"

@@ -30,3 +30,16 @@ func TestOthersLeadToOurChains(t *testing.T) {
 		assert.Contains(t, state(t, ns), "-A OTHER -p tcp -j ISTIO_OUTPUT_DNS")
 	})
 }
+
+// TestIPv6Unknown: where it cannot be told whether IPv6 is there, nothing is
+// applied, rather than IPv4 alone.
+func TestIPv6Unknown(t *testing.T) {
+	apply.ObscureIPv6(t)
+	for _, v := range append([]apply.Name{apply.Nftables}, variants...) {
+		ns := netnstest.New(t)
+		before := state(t, ns)
+		_, err := choose(t, ns, v).Apply(t.Context(), dual().MustRuleset())
+		require.ErrorContains(t, err, "look for IPv6", v)
+		assert.Equal(t, before, state(t, ns))
+	}
+}
