@@ -4,7 +4,6 @@ SHELL := bash
 .DEFAULT_GOAL := build
 GO ?= go
 FUZZTIME ?= 10s
-GOLANGCI_LINT := v2.15.0
 export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
 
 .PHONY: help
@@ -57,7 +56,7 @@ golden: ## Write the golden files anew; review the difference with git
 
 .PHONY: lint
 lint: ## golangci-lint (its first build takes some minutes)
-	@[ -x .cache/bin/golangci-lint ] || GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
+	@.ci/tool golangci-lint
 	golangci-lint run ./...
 
 .PHONY: clean
