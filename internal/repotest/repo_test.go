@@ -95,7 +95,7 @@ func sources(t *testing.T) []source {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != top && (name[0] == '.' || name == "testdata" || name == "bin") {
+		if d.IsDir() && path != top && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(name, ".go") {
@@ -130,4 +130,10 @@ func within(path string, trees ...string) bool {
 		}
 	}
 	return false
+}
+
+// private reports whether a package is nobody's to import: what only tests the
+// tree, or serves its own maintenance.
+func private(path string) bool {
+	return within(path, "internal", "cmd", "examples", "deploy", "e2e", "release", "repair/integration") || strings.Contains(path, "/internal/")
 }

@@ -122,7 +122,7 @@ func TestExamples(t *testing.T) {
 		}
 	}
 	for dir, name := range names {
-		if name == "main" || strings.HasSuffix(name, "cmd") || within(dir, "internal", "cmd", "examples", "repair/integration") || dir == "" || strings.Contains(dir, "/internal/") {
+		if name == "main" || strings.HasSuffix(name, "cmd") || private(dir) || dir == "" {
 			continue
 		}
 		assert.NotEmpty(t, examples[dir], "package %q has no Example", dir)
@@ -159,7 +159,7 @@ func TestFirstPage(t *testing.T) {
 	}
 	assert.True(t, strings.Contains(readme, exampleBody(t)), "README.md shows other code than the Example of the root package")
 	for _, p := range packages(t) {
-		if path := p.path(); p.Name != "main" && path != "" && !within(path, "internal", "examples", "repair/integration") && !strings.Contains(path, "/internal/") {
+		if path := p.path(); p.Name != "main" && path != "" && !private(path) {
 			assert.True(t, strings.Contains(read("doc.go"), path), "doc.go, the map, does not show package %s", path)
 			assert.True(t, strings.Contains(readme, "`"+path+"`"), "README.md does not name package %s", path)
 		}
