@@ -6,21 +6,24 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	app := nodecmd.App{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Repair: repairPods}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		app.Version = info.Main.Version
+	if len(os.Args) == 2 && slices.Contains([]string{"version", "--version", "-v"}, os.Args[1]) {
+		fmt.Println("meshcni-node", version.Long())
+		return
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	app := nodecmd.App{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Repair: repairPods, Version: version.Long()}
 	code := app.Main(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

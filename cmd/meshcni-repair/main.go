@@ -7,20 +7,17 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"k8s.io/klog/v2"
 
+	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	o := repaircmd.IO{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, SetLog: klog.SetSlogLogger, Version: "devel"}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		o.Version = info.Main.Version
-	}
+	o := repaircmd.IO{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, SetLog: klog.SetSlogLogger, Version: version.Long()}
 	code := repaircmd.Main(ctx, os.Args[1:], o)
 	stop()
 	os.Exit(code)

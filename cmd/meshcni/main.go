@@ -7,15 +7,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
+	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 )
-
-// version is set by the linker (-X main.version=…); else it is what the go command recorded.
-var version string
 
 func main() { os.Exit(run()) }
 
@@ -26,7 +23,7 @@ func run() int {
 		go interruptible(cancel)
 	}
 	p := plugin.Plugin{
-		Version:   buildVersion,
+		Version:   version.Long,
 		OpenPods:  openPods,
 		Transient: kubepod.Transient,
 	}
@@ -59,14 +56,4 @@ func stdin() io.Reader {
 		return nil
 	}
 	return os.Stdin
-}
-
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "devel"
 }

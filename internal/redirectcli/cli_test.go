@@ -58,7 +58,8 @@ func TestProgram(t *testing.T) {
 		errOut []string // parts of stderr
 		silent bool     // nothing on stdout
 	}{
-		"version":         {args: []string{"--version"}, out: []string{"v1.2.3"}},
+		"version":         {args: []string{"--version"}, out: []string{"meshcni-redirect v1.2.3\n"}},
+		"version command": {args: []string{"version"}, out: []string{"meshcni-redirect v1.2.3\n"}},
 		"help":            {args: []string{"--help"}, out: []string{"explain", "rules", "trace", "apply", "check", "cleanup", "validate"}},
 		"no command":      {code: 2, out: []string{"Usage"}},
 		"unknown command": {args: []string{"frobnicate"}, code: 2, errOut: []string{`unknown command "frobnicate"`}, silent: true},

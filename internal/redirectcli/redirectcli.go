@@ -127,10 +127,11 @@ Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 12
 	cmd.SetIn(i.Stdin)
 	cmd.SetOut(i.Stdout)
 	cmd.SetErr(i.Stderr)
+	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.AddCommand(
 		explainCommand(i), rulesCommand(i), traceCommand(i), compareCommand(i),
-		applyCommand(i), checkCommand(i), cleanupCommand(i), validateCommand(i),
+		applyCommand(i), checkCommand(i), cleanupCommand(i), validateCommand(i), versionCommand(i),
 	)
 	for _, sub := range cmd.Commands() {
 		sub.Args = func(_ *cobra.Command, args []string) error {
@@ -141,4 +142,14 @@ Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 12
 		}
 	}
 	return cmd
+}
+
+func versionCommand(i IO) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "print the version",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(i.Stdout, "meshcni-redirect", i.Version)
+			return err
+		},
+	}
 }

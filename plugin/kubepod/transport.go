@@ -4,11 +4,12 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/meshcni/meshcni/internal/version"
 )
 
 // maxBody is the most that is read of one answer, in bytes. An object in etcd has at most 1.5 MiB (its
@@ -32,7 +33,7 @@ func load(kubeconfigPath string) (*rest.Config, error) {
 	if config.ExecProvider != nil || config.AuthProvider != nil {
 		return nil, errHelper
 	}
-	config.UserAgent = "meshcni/" + version()
+	config.UserAgent = "meshcni/" + version.String()
 	return config, nil
 }
 
@@ -74,27 +75,4 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp.Body = http.MaxBytesReader(nil, resp.Body, maxBody)
 	}
 	return resp, err
-}
-
-const module = "github.com/meshcni/meshcni"
-
-// version is this module's version as the linker recorded it: a tag, a pseudo-version, or "devel".
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "devel"
-	}
-	found := ""
-	if info.Main.Path == module {
-		found = info.Main.Version
-	}
-	for _, dep := range info.Deps {
-		if dep.Path == module {
-			found = dep.Version
-		}
-	}
-	if found == "" || found == "(devel)" {
-		return "devel"
-	}
-	return found
 }
