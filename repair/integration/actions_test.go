@@ -11,23 +11,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
 )
 
 // world is a namespace and a node of one test, with a well pod beside what it does.
 type world struct {
 	*admin
-	s        *server
+	s        *kubetest.Server
 	ns, node string
 }
 
 func newWorld(t testing.TB) *world {
-	s := shared(t)
+	s := kubetest.Shared(t)
 	w := &world{admin: newAdmin(t, s), s: s}
 	w.ns = w.Namespace(t)
 	w.node = "node-" + w.ns
 	w.make(t, "passed", "well-0")
-	t.Cleanup(func() { assert.Nil(t, w.pod(t, w.ns, "well-0").DeletionTimestamp, "a well pod was touched") })
+	t.Cleanup(func() { assert.Nil(t, w.Pod(t, w.ns, "well-0").DeletionTimestamp, "a well pod was touched") })
 	return w
 }
 
@@ -51,20 +52,20 @@ func TestLabel(t *testing.T) {
 	ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action = "label" })
 	after := w.make(t, "job-failed", "after")
 	for _, pod := range []*corev1.Pod{before, after} {
-		eventually(t, "labelled", func() bool { return w.pod(t, w.ns, pod.Name).Labels[repair.DefaultLabel] == "true" })
-		got := w.pod(t, w.ns, pod.Name)
+		eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, pod.Name).Labels[repair.DefaultLabel] == "true" })
+		got := w.Pod(t, w.ns, pod.Name)
 		assert.Equal(t, pod.UID, got.UID)
 		assert.Equal(t, pod.Status.Phase, got.Status.Phase)
 		assert.Equal(t, "web", got.Labels["app"])
 	}
-	eventually(t, "events", func() bool { return len(w.events(t, w.ns)) == 2 })
-	assert.Equal(t, map[string][]string{"before": {"MeshRepairLabelled"}, "after": {"MeshRepairLabelled"}}, w.events(t, w.ns))
+	eventually(t, "events", func() bool { return len(w.Events(t, w.ns)) == 2 })
+	assert.Equal(t, map[string][]string{"before": {"MeshRepairLabelled"}, "after": {"MeshRepairLabelled"}}, w.Events(t, w.ns))
 	assert.Equal(t, map[string]int{"labelled check-failed": 2}, ag.outcomes())
 	well := podFrom(t, "recovered", w.ns, "before", w.node)
-	well.Labels = w.pod(t, w.ns, "before").Labels
+	well.Labels = w.Pod(t, w.ns, "before").Labels
 	well.UID = before.UID
-	w.setStatus(t, well)
-	eventually(t, "label taken off", func() bool { return w.pod(t, w.ns, "before").Labels[repair.DefaultLabel] == "" })
+	w.SetStatus(t, well)
+	eventually(t, "label taken off", func() bool { return w.Pod(t, w.ns, "before").Labels[repair.DefaultLabel] == "" })
 }
 
 func TestDelete(t *testing.T) {
@@ -78,9 +79,9 @@ func TestDelete(t *testing.T) {
 			eventually(t, pod.Name, func() bool { return w.away(w.ns, pod.Name, string(pod.UID)) })
 		}
 		eventually(t, "counted", func() bool { return ag.outcomes()["evicted check-failed"] == 3 })
-		eventually(t, "events", func() bool { return len(w.events(t, w.ns)) == 3 })
-		assert.Equal(t, []string{"MeshRepairEvicted"}, w.events(t, w.ns)["running"])
-		assert.NotContains(t, w.s.calls(t, ag.user), "delete pods")
+		eventually(t, "events", func() bool { return len(w.Events(t, w.ns)) == 3 })
+		assert.Equal(t, []string{"MeshRepairEvicted"}, w.Events(t, w.ns)["running"])
+		assert.NotContains(t, w.s.Calls(t, ag.user), "delete pods")
 	})
 	t.Run("a disruption budget", func(t *testing.T) {
 		t.Parallel()
@@ -90,8 +91,8 @@ func TestDelete(t *testing.T) {
 		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action = "delete" })
 		ag.outcome("blocked disruption-budget")
 		assert.False(t, w.away(w.ns, "web-0", string(pod.UID)))
-		eventually(t, "event", func() bool { return len(w.events(t, w.ns)["web-0"]) == 1 })
-		assert.Equal(t, []string{"MeshRepairBlocked"}, w.events(t, w.ns)["web-0"])
+		eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["web-0"]) == 1 })
+		assert.Equal(t, []string{"MeshRepairBlocked"}, w.Events(t, w.ns)["web-0"])
 		w.Unblock(t, w.ns)
 		ag.outcome("evicted check-failed")
 		assert.True(t, w.away(w.ns, "web-0", string(pod.UID)))
@@ -112,7 +113,7 @@ func TestDelete(t *testing.T) {
 			w.make(t, "crash-loop", name)
 		}
 		limits := func(f *repair.Flags, h *repair.Host) {
-			h.Config.BearerToken = adminToken // the role is for another namespace, which other tests use
+			h.Config.BearerToken = kubetest.AdminToken // the role is for another namespace, which other tests use
 			f.BudgetNamespace = w.ns
 			f.Action, f.ClusterBudget = "delete", repair.Budget{PerMinute: 0.01, Burst: 3}
 		}
@@ -159,7 +160,7 @@ func TestAnotherPodOfTheName(t *testing.T) {
 			})
 			ag.outcome(c.outcome)
 			time.Sleep(1500 * time.Millisecond) // whatever is tried again is tried after a second
-			now := w.pod(t, w.ns, "web-0")
+			now := w.Pod(t, w.ns, "web-0")
 			assert.NotEqual(t, old.UID, now.UID)
 			assert.Nil(t, now.DeletionTimestamp, "the new pod is not the old one")
 			assert.NotContains(t, now.Labels, repair.DefaultLabel)
@@ -181,7 +182,7 @@ func TestConflict(t *testing.T) {
 				hooked(h, http.MethodPost, "/web-0/eviction", func(func() error) error {
 					next := podFrom(t, file, w.ns, "web-0", w.node)
 					next.UID = pod.UID
-					w.setStatus(t, next)
+					w.SetStatus(t, next)
 					return nil
 				})
 			})
@@ -234,7 +235,7 @@ func TestOutage(t *testing.T) {
 		})
 		eventually(t, "deleting", func() bool { return w.away(w.ns, "web-0", string(pod.UID)) })
 		time.Sleep(1500 * time.Millisecond) // whatever is tried again is tried after a second
-		assert.Equal(t, 1, w.s.calls(t, ag.user)["create pods/eviction"], "seen to be done, so not done again")
+		assert.Equal(t, 1, w.s.Calls(t, ag.user)["create pods/eviction"], "seen to be done, so not done again")
 	})
 }
 
@@ -242,7 +243,7 @@ func TestOutage(t *testing.T) {
 // that the watch cannot go on where it was.
 func TestWatchExpiry(t *testing.T) {
 	t.Parallel()
-	s := own(t)
+	s := kubetest.Own(t, servers)
 	a := newAdmin(t, s)
 	g := newGate(t, s)
 	ns := a.Namespace(t)
@@ -252,16 +253,16 @@ func TestWatchExpiry(t *testing.T) {
 		f.Action, h.Config.Host = "label", "https://"+g.address
 	})
 	ag.ready()
-	before := a.pod(t, ns, "web-0").ResourceVersion
+	before := a.Pod(t, ns, "web-0").ResourceVersion
 	g.shut()
 	a.Remove(t, ns, gone.Name)
 	broken := podFrom(t, "crash-loop", ns, "web-0", "node-1")
 	broken.UID = pod.UID
-	a.setStatus(t, broken)
-	s.stopAPI()
-	require.NoError(t, s.startAPI())
+	a.SetStatus(t, broken)
+	s.StopAPI()
+	require.NoError(t, s.StartAPI())
 	var forgotten metav1.WatchEvent
-	a.do(t, http.MethodGet, "/api/v1/pods?watch=true&timeoutSeconds=1&resourceVersion="+before, nil, &forgotten)
+	a.Do(t, http.MethodGet, "/api/v1/pods?watch=true&timeoutSeconds=1&resourceVersion="+before, nil, &forgotten)
 	require.Equal(t, "ERROR", forgotten.Type, "%s", forgotten.Object.Raw)
 	require.Contains(t, string(forgotten.Object.Raw), "too old resource version")
 	require.NoError(t, g.open())

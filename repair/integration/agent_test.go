@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -47,17 +48,17 @@ type agent struct {
 func account(t testing.TB, a *admin, manifests ...string) (user, token string) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentNamespace}}
-	if err := a.try(http.MethodPost, "/api/v1/namespaces", ns, nil); err != nil {
+	if err := a.Try(http.MethodPost, "/api/v1/namespaces", ns, nil); err != nil {
 		require.ErrorContains(t, err, "409")
 	}
 	accounts := "/api/v1/namespaces/" + agentNamespace + "/serviceaccounts"
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}
-	a.do(t, http.MethodPost, accounts, sa, sa)
+	a.Do(t, http.MethodPost, accounts, sa, sa)
 	for _, m := range manifests {
 		applyRBAC(t, a, m, sa.Name)
 	}
 	request := &authenticationv1.TokenRequest{}
-	a.do(t, http.MethodPost, accounts+"/"+sa.Name+"/token", request, request)
+	a.Do(t, http.MethodPost, accounts+"/"+sa.Name+"/token", request, request)
 	return "system:serviceaccount:" + agentNamespace + ":" + sa.Name, request.Status.Token
 }
 
@@ -90,7 +91,7 @@ func applyRBAC(t testing.TB, a *admin, manifest, account string) {
 			require.NoError(t, yaml.UnmarshalStrict([]byte(own), &r))
 			object = r
 		}
-		a.do(t, http.MethodPost, path+"?fieldValidation=Strict", object, nil)
+		a.Do(t, http.MethodPost, path+"?fieldValidation=Strict", object, nil)
 	}
 }
 
@@ -103,7 +104,7 @@ func manifestOf(f *repair.Flags) string {
 }
 
 // runAgent runs a controller as the program does, until the test ends.
-func runAgent(t testing.TB, s *server, node string, change func(*repair.Flags, *repair.Host)) *agent {
+func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair.Flags, *repair.Host)) *agent {
 	t.Helper()
 	var f repair.Flags
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
@@ -112,7 +113,7 @@ func runAgent(t testing.TB, s *server, node string, change func(*repair.Flags, *
 	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	h := repair.Host{Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
 	var err error
-	h.Config, err = s.config("")
+	h.Config, err = s.Config("")
 	require.NoError(t, err)
 	change(&f, &h)
 	if h.Config.BearerToken == "" {

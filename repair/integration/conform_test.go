@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )
@@ -13,8 +14,8 @@ import (
 // TestConform runs on the real server the table that repairtest runs on its
 // cluster in memory, so that what unit tests rest on is true.
 func TestConform(t *testing.T) {
-	s := shared(t)
-	config, err := s.config(adminToken)
+	s := kubetest.Shared(t)
+	config, err := s.Config(kubetest.AdminToken)
 	require.NoError(t, err)
 	kube, err := repair.NewKube(config)
 	require.NoError(t, err)

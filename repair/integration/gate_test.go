@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/kubetest"
 )
 
 // gate is a TCP port in front of the API server that can be shut: connections
@@ -19,9 +21,9 @@ type gate struct {
 	conns           map[net.Conn]bool
 }
 
-func newGate(t testing.TB, s *server) *gate {
+func newGate(t testing.TB, s *kubetest.Server) *gate {
 	t.Helper()
-	g := &gate{target: fmt.Sprintf("127.0.0.1:%d", s.port), address: "127.0.0.1:0", conns: map[net.Conn]bool{}}
+	g := &gate{target: fmt.Sprintf("127.0.0.1:%d", s.Address().Port()), address: "127.0.0.1:0", conns: map[net.Conn]bool{}}
 	require.NoError(t, g.open())
 	t.Cleanup(g.shut)
 	return g

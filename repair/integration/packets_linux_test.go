@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -63,7 +64,7 @@ var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLeg
 // process runs on, and that of its neighbours' does not, who have the very same addresses.
 func TestRepairInPlace(t *testing.T) {
 	t.Parallel()
-	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups)
 	for _, backend := range backends {
 		t.Run(string(backend), func(t *testing.T) {
 			t.Parallel()
@@ -79,22 +80,22 @@ func TestRepairInPlace(t *testing.T) {
 			ag.outcome("repaired check-failed")
 			assert.Equal(t, captured, broken.fates(t))
 			assert.Equal(t, bypassing, other.fates(t), "it is found by its UID, not by its address")
-			eventually(t, "event", func() bool { return len(w.events(t, w.ns)["broken"]) == 1 })
-			assert.Equal(t, []string{"MeshRepairRepaired"}, w.events(t, w.ns)["broken"])
-			assert.Equal(t, broken.UID, w.pod(t, w.ns, "broken").UID, "the same pod")
+			eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["broken"]) == 1 })
+			assert.Equal(t, []string{"MeshRepairRepaired"}, w.Events(t, w.ns)["broken"])
+			assert.Equal(t, broken.UID, w.Pod(t, w.ns, "broken").UID, "the same pod")
 
 			// The kubelet starts the check again, which now succeeds.
 			next := podFrom(t, "recovered", w.ns, "broken", w.node)
 			next.UID, next.Status.PodIPs = broken.UID, broken.Status.PodIPs
-			w.setStatus(t, next)
+			w.SetStatus(t, next)
 			ag.outcome("recovered recovered")
-			for what := range w.s.calls(t, ag.user) {
+			for what := range w.s.Calls(t, ag.user) {
 				assert.False(t, strings.Contains(what, "delete") || strings.Contains(what, "pods/"), "%s: nothing is written to the pod", what)
 			}
 
 			// A controller that starts later finds nothing to do but to see that.
 			ag.stop()
-			w.setStatus(t, withStatus(broken.Pod, w.pod(t, w.ns, "broken").UID))
+			w.SetStatus(t, withStatus(broken.Pod, w.Pod(t, w.ns, "broken").UID))
 			again := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
 				f.Action, h.Backend = "repair", backend
 			})
@@ -114,7 +115,7 @@ func withStatus(pod *corev1.Pod, uid types.UID) *corev1.Pod {
 // that is allowed.
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups)
 	for _, backend := range backends[:2] {
 		for _, action := range []string{"none", "repair"} {
 			t.Run(string(backend)+"/"+action, func(t *testing.T) {
@@ -132,7 +133,7 @@ func TestDrift(t *testing.T) {
 				results := func() map[string]int { return ag.counts("meshcni_repair_verifications_total") }
 				eventually(t, "verified", func() bool { return results()["intact"] >= 2 })
 				assert.Zero(t, results()["drifted"])
-				assert.NotContains(t, w.s.calls(t, ag.user), "get pods", "nothing wrong costs no request")
+				assert.NotContains(t, w.s.Calls(t, ag.user), "get pods", "nothing wrong costs no request")
 
 				conn, err := nftables.New(nftables.WithNetNSFd(pod.net.Pod.Fd()))
 				require.NoError(t, err)
@@ -141,14 +142,14 @@ func TestDrift(t *testing.T) {
 				if action == "none" {
 					eventually(t, "noticed", func() bool { return results()["drifted"] >= 2 })
 					assert.Equal(t, bypassing, pod.fates(t), "and left alone")
-					eventually(t, "event", func() bool { return len(w.events(t, w.ns)["web-0"]) > 0 })
-					assert.Equal(t, []string{"MeshRulesDrifted"}, w.events(t, w.ns)["web-0"])
+					eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["web-0"]) > 0 })
+					assert.Equal(t, []string{"MeshRulesDrifted"}, w.Events(t, w.ns)["web-0"])
 					return
 				}
 				eventually(t, "put back", func() bool { return results()["restored"] >= 1 })
 				assert.Equal(t, captured, pod.fates(t))
-				eventually(t, "events", func() bool { return len(w.events(t, w.ns)["web-0"]) == 2 })
-				assert.ElementsMatch(t, []string{"MeshRulesDrifted", "MeshRulesRestored"}, w.events(t, w.ns)["web-0"])
+				eventually(t, "events", func() bool { return len(w.Events(t, w.ns)["web-0"]) == 2 })
+				assert.ElementsMatch(t, []string{"MeshRulesDrifted", "MeshRulesRestored"}, w.Events(t, w.ns)["web-0"])
 				assert.Zero(t, ag.counts("meshcni_repair_pods")["drifted"])
 			})
 		}
@@ -168,7 +169,7 @@ func program(t testing.TB, backend apply.Name, pod livingPod) {
 // a plugin that has it for missing, and does not put a second set beside them.
 func TestRulesOfAbsentIptables(t *testing.T) {
 	t.Parallel()
-	netnstest.Require(t, netnstest.Root, netnstest.IPv6, Servers, podproctest.Cgroups)
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups)
 	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			t.Parallel()

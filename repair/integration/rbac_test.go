@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -51,7 +52,7 @@ func wanted(a repair.Action, force, budget, namespaces bool) map[string]bool {
 // that might be tempting, whether it would allow it.
 func TestRolesGrantNoMore(t *testing.T) {
 	t.Parallel()
-	s := shared(t)
+	s := kubetest.Shared(t)
 	a := newAdmin(t, s)
 	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 	resources := strings.Fields("pods pods/status pods/eviction pods/log pods/exec pods/binding pods/ephemeralcontainers pods/resize " +
@@ -101,7 +102,7 @@ func allowed(t testing.TB, a *admin, user string, p repair.Permission) bool {
 			Verb: p.Verb, Group: p.Group, Resource: p.Resource, Subresource: p.Subresource, Namespace: p.Namespace, Name: p.Name,
 		},
 	}}
-	a.do(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", review, review)
+	a.Do(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", review, review)
 	return review.Status.Allowed
 }
 
@@ -118,7 +119,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 				w.Block(t, w.ns)
 			}
 			if m.budget { // the first to come makes the lease
-				_ = w.try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+repair.LeaseName, nil, nil)
+				_ = w.Try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+repair.LeaseName, nil, nil)
 			}
 			for _, name := range []string{"web-0", "web-1"} {
 				pod := podFrom(t, map[bool]string{false: "crash-loop", true: "linkerd"}[m.linkerd], w.ns, name, w.node)
@@ -127,7 +128,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 			}
 			if m.linkerd { // one to verify
 				pod := podFrom(t, "linkerd", w.ns, "well-1", w.node)
-				pod.Status = w.pod(t, w.ns, "well-0").Status
+				pod.Status = w.Pod(t, w.ns, "well-0").Status
 				w.Create(t, pod)
 			}
 			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
@@ -149,13 +150,13 @@ func TestRolesGrantNoLess(t *testing.T) {
 			}
 			ag.outcome(outcome)
 			eventually(t, "verified", func() bool { return ag.counts("meshcni_repair_verifications_total")["no-process"] > 0 })
-			eventually(t, "event", func() bool { return len(w.events(t, w.ns)["web-0"]) > 0 })
+			eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["web-0"]) > 0 })
 			want := wanted(m.action, m.force, m.budget, m.linkerd)
 			want["create selfsubjectaccessreviews.authorization.k8s.io"] = true // any account may
 			got := map[string]bool{}
 			eventually(t, "everything granted is used", func() bool {
 				got = map[string]bool{}
-				for what := range w.s.calls(t, ag.user) {
+				for what := range w.s.Calls(t, ag.user) {
 					if strings.Contains(what, "leases") && !strings.HasPrefix(what, "create") {
 						what += " " + repair.LeaseName
 					}
@@ -199,8 +200,8 @@ func TestMissingPermission(t *testing.T) {
 	})
 	time.Sleep(2 * time.Second) // time for a storm
 	assert.Equal(t, 1, strings.Count(ag.log.String(), "missing permission"))
-	assert.Empty(t, w.pod(t, w.ns, "a").Labels[repair.DefaultLabel])
-	for what := range w.s.calls(t, user) {
+	assert.Empty(t, w.Pod(t, w.ns, "a").Labels[repair.DefaultLabel])
+	for what := range w.s.Calls(t, user) {
 		assert.NotContains(t, what, "FORBIDDEN", "it is asked for, not run into")
 	}
 	applyRBAC(t, w.admin, "repair-label", strings.TrimPrefix(user, "system:serviceaccount:"+agentNamespace+":"))

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // The scale that the test is at, and the budget that it holds the program to.
@@ -39,7 +40,7 @@ func allPods() int {
 // 100 of which break at once.
 func TestScale(t *testing.T) {
 	t.Parallel()
-	s := own(t)
+	s := kubetest.Own(t, servers)
 	a := newAdmin(t, s)
 	ns, node := a.Namespace(t), "node-1"
 	pods := crowd(t, a, ns, node)
@@ -49,7 +50,7 @@ func TestScale(t *testing.T) {
 	p := startProgram(t, s, program, token, "--repair=delete", "--node-name="+node,
 		fmt.Sprintf("--repair-node-rate=%d", perMinute), fmt.Sprintf("--repair-node-burst=%d", burst))
 	eventually(t, "ready", func() bool { return p.get(t, "/readyz") == "ok\n" })
-	idle := s.calls(t, user)
+	idle := s.Calls(t, user)
 	idleRSS, _ := rss(t, p.cmd.Process.Pid)
 	eventually(t, "counted", func() bool { return p.metric(t, `meshcni_repair_pods{state="candidate"}`) == nodePods })
 	assert.InDelta(t, nodePods, p.metric(t, `meshcni_repair_pods{state="known"}`), 0, "of other nodes' pods none is held")
@@ -57,15 +58,15 @@ func TestScale(t *testing.T) {
 	parallel(brokenPods, func(i int) { // all at once
 		pod := podFrom(t, "crash-loop", ns, pods[i].Name, node)
 		pod.UID = pods[i].UID
-		a.setStatus(t, pod)
+		a.SetStatus(t, pod)
 	})
 	const done = `meshcni_repair_outcomes_total{action="delete",outcome="evicted",reason="check-failed"}`
 	eventually(t, "all evicted", func() bool { return p.metric(t, done) == brokenPods })
 	nowRSS, peakRSS := rss(t, p.cmd.Process.Pid)
-	calls := s.calls(t, user)
+	calls := s.Calls(t, user)
 
 	var left corev1.PodList
-	a.do(t, http.MethodGet, "/api/v1/namespaces/"+ns+"/pods", nil, &left)
+	a.Do(t, http.MethodGet, "/api/v1/namespaces/"+ns+"/pods", nil, &left)
 	for _, pod := range left.Items {
 		if pod.DeletionTimestamp == nil {
 			continue
@@ -74,7 +75,7 @@ func TestScale(t *testing.T) {
 		require.NoError(t, err)
 		assert.Less(t, n, brokenPods, "a healthy pod was touched")
 	}
-	times := s.evictions(t, user)
+	times := evictions(t, s, user)
 	require.Len(t, times, brokenPods)
 	for i := range times {
 		for j := i; j < len(times); j++ {
@@ -104,7 +105,7 @@ func crowd(t *testing.T, a *admin, ns, node string) []*corev1.Pod {
 			return
 		}
 		pod.Spec.NodeName = fmt.Sprintf("other-%d", i%25)
-		a.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/pods", pod, nil)
+		a.Do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/pods", pod, nil)
 	})
 	return pods
 }
@@ -128,20 +129,11 @@ func parallel(n int, fn func(int)) {
 }
 
 // evictions are when a user's were received, in order.
-func (s *server) evictions(t testing.TB, user string) (times []time.Time) {
+func evictions(t testing.TB, s *kubetest.Server, user string) (times []time.Time) {
 	t.Helper()
-	f, err := os.Open(s.file("audit.log"))
-	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var c struct {
-			call
-			RequestReceivedTimestamp time.Time `json:"requestReceivedTimestamp"`
-		}
-		if json.Unmarshal(lines.Bytes(), &c) == nil && c.User.Username == user && c.ObjectRef.Subresource == "eviction" {
-			times = append(times, c.RequestReceivedTimestamp)
+	for _, c := range s.Audit(t) {
+		if c.User.Username == user && c.ObjectRef.Subresource == "eviction" {
+			times = append(times, c.Received)
 		}
 	}
 	slices.SortFunc(times, time.Time.Compare)
@@ -166,21 +158,13 @@ type process struct {
 }
 
 // startProgram runs the binary until the test ends, which it must do with exit code 0.
-func startProgram(t testing.TB, s *server, binary, token string, args ...string) *process {
+func startProgram(t testing.TB, s *kubetest.Server, binary, token string, args ...string) *process {
 	t.Helper()
-	port, err := freePort()
+	port, err := proctest.FreePort()
 	require.NoError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", certificate-authority: "%s"}}]
-users: [{name: u, user: {token: "%s"}}]
-`, s.port, filepath.Join(s.file("pki"), "apiserver.crt"), token), 0o600))
 	return startProcess(t, address, binary, append([]string{
-		"--kubeconfig=" + kubeconfig, "--metrics-address=" + address, "--health-address=" + address,
+		"--kubeconfig=" + s.Kubeconfig(t, token), "--metrics-address=" + address, "--health-address=" + address,
 	}, args...)...)
 }
 
