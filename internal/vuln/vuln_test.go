@@ -40,7 +40,7 @@ func database(t *testing.T) string {
 		"index/db.json":      `{"modified":"2026-01-01T00:00:00Z"}`,
 		"index/modules.json": `[{"path":"stdlib","vulns":[{"id":"GO-2026-0001","modified":"2026-01-01T00:00:00Z"}]}]`,
 		"ID/GO-2026-0001.json": `{"schema_version":"1.3.1","id":"GO-2026-0001","modified":"2026-01-01T00:00:00Z","published":"2026-01-01T00:00:00Z",
-			"summary":"Too many repetitions","details":"Repeat repeats.","affected":[{"package":{"name":"stdlib","ecosystem":"Go"},
+			"summary":"Too many repetitions","details":"Repeat repeats.","database_specific":{"url":"https://vuln.invalid/GO-2026-0001"},"affected":[{"package":{"name":"stdlib","ecosystem":"Go"},
 			"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}],
 			"ecosystem_specific":{"imports":[{"path":"strings","symbols":["Repeat"]}]}}]}`,
 	})
