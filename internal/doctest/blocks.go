@@ -75,8 +75,8 @@ var (
 	runMark = regexp.MustCompile(`^run: *(\w+)(?:, exit (\d+))?$`)
 )
 
-// parser reads lines from the first to the last.
-type parser struct {
+// reader reads lines from the first to the last.
+type reader struct {
 	file   string
 	blocks []Block
 	errs   []error
@@ -85,7 +85,7 @@ type parser struct {
 }
 
 func parse(file, text string) ([]Block, error) {
-	p := parser{file: file}
+	p := reader{file: file}
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {
 		line := lines[i]
@@ -115,12 +115,12 @@ func parse(file, text string) ([]Block, error) {
 	return p.blocks, errors.Join(p.errs...)
 }
 
-func (p *parser) fail(line int, what string) {
+func (p *reader) fail(line int, what string) {
 	p.errs = append(p.errs, fmt.Errorf("%s:%d: %s", p.file, line+1, what))
 }
 
 // orphan is called where no block can follow the mark any more. A comment that is no mark of ours is anybody's.
-func (p *parser) orphan() {
+func (p *reader) orphan() {
 	for _, ours := range []string{"run:", "not run:", "expect"} {
 		if strings.HasPrefix(p.mark, ours) {
 			p.fail(p.markAt, fmt.Sprintf("no block follows the mark %q", p.mark))
@@ -129,7 +129,7 @@ func (p *parser) orphan() {
 	p.mark = ""
 }
 
-func (p *parser) block(line int, lang, text string) {
+func (p *reader) block(line int, lang, text string) {
 	mark := p.mark
 	p.mark = ""
 	if mark == "expect" || mark == "expect: all" {

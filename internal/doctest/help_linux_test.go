@@ -1,0 +1,105 @@
+package doctest
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/internal/redirectcli"
+	"github.com/meshcni/meshcni/repair/repaircmd"
+)
+
+// flagHelp is what a program's --help says of one flag.
+type flagHelp struct {
+	group, name, short, kind, usage, byDefault string
+	env                                        []string
+}
+
+// nodeFlags are those of meshcni-node.
+func nodeFlags(t *testing.T) []flagHelp {
+	var out bytes.Buffer
+	require.Zero(t, nodecmd.App{Stdout: &out}.Main(t.Context(), []string{"install", "--help"}))
+	var all []flagHelp
+	group := ""
+	for line := range strings.Lines(out.String()) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "  --"):
+			name, kind, _ := strings.Cut(strings.TrimPrefix(line, "  --"), " ")
+			all = append(all, flagHelp{group: group, name: name, kind: kind})
+		case strings.HasPrefix(line, "        ") && len(all) > 0:
+			f, said := &all[len(all)-1], strings.TrimSpace(line)
+			if f.usage == "" {
+				f.usage, f.byDefault = cutDefault(said)
+			} else {
+				f.env = strings.Split(said, " or ")
+			}
+		case strings.HasSuffix(line, ":"):
+			group = strings.TrimSuffix(line, ":")
+		}
+	}
+	return all
+}
+
+// repairFlags are those of meshcni-repair.
+func repairFlags(t *testing.T) []flagHelp {
+	var out bytes.Buffer
+	require.Zero(t, repaircmd.Main(t.Context(), []string{"--help"}, repaircmd.IO{Stdout: &out}))
+	var all []flagHelp
+	for line := range strings.Lines(out.String()) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "  -"):
+			name, kind, _ := strings.Cut(strings.TrimPrefix(line, "  -"), " ")
+			env := "MESHCNI_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+			all = append(all, flagHelp{name: name, kind: kind, env: []string{env}})
+		case strings.HasPrefix(line, "    \t") && len(all) > 0:
+			f := &all[len(all)-1]
+			f.usage, f.byDefault = cutDefault(strings.TrimSpace(line))
+		}
+	}
+	return all
+}
+
+var redirectCommands = []string{"explain", "rules", "trace", "compare", "apply", "check", "cleanup", "validate"}
+
+var pflagLine = regexp.MustCompile(`^ +(?:-(\w), )?--([\w-]+)(?: (\w+))? +(.*)$`)
+
+// redirectFlags are those of one command of meshcni-redirect.
+func redirectFlags(t *testing.T, command string) []flagHelp {
+	var out bytes.Buffer
+	require.Zero(t, redirectcli.Main(t.Context(), []string{command, "--help"}, redirectcli.IO{Stdout: &out, Stderr: &out}))
+	var all []flagHelp
+	for line := range strings.Lines(out.String()) {
+		if m := pflagLine.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil && m[2] != "help" {
+			f := flagHelp{short: m[1], name: m[2], kind: m[3]}
+			f.usage, f.byDefault = cutDefault(m[4])
+			all = append(all, f)
+		}
+	}
+	require.NotEmpty(t, all, command)
+	return all
+}
+
+var usageDefault = regexp.MustCompile(`^(.*) \(default "?([^()"]+?)"?\)$`)
+
+// cutDefault takes the default off a usage. "(default: …)" is the author's, and stays.
+func cutDefault(usage string) (rest, byDefault string) {
+	if m := usageDefault.FindStringSubmatch(usage); m != nil {
+		return m[1], m[2]
+	}
+	return usage, ""
+}
+
+func (f flagHelp) equal(g flagHelp) bool { return f.name == g.name && f.usage == g.usage }
+
+func without(flags, others []flagHelp) []flagHelp {
+	return slices.DeleteFunc(slices.Clone(flags), func(f flagHelp) bool { return slices.ContainsFunc(others, f.equal) })
+}
+
+func common(flags, others []flagHelp) []flagHelp { return without(flags, without(flags, others)) }

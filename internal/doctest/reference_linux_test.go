@@ -1,0 +1,187 @@
+package doctest
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the reference's tables anew")
+
+const reference = "docs/configuration.md"
+
+// tables are the reference's generated parts by their mark, <!-- generated: NAME -->.
+func tables(t *testing.T) map[string]string {
+	all := map[string]string{}
+	node := nodeFlags(t)
+	var groups []string
+	for _, f := range node {
+		if f.group != "" && !slices.Contains(groups, f.group) {
+			groups = append(groups, f.group)
+		}
+	}
+	var b strings.Builder
+	for _, group := range groups {
+		fmt.Fprintf(&b, "**%s**\n\n", group)
+		b.WriteString(table(slices.DeleteFunc(slices.Clone(node), func(f flagHelp) bool { return f.group != group }), true))
+		b.WriteByte('\n')
+	}
+	all["meshcni-node"] = b.String()
+	all["meshcni-repair"] = table(repairFlags(t), false)
+
+	rules, trace := redirectFlags(t, "rules"), redirectFlags(t, "trace")
+	every := common(rules, trace)
+	for _, command := range redirectCommands {
+		every = common(every, redirectFlags(t, command))
+	}
+	apply := without(redirectFlags(t, "apply"), every)
+	netns := without(apply, rules)
+	program := without(apply, netns)
+	all["meshcni-redirect"] = table(every, false)
+	all["meshcni-redirect program"] = table(program, false)
+	// Commands with the same flags share a table.
+	var made []string
+	commands := map[string][]string{}
+	for _, command := range redirectCommands {
+		own := without(without(redirectFlags(t, command), every), program)
+		if len(own) == 0 {
+			continue
+		}
+		s := table(own, false)
+		if commands[s] == nil {
+			made = append(made, s)
+		}
+		commands[s] = append(commands[s], command)
+	}
+	b.Reset()
+	for _, s := range made {
+		fmt.Fprintf(&b, "**%s**\n\n%s\n", strings.Join(commands[s], ", "), s)
+	}
+	all["meshcni-redirect commands"] = b.String()
+	return all
+}
+
+func table(flags []flagHelp, env bool) string {
+	var b strings.Builder
+	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+	code := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return "`" + cell(s) + "`"
+	}
+	if env {
+		b.WriteString("| flag | default | environment | |\n|---|---|---|---|\n")
+	} else {
+		b.WriteString("| flag | default | |\n|---|---|---|\n")
+	}
+	for _, f := range flags {
+		name := code("--" + strings.TrimSpace(f.name+" "+f.kind))
+		if f.short != "" {
+			name = code("-"+f.short) + ", " + name
+		}
+		fmt.Fprintf(&b, "| %s | %s |", name, code(f.byDefault))
+		if env {
+			var names []string
+			for _, e := range f.env {
+				names = append(names, code(e))
+			}
+			fmt.Fprintf(&b, " %s |", strings.Join(names, ", "))
+		}
+		fmt.Fprintf(&b, " %s |\n", cell(f.usage))
+	}
+	return b.String()
+}
+
+// TestReference: the reference says what the programs' --help says. Write it anew with
+//
+//	go test ./internal/doctest -run Reference -update
+func TestReference(t *testing.T) {
+	text, want := read(t, reference), tables(t)
+	part := regexp.MustCompile(`(?s)(<!-- generated: ([\w -]+) -->\n)(.*?)(<!-- end -->)`)
+	found := map[string]bool{}
+	made := part.ReplaceAllStringFunc(text, func(s string) string {
+		m := part.FindStringSubmatch(s)
+		found[m[2]] = true
+		require.Contains(t, want, m[2], "%s: nothing is generated under the mark", reference)
+		return m[1] + "\n" + strings.TrimSpace(want[m[2]]) + "\n\n" + m[4]
+	})
+	for name := range want {
+		assert.True(t, found[name], "%s: no mark %q", reference, name)
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(filepath.Join(root(t), reference), []byte(made), 0o600))
+		return
+	}
+	assert.Equal(t, made, text, "write it anew: go test ./internal/doctest -run Reference -update")
+}
+
+// flagsOfOthers are flags of programs that are not ours.
+var flagsOfOthers = map[string]string{
+	"--noflush": "iptables-restore",
+	"--set":     "helm", "--namespace": "helm, kubectl", "--create-namespace": "helm", "--values": "helm", "--wait": "helm", "--timeout": "helm, kubectl",
+	"--dry-run": "kubectl, meshcni-redirect", "--for": "kubectl", "--field-selector": "kubectl", "--previous": "kubectl",
+	"--arch": "release", "--output": "release, kubectl", "--image": "kubectl", "--restart": "kubectl", "--help": "all", "--version": "all",
+}
+
+// TestFlagsExist: a flag that documentation names is in some program's --help.
+func TestFlagsExist(t *testing.T) {
+	known := map[string]bool{}
+	all := append(nodeFlags(t), repairFlags(t)...)
+	for _, command := range redirectCommands {
+		all = append(all, redirectFlags(t, command)...)
+	}
+	for _, f := range all {
+		known["--"+f.name] = true
+	}
+	flags := regexp.MustCompile("(?:^|[\\s`(\"'\\[])(--[a-z][a-z0-9-]*)")
+	for _, file := range files(t, ".md", documented...) {
+		lines := prose(t, file)
+		for _, b := range blocksOf(t, file) {
+			if b.Lang == "sh" {
+				copy(lines[b.Line:], strings.Split(strings.TrimSuffix(b.Text, "\n"), "\n"))
+			}
+		}
+		for i, line := range lines {
+			for _, m := range flags.FindAllStringSubmatch(line, -1) {
+				assert.True(t, known[m[1]] || flagsOfOthers[m[1]] != "", "%s:%d: no program has %s", file, i+1, m[1])
+			}
+		}
+	}
+}
+
+// documented is what users read.
+var documented = []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "examples", "deploy"}
+
+// TestVariablesExist: a variable that documentation names is read by some program.
+func TestVariablesExist(t *testing.T) {
+	name := regexp.MustCompile(`\bMESHCNI_[A-Z0-9_]*[A-Z0-9]\b`)
+	known := map[string]bool{}
+	for _, f := range append(nodeFlags(t), repairFlags(t)...) {
+		for _, env := range f.env {
+			known[env] = true
+		}
+	}
+	for path, text := range sources(t) {
+		if !strings.HasPrefix(path, "internal/doctest/") {
+			for _, env := range name.FindAllString(text, -1) {
+				known[env] = true
+			}
+		}
+	}
+	for _, file := range files(t, ".md", documented...) {
+		for i, line := range strings.Split(read(t, file), "\n") {
+			for _, env := range name.FindAllString(line, -1) {
+				assert.True(t, known[env], "%s:%d: nothing reads %s", file, i+1, env)
+			}
+		}
+	}
+}
