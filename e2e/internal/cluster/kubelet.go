@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/kubetest"
+)
+
+// kubeletConfig: control groups of our own, also of version 1; no pressure from a disk or a swap that is the machine's.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: ` + nodeIP + `
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %[1]q}}
+authorization: {mode: Webhook}
+tlsCertFile: %[2]q
+tlsPrivateKeyFile: %[3]q
+readOnlyPort: 0
+cgroupDriver: cgroupfs
+cgroupRoot: %[4]s
+failSwapOn: false
+failCgroupV1: false
+containerRuntimeEndpoint: unix://` + socket + `
+resolvConf: ` + machine.Dir + `/resolv.conf
+clusterDomain: cluster.local
+evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+nodeStatusUpdateFrequency: 5s
+`
+
+func (c *Cluster) startKubelet(t testing.TB) {
+	t.Helper()
+	user := "system:node:" + Node
+	cert, key := c.Server.Certificate(t, user, []string{"system:nodes"}, nodeIP, Node)
+	config := filepath.Join(machine.Dir, "kubelet.yaml")
+	text := fmt.Sprintf(kubeletConfig, c.Server.CAFile(), cert, key, machine.CgroupParent())
+	require.NoError(t, os.WriteFile(config, []byte(text), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(machine.Dir, "resolv.conf"), []byte("nameserver "+nodeIP+"\n"), 0o644))
+	binary, err := kubetest.Component("kubelet")
+	require.NoError(t, err)
+	p := c.start(t, "kubelet", binary, "--config="+config, "--kubeconfig="+c.component(t, "kubelet", user, "system:nodes"),
+		"--hostname-override="+Node, "--node-ip="+nodeIP, "--v=2")
+	require.NoError(t, p.WaitFor(90*time.Second, func() error {
+		out, err := c.Try("kubectl", "get", "node", Node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if !contains(out, `"status":"True"`) {
+			return fmt.Errorf("not ready: %s", out)
+		}
+		return nil
+	}))
+}

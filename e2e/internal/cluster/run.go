@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/machine"
+)
+
+func contains(s, part string) bool { return strings.Contains(s, part) }
+
+// Env is the environment in which a user of the cluster works: KUBECONFIG, and a PATH with the programs.
+func (c *Cluster) Env() []string {
+	return []string{
+		"KUBECONFIG=" + c.Kubeconfig, "CONTAINERD_ADDRESS=" + socket, "CONTAINERD_NAMESPACE=k8s.io",
+		"PATH=" + machine.Cache("bin") + string(filepath.ListSeparator) + os.Getenv("PATH"),
+		"HELM_CACHE_HOME=" + machine.Dir + "/helm/cache", "HELM_CONFIG_HOME=" + machine.Dir + "/helm/config", "HELM_DATA_HOME=" + machine.Dir + "/helm/data",
+	}
+}
+
+// Try runs a command in the root of the repository, as a user of the cluster does, and returns what it printed, standard
+// output and error as one.
+func (c *Cluster) Try(name string, args ...string) (string, error) {
+	return c.TryInput("", name, args...)
+}
+
+// TryInput is Try with a standard input.
+func (c *Cluster) TryInput(input, name string, args ...string) (string, error) {
+	path, err := program(name)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.Env = machine.Root(), append(os.Environ(), c.Env()...)
+	cmd.Stdin = strings.NewReader(input)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return out.String(), nil
+}
+
+// Run is Try for a command that must succeed.
+func (c *Cluster) Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := c.Try(name, args...)
+	require.NoError(t, err, out)
+	return strings.TrimSpace(out)
+}
+
+// Apply gives manifests to the API server.
+func (c *Cluster) Apply(t testing.TB, manifests string) {
+	t.Helper()
+	out, err := c.TryInput(manifests, "kubectl", "apply", "-f", "-")
+	require.NoError(t, err, out)
+}
+
+// Eventually calls check until it returns nil, and fails the test with its last error when patience has passed.
+func (c *Cluster) Eventually(t testing.TB, patience time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			require.NoError(t, err, "%s: not within %s", what, patience)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
