@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,26 +48,30 @@ func (n *NetNS) Sandbox() *Sandbox { return &Sandbox{ns: n} }
 // Run is [NetNS.Run] in the sandbox. A command under /run is found through its symbolic links first (NixOS keeps its
 // programs at /run/current-system); one that really lies there, or a cmd.Dir there, cannot be used.
 //
+// A root directory in cmd.SysProcAttr.Chroot is the sandbox's too: the files named above are those below it, and links
+// lead where they lead for the command. One that is named PROC/PID/root stands for the mounts of that process, which are
+// entered as nsenter does, because those of another mount namespace cannot be covered from ours: "/proc/1/root" is the
+// host's root in a container that shares the host's processes. That needs CAP_SYS_CHROOT besides CAP_SYS_ADMIN, and
+// CAP_SYS_PTRACE for /proc/1. cmd.Path is then a path below that root, and a nil cmd.Stdin, Stdout or Stderr is its /dev/null.
+//
 // Making the mount namespace needs CAP_SYS_ADMIN. Where that is refused, and the namespace is [Current] (an init
 // container, which shares neither lock nor name services with the host), cmd runs without the sandbox. For a namespace
 // got by [Open] it is an error that errors.Is(err, fs.ErrPermission), and nothing was run.
 func (s *Sandbox) Run(cmd *exec.Cmd) error {
 	setWaitDelay(cmd)
-	path, err := outsideRun(cmd.Path)
-	if err != nil {
-		return fmt.Errorf("run %s in a sandbox: %w", cmd.Path, err)
-	}
 	var refused error
-	err = onThread(func(t *thread) error {
+	err := onThread(func(t *thread) error {
 		// The thread is never vouched for (t.clean): it cannot leave its mount namespace.
 		if err := s.ns.enter(); err != nil {
 			t.clean = true
 			return err
 		}
-		if refused = privateMounts(); refused != nil {
+		path, attr := cmd.Path, cmd.SysProcAttr
+		if path, attr, refused = isolate(path, attr); refused != nil {
 			return fmt.Errorf("run %s in a sandbox: %w", cmd.Path, refused)
 		}
-		cmd.Path = path
+		defer func(path string, attr *syscall.SysProcAttr) { cmd.Path, cmd.SysProcAttr = path, attr }(cmd.Path, cmd.SysProcAttr)
+		cmd.Path, cmd.SysProcAttr = path, attr
 		// To wait here keeps the thread, and so the mount namespace, until after the process: whoever leaves last has
 		// to take the mounts down, and nobody waits for this thread.
 		return cmd.Run()
@@ -77,8 +82,36 @@ func (s *Sandbox) Run(cmd *exec.Cmd) error {
 	return err
 }
 
-// privateMounts gives the calling thread a mount namespace of its own as [NetNS.Sandbox] describes it.
-func privateMounts() error {
+// isolate gives the calling thread a mount namespace of its own as [NetNS.Sandbox] describes it, and the root that attr
+// asks for. It returns the path of the program and the attributes as they have to be from there.
+func isolate(path string, attr *syscall.SysProcAttr) (string, *syscall.SysProcAttr, error) {
+	if attr == nil || attr.Chroot == "" {
+		path, err := outsideRun(path)
+		if err == nil {
+			err = ownMounts()
+		}
+		if err == nil {
+			err = hide("/dev/null")
+		}
+		return path, attr, err
+	}
+	inside := *attr
+	inside.Chroot = "" // the thread is there already, and what it starts
+	null, err := enterRoot(attr.Chroot)
+	if err == nil {
+		path, err = outsideRun(path)
+	}
+	if err == nil {
+		err = hide(null)
+	}
+	if err == nil {
+		err = unix.Chdir("/") // the process is to start there, and not outside of its root
+	}
+	return path, &inside, err
+}
+
+// ownMounts gives the calling thread a mount namespace of its own whose changes nobody sees.
+func ownMounts() error {
 	// CLONE_FS: Go's threads share one fs_struct (root, working directory), and a thread that shares it may not change
 	// its mount namespace (setns(2), unshare(2) of CLONE_NEWNS implies it; said here to be plain).
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
@@ -90,8 +123,13 @@ func privateMounts() error {
 			return fmt.Errorf("make the mounts private: %w", err)
 		}
 	}
+	return nil
+}
+
+// hide covers what the sandbox hides. null is the path of a null device.
+func hide(null string) error {
 	// A host without the file, or without /run, has nothing to hide there.
-	if err := unix.Mount("/dev/null", "/etc/nsswitch.conf", "", unix.MS_BIND, ""); err != nil && !absent("/etc/nsswitch.conf") {
+	if err := unix.Mount(null, "/etc/nsswitch.conf", "", unix.MS_BIND, ""); err != nil && !absent("/etc/nsswitch.conf") {
 		return fmt.Errorf("hide /etc/nsswitch.conf: %w", err)
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC

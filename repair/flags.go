@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +25,7 @@ type Flags struct {
 	Action, Node                                         string
 	InitContainer, ExitCodes, Message, Annotation, Label string
 	LabelSelector, FieldSelector                         string
-	ProcRoot                                             string
+	ProcRoot, HostRoot                                   string
 	NodeBudget, ClusterBudget                            Budget
 	BudgetNamespace                                      string
 	MaxBrokenShare                                       float64
@@ -45,6 +46,7 @@ func (f *Flags) Register(fs *flag.FlagSet) {
 	fs.StringVar(&f.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
 	fs.StringVar(&f.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
 	fs.StringVar(&f.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
+	fs.StringVar(&f.HostRoot, "repair-host-root", "", "root directory whose iptables is run, as the plugin does on the host: /proc/1/root in a container that shares the host's processes (default: our own)")
 	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", DefaultNodeBudget.PerMinute, "actions a minute on this node")
 	fs.IntVar(&f.NodeBudget.Burst, "repair-node-burst", DefaultNodeBudget.Burst, "actions at once on this node")
 	fs.Float64Var(&f.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
@@ -96,6 +98,9 @@ func (f *Flags) read(d dialect.Dialect) (a Action, c Criteria, err error) {
 	if f.Node == "" {
 		return a, c, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
 	}
+	if f.HostRoot != "" && !filepath.IsAbs(f.HostRoot) {
+		return a, c, fmt.Errorf("--repair-host-root %q: not an absolute path", f.HostRoot)
+	}
 	if err := f.NodeBudget.Validate(); err != nil {
 		return a, c, fmt.Errorf("--repair-node-rate, --repair-node-burst: %w", err)
 	}
@@ -127,7 +132,7 @@ func (f *Flags) Open(h Host) (c *Controller, stop func(), err error) {
 		Node: f.Node, Action: action, Criteria: criteria,
 		Source: kube.Pods(f.Node, f.LabelSelector), Cluster: kube,
 		Mender: &InPlace{
-			Dialect: h.Dialect, ProcRoot: f.ProcRoot, Backend: h.Backend, DropUncaptured: h.DropUncaptured, Namespace: kube.Namespace,
+			Dialect: h.Dialect, ProcRoot: f.ProcRoot, HostRoot: f.HostRoot, Backend: h.Backend, DropUncaptured: h.DropUncaptured, Namespace: kube.Namespace,
 		},
 		NodeBudget: f.NodeBudget,
 		Breaker: &Breaker{

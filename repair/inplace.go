@@ -59,6 +59,9 @@ type InPlace struct {
 	Backend apply.Name
 	// Path is where iptables is looked for; empty is [apply.DefaultPath].
 	Path string
+	// HostRoot is the root directory in which iptables is looked for and runs, as the
+	// plugin, which runs on the host, has it; empty is our own. See Root of [apply.Options].
+	HostRoot string
 	// DropUncaptured discards the family that the mesh does not capture in a pod
 	// that has both, instead of letting it bypass the mesh.
 	DropUncaptured bool
@@ -162,7 +165,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	b, err := apply.Choose(ctx, ns, apply.Options{Backend: m.Backend, Runner: ns.Sandbox(), Path: m.Path})
+	b, err := apply.Choose(ctx, ns, apply.Options{Backend: m.Backend, Runner: ns.Sandbox(), Path: m.Path, Root: m.HostRoot})
 	if err != nil {
 		return err
 	}

@@ -64,6 +64,13 @@ type Options struct {
 	// Path is where binaries are looked for, in the form of $PATH; empty is
 	// [DefaultPath].
 	Path string
+	// Root is the root directory in which binaries are looked for and with which
+	// they run, for a container that has none of its own; empty is our own root.
+	// "/proc/1/root" is the host's in a container that shares the host's processes.
+	// A Runner that covers files, such as *netnsexec.Sandbox, covers them there.
+	// It needs CAP_SYS_CHROOT. A directory that cannot be read is an error of
+	// [Choose] and [Available]: not to know is not the same as to find nothing.
+	Root string
 }
 
 // DefaultPath has the directories in which distributions install iptables. The
@@ -81,7 +88,9 @@ func (o Options) path() string {
 func (o Options) find(name string) (string, bool) {
 	for dir := range strings.SplitSeq(o.path(), ":") {
 		full := filepath.Join(dir, name)
-		if st, err := os.Stat(full); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+		if file, err := o.real(full); err != nil {
+			continue
+		} else if st, err := os.Stat(file); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
 			return full, true
 		}
 	}
@@ -89,9 +98,12 @@ func (o Options) find(name string) (string, bool) {
 }
 
 // Available reports whether a backend of the name could work on this host, as
-// far as that can be said without a namespace: nil, or an error that is
-// [ErrNoBackend].
+// far as that can be said without a namespace: nil, an error that is
+// [ErrNoBackend], or that of an Options.Root that cannot be read.
 func Available(o Options) error {
+	if err := o.reachable(); err != nil {
+		return err
+	}
 	_, errNFT := o.tools(IptablesNFT)
 	_, errLegacy := o.tools(IptablesLegacy)
 	var native error
@@ -122,10 +134,14 @@ func Available(o Options) error {
 // Choose returns the backend for a namespace. Of [Auto] and [Iptables] it takes
 // the variant that is in use in the namespace, if its programs are on the host;
 // else nft before legacy; [Auto] falls back to native nftables. It starts no
-// process. It fails with [ErrNoBackend] when what is asked for is not there.
+// process. It fails with [ErrNoBackend] when what is asked for is not there, and
+// with the system's error when Options.Root cannot be read.
 func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("choose firewall backend: %w", context.Cause(ctx))
+	}
+	if err := o.reachable(); err != nil {
+		return nil, fmt.Errorf("choose firewall backend: %w", err)
 	}
 	switch o.Backend {
 	case IptablesNFT, IptablesLegacy:

@@ -52,3 +52,6 @@ func Generation(ns Namespace) (id uint32, err error) {
 	})
 	return id, err
 }
+
+// Follow follows the links of a path in a root.
+func Follow(root, path string) (string, error) { return Options{Root: root}.follow(path) }

@@ -17,10 +17,9 @@ import (
 // be, to read it. Make one with [NewIPTables] or [Choose]. It is safe for
 // concurrent use.
 type IPTables struct {
-	ns     Namespace
-	runner Runner
-	tools  tools
-	opts   Options
+	ns    Namespace
+	tools tools
+	opts  Options // with a Runner
 }
 
 // NewIPTables returns the backend of a variant, [IptablesNFT] or
@@ -31,11 +30,10 @@ func NewIPTables(ns Namespace, variant Name, o Options) (*IPTables, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &IPTables{ns: ns, runner: o.Runner, tools: t, opts: o}
-	if b.runner == nil {
-		b.runner = ns
+	if o.Runner == nil {
+		o.Runner = ns
 	}
-	return b, nil
+	return &IPTables{ns: ns, tools: t, opts: o}, nil
 }
 
 // Name returns iptables-nft or iptables-legacy.
@@ -172,7 +170,7 @@ func each(changes []*change, fn func(*change) error) error {
 
 func (s *session) run(ctx context.Context, input, path string, args ...string) (string, error) {
 	s.processes.Add(1)
-	return run(ctx, s.runner, input, path, args...)
+	return run(ctx, s.opts, input, path, args...)
 }
 
 // read fills in what is live, if the variant may have anything.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -29,7 +30,7 @@ func (o Options) tools(variant Name) (tools, error) {
 		t.restore[f], ok[0] = o.applet(variant, programs[f], "restore")
 		t.save[f], ok[1] = o.applet(variant, programs[f], "save")
 		if !ok[0] || !ok[1] {
-			return tools{}, fmt.Errorf("%w: %s: no %s-restore and -save of this variant in %s", ErrNoBackend, variant, programs[f], o.path())
+			return tools{}, fmt.Errorf("%w: %s: no %s-restore and -save of this variant in %s", ErrNoBackend, variant, programs[f], o.where())
 		}
 	}
 	return t, nil
@@ -41,14 +42,14 @@ func (o Options) applet(variant Name, program, verb string) (string, bool) {
 		return path, true
 	}
 	path, ok := o.find(program + "-" + verb)
-	return path, ok && variantOf(path) == variant
+	return path, ok && o.variantOf(path) == variant
 }
 
 // variantOf tells the variant from the multi-call binary behind a link:
 // xtables-nft-multi, xtables-legacy-multi, or xtables-multi, which was the only
 // one, legacy, before iptables 1.8.
-func variantOf(path string) Name {
-	real, err := filepath.EvalSymlinks(path)
+func (o Options) variantOf(path string) Name {
+	real, err := o.follow(path)
 	if err != nil {
 		return ""
 	}
@@ -67,13 +68,17 @@ const stderrLimit = 2 << 10
 // run starts a program with input on stdin and returns its output. Its
 // environment is ours alone: a variable such as XTABLES_LIBDIR would make a
 // root process load code.
-func run(ctx context.Context, r Runner, input, path string, args ...string) (string, error) {
+func run(ctx context.Context, o Options, input, path string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=" + DefaultPath}
+	if o.rooted() {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: o.Root}
+		cmd.Dir = "/"
+	}
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := r.Run(cmd); err != nil {
+	if err := o.Runner.Run(cmd); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}

@@ -1,0 +1,134 @@
+// Package hostroottest makes root directories of hosts, for tests of programs that run in a container and use what is
+// on their host: a tree with a few of this machine's programs, and nothing else of it.
+package hostroottest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+)
+
+// Iptables are a variant's programs, "nft" or "legacy", under the general names alone: what they are is only to be told by
+// following their links.
+func Iptables(variant string) map[string]string {
+	programs := map[string]string{}
+	for _, p := range []string{"iptables", "ip6tables"} {
+		for _, verb := range []string{"save", "restore"} {
+			programs[p+"-"+verb] = p + "-" + variant + "-" + verb
+		}
+	}
+	return programs
+}
+
+// NameServices is what the host's nsswitch.conf says: one that programs wait for.
+const NameServices = "passwd: files ldap\ngroup: files ldap\n"
+
+// New makes a root directory below tb.TempDir. In its /usr/sbin are the programs, named as the keys and copied, with
+// their shared libraries, from this machine's programs named as the values. They are links as distributions make them,
+// absolute ones through /etc/alternatives, which lead nowhere or elsewhere outside of the root. Besides there are an
+// nsswitch.conf, and an empty /run, /dev and /proc.
+func New(tb testing.TB, programs map[string]string) (dir string) {
+	tb.Helper()
+	dir = tb.TempDir()
+	for _, d := range []string{"usr/sbin", "etc/alternatives", "opt/programs", "run", "dev", "proc"} {
+		require.NoError(tb, os.MkdirAll(filepath.Join(dir, d), 0o755))
+	}
+	require.NoError(tb, os.Symlink("usr/sbin", filepath.Join(dir, "sbin")))
+	require.NoError(tb, os.WriteFile(filepath.Join(dir, "etc/nsswitch.conf"), []byte(NameServices), 0o600))
+	for name, source := range programs {
+		netnstest.Require(tb, netnstest.Binary(source))
+		path, err := exec.LookPath(source)
+		require.NoError(tb, err)
+		path, err = filepath.EvalSymlinks(path)
+		require.NoError(tb, err)
+		inside := "/opt/programs/" + filepath.Base(path)
+		copyFile(tb, path, dir+inside)
+		for _, lib := range libraries(tb, path) {
+			copyFile(tb, lib, dir+lib)
+		}
+		require.NoError(tb, os.Symlink("../../opt/programs/"+filepath.Base(path), dir+"/etc/alternatives/"+name))
+		require.NoError(tb, os.Symlink("/etc/alternatives/"+name, dir+"/usr/sbin/"+name))
+	}
+	return dir
+}
+
+var absolute = regexp.MustCompile(`/\S+`)
+
+// libraries are the files that the loader would load, itself included, and what iptables opens by itself.
+func libraries(tb testing.TB, program string) (all []string) {
+	tb.Helper()
+	out, err := exec.CommandContext(tb.Context(), "ldd", program).Output()
+	require.NoError(tb, err, "ldd %s", program)
+	for line := range strings.Lines(string(out)) {
+		_, found, ok := strings.Cut(line, "=>")
+		if !ok {
+			found = line
+		}
+		if lib := absolute.FindString(found); lib != "" {
+			all = append(all, lib)
+			extensions, err := filepath.Glob(filepath.Join("/usr", filepath.Dir(lib), "xtables", "*.so"))
+			require.NoError(tb, err)
+			if strings.Contains(lib, "libxtables") {
+				all = append(all, extensions...)
+			}
+		}
+	}
+	return all
+}
+
+func copyFile(tb testing.TB, from, to string) {
+	tb.Helper()
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	require.NoError(tb, os.MkdirAll(filepath.Dir(to), 0o755))
+	in, err := os.Open(from)
+	require.NoError(tb, err)
+	defer func() { _ = in.Close() }()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755) //nolint:gosec // to be run
+	require.NoError(tb, err)
+	defer func() { _ = out.Close() }()
+	_, err = io.Copy(out, in)
+	require.NoError(tb, err)
+}
+
+// Process starts a process whose root is a directory of [New] that has the program cat, in a mount namespace of its own with
+// a proc file system, as process 1 of a host has one from a container's point of view. It returns the root as /proc has
+// it. The process ends with the test, and with the test's process.
+func Process(tb testing.TB, dir string) (root string) {
+	tb.Helper()
+	netnstest.Require(tb, netnstest.Root, netnstest.Binary("unshare"))
+	// The bind makes it a mount point, as the root of a host is one.
+	const script = `mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount -t tmpfs run "$0/run" && : >"$0/run/host" &&
+		mount -t tmpfs dev "$0/dev" && mknod -m 666 "$0/dev/null" c 1 3 && exec chroot "$0" /usr/sbin/cat`
+	cmd := exec.CommandContext(tb.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", script, dir)
+	stdin, err := cmd.StdinPipe() // cat ends when nobody has the other end
+	require.NoError(tb, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(tb, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(tb, cmd.Start())
+	tb.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	_, err = io.WriteString(stdin, "x")
+	require.NoError(tb, err)
+	_, err = stdout.Read(make([]byte, 1)) // it is cat now
+	require.NoError(tb, err)
+	root = fmt.Sprintf("/proc/%d/root", cmd.Process.Pid)
+	require.NoError(tb, unix.Access(root+"/run/host", unix.F_OK))
+	return root
+}

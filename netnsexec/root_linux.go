@@ -1,0 +1,90 @@
+package netnsexec
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// enterRoot gives the calling thread a mount namespace of its own in which its root is the directory. It returns a path of
+// the null device: the directory's /dev may be empty.
+func enterRoot(root string) (null string, err error) {
+	mounts, err := mountsOf(root)
+	if err != nil {
+		return "", err
+	}
+	if mounts < 0 {
+		return enterDirectory(root)
+	}
+	defer func() { _ = unix.Close(mounts) }()
+	return enterProcess(root, mounts)
+}
+
+// mountsOf opens the mount namespace that a root named PROC/PID/root is in; -1 for a root of another name, or in ours.
+func mountsOf(root string) (fd int, err error) {
+	if filepath.Base(root) != "root" {
+		return -1, nil
+	}
+	path := filepath.Join(filepath.Dir(root), "ns", "mnt")
+	fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return -1, nil // a directory that happens to be called so
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", path, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+		return -1, unix.Close(fd)
+	}
+	if kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNS {
+		return -1, unix.Close(fd)
+	}
+	return fd, nil
+}
+
+// enterDirectory makes a directory of our own mounts the root.
+func enterDirectory(root string) (null string, err error) {
+	if err := ownMounts(); err != nil {
+		return "", err
+	}
+	// chroot(2) leaves the working directory where it is: the null device is found from there, although the path leads out
+	// of the new root.
+	if err := unix.Chdir("/dev"); err != nil {
+		return "", fmt.Errorf("find the null device: %w", err)
+	}
+	return "null", chroot(root)
+}
+
+// enterProcess takes over the mounts and the root of the process that root, PROC/PID/root, belongs to.
+func enterProcess(root string, mounts int) (null string, err error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open root %s: %w", root, err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return "", fmt.Errorf("leave the shared working directory: %w", err)
+	}
+	if err := unix.Setns(mounts, unix.CLONE_NEWNS); err != nil {
+		return "", fmt.Errorf("enter the mount namespace of %s: %w", root, err)
+	}
+	// The root before the copy of the mounts: a copy moves the thread's root and working directory along, and leaves
+	// descriptors in the original.
+	if err := unix.Fchdir(dir); err != nil {
+		return "", fmt.Errorf("enter root %s: %w", root, err)
+	}
+	if err := chroot("."); err != nil {
+		return "", err
+	}
+	return "/dev/null", ownMounts()
+}
+
+func chroot(root string) error {
+	if err := unix.Chroot(root); err != nil {
+		return fmt.Errorf("make %s the root: %w", root, err)
+	}
+	return nil
+}
