@@ -1,0 +1,77 @@
+// Package dist puts a release together: builds the programs once for each architecture, and makes of them the images, the
+// archives and what goes with them. Each file that it writes depends on the sources and their stamp alone.
+package dist
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/meshcni/meshcni/release/internal/modules"
+	"github.com/meshcni/meshcni/release/internal/programs"
+	"github.com/meshcni/meshcni/release/internal/source"
+)
+
+// Release is one in the making.
+type Release struct {
+	tree source.Tree
+	// out is where the results go, work where what is only needed on the way.
+	out, work string
+	log       io.Writer
+	platforms map[string]*platform
+}
+
+// platform is what is built for one architecture.
+type platform struct {
+	arch     string
+	programs []programs.Program
+	modules  []modules.Module
+}
+
+// New returns a release of the tree into the directory out, which it makes. What it writes is told to log, a line each.
+// Close removes what was needed on the way.
+func New(tree source.Tree, out string, log io.Writer) (*Release, error) {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, fmt.Errorf("release into %s: %w", out, err)
+	}
+	work, err := os.MkdirTemp("", "meshcni-release-")
+	if err != nil {
+		return nil, fmt.Errorf("release into %s: %w", out, err)
+	}
+	return &Release{tree: tree, out: out, work: work, log: log, platforms: map[string]*platform{}}, nil
+}
+
+// Close removes temporary files.
+func (r *Release) Close() error { return os.RemoveAll(r.work) }
+
+// platform builds for the architecture, once.
+func (r *Release) platform(ctx context.Context, arch string) (*platform, error) {
+	if p := r.platforms[arch]; p != nil {
+		return p, nil
+	}
+	p := &platform{arch: arch}
+	var err error
+	if p.programs, err = programs.Build(ctx, r.tree, arch, filepath.Join(r.work, arch, "bin")); err != nil {
+		return nil, err
+	}
+	if p.modules, err = modules.Linked(ctx, r.tree, arch, p.programs); err != nil {
+		return nil, err
+	}
+	r.platforms[arch] = p
+	return p, nil
+}
+
+// wrote tells of a file in the output directory.
+func (r *Release) wrote(name, what string) error {
+	st, err := os.Stat(filepath.Join(r.out, name))
+	if err != nil {
+		return err
+	}
+	// A log that cannot be written is no reason to stop.
+	fmt.Fprintf(r.log, "%s  %s  %s\n", name, megabytes(st.Size()), what)
+	return nil
+}
+
+func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }

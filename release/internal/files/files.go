@@ -1,0 +1,154 @@
+// Package files holds trees of files as values and writes them as tar archives that depend on nothing else: not on the
+// machine's clock, users, umask or order of directories.
+package files
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// File is one regular file of a tree. All belong to root.
+type File struct {
+	// Name is its path in the tree: with slashes, and none in front.
+	Name string
+	// Mode is its permissions.
+	Mode fs.FileMode
+	// Data is what is in it, unless Path is set.
+	Data []byte
+	// Path is the file on this machine that it is a copy of.
+	Path string
+}
+
+// Open opens the content, and says how long it is.
+func (f File) Open() (io.ReadCloser, int64, error) {
+	if f.Path == "" {
+		return io.NopCloser(bytes.NewReader(f.Data)), int64(len(f.Data)), nil
+	}
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return nil, 0, err
+	}
+	st, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return nil, 0, err
+	}
+	return file, st.Size(), nil
+}
+
+// Dir returns what is in a directory of this machine, with mode 0644.
+func Dir(dir string) ([]File, error) {
+	var list []File
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			list = append(list, File{Name: name, Mode: 0o644, Path: filepath.Join(dir, name)})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", dir, err)
+	}
+	return list, nil
+}
+
+// Below returns the files moved into a directory.
+func Below(dir string, list []File) []File {
+	moved := slices.Clone(list)
+	for i := range moved {
+		moved[i].Name = path.Join(dir, moved[i].Name)
+	}
+	return moved
+}
+
+// WriteTar writes the files and the directories above them, sorted by name. Directories have mode 0755, all have the time
+// mtime. Two files of one name, and names that lead out of the tree, are errors.
+func WriteTar(w io.Writer, list []File, mtime time.Time) error {
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+	tw := tar.NewWriter(w)
+	dirs := map[string]bool{}
+	for i, f := range list {
+		if !fs.ValidPath(f.Name) || i > 0 && list[i-1].Name == f.Name || dirs[f.Name] {
+			return fmt.Errorf("write tar: %q is no name of a file, or there twice", f.Name)
+		}
+		for at, c := range f.Name {
+			dir := f.Name[:at]
+			if c != '/' || dirs[dir] {
+				continue
+			}
+			dirs[dir] = true
+			h := tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: mtime}
+			if err := tw.WriteHeader(&h); err != nil {
+				return fmt.Errorf("write tar: %s: %w", dir, err)
+			}
+		}
+		if err := writeFile(tw, f, mtime); err != nil {
+			return fmt.Errorf("write tar: %s: %w", f.Name, err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		return fmt.Errorf("write tar: %w", err)
+	}
+	return nil
+}
+
+func writeFile(tw *tar.Writer, f File, mtime time.Time) error {
+	r, size, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	h := tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: size, Mode: int64(f.Mode.Perm()), ModTime: mtime}
+	if err := tw.WriteHeader(&h); err != nil {
+		return err
+	}
+	_, err = io.Copy(tw, r)
+	return err
+}
+
+// WriteDir writes the files below the directory dir, which it makes.
+func WriteDir(dir string, list []File) error {
+	for _, f := range list {
+		if err := writeTo(dir, f); err != nil {
+			return fmt.Errorf("write %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+func writeTo(dir string, f File) error {
+	if !fs.ValidPath(f.Name) {
+		return fs.ErrInvalid
+	}
+	to := dir + "/" + f.Name
+	if err := os.MkdirAll(to[:strings.LastIndexByte(to, '/')], 0o755); err != nil {
+		return err
+	}
+	r, _, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, f.Mode.Perm())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, r)
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Chmod(to, f.Mode.Perm()) // whatever the umask
+	}
+	return err
+}

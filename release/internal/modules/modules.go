@@ -1,0 +1,247 @@
+// Package modules says which modules are linked into the programs, under which licences, and what must be handed on with
+// them: the texts of those licences.
+package modules
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/licensecheck"
+
+	"github.com/meshcni/meshcni/release/internal/files"
+	"github.com/meshcni/meshcni/release/internal/programs"
+	"github.com/meshcni/meshcni/release/internal/source"
+)
+
+// Std is what the standard library is called here, as in databases of vulnerabilities.
+const Std = "stdlib"
+
+// Module is one that is linked.
+type Module struct {
+	// Path is the module's; [Std] for the standard library.
+	Path string
+	// Version is as in go.mod; of the standard library Go's, "1.26.8".
+	Version string
+	// Sum is the line's end in go.sum, "h1:…"; empty for the standard library and the module that is released.
+	Sum string
+	// License is an SPDX expression.
+	License string
+	// Texts are its licences and notices, with the names they have in it. Those of packages that are not linked are not
+	// among them.
+	Texts []files.File
+	// Requires are the paths of the modules whose packages its linked packages import, sorted.
+	Requires []string
+	// Programs are the names of the programs that it is linked into, sorted.
+	Programs []string
+}
+
+// listed is what `go list -json` says of a package.
+type listed struct {
+	ImportPath string
+	Dir        string
+	Standard   bool
+	Imports    []string
+	Module     *struct {
+		Path, Version, Dir string
+		Main               bool
+	}
+}
+
+// Linked returns the modules of programs that were built from the tree, sorted by path; the module that is released is
+// among them. What the programs themselves record decides which they are, and the module cache what their licences are.
+func Linked(ctx context.Context, t source.Tree, arch string, built []programs.Program) ([]Module, error) {
+	found, err := linked(ctx, t, arch, built)
+	if err != nil {
+		return nil, fmt.Errorf("linked modules for %s: %w", arch, err)
+	}
+	return found, nil
+}
+
+func linked(ctx context.Context, t source.Tree, arch string, built []programs.Program) ([]Module, error) {
+	byPath, err := recorded(t, built)
+	if err != nil {
+		return nil, err
+	}
+	pkgs, err := list(ctx, t, arch)
+	if err != nil {
+		return nil, err
+	}
+	out, err := programs.Go(ctx, t, arch, "env", "GOROOT").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env GOROOT: %w", err)
+	}
+	goroot := strings.TrimSpace(string(out))
+	owner := map[string]string{} // package → module
+	for _, p := range pkgs {
+		owner[p.ImportPath] = p.module()
+	}
+	for _, p := range pkgs {
+		m := byPath[p.module()]
+		if m == nil {
+			return nil, fmt.Errorf("package %s is imported, but no program records its module %s", p.ImportPath, p.module())
+		}
+		root := goroot
+		dir := root // one licence is all of the standard library's
+		if !p.Standard {
+			root, dir = p.Module.Dir, p.Dir
+		}
+		if err := m.addTexts(root, dir); err != nil {
+			return nil, err
+		}
+		for _, i := range p.Imports {
+			if to := owner[i]; to != "" && to != m.Path && !slices.Contains(m.Requires, to) {
+				m.Requires = append(m.Requires, to)
+			}
+		}
+	}
+	for _, m := range byPath {
+		slices.Sort(m.Requires)
+		slices.SortFunc(m.Texts, func(a, b files.File) int { return cmp.Compare(a.Name, b.Name) })
+		if m.License, err = identify(m.Texts); err != nil {
+			return nil, fmt.Errorf("licence of module %s %s: %w", m.Path, m.Version, err)
+		}
+	}
+	var all []Module
+	for _, path := range slices.Sorted(maps.Keys(byPath)) {
+		all = append(all, *byPath[path])
+	}
+	return all, nil
+}
+
+// recorded reads which modules there are from the programs.
+func recorded(t source.Tree, built []programs.Program) (map[string]*Module, error) {
+	byPath := map[string]*Module{}
+	for _, p := range built {
+		own := Module{Path: p.Info.Main.Path, Version: t.Version}
+		std := Module{Path: Std, Version: strings.TrimPrefix(p.Info.GoVersion, "go")}
+		found := []Module{own, std}
+		for _, d := range p.Info.Deps {
+			if d.Replace != nil {
+				return nil, fmt.Errorf("%s is built with a replacement of %s, which nobody else could get", p.Name, d.Path)
+			}
+			found = append(found, Module{Path: d.Path, Version: d.Version, Sum: d.Sum})
+		}
+		for _, m := range found {
+			if byPath[m.Path] == nil {
+				byPath[m.Path] = &m
+			}
+			byPath[m.Path].Programs = append(byPath[m.Path].Programs, p.Name)
+		}
+	}
+	return byPath, nil
+}
+
+func (p listed) module() string {
+	if p.Standard || p.Module == nil {
+		return Std
+	}
+	return p.Module.Path
+}
+
+// list returns the packages that the programs are made of.
+func list(ctx context.Context, t source.Tree, arch string) ([]listed, error) {
+	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Imports,Module"}
+	for _, name := range programs.Names {
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := programs.Go(ctx, t, arch, args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w: %s", err, stderr.String())
+	}
+	var pkgs []listed
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		err := dec.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return pkgs, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// legal are the names of files with licences and what goes with them.
+var legal = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright|notice|patents|unlicense)s?([-._].*)?$`)
+
+// addTexts takes the texts in the directory dir and in those above it, up to the module's root.
+func (m *Module) addTexts(root, dir string) error {
+	for ; ; dir = filepath.Dir(dir) {
+		rel, err := filepath.Rel(root, dir)
+		if err != nil || strings.HasPrefix(rel, "..") {
+			return fmt.Errorf("%s is not in module %s", dir, m.Path)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			name := filepath.ToSlash(filepath.Join(rel, e.Name()))
+			has := slices.ContainsFunc(m.Texts, func(f files.File) bool { return f.Name == name })
+			if e.IsDir() || has || !legal.MatchString(e.Name()) || strings.HasSuffix(name, ".go") {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				return err
+			}
+			m.Texts = append(m.Texts, files.File{Name: name, Mode: 0o644, Data: data})
+		}
+		if rel == "." {
+			return nil
+		}
+	}
+}
+
+// identify returns the SPDX expression of all licences in the texts. Notices and grants of patents come beside a licence.
+func identify(texts []files.File) (string, error) {
+	var ids []string
+	for _, f := range texts {
+		base := strings.ToLower(filepath.Base(f.Name))
+		if strings.HasPrefix(base, "notice") || strings.HasPrefix(base, "patents") {
+			continue
+		}
+		scan := licensecheck.Scan(f.Data)
+		if scan.Percent < 50 {
+			return "", fmt.Errorf("%s is %.0f %% like a licence that is known; look at it, and decide", f.Name, scan.Percent)
+		}
+		for _, match := range scan.Match {
+			if !slices.Contains(ids, match.ID) {
+				ids = append(ids, match.ID)
+			}
+		}
+	}
+	if ids == nil {
+		return "", errors.New("there is none")
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " AND "), nil
+}
+
+// Texts returns the licences of all the modules as a tree: ours by its name, those of others below third_party and their
+// modules' paths.
+func Texts(all []Module) []files.File {
+	var tree []files.File
+	for _, m := range all {
+		if m.Path == source.Module {
+			tree = append(tree, m.Texts...)
+		} else {
+			tree = append(tree, files.Below("third_party/"+m.Path, m.Texts)...)
+		}
+	}
+	return tree
+}

@@ -1,0 +1,126 @@
+// Command release makes what a release of meshcni consists of, without a Docker daemon: container images, archives, the
+// chart, bills of materials, checksums. Whoever builds the same sources with the same version gets the same bytes.
+//
+//	go -C release run . all
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/release/internal/dist"
+	"github.com/meshcni/meshcni/release/internal/programs"
+	"github.com/meshcni/meshcni/release/internal/source"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// settings are the flags that all commands have.
+type settings struct {
+	source string
+	output string
+	arch   string
+	source.Options
+}
+
+func command() *cobra.Command {
+	s := settings{}
+	root := &cobra.Command{
+		Use:           "release",
+		Short:         "Make what a release consists of, reproducibly",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&s.source, "source", ".", "a directory in the sources to build")
+	flags.StringVarP(&s.output, "output", "o", "dist", "directory to write to; a relative one is in the sources' root")
+	flags.StringVar(&s.Version, "version", "", `version, "v1.2.3" (default: from git's tags)`)
+	flags.StringVar(&s.Commit, "commit", os.Getenv("MESHCNI_COMMIT"), "full hash of the commit (default: from git; $MESHCNI_COMMIT)")
+	s.Epoch = os.Getenv("SOURCE_DATE_EPOCH")
+
+	arches := func(cmd *cobra.Command) *cobra.Command {
+		cmd.Flags().StringVar(&s.arch, "arch", "all", strings.Join(programs.Arches, ", ")+" or all")
+		return cmd
+	}
+	root.AddCommand(
+		arches(&cobra.Command{
+			Use:   "image",
+			Short: "Make the images: a docker-archive for each architecture, and an OCI layout of all",
+			Args:  cobra.NoArgs,
+			RunE: s.run(func(ctx context.Context, r *dist.Release) error {
+				return r.Images(ctx, s.arches())
+			}),
+		}),
+		arches(&cobra.Command{
+			Use:   "rootfs",
+			Short: "Write the image's files to the output directory, for another tool to make an image of",
+			Args:  cobra.NoArgs,
+			RunE: s.run(func(ctx context.Context, r *dist.Release) error {
+				if s.arch == "all" {
+					return errors.New("rootfs is for one architecture: give --arch")
+				}
+				return r.Rootfs(ctx, s.arch)
+			}),
+		}),
+	)
+	return root
+}
+
+func (s *settings) arches() []string {
+	if s.arch == "all" {
+		return slices.Clone(programs.Arches)
+	}
+	return []string{s.arch}
+}
+
+// run makes a command of what is done with a release.
+func (s *settings) run(do func(context.Context, *dist.Release) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		tree, err := s.open(cmd)
+		if err != nil {
+			return err
+		}
+		out := s.output
+		if !filepath.IsAbs(out) {
+			out = filepath.Join(tree.Root, out)
+		}
+		r, err := dist.New(tree, out, cmd.OutOrStdout())
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(cmd.Context(), r), r.Close())
+	}
+}
+
+// open reads the sources, and says which they are.
+func (s *settings) open(cmd *cobra.Command) (source.Tree, error) {
+	root, err := source.Find(s.source)
+	if err != nil {
+		return source.Tree{}, err
+	}
+	tree, err := source.Open(cmd.Context(), root, s.Options)
+	if err != nil {
+		return source.Tree{}, err
+	}
+	if tree.Modified {
+		cmd.PrintErrln("release: the checkout has changes that are in no commit; nobody else can build the same")
+	}
+	return tree, nil
+}
