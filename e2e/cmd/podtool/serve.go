@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+// The ports that a proxy of Istio's kind has for what is redirected to it.
+const (
+	outboundPort = 15001
+	inboundPort  = 15006
+	dnsPort      = 15053
+)
+
+// proxy answers at a proxy's ports with where the connection was to go, and DNS
+// queries with an address that no other server gives.
+func proxy() error {
+	for _, port := range []uint16{outboundPort, inboundPort} {
+		if err := serve("proxy", port); err != nil {
+			return err
+		}
+	}
+	for _, network := range []string{"udp4", "udp6"} {
+		conn, err := net.ListenPacket(network, ":"+strconv.Itoa(dnsPort))
+		if err != nil && network == "udp6" {
+			continue // there is no IPv6
+		}
+		if err != nil {
+			return err
+		}
+		go func() {
+			buf := make([]byte, 1500)
+			for {
+				n, from, err := conn.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				_, _ = conn.WriteTo(answer(buf[:n]), from)
+			}
+		}()
+	}
+	return dnsTCP()
+}
+
+// dnsTCP answers queries with TCP, for ever.
+func dnsTCP() error {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(dnsPort))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				var size [2]byte
+				if _, err := io.ReadFull(conn, size[:]); err != nil {
+					return
+				}
+				query := make([]byte, binary.BigEndian.Uint16(size[:]))
+				if _, err := io.ReadFull(conn, query); err != nil {
+					return
+				}
+				reply := answer(query)
+				_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+			}()
+		}
+	}()
+	return wait()
+}
+
+// answer is the query with one address record: 192.0.2.53.
+func answer(query []byte) []byte {
+	if len(query) < 12 {
+		return nil
+	}
+	reply := append([]byte{}, query...)
+	reply[2], reply[3] = 0x81, 0x80                                // an answer without error
+	binary.BigEndian.PutUint16(reply[6:], 1)                       // one record
+	reply = append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4) // for the name in the query, type A
+	return append(reply, 192, 0, 2, 53)
+}
+
+// serve answers connections at a port of all addresses with "NAME:PORT
+// orig=ADDRESS:PORT peer=ADDRESS", where orig is where the connection was to go
+// before it was redirected.
+func serve(name string, port uint16) error {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(port)))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+				orig, err := originalDst(conn.(*net.TCPConn))
+				if err != nil {
+					orig, _ = netip.ParseAddrPort(conn.LocalAddr().String())
+				}
+				_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port,
+					netip.AddrPortFrom(orig.Addr().Unmap(), orig.Port()), peer.Addr().Unmap())
+			}()
+		}
+	}()
+	return nil
+}
+
+// originalDst asks connection tracking where a connection was to go.
+func originalDst(conn *net.TCPConn) (dst netip.AddrPort, err error) {
+	const soOriginalDst = 80 // of linux/netfilter_ipv4.h, and the same for IPv6
+	local, _ := netip.ParseAddrPort(conn.LocalAddr().String())
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return dst, err
+	}
+	var errno syscall.Errno
+	if errRaw := raw.Control(func(fd uintptr) {
+		if local.Addr().Unmap().Is4() {
+			var sa syscall.RawSockaddrInet4
+			errno = getsockopt(fd, syscall.SOL_IP, soOriginalDst, unsafe.Pointer(&sa), unsafe.Sizeof(sa))
+			dst = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), ntohs(sa.Port))
+			return
+		}
+		var sa syscall.RawSockaddrInet6
+		errno = getsockopt(fd, syscall.SOL_IPV6, soOriginalDst, unsafe.Pointer(&sa), unsafe.Sizeof(sa))
+		dst = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), ntohs(sa.Port))
+	}); errRaw != nil {
+		return dst, errRaw
+	}
+	if errno != 0 {
+		return dst, errno
+	}
+	return dst, nil
+}
+
+func getsockopt(fd uintptr, level, name int, value unsafe.Pointer, size uintptr) syscall.Errno {
+	length := uint32(size)
+	_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, uintptr(level), uintptr(name), uintptr(value), uintptr(unsafe.Pointer(&length)), 0)
+	return errno
+}
+
+// ntohs reads a port that the kernel left in network order.
+func ntohs(port uint16) uint16 {
+	b := (*[2]byte)(unsafe.Pointer(&port))
+	return binary.BigEndian.Uint16(b[:])
+}

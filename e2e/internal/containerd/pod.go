@@ -1,0 +1,229 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/meshcni/meshcni/e2e/internal/machine"
+)
+
+// Sandbox is a pod that the runtime has.
+type Sandbox struct {
+	// ID is the runtime's.
+	ID string
+	// Pod is what it was made from.
+	Pod        *corev1.Pod
+	r          *Runtime
+	config     *cri.PodSandboxConfig
+	containers map[string]string
+}
+
+// PodLogs is where the containers' output is kept, by namespace_name.
+const PodLogs = machine.Dir + "/pods"
+
+// SandboxConfig is what a kubelet asks for to have a sandbox for the pod. Attempt
+// counts the sandboxes that the pod had before.
+func SandboxConfig(pod *corev1.Pod, attempt uint32) *cri.PodSandboxConfig {
+	c := &cri.PodSandboxConfig{
+		Metadata:     &cri.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		Hostname:     pod.Name,
+		LogDirectory: filepath.Join(PodLogs, pod.Namespace+"_"+pod.Name),
+		Labels:       pod.Labels, Annotations: pod.Annotations, DnsConfig: &cri.DNSConfig{},
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent:    filepath.Join(machine.CgroupParent(), "pod"+string(pod.UID)),
+			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces(pod), Seccomp: runtimeDefault()},
+		},
+	}
+	for _, container := range pod.Spec.Containers {
+		for _, p := range container.Ports {
+			if p.HostPort != 0 {
+				c.PortMappings = append(c.PortMappings, &cri.PortMapping{
+					Protocol: cri.Protocol(cri.Protocol_value[string(p.Protocol)]), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+				})
+			}
+		}
+	}
+	return c
+}
+
+func namespaces(pod *corev1.Pod) *cri.NamespaceOption {
+	o := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
+	if pod.Spec.HostNetwork {
+		o.Network = cri.NamespaceMode_NODE
+	}
+	if pod.Spec.HostPID {
+		o.Pid = cri.NamespaceMode_NODE
+	}
+	return o
+}
+
+func runtimeDefault() *cri.SecurityProfile {
+	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+}
+
+// RunSandbox makes the pod's sandbox, which is when the network plugins run.
+func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (*Sandbox, error) {
+	return r.run(ctx, pod, SandboxConfig(pod, 0))
+}
+
+func (r *Runtime) run(ctx context.Context, pod *corev1.Pod, config *cri.PodSandboxConfig) (*Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute) // a kubelet's patience
+	defer cancel()
+	resp, err := r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		return nil, fmt.Errorf("sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return &Sandbox{ID: resp.PodSandboxId, Pod: pod, r: r, config: config, containers: map[string]string{}}, nil
+}
+
+// RunPod makes the pod's sandbox and starts its containers, init containers first.
+// Volumes that are no paths of the host are looked up in volumes, by name.
+func (r *Runtime) RunPod(ctx context.Context, pod *corev1.Pod, volumes map[string]string) (*Sandbox, error) {
+	s, err := r.RunSandbox(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	for i := range pod.Spec.Containers {
+		if err := s.StartContainer(ctx, &pod.Spec.Containers[i], volumes); err != nil {
+			_ = s.Remove(context.WithoutCancel(ctx))
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// StartContainer makes and starts a container of the sandbox, as a kubelet does.
+func (s *Sandbox) StartContainer(ctx context.Context, c *corev1.Container, volumes map[string]string) error {
+	config, err := containerConfig(s.Pod, c, volumes)
+	if err != nil {
+		return err
+	}
+	made, err := s.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: s.ID, Config: config, SandboxConfig: s.config})
+	if err != nil {
+		return fmt.Errorf("container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
+	}
+	s.containers[c.Name] = made.ContainerId
+	if _, err := s.r.RuntimeServiceClient.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+		return fmt.Errorf("start container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
+	}
+	return nil
+}
+
+// Container is the runtime's ID of a container.
+func (s *Sandbox) Container(name string) string { return s.containers[name] }
+
+// Exec runs a program in a container and returns what it printed. The error has
+// its exit code and what it complained of.
+func (s *Sandbox) Exec(ctx context.Context, container string, args ...string) (string, error) {
+	resp, err := s.r.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: s.containers[container], Cmd: args, Timeout: 60})
+	if err != nil {
+		return "", fmt.Errorf("exec in container %s of pod %s/%s: %w", container, s.Pod.Namespace, s.Pod.Name, err)
+	}
+	if resp.ExitCode != 0 {
+		return string(resp.Stdout), fmt.Errorf("exec in container %s of pod %s/%s: exit code %d: %s", container, s.Pod.Namespace, s.Pod.Name, resp.ExitCode, resp.Stderr)
+	}
+	return string(resp.Stdout), nil
+}
+
+// Status is the sandbox's, with all that the runtime tells.
+func (s *Sandbox) Status(ctx context.Context) (*cri.PodSandboxStatusResponse, error) {
+	return s.r.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
+}
+
+// IPs are the sandbox's addresses.
+func (s *Sandbox) IPs(ctx context.Context) ([]netip.Addr, error) {
+	status, err := s.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	network := status.GetStatus().GetNetwork()
+	var addrs []netip.Addr
+	for _, text := range append([]string{network.GetIp()}, additional(network)...) {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("address of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
+		}
+		addrs = append(addrs, addr)
+	}
+	return addrs, nil
+}
+
+func additional(n *cri.PodSandboxNetworkStatus) (ips []string) {
+	for _, ip := range n.GetAdditionalIps() {
+		ips = append(ips, ip.Ip)
+	}
+	return ips
+}
+
+// NetNS is the path of the sandbox's network namespace.
+func (s *Sandbox) NetNS(ctx context.Context) (string, error) {
+	status, err := s.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	var info struct {
+		RuntimeSpec struct {
+			Linux struct{ Namespaces []struct{ Type, Path string } }
+		}
+	}
+	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
+		return "", fmt.Errorf("what the runtime tells of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
+	}
+	for _, ns := range info.RuntimeSpec.Linux.Namespaces {
+		if ns.Type == "network" {
+			return ns.Path, nil
+		}
+	}
+	return "", fmt.Errorf("the runtime tells of no network namespace of pod %s/%s", s.Pod.Namespace, s.Pod.Name)
+}
+
+// Stop stops the sandbox, which is when the network plugins run for the second
+// time.
+func (s *Sandbox) Stop(ctx context.Context) error {
+	_, err := s.r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
+	return err
+}
+
+// Remove stops and removes the sandbox and its containers.
+func (s *Sandbox) Remove(ctx context.Context) error {
+	if err := s.Stop(ctx); err != nil {
+		return err
+	}
+	_, err := s.r.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.ID})
+	return err
+}
+
+// Sandboxes are the IDs of all sandboxes that the runtime knows, ready or not.
+func (r *Runtime) Sandboxes(ctx context.Context) (ids []string, err error) {
+	resp, err := r.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	for _, s := range resp.GetItems() {
+		ids = append(ids, s.Id)
+	}
+	return ids, err
+}
+
+// RemoveAll removes all sandboxes, whoever made them.
+func (r *Runtime) RemoveAll(ctx context.Context) error {
+	ids, err := r.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []string
+	for _, id := range ids {
+		if err := (&Sandbox{ID: id, r: r}).Remove(ctx); err != nil {
+			failed = append(failed, err.Error())
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("remove all sandboxes: %s", strings.Join(failed, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+// Package containerd runs containerd with runc for a test, unchanged and with files
+// of its own, and speaks CRI with it as a kubelet does. It is made for a machine of
+// package machine, where it has the usual paths and where all that it leaves goes
+// with the machine.
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+)
+
+// Where the parts are that are the same for all.
+const (
+	Socket = "/run/containerd/containerd.sock"
+	Root   = "/var/lib/containerd"
+	State  = "/run/containerd"
+
+	// CNIBinDir and CNIConfDir are where a runtime usually looks for plugins and
+	// networks; CNICache is libcni's.
+	CNIBinDir  = "/opt/cni/bin"
+	CNIConfDir = "/etc/cni/net.d"
+	CNICache   = "/var/lib/cni"
+)
+
+// Plugins is where the distribution has the reference plugins.
+const Plugins = "/usr/lib/cni"
+
+// Need is the need for the programs: the distribution's, or, where environment
+// variable MESHCNI_CONTAINERD has a directory, containerd's from there.
+var Need = netnstest.Needing("containerd, runc and the reference CNI plugins (run e2e/setup.sh)", func() error {
+	_, errRunc := exec.LookPath("runc")
+	_, errPlugins := os.Stat(filepath.Join(Plugins, "ptp"))
+	errs := []error{errRunc, errPlugins}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		_, err := exec.LookPath(filepath.Join(binDir(""), name))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+})
+
+// binDir is where containerd's programs are.
+func binDir(dir string) string {
+	if dir == "" {
+		dir = os.Getenv("MESHCNI_CONTAINERD")
+	}
+	if dir == "" {
+		dir = "/usr/bin"
+	}
+	return dir
+}
+
+// Dirs are the directories that [machine.Options] should have empty, and those in
+// memory.
+func Dirs() (empty, memory []string) {
+	return []string{CNIBinDir, CNIConfDir, CNICache, State}, []string{Root}
+}
+
+// Options are what may be different. The zero Options run the distribution's
+// containerd.
+type Options struct {
+	// BinDir is where containerd, its shim and ctr are; "" is MESHCNI_CONTAINERD of the
+	// environment, else /usr/bin.
+	BinDir string
+	// Pause is the image of the sandboxes' own container; it has to be imported.
+	Pause string
+	// LogLevel is containerd's; "" is debug, which has the calls of plugins.
+	LogLevel string
+	// Images are archives to import.
+	Images []string
+}
+
+// Runtime is a running containerd.
+type Runtime struct {
+	// Version is what containerd --version says of it, as 1.6.20~ds1.
+	Version string
+	o       Options
+	config  string
+	process *proctest.Process
+	conn    *grpc.ClientConn
+	// Pods and Images are the two services of the CRI.
+	cri.RuntimeServiceClient
+	Images cri.ImageServiceClient
+}
+
+// Start starts containerd, waits until it answers and imports the images. Whoever
+// starts it stops it.
+func Start(o Options) (*Runtime, error) {
+	if o.LogLevel == "" {
+		o.LogLevel = "debug"
+	}
+	o.BinDir = binDir(o.BinDir)
+	r := &Runtime{o: o, config: filepath.Join(machine.Dir, "containerd.toml")}
+	out, err := exec.Command(r.program("containerd"), "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("version of containerd: %w", err)
+	}
+	if fields := strings.Fields(string(out)); len(fields) > 2 {
+		r.Version = strings.TrimPrefix(fields[2], "v")
+	}
+	if err := os.WriteFile(r.config, []byte(r.settings()), 0o600); err != nil {
+		return nil, err
+	}
+	if err := r.Boot(); err != nil {
+		return nil, err
+	}
+	for _, path := range o.Images {
+		if err := r.Import(path); err != nil {
+			r.Kill()
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Boot starts containerd again after [Runtime.Kill] or [Runtime.Stop].
+func (r *Runtime) Boot() (err error) {
+	r.process, err = proctest.Start(proctest.Options{
+		Dir: machine.Dir, Name: "containerd",
+		Env: []string{"PATH=" + r.o.BinDir + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"},
+	}, r.program("containerd"), "--config", r.config)
+	if err != nil {
+		return err
+	}
+	if r.conn == nil {
+		r.conn, err = grpc.NewClient("unix://"+Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
+		if err != nil {
+			r.Kill()
+			return err
+		}
+		r.RuntimeServiceClient, r.Images = cri.NewRuntimeServiceClient(r.conn), cri.NewImageServiceClient(r.conn)
+	}
+	r.conn.ResetConnectBackoff()
+	return r.process.WaitFor(time.Minute, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		r.conn.ResetConnectBackoff()
+		_, err := r.RuntimeServiceClient.Version(ctx, &cri.VersionRequest{})
+		return err
+	})
+}
+
+// Kill ends containerd as a crash does; containers go on.
+func (r *Runtime) Kill() { r.process.Kill() }
+
+// Stop ends containerd; containers go on.
+func (r *Runtime) Stop() error { return r.process.Stop(20 * time.Second) }
+
+// Log is containerd's log so far.
+func (r *Runtime) Log() string { return r.process.Log() }
+
+// Tail is the end of containerd's log.
+func (r *Runtime) Tail(n int) string { return r.process.Tail(n) }
+
+func (r *Runtime) program(name string) string { return filepath.Join(r.o.BinDir, name) }
+
+// Import makes the images of an archive (docker-archive or OCI layout) known to
+// the CRI.
+func (r *Runtime) Import(archive string) error {
+	out, err := exec.Command(r.program("ctr"), "--address", Socket, "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("import %s: %w\n%s", archive, err, out)
+	}
+	return nil
+}
+
+// settings is the configuration file. Version 1 of containerd and version 2 have
+// the same under other names.
+func (r *Runtime) settings() string {
+	const common = `root = "` + Root + `"
+state = "` + State + `"
+[grpc]
+  address = "` + Socket + `"
+[debug]
+  level = "%[2]s"
+`
+	// Control groups of huge pages are missing on many machines; a score of the
+	// out-of-memory killer below one's own takes a right that a container has not.
+	const v1 = "version = 2\n" + common + `[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "%[1]s"
+  disable_hugetlb_controller = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "` + CNIBinDir + `"
+    conf_dir = "` + CNIConfDir + `"
+`
+	const v2 = "version = 3\n" + common + `[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "%[1]s"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_hugetlb_controller = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["` + CNIBinDir + `"]
+    conf_dir = "` + CNIConfDir + `"
+`
+	format := v2
+	if strings.HasPrefix(r.Version, "1.") {
+		format = v1
+	}
+	return fmt.Sprintf(format, r.o.Pause, r.o.LogLevel)
+}

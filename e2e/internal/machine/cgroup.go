@@ -1,0 +1,141 @@
+package machine
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// groupPrefix begins the name of our control groups; the process ID of the outer process ends it.
+const groupPrefix = "meshcni-e2e-"
+
+// groups is one control group of each hierarchy of the machine. The pods' are below them.
+type groups []string
+
+// hierarchies returns where the machine's control groups are mounted: each hierarchy of version 1, or the one of
+// version 2.
+func hierarchies() (v1, v2 []string, err error) {
+	f, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = f.Close() }()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		switch fields := strings.Fields(s.Text()); fields[2] {
+		case "cgroup":
+			v1 = append(v1, fields[1])
+		case "cgroup2":
+			v2 = append(v2, fields[1])
+		}
+	}
+	return v1, v2, nil
+}
+
+func makeGroups(name string) (made groups, err error) {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	if len(v1) == 0 {
+		// A group has the controllers that its parent hands down.
+		for _, top := range v2 {
+			if err := handDown(top); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, top := range append(v1, v2...) {
+		path := filepath.Join(top, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return made, fmt.Errorf("make control group: %w", err)
+		}
+		made = append(made, path)
+		if len(v1) == 0 {
+			if err := handDown(path); err != nil {
+				return made, err
+			}
+		}
+	}
+	return made, nil
+}
+
+func handDown(path string) error {
+	available, err := os.ReadFile(filepath.Join(path, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, c := range strings.Fields(string(available)) {
+		if err := os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte("+"+c), 0o644); err != nil {
+			return fmt.Errorf("hand down controller %s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// remove removes the groups and all below them. Their processes have been killed, but the last may take a moment to go.
+func (g groups) remove() error {
+	var err error
+	for _, top := range g {
+		deadline := time.Now().Add(10 * time.Second)
+		for {
+			if err1 := removeTree(top); err1 == nil {
+				break
+			} else if !errors.Is(err1, syscall.EBUSY) || time.Now().After(deadline) {
+				err = errors.Join(err, fmt.Errorf("remove control group: %w", err1))
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return err
+}
+
+func removeTree(top string) error {
+	var dirs []string
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	for i := len(dirs) - 1; i >= 0 && err == nil; i-- {
+		if err = syscall.Rmdir(dirs[i]); errors.Is(err, syscall.ENOENT) {
+			err = nil
+		}
+	}
+	return err
+}
+
+// removeOrphans removes the groups of runs that were killed before they could.
+func removeOrphans() error {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, top := range append(v1, v2...) {
+		found, err := filepath.Glob(filepath.Join(top, groupPrefix+"*"))
+		if err != nil {
+			return err
+		}
+		for _, path := range found {
+			pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), groupPrefix))
+			if err != nil || syscall.Kill(pid, 0) == nil {
+				continue
+			}
+			if err := (groups{path}).remove(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
