@@ -8,5 +8,9 @@ import (
 
 func TestBoot(t *testing.T) {
 	c := cluster.Shared(t)
-	t.Log(c.Run(t, "kubectl", "get", "all,node", "-A", "-o", "wide"))
+	c.ExplainFailure(t)
+	s := newShop(t, c, "boot")
+	s.create(t, pod{name: "cart"}, pod{name: "client", outside: true})
+	s.ready(t, "cart", "client")
+	s.assertUncaptured(t, "cart", "client")
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -18,9 +20,6 @@ import (
 
 // Node is the name of the only node.
 const Node = "node-1"
-
-// logDir is where the cluster's programs log to.
-const logDir = machine.Dir + "/log"
 
 // Cluster is the running cluster.
 type Cluster struct {
@@ -53,9 +52,12 @@ func Shared(t testing.TB) *Cluster {
 // boot starts everything, and returns when the node is ready for pods.
 func (c *Cluster) boot(t testing.TB) {
 	start := time.Now()
-	c.startContainerd(t)
-	imported := make(chan error, 1)
-	go func() { imported <- c.importImages() }()
+	require.NoError(t, installNetwork())
+	started := make(chan error, 1)
+	go func() {
+		_, err := containerd.Start(containerd.Options{Pause: image.Pause, LogLevel: "info", Images: []string{toolArchive, ourArchive}})
+		started <- err
+	}()
 
 	server := filepath.Join(machine.Dir, "server")
 	require.NoError(t, os.MkdirAll(server, 0o700))
@@ -69,7 +71,7 @@ func (c *Cluster) boot(t testing.TB) {
 	stage("control plane", start)
 
 	c.startControllers(t)
-	require.NoError(t, <-imported)
+	require.NoError(t, <-started)
 	c.startKubelet(t)
 	stage("node ready", start)
 }
@@ -77,7 +79,7 @@ func (c *Cluster) boot(t testing.TB) {
 // start starts one of the cluster's programs, logging to NAME.log.
 func (c *Cluster) start(t testing.TB, name, program string, args ...string) *proctest.Process {
 	t.Helper()
-	p, err := proctest.Start(proctest.Options{Dir: logDir, Name: name}, program, args...)
+	p, err := proctest.Start(proctest.Options{Dir: machine.Dir, Name: name}, program, args...)
 	require.NoError(t, err)
 	c.processes[name] = p
 	return p

@@ -4,34 +4,74 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"testing"
 
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
+// ExplainFailure prints, when the test has failed in the end, what says most about why.
+func (c *Cluster) ExplainFailure(t testing.TB) {
+	t.Helper()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		t.Log("pods:\n" + c.say("kubectl", "get", "pods", "-A", "-o", "wide"))
+		t.Log("events:\n" + tail(c.say("kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp", "-o",
+			"custom-columns=:involvedObject.name,:type,:reason,:message", "--no-headers"), 25, nil))
+		for _, previous := range []string{"--previous=false", "--previous=true"} {
+			t.Log("agent "+previous+":\n", c.say("kubectl", "-n", "meshcni-system", "logs", "-l", "app.kubernetes.io/name=meshcni", "--tail=25", "--prefix", previous))
+		}
+		for file, what := range map[string]*regexp.Regexp{
+			"/run/meshcni/plugin.log":       nil,
+			machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d`),
+			machine.Dir + "/containerd.log": regexp.MustCompile(`level=(error|fatal)`),
+		} {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				text = []byte(err.Error())
+			}
+			t.Log(file + ":\n" + tail(string(text), 12, what))
+		}
+	})
+}
+
+func (c *Cluster) say(name string, args ...string) string {
+	out, err := c.Try(name, args...)
+	if err != nil {
+		return strings.TrimSpace(out + " (" + err.Error() + ")")
+	}
+	return strings.TrimSpace(out)
+}
+
+// tail returns the last lines that match, each cut to what can be read.
+func tail(text string, lines int, matching *regexp.Regexp) string {
+	var kept []string
+	for _, l := range strings.Split(strings.TrimSpace(text), "\n") {
+		if matching == nil || matching.MatchString(l) {
+			kept = append(kept, l[:min(len(l), 600)])
+		}
+	}
+	return strings.Join(kept[max(0, len(kept)-lines):], "\n")
+}
+
 // keepLogs copies the logs of a failed run to where they outlive the node.
 func keepLogs() {
 	to := machine.Cache("e2e", "logs")
-	if err := os.RemoveAll(to); err != nil {
+	if os.RemoveAll(to) != nil || os.MkdirAll(to, 0o755) != nil {
 		return
 	}
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return
-	}
-	var from []string
-	for _, pattern := range []string{logDir + "/*.log", machine.Dir + "/server/*.log", "/var/run/meshcni/*.log"} {
+	var names []string
+	for _, pattern := range []string{machine.Dir + "/*.log", machine.Dir + "/server/*.log", "/run/meshcni/*.log"} {
 		found, _ := filepath.Glob(pattern)
-		from = append(from, found...)
+		for _, f := range found {
+			text, err := os.ReadFile(f)
+			if err == nil && os.WriteFile(filepath.Join(to, filepath.Base(f)), text, 0o600) == nil {
+				names = append(names, filepath.Base(f))
+			}
+		}
 	}
-	for _, f := range from {
-		_ = copyFile(filepath.Join(to, filepath.Base(f)), f)
-	}
-	fmt.Printf("cluster: the logs are in %s: %s\n", to, strings.Join(bases(from), " "))
-}
-
-func bases(paths []string) (names []string) {
-	for _, p := range paths {
-		names = append(names, filepath.Base(p))
-	}
-	return names
+	fmt.Printf("cluster: logs in %s: %s\n", to, strings.Join(names, " "))
 }

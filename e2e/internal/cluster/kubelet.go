@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/kubetest"
 )
@@ -26,7 +27,7 @@ cgroupDriver: cgroupfs
 cgroupRoot: %[4]s
 failSwapOn: false
 failCgroupV1: false
-containerRuntimeEndpoint: unix://` + socket + `
+containerRuntimeEndpoint: unix://` + containerd.Socket + `
 resolvConf: ` + machine.Dir + `/resolv.conf
 clusterDomain: cluster.local
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
@@ -21,7 +22,7 @@ func contains(s, part string) bool { return strings.Contains(s, part) }
 // Env is the environment in which a user of the cluster works: KUBECONFIG, and a PATH with the programs.
 func (c *Cluster) Env() []string {
 	return []string{
-		"KUBECONFIG=" + c.Kubeconfig, "CONTAINERD_ADDRESS=" + socket, "CONTAINERD_NAMESPACE=k8s.io",
+		"KUBECONFIG=" + c.Kubeconfig, "CONTAINERD_ADDRESS=" + containerd.Socket, "CONTAINERD_NAMESPACE=k8s.io",
 		"PATH=" + machine.Cache("bin") + string(filepath.ListSeparator) + os.Getenv("PATH"),
 		"HELM_CACHE_HOME=" + machine.Dir + "/helm/cache", "HELM_CONFIG_HOME=" + machine.Dir + "/helm/config", "HELM_DATA_HOME=" + machine.Dir + "/helm/data",
 	}

@@ -1,0 +1,193 @@
+package cluster_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/cluster"
+	"github.com/meshcni/meshcni/e2e/internal/image"
+)
+
+// shop is a namespace with pods, as its user sees it.
+type shop struct {
+	*cluster.Cluster
+	namespace string
+}
+
+// newShop makes a namespace for one test.
+func newShop(t *testing.T, c *cluster.Cluster, namespace string) shop {
+	t.Helper()
+	s := shop{c, namespace}
+	c.Run(t, "kubectl", "create", "namespace", namespace)
+	// A pod is admitted once its service account is there.
+	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+	t.Cleanup(func() {
+		if !t.Failed() { // else what there is to see shall stay
+			c.Run(t, "kubectl", "delete", "namespace", namespace, "--timeout=60s")
+		}
+	})
+	return s
+}
+
+func (s shop) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return s.Run(t, "kubectl", append([]string{"--namespace", s.namespace}, args...)...)
+}
+
+// pod is a manifest to be.
+type pod struct {
+	name        string
+	annotations map[string]string
+	// outside is a pod without proxy.
+	outside bool
+	// validated has an init container that fails unless redirection works, as the injector puts it in.
+	validated bool
+}
+
+// spec is the pod's labels, annotations and containers, as the mesh's injector leaves them. The application serves 8080 and
+// 9090.
+func (p pod) template() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "metadata:\n  name: %[1]s\n  labels: {app: %[1]s}\n  annotations:\n    e2e: \"true\"\n", p.name)
+	if !p.outside {
+		fmt.Fprintf(&b, "    sidecar.istio.io/status: '{\"containers\":[\"istio-proxy\"]}'\n")
+	}
+	for k, v := range p.annotations {
+		fmt.Fprintf(&b, "    %s: %q\n", k, v)
+	}
+	b.WriteString("spec:\n  terminationGracePeriodSeconds: 1\n")
+	if p.validated {
+		fmt.Fprintf(&b, `  initContainers:
+  - name: istio-validation
+    image: %s
+    command: [meshcni-redirect, validate]
+    securityContext: {runAsUser: 1337, runAsGroup: 1337, capabilities: {drop: [ALL]}}
+`, cluster.Image)
+	}
+	fmt.Fprintf(&b, `  containers:
+  - name: app
+    image: %[1]s
+    args: [serve, "8080", "9090"]
+    securityContext: {runAsUser: 1000}
+`, image.Tool)
+	if !p.outside {
+		fmt.Fprintf(&b, `  - name: istio-proxy
+    image: %[1]s
+    args: [proxy]
+    securityContext: {runAsUser: 1337, runAsGroup: 1337}
+`, image.Tool)
+	}
+	return b.String()
+}
+
+// create creates pods and waits for none.
+func (s shop) create(t *testing.T, pods ...pod) {
+	t.Helper()
+	var b strings.Builder
+	for _, p := range pods {
+		fmt.Fprintf(&b, "apiVersion: v1\nkind: Pod\n%s---\n", strings.Replace(p.template(), "metadata:\n", "metadata:\n  namespace: "+s.namespace+"\n", 1))
+	}
+	s.Apply(t, b.String())
+}
+
+// ready waits until pods are.
+func (s shop) ready(t *testing.T, names ...string) {
+	t.Helper()
+	args := []string{"wait", "--for=condition=Ready", "--timeout=60s"}
+	for _, n := range names {
+		args = append(args, "pod/"+n)
+	}
+	s.kubectl(t, args...)
+}
+
+// ip is a pod's address.
+func (s shop) ip(t *testing.T, name string) string {
+	t.Helper()
+	return s.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
+}
+
+// dial connects from the application of a pod, and returns who answered: "proxy:15001 for 10.88.7.5:8080".
+func (s shop) dial(t *testing.T, from, address string) string {
+	t.Helper()
+	answer := s.kubectl(t, "exec", from, "-c", "app", "--", image.ToolPath, "probe", "tcp:"+address)
+	who, rest, _ := strings.Cut(answer, " orig=")
+	orig, _, _ := strings.Cut(rest, " ")
+	return who + " for " + orig
+}
+
+// assertCaptured shows with packets that a pod's connections go through its proxy, out and in. The client is a pod outside
+// the mesh.
+func (s shop) assertCaptured(t *testing.T, name, client string) {
+	t.Helper()
+	ip, other := s.ip(t, name), s.ip(t, client)
+	assert.Equal(t, "proxy:15001 for "+other+":8080", s.dial(t, name, other+":8080"), "out of %s", name)
+	assert.Equal(t, "proxy:15006 for "+ip+":8080", s.dial(t, client, ip+":8080"), "into %s", name)
+}
+
+// assertUncaptured shows the opposite.
+func (s shop) assertUncaptured(t *testing.T, name, client string) {
+	t.Helper()
+	ip, other := s.ip(t, name), s.ip(t, client)
+	assert.Equal(t, "app:8080 for "+other+":8080", s.dial(t, name, other+":8080"), "out of %s", name)
+	assert.Equal(t, "app:8080 for "+ip+":8080", s.dial(t, client, ip+":8080"), "into %s", name)
+}
+
+// event waits until an object has an event for a reason, and returns its message.
+func (s shop) event(t *testing.T, object, reason string) (message string) {
+	t.Helper()
+	s.Eventually(t, 30*time.Second, "event "+reason+" of "+object, func() error {
+		message = s.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+object+",reason="+reason, "-o", "jsonpath={.items[*].message}")
+		if message == "" {
+			return fmt.Errorf("there is none")
+		}
+		return nil
+	})
+	return message
+}
+
+const (
+	system  = "meshcni-system"
+	release = "meshcni"
+	chart   = "deploy/helm/meshcni"
+)
+
+// install installs the chart as the README says, and takes it away when the test ends.
+func install(t *testing.T, c *cluster.Cluster, values ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
+	})
+	c.Run(t, "helm", append([]string{"install", release, chart, "--namespace", system, "--create-namespace"}, values...)...)
+	rolledOut(t, c)
+}
+
+// upgrade changes values of the release.
+func upgrade(t *testing.T, c *cluster.Cluster, values ...string) {
+	t.Helper()
+	c.Run(t, "helm", append([]string{"upgrade", release, chart, "--namespace", system}, values...)...)
+	rolledOut(t, c)
+}
+
+func rolledOut(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=90s")
+}
+
+func uninstall(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	c.Run(t, "helm", "uninstall", release, "--namespace", system, "--wait")
+	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
+}
+
+// agentLog is what the agent's running pods have logged.
+func agentLog(t *testing.T, c *cluster.Cluster) string {
+	t.Helper()
+	return c.Run(t, "kubectl", "--namespace", system, "logs", "daemonset/meshcni-node", "--tail=-1")
+}
+
+var _ = require.NoError
