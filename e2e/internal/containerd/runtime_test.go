@@ -39,7 +39,7 @@ func TestPod(t *testing.T) {
 	for _, name := range []string{"ptp", "host-local", "loopback"} {
 		require.NoError(t, os.Symlink(filepath.Join(containerd.Plugins, name), filepath.Join(containerd.CNIBinDir, name)))
 	}
-	r, err := containerd.Start(containerd.Options{Pause: image.Pause, Images: []string{machine.Cache("e2e", "podtool.tar")}})
+	r, err := containerd.Start(containerd.Options{Pause: image.Pause, Images: []string{image.ToolArchive()}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Stop()) }()
 

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
@@ -28,23 +30,85 @@ const ToolPath = "/podtool"
 
 // Build builds the test tool and returns the path of an archive with both images.
 func Build() (archive string, err error) {
+	err = locked(func(dir string) error {
+		program := filepath.Join(dir, "podtool")
+		if err := command(filepath.Join(machine.Root(), "e2e"), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/podtool"); err != nil {
+			return fmt.Errorf("build the test tool: %w", err)
+		}
+		text, err := os.ReadFile(program)
+		if err != nil {
+			return err
+		}
+		if err := Write(filepath.Join(dir, "podtool.new"), map[string][]byte{ToolPath[1:]: text}, []string{ToolPath}, Pause, Tool); err != nil {
+			return err
+		}
+		return os.Rename(filepath.Join(dir, "podtool.new"), ToolArchive())
+	})
+	return ToolArchive(), err
+}
+
+// ToolArchive is where [Build] leaves its archive.
+func ToolArchive() string { return machine.Cache("e2e", "podtool.tar") }
+
+// The image of the checkout's programs, as [BuildOurs] calls it.
+const (
+	oursVersion = "v0.0.0-e2e"
+	Ours        = "meshcni/meshcni:" + oursVersion
+)
+
+// OursArchive is where [BuildOurs] leaves its archive.
+func OursArchive() string { return machine.Cache("e2e", "meshcni.tar") }
+
+// BuildOurs builds the image of the checkout's programs as a release does, and
+// returns the path of its archive.
+func BuildOurs() (archive string, err error) {
+	err = locked(func(dir string) error {
+		out := filepath.Join(dir, "release")
+		if err := os.RemoveAll(out); err != nil {
+			return err
+		}
+		if err := command(machine.Root(), "go", "-C", "release", "run", ".", "image", "--arch", runtime.GOARCH, "--version", oursVersion, "--output", out); err != nil {
+			return fmt.Errorf("build the image: %w", err)
+		}
+		found, err := filepath.Glob(filepath.Join(out, "*.docker.tar"))
+		if err != nil {
+			return err
+		}
+		if len(found) != 1 {
+			return fmt.Errorf("build the image: %d archives, not one, in %s", len(found), out)
+		}
+		return os.Rename(found[0], OursArchive())
+	})
+	return OursArchive(), err
+}
+
+// locked calls fn with the directory for what is built, while no other process
+// builds there: packages' tests run beside each other.
+func locked(fn func(dir string) error) error {
 	dir := machine.Cache("e2e")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
+		return err
 	}
-	program := filepath.Join(dir, "podtool")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/podtool")
-	cmd.Dir = filepath.Join(machine.Root(), "e2e")
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	return fn(dir)
+}
+
+// command runs a program, and is quiet when that succeeds.
+func command(dir, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the test tool: %w\n%s", err, out)
+		return fmt.Errorf("%w\n%s", err, out)
 	}
-	text, err := os.ReadFile(program)
-	if err != nil {
-		return "", err
-	}
-	archive = filepath.Join(dir, "podtool.tar")
-	return archive, Write(archive, map[string][]byte{ToolPath[1:]: text}, []string{ToolPath}, Pause, Tool)
+	return nil
 }
 
 // Write writes an archive with one image under some names: files, which can all be
