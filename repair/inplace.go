@@ -40,7 +40,7 @@ var (
 	// ErrVariant: the pod's rules were made by iptables, whose programs are not
 	// here, so they can be neither compared nor replaced. Check with
 	// errors.Is(err, repair.ErrVariant).
-	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path")
+	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path (--repair-host-root names the root of a host that has it)")
 
 	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no
 	// rules. Check with errors.Is(err, repair.ErrNotSelected).

@@ -122,7 +122,7 @@ func TestDrift(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				pod := live(t, w, "recovered", "web-0")
-				program(t, backend, pod)
+				putRules(t, backend, pod)
 				require.Equal(t, captured, pod.fates(t))
 				w.Remove(t, w.ns, "well-0") // it has no process to verify
 				defer w.make(t, "passed", "well-0")
@@ -156,8 +156,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// program puts the pod's rules there as the plugin would have.
-func program(t testing.TB, backend apply.Name, pod livingPod) {
+// putRules puts the pod's rules there as the plugin would have.
+func putRules(t testing.TB, backend apply.Name, pod livingPod) {
 	t.Helper()
 	m := &repair.InPlace{Dialect: mesh, Backend: backend}
 	changed, err := m.Apply(t.Context(), pod.Pod)
@@ -175,7 +175,7 @@ func TestRulesOfAbsentIptables(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			pod := live(t, w, "recovered", "web-0")
-			program(t, backend, pod)
+			putRules(t, backend, pod)
 			m := &repair.InPlace{Dialect: mesh, Path: t.TempDir()}
 			_, err := m.Check(t.Context(), pod.Pod)
 			require.ErrorIs(t, err, repair.ErrVariant)

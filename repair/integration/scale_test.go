@@ -152,9 +152,10 @@ func buildProgram(t testing.TB, name string) string {
 
 // process is a running meshcni-repair or meshcni-node.
 type process struct {
-	cmd *exec.Cmd
-	url string
-	log *logBuffer
+	cmd  *exec.Cmd
+	url  string
+	log  *logBuffer
+	wait func() error // of one in a container
 }
 
 // startProgram runs the binary until the test ends, which it must do with exit code 0.

@@ -3,6 +3,7 @@
 package diskfile
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -56,31 +57,44 @@ func (t *temp) fill(src io.Reader, mode fs.FileMode) error {
 }
 
 // dressLike takes over owner, mode and extended attributes: SELinux label, ACL, and whatever else an owner has put there.
+// The owner comes last: as long as the file is ours, the rest needs no capability.
 func (t *temp) dressLike(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return fmt.Errorf("reading the owner of %s: %w", path, err)
 	}
 	fd := int(t.Fd())
-	if int(st.Uid) != os.Geteuid() || int(st.Gid) != os.Getegid() {
-		if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
-			return fmt.Errorf("giving %s its owner: %w", path, err)
+	for _, name := range listXattrs(path) {
+		if err := copyXattr(fd, path, name); err != nil {
+			return fmt.Errorf("giving %s its attribute %s: %w", path, name, err)
 		}
 	}
 	if err := unix.Fchmod(fd, st.Mode&0o7777); err != nil {
 		return fmt.Errorf("giving %s its mode: %w", path, err)
 	}
-	for _, name := range listXattrs(path) {
-		value := make([]byte, 64<<10) // XATTR_SIZE_MAX of the kernel
-		n, err := unix.Getxattr(path, name, value)
-		if err == nil {
-			err = unix.Fsetxattr(fd, name, value[:n], 0)
-		}
-		if err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENODATA) {
-			return fmt.Errorf("giving %s its attribute %s: %w", path, name, err)
+	if int(st.Uid) != os.Geteuid() || int(st.Gid) != os.Getegid() {
+		if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil {
+			return fmt.Errorf("giving %s its owner %d:%d, which takes CAP_CHOWN: %w", path, st.Uid, st.Gid, err)
 		}
 	}
 	return nil
+}
+
+// copyXattr copies one attribute of a file. A label that no security module guards can only be set with CAP_SYS_ADMIN
+// (EPERM; a module that is there refuses with EACCES): what a disabled SELinux has left on the node is not worth a failure.
+func copyXattr(fd int, path, name string) error {
+	value, has := make([]byte, 64<<10), make([]byte, 64<<10) // XATTR_SIZE_MAX of the kernel
+	n, err := unix.Getxattr(path, name, value)
+	if err == nil {
+		if m, err := unix.Fgetxattr(fd, name, has); err == nil && bytes.Equal(value[:n], has[:m]) {
+			return nil // as the directory's default label
+		}
+		err = unix.Fsetxattr(fd, name, value[:n], 0)
+	}
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EPERM) && strings.HasPrefix(name, "security.") {
+		return nil
+	}
+	return err
 }
 
 func listXattrs(path string) []string {
