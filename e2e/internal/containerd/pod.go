@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +26,7 @@ type Sandbox struct {
 	r          *Runtime
 	config     *cri.PodSandboxConfig
 	containers map[string]string
+	attempts   map[string]uint32
 }
 
 // PodLogs is where the containers' output is kept, by namespace_name.
@@ -81,7 +84,7 @@ func (r *Runtime) run(ctx context.Context, pod *corev1.Pod, config *cri.PodSandb
 	if err != nil {
 		return nil, fmt.Errorf("sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return &Sandbox{ID: resp.PodSandboxId, Pod: pod, r: r, config: config, containers: map[string]string{}}, nil
+	return &Sandbox{ID: resp.PodSandboxId, Pod: pod, r: r, config: config, containers: map[string]string{}, attempts: map[string]uint32{}}, nil
 }
 
 // RunPod makes the pod's sandbox and starts its containers, init containers first.
@@ -100,12 +103,15 @@ func (r *Runtime) RunPod(ctx context.Context, pod *corev1.Pod, volumes map[strin
 	return s, nil
 }
 
-// StartContainer makes and starts a container of the sandbox, as a kubelet does.
+// StartContainer makes and starts a container of the sandbox, as a kubelet does;
+// again, after it has ended.
 func (s *Sandbox) StartContainer(ctx context.Context, c *corev1.Container, volumes map[string]string) error {
 	config, err := containerConfig(s.Pod, c, volumes)
 	if err != nil {
 		return err
 	}
+	config.Metadata.Attempt = s.attempts[c.Name]
+	s.attempts[c.Name]++
 	made, err := s.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: s.ID, Config: config, SandboxConfig: s.config})
 	if err != nil {
 		return fmt.Errorf("container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
@@ -119,6 +125,60 @@ func (s *Sandbox) StartContainer(ctx context.Context, c *corev1.Container, volum
 
 // Container is the runtime's ID of a container.
 func (s *Sandbox) Container(name string) string { return s.containers[name] }
+
+// StopContainer asks a container to end, and kills it when patience is over.
+func (s *Sandbox) StopContainer(ctx context.Context, name string, patience time.Duration) error {
+	_, err := s.r.RuntimeServiceClient.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: s.containers[name], Timeout: int64(patience.Seconds())})
+	return err
+}
+
+// KillContainer ends a container's first process as a crash does, and waits until
+// the runtime has seen it.
+func (s *Sandbox) KillContainer(ctx context.Context, name string) error {
+	status, err := s.r.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name], Verbose: true})
+	if err != nil {
+		return err
+	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
+		return fmt.Errorf("what the runtime tells of container %s: %w", name, err)
+	}
+	if info.Pid <= 1 {
+		return fmt.Errorf("container %s has no process", name)
+	}
+	if err := syscall.Kill(info.Pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	_, err = s.WaitContainer(ctx, name)
+	return err
+}
+
+// WaitContainer waits for a container's end and returns its exit code.
+func (s *Sandbox) WaitContainer(ctx context.Context, name string) (code int32, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		status, err := s.r.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name]})
+		if err != nil {
+			return 0, fmt.Errorf("wait for container %s of pod %s/%s: %w", name, s.Pod.Namespace, s.Pod.Name, err)
+		}
+		if status.GetStatus().GetState() == cri.ContainerState_CONTAINER_EXITED {
+			return status.GetStatus().GetExitCode(), nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("wait for container %s of pod %s/%s: %w", name, s.Pod.Namespace, s.Pod.Name, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Output is what a container has written so far, all attempts together, in the
+// form of the CRI: a time, the stream and F or P before each line.
+func (s *Sandbox) Output(name string) string {
+	text, _ := os.ReadFile(filepath.Join(s.config.LogDirectory, name+".log"))
+	return string(text)
+}
 
 // Exec runs a program in a container and returns what it printed. The error has
 // its exit code and what it complained of.

@@ -81,6 +81,9 @@ type Options struct {
 	LogLevel string
 	// Images are archives to import.
 	Images []string
+	// Metrics is the address, with port, where containerd serves its metrics; "" is
+	// nowhere.
+	Metrics string
 }
 
 // Runtime is a running containerd.
@@ -166,6 +169,16 @@ func (r *Runtime) Log() string { return r.process.Log() }
 // Tail is the end of containerd's log.
 func (r *Runtime) Tail(n int) string { return r.process.Tail(n) }
 
+// Networks are the configurations that containerd has loaded and will use for the
+// next sandbox, as it tells them. It follows its directory with a delay.
+func (r *Runtime) Networks(ctx context.Context) (string, error) {
+	status, err := r.Status(ctx, &cri.StatusRequest{Verbose: true})
+	if err != nil {
+		return "", err
+	}
+	return status.Info["cniconfig"], nil
+}
+
 func (r *Runtime) program(name string) string { return filepath.Join(r.o.BinDir, name) }
 
 // Import makes the images of an archive (docker-archive or OCI layout) known to
@@ -187,6 +200,8 @@ state = "` + State + `"
   address = "` + Socket + `"
 [debug]
   level = "%[2]s"
+[metrics]
+  address = "%[3]s"
 `
 	// Control groups of huge pages are missing on many machines; a score of the
 	// out-of-memory killer below one's own takes a right that a container has not.
@@ -211,5 +226,5 @@ state = "` + State + `"
 	if strings.HasPrefix(r.Version, "1.") {
 		format = v1
 	}
-	return fmt.Sprintf(format, r.o.Pause, r.o.LogLevel)
+	return fmt.Sprintf(format, r.o.Pause, r.o.LogLevel, r.o.Metrics)
 }
