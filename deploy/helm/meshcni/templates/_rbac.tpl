@@ -1,0 +1,56 @@
+{{/* A role's binding to the agent's account. Use: (dict "root" . "kind" "ClusterRole" "name" "…" "component" "…") */}}
+{{- define "meshcni.binding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}Binding
+metadata:
+  name: {{ .name }}
+  {{- if eq .kind "Role" }}
+  namespace: {{ .root.Release.Namespace }}
+  {{- end }}
+  labels:
+    {{- include "meshcni.labelsOf" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "meshcni.serviceAccountName" .root }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end -}}
+
+{{/* The name of the role of deploy/rbac for the mode of repair. */}}
+{{- define "meshcni.repairRole" -}}
+{{- with .Values.repair -}}
+meshcni-repair-{{ ternary "force-delete" .mode (and (eq .mode "delete") .forceDelete) }}
+{{- end -}}
+{{- end -}}
+
+{{/* What the mode of repair needs, and nothing more: the rules of the file of that name in deploy/rbac. */}}
+{{- define "meshcni.repairRules" -}}
+{{- $mode := .Values.repair.mode }}
+# The pods of its node. RBAC cannot restrict that to one node; the requests do.
+- apiGroups: [""]
+  resources: ["pods"]
+  {{- if and (eq $mode "delete") .Values.repair.forceDelete }}
+  verbs: ["get", "list", "watch", "delete"]
+  {{- else }}
+  verbs: ["get", "list", "watch"]
+  {{- end }}
+# What became of them, for kubectl describe.
+- apiGroups: [""]
+  resources: ["events"]
+  verbs: ["create", "patch"]
+{{- if eq $mode "delete" }}
+# Eviction: disruption budgets have their say.
+- apiGroups: [""]
+  resources: ["pods/eviction"]
+  verbs: ["create"]
+{{- end }}
+{{- if eq $mode "label" }}
+# Labels can be set through the status, which leaves the spec out of reach.
+- apiGroups: [""]
+  resources: ["pods/status"]
+  verbs: ["patch"]
+{{- end }}
+{{- end -}}

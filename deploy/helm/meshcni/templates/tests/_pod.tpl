@@ -1,0 +1,105 @@
+{{/* What makes a pod one of the mesh, by dialect: annotations, and the proxy's container and user. selfCalls says whether the
+proxy's calls to its own pod are redirected to it, which is all of the redirection that the proxy's user can see. */}}
+{{- define "meshcni.testMesh" -}}
+istio:
+  proxy: istio-proxy
+  user: 1337
+  selfCalls: true
+  annotations:
+    sidecar.istio.io/status: "{}"
+linkerd:
+  proxy: linkerd-proxy
+  user: 2102
+  selfCalls: false
+kuma:
+  proxy: kuma-sidecar
+  user: 5678
+  selfCalls: true
+  annotations:
+    kuma.io/sidecar-injected: "true"
+consul:
+  proxy: consul-dataplane
+  user: 5995
+  selfCalls: false
+  annotations:
+    consul.hashicorp.com/connect-inject-status: injected
+    consul.hashicorp.com/transparent-proxy-status: enabled
+    consul.hashicorp.com/dual-stack: "false"
+    consul.hashicorp.com/redirect-traffic-config: '{"ProxyUserID":"5995","ProxyInboundPort":20000,"ProxyOutboundPort":15001}'
+{{- end -}}
+
+{{/* One check, as a container. Use: (dict "root" . "name" "…" "user" 1000 "checks" true) */}}
+{{- define "meshcni.testContainer" -}}
+- name: {{ .name }}
+  image: {{ include "meshcni.image" .root | quote }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [/usr/local/bin/meshcni-redirect]
+  {{- if .checks }}
+  args: [validate, --dialect={{ .root.Values.dialect }}, --file=/etc/meshcni-test/pod.yaml]
+  {{- else }}
+  args: [version]
+  {{- end }}
+  resources:
+    requests: {cpu: 10m, memory: 20Mi}
+  securityContext:
+    runAsUser: {{ .user | int }}
+    runAsGroup: {{ .user | int }}
+    runAsNonRoot: true
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+    seccompProfile:
+      type: RuntimeDefault
+  volumeMounts:
+    - name: pod
+      mountPath: /etc/meshcni-test
+      readOnly: true
+{{- end -}}
+
+{{- define "meshcni.testPod" -}}
+{{- $v := include "meshcni.values" . | fromYaml -}}
+{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig $v.dialect dict -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  name: meshcni-test
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- include "meshcni.labelsOf" (dict "root" . "component" "test") | nindent 4 }}
+  annotations:
+    helm.sh/hook: test
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    {{- with $mesh.annotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with $v.networkAttachmentDefinition }}
+    {{- if .enabled }}
+    k8s.v1.cni.cncf.io/networks: {{ first .namespaces }}/{{ .name }}
+    {{- end }}
+    {{- end }}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  {{- with $v.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $v.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $v.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  # What a user of an application sends must reach the proxy; what the proxy sends to its own pod must come back to it.
+  initContainers:
+    {{- include "meshcni.testContainer" (dict "root" . "name" "as-application" "user" 65532 "checks" true) | nindent 4 }}
+  containers:
+    {{- include "meshcni.testContainer" (dict "root" . "name" $mesh.proxy "user" $mesh.user "checks" $mesh.selfCalls) | nindent 4 }}
+  volumes:
+    - name: pod
+      configMap:
+        name: meshcni-test
+{{- end -}}
