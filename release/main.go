@@ -59,26 +59,40 @@ func command() *cobra.Command {
 		cmd.Flags().StringVar(&s.arch, "arch", "all", strings.Join(programs.Arches, ", ")+" or all")
 		return cmd
 	}
+	simple := func(use, short string, do func(context.Context, *dist.Release) error) *cobra.Command {
+		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: s.run(do)}
+	}
 	root.AddCommand(
-		arches(&cobra.Command{
-			Use:   "image",
-			Short: "Make the images: a docker-archive for each architecture, and an OCI layout of all",
-			Args:  cobra.NoArgs,
-			RunE: s.run(func(ctx context.Context, r *dist.Release) error {
-				return r.Images(ctx, s.arches())
-			}),
+		simple("all", "Make everything, with checksums", func(ctx context.Context, r *dist.Release) error {
+			return r.All(ctx)
 		}),
-		arches(&cobra.Command{
-			Use:   "rootfs",
-			Short: "Write the image's files to the output directory, for another tool to make an image of",
-			Args:  cobra.NoArgs,
-			RunE: s.run(func(ctx context.Context, r *dist.Release) error {
-				if s.arch == "all" {
-					return errors.New("rootfs is for one architecture: give --arch")
+		arches(simple("image", "Make the images: a docker-archive for each architecture, and an OCI layout of all", func(ctx context.Context, r *dist.Release) error {
+			return r.Images(ctx, s.arches())
+		})),
+		arches(simple("archives", "Make the archives of the programs", func(ctx context.Context, r *dist.Release) error {
+			return r.Archives(ctx, s.arches())
+		})),
+		simple("chart", "Package the Helm chart", func(_ context.Context, r *dist.Release) error {
+			return r.Deploy()
+		}),
+		arches(simple("rootfs", "Write the image's files to the output directory, for another tool to make an image of", func(ctx context.Context, r *dist.Release) error {
+			if s.arch == "all" {
+				return errors.New("rootfs is for one architecture: give --arch")
+			}
+			return r.Rootfs(ctx, s.arch)
+		})),
+		&cobra.Command{
+			Use:   "verify DIR",
+			Short: "Check a release's files, and that the sources make the same ones again",
+			Args:  cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				root, err := source.Find(s.source)
+				if err != nil {
+					return err
 				}
-				return r.Rootfs(ctx, s.arch)
-			}),
-		}),
+				return dist.Verify(cmd.Context(), root, within(root, args[0]), cmd.OutOrStdout())
+			},
+		},
 	)
 	return root
 }
@@ -97,16 +111,20 @@ func (s *settings) run(do func(context.Context, *dist.Release) error) func(*cobr
 		if err != nil {
 			return err
 		}
-		out := s.output
-		if !filepath.IsAbs(out) {
-			out = filepath.Join(tree.Root, out)
-		}
-		r, err := dist.New(tree, out, cmd.OutOrStdout())
+		r, err := dist.New(tree, within(tree.Root, s.output), cmd.OutOrStdout())
 		if err != nil {
 			return err
 		}
 		return errors.Join(do(cmd.Context(), r), r.Close())
 	}
+}
+
+// within makes a relative path one from the sources' root, since the go command's -C has changed what it was relative to.
+func within(root, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(root, path)
 }
 
 // open reads the sources, and says which they are.

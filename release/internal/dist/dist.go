@@ -21,6 +21,8 @@ type Release struct {
 	out, work string
 	log       io.Writer
 	platforms map[string]*platform
+	// written are the names of the files in out.
+	written []string
 }
 
 // platform is what is built for one architecture.
@@ -69,9 +71,18 @@ func (r *Release) wrote(name, what string) error {
 	if err != nil {
 		return err
 	}
+	r.written = append(r.written, name)
 	// A log that cannot be written is no reason to stop.
 	fmt.Fprintf(r.log, "%s  %s  %s\n", name, megabytes(st.Size()), what)
 	return nil
 }
 
-func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
+// write writes a file of the output directory.
+func (r *Release) write(name string, data []byte, what string) error {
+	if err := os.WriteFile(filepath.Join(r.out, name), data, 0o644); err != nil {
+		return err
+	}
+	return r.wrote(name, what)
+}
+
+func megabytes(bytes int64) string { return fmt.Sprintf("%.2f MB", float64(bytes)/1e6) }

@@ -3,13 +3,15 @@ package dist
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"path/filepath"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
+	cdx "github.com/CycloneDX/cyclonedx-go"
 
 	"github.com/meshcni/meshcni/release/internal/files"
 	"github.com/meshcni/meshcni/release/internal/image"
 	"github.com/meshcni/meshcni/release/internal/modules"
+	"github.com/meshcni/meshcni/release/internal/sbom"
 )
 
 // places are where the image has the programs. The plugin is not for the container to run, but to be copied to the node.
@@ -20,13 +22,30 @@ var places = map[string]string{
 	"meshcni-repair":   "usr/local/bin/meshcni-repair",
 }
 
+// bill is where the image has its bill of materials: in it, and not attached to it in a registry, so that it comes along on
+// every way that an image takes to a node. Scanners know it by the end of its name.
+const bill = "usr/local/share/meshcni/sbom.cdx.json"
+
 // rootfs is all that the image holds.
-func (p *platform) rootfs() []files.File {
+func (r *Release) rootfs(p *platform) ([]files.File, error) {
 	tree := files.Below("licenses", modules.Texts(p.modules))
 	for _, program := range p.programs {
 		tree = append(tree, files.File{Name: places[program.Name], Mode: 0o755, Path: program.Path})
 	}
-	return tree
+	text, err := sbom.Write(r.tree, p.arch, container("", ""), p.programs, p.modules)
+	if err != nil {
+		return nil, err
+	}
+	return append(tree, files.File{Name: bill, Mode: 0o644, Data: text}), nil
+}
+
+// container is an image as the subject of a bill of materials.
+func container(digest, purl string) sbom.Subject {
+	s := sbom.Subject{Type: cdx.ComponentTypeContainer, Name: image.Repository, Digest: digest, PURL: purl, Places: map[string]string{}}
+	for name, place := range places {
+		s.Places[name] = "/" + place
+	}
+	return s
 }
 
 // Rootfs writes the image's files below the output directory, for whoever makes an image of them with another tool.
@@ -35,7 +54,11 @@ func (r *Release) Rootfs(ctx context.Context, arch string) error {
 	if err != nil {
 		return err
 	}
-	return files.WriteDir(r.out, p.rootfs())
+	tree, err := r.rootfs(p)
+	if err != nil {
+		return err
+	}
+	return files.WriteDir(r.out, tree)
 }
 
 // Images writes the images: for each architecture a docker-archive, and of all one OCI layout.
@@ -46,7 +69,11 @@ func (r *Release) Images(ctx context.Context, arches []string) error {
 		if err != nil {
 			return err
 		}
-		i, err := image.New(arch, r.tree.Stamp, p.rootfs(), filepath.Join(r.work, arch, "image"))
+		tree, err := r.rootfs(p)
+		if err != nil {
+			return err
+		}
+		i, err := image.New(arch, r.tree.Stamp, tree, filepath.Join(r.work, arch, "image"))
 		if err != nil {
 			return err
 		}
@@ -72,24 +99,31 @@ func (r *Release) Images(ctx context.Context, arches []string) error {
 		return err
 	}
 	for _, i := range images {
-		if err := r.tell(i.Arch, i.OCI); err != nil {
-			return err
+		if err := r.describe(i); err != nil {
+			return fmt.Errorf("image for %s: %w", i.Arch, err)
 		}
 	}
 	return nil
 }
 
-func (r *Release) tell(arch string, img v1.Image) error {
-	m, err := img.Manifest()
+// describe writes the bill of materials of an image in the layout, and tells what there is to pull.
+func (r *Release) describe(i *image.Image) error {
+	m, err := i.OCI.Manifest()
 	if err != nil {
-		return fmt.Errorf("image for %s: %w", arch, err)
+		return err
 	}
-	digest, err := img.Digest()
+	digest, err := i.OCI.Digest()
 	if err != nil {
-		return fmt.Errorf("image for %s: %w", arch, err)
+		return err
 	}
-	fmt.Fprintf(r.log, "  linux/%s  %s to pull  manifest %s\n", arch, megabytes(m.Config.Size+m.Layers[0].Size), digest)
-	return nil
+	fmt.Fprintf(r.log, "  linux/%s  %s to pull  manifest %s\n", i.Arch, megabytes(m.Config.Size+m.Layers[0].Size), digest)
+	purl := "pkg:oci/meshcni@" + url.PathEscape(digest.String()) + "?arch=" + i.Arch + "&tag=" + r.tree.Version
+	p := r.platforms[i.Arch]
+	text, err := sbom.Write(r.tree, i.Arch, container(digest.Hex, purl), p.programs, p.modules)
+	if err != nil {
+		return err
+	}
+	return r.write(r.name("image_linux_"+i.Arch+".cdx.json"), text, "bill of materials")
 }
 
 // name is what a file of the release is called.

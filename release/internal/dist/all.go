@@ -1,0 +1,118 @@
+package dist
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/meshcni/meshcni/release/internal/programs"
+	"github.com/meshcni/meshcni/release/internal/source"
+)
+
+// Record is the name of the file that says what else the bytes depend on: the stamp and the toolchain.
+const Record = "release.json"
+
+// record is what is in it.
+type record struct {
+	source.Stamp
+	Go string `json:"go"`
+}
+
+// All writes the whole release, in place of an earlier one.
+func (r *Release) All(ctx context.Context) error {
+	if err := r.clear(); err != nil {
+		return err
+	}
+	for _, step := range []func() error{
+		func() error { return r.Archives(ctx, programs.Arches) },
+		func() error { return r.Images(ctx, programs.Arches) },
+		r.Deploy,
+		r.writeRecord,
+		r.writeChecksums,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Release) writeRecord() error {
+	text, err := json.MarshalIndent(record{r.tree.Stamp, r.tree.Go}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("record of the release: %w", err)
+	}
+	return r.write(Record, append(text, '\n'), "what it was made of")
+}
+
+// Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. The
+// sources must be the same commit.
+func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
+	sums, err := Check(dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "%d files are as %s says\n", len(sums), Checksums)
+	var was record
+	text, err := os.ReadFile(filepath.Join(dir, Record))
+	if err == nil {
+		err = json.Unmarshal(text, &was)
+	}
+	if err != nil {
+		return fmt.Errorf("verify %s: %w", dir, err)
+	}
+	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Epoch: fmt.Sprint(was.Epoch)})
+	switch {
+	case err != nil:
+		return fmt.Errorf("verify %s: %w", dir, err)
+	case tree.Commit == "":
+		tree.Commit = was.Commit // the sources are no checkout: what comes out will tell
+	case tree.Commit != was.Commit:
+		return fmt.Errorf("verify %s: it was made of commit %s, but the sources are at %s", dir, was.Commit, tree.Commit)
+	case tree.Go != was.Go:
+		return fmt.Errorf("verify %s: it was built by %s, but the sources are built by %s", dir, was.Go, tree.Go)
+	}
+	again, err := os.MkdirTemp("", "meshcni-verify-")
+	if err != nil {
+		return fmt.Errorf("verify %s: %w", dir, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(again)) }()
+	r, err := New(tree, again, io.Discard)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.All(ctx), r.Close()); err != nil {
+		return err
+	}
+	return same(sums, again, log)
+}
+
+// same compares the checksums with those of a second build.
+func same(sums map[string]string, again string, log io.Writer) error {
+	second, err := readChecksums(again)
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for name, sum := range second {
+		if sums[name] != sum {
+			wrong = append(wrong, fmt.Errorf("%s: was %s, is %s in a second build", name, sums[name], sum))
+		}
+	}
+	for name := range sums {
+		if second[name] == "" {
+			wrong = append(wrong, fmt.Errorf("%s: a second build has no such file", name))
+		}
+	}
+	if wrong != nil {
+		slices.SortFunc(wrong, byText)
+		return fmt.Errorf("not reproduced: %w", errors.Join(wrong...))
+	}
+	fmt.Fprintf(log, "a second build of the sources made the same %d files, byte for byte\n", len(second))
+	return nil
+}

@@ -1,0 +1,83 @@
+package dist
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/meshcni/meshcni/release/internal/files"
+	"github.com/meshcni/meshcni/release/internal/modules"
+	"github.com/meshcni/meshcni/release/internal/sbom"
+)
+
+// Archives writes for each architecture an archive of the programs with what their licences want to be with them, and its
+// bill of materials.
+func (r *Release) Archives(ctx context.Context, arches []string) error {
+	for _, arch := range arches {
+		if err := r.archive(ctx, arch); err != nil {
+			return fmt.Errorf("archive for %s: %w", arch, err)
+		}
+	}
+	return nil
+}
+
+func (r *Release) archive(ctx context.Context, arch string) error {
+	p, err := r.platform(ctx, arch)
+	if err != nil {
+		return err
+	}
+	base := r.name("linux_" + arch)
+	tree := []files.File{{Name: "README.md", Mode: 0o644, Path: filepath.Join(r.tree.Root, "README.md")}}
+	tree = append(tree, modules.Texts(p.modules)...)
+	inside := map[string]string{}
+	for _, program := range p.programs {
+		tree = append(tree, files.File{Name: program.Name, Mode: 0o755, Path: program.Path})
+		inside[program.Name] = base + "/" + program.Name
+	}
+	digest, err := r.targz(base+".tar.gz", files.Below(base, tree), "programs for linux/"+arch)
+	if err != nil {
+		return err
+	}
+	text, err := sbom.Write(r.tree, arch, sbom.Subject{
+		Type: cdx.ComponentTypeFile, Name: base + ".tar.gz", Digest: digest, Places: inside,
+	}, p.programs, p.modules)
+	if err != nil {
+		return err
+	}
+	return r.write(base+".cdx.json", text, "its bill of materials")
+}
+
+// targz writes a tree as a compressed archive into the output directory, and returns its SHA-256.
+func (r *Release) targz(name string, tree []files.File, what string) (digest string, err error) {
+	out, err := os.Create(filepath.Join(r.out, name))
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if cerr := out.Close(); err == nil {
+			err = cerr
+		}
+		if err == nil {
+			err = r.wrote(name, what)
+		}
+	}()
+	h := sha256.New()
+	gz, err := gzip.NewWriterLevel(io.MultiWriter(out, h), gzip.BestCompression)
+	if err != nil {
+		return "", err
+	}
+	if err := files.WriteTar(gz, tree, r.tree.Time()); err != nil {
+		return "", err
+	}
+	if err := gz.Close(); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
