@@ -102,14 +102,16 @@ func TestCodesOfRepair(t *testing.T) {
 
 // TestMetrics: the table has each metric that is registered, and no other; and whoever else speaks of a metric speaks of one.
 func TestMetrics(t *testing.T) {
-	registered := inSource(t, `Name: +"(meshcni_\w+)"`, "installer", "repair")
+	registered := inSource(t, `Name: +"(meshcni_\w+)"`, "installer", "repair", "internal/version")
 	for _, name := range inSource(t, `\b(?:counter|gauge)\("(\w+)"`, "installer") {
 		registered = append(registered, "meshcni_"+name)
 	}
 	assert.ElementsMatch(t, registered, explained(t, "## Metrics", 1))
 	metric := regexp.MustCompile(`\bmeshcni_[a-z_]+[a-z]\b`)
 	for _, file := range append(files(t, ".md", documented...), files(t, "", "deploy/monitoring")...) {
-		for _, name := range metric.FindAllString(read(t, file), -1) {
+		names := metric.FindAllString(read(t, file), -1)
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
 			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 			assert.True(t, slices.Contains(registered, name) || slices.Contains(registered, base), "%s: there is no metric %s", file, name)
 		}

@@ -99,7 +99,7 @@ func TestLinks(t *testing.T) {
 
 // TestLinksFromCode: alert rules, dashboards, charts and messages lead into the documentation too.
 func TestLinksFromCode(t *testing.T) {
-	into := regexp.MustCompile(`\b(docs/[\w/.-]+\.md)(?:#([\w-]+))?`)
+	into := regexp.MustCompile("(?:^|[\\s\"'`(]|meshcni/meshcni/blob/main/)(docs/[\\w/.-]+\\.md)(?:#([\\w-]+))?")
 	for _, ending := range []string{".yaml", ".json", ".tpl", ".txt", ".go", "Makefile", ".md"} {
 		for _, file := range files(t, ending) {
 			if strings.HasPrefix(file, "internal/doctest/") {

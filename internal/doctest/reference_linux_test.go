@@ -124,13 +124,14 @@ func TestReference(t *testing.T) {
 	assert.Equal(t, made, text, "write it anew: go test ./internal/doctest -run Reference -update")
 }
 
-// flagsOfOthers are flags of programs that are not ours.
+// flagsOfOthers are flags of programs that are not ours, which prose speaks of.
 var flagsOfOthers = map[string]string{
-	"--noflush": "iptables-restore",
-	"--set":     "helm", "--namespace": "helm, kubectl", "--create-namespace": "helm", "--values": "helm", "--wait": "helm", "--timeout": "helm, kubectl",
-	"--dry-run": "kubectl, meshcni-redirect", "--for": "kubectl", "--field-selector": "kubectl", "--previous": "kubectl",
-	"--arch": "release", "--output": "release, kubectl", "--image": "kubectl", "--restart": "kubectl", "--help": "all", "--version": "all",
+	"--noflush": "iptables-restore", "--set": "helm", "--set-file": "helm", "--dry-run": "kubectl too", "--previous": "kubectl",
+	"--wait": "helm", "--help": "every program", "--version": "every program",
 }
+
+// calls are what our programs are called with, in a block of commands.
+var calls = regexp.MustCompile(`(helm \w+ )?\bmeshcni(?:-node|-redirect|-repair)? ([^|;&>]*)`)
 
 // TestFlagsExist: a flag that documentation names is in some program's --help.
 func TestFlagsExist(t *testing.T) {
@@ -144,15 +145,22 @@ func TestFlagsExist(t *testing.T) {
 	}
 	flags := regexp.MustCompile("(?:^|[\\s`(\"'\\[])(--[a-z][a-z0-9-]*)")
 	for _, file := range files(t, ".md", documented...) {
-		lines := prose(t, file)
-		for _, b := range blocksOf(t, file) {
-			if b.Lang == "sh" {
-				copy(lines[b.Line:], strings.Split(strings.TrimSuffix(b.Text, "\n"), "\n"))
-			}
-		}
-		for i, line := range lines {
+		for i, line := range prose(t, file) {
 			for _, m := range flags.FindAllStringSubmatch(line, -1) {
 				assert.True(t, known[m[1]] || flagsOfOthers[m[1]] != "", "%s:%d: no program has %s", file, i+1, m[1])
+			}
+		}
+		for _, b := range blocksOf(t, file) {
+			if b.Lang != "sh" {
+				continue
+			}
+			for _, call := range calls.FindAllStringSubmatch(strings.ReplaceAll(b.Text, "\\\n", " "), -1) {
+				if call[1] != "" { // helm install meshcni …
+					continue
+				}
+				for _, m := range flags.FindAllStringSubmatch(call[2], -1) {
+					assert.True(t, known[m[1]] || flagsOfOthers[m[1]] != "", "%s: no program has %s", b, m[1])
+				}
 			}
 		}
 	}
