@@ -4,6 +4,8 @@ SHELL := bash
 .DEFAULT_GOAL := build
 GO ?= go
 FUZZTIME ?= 10s
+# The chart names the image that it was released with.
+VERSION ?= $(shell sed -n 's/^appVersion: //p' deploy/helm/meshcni/Chart.yaml)
 export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
 
 .PHONY: help
@@ -39,6 +41,35 @@ test-integration: ## Repair against a real API server and etcd, which the first 
 	repair/integration/setup.sh
 	CI=true $(GO) test -count=1 ./repair/integration
 
+.PHONY: e2e
+e2e: ## The image and the chart on a container runtime, and on a cluster of one node, which the first run builds (some minutes)
+	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
+	.ci/tool helm
+	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime
+
+.PHONY: image
+image: ## The container image for this machine's architecture, into dist/
+	$(GO) -C release run . image --arch $$($(GO) env GOARCH) --version $(VERSION)
+
+.PHONY: release
+release: ## All that a release consists of, into dist/: archives, images, chart, manifests, bills of materials, checksums
+	.ci/tool helm
+	$(GO) -C release run . all --version $(VERSION)
+	$(GO) -C release run . verify
+
+.PHONY: manifests
+manifests: ## Write deploy/manifests anew from the chart
+	.ci/tool helm
+	$(GO) test ./deploy -run Manifests -update
+
+.PHONY: apidiff
+apidiff: ## Compare the public packages with the last release's
+	.ci/apidiff
+
+.PHONY: vuln
+vuln: ## Known vulnerabilities, where their database is in reach
+	.ci/vuln
+
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME each
 	@mkdir -p .cache
@@ -61,4 +92,4 @@ lint: ## golangci-lint (its first build takes some minutes)
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin .cache
+	rm -rf bin dist .cache
