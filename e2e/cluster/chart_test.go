@@ -1,16 +1,263 @@
 package cluster_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/cluster"
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/image"
 )
 
-func TestBoot(t *testing.T) {
+var (
+	binary     = filepath.Join(containerd.CNIBinDir, "meshcni")
+	kubeconfig = "/run/meshcni/kubeconfig"
+)
+
+// TestChart goes through the life of a release: installed, used, upgraded, taken away.
+func TestChart(t *testing.T) {
 	c := cluster.Shared(t)
-	c.ExplainFailure(t)
-	s := newShop(t, c, "boot")
-	s.create(t, pod{name: "cart"}, pod{name: "client", outside: true})
-	s.ready(t, "cart", "client")
-	s.assertUncaptured(t, "cart", "client")
+	before := c.Files(t)
+	s := newShop(t, c, "shop")
+
+	s.create(t, pod{name: "early"}, pod{name: "client", outside: true})
+	install(t, c)
+
+	t.Run("the node's files", func(t *testing.T) {
+		after := c.Files(t)
+		list, err := os.ReadFile(cluster.ConfList)
+		require.NoError(t, err)
+		entry, rest := between(string(list), cluster.Primary)
+		assert.Contains(t, entry, `"type":"meshcni"`)
+		assert.Equal(t, cluster.Primary, rest, "all but our entry is as it was")
+		assert.Contains(t, after[binary], "-rwxr-xr-x")
+		assert.Contains(t, after[kubeconfig], "-rw-------")
+		for path := range after {
+			if before[path] == "" {
+				assert.True(t, path == binary || within(path, "/run/meshcni"), "%s is new", path)
+			}
+		}
+	})
+
+	t.Run("no warning", func(t *testing.T) {
+		// A probe may be early.
+		got := c.Run(t, "kubectl", "--namespace", system, "get", "events", "--field-selector", "type=Warning,reason!=Unhealthy",
+			"-o", "custom-columns=:.involvedObject.name,:.reason,:.message", "--no-headers")
+		assert.True(t, got == "" || strings.HasPrefix(got, "No resources found"), got)
+		for _, line := range strings.Split(agentLog(t, c), "\n") {
+			assert.NotContains(t, line, `"level":"ERROR"`)
+			assert.NotContains(t, line, `"level":"WARN"`)
+		}
+	})
+
+	t.Run("capture", func(t *testing.T) {
+		s.create(t,
+			pod{name: "cart", annotations: map[string]string{
+				"traffic.sidecar.istio.io/excludeInboundPorts":  "9090",
+				"traffic.sidecar.istio.io/excludeOutboundPorts": "9090",
+			}},
+			pod{name: "checked", validated: true},
+		)
+		s.ready(t, "early", "client", "cart", "checked")
+		s.assertUncaptured(t, "early", "client")
+		s.assertCaptured(t, "cart", "client")
+		s.assertCaptured(t, "checked", "client")
+
+		cart, client := s.ip(t, "cart"), s.ip(t, "client")
+		assert.Equal(t, "app:9090 for "+client+":9090", s.dial(t, "cart", client+":9090"), "excluded outbound")
+		assert.Equal(t, "app:9090 for "+cart+":9090", s.dial(t, "client", cart+":9090"), "excluded inbound")
+		assert.Equal(t, "app:8080 for 127.0.0.1:8080", s.dial(t, "cart", "127.0.0.1:8080"), "its own loopback")
+	})
+
+	t.Run("a wrong annotation", func(t *testing.T) {
+		const key = "traffic.sidecar.istio.io/excludeInboundPorts"
+		s.create(t, pod{name: "wrong", annotations: map[string]string{key: "http"}})
+		message := s.event(t, "wrong", "FailedCreatePodSandBox")
+		assert.Contains(t, message, key)
+		assert.Contains(t, message, "http")
+		s.kubectl(t, "annotate", "pod", "wrong", "--overwrite", key+"=9090")
+		s.ready(t, "wrong")
+		s.assertCaptured(t, "wrong", "client")
+	})
+
+	t.Run("an upgrade leaves no gap", func(t *testing.T) { testUpgrade(t, s) })
+	t.Run("rights", func(t *testing.T) { testRights(t, c) })
+	t.Run("uninstall", func(t *testing.T) { testUninstall(t, s, before) })
+}
+
+// between returns what has been put into a text by one insertion, and the text without it.
+func between(with, without string) (insertion, rest string) {
+	n := len(with) - len(without)
+	for i := 0; n >= 0 && i <= len(without); i++ {
+		if with[:i]+with[i+n:] == without {
+			return with[i : i+n], without
+		}
+	}
+	return "", with
+}
+
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// testUpgrade: while the agent is replaced, its plugin stays, and what starts meanwhile is captured.
+func testUpgrade(t *testing.T, s shop) {
+	agent := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
+	list := fileSum(t, cluster.ConfList)
+	stop, gone := watchFor(func() error {
+		if _, err := os.Stat(binary); err != nil {
+			return err
+		}
+		text, err := os.ReadFile(cluster.ConfList)
+		if err == nil && !strings.Contains(string(text), `"meshcni"`) {
+			err = fmt.Errorf("the plugin is not in the list")
+		}
+		return err
+	})
+	created := make(chan []string, 1)
+	ended := make(chan struct{})
+	go func() {
+		var names []string
+		defer func() { created <- names }()
+		for i := 0; i < 8; i++ {
+			name := fmt.Sprintf("during-%d", i)
+			manifest := "apiVersion: v1\nkind: Pod\n" + strings.Replace(pod{name: name, validated: true}.template(), "metadata:\n", "metadata:\n  namespace: "+s.namespace+"\n", 1)
+			if out, err := s.TryInput(manifest, "kubectl", "apply", "-f", "-"); err != nil {
+				t.Errorf("create %s: %v: %s", name, err, out)
+				return
+			}
+			names = append(names, name)
+			select {
+			case <-ended:
+				return
+			case <-time.After(700 * time.Millisecond):
+			}
+		}
+	}()
+	upgrade(t, s.Cluster, "--set", "podAnnotations.e2e=upgraded")
+	close(ended)
+	names := <-created
+	stop()
+	require.NoError(t, <-gone, "the plugin was away")
+
+	now := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
+	assert.NotEqual(t, agent, now, "the agent's pod was replaced")
+	assert.Equal(t, list, fileSum(t, cluster.ConfList))
+	s.ready(t, names...)
+	for _, name := range names {
+		s.assertCaptured(t, name, "client")
+	}
+	restarts := s.kubectl(t, "get", "pods", "-o", "jsonpath={.items[*].status.initContainerStatuses[*].restartCount}")
+	assert.NotRegexp(t, "[1-9]", restarts, "redirection was there when they asked for it first")
+}
+
+// watchFor calls check again and again, until stopped; gone has its first error, or nil.
+func watchFor(check func() error) (stop func(), gone <-chan error) {
+	stopped, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			if err := check(); err != nil {
+				result <- err
+				return
+			}
+			select {
+			case <-stopped:
+				result <- nil
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	return func() { close(stopped) }, result
+}
+
+func fileSum(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// testUninstall: nothing of the release is left on the node, but what running pods still need.
+func testUninstall(t *testing.T, s shop, before map[string]string) {
+	uninstall(t, s.Cluster)
+	after := s.Files(t)
+	assert.NotEmpty(t, after[binary], "running pods may need it for their DEL")
+	s.assertCaptured(t, "cart", "client")
+
+	s.create(t, pod{name: "late"})
+	s.ready(t, "late")
+	s.assertUncaptured(t, "late", "client")
+
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.assertNothingLeft(t)
+
+	// Installed again, it is uninstalled wholly, since nobody needs it any more.
+	install(t, s.Cluster)
+	uninstall(t, s.Cluster)
+	assertSameFiles(t, before, s.Files(t))
+	text, err := os.ReadFile(cluster.ConfList)
+	require.NoError(t, err)
+	assert.Equal(t, cluster.Primary, string(text))
+}
+
+func assertSameFiles(t *testing.T, before, after map[string]string) {
+	t.Helper()
+	for path, what := range after {
+		assert.Equal(t, before[path], what, "%s", path)
+	}
+	for path := range before {
+		assert.Contains(t, after, path)
+	}
+}
+
+// assertNothingLeft: no sandbox of the namespace, and no network namespace without its sandbox, once its pods are deleted.
+func (s shop) assertNothingLeft(t *testing.T) {
+	t.Helper()
+	s.Eventually(t, 30*time.Second, "the pods' networks are gone", func() error {
+		results, err := filepath.Glob(filepath.Join(containerd.CNICache, "results", "*"))
+		if err != nil {
+			return err
+		}
+		for _, r := range results {
+			text, err := os.ReadFile(r)
+			if err == nil && strings.Contains(string(text), `"K8S_POD_NAMESPACE","`+s.namespace+`"`) {
+				return fmt.Errorf("%s is still there", r)
+			}
+		}
+		return nil
+	})
+}
+
+// testRights compares what the agent may do with what it does.
+func testRights(t *testing.T, c *cluster.Cluster) {
+	t.Run("the container", func(t *testing.T) {
+		var ds struct {
+			Spec struct {
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							SecurityContext struct {
+								Privileged, ReadOnlyRootFilesystem bool
+								Capabilities                       struct{ Add []string }
+							}
+						}
+					}
+				}
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(c.Run(t, "kubectl", "--namespace", system, "get", "daemonset", "meshcni-node", "-o", "json")), &ds))
+		require.Len(t, ds.Spec.Template.Spec.Containers, 1)
+		wanted := ds.Spec.Template.Spec.Containers[0].SecurityContext
+		assert.False(t, wanted.Privileged)
+		assert.True(t, wanted.ReadOnlyRootFilesystem)
+		assertConfined(t, agentPid(t), wanted.Capabilities.Add)
+	})
+	_ = image.Tool
 }

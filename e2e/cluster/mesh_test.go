@@ -31,6 +31,7 @@ func newShop(t *testing.T, c *cluster.Cluster, namespace string) shop {
 			c.Run(t, "kubectl", "delete", "namespace", namespace, "--timeout=60s")
 		}
 	})
+	c.ExplainFailure(t)
 	return s
 }
 
@@ -162,7 +163,7 @@ func install(t *testing.T, c *cluster.Cluster, values ...string) {
 	t.Cleanup(func() {
 		_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
 	})
-	c.Run(t, "helm", append([]string{"install", release, chart, "--namespace", system, "--create-namespace"}, values...)...)
+	c.Run(t, "helm", append([]string{"install", release, chart, "--namespace", system, "--create-namespace", "--set", "appArmorProfile.type=Unconfined"}, values...)...)
 	rolledOut(t, c)
 }
 
@@ -175,7 +176,7 @@ func upgrade(t *testing.T, c *cluster.Cluster, values ...string) {
 
 func rolledOut(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=90s")
+	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
 }
 
 func uninstall(t *testing.T, c *cluster.Cluster) {

@@ -29,6 +29,7 @@ type Cluster struct {
 	Kubeconfig string
 
 	processes map[string]*proctest.Process
+	explained string // the test whose failure was explained
 }
 
 var shared struct {
@@ -55,7 +56,12 @@ func (c *Cluster) boot(t testing.TB) {
 	require.NoError(t, installNetwork())
 	started := make(chan error, 1)
 	go func() {
-		_, err := containerd.Start(containerd.Options{Pause: image.Pause, LogLevel: "info", Images: []string{toolArchive, ourArchive}})
+		_, err := containerd.Start(containerd.Options{
+			Pause: image.Pause, LogLevel: "info", Images: []string{image.ToolArchive(), image.OursArchive()},
+		})
+		if err == nil {
+			err = nameImages()
+		}
 		started <- err
 	}()
 

@@ -11,13 +11,15 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
-// ExplainFailure prints, when the test has failed in the end, what says most about why.
+// ExplainFailure prints, when the test has failed in the end, what says most about why. It does so before the clean-ups that
+// were registered earlier, and once a test.
 func (c *Cluster) ExplainFailure(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() {
-		if !t.Failed() {
+		if !t.Failed() || c.explained == t.Name() {
 			return
 		}
+		c.explained = t.Name()
 		t.Log("pods:\n" + c.say("kubectl", "get", "pods", "-A", "-o", "wide"))
 		t.Log("events:\n" + tail(c.say("kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp", "-o",
 			"custom-columns=:involvedObject.name,:type,:reason,:message", "--no-headers"), 25, nil))
@@ -26,7 +28,7 @@ func (c *Cluster) ExplainFailure(t testing.TB) {
 		}
 		for file, what := range map[string]*regexp.Regexp{
 			"/run/meshcni/plugin.log":       nil,
-			machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d`),
+			machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d.*\] "?([^Ee]|E[^v]|e[^v])`),
 			machine.Dir + "/containerd.log": regexp.MustCompile(`level=(error|fatal)`),
 		} {
 			text, err := os.ReadFile(file)
@@ -63,15 +65,15 @@ func keepLogs() {
 	if os.RemoveAll(to) != nil || os.MkdirAll(to, 0o755) != nil {
 		return
 	}
-	var names []string
-	for _, pattern := range []string{machine.Dir + "/*.log", machine.Dir + "/server/*.log", "/run/meshcni/*.log"} {
+	copied := 0
+	for _, pattern := range []string{machine.Dir + "/*.log", machine.Dir + "/server/*.log", "/run/meshcni/*.log", "/var/log/pods/*/*/*.log"} {
 		found, _ := filepath.Glob(pattern)
 		for _, f := range found {
-			text, err := os.ReadFile(f)
-			if err == nil && os.WriteFile(filepath.Join(to, filepath.Base(f)), text, 0o600) == nil {
-				names = append(names, filepath.Base(f))
+			name := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(f, "/var/log/pods/"), machine.Dir+"/"), "/", "_")
+			if text, err := os.ReadFile(f); err == nil && os.WriteFile(filepath.Join(to, name), text, 0o600) == nil {
+				copied++
 			}
 		}
 	}
-	fmt.Printf("cluster: logs in %s: %s\n", to, strings.Join(names, " "))
+	fmt.Printf("cluster: %d logs are in %s\n", copied, to)
 }

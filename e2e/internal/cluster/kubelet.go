@@ -30,6 +30,7 @@ failCgroupV1: false
 containerRuntimeEndpoint: unix://` + containerd.Socket + `
 resolvConf: ` + machine.Dir + `/resolv.conf
 clusterDomain: cluster.local
+clusterDNS: [10.77.0.10]
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
 imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
