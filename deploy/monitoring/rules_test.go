@@ -1,0 +1,165 @@
+package monitoring_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+)
+
+const (
+	rulesFile     = "meshcni.rules.yaml"
+	rulesTestFile = "meshcni.rules.test.yaml"
+	runbooks      = "https://github.com/meshcni/meshcni/blob/main/docs/"
+)
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func rules(t *testing.T) []rule {
+	t.Helper()
+	text, err := os.ReadFile(rulesFile)
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Name  string `json:"name"`
+			Rules []rule `json:"rules"`
+		} `json:"groups"`
+	}
+	require.NoError(t, yaml.UnmarshalStrict(text, &file))
+	var all []rule
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// promtool is looked for where .ci/promtool puts it, then on the PATH.
+func promtool() (string, error) {
+	path, err := filepath.Abs("../../.cache/bin/promtool")
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return exec.LookPath("promtool")
+}
+
+var hasPromtool = netnstest.Needing("promtool (.ci/promtool)", func() error {
+	if _, err := promtool(); err == nil {
+		return nil
+	}
+	return exec.Command("../../.ci/promtool").Run()
+})
+
+func runPromtool(t *testing.T, args ...string) {
+	t.Helper()
+	path, err := promtool()
+	require.NoError(t, err)
+	out, err := exec.Command(path, args...).CombinedOutput()
+	require.NoError(t, err, "promtool %v: %s", args, out)
+}
+
+func TestRulesPassPromtool(t *testing.T) {
+	netnstest.Require(t, hasPromtool)
+	for _, file := range []string{rulesFile, rulesTestFile} { // also inputs of the cached result
+		_, err := os.ReadFile(file)
+		require.NoError(t, err)
+	}
+	runPromtool(t, "check", "rules", rulesFile)
+	runPromtool(t, "test", "rules", rulesTestFile)
+}
+
+// TestEveryAlertIsTested: for each there is a case in which it fires.
+func TestEveryAlertIsTested(t *testing.T) {
+	text, err := os.ReadFile(rulesTestFile)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, r := range rules(t) {
+		assert.Contains(t, string(text), `- {labels: '{alertname="`+r.Alert+`"`, "no test in which %s fires", r.Alert)
+		assert.False(t, seen[r.Alert], "%s is there twice", r.Alert)
+		seen[r.Alert] = true
+	}
+}
+
+// TestEveryAlertSaysWhatToDo: whoever is woken gets a sentence, an explanation
+// and a page.
+func TestEveryAlertSaysWhatToDo(t *testing.T) {
+	pages := map[string]map[string]bool{}
+	for _, r := range rules(t) {
+		assert.Regexp(t, `^Meshcni[A-Z][A-Za-z]+$`, r.Alert)
+		assert.Contains(t, []string{"critical", "warning", "info"}, r.Labels["severity"], r.Alert)
+		for _, a := range []string{"summary", "description"} {
+			assert.Regexp(t, `\.$`, r.Annotations[a], "%s: %s", r.Alert, a)
+		}
+		page, ok := strings.CutPrefix(r.Annotations["runbook_url"], runbooks)
+		require.True(t, ok, "%s: %q", r.Alert, r.Annotations["runbook_url"])
+		file, anchor, _ := strings.Cut(page, "#")
+		if pages[file] == nil {
+			pages[file] = anchors(t, filepath.Join("../../docs", file))
+		}
+		assert.True(t, pages[file][anchor], "%s: docs/%s has no heading for #%s", r.Alert, file, anchor)
+	}
+}
+
+var (
+	heading     = regexp.MustCompile(`(?m)^#+ +(.*?) *$`)
+	explicitly  = regexp.MustCompile(`<a (?:id|name)="([^"]+)"`)
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// anchors are those of a page's headings, as hosts of repositories make them.
+func anchors(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	found := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+		found[strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+	}
+	for _, m := range explicitly.FindAllStringSubmatch(string(text), -1) {
+		found[m[1]] = true
+	}
+	return found
+}
+
+// TestDashboardQueriesPassPromtool: promtool checks rules only, so each query
+// is made one.
+func TestDashboardQueriesPassPromtool(t *testing.T) {
+	netnstest.Require(t, hasPromtool)
+	type recording struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
+	}
+	var all []recording
+	for i, q := range dashboardQueries(t) {
+		all = append(all, recording{fmt.Sprintf("query_%d", i), substitute(q.expr)})
+	}
+	file := filepath.Join(t.TempDir(), "rules.json") // JSON is YAML
+	text, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": all}}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	runPromtool(t, "check", "rules", file)
+}
+
+// substitute does what Grafana does with its variables.
+func substitute(expr string) string {
+	return strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$cluster", ".*", "$node", ".*").Replace(expr)
+}
