@@ -2,46 +2,43 @@
 
 {{/* What may change while it runs: the watched file of --config. */}}
 {{- define "meshcni.config" -}}
-{{- $v := include "meshcni.values" . | fromYaml -}}
 {{- $config := dict
-      "dialect" $v.dialect
-      "backend" $v.backend
-      "log-level" $v.logLevel
-      "add-deadline" $v.addDeadline
-      "exclude-namespaces" $v.excludeNamespaces -}}
-{{- if ne $v.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $v.uncapturedFamily }}{{- end -}}
-{{- if $v.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
-{{- if $v.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
+      "dialect" $.Values.dialect
+      "backend" $.Values.backend
+      "log-level" $.Values.logLevel
+      "add-deadline" $.Values.addDeadline
+      "exclude-namespaces" $.Values.excludeNamespaces -}}
+{{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
+{{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
+{{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
 {{- toYaml $config -}}
 {{- end -}}
 
 {{/* What is fixed for the life of a pod: its arguments, a YAML list. Host directories are mounted below /host. */}}
 {{- define "meshcni.args" -}}
-{{- $v := include "meshcni.values" . | fromYaml -}}
 {{- $args := list "--config=/etc/meshcni/config.yaml" -}}
-{{- if $v.pluginConfig }}{{- $args = append $args "--plugin-config=/etc/meshcni/plugin.json" }}{{- end -}}
-{{- range $v.cni.binDirs }}{{- $args = append $args (printf "--cni-bin-dir=/host%s" .) }}{{- end -}}
-{{- $args = append $args (printf "--cni-conf-dir=/host%s" $v.cni.confDir) -}}
-{{- $args = append $args (printf "--cni-cache-dir=/host%s" $v.cni.cacheDir) -}}
-{{- with $v.cni.confName }}{{- $args = append $args (printf "--cni-conf-name=%s" .) }}{{- end -}}
-{{- $args = append $args (printf "--chained=%t" $v.cni.chained) -}}
-{{- $args = append $args (printf "--own-file=%t" $v.cni.ownFile) -}}
-{{- $args = append $args (printf "--run-dir=%s" $v.cni.runDir) -}}
-{{- range $key, $value := $v.apiServer }}
+{{- if $.Values.pluginConfig }}{{- $args = append $args "--plugin-config=/etc/meshcni/plugin.json" }}{{- end -}}
+{{- range $.Values.cni.binDirs }}{{- $args = append $args (printf "--cni-bin-dir=/host%s" .) }}{{- end -}}
+{{- $args = append $args (printf "--cni-conf-dir=/host%s" $.Values.cni.confDir) -}}
+{{- $args = append $args (printf "--cni-cache-dir=/host%s" $.Values.cni.cacheDir) -}}
+{{- with $.Values.cni.confName }}{{- $args = append $args (printf "--cni-conf-name=%s" .) }}{{- end -}}
+{{- $args = append $args (printf "--chained=%t" $.Values.cni.chained) -}}
+{{- $args = append $args (printf "--own-file=%t" $.Values.cni.ownFile) -}}
+{{- $args = append $args (printf "--run-dir=%s" $.Values.cni.runDir) -}}
+{{- range $key, $value := $.Values.apiServer }}
 {{- if $value }}{{- $args = append $args (printf "--kubernetes-service-%s=%v" $key $value) }}{{- end -}}
 {{- end -}}
-{{- $args = append $args (printf "--repair=%s" $v.repair.mode) -}}
-{{- $args = append $args (printf "--uninstall-on-exit=%v" $v.uninstallOnExit) -}}
-{{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" $v.health)) -}}
-{{- $args = append $args (printf "--metrics-address=%s" (ternary (include "meshcni.listen" $v.metrics) "" $v.metrics.enabled)) -}}
+{{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
+{{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
+{{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" $.Values.health)) -}}
+{{- $args = append $args (printf "--metrics-address=%s" (ternary (include "meshcni.listen" $.Values.metrics) "" $.Values.metrics.enabled)) -}}
 {{- $out := list "run" -}}
 {{- range $args }}{{- $out = append $out (include "meshcni.literal" .) }}{{- end -}}
-{{- toYaml (concat $out $v.extraArgs) -}}
+{{- toYaml (concat $out $.Values.extraArgs) -}}
 {{- end -}}
 
 {{/* Its environment, a YAML list: who it is, and the finer settings of repair. */}}
 {{- define "meshcni.env" -}}
-{{- $v := include "meshcni.values" . | fromYaml -}}
 - name: NODE_NAME
   valueFrom:
     fieldRef:
@@ -52,13 +49,13 @@
       fieldPath: metadata.namespace
 - name: MESHCNI_DAEMONSET_NAME
   value: {{ include "meshcni.name" . }}
-{{- if include "meshcni.entersPods" . }}
-# Programs of the host are run as the plugin runs them: with the host's files.
+{{- if include "meshcni.usesHostPrograms" . }}
+# iptables is run as the plugin runs it: the host's, with the host's files.
 - name: MESHCNI_REPAIR_HOST_ROOT
   value: /proc/1/root
 {{- end }}
 {{- if include "meshcni.repairs" . }}
-{{- $r := $v.repair }}
+{{- $r := $.Values.repair }}
 {{- $settings := dict
       "INIT_CONTAINER" $r.initContainer "MESSAGE" $r.message "ANNOTATION" $r.annotation "LABEL" $r.label
       "LABEL_SELECTOR" $r.labelSelector "FIELD_SELECTOR" $r.fieldSelector
@@ -81,12 +78,12 @@
   value: {{ include "meshcni.literal" $value | quote }}
 {{- end }}
 {{- end }}
-{{- if ne $v.uncapturedFamily "allow" }}
+{{- if ne $.Values.uncapturedFamily "allow" }}
 - name: MESHCNI_UNCAPTURED_FAMILY
-  value: {{ $v.uncapturedFamily }}
+  value: {{ $.Values.uncapturedFamily }}
 {{- end }}
 {{- end }}
-{{- with $v.extraEnv }}
+{{- with $.Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

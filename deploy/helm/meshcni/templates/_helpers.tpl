@@ -1,15 +1,20 @@
 {{/*
-The values that hold: profiles/default.yaml, over that the platform's profile, over that what the user has set. null sets nothing.
-Use: {{- $v := include "meshcni.values" . | fromYaml }}
+Makes .Values what holds: profiles/default.yaml, over that the platform's profile, over that what the user has set; null sets
+nothing. Each template begins with it; only the first of a release does the work.
 */}}
-{{- define "meshcni.values" -}}
+{{- define "meshcni.init" -}}
+{{- if not (hasKey .Values "_holds") -}}
 {{- $values := .Files.Get "profiles/default.yaml" | fromYaml -}}
 {{- with .Values.profile -}}
 {{- $profile := $.Files.Get (printf "profiles/%s.yaml" .) | fromYaml -}}
 {{- include "meshcni.overlay" (dict "onto" $values "from" $profile) -}}
 {{- end -}}
 {{- include "meshcni.overlay" (dict "onto" $values "from" .Values) -}}
-{{- toYaml $values -}}
+{{- range $key, $value := $values -}}
+{{- $_ := set $.Values $key $value -}}
+{{- end -}}
+{{- $_ := set .Values "_holds" true -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Sets what is in .from in .onto, maps key by key. (sprig's merges take false and 0 for unset.) */}}
@@ -76,21 +81,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if eq .Values.dialect "linkerd" }}yes{{ end -}}
 {{- end -}}
 
-{{/* The capabilities that a mode needs, a YAML list. Entering pods' namespaces and running the host's iptables there needs
-SYS_ADMIN (setns, mount), SYS_PTRACE (/proc/<pid>/ns of others), SYS_CHROOT and NET_ADMIN; all else works as a plain root. */}}
+{{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's
+are closed to a root without DAC_OVERRIDE. Entering pods' namespaces needs SYS_ADMIN (setns, mounts of its own), SYS_PTRACE
+(/proc/<pid>/ns of others) and NET_ADMIN (rules); the host's iptables also SYS_CHROOT, and iptables-legacy, which opens a raw
+socket, NET_RAW. */}}
 {{- define "meshcni.capabilities" -}}
-{{- $add := list -}}
+{{- $add := ternary (list "DAC_OVERRIDE") list $.Values.dacOverride -}}
 {{- if include "meshcni.entersPods" . -}}
-{{- $add = list "NET_ADMIN" "SYS_ADMIN" "SYS_CHROOT" "SYS_PTRACE" -}}
+{{- $add = concat $add (list "NET_ADMIN" "SYS_ADMIN" "SYS_PTRACE") -}}
+{{- if include "meshcni.usesHostPrograms" . }}{{- $add = append $add "SYS_CHROOT" }}{{- end -}}
+{{- if has $.Values.backend (list "auto" "iptables" "iptables-legacy") }}{{- $add = append $add "NET_RAW" }}{{- end -}}
 {{- end -}}
-{{- toYaml (concat $add .Values.extraCapabilities | uniq) -}}
+{{- toYaml (concat $add $.Values.extraCapabilities | uniq | sortAlpha) -}}
 {{- end -}}
 
+{{/* Whether repair runs the host's iptables. Empty is no. */}}
+{{- define "meshcni.usesHostPrograms" -}}
+{{- if and (include "meshcni.entersPods" .) (ne $.Values.backend "nftables") }}yes{{ end -}}
+{{- end -}}
+
+{{/* Empty where the runtime's own choice is right: asked for by name, the runtime's default makes a kubelet refuse the pod on a
+node without AppArmor. */}}
 {{- define "meshcni.appArmor" -}}
 {{- if .Values.appArmorProfile -}}
 {{- toYaml .Values.appArmorProfile -}}
-{{- else -}}
-type: {{ ternary "Unconfined" "RuntimeDefault" (eq (include "meshcni.entersPods" .) "yes") }}
+{{- else if include "meshcni.entersPods" . -}}
+type: Unconfined
 {{- end -}}
 {{- end -}}
 

@@ -1,23 +1,22 @@
 {{/* What no schema says: combinations that cannot work. All of them at once. */}}
 {{- define "meshcni.validate" -}}
-{{- $v := include "meshcni.values" . | fromYaml -}}
 {{- $bad := list -}}
-{{- if and $v.cni.ownFile (not $v.cni.chained) }}{{- $bad = append $bad "cni.ownFile needs cni.chained: a list of our own holds the network's plugins too" }}{{- end -}}
-{{- with $v.cni.confName -}}
-{{- if and $v.cni.ownFile (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
-{{- if and (not $v.cni.chained) (hasSuffix ".conflist" .) }}{{- $bad = append $bad (printf "cni.confName %q: without cni.chained it must end in .conf or .json" .) }}{{- end -}}
+{{- if and $.Values.cni.ownFile (not $.Values.cni.chained) }}{{- $bad = append $bad "cni.ownFile needs cni.chained: a list of our own holds the network's plugins too" }}{{- end -}}
+{{- with $.Values.cni.confName -}}
+{{- if and $.Values.cni.ownFile (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
+{{- if and (not $.Values.cni.chained) (hasSuffix ".conflist" .) }}{{- $bad = append $bad (printf "cni.confName %q: without cni.chained it must end in .conf or .json" .) }}{{- end -}}
 {{- end -}}
-{{- if and $v.networkAttachmentDefinition.enabled $v.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
-{{- if and $v.metrics.enabled (eq ($v.metrics.port | int) ($v.health.port | int)) }}{{- $bad = append $bad "metrics.port and health.port must differ" }}{{- end -}}
-{{- if not $v.metrics.enabled -}}
+{{- if and $.Values.networkAttachmentDefinition.enabled $.Values.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
+{{- if and $.Values.metrics.enabled (eq ($.Values.metrics.port | int) ($.Values.health.port | int)) }}{{- $bad = append $bad "metrics.port and health.port must differ" }}{{- end -}}
+{{- if not $.Values.metrics.enabled -}}
 {{- range $name := list "service" "serviceMonitor" "podMonitor" "scrapeAnnotations" -}}
-{{- $on := index $v.metrics $name -}}
+{{- $on := index $.Values.metrics $name -}}
 {{- if kindIs "map" $on }}{{- $on = $on.enabled }}{{- end -}}
 {{- if $on }}{{- $bad = append $bad (printf "metrics.%s needs metrics.enabled" $name) }}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
-{{- $codes := $v.repair.exitCodes | default list -}}
+{{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
+{{- $codes := $.Values.repair.exitCodes | default list -}}
 {{- if has 0 $codes }}{{- $bad = append $bad "repair.exitCodes: 0 is success" }}{{- end -}}
 {{- if $bad }}{{- fail (printf "\n\nthese values cannot work together:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
 {{- end -}}

@@ -58,8 +58,7 @@ consul:
 {{- end -}}
 
 {{- define "meshcni.testPod" -}}
-{{- $v := include "meshcni.values" . | fromYaml -}}
-{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig $v.dialect dict -}}
+{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig $.Values.dialect dict -}}
 apiVersion: v1
 kind: Pod
 metadata:
@@ -73,7 +72,7 @@ metadata:
     {{- with $mesh.annotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-    {{- with $v.networkAttachmentDefinition }}
+    {{- with $.Values.networkAttachmentDefinition }}
     {{- if .enabled }}
     k8s.v1.cni.cncf.io/networks: {{ first .namespaces }}/{{ .name }}
     {{- end }}
@@ -81,15 +80,15 @@ metadata:
 spec:
   restartPolicy: Never
   automountServiceAccountToken: false
-  {{- with $v.imagePullSecrets }}
+  {{- with $.Values.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $v.nodeSelector }}
+  {{- with $.Values.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $v.affinity }}
+  {{- with $.Values.affinity }}
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
