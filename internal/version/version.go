@@ -26,7 +26,7 @@ const Devel = "devel"
 // know better than the go command, or are made outside of a checkout.
 var (
 	version string // as String gives it
-	commit  string // the full hash
+	commit  string // the full hash, with "-dirty" where the checkout had changes
 	date    string // of the commit, RFC 3339
 )
 
@@ -92,7 +92,8 @@ func (i Info) String() string {
 const shortHash = 12
 
 func from(build *debug.BuildInfo, version, commit, date string) Info {
-	i := Info{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	i := Info{Version: version, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	i.Commit, i.Modified = strings.CutSuffix(commit, "-dirty")
 	if i.Version == "" {
 		i.Version = recorded(build)
 	}

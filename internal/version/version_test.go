@@ -38,6 +38,8 @@ func TestFrom(t *testing.T) {
 			want: "v2.0.0 (commit 0123456789ab, 2026-11-21T09:00:00Z, GO)"},
 		"all is the linker's": {build: main("v0.0.0-1", checkout...), version: "v2.0.0", commit: "abc", date: "2026-01-01T00:00:00Z",
 			want: "v2.0.0 (commit abc, 2026-01-01T00:00:00Z, GO)"},
+		"the linker's changed checkout": {build: main("(devel)"), version: "v2.0.0-dirty", commit: "0123456789abcdef-dirty",
+			want: "v2.0.0-dirty (commit 0123456789ab, modified, GO)"},
 		"in another's program":                   {build: dependency(debug.Module{Path: Module, Version: "v1.2.3"}), want: "v1.2.3 (GO)"},
 		"in another's program, from a directory": {build: dependency(debug.Module{Path: Module, Version: "v1.2.3", Replace: &debug.Module{Path: "../meshcni"}}), want: "devel (GO)"},
 		"in another's program, from a fork": {build: dependency(debug.Module{Path: Module, Version: "v1.2.3",
