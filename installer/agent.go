@@ -38,6 +38,9 @@ type Options struct {
 	// UninstallOnExit takes everything back when Run's context ends. Default: the plugin stays, and pods that start
 	// meanwhile are captured by it or wait, but never bypass the mesh.
 	UninstallOnExit bool
+	// Leaving is asked then, with UninstallOnExit, whether the agent goes for good, and why it thinks so: only then
+	// everything is taken back. It must answer in seconds. Nil: it always does.
+	Leaving func(context.Context) (leaving bool, why string)
 	// Poll is how often to look although nothing was announced: 0 for 5 s. Without inotify it is at most 500 ms.
 	Poll time.Duration
 	// Settle is how long a file must stay unloadable before a later one is chosen instead: 0 for 300 ms. An owner that
@@ -176,7 +179,20 @@ func (a *Agent) Run(ctx context.Context) error {
 		return nil
 	}
 	// The context has ended; taking back is short and must not be cut off by it.
-	_, err = uninstall(context.WithoutCancel(ctx), a.Config(), a.log)
+	ctx = context.WithoutCancel(ctx)
+	if a.opts.Leaving != nil {
+		leaving, why := a.opts.Leaving(ctx)
+		if !leaving {
+			a.log.Info("stopping; the plugin stays installed", "because", why)
+			return nil
+		}
+		a.log.Info("stopping for good; the plugin is taken back", "because", why)
+		if act, _ := a.lease.keep(); !act {
+			a.log.Info("stopping; another agent has begun since and keeps the plugin installed")
+			return nil
+		}
+	}
+	_, err = uninstall(ctx, a.Config(), a.log)
 	return err
 }
 

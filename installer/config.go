@@ -122,8 +122,8 @@ func onHost(path string) string {
 
 func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, "kubeconfig") }
 
-// server is the API server's URL, an IPv6 address bracketed.
-func (c Config) server() string {
+// Server is the API server's URL, an IPv6 address bracketed.
+func (c Config) Server() string {
 	host := strings.TrimSuffix(strings.TrimPrefix(c.KubernetesHost, "["), "]")
 	return c.KubernetesProtocol + "://" + net.JoinHostPort(host, c.KubernetesPort)
 }

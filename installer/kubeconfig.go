@@ -68,7 +68,7 @@ func kubeconfigFor(c Config, cred Credentials) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Written by meshcni-node; rewritten when the service account's token changes.\n")
 	b.WriteString("apiVersion: v1\nkind: Config\nclusters:\n- name: local\n  cluster:\n")
-	fmt.Fprintf(&b, "    server: %s\n", quote(c.server()))
+	fmt.Fprintf(&b, "    server: %s\n", quote(c.Server()))
 	if c.KubernetesProtocol == "https" {
 		fmt.Fprintf(&b, "    certificate-authority-data: %s\n", base64.StdEncoding.EncodeToString(cred.CA))
 	}

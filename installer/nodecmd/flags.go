@@ -33,7 +33,7 @@ func addFlags(c *cobra.Command) {
 	for _, o := range options {
 		f := &flagValue{kind: o.kind, def: o.get(&d), repeats: o.name == "cni-bin-dir" || o.name == "exclude-namespaces"}
 		added := c.Flags().VarPF(f, o.name, "", o.usage)
-		if o.kind == "bool" {
+		if o.kind == "bool" || o.name == "uninstall-on-exit" {
 			added.NoOptDefVal = "true"
 		}
 	}

@@ -178,13 +178,13 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	opts := installer.Options{
-		Config: s.Config, Log: log, PluginLog: a.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit,
+		Config: s.Config, Log: log, PluginLog: a.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
 		MetricsAddress: s.MetricsAddress, HealthAddress: s.HealthAddress,
 		Reload: func() (installer.Config, error) {
 			next, err := resolve(changed(c), a.Env)
 			if err == nil && (next.Repair != s.Repair || next.NodeName != s.NodeName || next.MetricsAddress != s.MetricsAddress ||
-				next.HealthAddress != s.HealthAddress || next.UninstallOnExit != s.UninstallOnExit) {
-				err = errors.New("repair, node-name, metrics-address, health-address and uninstall-on-exit need a restart of the agent")
+				next.HealthAddress != s.HealthAddress || next.UninstallOnExit != s.UninstallOnExit || next.DaemonSetName != s.DaemonSetName) {
+				err = errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit and daemonset-name need a restart of the agent")
 			}
 			if err == nil {
 				lv.Set(level(next.LogLevel))
@@ -199,6 +199,11 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 	}
 	if untilReady {
 		opts.MetricsAddress, opts.HealthAddress, opts.UninstallOnExit, opts.Reload = "", "", false, nil
+	}
+	if s.UninstallOnExit == OnExitAuto && !untilReady {
+		leaving, stop := watchDaemonSet(c.Context(), s, log)
+		defer stop()
+		opts.Leaving = leaving
 	}
 	agent, err := installer.New(opts)
 	if err != nil {

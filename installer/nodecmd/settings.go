@@ -25,11 +25,27 @@ type Settings struct {
 	NodeName string
 	// MetricsAddress and HealthAddress are what to listen on; empty for not at all.
 	MetricsAddress, HealthAddress string
-	// UninstallOnExit takes everything back on SIGTERM.
-	UninstallOnExit bool
+	// UninstallOnExit is whether everything is taken back on SIGTERM.
+	UninstallOnExit OnExit
+	// DaemonSetName is the agent's own, in namespace PodNamespace; OnExitAuto watches it.
+	DaemonSetName string
 
 	configFile, pluginConfigFile string
 }
+
+// OnExit is what happens to the plugin on SIGTERM.
+type OnExit string
+
+// The values of --uninstall-on-exit.
+const (
+	// OnExitKeep leaves the plugin on the node: pods are captured by it, or wait.
+	OnExitKeep OnExit = "false"
+	// OnExitUninstall takes everything back, whatever the reason of the end.
+	OnExitUninstall OnExit = "true"
+	// OnExitAuto takes everything back when the agent's DaemonSet, or its namespace, has been seen to be deleted, and not
+	// when its pod is only replaced or restarted. Where that cannot be known, the plugin stays.
+	OnExitAuto OnExit = "auto"
+)
 
 // option is one setting: a flag, MESHCNI_ plus its name in upper snake case, and a key of the configuration file.
 type option struct {
@@ -119,11 +135,31 @@ var options = []option{
 	text(gAgent, "config", "file", "these keys in a YAML file, watched; flags and environment come before it", func(s *Settings) *string { return &s.configFile }),
 	text(gAgent, "metrics-address", "addr", "where /metrics is served; empty: nowhere", func(s *Settings) *string { return &s.MetricsAddress }),
 	text(gAgent, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere", func(s *Settings) *string { return &s.HealthAddress }),
-	boolean(gAgent, "uninstall-on-exit", "uninstall on SIGTERM, for when the DaemonSet goes (default: the plugin stays, pods wait)", func(s *Settings) *bool { return &s.UninstallOnExit }),
+	{
+		group: gAgent, name: "uninstall-on-exit", kind: "auto|true|false",
+		usage: "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait",
+		set: func(s *Settings, v string) error {
+			if v == string(OnExitAuto) {
+				s.UninstallOnExit = OnExitAuto
+				return nil
+			}
+			b, err := strconv.ParseBool(v)
+			if err != nil {
+				return fmt.Errorf("%q is not auto, true or false", v)
+			}
+			s.UninstallOnExit = OnExit(strconv.FormatBool(b))
+			return nil
+		},
+		get: func(s *Settings) string { return string(s.UninstallOnExit) },
+	},
+	text(gAgent, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it", func(s *Settings) *string { return &s.DaemonSetName }),
 }
 
 func defaults() Settings {
-	return Settings{Config: installer.Default(), Repair: "none", MetricsAddress: ":15014", HealthAddress: ":8000"}
+	return Settings{
+		Config: installer.Default(), Repair: "none", MetricsAddress: ":15014", HealthAddress: ":8000",
+		UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
+	}
 }
 
 func (o option) envName() string {
@@ -174,6 +210,9 @@ func resolve(flags map[string]string, env func(string) (string, bool)) (Settings
 	}
 	if s.Repair != "none" && s.NodeName == "" {
 		errs = append(errs, errors.New("repair needs node-name"))
+	}
+	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.PodNamespace == "") {
+		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
 	}
 	switch template, ok := env("CNI_NETWORK_CONFIG"); {
 	case s.pluginConfigFile != "":

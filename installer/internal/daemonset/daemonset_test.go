@@ -1,0 +1,337 @@
+//go:build linux
+
+package daemonset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// server answers in memory, so that time can be made up. An answer is a status code and a body; a body may be open, as that
+// of a watch is.
+type server struct {
+	mu     sync.Mutex
+	answer func(r *http.Request) (int, io.ReadCloser, error)
+	asked  []string
+}
+
+// questions are what was asked so far.
+func (s *server) questions() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+// logBuffer keeps a log.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (w *Watch) state() state {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	what := r.URL.Path
+	if r.URL.Query().Has("fieldSelector") {
+		what = "list"
+	}
+	if r.URL.Query().Has("watch") {
+		what = "watch " + r.URL.Query().Get("resourceVersion")
+	}
+	s.asked = append(s.asked, what)
+	answer := s.answer
+	s.mu.Unlock()
+	code, body, err := answer(r)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: code, Body: body, Request: r}, nil
+}
+
+func (s *server) set(answer func(r *http.Request) (int, io.ReadCloser, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = answer
+}
+
+func text(code int, body string) func(*http.Request) (int, io.ReadCloser, error) {
+	return func(*http.Request) (int, io.ReadCloser, error) {
+		return code, io.NopCloser(strings.NewReader(body)), nil
+	}
+}
+
+func meta(uid, version, deleted string) string {
+	b, _ := json.Marshal(object{Name: "agent", UID: uid, ResourceVersion: version, DeletionTimestamp: deleted})
+	return `{"metadata":` + string(b) + `}`
+}
+
+func listOf(version string, items ...string) string {
+	return fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"items":[%s]}`, version, strings.Join(items, ","))
+}
+
+func event(kind, object string) string {
+	return fmt.Sprintf(`{"type":%q,"object":%s}`+"\n", kind, object)
+}
+
+// watching runs a Watch in a bubble against a server that has one DaemonSet, and whose watch says what is written to it.
+func watching(t *testing.T, test func(t *testing.T, w *Watch, s *server, say func(events ...string), log *logBuffer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s, log := &server{}, &logBuffer{}
+		stream := make(chan string)
+		s.set(func(r *http.Request) (int, io.ReadCloser, error) {
+			if !r.URL.Query().Has("watch") {
+				return text(http.StatusOK, listOf("10", meta("one", "5", "")))(r)
+			}
+			read, write := io.Pipe()
+			go func() {
+				for {
+					select {
+					case e := <-stream:
+						if e == "" { // in order
+							_ = write.Close()
+							return
+						}
+						_, _ = io.WriteString(write, e)
+					case <-r.Context().Done():
+						_ = write.CloseWithError(r.Context().Err())
+						return
+					}
+				}
+			}()
+			return http.StatusOK, read, nil
+		})
+		w := New(Source{
+			Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil },
+			Server: "https://api/", Namespace: "mesh", Name: "agent",
+		}, slog.New(slog.NewTextHandler(log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			w.Run(ctx)
+			close(done)
+		}()
+		synctest.Wait()
+		test(t, w, s, func(events ...string) {
+			for _, e := range events {
+				stream <- e
+				synctest.Wait()
+			}
+		}, log)
+		cancel()
+		<-done
+	})
+}
+
+// down is what the last question meets.
+var down = map[string]func(*http.Request) (int, io.ReadCloser, error){
+	"401": text(http.StatusUnauthorized, "{}"),
+	"403": text(http.StatusForbidden, "{}"),
+	"500": text(http.StatusInternalServerError, "{}"),
+	"refused": func(*http.Request) (int, io.ReadCloser, error) {
+		return 0, nil, errors.New("connection refused")
+	},
+	"silent": func(r *http.Request) (int, io.ReadCloser, error) {
+		<-r.Context().Done()
+		return 0, nil, r.Context().Err()
+	},
+	"cut":        text(http.StatusOK, `{"metadata":{"uid":"on`),
+	"not theirs": text(http.StatusOK, `<html>`),
+	"no object":  text(http.StatusOK, `{}`),
+}
+
+// TestTheWatchsWord: whatever the last question meets that is no answer, what was seen before counts.
+func TestTheWatchsWord(t *testing.T) {
+	for seen, c := range map[string]struct {
+		events  []string
+		leaving bool
+		why     string
+	}{
+		"nothing":           {nil, false, "is there"},
+		"changed":           {[]string{event("MODIFIED", meta("one", "11", ""))}, false, "is there"},
+		"bookmark":          {[]string{event("BOOKMARK", meta("", "12", ""))}, false, "is there"},
+		"deleting":          {[]string{event("MODIFIED", meta("one", "11", "2026-01-01T00:00:00Z"))}, true, "is being deleted"},
+		"deleted":           {[]string{event("DELETED", meta("one", "11", ""))}, true, "is deleted"},
+		"made anew":         {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", ""))}, false, "another one"},
+		"deleting anew":     {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", "x"))}, false, "another one"},
+		"deleted twice":     {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", "")), event("DELETED", meta("two", "13", ""))}, true, "is deleted"},
+		"deleted, then end": {[]string{event("DELETED", meta("one", "11", "")), ""}, true, "is deleted"},
+	} {
+		for met, answer := range down {
+			t.Run(seen+"/"+met, func(t *testing.T) {
+				watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), _ *logBuffer) {
+					say(c.events...)
+					s.set(answer)
+					began := time.Now()
+					leaving, why := w.Leaving(t.Context())
+					assert.Equal(t, c.leaving, leaving, why)
+					assert.Contains(t, why, c.why)
+					assert.LessOrEqual(t, time.Since(began), Bound)
+				})
+			})
+		}
+	}
+}
+
+// TestTheLastQuestion: an answer counts more than what was seen.
+func TestTheLastQuestion(t *testing.T) {
+	for name, c := range map[string]struct {
+		daemonset, namespace func(*http.Request) (int, io.ReadCloser, error)
+		leaving              bool
+	}{
+		"there":                 {text(200, meta("one", "5", "")), text(200, meta("ns", "1", "")), false},
+		"gone":                  {text(404, "{}"), nil, true},
+		"deleting":              {text(200, meta("one", "5", "x")), nil, true},
+		"another":               {text(200, meta("two", "5", "")), nil, false},
+		"namespace deleting":    {text(200, meta("one", "5", "")), text(200, meta("ns", "1", "x")), true},
+		"namespace not allowed": {text(200, meta("one", "5", "")), text(403, "{}"), false},
+		"namespace silent":      {text(200, meta("one", "5", "")), down["silent"], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watching(t, func(t *testing.T, w *Watch, s *server, _ func(...string), _ *logBuffer) {
+				s.set(func(r *http.Request) (int, io.ReadCloser, error) {
+					if strings.HasSuffix(r.URL.Path, "/namespaces/mesh") {
+						return c.namespace(r)
+					}
+					return c.daemonset(r)
+				})
+				leaving, why := w.Leaving(t.Context())
+				assert.Equal(t, c.leaving, leaving, why)
+			})
+		})
+	}
+}
+
+// TestNeverSeen: a DaemonSet that was never there is not gone: its name may be wrong.
+func TestNeverSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := &server{answer: text(http.StatusNotFound, "{}")}, &logBuffer{}
+		source := Source{
+			Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil },
+			Server: "https://api", Namespace: "mesh", Name: "agent",
+		}
+		leaving, why := New(source, slog.New(slog.NewTextHandler(log, nil))).Leaving(t.Context())
+		assert.False(t, leaving)
+		assert.Contains(t, why, "not known")
+
+		// Nor is one that is deleting already when it is first seen, as after a restart of the container, a reason to stay.
+		s.set(text(http.StatusOK, meta("one", "5", "x")))
+		leaving, _ = New(source, slog.New(slog.DiscardHandler)).Leaving(t.Context())
+		assert.True(t, leaving)
+
+		source.Client = func() (*http.Client, error) { return nil, errors.New("no token") }
+		leaving, why = New(source, slog.New(slog.DiscardHandler)).Leaving(t.Context())
+		assert.False(t, leaving)
+		assert.Contains(t, why, "no token")
+	})
+}
+
+// TestGoesOn: the end of a watch, in order or not, an expired version, an outage.
+func TestGoesOn(t *testing.T) {
+	watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), log *logBuffer) {
+		time.Sleep(time.Minute)
+		say(event("BOOKMARK", meta("", "12", "")), "")
+		assert.Equal(t, []string{"list", "watch 10", "watch 12"}, s.questions(), "it goes on from the bookmark")
+		say(event("ERROR", `{"kind":"Status","code":410,"message":"too old"}`))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"list", "watch 10"}, s.questions()[3:], "it looks again")
+		assert.Contains(t, log.String(), "cannot be watched")
+		assert.Contains(t, log.String(), "watched again")
+
+		up := s.answer
+		s.set(down["refused"])
+		lines := strings.Count(log.String(), "\n")
+		say("")
+		before := len(s.questions())
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		asked := len(s.questions()) - before
+		assert.Less(t, asked, 40, "with pauses between")
+		assert.Greater(t, asked, 10, "of bounded length")
+		assert.Equal(t, lines+1, strings.Count(log.String(), "\n"), "an outage is one line")
+		s.set(up)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, lines+2, strings.Count(log.String(), "\n"))
+		say(event("DELETED", meta("one", "20", "")))
+		assert.Equal(t, gone, w.state())
+	})
+}
+
+// TestAWatchThatEndsAtOnce is not asked for again without a pause.
+func TestAWatchThatEndsAtOnce(t *testing.T) {
+	watching(t, func(t *testing.T, _ *Watch, s *server, say func(...string), _ *logBuffer) {
+		s.set(func(r *http.Request) (int, io.ReadCloser, error) {
+			if r.URL.Query().Has("watch") {
+				return text(http.StatusOK, "")(r)
+			}
+			return text(http.StatusOK, listOf("10", meta("one", "5", "")))(r)
+		})
+		say("")
+		before := len(s.questions())
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		assert.Less(t, len(s.questions())-before, 80)
+	})
+}
+
+// TestASilentServer: a server that takes the request and says nothing is given up.
+func TestASilentServer(t *testing.T) {
+	watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), log *logBuffer) {
+		s.set(down["silent"])
+		say(event("DELETED", meta("one", "20", "")), "")
+		assert.Equal(t, gone, w.state())
+		before := len(s.questions())
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Greater(t, len(s.questions()), before+3)
+		assert.NotContains(t, log.String(), "cannot be watched", "there is no need to know more")
+	})
+}
+
+func TestAsksForMetadataAlone(t *testing.T) {
+	var got *http.Request
+	s := &server{answer: func(r *http.Request) (int, io.ReadCloser, error) {
+		got = r
+		return text(http.StatusOK, listOf("1"))(r)
+	}}
+	a := api{source: Source{Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil }, Server: "http://[::1]:8080/k8s", Namespace: "mesh", Name: "a.b"}}
+	found, version, err := a.list(t.Context())
+	require.NoError(t, err)
+	assert.Nil(t, found)
+	assert.Equal(t, "1", version)
+	assert.Equal(t, "http://[::1]:8080/k8s/apis/apps/v1/namespaces/mesh/daemonsets?fieldSelector=metadata.name%3Da.b", got.URL.String())
+	assert.Equal(t, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", got.Header.Get("Accept"))
+}

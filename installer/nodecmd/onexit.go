@@ -1,0 +1,46 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"sync"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/installer/internal/daemonset"
+)
+
+// watchDaemonSet watches the agent's own DaemonSet until stop, so also while leaving asks, after the context has ended.
+func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving func(context.Context) (bool, string), stop func()) {
+	w := daemonset.New(daemonset.Source{
+		Client: func() (*http.Client, error) {
+			if s.KubernetesHost == "" {
+				return nil, errors.New("no API server: kubernetes-service-host (KUBERNETES_SERVICE_HOST) is not set")
+			}
+			return rest.HTTPClientFor(apiConfig(s))
+		},
+		Server: s.Server(), Namespace: s.PodNamespace, Name: s.DaemonSetName,
+	}, log)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { w.Run(ctx) })
+	return w.Leaving, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// apiConfig is how the agent reaches the API server: by its service account, whose token is read anew as the kubelet
+// renews it.
+func apiConfig(s Settings) *rest.Config {
+	c := &rest.Config{Host: s.Server(), BearerTokenFile: filepath.Join(s.ServiceAccountDir, "token")}
+	if s.KubernetesProtocol == "https" {
+		c.CAFile = filepath.Join(s.ServiceAccountDir, "ca.crt")
+	}
+	return c
+}
