@@ -133,9 +133,10 @@ const maxBypasses = 8
 // account counts what a record says and gives the line to print.
 func (s *logSocket) account(record []byte) []byte {
 	var r struct {
-		Level, Msg, Reason, Verb string
-		Bypasses                 []string
-		Duration                 *float64 `json:"duration_ms"`
+		Level, Msg, Reason, Verb, Outcome string
+		Bypasses                          []string
+		Code                              json.RawMessage
+		Duration                          *float64 `json:"duration_ms"`
 	}
 	var line bytes.Buffer
 	if json.Compact(&line, record) != nil || json.Unmarshal(record, &r) != nil {
@@ -148,7 +149,11 @@ func (s *logSocket) account(record []byte) []byte {
 		level = r.Level
 	}
 	s.m.records.WithLabelValues(level).Inc()
-	if r.Msg == "decision" {
+	switch r.Msg {
+	case "failed":
+		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), oneOf(errorCodes, string(r.Code))).Inc()
+	case "decision":
+		s.m.outcomes.WithLabelValues(oneOf(outcomeVerbs, r.Verb), oneOf(outcomes, r.Outcome)).Inc()
 		s.m.decisions.WithLabelValues(s.m.reason(r.Reason)).Inc()
 		for _, code := range r.Bypasses[:min(len(r.Bypasses), maxBypasses)] {
 			s.m.bypasses.WithLabelValues(s.m.reason(code)).Inc()

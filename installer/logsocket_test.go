@@ -60,17 +60,20 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	log, raw := plugin(t, socket)
-	log.Info("decision", "reason", "injected", "verb", "ADD", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id"})
+	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id"})
 	log.Info("decision", "reason", "excluded-namespace", "verb", "ADD", "duration_ms", 1500)
 	log.Error("something else", "reason", "ignored")
 	_, err = raw.Write([]byte("no json\nat all"))
 	require.NoError(t, err)
 	log.Info("decision", "reason", `bad"label`, "verb", "DEL", "duration_ms", 3)
+	log.Error("failed", "verb", "ADD", "code", 11)
+	log.Error("failed", "verb", "ADD", "code", 12345)
+	log.Error("failed", "verb", `x"`, "code", "50")
 	log.Info("last")
 	within(t, patience, "printed", func() bool { return strings.Contains(out.String(), `"last"`) })
 
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Len(t, got, 6)
+	require.Len(t, got, 9)
 	for _, line := range got {
 		assert.True(t, json.Valid([]byte(line)), line)
 	}
@@ -79,9 +82,14 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	for _, want := range []string{
 		`meshcni_plugin_decisions_total{reason="injected"} 1`, `meshcni_plugin_decisions_total{reason="excluded-namespace"} 1`,
 		`meshcni_plugin_decisions_total{reason="other"} 1`, `meshcni_plugin_add_duration_seconds_count 2`,
-		`meshcni_plugin_add_duration_seconds_sum 2`, `meshcni_plugin_log_records_total{level="ERROR"} 1`,
+		`meshcni_plugin_add_duration_seconds_sum 2`, `meshcni_plugin_log_records_total{level="ERROR"} 4`,
 		`meshcni_plugin_log_records_total{level="malformed"} 1`,
 		`meshcni_plugin_bypasses_total{bypass="ipv6"} 1`, `meshcni_plugin_bypasses_total{bypass="proxy-id"} 1`,
+		`meshcni_plugin_bypasses_total{bypass="ipv4"} 0`, // an increase from nothing is none
+		`meshcni_plugin_outcomes_total{outcome="redirected",verb="ADD"} 1`, `meshcni_plugin_outcomes_total{outcome="other",verb="ADD"} 1`,
+		`meshcni_plugin_outcomes_total{outcome="other",verb="other"} 1`, `meshcni_plugin_outcomes_total{outcome="failed",verb="ADD"} 0`,
+		`meshcni_plugin_failures_total{code="11",verb="ADD"} 1`, `meshcni_plugin_failures_total{code="other",verb="ADD"} 1`,
+		`meshcni_plugin_failures_total{code="other",verb="other"} 1`,
 	} {
 		assert.Contains(t, metrics, want+"\n")
 	}
@@ -146,6 +154,8 @@ func TestHealthReadyMetrics(t *testing.T) {
 	status, body = get("metrics", "/metrics")
 	assert.Equal(t, 200, status)
 	assert.Contains(t, body, "meshcni_ready 0")
+	assert.Contains(t, body, `meshcni_blocked{code="no-network"} 1`)
+	assert.NotContains(t, body, "starting")
 
 	n.put(n.conf("10-calico.conflist"), calicoList)
 	within(t, patience, "ready", ready(a))
@@ -165,6 +175,7 @@ func TestHealthReadyMetrics(t *testing.T) {
 		_, body = get("metrics", "/metrics")
 		return strings.Contains(body, "meshcni_ready 1") && strings.Contains(body, "meshcni_installs_total 1")
 	})
+	assert.NotContains(t, body, "meshcni_blocked{")
 	require.NoError(t, os.Remove(n.binary()))
 	within(t, patience, "repaired", func() bool {
 		_, body = get("metrics", "/metrics")

@@ -233,5 +233,5 @@ func (a *Agent) report(steps Steps, blocked *Blocked) {
 			}
 		}
 	}
-	a.m.ready.Set(map[bool]float64{true: 1}[blocked == nil])
+	a.m.setBlocked(blocked)
 }
