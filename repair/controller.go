@@ -122,7 +122,7 @@ func New(c Config) (*Controller, error) {
 		c.Criteria.HandledLabel = "" // a label left by another mode handles nothing in this one
 	}
 	ctl := &Controller{
-		Config: c, metrics: newMetrics(c.Metrics), budget: NewNodeBudget(c.NodeBudget),
+		Config: c, metrics: newMetrics(c.Metrics, c.Action), budget: NewNodeBudget(c.NodeBudget),
 		tracks:    tracks{byUID: map[types.UID]*track{}},
 		hasSynced: func() bool { return false },
 		queue: workqueue.NewTypedRateLimitingQueue(

@@ -15,7 +15,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 	m := &metrics{
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "meshcni_repair_outcomes_total",
@@ -50,10 +50,42 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, reason := range []string{heldNotInstalled, heldShare} {
 		m.breaker.WithLabelValues(reason)
 	}
+	m.begin(action)
 	if reg != nil {
 		reg.MustRegister(m.outcomes, m.verified, m.watch, m.pods, m.breaker, m.ready, m.duration)
 	}
 	return m
+}
+
+// troubles are the outcomes, with their reasons, that somebody should hear of.
+var troubles = map[Outcome][]string{
+	OutcomeFailed:      {"error", "refused", "timeout", "variant"},
+	OutcomeForbidden:   {"forbidden"},
+	OutcomeIneffective: {"fails-again", "gave-up"},
+	OutcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
+	OutcomeNoProcess:   {"no-process"},
+	OutcomeTooLate:     {string(CheckFailed)},
+	OutcomeDeferred:    {"node-budget", "cluster-budget"},
+	OutcomeBlocked:     {"disruption-budget"},
+}
+
+// begin makes the series that alerts watch, as far as they are known beforehand: an increase from nothing to 1 is none to
+// Prometheus, so the first event of a series that begins with it would be seen by nobody.
+func (m *metrics) begin(action Action) {
+	for _, kind := range []string{"expired", "forbidden", "closed", "other"} {
+		m.watch.WithLabelValues(kind)
+	}
+	for _, result := range []string{verifiedIntact, verifiedDrifted, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedFailed} {
+		m.verified.WithLabelValues(result)
+	}
+	if action == ActionNone || action == "" {
+		return // found is all there is
+	}
+	for outcome, reasons := range troubles {
+		for _, reason := range reasons {
+			m.outcomes.WithLabelValues(string(action), string(outcome), reason)
+		}
+	}
 }
 
 func (m *metrics) setReady(err error) {

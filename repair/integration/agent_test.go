@@ -177,7 +177,9 @@ func (ag *agent) counts(name string) map[string]int {
 					labels = append(labels, l.GetValue())
 				}
 			}
-			got[strings.Join(labels, " ")] += int(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue(); v != 0 {
+				got[strings.Join(labels, " ")] += int(v)
+			}
 		}
 	}
 	return got

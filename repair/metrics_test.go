@@ -1,0 +1,40 @@
+package repair_test
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/repairtest"
+)
+
+// TestSeriesAreThereFromTheStart: what alerts count must be 0 before it is 1.
+func TestSeriesAreThereFromTheStart(t *testing.T) {
+	for _, action := range repair.Actions {
+		t.Run(string(action), func(t *testing.T) {
+			cluster, registry := repairtest.New(), prometheus.NewPedanticRegistry()
+			_, err := repair.New(repair.Config{
+				Node: "node-1", Action: action, Criteria: repair.CriteriaFor(istio.New()), Source: cluster.Pods("node-1"), Cluster: cluster,
+				Mender: &repairtest.Mender{}, NodeBudget: repair.Unlimited, Metrics: registry,
+			})
+			require.NoError(t, err)
+			scraped := httptest.NewRecorder()
+			promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(scraped, httptest.NewRequest("GET", "/metrics", nil))
+			text := scraped.Body.String()
+			assert.Contains(t, text, `meshcni_repair_verifications_total{result="drifted"} 0`)
+			assert.Contains(t, text, `meshcni_repair_watch_errors_total{kind="forbidden"} 0`)
+			acts := action != repair.ActionNone
+			for _, labels := range []string{`outcome="failed",reason="error"`, `outcome="deferred",reason="node-budget"`, `outcome="too-late",reason="check-failed"`} {
+				want := `meshcni_repair_outcomes_total{action="` + string(action) + `",` + labels + `} 0`
+				assert.Equal(t, acts, strings.Contains(text, want), want)
+			}
+		})
+	}
+}
