@@ -52,7 +52,7 @@ func command() *cobra.Command {
 	flags.StringVar(&s.source, "source", ".", "a directory in the sources to build")
 	flags.StringVarP(&s.output, "output", "o", "dist", "directory to write to; a relative one is in the sources' root")
 	flags.StringVar(&s.Version, "version", "", `version, "v1.2.3" (default: from git's tags)`)
-	flags.StringVar(&s.Commit, "commit", os.Getenv("MESHCNI_COMMIT"), "full hash of the commit (default: from git; $MESHCNI_COMMIT)")
+	flags.StringVar(&s.Commit, "commit", "", "hash of the commit (default: from git)")
 	s.Epoch = os.Getenv("SOURCE_DATE_EPOCH")
 
 	arches := func(cmd *cobra.Command) *cobra.Command {

@@ -50,46 +50,57 @@ func (r *Release) writeRecord() error {
 	return r.write(Record, append(text, '\n'), "what it was made of")
 }
 
-// Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. The
-// sources must be the same commit.
-func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
+// Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. Where
+// root is a checkout, it is the commit of the release that is built again, from a copy; else what is there.
+func Verify(ctx context.Context, root, dir string, log io.Writer) error {
 	sums, err := Check(dir)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "%d files are as %s says\n", len(sums), Checksums)
-	var was record
+	if err := verify(ctx, root, dir, sums, log); err != nil {
+		return fmt.Errorf("verify %s: %w", dir, err)
+	}
+	return nil
+}
+
+func verify(ctx context.Context, root, dir string, sums map[string]string, log io.Writer) (err error) {
 	text, err := os.ReadFile(filepath.Join(dir, Record))
-	if err == nil {
-		err = json.Unmarshal(text, &was)
-	}
 	if err != nil {
-		return fmt.Errorf("verify %s: %w", dir, err)
+		return err
 	}
-	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Epoch: fmt.Sprint(was.Epoch)})
-	switch {
-	case err != nil:
-		return fmt.Errorf("verify %s: %w", dir, err)
-	case tree.Commit == "":
-		tree.Commit = was.Commit // the sources are no checkout: what comes out will tell
-	case tree.Commit != was.Commit:
-		return fmt.Errorf("verify %s: it was made of commit %s, but the sources are at %s", dir, was.Commit, tree.Commit)
-	case tree.Go != was.Go:
-		return fmt.Errorf("verify %s: it was built by %s, but the sources are built by %s", dir, was.Go, tree.Go)
+	var was record
+	if err := json.Unmarshal(text, &was); err != nil {
+		return fmt.Errorf("%s: %w", Record, err)
 	}
-	again, err := os.MkdirTemp("", "meshcni-verify-")
+	work, err := os.MkdirTemp("", "meshcni-verify-")
 	if err != nil {
-		return fmt.Errorf("verify %s: %w", dir, err)
+		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(again)) }()
-	r, err := New(tree, again, io.Discard)
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	if source.IsCheckout(root) && !was.Modified {
+		export := filepath.Join(work, "sources")
+		if err := source.Export(ctx, root, was.Commit, export); err != nil {
+			return err
+		}
+		root = export
+	}
+	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Commit: was.Commit, Epoch: fmt.Sprint(was.Epoch)})
+	if err != nil {
+		return err
+	}
+	if tree.Go != was.Go {
+		return fmt.Errorf("it was built by %s, but the sources are built by %s", was.Go, tree.Go)
+	}
+	out := filepath.Join(work, "dist")
+	r, err := New(tree, out, io.Discard)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(r.All(ctx), r.Close()); err != nil {
 		return err
 	}
-	return same(sums, again, log)
+	return same(sums, out, log)
 }
 
 // same compares the checksums with those of a second build.

@@ -13,7 +13,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -116,7 +115,8 @@ func writeFile(tw *tar.Writer, f File, mtime time.Time) error {
 	return err
 }
 
-// WriteDir writes the files below the directory dir, which it makes.
+// WriteDir writes the files below the directory dir, which it makes, with the modes that [WriteTar] gives, whatever the
+// umask; they belong to whoever runs it.
 func WriteDir(dir string, list []File) error {
 	for _, f := range list {
 		if err := writeTo(dir, f); err != nil {
@@ -130,16 +130,21 @@ func writeTo(dir string, f File) error {
 	if !fs.ValidPath(f.Name) {
 		return fs.ErrInvalid
 	}
-	to := dir + "/" + f.Name
-	if err := os.MkdirAll(to[:strings.LastIndexByte(to, '/')], 0o755); err != nil {
-		return err
-	}
 	r, _, err := f.Open()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, f.Mode.Perm())
+	if err := os.MkdirAll(filepath.Join(dir, path.Dir(f.Name)), 0o755); err != nil {
+		return err
+	}
+	for at := path.Dir(f.Name); at != "."; at = path.Dir(at) {
+		if err := os.Chmod(filepath.Join(dir, at), 0o755); err != nil {
+			return err
+		}
+	}
+	to := filepath.Join(dir, f.Name)
+	out, err := os.Create(to)
 	if err != nil {
 		return err
 	}
@@ -147,8 +152,8 @@ func writeTo(dir string, f File) error {
 	if cerr := out.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil {
-		err = os.Chmod(to, f.Mode.Perm()) // whatever the umask
+	if err != nil {
+		return err
 	}
-	return err
+	return os.Chmod(to, f.Mode.Perm())
 }

@@ -3,9 +3,11 @@
 package source
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -105,7 +107,7 @@ func Open(ctx context.Context, root string, o Options) (Tree, error) {
 		return Tree{}, err
 	}
 	t.Version, t.Commit = o.Version, o.Commit
-	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
+	if IsCheckout(root) {
 		if err := t.ask(ctx); err != nil {
 			return Tree{}, err
 		}
@@ -170,6 +172,68 @@ func (t *Tree) describe(ctx context.Context) (string, error) {
 	return "v0.0.0-" + n + "-g" + hash, err
 }
 
+// IsCheckout reports whether root is a git checkout.
+func IsCheckout(root string) bool {
+	_, err := os.Lstat(filepath.Join(root, ".git"))
+	return err == nil
+}
+
+// Export writes a commit of the checkout at root to the directory to, which it makes.
+func Export(ctx context.Context, root, commit, to string) error {
+	if !commits.MatchString(commit) {
+		return fmt.Errorf("export commit %q: not the hash of a commit", commit)
+	}
+	t := Tree{Root: root}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return fmt.Errorf("export commit %s: %w", commit, err)
+	}
+	// A clone would need the history, which a shallow checkout has not.
+	archive := filepath.Join(to, "export.tar")
+	if _, err := t.git(ctx, "archive", "--format=tar", "--output="+archive, commit); err != nil {
+		return fmt.Errorf("export commit %s: %w", commit, err)
+	}
+	if err := untar(archive, to); err != nil {
+		return fmt.Errorf("export commit %s: %w", commit, err)
+	}
+	return os.Remove(archive)
+}
+
+// untar unpacks the regular files of an archive; sources have no others.
+func untar(archive, to string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for tr := tar.NewReader(f); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		data, err := io.ReadAll(tr)
+		if err != nil {
+			return err
+		}
+		if err := root.MkdirAll(filepath.Dir(h.Name), 0o755); err != nil {
+			return err
+		}
+		if err := root.WriteFile(h.Name, data, h.FileInfo().Mode().Perm()); err != nil {
+			return err
+		}
+	}
+}
+
 func (t *Tree) git(ctx context.Context, args ...string) (string, error) {
 	// Whose files they are is of no matter to what is in them, and what is in them is about to be run.
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "safe.directory=" + t.Root, "-C", t.Root}, args...)...)
@@ -194,8 +258,12 @@ func toolchain(file string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("which Go builds the release: %w", err)
 	}
-	if mod.Toolchain == nil {
-		return "", fmt.Errorf("which Go builds the release: %s has no toolchain line", file)
+	// The go command removes the one when the other says the same.
+	switch {
+	case mod.Toolchain != nil:
+		return mod.Toolchain.Name, nil
+	case mod.Go != nil:
+		return "go" + mod.Go.Version, nil
 	}
-	return mod.Toolchain.Name, nil
+	return "", fmt.Errorf("which Go builds the release: %s does not say", file)
 }
