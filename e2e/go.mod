@@ -6,6 +6,7 @@ require (
 	github.com/meshcni/meshcni v0.0.0-00010101000000-000000000000
 	github.com/stretchr/testify v1.12.1
 	github.com/vishvananda/netlink v1.3.1
+	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.79.3
 	k8s.io/api v0.36.3

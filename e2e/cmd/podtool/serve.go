@@ -26,9 +26,11 @@ func proxy() error {
 			return err
 		}
 	}
-	for _, network := range []string{"udp4", "udp6"} {
-		conn, err := net.ListenPacket(network, ":"+strconv.Itoa(dnsPort))
-		if err != nil && network == "udp6" {
+	// On loopback, which is where a redirected query arrives: the answer has to leave
+	// from there for connection tracking to know it.
+	for _, loopback := range []string{"127.0.0.1", "::1"} {
+		conn, err := net.ListenPacket("udp", net.JoinHostPort(loopback, strconv.Itoa(dnsPort)))
+		if err != nil && loopback == "::1" {
 			continue // there is no IPv6
 		}
 		if err != nil {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -39,12 +40,13 @@ func SandboxConfig(pod *corev1.Pod, attempt uint32) *cri.PodSandboxConfig {
 		Metadata:     &cri.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		Hostname:     pod.Name,
 		LogDirectory: filepath.Join(PodLogs, pod.Namespace+"_"+pod.Name),
-		Labels:       pod.Labels, Annotations: pod.Annotations, DnsConfig: &cri.DNSConfig{},
+		Labels:       pod.Labels, Annotations: map[string]string{"kubernetes.io/config.source": "api"}, DnsConfig: &cri.DNSConfig{},
 		Linux: &cri.LinuxPodSandboxConfig{
 			CgroupParent:    filepath.Join(machine.CgroupParent(), "pod"+string(pod.UID)),
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces(pod), Seccomp: runtimeDefault()},
 		},
 	}
+	maps.Copy(c.Annotations, pod.Annotations) // beside a kubelet's own
 	for _, container := range pod.Spec.Containers {
 		for _, p := range container.Ports {
 			if p.HostPort != 0 {
@@ -270,20 +272,28 @@ func (r *Runtime) Sandboxes(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// RemoveAll removes all sandboxes, whoever made them.
+// RemoveAll removes all sandboxes, whoever made them, some at a time.
 func (r *Runtime) RemoveAll(ctx context.Context) error {
-	ids, err := r.Sandboxes(ctx)
+	return r.RemoveAllBut(ctx, func(string, string) bool { return false })
+}
+
+// RemoveAllBut is RemoveAll, but for the sandboxes that keep says.
+func (r *Runtime) RemoveAllBut(ctx context.Context, keep func(namespace, name string) bool) error {
+	resp, err := r.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		return err
 	}
-	var failed []string
-	for _, id := range ids {
-		if err := (&Sandbox{ID: id, r: r}).Remove(ctx); err != nil {
-			failed = append(failed, err.Error())
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, s := range resp.GetItems() {
+		if m := s.GetMetadata(); !keep(m.GetNamespace(), m.GetName()) {
+			g.Go(func() error {
+				if err := (&Sandbox{ID: s.Id, r: r}).Remove(ctx); err != nil {
+					return fmt.Errorf("remove sandbox of pod %s/%s: %w", m.GetNamespace(), m.GetName(), err)
+				}
+				return nil
+			})
 		}
 	}
-	if failed != nil {
-		return fmt.Errorf("remove all sandboxes: %s", strings.Join(failed, "; "))
-	}
-	return nil
+	return g.Wait()
 }

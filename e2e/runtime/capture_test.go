@@ -1,0 +1,91 @@
+package runtime
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
+)
+
+// TestCapture runs pods of every kind in each network and with each backend, and
+// sends packets.
+func TestCapture(t *testing.T) {
+	networks := map[string]func(bool) string{"ptp": ptp, "bridge": bridge}
+	for _, c := range []struct {
+		network string
+		dual    bool
+		backend string
+	}{
+		{"ptp", false, "iptables-nft"},
+		{"ptp", false, "nftables"},
+		{"ptp", true, "iptables-legacy"},
+		{"ptp", true, "nftables"},
+		{"bridge", false, "iptables-legacy"},
+		{"bridge", true, "iptables-nft"},
+		{"bridge", true, "nftables"},
+	} {
+		name := c.network + " IPv4 " + c.backend
+		if c.dual {
+			name = c.network + " dual stack " + c.backend
+		}
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, networks[c.network](c.dual))
+			n.runAgent(t, "--backend="+c.backend)
+			capture(t, n, c.dual)
+		})
+	}
+}
+
+// capture shows what becomes of a pod with exclusions, one with DNS captured and
+// one without a mesh.
+func capture(t *testing.T, n *node, dual bool) {
+	ns := n.namespace(t)
+	dualStack := proxyEnv(istio.DualStack, "true")
+	before := n.server.Calls(t, agentUser)
+
+	excludes := n.run(t, meshed(ns, "excludes", excluding, withHostPort, dualStack))
+	dns := n.run(t, meshed(ns, "dns", proxyEnv(istio.DNSCapture, "true"), dualStack))
+	free := n.run(t, plain(ns, "plain"))
+	calls := n.server.Calls(t, agentUser)
+	assert.Equal(t, before["get pods"]+2, calls["get pods"], "one GET for each pod of the mesh; for another the runtime's annotations will do")
+	before["get pods"] += 2
+	assert.Equal(t, before, calls, "and nothing else")
+
+	nowhere, elsewhere := []string{nowhere4}, []string{elsewhere4}
+	if dual {
+		nowhere, elsewhere = append(nowhere, nowhere6), append(elsewhere, elsewhere6)
+	}
+	for _, s := range []*containerd.Sandbox{excludes, dns, free} {
+		serving(t, s)
+	}
+	require.Len(t, addrs(t, excludes), len(nowhere))
+	for i, ip := range addrs(t, excludes) {
+		out := func(addr string, port int) string { return "tcp:" + hostAt(addr, port) }
+		requireFates(t, excludes, "app", map[string]string{
+			out(nowhere[i], 80):               "proxy:15001 orig=" + hostAt(nowhere[i], 80),
+			out(elsewhere[i], 80):             "proxy:15001 orig=" + hostAt(elsewhere[i], 80),
+			out(elsewhere[i], excludedOut):    "elsewhere:3306",
+			"dns:" + hostAt(elsewhere[i], 53): "203.0.113.53",
+		})
+		requireFates(t, excludes, "istio-proxy", map[string]string{out(elsewhere[i], 80): "elsewhere:80"}) // what the proxy itself sends
+		assert.Equal(t, "proxy:15006 orig="+at(ip, 8080), fromHost(at(ip, 8080)))
+		assert.Equal(t, "app:9090 orig="+at(ip, excludedIn), fromHost(at(ip, excludedIn)))
+	}
+	// The network's own plugin translates the address first, the mesh's rules after it.
+	assert.Equal(t, "proxy:15006 orig="+at(addrs(t, excludes)[0], 8080), fromHost(hostAt(nodeIP, hostPort)))
+
+	want := map[string]string{}
+	for _, kind := range []string{"dns:", "dnstcp:"} {
+		for _, addr := range nowhere {
+			want[kind+hostAt(addr, 53)] = "192.0.2.53"
+		}
+	}
+	requireFates(t, dns, "app", want)
+	requireFree(t, free)
+	for i := range nowhere {
+		requireFates(t, free, "app", map[string]string{"tcp:" + hostAt(elsewhere[i], 80): "elsewhere:80"})
+	}
+}

@@ -1,0 +1,243 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/image"
+	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+)
+
+// The machine's addresses. Elsewhere is what pods reach without a proxy; nowhere
+// is what nobody has, so that an answer from there is a proxy's.
+const (
+	nodeIP     = "10.89.0.1"
+	serviceIP  = "10.77.0.1"
+	elsewhere4 = "192.0.2.10"
+	elsewhere6 = "2001:db8::10"
+	nowhere4   = "10.96.5.5"
+	nowhere6   = "fd00:96::5"
+)
+
+func TestMain(m *testing.M) {
+	empty, memory := containerd.Dirs()
+	o := machine.Options{
+		Needs: []netnstest.Need{containerd.Need, kubetest.Servers, netnstest.IPv6},
+		Empty: append(empty, "/run/meshcni"), Memory: memory,
+		Build: func() error {
+			if _, err := image.Build(); err != nil {
+				return err
+			}
+			_, err := image.BuildOurs()
+			return err
+		},
+	}
+	for _, a := range []string{nodeIP, serviceIP, elsewhere4, elsewhere6} {
+		o.Addresses = append(o.Addresses, netip.MustParseAddr(a))
+	}
+	machine.Main(m, o)
+}
+
+// node is the machine with a runtime and an API server, which all tests share and
+// none runs beside another on.
+type node struct {
+	*containerd.Runtime
+	server *kubetest.Server
+	admin  *kubetest.Admin
+	// networks counts those that there have been, for names.
+	networks int
+}
+
+var (
+	nodeOnce   sync.Once
+	sharedNode *node
+	errNode    error
+)
+
+// metricsAddress is where containerd tells how long its calls of plugins took.
+const metricsAddress = "127.0.0.1:1338"
+
+// newNode returns the machine's, with a network and the plugins for it. What the
+// test leaves of sandboxes is removed at its end, and nothing else may be left.
+func newNode(t testing.TB, network string) *node {
+	t.Helper()
+	machine.Require(t)
+	nodeOnce.Do(func() {
+		sharedNode = &node{}
+		if errNode = elsewhere(); errNode != nil {
+			return
+		}
+		dir := filepath.Join(machine.Dir, "kube")
+		if errNode = os.Mkdir(dir, 0o700); errNode != nil {
+			return
+		}
+		sharedNode.server, errNode = kubetest.Start(dir, kubetest.Options{
+			Bind: netip.IPv4Unspecified(), Advertise: netip.MustParseAddr(nodeIP), Port: 443,
+		})
+		if errNode != nil {
+			return
+		}
+		sharedNode.Runtime, errNode = containerd.Start(containerd.Options{
+			Pause: image.Pause, Images: []string{image.ToolArchive(), image.OursArchive()}, Metrics: metricsAddress,
+		})
+	})
+	require.NoError(t, errNode)
+	n := sharedNode
+	n.admin = n.server.Admin(t)
+	for _, name := range []string{"loopback", "ptp", "bridge", "host-local", "portmap"} {
+		path := filepath.Join(containerd.CNIBinDir, name)
+		if _, err := os.Lstat(path); err != nil {
+			require.NoError(t, os.Symlink(filepath.Join(containerd.Plugins, name), path))
+		}
+	}
+	n.setNetwork(t, network)
+	from := len(n.Log())
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("containerd's log:\n%s", excerpt(n.Log()[from:]))
+			plugin, _ := os.ReadFile(filepath.Join(runDir, "plugin.log"))
+			t.Logf("the plugin's log:\n%s", plugin[max(0, len(plugin)-4000):])
+		}
+		n.cleanUp(t)
+	})
+	return n
+}
+
+// excerpt is what of containerd's log says that something went wrong.
+func excerpt(log string) string {
+	var lines []string
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "level=error") || strings.Contains(line, "level=warn") || strings.Contains(line, "level=fatal") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-20):], "")
+}
+
+// setNetwork makes a network the only one, and waits until the runtime has it.
+func (n *node) setNetwork(t testing.TB, network string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(containerd.CNIConfDir, "*"))
+	require.NoError(t, err)
+	for _, f := range files {
+		require.NoError(t, os.Remove(f))
+	}
+	n.networks++
+	name := fmt.Sprintf("net-%d", n.networks) // the runtime has this one when it says its name
+	require.NoError(t, os.WriteFile(networkFile, []byte(strings.Replace(network, networkName, name, 1)), 0o600))
+	n.waitNetworks(t, func(networks string) bool { return strings.Contains(networks, name) })
+}
+
+// networkFile is the network that the agent chains into.
+var networkFile = filepath.Join(containerd.CNIConfDir, "10-net.conflist")
+
+// waitNetworks waits until the runtime's networks are as wanted.
+func (n *node) waitNetworks(t testing.TB, wanted func(string) bool) {
+	t.Helper()
+	eventually(t, "the runtime has the network", func() error {
+		networks, err := n.Networks(context.Background()) // also after the test
+		if err == nil && !wanted(networks) {
+			err = fmt.Errorf("it has %s", networks)
+		}
+		return err
+	})
+}
+
+// eventually waits until f finds nothing wrong.
+func eventually(t testing.TB, what string, f func() error) {
+	t.Helper()
+	var err error
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if err = f(); err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			require.NoError(t, err, "not in time: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// namespace makes a namespace with the service account that pods have.
+func (n *node) namespace(t testing.TB) string {
+	t.Helper()
+	ns := n.admin.Namespace(t)
+	n.admin.ServiceAccount(t, ns, "default")
+	return ns
+}
+
+// create makes the API server serve the pod.
+func (n *node) create(t testing.TB, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	made := &corev1.Pod{}
+	n.admin.Do(t, http.MethodPost, "/api/v1/namespaces/"+pod.Namespace+"/pods", pod, made)
+	return made
+}
+
+// run creates the pod and starts it.
+func (n *node) run(t testing.TB, pod *corev1.Pod) *containerd.Sandbox {
+	t.Helper()
+	s, err := n.RunPod(t.Context(), n.create(t, pod), nil)
+	require.NoError(t, err)
+	return s
+}
+
+// cleanUp removes all sandboxes, and fails the test when something of them is left.
+func (n *node) cleanUp(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	assert.NoError(t, n.RemoveAll(ctx))
+	n.nothingLeft(t)
+}
+
+// nothingLeft looks for what sandboxes that are gone should have taken along.
+func (n *node) nothingLeft(t testing.TB) {
+	t.Helper()
+	for what, pattern := range map[string]string{
+		"network namespaces":     "/run/netns/*",
+		"attachments in a cache": containerd.CNICache + "/results/*",
+		"addresses in use":       containerd.CNICache + "/networks/*/[0-9f]*",
+		"veth interfaces":        "/sys/class/net/veth*",
+		"control groups":         "/sys/fs/cgroup/*" + machine.CgroupParent() + "/pod*/*/cgroup.procs",
+	} {
+		left, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		if what == "veth interfaces" {
+			left = links(t)
+		}
+		assert.Empty(t, left, "%s left", what)
+	}
+	for _, program := range []string{"iptables-save", "ip6tables-save"} {
+		for line := range strings.Lines(output(t, program)) {
+			assert.NotContains(t, line, "10.88.", "a rule of portmap's left on the host")
+			assert.NotContains(t, line, "ISTIO_", "a rule of ours on the host")
+		}
+	}
+	assert.NotContains(t, output(t, "nft", "list", "ruleset"), "meshcni", "a table of ours on the host")
+}
+
+// podMeta is a pod's name, in a namespace.
+func podMeta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}, Labels: map[string]string{"app": name}}
+}
