@@ -27,7 +27,7 @@ const (
 	OpMoveAside   Op = "move-aside"   // From, holding Old, to Path
 	OpMoveBack    Op = "move-back"    // From to Path, where nothing is
 	OpRemoveConf  Op = "remove-conf"  // Path, holding Old
-	OpRemoveOther Op = "remove-other" // Path: kubeconfig or binary
+	OpRemoveOther Op = "remove-other" // Path: kubeconfig, binary or log of the plugin
 )
 
 // Action is one step of a plan. Every one is atomic, can be repeated, and leaves a node that can start pods.

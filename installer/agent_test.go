@@ -279,6 +279,27 @@ func TestStopKeepsThePluginUnlessTold(t *testing.T) {
 	}
 }
 
+// An agent that is asked whether it goes for good takes the plugin back only then, and is asked at the end only.
+func TestStopAsksWhetherItIsForGood(t *testing.T) {
+	for _, leaving := range []bool{false, true} {
+		n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+		asked := 0
+		a, stop := n.agent(func(o *Options) {
+			o.UninstallOnExit = true
+			o.Leaving = func(ctx context.Context) (bool, string) {
+				assert.NoError(t, ctx.Err(), "there is time to ask")
+				asked++
+				return leaving, "the test says so"
+			}
+		})
+		within(t, patience, "ready", ready(a))
+		assert.Zero(t, asked)
+		stop()
+		assert.Equal(t, 1, asked)
+		assert.Equal(t, !leaving, n.captured())
+	}
+}
+
 func TestOwnFileFollowsTheOwner(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	n.OwnFile = true

@@ -11,11 +11,23 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// Attachments lists, from libcni's cache (the directory whose "results" fsys is), the attachments whose list contains a
-// plugin of the type: each will have its DEL called with that very list, whatever the configuration directory says by then.
-// They are named network/container/interface. A missing cache has none.
+// Attachments lists, from libcni's cache (the directory whose "results" fsys is, or "cache/results" where the runtime is
+// cri-dockerd), the attachments whose list contains a plugin of the type: each will have its DEL called with that very list,
+// whatever the configuration directory says by then. They are named network/container/interface. A missing cache has none.
 func Attachments(fsys fs.FS, pluginType string) ([]string, error) {
-	entries, err := fs.ReadDir(fsys, "results")
+	var all []string
+	for _, dir := range []string{"results", "cache/results"} {
+		some, err := attachments(fsys, dir, pluginType)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+func attachments(fsys fs.FS, dir, pluginType string) ([]string, error) {
+	entries, err := fs.ReadDir(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -27,7 +39,7 @@ func Attachments(fsys fs.FS, pluginType string) ([]string, error) {
 		if e.IsDir() {
 			continue
 		}
-		data, err := fs.ReadFile(fsys, "results/"+e.Name())
+		data, err := fs.ReadFile(fsys, dir+"/"+e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its DEL came just now
 		}

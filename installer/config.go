@@ -44,6 +44,14 @@ type Config struct {
 	PodNamespace string
 	// AddDeadline bounds one ADD of the plugin. Default 30s.
 	AddDeadline time.Duration
+	// UncapturedFamily is what the plugin does with an address family of a pod that the mesh does not capture: allow or
+	// drop. Default allow.
+	UncapturedFamily string
+	// RefuseProxyUID has the plugin refuse a pod with a container that the rules take for the proxy. Default false.
+	RefuseProxyUID bool
+	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
+	// account needs the right to patch pods' status. Default false.
+	WriteStatus bool
 	// PluginConfig replaces the rendered entry: a JSON object with a "type"; see [Config.Entry]. Default none.
 	PluginConfig string
 }
@@ -58,6 +66,7 @@ func Default() Config {
 		CNICacheDir: "/host/var/lib/cni", Chained: true, RunDir: "/var/run/meshcni",
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount", KubernetesPort: "443", KubernetesProtocol: "https",
 		Dialect: "istio", Backend: "auto", LogLevel: "info", PodNamespace: "meshcni-system", AddDeadline: 30 * time.Second,
+		UncapturedFamily: "allow",
 	}
 }
 
@@ -102,6 +111,7 @@ func (c Config) Validate() error {
 	oneOf("dialect", c.Dialect, "istio", "linkerd", "kuma", "consul")
 	oneOf("backend", c.Backend, "auto", "iptables", "iptables-nft", "iptables-legacy", "nftables")
 	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
+	oneOf("uncaptured-family", c.UncapturedFamily, "", "allow", "drop")
 	oneOf("kubernetes-service-protocol", c.KubernetesProtocol, "http", "https")
 	if c.AddDeadline <= 0 {
 		bad("add-deadline %v: must be positive", c.AddDeadline)

@@ -14,16 +14,21 @@ import (
 
 // The plugin's configuration, in the order a reader wants it. The names are the plugin's contract.
 type entry struct {
-	CNIVersion   string          `json:"cniVersion,omitempty"`
-	Name         string          `json:"name,omitempty"`
-	Type         string          `json:"type"`
-	Dialect      string          `json:"dialect"`
-	Backend      string          `json:"backend"`
-	LogLevel     string          `json:"log_level"`
-	RunDir       string          `json:"run_dir"`
-	PodNamespace string          `json:"pod_namespace"`
-	AddDeadline  string          `json:"add_deadline"`
-	Kubernetes   entryKubernetes `json:"kubernetes"`
+	CNIVersion   string `json:"cniVersion,omitempty"`
+	Name         string `json:"name,omitempty"`
+	Type         string `json:"type"`
+	Dialect      string `json:"dialect"`
+	Backend      string `json:"backend"`
+	LogLevel     string `json:"log_level"`
+	RunDir       string `json:"run_dir"`
+	PodNamespace string `json:"pod_namespace"`
+	AddDeadline  string `json:"add_deadline"`
+	// Left out where they are the plugin's defaults: an entry of an earlier version stays as it is.
+	UncapturedFamily string `json:"uncaptured_family,omitempty"`
+	RefuseProxyUID   bool   `json:"refuse_proxy_uid,omitempty"`
+	WriteStatus      bool   `json:"write_status,omitempty"`
+
+	Kubernetes entryKubernetes `json:"kubernetes"`
 	// containerd then hands over the pod's annotations, and pods they rule out cost no API call.
 	Capabilities map[string]bool `json:"capabilities"`
 }
@@ -54,6 +59,10 @@ func (c Config) Entry() ([]byte, error) {
 			ExcludeNamespaces: append([]string{}, c.ExcludeNamespaces...),
 		},
 		Capabilities: map[string]bool{"io.kubernetes.cri.pod-annotations": true},
+	}
+	e.RefuseProxyUID, e.WriteStatus = c.RefuseProxyUID, c.WriteStatus
+	if c.UncapturedFamily != "allow" {
+		e.UncapturedFamily = c.UncapturedFamily
 	}
 	if len(c.CNIBinDirs) > 0 {
 		e.Kubernetes.CNIBinDir = onHost(c.CNIBinDirs[0])

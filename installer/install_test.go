@@ -246,28 +246,38 @@ func TestFromChainedToOwnFileAndBack(t *testing.T) {
 }
 
 func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
-	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	n.install()
-	results := filepath.Join(n.CNICacheDir, "results")
-	require.NoError(t, os.MkdirAll(results, 0o700))
-	cached := func(list []byte) string {
-		data, err := json.Marshal(map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "n1", "config": list})
-		require.NoError(t, err)
-		return string(data)
-	}
-	n.write(results+"/n1-c1-eth0", cached([]byte(n.read(n.conf("10-calico.conflist")))), 0o600)
-	n.write(results+"/n1-c2-eth0", cached([]byte(calicoList)), 0o600)
-	n.write(results+"/garbage", "{", 0o600)
-	steps := n.uninstall()
-	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
-	assert.NoFileExists(t, n.kubeconfig())
-	assert.FileExists(t, n.binary())
-	require.Len(t, steps.Notes, 1)
-	assert.Contains(t, steps.Notes[0], "n1/c1/eth0")
+	for _, dir := range []string{"results", "cache/results"} { // the second is cri-dockerd's
+		n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+		n.install()
+		logs := []string{filepath.Join(n.RunDir, "plugin.log"), filepath.Join(n.RunDir, "plugin.log.1")}
+		for _, path := range logs {
+			n.write(path, "{}", 0o600)
+		}
+		results := filepath.Join(n.CNICacheDir, dir)
+		require.NoError(t, os.MkdirAll(results, 0o700))
+		cached := func(list []byte) string {
+			data, err := json.Marshal(map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "n1", "config": list})
+			require.NoError(t, err)
+			return string(data)
+		}
+		n.write(results+"/n1-c1-eth0", cached([]byte(n.read(n.conf("10-calico.conflist")))), 0o600)
+		n.write(results+"/n1-c2-eth0", cached([]byte(calicoList)), 0o600)
+		n.write(results+"/garbage", "{", 0o600)
+		steps := n.uninstall()
+		assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
+		assert.NoFileExists(t, n.kubeconfig())
+		assert.FileExists(t, n.binary())
+		assert.FileExists(t, logs[0], "it is written to still")
+		require.Len(t, steps.Notes, 1)
+		assert.Contains(t, steps.Notes[0], "n1/c1/eth0")
 
-	require.NoError(t, os.Remove(results+"/n1-c1-eth0"))
-	n.uninstall()
-	assert.NoFileExists(t, n.binary())
+		require.NoError(t, os.Remove(results+"/n1-c1-eth0"))
+		n.uninstall()
+		assert.NoFileExists(t, n.binary())
+		left, err := os.ReadDir(n.RunDir)
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	}
 }
 
 func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {

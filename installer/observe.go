@@ -42,6 +42,8 @@ type Observed struct {
 	// Attachments are those in libcni's cache made with our plugin, or AttachmentsErr. Read for an uninstall only.
 	Attachments    []string
 	AttachmentsErr error
+	// Logs are the plugin's files in the run directory. Looked for for an uninstall only.
+	Logs []string
 }
 
 // BinDir is one binary directory.
@@ -119,6 +121,7 @@ func (o *observer) look(c Config, uninstall bool) Observed {
 	}
 	if uninstall {
 		seen.Attachments, seen.AttachmentsErr = Attachments(os.DirFS(c.CNICacheDir), name)
+		seen.Logs, _ = filepath.Glob(filepath.Join(c.RunDir, "plugin.log*")) // the pattern is well-formed
 	}
 	return seen
 }

@@ -227,4 +227,7 @@ func (p *planner) uninstall() {
 			p.do(Action{Op: OpRemoveOther, Path: filepath.Join(dir.Path, p.typ), Cause: "uninstall"})
 		}
 	}
+	for _, path := range p.o.Logs { // of a plugin that nobody calls any more
+		p.do(Action{Op: OpRemoveOther, Path: path, Cause: "uninstall"})
+	}
 }

@@ -6,10 +6,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/meshcni/meshcni/installer/nodecmd"
@@ -18,10 +16,6 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 2 && slices.Contains([]string{"version", "--version", "-v"}, os.Args[1]) {
-		fmt.Println("meshcni-node", version.Long())
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	app := nodecmd.App{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, Repair: repairPods, Version: version.Long()}
 	code := app.Main(ctx, os.Args[1:])
@@ -34,7 +28,7 @@ func main() {
 func repairPods(ctx context.Context, o nodecmd.RepairOptions) error {
 	s := o.Settings
 	c, stop, err := repaircmd.Agent{
-		Action: s.Repair, Node: s.NodeName, Dialect: s.Dialect, Backend: s.Backend,
+		Action: s.Repair, Node: s.NodeName, Dialect: s.Dialect, Backend: s.Backend, UncapturedFamily: s.UncapturedFamily,
 		ExcludeNamespaces: s.ExcludeNamespaces, Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol,
 		ServiceAccountDir: s.ServiceAccountDir, Env: os.LookupEnv, Installed: o.InstallerReady, Metrics: o.Registry, Log: o.Log,
 	}.Open()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/version/versionmetric"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
@@ -26,9 +27,10 @@ type App struct {
 	Env func(string) (string, bool)
 	// Stdout gets the plugins' records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
-	// Repair runs the repair of pods beside the agent until the context ends. Nil: --repair is refused.
+	// Repair runs the repair of pods beside the agent until the context ends. A change of what it is given ends it and starts
+	// it anew. Nil: --repair is refused.
 	Repair func(context.Context, RepairOptions) error
-	// Version is what --version prints.
+	// Version is what --version prints after the program's name.
 	Version string
 }
 
@@ -36,11 +38,12 @@ type App struct {
 type RepairOptions struct {
 	Settings Settings
 	Log      *slog.Logger
-	Registry *prometheus.Registry
+	// Registry gets the controller's metrics. What is registered there is taken out when Repair returns.
+	Registry prometheus.Registerer
 	// InstallerReady says why new pods on this node would not be captured, if so: deleting pods would then only make more
 	// of the same.
 	InstallerReady func() error
-	// AddReadiness makes the agent's /readyz say why repair does not work, if so.
+	// AddReadiness makes the agent's /readyz say why repair does not work, if so, in place of what was said before.
 	AddReadiness func(ready func() error)
 }
 
@@ -100,6 +103,11 @@ func (a App) command() *cobra.Command {
 			return fmt.Errorf("%w: name a command: run, install or uninstall", errUsage)
 		},
 	}
+	root.SetVersionTemplate("meshcni-node {{.Version}}\n")
+	root.AddCommand(&cobra.Command{
+		Use: "version", Short: "say which build this is", Args: cobra.NoArgs,
+		Run: func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), "meshcni-node", a.Version) },
+	})
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	for _, c := range []*cobra.Command{
 		{
@@ -175,8 +183,9 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 	var lv slog.LevelVar
 	lv.Set(level(s.LogLevel))
 	log := slog.New(slog.NewJSONHandler(a.Stderr, &slog.HandlerOptions{Level: &lv}))
+	repairs := &repairer{run: a.Repair, log: log, changed: make(chan Settings, 1)}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(versionmetric.Collector("meshcni-node"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	opts := installer.Options{
 		Config: s.Config, Log: log, PluginLog: a.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
 		MetricsAddress: s.MetricsAddress, HealthAddress: s.HealthAddress,
@@ -188,6 +197,7 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 			}
 			if err == nil {
 				lv.Set(level(next.LogLevel))
+				repairs.change(next)
 			}
 			return next.Config, err
 		},
@@ -231,12 +241,11 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 	go func() {
 		defer close(repaired)
 		if a.repairs(s) {
-			if repairErr = a.Repair(ctx, RepairOptions{s, log, reg, agent.Ready, agent.AddReadiness}); repairErr != nil && ctx.Err() == nil {
+			agent.AddReadiness(repairs.ready)
+			if repairErr = repairs.keep(ctx, s, reg, agent.Ready); repairErr != nil {
 				log.Error("repair ended", "error", repairErr)
 				cancel()
-				return
 			}
-			repairErr = nil
 		}
 	}()
 	err = agent.Run(ctx)

@@ -18,6 +18,8 @@ type Agent struct {
 	// Dialect, Backend and ExcludeNamespaces are the plugin's.
 	Dialect, Backend  string
 	ExcludeNamespaces []string
+	// UncapturedFamily is the plugin's; empty is what Env says, else allow.
+	UncapturedFamily string
 	// Host, Port and Protocol are the API server's; ServiceAccountDir has the
 	// agent's credentials.
 	Host, Port, Protocol, ServiceAccountDir string
@@ -31,31 +33,20 @@ type Agent struct {
 	Log     *slog.Logger
 }
 
+// Validate says what is wrong with the settings. It asks nobody, and reads no
+// file. Errors name the flag.
+func (a Agent) Validate() error {
+	s, host, err := a.settings()
+	if err != nil {
+		return err
+	}
+	return s.Validate(host.Dialect)
+}
+
 // Open makes the controller, for the agent to Run and to ask whether it is Ready.
 // Call stop after Run. Errors name the flag.
 func (a Agent) Open() (c *repair.Controller, stop func(), err error) {
-	s := &settings{}
-	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	s.register(fs)
-	if a.Env != nil {
-		if err := FromEnv(fs, a.Env); err != nil {
-			return nil, nil, err
-		}
-	}
-	for _, given := range []struct {
-		to    *string
-		value string
-	}{
-		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend},
-		{&s.host, a.Host}, {&s.port, a.Port}, {&s.protocol, a.Protocol}, {&s.saDir, a.ServiceAccountDir},
-	} {
-		if given.value != "" {
-			*given.to = given.value
-		}
-	}
-	s.excluded = strings.Join(a.ExcludeNamespaces, ",")
-	host, err := s.hostOf(a.Metrics, a.Log)
+	s, host, err := a.settings()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,4 +55,30 @@ func (a Agent) Open() (c *repair.Controller, stop func(), err error) {
 		return nil, nil, err
 	}
 	return s.Open(host)
+}
+
+func (a Agent) settings() (*settings, repair.Host, error) {
+	s := &settings{}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	s.register(fs)
+	if a.Env != nil {
+		if err := FromEnv(fs, a.Env); err != nil {
+			return nil, repair.Host{}, err
+		}
+	}
+	for _, given := range []struct {
+		to    *string
+		value string
+	}{
+		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {&s.uncaptured, a.UncapturedFamily},
+		{&s.host, a.Host}, {&s.port, a.Port}, {&s.protocol, a.Protocol}, {&s.saDir, a.ServiceAccountDir},
+	} {
+		if given.value != "" {
+			*given.to = given.value
+		}
+	}
+	s.excluded = strings.Join(a.ExcludeNamespaces, ",")
+	host, err := s.hostOf(a.Metrics, a.Log)
+	return s, host, err
 }

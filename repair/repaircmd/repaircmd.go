@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/version/versionmetric"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -118,7 +120,7 @@ func run(ctx context.Context, args []string, o IO) error {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(versionmetric.Collector("meshcni-repair"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	host, err := s.hostOf(registry, log)
 	if err == nil {
 		err = s.Validate(host.Dialect)
@@ -129,7 +131,7 @@ func run(ctx context.Context, args []string, o IO) error {
 	if host.Config, err = s.restConfig(); err != nil {
 		return err
 	}
-	host.Config.UserAgent = "meshcni-repair/" + o.Version
+	host.Config.UserAgent = "meshcni-repair/" + version.String()
 	controller, stop, err := s.Open(host)
 	if err != nil {
 		return err

@@ -159,7 +159,11 @@ func TestAgent(t *testing.T) {
 	assert.Equal(t, 3, c.NodeBudget.Burst)
 	assert.Equal(t, "delete", string(c.Action), "the agent's flag wins")
 	assert.ErrorContains(t, c.Breaker.Installed(), "not yet")
+	require.NoError(t, repaircmd.Agent{Node: "n", UncapturedFamily: "drop", ServiceAccountDir: "/nonexistent"}.Validate(), "no file is read")
+	require.ErrorContains(t, repaircmd.Agent{Node: "n", UncapturedFamily: "keep"}.Validate(), "--uncaptured-family")
+	require.ErrorContains(t, repaircmd.Agent{Node: "n", Env: env(map[string]string{"MESHCNI_REPAIR_HOST_ROOT": "proc"})}.Validate(), "--repair-host-root")
 	a.Node = ""
+	require.ErrorContains(t, a.Validate(), "--node-name")
 	_, _, err = a.Open()
 	assert.ErrorContains(t, err, "--node-name")
 }

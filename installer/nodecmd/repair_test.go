@@ -1,0 +1,137 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/installer"
+)
+
+// Repair starts anew with settings that it knows, its metrics and readiness with it, and for no others.
+func TestRepairFollowsTheConfiguration(t *testing.T) {
+	dir, env := node(t)
+	config := filepath.Join(dir, "config/config.yaml")
+	require.NoError(t, os.Mkdir(filepath.Dir(config), 0o755))
+	edit := func(text string) {
+		require.NoError(t, os.WriteFile(config+".tmp", []byte(text), 0o644))
+		require.NoError(t, os.Rename(config+".tmp", config))
+	}
+	edit("dialect: istio\n")
+	started := make(chan Settings)
+	app := App{Env: lookup(env), Repair: func(ctx context.Context, o RepairOptions) error {
+		o.Registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "repairs_total", Help: "x"}))
+		o.AddReadiness(func() error { return nil })
+		select {
+		case started <- o.Settings:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		<-ctx.Done()
+		return nil
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() {
+		done <- app.Main(ctx, []string{"run", "--config", config, "--metrics-address", "", "--health-address", "", "--repair", "label", "--node-name", "n"})
+	}()
+	next := func() Settings {
+		t.Helper()
+		select {
+		case s := <-started:
+			return s
+		case <-time.After(time.Minute):
+			require.Fail(t, "repair does not start")
+		}
+		return Settings{}
+	}
+	assert.Equal(t, "istio", next().Dialect)
+	edit("dialect: istio\nlog-level: debug\nadd-deadline: 5s\n")
+	require.Eventually(t, func() bool {
+		data, _ := os.ReadFile(filepath.Join(dir, "net.d/10-calico.conflist"))
+		return strings.Contains(string(data), `"add_deadline":"5s"`)
+	}, time.Minute, 2*time.Millisecond)
+	edit("dialect: linkerd\nexclude-namespaces: [a]\nuncaptured-family: drop\n")
+	s := next() // not the one with another log level
+	assert.Equal(t, []any{"linkerd", []string{"a"}, "drop"}, []any{s.Dialect, s.ExcludeNamespaces, s.UncapturedFamily})
+	edit("dialect: linkerd\nbackend: nftables\n")
+	assert.Equal(t, "nftables", next().Backend)
+	cancel()
+	assert.Equal(t, 0, <-done)
+}
+
+func TestRepairThatEndsEndsTheAgent(t *testing.T) {
+	_, env := node(t)
+	app := App{Env: lookup(env), Repair: func(context.Context, RepairOptions) error { return errors.New("no right") }}
+	assert.Equal(t, 1, app.Main(t.Context(), []string{"run", "--metrics-address", "", "--health-address", "", "--repair", "label", "--node-name", "n"}))
+}
+
+func TestParse(t *testing.T) {
+	s, err := Parse([]string{
+		"run", "--cni-bin-dir=/a", "--cni-bin-dir=/b", "--metrics-address=", "--uninstall-on-exit", "--repair=delete", "--node-name=n",
+	}, lookup(map[string]string{
+		"MESHCNI_DIALECT": "kuma", "POD_NAMESPACE": "mesh", "MESHCNI_UNCAPTURED_FAMILY": "drop", "MESHCNI_WRITE_STATUS": "true", "MESHCNI_DAEMONSET_NAME": "agent",
+	}))
+	require.NoError(t, err)
+	want := defaults()
+	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit, want.Repair, want.NodeName = []string{"/a", "/b"}, "", OnExitUninstall, "delete", "n"
+	want.Dialect, want.PodNamespace, want.UncapturedFamily, want.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
+	assert.Equal(t, want, s)
+
+	for value, exit := range map[string]OnExit{"auto": OnExitAuto, "true": OnExitUninstall, "1": OnExitUninstall, "false": OnExitKeep, "0": OnExitKeep} {
+		s, err := Parse([]string{"run", "--uninstall-on-exit=" + value}, nil)
+		require.NoError(t, err)
+		assert.Equal(t, exit, s.UninstallOnExit)
+	}
+	for says, args := range map[string][]string{
+		"no command":                    {"--chained"},
+		"fly":                           {"run", "--fly"},
+		"now":                           {"run", "now"},
+		`"sometimes" is not auto, true`: {"run", "--uninstall-on-exit=sometimes"},
+		"uncaptured-family":             {"run", "--uncaptured-family=forget"},
+		"daemonset-name":                {"run", "--uninstall-on-exit=auto", "--daemonset-name="},
+		"refuse-proxy-uid":              {"install", "--refuse-proxy-uid=perhaps"},
+	} {
+		_, err := Parse(args, nil)
+		assert.ErrorContains(t, err, says, args)
+	}
+}
+
+// Settings with their defaults leave the entry as it was before there were such.
+func TestEntryOfPluginSettings(t *testing.T) {
+	s, err := Parse([]string{"run"}, nil)
+	require.NoError(t, err)
+	entry, err := s.Entry()
+	require.NoError(t, err)
+	was, err := installer.Default().Entry()
+	require.NoError(t, err)
+	assert.Equal(t, string(was), string(entry))
+	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status"} {
+		assert.NotContains(t, string(entry), key)
+	}
+	s, err = Parse([]string{"run", "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true"}, nil)
+	require.NoError(t, err)
+	entry, err = s.Entry()
+	require.NoError(t, err)
+	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`} {
+		assert.Contains(t, string(entry), setting)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, arg := range []string{"version", "--version", "-v"} {
+		var stdout output
+		assert.Equal(t, 0, App{Version: "v1.2.3 (x)", Stdout: &stdout}.Main(t.Context(), []string{arg}))
+		assert.Equal(t, "meshcni-node v1.2.3 (x)\n", stdout.String())
+	}
+}
