@@ -121,7 +121,13 @@ func TestReference(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(root(t), reference), []byte(made), 0o600))
 		return
 	}
-	assert.Equal(t, made, text, "write it anew: go test ./internal/doctest -run Reference -update")
+	for i, line := range strings.Split(made, "\n") {
+		if lines := strings.Split(text, "\n"); i >= len(lines) || line != lines[i] {
+			require.Fail(t, "the reference is not what --help says; write it anew: go test ./internal/doctest -run Reference -update",
+				"%s:%d should be: %s", reference, i+1, line)
+		}
+	}
+	require.Len(t, text, len(made))
 }
 
 // flagsOfOthers are flags of programs that are not ours, which prose speaks of.
