@@ -78,10 +78,6 @@
   value: {{ include "meshcni.literal" $value | quote }}
 {{- end }}
 {{- end }}
-{{- if ne $.Values.uncapturedFamily "allow" }}
-- name: MESHCNI_UNCAPTURED_FAMILY
-  value: {{ $.Values.uncapturedFamily }}
-{{- end }}
 {{- end }}
 {{- with $.Values.extraEnv }}
 {{ toYaml . }}

@@ -16,7 +16,6 @@
 {{- end -}}
 {{- end -}}
 {{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
-{{- $codes := $.Values.repair.exitCodes | default list -}}
-{{- if has 0 $codes }}{{- $bad = append $bad "repair.exitCodes: 0 is success" }}{{- end -}}
+{{- if and (include "meshcni.repairs" .) (eq $.Values.dialect "consul") (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection" }}{{- end -}}
 {{- if $bad }}{{- fail (printf "\n\nthese values cannot work together:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
 {{- end -}}

@@ -1,0 +1,230 @@
+package deploy_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	for _, profile := range profiles(t) {
+		out, err := helm(t, "lint", "--strict", chart, "--kube-version", kubeVersion, "--set", "profile="+profile)
+		assert.NoError(t, err, "profile %q: %s", profile, out)
+	}
+}
+
+// TestFilesFollowTheRules: each template makes its values first, and a copy is
+// what it was copied from.
+func TestFilesFollowTheRules(t *testing.T) {
+	t.Parallel()
+	for path, text := range readAll(t, filepath.Join(chart, "templates")) {
+		if filepath.Ext(path) != ".tpl" {
+			assert.True(t, strings.HasPrefix(text, `{{- include "meshcni.init" .`), "templates/%s does not begin with meshcni.init", path)
+		}
+	}
+	originals := readAll(t, "monitoring")
+	for path, text := range readAll(t, filepath.Join(chart, "files")) {
+		assert.Equal(t, originals[path], text, "%s/files/%s is no copy of deploy/monitoring/%s: make manifests", chart, path, path)
+	}
+}
+
+// TestProfilesAreValues: what a profile sets is a value that the user can set,
+// that is null until he does, and that has a default.
+func TestProfilesAreValues(t *testing.T) {
+	t.Parallel()
+	files := readAll(t, filepath.Join(chart, "profiles"))
+	read := func(text string) map[string]any {
+		v := map[string]any{}
+		require.NoError(t, yaml.UnmarshalStrict([]byte(text), &v))
+		return v
+	}
+	all := read(readAll(t, chart)["values.yaml"])
+	defaults := leaves("", read(files["default.yaml"]))
+	for key := range defaults {
+		v, ok := leaves("", all)[key]
+		assert.True(t, ok && v == nil, "values.yaml has a default for %s, which profiles could not change", key)
+	}
+	for name, text := range files {
+		for key := range leaves("", read(text)) {
+			_, ok := defaults[key]
+			_, fixed := leaves("", all)[key]
+			assert.True(t, ok || fixed && key == "networkAttachmentDefinition.namespaces", "profiles/%s sets %s, for which profiles/default.yaml has no default", name, key)
+		}
+		assert.Contains(t, text, "https://", "profiles/%s names no source", name)
+		assert.Regexp(t, `^# `, text, "profiles/%s says nothing of itself", name)
+		out, err := helm(t, "lint", "--strict", chart, "--kube-version", kubeVersion, "--values", filepath.Join(chart, "profiles", name))
+		assert.NoError(t, err, "profiles/%s as values: %s", name, out)
+	}
+}
+
+// leaves are the values that are no maps, by dotted key. What is below the keys
+// that take anything is one value.
+func leaves(prefix string, v map[string]any) map[string]any {
+	out := map[string]any{}
+	for key, value := range v {
+		inner, nested := value.(map[string]any)
+		if key = prefix + key; !nested || slices.Contains([]string{"affinity", "seLinuxOptions"}, key) {
+			out[key] = value
+			continue
+		}
+		for k, v := range leaves(key+".", inner) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// platform is what a profile must come to.
+type platform struct {
+	bins              []string
+	conf, cache, file string
+	backend           string
+	selinux           corev1.SELinuxOptions
+	unchained         bool
+	kinds             []string // objects that other profiles do not have
+	keptFrom          []string // nodes, by a label's value
+}
+
+var platforms = map[string]platform{
+	"":             {},
+	"gke":          {bins: []string{"/home/kubernetes/bin"}, kinds: []string{"ResourceQuota"}},
+	"eks":          {keptFrom: []string{"eks.amazonaws.com/compute-type", "fargate"}},
+	"aks":          {keptFrom: []string{"type", "virtual-kubelet"}},
+	"k3s":          {bins: []string{"/var/lib/rancher/k3s/data/cni"}, conf: "/var/lib/rancher/k3s/agent/etc/cni/net.d"},
+	"k3d":          {bins: []string{"/bin"}, conf: "/var/lib/rancher/k3s/agent/etc/cni/net.d"},
+	"rke2":         {selinux: corev1.SELinuxOptions{Type: "spc_t"}},
+	"microk8s":     {bins: []string{"/var/snap/microk8s/current/opt/cni/bin"}, conf: "/var/snap/microk8s/current/args/cni-network"},
+	"minikube":     {cache: "/var/lib/cni/cache"},
+	"kind":         {},
+	"talos":        {backend: "nftables"},
+	"bottlerocket": {backend: "nftables", selinux: corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "super_t", Level: "s0"}, keptFrom: []string{"eks.amazonaws.com/compute-type", "fargate"}},
+	"openshift": {
+		bins: []string{"/var/lib/cni/bin"}, conf: "/etc/cni/multus/net.d", file: "meshcni.conf", unchained: true,
+		selinux: corev1.SELinuxOptions{Type: "spc_t"}, kinds: []string{"NetworkAttachmentDefinition", "SecurityContextConstraints"},
+	},
+}
+
+func TestProfiles(t *testing.T) {
+	t.Parallel()
+	for _, name := range profiles(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want, ok := platforms[name]
+			require.True(t, ok, "nobody says what profile %q must come to", name)
+			if want.bins == nil {
+				want.bins = []string{"/opt/cni/bin"}
+			}
+			for field, def := range map[*string]string{&want.conf: "/etc/cni/net.d", &want.cache: "/var/lib/cni", &want.backend: "auto"} {
+				if *field == "" {
+					*field = def
+				}
+			}
+			all := mustRender(t, values{"profile": name})
+			ds := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node")
+			pod := ds.Spec.Template.Spec
+			assert.Equal(t, want.paths(), hostPaths(t, pod))
+			assert.Equal(t, want.args(), flagsOf(pod.Containers[0], "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "cni-conf-name", "chained", "own-file"))
+			assert.Equal(t, want.backend, configOf(t, all)["backend"])
+			got := pod.Containers[0].SecurityContext.SELinuxOptions
+			if got == nil {
+				got = &corev1.SELinuxOptions{}
+			}
+			assert.Equal(t, want.selinux, *got)
+			for _, kind := range []string{"ResourceQuota", "NetworkAttachmentDefinition", "SecurityContextConstraints"} {
+				assert.Len(t, all.of(kind), map[bool]int{true: 1}[slices.Contains(want.kinds, kind)], kind)
+			}
+			if want.keptFrom == nil {
+				assert.Nil(t, pod.Affinity)
+				return
+			}
+			terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			assert.Equal(t, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: want.keptFrom[0], Operator: corev1.NodeSelectorOpNotIn, Values: want.keptFrom[1:]},
+			}}}, terms)
+		})
+	}
+}
+
+// paths are the mounts, by host path: where, and whether read-only.
+func (p platform) paths() map[string]string {
+	out := map[string]string{
+		p.conf: "/host" + p.conf + " DirectoryOrCreate", p.cache: "/host" + p.cache + " ro DirectoryOrCreate",
+		"/var/run/meshcni": "/var/run/meshcni DirectoryOrCreate",
+	}
+	for _, dir := range p.bins {
+		out[dir] = "/host" + dir + " Directory"
+	}
+	return out
+}
+
+func (p platform) args() (out []string) {
+	for _, dir := range p.bins {
+		out = append(out, "--cni-bin-dir=/host"+dir)
+	}
+	out = append(out, "--cni-conf-dir=/host"+p.conf, "--cni-cache-dir=/host"+p.cache)
+	if p.file != "" {
+		out = append(out, "--cni-conf-name="+p.file)
+	}
+	return append(out, "--chained="+map[bool]string{true: "false", false: "true"}[p.unchained], "--own-file=false")
+}
+
+func hostPaths(t testing.TB, pod corev1.PodSpec) map[string]string {
+	t.Helper()
+	out, volumes := map[string]string{}, map[string]*corev1.HostPathVolumeSource{}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			volumes[v.Name] = v.HostPath
+		}
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if v := volumes[m.Name]; v != nil {
+			out[v.Path] = m.MountPath + map[bool]string{true: " ro"}[m.ReadOnly] + " " + string(*v.Type)
+		}
+		delete(volumes, m.Name)
+	}
+	require.Empty(t, volumes, "not mounted")
+	return out
+}
+
+// flagsOf are the container's arguments for some flags, in order.
+func flagsOf(c corev1.Container, names ...string) (some []string) {
+	for _, arg := range c.Args {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if slices.Contains(names, name) {
+			some = append(some, expand(arg))
+		}
+	}
+	return some
+}
+
+func configOf(t testing.TB, all objects) map[string]any {
+	t.Helper()
+	config := map[string]any{}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-node").Data["config.yaml"]), &config))
+	return config
+}
+
+// TestUsersComeFirst: what the user sets holds, whatever the profile says, false
+// and empty texts included; null leaves it to the profile.
+func TestUsersComeFirst(t *testing.T) {
+	t.Parallel()
+	all := mustRender(t, values{
+		"profile": "openshift", "backend": nil,
+		"cni":                         values{"binDirs": []string{"/opt/x"}, "confDir": nil, "chained": true, "confName": ""},
+		"networkAttachmentDefinition": values{"enabled": false}, "seLinuxOptions": values{"level": "s0"},
+	})
+	c := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec.Containers[0]
+	assert.Equal(t, []string{"--cni-bin-dir=/host/opt/x", "--cni-conf-dir=/host/etc/cni/multus/net.d", "--chained=true"},
+		flagsOf(c, "cni-bin-dir", "cni-conf-dir", "cni-conf-name", "chained"))
+	assert.Equal(t, &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}, c.SecurityContext.SELinuxOptions, "maps are merged")
+	assert.Empty(t, all.of("NetworkAttachmentDefinition"))
+	assert.Len(t, all.of("SecurityContextConstraints"), 1)
+}

@@ -1,0 +1,111 @@
+package deploy_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// profiles are the platforms', by their files; "" is none.
+func profiles(t testing.TB) (names []string) {
+	t.Helper()
+	files, err := os.ReadDir(filepath.Join(chart, "profiles"))
+	require.NoError(t, err)
+	for _, f := range files {
+		name := strings.TrimSuffix(f.Name(), ".yaml")
+		if name == "default" {
+			name = ""
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// repairMode is a way of running repair that has a role, or rights on the node,
+// of its own.
+type repairMode struct {
+	name   string
+	values values
+	// roles are the files of deploy/rbac without repair-.
+	roles []string
+	// enters is whether it enters pods' namespaces.
+	enters bool
+}
+
+var repairModes = []repairMode{
+	{name: "none", values: values{}},
+	{name: "verify", values: values{"verifyInterval": "5m"}, roles: []string{"none"}, enters: true},
+	{name: "label", values: values{"mode": "label"}, roles: []string{"label"}},
+	{name: "label, verify", values: values{"mode": "label", "verifyInterval": "1h"}, roles: []string{"label"}, enters: true},
+	{name: "delete", values: values{"mode": "delete"}, roles: []string{"delete"}},
+	{name: "delete, budget", values: values{"mode": "delete", "clusterRate": 2.5, "clusterBurst": 4}, roles: []string{"delete", "budget"}},
+	{name: "force-delete", values: values{"mode": "delete", "forceDelete": true}, roles: []string{"force-delete"}},
+	{name: "repair", values: values{"mode": "repair"}, roles: []string{"repair"}, enters: true},
+}
+
+// in are the mode's values with a dialect's.
+func (m repairMode) in(dialect string) values {
+	v := values{"dialect": dialect, "repair": m.values}
+	if dialect == "consul" && m.roles != nil { // which has no container that checks
+		v = v.with(values{"repair": values{"initContainer": "check", "exitCodes": []int{126}}})
+	}
+	return v
+}
+
+var dialectNames = []string{"istio", "linkerd", "kuma", "consul"}
+
+// chaining are the ways of getting into the network.
+var chaining = map[string]values{
+	"chained":  {"cni": values{"chained": true, "confName": ""}, "networkAttachmentDefinition": values{"enabled": false}},
+	"own file": {"cni": values{"chained": true, "ownFile": true, "confName": "01-mesh.conflist"}, "networkAttachmentDefinition": values{"enabled": false}},
+	"multus":   {"cni": values{"chained": false, "confName": ""}, "networkAttachmentDefinition": values{"enabled": true, "namespaces": []string{"default", "kube-system"}}},
+}
+
+var backends = []string{"auto", "iptables", "iptables-nft", "iptables-legacy", "nftables"}
+
+// options are all other knobs, each with something in it, a few at a time.
+var options = map[string]values{
+	"image":              {"image": values{"registry": "registry.example:5000", "repository": "mirror/meshcni", "tag": "v9", "pullPolicy": "Always"}, "imagePullSecrets": []values{{"name": "pull"}}},
+	"digest":             {"image": values{"digest": "sha256:" + strings.Repeat("0123456789abcdef", 4)}},
+	"plugin":             {"excludeNamespaces": []string{"a", "b-2"}, "addDeadline": "1m30s", "logLevel": "debug"},
+	"plugin, stricter":   {"uncapturedFamily": "drop", "refuseProxyUID": true, "writeStatus": true},
+	"no namespaces":      {"excludeNamespaces": []string{}},
+	"plugin template":    {"pluginConfig": `{"type": "meshcni", "log_level": "__LOG_LEVEL__", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}` + "\n"},
+	"directories":        {"cni": values{"binDirs": []string{"/opt/a", "/opt/b.d/c"}, "confDir": "/etc/x/net.d", "cacheDir": "/var/cache/cni", "runDir": "/run/mesh"}},
+	"api server":         {"apiServer": values{"host": "2001:db8::1", "port": 6443, "protocol": "https"}},
+	"uninstall":          {"uninstallOnExit": true},
+	"stay":               {"uninstallOnExit": false},
+	"host network":       {"hostNetwork": true, "health": values{"host": "127.0.0.1", "port": 18000}, "metrics": values{"host": "::1", "port": 18001}},
+	"scheduling":         {"priorityClassName": "system-cluster-critical", "tolerations": []values{{"key": "a", "operator": "Exists"}}, "nodeSelector": values{"a/b": "c"}, "affinity": values{"nodeAffinity": values{"preferredDuringSchedulingIgnoredDuringExecution": []values{{"weight": 1, "preference": values{"matchExpressions": []values{{"key": "x", "operator": "Exists"}}}}}}}},
+	"on delete":          {"updateStrategy": values{"type": "OnDelete"}, "terminationGracePeriodSeconds": 5, "resources": values{"limits": values{"memory": "128Mi"}}},
+	"surge":              {"updateStrategy": values{"rollingUpdate": values{"maxUnavailable": 0, "maxSurge": "20%"}}},
+	"labels":             {"commonLabels": values{"team": "mesh"}, "labels": values{"l": "1"}, "annotations": values{"a": "yes"}, "podLabels": values{"p": "2"}, "podAnnotations": values{"q": "true"}},
+	"extras":             {"extraEnv": []values{{"name": "GOMEMLIMIT", "value": "100MiB"}}, "extraArgs": []string{"--node-name=$(NODE_NAME)"}, "extraCapabilities": []string{"CHOWN"}},
+	"less rights":        {"dacOverride": false},
+	"security":           {"seLinuxOptions": values{"type": "spc_t", "level": "s0"}, "seccompProfile": values{"type": "Localhost", "localhostProfile": "meshcni.json"}, "appArmorProfile": values{"type": "Localhost", "localhostProfile": "meshcni"}},
+	"accounts of others": {"rbac": values{"create": false}, "serviceAccount": values{"create": false, "name": "somebody"}},
+	"account":            {"serviceAccount": values{"annotations": values{"a": "b"}}},
+	"probes":             {"probes": values{"startup": values{"periodSeconds": 1, "failureThreshold": 120}}},
+	"no metrics":         {"metrics": values{"enabled": false}},
+	"scraped":            {"metrics": values{"scrapeAnnotations": true, "service": values{"enabled": true, "annotations": values{"a": "b"}}}},
+	"service monitor":    {"metrics": values{"serviceMonitor": values{"enabled": true, "namespace": "default", "labels": values{"release": "prom"}, "interval": "30s", "scrapeTimeout": "10s", "relabelings": []values{{"action": "labeldrop", "regex": "x"}}, "metricRelabelings": []values{{"action": "drop", "sourceLabels": []string{"__name__"}, "regex": "go_.*"}}}}},
+	"pod monitor":        {"metrics": values{"podMonitor": values{"enabled": true, "interval": "1m"}}},
+	"alerts, dashboard":  {"metrics": values{"prometheusRule": values{"enabled": true, "labels": values{"role": "alert"}}, "dashboard": values{"enabled": true}}},
+	"network policy":     {"networkPolicy": values{"enabled": true, "metricsFrom": []values{{"namespaceSelector": values{"matchLabels": values{"a": "b"}}}}, "egress": []values{{"ports": []values{{"port": 6443}}}}}},
+	"network policy, no": {"networkPolicy": values{"enabled": true, "egress": []values{}}, "metrics": values{"enabled": false}},
+	"quota":              {"resourceQuota": values{"enabled": true, "pods": 20000}},
+	"scc":                {"openshift": values{"scc": "create"}, "hostNetwork": true},
+	"scc, privileged":    {"openshift": values{"scc": "privileged"}},
+	"no tests":           {"tests": values{"enabled": false}},
+	"repair, finer": {"repair": values{
+		"mode": "delete", "initContainer": "check", "exitCodes": []int{95, 126}, "message": "no redirection: $(x) $$", "annotation": "-",
+		"labelSelector": "a in (b,c),!d", "fieldSelector": "metadata.namespace!=dev", "nodeRate": 0.5, "nodeBurst": 2, "clusterRate": 6, "clusterBurst": 3,
+		"maxBrokenShare": 0.25, "minBroken": 4, "trialInterval": "90s", "spareUnmanaged": true, "verifyInterval": "2m",
+	}},
+	"repair, label": {"repair": values{"mode": "label", "label": "mesh.example/state=broken"}},
+}

@@ -1,0 +1,185 @@
+package monitoring_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/internal/version/versionmetric"
+	"github.com/meshcni/meshcni/repair/repaircmd"
+)
+
+// metric is what the agent says of one of its metrics.
+type metric struct {
+	help   string
+	labels []string
+}
+
+// settings are those of an agent on directories of the test.
+func settings(t *testing.T) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"image/meshcni": "#!/bin/true", "bin/calico": "#!/bin/true", "sa/token": "t", "sa/ca.crt": "ca",
+		"net.d/10-calico.conflist": `{"name":"k8s","cniVersion":"1.0.0","plugins":[{"type":"calico"}]}`,
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+	}
+	return map[string]string{
+		"MESHCNI_BIN_SOURCE_DIR": dir + "/image", "MESHCNI_CNI_BIN_DIR": dir + "/bin", "MESHCNI_CNI_CONF_DIR": dir + "/net.d",
+		"MESHCNI_CNI_CACHE_DIR": dir + "/cache", "MESHCNI_RUN_DIR": dir + "/run", "MESHCNI_SERVICE_ACCOUNT_DIR": dir + "/sa",
+		"MESHCNI_KUBERNETES_SERVICE_HOST": "127.0.0.1", "MESHCNI_KUBERNETES_SERVICE_PORT": "1", "MESHCNI_KUBERNETES_SERVICE_PROTOCOL": "http",
+		"MESHCNI_REPAIR": "delete", "MESHCNI_NODE_NAME": "n",
+	}
+}
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+}
+
+// openRepair makes the repair controller as cmd/meshcni-node does. It is not
+// run, since nothing has to happen.
+func openRepair(env map[string]string, registry prometheus.Registerer) (stop func(), err error) {
+	_, stop, err = repaircmd.Agent{
+		Action: env["MESHCNI_REPAIR"], Node: env["MESHCNI_NODE_NAME"], Host: env["MESHCNI_KUBERNETES_SERVICE_HOST"],
+		Port: env["MESHCNI_KUBERNETES_SERVICE_PORT"], Protocol: env["MESHCNI_KUBERNETES_SERVICE_PROTOCOL"],
+		ServiceAccountDir: env["MESHCNI_SERVICE_ACCOUNT_DIR"], Env: lookup(env), Metrics: registry, Log: slog.New(slog.DiscardHandler),
+	}.Open()
+	return stop, err
+}
+
+// exported asks the agent's parts for every metric that they can ever export. A
+// scrape shows only those that something has happened for.
+func exported(t *testing.T) map[string]metric {
+	t.Helper()
+	env, registry := settings(t), prometheus.NewRegistry()
+	_, err := installer.New(installer.Options{
+		Config: installer.Config{
+			BinSourceDir: env["MESHCNI_BIN_SOURCE_DIR"], CNIBinDirs: []string{env["MESHCNI_CNI_BIN_DIR"]}, CNIConfDir: env["MESHCNI_CNI_CONF_DIR"],
+			CNICacheDir: env["MESHCNI_CNI_CACHE_DIR"], RunDir: env["MESHCNI_RUN_DIR"], ServiceAccountDir: env["MESHCNI_SERVICE_ACCOUNT_DIR"],
+			KubernetesHost: "127.0.0.1", KubernetesPort: "1",
+		},
+		Registry: registry,
+	})
+	require.NoError(t, err)
+	stop, err := openRepair(env, registry)
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	registry.MustRegister(versionmetric.Collector("meshcni-node"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	found := map[string]metric{}
+	describe(found, registry)
+	return found
+}
+
+// TestScrape runs the agent and scrapes it: what it shows is in the list that
+// the queries are compared with, and of that all that needs no event is shown.
+func TestScrape(t *testing.T) {
+	env := settings(t)
+	address := fmt.Sprintf("127.%d.%d.%d:15014", 1+rand.IntN(254), rand.IntN(255), 1+rand.IntN(254)) // nobody else's
+	env["MESHCNI_METRICS_ADDRESS"], env["MESHCNI_HEALTH_ADDRESS"] = address, address
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var shown string
+	var said bytes.Buffer
+	app := nodecmd.App{Env: lookup(env), Stderr: &said, Repair: func(ctx context.Context, o nodecmd.RepairOptions) error {
+		defer stop()
+		stopRepair, err := openRepair(env, o.Registry)
+		if err != nil {
+			return err
+		}
+		defer stopRepair()
+		for { // it listens soon
+			if shown, err = get(ctx, "http://"+address+"/metrics"); err == nil || ctx.Err() != nil {
+				return err
+			}
+			runtime.Gosched()
+		}
+	}}
+	timeout := time.AfterFunc(time.Minute, stop)
+	defer timeout.Stop()
+	require.Zero(t, app.Main(ctx, []string{"run"}), "%s", &said)
+
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(shown, -1) {
+		names[m[1]] = true
+	}
+	require.NotEmpty(t, names)
+	all := exported(t)
+	for name := range names {
+		_, ok := all[name]
+		assert.True(t, ok, "the agent shows %s", name)
+	}
+	for name, m := range all {
+		if len(m.labels) == 0 || name == "meshcni_build_info" {
+			assert.True(t, names[name], "the agent does not show %s", name)
+		}
+	}
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
+}
+
+var description = regexp.MustCompile(`fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*")(?:, unit: "[^"]*")?, constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+
+// describe adds the registry's metrics: there is no other way to the names in a
+// description than its text.
+func describe(found map[string]metric, registry *prometheus.Registry) {
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		registry.Describe(descriptions)
+		close(descriptions)
+	}()
+	for d := range descriptions {
+		m := description.FindStringSubmatch(d.String())
+		if m == nil {
+			panic("a description has another form now: " + d.String())
+		}
+		var labels []string
+		for constant := range strings.SplitSeq(m[3], ",") {
+			if name, _, ok := strings.Cut(constant, "="); ok {
+				labels = append(labels, name)
+			}
+		}
+		if m[4] != "" {
+			labels = append(labels, strings.Split(m[4], ",")...)
+		}
+		name := m[1]
+		found[name] = metric{m[2], labels}
+		if strings.HasSuffix(name, "_duration_seconds") { // the histograms
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				found[name+suffix] = metric{m[2], append(slices.Clone(labels), "le")}
+			}
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package monitoring_test
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// foreign are metrics of others, with what they are of.
+var foreign = map[string]string{
+	"up": "Prometheus", "ALERTS": "Prometheus",
+	"kube_daemonset_status_desired_number_scheduled": "kube-state-metrics",
+	"kube_daemonset_status_number_ready":             "kube-state-metrics",
+}
+
+// targetLabels are what a scrape adds to each series; README.md says so.
+var targetLabels = []string{"job", "instance", "node", "cluster", "namespace", "pod"}
+
+// foreignLabels are those of foreign metrics that we use.
+var foreignLabels = []string{"daemonset", "alertname", "alertstate", "severity"}
+
+// values are those of labels that no help text names.
+var values = map[string][]string{
+	"program": {"meshcni-node", "meshcni-repair"},
+	"outcome": {
+		string(repair.OutcomeFound), string(repair.OutcomeLabelled), string(repair.OutcomeUnlabelled), string(repair.OutcomeEvicted),
+		string(repair.OutcomeDeleted), string(repair.OutcomeRepaired), string(repair.OutcomeIntact), string(repair.OutcomeRecovered),
+		string(repair.OutcomeIneffective), string(repair.OutcomeTooLate), string(repair.OutcomeGone), string(repair.OutcomeReplaced),
+		string(repair.OutcomeMended), string(repair.OutcomeDeferred), string(repair.OutcomeHeld), string(repair.OutcomeBlocked),
+		string(repair.OutcomeSpared), string(repair.OutcomeConflict), string(repair.OutcomeNoProcess), string(repair.OutcomeForbidden),
+		string(repair.OutcomeUnverified), string(repair.OutcomeFailed),
+	},
+	"reason": func() (all []string) {
+		for _, r := range selection.Reasons {
+			all = append(all, string(r))
+		}
+		return all
+	}(),
+	"code": {"429", "5..", "error"},
+}
+
+var placeholder = regexp.MustCompile(`\{\{-? *(?:\$labels\.)?([a-z_]+) *-?\}\}|\$labels\.([a-z_]+)`)
+
+// check compares one expression, and the text that is shown with its result,
+// with what the agent exports.
+func check(t *testing.T, where, expr, text string, agent map[string]metric) []string {
+	t.Helper()
+	q, err := scan(expr)
+	require.NoError(t, err, where)
+	assert.Empty(t, q.bare, "%s: a counter without rate or increase only rises", where)
+	labels := slices.Concat(targetLabels, foreignLabels)
+	for _, name := range q.metrics {
+		m, ours := agent[name]
+		_, others := foreign[name]
+		assert.True(t, ours || others, "%s: the agent exports no %s", where, name)
+		labels = append(labels, m.labels...)
+		for _, c := range q.matchers[name] {
+			if !ours {
+				continue
+			}
+			assert.Contains(t, slices.Concat(targetLabels, m.labels), c.label, "%s: no label of %s", where, name)
+			if strings.HasPrefix(c.value, "$") || slices.Contains(targetLabels, c.label) {
+				continue
+			}
+			for value := range strings.SplitSeq(c.value, "|") {
+				named := regexp.MustCompile(`\b` + regexp.QuoteMeta(value) + `\b`).MatchString(m.help)
+				assert.True(t, named || slices.Contains(values[c.label], value), "%s: %s of %s is never %q", where, c.label, name, value)
+			}
+		}
+	}
+	for _, label := range q.grouping {
+		assert.Contains(t, labels, label, "%s: grouped by what no metric of it has", where)
+	}
+	for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
+		assert.Contains(t, labels, m[1]+m[2], "%s: shows what no metric of it has", where)
+	}
+	return q.metrics
+}
+
+// TestNames: a query for a metric that is called otherwise is no error in
+// Prometheus, but an alert that never fires.
+func TestNames(t *testing.T) {
+	agent := exported(t)
+	for _, r := range rules(t) {
+		check(t, r.Alert, r.Expr, r.Annotations["summary"]+r.Annotations["description"], agent)
+	}
+	shown := map[string]bool{}
+	for _, q := range dashboardQueries(t) {
+		for _, name := range check(t, q.panel, substitute(q.expr), q.legend, agent) {
+			shown[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(agent)) {
+		if strings.HasPrefix(name, "meshcni_") && !strings.HasSuffix(name, "_sum") && !strings.HasSuffix(name, "_count") {
+			assert.True(t, shown[name] || shown[name+"_bucket"], "the dashboard does not show %s", name)
+		}
+	}
+}
+
+// TestMetricsMentioned: README.md names no metric that is not there.
+func TestMetricsMentioned(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	agent := exported(t)
+	for _, name := range regexp.MustCompile(`\bmeshcni_[a-z_]+`).FindAllString(string(text), -1) {
+		_, ok := agent[name]
+		assert.True(t, ok, "the agent exports no %s", name)
+	}
+}
+
+func TestScan(t *testing.T) {
+	got, err := scan(`histogram_quantile(0.99, sum by (le, node) (rate(a_bucket{x="1", y=~"b|c"}[5m]))) > 5 and on (job) b_total or sum without () (c offset 5m)`)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a_bucket", "b_total", "c"}, got.metrics)
+	assert.Equal(t, map[string][]matcher{"a_bucket": {{"x", "=", "1"}, {"y", "=~", "b|c"}}}, got.matchers)
+	assert.Equal(t, []string{"le", "node", "job"}, got.grouping)
+	assert.Equal(t, []string{"b_total"}, got.bare)
+	_, err = scan(`vector(0)`)
+	assert.Error(t, err)
+}

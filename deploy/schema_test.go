@@ -1,0 +1,167 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestSchemaRefuses: what is misspelt or of the wrong type never gets to a node.
+func TestSchemaRefuses(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		key   string
+		value any
+		says  string
+	}{
+		{"dilaect", "istio", "additional properties 'dilaect' not allowed"},
+		{"profile", "gcp", "at '/profile'"},
+		{"profile", "default", "at '/profile'"},
+		{"dialect", "ambient", "at '/dialect'"},
+		{"dialect", "Istio", "at '/dialect'"},
+		{"dialect", nil, "missing property 'dialect'"},
+		{"backend", "ebpf", "at '/backend'"},
+		{"logLevel", "trace", "at '/logLevel'"},
+		{"uncapturedFamily", "deny", "at '/uncapturedFamily'"},
+		{"refuseProxyUID", "yes", "at '/refuseProxyUID'"},
+		{"writeStatus", 1, "at '/writeStatus'"},
+		{"addDeadline", 30, "at '/addDeadline'"},
+		{"addDeadline", "30", "at '/addDeadline'"},
+		{"addDeadline", "-5s", "at '/addDeadline'"},
+		{"excludeNamespaces", "kube-system", "at '/excludeNamespaces'"},
+		{"excludeNamespaces", []string{"kube-system,istio-system"}, "at '/excludeNamespaces/0'"},
+		{"excludeNamespaces", []string{"a", "a"}, "at '/excludeNamespaces'"},
+		{"pluginConfig", values{"type": "meshcni"}, "at '/pluginConfig'"},
+		{"cni.binDir", "/opt/cni/bin", "additional properties 'binDir' not allowed"},
+		{"cni.binDirs", "/opt/cni/bin", "at '/cni/binDirs'"},
+		{"cni.binDirs", []string{}, "at '/cni/binDirs'"},
+		{"cni.binDirs", []string{"opt/cni/bin"}, "at '/cni/binDirs/0'"},
+		{"cni.binDirs", []string{"/opt/cni/bin/"}, "at '/cni/binDirs/0'"},
+		{"cni.binDirs", []string{"/opt/../bin"}, "at '/cni/binDirs/0'"},
+		{"cni.confDir", "/etc/$(HOME)", "at '/cni/confDir'"},
+		{"cni.confDir", "/", "at '/cni/confDir'"},
+		{"cni.confName", "../10-x.conflist", "at '/cni/confName'"},
+		{"cni.confName", "10-x.txt", "at '/cni/confName'"},
+		{"cni.chained", "false", "at '/cni/chained'"},
+		{"cni.ownFile", "true", "at '/cni/ownFile'"},
+		{"cni.runDir", nil, "missing property 'runDir'"},
+		{"apiServer.port", 70000, "at '/apiServer/port'"},
+		{"apiServer.host", "https://example", "at '/apiServer/host'"},
+		{"apiServer.protocol", "tcp", "at '/apiServer/protocol'"},
+		{"uninstallOnExit", "yes", "at '/uninstallOnExit'"},
+		{"uninstallOnExit", "true", "at '/uninstallOnExit'"},
+		{"repair", nil, "missing property 'repair'"},
+		{"repair.mode", "fix", "at '/repair/mode'"},
+		{"repair.enabled", true, "additional properties 'enabled' not allowed"},
+		{"repair.verifyInterval", "often", "at '/repair/verifyInterval'"},
+		{"repair.exitCodes", []int{0}, "at '/repair/exitCodes/0'"},
+		{"repair.exitCodes", "126", "at '/repair/exitCodes'"},
+		{"repair.label", "broken", "at '/repair/label'"},
+		{"repair.nodeRate", 0, "at '/repair/nodeRate'"},
+		{"repair.nodeBurst", 1.5, "at '/repair/nodeBurst'"},
+		{"repair.maxBrokenShare", 50, "at '/repair/maxBrokenShare'"},
+		{"image.tag", "v1:2", "at '/image/tag'"},
+		{"image.digest", "v1", "at '/image/digest'"},
+		{"image.registry", "https://registry.example", "at '/image/registry'"},
+		{"image.repository", "Meshcni", "at '/image/repository'"},
+		{"image.pullPolicy", "always", "at '/image/pullPolicy'"},
+		{"imagePullSecrets", []string{"pull"}, "at '/imagePullSecrets/0'"},
+		{"tolerations", values{"operator": "Exists"}, "at '/tolerations'"},
+		{"nodeSelector", values{"a": true}, "at '/nodeSelector/a'"},
+		{"updateStrategy.type", "Recreate", "at '/updateStrategy/type'"},
+		{"updateStrategy.maxUnavailable", 1, "additional properties 'maxUnavailable' not allowed"},
+		{"updateStrategy.rollingUpdate.maxUnavailable", "10", "at '/updateStrategy/rollingUpdate/maxUnavailable'"},
+		{"terminationGracePeriodSeconds", "30s", "at '/terminationGracePeriodSeconds'"},
+		{"podAnnotations", values{"a": 1}, "at '/podAnnotations/a'"},
+		{"extraEnv", values{"A": "b"}, "at '/extraEnv'"},
+		{"extraEnv", []values{{"value": "b"}}, "missing property 'name'"},
+		{"extraArgs", []string{"run"}, "at '/extraArgs/0'"},
+		{"extraCapabilities", []string{"CAP_chown"}, "at '/extraCapabilities/0'"},
+		{"privileged", true, "additional properties 'privileged' not allowed"},
+		{"seLinuxOptions", "spc_t", "at '/seLinuxOptions'"},
+		{"seccompProfile", values{"type": "runtime/default"}, "at '/seccompProfile/type'"},
+		{"seccompProfile", values{"type": "Localhost"}, "missing property 'localhostProfile'"},
+		{"appArmorProfile", values{"type": "Unconfined", "localhostProfile": "x"}, "at '/appArmorProfile'"},
+		{"serviceAccount.name", "", "at '/serviceAccount/name'"},
+		{"health.port", 0, "at '/health/port'"},
+		{"health.host", "localhost", "at '/health/host'"},
+		{"metrics.port", "15014", "at '/metrics/port'"},
+		{"metrics.serviceMonitor.interval", "30", "at '/metrics/serviceMonitor/interval'"},
+		{"probes.readiness.initialDelaySeconds", 3, "additional properties 'initialDelaySeconds' not allowed"},
+		{"resourceQuota.pods", 0, "at '/resourceQuota/pods'"},
+		{"networkAttachmentDefinition.namespaces", []string{}, "at '/networkAttachmentDefinition/namespaces'"},
+		{"openshift.scc", "anyuid", "at '/openshift/scc'"},
+	}
+	var all []values
+	for _, c := range cases {
+		all = append(all, set(c.key, c.value))
+	}
+	_, err := tryRenderAll(t, all)
+	require.ErrorContains(t, err, "values don't meet the specifications of the schema")
+	said := map[string]string{}
+	for _, part := range regexp.MustCompile(`(?m)^c[0-9]+:\n(?:- .*\n?|  .*\n?)+`).FindAllString(err.Error(), -1) {
+		name, text, _ := strings.Cut(part, ":")
+		said[name] = text
+	}
+	for i, c := range cases {
+		assert.Contains(t, said[fmt.Sprintf("c%d", i)], c.says, "%v", all[i])
+	}
+}
+
+// TestCombinationsAreRefused: what each value allows, but not together. All that
+// is wrong is said at once.
+func TestCombinationsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		values values
+		says   []string
+	}{
+		{values{"cni": values{"ownFile": true, "chained": false}}, []string{"cni.ownFile needs cni.chained"}},
+		{values{"cni": values{"ownFile": true, "confName": "00.conf"}}, []string{`cni.confName "00.conf": with cni.ownFile it must end in .conflist`}},
+		{values{"cni": values{"chained": false, "confName": "a.conflist"}}, []string{`cni.confName "a.conflist": without cni.chained it must end in .conf or .json`}},
+		{values{"networkAttachmentDefinition": values{"enabled": true}}, []string{"networkAttachmentDefinition.enabled needs cni.chained false"}},
+		{values{"metrics": values{"port": 8000}}, []string{"metrics.port and health.port must differ"}},
+		{values{"metrics": values{"enabled": false, "podMonitor": values{"enabled": true}, "scrapeAnnotations": true}}, []string{"metrics.podMonitor needs metrics.enabled", "metrics.scrapeAnnotations needs"}},
+		{values{"metrics": values{"serviceMonitor": values{"enabled": true}, "podMonitor": values{"enabled": true}}}, []string{"would count everything twice"}},
+		{values{"dialect": "consul", "repair": values{"mode": "label", "exitCodes": []int{126}}}, []string{"repair.initContainer and repair.exitCodes must be set for consul"}},
+		{values{"profile": "openshift", "cni": values{"chained": true, "ownFile": true}}, []string{"with cni.ownFile it must end in .conflist", "networkAttachmentDefinition.enabled needs"}},
+	} {
+		_, err := render(t, c.values)
+		require.Error(t, err, "%v", c.values)
+		for _, says := range c.says {
+			assert.Contains(t, err.Error(), says, "%v", c.values)
+		}
+	}
+}
+
+// TestSchemaIsStrict: every object in it that lists its keys refuses others.
+func TestSchemaIsStrict(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
+	require.NoError(t, err)
+	var schema any
+	require.NoError(t, json.Unmarshal(text, &schema))
+	var walk func(path []string, node any)
+	walk = func(path []string, node any) {
+		m, ok := node.(map[string]any)
+		if !ok {
+			return
+		}
+		_, listed := m["properties"]
+		inCondition := len(path) > 0 && (path[len(path)-1] == "if" || path[len(path)-1] == "extraEnv.items")
+		if listed && !inCondition && path[len(path)-1] != "items" {
+			assert.Equal(t, false, m["additionalProperties"], "/%s", strings.Join(path, "/"))
+		}
+		for key, inner := range m {
+			walk(append(path, key), inner)
+		}
+	}
+	walk([]string{""}, schema)
+}

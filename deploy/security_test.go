@@ -1,0 +1,202 @@
+package deploy_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+)
+
+// TestPrivileges: for each mode of repair and each backend, exactly the
+// capabilities that these need, the host's processes only where they are looked
+// at, and nothing else of the host but directories.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	type variant struct {
+		mode    repairMode
+		backend string
+		plain   bool // without DAC_OVERRIDE
+	}
+	var variants []variant
+	var all []values
+	for _, mode := range repairModes {
+		for _, backend := range backends {
+			for _, plain := range []bool{false, true} {
+				variants = append(variants, variant{mode, backend, plain})
+				all = append(all, values{"repair": mode.values, "backend": backend, "dacOverride": !plain})
+			}
+		}
+	}
+	for i, rendered := range renderAll(t, all) {
+		v := variants[i]
+		var want []corev1.Capability
+		if !v.plain {
+			want = append(want, "DAC_OVERRIDE")
+		}
+		if v.mode.enters {
+			want = append(want, "NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")
+			if v.backend != "nftables" {
+				want = append(want, "SYS_CHROOT")
+			}
+			if v.backend != "nftables" && v.backend != "iptables-nft" {
+				want = append(want, "NET_RAW")
+			}
+		}
+		pod := one[appsv1.DaemonSet](t, rendered, "DaemonSet", "meshcni-node").Spec.Template.Spec
+		c := pod.Containers[0]
+		assert.ElementsMatch(t, want, c.SecurityContext.Capabilities.Add, "%s with %s", v.mode.name, v.backend)
+		assert.Equal(t, v.mode.enters, pod.HostPID, "%s: the host's processes", v.mode.name)
+		root, ok := value(c, "MESHCNI_REPAIR_HOST_ROOT")
+		assert.Equal(t, v.mode.enters && v.backend != "nftables", ok, "%s with %s: the host's programs", v.mode.name, v.backend)
+		assert.Equal(t, map[bool]string{true: "/proc/1/root"}[ok], root)
+		if v.mode.enters {
+			assert.Equal(t, &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, c.SecurityContext.AppArmorProfile)
+		} else {
+			// Asked for by name, a kubelet refuses the pod where there is no AppArmor.
+			assert.Nil(t, c.SecurityContext.AppArmorProfile)
+		}
+		assert.Equal(t, []corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop)
+		assert.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, c.SecurityContext.SeccompProfile.Type)
+		for what, got := range map[string]*bool{
+			"privileged": c.SecurityContext.Privileged, "privilege escalation": c.SecurityContext.AllowPrivilegeEscalation,
+		} {
+			assert.False(t, *got, "%s: %s", v.mode.name, what)
+		}
+		assert.True(t, *c.SecurityContext.ReadOnlyRootFilesystem)
+		assert.False(t, pod.HostNetwork || pod.HostIPC)
+		assert.Len(t, pod.Containers, 1)
+		assert.Empty(t, pod.InitContainers)
+		assert.Equal(t, "system-node-critical", pod.PriorityClassName)
+		assert.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
+	}
+}
+
+// TestNothingIsPrivileged: not with any profile, nor by any spelling.
+func TestNothingIsPrivileged(t *testing.T) {
+	t.Parallel()
+	var all []values
+	for _, profile := range profiles(t) {
+		for _, mode := range repairModes {
+			all = append(all, values{"profile": profile, "repair": mode.values})
+		}
+	}
+	for _, rendered := range renderAll(t, all) {
+		text, err := yaml.Marshal(rendered)
+		require.NoError(t, err)
+		assert.NotRegexp(t, `(?i)privileged\w*: true|allowPrivilegeEscalation: true`, string(text))
+	}
+}
+
+// TestAppArmorBefore130: then it is an annotation.
+func TestAppArmorBefore130(t *testing.T) {
+	t.Parallel()
+	const annotation = "container.apparmor.security.beta.kubernetes.io/meshcni-node"
+	for want, v := range map[string]values{
+		"":                {},
+		"unconfined":      {"repair": values{"mode": "repair"}},
+		"runtime/default": {"appArmorProfile": values{"type": "RuntimeDefault"}},
+		"localhost/mesh":  {"appArmorProfile": values{"type": "Localhost", "localhostProfile": "mesh"}},
+	} {
+		all := mustRender(t, v, "--kube-version", "1.29.9")
+		template := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template
+		assert.Equal(t, want, template.Annotations[annotation])
+		assert.Nil(t, template.Spec.Containers[0].SecurityContext.AppArmorProfile)
+	}
+}
+
+// TestRoles: for each mode of repair and each dialect, the rights of repair are
+// those of deploy/rbac, object by object, and besides them there are only the
+// plugin's and the sight of the agent's own DaemonSet.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	var cases []func(objects)
+	var all []values
+	for _, mode := range repairModes {
+		for _, name := range dialectNames {
+			mesh, err := dialects.ByName(name, nil)
+			require.NoError(t, err)
+			all = append(all, mode.in(name))
+			cases = append(cases, func(rendered objects) {
+				roles := mode.roles
+				if mode.enters && mesh.NeedsNamespace {
+					roles = append(slices.Clone(roles), "namespaces")
+				}
+				want := map[string]any{}
+				for _, role := range roles {
+					for _, o := range rbacFile(t, role) {
+						want[o.GetKind()+"/"+o.GetName()] = rights(o)
+					}
+				}
+				got := map[string]any{}
+				for _, o := range rendered {
+					if strings.HasPrefix(o.GetName(), "meshcni-repair-") {
+						got[o.GetKind()+"/"+o.GetName()] = rights(o)
+						assert.Equal(t, "repair", o.GetLabels()["app.kubernetes.io/component"])
+					}
+				}
+				assert.Equal(t, want, got, "repair %s, %s", mode.name, name)
+				others(t, rendered, mesh, len(want))
+			})
+		}
+	}
+	for i, rendered := range renderAll(t, all) {
+		cases[i](rendered)
+	}
+}
+
+// others checks the roles that do not depend on repair.
+func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
+	t.Helper()
+	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
+	if mesh.NeedsNamespace {
+		want = append(want, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
+	}
+	assert.Equal(t, want, one[rbacv1.ClusterRole](t, rendered, "ClusterRole", "meshcni-node").Rules)
+	assert.Equal(t, []rbacv1.PolicyRule{
+		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"meshcni-node"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{namespace}, Verbs: []string{"get"}},
+	}, one[rbacv1.Role](t, rendered, "Role", "meshcni-node").Rules)
+	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "meshcni-node", Namespace: namespace}}
+	assert.Equal(t, account, one[rbacv1.ClusterRoleBinding](t, rendered, "ClusterRoleBinding", "meshcni-node").Subjects)
+	assert.Equal(t, account, one[rbacv1.RoleBinding](t, rendered, "RoleBinding", "meshcni-node").Subjects)
+	count := 0
+	for _, kind := range []string{"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} {
+		count += len(rendered.of(kind))
+	}
+	assert.Equal(t, repairs+4, count, "roles and bindings")
+}
+
+func TestWriteStatusGrantsPatch(t *testing.T) {
+	t.Parallel()
+	all := mustRender(t, values{"writeStatus": true})
+	assert.Equal(t, []string{"get", "patch"}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-node").Rules[0].Verbs)
+	assert.Equal(t, true, configOf(t, all)["write-status"])
+}
+
+func rbacFile(t testing.TB, role string) (all objects) {
+	t.Helper()
+	text := readAll(t, "rbac")["repair-"+role+".yaml"]
+	require.NotEmpty(t, text, filepath.Join("rbac", "repair-"+role+".yaml"))
+	for _, doc := range strings.Split(text, "\n---\n") {
+		o := map[string]any{}
+		require.NoError(t, yaml.UnmarshalStrict([]byte(doc), &o))
+		all = append(all, unstructured.Unstructured{Object: o})
+	}
+	return all
+}
+
+// rights are what a role or a binding says, less its labels.
+func rights(o unstructured.Unstructured) map[string]any {
+	return map[string]any{"namespace": o.GetNamespace(), "rules": o.Object["rules"], "roleRef": o.Object["roleRef"], "subjects": o.Object["subjects"]}
+}

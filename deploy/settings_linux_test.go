@@ -1,0 +1,255 @@
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/repaircmd"
+)
+
+// machine is a node's directories and a pod's, in a temporary one, as the
+// rendered pod mounts them.
+type machine struct {
+	t    testing.TB
+	dir  string
+	c    corev1.Container
+	conf string // host path of the network's configuration
+}
+
+// newMachine lays out what the container sees: host directories where they are
+// mounted, with a network, and the ConfigMap's files.
+func newMachine(t testing.TB, all objects) *machine {
+	t.Helper()
+	pod := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
+	m := &machine{t: t, dir: t.TempDir(), c: pod.Containers[0]}
+	for host, mount := range hostPaths(t, pod) {
+		at, _, _ := strings.Cut(mount, " ")
+		require.NoError(t, os.MkdirAll(m.path(at), 0o755))
+		if slices.Contains(m.c.Args, "--cni-conf-dir="+at) {
+			m.conf = host
+		}
+	}
+	m.write("/host"+m.conf+"/10-net.conflist", `{"cniVersion": "0.4.0", "name": "net", "plugins": [{"type": "bridge"}]}`)
+	m.write("/opt/meshcni/bin/meshcni", "the plugin")
+	m.write("/var/run/secrets/kubernetes.io/serviceaccount/token", "token")
+	m.write("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt", "ca")
+	for name, text := range one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-node").Data {
+		m.write("/etc/meshcni/"+name, text)
+	}
+	return m
+}
+
+func (m *machine) path(at string) string { return filepath.Join(m.dir, at) }
+
+func (m *machine) write(at, text string) {
+	m.t.Helper()
+	require.NoError(m.t, os.MkdirAll(filepath.Dir(m.path(at)), 0o755))
+	require.NoError(m.t, os.WriteFile(m.path(at), []byte(text), 0o755)) //nolint:gosec // a program among them
+}
+
+// args are the container's after "run", with its paths in the temporary directory.
+func (m *machine) args() (args []string) {
+	m.t.Helper()
+	require.Equal(m.t, "run", m.c.Args[0])
+	for _, arg := range m.c.Args[1:] {
+		name, at, ok := strings.Cut(expand(arg), "=")
+		if ok && strings.HasPrefix(at, "/") {
+			at = m.path(at)
+		}
+		args = append(args, name+"="+strings.ReplaceAll(at, "$(NODE_NAME)", "node-1"))
+	}
+	for flag, at := range map[string]string{"bin-source-dir": "/opt/meshcni/bin", "service-account-dir": "/var/run/secrets/kubernetes.io/serviceaccount"} {
+		args = append(args, "--"+flag+"="+m.path(at))
+	}
+	return args
+}
+
+// env is the container's environment, and what the kubelet adds.
+func (m *machine) env(name string) (string, bool) {
+	for _, e := range m.c.Env {
+		if e.Name == name && e.ValueFrom != nil {
+			v, ok := map[string]string{"spec.nodeName": "node-1", "metadata.namespace": namespace}[e.ValueFrom.FieldRef.FieldPath]
+			return v, ok
+		}
+	}
+	if v, ok := value(m.c, name); ok {
+		return v, true
+	}
+	v, ok := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}[name]
+	return v, ok
+}
+
+// settingsCases are the profiles, ways of chaining, backends and options.
+func settingsCases(t testing.TB) map[string]values {
+	t.Helper()
+	cases := map[string]values{}
+	for _, profile := range profiles(t) {
+		cases["profile "+profile] = values{"profile": profile}
+	}
+	for name, v := range chaining {
+		cases[name] = v
+	}
+	for _, backend := range backends {
+		cases["backend "+backend] = values{"backend": backend}
+	}
+	for _, name := range dialectNames {
+		cases["dialect "+name] = values{"dialect": name}
+	}
+	for _, mode := range repairModes {
+		for _, dialect := range dialectNames {
+			cases["repair "+mode.name+", "+dialect] = mode.in(dialect)
+		}
+	}
+	maps.Copy(cases, options)
+	return cases
+}
+
+// TestTheAgentTakesEverySetting installs with the rendered arguments,
+// environment and ConfigMap, by the agent's own command line, into directories
+// that are where the rendered mounts are; and the plugin reads the entry that
+// comes of it and finds there what was asked for.
+func TestTheAgentTakesEverySetting(t *testing.T) {
+	t.Parallel()
+	cases := settingsCases(t)
+	names := slices.Sorted(maps.Keys(cases))
+	var all []values
+	for _, name := range names {
+		all = append(all, cases[name])
+	}
+	for i, rendered := range renderAll(t, all) {
+		// A comma in a directory's name would make two of it.
+		t.Run(strings.ReplaceAll(names[i], ",", ""), func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, rendered)
+			var errOut bytes.Buffer
+			app := nodecmd.App{Env: m.env, Stderr: &errOut}
+			require.Equal(t, 0, app.Main(t.Context(), append([]string{"install", "--once"}, m.args()...)), "%s", &errOut)
+			for _, arg := range flagsOf(m.c, "cni-bin-dir") {
+				_, at, _ := strings.Cut(arg, "=")
+				assert.FileExists(t, m.path(at+"/meshcni"))
+			}
+			sameSettings(t, m, configOf(t, rendered))
+		})
+	}
+}
+
+// sameSettings compares the plugin's configuration with the ConfigMap's.
+func sameSettings(t testing.TB, m *machine, want map[string]any) {
+	t.Helper()
+	entry := m.entry()
+	got, err := plugin.ParseConfig(entry)
+	require.NoError(t, err)
+	assert.Empty(t, got.Unknown)
+	if slices.Contains(m.c.Args, "--plugin-config=/etc/meshcni/plugin.json") {
+		return // the entry is the user's own
+	}
+	assert.Equal(t, namespace, got.PodNamespace)
+	assert.Equal(t, want["dialect"], got.Dialect)
+	assert.Equal(t, want["backend"], string(got.Backend))
+	assert.Equal(t, strings.ToUpper(want["log-level"].(string)), got.LogLevel.String())
+	deadline, err := time.ParseDuration(want["add-deadline"].(string))
+	require.NoError(t, err)
+	assert.Equal(t, deadline, got.AddDeadline)
+	var excluded []any
+	for _, ns := range got.ExcludeNamespaces {
+		excluded = append(excluded, ns)
+	}
+	assert.ElementsMatch(t, want["exclude-namespaces"], excluded)
+	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == plugin.UncapturedDrop)
+	assert.Equal(t, want["refuse-proxy-uid"] == true, got.RefuseProxyUID)
+	assert.Equal(t, want["write-status"] == true, got.WriteStatus)
+}
+
+// entry is the plugin's, in whichever file of the configuration directory it is.
+func (m *machine) entry() []byte {
+	m.t.Helper()
+	files, err := filepath.Glob(m.path("/host"+m.conf) + "/*")
+	require.NoError(m.t, err)
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		require.NoError(m.t, err)
+		list, err := conflist.ParseFile(path, text)
+		require.NoError(m.t, err)
+		for _, p := range list.Plugins() {
+			if p.Type == "meshcni" {
+				var whole struct{ Plugins []json.RawMessage }
+				require.NoError(m.t, json.Unmarshal(text, &whole))
+				if whole.Plugins == nil {
+					return text
+				}
+				return whole.Plugins[len(whole.Plugins)-1]
+			}
+		}
+	}
+	require.Fail(m.t, "no entry of the plugin", "%v", files)
+	return nil
+}
+
+// TestRepairTakesEverySetting: each variable of repair is one that there is, with
+// a value that the controller takes and that says what the user said.
+func TestRepairTakesEverySetting(t *testing.T) {
+	t.Parallel()
+	cases := settingsCases(t)
+	names := slices.Sorted(maps.Keys(cases))
+	var all []values
+	for _, name := range names {
+		all = append(all, cases[name])
+	}
+	for i, rendered := range renderAll(t, all) {
+		m := newMachine(t, rendered)
+		fs := flag.NewFlagSet("", flag.ContinueOnError)
+		(&repair.Flags{}).Register(fs)
+		for _, e := range m.c.Env {
+			if name, ok := strings.CutPrefix(e.Name, "MESHCNI_REPAIR_"); ok {
+				name = "repair-" + strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+				assert.NotNil(t, fs.Lookup(name), "%s: nothing reads %s", names[i], e.Name)
+			}
+		}
+		require.NoError(t, repaircmd.FromEnv(fs, m.env), names[i])
+		settings, err := nodecmd.Parse(append([]string{"run"}, m.args()...), m.env)
+		require.NoError(t, err, names[i])
+		if settings.Repair == "none" && settings.Dialect == "consul" {
+			continue // nothing that the agent would start
+		}
+		c, stop, err := repaircmd.Agent{
+			Action: settings.Repair, Node: settings.NodeName, Dialect: settings.Dialect, Backend: settings.Backend,
+			UncapturedFamily: settings.UncapturedFamily, Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: settings.ServiceAccountDir,
+			Env: m.env, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		}.Open()
+		require.NoError(t, err, names[i])
+		require.NotNil(t, c)
+		stop()
+		if names[i] == "repair, finer" {
+			got := map[string]string{}
+			fs.VisitAll(func(f *flag.Flag) { got[f.Name] = f.Value.String() })
+			for name, want := range map[string]string{
+				"init-container": "check", "exit-codes": "95,126", "message": "no redirection: $(x) $$", "annotation": "-", "label-selector": "a in (b,c),!d",
+				"field-selector": "metadata.namespace!=dev", "node-rate": "0.5", "node-burst": "2", "cluster-rate": "6", "cluster-burst": "3",
+				"budget-namespace": namespace, "max-broken-share": "0.25", "min-broken": "4", "trial-interval": "1m30s", "spare-unmanaged": "true",
+				"force-delete": "false", "verify-interval": "2m0s", "host-root": "/proc/1/root",
+			} {
+				assert.Equal(t, want, got["repair-"+name], name)
+			}
+		}
+	}
+}
