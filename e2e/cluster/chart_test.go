@@ -1,7 +1,7 @@
 package cluster_test
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/cluster"
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
-	"github.com/meshcni/meshcni/e2e/internal/image"
 )
 
 var (
@@ -29,14 +28,14 @@ func TestChart(t *testing.T) {
 	s := newShop(t, c, "shop")
 
 	s.create(t, pod{name: "early"}, pod{name: "client", outside: true})
-	install(t, c)
+	since := install(t, c)
 
-	t.Run("the node's files", func(t *testing.T) {
+	step(t, c, "the node's files", func(t *testing.T) {
 		after := c.Files(t)
 		list, err := os.ReadFile(cluster.ConfList)
 		require.NoError(t, err)
 		entry, rest := between(string(list), cluster.Primary)
-		assert.Contains(t, entry, `"type":"meshcni"`)
+		assert.Contains(t, entry, `"type": "meshcni"`)
 		assert.Equal(t, cluster.Primary, rest, "all but our entry is as it was")
 		assert.Contains(t, after[binary], "-rwxr-xr-x")
 		assert.Contains(t, after[kubeconfig], "-rw-------")
@@ -47,7 +46,7 @@ func TestChart(t *testing.T) {
 		}
 	})
 
-	t.Run("no warning", func(t *testing.T) {
+	step(t, c, "no warning", func(t *testing.T) {
 		// A probe may be early.
 		got := c.Run(t, "kubectl", "--namespace", system, "get", "events", "--field-selector", "type=Warning,reason!=Unhealthy",
 			"-o", "custom-columns=:.involvedObject.name,:.reason,:.message", "--no-headers")
@@ -58,7 +57,7 @@ func TestChart(t *testing.T) {
 		}
 	})
 
-	t.Run("capture", func(t *testing.T) {
+	step(t, c, "capture", func(t *testing.T) {
 		s.create(t,
 			pod{name: "cart", annotations: map[string]string{
 				"traffic.sidecar.istio.io/excludeInboundPorts":  "9090",
@@ -70,6 +69,7 @@ func TestChart(t *testing.T) {
 		s.assertUncaptured(t, "early", "client")
 		s.assertCaptured(t, "cart", "client")
 		s.assertCaptured(t, "checked", "client")
+		c.Run(t, "helm", "test", release, "--namespace", system, "--timeout", "60s")
 
 		cart, client := s.ip(t, "cart"), s.ip(t, "client")
 		assert.Equal(t, "app:9090 for "+client+":9090", s.dial(t, "cart", client+":9090"), "excluded outbound")
@@ -77,7 +77,7 @@ func TestChart(t *testing.T) {
 		assert.Equal(t, "app:8080 for 127.0.0.1:8080", s.dial(t, "cart", "127.0.0.1:8080"), "its own loopback")
 	})
 
-	t.Run("a wrong annotation", func(t *testing.T) {
+	step(t, c, "a wrong annotation", func(t *testing.T) {
 		const key = "traffic.sidecar.istio.io/excludeInboundPorts"
 		s.create(t, pod{name: "wrong", annotations: map[string]string{key: "http"}})
 		message := s.event(t, "wrong", "FailedCreatePodSandBox")
@@ -88,9 +88,13 @@ func TestChart(t *testing.T) {
 		s.assertCaptured(t, "wrong", "client")
 	})
 
-	t.Run("an upgrade leaves no gap", func(t *testing.T) { testUpgrade(t, s) })
-	t.Run("rights", func(t *testing.T) { testRights(t, c) })
-	t.Run("uninstall", func(t *testing.T) { testUninstall(t, s, before) })
+	step(t, c, "an upgrade leaves no gap", func(t *testing.T) { testUpgrade(t, s) })
+	step(t, c, "settings that apply at once", func(t *testing.T) { testSettings(t, s) })
+	step(t, c, "rights", func(t *testing.T) {
+		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
+		assertRights(t, c, since)
+	})
+	step(t, c, "uninstall", func(t *testing.T) { testUninstall(t, s, before) })
 }
 
 // between returns what has been put into a text by one insertion, and the text without it.
@@ -109,7 +113,7 @@ func within(path, dir string) bool { return path == dir || strings.HasPrefix(pat
 // testUpgrade: while the agent is replaced, its plugin stays, and what starts meanwhile is captured.
 func testUpgrade(t *testing.T, s shop) {
 	agent := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
-	list := fileSum(t, cluster.ConfList)
+	list := fileText(t, cluster.ConfList)
 	stop, gone := watchFor(func() error {
 		if _, err := os.Stat(binary); err != nil {
 			return err
@@ -140,7 +144,7 @@ func testUpgrade(t *testing.T, s shop) {
 			}
 		}
 	}()
-	upgrade(t, s.Cluster, "--set", "podAnnotations.e2e=upgraded")
+	upgrade(t, s.Cluster, "--set", "image.tag="+cluster.NextTag)
 	close(ended)
 	names := <-created
 	stop()
@@ -148,13 +152,36 @@ func testUpgrade(t *testing.T, s shop) {
 
 	now := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
 	assert.NotEqual(t, agent, now, "the agent's pod was replaced")
-	assert.Equal(t, list, fileSum(t, cluster.ConfList))
+	assert.Equal(t, list, fileText(t, cluster.ConfList))
 	s.ready(t, names...)
 	for _, name := range names {
 		s.assertCaptured(t, name, "client")
 	}
 	restarts := s.kubectl(t, "get", "pods", "-o", "jsonpath={.items[*].status.initContainerStatuses[*].restartCount}")
 	assert.NotRegexp(t, "[1-9]", restarts, "redirection was there when they asked for it first")
+}
+
+// testSettings: what the agent's ConfigMap says reaches the plugin through the kubelet, without another agent.
+func testSettings(t *testing.T, s shop) {
+	agent := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
+	upgrade(t, s.Cluster, "--set", "image.tag="+cluster.NextTag, "--set", "backend=nftables", "--set", "excludeNamespaces={kube-system,default}")
+	s.Eventually(t, 60*time.Second, "the plugin's settings are the new ones", func() error {
+		if text := fileText(t, cluster.ConfList); !strings.Contains(text, `"nftables"`) || !strings.Contains(text, `"default"`) {
+			return errors.New(text)
+		}
+		return nil
+	})
+	assert.Equal(t, agent, s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"))
+	s.create(t, pod{name: "nft", validated: true})
+	s.ready(t, "nft")
+	s.assertCaptured(t, "nft", "client")
+
+	excluded := shop{s.Cluster, "default"}
+	excluded.create(t, pod{name: "excluded"})
+	excluded.ready(t, "excluded")
+	client := s.ip(t, "client")
+	assert.Equal(t, "app:8080 for "+client+":8080", excluded.dial(t, "excluded", client+":8080"))
+	excluded.kubectl(t, "delete", "pod", "excluded", "--timeout=60s")
 }
 
 // watchFor calls check again and again, until stopped; gone has its first error, or nil.
@@ -177,7 +204,7 @@ func watchFor(check func() error) (stop func(), gone <-chan error) {
 	return func() { close(stopped) }, result
 }
 
-func fileSum(t *testing.T, path string) string {
+func fileText(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -201,14 +228,25 @@ func testUninstall(t *testing.T, s shop, before map[string]string) {
 	// Installed again, it is uninstalled wholly, since nobody needs it any more.
 	install(t, s.Cluster)
 	uninstall(t, s.Cluster)
-	assertSameFiles(t, before, s.Files(t))
+	assertClean(t, s.Cluster, before)
 	text, err := os.ReadFile(cluster.ConfList)
 	require.NoError(t, err)
 	assert.Equal(t, cluster.Primary, string(text))
 }
 
-func assertSameFiles(t *testing.T, before, after map[string]string) {
+// assertClean waits until the agent is gone, and then holds the node to what it was before.
+func assertClean(t *testing.T, c *cluster.Cluster, before map[string]string) {
 	t.Helper()
+	c.Eventually(t, 60*time.Second, "the agent is gone", func() error {
+		if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); left != "" {
+			return fmt.Errorf("%s", left)
+		}
+		return nil
+	})
+	after := c.Files(t)
+	// The agent cannot remove the directory that is its own volume.
+	delete(before, "/run/meshcni")
+	delete(after, "/run/meshcni")
 	for path, what := range after {
 		assert.Equal(t, before[path], what, "%s", path)
 	}
@@ -217,47 +255,23 @@ func assertSameFiles(t *testing.T, before, after map[string]string) {
 	}
 }
 
-// assertNothingLeft: no sandbox of the namespace, and no network namespace without its sandbox, once its pods are deleted.
+// assertNothingLeft: every DEL of a pod that is gone has worked. There are as many network namespaces, addresses given and
+// results kept as there are pods.
 func (s shop) assertNothingLeft(t *testing.T) {
 	t.Helper()
 	s.Eventually(t, 30*time.Second, "the pods' networks are gone", func() error {
-		results, err := filepath.Glob(filepath.Join(containerd.CNICache, "results", "*"))
-		if err != nil {
-			return err
-		}
-		for _, r := range results {
-			text, err := os.ReadFile(r)
-			if err == nil && strings.Contains(string(text), `"K8S_POD_NAMESPACE","`+s.namespace+`"`) {
-				return fmt.Errorf("%s is still there", r)
+		pods := len(strings.Fields(s.Run(t, "kubectl", "get", "pods", "-A", "-o", "jsonpath={.items[*].status.podIP}")))
+		for _, pattern := range []string{
+			"/run/netns/cni-*", containerd.CNICache + "/networks/e2e/10.*", containerd.CNICache + "/results/e2e-*",
+		} {
+			found, err := filepath.Glob(pattern)
+			if err != nil {
+				return err
+			}
+			if len(found) != pods {
+				return fmt.Errorf("%d pods have an address, but there are %d of %s", pods, len(found), pattern)
 			}
 		}
 		return nil
 	})
-}
-
-// testRights compares what the agent may do with what it does.
-func testRights(t *testing.T, c *cluster.Cluster) {
-	t.Run("the container", func(t *testing.T) {
-		var ds struct {
-			Spec struct {
-				Template struct {
-					Spec struct {
-						Containers []struct {
-							SecurityContext struct {
-								Privileged, ReadOnlyRootFilesystem bool
-								Capabilities                       struct{ Add []string }
-							}
-						}
-					}
-				}
-			}
-		}
-		require.NoError(t, json.Unmarshal([]byte(c.Run(t, "kubectl", "--namespace", system, "get", "daemonset", "meshcni-node", "-o", "json")), &ds))
-		require.Len(t, ds.Spec.Template.Spec.Containers, 1)
-		wanted := ds.Spec.Template.Spec.Containers[0].SecurityContext
-		assert.False(t, wanted.Privileged)
-		assert.True(t, wanted.ReadOnlyRootFilesystem)
-		assertConfined(t, agentPid(t), wanted.Capabilities.Add)
-	})
-	_ = image.Tool
 }

@@ -7,11 +7,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/cluster"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 )
+
+// step is a part of a test whose failure is explained while there is something to see.
+func step(t *testing.T, c *cluster.Cluster, name string, do func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		c.ExplainFailure(t)
+		do(t)
+	})
+}
 
 // shop is a namespace with pods, as its user sees it.
 type shop struct {
@@ -157,14 +165,17 @@ const (
 	chart   = "deploy/helm/meshcni"
 )
 
-// install installs the chart as the README says, and takes it away when the test ends.
-func install(t *testing.T, c *cluster.Cluster, values ...string) {
+// install installs the chart as the README says, and takes it away when the test ends. It returns how long the API server's
+// audit log is then.
+func install(t *testing.T, c *cluster.Cluster, values ...string) (audited int) {
 	t.Helper()
+	audited = len(c.Server.Audit(t))
 	t.Cleanup(func() {
 		_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
 	})
-	c.Run(t, "helm", append([]string{"install", release, chart, "--namespace", system, "--create-namespace", "--set", "appArmorProfile.type=Unconfined"}, values...)...)
+	c.Run(t, "helm", append([]string{"install", release, chart, "--namespace", system, "--create-namespace"}, values...)...)
 	rolledOut(t, c)
+	return audited
 }
 
 // upgrade changes values of the release.
@@ -190,5 +201,3 @@ func agentLog(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	return c.Run(t, "kubectl", "--namespace", system, "logs", "daemonset/meshcni-node", "--tail=-1")
 }
-
-var _ = require.NoError

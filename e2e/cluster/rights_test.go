@@ -2,9 +2,11 @@ package cluster_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // agentPid is the process of the agent's container.
@@ -30,11 +34,23 @@ func agentPid(t *testing.T) int {
 	return 0
 }
 
-var capabilities = map[string]int{
-	"NET_ADMIN": unix.CAP_NET_ADMIN, "SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_CHROOT": unix.CAP_SYS_CHROOT, "SYS_PTRACE": unix.CAP_SYS_PTRACE,
+// wantedCapabilities are those in the agent's manifest.
+func wantedCapabilities(t *testing.T, c *cluster.Cluster) []string {
+	t.Helper()
+	out := c.Run(t, "kubectl", "--namespace", system, "get", "daemonset", "meshcni-node",
+		"-o", "jsonpath={.spec.template.spec.containers[0].securityContext.capabilities.add[*]}")
+	return strings.Fields(out)
 }
 
-// assertConfined holds a process to its container's security context: these capabilities, in no set any other, no way to
+var capabilities = map[string]int{
+	"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW,
+	"SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_CHROOT": unix.CAP_SYS_CHROOT, "SYS_PTRACE": unix.CAP_SYS_PTRACE,
+}
+
+// writable is where the agent's container can write: its volumes, and what every container has.
+var writable = []string{"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", "/etc/hosts", "/dev", "/proc", "/sys/fs/cgroup"}
+
+// assertConfined holds a process to its container's security context: these capabilities and in no set any other, no way to
 // more, a filter of system calls, and nothing to write to but its volumes.
 func assertConfined(t *testing.T, pid int, wanted []string) {
 	t.Helper()
@@ -63,8 +79,59 @@ func assertConfined(t *testing.T, pid int, wanted []string) {
 	for _, m := range strings.Split(strings.TrimSpace(string(mounts)), "\n") {
 		fields := strings.Fields(m)
 		point, options := fields[4], fields[5]
-		if strings.HasPrefix(options, "rw") && !within(point, "/proc") && !within(point, "/dev") {
-			assert.Contains(t, []string{"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni"}, point, "can be written to")
+		if strings.HasPrefix(options, "rw") {
+			known := slices.ContainsFunc(writable, func(dir string) bool { return within(point, dir) })
+			assert.True(t, known, "%s can be written to", point)
 		}
 	}
+}
+
+// assertRights compares what the agent's roles grant with what it has asked for since a point of the API server's audit log:
+// no more, and no less but for those rights that are for later.
+func assertRights(t *testing.T, c *cluster.Cluster, since int, later ...string) {
+	t.Helper()
+	asked := map[string]int{}
+	for _, call := range c.Server.Audit(t)[since:] {
+		if call.User.Username == "system:serviceaccount:"+system+":meshcni-node" {
+			assert.NotContains(t, call.String(), "FORBIDDEN")
+			asked[call.String()]++
+		}
+	}
+	var unused []string
+	for _, grant := range grants(t, c) {
+		if asked[grant] == 0 && !slices.Contains(later, grant) {
+			unused = append(unused, grant)
+		}
+	}
+	assert.Empty(t, unused, "granted, and not asked for: %v", asked)
+}
+
+// grants are the agent's rights, one a line as the API server's audit log has them.
+func grants(t *testing.T, c *cluster.Cluster) (all []string) {
+	t.Helper()
+	var list struct {
+		Items []struct {
+			Rules []struct{ APIGroups, Resources, Verbs []string }
+		}
+	}
+	out := c.Run(t, "kubectl", "get", "roles,clusterroles", "--namespace", system, "-l", "app.kubernetes.io/instance="+release, "-o", "json")
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	for _, role := range list.Items {
+		for _, rule := range role.Rules {
+			for _, resource := range rule.Resources {
+				name, sub, _ := strings.Cut(resource, "/")
+				if rule.APIGroups[0] != "" {
+					name += "." + rule.APIGroups[0]
+				}
+				if sub != "" {
+					name += "/" + sub
+				}
+				for _, verb := range rule.Verbs {
+					all = append(all, verb+" "+name)
+				}
+			}
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
 }

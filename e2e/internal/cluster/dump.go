@@ -12,23 +12,25 @@ import (
 )
 
 // ExplainFailure prints, when the test has failed in the end, what says most about why. It does so before the clean-ups that
-// were registered earlier, and once a test.
+// were registered earlier, and once for a test with its parts.
 func (c *Cluster) ExplainFailure(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() {
-		if !t.Failed() || c.explained == t.Name() {
+		test, _, _ := strings.Cut(t.Name(), "/")
+		if !t.Failed() || c.explained == test {
 			return
 		}
-		c.explained = t.Name()
+		c.explained = test
 		t.Log("pods:\n" + c.say("kubectl", "get", "pods", "-A", "-o", "wide"))
-		t.Log("events:\n" + tail(c.say("kubectl", "get", "events", "-A", "--sort-by=.lastTimestamp", "-o",
-			"custom-columns=:involvedObject.name,:type,:reason,:message", "--no-headers"), 25, nil))
-		for _, previous := range []string{"--previous=false", "--previous=true"} {
-			t.Log("agent "+previous+":\n", c.say("kubectl", "-n", "meshcni-system", "logs", "-l", "app.kubernetes.io/name=meshcni", "--tail=25", "--prefix", previous))
+		t.Log("warnings:\n" + tail(c.say("kubectl", "get", "events", "-A", "--field-selector=type=Warning", "--sort-by=.lastTimestamp", "-o",
+			"custom-columns=:involvedObject.namespace,:involvedObject.name,:reason,:message", "--no-headers"), 10, regexp.MustCompile(".")))
+		t.Log("the agent:\n" + tail(c.say("kubectl", "-n", "meshcni-system", "logs", "daemonset/meshcni-node", "--tail=-1"), 12, troubles))
+		if out, err := c.Try("kubectl", "-n", "meshcni-system", "logs", "daemonset/meshcni-node", "--tail=5", "--previous"); err == nil {
+			t.Log("the agent that ended:\n" + tail(out, 5, regexp.MustCompile(".")))
 		}
 		for file, what := range map[string]*regexp.Regexp{
-			"/run/meshcni/plugin.log":       nil,
-			machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d.*\] "?([^Ee]|E[^v]|e[^v])`),
+			"/run/meshcni/plugin.log":       troubles,
+			machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d`),
 			machine.Dir + "/containerd.log": regexp.MustCompile(`level=(error|fatal)`),
 		} {
 			text, err := os.ReadFile(file)
@@ -48,12 +50,19 @@ func (c *Cluster) say(name string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
+var (
+	// troubles are records of ours that are worth a look.
+	troubles = regexp.MustCompile(`"level":"(WARN|ERROR)"|^[^{]`)
+	// noise is what kubelet and containerd call errors whenever a pod is deleted, or where file systems are in memory.
+	noise = regexp.MustCompile(`not found|no relationship found|eviction_manager|cri_stats_provider|kubelet_pods.go|conn.go|MissingClusterDNS|CgroupV1`)
+)
+
 // tail returns the last lines that match, each cut to what can be read.
 func tail(text string, lines int, matching *regexp.Regexp) string {
 	var kept []string
 	for _, l := range strings.Split(strings.TrimSpace(text), "\n") {
-		if matching == nil || matching.MatchString(l) {
-			kept = append(kept, l[:min(len(l), 600)])
+		if matching.MatchString(l) && !noise.MatchString(l) {
+			kept = append(kept, l[:min(len(l), 500)])
 		}
 	}
 	return strings.Join(kept[max(0, len(kept)-lines):], "\n")

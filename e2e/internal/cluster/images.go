@@ -37,7 +37,10 @@ func build() error {
 	return err
 }
 
-// nameImages gives the checkout's image the name that the chart has.
+// NextTag is a tag of the same image, for an upgrade.
+const NextTag = "next"
+
+// nameImages gives the checkout's image the name that the chart has, and the next one.
 func nameImages() error {
 	list, err := ctr("images", "ls", "-q")
 	if err != nil {
@@ -45,7 +48,8 @@ func nameImages() error {
 	}
 	for _, name := range strings.Fields(list) {
 		if prefix, ok := strings.CutSuffix(name, image.Ours); ok {
-			_, err := ctr("images", "tag", "--force", name, prefix+Image)
+			repository, _, _ := strings.Cut(Image, ":")
+			_, err := ctr("images", "tag", "--force", name, prefix+Image, prefix+repository+":"+NextTag)
 			return err
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/meshcni/meshcni/internal/kubetest"
 )
 
-// kubeletConfig: control groups of our own, also of version 1; no pressure from a disk or a swap that is the machine's.
+// kubeletConfig: control groups of our own, also of version 1; no pressure from a disk or a swap that is the machine's. A
+// changed ConfigMap is soon in its volumes.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ` + nodeIP + `
@@ -36,6 +37,7 @@ imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 nodeStatusUpdateFrequency: 5s
+syncFrequency: 2s
 `
 
 func (c *Cluster) startKubelet(t testing.TB) {
