@@ -75,15 +75,21 @@ func WriteTar(w io.Writer, list []File, mtime time.Time) error {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 	tw := tar.NewWriter(w)
-	dirs := map[string]bool{}
-	for i, f := range list {
-		if !fs.ValidPath(f.Name) || i > 0 && list[i-1].Name == f.Name || dirs[f.Name] {
+	dirs, names := map[string]bool{}, map[string]bool{}
+	for _, f := range list {
+		if !fs.ValidPath(f.Name) || names[f.Name] {
 			return fmt.Errorf("write tar: %q is no name of a file, or there twice", f.Name)
 		}
+		names[f.Name] = true
+	}
+	for _, f := range list {
 		for at, c := range f.Name {
 			dir := f.Name[:at]
 			if c != '/' || dirs[dir] {
 				continue
+			}
+			if names[dir] {
+				return fmt.Errorf("write tar: %q is a file, and a directory above another", dir)
 			}
 			dirs[dir] = true
 			h := tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: mtime}

@@ -17,8 +17,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/meshcni/meshcni/release/internal/files"
 	"github.com/meshcni/meshcni/release/internal/source"
@@ -90,16 +88,13 @@ func (i *Image) build(tree []files.File, dir string) error {
 		r.Close()
 		i.Unpacked += size
 	}
-	// The compressors are modules and not the standard library's, so that their versions are those in go.mod, whichever Go
-	// runs this.
 	zst, gz := filepath.Join(dir, "layer.tar.zst"), filepath.Join(dir, "layer.tar.gz")
-	err := compressed(zst, tree, i.Stamp.Time(), func(w io.Writer) (io.WriteCloser, error) {
-		return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
-	})
-	if err != nil {
+	if err := compressed(zst, tree, i.Stamp.Time(), files.Zstd); err != nil {
 		return err
 	}
-	err = compressed(gz, tree, i.Stamp.Time(), func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, 6) })
+	// The best level takes eight times as long, for 3 %.
+	fast := func(w io.Writer) (io.WriteCloser, error) { return files.Gzip(w, 6) }
+	err := compressed(gz, tree, i.Stamp.Time(), fast)
 	if err != nil {
 		return err
 	}
@@ -110,9 +105,7 @@ func (i *Image) build(tree []files.File, dir string) error {
 	return err
 }
 
-// window is how far back zstd looks, which is what unpacking takes of memory. Twice as much saves 2 % more.
-const window = 32 << 20
-
+// compressed writes a layer to a file.
 func compressed(file string, tree []files.File, mtime time.Time, compressor func(io.Writer) (io.WriteCloser, error)) (err error) {
 	out, err := os.Create(file)
 	if err != nil {
