@@ -125,3 +125,29 @@ func TestSlug(t *testing.T) {
 		assert.Equal(t, want, slug(title))
 	}
 }
+
+// exported is a name of a Go package behind its path.
+var exported = regexp.MustCompile(`\.[A-Z]\w*$`)
+
+// TestPathsExist: a path of the repository that documentation names, in its text or in a command, is there.
+func TestPathsExist(t *testing.T) {
+	named := regexp.MustCompile("(?:^|[\\s`(=])((?:deploy|docs|e2e|examples|internal|release|testdata|cmd|\\.ci|dialect|installer|netnsexec|plugin|redirect|repair)/[\\w./-]*\\w)")
+	for _, file := range files(t, ".md", documented...) {
+		lines := prose(t, file)
+		for _, b := range blocksOf(t, file) {
+			if b.Lang == "sh" {
+				copy(lines[b.Line:], strings.Split(strings.TrimSuffix(b.Text, "\n"), "\n"))
+			}
+		}
+		for i, line := range lines {
+			for _, m := range named.FindAllStringSubmatch(link.ReplaceAllString(line, "]"), -1) {
+				path := exported.ReplaceAllString(m[1], "")
+				if path == "testdata/fuzz" || strings.HasSuffix(path, "/NAME") { // in some package; of some mesh
+					continue
+				}
+				_, err := os.Stat(filepath.Join(root(t), path))
+				assert.NoError(t, err, "%s:%d: there is no %s", file, i+1, path)
+			}
+		}
+	}
+}
