@@ -1,0 +1,18 @@
+//go:build !linux
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+var errPlatform = fmt.Errorf("%w: rules are put into Linux, this is %s: %w", ErrNoBackend, runtime.GOOS, errors.ErrUnsupported)
+
+// Available returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func Available(Options) error { return errPlatform }
+
+// Choose returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func Choose(context.Context, Namespace, Options) (Backend, error) { return nil, errPlatform }
