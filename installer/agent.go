@@ -142,8 +142,8 @@ func (a *Agent) Config() Config {
 	return a.config
 }
 
-// Run installs and keeps installed until the context ends; that is no error. Errors: an address that cannot be listened on,
-// a run directory that cannot be used. A node that cannot be installed on is none: it is waited for, and Ready says why.
+// Run installs and keeps installed until the context ends; that is no error. Errors: an address that cannot be listened on
+// (one that is in use is waited for), a run directory that cannot be used. A node that cannot be installed on is none: it is waited for, and Ready says why.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, "log.sock"), a.opts.PluginLog, a.m)

@@ -204,13 +204,3 @@ type recorder struct {
 func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
 func (r *recorder) WriteHeader(code int)        { r.code = code }
-
-func TestAddressInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	n := newNode(t, nil)
-	a, err := New(Options{Config: n.Config, HealthAddress: l.Addr().String()})
-	require.NoError(t, err)
-	require.ErrorContains(t, a.Run(t.Context()), "--health-address")
-}

@@ -35,17 +35,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "meshcni_" + name, Help: help})
 	}
 	m := &metrics{
-		installs:     prometheus.NewCounter(counter("installs_total", "Times the plugin was put into a network list that had not had it.")),
-		fights:       prometheus.NewCounter(counter("fights_total", "Times another writer was found to remove our entry again and again.")),
-		repairs:      prometheus.NewCounterVec(counter("drift_repairs_total", "Repairs of what others changed, by cause."), []string{"cause"}),
-		failures:     prometheus.NewCounterVec(counter("failures_total", "Steps that failed, by action."), []string{"action"}),
-		reloads:      prometheus.NewCounterVec(counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused)."), []string{"result"}),
-		decisions:    prometheus.NewCounterVec(counter("plugin_decisions_total", "Decisions that plugins on this node reported, by reason."), []string{"reason"}),
-		bypasses:     prometheus.NewCounterVec(counter("plugin_bypasses_total", "Pods that leave a way past the mesh open, by which (ipv4, ipv6, proxy-id)."), []string{"bypass"}),
-		outcomes:     prometheus.NewCounterVec(counter("plugin_outcomes_total", "Decisions that plugins on this node reported, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, failed, other)."), []string{"verb", "outcome"}),
-		failed:       prometheus.NewCounterVec(counter("plugin_failures_total", "Runs of plugins on this node that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and error code of the CNI specification."), []string{"verb", "code"}),
-		records:      prometheus.NewCounterVec(counter("plugin_log_records_total", "Records that plugins sent, by level."), []string{"level"}),
-		dropped:      prometheus.NewCounterVec(counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long)."), []string{"why"}),
+		installs:  prometheus.NewCounter(counter("installs_total", "Times the plugin was put into a network list that had not had it.")),
+		fights:    prometheus.NewCounter(counter("fights_total", "Times another writer was found to remove our entry again and again.")),
+		repairs:   prometheus.NewCounterVec(counter("drift_repairs_total", "Repairs of what others changed, by cause."), []string{"cause"}),
+		failures:  prometheus.NewCounterVec(counter("failures_total", "Steps that failed, by action."), []string{"action"}),
+		reloads:   prometheus.NewCounterVec(counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused)."), []string{"result"}),
+		decisions: prometheus.NewCounterVec(counter("plugin_decisions_total", "Decisions that plugins on this node reported, by reason."), []string{"reason"}),
+		bypasses:  prometheus.NewCounterVec(counter("plugin_bypasses_total", "Pods that leave a way past the mesh open, by which (ipv4, ipv6, proxy-id)."), []string{"bypass"}),
+		outcomes:  prometheus.NewCounterVec(counter("plugin_outcomes_total", "Decisions that plugins on this node reported, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, failed, other)."), []string{"verb", "outcome"}),
+		failed:    prometheus.NewCounterVec(counter("plugin_failures_total", "Runs of plugins on this node that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and error code of the CNI specification."), []string{"verb", "code"}),
+		records:   prometheus.NewCounterVec(counter("plugin_log_records_total", "Records that plugins sent, by level."), []string{"level"}),
+		dropped:   prometheus.NewCounterVec(counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long)."), []string{"why"}),
 		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "meshcni_blocked", Help: "1 for the reason why new pods on this node are not captured now, by its code; no series when they are.",
 		}, []string{"code"}),

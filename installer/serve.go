@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -44,14 +46,19 @@ func (a *Agent) handleHealth(mux *http.ServeMux) {
 	})
 }
 
-// serve listens on the addresses of the options. stop ends it.
+// serve listens on the addresses of the options. stop ends it. An address that another process has is no reason not to
+// capture pods: it is tried again until it is free.
 func (a *Agent) serve() (stop func(), err error) {
 	health, both := http.NewServeMux(), a.Handler()
 	a.handleHealth(health)
 	handlers := map[string]http.Handler{a.opts.HealthAddress: health, a.opts.MetricsAddress: both}
 	delete(handlers, "")
-	var servers []*http.Server
+	servers := map[string]*http.Server{}
+	var waiting sync.WaitGroup
+	retry, enough := context.WithCancel(context.Background())
 	stop = func() {
+		enough()
+		waiting.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		for _, s := range servers {
@@ -60,27 +67,54 @@ func (a *Agent) serve() (stop func(), err error) {
 		}
 	}
 	for address, handler := range handlers {
+		s := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+		servers[address] = s
 		l, err := net.Listen("tcp", address)
-		if err != nil {
+		switch {
+		case err == nil:
+			a.serveOn(l, address, s)
+		case errors.Is(err, syscall.EADDRINUSE):
+			a.log.Error("cannot serve yet (set --metrics-address or --health-address)", "address", address, "error", err)
+			waiting.Go(func() {
+				if l := listenLater(retry, address); l != nil {
+					a.serveOn(l, address, s)
+				}
+			})
+		default:
 			stop()
 			return nil, fmt.Errorf("listening on %s (set --metrics-address or --health-address): %w", address, err)
 		}
-		a.mu.Lock()
-		for what, wanted := range map[string]string{"health": a.opts.HealthAddress, "metrics": a.opts.MetricsAddress} {
-			if wanted == address {
-				a.listening[what] = l.Addr().String()
-			}
-		}
-		a.mu.Unlock()
-		s := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
-		servers = append(servers, s)
-		go func() {
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				a.log.Error("serving ended", "address", address, "error", err)
-			}
-		}()
 	}
 	return stop, nil
+}
+
+// listenLater tries until it succeeds or the context ends.
+func listenLater(ctx context.Context, address string) net.Listener {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+		if l, err := net.Listen("tcp", address); err == nil {
+			return l
+		}
+	}
+}
+
+func (a *Agent) serveOn(l net.Listener, address string, s *http.Server) {
+	a.mu.Lock()
+	for what, wanted := range map[string]string{"health": a.opts.HealthAddress, "metrics": a.opts.MetricsAddress} {
+		if wanted == address {
+			a.listening[what] = l.Addr().String()
+		}
+	}
+	a.mu.Unlock()
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("serving ended", "address", address, "error", err)
+		}
+	}()
 }
 
 // Addresses are where "health" and "metrics" are served once Run has begun, with the port that a ":0" got.

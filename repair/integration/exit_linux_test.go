@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -248,4 +250,74 @@ func TestWatchCosts(t *testing.T) {
 	without, _ := rss(t, p.cmd.Process.Pid)
 	t.Logf("RSS %.1f MB (%.1f MB at most) with the watch, %.1f MB without", with, peak, without)
 	assert.Less(t, with-without, 12.0, "MB")
+}
+
+// TestTwoAgents: during an update that starts the new agent before the old one ends, and when both go at once.
+func TestTwoAgents(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root, kubetest.Servers)
+	s := kubetest.Shared(t)
+	program := buildProgram(t, "meshcni-node")
+	start := func(t *testing.T, r *release) *process {
+		c := agentContainer(t, s, r.dirs, program, "--uninstall-on-exit=auto")
+		c.env = append(c.env, "POD_NAMESPACE="+r.ns)
+		p := c.start(t)
+		eventually(t, "it has the node", func() bool { return p.get(t, "/readyz") == "ok\n" })
+		return p
+	}
+	for name, together := range map[string]bool{"an update": false, "the end of both": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := install(t, s)
+			r.run(t, program)
+			r.logged(t, isThere)
+			old, now := r.agent, start(t, r)
+			eventually(t, "the old one rests", func() bool { return strings.Contains(old.get(t, "/readyz"), "superseded") })
+			if together {
+				r.agent = now
+				r.logged(t, isThere)
+				r.remove(t, metav1.DeletePropagationBackground)
+				r.logged(t, isDeleted)
+				r.agent = old
+				r.logged(t, isDeleted)
+			}
+			uninstalled, _ := r.end(t)
+			assert.False(t, uninstalled, "the new one has it")
+			eventually(t, "undisturbed", func() bool { return now.get(t, "/readyz") == "ok\n" })
+			r.agent = now
+			uninstalled, _ = r.end(t)
+			assert.Equal(t, together, uninstalled)
+		})
+	}
+}
+
+// TestStartsWithoutTheAPIServer: the plugin is installed and the agent ready, since pods are captured, or wait in their
+// ADD; with repair, which does not work, it is not ready. The end comes in time all the same.
+func TestStartsWithoutTheAPIServer(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root, kubetest.Servers)
+	s := kubetest.Shared(t)
+	program := buildProgram(t, "meshcni-node")
+	port, err := proctest.FreePort()
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		args   []string
+		readyz string
+	}{
+		"install": {nil, "ok\n"},
+		"repair":  {[]string{"--repair=label", "--node-name=n"}, "repair: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newNodeDirs(t, s, kubetest.AdminToken)
+			container := agentContainer(t, s, d, program, append([]string{"--uninstall-on-exit=auto", fmt.Sprintf("--kubernetes-service-port=%d", port)}, c.args...)...)
+			p := container.start(t)
+			eventually(t, "installed", func() bool { return strings.Contains(d.list(t), `"meshcni"`) })
+			eventually(t, "it says so", func() bool { return strings.HasPrefix(p.get(t, "/readyz"), c.readyz) })
+			eventually(t, "it says so", func() bool { return strings.Contains(p.log.String(), blind) })
+			require.NoError(t, p.cmd.Process.Signal(unix.SIGTERM))
+			require.NoError(t, p.wait())
+			assert.Contains(t, d.list(t), `"meshcni"`, "that nothing is known of the DaemonSet is no reason to leave")
+		})
+	}
 }
