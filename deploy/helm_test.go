@@ -148,6 +148,25 @@ func renderAll(t testing.TB, all []values) []objects {
 
 func tryRenderAll(t testing.TB, all []values) ([]objects, error) {
 	t.Helper()
+	out, err := templateAll(t, all)
+	if err != nil {
+		return nil, err
+	}
+	parsed := parse(t, out)
+	rendered := make([]objects, len(all))
+	for i := range all {
+		rendered[i] = parsed[alias(i)]
+		require.NotEmpty(t, rendered[i])
+	}
+	return rendered, nil
+}
+
+// alias is the name of one of many dependencies.
+func alias(i int) string { return fmt.Sprintf("c%d", i) }
+
+// templateAll is what helm prints for all of them.
+func templateAll(t testing.TB, all []values) (out string, err error) {
+	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "charts", "meshcni"), os.DirFS(chart)))
 	var chartFile struct{ Version string }
@@ -156,24 +175,13 @@ func tryRenderAll(t testing.TB, all []values) ([]objects, error) {
 	require.NoError(t, yaml.Unmarshal(text, &chartFile))
 	given, dependencies := values{}, []values{}
 	for i, v := range all {
-		alias := fmt.Sprintf("c%d", i)
-		given[alias] = v
-		dependencies = append(dependencies, values{"name": "meshcni", "version": chartFile.Version, "alias": alias})
+		given[alias(i)] = v
+		dependencies = append(dependencies, values{"name": "meshcni", "version": chartFile.Version, "alias": alias(i)})
 	}
 	text, err = yaml.Marshal(values{"apiVersion": "v2", "name": "all", "version": "0.0.0", "dependencies": dependencies})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "Chart.yaml"), text, 0o600))
-	out, err := helm(t, "template", "meshcni", dir, "--namespace", namespace, "--kube-version", kubeVersion, "--values", given.write(t))
-	if err != nil {
-		return nil, err
-	}
-	parsed := parse(t, out)
-	rendered := make([]objects, len(all))
-	for i := range all {
-		rendered[i] = parsed[fmt.Sprintf("c%d", i)]
-		require.NotEmpty(t, rendered[i])
-	}
-	return rendered, nil
+	return helm(t, "template", "meshcni", dir, "--namespace", namespace, "--kube-version", kubeVersion, "--values", given.write(t))
 }
 
 var source = regexp.MustCompile(`(?m)^# Source: (?:all/charts/(c[0-9]+)|meshcni)/`)
@@ -182,17 +190,23 @@ var source = regexp.MustCompile(`(?m)^# Source: (?:all/charts/(c[0-9]+)|meshcni)
 func parse(t testing.TB, out string) map[string]objects {
 	t.Helper()
 	all := map[string]objects{}
-	for _, text := range strings.Split("\n"+out, "\n---\n") {
-		o := map[string]any{}
-		require.NoError(t, yaml.UnmarshalStrict([]byte(text), &o), "%s", text)
-		if len(o) == 0 {
-			continue
+	for _, text := range documents(out) {
+		if o, ok := parseOne(t, text); ok {
+			from := source.FindStringSubmatch(text)
+			require.NotNil(t, from, "%s", text)
+			all[from[1]] = append(all[from[1]], o)
 		}
-		from := source.FindStringSubmatch(text)
-		require.NotNil(t, from, "%s", text)
-		all[from[1]] = append(all[from[1]], unstructured.Unstructured{Object: o})
 	}
 	return all
+}
+
+func documents(out string) []string { return strings.Split("\n"+out, "\n---\n") }
+
+// parseOne reads one document, repeated keys refused. It reports false when there is nothing in it.
+func parseOne(t testing.TB, text string) (o unstructured.Unstructured, ok bool) {
+	t.Helper()
+	require.NoError(t, yaml.UnmarshalStrict([]byte(text), &o.Object), "%s", text)
+	return o, len(o.Object) > 0
 }
 
 // objects are what was rendered from some values.

@@ -1,0 +1,60 @@
+package deploy_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/internal/dialects"
+)
+
+// TestTheTestPodIsOfTheMesh: the pod of helm test is one that the plugin
+// redirects, with a mesh of each kind; it checks as a user whose connections are
+// redirected, and as the proxy where the proxy can see anything.
+func TestTheTestPodIsOfTheMesh(t *testing.T) {
+	t.Parallel()
+	for _, name := range dialectNames {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := mustRender(t, values{"dialect": name})
+			pod := one[corev1.Pod](t, all, "Pod", "meshcni-test")
+			var mounted corev1.Pod
+			require.NoError(t, yaml.UnmarshalStrict([]byte(one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test").Data["pod.yaml"]), &mounted))
+			assert.Equal(t, pod, mounted, "what the checks read of the pod")
+
+			mesh, err := dialects.ByName(name, []string{"kube-system"})
+			require.NoError(t, err)
+			decision := mesh.Decide(&pod, &corev1.Namespace{})
+			require.True(t, decision.Selected, "%s", decision)
+			built, err := mesh.Redirect(&pod, &corev1.Namespace{}, nil)
+			require.NoError(t, err)
+
+			proxy := mesh.Policy.Proxy(&pod)
+			if name != "consul" { // which goes by annotations
+				require.NotNil(t, proxy)
+			}
+			app, proxyID := pod.Spec.InitContainers[0].SecurityContext, pod.Spec.Containers[0].SecurityContext
+			assert.Contains(t, built.Redirect.Proxy.UIDs, uint32(*proxyID.RunAsUser))
+			assert.NotContains(t, built.Redirect.Proxy.UIDs, uint32(*app.RunAsUser))
+			assert.NotContains(t, built.Redirect.Proxy.GIDs, uint32(*app.RunAsGroup))
+		})
+	}
+}
+
+// TestNoTestWhereItWouldFail: in a namespace that is left alone, and with a
+// plugin of unknown configuration.
+func TestNoTestWhereItWouldFail(t *testing.T) {
+	t.Parallel()
+	for what, v := range map[string]values{
+		"namespace":  {"excludeNamespaces": []string{namespace}},
+		"template":   {"pluginConfig": `{"type": "meshcni"}`},
+		"turned off": {"tests": values{"enabled": false}},
+	} {
+		assert.Empty(t, mustRender(t, v).of("Pod"), what)
+	}
+	annotations := one[corev1.Pod](t, mustRender(t, values{"profile": "openshift"}), "Pod", "meshcni-test").Annotations
+	assert.Equal(t, "default/meshcni", annotations["k8s.v1.cni.cncf.io/networks"])
+}
