@@ -50,7 +50,7 @@ type Config struct {
 	// RefuseProxyUID has the plugin refuse a pod with a container that the rules take for the proxy. Default false.
 	RefuseProxyUID bool
 	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
-	// account needs the right to patch pods' status. Default false.
+	// account needs the right to patch pods. Default false.
 	WriteStatus bool
 	// PluginConfig replaces the rendered entry: a JSON object with a "type"; see [Config.Entry]. Default none.
 	PluginConfig string

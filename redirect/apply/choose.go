@@ -69,7 +69,9 @@ func Available(o Options) error {
 
 // Choose returns the backend for a namespace. Of [Auto] and [Iptables] it takes
 // the variant that is in use in the namespace, if its programs are on the host;
-// else nft before legacy; [Auto] falls back to native nftables. It starts no
+// else nft before legacy; [Auto] falls back to native nftables, which it also
+// takes for a namespace of another user namespace than ours, as that of a pod
+// with hostUsers: false: there the kernel refuses iptables' owner match. It starts no
 // process. It fails with [ErrNoBackend] when what is asked for is not there, and
 // with the system's error when Options.Root cannot be read.
 func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
@@ -88,6 +90,15 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	default:
 		_, err := ParseBackend(string(o.Backend))
 		return nil, err
+	}
+	if o.Backend != Iptables {
+		foreign, err := ofAnotherUser(ns)
+		if err != nil {
+			return nil, fmt.Errorf("choose firewall backend: %w", err)
+		}
+		if foreign {
+			return native{NewNFTables(ns), o}, nil
+		}
 	}
 	nft, errNFT := NewIPTables(ns, IptablesNFT, o)
 	legacy, errLegacy := NewIPTables(ns, IptablesLegacy, o)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -48,6 +50,32 @@ func look(ns Namespace) (host, error) {
 		return nil
 	})
 	return h, err
+}
+
+// ofAnotherUser reports whether the network namespace belongs to another user
+// namespace than that of this process. Of a Namespace without a file descriptor
+// that is not known.
+func ofAnotherUser(ns Namespace) (bool, error) {
+	file, ok := ns.(interface{ Fd() int })
+	if !ok || file.Fd() < 0 {
+		return false, nil
+	}
+	var own, owner unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/user", &own); errors.Is(err, unix.ENOENT) {
+		return false, nil // a kernel without user namespaces
+	} else if err != nil {
+		return false, fmt.Errorf("look at own user namespace: %w", err)
+	}
+	fd, err := unix.IoctlRetInt(file.Fd(), unix.NS_GET_USERNS)
+	if err != nil {
+		// EPERM: one above our own, as for a process in a user namespace that was given a descriptor.
+		return errors.Is(err, unix.EPERM), nil //nolint:nilerr // older kernels (before 4.9) cannot tell
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Fstat(fd, &owner); err != nil {
+		return false, fmt.Errorf("look at the user namespace of a network namespace: %w", err)
+	}
+	return own.Dev != owner.Dev || own.Ino != owner.Ino, nil
 }
 
 // legacyTables lists the xtables tables of the calling thread's namespace. The
