@@ -1,6 +1,7 @@
 package apidiff_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,7 +80,8 @@ func (r repository) write(files map[string]string) {
 func (r repository) run() (said string, passed bool) {
 	r.t.Helper()
 	out, err := exec.Command(script, r.dir).CombinedOutput()
-	if _, failed := err.(*exec.ExitError); !failed {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
 		require.NoError(r.t, err)
 	}
 	return string(out), err == nil
