@@ -157,6 +157,10 @@ func TestScript(t *testing.T) {
 			change: map[string]string{"apply/apply.go": otherOptions, "CHANGELOG.md": ""}, fails: true,
 			want: []string{"incompatible: ./apply.Options"},
 		},
+		"a new major version": {
+			change: map[string]string{"go.mod": "module example.com/m/v2\n\ngo 1.24\n", "apply/apply.go": otherOptions},
+			want:   []string{"apidiff: v0.1.0 is another module"},
+		},
 		"it does not build": {change: map[string]string{"apply/apply.go": "package apply\n\nfunc F() { return 1 }\n"}, fails: true, not: []string{passes}},
 	}
 	for name, c := range tests {
