@@ -224,3 +224,20 @@ func TestUsersComeFirst(t *testing.T) {
 	assert.Empty(t, all.of("NetworkAttachmentDefinition"))
 	assert.Len(t, all.of("SecurityContextConstraints"), 1)
 }
+
+// TestLabels: the user's come after the chart's, but for those that selectors rely on.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	all := mustRender(t, options["labels of ours"])
+	ds := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node")
+	own := map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/instance": "meshcni", "app.kubernetes.io/component": "node"}
+	assert.Equal(t, own, ds.Spec.Selector.MatchLabels)
+	for key, want := range own {
+		assert.Equal(t, want, ds.Labels[key])
+		assert.Equal(t, want, ds.Spec.Template.Labels[key])
+	}
+	assert.Equal(t, "true", ds.Spec.Template.Labels["sidecar.istio.io/inject"])
+	assert.Equal(t, "true", ds.Spec.Template.Annotations["sidecar.istio.io/inject"])
+	assert.Equal(t, "15014", ds.Spec.Template.Annotations["prometheus.io/port"])
+	assert.Regexp(t, `^meshcni-`, ds.Labels["helm.sh/chart"])
+}

@@ -38,20 +38,52 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: node
 {{- end -}}
 
-{{/* Labels of all objects. */}}
-{{- define "meshcni.labels" -}}
-{{ include "meshcni.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{/* Several maps as one, in YAML; of one key the last counts. Use: (list map map) */}}
+{{- define "meshcni.merged" -}}
+{{- $all := dict -}}
+{{- range . }}{{- range $key, $value := . }}{{- $_ := set $all $key $value }}{{- end }}{{- end -}}
+{{- toYaml $all -}}
 {{- end -}}
 
-{{/* The same for a part that is not the agent; use: (dict "root" . "component" "repair"). */}}
+{{/* Labels of all objects of a component. The chart's own win over the user's: selectors rely on them. Use:
+(dict "root" . "component" "repair") */}}
 {{- define "meshcni.labelsOf" -}}
-{{ include "meshcni.labels" .root | replace "app.kubernetes.io/component: node" (printf "app.kubernetes.io/component: %s" .component) }}
+{{- $own := include "meshcni.selector" .root | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/component" .component -}}
+{{- $_ := set $own "app.kubernetes.io/version" .root.Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") -}}
+{{- include "meshcni.merged" (list .root.Values.commonLabels (.more | default dict) $own) -}}
+{{- end -}}
+
+{{- define "meshcni.labels" -}}
+{{- include "meshcni.labelsOf" (dict "root" . "component" "node") -}}
+{{- end -}}
+
+{{/* Labels and annotations of the agent's pods. The agent is not of the mesh, whatever is said of its namespace; some injectors go
+by labels, some by annotations. */}}
+{{- define "meshcni.podLabels" -}}
+{{- $own := dict
+      "app.kubernetes.io/version" .Chart.AppVersion
+      "sidecar.istio.io/inject" "false"
+      "istio.io/dataplane-mode" "none"
+      "kuma.io/sidecar-injection" "disabled" -}}
+{{- include "meshcni.merged" (list $own .Values.commonLabels .Values.podLabels (include "meshcni.selector" . | fromYaml)) -}}
+{{- end -}}
+{{- define "meshcni.podAnnotations" -}}
+{{- $own := dict
+      "kubectl.kubernetes.io/default-container" (include "meshcni.name" .)
+      "sidecar.istio.io/inject" "false"
+      "linkerd.io/inject" "disabled"
+      "consul.hashicorp.com/connect-inject" "false"
+      "cluster-autoscaler.kubernetes.io/enable-ds-eviction" "false" -}}
+{{- with .Values.metrics }}{{- if .scrapeAnnotations -}}
+{{- $own = merge $own (dict "prometheus.io/scrape" "true" "prometheus.io/port" (.port | int | toString) "prometheus.io/path" "/metrics") -}}
+{{- end }}{{- end -}}
+{{- with include "meshcni.appArmor" . | fromYaml }}{{- if not (include "meshcni.appArmorIsField" $) -}}
+{{- $_ := set $own (printf "container.apparmor.security.beta.kubernetes.io/%s" (include "meshcni.name" $)) (include "meshcni.profileName" .) -}}
+{{- end }}{{- end -}}
+{{- include "meshcni.merged" (list $own .Values.podAnnotations) -}}
 {{- end -}}
 
 {{- define "meshcni.image" -}}
@@ -108,6 +140,11 @@ node without AppArmor. */}}
 {{- else if include "meshcni.entersPods" . -}}
 type: Unconfined
 {{- end -}}
+{{- end -}}
+
+{{/* Since 1.30 AppArmor is a field; before, an annotation. Empty is no. */}}
+{{- define "meshcni.appArmorIsField" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end -}}
 
 {{/* A seccomp or AppArmor profile in the one-word form that annotations and OpenShift have. */}}

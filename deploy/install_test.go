@@ -1,0 +1,116 @@
+package deploy_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/internal/kubetest"
+)
+
+// TestLifeOfARelease installs, upgrades to something quite different and
+// uninstalls, on a real API server, as a user does. Then nothing is left.
+//
+// It is not parallel: what it makes for the whole cluster, the others try to make.
+func TestLifeOfARelease(t *testing.T) {
+	admin := server(t)
+	on := release(t, "mesh-a", nil)
+	out, err := on("install", values{})
+	require.NoError(t, err)
+	assert.Contains(t, out, "kubectl -n mesh-a rollout status daemonset/meshcni-node")
+	assert.Contains(t, out, "helm -n mesh-a test meshcni --logs")
+	out, err = on("upgrade", values{"profile": "openshift", "dialect": "linkerd", "repair": values{"mode": "delete", "clusterRate": 3, "verifyInterval": "5m"}}.
+		with(options["alerts, dashboard"]).with(options["pod monitor"]).with(options["network policy"]))
+	require.NoError(t, err)
+	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
+	assert.NotContains(t, out, "WARNING")
+	assert.Len(t, labelled(t, admin), 19)
+	_, err = on("upgrade", values{"hostNetwork": true, "health": values{"host": "127.0.0.1"}, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
+	require.NoError(t, err)
+	_, err = on("uninstall", nil)
+	require.NoError(t, err)
+	assert.Empty(t, labelled(t, admin))
+}
+
+// labelled are all objects of the chart that are on the server.
+func labelled(t testing.TB, admin *kubetest.Admin) (paths []string) {
+	t.Helper()
+	for apiVersion, kinds := range map[string]string{
+		"v1":                           "ConfigMap ServiceAccount Service ResourceQuota Pod",
+		"apps/v1":                      "DaemonSet",
+		"rbac.authorization.k8s.io/v1": "Role RoleBinding ClusterRole ClusterRoleBinding",
+		"networking.k8s.io/v1":         "NetworkPolicy",
+		"monitoring.coreos.com/v1":     "ServiceMonitor PodMonitor PrometheusRule",
+		"security.openshift.io/v1":     "SecurityContextConstraints",
+		"k8s.cni.cncf.io/v1":           "NetworkAttachmentDefinition",
+	} {
+		for kind := range strings.FieldsSeq(kinds) {
+			var list metav1.PartialObjectMetadataList
+			path := collection(apiVersion, kind, "")
+			admin.Do(t, http.MethodGet, path+"?labelSelector=app.kubernetes.io/instance=meshcni,app.kubernetes.io/managed-by=Helm", nil, &list)
+			for _, o := range list.Items {
+				paths = append(paths, kind+" "+o.Namespace+"/"+o.Name)
+			}
+		}
+	}
+	return paths
+}
+
+// release returns how to do something with a release in a namespace of its own,
+// with labels.
+func release(t testing.TB, namespace string, labels values) func(verb string, v values, flags ...string) (string, error) {
+	t.Helper()
+	admin := kubetest.Shared(t).Admin(t)
+	admin.Do(t, http.MethodPost, collection("v1", "Namespace", ""), values{"metadata": values{"name": namespace, "labels": labels}}, nil)
+	config := kubetest.Shared(t).Kubeconfig(t, kubetest.AdminToken)
+	return func(verb string, v values, flags ...string) (string, error) {
+		args := append([]string{verb, "meshcni", "--namespace", namespace, "--kubeconfig", config}, flags...)
+		if v != nil {
+			args = append(args, chart, "--values", v.write(t))
+		}
+		return helm(t, args...)
+	}
+}
+
+// TestNotes: who installs is told what is wrong with his values, and on his cluster.
+func TestNotes(t *testing.T) {
+	server(t)
+	const (
+		admission = "does not admit the agent's pods"
+		openshift = "This looks like OpenShift" // so it does here: its kinds are defined
+	)
+	strict := release(t, "mesh-strict", values{"pod-security.kubernetes.io/enforce": "baseline"})
+	plain := release(t, "mesh-plain", nil)
+	for name, c := range map[string]struct {
+		on     func(string, values, ...string) (string, error)
+		values values
+		says   []string
+	}{
+		"defaults":        {plain, values{}, []string{openshift}},
+		"admission":       {strict, values{"openshift": values{"scc": "create"}}, []string{admission + ", which have host paths. Allow them:\n  kubectl label namespace mesh-strict --overwrite pod-security.kubernetes.io/enforce=privileged"}},
+		"talos":           {plain, values{"profile": "talos"}, []string{admission, openshift}},
+		"multus":          {plain, values{"cni": values{"chained": false}}, []string{openshift, "cni.chained is false, so only Multus"}},
+		"host network":    {plain, values{"hostNetwork": true, "networkPolicy": values{"enabled": true}}, []string{openshift, "networkPolicy does nothing", "ports 8000 and 15014 are open"}},
+		"repair":          {plain, values{"repair": values{"forceDelete": true, "clusterRate": 1}}, []string{openshift, "repair.forceDelete does nothing with repair.mode none", "repair.clusterRate does nothing"}},
+		"always":          {plain, values{"uninstallOnExit": true}, []string{openshift, "uninstallOnExit true takes the plugin away"}},
+		"never":           {plain, values{"uninstallOnExit": false}, []string{openshift, "uninstallOnExit false leaves the plugin"}},
+		"template":        {plain, values{"pluginConfig": `{"type":"meshcni"}`, "repair": values{"mode": "repair"}}, []string{openshift, "repair makes rules from the values, not from pluginConfig"}},
+		"microk8s":        {plain, values{"profile": "microk8s", "repair": values{"mode": "repair"}}, []string{openshift, "MicroK8s gives its plugins files of its own"}},
+		"roles of others": {plain, values{"rbac": values{"create": false}}, []string{openshift, "rbac.create is false"}},
+	} {
+		out, err := c.on("install", c.values, "--dry-run=server")
+		require.NoError(t, err, name)
+		_, notes, ok := strings.Cut(out, "\nNOTES:\n")
+		require.True(t, ok, "%s", out)
+		warnings := strings.Split(notes, "\nWARNING: ")[1:]
+		if assert.Len(t, warnings, len(c.says), "%s: %q", name, warnings) {
+			for i, says := range c.says {
+				assert.Contains(t, warnings[i], says, name)
+			}
+		}
+	}
+}
