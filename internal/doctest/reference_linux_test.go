@@ -172,9 +172,6 @@ func TestFlagsExist(t *testing.T) {
 	}
 }
 
-// documented is what users read.
-var documented = []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "examples", "deploy"}
-
 // TestVariablesExist: a variable that documentation names is read by some program.
 func TestVariablesExist(t *testing.T) {
 	name := regexp.MustCompile(`\bMESHCNI_[A-Z0-9_]*[A-Z0-9]\b`)

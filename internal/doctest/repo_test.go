@@ -55,6 +55,9 @@ func files(t *testing.T, ending string, below ...string) []string {
 	return all
 }
 
+// documented is what users read.
+var documented = []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "examples", "deploy"}
+
 // read returns a file of the repository.
 func read(t *testing.T, path string) string {
 	t.Helper()
