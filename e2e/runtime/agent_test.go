@@ -103,23 +103,28 @@ func (n *node) grant(t testing.TB) {
 }
 
 // runAgent starts the agent and waits until it is ready and the runtime has what
-// it installed. At the test's end it is uninstalled, when the pods are gone.
+// it installed. At the test's end all pods are removed and it is uninstalled.
 func (n *node) runAgent(t testing.TB, args ...string) *agent {
 	t.Helper()
 	n.grant(t)
 	a := n.startAgent(t, args...)
-	a.ready(t)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if t.Failed() {
 			t.Logf("the agent's log:\n%s", a.Output(agentName))
 		}
-		n.removeOthers(ctx, t)
-		a.uninstall(ctx, t)
+		assert.NoError(t, n.RemoveAll(ctx))
+		// In the host's network, which takes no plugin to come and to go.
+		pod := agentPod(args...)
+		pod.Name, pod.Spec.HostNetwork, pod.Spec.Containers = agentName+"-last", true, nil
+		s, err := n.RunPod(ctx, pod, nil)
+		require.NoError(t, err)
+		(&agent{n, s, ""}).uninstall(ctx, t, args...)
 		assert.NoFileExists(t, plugin)
 		assert.NoError(t, os.RemoveAll(runDir))
 	})
+	a.ready(t)
 	return a
 }
 
@@ -129,6 +134,11 @@ func (n *node) startAgent(t testing.TB, args ...string) *agent {
 	require.NoError(t, os.MkdirAll(runDir, 0o755))
 	s, err := n.RunPod(t.Context(), agentPod(args...), nil)
 	require.NoError(t, err)
+	return n.newAgent(t, s)
+}
+
+func (n *node) newAgent(t testing.TB, s *containerd.Sandbox) *agent {
+	t.Helper()
 	ips, err := s.IPs(t.Context())
 	require.NoError(t, err)
 	return &agent{n, s, fmt.Sprintf("http://%s:8000", ips[0])}
@@ -168,23 +178,18 @@ func (a *agent) start(t testing.TB) {
 	require.NoError(t, a.StartContainer(t.Context(), &a.Pod.Spec.Containers[0], nil))
 }
 
-// uninstall ends the agent and takes back what it installed, as an administrator
-// does with the program of the same name; what that says is returned.
-func (a *agent) uninstall(ctx context.Context, t testing.TB) string {
+// uninstall takes back what the agent installed, as an administrator does with the
+// program of the same name, and returns what that says.
+func (a *agent) uninstall(ctx context.Context, t testing.TB, args ...string) string {
 	t.Helper()
-	assert.NoError(t, a.StopContainer(ctx, agentName, 20*time.Second))
-	c := a.Pod.Spec.Containers[0].DeepCopy()
-	c.Name, c.Args = "uninstall", append([]string{"uninstall"}, c.Args[1:]...)
-	require.NoError(t, a.StartContainer(ctx, c, nil))
+	c := agentPod(args...).Spec.Containers[0]
+	c.Name, c.Args[0] = "uninstall", "uninstall"
+	before := a.Output(c.Name)
+	require.NoError(t, a.StartContainer(ctx, &c, nil))
 	code, err := a.WaitContainer(ctx, c.Name)
 	require.NoError(t, err)
-	assert.Zero(t, code, "%s", a.Output(c.Name))
+	said := strings.TrimPrefix(a.Output(c.Name), before)
+	assert.Zero(t, code, "%s", said)
 	a.n.waitNetworks(t, func(networks string) bool { return !strings.Contains(networks, "meshcni") })
-	return a.Output(c.Name)
-}
-
-// removeOthers removes all sandboxes but the agent's.
-func (n *node) removeOthers(ctx context.Context, t testing.TB) {
-	t.Helper()
-	assert.NoError(t, n.RemoveAllBut(ctx, func(namespace, name string) bool { return namespace == agentNamespace }))
+	return said
 }

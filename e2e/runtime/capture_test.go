@@ -46,9 +46,11 @@ func capture(t *testing.T, n *node, dual bool) {
 	dualStack := proxyEnv(istio.DualStack, "true")
 	before := n.server.Calls(t, agentUser)
 
-	excludes := n.run(t, meshed(ns, "excludes", excluding, withHostPort, dualStack))
-	dns := n.run(t, meshed(ns, "dns", proxyEnv(istio.DNSCapture, "true"), dualStack))
-	free := n.run(t, plain(ns, "plain"))
+	pods := n.runAll(t,
+		meshed(ns, "excludes", excluding, withHostPort, dualStack),
+		meshed(ns, "dns", proxyEnv(istio.DNSCapture, "true"), dualStack),
+		plain(ns, "plain"))
+	excludes, dns, free := pods[0], pods[1], pods[2]
 	calls := n.server.Calls(t, agentUser)
 	assert.Equal(t, before["get pods"]+2, calls["get pods"], "one GET for each pod of the mesh; for another the runtime's annotations will do")
 	before["get pods"] += 2

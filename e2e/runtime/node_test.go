@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -73,30 +74,36 @@ var (
 // metricsAddress is where containerd tells how long its calls of plugins took.
 const metricsAddress = "127.0.0.1:1338"
 
+// boot starts what runs on the machine.
+func boot() (*node, error) {
+	n := &node{}
+	if err := elsewhere(); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(machine.Dir, "kube")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		n.server, err = kubetest.Start(dir, kubetest.Options{Bind: netip.IPv4Unspecified(), Advertise: netip.MustParseAddr(nodeIP), Port: 443})
+		return err
+	})
+	g.Go(func() (err error) {
+		n.Runtime, err = containerd.Start(containerd.Options{
+			Pause: image.Pause, Images: []string{image.ToolArchive(), image.OursArchive()}, Metrics: metricsAddress,
+		})
+		return err
+	})
+	return n, g.Wait()
+}
+
 // newNode returns the machine's, with a network and the plugins for it. What the
 // test leaves of sandboxes is removed at its end, and nothing else may be left.
 func newNode(t testing.TB, network string) *node {
 	t.Helper()
 	machine.Require(t)
-	nodeOnce.Do(func() {
-		sharedNode = &node{}
-		if errNode = elsewhere(); errNode != nil {
-			return
-		}
-		dir := filepath.Join(machine.Dir, "kube")
-		if errNode = os.Mkdir(dir, 0o700); errNode != nil {
-			return
-		}
-		sharedNode.server, errNode = kubetest.Start(dir, kubetest.Options{
-			Bind: netip.IPv4Unspecified(), Advertise: netip.MustParseAddr(nodeIP), Port: 443,
-		})
-		if errNode != nil {
-			return
-		}
-		sharedNode.Runtime, errNode = containerd.Start(containerd.Options{
-			Pause: image.Pause, Images: []string{image.ToolArchive(), image.OursArchive()}, Metrics: metricsAddress,
-		})
-	})
+	nodeOnce.Do(func() { sharedNode, errNode = boot() })
 	require.NoError(t, errNode)
 	n := sharedNode
 	n.admin = n.server.Admin(t)
@@ -139,10 +146,13 @@ func (n *node) setNetwork(t testing.TB, network string) {
 		require.NoError(t, os.Remove(f))
 	}
 	n.networks++
-	name := fmt.Sprintf("net-%d", n.networks) // the runtime has this one when it says its name
+	name := n.network() // the runtime has this one when it says its name
 	require.NoError(t, os.WriteFile(networkFile, []byte(strings.Replace(network, networkName, name, 1)), 0o600))
 	n.waitNetworks(t, func(networks string) bool { return strings.Contains(networks, name) })
 }
+
+// network is the present network's name.
+func (n *node) network() string { return fmt.Sprintf("net-%d", n.networks) }
 
 // networkFile is the network that the agent chains into.
 var networkFile = filepath.Join(containerd.CNIConfDir, "10-net.conflist")
@@ -194,6 +204,22 @@ func (n *node) create(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return made
 }
 
+// runAll creates the pods and starts them, at the same time.
+func (n *node) runAll(t testing.TB, pods ...*corev1.Pod) []*containerd.Sandbox {
+	t.Helper()
+	sandboxes := make([]*containerd.Sandbox, len(pods))
+	var g errgroup.Group
+	for i, pod := range pods {
+		made := n.create(t, pod)
+		g.Go(func() (err error) {
+			sandboxes[i], err = n.RunPod(t.Context(), made, nil)
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	return sandboxes
+}
+
 // run creates the pod and starts it.
 func (n *node) run(t testing.TB, pod *corev1.Pod) *containerd.Sandbox {
 	t.Helper()
@@ -214,27 +240,34 @@ func (n *node) cleanUp(t testing.TB) {
 // nothingLeft looks for what sandboxes that are gone should have taken along.
 func (n *node) nothingLeft(t testing.TB) {
 	t.Helper()
+	for what, left := range leftovers(t) {
+		assert.Empty(t, left, "%s left", what)
+	}
+	assert.NotContains(t, output(t, "nft", "list", "ruleset"), "meshcni", "a table of ours on the host")
+}
+
+// leftovers are what the machine has because of sandboxes.
+func leftovers(t testing.TB) map[string][]string {
+	t.Helper()
+	found := map[string][]string{"veth interfaces": links(t)}
 	for what, pattern := range map[string]string{
 		"network namespaces":     "/run/netns/*",
 		"attachments in a cache": containerd.CNICache + "/results/*",
 		"addresses in use":       containerd.CNICache + "/networks/*/[0-9f]*",
-		"veth interfaces":        "/sys/class/net/veth*",
 		"control groups":         "/sys/fs/cgroup/*" + machine.CgroupParent() + "/pod*/*/cgroup.procs",
 	} {
-		left, err := filepath.Glob(pattern)
+		var err error
+		found[what], err = filepath.Glob(pattern)
 		require.NoError(t, err)
-		if what == "veth interfaces" {
-			left = links(t)
-		}
-		assert.Empty(t, left, "%s left", what)
 	}
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		for line := range strings.Lines(output(t, program)) {
-			assert.NotContains(t, line, "10.88.", "a rule of portmap's left on the host")
-			assert.NotContains(t, line, "ISTIO_", "a rule of ours on the host")
+			if strings.Contains(line, "10.88.") || strings.Contains(line, "fd00:88:") || strings.Contains(line, "ISTIO_") {
+				found["host's rules"] = append(found["host's rules"], line)
+			}
 		}
 	}
-	assert.NotContains(t, output(t, "nft", "list", "ruleset"), "meshcni", "a table of ours on the host")
+	return found
 }
 
 // podMeta is a pod's name, in a namespace.

@@ -47,6 +47,9 @@ func SandboxConfig(pod *corev1.Pod, attempt uint32) *cri.PodSandboxConfig {
 		},
 	}
 	maps.Copy(c.Annotations, pod.Annotations) // beside a kubelet's own
+	if pod.Spec.HostNetwork {
+		c.Hostname = "" // the host's
+	}
 	for _, container := range pod.Spec.Containers {
 		for _, p := range container.Ports {
 			if p.HostPort != 0 {
@@ -89,13 +92,20 @@ func (r *Runtime) run(ctx context.Context, pod *corev1.Pod, config *cri.PodSandb
 	return &Sandbox{ID: resp.PodSandboxId, Pod: pod, r: r, config: config, containers: map[string]string{}, attempts: map[string]uint32{}}, nil
 }
 
-// RunPod makes the pod's sandbox and starts its containers, init containers first.
+// RunPod makes the pod's sandbox and starts its containers.
 // Volumes that are no paths of the host are looked up in volumes, by name.
 func (r *Runtime) RunPod(ctx context.Context, pod *corev1.Pod, volumes map[string]string) (*Sandbox, error) {
-	s, err := r.RunSandbox(ctx, pod)
+	return r.start(ctx, pod, SandboxConfig(pod, 0), volumes, map[string]uint32{})
+}
+
+func (r *Runtime) start(
+	ctx context.Context, pod *corev1.Pod, config *cri.PodSandboxConfig, volumes map[string]string, attempts map[string]uint32,
+) (*Sandbox, error) {
+	s, err := r.run(ctx, pod, config)
 	if err != nil {
 		return nil, err
 	}
+	s.attempts = attempts
 	for i := range pod.Spec.Containers {
 		if err := s.StartContainer(ctx, &pod.Spec.Containers[i], volumes); err != nil {
 			_ = s.Remove(context.WithoutCancel(ctx))
@@ -103,6 +113,12 @@ func (r *Runtime) RunPod(ctx context.Context, pod *corev1.Pod, volumes map[strin
 		}
 	}
 	return s, nil
+}
+
+// Again makes another sandbox for the pod and starts its containers, as a kubelet
+// does when the first is no more: that has to be stopped before.
+func (s *Sandbox) Again(ctx context.Context, volumes map[string]string) (*Sandbox, error) {
+	return s.r.start(ctx, s.Pod, SandboxConfig(s.Pod, s.config.Metadata.Attempt+1), volumes, maps.Clone(s.attempts))
 }
 
 // StartContainer makes and starts a container of the sandbox, as a kubelet does;

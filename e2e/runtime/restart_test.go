@@ -1,0 +1,94 @@
+package runtime
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
+)
+
+// agentPatience is how long a kubelet waits for the agent's end.
+const agentPatience = 20 * time.Second
+
+// installation is what of ours is in the host's directories: the files' names,
+// sizes and times of change.
+func installation(t testing.TB) map[string]string {
+	t.Helper()
+	got := map[string]string{}
+	for _, path := range []string{plugin, networkFile, runDir + "/kubeconfig"} {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		got[path] = info.ModTime().String()
+	}
+	return got
+}
+
+// TestAgentRestart: pods are captured whether the agent runs or not, and when it
+// comes back it finds nothing to do.
+func TestAgentRestart(t *testing.T) {
+	n := newNode(t, ptp(false))
+	a := n.runAgent(t)
+	ns := n.namespace(t)
+	first := n.run(t, meshed(ns, "first"))
+	requireCaptured(t, first)
+	before := installation(t)
+
+	for _, end := range []struct {
+		name string
+		fn   func() error
+	}{
+		{"killed", func() error { return a.KillContainer(t.Context(), agentName) }},
+		{"stopped", func() error { return a.StopContainer(t.Context(), agentName, agentPatience) }},
+	} {
+		require.NoError(t, end.fn())
+		requireCaptured(t, first)
+		requireCaptured(t, n.run(t, meshed(ns, "while-"+end.name)))
+		assert.Equal(t, before, installation(t))
+		a.start(t)
+		a.ready(t)
+		requireCaptured(t, n.run(t, meshed(ns, "after-"+end.name)))
+		assert.Equal(t, before, installation(t), "what is right is not written again")
+	}
+}
+
+// TestUninstall: with pods running. They stay captured, new ones start as if the
+// agent had never been, and the plugin's file stays for as long as a pod needs it
+// to be taken down.
+func TestUninstall(t *testing.T) {
+	original := ptp(false)
+	n := newNode(t, original)
+	a := n.runAgent(t)
+	ns := n.namespace(t)
+	old := n.run(t, meshed(ns, "old"))
+	requireCaptured(t, old)
+
+	require.NoError(t, a.StopContainer(t.Context(), agentName, agentPatience))
+	said := a.uninstall(t.Context(), t)
+	assert.Contains(t, said, "1 attachments")
+	assert.FileExists(t, plugin, "the old pod needs it")
+	assert.NoFileExists(t, runDir+"/kubeconfig")
+	text, err := os.ReadFile(networkFile)
+	require.NoError(t, err)
+	assert.Equal(t, strings.Replace(original, networkName, n.network(), 1), string(text), "byte for byte")
+	requireCaptured(t, old)
+	fresh := n.run(t, meshed(ns, "fresh"))
+	requireFree(t, fresh)
+
+	netns, err := old.NetNS(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, old.Remove(t.Context()))
+	assert.NoFileExists(t, netns)
+	requireFree(t, fresh)
+	a.uninstall(t.Context(), t)
+	assert.NoFileExists(t, plugin, "nobody needs it any more")
+	left, err := os.ReadDir(containerd.CNIBinDir)
+	require.NoError(t, err)
+	for _, f := range left {
+		assert.NotContains(t, f.Name(), "meshcni")
+	}
+}
