@@ -55,7 +55,7 @@ image: ## The container image for this machine's architecture, into dist/
 release: ## All that a release consists of, into dist/: archives, images, chart, manifests, bills of materials, checksums
 	.ci/tool helm
 	$(GO) -C release run . all --version $(VERSION)
-	$(GO) -C release run . verify
+	$(GO) -C release run . verify dist
 
 .PHONY: manifests
 manifests: ## Write deploy/manifests anew from the chart
