@@ -33,8 +33,9 @@ func TestDockerfile(t *testing.T) {
 	build := stages[0]
 	assert.Equal(t, "build", build.Name)
 	assert.Equal(t, "golang:"+strings.TrimPrefix(tree.Go, "go"), build.BaseName, "the toolchain of release/go.mod")
+	outDir(t)
 	context := filepath.Join(t.TempDir(), "context")
-	require.NoError(t, copyTree("..", context, ignored(t)))
+	require.NoError(t, copyTree(filepath.Join(temp, "a"), context, ignored(t)))
 	built := runStage(t, build, context)
 
 	final := stages[1]

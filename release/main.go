@@ -72,7 +72,7 @@ func command() *cobra.Command {
 		arches(simple("archives", "Make the archives of the programs", func(ctx context.Context, r *dist.Release) error {
 			return r.Archives(ctx, s.arches())
 		})),
-		simple("chart", "Package the Helm chart", func(_ context.Context, r *dist.Release) error {
+		simple("chart", "Package the Helm chart, and the plain manifests", func(_ context.Context, r *dist.Release) error {
 			return r.Deploy()
 		}),
 		arches(simple("rootfs", "Write the image's files to the output directory, for another tool to make an image of", func(ctx context.Context, r *dist.Release) error {
@@ -82,15 +82,16 @@ func command() *cobra.Command {
 			return r.Rootfs(ctx, s.arch)
 		})),
 		&cobra.Command{
-			Use:   "verify DIR",
-			Short: "Check a release's files, and that the sources make the same ones again",
-			Args:  cobra.ExactArgs(1),
+			Use:   "verify [DIR]",
+			Short: "Check the files of a release, by default those in --output, and that the sources make the same ones again",
+			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				root, err := source.Find(s.source)
 				if err != nil {
 					return err
 				}
-				return dist.Verify(cmd.Context(), root, within(root, args[0]), cmd.OutOrStdout())
+				dir := append(args, s.output)[0]
+				return dist.Verify(cmd.Context(), root, within(root, dir), cmd.OutOrStdout())
 			},
 		},
 	)

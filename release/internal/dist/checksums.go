@@ -108,22 +108,28 @@ func Check(dir string) (map[string]string, error) {
 	return sums, nil
 }
 
-// clear removes what an earlier release wrote to the output directory, by its list, so that nothing of another version is
-// left beside this one's.
+// clear removes from the output directory what an earlier release wrote there: what its list names, and what is called as
+// a release's files are. So nothing of another version is left beside this one's.
 func (r *Release) clear() error {
 	sums, err := readChecksums(r.out)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("clear %s: %w", r.out, err)
 	}
+	entries, err := os.ReadDir(r.out)
 	if err != nil {
 		return fmt.Errorf("clear %s: %w", r.out, err)
 	}
-	for name := range sums {
-		if err := os.Remove(filepath.Join(r.out, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, e := range entries {
+		_, listed := sums[e.Name()]
+		ours := listed || e.Name() == Checksums || strings.HasPrefix(e.Name(), "meshcni_") || strings.HasPrefix(e.Name(), "meshcni-")
+		if !ours || !e.Type().IsRegular() {
+			continue
+		}
+		if err := os.Remove(filepath.Join(r.out, e.Name())); err != nil {
 			return fmt.Errorf("clear %s: %w", r.out, err)
 		}
 	}
-	return os.Remove(filepath.Join(r.out, Checksums))
+	return nil
 }
 
 func byText(a, b error) int { return strings.Compare(a.Error(), b.Error()) }

@@ -83,10 +83,10 @@ func TestSame(t *testing.T) {
 	assert.ErrorContains(t, err, "c: a second build has no such file")
 }
 
-// TestClear: of what is in the output directory, what an earlier release listed goes, and nothing else.
+// TestClear: of what is in the output directory, an earlier release's files go, and nothing else.
 func TestClear(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"a": "a", "notes": "mine", Checksums: sumOfA + "  a\n" + sumOfB + "  b\n"} {
+	for name, text := range map[string]string{"a": "a", "notes": "mine", "meshcni_0.0.1_image_oci.tar": "old", Checksums: sumOfA + "  a\n" + sumOfB + "  b\n"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	r := &Release{out: dir}
