@@ -1,7 +1,9 @@
 package deploy_test
 
 import (
+	"flag"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/repair"
 )
 
 func TestLint(t *testing.T) {
@@ -30,6 +34,31 @@ func TestTemplatesBeginWithTheValues(t *testing.T) {
 			assert.True(t, strings.HasPrefix(text, `{{- include "meshcni.init" .`), "templates/%s does not begin with meshcni.init", path)
 		}
 	}
+}
+
+// TestEveryValueIsExplained: directly above each key there is a comment. Where it
+// names a default that is the agent's, it is the agent's.
+func TestEveryValueIsExplained(t *testing.T) {
+	t.Parallel()
+	lines := strings.Split(readAll(t, chart)["values.yaml"], "\n")
+	key := regexp.MustCompile(`^ *([A-Za-z_./]+):`)
+	said := map[string]string{}
+	for i, line := range lines {
+		if m := key.FindStringSubmatch(line); m != nil {
+			above := strings.TrimSpace(lines[i-1])
+			assert.True(t, strings.HasPrefix(above, "# "), "values.yaml, line %d: %s is not explained", i+1, m[1])
+			said[m[1]] = above
+		}
+	}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	(&repair.Flags{}).Register(fs)
+	for name, of := range map[string]string{
+		"nodeRate": "node-rate", "nodeBurst": "node-burst", "clusterBurst": "cluster-burst", "maxBrokenShare": "max-broken-share",
+		"minBroken": "min-broken", "trialInterval": "trial-interval",
+	} {
+		assert.Contains(t, said[name], "null: "+fs.Lookup("repair-"+of).DefValue+".", "values.yaml: repair.%s", name)
+	}
+	assert.Contains(t, strings.Join(lines, "\n"), "null: "+fs.Lookup("repair-label").DefValue+".")
 }
 
 // TestProfilesAreValues: what a profile sets is a value that the user can set,
