@@ -17,6 +17,15 @@
 // back by uninstalling; "00-meshcni.conflist" is the list of our own with [Config.OwnFile]. In the run directory:
 // kubeconfig (0600), log.sock (0600), "agent" while one runs, and "uninstalled" while an uninstall has told it to rest.
 //
+// # In a container
+//
+// The agent is user 0 of a container with a read-only root, no /tmp, and no capability: it writes to the directories that
+// [Config] names and to no other place. Where the runtime's directories belong to another user, as where the CNI plugins'
+// archive was unpacked with its owners, it takes CAP_DAC_OVERRIDE, and CAP_CHOWN to edit a file that does; its errors say so.
+//
+// [Options].Leaving tells the end of the agent's DaemonSet from that of a pod, which another follows: package nodecmd has
+// one that watches the DaemonSet.
+//
 // # Errors
 //
 // A *[Blocked] says why a node cannot capture pods now, with a stable code; errors.As(err, &blocked). File errors wrap the

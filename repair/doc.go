@@ -32,6 +32,14 @@
 // the wanted ones, one pod after the other; what differs is reported and, in
 // repair mode, put back.
 //
+// # In a container
+//
+// Labels and evictions need nothing of the node. To look into running pods takes the host's PID namespace, and
+// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_NET_ADMIN; with the host's iptables, which Flags.HostRoot gives the way to
+// ("/proc/1/root"), CAP_SYS_CHROOT as well, and CAP_NET_RAW where that is the legacy variant. Without it, rules that
+// the plugin made by iptables can be neither compared nor put back ([ErrVariant]). repair/integration
+// (TestRepairCapabilities) shows that this is enough, and that no less is.
+//
 // # Cost
 //
 // Measured with the program meshcni-repair on a real API server with 5,000 pods,

@@ -78,7 +78,7 @@ func (r *repairer) keep(ctx context.Context, s Settings, reg prometheus.Register
 		registered.undo()
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the end was asked for
 		case !again:
 			return err
 		case err != nil && !errors.Is(err, context.Canceled):

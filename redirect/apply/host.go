@@ -68,8 +68,9 @@ func ofAnotherUser(ns Namespace) (bool, error) {
 	}
 	fd, err := unix.IoctlRetInt(file.Fd(), unix.NS_GET_USERNS)
 	if err != nil {
-		// EPERM: one above our own, as for a process in a user namespace that was given a descriptor.
-		return errors.Is(err, unix.EPERM), nil //nolint:nilerr // older kernels (before 4.9) cannot tell
+		// EPERM: one above our own, as for a process in a user namespace that was given a descriptor. Kernels before 4.9
+		// cannot tell.
+		return errors.Is(err, unix.EPERM), nil
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if err := unix.Fstat(fd, &owner); err != nil {

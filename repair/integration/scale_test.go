@@ -140,13 +140,32 @@ func evictions(t testing.TB, s *kubetest.Server, user string) (times []time.Time
 	return times
 }
 
+// programs are built once for all tests, in a directory that TestMain removes.
+var programs struct {
+	mu    sync.Mutex
+	dir   string
+	built map[string]bool
+}
+
 func buildProgram(t testing.TB, name string) string {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), name)
+	p := &programs
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dir == "" {
+		dir, err := os.MkdirTemp("", "meshcni-integration")
+		require.NoError(t, err)
+		p.dir, p.built = dir, map[string]bool{}
+	}
+	out := filepath.Join(p.dir, name)
+	if p.built[name] {
+		return out
+	}
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "../../cmd/"+name)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	text, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", text)
+	p.built[name] = true
 	return out
 }
 

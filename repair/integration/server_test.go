@@ -22,7 +22,13 @@ import (
 // which nobody makes here.
 var servers = kubetest.Options{DisableAdmission: []string{"ServiceAccount"}}
 
-func TestMain(m *testing.M) { os.Exit(kubetest.Main(m, servers)) }
+func TestMain(m *testing.M) {
+	code := kubetest.Main(m, servers)
+	if programs.dir != "" {
+		_ = os.RemoveAll(programs.dir)
+	}
+	os.Exit(code)
+}
 
 // admin is who may do everything; with what repairtest wants besides it is a
 // repairtest.Admin.
