@@ -28,4 +28,7 @@ if [ -n "$missing" ]; then
 	DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
+# A cluster is spoken to with kubectl.
+[ $# -eq 0 ] || command -v kubectl >/dev/null 2>&1 || set -- "$@" kubectl
+
 exec "$(dirname "$0")/../.ci/kube" kube-apiserver "$@"

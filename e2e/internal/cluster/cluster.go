@@ -54,6 +54,7 @@ func Shared(t testing.TB) *Cluster {
 func (c *Cluster) boot(t testing.TB) {
 	start := time.Now()
 	require.NoError(t, installNetwork())
+	require.NoError(t, bringPrograms())
 	started := make(chan error, 1)
 	go func() {
 		_, err := containerd.Start(containerd.Options{

@@ -19,11 +19,31 @@ import (
 
 func contains(s, part string) bool { return strings.Contains(s, part) }
 
+// userBin has the programs that a user of the cluster brings along.
+const userBin = machine.Dir + "/bin"
+
+// bringPrograms puts them there.
+func bringPrograms() error {
+	if err := os.MkdirAll(userBin, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"helm", "kubectl"} {
+		path, err := program(name)
+		if err == nil {
+			err = os.Symlink(path, filepath.Join(userBin, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Env is the environment in which a user of the cluster works: KUBECONFIG, and a PATH with the programs.
 func (c *Cluster) Env() []string {
 	return []string{
 		"KUBECONFIG=" + c.Kubeconfig, "CONTAINERD_ADDRESS=" + containerd.Socket, "CONTAINERD_NAMESPACE=k8s.io",
-		"PATH=" + machine.Cache("bin") + string(filepath.ListSeparator) + os.Getenv("PATH"),
+		"PATH=" + userBin + string(filepath.ListSeparator) + os.Getenv("PATH"),
 		"HELM_CACHE_HOME=" + machine.Dir + "/helm/cache", "HELM_CONFIG_HOME=" + machine.Dir + "/helm/config", "HELM_DATA_HOME=" + machine.Dir + "/helm/data",
 	}
 }
