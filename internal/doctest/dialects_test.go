@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/dialects"
 )
@@ -40,6 +41,9 @@ func TestDialectPages(t *testing.T) {
 			}
 		}
 		assert.NotEmpty(t, all, name)
+		d, err := dialects.ByName(name, nil)
+		require.NoError(t, err)
+		assert.Contains(t, read(t, "docs/how-it-works.md"), "`"+d.Names.ChainPrefix+"`", "chains of %s", name)
 		assert.Contains(t, read(t, "docs/dialects/README.md"), "`"+name+"`", "the map of dialects")
 	}
 }
