@@ -110,9 +110,10 @@ func copyFile(tb testing.TB, from, to string) {
 func Process(tb testing.TB, dir string) (root string) {
 	tb.Helper()
 	netnstest.Require(tb, netnstest.Root, netnstest.Binary("unshare"))
-	// The bind makes it a mount point, as the root of a host is one.
+	// The bind makes it a mount point, as the root of a host is one, and its mounts are shared, as systemd makes them: what a
+	// copy of the mount namespace mounts would be seen here.
 	const script = `mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount -t tmpfs run "$0/run" && : >"$0/run/host" &&
-		mount -t tmpfs dev "$0/dev" && mknod -m 666 "$0/dev/null" c 1 3 && exec chroot "$0" /usr/sbin/cat`
+		mount -t tmpfs dev "$0/dev" && mknod -m 666 "$0/dev/null" c 1 3 && mount --make-rshared "$0" && exec chroot "$0" /usr/sbin/cat`
 	cmd := exec.CommandContext(tb.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", script, dir)
 	stdin, err := cmd.StdinPipe() // cat ends when nobody has the other end
 	require.NoError(tb, err)
