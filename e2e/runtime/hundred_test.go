@@ -22,31 +22,35 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// How many sandboxes are started, and how many of them at a time.
-const (
-	sandboxes = 100
-	atATime   = 10
-)
+// crowds are how many sandboxes are started, and how many of them at a time: one
+// after the other for what the plugin costs a pod, and many for what it costs a
+// node that starts.
+var crowds = []struct{ sandboxes, atATime int }{{15, 1}, {100, 10}}
 
 // TestHundred starts many sandboxes at the same time: without the plugin, and with
 // it and each kind of backend. All start and all are captured; what the network
 // took is in the log (-v), as the runtime itself tells it. Clocks are not judged.
 func TestHundred(t *testing.T) {
 	n := newNode(t, ptp(false))
-	without := n.hundred(t, "the network alone", false)
+	var alone []latency
+	for _, c := range crowds {
+		alone = append(alone, n.crowd(t, "without meshcni", c.sandboxes, c.atATime, false))
+	}
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
 			n.runAgent(t, "--backend="+backend)
-			from := pluginRecords(t)
-			with := n.hundred(t, "with meshcni, "+backend, true)
-			t.Logf("the network's set-up of a sandbox took %.0f ms more, %.2f times as long; of the plugin's own, %s",
-				1000*(with.mean()-without.mean()), with.mean()/without.mean(), own(pluginRecords(t)[len(from):]))
+			for i, c := range crowds {
+				from := len(pluginRecords(t))
+				with := n.crowd(t, "with meshcni and "+backend, c.sandboxes, c.atATime, true)
+				t.Logf("  that is %.0f ms more, %.2f times as long; of it, as the plugin says, %s",
+					1000*(with.mean()-alone[i].mean()), with.mean()/alone[i].mean(), own(pluginRecords(t)[from:]))
+			}
 		})
 	}
 }
 
-// hundred starts that many, looks at each, and removes them.
-func (n *node) hundred(t *testing.T, name string, captured bool) latency {
+// crowd starts sandboxes, looks at each, and removes them.
+func (n *node) crowd(t *testing.T, name string, sandboxes, atATime int, captured bool) latency {
 	t.Helper()
 	ns := n.namespace(t)
 	pods := make([]*corev1.Pod, sandboxes)
@@ -68,11 +72,12 @@ func (n *node) hundred(t *testing.T, name string, captured bool) latency {
 	took := time.Since(start)
 	network := setUps(t).less(before)
 	assert.InDelta(t, sandboxes, network.count, 0, "the runtime counts as many set-ups")
-	t.Logf("%s: %d sandboxes, %d at a time, in %s; set-up of the network, as the runtime counts it: %s",
+	t.Logf("%s: %d sandboxes, %d at a time, in %s; the network of one, as the runtime counts, %s",
 		name, sandboxes, atATime, took.Round(time.Millisecond), network)
 	for _, s := range started {
 		requireRedirected(t, s, captured)
 	}
+	g.SetLimit(10)
 	for _, s := range started {
 		g.Go(func() error { return s.Remove(t.Context()) })
 	}
