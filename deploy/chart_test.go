@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"flag"
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -127,7 +128,7 @@ var platforms = map[string]platform{
 	"k3d":          {bins: []string{"/bin"}, conf: "/var/lib/rancher/k3s/agent/etc/cni/net.d"},
 	"rke2":         {selinux: corev1.SELinuxOptions{Type: "spc_t"}},
 	"microk8s":     {bins: []string{"/var/snap/microk8s/current/opt/cni/bin"}, conf: "/var/snap/microk8s/current/args/cni-network"},
-	"minikube":     {cache: "/var/lib/cni/cache"},
+	"minikube":     {},
 	"kind":         {},
 	"talos":        {backend: "nftables"},
 	"bottlerocket": {backend: "nftables", selinux: corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "super_t", Level: "s0"}, keptFrom: []string{"eks.amazonaws.com/compute-type", "fargate"}},
@@ -252,6 +253,29 @@ func TestUsersComeFirst(t *testing.T) {
 	assert.Equal(t, &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}, c.SecurityContext.SELinuxOptions, "maps are merged")
 	assert.Empty(t, all.of("NetworkAttachmentDefinition"))
 	assert.Len(t, all.of("SecurityContextConstraints"), 1)
+}
+
+// TestHealthOnTheHost: on the host's network it is not for others, unless the user wants it so, and the kubelet asks where it is.
+func TestHealthOnTheHost(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		values               values
+		address, host, ports string
+	}{
+		{values{}, ":8000", "", "8000"},
+		{values{"hostNetwork": true}, "127.0.0.1:8000", "127.0.0.1", "8000"},
+		{values{"hostNetwork": true, "health": values{"host": ""}}, ":8000", "", "8000"},
+		{values{"hostNetwork": true, "health": values{"host": "::1", "port": 1}}, "[::1]:1", "::1", "1"},
+		{values{"health": values{"host": "0.0.0.0"}}, "0.0.0.0:8000", "", "8000"},
+	} {
+		agent := one[appsv1.DaemonSet](t, mustRender(t, c.values), "DaemonSet", "meshcni-node").Spec.Template.Spec.Containers[0]
+		assert.Equal(t, []string{"--health-address=" + c.address}, flagsOf(agent, "health-address"))
+		for _, probe := range []*corev1.Probe{agent.StartupProbe, agent.LivenessProbe, agent.ReadinessProbe} {
+			assert.Equal(t, c.host, probe.HTTPGet.Host)
+			assert.Equal(t, "health", probe.HTTPGet.Port.StrVal)
+		}
+		assert.Equal(t, c.ports, fmt.Sprint(agent.Ports[0].ContainerPort))
+	}
 }
 
 // TestLabels: the user's come after the chart's, but for those that selectors rely on.

@@ -29,7 +29,7 @@ func TestLifeOfARelease(t *testing.T) {
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
 	assert.NotContains(t, out, "WARNING")
 	assert.Len(t, labelled(t, admin), 19)
-	_, err = on("upgrade", values{"hostNetwork": true, "health": values{"host": "127.0.0.1"}, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
+	_, err = on("upgrade", values{"hostNetwork": true, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
 	_, err = on("uninstall", nil)
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestNotes(t *testing.T) {
 		"admission":       {strict, values{"openshift": values{"scc": "create"}}, []string{admission + ", which have host paths. Allow them:\n  kubectl label namespace mesh-strict --overwrite pod-security.kubernetes.io/enforce=privileged"}},
 		"talos":           {plain, values{"profile": "talos"}, []string{admission, openshift}},
 		"multus":          {plain, values{"cni": values{"chained": false}}, []string{openshift, "cni.chained is false, so only Multus"}},
-		"host network":    {plain, values{"hostNetwork": true, "networkPolicy": values{"enabled": true}}, []string{openshift, "networkPolicy does nothing", "ports 8000 and 15014 are open"}},
+		"host network":    {plain, values{"hostNetwork": true, "networkPolicy": values{"enabled": true}}, []string{openshift, "networkPolicy does nothing", "metrics are open on port 15014"}},
 		"repair":          {plain, values{"repair": values{"forceDelete": true, "clusterRate": 1}}, []string{openshift, "repair.forceDelete does nothing with repair.mode none", "repair.clusterRate does nothing"}},
 		"always":          {plain, values{"uninstallOnExit": true}, []string{openshift, "uninstallOnExit true takes the plugin away"}},
 		"never":           {plain, values{"uninstallOnExit": false}, []string{openshift, "uninstallOnExit false leaves the plugin"}},

@@ -30,7 +30,7 @@
 {{- end -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
-{{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" $.Values.health)) -}}
+{{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}
 {{- $args = append $args (printf "--metrics-address=%s" (ternary (include "meshcni.listen" $.Values.metrics) "" $.Values.metrics.enabled)) -}}
 {{- $out := list "run" -}}
 {{- range $args }}{{- $out = append $out (include "meshcni.literal" .) }}{{- end -}}

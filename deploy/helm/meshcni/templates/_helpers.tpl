@@ -157,6 +157,11 @@ type: Unconfined
 {{/* Makes a text mean itself in args and env, where $(NAME) is a reference. */}}
 {{- define "meshcni.literal" -}}{{- toString . | replace "$" "$$" -}}{{- end -}}
 
+{{/* Where health is served: on the host's network not to others than the kubelet, unless it is said. */}}
+{{- define "meshcni.healthHost" -}}
+{{- if kindIs "invalid" .Values.health.host }}{{ ternary "127.0.0.1" "" .Values.hostNetwork }}{{ else }}{{ .Values.health.host }}{{ end -}}
+{{- end -}}
+
 {{/* host:port to listen on, an IPv6 address in brackets. */}}
 {{- define "meshcni.listen" -}}
 {{- if contains ":" .host -}}[{{ .host }}]{{- else -}}{{ .host }}{{- end -}}:{{ .port | int }}
