@@ -80,7 +80,9 @@ func (w *Watch) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.trouble(err)
+		if !errors.Is(err, errBrief) {
+			w.trouble(err)
+		}
 		if time.Since(began) > lastPause {
 			pause = firstPause
 		}
@@ -91,6 +93,10 @@ func (w *Watch) Run(ctx context.Context) {
 		pause = min(2*pause, lastPause)
 	}
 }
+
+// errBrief is the end of a watch that has just begun: something between us and the server cuts them off. It is no outage,
+// since each look before a watch tells how things are.
+var errBrief = errors.New("the watch ended at once")
 
 // follow looks at the DaemonSet, and then at what becomes of it, until that fails.
 func (w *Watch) follow(ctx context.Context) error {
@@ -107,7 +113,7 @@ func (w *Watch) follow(ctx context.Context) error {
 			return err
 		}
 		if time.Since(began) < time.Second {
-			return fmt.Errorf("the watch of DaemonSet %s ended at once", w.name)
+			return errBrief
 		}
 	}
 }

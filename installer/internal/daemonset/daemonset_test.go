@@ -292,7 +292,7 @@ func TestGoesOn(t *testing.T) {
 
 // TestAWatchThatEndsAtOnce is not asked for again without a pause.
 func TestAWatchThatEndsAtOnce(t *testing.T) {
-	watching(t, func(t *testing.T, _ *Watch, s *server, say func(...string), _ *logBuffer) {
+	watching(t, func(t *testing.T, _ *Watch, s *server, say func(...string), log *logBuffer) {
 		s.set(func(r *http.Request) (int, io.ReadCloser, error) {
 			if r.URL.Query().Has("watch") {
 				return text(http.StatusOK, "")(r)
@@ -304,6 +304,7 @@ func TestAWatchThatEndsAtOnce(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		assert.Less(t, len(s.questions())-before, 80)
+		assert.NotContains(t, log.String(), "cannot be watched")
 	})
 }
 
