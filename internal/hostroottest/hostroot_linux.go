@@ -78,11 +78,13 @@ func libraries(tb testing.TB, program string) (all []string) {
 		}
 		if lib := absolute.FindString(found); lib != "" {
 			all = append(all, lib)
-			extensions, err := filepath.Glob(filepath.Join("/usr", filepath.Dir(lib), "xtables", "*.so"))
-			require.NoError(tb, err)
-			if strings.Contains(lib, "libxtables") {
-				all = append(all, extensions...)
+			if !strings.Contains(lib, "libxtables") {
+				continue
 			}
+			// The loader may name /lib, which is a link to /usr/lib, where iptables looks for itself.
+			extensions, err := filepath.Glob(filepath.Join("/usr", strings.TrimPrefix(filepath.Dir(lib), "/usr"), "xtables", "*.so"))
+			require.NoError(tb, err)
+			all = append(all, extensions...)
 		}
 	}
 	return all
