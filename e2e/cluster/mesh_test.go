@@ -149,7 +149,7 @@ func (s shop) assertUncaptured(t *testing.T, name, client string) {
 // event waits until an object has an event for a reason, and returns its message.
 func (s shop) event(t *testing.T, object, reason string) (message string) {
 	t.Helper()
-	s.Eventually(t, 30*time.Second, "event "+reason+" of "+object, func() error {
+	s.Eventually(t, 60*time.Second, "event "+reason+" of "+object, func() error {
 		message = s.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+object+",reason="+reason, "-o", "jsonpath={.items[*].message}")
 		if message == "" {
 			return fmt.Errorf("there is none")

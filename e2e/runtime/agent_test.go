@@ -14,13 +14,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
-	"github.com/meshcni/meshcni/e2e/internal/image"
-	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
 const (
@@ -28,6 +25,10 @@ const (
 	agentName      = "meshcni-node"
 	agentUser      = "system:serviceaccount:" + agentNamespace + ":" + agentName
 	runDir         = "/var/run/meshcni"
+	daemonSets     = "/apis/apps/v1/namespaces/" + agentNamespace + "/daemonsets"
+
+	// agentPatience is how long a kubelet waits for the agent's end.
+	agentPatience = 20 * time.Second
 )
 
 // plugin is the plugin's file on the host.
@@ -37,111 +38,59 @@ var plugin = filepath.Join(containerd.CNIBinDir, "meshcni")
 type agent struct {
 	n *node
 	*containerd.Sandbox
-	url string
+	volumes map[string]string
+	url     string
 }
 
-// agentPod is the DaemonSet's pod, with the host's paths and without a capability.
-func agentPod(args ...string) *corev1.Pod {
-	root, yes, no := int64(0), true, false
-	pod := &corev1.Pod{ObjectMeta: podMeta(agentNamespace, agentName+"-x2x8p")}
-	pod.UID = "a9e0"
-	c := corev1.Container{
-		Name: agentName, Image: image.Ours, Args: append([]string{"run"}, args...),
-		Env: []corev1.EnvVar{
-			{Name: "KUBERNETES_SERVICE_HOST", Value: serviceIP}, {Name: "KUBERNETES_SERVICE_PORT", Value: "443"},
-			{Name: "NODE_NAME", Value: "node-1"},
-			{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
-		},
-		SecurityContext: &corev1.SecurityContext{
-			RunAsUser: &root, RunAsGroup: &root, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
-			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
-	}
-	mount := func(name, host, path string, readOnly bool) {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
-			Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}},
-		})
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: readOnly})
-	}
-	mount("run", runDir, runDir, false)
-	mount("cni-bin", containerd.CNIBinDir, "/host"+containerd.CNIBinDir, false)
-	mount("cni-conf", containerd.CNIConfDir, "/host"+containerd.CNIConfDir, false)
-	mount("cni-cache", containerd.CNICache, "/host"+containerd.CNICache, true)
-	mount("token", tokenDir, "/var/run/secrets/kubernetes.io/serviceaccount", true)
-	pod.Spec.Containers = []corev1.Container{c}
-	return pod
-}
-
-// tokenDir is what a kubelet mounts of the service account.
-var tokenDir = filepath.Join(machine.Dir, "serviceaccount")
-
-// grant makes the agent's service account, with the rights that it needs without
-// repair, and its token.
-func (n *node) grant(t testing.TB) {
-	t.Helper()
-	ignore := func(err error) {
-		if err != nil {
-			require.ErrorContains(t, err, "409")
-		}
-	}
-	ignore(n.admin.Try(http.MethodPost, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentNamespace}}, nil))
-	meta := metav1.ObjectMeta{Name: agentName}
-	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
-	ignore(n.admin.Try(http.MethodPost, rbac+"clusterroles", &rbacv1.ClusterRole{
-		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
-	}, nil))
-	ignore(n.admin.Try(http.MethodPost, rbac+"clusterrolebindings", &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: agentName},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: agentNamespace, Name: agentName}},
-	}, nil))
-	token := n.admin.ServiceAccount(t, agentNamespace, agentName)
-	ca, err := os.ReadFile(n.server.CAFile())
-	require.NoError(t, err)
-	require.NoError(t, os.MkdirAll(tokenDir, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(tokenDir, "token"), []byte(token), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(tokenDir, "ca.crt"), ca, 0o600))
-}
-
-// runAgent starts the agent and waits until it is ready and the runtime has what
-// it installed. At the test's end all pods are removed and it is uninstalled.
+// runAgent applies the manifest, starts the DaemonSet's pod with more flags, and
+// waits until it is ready and the runtime has what it installed. At the test's end
+// all pods are removed and the agent is uninstalled.
 func (n *node) runAgent(t testing.TB, args ...string) *agent {
 	t.Helper()
-	n.grant(t)
-	a := n.startAgent(t, args...)
+	n.apply(t)
+	pod := n.create(t, n.agentPod(t, "x2x8p", args...))
+	volumes := n.volumes(t, pod)
+	s, err := n.RunPod(t.Context(), pod, volumes)
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if t.Failed() {
-			t.Logf("the agent's log:\n%s", a.Output(agentName))
+			t.Logf("the agent's log:\n%s", s.Output(agentName))
 		}
 		assert.NoError(t, n.RemoveAll(ctx))
+		n.admin.Remove(t, agentNamespace, pod.Name)
 		// In the host's network, which takes no plugin to come and to go.
-		pod := agentPod(args...)
-		pod.Name, pod.Spec.HostNetwork, pod.Spec.Containers = agentName+"-last", true, nil
-		s, err := n.RunPod(ctx, pod, nil)
+		last := pod.DeepCopy()
+		last.Name, last.Spec.HostNetwork = agentName+"-last", true
+		last.Spec.Containers = nil
+		s, err := n.RunPod(ctx, last, nil)
 		require.NoError(t, err)
-		(&agent{n, s, ""}).uninstall(ctx, t, args...)
+		(&agent{n, s, volumes, ""}).uninstall(ctx, t, pod)
 		assert.NoFileExists(t, plugin)
 		assert.NoError(t, os.RemoveAll(runDir))
 	})
+	a := n.newAgent(t, s, volumes)
 	a.ready(t)
 	return a
 }
 
-// startAgent starts the agent's pod.
-func (n *node) startAgent(t testing.TB, args ...string) *agent {
+// agentPod is a pod that the DaemonSet has: what its controller would make.
+func (n *node) agentPod(t testing.TB, suffix string, args ...string) *corev1.Pod {
 	t.Helper()
-	require.NoError(t, os.MkdirAll(runDir, 0o755))
-	s, err := n.RunPod(t.Context(), agentPod(args...), nil)
-	require.NoError(t, err)
-	return n.newAgent(t, s)
+	var ds appsv1.DaemonSet
+	n.admin.Do(t, http.MethodGet, daemonSets+"/"+agentName, nil, &ds)
+	pod := &corev1.Pod{ObjectMeta: podMeta(agentNamespace, agentName+"-"+suffix), Spec: ds.Spec.Template.Spec}
+	pod.Labels, pod.Annotations = ds.Spec.Template.Labels, ds.Spec.Template.Annotations
+	pod.Spec.NodeName = "node-1"
+	c := &pod.Spec.Containers[0]
+	c.Args = append(c.Args, args...)
+	return pod
 }
 
-func (n *node) newAgent(t testing.TB, s *containerd.Sandbox) *agent {
+func (n *node) newAgent(t testing.TB, s *containerd.Sandbox, volumes map[string]string) *agent {
 	t.Helper()
-	ips, err := s.IPs(t.Context())
-	require.NoError(t, err)
-	return &agent{n, s, fmt.Sprintf("http://%s:8000", ips[0])}
+	return &agent{n, s, volumes, fmt.Sprintf("http://%s:8000", addrs(t, s)[0])}
 }
 
 // ready waits until the agent says that pods are captured, and until the runtime
@@ -175,21 +124,33 @@ func (a *agent) notReady(ctx context.Context) error {
 // start starts the agent's container again after it ended.
 func (a *agent) start(t testing.TB) {
 	t.Helper()
-	require.NoError(t, a.StartContainer(t.Context(), &a.Pod.Spec.Containers[0], nil))
+	require.NoError(t, a.StartContainer(t.Context(), &a.Pod.Spec.Containers[0], a.volumes))
 }
 
-// uninstall takes back what the agent installed, as an administrator does with the
-// program of the same name, and returns what that says.
-func (a *agent) uninstall(ctx context.Context, t testing.TB, args ...string) string {
+// stop ends the agent's container as a kubelet does.
+func (a *agent) stop(t testing.TB) {
 	t.Helper()
-	c := agentPod(args...).Spec.Containers[0]
+	require.NoError(t, a.StopContainer(t.Context(), agentName, agentPatience))
+}
+
+// uninstall takes back what the agent of a pod installed, as an administrator does
+// with the program of the same name, and returns what that says.
+func (a *agent) uninstall(ctx context.Context, t testing.TB, pod *corev1.Pod) string {
+	t.Helper()
+	c := pod.Spec.Containers[0].DeepCopy()
 	c.Name, c.Args[0] = "uninstall", "uninstall"
 	before := a.Output(c.Name)
-	require.NoError(t, a.StartContainer(ctx, &c, nil))
+	require.NoError(t, a.StartContainer(ctx, c, a.volumes))
 	code, err := a.WaitContainer(ctx, c.Name)
 	require.NoError(t, err)
 	said := strings.TrimPrefix(a.Output(c.Name), before)
 	assert.Zero(t, code, "%s", said)
-	a.n.waitNetworks(t, func(networks string) bool { return !strings.Contains(networks, "meshcni") })
+	a.uninstalled(t)
 	return said
+}
+
+// uninstalled waits until the runtime has the network without the plugin.
+func (a *agent) uninstalled(t testing.TB) {
+	t.Helper()
+	a.n.waitNetworks(t, func(networks string) bool { return !strings.Contains(networks, "meshcni") })
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/image"
@@ -268,9 +267,4 @@ func leftovers(t testing.TB) map[string][]string {
 		}
 	}
 	return found
-}
-
-// podMeta is a pod's name, in a namespace.
-func podMeta(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}, Labels: map[string]string{"app": name}}
 }

@@ -155,9 +155,9 @@ func TestReboot(t *testing.T) {
 	requireFree(t, free)
 
 	require.NoError(t, os.MkdirAll(runDir, 0o755))
-	again, err := first.Again(t.Context(), nil)
+	again, err := first.Again(t.Context(), first.volumes)
 	require.NoError(t, err, "nor does the agent")
-	a := n.newAgent(t, again)
+	a := n.newAgent(t, again, first.volumes)
 	first.Sandbox = again // whose log to show
 	a.ready(t)
 	for _, s := range pods[:2] {

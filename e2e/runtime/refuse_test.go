@@ -59,7 +59,7 @@ func TestRemoval(t *testing.T) {
 	n := newNode(t, bridge(true))
 	a := n.runAgent(t)
 	ns := n.namespace(t)
-	require.NoError(t, a.StopContainer(t.Context(), agentName, agentPatience))
+	a.stop(t)
 	before := leftovers(t)
 	pods := n.runAll(t, meshed(ns, "one", withHostPort), meshed(ns, "two"), plain(ns, "three"))
 	require.NotEqual(t, before, leftovers(t))

@@ -1,19 +1,16 @@
 package runtime
 
 import (
+	"net/http"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
-
-// agentPatience is how long a kubelet waits for the agent's end.
-const agentPatience = 20 * time.Second
 
 // installation is what of ours is in the host's directories: the files' names,
 // sizes and times of change.
@@ -43,6 +40,7 @@ func TestAgentRestart(t *testing.T) {
 		fn   func() error
 	}{
 		{"killed", func() error { return a.KillContainer(t.Context(), agentName) }},
+		// The DaemonSet is there, so this is no uninstall.
 		{"stopped", func() error { return a.StopContainer(t.Context(), agentName, agentPatience) }},
 	} {
 		require.NoError(t, end.fn())
@@ -56,9 +54,9 @@ func TestAgentRestart(t *testing.T) {
 	}
 }
 
-// TestUninstall: with pods running. They stay captured, new ones start as if the
-// agent had never been, and the plugin's file stays for as long as a pod needs it
-// to be taken down.
+// TestUninstall: with pods running the DaemonSet is deleted, and then its pod ends.
+// Pods stay captured, new ones start as if the agent had never been, and the
+// plugin's file stays for as long as a pod needs it to be taken down.
 func TestUninstall(t *testing.T) {
 	original := ptp(false)
 	n := newNode(t, original)
@@ -67,9 +65,10 @@ func TestUninstall(t *testing.T) {
 	old := n.run(t, meshed(ns, "old"))
 	requireCaptured(t, old)
 
-	require.NoError(t, a.StopContainer(t.Context(), agentName, agentPatience))
-	said := a.uninstall(t.Context(), t)
-	assert.Contains(t, said, "1 attachments")
+	n.admin.Do(t, http.MethodDelete, daemonSets+"/"+agentName, nil, nil)
+	a.stop(t)
+	a.uninstalled(t)
+	assert.Contains(t, a.Output(agentName), "1 attachments")
 	assert.FileExists(t, plugin, "the old pod needs it")
 	assert.NoFileExists(t, runDir+"/kubeconfig")
 	text, err := os.ReadFile(networkFile)
@@ -84,7 +83,7 @@ func TestUninstall(t *testing.T) {
 	require.NoError(t, old.Remove(t.Context()))
 	assert.NoFileExists(t, netns)
 	requireFree(t, fresh)
-	a.uninstall(t.Context(), t)
+	a.uninstall(t.Context(), t, a.Pod)
 	assert.NoFileExists(t, plugin, "nobody needs it any more")
 	left, err := os.ReadDir(containerd.CNIBinDir)
 	require.NoError(t, err)
