@@ -23,17 +23,21 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	api, err := rest.InClusterConfig()
-	if err == nil {
-		o := installer.Options{Config: nodeConfig(), PluginLog: os.Stdout, HealthAddress: ":8000", MetricsAddress: ":15014"}
-		err = run(ctx, o, api, os.Getenv("NODE_NAME"))
-	}
-	if err != nil {
+	if err := inCluster(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+func inCluster() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	api, err := rest.InClusterConfig()
+	if err != nil {
+		return err
+	}
+	o := installer.Options{Config: nodeConfig(), PluginLog: os.Stdout, HealthAddress: ":8000", MetricsAddress: ":15014"}
+	return run(ctx, o, api, os.Getenv("NODE_NAME"))
 }
 
 // nodeConfig is where things are, and the plugin's entry in the network list:
