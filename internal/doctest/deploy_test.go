@@ -128,3 +128,15 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 }
+
+// TestNumbers: what the comparison says of our own times is what was measured.
+func TestNumbers(t *testing.T) {
+	measured := read(t, "docs/performance.md")
+	rows := regexp.MustCompile(`(?m)^\| meshcni, (?:iptables-\w+|nftables) \|(.*)$`).FindAllStringSubmatch(read(t, "docs/comparison.md"), -1)
+	require.Len(t, rows, 3)
+	for _, row := range rows {
+		for _, number := range regexp.MustCompile(`\d+\.\d+(?:–\d+\.\d+)?`).FindAllString(row[1], -1) {
+			assert.Contains(t, measured, number, "docs/performance.md, of %s", row[0])
+		}
+	}
+}
