@@ -62,10 +62,10 @@ func TestDockerfile(t *testing.T) {
 				assert.Equal(t, config.Config.WorkingDir, c.Path)
 			case *instructions.EntrypointCommand:
 				assert.False(t, c.PrependShell)
-				assert.Equal(t, config.Config.Entrypoint, []string(c.CmdLine))
+				assert.Equal(t, config.Config.Entrypoint, c.CmdLine)
 			case *instructions.CmdCommand:
 				assert.False(t, c.PrependShell)
-				assert.Equal(t, config.Config.Cmd, []string(c.CmdLine))
+				assert.Equal(t, config.Config.Cmd, c.CmdLine)
 			case *instructions.LabelCommand:
 				for _, l := range c.Labels {
 					value := strings.Trim(l.Value, `"`)

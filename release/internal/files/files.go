@@ -4,7 +4,6 @@ package files
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -28,21 +27,31 @@ type File struct {
 	Path string
 }
 
-// Open opens the content, and says how long it is.
-func (f File) Open() (io.ReadCloser, int64, error) {
+// Size is how long the content is, in bytes.
+func (f File) Size() (int64, error) {
 	if f.Path == "" {
-		return io.NopCloser(bytes.NewReader(f.Data)), int64(len(f.Data)), nil
+		return int64(len(f.Data)), nil
+	}
+	st, err := os.Stat(f.Path)
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
+// copy writes the content.
+func (f File) copy(w io.Writer) error {
+	if f.Path == "" {
+		_, err := w.Write(f.Data)
+		return err
 	}
 	file, err := os.Open(f.Path)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	st, err := file.Stat()
-	if err != nil {
-		file.Close()
-		return nil, 0, err
-	}
-	return file, st.Size(), nil
+	defer file.Close()
+	_, err = io.Copy(w, file)
+	return err
 }
 
 // Dir returns what is in a directory of this machine, with mode 0644.
@@ -108,17 +117,15 @@ func WriteTar(w io.Writer, list []File, mtime time.Time) error {
 }
 
 func writeFile(tw *tar.Writer, f File, mtime time.Time) error {
-	r, size, err := f.Open()
+	size, err := f.Size()
 	if err != nil {
 		return err
 	}
-	defer r.Close()
 	h := tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: size, Mode: int64(f.Mode.Perm()), ModTime: mtime}
 	if err := tw.WriteHeader(&h); err != nil {
 		return err
 	}
-	_, err = io.Copy(tw, r)
-	return err
+	return f.copy(tw)
 }
 
 // WriteDir writes the files below the directory dir, which it makes, with the modes that [WriteTar] gives, whatever the
@@ -136,11 +143,6 @@ func writeTo(dir string, f File) error {
 	if !fs.ValidPath(f.Name) {
 		return fs.ErrInvalid
 	}
-	r, _, err := f.Open()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
 	if err := os.MkdirAll(filepath.Join(dir, path.Dir(f.Name)), 0o755); err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func writeTo(dir string, f File) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, r)
+	err = f.copy(out)
 	if cerr := out.Close(); err == nil {
 		err = cerr
 	}

@@ -3,6 +3,7 @@ package files_test
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -38,7 +39,7 @@ func TestWriteTar(t *testing.T) {
 	var got []string
 	for tr := tar.NewReader(&a); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		require.NoError(t, err)

@@ -81,11 +81,10 @@ func (i *Image) build(tree []files.File, dir string) error {
 		return err
 	}
 	for _, f := range tree {
-		r, size, err := f.Open()
+		size, err := f.Size()
 		if err != nil {
 			return err
 		}
-		r.Close()
 		i.Unpacked += size
 	}
 	zst, gz := filepath.Join(dir, "layer.tar.zst"), filepath.Join(dir, "layer.tar.gz")

@@ -107,11 +107,15 @@ func check(p Program, t source.Tree, arch string) error {
 			return fmt.Errorf("was built with %s=%s, which others would not have", s.Key, s.Value)
 		}
 	}
-	f, err := elf.Open(p.Path)
+	file, err := os.Open(p.Path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer file.Close()
+	f, err := elf.NewFile(file)
+	if err != nil {
+		return err
+	}
 	if f.Machine != machines[arch] {
 		return fmt.Errorf("is for %s", f.Machine)
 	}

@@ -209,8 +209,11 @@ func untar(archive, to string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	for tr := tar.NewReader(f); ; {
+	return errors.Join(unpack(f, root), root.Close())
+}
+
+func unpack(archive io.Reader, root *os.Root) error {
+	for tr := tar.NewReader(archive); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
