@@ -52,7 +52,7 @@ func server(t *testing.T) *kubetest.Admin {
 
 // everything is each combination of platform, mode of repair, mesh and way of
 // chaining, and each option on its own with the platforms that have the most of
-// their own.
+// their own. With -short it is one mesh.
 func everything(t testing.TB) (all []values, names []string) {
 	t.Helper()
 	add := func(name string, v values) {
@@ -61,6 +61,9 @@ func everything(t testing.TB) (all []values, names []string) {
 	for _, profile := range profiles(t) {
 		for _, mode := range repairModes {
 			for _, dialect := range dialectNames {
+				if testing.Short() && dialect != dialectNames[0] {
+					continue
+				}
 				for chain, chained := range chaining {
 					add(fmt.Sprintf("profile %q, repair %s, %s, %s", profile, mode.name, dialect, chain),
 						values{"profile": profile}.with(mode.in(dialect)).with(chained))
