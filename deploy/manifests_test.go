@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("manifests.update", false, "write deploy/manifests and the chart's copies anew")
+var update = flag.Bool("update", false, "write deploy/manifests and the chart's copies anew")
 
 // header says what the file is.
 const header = `# meshcni for PLATFORM, as plain manifests: kubectl apply -f FILE
@@ -96,9 +96,9 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestCopies: what the chart has of deploy/monitoring is what is there, since a
+// TestManifestsCopies: what the chart has of deploy/monitoring is what is there, since a
 // chart cannot reach out of itself.
-func TestCopies(t *testing.T) {
+func TestManifestsCopies(t *testing.T) {
 	t.Parallel()
 	for path, text := range readAll(t, filepath.Join(chart, "files")) {
 		original, err := os.ReadFile(filepath.Join("monitoring", path))
@@ -111,8 +111,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestManifestsAreAccepted: by a real server, as they are.
-func TestManifestsAreAccepted(t *testing.T) {
+// TestPlainOnesAreAccepted: by a real server, as they are.
+func TestPlainOnesAreAccepted(t *testing.T) {
 	t.Parallel()
 	admin := server(t)
 	for name, text := range readAll(t, "manifests") {
