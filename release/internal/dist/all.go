@@ -51,7 +51,8 @@ func (r *Release) writeRecord() error {
 }
 
 // Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. Where
-// root is a checkout, it is the commit of the release that is built again, from a copy; else what is there.
+// root is a checkout, it must be of the commit that the release says it is made of, and that commit is built from a copy,
+// without changes that are there besides.
 func Verify(ctx context.Context, root, dir string, log io.Writer) error {
 	sums, err := Check(dir)
 	if err != nil {
@@ -78,12 +79,10 @@ func verify(ctx context.Context, root, dir string, sums map[string]string, log i
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	if source.IsCheckout(root) && !was.Modified {
-		export := filepath.Join(work, "sources")
-		if err := source.Export(ctx, root, was.Commit, export); err != nil {
+	if source.IsCheckout(root) {
+		if root, err = checkedOut(ctx, root, was, filepath.Join(work, "sources")); err != nil {
 			return err
 		}
-		root = export
 	}
 	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Commit: was.Commit, Epoch: fmt.Sprint(was.Epoch)})
 	if err != nil {
@@ -100,7 +99,29 @@ func verify(ctx context.Context, root, dir string, sums map[string]string, log i
 	if err := errors.Join(r.All(ctx), r.Close()); err != nil {
 		return err
 	}
-	return same(sums, out, log)
+	if err := same(sums, out, log); err != nil {
+		return err
+	}
+	if tree.Commit != "" {
+		fmt.Fprintf(log, "they are version %s of commit %s\n", tree.Version, tree.Revision())
+	}
+	return nil
+}
+
+// checkedOut returns where the commit is that is checked out at root: in the directory export, or, for a release of a
+// checkout with changes, at root itself. What a release says of itself does not decide which commit that is.
+func checkedOut(ctx context.Context, root string, was record, export string) (string, error) {
+	head, err := source.Head(ctx, root)
+	if err != nil {
+		return "", err
+	}
+	if was.Commit != head {
+		return "", fmt.Errorf("it says that it is made of commit %q, and checked out is %s", was.Commit, head)
+	}
+	if was.Modified {
+		return root, nil
+	}
+	return export, source.Export(ctx, root, head, export)
 }
 
 // same compares the checksums with those of a second build.

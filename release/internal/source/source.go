@@ -143,7 +143,7 @@ func (t *Tree) ask(ctx context.Context) error {
 		return fmt.Errorf("time of the commit: %w", err)
 	}
 	if t.Commit == "" {
-		if t.Commit, err = t.git(ctx, "rev-parse", "HEAD"); err != nil {
+		if t.Commit, err = Head(ctx, t.Root); err != nil {
 			return err
 		}
 	}
@@ -176,6 +176,12 @@ func (t *Tree) describe(ctx context.Context) (string, error) {
 func IsCheckout(root string) bool {
 	_, err := os.Lstat(filepath.Join(root, ".git"))
 	return err == nil
+}
+
+// Head returns the hash of the commit that is checked out at root.
+func Head(ctx context.Context, root string) (string, error) {
+	t := Tree{Root: root}
+	return t.git(ctx, "rev-parse", "HEAD")
 }
 
 // Export writes a commit of the checkout at root to the directory to, which it makes.
@@ -239,7 +245,7 @@ func unpack(archive io.Reader, root *os.Root) error {
 
 func (t *Tree) git(ctx context.Context, args ...string) (string, error) {
 	// Whose files they are is of no matter to what is in them, and what is in them is about to be run.
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "safe.directory=" + t.Root, "-C", t.Root}, args...)...)
+	cmd := exec.CommandContext(ctx, "git", append([]string{"--no-optional-locks", "-c", "safe.directory=" + t.Root, "-C", t.Root}, args...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.Output()
 	if err != nil {
