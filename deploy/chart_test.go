@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/repair"
@@ -293,4 +294,38 @@ func TestLabels(t *testing.T) {
 	assert.Equal(t, "true", ds.Spec.Template.Annotations["sidecar.istio.io/inject"])
 	assert.Equal(t, "15014", ds.Spec.Template.Annotations["prometheus.io/port"])
 	assert.Regexp(t, `^meshcni-`, ds.Labels["helm.sh/chart"])
+}
+
+// TestNamesThatLookLikeNumbers: a name is a name, whatever YAML makes of it.
+func TestNamesThatLookLikeNumbers(t *testing.T) {
+	t.Parallel()
+	out, err := helm(t, "template", "1e3", chart, "--namespace", "123", "--kube-version", kubeVersion, "--values", values{
+		"serviceAccount": values{"name": "0"}, "priorityClassName": "1", "excludeNamespaces": []string{"7", "8e1"}, "image": values{"tag": "1.0"},
+		"cni": values{"chained": false}, "networkAttachmentDefinition": values{"enabled": true, "name": "5", "namespaces": []string{"6"}},
+		"metrics": values{"serviceMonitor": values{"enabled": true, "namespace": "9"}}, "openshift": values{"scc": "privileged"},
+		"repair": values{"mode": "delete", "clusterRate": 1000000, "clusterBurst": 2000000, "annotation": "2", "message": "3"}, "commonLabels": values{"a": "4"},
+		"podAnnotations": values{"b": "true"}, "apiServer": values{"host": "10.0", "port": "443"},
+	}.write(t))
+	require.NoError(t, err)
+	all := parse(t, out)[""]
+	for _, o := range all {
+		assert.IsType(t, "", o.Object["metadata"].(map[string]any)["name"], "%v", o.Object)
+		if namespace, ok := o.Object["metadata"].(map[string]any)["namespace"]; ok {
+			assert.IsType(t, "", namespace, "%v", o.Object)
+		}
+	}
+	ds := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node")
+	assert.Equal(t, "1e3", ds.Labels["app.kubernetes.io/instance"])
+	assert.Equal(t, "0", ds.Spec.Template.Spec.ServiceAccountName)
+	assert.Equal(t, "1", ds.Spec.Template.Spec.PriorityClassName)
+	agent := ds.Spec.Template.Spec.Containers[0]
+	assert.Equal(t, "meshcni/meshcni:1.0", agent.Image)
+	assert.Equal(t, []string{"--kubernetes-service-host=10.0", "--kubernetes-service-port=443"}, flagsOf(agent, "kubernetes-service-host", "kubernetes-service-port"))
+	for name, want := range map[string]string{"CLUSTER_RATE": "1000000", "CLUSTER_BURST": "2000000", "ANNOTATION": "2", "MESSAGE": "3", "BUDGET_NAMESPACE": "123"} {
+		got, _ := value(agent, "MESHCNI_REPAIR_"+name)
+		assert.Equal(t, want, got, name)
+	}
+	assert.Equal(t, []any{"7", "8e1"}, configOf(t, all)["exclude-namespaces"])
+	binding := one[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding", "meshcni-node")
+	assert.Equal(t, []rbacv1.Subject{{Kind: "ServiceAccount", Name: "0", Namespace: "123"}}, binding.Subjects)
 }

@@ -154,8 +154,14 @@ type: Unconfined
 {{- end -}}
 {{- end -}}
 
-{{/* Makes a text mean itself in args and env, where $(NAME) is a reference. */}}
-{{- define "meshcni.literal" -}}{{- toString . | replace "$" "$$" -}}{{- end -}}
+{{/* Makes a value mean itself in args and env, where $(NAME) is a reference; a whole number has no exponent. */}}
+{{- define "meshcni.literal" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- printf "%.0f" . -}}
+{{- else -}}
+{{- toString . | replace "$" "$$" -}}
+{{- end -}}
+{{- end -}}
 
 {{/* Where health is served: on the host's network not to others than the kubelet, unless it is said. */}}
 {{- define "meshcni.healthHost" -}}

@@ -5,7 +5,7 @@ kind: {{ .kind }}Binding
 metadata:
   name: {{ .name }}
   {{- if eq .kind "Role" }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   {{- end }}
   labels:
     {{- include "meshcni.labelsOf" . | nindent 4 }}
@@ -15,8 +15,8 @@ roleRef:
   name: {{ .name }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "meshcni.serviceAccountName" .root }}
-    namespace: {{ .root.Release.Namespace }}
+    name: {{ include "meshcni.serviceAccountName" .root | quote }}
+    namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}
 
 {{/* The name of the role of deploy/rbac for the mode of repair. */}}

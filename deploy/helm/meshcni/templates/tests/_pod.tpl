@@ -63,7 +63,7 @@ apiVersion: v1
 kind: Pod
 metadata:
   name: meshcni-test
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "meshcni.labelsOf" (dict "root" . "component" "test") | nindent 4 }}
   annotations:
