@@ -52,6 +52,10 @@ type Config struct {
 	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
 	// account needs the right to patch pods. Default false.
 	WriteStatus bool
+	// ReadyWithoutAgent has the plugin tell the runtime, which asks by STATUS of CNI 1.1, that it is ready before an agent
+	// has run. For an agent whose own pod needs the node's network: the runtime would else keep it, and every pod,
+	// waiting for it. Pods of the mesh wait either way. Default false.
+	ReadyWithoutAgent bool
 	// PluginConfig replaces the rendered entry: a JSON object with a "type"; see [Config.Entry]. Default none.
 	PluginConfig string
 }

@@ -27,6 +27,7 @@ type entry struct {
 	UncapturedFamily string `json:"uncaptured_family,omitempty"`
 	RefuseProxyUID   bool   `json:"refuse_proxy_uid,omitempty"`
 	WriteStatus      bool   `json:"write_status,omitempty"`
+	ReadyWithoutAgent bool `json:"ready_without_agent,omitempty"`
 
 	Kubernetes entryKubernetes `json:"kubernetes"`
 	// containerd then hands over the pod's annotations, and pods they rule out cost no API call.
@@ -60,7 +61,7 @@ func (c Config) Entry() ([]byte, error) {
 		},
 		Capabilities: map[string]bool{"io.kubernetes.cri.pod-annotations": true},
 	}
-	e.RefuseProxyUID, e.WriteStatus = c.RefuseProxyUID, c.WriteStatus
+	e.RefuseProxyUID, e.WriteStatus, e.ReadyWithoutAgent = c.RefuseProxyUID, c.WriteStatus, c.ReadyWithoutAgent
 	if c.UncapturedFamily != "allow" {
 		e.UncapturedFamily = c.UncapturedFamily
 	}

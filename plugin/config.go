@@ -50,6 +50,10 @@ type Config struct {
 	WriteStatus      bool          // write_status: whether to say on the pod that its rules are in place, where its mesh has an annotation for it; false
 	RefuseProxyUID   bool          // refuse_proxy_uid: whether a container that the rules take for the proxy refuses its pod; false
 
+	// ready_without_agent: whether STATUS says ready before the agent has written the kubeconfig; false. A runtime that
+	// is told otherwise starts no pod at all, so this is for an agent that is a pod of the node's network.
+	ReadyWithoutAgent bool
+
 	Kubeconfig        string   // kubernetes.kubeconfig; DefaultKubeconfig
 	ExcludeNamespaces []string // kubernetes.exclude_namespaces; none
 	CNIBinDir         string   // kubernetes.cni_bin_dir, for the installer; DefaultCNIBinDir
@@ -93,6 +97,7 @@ func ParseConfig(text []byte) (Config, error) {
 	top.text("uncaptured_family", &c.UncapturedFamily, UncapturedAllow, UncapturedDrop)
 	top.into("refuse_proxy_uid", "true or false", &c.RefuseProxyUID)
 	top.into("write_status", "true or false", &c.WriteStatus)
+	top.into("ready_without_agent", "true or false", &c.ReadyWithoutAgent)
 	top.parsed("backend", func(s string) (err error) { c.Backend, err = apply.ParseBackend(s); return })
 	top.parsed("log_level", func(s string) (err error) { c.LogLevel, err = pluginlog.ParseLevel(s); return })
 	top.parsed("add_deadline", func(s string) (err error) {

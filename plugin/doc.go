@@ -35,6 +35,10 @@
 //
 // DEL and GC do nothing, and need nothing: rules go with the namespace. CHECK builds as ADD does and compares.
 //
+// STATUS says whether an ADD could work now. A runtime that is told that it could not starts no pod, except those on the
+// host's network. For an agent that is not, and that is to write the kubeconfig, "ready_without_agent": true makes a
+// kubeconfig that is not there yet no failure of STATUS. It still is one of the ADD of a pod that may be in the mesh.
+//
 // # Without a previous result
 //
 // ADD then prints a result that has the version only. A runtime that wants addresses will say so itself; one that

@@ -3,6 +3,8 @@ package plugin_test
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -171,6 +173,41 @@ func TestStatus(t *testing.T) {
 		c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return nil, errors.New("read " + path) }
 	}).fails(t, 50, "read /var/run/meshcni/kubeconfig", "agent")
 	status(func(c *call) { c.config["dialect"] = "osm" }).fails(t, 7, `"osm"`, "istio")
+}
+
+// TestStatusWithoutAgent: a runtime that is told that the network is not ready
+// starts no pod, and the agent that would make it ready is one.
+func TestStatusWithoutAgent(t *testing.T) {
+	t.Parallel()
+	there := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(there, []byte("something"), 0o600))
+	for _, c := range []struct {
+		name       string
+		set        any
+		kubeconfig string
+		code       int
+	}{
+		{"waiting for it is the default", nil, there + ".none", 50},
+		{"not waiting for it", true, there + ".none", 0},
+		{"what it wrote is of no use", true, there, 50},
+		{"no answer to the question", "yes", there, 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			call := newCall()
+			call.config = set(call.config, "cniVersion", "1.1.0", "prevResult", nil, "ready_without_agent", c.set)
+			call.config["kubernetes"] = map[string]any{"kubeconfig": c.kubeconfig}
+			call.env = map[string]string{"CNI_COMMAND": "STATUS"}
+			call.plugin.OpenPods = func(path string) (plugin.Pods, error) { return nil, errors.New("read " + path) }
+			out := call.run(t)
+			if c.code != 0 {
+				out.fails(t, c.code, "")
+				return
+			}
+			assert.Zero(t, out.exit, out.stdout)
+			assert.Equal(t, c.kubeconfig, out.record(t, "ready without the agent, which has not written the kubeconfig")["kubeconfig"])
+		})
+	}
 }
 
 // errReader is a stdin, errWriter a stdout, that broke.

@@ -10,10 +10,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
 
-// networkName is replaced by a name of its own for each network.
-const networkName = "NETWORK"
+// Both are replaced, by a name of its own for each network and by the version that
+// the reference plugins have.
+const (
+	networkName    = "NETWORK"
+	networkVersion = "VERSION"
+)
+
+// named is a network with its name and version.
+func named(t testing.TB, network, name string) string {
+	t.Helper()
+	version, err := containerd.PluginsVersion()
+	require.NoError(t, err)
+	return strings.NewReplacer(networkName, name, networkVersion, version).Replace(network)
+}
 
 const (
 	ranges4    = `[[{"subnet": "10.88.7.0/24"}]]`
@@ -21,7 +35,7 @@ const (
 	routes4    = `[{"dst": "0.0.0.0/0"}]`
 	routes46   = `[{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]`
 	portmap    = `{"type": "portmap", "capabilities": {"portMappings": true}}`
-	listFormat = `{"cniVersion": "1.0.0", "name": "` + networkName + `", "plugins": [
+	listFormat = `{"cniVersion": "` + networkVersion + `", "name": "` + networkName + `", "plugins": [
   %s,
   ` + portmap + `
 ]}

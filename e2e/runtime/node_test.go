@@ -146,7 +146,7 @@ func (n *node) setNetwork(t testing.TB, network string) {
 	}
 	n.networks++
 	name := n.network() // the runtime has this one when it says its name
-	require.NoError(t, os.WriteFile(networkFile, []byte(strings.Replace(network, networkName, name, 1)), 0o600))
+	require.NoError(t, os.WriteFile(networkFile, []byte(named(t, network, name)), 0o600))
 	n.waitNetworks(t, func(networks string) bool { return strings.Contains(networks, name) })
 }
 

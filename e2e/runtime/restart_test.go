@@ -3,7 +3,6 @@ package runtime
 import (
 	"net/http"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -73,7 +72,7 @@ func TestUninstall(t *testing.T) {
 	assert.NoFileExists(t, runDir+"/kubeconfig")
 	text, err := os.ReadFile(networkFile)
 	require.NoError(t, err)
-	assert.Equal(t, strings.Replace(original, networkName, n.network(), 1), string(text), "byte for byte")
+	assert.Equal(t, named(t, original, n.network()), string(text), "byte for byte")
 	requireCaptured(t, old)
 	fresh := n.run(t, meshed(ns, "fresh"))
 	requireFree(t, fresh)

@@ -116,14 +116,14 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	was, err := installer.Default().Entry()
 	require.NoError(t, err)
 	assert.Equal(t, string(was), string(entry))
-	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status"} {
+	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status", "ready_without_agent"} {
 		assert.NotContains(t, string(entry), key)
 	}
-	s, err = Parse([]string{"run", "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true"}, nil)
+	s, err = Parse([]string{"run", "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true", "--ready-without-agent"}, nil)
 	require.NoError(t, err)
 	entry, err = s.Entry()
 	require.NoError(t, err)
-	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`} {
+	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`, `"ready_without_agent": true`} {
 		assert.Contains(t, string(entry), setting)
 	}
 }

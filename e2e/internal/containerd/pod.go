@@ -85,6 +85,11 @@ func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (*Sandbox, er
 func (r *Runtime) run(ctx context.Context, pod *corev1.Pod, config *cri.PodSandboxConfig) (*Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute) // a kubelet's patience
 	defer cancel()
+	if !pod.Spec.HostNetwork {
+		if err := r.NetworkReady(ctx); err != nil {
+			return nil, fmt.Errorf("sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
 	resp, err := r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		return nil, fmt.Errorf("sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)

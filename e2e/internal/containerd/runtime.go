@@ -5,7 +5,9 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -36,8 +38,27 @@ const (
 	CNICache   = "/var/lib/cni"
 )
 
-// Plugins is where the distribution has the reference plugins.
-const Plugins = "/usr/lib/cni"
+// Plugins is where the reference plugins are: MESHCNI_CNI_PLUGINS of the
+// environment, else where the distribution has them.
+var Plugins = cmp.Or(os.Getenv("MESHCNI_CNI_PLUGINS"), "/usr/lib/cni")
+
+// PluginsVersion is the newest version of the CNI specification that the reference
+// plugins know: the distribution's 1.0.0, newer ones 1.1.0, with which the runtime
+// also asks for STATUS.
+func PluginsVersion() (string, error) {
+	cmd := exec.Command(filepath.Join(Plugins, "ptp"))
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
+	cmd.Stdin = strings.NewReader("{}")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("version of the reference plugins: %w", err)
+	}
+	var known struct{ SupportedVersions []string }
+	if err := json.Unmarshal(out, &known); err != nil || len(known.SupportedVersions) == 0 {
+		return "", fmt.Errorf("version of the reference plugins: %s", out)
+	}
+	return known.SupportedVersions[len(known.SupportedVersions)-1], nil
+}
 
 // Need is the need for the programs: the distribution's, or, where environment
 // variable MESHCNI_CONTAINERD has a directory, containerd's from there.
@@ -168,6 +189,22 @@ func (r *Runtime) Log() string { return r.process.Log() }
 
 // Tail is the end of containerd's log.
 func (r *Runtime) Tail(n int) string { return r.process.Tail(n) }
+
+// NetworkReady is nil when pods with a network of their own can be started, and
+// else what the runtime says is in the way. A kubelet starts none then, whatever
+// they are for.
+func (r *Runtime) NetworkReady(ctx context.Context) error {
+	status, err := r.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, c := range status.GetStatus().GetConditions() {
+		if c.Type == cri.NetworkReady && !c.Status {
+			return fmt.Errorf("network is not ready: %s: %s", c.Reason, c.Message)
+		}
+	}
+	return nil
+}
 
 // Networks are the configurations that containerd has loaded and will use for the
 // next sandbox, as it tells them. It follows its directory with a delay.
