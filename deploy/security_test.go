@@ -177,6 +177,14 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	assert.Equal(t, repairs+4, count, "roles and bindings")
 }
 
+// TestReadyWithoutAgent: an agent in the node's network must not keep the runtime
+// from starting it; one on the host's is started anyway, and pods may wait for it.
+func TestReadyWithoutAgent(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, true, configOf(t, mustRender(t, nil))["ready-without-agent"])
+	assert.Nil(t, configOf(t, mustRender(t, values{"hostNetwork": true}))["ready-without-agent"])
+}
+
 func TestWriteStatusGrantsPatch(t *testing.T) {
 	t.Parallel()
 	all := mustRender(t, values{"writeStatus": true})

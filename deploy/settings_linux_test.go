@@ -178,6 +178,7 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == plugin.UncapturedDrop)
 	assert.Equal(t, want["refuse-proxy-uid"] == true, got.RefuseProxyUID)
 	assert.Equal(t, want["write-status"] == true, got.WriteStatus)
+	assert.Equal(t, want["ready-without-agent"] == true, got.ReadyWithoutAgent)
 }
 
 // entry is the plugin's, in whichever file of the configuration directory it is.

@@ -11,6 +11,8 @@
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
 {{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
+{{- /* A runtime that waited for the agent before it starts any pod would wait for ever: the agent is one. */ -}}
+{{- if not $.Values.hostNetwork }}{{- $_ := set $config "ready-without-agent" true }}{{- end -}}
 {{- toYaml $config -}}
 {{- end -}}
 
