@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/kubetest"
@@ -29,8 +30,15 @@ func TestLifeOfARelease(t *testing.T) {
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
 	assert.NotContains(t, out, "WARNING")
 	assert.Len(t, labelled(t, admin), 19)
-	_, err = on("upgrade", values{"hostNetwork": true, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
+	_, err = on("upgrade", values{"profile": "bottlerocket", "hostNetwork": true, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
+	// What a profile said is not kept as if the user had said it.
+	_, err = on("upgrade", nil, chart, "--reuse-values", "--set", "profile=gke")
+	require.NoError(t, err)
+	var ds appsv1.DaemonSet
+	admin.Do(t, http.MethodGet, collection("apps/v1", "DaemonSet", "mesh-a")+"/meshcni-node", nil, &ds)
+	assert.Equal(t, []string{"--cni-bin-dir=/host/home/kubernetes/bin", "--cni-conf-dir=/host/etc/cni/net.d", "--chained=true", "--health-address=127.0.0.1:8000"},
+		flagsOf(ds.Spec.Template.Spec.Containers[0], "cni-bin-dir", "cni-conf-dir", "cni-conf-name", "chained", "health-address"))
 	_, err = on("uninstall", nil)
 	require.NoError(t, err)
 	assert.Empty(t, labelled(t, admin))
