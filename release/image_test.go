@@ -83,20 +83,27 @@ func images(t *testing.T) map[string]v1.Image {
 	return found
 }
 
-// rootfs are the entries of an image's only layer.
-func rootfs(t *testing.T, img v1.Image) []entry {
+// layer is an image's only one.
+func layer(t *testing.T, img v1.Image) v1.Layer {
 	t.Helper()
 	layers, err := img.Layers()
 	require.NoError(t, err)
 	require.Len(t, layers, 1)
+	return layers[0]
+}
+
+// rootfs are the entries of an image's layer.
+func rootfs(t *testing.T, img v1.Image) []entry {
+	t.Helper()
+	l := layer(t, img)
 	// The library's validator knows gzip alone.
-	want, err := layers[0].Digest()
+	want, err := l.Digest()
 	require.NoError(t, err)
-	assert.Equal(t, want, hash(t, layers[0].Compressed))
+	assert.Equal(t, want, hash(t, l.Compressed))
 	config, err := img.ConfigFile()
 	require.NoError(t, err)
-	assert.Equal(t, config.RootFS.DiffIDs, []v1.Hash{hash(t, layers[0].Uncompressed)})
-	r, err := layers[0].Uncompressed()
+	assert.Equal(t, config.RootFS.DiffIDs, []v1.Hash{hash(t, l.Uncompressed)})
+	r, err := l.Uncompressed()
 	require.NoError(t, err)
 	defer r.Close()
 	return untar(t, r)
@@ -152,6 +159,17 @@ func TestDockerArchives(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, m, 1)
 		assert.Equal(t, []string{"meshcni/meshcni:" + testVersion}, m[0].RepoTags)
+	}
+}
+
+// maxPull is what a node may have to pull, in bytes. What grew beyond it links more than it needs.
+const maxPull = 20_000_000
+
+func TestPull(t *testing.T) {
+	for arch, img := range images(t) {
+		size, err := layer(t, img).Size()
+		require.NoError(t, err)
+		assert.Less(t, size, int64(maxPull), arch)
 	}
 }
 
