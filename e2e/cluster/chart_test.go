@@ -21,29 +21,32 @@ var (
 	kubeconfig = "/run/meshcni/kubeconfig"
 )
 
+// kept is what stays for the runtime while there are attachments made with the plugin, and with it what it did.
+var kept = []string{binary + " new -rwxr-xr-x", "/run/meshcni/plugin.log new -rw-------"}
+
 // TestChart goes through the life of a release: installed, used, upgraded, taken away.
 func TestChart(t *testing.T) {
 	c := cluster.Shared(t)
-	before := c.Files(t)
 	s := newShop(t, c, "shop")
 
 	s.create(t, pod{name: "early"}, pod{name: "client", outside: true})
 	since := install(t, c)
 
 	step(t, c, "the node's files", func(t *testing.T) {
-		after := c.Files(t)
 		list, err := os.ReadFile(cluster.ConfList)
 		require.NoError(t, err)
 		entry, rest := between(string(list), cluster.Primary)
 		assert.Contains(t, entry, `"type": "meshcni"`)
 		assert.Equal(t, cluster.Primary, rest, "all but our entry is as it was")
-		assert.Contains(t, after[binary], "-rwxr-xr-x")
-		assert.Contains(t, after[kubeconfig], "-rw-------")
-		for path := range after {
-			if before[path] == "" {
-				assert.True(t, path == binary || within(path, "/run/meshcni"), "%s is new", path)
+		var others []string
+		changes := c.Changes(t)
+		for _, change := range changes {
+			if !within(change, "/run/meshcni") {
+				others = append(others, change)
 			}
 		}
+		assert.Equal(t, []string{cluster.ConfList + " changed -rw-r--r--", binary + " new -rwxr-xr-x"}, others)
+		assert.Contains(t, changes, kubeconfig+" new -rw-------")
 	})
 
 	step(t, c, "no warning", func(t *testing.T) {
@@ -94,7 +97,7 @@ func TestChart(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
 		assertRights(t, c, since)
 	})
-	step(t, c, "uninstall", func(t *testing.T) { testUninstall(t, s, before) })
+	step(t, c, "uninstall", func(t *testing.T) { testUninstall(t, s) })
 }
 
 // between returns what has been put into a text by one insertion, and the text without it.
@@ -212,10 +215,9 @@ func fileText(t *testing.T, path string) string {
 }
 
 // testUninstall: nothing of the release is left on the node, but what running pods still need.
-func testUninstall(t *testing.T, s shop, before map[string]string) {
+func testUninstall(t *testing.T, s shop) {
 	uninstall(t, s.Cluster)
-	after := s.Files(t)
-	assert.NotEmpty(t, after[binary], "running pods may need it for their DEL")
+	assert.Equal(t, kept, s.Changes(t), "running pods may need it for their DEL")
 	s.assertCaptured(t, "cart", "client")
 
 	s.create(t, pod{name: "late"})
@@ -228,14 +230,11 @@ func testUninstall(t *testing.T, s shop, before map[string]string) {
 	// Installed again, it is uninstalled wholly, since nobody needs it any more.
 	install(t, s.Cluster)
 	uninstall(t, s.Cluster)
-	assertClean(t, s.Cluster, before)
-	text, err := os.ReadFile(cluster.ConfList)
-	require.NoError(t, err)
-	assert.Equal(t, cluster.Primary, string(text))
+	assertClean(t, s.Cluster)
 }
 
 // assertClean waits until the agent is gone, and then holds the node to what it was before.
-func assertClean(t *testing.T, c *cluster.Cluster, before map[string]string) {
+func assertClean(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	c.Eventually(t, 60*time.Second, "the agent is gone", func() error {
 		if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); left != "" {
@@ -243,16 +242,7 @@ func assertClean(t *testing.T, c *cluster.Cluster, before map[string]string) {
 		}
 		return nil
 	})
-	after := c.Files(t)
-	// The agent cannot remove the directory that is its own volume.
-	delete(before, "/run/meshcni")
-	delete(after, "/run/meshcni")
-	for path, what := range after {
-		assert.Equal(t, before[path], what, "%s", path)
-	}
-	for path := range before {
-		assert.Contains(t, after, path)
-	}
+	assert.Empty(t, c.Changes(t))
 }
 
 // assertNothingLeft: every DEL of a pod that is gone has worked. There are as many network namespaces, addresses given and

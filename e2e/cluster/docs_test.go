@@ -32,7 +32,6 @@ func TestDocs(t *testing.T) {
 		name, err := filepath.Rel(machine.Root(), file)
 		require.NoError(t, err)
 		step(t, c, name, func(t *testing.T) {
-			before := c.Files(t)
 			for _, b := range blocks {
 				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 				out, err := b.Run(ctx, machine.Root(), c.Env()...)
@@ -40,7 +39,7 @@ func TestDocs(t *testing.T) {
 				require.NoError(t, err, out)
 				ran++
 			}
-			assertClean(t, c, before)
+			assertClean(t, c)
 		})
 	}
 	require.NotZero(t, ran, "no page has a block to run")

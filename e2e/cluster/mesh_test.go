@@ -34,11 +34,7 @@ func newShop(t *testing.T, c *cluster.Cluster, namespace string) shop {
 	c.Run(t, "kubectl", "create", "namespace", namespace)
 	// A pod is admitted once its service account is there.
 	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
-	t.Cleanup(func() {
-		if !t.Failed() { // else what there is to see shall stay
-			c.Run(t, "kubectl", "delete", "namespace", namespace, "--timeout=60s")
-		}
-	})
+	t.Cleanup(func() { c.Run(t, "kubectl", "delete", "namespace", namespace, "--timeout=60s") })
 	c.ExplainFailure(t)
 	return s
 }
@@ -170,6 +166,7 @@ const (
 func install(t *testing.T, c *cluster.Cluster, values ...string) (audited int) {
 	t.Helper()
 	audited = len(c.Server.Audit(t))
+	c.Run(t, "kubectl", "--namespace", system, "delete", "events", "--all") // an earlier test's
 	t.Cleanup(func() {
 		_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
 	})
@@ -188,6 +185,19 @@ func upgrade(t *testing.T, c *cluster.Cluster, values ...string) {
 func rolledOut(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
+}
+
+// leave deletes the pods, takes the release away, and holds the node to what it was before. An agent that was replaced is
+// itself a pod that was attached with the plugin.
+func (s shop) leave(t *testing.T, replaced bool) {
+	t.Helper()
+	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
+	uninstall(t, s.Cluster)
+	if changes := s.Changes(t); replaced {
+		assert.Subset(t, kept, changes)
+	} else {
+		assert.Empty(t, changes)
+	}
 }
 
 func uninstall(t *testing.T, c *cluster.Cluster) {

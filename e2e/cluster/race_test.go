@@ -60,6 +60,7 @@ func TestRace(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
 		assertRights(t, c, since, later...)
 	})
+	s.leave(t, true)
 }
 
 // deploy makes a Deployment of one pod.

@@ -29,7 +29,8 @@ type Cluster struct {
 	Kubeconfig string
 
 	processes map[string]*proctest.Process
-	explained string // the test whose failure was explained
+	pristine  map[string]string // the node's files before anything was installed
+	explained string            // the test whose failure was explained
 }
 
 var shared struct {
@@ -80,6 +81,8 @@ func (c *Cluster) boot(t testing.TB) {
 	c.startControllers(t)
 	require.NoError(t, <-started)
 	c.startKubelet(t)
+	c.pristine, err = files()
+	require.NoError(t, err)
 	stage("node ready", start)
 }
 

@@ -15,6 +15,12 @@ import (
 // were registered earlier, and once for a test with its parts.
 func (c *Cluster) ExplainFailure(t testing.TB) {
 	t.Helper()
+	from := map[string]int64{}
+	for file := range told {
+		if info, err := os.Stat(file); err == nil {
+			from[file] = info.Size()
+		}
+	}
 	t.Cleanup(func() {
 		test, _, _ := strings.Cut(t.Name(), "/")
 		if !t.Failed() || c.explained == test {
@@ -28,16 +34,10 @@ func (c *Cluster) ExplainFailure(t testing.TB) {
 		if out, err := c.Try("kubectl", "-n", "meshcni-system", "logs", "daemonset/meshcni-node", "--tail=5", "--previous"); err == nil {
 			t.Log("the agent that ended:\n" + tail(out, 5, regexp.MustCompile(".")))
 		}
-		for file, what := range map[string]*regexp.Regexp{
-			"/run/meshcni/plugin.log":       troubles,
-			machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d`),
-			machine.Dir + "/containerd.log": regexp.MustCompile(`level=(error|fatal)`),
-		} {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				text = []byte(err.Error())
+		for file, what := range told {
+			if text, err := os.ReadFile(file); err == nil {
+				t.Log(file + ":\n" + tail(string(text[min(from[file], int64(len(text))):]), 6, what))
 			}
-			t.Log(file + ":\n" + tail(string(text), 12, what))
 		}
 	})
 }
@@ -51,10 +51,16 @@ func (c *Cluster) say(name string, args ...string) string {
 }
 
 var (
+	// told are the logs of which a failed test tells what matches.
+	told = map[string]*regexp.Regexp{
+		"/run/meshcni/plugin.log":       troubles,
+		machine.Dir + "/kubelet.log":    regexp.MustCompile(`^[EF]\d`),
+		machine.Dir + "/containerd.log": regexp.MustCompile(`level=(error|fatal)`),
+	}
 	// troubles are records of ours that are worth a look.
 	troubles = regexp.MustCompile(`"level":"(WARN|ERROR)"|^[^{]`)
 	// noise is what kubelet and containerd call errors whenever a pod is deleted, or where file systems are in memory.
-	noise = regexp.MustCompile(`not found|no relationship found|eviction_manager|cri_stats_provider|kubelet_pods.go|conn.go|MissingClusterDNS|CgroupV1`)
+	noise = regexp.MustCompile(`not found|no relationship found|eviction_manager|cri_stats_provider|kubelet_pods.go|conn.go|MissingClusterDNS|CgroupV1|UnhandledError`)
 )
 
 // tail returns the last lines that match, each cut to what can be read.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,17 +23,20 @@ var ours = map[string]string{
 	"/run/meshcni": "/run/meshcni",
 }
 
-// Files is what has been written on the node, by path: the mode, and a sum of the content.
-func (c *Cluster) Files(t testing.TB) map[string]string {
-	t.Helper()
-	files := map[string]string{}
+// files is what has been written on the node, by path: the mode, and a sum of the content.
+func files() (map[string]string, error) {
+	found := map[string]string{}
 	for path, tree := range ours {
 		err := filepath.WalkDir(tree, func(p string, d fs.DirEntry, err error) error {
+			if os.IsNotExist(err) {
+				return nil
+			}
 			if err != nil {
-				if os.IsNotExist(err) {
-					return nil
-				}
 				return err
+			}
+			// The agent cannot remove the directory that is its own volume; empty it says nothing.
+			if p == "/run/meshcni" {
+				return nil
 			}
 			info, err := d.Info()
 			if err != nil {
@@ -46,10 +50,36 @@ func (c *Cluster) Files(t testing.TB) map[string]string {
 				}
 				what += fmt.Sprintf(" %x", sha256.Sum256(text))
 			}
-			files[path+strings.TrimPrefix(p, tree)] = what
+			found[path+strings.TrimPrefix(p, tree)] = what
 			return nil
 		})
-		require.NoError(t, err)
+		if err != nil {
+			return nil, err
+		}
 	}
-	return files
+	return found, nil
+}
+
+// Changes are the files of the node that are not as they were before anything was installed, such as "/opt/cni/bin/meshcni
+// new -rwxr-xr-x", in order.
+func (c *Cluster) Changes(t testing.TB) (changes []string) {
+	t.Helper()
+	now, err := files()
+	require.NoError(t, err)
+	for path, what := range now {
+		mode, _, _ := strings.Cut(what, " ")
+		switch was, ok := c.pristine[path]; {
+		case !ok:
+			changes = append(changes, path+" new "+mode)
+		case was != what:
+			changes = append(changes, path+" changed "+mode)
+		}
+	}
+	for path := range c.pristine {
+		if _, ok := now[path]; !ok {
+			changes = append(changes, path+" gone")
+		}
+	}
+	slices.Sort(changes)
+	return changes
 }

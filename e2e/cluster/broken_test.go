@@ -1,0 +1,43 @@
+package cluster_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/meshcni/meshcni/e2e/internal/cluster"
+)
+
+// TestBrokenUpgrade: the new agent cannot start, and with the old one its token is gone. Pods outside the mesh don't notice;
+// those of the mesh wait, and say what for, until somebody rolls back.
+func TestBrokenUpgrade(t *testing.T) {
+	c := cluster.Shared(t)
+	s := newShop(t, c, "broken")
+	install(t, c, "--set", "addDeadline=3s")
+	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "image.tag=missing,image.pullPolicy=Never,addDeadline=3s")
+	c.Eventually(t, 60*time.Second, "the old agent is gone and the new one cannot start", func() error {
+		if why := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].state.waiting.reason}"); why != "ErrImageNeverPull" {
+			return errors.New("waiting: " + why)
+		}
+		return nil
+	})
+	c.Eventually(t, 60*time.Second, "the old agent's token is worth nothing", func() error {
+		if out, err := c.Try("kubectl", "--kubeconfig", kubeconfig, "auth", "whoami"); err == nil {
+			return errors.New(out)
+		}
+		return nil
+	})
+
+	s.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})
+	s.ready(t, "client")
+	message := s.event(t, "cart", "FailedCreatePodSandBox")
+	assert.Contains(t, message, "nauthorized")
+
+	c.Run(t, "helm", "rollback", release, "--namespace", system)
+	rolledOut(t, c)
+	s.ready(t, "cart")
+	s.assertCaptured(t, "cart", "client")
+	s.leave(t, true)
+}
