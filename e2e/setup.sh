@@ -5,6 +5,10 @@
 # a second when all is there already.
 #
 #   e2e/setup.sh [kube-controller-manager kube-scheduler kubelet …]
+#
+# With MESHCNI_E2E_RUNTIME=newest in the environment, as then also for the tests,
+# containerd and the reference plugins are built in newer versions than the
+# distribution's: with version 1.1 of the CNI specification, and STATUS.
 set -eu
 
 missing=
@@ -30,5 +34,23 @@ fi
 
 # A cluster is spoken to with kubectl.
 [ $# -eq 0 ] || command -v kubectl >/dev/null 2>&1 || set -- "$@" kubectl
+
+if [ "${MESHCNI_E2E_RUNTIME:-}" = newest ]; then
+	containerd=v2.4.2
+	plugins=v1.9.1
+	dir=${MESHCNI_CACHE:-$(cd "$(dirname "$0")/.." && pwd)/.cache}/runtime-newest
+	export CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod
+	if [ "$(cat "$dir/versions" 2>/dev/null)" != "$containerd $plugins" ]; then
+		echo "building containerd $containerd and the reference plugins $plugins (some minutes)"
+		for name in containerd containerd-shim-runc-v2 ctr; do
+			GOBIN=$dir/bin nice go install -ldflags '-s -w' "github.com/containerd/containerd/v2/cmd/$name@$containerd"
+		done
+		for name in main/ptp main/bridge main/loopback ipam/host-local meta/portmap; do
+			GOBIN=$dir/cni nice go install -ldflags '-s -w' "github.com/containernetworking/plugins/plugins/$name@$plugins"
+		done
+		echo "$containerd $plugins" >"$dir/versions"
+	fi
+	unset CGO_ENABLED GOWORK GOFLAGS
+fi
 
 exec "$(dirname "$0")/../.ci/kube" kube-apiserver "$@"

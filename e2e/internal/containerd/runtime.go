@@ -38,9 +38,18 @@ const (
 	CNICache   = "/var/lib/cni"
 )
 
-// Plugins is where the reference plugins are: MESHCNI_CNI_PLUGINS of the
-// environment, else where the distribution has them.
-var Plugins = cmp.Or(os.Getenv("MESHCNI_CNI_PLUGINS"), "/usr/lib/cni")
+// newest is where setup.sh has put containerd and the reference plugins in their
+// newest versions, if the tests are to run with these and not the distribution's.
+func newest(dir, otherwise string) string {
+	if os.Getenv("MESHCNI_E2E_RUNTIME") == "newest" {
+		return machine.Cache("runtime-newest", dir)
+	}
+	return otherwise
+}
+
+// Plugins is where the reference plugins are: the distribution's, or, where the
+// environment has MESHCNI_E2E_RUNTIME=newest, those that setup.sh has built.
+var Plugins = newest("cni", "/usr/lib/cni")
 
 // PluginsVersion is the newest version of the CNI specification that the reference
 // plugins know: the distribution's 1.0.0, newer ones 1.1.0, with which the runtime
@@ -60,8 +69,7 @@ func PluginsVersion() (string, error) {
 	return known.SupportedVersions[len(known.SupportedVersions)-1], nil
 }
 
-// Need is the need for the programs: the distribution's, or, where environment
-// variable MESHCNI_CONTAINERD has a directory, containerd's from there.
+// Need is the need for the programs.
 var Need = netnstest.Needing("containerd, runc and the reference CNI plugins (run e2e/setup.sh)", func() error {
 	_, errRunc := exec.LookPath("runc")
 	_, errPlugins := os.Stat(filepath.Join(Plugins, "ptp"))
@@ -74,15 +82,7 @@ var Need = netnstest.Needing("containerd, runc and the reference CNI plugins (ru
 })
 
 // binDir is where containerd's programs are.
-func binDir(dir string) string {
-	if dir == "" {
-		dir = os.Getenv("MESHCNI_CONTAINERD")
-	}
-	if dir == "" {
-		dir = "/usr/bin"
-	}
-	return dir
-}
+func binDir(dir string) string { return cmp.Or(dir, newest("bin", "/usr/bin")) }
 
 // Dirs are the directories that [machine.Options] should have empty, and those in
 // memory.
@@ -93,8 +93,8 @@ func Dirs() (empty, memory []string) {
 // Options are what may be different. The zero Options run the distribution's
 // containerd.
 type Options struct {
-	// BinDir is where containerd, its shim and ctr are; "" is MESHCNI_CONTAINERD of the
-	// environment, else /usr/bin.
+	// BinDir is where containerd, its shim and ctr are; "" is /usr/bin, or with
+	// MESHCNI_E2E_RUNTIME=newest where setup.sh has built them.
 	BinDir string
 	// Pause is the image of the sandboxes' own container; it has to be imported.
 	Pause string
