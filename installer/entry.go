@@ -24,10 +24,10 @@ type entry struct {
 	PodNamespace string `json:"pod_namespace"`
 	AddDeadline  string `json:"add_deadline"`
 	// Left out where they are the plugin's defaults: an entry of an earlier version stays as it is.
-	UncapturedFamily string `json:"uncaptured_family,omitempty"`
-	RefuseProxyUID   bool   `json:"refuse_proxy_uid,omitempty"`
-	WriteStatus      bool   `json:"write_status,omitempty"`
-	ReadyWithoutAgent bool `json:"ready_without_agent,omitempty"`
+	UncapturedFamily  string `json:"uncaptured_family,omitempty"`
+	RefuseProxyUID    bool   `json:"refuse_proxy_uid,omitempty"`
+	WriteStatus       bool   `json:"write_status,omitempty"`
+	ReadyWithoutAgent bool   `json:"ready_without_agent,omitempty"`
 
 	Kubernetes entryKubernetes `json:"kubernetes"`
 	// containerd then hands over the pod's annotations, and pods they rule out cost no API call.

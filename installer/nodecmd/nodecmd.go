@@ -91,22 +91,29 @@ func (a App) Main(ctx context.Context, args []string) int {
 }
 
 func (a App) command() *cobra.Command {
+	var showVersion bool
 	root := &cobra.Command{
 		Use: "meshcni-node", Short: "put the meshcni plugin on this node, and keep it there",
-		SilenceErrors: true, SilenceUsage: true, Version: a.Version,
+		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("%w: no command %q: run, install or uninstall", errUsage, args[0])
+			}
+			if showVersion {
+				a.printVersion(c)
+				return nil
 			}
 			return fmt.Errorf("%w: name a command: run, install or uninstall", errUsage)
 		},
 	}
-	root.SetVersionTemplate("meshcni-node {{.Version}}\n")
+	// Not cobra's own version flag with a template: that links text/template, with which the linker keeps every exported
+	// method of the program, 6 MB of them.
+	root.Flags().BoolVarP(&showVersion, "version", "v", false, "say which build this is")
 	root.AddCommand(&cobra.Command{
 		Use: "version", Short: "say which build this is", Args: cobra.NoArgs,
-		Run: func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), "meshcni-node", a.Version) },
+		Run: func(c *cobra.Command, _ []string) { a.printVersion(c) },
 	})
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	for _, c := range []*cobra.Command{
@@ -157,6 +164,8 @@ func (a App) command() *cobra.Command {
 	}
 	return root
 }
+
+func (a App) printVersion(c *cobra.Command) { fmt.Fprintln(c.OutOrStdout(), "meshcni-node", a.Version) }
 
 func (a App) settings(c *cobra.Command) (Settings, *slog.Logger, error) {
 	s, err := resolve(changed(c), a.Env)

@@ -105,13 +105,13 @@ func Main(ctx context.Context, args []string, i IO) int {
 }
 
 func root(i IO) *cobra.Command {
+	var showVersion bool
 	cmd := &cobra.Command{
 		Use:   "meshcni-redirect",
 		Short: "Explain, print, trace, apply, check and validate a pod's redirection into its mesh proxy",
 		Long: `meshcni-redirect works on one pod's redirection rules, without a cluster.
 
 Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 126 when redirection is missing.`,
-		Version:           i.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -120,6 +120,9 @@ Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 12
 			if len(args) > 0 {
 				return usagef("unknown command %q: see meshcni-redirect --help", args[0])
 			}
+			if showVersion {
+				return i.printVersion()
+			}
 			_ = cmd.Help()
 			return exitError(ExitUsage)
 		},
@@ -127,7 +130,9 @@ Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 12
 	cmd.SetIn(i.Stdin)
 	cmd.SetOut(i.Stdout)
 	cmd.SetErr(i.Stderr)
-	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	// Not cobra's own version flag with a template: that links text/template, with which the linker keeps every exported
+	// method of the program, 6 MB of them.
+	cmd.Flags().BoolVarP(&showVersion, "version", "v", false, "say which build this is")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.AddCommand(
 		explainCommand(i), rulesCommand(i), traceCommand(i), compareCommand(i),
@@ -145,11 +150,10 @@ Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 12
 }
 
 func versionCommand(i IO) *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "print the version",
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(i.Stdout, "meshcni-redirect", i.Version)
-			return err
-		},
-	}
+	return &cobra.Command{Use: "version", Short: "say which build this is", RunE: func(*cobra.Command, []string) error { return i.printVersion() }}
+}
+
+func (i IO) printVersion() error {
+	_, err := fmt.Fprintln(i.Stdout, "meshcni-redirect", i.Version)
+	return err
 }

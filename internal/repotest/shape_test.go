@@ -185,3 +185,14 @@ func exampleBody(t *testing.T) string {
 	require.Fail(t, "the root package has no Example")
 	return ""
 }
+
+// TestNoTemplatesInPrograms: text/template calls methods by names that the linker cannot know, so it keeps every exported
+// method of everything. cobra links it only for its setters of templates.
+func TestNoTemplatesInPrograms(t *testing.T) {
+	setter := regexp.MustCompile(`\.Set(Version|Usage|Help)Template\(`)
+	for _, s := range sources(t) {
+		if !s.isTest() && !within(s.dir(), "release", "e2e") {
+			assert.False(t, setter.MatchString(s.text), "%s sets a template, which makes the program 6 MB larger", s.path)
+		}
+	}
+}
