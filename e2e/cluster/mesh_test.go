@@ -34,7 +34,7 @@ func newShop(t *testing.T, c *cluster.Cluster, namespace string) shop {
 	c.Run(t, "kubectl", "create", "namespace", namespace)
 	// A pod is admitted once its service account is there.
 	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
-	t.Cleanup(func() { c.Run(t, "kubectl", "delete", "namespace", namespace, "--timeout=60s") })
+	t.Cleanup(func() { c.Run(t, "kubectl", "delete", "namespace", namespace, "--wait=false") })
 	c.ExplainFailure(t)
 	return s
 }

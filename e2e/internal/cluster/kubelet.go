@@ -15,7 +15,7 @@ import (
 )
 
 // kubeletConfig: control groups of our own, also of version 1; no pressure from a disk or a swap that is the machine's. A
-// changed ConfigMap is soon in its volumes.
+// changed ConfigMap is soon in its volumes, and what has failed is soon tried again.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ` + nodeIP + `
@@ -38,6 +38,8 @@ localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 nodeStatusUpdateFrequency: 5s
 syncFrequency: 2s
+crashLoopBackOff: {maxContainerRestartPeriod: 2s}
+featureGates: {KubeletCrashLoopBackOffMax: true}
 `
 
 func (c *Cluster) startKubelet(t testing.TB) {
