@@ -45,7 +45,7 @@ func meshed(namespace, name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := plain(namespace, name)
 	pod.Annotations[istio.StatusAnnotation] = `{"initContainers":["istio-validation"],"containers":["istio-proxy"]}`
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{
-		Name: "istio-proxy", Image: image.Tool, Args: []string{"proxy"}, SecurityContext: runAs(1337),
+		Name: "istio-proxy", Image: image.Tool, Args: []string{"proxy", "sidecar"}, SecurityContext: runAs(1337),
 	})
 	for _, change := range changes {
 		change(pod)
@@ -67,6 +67,18 @@ func proxyEnv(name, value string) func(*corev1.Pod) {
 		c := &pod.Spec.Containers[len(pod.Spec.Containers)-1]
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
 	}
+}
+
+// transparent has inbound connections keep their addresses, which takes a proxy
+// with the right to answer for others.
+func transparent(pod *corev1.Pod) {
+	annotate(istio.InterceptionMode, "TPROXY")(pod)
+	c := &pod.Spec.Containers[len(pod.Spec.Containers)-1]
+	c.Args = append(c.Args, "transparent")
+	*c.SecurityContext.RunAsUser = 0
+	group := int64(1337)
+	c.SecurityContext.RunAsGroup = &group
+	c.SecurityContext.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}
 }
 
 func excluding(pod *corev1.Pod) {
@@ -102,7 +114,17 @@ func requireFates(t testing.TB, s *containerd.Sandbox, container string, want ma
 // fromHost makes a connection from the host and returns the answer, without who
 // the peer was.
 func fromHost(address string) string {
+	answer, _, _ := strings.Cut(fromHostAs("", address), " peer=")
+	return answer
+}
+
+// fromHostAs is fromHost from one of the machine's addresses, "" for any, with whom
+// the pod took for its peer.
+func fromHostAs(source, address string) string {
 	d := net.Dialer{Timeout: 5 * time.Second}
+	if source != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
+	}
 	conn, err := d.Dial("tcp", address)
 	if err != nil {
 		return err.Error()
@@ -114,8 +136,7 @@ func fromHost(address string) string {
 	if err != nil {
 		return err.Error()
 	}
-	answer, _, _ := strings.Cut(strings.TrimSpace(string(buf[:n])), " peer=")
-	return answer
+	return strings.TrimSpace(string(buf[:n]))
 }
 
 func at(addr netip.Addr, port int) string {

@@ -1,7 +1,9 @@
 // Command podtool is what the containers of tests run. Without arguments it waits
 // for a signal, as the pause container of a sandbox does.
 //
-//	podtool proxy            answers as a mesh's proxy would be reached: TCP 15001, 15006, DNS 15053
+//	podtool proxy [sidecar] [transparent]
+//	                         answers as a mesh's proxy would be reached: TCP 15001, 15006, DNS 15053;
+//	                         transparent: 15006 is for connections that keep their addresses (TPROXY)
 //	podtool serve PORT…      answers at the ports
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each
 //	podtool cat FILE         prints a file
@@ -13,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -30,14 +33,14 @@ func run(args []string) error {
 	}
 	switch args[0] {
 	case "proxy":
-		return proxy()
+		return proxy(slices.Contains(args, "transparent"))
 	case "serve":
 		for _, a := range args[1:] {
 			port, err := strconv.ParseUint(a, 10, 16)
 			if err != nil {
 				return err
 			}
-			if err := serve("app", uint16(port)); err != nil {
+			if err := serve("app", uint16(port), false); err != nil {
 				return err
 			}
 		}

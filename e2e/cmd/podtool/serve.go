@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -20,11 +23,12 @@ const (
 
 // proxy answers at a proxy's ports with where the connection was to go, and DNS
 // queries with an address that no other server gives.
-func proxy() error {
-	for _, port := range []uint16{outboundPort, inboundPort} {
-		if err := serve("proxy", port); err != nil {
-			return err
-		}
+func proxy(transparent bool) error {
+	if err := serve("proxy", outboundPort, false); err != nil {
+		return err
+	}
+	if err := serve("proxy", inboundPort, transparent); err != nil {
+		return err
 	}
 	// On loopback, which is where a redirected query arrives: the answer has to leave
 	// from there for connection tracking to know it.
@@ -94,9 +98,14 @@ func answer(query []byte) []byte {
 
 // serve answers connections at a port of all addresses with "NAME:PORT
 // orig=ADDRESS:PORT peer=ADDRESS", where orig is where the connection was to go
-// before it was redirected.
-func serve(name string, port uint16) error {
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(port)))
+// before it was redirected. Transparent takes connections to addresses that are
+// not the pod's, too, for which it needs CAP_NET_ADMIN.
+func serve(name string, port uint16, transparent bool) error {
+	var config net.ListenConfig
+	if transparent {
+		config.Control = setTransparent
+	}
+	l, err := config.Listen(context.Background(), "tcp", ":"+strconv.Itoa(int(port)))
 	if err != nil {
 		return err
 	}
@@ -119,6 +128,20 @@ func serve(name string, port uint16) error {
 		}
 	}()
 	return nil
+}
+
+// setTransparent lets a socket of both families, before it is bound, take what is
+// addressed to others.
+func setTransparent(_, _ string, raw syscall.RawConn) (err error) {
+	const ipv6Transparent = 75 // of linux/in6.h
+	if errRaw := raw.Control(func(fd uintptr) {
+		err = errors.Join(
+			os.NewSyscallError("setsockopt IP_TRANSPARENT", syscall.SetsockoptInt(int(fd), syscall.SOL_IP, syscall.IP_TRANSPARENT, 1)),
+			os.NewSyscallError("setsockopt IPV6_TRANSPARENT", syscall.SetsockoptInt(int(fd), syscall.SOL_IPV6, ipv6Transparent, 1)))
+	}); errRaw != nil {
+		return errRaw
+	}
+	return err
 }
 
 // originalDst asks connection tracking where a connection was to go.
