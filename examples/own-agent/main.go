@@ -48,7 +48,7 @@ func nodeConfig() installer.Config {
 	c.RunDir = "/var/run/acme-cni"
 	c.KubernetesHost, c.KubernetesPort = os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	c.PluginConfig = `{
-	  "type": "acme-cni", "run_dir": "/var/run/acme-cni", "pod_namespace": "acme-system",
+	  "type": "acme-cni", "run_dir": "/var/run/acme-cni", "pod_namespace": "acme-system", "ready_without_agent": true,
 	  "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"},
 	  "capabilities": {"io.kubernetes.cri.pod-annotations": true}
 	}`
