@@ -52,6 +52,8 @@ type pod struct {
 	outside bool
 	// validated has an init container that fails unless redirection works, as the injector puts it in.
 	validated bool
+	// replicas is how many a Deployment has; 0 is 1.
+	replicas int
 }
 
 // spec is the pod's labels, annotations and containers, as the mesh's injector leaves them. The application serves 8080 and

@@ -63,7 +63,22 @@ func TestRace(t *testing.T) {
 	s.leave(t, true)
 }
 
-// deploy makes a Deployment of one pod.
+// TestTogether: pods and the agent come at the same time. Some pods are early and are repaired, all are captured in the end.
+func TestTogether(t *testing.T) {
+	c := cluster.Shared(t)
+	s := newShop(t, c, "together")
+	s.create(t, pod{name: "client", outside: true})
+	s.deploy(t, pod{name: "web", validated: true, replicas: 8})
+	install(t, c, "--set", "repair.mode=repair")
+	s.kubectl(t, "rollout", "status", "deployment/web", "--timeout=90s")
+	s.ready(t, "client")
+	for _, name := range strings.Fields(s.kubectl(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")) {
+		s.assertCaptured(t, name, "client")
+	}
+	s.leave(t, false)
+}
+
+// deploy makes a Deployment.
 func (s shop) deploy(t *testing.T, p pod) {
 	t.Helper()
 	template := "    " + strings.ReplaceAll(strings.TrimSpace(p.template()), "\n", "\n    ")
@@ -71,10 +86,11 @@ func (s shop) deploy(t *testing.T, p pod) {
 kind: Deployment
 metadata: {name: %[1]s, namespace: %[2]s}
 spec:
+  replicas: %[4]d
   selector: {matchLabels: {app: %[1]s}}
   template:
 %[3]s
-`, p.name, s.namespace, template))
+`, p.name, s.namespace, template, max(p.replicas, 1)))
 	s.kubectl(t, "wait", "--for=create", "pod", "-l", "app="+p.name, "--timeout=30s")
 }
 

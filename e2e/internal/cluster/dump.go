@@ -35,8 +35,12 @@ func (c *Cluster) ExplainFailure(t testing.TB) {
 			t.Log("the agent that ended:\n" + tail(out, 5, regexp.MustCompile(".")))
 		}
 		for file, what := range told {
-			if text, err := os.ReadFile(file); err == nil {
-				t.Log(file + ":\n" + tail(string(text[min(from[file], int64(len(text))):]), 6, what))
+			text, err := os.ReadFile(file)
+			if err != nil {
+				continue
+			}
+			if said := tail(string(text[min(from[file], int64(len(text))):]), 6, what); said != "" {
+				t.Log(file + ":\n" + said)
 			}
 		}
 	})
