@@ -22,43 +22,67 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// crowds are how many sandboxes are started, and how many of them at a time: one
-// after the other for what the plugin costs a pod, and many for what it costs a
-// node that starts.
-var crowds = []struct{ sandboxes, atATime int }{{15, 1}, {100, 10}}
+const (
+	// crowd is how many sandboxes are started, and atATime how many of them at a time:
+	// what the plugin costs a node that starts.
+	crowd, atATime = 100, 10
+	// alone is how many are started one after the other: what it costs a pod.
+	alone = 15
+)
 
 // TestHundred starts many sandboxes at the same time: without the plugin, and with
 // it and each kind of backend. All start and all are captured; what the network
 // took is in the log (-v), as the runtime itself tells it. Clocks are not judged.
 func TestHundred(t *testing.T) {
 	n := newNode(t, ptp(false))
-	var alone []latency
-	for _, c := range crowds {
-		alone = append(alone, n.crowd(t, "without meshcni", c.sandboxes, c.atATime, false))
-	}
+	oneWithout, allWithout := n.oneByOne(t, false), n.hundred(t, "without meshcni", false)
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
 			n.runAgent(t, "--backend="+backend)
-			for i, c := range crowds {
-				from := len(pluginRecords(t))
-				with := n.crowd(t, "with meshcni and "+backend, c.sandboxes, c.atATime, true)
-				t.Logf("  that is %.0f ms more, %.2f times as long; of it, as the plugin says, %s",
-					1000*(with.mean()-alone[i].mean()), with.mean()/alone[i].mean(), own(pluginRecords(t)[from:]))
-			}
+			one := n.oneByOne(t, true)
+			t.Logf("set-up of the network of one sandbox, of %d one after the other, median: %s without meshcni, %s with (%.2f times as long); of it the plugin says %s",
+				alone, ms(oneWithout), ms(one), one/oneWithout, own(pluginRecords(t)))
+			from := len(pluginRecords(t))
+			all := n.hundred(t, "with meshcni, "+backend, true)
+			t.Logf("%.2f times as long; of it the plugin says %s", all/allWithout, own(pluginRecords(t)[from:]))
 		})
 	}
 }
 
-// crowd starts sandboxes, looks at each, and removes them.
-func (n *node) crowd(t *testing.T, name string, sandboxes, atATime int, captured bool) latency {
+// pods makes the API server serve some pods of the mesh.
+func (n *node) pods(t testing.TB, count int) []*corev1.Pod {
 	t.Helper()
 	ns := n.namespace(t)
-	pods := make([]*corev1.Pod, sandboxes)
+	pods := make([]*corev1.Pod, count)
 	for i := range pods {
 		pods[i] = n.create(t, meshed(ns, fmt.Sprintf("pod-%d", i)))
 	}
+	return pods
+}
+
+// oneByOne returns the median of what the network's set-up took, in seconds.
+func (n *node) oneByOne(t *testing.T, captured bool) float64 {
+	t.Helper()
+	took := make([]float64, alone)
+	for i, pod := range n.pods(t, alone) {
+		before := setUps(t)
+		s, err := n.RunSandbox(t.Context(), pod)
+		require.NoError(t, err)
+		took[i] = setUps(t).less(before).mean()
+		requireRedirected(t, s, captured)
+		require.NoError(t, s.Remove(t.Context()))
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// hundred starts a crowd, looks at each, removes them, and returns what the
+// set-up of one's network took in the mean, in seconds.
+func (n *node) hundred(t *testing.T, name string, captured bool) float64 {
+	t.Helper()
+	pods := n.pods(t, crowd)
 	before := setUps(t)
-	started := make([]*containerd.Sandbox, sandboxes)
+	started := make([]*containerd.Sandbox, crowd)
 	var g errgroup.Group
 	g.SetLimit(atATime)
 	start := time.Now()
@@ -71,19 +95,20 @@ func (n *node) crowd(t *testing.T, name string, sandboxes, atATime int, captured
 	require.NoError(t, g.Wait())
 	took := time.Since(start)
 	network := setUps(t).less(before)
-	assert.InDelta(t, sandboxes, network.count, 0, "the runtime counts as many set-ups")
-	t.Logf("%s: %d sandboxes, %d at a time, in %s; the network of one, as the runtime counts, %s",
-		name, sandboxes, atATime, took.Round(time.Millisecond), network)
+	assert.InDelta(t, crowd, network.count, 0, "the runtime counts as many set-ups")
+	t.Logf("%d sandboxes, %d at a time, %s: %s in all; set-up of the network of one: %s",
+		crowd, atATime, name, took.Round(time.Millisecond), network)
 	for _, s := range started {
 		requireRedirected(t, s, captured)
 	}
-	g.SetLimit(10)
 	for _, s := range started {
 		g.Go(func() error { return s.Remove(t.Context()) })
 	}
 	require.NoError(t, g.Wait())
-	return network
+	return network.mean()
 }
+
+func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 
 // requireRedirected shows by packets whether a sandbox without containers is in the
 // mesh: somebody listens at the proxy's ports in its namespace.
