@@ -118,7 +118,7 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 	for _, setting := range s.Settings {
 		source, key, value, ok := setting.find(g)
 		if !ok {
-			origins = append(origins, Origin{Field: setting.Field, Source: FromDefault})
+			origins = orDefault(origins, setting.Field)
 			continue
 		}
 		if key != setting.Keys[0] {
@@ -126,10 +126,11 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 		}
 		switch err := setting.Set(&r, value); {
 		case err == nil:
+			origins = slices.DeleteFunc(origins, func(o Origin) bool { return o == Origin{Field: setting.Field, Source: FromDefault} })
 			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
 			warnings = append(warnings, fmt.Sprintf("%s %s=%q counts as not set: %v", source, key, value, err))
-			origins = append(origins, Origin{Field: setting.Field, Source: FromDefault})
+			origins = orDefault(origins, setting.Field)
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
 		}
@@ -150,6 +151,15 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 		return Redirect{}, nil, warnings, err
 	}
 	return r, origins, warnings, nil
+}
+
+// orDefault says that a field has its default, unless another setting of the
+// same field has said of it already.
+func orDefault(origins []Origin, field string) []Origin {
+	if slices.ContainsFunc(origins, func(o Origin) bool { return o.Field == field }) {
+		return origins
+	}
+	return append(origins, Origin{Field: field, Source: FromDefault})
 }
 
 // mergeOrigins adds to what is known of fields; a default does not hide what

@@ -177,3 +177,39 @@ func FuzzSchema(f *testing.F) {
 		rendersToItself(t, r)
 	})
 }
+
+// TestSchemaTwoSettingsOfOneField: a default is said once, and not beside what a setting says.
+func TestSchemaTwoSettingsOfOneField(t *testing.T) {
+	port := func(r *redirect.Redirect, value string) (err error) {
+		_, err = fmt.Sscan(value, &r.Proxy.InboundPort)
+		return err
+	}
+	s := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{
+		{Field: "proxy.inboundPort", Source: redirect.FromEnv, Keys: []string{"PORT"}, Set: port},
+		{Field: "proxy.inboundPort", Source: redirect.FromAnnotation, Keys: []string{"m/port"}, Set: port},
+	}}
+	for _, c := range []struct {
+		env, annotation string
+		want            []redirect.Source
+	}{
+		{"", "", []redirect.Source{redirect.FromDefault}},
+		{"4000", "", []redirect.Source{redirect.FromEnv}},
+		{"", "4000", []redirect.Source{redirect.FromAnnotation}},
+		{"4000", "4001", []redirect.Source{redirect.FromEnv, redirect.FromAnnotation}},
+	} {
+		g := annotations()
+		if c.env != "" {
+			g.Env["PORT"] = c.env
+		}
+		if c.annotation != "" {
+			g.Annotations["m/port"] = c.annotation
+		}
+		_, origins, _, err := s.Build(g)
+		require.NoError(t, err)
+		var got []redirect.Source
+		for _, o := range origins {
+			got = append(got, o.Source)
+		}
+		assert.Equal(t, c.want, got, "env %q, annotation %q", c.env, c.annotation)
+	}
+}

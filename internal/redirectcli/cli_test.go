@@ -263,3 +263,16 @@ func TestFlagsAndVariables(t *testing.T) {
 		})
 	}
 }
+
+// TestGroupsFollowUsers only in a mesh whose rules go by groups too: in others a rule for one would let a process of
+// that group bypass the mesh, and differ from what the plugin makes.
+func TestGroupsFollowUsers(t *testing.T) {
+	t.Parallel()
+	for dialect, groups := range map[string]bool{"istio": true, "linkerd": false} {
+		for _, args := range [][]string{{}, {"--proxy-uid", "1500"}} {
+			got := call{}.run(t, append([]string{"rules", "--ip", "10.244.1.5", "--dialect", dialect}, args...)...)
+			require.Zero(t, got.code, got.errOut)
+			assert.Equal(t, groups, strings.Contains(got.out, "--gid-owner"), "%s %v\n%s", dialect, args, got.out)
+		}
+	}
+}

@@ -47,7 +47,7 @@ var ruleFlags = []ruleFlag{
 	{"inbound-capture-port", "z", nil, "port to which inbound connections are redirected", false, port(func(b *flagBuild) *uint16 { return &b.Proxy.InboundPort })},
 	{"inbound-tunnel-port", "e", nil, "the proxy's tunnel port, never redirected", false, port(func(b *flagBuild) *uint16 { return &b.Proxy.TunnelPort })},
 	{"proxy-uid", "u", nil, "users of the proxy, whose traffic is not redirected", false, setUIDs},
-	{"proxy-gid", "g", nil, "groups of the proxy; default, the same as the users", false, setGIDs},
+	{"proxy-gid", "g", nil, "groups of the proxy; default, the same as the users where the mesh goes by groups too", false, setGIDs},
 	{"istio-inbound-interception-mode", "m", nil, "REDIRECT or TPROXY", false, setMode},
 	{"inbound-tproxy-mark", "t", nil, "mark of packets on their way to a transparent listener", false, number(func(b *flagBuild) *uint32 { return &b.Names.InboundMark })},
 	{"inbound-tproxy-route-table", "r", nil, "route table that keeps marked packets local", false, number(func(b *flagBuild) *uint32 { return &b.Names.RouteTable })},
@@ -160,7 +160,7 @@ func (g ruleFlagGroup) given() []string {
 
 // finish settles what depends on several flags.
 func (b *flagBuild) finish(i IO) error {
-	if !b.gidsSet {
+	if !b.gidsSet && len(b.Proxy.GIDs) > 0 { // a mesh that goes by users alone stays so
 		b.Proxy.GIDs = slices.Clone(b.Proxy.UIDs)
 	}
 	if b.dualStack {
