@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -57,20 +58,8 @@ func set(key string, value any) values {
 	return values{first: value}
 }
 
-// helmProgram is in the project's cache, or on the PATH.
-func helmProgram() (string, error) {
-	cached, err := filepath.Abs("../.cache/bin/helm")
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(cached); err == nil {
-		return cached, nil
-	}
-	return exec.LookPath("helm")
-}
-
 var needsHelm = netnstest.Needing("helm (run .ci/tool helm)", func() error {
-	_, err := helmProgram()
+	_, err := proctest.Tool("helm")
 	return err
 })
 
@@ -80,7 +69,7 @@ func helm(t testing.TB, args ...string) (stdout string, err error) {
 	t.Helper()
 	netnstest.Require(t, needsHelm)
 	readAll(t, chart)
-	program, err := helmProgram()
+	program, err := proctest.Tool("helm")
 	require.NoError(t, err)
 	home := t.TempDir()
 	var out, errOut bytes.Buffer

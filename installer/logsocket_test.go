@@ -3,7 +3,6 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,12 +14,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // plugin sends records as the plugin does.
@@ -32,26 +32,9 @@ func plugin(t testing.TB, socket string) (*slog.Logger, net.Conn) {
 	return slog.New(slog.NewJSONHandler(conn, nil)), conn
 }
 
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	var out lines
+	var out proctest.Buffer
 	a, _ := n.agent(func(o *Options) { o.PluginLog = &out })
 	within(t, patience, "ready", ready(a))
 	socket := filepath.Join(n.RunDir, "log.sock")

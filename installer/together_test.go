@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 )
@@ -118,7 +119,7 @@ func TestRebootRefusesPodsUntilTheAgentIsUp(t *testing.T) {
 	require.ErrorContains(t, err, "kubeconfig")
 	require.NoError(t, c.cni.DelNetworkList(t.Context(), list, rt))
 
-	var out lines
+	var out proctest.Buffer
 	b, _ := c.agent(func(o *Options) { onEvents(o); o.PluginLog = &out })
 	within(t, patience, "ready", ready(b))
 	_, err = c.cni.AddNetworkList(t.Context(), c.runtime(), rt)

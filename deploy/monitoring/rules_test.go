@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -50,20 +51,8 @@ func rules(t *testing.T) []rule {
 	return all
 }
 
-// promtool is looked for where .ci/promtool puts it, then on the PATH.
-func promtool() (string, error) {
-	path, err := filepath.Abs("../../.cache/bin/promtool")
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	return exec.LookPath("promtool")
-}
-
 var hasPromtool = netnstest.Needing("promtool (.ci/promtool)", func() error {
-	if _, err := promtool(); err == nil {
+	if _, err := proctest.Tool("promtool"); err == nil {
 		return nil
 	}
 	return exec.Command("../../.ci/promtool").Run()
@@ -71,7 +60,7 @@ var hasPromtool = netnstest.Needing("promtool (.ci/promtool)", func() error {
 
 func runPromtool(t *testing.T, args ...string) {
 	t.Helper()
-	path, err := promtool()
+	path, err := proctest.Tool("promtool")
 	require.NoError(t, err)
 	out, err := exec.Command(path, args...).CombinedOutput()
 	require.NoError(t, err, "promtool %v: %s", args, out)

@@ -18,7 +18,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -42,12 +41,7 @@ func Component(name string) (string, error) {
 	if version == "" {
 		version = "v1.36.3"
 	}
-	cache := os.Getenv("MESHCNI_CACHE")
-	if cache == "" {
-		_, here, _, _ := runtime.Caller(0)
-		cache = filepath.Join(filepath.Dir(here), "..", "..", ".cache")
-	}
-	path, err := filepath.Abs(filepath.Join(cache, "bin", name+"-"+version))
+	path, err := filepath.Abs(proctest.Cache("bin", name+"-"+version))
 	if err != nil {
 		return "", err
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -38,7 +39,7 @@ type agent struct {
 	t        testing.TB
 	ctl      *repair.Controller
 	registry *prometheus.Registry
-	log      *logBuffer
+	log      *proctest.Buffer
 	user     string
 	stop     func()
 }
@@ -110,7 +111,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	f.Register(fs)
 	f.Node = node
-	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &logBuffer{}}
+	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &proctest.Buffer{}}
 	h := repair.Host{Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
 	var err error
 	h.Config, err = s.Config("")
@@ -231,21 +232,3 @@ func hooked(h *repair.Host, method, pathEnd string, fn func(send func() error) e
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// logBuffer keeps a log.
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}

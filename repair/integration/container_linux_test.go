@@ -49,7 +49,7 @@ func (c container) start(t testing.TB) *process {
 	port, err := proctest.FreePort()
 	require.NoError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	p := &process{url: "http://" + address, log: &logBuffer{}}
+	p := &process{url: "http://" + address, log: &proctest.Buffer{}}
 	p.cmd = exec.Command(c.args[0], append(c.args[1:], "--metrics-address="+address, "--health-address="+address)...) //nolint:gosec // a test's
 	p.cmd.Env, p.cmd.Dir = append([]string{"PATH=/usr/local/bin"}, c.env...), "/"
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log

@@ -173,7 +173,7 @@ func buildProgram(t testing.TB, name string) string {
 type process struct {
 	cmd  *exec.Cmd
 	url  string
-	log  *logBuffer
+	log  *proctest.Buffer
 	wait func() error // of one in a container
 }
 
@@ -190,7 +190,7 @@ func startProgram(t testing.TB, s *kubetest.Server, binary, token string, args .
 
 func startProcess(t testing.TB, address, binary string, args ...string) *process {
 	t.Helper()
-	p := &process{url: "http://" + address, log: &logBuffer{}}
+	p := &process{url: "http://" + address, log: &proctest.Buffer{}}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	require.NoError(t, p.cmd.Start())

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,26 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair/repaircmd"
 )
-
-// buffer is written and read by several goroutines.
-type buffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 func env(pairs map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := pairs[name]; return v, ok }
@@ -90,7 +72,7 @@ func TestUsage(t *testing.T) {
 				}
 				args = append(args, a)
 			}
-			var stdout, stderr buffer
+			var stdout, stderr proctest.Buffer
 			code := repaircmd.Main(t.Context(), args, repaircmd.IO{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Version: "v1"})
 			assert.Equal(t, c.code, code, stderr.String())
 			assert.Contains(t, stderr.String(), c.says)
@@ -112,7 +94,7 @@ func TestRun(t *testing.T) {
 	defer api.Close()
 	host, port, _ := strings.Cut(strings.TrimPrefix(api.URL, "http://"), ":")
 	ctx, stop := context.WithCancel(t.Context())
-	var stderr buffer
+	var stderr proctest.Buffer
 	code := make(chan int)
 	go func() {
 		code <- repaircmd.Main(ctx, []string{"--metrics-address=127.0.0.1:0", "--health-address=127.0.0.1:0"}, repaircmd.IO{Stderr: &stderr, Env: env(map[string]string{

@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // server answers in memory, so that time can be made up. An answer is a status code and a body; a body may be open, as that
@@ -34,24 +36,6 @@ func (s *server) questions() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.asked)
-}
-
-// logBuffer keeps a log.
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func (w *Watch) state() state {
@@ -105,10 +89,10 @@ func event(kind, object string) string {
 }
 
 // watching runs a Watch in a bubble against a server that has one DaemonSet, and whose watch says what is written to it.
-func watching(t *testing.T, test func(t *testing.T, w *Watch, s *server, say func(events ...string), log *logBuffer)) {
+func watching(t *testing.T, test func(t *testing.T, w *Watch, s *server, say func(events ...string), log *proctest.Buffer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, log := &server{}, &logBuffer{}
+		s, log := &server{}, &proctest.Buffer{}
 		stream := make(chan string)
 		s.set(func(r *http.Request) (int, io.ReadCloser, error) {
 			if !r.URL.Query().Has("watch") {
@@ -190,7 +174,7 @@ func TestTheWatchsWord(t *testing.T) {
 	} {
 		for met, answer := range down {
 			t.Run(seen+"/"+met, func(t *testing.T) {
-				watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), _ *logBuffer) {
+				watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), _ *proctest.Buffer) {
 					say(c.events...)
 					s.set(answer)
 					began := time.Now()
@@ -219,7 +203,7 @@ func TestTheLastQuestion(t *testing.T) {
 		"namespace silent":      {text(200, meta("one", "5", "")), down["silent"], false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watching(t, func(t *testing.T, w *Watch, s *server, _ func(...string), _ *logBuffer) {
+			watching(t, func(t *testing.T, w *Watch, s *server, _ func(...string), _ *proctest.Buffer) {
 				s.set(func(r *http.Request) (int, io.ReadCloser, error) {
 					if strings.HasSuffix(r.URL.Path, "/namespaces/mesh") {
 						return c.namespace(r)
@@ -236,7 +220,7 @@ func TestTheLastQuestion(t *testing.T) {
 // TestNeverSeen: a DaemonSet that was never there is not gone: its name may be wrong.
 func TestNeverSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, log := &server{answer: text(http.StatusNotFound, "{}")}, &logBuffer{}
+		s, log := &server{answer: text(http.StatusNotFound, "{}")}, &proctest.Buffer{}
 		source := Source{
 			Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil },
 			Server: "https://api", Namespace: "mesh", Name: "agent",
@@ -259,7 +243,7 @@ func TestNeverSeen(t *testing.T) {
 
 // TestGoesOn: the end of a watch, in order or not, an expired version, an outage.
 func TestGoesOn(t *testing.T) {
-	watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), log *logBuffer) {
+	watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), log *proctest.Buffer) {
 		time.Sleep(time.Minute)
 		say(event("BOOKMARK", meta("", "12", "")), "")
 		assert.Equal(t, []string{"list", "watch 10", "watch 12"}, s.questions(), "it goes on from the bookmark")
@@ -292,7 +276,7 @@ func TestGoesOn(t *testing.T) {
 
 // TestAWatchThatEndsAtOnce is not asked for again without a pause.
 func TestAWatchThatEndsAtOnce(t *testing.T) {
-	watching(t, func(t *testing.T, _ *Watch, s *server, say func(...string), log *logBuffer) {
+	watching(t, func(t *testing.T, _ *Watch, s *server, say func(...string), log *proctest.Buffer) {
 		s.set(func(r *http.Request) (int, io.ReadCloser, error) {
 			if r.URL.Query().Has("watch") {
 				return text(http.StatusOK, "")(r)
@@ -310,7 +294,7 @@ func TestAWatchThatEndsAtOnce(t *testing.T) {
 
 // TestASilentServer: a server that takes the request and says nothing is given up.
 func TestASilentServer(t *testing.T) {
-	watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), log *logBuffer) {
+	watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), log *proctest.Buffer) {
 		s.set(down["silent"])
 		say(event("DELETED", meta("one", "20", "")), "")
 		assert.Equal(t, gone, w.state())
