@@ -75,9 +75,9 @@ func TestChart(t *testing.T) {
 		c.Run(t, "helm", "test", release, "--namespace", system, "--timeout", "60s")
 
 		cart, client := s.ip(t, "cart"), s.ip(t, "client")
-		assert.Equal(t, "app:9090 for "+client+":9090", s.dial(t, "cart", client+":9090"), "excluded outbound")
-		assert.Equal(t, "app:9090 for "+cart+":9090", s.dial(t, "client", cart+":9090"), "excluded inbound")
-		assert.Equal(t, "app:8080 for 127.0.0.1:8080", s.dial(t, "cart", "127.0.0.1:8080"), "its own loopback")
+		assert.Equal(t, "9090 for "+client+":9090", s.dial(t, "cart", client+":9090"), "excluded outbound")
+		assert.Equal(t, "9090 for "+cart+":9090", s.dial(t, "client", cart+":9090"), "excluded inbound")
+		assert.Equal(t, "8080 for 127.0.0.1:8080", s.dial(t, "cart", "127.0.0.1:8080"), "its own loopback")
 	})
 
 	step(t, c, "a wrong annotation", func(t *testing.T) {
@@ -134,7 +134,7 @@ func testUpgrade(t *testing.T, s shop) {
 		defer func() { created <- names }()
 		for i := 0; i < 8; i++ {
 			name := fmt.Sprintf("during-%d", i)
-			manifest := "apiVersion: v1\nkind: Pod\n" + strings.Replace(pod{name: name, validated: true}.template(), "metadata:\n", "metadata:\n  namespace: "+s.namespace+"\n", 1)
+			manifest := "apiVersion: v1\nkind: Pod\n" + strings.Replace(pod{name: name, validated: true}.template(s.mesh), "metadata:\n", "metadata:\n  namespace: "+s.namespace+"\n", 1)
 			if out, err := s.TryInput(manifest, "kubectl", "apply", "-f", "-"); err != nil {
 				t.Errorf("create %s: %v: %s", name, err, out)
 				return
@@ -179,11 +179,11 @@ func testSettings(t *testing.T, s shop) {
 	s.ready(t, "nft")
 	s.assertCaptured(t, "nft", "client")
 
-	excluded := shop{s.Cluster, "default"}
+	excluded := shop{s.Cluster, "default", istio}
 	excluded.create(t, pod{name: "excluded"})
 	excluded.ready(t, "excluded")
 	client := s.ip(t, "client")
-	assert.Equal(t, "app:8080 for "+client+":8080", excluded.dial(t, "excluded", client+":8080"))
+	assert.Equal(t, "8080 for "+client+":8080", excluded.dial(t, "excluded", client+":8080"))
 	excluded.kubectl(t, "delete", "pod", "excluded", "--timeout=60s")
 }
 

@@ -32,6 +32,13 @@ func TestDocs(t *testing.T) {
 		name, err := filepath.Rel(machine.Root(), file)
 		require.NoError(t, err)
 		step(t, c, name, func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Failed() { // else the page has cleared up itself
+					_, _ = c.Try("kubectl", "delete", "pods", "--all", "--timeout=60s")
+					_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
+				}
+			})
+			c.ExplainFailure(t)
 			for _, b := range blocks {
 				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 				out, err := b.Run(ctx, machine.Root(), c.Env()...)

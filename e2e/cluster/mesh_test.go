@@ -21,16 +21,26 @@ func step(t *testing.T, c *cluster.Cluster, name string, do func(t *testing.T)) 
 	})
 }
 
+// mesh is what a mesh's injector puts into a pod, and where its proxy listens.
+type mesh struct {
+	dialect, container string
+	uid, out, in       int
+	annotations        map[string]string
+}
+
+var istio = mesh{"istio", "istio-proxy", 1337, 15001, 15006, map[string]string{"sidecar.istio.io/status": `{"containers":["istio-proxy"]}`}}
+
 // shop is a namespace with pods, as its user sees it.
 type shop struct {
 	*cluster.Cluster
 	namespace string
+	mesh      mesh
 }
 
 // newShop makes a namespace for one test.
 func newShop(t *testing.T, c *cluster.Cluster, namespace string) shop {
 	t.Helper()
-	s := shop{c, namespace}
+	s := shop{c, namespace, istio}
 	c.Run(t, "kubectl", "create", "namespace", namespace)
 	// A pod is admitted once its service account is there.
 	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
@@ -56,16 +66,18 @@ type pod struct {
 	replicas int
 }
 
-// spec is the pod's labels, annotations and containers, as the mesh's injector leaves them. The application serves 8080 and
-// 9090.
-func (p pod) template() string {
+// template is the pod's labels, annotations and containers, as the mesh's injector leaves them. The application serves 8080
+// and 9090.
+func (p pod) template(m mesh) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "metadata:\n  name: %[1]s\n  labels: {app: %[1]s}\n  annotations:\n    e2e: \"true\"\n", p.name)
-	if !p.outside {
-		fmt.Fprintf(&b, "    sidecar.istio.io/status: '{\"containers\":[\"istio-proxy\"]}'\n")
+	if p.outside {
+		m.annotations = nil
 	}
-	for k, v := range p.annotations {
-		fmt.Fprintf(&b, "    %s: %q\n", k, v)
+	for _, annotations := range []map[string]string{m.annotations, p.annotations} {
+		for k, v := range annotations {
+			fmt.Fprintf(&b, "    %s: %q\n", k, v)
+		}
 	}
 	b.WriteString("spec:\n  terminationGracePeriodSeconds: 1\n")
 	if p.validated {
@@ -83,11 +95,11 @@ func (p pod) template() string {
     securityContext: {runAsUser: 1000}
 `, image.Tool)
 	if !p.outside {
-		fmt.Fprintf(&b, `  - name: istio-proxy
-    image: %[1]s
-    args: [proxy]
-    securityContext: {runAsUser: 1337, runAsGroup: 1337}
-`, image.Tool)
+		fmt.Fprintf(&b, `  - name: %s
+    image: %s
+    args: [serve, "%d", "%d"]
+    securityContext: {runAsUser: %[5]d, runAsGroup: %[5]d}
+`, m.container, image.Tool, m.out, m.in, m.uid)
 	}
 	return b.String()
 }
@@ -97,7 +109,7 @@ func (s shop) create(t *testing.T, pods ...pod) {
 	t.Helper()
 	var b strings.Builder
 	for _, p := range pods {
-		fmt.Fprintf(&b, "apiVersion: v1\nkind: Pod\n%s---\n", strings.Replace(p.template(), "metadata:\n", "metadata:\n  namespace: "+s.namespace+"\n", 1))
+		fmt.Fprintf(&b, "apiVersion: v1\nkind: Pod\n%s---\n", strings.Replace(p.template(s.mesh), "metadata:\n", "metadata:\n  namespace: "+s.namespace+"\n", 1))
 	}
 	s.Apply(t, b.String())
 }
@@ -118,13 +130,14 @@ func (s shop) ip(t *testing.T, name string) string {
 	return s.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
 }
 
-// dial connects from the application of a pod, and returns who answered: "proxy:15001 for 10.88.7.5:8080".
+// dial connects from the application of a pod, and returns at which port the answer was made, and to what address the
+// connection was: "15001 for 10.88.7.5:8080".
 func (s shop) dial(t *testing.T, from, address string) string {
 	t.Helper()
 	answer := s.kubectl(t, "exec", from, "-c", "app", "--", image.ToolPath, "probe", "tcp:"+address)
 	who, rest, _ := strings.Cut(answer, " orig=")
 	orig, _, _ := strings.Cut(rest, " ")
-	return who + " for " + orig
+	return strings.TrimPrefix(who, "app:") + " for " + orig
 }
 
 // assertCaptured shows with packets that a pod's connections go through its proxy, out and in. The client is a pod outside
@@ -132,16 +145,16 @@ func (s shop) dial(t *testing.T, from, address string) string {
 func (s shop) assertCaptured(t *testing.T, name, client string) {
 	t.Helper()
 	ip, other := s.ip(t, name), s.ip(t, client)
-	assert.Equal(t, "proxy:15001 for "+other+":8080", s.dial(t, name, other+":8080"), "out of %s", name)
-	assert.Equal(t, "proxy:15006 for "+ip+":8080", s.dial(t, client, ip+":8080"), "into %s", name)
+	assert.Equal(t, fmt.Sprintf("%d for %s:8080", s.mesh.out, other), s.dial(t, name, other+":8080"), "out of %s", name)
+	assert.Equal(t, fmt.Sprintf("%d for %s:8080", s.mesh.in, ip), s.dial(t, client, ip+":8080"), "into %s", name)
 }
 
 // assertUncaptured shows the opposite.
 func (s shop) assertUncaptured(t *testing.T, name, client string) {
 	t.Helper()
 	ip, other := s.ip(t, name), s.ip(t, client)
-	assert.Equal(t, "app:8080 for "+other+":8080", s.dial(t, name, other+":8080"), "out of %s", name)
-	assert.Equal(t, "app:8080 for "+ip+":8080", s.dial(t, client, ip+":8080"), "into %s", name)
+	assert.Equal(t, "8080 for "+other+":8080", s.dial(t, name, other+":8080"), "out of %s", name)
+	assert.Equal(t, "8080 for "+ip+":8080", s.dial(t, client, ip+":8080"), "into %s", name)
 }
 
 // event waits until an object has an event for a reason, and returns its message.

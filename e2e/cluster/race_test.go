@@ -48,7 +48,7 @@ func TestRace(t *testing.T) {
 		// The kubelet starts a failed init container again after a back-off.
 		upgrade(t, c, "--set", "repair.mode=repair,repair.verifyInterval=2s")
 		s.Eventually(t, 60*time.Second, "the running pod is captured", func() error {
-			if got, want := s.dial(t, "running", s.ip(t, "client")+":8080"), "proxy:15001 for "+s.ip(t, "client")+":8080"; got != want {
+			if got, want := s.dial(t, "running", s.ip(t, "client")+":8080"), "15001 for "+s.ip(t, "client")+":8080"; got != want {
 				return fmt.Errorf("%s", got)
 			}
 			return nil
@@ -81,7 +81,7 @@ func TestTogether(t *testing.T) {
 // deploy makes a Deployment.
 func (s shop) deploy(t *testing.T, p pod) {
 	t.Helper()
-	template := "    " + strings.ReplaceAll(strings.TrimSpace(p.template()), "\n", "\n    ")
+	template := "    " + strings.ReplaceAll(strings.TrimSpace(p.template(s.mesh)), "\n", "\n    ")
 	s.Apply(t, fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment
 metadata: {name: %[1]s, namespace: %[2]s}

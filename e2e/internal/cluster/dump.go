@@ -27,6 +27,11 @@ func (c *Cluster) ExplainFailure(t testing.TB) {
 			return
 		}
 		c.explained = test
+		for name, p := range c.processes {
+			if !p.Running() {
+				t.Log(name + " has ended:\n" + p.Tail(1000))
+			}
+		}
 		t.Log("pods:\n" + c.say("kubectl", "get", "pods", "-A", "-o", "wide"))
 		t.Log("warnings:\n" + tail(c.say("kubectl", "get", "events", "-A", "--field-selector=type=Warning", "--sort-by=.lastTimestamp", "-o",
 			"custom-columns=:involvedObject.namespace,:involvedObject.name,:reason,:message", "--no-headers"), 10, regexp.MustCompile(".")))

@@ -1,0 +1,55 @@
+package cluster_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/meshcni/meshcni/e2e/internal/cluster"
+)
+
+// TestDialects: one agent, told to serve one mesh after the other, each with port 9090 excluded both ways as that mesh does it.
+func TestDialects(t *testing.T) {
+	c := cluster.Shared(t)
+	s := newShop(t, c, "meshes")
+	s.kubectl(t, "annotate", "namespace", s.namespace, "config.linkerd.io/skip-inbound-ports=9090")
+	s.create(t, pod{name: "client", outside: true})
+	since := install(t, c, "--set", "dialect=linkerd")
+	s.ready(t, "client")
+	for _, m := range []mesh{
+		{"linkerd", "linkerd-proxy", 2102, 4140, 4143, map[string]string{"config.linkerd.io/skip-outbound-ports": "9090"}},
+		{"kuma", "kuma-sidecar", 5678, 15001, 15006, map[string]string{
+			"kuma.io/sidecar-injected":              "true",
+			"traffic.kuma.io/exclude-inbound-ports": "9090", "traffic.kuma.io/exclude-outbound-ports": "9090",
+		}},
+		{"consul", "consul-dataplane", 5995, 15001, 20000, map[string]string{
+			"consul.hashicorp.com/connect-inject-status":    "injected",
+			"consul.hashicorp.com/transparent-proxy-status": "enabled",
+			"consul.hashicorp.com/dual-stack":               "false",
+			"consul.hashicorp.com/redirect-traffic-config": `{"ProxyUserID":"5995","ProxyInboundPort":20000,` +
+				`"ExcludeInboundPorts":["9090"],"ExcludeOutboundPorts":["9090"]}`,
+		}},
+	} {
+		step(t, c, m.dialect, func(t *testing.T) {
+			s := shop{c, s.namespace, m}
+			upgrade(t, c, "--set", "dialect="+m.dialect)
+			s.Eventually(t, 60*time.Second, "the plugin knows its mesh", func() error {
+				if text := fileText(t, cluster.ConfList); !strings.Contains(text, `"dialect": "`+m.dialect+`"`) {
+					return errors.New(text)
+				}
+				return nil
+			})
+			s.create(t, pod{name: m.dialect})
+			s.ready(t, m.dialect)
+			s.assertCaptured(t, m.dialect, "client")
+			ip, client := s.ip(t, m.dialect), s.ip(t, "client")
+			assert.Equal(t, "9090 for "+client+":9090", s.dial(t, m.dialect, client+":9090"), "excluded outbound")
+			assert.Equal(t, "9090 for "+ip+":9090", s.dial(t, "client", ip+":9090"), "excluded inbound")
+			assertRights(t, c, since, "get daemonsets.apps")
+		})
+	}
+	s.leave(t, false)
+}
