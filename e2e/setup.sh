@@ -7,8 +7,9 @@
 #   e2e/setup.sh [kube-controller-manager kube-scheduler kubelet …]
 #
 # With MESHCNI_E2E_RUNTIME=newest in the environment, as then also for the tests,
-# containerd and the reference plugins are built in newer versions than the
-# distribution's: with version 1.1 of the CNI specification, and STATUS.
+# containerd, runc and the reference plugins are built in newer versions than the
+# distribution's: with version 1.1 of the CNI specification, which has STATUS, and
+# with user namespaces for pods.
 set -eu
 
 missing=
@@ -20,6 +21,11 @@ need etcd etcd-server
 need iptables iptables
 need nft nftables
 need nsenter util-linux
+if [ "${MESHCNI_E2E_RUNTIME:-}" = newest ]; then
+	need gcc gcc
+	need pkg-config pkg-config
+	pkg-config libseccomp 2>/dev/null || missing="$missing libseccomp-dev libc6-dev"
+fi
 
 if [ -n "$missing" ]; then
 	echo "installing$missing"
@@ -37,20 +43,29 @@ fi
 
 if [ "${MESHCNI_E2E_RUNTIME:-}" = newest ]; then
 	containerd=v2.4.2
+	runc=v1.3.3
 	plugins=v1.9.1
 	dir=${MESHCNI_CACHE:-$(cd "$(dirname "$0")/.." && pwd)/.cache}/runtime-newest
-	export CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod
-	if [ "$(cat "$dir/versions" 2>/dev/null)" != "$containerd $plugins" ]; then
-		echo "building containerd $containerd and the reference plugins $plugins (some minutes)"
+	if [ "$(cat "$dir/versions" 2>/dev/null)" != "$containerd $runc $plugins" ]; then
+		echo "building containerd $containerd, runc $runc and the reference plugins $plugins (some minutes)"
+		mkdir -p "$dir/module"
+		# runc's module cannot be installed, only depended upon.
+		(
+			cd "$dir/module"
+			printf 'module runc.invalid/runc\ngo 1.26\nrequire github.com/opencontainers/runc %s\n' "$runc" >go.mod
+			printf '//go:build tools\n\npackage tools\n\nimport _ "github.com/opencontainers/runc"\n' >tools.go
+			GOWORK=off CGO_ENABLED=1 nice go build -mod=mod -tags seccomp -ldflags '-s -w' -o "$dir/bin/runc" github.com/opencontainers/runc
+		)
+		export CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod
 		for name in containerd containerd-shim-runc-v2 ctr; do
 			GOBIN=$dir/bin nice go install -ldflags '-s -w' "github.com/containerd/containerd/v2/cmd/$name@$containerd"
 		done
 		for name in main/ptp main/bridge main/loopback ipam/host-local meta/portmap; do
 			GOBIN=$dir/cni nice go install -ldflags '-s -w' "github.com/containernetworking/plugins/plugins/$name@$plugins"
 		done
-		echo "$containerd $plugins" >"$dir/versions"
+		echo "$containerd $runc $plugins" >"$dir/versions"
+		unset CGO_ENABLED GOWORK GOFLAGS
 	fi
-	unset CGO_ENABLED GOWORK GOFLAGS
 fi
 
 exec "$(dirname "$0")/../.ci/kube" kube-apiserver "$@"

@@ -62,6 +62,9 @@ func SandboxConfig(pod *corev1.Pod, attempt uint32) *cri.PodSandboxConfig {
 	return c
 }
 
+// podUsers is the first of the host's user IDs that pods with a user namespace get.
+const podUsers = 1 << 20
+
 func namespaces(pod *corev1.Pod) *cri.NamespaceOption {
 	o := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
 	if pod.Spec.HostNetwork {
@@ -69,6 +72,10 @@ func namespaces(pod *corev1.Pod) *cri.NamespaceOption {
 	}
 	if pod.Spec.HostPID {
 		o.Pid = cri.NamespaceMode_NODE
+	}
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		ids := []*cri.IDMapping{{HostId: podUsers, ContainerId: 0, Length: 65536}}
+		o.UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
 	}
 	return o
 }

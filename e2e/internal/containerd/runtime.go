@@ -206,6 +206,20 @@ func (r *Runtime) NetworkReady(ctx context.Context) error {
 	return nil
 }
 
+// UserNamespaces reports whether pods can have user namespaces of their own.
+func (r *Runtime) UserNamespaces(ctx context.Context) bool {
+	status, err := r.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return false
+	}
+	for _, h := range status.GetRuntimeHandlers() {
+		if h.GetName() == "" { // the one that pods get which ask for none
+			return h.GetFeatures().GetUserNamespaces()
+		}
+	}
+	return false
+}
+
 // Networks are the configurations that containerd has loaded and will use for the
 // next sandbox, as it tells them. It follows its directory with a delay.
 func (r *Runtime) Networks(ctx context.Context) (string, error) {
