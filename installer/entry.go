@@ -59,7 +59,7 @@ func (c Config) Entry() ([]byte, error) {
 			Kubeconfig:        onHost(c.kubeconfig()),
 			ExcludeNamespaces: append([]string{}, c.ExcludeNamespaces...),
 		},
-		Capabilities: map[string]bool{"io.kubernetes.cri.pod-annotations": true},
+		Capabilities: map[string]bool{annotationsCapability: true},
 	}
 	e.RefuseProxyUID, e.WriteStatus, e.ReadyWithoutAgent = c.RefuseProxyUID, c.WriteStatus, c.ReadyWithoutAgent
 	if c.UncapturedFamily != "allow" {

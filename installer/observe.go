@@ -120,7 +120,7 @@ func (o *observer) look(c Config, uninstall bool) Observed {
 		}
 	}
 	if uninstall {
-		seen.Attachments, seen.AttachmentsErr = Attachments(os.DirFS(c.CNICacheDir), name)
+		seen.Attachments, seen.AttachmentsErr = Attachments(os.DirFS(c.CNICacheDir), name, c.PodNamespace)
 		seen.Logs, _ = filepath.Glob(filepath.Join(c.RunDir, "plugin.log*")) // the pattern is well-formed
 	}
 	return seen

@@ -39,5 +39,5 @@ func TestBrokenUpgrade(t *testing.T) {
 	rolledOut(t, c)
 	s.ready(t, "cart")
 	s.assertCaptured(t, "cart", "client")
-	s.leave(t, true)
+	s.leave(t)
 }

@@ -51,5 +51,5 @@ func TestDialects(t *testing.T) {
 			assertRights(t, c, since, "get daemonsets.apps")
 		})
 	}
-	s.leave(t, false)
+	s.leave(t)
 }

@@ -60,7 +60,7 @@ func TestRace(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
 		assertRights(t, c, since, later...)
 	})
-	s.leave(t, true)
+	s.leave(t)
 }
 
 // TestTogether: pods and the agent come at the same time. Some pods are early and are repaired, all are captured in the end.
@@ -75,7 +75,7 @@ func TestTogether(t *testing.T) {
 	for _, name := range strings.Fields(s.kubectl(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")) {
 		s.assertCaptured(t, name, "client")
 	}
-	s.leave(t, false)
+	s.leave(t)
 }
 
 // deploy makes a Deployment.

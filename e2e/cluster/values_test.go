@@ -31,7 +31,7 @@ func TestOwnFile(t *testing.T) {
 	s.assertCaptured(t, "cart", "client")
 	assert.Contains(t, metrics(t, c), "meshcni_plugin_outcomes_total{outcome=\"redirected\",verb=\"ADD\"} 1")
 
-	s.leave(t, false)
+	s.leave(t)
 	s.create(t, pod{name: "late"}, pod{name: "client", outside: true})
 	s.ready(t, "late", "client")
 	s.assertUncaptured(t, "late", "client")
