@@ -71,8 +71,11 @@ func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *c
 		}
 		c.logger().Debug("read pod again", "attempt", attempt, "wait_ms", wait.Milliseconds(), "error", err.Error())
 		if !sleep(ctx, wait) {
-			return nil, nil, hint(fail(types.ErrTryAgainLater, "%s, after %d attempts: %v", c.expired(ctx), attempt, problem),
-				"a pod that may be in the mesh does not start before its rules are known")
+			why := "a pod that may be in the mesh does not start before its rules are known"
+			if apierrors.IsUnauthorized(problem) {
+				why += "; the node's agent renews the token in " + c.config.Kubeconfig + ": is it running?"
+			}
+			return nil, nil, hint(fail(types.ErrTryAgainLater, "%s, after %d attempts: %v", c.expired(ctx), attempt, problem), "%s", why)
 		}
 		pause = min(2*pause, maxBackoff)
 		if apierrors.IsUnauthorized(err) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -106,7 +107,10 @@ func TestWhatIsRefused(t *testing.T) {
 			c.config["kubernetes"] = object{"kubeconfig": "/no/such/kubeconfig"}
 			c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return kubepod.Open(path) }
 		}, 50, []string{"/no/such/kubeconfig", "no such file", "agent"}},
-		"pod deleted meanwhile":   {both(config("add_deadline", "60ms"), func(c *call) { c.pods = plugintest.NewPods(); c.plugin.OpenPods = c.pods.Open }), 11, []string{`"cart-0" not found`, "60ms"}},
+		"pod deleted meanwhile": {both(config("add_deadline", "60ms"), func(c *call) { c.pods = plugintest.NewPods(); c.plugin.OpenPods = c.pods.Open }), 11, []string{`"cart-0" not found`, "60ms"}},
+		"token no longer good": {both(config("add_deadline", "60ms"), func(c *call) {
+			c.pods.Hook = func(context.Context, int) error { return apierrors.NewUnauthorized("Unauthorized") }
+		}), 11, []string{"Unauthorized", "agent", "is it running?"}},
 		"another UID":             {both(config("add_deadline", "60ms"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{podUID, "another", "same name"}},
 		"a mirror of another pod": {both(config("add_deadline", "60ms"), annotate("kubernetes.io/config.mirror", "x"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{"same name"}},
 		"hopeless": {func(c *call) {

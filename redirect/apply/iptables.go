@@ -200,6 +200,10 @@ func (s *session) apply(ctx context.Context, c *change) error {
 	}
 	c.attempted = true
 	if _, err := s.run(ctx, text, c.tools.restore[c.family], "--noflush"); err != nil {
+		if foreign, lerr := ofAnotherUser(s.ns); lerr == nil && foreign {
+			err = fmt.Errorf("the namespace is of another user namespace (hostUsers: false), in which iptables cannot match users; "+
+				"backend auto or nftables can: %w", err)
+		}
 		return fail(err)
 	}
 	s.commits.Add(int32(ruleset.Commits(text)))
