@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build the programs, static, into bin/
@@ -46,6 +46,10 @@ e2e: ## The image and the chart on a container runtime, and on a cluster of one 
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
 	.ci/tool helm
 	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime
+
+.PHONY: e2e-newest
+e2e-newest: export MESHCNI_E2E_RUNTIME = newest
+e2e-newest: e2e ## The same on newer containerd, runc and reference plugins than Debian's
 
 .PHONY: image
 image: ## The container image for this machine's architecture, into dist/
