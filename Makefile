@@ -92,7 +92,7 @@ golden: ## Write the golden files anew; review the difference with git
 .PHONY: lint
 lint: ## golangci-lint (its first build takes some minutes)
 	@.ci/tool golangci-lint
-	golangci-lint run ./...
+	for module in . release e2e; do (cd $$module && golangci-lint run ./...); done
 
 .PHONY: clean
 clean: ## Remove what was built

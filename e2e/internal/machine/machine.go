@@ -178,7 +178,7 @@ func outer(o Options) (code int, err error) {
 	case err = <-ended:
 	case sig := <-interrupts:
 		_ = cmd.Process.Kill()
-		<-ended
+		_ = <-ended
 		return 1, fmt.Errorf("ended by signal: %s", sig)
 	}
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() > 0 {
