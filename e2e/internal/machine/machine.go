@@ -172,13 +172,16 @@ func outer(o Options) (code int, err error) {
 	if err := cmd.Start(); err != nil {
 		return 1, fmt.Errorf("start: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		err = cmd.Wait()
+		close(ended)
+	}()
 	select {
-	case err = <-ended:
+	case <-ended:
 	case sig := <-interrupts:
 		_ = cmd.Process.Kill()
-		_ = <-ended
+		<-ended
 		return 1, fmt.Errorf("ended by signal: %s", sig)
 	}
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() > 0 {
