@@ -52,5 +52,13 @@
 //	cmd/meshcni-repair       the repair controller alone
 //	cmd/meshcni-redirect     explain, rules, trace, apply, check, cleanup, validate: no cluster needed
 //
+// # Around them
+//
+//	deploy                   the Helm chart, plain manifests, roles, dashboard and alerts
+//	docs                     for users; its commands are run by tests
+//	examples                 runnable
+//	release                  images, archives, bills of materials (a module of its own)
+//	e2e                      a container runtime, and a cluster of one node (a module of its own)
+//
 // Which package may import which is a test, in internal/repotest.
 package meshcni
