@@ -99,8 +99,8 @@ func (m *machine) env(name string) (string, bool) {
 	return v, ok
 }
 
-// settingsCases are the profiles, ways of chaining, backends and options.
-func settingsCases(t testing.TB) map[string]values {
+// settingsCases are the profiles, ways of chaining, backends and options, with their names.
+func settingsCases(t testing.TB) (names []string, all []values) {
 	t.Helper()
 	cases := map[string]values{}
 	for _, profile := range profiles(t) {
@@ -121,7 +121,11 @@ func settingsCases(t testing.TB) map[string]values {
 		}
 	}
 	maps.Copy(cases, options)
-	return cases
+	names = slices.Sorted(maps.Keys(cases))
+	for _, name := range names {
+		all = append(all, cases[name])
+	}
+	return names, all
 }
 
 // TestTheAgentTakesEverySetting installs with the rendered arguments,
@@ -130,12 +134,7 @@ func settingsCases(t testing.TB) map[string]values {
 // comes of it and finds there what was asked for.
 func TestTheAgentTakesEverySetting(t *testing.T) {
 	t.Parallel()
-	cases := settingsCases(t)
-	names := slices.Sorted(maps.Keys(cases))
-	var all []values
-	for _, name := range names {
-		all = append(all, cases[name])
-	}
+	names, all := settingsCases(t)
 	for i, rendered := range renderAll(t, all) {
 		// A comma in a directory's name would make two of it.
 		t.Run(strings.ReplaceAll(names[i], ",", ""), func(t *testing.T) {
@@ -210,12 +209,7 @@ func (m *machine) entry() []byte {
 // a value that the controller takes and that says what the user said.
 func TestRepairTakesEverySetting(t *testing.T) {
 	t.Parallel()
-	cases := settingsCases(t)
-	names := slices.Sorted(maps.Keys(cases))
-	var all []values
-	for _, name := range names {
-		all = append(all, cases[name])
-	}
+	names, all := settingsCases(t)
 	for i, rendered := range renderAll(t, all) {
 		m := newMachine(t, rendered)
 		fs := flag.NewFlagSet("", flag.ContinueOnError)

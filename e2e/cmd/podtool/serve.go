@@ -60,27 +60,18 @@ func dnsTCP() error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				var size [2]byte
-				if _, err := io.ReadFull(conn, size[:]); err != nil {
-					return
-				}
-				query := make([]byte, binary.BigEndian.Uint16(size[:]))
-				if _, err := io.ReadFull(conn, query); err != nil {
-					return
-				}
-				reply := answer(query)
-				_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
-			}()
+	go accept(l, func(conn net.Conn) {
+		var size [2]byte
+		if _, err := io.ReadFull(conn, size[:]); err != nil {
+			return
 		}
-	}()
+		query := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(conn, query); err != nil {
+			return
+		}
+		reply := answer(query)
+		_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+	})
 	return wait()
 }
 
@@ -109,24 +100,15 @@ func serve(name string, port uint16, transparent bool) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-				orig, err := originalDst(conn.(*net.TCPConn))
-				if err != nil {
-					orig, _ = netip.ParseAddrPort(conn.LocalAddr().String())
-				}
-				_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port,
-					netip.AddrPortFrom(orig.Addr().Unmap(), orig.Port()), peer.Addr().Unmap())
-			}()
+	go accept(l, func(conn net.Conn) {
+		peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+		orig, err := originalDst(conn.(*net.TCPConn))
+		if err != nil {
+			orig, _ = netip.ParseAddrPort(conn.LocalAddr().String())
 		}
-	}()
+		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port,
+			netip.AddrPortFrom(orig.Addr().Unmap(), orig.Port()), peer.Addr().Unmap())
+	})
 	return nil
 }
 
@@ -182,4 +164,19 @@ func getsockopt(fd uintptr, level, name int, value unsafe.Pointer, size uintptr)
 func ntohs(port uint16) uint16 {
 	b := (*[2]byte)(unsafe.Pointer(&port))
 	return binary.BigEndian.Uint16(b[:])
+}
+
+// accept has each connection answered by a goroutine of its own, until the
+// listener is closed.
+func accept(l net.Listener, talk func(net.Conn)) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer func() { _ = conn.Close() }()
+			talk(conn)
+		}()
+	}
 }

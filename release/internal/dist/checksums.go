@@ -4,15 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni/release/internal/files"
 )
 
 // Checksums is the name of the file that lists all others, as sha256sum does.
@@ -23,26 +23,13 @@ func (r *Release) writeChecksums() error {
 	var b bytes.Buffer
 	slices.Sort(r.written)
 	for _, name := range r.written {
-		sum, err := digest(filepath.Join(r.out, name))
+		sum, err := files.Digest(filepath.Join(r.out, name))
 		if err != nil {
 			return fmt.Errorf("checksums: %w", err)
 		}
 		fmt.Fprintf(&b, "%s  %s\n", sum, name)
 	}
 	return r.write(Checksums, b.Bytes(), fmt.Sprintf("of %d files", len(r.written)))
-}
-
-func digest(file string) (string, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // readChecksums returns the sums that a directory's list promises, by name.
@@ -89,7 +76,7 @@ func Check(dir string) (map[string]string, error) {
 			wrong = append(wrong, fmt.Errorf("%s is not a file that %s lists", name, Checksums))
 			continue
 		}
-		switch got, err := digest(filepath.Join(dir, name)); {
+		switch got, err := files.Digest(filepath.Join(dir, name)); {
 		case err != nil:
 			wrong = append(wrong, err)
 		case got != want:

@@ -5,17 +5,15 @@ package sbom
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 
+	"github.com/meshcni/meshcni/release/internal/files"
 	"github.com/meshcni/meshcni/release/internal/modules"
 	"github.com/meshcni/meshcni/release/internal/programs"
 	"github.com/meshcni/meshcni/release/internal/source"
@@ -63,7 +61,7 @@ func write(t source.Tree, arch string, s Subject, built []programs.Program, link
 	}
 	var all []string
 	for _, p := range built {
-		sum, err := digest(p.Path)
+		sum, err := files.Digest(p.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -169,17 +167,4 @@ func uuid(hash [sha256.Size]byte) string {
 	b[6] = b[6]&0x0f | 0x80
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
-}
-
-func digest(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
