@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/metrictest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )
@@ -93,26 +94,7 @@ func (b *bench) outcomes() map[string]int { return b.counter("meshcni_repair_out
 
 func (b *bench) counter(name string) map[string]int {
 	b.t.Helper()
-	families, err := b.registry.Gather()
-	require.NoError(b.t, err)
-	got := map[string]int{}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				if l.GetName() != "action" {
-					labels = append(labels, l.GetValue())
-				}
-			}
-			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue(); v != 0 {
-				got[strings.Join(labels, " ")] += int(v)
-			}
-		}
-	}
-	return got
+	return metrictest.Counts(b.t, b.registry, name, "action")
 }
 
 // requests are those to the cluster that change something, or read one pod.

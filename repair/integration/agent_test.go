@@ -24,6 +24,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/metrictest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -164,26 +165,7 @@ func (ag *agent) outcomes() map[string]int { return ag.counts("meshcni_repair_ou
 // counts are a metric's values by its labels' values, less the action.
 func (ag *agent) counts(name string) map[string]int {
 	ag.t.Helper()
-	families, err := ag.registry.Gather()
-	require.NoError(ag.t, err)
-	got := map[string]int{}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				if l.GetName() != "action" {
-					labels = append(labels, l.GetValue())
-				}
-			}
-			if v := m.GetCounter().GetValue() + m.GetGauge().GetValue(); v != 0 {
-				got[strings.Join(labels, " ")] += int(v)
-			}
-		}
-	}
-	return got
+	return metrictest.Counts(ag.t, ag.registry, name, "action")
 }
 
 // ready waits until the controller works.
