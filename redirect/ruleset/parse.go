@@ -289,7 +289,9 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 
 func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 	w := p.next()
-	if w == "" || strings.HasSuffix(w, "+") || !m.IsZero() {
+	// No interface has a space in its name (dev_valid_name of the kernel), but a rule of others may ask for one; what the
+	// text of a rule would have to quote is none of ours.
+	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsAny(w, " \t\r\n\v\f\"'\\") || !m.IsZero() {
 		return fmt.Errorf("interface %q: %w", w, ErrForeign)
 	}
 	*m = InterfaceMatch{Name: w, Not: not}
