@@ -121,6 +121,14 @@ func TestGrownFields(t *testing.T) {
 -p tcp -m tcp --dport 53 -j RETURN
 -d 127.0.0.1/32 -j RETURN
 -j MESH_REDIRECT`},
+		{"look-ups over TCP as outbound connections", func(r *redirect.Redirect) {
+			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true, TCPOutbound: true})
+		}, "MESH_OUTPUT", `! -d 127.0.0.1/32 -o lo -p tcp -m tcp ! --dport 53 -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
+-o lo -p tcp -m tcp ! --dport 53 -m owner ! --uid-owner 1337 -j RETURN
+-m owner --uid-owner 1337 -j RETURN
+-j MESH_OUTPUT_DNS
+-d 127.0.0.1/32 -j RETURN
+-j MESH_REDIRECT`},
 		{"virtual network", func(r *redirect.Redirect) {
 			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053})
 			r.VirtualNetworks = []redirect.VirtualNetwork{
@@ -195,6 +203,7 @@ func TestGrownFieldsRefused(t *testing.T) {
 			r.DNS = redirect.DNS{Servers: all, To: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.2:53")}}
 		}},
 		{"dns.to", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: all, To: []netip.AddrPort{{}}} }},
+		{"dns.tcpOutbound", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: all, Port: 15053, TCPOutbound: true} }},
 		{"dns.everyone", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: all, Port: 15053, Everyone: true} }},
 		{"virtualNetworks[0].interface", func(r *redirect.Redirect) {
 			r.VirtualNetworks = []redirect.VirtualNetwork{{Interface: "-j", Local: netip.MustParsePrefix("10.0.0.0/8")}}

@@ -141,6 +141,9 @@ type DNS struct {
 	To []netip.AddrPort `json:"to,omitempty"`
 	// UDPOnly lets look-ups over TCP pass.
 	UDPOnly bool `json:"udpOnly,omitempty"`
+	// TCPOutbound treats look-ups over TCP as any other outbound connection,
+	// instead of letting them pass. It needs UDPOnly.
+	TCPOutbound bool `json:"tcpOutbound,omitempty"`
 	// OneZone does without conntrack zones of their own for look-ups, for
 	// kernels that have none; see [Names].
 	OneZone bool `json:"oneZone,omitempty"`

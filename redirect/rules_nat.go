@@ -206,13 +206,13 @@ func (g *generator) dnsTarget() (ruleset.Target, bool) {
 }
 
 // dnsJump leads to the capture of look-ups, and lets those pass that are over
-// TCP when only UDP is captured.
+// TCP when only UDP is captured and they are no outbound connections either.
 func (g *generator) dnsJump() []ruleset.Rule {
 	if len(g.natDNS()) == 0 {
 		return nil
 	}
 	rules := []ruleset.Rule{g.jump(chainDNS)}
-	if g.DNS.UDPOnly {
+	if g.DNS.UDPOnly && !g.DNS.TCPOutbound {
 		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
 			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
 			Target: returns, Comment: "look-up over TCP",

@@ -144,6 +144,7 @@ func (v *validator) exclusions(list []Exclusion) {
 func (v *validator) dns(d DNS) {
 	v.check(!d.Enabled() || d.Port != 0 || len(d.To) > 0, "dns.port", "is needed when dns.servers are captured")
 	v.check(d.Port == 0 || len(d.To) == 0, "dns.to", "cannot be set together with dns.port")
+	v.check(!d.TCPOutbound || d.UDPOnly, "dns.tcpOutbound", "needs dns.udpOnly: else look-ups over TCP are captured as such")
 	v.check(!d.Everyone || len(d.To) > 0, "dns.everyone", "needs dns.to: the proxy's own look-ups cannot go to the proxy")
 	seen := map[ruleset.Family]bool{}
 	for _, to := range d.To {

@@ -117,6 +117,7 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 
 func genDNS(t *rapid.T) redirect.DNS {
 	d := redirect.DNS{Servers: redirect.AllPrefixes(), UDPOnly: odds(t, "dns.udpOnly", 3), OneZone: odds(t, "dns.oneZone", 4)}
+	d.TCPOutbound = d.UDPOnly && odds(t, "dns.tcpOutbound", 3)
 	if rapid.Bool().Draw(t, "dns.servers are listed") {
 		d.Servers = parsePrefixes(some(t, "dns.servers", 1, 3, resolvers))
 	}
