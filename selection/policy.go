@@ -44,6 +44,10 @@ type Policy struct {
 	StatusAnnotation string
 	// Required are annotations that the injector leaves with certain values.
 	Required []Requirement
+	// DryRun reports whether a pod's annotations ask for a trial run, in which
+	// the mesh applies no rules, and says so in a sentence. It must be pure. Nil:
+	// no annotation can ask for that.
+	DryRun func(annotations map[string]string) (detail string, dry bool)
 }
 
 // Selector matches a pod by its own labels and by those of its namespace. An
@@ -151,6 +155,11 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	for _, r := range p.Required {
 		if !slices.ContainsFunc(r.Keys, func(key string) bool { return r.allows(annotations[key]) }) {
 			return Decision{Reason: NotInjected, Detail: r.unmet(annotations)}, true
+		}
+	}
+	if p.DryRun != nil {
+		if detail, dry := p.DryRun(annotations); dry {
+			return Decision{Reason: DryRun, Detail: detail}, true
 		}
 	}
 	return Decision{}, false

@@ -32,6 +32,9 @@ var policy = selection.Policy{
 		{Keys: []string{"mesh/injected"}, Values: []string{"true", "yes"}},
 		{Keys: []string{"mesh/state", "mesh/state-v2"}},
 	},
+	DryRun: func(annotations map[string]string) (string, bool) {
+		return "mesh/trial is yes", annotations["mesh/trial"] == "yes"
+	},
 }
 
 // meshed is a pod that the policy selects, but for the changes.
@@ -158,6 +161,8 @@ var cases = []struct {
 	{"a requirement is empty", []func(*corev1.Pod){annotate("mesh/state", "")}, selection.NotInjected, 0},
 	{"a requirement is met under its second key", []func(*corev1.Pod){annotate("mesh/state", ""), annotate("mesh/state-v2", "x")}, selection.Selected, 0},
 	{"not injected", []func(*corev1.Pod){withoutStatus}, selection.NotInjected, 0},
+	{"a trial run", []func(*corev1.Pod){annotate("mesh/trial", "yes")}, selection.DryRun, 0},
+	{"no trial run", []func(*corev1.Pod){annotate("mesh/trial", "no")}, selection.Selected, 0},
 	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
 }
 
@@ -205,6 +210,7 @@ func TestOrder(t *testing.T) {
 			p.Labels["mesh/mode"] = "off"
 		},
 		selection.NotInjected: withoutStatus,
+		selection.DryRun:      annotate("mesh/trial", "yes"),
 	}
 	// Both are about the proxy container, which the other says is absent.
 	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
@@ -227,6 +233,9 @@ func TestRuleOut(t *testing.T) {
 	assert.False(t, d.Selected)
 	_, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x"})
 	assert.False(t, out, "a pod with a status may be in the mesh")
+	d, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x", "mesh/trial": "yes"})
+	assert.True(t, out)
+	assert.Equal(t, selection.Decision{Reason: selection.DryRun, Detail: "mesh/trial is yes"}, d)
 	_, out = selection.Policy{}.RuleOut(nil)
 	assert.False(t, out, "a mesh without status annotation cannot tell by annotations")
 
@@ -257,6 +266,6 @@ func TestProxy(t *testing.T) {
 func TestReasonsAreStable(t *testing.T) {
 	assert.Equal(t, []selection.Reason{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
-		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "selected",
+		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "selected",
 	}, selection.Reasons, "users' alerts are written for these codes")
 }

@@ -26,6 +26,8 @@ const (
 	NotEnabled Reason = "not-enabled"
 	// NotInjected: the injector has not left its status on the pod.
 	NotInjected Reason = "not-injected"
+	// DryRun: the pod's configuration asks for a trial run, which applies nothing.
+	DryRun Reason = "dry-run"
 	// Selected: none of the above; the pod's traffic is redirected.
 	Selected Reason = "selected"
 )
@@ -42,7 +44,7 @@ const (
 // Reasons lists every reason that Decide gives.
 var Reasons = []Reason{
 	ExcludedNamespace, HostNetwork, InitContainer, ProxyDisabled, NoProxy,
-	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, Selected,
+	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, DryRun, Selected,
 }
 
 // Decision is the answer about one pod.
