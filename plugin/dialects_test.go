@@ -35,7 +35,7 @@ func TestEveryDialect(t *testing.T) {
 		"kuma": {
 			annotations: map[string]string{"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "kumaDPUser: \"5678\""},
 			containers:  containers("kuma-sidecar", "app"), requests: 1,
-			rule: "-A KUMA_MESH_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006", wrongKey: "traffic.kuma.io/exclude-inbound-ports",
+			rule: "-A KUMA_MESH_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006", wrongKey: "traffic.kuma.io/transparent-proxy-config",
 		},
 		"consul": {
 			annotations: map[string]string{

@@ -2,6 +2,7 @@ package kuma
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,20 @@ type parser struct {
 	includeOutbound, excludeOutbound redirect.PortSet
 	excludeUsers                     []redirect.Exclusion
 	excludeOutboundIPs               redirect.PrefixSet
-	log                              bool
-	logLevel                         uint8
+	// dns is what DNS becomes when it is enabled; of all servers, or of those
+	// that the pod asks.
+	dns                redirect.DNS
+	dnsEnabled, dnsAll bool
+	probeProxy         bool // it has a port
+	log                bool
+	logLevel           uint8
+}
+
+func newParser(pod *corev1.Pod) *parser {
+	return &parser{
+		annotations: pod.Annotations, pod: pod, r: Defaults(), inbound: true, outbound: true, logLevel: LogLevel,
+		dns: redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort, UDPOnly: true},
+	}
 }
 
 // What each grammar allows, for people.
@@ -47,29 +60,55 @@ func (p *parser) read(field, key, value, allowed string, parse func(string) erro
 	p.Set(field, key, value)
 }
 
-// users reads the annotations that users write.
-func (p *parser) users() {
-	for _, a := range []struct {
-		key, field, allowed string
-		parse               func(string) error
-	}{
-		{SidecarUID, "proxy.uids", oneUID, p.setUser},
-		{IPFamilyMode, "ipv6", families, p.setFamilies},
-		{ExcludeInboundPorts, "inbound.excludePorts", portList, portsInto(&p.r.Inbound.ExcludePorts)},
-		{ProbeProxyPort, "inbound.excludePorts", "a port from 0 to 65535", p.setProbePort},
-		{ExcludeInboundIPs, "inbound.excludeSources", ipList, ipsInto(&p.r.Inbound.ExcludeSources)},
-		{ExcludeOutboundPorts, "outbound.exclude", portList, portsInto(&p.excludeOutbound)},
-		{ExcludeOutboundPortsForUIDs, "outbound.exclude", userList, func(v string) error { return p.setExcludeUsers(strings.Split(v, ";")) }},
-		{ExcludeOutboundIPs, "outbound.exclude", ipList, ipsInto(&p.excludeOutboundIPs)},
-		{DropInvalidPackets, "dropInvalid", boolean, boolInto(&p.r.DropInvalid)},
-		{IptablesLogs, "log", boolean, boolInto(&p.log)},
-		{Gateway, "inbound.ports", "enabled, disabled or builtin", p.setGateway},
-	} {
-		if value, ok := p.annotations[a.key]; ok {
-			p.read(a.field, a.key, value, a.allowed, a.parse)
-		}
-	}
+// annotation is a setting of its own, outside the YAML.
+type annotation struct {
+	key, field, allowed string
+	parse               func(*parser, string) error
+	// told reports whether the YAML, in p, holds what the annotation alone, in q,
+	// asks for. Nil: the YAML has no such thing.
+	told func(p, q *parser) bool
 }
+
+// annotations are in the order in which they take effect.
+var annotations = []annotation{
+	{SidecarUID, "proxy.uids", oneUID, (*parser).setUser, func(p, q *parser) bool { return slices.Equal(p.r.Proxy.UIDs, q.r.Proxy.UIDs) }},
+	{ProxyOutboundPort, "proxy.outboundPort", onePort, portOf(outboundPort), same(outboundPort)},
+	{ProxyInboundPort, "proxy.inboundPort", onePort, portOf(inboundPort), func(p, q *parser) bool {
+		return !p.inbound || *inboundPort(p) == *inboundPort(q)
+	}},
+	{IPFamilyMode, "ipv6", families, (*parser).setFamilies, func(p, q *parser) bool { return p.r.IPv6 == q.r.IPv6 }},
+	{ExcludeInboundPorts, "inbound.excludePorts", portList, portsOf(excludeInbound), toldInboundPorts},
+	{ProbeProxyPort, "inbound.excludePorts", "a port from 0 to 65535", (*parser).setProbePort, toldInboundPorts},
+	{ExcludeInboundIPs, "inbound.excludeSources", ipList, ipsOf(excludeSources), func(p, q *parser) bool {
+		return !p.inbound || holds(excludeSources(p), excludeSources(q))
+	}},
+	{ExcludeOutboundPorts, "outbound.exclude", portList, portsOf(excludeOutbound), func(p, q *parser) bool {
+		return p.excludeOutbound.Union(q.excludeOutbound).Equal(p.excludeOutbound)
+	}},
+	{ExcludeOutboundPortsForUIDs, "outbound.exclude", userList,
+		func(p *parser, v string) error { return p.setExcludeUsers(strings.Split(v, ";")) }, toldUsers},
+	{ExcludeOutboundIPs, "outbound.exclude", ipList, ipsOf(excludeDestinations), func(p, q *parser) bool {
+		return holds(excludeDestinations(p), excludeDestinations(q))
+	}},
+	{DropInvalidPackets, "dropInvalid", boolean, boolOf(dropInvalid), same(dropInvalid)},
+	{IptablesLogs, "log", boolean, boolOf(logged), same(logged)},
+	{Gateway, "inbound.ports", "enabled, disabled or builtin", (*parser).setGateway, func(p, q *parser) bool { return q.inbound || !p.inbound }},
+	{BuiltinDNS, "dns.servers", boolean, (*parser).setBuiltinDNS, same(dnsEnabled)},
+	{BuiltinDNSPort, "dns.port", onePort, portOf(dnsPort), func(p, q *parser) bool {
+		return !p.dnsEnabled || *dnsPort(p) == *dnsPort(q)
+	}},
+}
+
+func outboundPort(p *parser) *uint16                    { return &p.r.Proxy.OutboundPort }
+func inboundPort(p *parser) *uint16                     { return &p.r.Proxy.InboundPort }
+func dnsPort(p *parser) *uint16                         { return &p.dns.Port }
+func excludeInbound(p *parser) *redirect.PortSet        { return &p.r.Inbound.ExcludePorts }
+func excludeOutbound(p *parser) *redirect.PortSet       { return &p.excludeOutbound }
+func excludeSources(p *parser) *redirect.PrefixSet      { return &p.r.Inbound.ExcludeSources }
+func excludeDestinations(p *parser) *redirect.PrefixSet { return &p.excludeOutboundIPs }
+func dropInvalid(p *parser) *bool                       { return &p.r.DropInvalid }
+func logged(p *parser) *bool                            { return &p.log }
+func dnsEnabled(p *parser) *bool                        { return &p.dnsEnabled }
 
 func (p *parser) setUser(value string) error {
 	id, err := strconv.ParseUint(value, 10, 32)
@@ -100,6 +139,7 @@ func (p *parser) setFamilies(value string) error {
 func (p *parser) setProbePort(value string) error {
 	port, err := redirect.ParsePort(value)
 	if err == nil && port != 0 {
+		p.probeProxy = true
 		p.r.Inbound.ExcludePorts = p.r.Inbound.ExcludePorts.Union(redirect.Ports(port))
 	}
 	return err
@@ -118,14 +158,39 @@ func (p *parser) setGateway(value string) error {
 	return err
 }
 
-func boolInto(to *bool) func(string) error {
-	return func(value string) (err error) {
-		b, err := parseBool(value)
-		if err == nil {
-			*to = b
-		}
-		return err
+// setBuiltinDNS captures look-ups to any server, as Kuma 2.x does.
+func (p *parser) setBuiltinDNS(value string) (err error) {
+	p.dnsEnabled, err = parseBool(value)
+	p.dnsAll = true
+	return err
+}
+
+func boolOf(of func(*parser) *bool) func(*parser, string) error {
+	return func(p *parser, value string) error { return into(of(p), value, parseBool) }
+}
+
+func portOf(of func(*parser) *uint16) func(*parser, string) error {
+	return func(p *parser, value string) error { return into(of(p), value, parsePort) }
+}
+
+// portsOf reads a list in which, as in Kuma, empty elements mean nothing.
+func portsOf(of func(*parser) *redirect.PortSet) func(*parser, string) error {
+	return func(p *parser, value string) error {
+		return into(of(p), strings.Split(value, ","), plainPorts)
 	}
+}
+
+func ipsOf(of func(*parser) *redirect.PrefixSet) func(*parser, string) error {
+	return func(p *parser, value string) error { return into(of(p), strings.Split(value, ","), parseIPs) }
+}
+
+// into sets what can be parsed, and nothing else.
+func into[V, T any](to *T, value V, parse func(V) (T, error)) error {
+	parsed, err := parse(value)
+	if err == nil {
+		*to = parsed
+	}
+	return err
 }
 
 // parseBool reads the words that Kuma's annotations have for it.
@@ -139,16 +204,16 @@ func parseBool(value string) (bool, error) {
 	return false, fmt.Errorf("%q is not true or false", value)
 }
 
-// portsInto reads a list in which, as in Kuma, empty elements mean nothing.
-func portsInto(to *redirect.PortSet) func(string) error {
-	return func(value string) error {
-		set, err := parsePorts(strings.Split(value, ","), false)
-		if err == nil {
-			*to = set
-		}
-		return err
+// parsePort reads a port that somebody listens on.
+func parsePort(value string) (uint16, error) {
+	port, err := redirect.ParsePort(value)
+	if err == nil && port == 0 {
+		err = fmt.Errorf("0 is no port to listen on")
 	}
+	return port, err
 }
+
+func plainPorts(list []string) (redirect.PortSet, error) { return parsePorts(list, false) }
 
 func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
 	var set []redirect.PortRange
@@ -171,16 +236,6 @@ func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
 		set = append(set, one.Ranges()...)
 	}
 	return redirect.PortRanges(set...), nil
-}
-
-func ipsInto(to *redirect.PrefixSet) func(string) error {
-	return func(value string) error {
-		set, err := parseIPs(strings.Split(value, ","))
-		if err == nil {
-			*to = set
-		}
-		return err
-	}
 }
 
 // setExcludeUsers reads exclusions of users' traffic: PROTOCOLS:PORTS:USERS,

@@ -21,6 +21,9 @@ type own struct {
 	dns                                           bool
 }
 
+// noYAML is the configuration of a pod of Kuma 2.x.
+const noYAML = ""
+
 const redirectAllIn = "-A KUMA_MESH_INBOUND -p tcp -j KUMA_MESH_INBOUND_REDIRECT\n"
 
 func (o own) text(f ruleset.Family) string {
@@ -75,7 +78,7 @@ func TestFates(t *testing.T) {
 		{"included inbound ports", "redirect: {inbound: {includePorts: [8080], excludePorts: [8080]}}\n", nil, own{
 			inbound: "-A KUMA_MESH_INBOUND -p tcp --dport 8080 -j KUMA_MESH_INBOUND_REDIRECT\n",
 		}, false},
-		{"users and addresses", "", map[string]string{
+		{"users and addresses", noYAML, map[string]string{
 			kuma.ExcludeOutboundPortsForUIDs: "tcp:80,9000-9999:1000-2000;53:0",
 			kuma.ExcludeOutboundIPs:          "10.96.0.0/16,fd00:96::/64",
 			kuma.ExcludeInboundIPs:           "10.244.1.1,fd00:10:244::1",
@@ -93,7 +96,7 @@ func TestFates(t *testing.T) {
 				"-A OUTPUT -p udp --sport 15053 -m owner --uid-owner 5678 -j CT --zone 2\n" +
 				"-A OUTPUT -p udp --dport 53 -j CT --zone 2\n-A PREROUTING -p udp --sport 53 -j CT --zone 1\nCOMMIT\n",
 		}, false},
-		{"gateway", "", map[string]string{kuma.Gateway: "enabled", kuma.DropInvalidPackets: "true"}, own{
+		{"gateway", noYAML, map[string]string{kuma.Gateway: "enabled", kuma.DropInvalidPackets: "true"}, own{
 			inbound: "-A KUMA_MESH_INBOUND -p tcp -j RETURN\n",
 			tables:  "*mangle\n-A PREROUTING -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n",
 		}, false},

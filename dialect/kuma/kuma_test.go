@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -32,8 +33,12 @@ func meshed(changes ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
+// withoutYAML makes a pod one of Kuma 2.x.
+func withoutYAML(p *corev1.Pod) { delete(p.Annotations, kuma.Config) }
+
 func TestSelection(t *testing.T) {
 	d := kuma.New("kuma-system")
+	yaml := func(text string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Annotations[kuma.Config] = text } }
 	tests := []struct {
 		name   string
 		change func(*corev1.Pod)
@@ -49,6 +54,18 @@ func TestSelection(t *testing.T) {
 		{"injected: false", func(p *corev1.Pod) { p.Annotations[kuma.SidecarInjected] = "false" }, selection.NotInjected},
 		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kuma-system" }, selection.ExcludedNamespace},
 		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
+		{"a trial run", yaml("kumaDPUser: 5678\ndryRun: true\n"), selection.DryRun},
+		{"a trial run in JSON, and another case", yaml(`{"DryRun": true}`), selection.DryRun},
+		{"a trial run, escaped", yaml(`"\x64ryRun": true`), selection.DryRun},
+		{"a trial run, in base64", yaml(`!!binary ZHJ5UnVu: true`), selection.DryRun},
+		{"no trial run", yaml("dryRun: false"), selection.Selected},
+		{"a trial run of something else", yaml("retry: {dryRun: true}"), selection.Selected},
+		{"a remark about trial runs", yaml("verbose: true # not dryRun: true"), selection.Selected},
+		{"a trial run that cannot be read", yaml("dryRun: perhaps"), selection.Selected},
+		{"a trial run outside the mesh", func(p *corev1.Pod) {
+			yaml("dryRun: true")(p)
+			delete(p.Annotations, kuma.SidecarInjected)
+		}, selection.NotInjected},
 	}
 	for _, tt := range tests {
 		assert.Equal(t, tt.want, d.Decide(meshed(tt.change), nil).Reason, tt.name)
@@ -77,9 +94,15 @@ func TestSettings(t *testing.T) {
 		return dialecttest.Setting{Key: kuma.Config, Value: yaml, Want: want}
 	}
 	dns := func(d redirect.DNS) func(*redirect.Redirect) { return func(r *redirect.Redirect) { r.DNS = d } }
-	dialecttest.Settings(t, kuma.New(), meshed(), kuma.Defaults(), []string{
-		kuma.Config, kuma.SidecarUID, kuma.ProbeProxyPort, kuma.ExcludeInboundPorts, kuma.ExcludeOutboundPorts, kuma.ExcludeOutboundPortsForUIDs,
+	captured := redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true}
+	excludeInbound := func(port uint16) func(*redirect.Redirect) {
+		return func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(port) }
+	}
+	dialecttest.Settings(t, kuma.New(), meshed(withoutYAML), kuma.Defaults(), []string{
+		kuma.SidecarUID, kuma.ProbeProxyPort, kuma.ExcludeInboundPorts, kuma.ExcludeOutboundPorts, kuma.ExcludeOutboundPortsForUIDs,
 		kuma.ExcludeInboundIPs, kuma.ExcludeOutboundIPs, kuma.DropInvalidPackets, kuma.IptablesLogs, kuma.IPFamilyMode, kuma.Gateway,
+		kuma.ProxyInboundPort, kuma.ProxyOutboundPort, kuma.ProxyInboundPortIPv6, kuma.BuiltinDNS, kuma.BuiltinDNSPort, kuma.BuiltinDNSBefore2,
+		kuma.VirtualProbes, kuma.VirtualProbesPort,
 	}, []dialecttest.Setting{
 		{Key: kuma.SidecarUID, Value: "1000", Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }},
 		{Key: kuma.SidecarUID, Value: "kuma-dp"},
@@ -122,7 +145,30 @@ func TestSettings(t *testing.T) {
 		{Key: kuma.Gateway, Value: "builtin", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
 		{Key: kuma.Gateway, Value: "disabled", Want: same},
 		{Key: kuma.Gateway, Value: "delegated"},
-
+		{Key: kuma.ProxyInboundPort, Value: "16006", Want: func(r *redirect.Redirect) { r.Proxy.InboundPort = 16006 }},
+		{Key: kuma.ProxyInboundPort, Value: "0"},
+		{Key: kuma.ProxyOutboundPort, Value: "16001", Want: func(r *redirect.Redirect) { r.Proxy.OutboundPort = 16001 }},
+		{Key: kuma.ProxyOutboundPort, Value: "15001,15002"},
+		{Key: kuma.ProxyInboundPortIPv6, Value: "0", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
+		{Key: kuma.ProxyInboundPortIPv6, Value: "15010", Want: same},
+		{Key: kuma.ProxyInboundPortIPv6, Value: "15006", Want: same},
+		{Key: kuma.ProxyInboundPortIPv6, Value: "16010"},
+		{Key: kuma.ProxyInboundPortIPv6, Value: "-"},
+		{Key: kuma.BuiltinDNS, Value: "enabled", Want: dns(captured)},
+		{Key: kuma.BuiltinDNS, Value: "disabled", Want: same},
+		{Key: kuma.BuiltinDNS, Value: "on"},
+		{Key: kuma.BuiltinDNSPort, Value: "16053", Want: same},
+		{Key: kuma.BuiltinDNSPort, Value: "0"},
+		{Key: kuma.BuiltinDNSBefore2, Value: "false", Want: same},
+		{Key: kuma.BuiltinDNSBefore2, Value: "true"},
+		{Key: kuma.BuiltinDNSBefore2, Value: "?"},
+		{Key: kuma.VirtualProbes, Value: "enabled", Want: excludeInbound(9000)},
+		{Key: kuma.VirtualProbes, Value: "disabled", Want: same},
+		{Key: kuma.VirtualProbes, Value: "9000"},
+		{Key: kuma.VirtualProbesPort, Value: "19000", Want: excludeInbound(19000)},
+		{Key: kuma.VirtualProbesPort, Value: "0"},
+	})
+	dialecttest.Settings(t, kuma.New(), meshed(), kuma.Defaults(), []string{kuma.Config}, []dialecttest.Setting{
 		config("kumaDPUser: 1000", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }),
 		config("ipFamilyMode: ipv4", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
 		config("dropInvalidPackets: true", func(r *redirect.Redirect) { r.DropInvalid = true }),
@@ -138,12 +184,26 @@ func TestSettings(t *testing.T) {
 			r.Proxy.OutboundPort, r.Outbound.CIDRs, r.Outbound.Ports = 15101, redirect.PrefixSet{}, redirect.Ports(80)
 		}),
 		config("redirect: {outbound: {enabled: false}}", func(r *redirect.Redirect) {
-			r.Outbound.CIDRs, r.Loopback = redirect.PrefixSet{}, redirect.LoopbackPass
+			r.Outbound.CIDRs, r.Loopback = redirect.PrefixSet{}, redirect.LoopbackCapture
 		}),
 		config("redirect: {outbound: {excludePortsForUIDs: [\"tcp:22:7\"], excludePortsForIPs: [fd00::/8]}}", exclude(
 			users(redirect.TCP, redirect.Ports(22), 7, 7), redirect.Exclusion{Ports: all, CIDRs: prefixes("fd00::/8")})),
 		config("redirect: {dns: {enabled: true, captureAll: true, port: 15153, skipConntrackZoneSplit: true}}",
 			dns(redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15153, UDPOnly: true, OneZone: true})),
+		config("redirect: {dns: {enabled: true, captureAll: true}, outbound: {insertRedirectInsteadOfAppend: true}}",
+			dns(redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true, TCPOutbound: true})),
+		config("redirect: {inbound: {insertRedirectInsteadOfAppend: true}, outbound: {insertRedirectInsteadOfAppend: true}}", same),
+		config("redirect: {dns: {enabled: true, captureAll: true}, outbound: {enabled: false}}", func(r *redirect.Redirect) {
+			r.Outbound.CIDRs, r.Loopback, r.DNS = redirect.PrefixSet{}, redirect.LoopbackCapture, captured
+		}),
+		config("redirect: {outbound: {excludePortsForIPs: [\"::ffff:10.1.2.3\", \"::ffff:172.16.0.0/108\", \"::FFFF:0A01:0203\"]}}",
+			exclude(redirect.Exclusion{Ports: all, CIDRs: prefixes("10.1.2.3/32", "172.16.0.0/12")})),
+		config("redirect: {inbound: {excludePortsForIPs: \"::ffff:10.244.1.1,::ffff:0:0/96,fd00::1\"}}", func(r *redirect.Redirect) {
+			r.Inbound.ExcludeSources = prefixes("10.244.1.1/32", "0.0.0.0/0", "fd00::1/128")
+		}),
+		config("redirect: {vnet: {networks: [\"docker0:::ffff:172.17.0.0/112\"]}}", func(r *redirect.Redirect) {
+			r.VirtualNetworks = []redirect.VirtualNetwork{{Interface: "docker0", Local: netip.MustParsePrefix("172.17.0.0/16")}}
+		}),
 		config("redirect: {vnet: {networks: [\"docker0:172.17.0.0/16\", \"eth1:fd00::1/64\"]}}", func(r *redirect.Redirect) {
 			r.VirtualNetworks = []redirect.VirtualNetwork{
 				{Interface: "docker0", Local: netip.MustParsePrefix("172.17.0.0/16")}, {Interface: "eth1", Local: netip.MustParsePrefix("fd00::/64")},
@@ -169,36 +229,17 @@ func TestRefusedYAML(t *testing.T) {
 		"redirect.outbound.excludePorts":        {"redirect: {outbound: {excludePorts: [-1]}}", "-1"},
 		"redirect.outbound.excludePortsForUIDs": {"redirect: {outbound: {excludePortsForUIDs: [\"tcp:1:*\"]}}", "tcp:1:*"},
 		"redirect.outbound.excludePortsForIPs":  {"redirect: {outbound: {excludePortsForIPs: [\"1.2.3\"]}}", "1.2.3"},
+		"redirect.outbound.excludePortsForIPs ": {"redirect: {outbound: {excludePortsForIPs: [\"::ffff:10.0.0.0/95\"]}}", "::ffff:10.0.0.0/95"},
+		"redirect.vnet.networks ":               {"redirect: {vnet: {networks: [\"a:::ffff:10.0.0.0/64\"]}}", "a:::ffff:10.0.0.0/64"},
 		"redirect.dns.port":                     {"redirect: {dns: {port: dns}}", "dns"},
 		"redirect.vnet.networks":                {"redirect: {vnet: {networks: [\"br+:10.0.0.0/8\"]}}", "br+:10.0.0.0/8"},
 	} {
 		_, err := kuma.New().Redirect(meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = tt.yaml }), nil, nil)
 		var e *redirect.SettingError
 		require.True(t, errors.As(err, &e), "%s: %v", place, err)
-		assert.Equal(t, kuma.Config+"."+place, e.Key)
+		assert.Equal(t, kuma.Config+"."+strings.TrimSpace(place), e.Key)
 		assert.Equal(t, tt.value, e.Value)
 	}
-}
-
-// Users' annotations win over the YAML; without YAML they are all there is.
-func TestPrecedence(t *testing.T) {
-	pod := meshed(func(p *corev1.Pod) {
-		p.Annotations[kuma.Config] = "redirect: {inbound: {excludePorts: [22, 9001]}, outbound: {excludePorts: [443]}}"
-		p.Annotations[kuma.ExcludeInboundPorts] = "80"
-		p.Annotations[kuma.ProbeProxyPort] = "9001"
-	})
-	built, err := kuma.New().Redirect(pod, nil, nil)
-	require.NoError(t, err)
-	assert.Equal(t, redirect.Ports(80, 9001), built.Redirect.Inbound.ExcludePorts)
-	assert.Equal(t, redirect.Ports(443), built.Redirect.Outbound.Exclude[0].Ports)
-	assert.Empty(t, built.Warnings)
-
-	delete(pod.Annotations, kuma.Config)
-	built, err = kuma.New().Redirect(pod, nil, nil)
-	require.NoError(t, err)
-	assert.Equal(t, redirect.Ports(80, 9001), built.Redirect.Inbound.ExcludePorts)
-	assert.Empty(t, built.Redirect.Outbound.Exclude)
-	assert.Len(t, built.Warnings, 1)
 }
 
 func TestResolvers(t *testing.T) {
@@ -220,16 +261,37 @@ func TestUserOfTheContainer(t *testing.T) {
 	pod := meshed(func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &user} })
 	built, err := kuma.New().Redirect(pod, nil, nil)
 	require.NoError(t, err)
+	assert.Equal(t, []uint32{kuma.ProxyUID}, built.Redirect.Proxy.UIDs, "the YAML says the default by saying nothing")
+	assert.Equal(t, []string{"the proxy runs as user 1000750000, and by annotation " + kuma.Config +
+		" it is known by user 5678: its own traffic is redirected to itself"}, built.Warnings)
+
+	pod.Annotations[kuma.Config] = "kumaDPUser: \"1000750000\""
+	built, err = kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
 	assert.Equal(t, []uint32{1000750000}, built.Redirect.Proxy.UIDs)
+	assert.Empty(t, built.Warnings)
+
+	withoutYAML(pod)
+	built, err = kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []uint32{1000750000}, built.Redirect.Proxy.UIDs)
+	pod.Annotations[kuma.SidecarUID] = "1000"
+	built, err = kuma.New().Redirect(pod, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []uint32{1000}, built.Redirect.Proxy.UIDs)
 }
 
-// What users of a pod may do past the mesh.
+// What users of a pod may do past the mesh, as the injector has written it down.
 func ExampleNew() {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{
-			"kuma.io/sidecar-injected":                        "true",
-			"traffic.kuma.io/transparent-proxy-config":        "kumaDPUser: \"5678\"\nredirect: {inbound: {excludePorts: [22]}}\n",
-			"traffic.kuma.io/exclude-outbound-ports-for-uids": "tcp:22:1000-2000;udp:53:1001",
+			"kuma.io/sidecar-injected": "true",
+			"traffic.kuma.io/transparent-proxy-config": `
+kumaDPUser: "5678"
+redirect:
+  inbound: {excludePorts: [22]}
+  outbound: {excludePortsForUIDs: ["tcp:22:1000-2000", "udp:53:1001"]}
+`,
 		}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kuma-sidecar"}, {Name: "cart"}}},
 	}

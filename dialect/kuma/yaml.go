@@ -7,20 +7,29 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
-
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// document is the YAML of Config, of which what concerns the program that
-// applies the rules is left out.
+// document is the YAML of Config.
 type document struct {
 	KumaDPUser         text      `json:"kumaDPUser"`
 	IPFamilyMode       text      `json:"ipFamilyMode"`
 	DropInvalidPackets *bool     `json:"dropInvalidPackets"`
+	DryRun             bool      `json:"dryRun"`
 	Log                logging   `json:"log"`
 	Redirect           redirects `json:"redirect"`
+	// Ebpf is a way to capture without rules, which Kuma has given up since.
+	Ebpf map[string]any `json:"ebpf"`
+
+	// What concerns Kuma's own program that applies the rules, and no rule.
+	CNIMode        any `json:"cniMode"`
+	Comments       any `json:"comments"`
+	Executables    any `json:"iptablesExecutables"`
+	Retry          any `json:"retry"`
+	StoreFirewalld any `json:"storeFirewalld"`
+	Verbose        any `json:"verbose"`
+	Wait           any `json:"wait"`
+	WaitInterval   any `json:"waitInterval"`
 }
 
 type logging struct {
@@ -36,6 +45,8 @@ type redirects struct {
 		Port                   text  `json:"port"`
 		CaptureAll             *bool `json:"captureAll"`
 		SkipConntrackZoneSplit *bool `json:"skipConntrackZoneSplit"`
+		// ResolvConfigPath is a file of the node's, which is not the pod's.
+		ResolvConfigPath any `json:"resolvConfigPath"`
 	} `json:"dns"`
 	VNet struct {
 		Networks list `json:"networks"`
@@ -49,6 +60,8 @@ type direction struct {
 	ExcludePorts        list  `json:"excludePorts"`
 	ExcludePortsForUIDs list  `json:"excludePortsForUIDs"`
 	ExcludePortsForIPs  list  `json:"excludePortsForIPs"`
+	// InsertRedirect puts the redirection before other rules of the hook.
+	InsertRedirect *bool `json:"insertRedirectInsteadOfAppend"`
 }
 
 // text is a string or a number.
@@ -95,16 +108,17 @@ func (l *list) UnmarshalJSON(b []byte) error {
 }
 
 // yaml reads the annotation with the whole configuration.
-func (p *parser) yaml() {
-	value, ok := p.annotations[Config]
-	if !ok || strings.TrimSpace(value) == "" {
-		p.Warn("annotation %s is absent: the pod is configured by its other annotations", Config)
-		return
-	}
-	var d document
-	if err := yaml.Unmarshal([]byte(value), &d); err != nil {
+func (p *parser) yaml(value string) {
+	d, unread, err := decode(value)
+	if err != nil {
 		p.Refuse(Config, value, "YAML as Kuma's injector writes it", err)
 		return
+	}
+	if len(unread) > 0 {
+		p.Warn("annotation %s has %d keys that have no effect, since they are not known: %s", Config, len(unread), some(unread))
+	}
+	if d.Ebpf["enabled"] == true {
+		p.Warn("annotation %s.ebpf has no effect: the pod is captured by rules", Config)
 	}
 	p.one("proxy.uids", "kumaDPUser", d.KumaDPUser, oneUID, p.setUser)
 	p.one("ipv6", "ipFamilyMode", d.IPFamilyMode, families, p.setFamilies)
@@ -148,16 +162,16 @@ func (p *parser) setLogLevel(value string) error {
 func (p *parser) yamlInbound(d direction) {
 	const at = "redirect.inbound."
 	p.flag("inbound.ports", at+"enabled", d.Enabled, &p.inbound)
-	p.one("proxy.inboundPort", at+"port", d.Port, onePort, portInto(&p.r.Proxy.InboundPort))
+	p.one("proxy.inboundPort", at+"port", d.Port, onePort, func(v string) error { return into(inboundPort(p), v, parsePort) })
 	p.many("inbound.ports", at+"includePorts", d.IncludePorts, portList, func(l []string) error {
-		set, err := parsePorts(l, false)
+		set, err := plainPorts(l)
 		if err == nil && !set.Empty() {
 			p.r.Inbound.Ports = set
 		}
 		return err
 	})
-	p.many("inbound.excludePorts", at+"excludePorts", d.ExcludePorts, portList, setInto(&p.r.Inbound.ExcludePorts))
-	p.many("inbound.excludeSources", at+"excludePortsForIPs", d.ExcludePortsForIPs, ipList, prefixesInto(&p.r.Inbound.ExcludeSources))
+	p.many("inbound.excludePorts", at+"excludePorts", d.ExcludePorts, portList, setInto(excludeInbound(p)))
+	p.many("inbound.excludeSources", at+"excludePortsForIPs", d.ExcludePortsForIPs, ipList, prefixesInto(excludeSources(p)))
 	p.many("inbound.ports", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, "nothing", func([]string) error {
 		return fmt.Errorf("packets that come in have no user")
 	})
@@ -166,41 +180,23 @@ func (p *parser) yamlInbound(d direction) {
 func (p *parser) yamlOutbound(d direction) {
 	const at = "redirect.outbound."
 	p.flag("outbound.cidrs", at+"enabled", d.Enabled, &p.outbound)
-	p.one("proxy.outboundPort", at+"port", d.Port, onePort, portInto(&p.r.Proxy.OutboundPort))
+	p.one("proxy.outboundPort", at+"port", d.Port, onePort, func(v string) error { return into(outboundPort(p), v, parsePort) })
 	p.many("outbound.ports", at+"includePorts", d.IncludePorts, portList, setInto(&p.includeOutbound))
 	p.many("outbound.exclude", at+"excludePorts", d.ExcludePorts, portList, setInto(&p.excludeOutbound))
 	p.many("outbound.exclude", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, userList, p.setExcludeUsers)
 	p.many("outbound.exclude", at+"excludePortsForIPs", d.ExcludePortsForIPs, ipList, prefixesInto(&p.excludeOutboundIPs))
+	// The redirection then also comes before the rule that lets look-ups over
+	// TCP pass, which Kuma appends. Look-ups over UDP and exclusions still come
+	// first.
+	p.flag("dns.tcpOutbound", at+"insertRedirectInsteadOfAppend", d.InsertRedirect, &p.dns.TCPOutbound)
 }
 
 func (p *parser) yamlDNS(d redirects) {
 	const at = "redirect.dns."
-	enabled, captureAll, port := false, false, uint16(DNSPort)
-	p.flag("dns.servers", at+"enabled", d.DNS.Enabled, &enabled)
-	p.flag("dns.servers", at+"captureAll", d.DNS.CaptureAll, &captureAll)
-	p.one("dns.port", at+"port", d.DNS.Port, onePort, portInto(&port))
-	dns := redirect.DNS{Servers: redirect.AllPrefixes(), Port: port, UDPOnly: true}
-	p.flag("dns.oneZone", at+"skipConntrackZoneSplit", d.DNS.SkipConntrackZoneSplit, &dns.OneZone)
-	if !enabled {
-		return
-	}
-	if !captureAll {
-		if servers, ok := p.resolvers(); ok {
-			dns.Servers = servers
-		} else {
-			p.Warn("the pod's resolv.conf cannot be seen from the host: look-ups to any server are captured")
-		}
-	}
-	p.r.DNS = dns
-}
-
-// resolvers are the pod's, where it says all of them.
-func (p *parser) resolvers() (redirect.PrefixSet, bool) {
-	if p.pod.Spec.DNSPolicy != corev1.DNSNone || p.pod.Spec.DNSConfig == nil {
-		return redirect.PrefixSet{}, false
-	}
-	servers, err := parseIPs(p.pod.Spec.DNSConfig.Nameservers)
-	return servers, err == nil && !servers.Empty()
+	p.flag("dns.servers", at+"enabled", d.DNS.Enabled, &p.dnsEnabled)
+	p.flag("dns.servers", at+"captureAll", d.DNS.CaptureAll, &p.dnsAll)
+	p.one("dns.port", at+"port", d.DNS.Port, onePort, func(v string) error { return into(dnsPort(p), v, parsePort) })
+	p.flag("dns.oneZone", at+"skipConntrackZoneSplit", d.DNS.SkipConntrackZoneSplit, &p.dns.OneZone)
 }
 
 // setNetworks reads INTERFACE:PREFIX; an IPv6 prefix has colons of its own.
@@ -218,43 +214,21 @@ func (p *parser) setNetworks(values []string) error {
 		if err != nil {
 			return fmt.Errorf("%q is not a CIDR prefix", rest)
 		}
+		if local, err = unmapped(local); err != nil {
+			return err
+		}
 		networks = append(networks, redirect.VirtualNetwork{Interface: name, Local: local.Masked()})
 	}
 	p.r.VirtualNetworks = networks
 	return nil
 }
 
-func portInto(to *uint16) func(string) error {
-	return func(value string) error {
-		port, err := redirect.ParsePort(value)
-		if err == nil && port == 0 {
-			err = fmt.Errorf("0 is no port to listen on")
-		}
-		if err == nil {
-			*to = port
-		}
-		return err
-	}
-}
-
 func setInto(to *redirect.PortSet) func([]string) error {
-	return func(values []string) error {
-		set, err := parsePorts(values, false)
-		if err == nil {
-			*to = set
-		}
-		return err
-	}
+	return func(values []string) error { return into(to, values, plainPorts) }
 }
 
 func prefixesInto(to *redirect.PrefixSet) func([]string) error {
-	return func(values []string) error {
-		set, err := parseIPs(values)
-		if err == nil {
-			*to = set
-		}
-		return err
-	}
+	return func(values []string) error { return into(to, values, parseIPs) }
 }
 
 // parseIPs reads addresses and prefixes; empty elements mean nothing.
@@ -272,8 +246,24 @@ func parseIPs(values []string) (redirect.PrefixSet, error) {
 			if err != nil {
 				return redirect.PrefixSet{}, fmt.Errorf("%q is neither an address nor a CIDR prefix", s)
 			}
+			if prefix, err = unmapped(prefix); err != nil {
+				return redirect.PrefixSet{}, err
+			}
 			prefixes = append(prefixes, prefix)
 		}
 	}
 	return redirect.Prefixes(prefixes...), nil
+}
+
+// unmapped returns the IPv4 prefix that an IPv4-mapped IPv6 one stands for (RFC
+// 4291, section 2.5.5.2): who connects to such an address speaks IPv4.
+func unmapped(p netip.Prefix) (netip.Prefix, error) {
+	const mapped = 96 // bits before the IPv4 address
+	switch {
+	case !p.Addr().Is4In6():
+		return p, nil
+	case p.Bits() < mapped:
+		return p, fmt.Errorf("%q is an IPv4-mapped prefix of less than %d bits, so neither of IPv4 nor of IPv6", p, mapped)
+	}
+	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped), nil
 }

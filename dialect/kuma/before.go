@@ -1,0 +1,81 @@
+package kuma
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// before reads the annotations of a pod without YAML, as Kuma 2.x configured
+// its plugin.
+func (p *parser) before() {
+	for _, a := range annotations {
+		if value, ok := p.annotations[a.key]; ok {
+			p.read(a.field, a.key, value, a.allowed, func(v string) error { return a.parse(p, v) })
+		}
+	}
+	p.virtualProbes()
+	if value, ok := p.annotations[ProxyInboundPortIPv6]; ok {
+		p.inboundPortIPv6(value)
+	}
+	if value, ok := p.annotations[BuiltinDNSBefore2]; ok {
+		p.builtinDNSBefore2(value)
+	}
+}
+
+// virtualProbes lets the kubelet's probes reach the port at which the proxy
+// serves them, unless a probe proxy of a newer Kuma does that.
+func (p *parser) virtualProbes() {
+	port := strconv.Itoa(ProbePort)
+	key := VirtualProbes
+	if value, ok := p.annotations[VirtualProbesPort]; ok {
+		key, port = VirtualProbesPort, value
+	}
+	_, proxied := p.annotations[ProbeProxyPort]
+	on := key == VirtualProbesPort && !proxied
+	if value, ok := p.annotations[VirtualProbes]; ok {
+		if err := into(&on, value, parseBool); err != nil {
+			p.Refuse(VirtualProbes, value, boolean, err)
+			return
+		}
+	}
+	number, err := parsePort(port)
+	switch {
+	case err != nil:
+		p.Refuse(key, port, onePort, err)
+	case on && !p.probeProxy:
+		p.r.Inbound.ExcludePorts = p.r.Inbound.ExcludePorts.Union(redirect.Ports(number))
+		p.Set("inbound.excludePorts", key, p.annotations[key])
+	}
+}
+
+// inboundPortIPv6 reads where IPv6 connections go that come in. Since families
+// have a mode (Kuma 2.5), which says whether they are captured, they go to the
+// port of all; 0 said before that they are not captured.
+func (p *parser) inboundPortIPv6(value string) {
+	port, err := redirect.ParsePort(value)
+	_, mode := p.annotations[IPFamilyMode]
+	own := port != 0 && port != oldInboundPortIPv6 && port != p.r.Proxy.InboundPort
+	if err == nil && own && p.r.IPv6 == redirect.FamilyCapture {
+		err = fmt.Errorf("IPv6 connections go to the port of all, %d", p.r.Proxy.InboundPort)
+	}
+	switch {
+	case err != nil:
+		p.Refuse(ProxyInboundPortIPv6, value, fmt.Sprintf("the inbound port, or %d, which stands for it; 0, to leave IPv6 alone", oldInboundPortIPv6), err)
+	case port == 0 && !mode:
+		p.r.IPv6 = redirect.FamilyPass
+		p.Set("ipv6", ProxyInboundPortIPv6, value)
+	}
+}
+
+// builtinDNSBefore2 refuses a pod whose look-ups would be captured by a plugin
+// of its time, and not by the plugins of Kuma 2.x, which only know the new name.
+func (p *parser) builtinDNSBefore2(value string) {
+	if _, ok := p.annotations[BuiltinDNS]; ok {
+		return
+	}
+	if on, err := parseBool(value); err != nil || on {
+		p.Refuse(BuiltinDNSBefore2, value, BuiltinDNS+" in its place, as since Kuma 1.8", fmt.Errorf("it is no longer read, and look-ups would not be captured"))
+	}
+}

@@ -1,0 +1,75 @@
+package kuma
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// decode reads the YAML. It also returns the places of the keys that it does
+// not know, sorted: Kuma passes over them, and so must we, but a setting that
+// is misspelled, or newer than this dialect, should not go unnoticed.
+func decode(value string) (document, []string, error) {
+	var d document
+	b, err := yaml.YAMLToJSON([]byte(value))
+	if err != nil {
+		return d, nil, err
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		return d, nil, err
+	}
+	var all any
+	if err := json.Unmarshal(b, &all); err != nil {
+		return d, nil, err
+	}
+	return d, unknown("", all, reflect.TypeFor[document]()), nil
+}
+
+// unknown lists the keys of a value for which the type has no field.
+func unknown(at string, value any, t reflect.Type) []string {
+	object, ok := value.(map[string]any)
+	if !ok || t.Kind() != reflect.Struct {
+		return nil
+	}
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		if field, ok := fieldOf(t, key); ok {
+			keys = append(keys, unknown(at+key+".", object[key], field.Type)...)
+		} else {
+			keys = append(keys, at+key)
+		}
+	}
+	return keys
+}
+
+// fieldOf finds the field that package encoding/json would set, which it does
+// whatever the case of the key.
+func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
+	for i := range t.NumField() {
+		if f := t.Field(i); strings.EqualFold(f.Tag.Get("json"), key) {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+// some is the first few of a list, for people.
+func some(list []string) string {
+	const few, long = 5, 64 // a warning's worth; the longest place of Kuma's own has 47 bytes
+	var b strings.Builder
+	for i, s := range list[:min(few, len(list))] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%.*q", long, s)
+	}
+	if len(list) > few {
+		b.WriteString(" …")
+	}
+	return b.String()
+}

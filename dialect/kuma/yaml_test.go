@@ -1,0 +1,197 @@
+package kuma_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// injected is a pod as Kuma's injector makes it: it has merged users'
+// annotations into the YAML, added its own ports, and written annotations.
+func injected(annotations map[string]string) *corev1.Pod {
+	return meshed(func(p *corev1.Pod) {
+		p.Annotations = map[string]string{
+			kuma.SidecarInjected: "true", kuma.SidecarUID: "5678", kuma.IPFamilyMode: "dualstack",
+			kuma.ProxyInboundPort: "15006", kuma.ProxyOutboundPort: "15001", kuma.ProbeProxyPort: "9902",
+			kuma.BuiltinDNS: "enabled", kuma.BuiltinDNSPort: "15053", kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9000",
+			kuma.ExcludeInboundPorts: "22", kuma.ExcludeOutboundPorts: "3306,5432", kuma.ExcludeOutboundIPs: "192.168.0.0/16",
+			kuma.ExcludeInboundIPs: "10.244.1.1,fd00:10:244::1", kuma.ExcludeOutboundPortsForUIDs: "tcp:22:1000-2000;53:1001",
+			kuma.Config: `
+cniMode: true
+comments: {disabled: false}
+dropInvalidPackets: false
+ebpf: {bpffsPath: /run/kuma/bpf, cgroupPath: /sys/fs/cgroup, enabled: false, instanceIP: "", tcAttachIface: ""}
+ipFamilyMode: dualstack
+iptablesExecutables: {}
+kumaDPUser: "5678"
+log: {enabled: false, level: 7}
+redirect:
+  dns: {captureAll: true, enabled: true, port: 15053, resolvConfigPath: /etc/resolv.conf, skipConntrackZoneSplit: false}
+  inbound: {enabled: true, excludePorts: [22, 9902], excludePortsForIPs: [10.244.1.1, "fd00:10:244::1"], includePorts: [], port: 15006, insertRedirectInsteadOfAppend: false}
+  outbound: {enabled: true, excludePorts: [3306, 5432], excludePortsForIPs: [192.168.0.0/16], excludePortsForUIDs: ["tcp:22:1000-2000", "53:1001"], port: 15001}
+  vnet: {networks: []}
+retry: {maxRetries: 4, sleepBetweenRetries: 2s}
+storeFirewalld: false
+verbose: true
+wait: 5
+waitInterval: 0
+`,
+		}
+		for key, value := range annotations {
+			p.Annotations[key] = value
+		}
+	})
+}
+
+func build(t *testing.T, p *corev1.Pod) dialect.Built {
+	t.Helper()
+	built, err := kuma.New().Redirect(p, nil, nil)
+	require.NoError(t, err)
+	return built
+}
+
+// Where the YAML is there, no annotation changes a thing, whatever it says and
+// whenever it was written. One that says something else is told.
+func TestYAMLAloneCounts(t *testing.T) {
+	want := build(t, injected(nil))
+	assert.Equal(t, redirect.Ports(22, 9902), want.Redirect.Inbound.ExcludePorts)
+	assert.Empty(t, want.Warnings, "the injector's own annotations are no news")
+
+	tests := []struct {
+		key, value string
+		told       bool
+	}{
+		{kuma.ExcludeInboundPorts, "", false},
+		{kuma.ExcludeInboundPorts, ",", false},
+		{kuma.ExcludeInboundPorts, "22,9902", false},
+		{kuma.ExcludeInboundPorts, "22,8080", true},
+		{kuma.ExcludeInboundPorts, "http", true},
+		{kuma.ProbeProxyPort, "0", false},
+		{kuma.ProbeProxyPort, "9001", true},
+		{kuma.ExcludeInboundIPs, "", false},
+		{kuma.ExcludeInboundIPs, "fd00:10:244::1", false},
+		{kuma.ExcludeInboundIPs, "0.0.0.0/0", true},
+		{kuma.ExcludeInboundIPs, "gateway", true},
+		{kuma.ExcludeOutboundPorts, "", false},
+		{kuma.ExcludeOutboundPorts, "5432", false},
+		{kuma.ExcludeOutboundPorts, "443", true},
+		{kuma.ExcludeOutboundPorts, "1-65535", true},
+		{kuma.ExcludeOutboundPortsForUIDs, "", false},
+		{kuma.ExcludeOutboundPortsForUIDs, "53:1001", false},
+		{kuma.ExcludeOutboundPortsForUIDs, "0", true},
+		{kuma.ExcludeOutboundPortsForUIDs, "*:*:*", true},
+		{kuma.ExcludeOutboundIPs, ",", false},
+		{kuma.ExcludeOutboundIPs, "192.168.0.0/16", false},
+		{kuma.ExcludeOutboundIPs, "0.0.0.0/0,::/0", true},
+		{kuma.SidecarUID, "1000", true},
+		{kuma.SidecarUID, "root", true},
+		{kuma.IPFamilyMode, "ipv4", true},
+		{kuma.DropInvalidPackets, "true", true},
+		{kuma.DropInvalidPackets, "no", false},
+		{kuma.IptablesLogs, "true", true},
+		{kuma.IptablesLogs, "maybe", true},
+		{kuma.Gateway, "enabled", true},
+		{kuma.Gateway, "disabled", false},
+		{kuma.ProxyInboundPort, "1", true},
+		{kuma.ProxyOutboundPort, "1", true},
+		{kuma.BuiltinDNS, "disabled", true},
+		{kuma.BuiltinDNSPort, "5353", true},
+		{kuma.ProxyInboundPortIPv6, "0", false},
+		{kuma.VirtualProbes, "disabled", false},
+		{kuma.BuiltinDNSBefore2, "true", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.key+"="+strings.ReplaceAll(tt.value, "/", "|"), func(t *testing.T) {
+			built := build(t, injected(map[string]string{tt.key: tt.value}))
+			assert.Equal(t, want.Redirect, built.Redirect)
+			assert.Equal(t, want.Origins, built.Origins)
+			var warnings []string
+			if tt.told {
+				warnings = []string{fmt.Sprintf("annotation %s=%q has no effect: annotation %s, which says otherwise, alone counts", tt.key, tt.value, kuma.Config)}
+			}
+			assert.Equal(t, warnings, built.Warnings)
+		})
+	}
+}
+
+// What is about inbound connections is no news where none are captured: the
+// injector does not merge it then.
+func TestNothingToTellOfAGateway(t *testing.T) {
+	p := injected(map[string]string{kuma.Gateway: "enabled", kuma.ExcludeInboundPorts: "8080", kuma.ExcludeInboundIPs: "10.0.0.1", kuma.ProxyInboundPort: "1"})
+	p.Annotations[kuma.Config] = strings.Replace(p.Annotations[kuma.Config], "inbound: {enabled: true", "inbound: {enabled: false", 1)
+	built := build(t, p)
+	assert.Equal(t, redirect.Inbound{}, built.Redirect.Inbound)
+	assert.Empty(t, built.Warnings)
+}
+
+// No key of the YAML is passed over without a word.
+func TestKeysWithoutEffect(t *testing.T) {
+	for yaml, want := range map[string][]string{
+		"redirect: {Outbound: {ENABLED: true}}": nil,
+		"ebpf: {enabled: true}":                 {"annotation " + kuma.Config + ".ebpf has no effect: the pod is captured by rules"},
+		"ebpf: {enabled: false, other: 1}":      nil,
+		"redirect: {outbound: {excludePort: [22]}, dns: {to: 1}}\nzone: [1]": {
+			"annotation " + kuma.Config + ` has 3 keys that have no effect, since they are not known: "redirect.dns.to", "redirect.outbound.excludePort", "zone"`},
+		"{a: 1, b: 2, c: 3, d: 4, e: 5, f: 6, g: 7}": {
+			"annotation " + kuma.Config + ` has 7 keys that have no effect, since they are not known: "a", "b", "c", "d", "e" …`},
+		strings.Repeat("x", 100) + ": 1": {
+			"annotation " + kuma.Config + ` has 1 keys that have no effect, since they are not known: "` + strings.Repeat("x", 64) + `"`},
+	} {
+		built := build(t, meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = yaml }))
+		assert.Equal(t, kuma.Defaults(), built.Redirect, yaml)
+		assert.Equal(t, want, built.Warnings, yaml)
+	}
+}
+
+// How annotations of Kuma 2.x work together, where there is no YAML.
+func TestWithoutYAML(t *testing.T) {
+	dns := func(port uint16) func(*redirect.Redirect) {
+		return func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: port, UDPOnly: true}
+		}
+	}
+	ports := func(ports ...uint16) func(*redirect.Redirect) {
+		return func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(ports...) }
+	}
+	tests := []struct {
+		name        string
+		annotations map[string]string
+		want        func(*redirect.Redirect)
+	}{
+		{"nothing", nil, func(*redirect.Redirect) {}},
+		{"look-ups", map[string]string{kuma.BuiltinDNS: "true", kuma.BuiltinDNSPort: "16053"}, dns(16053)},
+		{"look-ups under both names", map[string]string{kuma.BuiltinDNS: "enabled", kuma.BuiltinDNSBefore2: "enabled"}, dns(15053)},
+		{"no look-ups under the newer name", map[string]string{kuma.BuiltinDNS: "disabled", kuma.BuiltinDNSBefore2: "enabled"}, func(*redirect.Redirect) {}},
+		{"virtual probes", map[string]string{kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "19000", kuma.ExcludeInboundPorts: "22"}, ports(22, 19000)},
+		{"no virtual probes", map[string]string{kuma.VirtualProbes: "disabled", kuma.VirtualProbesPort: "19000", kuma.ExcludeInboundPorts: "22"}, ports(22)},
+		{"a probe proxy instead", map[string]string{kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9000", kuma.ProbeProxyPort: "9001"}, ports(9001)},
+		{"no probe proxy", map[string]string{kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9000", kuma.ProbeProxyPort: "0"}, ports(9000)},
+		{"no probes at all", map[string]string{kuma.VirtualProbesPort: "9000", kuma.ProbeProxyPort: "0"}, func(*redirect.Redirect) {}},
+		{"another inbound port of both families", map[string]string{kuma.ProxyInboundPort: "16006", kuma.ProxyInboundPortIPv6: "16006"},
+			func(r *redirect.Redirect) { r.Proxy.InboundPort = 16006 }},
+		{"the mode decides of IPv6", map[string]string{kuma.IPFamilyMode: "dualstack", kuma.ProxyInboundPortIPv6: "0"}, func(*redirect.Redirect) {}},
+		{"a port for what is not captured", map[string]string{kuma.IPFamilyMode: "ipv4", kuma.ProxyInboundPortIPv6: "16010"},
+			func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			built := build(t, meshed(withoutYAML, func(p *corev1.Pod) {
+				for key, value := range tt.annotations {
+					p.Annotations[key] = value
+				}
+			}))
+			want := kuma.Defaults()
+			tt.want(&want)
+			assert.Equal(t, want, built.Redirect)
+			assert.Equal(t, []string{"annotation " + kuma.Config + " is absent: the pod is configured by its other annotations"}, built.Warnings)
+		})
+	}
+}
