@@ -61,15 +61,12 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 // some is the first few of a list, for people.
 func some(list []string) string {
 	const few, long = 5, 64 // a warning's worth; the longest place of Kuma's own has 47 bytes
-	var b strings.Builder
-	for i, s := range list[:min(few, len(list))] {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%.*q", long, s)
+	var shown []string
+	for _, s := range list[:min(few, len(list))] {
+		shown = append(shown, fmt.Sprintf("%.*q", long, s))
 	}
-	if len(list) > few {
-		b.WriteString(" …")
+	if more := len(list) - few; more > 0 {
+		shown = append(shown, fmt.Sprintf("and %d more", more))
 	}
-	return b.String()
+	return strings.Join(shown, ", ")
 }

@@ -115,7 +115,7 @@ func (p *parser) yaml(value string) {
 		return
 	}
 	if len(unread) > 0 {
-		p.Warn("annotation %s has %d keys that have no effect, since they are not known: %s", Config, len(unread), some(unread))
+		p.Warn("annotation %s has keys without effect, since nothing is known of them: %s", Config, some(unread))
 	}
 	if d.Ebpf["enabled"] == true {
 		p.Warn("annotation %s.ebpf has no effect: the pod is captured by rules", Config)

@@ -139,11 +139,11 @@ func TestKeysWithoutEffect(t *testing.T) {
 		"ebpf: {enabled: true}":                 {"annotation " + kuma.Config + ".ebpf has no effect: the pod is captured by rules"},
 		"ebpf: {enabled: false, other: 1}":      nil,
 		"redirect: {outbound: {excludePort: [22]}, dns: {to: 1}}\nzone: [1]": {
-			"annotation " + kuma.Config + ` has 3 keys that have no effect, since they are not known: "redirect.dns.to", "redirect.outbound.excludePort", "zone"`},
+			"annotation " + kuma.Config + ` has keys without effect, since nothing is known of them: "redirect.dns.to", "redirect.outbound.excludePort", "zone"`},
 		"{a: 1, b: 2, c: 3, d: 4, e: 5, f: 6, g: 7}": {
-			"annotation " + kuma.Config + ` has 7 keys that have no effect, since they are not known: "a", "b", "c", "d", "e" …`},
+			"annotation " + kuma.Config + ` has keys without effect, since nothing is known of them: "a", "b", "c", "d", "e", and 2 more`},
 		strings.Repeat("x", 100) + ": 1": {
-			"annotation " + kuma.Config + ` has 1 keys that have no effect, since they are not known: "` + strings.Repeat("x", 64) + `"`},
+			"annotation " + kuma.Config + ` has keys without effect, since nothing is known of them: "` + strings.Repeat("x", 64) + `"`},
 	} {
 		built := build(t, meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = yaml }))
 		assert.Equal(t, kuma.Defaults(), built.Redirect, yaml)
