@@ -217,7 +217,7 @@ func plainPorts(list []string) (redirect.PortSet, error) { return parsePorts(lis
 
 func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
 	var set []redirect.PortRange
-	for _, s := range list {
+	for s := range strings.SplitSeq(strings.Join(list, ","), ",") {
 		s = strings.TrimSpace(s)
 		if s == "" {
 			continue

@@ -1,6 +1,7 @@
 package kuma
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -20,6 +21,12 @@ func decode(value string) (document, []string, error) {
 	if err != nil {
 		return d, nil, err
 	}
+	strict := json.NewDecoder(bytes.NewReader(b))
+	strict.DisallowUnknownFields()
+	if strict.Decode(&d) == nil {
+		return d, nil, nil // as the injector writes it
+	}
+	d = document{}
 	if err := json.Unmarshal(b, &d); err != nil {
 		return d, nil, err
 	}

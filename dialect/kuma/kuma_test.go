@@ -177,7 +177,7 @@ func TestSettings(t *testing.T) {
 		config("redirect: {inbound: {port: 15106, includePorts: [80, 443]}}", func(r *redirect.Redirect) {
 			r.Proxy.InboundPort, r.Inbound.Ports = 15106, redirect.Ports(80, 443)
 		}),
-		config("redirect: {inbound: {excludePorts: \"22\", excludePortsForIPs: [10.0.0.1]}}", func(r *redirect.Redirect) {
+		config("redirect: {inbound: {excludePorts: [\",22,,\"], excludePortsForIPs: [10.0.0.1]}}", func(r *redirect.Redirect) {
 			r.Inbound.ExcludePorts, r.Inbound.ExcludeSources = redirect.Ports(22), prefixes("10.0.0.1/32")
 		}),
 		config("redirect: {outbound: {port: 15101, includePorts: [80], excludePorts: [443]}}", func(r *redirect.Redirect) {
