@@ -65,7 +65,7 @@ type annotation struct {
 	key, field, allowed string
 	parse               func(*parser, string) error
 	// told reports whether the YAML, in p, holds what the annotation alone, in q,
-	// asks for. Nil: the YAML has no such thing.
+	// asks for.
 	told func(p, q *parser) bool
 }
 

@@ -7,6 +7,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
+// longestCompared bounds, in bytes, the annotations that are compared with the
+// YAML: what has no effect must not cost much either.
+const longestCompared = 8 << 10
+
 // beside warns of annotations that say what the YAML does not. They have no
 // effect, whoever wrote them: Kuma's plugin does not read them, and what was
 // there when the pod was injected is in the YAML. The injector writes some of
@@ -14,7 +18,11 @@ import (
 func (p *parser) beside() {
 	for _, a := range annotations {
 		value, ok := p.annotations[a.key]
-		if !ok {
+		switch {
+		case !ok:
+			continue
+		case len(value) > longestCompared:
+			p.Warn("annotation %s has no effect: annotation %s alone counts; with %d bytes it is too long to say whether they agree", a.key, Config, len(value))
 			continue
 		}
 		q := newParser(p.pod)

@@ -122,6 +122,15 @@ func TestYAMLAloneCounts(t *testing.T) {
 	}
 }
 
+// An annotation that is not read costs no work, however long it is.
+func TestLongAnnotationsAreNotCompared(t *testing.T) {
+	want := build(t, injected(nil))
+	built := build(t, injected(map[string]string{kuma.ExcludeOutboundIPs: strings.Repeat("10.0.0.1,", 1000)}))
+	assert.Equal(t, want.Redirect, built.Redirect)
+	assert.Equal(t, []string{"annotation " + kuma.ExcludeOutboundIPs + " has no effect: annotation " + kuma.Config +
+		" alone counts; with 9000 bytes it is too long to say whether they agree"}, built.Warnings)
+}
+
 // What is about inbound connections is no news where none are captured: the
 // injector does not merge it then.
 func TestNothingToTellOfAGateway(t *testing.T) {
