@@ -37,7 +37,6 @@ func (p *parser) virtualProbes() {
 	if value, ok := p.annotations[VirtualProbes]; ok {
 		if err := into(&on, value, parseBool); err != nil {
 			p.Refuse(VirtualProbes, value, boolean, err)
-			return
 		}
 	}
 	number, err := parsePort(port)

@@ -14,14 +14,10 @@
 //     captureAll off the plugin reads the servers from the node's resolv.conf,
 //     which is not the pod's; here they are those of the pod's dnsConfig where
 //     it says all of them (dnsPolicy None), else any.
-//
 //   - User ids above 65535 are ids; the plugin reads them as 16 bits.
-//
 //   - IPv6 that the plugin cannot set up is no reason to leave it open: it is
 //     captured, or applying fails.
-//
 //   - Names of virtual networks' interfaces are whole: "br+" is refused.
-//
 //   - An empty list of exclusions by user exempts nobody; with the plugin it
 //     exempts everybody.
 //

@@ -204,3 +204,16 @@ func TestWithoutYAML(t *testing.T) {
 		})
 	}
 }
+
+// Everything wrong is said at once.
+func TestWithoutYAMLAllIsRefusedAtOnce(t *testing.T) {
+	wrong := []string{kuma.BuiltinDNS, kuma.BuiltinDNSPort, kuma.VirtualProbes, kuma.VirtualProbesPort, kuma.ProxyInboundPort, kuma.ProxyInboundPortIPv6, kuma.SidecarUID}
+	_, err := kuma.New().Redirect(meshed(withoutYAML, func(p *corev1.Pod) {
+		for _, key := range wrong {
+			p.Annotations[key] = "x"
+		}
+	}), nil, nil)
+	for _, key := range wrong {
+		assert.ErrorContains(t, err, "annotation "+key+`="x"`)
+	}
+}
