@@ -44,6 +44,10 @@ type Policy struct {
 	StatusAnnotation string
 	// Required are annotations that the injector leaves with certain values.
 	Required []Requirement
+	// NotIntercepted reports that the pod has its proxy without interception, and
+	// where it says so; nil: no such pods. The proxy is nil where only the pod's
+	// annotations are known: it must then go by what nothing else overrides.
+	NotIntercepted func(pod *corev1.Pod, proxy *corev1.Container) (detail string, off bool)
 }
 
 // Selector matches a pod by its own labels and by those of its namespace. An
@@ -115,6 +119,10 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 		d.Warnings = warnings
 		return d
 	}
+	if d, out := p.notIntercepted(pod, proxy); out {
+		d.Warnings = warnings
+		return d
+	}
 	return decide(Selected, "%s", p.selectedBecause(proxy))
 }
 
@@ -153,7 +161,18 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 			return Decision{Reason: NotInjected, Detail: r.unmet(annotations)}, true
 		}
 	}
-	return Decision{}, false
+	return p.notIntercepted(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+}
+
+func (p Policy) notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (Decision, bool) {
+	if p.NotIntercepted == nil {
+		return Decision{}, false
+	}
+	detail, off := p.NotIntercepted(pod, proxy)
+	if !off {
+		return Decision{}, false
+	}
+	return Decision{Reason: InterceptionNone, Detail: detail}, true
 }
 
 func (p Policy) foreign(annotations map[string]string) (Decision, bool) {

@@ -32,6 +32,14 @@ var policy = selection.Policy{
 		{Keys: []string{"mesh/injected"}, Values: []string{"true", "yes"}},
 		{Keys: []string{"mesh/state", "mesh/state-v2"}},
 	},
+	NotIntercepted: func(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
+		if pod.Annotations["mesh/interception"] == "none" {
+			return "annotation mesh/interception", true
+		}
+		return "variable MESH_INTERCEPTION", proxy != nil && slices.ContainsFunc(proxy.Env, func(e corev1.EnvVar) bool {
+			return e.Name == "MESH_INTERCEPTION" && e.Value == "none"
+		})
+	},
 }
 
 // meshed is a pod that the policy selects, but for the changes.
@@ -158,6 +166,9 @@ var cases = []struct {
 	{"a requirement is empty", []func(*corev1.Pod){annotate("mesh/state", "")}, selection.NotInjected, 0},
 	{"a requirement is met under its second key", []func(*corev1.Pod){annotate("mesh/state", ""), annotate("mesh/state-v2", "x")}, selection.Selected, 0},
 	{"not injected", []func(*corev1.Pod){withoutStatus}, selection.NotInjected, 0},
+	{"no interception, by annotation", []func(*corev1.Pod){annotate("mesh/interception", "none")}, selection.InterceptionNone, 0},
+	{"no interception, by the proxy", []func(*corev1.Pod){proxyEnv("MESH_INTERCEPTION", "none")}, selection.InterceptionNone, 0},
+	{"no interception, with warnings", []func(*corev1.Pod){annotate("mesh/interception", "none"), label("no")}, selection.InterceptionNone, 1},
 	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
 }
 
@@ -204,7 +215,8 @@ func TestOrder(t *testing.T) {
 			p.Labels = maps.Clone(p.Labels)
 			p.Labels["mesh/mode"] = "off"
 		},
-		selection.NotInjected: withoutStatus,
+		selection.NotInjected:      withoutStatus,
+		selection.InterceptionNone: annotate("mesh/interception", "none"),
 	}
 	// Both are about the proxy container, which the other says is absent.
 	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
@@ -227,6 +239,9 @@ func TestRuleOut(t *testing.T) {
 	assert.False(t, d.Selected)
 	_, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x"})
 	assert.False(t, out, "a pod with a status may be in the mesh")
+	d, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x", "mesh/interception": "none"})
+	assert.True(t, out)
+	assert.Equal(t, selection.InterceptionNone, d.Reason)
 	_, out = selection.Policy{}.RuleOut(nil)
 	assert.False(t, out, "a mesh without status annotation cannot tell by annotations")
 
@@ -257,6 +272,6 @@ func TestProxy(t *testing.T) {
 func TestReasonsAreStable(t *testing.T) {
 	assert.Equal(t, []selection.Reason{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
-		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "selected",
+		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "interception-none", "selected",
 	}, selection.Reasons, "users' alerts are written for these codes")
 }

@@ -26,6 +26,9 @@ const (
 	NotEnabled Reason = "not-enabled"
 	// NotInjected: the injector has not left its status on the pod.
 	NotInjected Reason = "not-injected"
+	// InterceptionNone: the pod has its proxy, and says that nothing is to be
+	// redirected to it.
+	InterceptionNone Reason = "interception-none"
 	// Selected: none of the above; the pod's traffic is redirected.
 	Selected Reason = "selected"
 )
@@ -42,7 +45,7 @@ const (
 // Reasons lists every reason that Decide gives.
 var Reasons = []Reason{
 	ExcludedNamespace, HostNetwork, InitContainer, ProxyDisabled, NoProxy,
-	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, Selected,
+	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, InterceptionNone, Selected,
 }
 
 // Decision is the answer about one pod.
