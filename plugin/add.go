@@ -109,7 +109,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	pod, namespace, failure := c.fetch(ctx, mesh)
 	backend, err := chosen.wait()
 	if failure != nil {
-		return failure
+		return c.passUnread(ctx, mesh.Policy, failure)
 	}
 	decision := mesh.Decide(pod, namespace)
 	c.decide(decision)

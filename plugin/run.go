@@ -58,6 +58,7 @@ type call struct {
 	config Config
 	id     podID
 	event  event
+	unread bool // whether the pod could not be read, as opposed to not being there
 	// pod and applied are what writeStatus needs.
 	pod     *corev1.Pod
 	applied map[string]string

@@ -44,6 +44,10 @@ type Policy struct {
 	StatusAnnotation string
 	// Required are annotations that the injector leaves with certain values.
 	Required []Requirement
+	// Traces are annotations of which the injector leaves at least one on every
+	// pod that it injects. They do not decide about a pod that can be read; see
+	// [Policy.PresumeOut].
+	Traces []string
 	// NotIntercepted reports that the pod has its proxy without interception, and
 	// where it says so; nil: no such pods. The proxy is nil where only the pod's
 	// annotations are known: it must then go by what nothing else overrides.
@@ -162,6 +166,23 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 		}
 	}
 	return p.notIntercepted(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+}
+
+// PresumeOut decides by a pod's complete annotations, nil when they are not
+// known, about a pod that cannot be read: it reports whether none of Traces is
+// there, so that the mesh's injector has not touched the pod. Such a pod may be
+// let through, where otherwise no pod of the node would start; [Policy.Decide],
+// which sees its containers too, has the last word where there is a pod.
+func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
+	if annotations == nil || len(p.Traces) == 0 {
+		return Decision{}, false
+	}
+	for _, key := range p.Traces {
+		if _, ok := annotations[key]; ok {
+			return Decision{}, false
+		}
+	}
+	return Decision{Reason: NotInjected, Detail: fmt.Sprintf("annotation %s is absent", strings.Join(p.Traces, " or "))}, true
 }
 
 func (p Policy) notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (Decision, bool) {
