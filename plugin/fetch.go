@@ -54,6 +54,7 @@ func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *c
 	if _, ok := pods.(Namespaces); mesh.NeedsNamespace && !ok {
 		return nil, nil, fail(types.ErrInternal, "the dialect needs the pod's namespace, which the source of pods cannot read")
 	}
+	answered := false // whether the server has ever said something of the pod
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff
 	for attempt := 1; ; attempt++ {
@@ -66,7 +67,8 @@ func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *c
 		}
 		var other mismatch
 		another := errors.As(err, &other)
-		c.unread = pod == nil && !another && !apierrors.IsNotFound(err)
+		answered = answered || pod != nil || another || apierrors.IsNotFound(err)
+		c.unread = !answered
 		if ctx.Err() == nil && !another && !c.Transient(err) {
 			return nil, nil, fail(types.ErrInternal, "%v", err)
 		}
