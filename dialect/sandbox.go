@@ -1,13 +1,6 @@
 package dialect
 
-import (
-	"github.com/meshcni/meshcni/selection"
-)
-
-// SandboxKeys are the keys of CNI_ARGS by which runtimes ask the CNI plugins of
-// known meshes to redirect a sandbox. Whoever does not read the one that is
-// there must not let the sandbox pass: it would start outside its mesh.
-var SandboxKeys = []string{"CONSUL_IPTABLES_CONFIG"}
+import "github.com/meshcni/meshcni/selection"
 
 // Sandboxes is for runtimes other than Kubernetes', which hand a sandbox's
 // configuration to the plugin in CNI_ARGS.

@@ -10,15 +10,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
 )
 
 // forSandbox returns the mesh for a sandbox that CNI_ARGS themselves configure, and the pod that stands for it; nil: they
 // do not, and the mesh is as it was. They win over the names of a pod beside them, as with the plugins that read them: who
 // may add to CNI_ARGS on such a runtime could otherwise name an excluded namespace.
 func (c *call) forSandbox(mesh dialect.Dialect) (dialect.Dialect, *corev1.Pod, *types.Error) {
-	keys := dialect.SandboxKeys
+	keys := dialects.SandboxKeys()
 	if mesh.Sandboxes != nil {
-		keys = append(slices.Clone(keys), mesh.Sandboxes.Key)
+		keys = append(keys, mesh.Sandboxes.Key)
 	}
 	args := map[string]string{}
 	asked := ""
