@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"errors"
 	"fmt"
 
 	"go.yaml.in/yaml/v2"
@@ -16,7 +17,7 @@ const modeNone = "NONE"
 
 // maxProxyConfig bounds, in bytes, a ProxyConfig that is read. It is our own:
 // the largest known ones have a few kilobytes.
-const maxProxyConfig = 64 << 10
+const maxProxyConfig = 16 << 10
 
 // modes are ProxyConfig's, by the numbers that stand for them as well
 // (istio.io/latest/docs/reference/config/istio.mesh.v1alpha1).
@@ -67,8 +68,13 @@ func proxyConfigMode(text string) (string, error) {
 		Mode  string `yaml:"interceptionMode"`
 		Proto string `yaml:"interception_mode"` // the field's name in the protocol, which Istio takes as well
 	}
-	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
-		return "", fmt.Errorf("read interceptionMode: %w", err)
+	err := yaml.Unmarshal([]byte(text), &c)
+	var types *yaml.TypeError // whose words are Go's
+	if errors.As(err, &types) {
+		return "", errors.New("it is no mapping, or its interceptionMode is no word")
+	}
+	if err != nil {
+		return "", fmt.Errorf("read ProxyConfig: %w", err)
 	}
 	if c.Mode == "" {
 		c.Mode = c.Proto

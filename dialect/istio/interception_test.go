@@ -2,6 +2,7 @@ package istio_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -19,8 +20,14 @@ func TestInterception(t *testing.T) {
 	none, tproxy := "interceptionMode: NONE\n", "interceptionMode: TPROXY\n"
 	config := func(text string) func(*corev1.Pod) { return annotated(istio.ProxyConfig, text) }
 	mode := func(m string) func(*corev1.Pod) { return annotated(istio.InterceptionMode, m) }
-	// A thousand aliases of a long text: a value of each would be 64 MB.
-	aliased := "a: &a " + strings.Repeat("x", 32<<10) + "\nb: [" + strings.Repeat("*a,", 1000) + "]\n" + none
+	// A thousand aliases of a long text: a value of each would be 8 MB.
+	aliased := "a: &a " + strings.Repeat("x", 8<<10) + "\nb: [" + strings.Repeat("*a,", 1000) + "]\n" + none
+	// Each level has six times the keys of the one before.
+	merged := "a0: &a0 {x: 1}\n"
+	for i := range 40 {
+		merged += fmt.Sprintf("a%[2]d: &a%[2]d {<<: [%[1]s]}\n", strings.Repeat(fmt.Sprintf("*a%d,", i), 6), i+1)
+	}
+	merged += "<<: *a40\n" + none
 	tests := []struct {
 		name    string
 		changes []func(*corev1.Pod)
@@ -45,10 +52,12 @@ func TestInterception(t *testing.T) {
 		{"ProxyConfig, by the protocol's name", []func(*corev1.Pod){config("interception_mode: NONE")}, "NONE", istio.ProxyConfig},
 		{"ProxyConfig of a deeper level", []func(*corev1.Pod){config("proxyMetadata: {interceptionMode: NONE}")}, "REDIRECT", ""},
 		{"ProxyConfig with aliases elsewhere", []func(*corev1.Pod){config(aliased)}, "NONE", istio.ProxyConfig},
+		{"ProxyConfig with merges of merges", []func(*corev1.Pod){config(merged)}, istio.ProxyConfig, ""},
 		{"ProxyConfig that is none", []func(*corev1.Pod){config("{")}, istio.ProxyConfig, ""},
 		{"ProxyConfig of another mode", []func(*corev1.Pod){config("interceptionMode: none")}, istio.ProxyConfig, ""},
 		{"ProxyConfig of another type", []func(*corev1.Pod){config("interceptionMode: [NONE]")}, istio.ProxyConfig, ""},
-		{"ProxyConfig without end", []func(*corev1.Pod){config(strings.Repeat("#", 65<<10) + "\n" + none)}, istio.ProxyConfig, ""},
+		{"ProxyConfig that is a list", []func(*corev1.Pod){config("[interceptionMode, NONE]")}, istio.ProxyConfig, ""},
+		{"ProxyConfig without end", []func(*corev1.Pod){config(strings.Repeat("#", 17<<10) + "\n" + none)}, istio.ProxyConfig, ""},
 	}
 	d := istio.New()
 	for _, tt := range tests {
