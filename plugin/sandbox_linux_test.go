@@ -125,12 +125,14 @@ func TestSandboxRefused(t *testing.T) {
 		code          int
 		says          []string
 	}{
-		"no JSON":               {"consul", nomad("{"), 7, []string{"CNI_ARGS CONSUL_IPTABLES_CONFIG", "sandbox/c0ffee"}},
-		"no object":             {"consul", nomad("null"), 7, []string{"CONSUL_IPTABLES_CONFIG.ProxyUserID"}},
-		"empty":                 {"consul", nomad(""), 7, []string{"CONSUL_IPTABLES_CONFIG"}},
-		"cut short":             {"consul", nomad(pair(`"9002"`, `"9002;x=\"]`)), 7, []string{"CONSUL_IPTABLES_CONFIG"}},
-		"what is no argument":   {"consul", nomad(pair(`"9002"`, `"9002;x"`)), 4, []string{"is not KEY=VALUE"}},
-		"several wrong values":  {"consul", nomad(pair(`"9002"`, `"9002 -j ACCEPT","http"`)), 7, []string{`CONSUL_IPTABLES_CONFIG.ExcludeInboundPorts="9002 -j ACCEPT"`, `"http"`}},
+		"no JSON":             {"consul", nomad("{"), 7, []string{"CNI_ARGS CONSUL_IPTABLES_CONFIG", "sandbox/c0ffee"}},
+		"no object":           {"consul", nomad("null"), 7, []string{"CONSUL_IPTABLES_CONFIG.ProxyUserID"}},
+		"empty":               {"consul", nomad(""), 7, []string{"CONSUL_IPTABLES_CONFIG"}},
+		"cut short":           {"consul", nomad(pair(`"9002"`, `"9002;x=\"]`)), 7, []string{"CONSUL_IPTABLES_CONFIG"}},
+		"what is no argument": {"consul", nomad(pair(`"9002"`, `"9002;x"`)), 4, []string{"is not KEY=VALUE"}},
+		"several wrong values": {"consul", nomad(`{"ProxyUserID":"x","ExcludeInboundPorts":["9002 -j ACCEPT"]}`), 7, []string{
+			`CONSUL_IPTABLES_CONFIG.ExcludeInboundPorts="9002 -j ACCEPT"`, `CONSUL_IPTABLES_CONFIG.ProxyUserID="x"`, "CONSUL_IPTABLES_CONFIG.ProxyInboundPort",
+		}},
 		"root":                  {"consul", nomad(pair(`"101"`, `"0"`)), 7, []string{`CONSUL_IPTABLES_CONFIG.ProxyUserID="0"`}},
 		"a resolver over IPv6":  {"consul", nomad(pair(`"ConsulDNSIP":""`, `"ConsulDNSIP":"fd00::53"`)), 7, []string{`CONSUL_IPTABLES_CONFIG.ConsulDNSIP="fd00::53"`}},
 		"an address that isn't": {"consul", nomad(nomadConfig, "IP=eth0"), 7, []string{`CNI_ARGS IP="eth0"`}},
