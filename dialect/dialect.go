@@ -41,6 +41,9 @@ type Dialect struct {
 	// are written only where that is configured: it is one more request for each
 	// pod, and a right to patch pods that the plugin otherwise does without.
 	Applied map[string]string
+	// Sandboxes is how the mesh is configured where there is no Kubernetes; nil:
+	// it is not. See [Dialect.ForSandbox].
+	Sandboxes *Sandboxes
 	// Validation are the mesh's conventions about proving, in the pod, that
 	// redirection works.
 	Validation Validation

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,18 +12,24 @@ import (
 // Notes collects what a Build function finds out that reads a pod by itself,
 // where a [redirect.Schema] does not do. The zero value is ready to use.
 type Notes struct {
+	// Source is where the settings stand of which Set and Refuse are told; zero:
+	// annotations.
+	Source redirect.Source
+
 	origins  []redirect.Origin
 	warnings []string
 	errs     []error
 }
 
-// Set notes that an annotation sets a field of the Redirect, given by its path
-// in JSON.
+func (n *Notes) source() redirect.Source { return cmp.Or(n.Source, redirect.FromAnnotation) }
+
+// Set notes that a setting sets a field of the Redirect, given by its path in
+// JSON.
 func (n *Notes) Set(field, key, value string) {
-	n.Note(redirect.Origin{Field: field, Source: redirect.FromAnnotation, Key: key, Value: value})
+	n.Note(redirect.Origin{Field: field, Source: n.source(), Key: key, Value: value})
 }
 
-// Note is Set for what does not stand in an annotation of the pod.
+// Note is Set for what stands elsewhere.
 func (n *Notes) Note(o redirect.Origin) { n.origins = append(n.origins, o) }
 
 // Default notes that the fields have their defaults, but for those that Set has
@@ -35,10 +42,10 @@ func (n *Notes) Default(fields ...string) {
 	}
 }
 
-// Refuse notes that an annotation's value is wrong. Allowed says, for people,
+// Refuse notes that a setting's value is wrong. Allowed says, for people,
 // what is not.
 func (n *Notes) Refuse(key, value, allowed string, err error) {
-	n.errs = append(n.errs, &redirect.SettingError{Source: redirect.FromAnnotation, Key: key, Value: value, Allowed: allowed, Err: err})
+	n.errs = append(n.errs, &redirect.SettingError{Source: n.source(), Key: key, Value: value, Allowed: allowed, Err: err})
 }
 
 // Warn notes what the pod says in vain.

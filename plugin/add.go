@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -96,8 +97,14 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	if err != nil {
 		return codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
 	}
-	if decision, out := c.outByName(mesh.Policy); out {
-		return c.pass(decision)
+	mesh, pod, failure := c.forSandbox(mesh)
+	if failure != nil {
+		return failure
+	}
+	if pod == nil {
+		if decision, out := c.outByName(mesh.Policy); out {
+			return c.pass(decision)
+		}
 	}
 	ns, err := c.OpenNetNS(c.env.netns)
 	if err != nil {
@@ -106,10 +113,13 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	defer func() { _ = ns.Close() }()
 	// To look at the namespace takes about as long as the request, and needs none of its answer.
 	chosen := start(func() (Backend, error) { return ns.Backend(ctx, c.config.Backend) })
-	pod, namespace, failure := c.fetch(ctx, mesh)
+	var namespace *corev1.Namespace
+	if pod == nil {
+		pod, namespace, failure = c.fetch(ctx, mesh)
+	}
 	backend, err := chosen.wait()
 	if failure != nil {
-		return failure
+		return c.passUnread(ctx, mesh.Policy, failure)
 	}
 	decision := mesh.Decide(pod, namespace)
 	c.decide(decision)
@@ -131,7 +141,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 		c.event.bypasses = append(c.event.bypasses, bypassProxyID)
 	}
 	if err != nil {
-		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "correct the pod's annotations; the pod does not start without its rules")
+		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "%s", c.toCorrect())
 	}
 	if err := built.RefuseBypasses(); err != nil && c.config.RefuseProxyUID {
 		return hint(fail(types.ErrInvalidNetworkConfig, "pod %s: %v", id, err), "refuse_proxy_uid is true in the network configuration")
@@ -148,7 +158,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 func (c *call) outByName(policy selection.Policy) (selection.Decision, bool) {
 	id := c.id
 	switch {
-	case id.name == "" || id.namespace == "":
+	case !id.isPod():
 		return selection.Decision{Reason: selection.NotKubernetes, Detail: "CNI_ARGS names no pod"}, true
 	case id.namespace == c.config.PodNamespace && strings.HasPrefix(id.name, c.AgentPrefix):
 		return selection.Decision{Reason: selection.AgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
@@ -217,6 +227,9 @@ func (c *call) rules(built dialect.Built, addrs []netip.Addr) (ruleset.Ruleset, 
 }
 
 func (c *call) decide(d selection.Decision) {
+	if c.asked != "" {
+		d.Detail = "CNI_ARGS has " + c.asked
+	}
 	c.event.decision, c.event.decided = d, true
 	c.event.warnings = append(c.event.warnings, d.Warnings...)
 }

@@ -66,6 +66,20 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 		"no proxy": {
 			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }) }}, selection.NoProxy, 1, false,
 		},
+		"no interception, by the runtime's annotations": {
+			[]func(*call){noPods, annotated(map[string]string{"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"})},
+			selection.InterceptionNone, 0, false,
+		},
+		"no interception, by the pod's annotation": {
+			[]func(*call){func(c *call) {
+				pod(c, func(p *corev1.Pod) { p.Annotations["sidecar.istio.io/interceptionMode"] = "NONE" })
+			}}, selection.InterceptionNone, 1, false,
+		},
+		"no interception, by the pod's ProxyConfig": {
+			[]func(*call){func(c *call) {
+				pod(c, func(p *corev1.Pod) { p.Annotations["proxy.istio.io/config"] = "interceptionMode: NONE" })
+			}}, selection.InterceptionNone, 1, false,
+		},
 		"on the host's network": {
 			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.HostNetwork = true }) }}, selection.HostNetwork, 1, false,
 		},

@@ -85,9 +85,17 @@ func validName(s string) bool {
 // podID is which pod an attachment is for, as Kubernetes runtimes say in CNI_ARGS.
 type podID struct {
 	namespace, name, uid string
+	sandbox              string // the container's ID, where CNI_ARGS configure the sandbox
 }
 
-func (id podID) String() string { return id.namespace + "/" + id.name }
+func (id podID) String() string {
+	if id.sandbox != "" {
+		return sandboxNamespace + "/" + id.sandbox
+	}
+	return id.namespace + "/" + id.name
+}
+
+func (id podID) isPod() bool { return id.name != "" && id.namespace != "" }
 
 // parseArgs reads CNI_ARGS, "KEY=VALUE;KEY=VALUE". Either name may be absent: then it is no pod.
 func parseArgs(args string) (podID, *types.Error) {

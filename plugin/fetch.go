@@ -22,6 +22,8 @@ const (
 	// attemptTime is what the first request may take, the second twice that, and so on: one lost connection must not
 	// use up the whole deadline, and a slow server must be able to answer in the end.
 	attemptTime = 10 * time.Second
+	// presumeAfter is how many requests must have failed before a pod passes unread: one may be bad luck.
+	presumeAfter = 2
 )
 
 func (c *call) openPods() (Pods, *types.Error) {
@@ -45,12 +47,14 @@ func closePods(pods Pods) {
 func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *corev1.Namespace, *types.Error) {
 	pods, failure := c.openPods()
 	if failure != nil {
+		c.unread = true
 		return nil, nil, failure
 	}
 	defer func() { closePods(pods) }()
 	if _, ok := pods.(Namespaces); mesh.NeedsNamespace && !ok {
 		return nil, nil, fail(types.ErrInternal, "the dialect needs the pod's namespace, which the source of pods cannot read")
 	}
+	answered := false // whether the server has ever said something of the pod
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff
 	for attempt := 1; ; attempt++ {
@@ -62,8 +66,14 @@ func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *c
 			problem = err
 		}
 		var other mismatch
-		if ctx.Err() == nil && !errors.As(err, &other) && !c.Transient(err) {
+		another := errors.As(err, &other)
+		answered = answered || pod != nil || another || apierrors.IsNotFound(err)
+		c.unread = !answered
+		if ctx.Err() == nil && !another && !c.Transient(err) {
 			return nil, nil, fail(types.ErrInternal, "%v", err)
+		}
+		if c.unread && attempt >= presumeAfter && c.presumable(mesh.Policy) {
+			return nil, nil, fail(types.ErrTryAgainLater, "%v", err)
 		}
 		wait := pause/2 + rand.N(pause) // many pods start at once, and should not come back at once
 		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {

@@ -58,6 +58,8 @@ type call struct {
 	config Config
 	id     podID
 	event  event
+	asked  string // the key of CNI_ARGS that configures the sandbox; empty: it is a pod
+	unread bool   // whether the pod could not be read, as opposed to not being there
 	// pod and applied are what writeStatus needs.
 	pod     *corev1.Pod
 	applied map[string]string

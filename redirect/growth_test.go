@@ -149,6 +149,8 @@ func TestGrownFields(t *testing.T) {
 -j MESH_REDIRECT`},
 		{"proxy by mark, replies", func(r *redirect.Redirect) { *r = marked() }, "MESH_PREROUTING",
 			"-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n-p tcp -j MESH_INBOUND"},
+		{"proxy by mark, replies where nothing inbound is captured", func(r *redirect.Redirect) { *r = marked(); r.Inbound = redirect.Inbound{} },
+			"MESH_PREROUTING", "-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff"},
 		{"proxy by mark, inbound", func(r *redirect.Redirect) { *r = marked() }, "MESH_INBOUND",
 			`-m mark --mark 0x539/0xfff -j RETURN
 -p tcp -m tcp --dport 15008 -j RETURN
@@ -239,6 +241,23 @@ func TestProxyByMark(t *testing.T) {
 	rules.In("10.244.1.5:8080").From("192.0.2.7").RedirectedTo(15006)
 	rules.In("10.244.1.5:8080").From("169.254.7.127").Passes()
 	rules.In("10.244.1.5:15008").From("192.0.2.7").Passes()
+}
+
+// What the proxy's mark is for holds in a family that is discarded, too: the
+// proxy and its tunnel are let through there, so the answers must reach it.
+func TestProxyByMarkInDroppedFamily(t *testing.T) {
+	r := marked()
+	r.IPv4 = redirect.FamilyDrop
+	rs := r.MustRuleset()
+	assert.Contains(t, rulesOf(t, r, "MESH_PREROUTING"), "-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n")
+	assert.Contains(t, rulesOf(t, r, "MESH_OUTPUT"), "-m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark")
+	require.NotNil(t, rs.IPv4.Routing)
+	assert.EqualValues(t, 100, rs.IPv4.Routing.Table)
+	rules := rulesettest.New(t, rs, "10.244.1.5")
+	rules.In("10.244.1.5:15008").From("192.0.2.7").Passes()
+	rules.In("10.244.1.5:8080").From("192.0.2.7").Dropped()
+	rules.Out("10.0.0.1:80").Dropped()
+	rules.Out("10.0.0.1:80").Mark(0x539).Passes()
 }
 
 func TestIDRange(t *testing.T) {

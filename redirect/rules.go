@@ -87,7 +87,7 @@ func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Targe
 
 func (g *generator) program() *ruleset.Program {
 	p := &ruleset.Program{Family: g.family, Owner: g.Names.Owner(), Chains: g.chains}
-	if (g.Mode == ModeTProxy || g.byMark()) && g.Family(g.family) == FamilyCapture {
+	if g.byMark() || g.Mode == ModeTProxy && g.Family(g.family) == FamilyCapture {
 		p.Routing = &p.Owner.Routing
 	}
 	if g.family == ruleset.IPv6 && g.Family(g.family) == FamilyCapture {

@@ -107,21 +107,22 @@ func (g *generator) notWithinPod(r *ruleset.Rule) {
 // its mark makes to the application with the client's address: the mark of its
 // first packet is remembered with the connection, and put on the replies, which
 // the policy route then keeps in the pod instead of sending them to the client.
+// Nothing that the pod excludes from capture is an exception: such connections
+// also carry what arrived at the proxy's own tunnel listener.
 func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 	if !g.byMark() {
 		return nil, nil
 	}
-	if !g.Inbound.Ports.Empty() {
-		prerouting = []ruleset.Rule{{
-			Mark:    g.Proxy.Mark.match(false),
-			Target:  ruleset.ToConnMark(g.Names.InboundMark, fullMask(g.Names.MarkMask)),
-			Comment: "proxy to application with the client's address: remember it for the replies",
-		}}
-	}
-	return prerouting, []ruleset.Rule{{
+	prerouting = []ruleset.Rule{{
+		Mark:    g.Proxy.Mark.match(false),
+		Target:  ruleset.ToConnMark(g.Names.InboundMark, fullMask(g.Names.MarkMask)),
+		Comment: "proxy to application with the client's address: remember it for the replies",
+	}}
+	output = []ruleset.Rule{{
 		ConnMark: g.replyMark().match(false), Target: ruleset.Target{Action: ruleset.RestoreMark},
 		Comment: "application's reply: back to the proxy",
 	}}
+	return prerouting, output
 }
 
 // markZones is what [generator.zones] makes for a proxy known by its mark,

@@ -111,7 +111,8 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 // is to carry none past the mesh. It stands in mangle, since the nat table sees
 // only first packets and does not take DROP.
 func (g *generator) refuse() *ruleset.Program {
-	prerouting := g.excludedInterfaces(true)
+	marks, replies := g.markMangle()
+	prerouting := append(marks, g.excludedInterfaces(true)...)
 	prerouting = append(prerouting,
 		ruleset.Rule{In: loopback, Target: returns, Comment: "within the pod"},
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let out"},
@@ -127,7 +128,7 @@ func (g *generator) refuse() *ruleset.Program {
 		Proto: ruleset.TCP, Target: drops, Comment: "inbound connection past the mesh",
 	})...)
 
-	output := g.excludedInterfaces(false)
+	output := append(replies, g.excludedInterfaces(false)...)
 	output = append(output, g.excludedOutboundPorts()...)
 	output = append(output, g.exclusions()...)
 	output = append(output, g.marked("proxy")...)

@@ -23,6 +23,8 @@ const (
 	FromEnv Source = "env"
 	// FromSecurityContext is a field of the proxy container's securityContext.
 	FromSecurityContext Source = "securityContext"
+	// FromArgs: what a runtime says of a sandbox that is no pod.
+	FromArgs Source = "CNI_ARGS"
 	// FromDefault is the mesh's default.
 	FromDefault Source = "default"
 )

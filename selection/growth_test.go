@@ -42,3 +42,21 @@ func TestRuleOutByRequirement(t *testing.T) {
 	_, out = p.RuleOut(map[string]string{"b": "x"})
 	assert.False(t, out)
 }
+
+func TestPresumeOut(t *testing.T) {
+	p := selection.Policy{ProxyContainers: []string{"mesh-proxy"}, Traces: []string{"mesh/version", "mesh/by"}}
+	for _, annotations := range []map[string]string{{}, {"other": "x"}, {"mesh/inject": "disabled"}} {
+		d, out := p.PresumeOut(annotations)
+		assert.True(t, out, annotations)
+		assert.Equal(t, selection.NotInjected, d.Reason)
+		assert.Contains(t, d.Detail, "mesh/version or mesh/by")
+		_, out = p.RuleOut(annotations)
+		assert.False(t, out, "a pod that can be read is looked at")
+	}
+	for _, annotations := range []map[string]string{nil, {"mesh/version": ""}, {"mesh/by": "x"}} {
+		_, out := p.PresumeOut(annotations)
+		assert.False(t, out, annotations)
+	}
+	_, out := selection.Policy{}.PresumeOut(map[string]string{})
+	assert.False(t, out, "a mesh that leaves no trace cannot tell")
+}

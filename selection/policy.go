@@ -48,6 +48,14 @@ type Policy struct {
 	// the mesh applies no rules, and says so in a sentence. It must be pure. Nil:
 	// no annotation can ask for that.
 	DryRun func(annotations map[string]string) (detail string, dry bool)
+	// Traces are annotations of which the injector leaves at least one on every
+	// pod that it injects. They do not decide about a pod that can be read; see
+	// [Policy.PresumeOut].
+	Traces []string
+	// NotIntercepted reports that the pod has its proxy without interception, and
+	// where it says so; nil: no such pods. The proxy is nil where only the pod's
+	// annotations are known: it must then go by what nothing else overrides.
+	NotIntercepted func(pod *corev1.Pod, proxy *corev1.Container) (detail string, off bool)
 }
 
 // Selector matches a pod by its own labels and by those of its namespace. An
@@ -119,6 +127,10 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 		d.Warnings = warnings
 		return d
 	}
+	if d, out := p.notIntercepted(pod, proxy); out {
+		d.Warnings = warnings
+		return d
+	}
 	return decide(Selected, "%s", p.selectedBecause(proxy))
 }
 
@@ -162,7 +174,35 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 			return Decision{Reason: DryRun, Detail: detail}, true
 		}
 	}
-	return Decision{}, false
+	return p.notIntercepted(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+}
+
+// PresumeOut decides by a pod's complete annotations, nil when they are not
+// known, about a pod that cannot be read: it reports whether none of Traces is
+// there, so that the mesh's injector has not touched the pod. Such a pod may be
+// let through, where otherwise no pod of the node would start; [Policy.Decide],
+// which sees its containers too, has the last word where there is a pod.
+func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
+	if annotations == nil || len(p.Traces) == 0 {
+		return Decision{}, false
+	}
+	for _, key := range p.Traces {
+		if _, ok := annotations[key]; ok {
+			return Decision{}, false
+		}
+	}
+	return Decision{Reason: NotInjected, Detail: fmt.Sprintf("annotation %s is absent", strings.Join(p.Traces, " or "))}, true
+}
+
+func (p Policy) notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (Decision, bool) {
+	if p.NotIntercepted == nil {
+		return Decision{}, false
+	}
+	detail, off := p.NotIntercepted(pod, proxy)
+	if !off {
+		return Decision{}, false
+	}
+	return Decision{Reason: InterceptionNone, Detail: detail}, true
 }
 
 func (p Policy) foreign(annotations map[string]string) (Decision, bool) {

@@ -35,6 +35,14 @@ var policy = selection.Policy{
 	DryRun: func(annotations map[string]string) (string, bool) {
 		return "mesh/trial is yes", annotations["mesh/trial"] == "yes"
 	},
+	NotIntercepted: func(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
+		if pod.Annotations["mesh/interception"] == "none" {
+			return "annotation mesh/interception", true
+		}
+		return "variable MESH_INTERCEPTION", proxy != nil && slices.ContainsFunc(proxy.Env, func(e corev1.EnvVar) bool {
+			return e.Name == "MESH_INTERCEPTION" && e.Value == "none"
+		})
+	},
 }
 
 // meshed is a pod that the policy selects, but for the changes.
@@ -163,6 +171,9 @@ var cases = []struct {
 	{"not injected", []func(*corev1.Pod){withoutStatus}, selection.NotInjected, 0},
 	{"a trial run", []func(*corev1.Pod){annotate("mesh/trial", "yes")}, selection.DryRun, 0},
 	{"no trial run", []func(*corev1.Pod){annotate("mesh/trial", "no")}, selection.Selected, 0},
+	{"no interception, by annotation", []func(*corev1.Pod){annotate("mesh/interception", "none")}, selection.InterceptionNone, 0},
+	{"no interception, by the proxy", []func(*corev1.Pod){proxyEnv("MESH_INTERCEPTION", "none")}, selection.InterceptionNone, 0},
+	{"no interception, with warnings", []func(*corev1.Pod){annotate("mesh/interception", "none"), label("no")}, selection.InterceptionNone, 1},
 	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
 }
 
@@ -209,8 +220,9 @@ func TestOrder(t *testing.T) {
 			p.Labels = maps.Clone(p.Labels)
 			p.Labels["mesh/mode"] = "off"
 		},
-		selection.NotInjected: withoutStatus,
-		selection.DryRun:      annotate("mesh/trial", "yes"),
+		selection.NotInjected:      withoutStatus,
+		selection.DryRun:           annotate("mesh/trial", "yes"),
+		selection.InterceptionNone: annotate("mesh/interception", "none"),
 	}
 	// Both are about the proxy container, which the other says is absent.
 	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
@@ -236,6 +248,9 @@ func TestRuleOut(t *testing.T) {
 	d, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x", "mesh/trial": "yes"})
 	assert.True(t, out)
 	assert.Equal(t, selection.Decision{Reason: selection.DryRun, Detail: "mesh/trial is yes"}, d)
+	d, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x", "mesh/interception": "none"})
+	assert.True(t, out)
+	assert.Equal(t, selection.InterceptionNone, d.Reason)
 	_, out = selection.Policy{}.RuleOut(nil)
 	assert.False(t, out, "a mesh without status annotation cannot tell by annotations")
 
@@ -266,6 +281,6 @@ func TestProxy(t *testing.T) {
 func TestReasonsAreStable(t *testing.T) {
 	assert.Equal(t, []selection.Reason{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
-		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "selected",
+		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "interception-none", "selected",
 	}, selection.Reasons, "users' alerts are written for these codes")
 }

@@ -28,6 +28,9 @@ const (
 	NotInjected Reason = "not-injected"
 	// DryRun: the pod's configuration asks for a trial run, which applies nothing.
 	DryRun Reason = "dry-run"
+	// InterceptionNone: the pod has its proxy, and says that nothing is to be
+	// redirected to it.
+	InterceptionNone Reason = "interception-none"
 	// Selected: none of the above; the pod's traffic is redirected.
 	Selected Reason = "selected"
 )
@@ -44,7 +47,7 @@ const (
 // Reasons lists every reason that Decide gives.
 var Reasons = []Reason{
 	ExcludedNamespace, HostNetwork, InitContainer, ProxyDisabled, NoProxy,
-	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, DryRun, Selected,
+	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, DryRun, InterceptionNone, Selected,
 }
 
 // Decision is the answer about one pod.

@@ -30,11 +30,9 @@ func own(f ruleset.Family, virtual, dns, bypass bool) string {
 		b.WriteString("*raw\n-A OUTPUT -p udp -m mark --mark 0x539/0xfff --dport 53 -j CT --zone 1\n" +
 			"-A PREROUTING -p udp -m mark ! --mark 0x539/0xfff --sport 53 -j CT --zone 1\nCOMMIT\n")
 	}
-	b.WriteString("*mangle\n")
-	if !bypass {
-		b.WriteString("-A PREROUTING -m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n")
-	}
-	b.WriteString("-A OUTPUT -m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff\nCOMMIT\n*nat\n")
+	b.WriteString("*mangle\n" +
+		"-A PREROUTING -m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n" +
+		"-A OUTPUT -m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff\nCOMMIT\n*nat\n")
 	if virtual {
 		b.WriteString("-A PREROUTING -i virt0 -p tcp -j REDIRECT --to-ports 15001\n-A PREROUTING -i virt0 -p tcp -j RETURN\n")
 	}
@@ -85,11 +83,6 @@ func TestFates(t *testing.T) {
 // its mark, and with clients' addresses, reach who they ask for, and the
 // answers come back to them.
 func TestMarkedSockets(t *testing.T) {
-	rules := func(t *testing.T, annotations map[string]string) ruleset.Ruleset {
-		rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New())
-		require.NoError(t, err)
-		return rs
-	}
 	tests := []struct {
 		name, from, to string
 		mark           uint32
@@ -107,17 +100,22 @@ func TestMarkedSockets(t *testing.T) {
 	}
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
-			w := netnstest.NewWorld(t, netnstest.Options{})
-			b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
-			require.NoError(t, err)
-			_, err = b.Apply(t.Context(), rules(t, nil))
-			require.NoError(t, err)
-			for _, tt := range tests {
-				assert.Equal(t, tt.want, ask(t, w.Pod, tt.from, tt.to, tt.mark), tt.name)
+			for name, annotations := range map[string]map[string]string{
+				"captured": nil, "inbound bypass": {ambient.BypassInbound: "true"},
+			} {
+				t.Run(name, func(t *testing.T) {
+					w := netnstest.NewWorld(t, netnstest.Options{})
+					rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New())
+					require.NoError(t, err)
+					set(t, w, backend, rs)
+					for _, tt := range tests {
+						assert.Equal(t, tt.want, ask(t, w.Pod, tt.from, tt.to, tt.mark), tt.name)
+					}
+					routing := show(t, w.Pod, "rule")
+					assert.Contains(t, routing, "32764:\tfrom all fwmark 0x111/0xfff lookup 100")
+					assert.Contains(t, show(t, w.Pod, "route", "show", "table", "100"), "local default dev lo")
+				})
 			}
-			routing := show(t, w.Pod, "rule")
-			assert.Contains(t, routing, "32764:\tfrom all fwmark 0x111/0xfff lookup 100")
-			assert.Contains(t, show(t, w.Pod, "route", "show", "table", "100"), "local default dev lo")
 		})
 	}
 }
@@ -127,12 +125,9 @@ func TestProbes(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
-			require.NoError(t, err)
 			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New())
 			require.NoError(t, err)
-			_, err = b.Apply(t.Context(), rs)
-			require.NoError(t, err)
+			set(t, w, backend, rs)
 			show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
 			assert.Equal(t, "app:8080 orig=10.244.1.5:8080", ask(t, w.Out, "169.254.7.127", "10.244.1.5:8080", 0))
 			assert.Equal(t, "proxy:15006 orig=10.244.1.5:8080", ask(t, w.Out, "", "10.244.1.5:8080", 0))
@@ -140,17 +135,56 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// set puts rules in force in the world's pod.
+func set(t *testing.T, w *netnstest.World, backend apply.Name, rs ruleset.Ruleset) {
+	t.Helper()
+	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
+	require.NoError(t, err)
+	_, err = b.Apply(t.Context(), rs)
+	require.NoError(t, err)
+}
+
 // ask connects from a namespace, with a source address and a mark, and returns
 // what the listener says of itself.
 func ask(t *testing.T, ns *netnsexec.NetNS, from, to string, mark uint32) string {
 	t.Helper()
-	dialer := net.Dialer{Timeout: 5 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
+	var answer []byte
+	err := ns.Do(func() (err error) {
+		answer, err = connect(context.WithoutCancel(t.Context()), from, to, mark)
+		return err
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(answer))
+}
+
+// connect is ask in the calling thread's namespace.
+func connect(ctx context.Context, from, to string, mark uint32) ([]byte, error) {
+	dialer := net.Dialer{Timeout: 5 * time.Second, Control: marking(mark, from != "")}
+	if from != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(conn)
+}
+
+// marking sets up a socket as the node proxy does. A mark of 0 is none.
+func marking(mark uint32, transparent bool) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
 		var err error
 		cerr := c.Control(func(fd uintptr) {
 			if mark != 0 {
 				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
 			}
-			if err == nil && from != "" { // it also sets IPV6_TRANSPARENT's flag
+			if err == nil && transparent { // it also sets IPV6_TRANSPARENT's flag
 				err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
 			}
 		})
@@ -158,27 +192,7 @@ func ask(t *testing.T, ns *netnsexec.NetNS, from, to string, mark uint32) string
 			return cerr
 		}
 		return err
-	}}
-	if from != "" {
-		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
-	var answer []byte
-	err := ns.Do(func() error {
-		conn, err := dialer.DialContext(context.WithoutCancel(t.Context()), "tcp", to)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-			return err
-		}
-		answer, err = io.ReadAll(conn)
-		return err
-	})
-	if err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(string(answer))
 }
 
 func show(t *testing.T, ns *netnsexec.NetNS, args ...string) string {

@@ -34,12 +34,12 @@ type config struct {
 
 type parser struct {
 	dialect.Notes
-	annotations map[string]string
-	redirect    *redirect.Redirect
+	root     string // what has the JSON: an annotation, or a key of CNI_ARGS
+	redirect *redirect.Redirect
 }
 
 // key names a field of the JSON in errors and origins.
-func key(field string) string { return RedirectTrafficConfig + "." + field }
+func (p *parser) key(field string) string { return p.root + "." + field }
 
 // What is allowed, for people.
 const (
@@ -50,15 +50,10 @@ const (
 	oneUID   = "a user id from 1 to 4294967294"
 )
 
-func (p *parser) config(dualStack bool) {
-	text, ok := p.annotations[RedirectTrafficConfig]
-	if !ok {
-		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
-		return
-	}
+func (p *parser) config(text string, dualStack bool) {
 	var c config
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		p.Refuse(RedirectTrafficConfig, text, "JSON as Consul's injector writes it", err)
+		p.Refuse(p.root, text, "JSON as Consul's injector writes it", err)
 		return
 	}
 	p.unknown(text)
@@ -95,7 +90,7 @@ func (p *parser) unknown(text string) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		p.Warn("annotation %s is not known, so it does nothing", key(name))
+		p.Warn("%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
 	}
 }
 
@@ -103,24 +98,24 @@ func (p *parser) user(value string) {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {
 	case value == "":
-		p.Refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
+		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
 	case err != nil || id == redirect.NoID:
-		p.Refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("%q is not a numeric id", value))
+		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("%q is not a numeric id", value))
 	case id == 0:
-		p.Refuse(key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
+		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
 	default:
 		p.redirect.Proxy.UIDs = []uint32{uint32(id)}
-		p.Set("proxy.uids", key("ProxyUserID"), value)
+		p.Set("proxy.uids", p.key("ProxyUserID"), value)
 	}
 }
 
 func (p *parser) port(name, field string, value int, to *uint16) {
 	if value < 1 || value > 65535 {
-		p.Refuse(key(name), strconv.Itoa(value), onePort, fmt.Errorf("%d is no port to listen on", value))
+		p.Refuse(p.key(name), strconv.Itoa(value), onePort, fmt.Errorf("%d is no port to listen on", value))
 		return
 	}
 	*to = uint16(value)
-	p.Set(field, key(name), strconv.Itoa(value))
+	p.Set(field, p.key(name), strconv.Itoa(value))
 }
 
 // each reads a list, one element at a time, so that the error names the one.
@@ -129,13 +124,13 @@ func each[T any](p *parser, name, field, allowed string, values []string, parse 
 	for _, v := range values {
 		t, err := parse(v)
 		if err != nil {
-			p.Refuse(key(name), v, allowed, err)
+			p.Refuse(p.key(name), v, allowed, err)
 			continue
 		}
 		out = append(out, t)
 	}
 	if len(values) > 0 {
-		p.Set(field, key(name), strings.Join(values, ","))
+		p.Set(field, p.key(name), strings.Join(values, ","))
 	}
 	return out
 }
@@ -189,18 +184,18 @@ func (p *parser) dns(c config, dualStack bool) {
 		family, local = ruleset.IPv6, netip.IPv6Loopback()
 	}
 	if c.ConsulDNSPort < 0 || c.ConsulDNSPort > 65535 {
-		p.Refuse(key("ConsulDNSPort"), strconv.Itoa(c.ConsulDNSPort), "a port from 0 to 65535", fmt.Errorf("%d is no port", c.ConsulDNSPort))
+		p.Refuse(p.key("ConsulDNSPort"), strconv.Itoa(c.ConsulDNSPort), "a port from 0 to 65535", fmt.Errorf("%d is no port", c.ConsulDNSPort))
 		return
 	}
 	to := local
 	if c.ConsulDNSIP != "" {
 		var err error
 		if to, err = netip.ParseAddr(c.ConsulDNSIP); err != nil || to.Zone() != "" || to.IsUnspecified() {
-			p.Refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%q is no address of a resolver", c.ConsulDNSIP))
+			p.Refuse(p.key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%q is no address of a resolver", c.ConsulDNSIP))
 			return
 		}
 		if ruleset.FamilyOf(to) != family {
-			p.Refuse(key("ConsulDNSIP"), c.ConsulDNSIP, "with dual stack an IPv6 address, else an IPv4 address",
+			p.Refuse(p.key("ConsulDNSIP"), c.ConsulDNSIP, "with dual stack an IPv6 address, else an IPv4 address",
 				fmt.Errorf("%s is not %s, as dual-stack=%t needs", to, family, dualStack))
 			return
 		}
@@ -216,5 +211,5 @@ func (p *parser) dns(c config, dualStack bool) {
 		Servers: servers, Everyone: true,
 		To: []netip.AddrPort{netip.AddrPortFrom(to, uint16(c.ConsulDNSPort))},
 	}
-	p.Set("dns.to", key("ConsulDNSIP"), c.ConsulDNSIP)
+	p.Set("dns.to", p.key("ConsulDNSIP"), c.ConsulDNSIP)
 }

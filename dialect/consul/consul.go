@@ -1,6 +1,6 @@
 // Package consul is the dialect of Consul's service mesh with transparent
 // proxying: pods whose redirection Consul's injector has written down as JSON in
-// one annotation.
+// one annotation, and sandboxes of Nomad, which has the same JSON in CNI_ARGS.
 //
 // It follows Consul's own CNI plugin (consul-k8s) and its rules (package
 // sdk/iptables of consul), but for this:
@@ -87,6 +87,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		// A pod with several services has a proxy for each.
 		Containers: []string{"consul-dataplane", "consul-dataplane-*"},
 		Applied:    map[string]string{TransparentProxyStatus: StatusComplete},
+		Sandboxes:  &dialect.Sandboxes{Key: IptablesConfig, Build: buildSandbox},
 		// Consul has no container that checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
 	}
@@ -94,15 +95,24 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 
 func build(in dialect.Input) (dialect.Built, error) {
 	r := Defaults()
-	p := parser{annotations: in.Pod.Annotations, redirect: &r}
-	p.config(p.dualStack())
-	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort")
+	p := parser{root: RedirectTrafficConfig, redirect: &r}
+	dualStack := p.dualStack(in.Pod.Annotations)
+	if text, ok := in.Pod.Annotations[RedirectTrafficConfig]; ok {
+		p.config(text, dualStack)
+	} else {
+		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
+	}
+	return p.done(r)
+}
+
+func (p *parser) done(r redirect.Redirect) (dialect.Built, error) {
+	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort", "ipv6")
 	return p.Built(r)
 }
 
 // dualStack reads the annotation of that name, which has no default.
-func (p *parser) dualStack() bool {
-	value, ok := p.annotations[DualStack]
+func (p *parser) dualStack(annotations map[string]string) bool {
+	value, ok := annotations[DualStack]
 	if !ok {
 		p.Refuse(DualStack, "", "true or false", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 		return false

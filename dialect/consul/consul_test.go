@@ -214,3 +214,64 @@ func ExampleNew() {
 	// REDIRECT in * -> :20000; out * -> :15001 except ports 3306; dns 127.0.0.1/32 -> [127.0.0.1:8600]; proxy uid [5995] gid []; ipv4 capture ipv6 pass
 	// consul configuration of pod shop/cart: annotation consul.hashicorp.com/redirect-traffic-config.ExcludeOutboundPorts="3306 -j ACCEPT": "3306 -j ACCEPT" is not a port from 0 to 65535 (allowed: ports from 0 to 65535, and ranges such as 8000:8100)
 }
+
+// A sandbox of Nomad's: the same JSON from CNI_ARGS, where an annotation of a pod says nothing.
+func TestSandbox(t *testing.T) {
+	mesh := consul.New("shop")
+	_, ok := mesh.ForSandbox(map[string]string{"K8S_POD_NAME": "cart"})
+	assert.False(t, ok)
+
+	args := map[string]string{consul.IptablesConfig: complete(t, `{"ExcludeOutboundPorts":["3306"],"ExcludeHosts":["x"]}`)}
+	d, ok := mesh.ForSandbox(args)
+	require.True(t, ok)
+	assert.False(t, d.NeedsNamespace)
+	assert.Empty(t, d.Applied)
+	pod := meshed("{", "perhaps")
+	assert.Equal(t, selection.Selected, d.Decide(pod, nil).Reason)
+	built, err := d.Redirect(pod, nil, dialecttest.Addrs())
+	require.NoError(t, err)
+	want := consul.Defaults()
+	want.Outbound.ExcludePorts = redirect.Ports(3306)
+	assert.Equal(t, want, built.Redirect)
+	assert.Equal(t, []string{"CNI_ARGS CONSUL_IPTABLES_CONFIG.ExcludeHosts is not known, so it does nothing"}, built.Warnings)
+	assert.Contains(t, built.Origins, redirect.Origin{
+		Field: "outbound.excludePorts", Source: redirect.FromArgs, Key: "CONSUL_IPTABLES_CONFIG.ExcludeOutboundPorts", Value: "3306",
+	})
+	assert.Contains(t, built.Origins, redirect.Origin{Field: "ipv6", Source: redirect.FromDefault})
+
+	// The mesh itself is as it was.
+	assert.Equal(t, selection.ExcludedNamespace, mesh.Decide(pod, nil).Reason)
+}
+
+func TestSandboxFamilies(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")
+	tests := []struct {
+		ip    string
+		addrs []netip.Addr
+		want  redirect.FamilyMode // of IPv6; empty: refused
+	}{
+		{"", nil, redirect.FamilyPass},
+		{"", []netip.Addr{v4, v6}, redirect.FamilyPass},
+		{"", []netip.Addr{v6, v4}, redirect.FamilyPass},
+		{"", []netip.Addr{v6}, redirect.FamilyCapture},
+		{"10.0.0.2", []netip.Addr{v6}, redirect.FamilyPass},
+		{"::ffff:10.0.0.2", nil, redirect.FamilyPass},
+		{"fd00::2", []netip.Addr{v4}, redirect.FamilyCapture},
+		{"fe80::2%eth0", nil, ""},
+		{"10.0.0.2/24", nil, ""},
+	}
+	for _, tt := range tests {
+		d, ok := consul.New().ForSandbox(map[string]string{consul.IptablesConfig: complete(t, "{}"), consul.AddressArg: tt.ip})
+		require.True(t, ok)
+		built, err := d.Redirect(&corev1.Pod{}, nil, tt.addrs)
+		if tt.want == "" {
+			var e *redirect.SettingError
+			require.True(t, errors.As(err, &e), "%s: %v", tt.ip, err)
+			assert.Equal(t, redirect.SettingError{Source: redirect.FromArgs, Key: "IP", Value: tt.ip, Allowed: e.Allowed, Err: e.Err}, *e)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, tt.want, built.Redirect.IPv6, "%s %v", tt.ip, tt.addrs)
+		assert.Equal(t, redirect.FamilyCapture, built.Redirect.IPv4)
+	}
+}

@@ -3,8 +3,14 @@
 // traffic.sidecar.istio.io and by the proxy's environment.
 //
 // It follows Istio's own CNI plugin, to whose annotations the rules must do
-// justice. One known quirk is not followed: with TPROXY, Istio captures its
-// tunnel port 15008; here it is let through as in REDIRECT mode.
+// justice, but for this:
+//
+//   - With TPROXY, Istio's plugin captures the tunnel port 15008; here it is let
+//     through as in REDIRECT mode.
+//   - The interception mode NONE, with which the injector asks for a proxy and
+//     no interception, is passed; the plugin fails such pods.
+//   - Where a pod has no annotation about the mode, what the proxy's environment
+//     and ProxyConfig say of it counts; the plugin takes it for REDIRECT.
 //
 // # Families
 //
@@ -15,8 +21,10 @@
 package istio
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
@@ -30,6 +38,7 @@ const (
 	InjectKey        = "sidecar.istio.io/inject"
 
 	InterceptionMode        = "sidecar.istio.io/interceptionMode"
+	ProxyConfig             = "proxy.istio.io/config"
 	StatusPort              = "status.sidecar.istio.io/port"
 	IncludeOutboundIPRanges = "traffic.sidecar.istio.io/includeOutboundIPRanges"
 	ExcludeOutboundIPRanges = "traffic.sidecar.istio.io/excludeOutboundIPRanges"
@@ -44,10 +53,12 @@ const (
 
 // The variables of the istio-proxy container.
 const (
-	DNSCapture   = "ISTIO_META_DNS_CAPTURE"
-	DualStack    = "ISTIO_DUAL_STACK"
-	InvalidDrop  = "INVALID_DROP"
-	DisableEnvoy = "DISABLE_ENVOY"
+	DNSCapture           = "ISTIO_META_DNS_CAPTURE"
+	DualStack            = "ISTIO_DUAL_STACK"
+	InvalidDrop          = "INVALID_DROP"
+	DisableEnvoy         = "DISABLE_ENVOY"
+	MetaInterceptionMode = "ISTIO_META_INTERCEPTION_MODE"
+	ProxyConfigEnv       = "PROXY_CONFIG"
 )
 
 // Ports of Istio's proxy (istio.io/latest/docs/ops/deployment/application-requirements).
@@ -105,6 +116,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ProxyTypes:         []string{"sidecar"},
 			InjectKey:          InjectKey,
 			StatusAnnotation:   StatusAnnotation,
+			NotIntercepted:     notIntercepted,
 		},
 		Build: build,
 		Names: Defaults().Names,
@@ -119,7 +131,19 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 }
 
 func build(in dialect.Input) (dialect.Built, error) {
-	r, origins, warnings, err := schema.Build(in.Given())
+	given := in.Given()
+	r, origins, warnings, err := schema.Build(given)
+	if _, said := given.Annotations[InterceptionMode]; !said {
+		origin, modeErr := interception(given)
+		err = errors.Join(err, modeErr)
+		if origin != nil {
+			if e := setMode(&r, origin.Value); e != nil { // NONE, of a pod that Decide does not select
+				err = errors.Join(err, &redirect.SettingError{Source: origin.Source, Key: origin.Key, Value: origin.Value, Allowed: modeList, Err: e})
+			}
+			origins = slices.DeleteFunc(origins, func(o redirect.Origin) bool { return o.Field == origin.Field })
+			origins = slices.Insert(origins, 0, *origin)
+		}
+	}
 	if err != nil {
 		return dialect.Built{Warnings: warnings}, err
 	}
@@ -131,6 +155,7 @@ func build(in dialect.Input) (dialect.Built, error) {
 
 // What each grammar allows, for people. Istio's lists know no ranges.
 const (
+	modeList = "REDIRECT or TPROXY"
 	portList = `"*", or ports from 0 to 65535 separated by commas`
 	cidrList = "CIDR prefixes separated by commas, without spaces"
 	boolean  = "true or false"
@@ -140,7 +165,7 @@ var schema = redirect.Schema{
 	Defaults: Defaults(),
 	RunAs:    true,
 	Settings: []redirect.Setting{
-		annotation("mode", "REDIRECT or TPROXY", setMode, InterceptionMode),
+		annotation("mode", modeList, setMode, InterceptionMode),
 		// The port is the agent's. The injector that sets it also excludes it
 		// from capture, by annotation, so there is nothing to do but to check it.
 		annotation("", "a port from 0 to 65535", checkPort, StatusPort),

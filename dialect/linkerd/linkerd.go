@@ -44,6 +44,17 @@ const (
 	OutboundPort      = "config.linkerd.io/outbound-port"
 )
 
+// The annotations that Linkerd leaves on pods with a proxy: the injector and
+// "linkerd inject --manual", which share their code, and the chart on the pods
+// of the control plane. The first is there in every version that has proxies;
+// the others are so in some.
+const (
+	ProxyVersion = "linkerd.io/proxy-version"
+	CreatedBy    = "linkerd.io/created-by"
+	IdentityMode = "linkerd.io/identity-mode"
+	TrustRoot    = "linkerd.io/trust-root-sha256"
+)
+
 // ControlPlaneLabel is on pods of Linkerd's own control plane, which speak to
 // the API server without the mesh.
 const ControlPlaneLabel = "linkerd.io/control-plane-component"
@@ -92,6 +103,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ExcludedNamespaces: excludedNamespaces,
 			InitContainers:     []string{"linkerd-init"},
 			ProxyContainers:    []string{"linkerd-proxy"},
+			Traces:             []string{ProxyVersion, CreatedBy, IdentityMode, TrustRoot},
 		},
 		Build:          build,
 		Names:          Defaults().Names,

@@ -21,6 +21,11 @@ const Default = "istio"
 // Names are all that ByName knows, in the order in which people read them.
 func Names() []string { return []string{"istio", "ambient", "linkerd", "kuma", "consul"} }
 
+// SandboxKeys are the keys of CNI_ARGS by which runtimes ask for one of these
+// meshes, see [dialect.Sandboxes]. Whoever does not read the one that is there
+// must not let the sandbox pass: it would start outside its mesh.
+func SandboxKeys() []string { return []string{consul.IptablesConfig} }
+
 // ByName returns the dialect; an empty name is [Default]. The excluded
 // namespaces are left alone altogether. The error lists the known names.
 func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {

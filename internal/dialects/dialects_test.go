@@ -25,3 +25,16 @@ func TestUnknownNameListsTheKnown(t *testing.T) {
 	_, err := dialects.ByName("Istio", nil)
 	assert.EqualError(t, err, `unknown dialect "Istio": known is istio, ambient, linkerd, kuma, consul`)
 }
+
+// What one dialect reads of CNI_ARGS, the others refuse.
+func TestSandboxKeys(t *testing.T) {
+	var keys []string
+	for _, name := range dialects.Names() {
+		d, err := dialects.ByName(name, nil)
+		require.NoError(t, err)
+		if d.Sandboxes != nil {
+			keys = append(keys, d.Sandboxes.Key)
+		}
+	}
+	assert.ElementsMatch(t, keys, dialects.SandboxKeys())
+}

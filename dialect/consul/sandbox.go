@@ -1,0 +1,50 @@
+package consul
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// The keys of CNI_ARGS that Consul's plugin reads where there is no Kubernetes.
+const (
+	// IptablesConfig has the JSON of RedirectTrafficConfig. Nomad writes it for
+	// a group with a transparent_proxy block.
+	IptablesConfig = "CONSUL_IPTABLES_CONFIG"
+	// AddressArg has the sandbox's address (CNI conventions, "ip").
+	AddressArg = "IP"
+)
+
+// buildSandbox is build for what Nomad says of a sandbox.
+func buildSandbox(args map[string]string, in dialect.Input) (dialect.Built, error) {
+	r := Defaults()
+	p := parser{Notes: dialect.Notes{Source: redirect.FromArgs}, root: IptablesConfig, redirect: &r}
+	p.config(args[IptablesConfig], p.byAddress(args[AddressArg], in.Addrs))
+	return p.done(r)
+}
+
+// byAddress decides about dual stack, of which the JSON says nothing, as
+// Consul's plugin does: by the address that the runtime names. That plugin
+// leaves a sandbox uncaptured that has IPv6 addresses only and of which the
+// runtime names none; here it is captured.
+func (p *parser) byAddress(value string, addrs []netip.Addr) bool {
+	is6 := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == ruleset.IPv6 }
+	dualStack := len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !is6(a) })
+	if value != "" {
+		a, err := netip.ParseAddr(value)
+		if err != nil || a.Zone() != "" {
+			p.Refuse(AddressArg, value, "an address", fmt.Errorf("%q is no address", value))
+			return false
+		}
+		dualStack = is6(a.Unmap())
+		p.Set("ipv6", AddressArg, value)
+	}
+	if dualStack {
+		p.redirect.IPv6 = redirect.FamilyCapture
+	}
+	return dualStack
+}
