@@ -83,7 +83,7 @@ func (c *Cached) read(fsys fs.FS, dir string, ours Ours) error {
 		name := cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
 		switch {
 		case len(found) == 0 || cached.agents(ours):
-		case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.typ == "" }):
+		case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):
 			c.Made = append(c.Made, name)
 		default:
 			c.Naming = append(c.Naming, "the list of the attachment "+name+" "+found[0].String())

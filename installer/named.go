@@ -18,15 +18,16 @@ import (
 
 // mention is a place in a configuration that needs something of ours to be on the node.
 type mention struct {
-	// typ is that of the entry; empty when the text is no JSON, so that none can be told.
 	typ string
 	// plugin: the entry's type is one of ours, so it needs our binary. Else it only has the path of our kubeconfig.
 	plugin bool
+	// broken: the text is no JSON, so all that can be told is that it has one of the words.
+	broken bool
 }
 
 func (m mention) String() string {
 	switch {
-	case m.typ == "":
+	case m.broken:
 		return "is no JSON, and has the name of the plugin or of its kubeconfig in it"
 	case m.plugin:
 		return fmt.Sprintf("has an entry of type %q", m.typ)
@@ -34,15 +35,19 @@ func (m mention) String() string {
 	return fmt.Sprintf("has an entry of type %q with our kubeconfig", m.typ)
 }
 
-// mentions finds what in a configuration, at any depth (a delegate of another plugin is an entry too), is of one of the
-// types or has the kubeconfig's path, whoever wrote it.
+// holdsEntries are the keys of an entry below which there are further ones: a list's, and those by which one plugin calls
+// another (flannel, Multus).
+var holdsEntries = map[string]bool{"plugins": true, "delegate": true, "delegates": true}
+
+// mentions finds the entries of a configuration that are of one of the types or have the kubeconfig's path anywhere in them,
+// whoever wrote them.
 func mentions(data []byte, types []string, kubeconfig string) []mention {
 	var doc any
 	if err := json.Unmarshal(data, &doc); err != nil {
 		// Half written, or to be mended by hand: it would be loaded then.
 		for _, word := range append(quotedAll(types), kubeconfig, inRun(kubeconfig)) {
 			if bytes.Contains(data, []byte(word)) {
-				return []mention{{}}
+				return []mention{{broken: true}}
 			}
 		}
 		return nil
@@ -53,31 +58,31 @@ func mentions(data []byte, types []string, kubeconfig string) []mention {
 			found = append(found, m)
 		}
 	}
-	var walk func(v any, typ string)
-	walk = func(v any, typ string) {
+	var walk func(v any, typ string, entry bool)
+	walk = func(v any, typ string, entry bool) {
 		switch v := v.(type) {
 		case map[string]any:
 			for key, value := range v {
-				if s, ok := value.(string); ok && strings.EqualFold(key, "type") && s != "" { // libcni decodes any case
+				if s, ok := value.(string); ok && entry && strings.EqualFold(key, "type") && s != "" { // libcni decodes any case
 					if typ = s; slices.Contains(types, s) {
-						add(mention{s, true})
+						add(mention{typ: s, plugin: true})
 					}
 				}
 			}
-			for _, value := range v {
-				walk(value, typ)
+			for key, value := range v {
+				walk(value, typ, entry && holdsEntries[strings.ToLower(key)])
 			}
 		case []any:
 			for _, value := range v {
-				walk(value, typ)
+				walk(value, typ, entry)
 			}
 		case string:
 			if strings.Contains(inRun(path.Clean(v)), inRun(kubeconfig)) && !slices.Contains(types, typ) {
-				add(mention{typ, false})
+				add(mention{typ: typ})
 			}
 		}
 	}
-	walk(doc, "?")
+	walk(doc, "", true)
 	slices.SortFunc(found, func(a, b mention) int { return strings.Compare(a.typ, b.typ) })
 	return found
 }
