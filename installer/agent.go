@@ -36,7 +36,7 @@ type Options struct {
 	// MetricsAddress and HealthAddress are what to listen on; empty for not at all, equal for one server.
 	MetricsAddress, HealthAddress string
 	// UninstallOnExit takes everything back when Run's context ends. Default: the plugin stays, and pods that start
-	// meanwhile are captured by it or wait, but never bypass the mesh.
+	// meanwhile are captured by it, or wait once the token counts no more, but never bypass the mesh.
 	UninstallOnExit bool
 	// Leaving is asked then, with UninstallOnExit, whether the agent goes for good, and why it thinks so: only then
 	// everything is taken back. It must answer in seconds. Nil: it always does.
