@@ -246,6 +246,7 @@ func (a *Agent) report(steps Steps, blocked []*Blocked) {
 	if len(blocked) == 0 {
 		a.target = steps.Target
 	}
+	a.m.setBlocked(blocked) // who has seen the one must find the other
 	a.mu.Unlock()
 	switch is := reasons(blocked); {
 	case is == nil && (was != nil || wasTarget != steps.Target):
@@ -258,7 +259,6 @@ func (a *Agent) report(steps Steps, blocked []*Blocked) {
 			a.notReady(b)
 		}
 	}
-	a.m.setBlocked(blocked)
 }
 
 func (a *Agent) notReady(b *Blocked) {

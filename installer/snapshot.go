@@ -93,9 +93,6 @@ func (s *Snapshot) read(in mounted, full string) snapshotFile {
 	if err != nil {
 		return snapshotFile{err: err}
 	}
-	if dir := filepath.Dir(real); dir != in.dir && real != full {
-		s.links = append(s.links, dir)
-	}
 	info, err := os.Stat(real) // before opening, which would wait for the other end of a pipe
 	switch {
 	case err != nil:
@@ -106,6 +103,9 @@ func (s *Snapshot) read(in mounted, full string) snapshotFile {
 		return snapshotFile{err: &fs.PathError{Op: "read", Path: full, Err: errors.New("not a regular file")}}
 	case info.Size() > maxConfig:
 		return snapshotFile{err: &fs.PathError{Op: "read", Path: full, Err: errors.New("larger than 4 MiB")}}
+	}
+	if dir := filepath.Dir(real); dir != in.dir && real != full {
+		s.links = append(s.links, dir)
 	}
 	data, err := os.ReadFile(real)
 	return snapshotFile{data, err}
