@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/conflist"
+	cniplugin "github.com/meshcni/meshcni/plugin"
 )
 
 // Every node file of the corpus, byte for byte through install, install, uninstall, in each mode.
@@ -108,6 +109,23 @@ func TestInstallWritesWhatThePluginReads(t *testing.T) {
 	info, err = os.Stat(n.binary())
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o755), info.Mode())
+}
+
+// What is left out means the same to both: the plugin's defaults are the installer's.
+func TestDefaultsArePlugins(t *testing.T) {
+	c := Default()
+	c.CNIBinDirs = []string{onHost(c.CNIBinDirs[0])}
+	entry, err := c.Entry()
+	require.NoError(t, err)
+	told, err := cniplugin.ParseConfig(entry)
+	require.NoError(t, err)
+	left, err := cniplugin.ParseConfig([]byte(`{"type": "meshcni", "dialect": "istio"}`))
+	require.NoError(t, err)
+	told.Unknown = nil
+	assert.Equal(t, left, told)
+	assert.Equal(t, cniplugin.DefaultAgentPrefix, c.AgentPrefix)
+	c.PluginConfig = `{"type": "acme"}`
+	assert.Equal(t, cniplugin.DefaultPodNamespace, c.agentNamespace())
 }
 
 func TestOnHost(t *testing.T) {

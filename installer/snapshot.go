@@ -93,12 +93,13 @@ func (s *Snapshot) read(in mounted, full string) snapshotFile {
 	if err != nil {
 		return snapshotFile{err: err}
 	}
+	if real == os.DevNull { // masked by a link to it: as good as empty
+		return snapshotFile{data: []byte{}}
+	}
 	info, err := os.Stat(real) // before opening, which would wait for the other end of a pipe
 	switch {
 	case err != nil:
 		return snapshotFile{err: err}
-	case real == os.DevNull: // masked by a link to it: as good as empty
-		return snapshotFile{data: []byte{}}
 	case !info.Mode().IsRegular():
 		return snapshotFile{err: &fs.PathError{Op: "read", Path: full, Err: errors.New("not a regular file")}}
 	case info.Size() > maxConfig:
