@@ -121,7 +121,8 @@ func TestDefaultsArePlugins(t *testing.T) {
 	require.NoError(t, err)
 	left, err := cniplugin.ParseConfig([]byte(`{"type": "meshcni", "dialect": "istio"}`))
 	require.NoError(t, err)
-	told.Unknown = nil
+	assert.Empty(t, told.ExcludeNamespaces)
+	told.Unknown, told.ExcludeNamespaces = nil, nil
 	assert.Equal(t, left, told)
 	assert.Equal(t, cniplugin.DefaultAgentPrefix, c.AgentPrefix)
 	c.PluginConfig = `{"type": "acme"}`
