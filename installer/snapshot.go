@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
@@ -52,15 +53,15 @@ func TakeSnapshot(dir string) (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{dirs: map[string][]fs.DirEntry{".": entries}, files: map[string]snapshotFile{}}
-	in := mountOf(dir)
+	in := sync.OnceValue(func() mounted { return mountOf(dir) }) // few directories have links
 	for _, e := range entries {
 		full, linked := filepath.Join(dir, e.Name()), e.Type()&fs.ModeSymlink != 0
 		if !e.IsDir() && ofInterest(e.Name()) {
-			s.files[e.Name()] = s.read(in, full)
+			s.files[e.Name()] = s.read(in, full, linked)
 			continue
 		}
 		if linked {
-			full, err = in.follow(full)
+			full, err = in().follow(full)
 			if info, statErr := os.Stat(full); err == nil && (statErr != nil || !info.IsDir()) {
 				continue
 			}
@@ -80,7 +81,7 @@ func TakeSnapshot(dir string) (*Snapshot, error) {
 		s.dirs[e.Name()] = inner
 		for _, f := range inner {
 			if path.Ext(f.Name()) == ".conf" && !f.IsDir() {
-				s.files[path.Join(e.Name(), f.Name())] = s.read(in, filepath.Join(full, f.Name()))
+				s.files[path.Join(e.Name(), f.Name())] = s.read(in, filepath.Join(full, f.Name()), f.Type()&fs.ModeSymlink != 0)
 			}
 		}
 	}
@@ -88,10 +89,13 @@ func TakeSnapshot(dir string) (*Snapshot, error) {
 }
 
 // read is the content of a file, wherever symbolic links lead to it.
-func (s *Snapshot) read(in mounted, full string) snapshotFile {
-	real, err := in.follow(full)
-	if err != nil {
-		return snapshotFile{err: err}
+func (s *Snapshot) read(in func() mounted, full string, linked bool) snapshotFile {
+	real := full
+	if linked {
+		var err error
+		if real, err = in().follow(full); err != nil {
+			return snapshotFile{err: err}
+		}
 	}
 	if real == os.DevNull { // masked by a link to it: as good as empty
 		return snapshotFile{data: []byte{}}
@@ -105,7 +109,7 @@ func (s *Snapshot) read(in mounted, full string) snapshotFile {
 	case info.Size() > maxConfig:
 		return snapshotFile{err: &fs.PathError{Op: "read", Path: full, Err: errors.New("larger than 4 MiB")}}
 	}
-	if dir := filepath.Dir(real); dir != in.dir && real != full {
+	if dir := filepath.Dir(real); linked && dir != in().dir {
 		s.links = append(s.links, dir)
 	}
 	data, err := os.ReadFile(real)
