@@ -26,6 +26,9 @@ var (
 	ErrLastPlugin = errors.New("no plugin would be left")
 	// ErrNoInlinePlugins: the list keeps its plugins in a directory of its own (CNI 1.1), so it has no array to insert into.
 	ErrNoInlinePlugins = errors.New("the list has no inline plugins")
+	// ErrUnreadable: a file could not be read, so it is unknown whether a runtime would load it; errors.As to
+	// *[UnreadableError] tells which one.
+	ErrUnreadable = errors.New("cannot be read, so a runtime may load it or not")
 	// ErrNoNetwork: no file of the directory would be loaded; errors.As to *[NoNetworkError] tells why for each.
 	ErrNoNetwork = errors.New("no valid network configuration")
 )

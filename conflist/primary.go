@@ -42,6 +42,24 @@ func (e *NoNetworkError) Error() string {
 // Is makes errors.Is(err, ErrNoNetwork) hold.
 func (e *NoNetworkError) Is(target error) bool { return target == ErrNoNetwork }
 
+// UnreadableError says which file could not be read, and why. errors.Is(err, ErrUnreadable), and what Err is.
+type UnreadableError struct {
+	Name string
+	Err  error
+}
+
+func (e *UnreadableError) Error() string {
+	return e.Name + " " + ErrUnreadable.Error() + ": " + e.Err.Error()
+}
+
+// Unwrap makes errors.Is(err, ErrUnreadable) hold, and errors.Is of the cause.
+func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
+
+// PassedOver tells whether a runtime, too, would pass over a file whose reading or parsing gave err: what is in it is
+// invalid, or there is nothing by that name (a symbolic link may lead nowhere). Any other error tells of the reader and
+// not of the file: a runtime with other rights, mounts or bounds may well load it.
+func PassedOver(err error) bool { return errors.Is(err, ErrInvalid) || errors.Is(err, fs.ErrNotExist) }
+
 // IsConfigName tells whether a runtime looks at a file of that name at all.
 func IsConfigName(name string) bool {
 	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
@@ -55,7 +73,9 @@ func IsConfigName(name string) bool {
 // so Skipped is worth a warning even when there is a choice. A list that keeps its plugins in a directory named after the
 // network (CNI 1.1) is valid when those are.
 //
-// Errors: *[NoNetworkError], or what reading the directory gave (errors.Is(err, fs.ErrNotExist)).
+// A file that cannot be read, and sorts before all valid ones, leaves the question open: see [PassedOver].
+//
+// Errors: *[NoNetworkError], *[UnreadableError], or what reading the directory gave (errors.Is(err, fs.ErrNotExist)).
 func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
@@ -70,6 +90,9 @@ func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
 		f, err := readFile(fsys, e)
 		if err == nil {
 			return Choice{name, f, skipped}, nil
+		}
+		if !PassedOver(err) {
+			return Choice{}, &UnreadableError{name, err}
 		}
 		skipped = append(skipped, Skipped{name, err})
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -183,6 +184,20 @@ func TestReadyWithoutAgent(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, true, configOf(t, mustRender(t, nil))["ready-without-agent"])
 	assert.Nil(t, configOf(t, mustRender(t, values{"hostNetwork": true}))["ready-without-agent"])
+}
+
+// TestNewAgentBesideTheOld: the token that the plugin has ends with the agent's pod,
+// so the new agent's must be there before; two agents cannot have the host's ports.
+func TestNewAgentBesideTheOld(t *testing.T) {
+	t.Parallel()
+	update := func(set values) *appsv1.RollingUpdateDaemonSet {
+		return one[appsv1.DaemonSet](t, mustRender(t, set), "DaemonSet", "meshcni-node").Spec.UpdateStrategy.RollingUpdate
+	}
+	percent, none, one := intstr.FromString("10%"), intstr.FromInt32(0), intstr.FromInt32(1)
+	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxSurge: &percent, MaxUnavailable: &none}, update(nil))
+	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &percent}, update(values{"hostNetwork": true}))
+	own := values{"updateStrategy": values{"rollingUpdate": values{"maxUnavailable": 1}}}
+	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one}, update(own), "what is set comes before it as a whole")
 }
 
 func TestWriteStatusGrantsPatch(t *testing.T) {

@@ -22,6 +22,7 @@ const (
 	OpRemoveTemp  Op = "remove-temp"  // Path: a temporary file of a killed run
 	OpBinary      Op = "binary"       // From to Path
 	OpKubeconfig  Op = "kubeconfig"   // New to Path, mode 0600
+	OpRecord      Op = "record"       // New to Path, mode 0600: what an uninstall must know
 	OpCreate      Op = "create"       // New to Path, where nothing is; mode and owner of From
 	OpReplace     Op = "replace"      // Path from Old to New
 	OpMoveAside   Op = "move-aside"   // From, holding Old, to Path
@@ -39,6 +40,8 @@ type Action struct {
 	Old, New []byte
 	// Cause is a stable code of why, for metrics and logs.
 	Cause string
+	// Needs are the paths of actions before this one, without which it is not done.
+	Needs []string
 }
 
 func (a Action) String() string {
@@ -67,7 +70,7 @@ func (a Action) do() error {
 		err = diskfile.Delete(a.Path)
 	case OpBinary:
 		err = copyBinary(a.From, a.Path)
-	case OpKubeconfig:
+	case OpKubeconfig, OpRecord:
 		if err = os.MkdirAll(filepath.Dir(a.Path), 0o755); err == nil {
 			err = diskfile.Write(a.Path, a.New, 0o600)
 		}

@@ -36,7 +36,7 @@ type Options struct {
 	// MetricsAddress and HealthAddress are what to listen on; empty for not at all, equal for one server.
 	MetricsAddress, HealthAddress string
 	// UninstallOnExit takes everything back when Run's context ends. Default: the plugin stays, and pods that start
-	// meanwhile are captured by it or wait, but never bypass the mesh.
+	// meanwhile are captured by it, or wait once the token counts no more, but never bypass the mesh.
 	UninstallOnExit bool
 	// Leaving is asked then, with UninstallOnExit, whether the agent goes for good, and why it thinks so: only then
 	// everything is taken back. It must answer in seconds. Nil: it always does.
@@ -61,7 +61,7 @@ type Agent struct {
 	mu        sync.Mutex
 	config    Config
 	also      []func() error // more of what /readyz asks
-	blocked   *Blocked
+	blocked   []*Blocked
 	target    string
 	lastLoop  time.Time
 	listening map[string]string // what -> address
@@ -100,19 +100,17 @@ func New(opts Options) (*Agent, error) {
 	}
 	return &Agent{
 		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), reg: opts.Registry, now: time.Now, config: opts.Config,
-		blocked: &Blocked{"starting", errors.New("the node has not been looked at yet")},
+		blocked: []*Blocked{{"starting", errors.New("the node has not been looked at yet")}},
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), fight: newFight(), held: map[string]bool{}, listening: map[string]string{},
 	}, nil
 }
 
-// Ready is nil while every new pod on the node will be captured, else a *[Blocked] that says why not.
+// Ready is nil while every new pod on the node will be captured, else a *[Blocked] that says why not, or several joined:
+// errors.As(err, &blocked) gives the first.
 func (a *Agent) Ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.blocked != nil {
-		return a.blocked
-	}
-	return nil
+	return reasons(a.blocked)
 }
 
 // AddReadiness makes /readyz answer no, with the reason, while ready returns one: for what else runs in the agent's

@@ -268,6 +268,29 @@ func TestTheNewerAgentActs(t *testing.T) {
 	})
 }
 
+// While a new agent begins beside the old one, the kubeconfig has the token of one that is there: the new one's before it is
+// ready, and never the old one's again, whose pod, and so whose token, is then taken away.
+func TestTheNewerAgentsToken(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	a, stop := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	older := n.ServiceAccountDir
+	n.ServiceAccountDir = t.TempDir()
+	n.write(filepath.Join(n.ServiceAccountDir, "token"), "token-of-the-newer", 0o600)
+	n.write(filepath.Join(n.ServiceAccountDir, "ca.crt"), "the CA", 0o644)
+	b, _ := n.agent(onEvents)
+	within(t, patience, "ready", ready(b))
+	assert.Contains(t, n.read(n.kubeconfig()), `"token-of-the-newer"`)
+	within(t, patience, "superseded", func() bool { return code(a) == "superseded" })
+	n.put(filepath.Join(older, "token"), "token-2") // the kubelet renews it still
+	require.NoError(t, os.Remove(n.kubeconfig()))
+	within(t, patience, "written again", func() bool { _, err := os.Stat(n.kubeconfig()); return err == nil })
+	assert.Contains(t, n.read(n.kubeconfig()), `"token-of-the-newer"`)
+	stop()
+	assert.Contains(t, n.read(n.kubeconfig()), `"token-of-the-newer"`)
+	assert.NoError(t, b.Ready())
+}
+
 func TestStopKeepsThePluginUnlessTold(t *testing.T) {
 	for _, uninstalls := range []bool{false, true} {
 		n := newNode(t, map[string]string{"10-calico.conflist": calicoList})

@@ -40,8 +40,12 @@ type Config struct {
 	ExcludeNamespaces []string
 	// Dialect, Backend and LogLevel go to the plugin as they are. Default istio, auto, info.
 	Dialect, Backend, LogLevel string
-	// PodNamespace is the agent's own, whose pods named meshcni-node-* the plugin always lets through. Default meshcni-system.
+	// PodNamespace is the agent's own, whose pods named as AgentPrefix says the plugin always lets through. A "pod_namespace"
+	// of PluginConfig counts instead, since the plugin goes by it. Default meshcni-system.
 	PodNamespace string
+	// AgentPrefix begins the names of the agent's own pods: what plugin.Plugin has in its field of that name. An uninstall
+	// need not wait for their end. Default meshcni-node-; empty: no pod is known to be the agent's.
+	AgentPrefix string
 	// AddDeadline bounds one ADD of the plugin. Default 30s.
 	AddDeadline time.Duration
 	// UncapturedFamily is what the plugin does with an address family of a pod that the mesh does not capture: allow or
@@ -69,7 +73,7 @@ func Default() Config {
 		BinSourceDir: "/opt/meshcni/bin", CNIBinDirs: []string{"/host/opt/cni/bin"}, CNIConfDir: "/host/etc/cni/net.d",
 		CNICacheDir: "/host/var/lib/cni", Chained: true, RunDir: "/var/run/meshcni",
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount", KubernetesPort: "443", KubernetesProtocol: "https",
-		Dialect: "istio", Backend: "auto", LogLevel: "info", PodNamespace: "meshcni-system", AddDeadline: 30 * time.Second,
+		Dialect: "istio", Backend: "auto", LogLevel: "info", PodNamespace: "meshcni-system", AgentPrefix: "meshcni-node-", AddDeadline: 30 * time.Second,
 		UncapturedFamily: "allow",
 	}
 }
@@ -126,15 +130,21 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// hostPrefix is where the manifests mount directories of the host.
+const hostPrefix = "/host/"
+
 // onHost is a path as the host sees it.
 func onHost(path string) string {
-	if rest, ok := strings.CutPrefix(path, "/host/"); ok {
+	if rest, ok := strings.CutPrefix(path, hostPrefix); ok {
 		return "/" + rest
 	}
 	return path
 }
 
 func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, "kubeconfig") }
+
+// record has the types that the plugin has been installed as, other than the default.
+func (c Config) record() string { return filepath.Join(c.RunDir, "types") }
 
 // Server is the API server's URL, an IPv6 address bracketed.
 func (c Config) Server() string {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 	"github.com/stretchr/testify/assert"
@@ -28,7 +28,6 @@ import (
 func crashAgent(dir string) {
 	c := nodeConfig(dir)
 	c.OwnFile = os.Getenv("MESHCNI_TEST_OWN_FILE") == "true"
-	fmt.Println("up")
 	if os.Getenv("MESHCNI_TEST_ODD") == "" {
 		a, err := New(Options{Config: c, Settle: time.Millisecond})
 		if err == nil {
@@ -50,8 +49,9 @@ func crashAgent(dir string) {
 	}
 }
 
-// TestCrash kills the agent with SIGKILL at random points, while the owner rewrites its file, and watches the directory as
-// a runtime does. MESHCNI_CRASH_ROUNDS sets the number of kills for each kind of node; 60 by default.
+// TestCrash kills the agent with SIGKILL after each of its first changes to the node, while the owner rewrites its file, and
+// watches the directory as a runtime does. MESHCNI_CRASH_ROUNDS sets the number of kills for each kind of node; 60 by
+// default, which is the first 30 changes of an agent and of installs and uninstalls in turn.
 func TestCrash(t *testing.T) {
 	rounds := setting(t, "MESHCNI_CRASH_ROUNDS", 60)
 	for _, kind := range []struct {
@@ -129,7 +129,8 @@ func (w *owner) write() {
 	w.put(w.path, w.last)
 }
 
-// round lets an agent live for some milliseconds, with the owner writing now and then.
+// round lets an agent live until it has been seen to change so many things on the node, one more in each round, with the
+// owner writing whenever its file has our entry.
 func (w *owner) round(i int) int {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "MESHCNI_TEST_CRASH_AGENT="+filepath.Dir(w.CNIConfDir), "MESHCNI_TEST_OWN_FILE="+strconv.FormatBool(w.OwnFile))
@@ -138,25 +139,37 @@ func (w *owner) round(i int) int {
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(w.t, err)
-	if rand.IntN(4) == 0 {
+	if i%4 == 0 {
 		_ = os.Remove(w.kubeconfig())
 	}
+	changes, err := fsnotify.NewWatcher()
+	require.NoError(w.t, err)
+	defer changes.Close()
+	require.NoError(w.t, os.MkdirAll(w.RunDir, 0o755))
+	for _, dir := range []string{w.CNIConfDir, w.CNIBinDirs[0], w.RunDir} {
+		require.NoError(w.t, changes.Add(dir))
+	}
 	require.NoError(w.t, cmd.Start())
-	_, err = out.Read(make([]byte, 3))
-	require.NoError(w.t, err, "%s", &stderr)
-	kill := time.After(time.Duration(rand.IntN(30_000)) * time.Microsecond)
-	for alive := true; alive; {
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	w.write()
+	for seen := 0; seen <= i/2; {
 		select {
-		case <-kill:
-			alive = false
-		case <-time.After(time.Duration(rand.IntN(6_000)) * time.Microsecond):
+		case ev := <-changes.Events:
+			if !strings.HasSuffix(ev.Name, ownersTemp) {
+				seen++
+			}
+		case err := <-changes.Errors:
+			require.NoError(w.t, err)
+		case <-ended:
+			require.Fail(w.t, "the agent ended by itself", "%s", &stderr)
+		}
+		if w.captured() {
 			w.write()
 		}
 	}
 	require.NoError(w.t, cmd.Process.Kill())
-	_ = cmd.Wait()
+	<-ended
 	if !assert.False(w.t, cmd.ProcessState.Exited(), "the agent ended by itself: %s", &stderr) {
 		return 0
 	}

@@ -46,22 +46,13 @@ func TestFullDisk(t *testing.T) {
 	n := newNode(t, nil)
 	mount(t, n.CNIConfDir, "size=16k")
 	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
-	fill := func() {
-		f, err := os.Create(n.conf("filler"))
-		require.NoError(t, err)
-		defer f.Close()
-		for err == nil {
-			_, err = f.Write(make([]byte, 512))
-		}
-		require.ErrorIs(t, err, syscall.ENOSPC)
-	}
-	fill()
+	filler := fill(t, n.CNIConfDir)
 	_, err := Install(t.Context(), n.Config, discard)
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.ErrorContains(t, err, "unchanged")
 	assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
 	assert.Len(t, n.tree(), 2, "no temporary file stays")
-	require.NoError(t, os.Remove(n.conf("filler")))
+	require.NoError(t, os.Remove(filler))
 	n.install()
 	require.True(t, n.captured())
 }
@@ -70,7 +61,7 @@ func TestReadOnlyMount(t *testing.T) {
 	n := newNode(t, nil)
 	mount(t, n.CNIConfDir, "size=64k")
 	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
-	require.NoError(t, unix.Mount("", n.CNIConfDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	readOnly(t, n.CNIConfDir)
 	_, err := Install(t.Context(), n.Config, discard)
 	require.ErrorIs(t, err, syscall.EROFS)
 	require.ErrorContains(t, err, "10-calico.conflist")
@@ -84,7 +75,7 @@ func TestUninstallThatFailsLeavesTheBinary(t *testing.T) {
 	mount(t, n.CNIConfDir, "size=64k")
 	n.write(n.conf("10-calico.conflist"), calicoList, 0o644)
 	n.install()
-	require.NoError(t, unix.Mount("", n.CNIConfDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	readOnly(t, n.CNIConfDir)
 	_, err := Uninstall(t.Context(), n.Config, discard)
 	require.ErrorIs(t, err, syscall.EROFS)
 	assert.FileExists(t, n.binary())

@@ -5,7 +5,8 @@
 // there, nor is that file torn, empty or gone.
 //
 // [Plan] is a pure function from what is wanted and what is there to ordered actions: binary, then kubeconfig, then the
-// network list; the other way round to uninstall. [Install] carries it out once, [Uninstall] takes everything back, and an
+// network list; the other way round to uninstall. An action that fails holds up those that need it and no others: a token
+// does not wait for room on the binary's disk. [Install] carries it out once, [Uninstall] takes everything back, and an
 // [Agent] watches and repairs, serves health and metrics, and prints what the plugins on the node log.
 //
 // Other people's files are edited through [github.com/meshcni/meshcni/conflist]: one contiguous insertion, every other
@@ -15,7 +16,8 @@
 //
 // In the CNI configuration directory: a .conf that a list has taken the place of waits as "NAME.meshcni-saved" and is given
 // back by uninstalling; "00-meshcni.conflist" is the list of our own with [Config.OwnFile]. In the run directory:
-// kubeconfig (0600), log.sock (0600), "agent" while one runs, and "uninstalled" while an uninstall has told it to rest.
+// kubeconfig (0600), log.sock (0600), "types" with the names under which the plugin was installed (0600), "agent" while one
+// runs, and "uninstalled" while an uninstall has told it to rest.
 //
 // # In a container
 //
@@ -28,6 +30,7 @@
 //
 // # Errors
 //
-// A *[Blocked] says why a node cannot capture pods now, with a stable code; errors.As(err, &blocked). File errors wrap the
+// A *[Blocked] says why a node cannot capture pods now, with a stable code; errors.As(err, &blocked), and several are joined
+// (errors.Join). A network file that cannot be read is neither taken for the one that counts nor passed over. File errors wrap the
 // system's (errors.Is(err, syscall.EROFS)) and name the path and the remedy; the file on disk is then unchanged.
 package installer

@@ -30,7 +30,7 @@ type entry struct {
 	ReadyWithoutAgent bool   `json:"ready_without_agent,omitempty"`
 
 	Kubernetes entryKubernetes `json:"kubernetes"`
-	// containerd then hands over the pod's annotations, and pods they rule out cost no API call.
+	// The runtime then hands over the pod's annotations, and pods they rule out cost no API call.
 	Capabilities map[string]bool `json:"capabilities"`
 }
 
@@ -100,6 +100,21 @@ func pluginType(entry []byte) string {
 		return PluginName
 	}
 	return f.Plugins()[0].Type
+}
+
+// agentNamespace is the namespace of the agent's own pods, as the plugin is told it.
+func (c Config) agentNamespace() string {
+	data, err := c.Entry()
+	if err != nil {
+		return c.PodNamespace
+	}
+	var e struct {
+		PodNamespace string `json:"pod_namespace"`
+	}
+	if json.Unmarshal(data, &e) != nil || e.PodNamespace == "" {
+		return Default().PodNamespace // the plugin's default too
+	}
+	return e.PodNamespace
 }
 
 func marshal(v any) []byte {

@@ -111,6 +111,24 @@ func TestInstallWritesWhatThePluginReads(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o755), info.Mode())
 }
 
+// What is left out means the same to both: the plugin's defaults are the installer's.
+func TestDefaultsArePlugins(t *testing.T) {
+	c := Default()
+	c.CNIBinDirs = []string{onHost(c.CNIBinDirs[0])}
+	entry, err := c.Entry()
+	require.NoError(t, err)
+	told, err := cniplugin.ParseConfig(entry)
+	require.NoError(t, err)
+	left, err := cniplugin.ParseConfig([]byte(`{"type": "meshcni", "dialect": "istio"}`))
+	require.NoError(t, err)
+	assert.Empty(t, told.ExcludeNamespaces)
+	told.Unknown, told.ExcludeNamespaces = nil, nil
+	assert.Equal(t, left, told)
+	assert.Equal(t, cniplugin.DefaultAgentPrefix, c.AgentPrefix)
+	c.PluginConfig = `{"type": "acme"}`
+	assert.Equal(t, cniplugin.DefaultPodNamespace, c.agentNamespace())
+}
+
 func TestOnHost(t *testing.T) {
 	c := Default()
 	entry, err := c.Entry()
@@ -279,46 +297,6 @@ func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
 		left, err := os.ReadDir(n.RunDir)
 		require.NoError(t, err)
 		assert.Empty(t, left)
-	}
-}
-
-// TestAgentsOwnPodKeepsNoBinary: the agent that uninstalls was itself attached with the plugin, unless it was the node's
-// first. Only of containerd is it known that it will not call it.
-func TestAgentsOwnPodKeepsNoBinary(t *testing.T) {
-	assert.Equal(t, cniplugin.DefaultAgentPrefix, agentPrefix)
-	assert.Equal(t, cniplugin.AnnotationsCapability, annotationsCapability)
-	containerd := map[string]any{annotationsCapability: map[string]string{}}
-	for name, c := range map[string]struct {
-		namespace, pod string
-		capabilities   any
-		stays          bool
-	}{
-		"the agent's":                  {"meshcni-system", "meshcni-node-x2x", containerd, false},
-		"another's":                    {"shop", "cart", containerd, true},
-		"of its name, elsewhere":       {"shop", "meshcni-node-x2x", containerd, true},
-		"of its namespace":             {"meshcni-system", "other", containerd, true},
-		"the agent's, another runtime": {"meshcni-system", "meshcni-node-x2x", map[string]any{"portMappings": []any{}}, true},
-		"nobody says whose":            {"", "", containerd, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-			n.install()
-			cached, err := json.Marshal(map[string]any{
-				"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "n1", "config": []byte(n.read(n.conf("10-calico.conflist"))),
-				"cniArgs":        [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", c.namespace}, {"K8S_POD_NAME", c.pod}},
-				"capabilityArgs": c.capabilities,
-			})
-			require.NoError(t, err)
-			results := filepath.Join(n.CNICacheDir, "results")
-			require.NoError(t, os.MkdirAll(results, 0o700))
-			n.write(results+"/n1-c1-eth0", string(cached), 0o600)
-			n.uninstall()
-			if c.stays {
-				assert.FileExists(t, n.binary())
-			} else {
-				assert.NoFileExists(t, n.binary())
-			}
-		})
 	}
 }
 

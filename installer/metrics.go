@@ -24,7 +24,7 @@ type metrics struct {
 
 	mu        sync.Mutex
 	reasons   map[string]bool
-	blockedBy string
+	blockedBy map[string]bool
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		records:   prometheus.NewCounterVec(counter("plugin_log_records_total", "Records that plugins sent, by level."), []string{"level"}),
 		dropped:   prometheus.NewCounterVec(counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long)."), []string{"why"}),
 		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "meshcni_blocked", Help: "1 for the reason why new pods on this node are not captured now, by its code; no series when they are.",
+			Name: "meshcni_blocked", Help: "1 for each reason why new pods on this node are not captured now, by its code; no series when they are.",
 		}, []string{"code"}),
 		ready:        gauge("ready", "1 when every new pod on this node will be captured."),
 		polling:      gauge("watch_polling", "1 when inotify cannot be used and files are polled."),
@@ -86,27 +86,26 @@ func (m *metrics) begin() {
 		m.failed.WithLabelValues("ADD", code)
 	}
 	m.failed.WithLabelValues("STATUS", "50")
-	m.setBlocked(&Blocked{Code: "starting"}) // as an agent is made
+	m.setBlocked([]*Blocked{{Code: "starting"}}) // as an agent is made
 }
 
-// setBlocked shows why new pods are not captured; nil when they are.
-func (m *metrics) setBlocked(b *Blocked) {
-	code, ready := "", 1.0
-	if b != nil {
-		code, ready = b.Code, 0
-	}
+// setBlocked shows why new pods are not captured; nothing when they are. A series that stays is not touched: a scrape
+// meanwhile must find it.
+func (m *metrics) setBlocked(blocked []*Blocked) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ready.Set(ready)
-	if code == m.blockedBy {
-		return // a scrape meanwhile must find the series
+	m.ready.Set(map[bool]float64{true: 1}[len(blocked) == 0])
+	is := map[string]bool{}
+	for _, b := range blocked {
+		is[b.Code] = true
+		m.blocked.WithLabelValues(b.Code).Set(1)
 	}
-	if m.blockedBy != "" {
-		m.blocked.DeleteLabelValues(m.blockedBy)
+	for code := range m.blockedBy {
+		if !is[code] {
+			m.blocked.DeleteLabelValues(code)
+		}
 	}
-	if m.blockedBy = code; code != "" {
-		m.blocked.WithLabelValues(code).Set(1)
-	}
+	m.blockedBy = is
 }
 
 // The values that the labels of the plugin's metrics may have; what a record says otherwise is "other".

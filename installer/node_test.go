@@ -79,10 +79,13 @@ func (n *node) write(path, data string, mode fs.FileMode) {
 	require.NoError(n.t, os.WriteFile(path, []byte(data), mode))
 }
 
+// ownersTemp ends the names of the files that owners write to first.
+const ownersTemp = ".their-tmp"
+
 // put replaces a file in one step, as careful owners do.
 func (n *node) put(path, data string) {
 	n.t.Helper()
-	tmp := path + ".their-tmp"
+	tmp := path + ownersTemp
 	n.write(tmp, data, 0o644)
 	require.NoError(n.t, os.Rename(tmp, path))
 }

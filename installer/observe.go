@@ -39,11 +39,15 @@ type Observed struct {
 	KubeconfigMode fs.FileMode
 	// Stale are temporary files of killed runs.
 	Stale []string
-	// Attachments are those in libcni's cache made with our plugin, or AttachmentsErr. Read for an uninstall only.
-	Attachments    []string
-	AttachmentsErr error
-	// Logs are the plugin's files in the run directory. Looked for for an uninstall only.
-	Logs []string
+	// Types are those that the plugin has been installed as, by the record in the run directory; the default is in no record.
+	Types []string
+	// Attachments are those in libcni's cache made with our plugin, Naming those made with another one that has our
+	// kubeconfig; or AttachmentsErr. Read for an uninstall only.
+	Attachments, Naming []string
+	AttachmentsErr      error
+	// Left are the files that the plugin, and the record of its types, leave in the run directory. Looked for for an
+	// uninstall only.
+	Left []string
 }
 
 // BinDir is one binary directory.
@@ -51,8 +55,9 @@ type BinDir struct {
 	Path string
 	// Err says why it cannot be used, such as fs.ErrNotExist.
 	Err error
-	// Present: our plugin is there. Current: it is the one to install, and executable.
-	Present, Current bool
+	// Present: something of our plugin's name is there. Usable: it is a program, if perhaps of another version. Current: it is
+	// the one to install.
+	Present, Usable, Current bool
 	// Names are the files there.
 	Names []string
 }
@@ -100,7 +105,8 @@ func (o *observer) look(c Config, uninstall bool) Observed {
 		if slices.Contains(b.Names, name) {
 			sum, mode, err := o.digest(filepath.Join(dir, name))
 			b.Present = true
-			b.Current = err == nil && seen.SourceErr == nil && sum == source && mode&0o111 != 0
+			b.Usable = err == nil && mode&0o111 != 0 && sum != sha256.Sum256(nil)
+			b.Current = b.Usable && seen.SourceErr == nil && sum == source
 		}
 		seen.BinDirs = append(seen.BinDirs, b)
 	}
@@ -119,11 +125,28 @@ func (o *observer) look(c Config, uninstall bool) Observed {
 			seen.Kubeconfig = []byte{}
 		}
 	}
+	if data, err := os.ReadFile(c.record()); err == nil {
+		seen.Types = recorded(data)
+	}
 	if uninstall {
-		seen.Attachments, seen.AttachmentsErr = Attachments(os.DirFS(c.CNICacheDir), name, c.PodNamespace)
-		seen.Logs, _ = filepath.Glob(filepath.Join(c.RunDir, "plugin.log*")) // the pattern is well-formed
+		cached, err := Attachments(os.DirFS(c.CNICacheDir), Ours{
+			Types: (&planner{typ: name, o: seen}).types(), Kubeconfig: onHost(c.kubeconfig()),
+			AgentNamespace: c.agentNamespace(), AgentPrefix: c.AgentPrefix,
+		})
+		seen.Attachments, seen.Naming, seen.AttachmentsErr = cached.Made, cached.Naming, err
+		seen.Left = left(c)
 	}
 	return seen
+}
+
+// left are the files that outlive the plugin's runs: its log, what it noted of each attachment, and the record of its types.
+func left(c Config) []string {
+	var out []string
+	for _, pattern := range []string{"plugin.log*", "attachments/*", "attachments", filepath.Base(c.record())} {
+		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
+		out = append(out, paths...)
+	}
+	return out
 }
 
 func pluginTypeOf(c Config) string {

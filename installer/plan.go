@@ -26,7 +26,7 @@ const (
 
 // Steps are a plan.
 type Steps struct {
-	// Actions in the order to do them in. A failed one ends the plan: later ones rely on earlier ones.
+	// Actions in the order to do them in. One that fails ends those that need it, and no others.
 	Actions []Action
 	// Target is the name of the file that holds our entry when all is done; empty when Blocked or Absent.
 	Target string
@@ -34,17 +34,18 @@ type Steps struct {
 	Network string
 	// Passed are the files that the runtime looks at before Target and cannot load.
 	Passed []conflist.Skipped
-	// Blocked says why the aim cannot be reached now; Actions then go as far as is safe. Nil when it can.
-	Blocked *Blocked
+	// Blocked says why the aim cannot be reached now, each reason by itself; Actions then go as far as is safe. Empty when
+	// it can.
+	Blocked []*Blocked
 	// Notes are for the log: nothing is wrong yet, or nothing that we could mend.
 	Notes []string
 }
 
 // Blocked is why pods cannot be captured on this node now.
 type Blocked struct {
-	// Code is stable: no-network, named-file-missing, no-inline-plugins, unsupported-version, conf-dir, bin-dir, no-binary,
-	// no-credentials, token-expired, no-api-server, bad-entry, own-name-taken, sorts-later, fight, write-failed, uninstalled,
-	// superseded, starting.
+	// Code is stable: no-network, conf-unreadable, named-file-missing, no-inline-plugins, unsupported-version, conf-dir,
+	// bin-dir, no-binary, no-credentials, token-expired, no-api-server, bad-entry, own-name-taken, sorts-later, fight,
+	// write-failed, uninstalled, still-named, superseded, starting.
 	Code string
 	Err  error
 }
@@ -52,17 +53,35 @@ type Blocked struct {
 func (b *Blocked) Error() string { return b.Code + ": " + b.Err.Error() }
 func (b *Blocked) Unwrap() error { return b.Err }
 
+// Err is nil when there is no reason, else a *[Blocked] or several joined.
+func (s Steps) Err() error { return reasons(s.Blocked) }
+
+func reasons(blocked []*Blocked) error {
+	if len(blocked) == 1 {
+		return blocked[0]
+	}
+	var errs []error
+	for _, b := range blocked {
+		errs = append(errs, b)
+	}
+	return errors.Join(errs...)
+}
+
 type planner struct {
 	Steps
 	c     Config
+	want  Want
 	o     Observed
 	entry []byte
 	typ   string
 }
 
 // Plan says what to do on a node where o was seen. It has no effects and reads nothing but its arguments.
+//
+// Binary and kubeconfig do not depend on each other; the list waits for both to be there. What is in the way of one holds
+// up no other.
 func Plan(c Config, want Want, o Observed) Steps {
-	p := &planner{c: c, o: o}
+	p := &planner{c: c, want: want, o: o}
 	for _, path := range o.Stale {
 		p.do(Action{Op: OpRemoveTemp, Path: path, Cause: "killed-run"})
 	}
@@ -70,28 +89,80 @@ func Plan(c Config, want Want, o Observed) Steps {
 	if p.entry, err = c.Entry(); err != nil {
 		if want == Installed {
 			p.block("bad-entry", err)
-			return p.Steps
 		}
 		p.entry = nil
 	}
 	p.typ = pluginType(p.entry)
-	if want == Absent {
+	switch {
+	case want == Absent:
 		p.uninstall()
-		return p.Steps
+	case p.entry != nil:
+		p.install()
+	default:
+		p.kubeconfig() // which the entry that is there may need
 	}
-	if p.binaries() && p.kubeconfig() && p.conf() {
-		p.notes()
-	}
-	if p.Blocked != nil {
+	if len(p.Blocked) > 0 {
 		p.Target = ""
 	}
+	p.link()
 	return p.Steps
+}
+
+func (p *planner) install() {
+	binaries, kubeconfig := p.binaries(), p.kubeconfig()
+	p.record()
+	before := len(p.Actions)
+	if conf := p.conf(); conf && binaries && kubeconfig {
+		p.notes()
+		return
+	}
+	p.Actions = p.Actions[:before]
+}
+
+// link says which actions need which: the list, that what it names is there; and each step of a file, the one before.
+func (p *planner) link() {
+	var there []string           // what the list names, and is not there yet
+	steps := map[string]string{} // the last step of each file
+	var confs []string
+	for i := range p.Actions {
+		a := &p.Actions[i]
+		switch {
+		case a.Op == OpBinary && a.Cause == "binary-missing", a.Op == OpKubeconfig && a.Cause == "kubeconfig-missing":
+			there = append(there, a.Path)
+		case a.Op == OpRemoveOther:
+			a.Needs = confs
+		case a.conf():
+			stem := ""
+			if p.want == Absent { // each file by itself
+				stem = stemOf(filepath.Base(a.Path))
+			}
+			a.Needs = slices.Clone(there)
+			if last, ok := steps[stem]; ok {
+				a.Needs = append(a.Needs, last)
+			}
+			steps[stem] = a.Path
+			confs = append(confs, a.Path)
+		}
+	}
+}
+
+// stemOf is what the names of a file have in common, whatever it is called for now.
+func stemOf(name string) string {
+	for _, ext := range []string{".conf", ".json"} {
+		if i := strings.Index(name, ext); i >= 0 {
+			return name[:i]
+		}
+	}
+	return name
 }
 
 func (p *planner) do(a Action) { p.Actions = append(p.Actions, a) }
 
 func (p *planner) block(code string, err error) bool {
-	p.Blocked = &Blocked{code, err}
+	if slices.ContainsFunc(p.Blocked, func(b *Blocked) bool { return b.Code == code && b.Err.Error() == err.Error() }) {
+		return false // of two directories, perhaps
+	}
+	p.Blocked = append(p.Blocked, &Blocked{code, err})
 	return false
 }
 
@@ -104,23 +175,31 @@ func (p *planner) path(name string) string { return filepath.Join(p.c.CNIConfDir
 // binaries is true when every binary directory has, or will have had, the plugin before the list names it.
 func (p *planner) binaries() bool {
 	from := filepath.Join(p.c.BinSourceDir, PluginName)
+	ok := true
 	for _, dir := range p.o.BinDirs {
 		to := filepath.Join(dir.Path, p.typ)
 		switch {
 		case dir.Err != nil:
-			return p.block("bin-dir", explain(fmt.Errorf("reading the binary directory: %w", dir.Err), dir.Path))
+			ok = p.block("bin-dir", explain(fmt.Errorf("reading the binary directory: %w", dir.Err), dir.Path))
 		case dir.Current:
-		case p.o.SourceErr != nil && dir.Present:
+		case p.o.SourceErr != nil && dir.Usable:
 			p.note("keeping the binary that is in %s: %v", dir.Path, p.o.SourceErr)
 		case p.o.SourceErr != nil:
-			return p.block("no-binary", explain(fmt.Errorf("reading the binary to install: %w", p.o.SourceErr), from))
-		case dir.Present:
+			ok = p.block("no-binary", explain(fmt.Errorf("reading the binary to install: %w", p.o.SourceErr), from))
+		case dir.Usable:
 			p.do(Action{Op: OpBinary, From: from, Path: to, Cause: "binary-changed"})
 		default:
 			p.do(Action{Op: OpBinary, From: from, Path: to, Cause: "binary-missing"})
 		}
 	}
-	return true
+	return ok
+}
+
+// record remembers a type that no default tells, for an uninstall that is not told it either.
+func (p *planner) record() {
+	if p.typ != PluginName && !slices.Contains(p.o.Types, p.typ) {
+		p.do(Action{Op: OpRecord, Path: p.c.record(), New: recordOf(append(slices.Clone(p.o.Types), p.typ)), Cause: "type-new"})
+	}
 }
 
 func (p *planner) kubeconfig() bool {
@@ -206,7 +285,7 @@ func (p *planner) choose() (conflist.Choice, bool) {
 	if p.c.CNIConfName == "" || !p.c.Chained || p.c.OwnFile {
 		choice, err := conflist.Primary(p.o.Net, p.oursAlone()...)
 		if err != nil {
-			return choice, p.block("no-network", fmt.Errorf("%s: %w", p.c.CNIConfDir, err))
+			return choice, p.noChoice(err)
 		}
 		return choice, true
 	}
@@ -224,12 +303,30 @@ func (p *planner) choose() (conflist.Choice, bool) {
 				return conflist.Choice{Name: name, File: f}, true
 			}
 		}
+		if !conflist.PassedOver(err) {
+			return conflist.Choice{}, p.unreadable(name, err)
+		}
 		errs = append(errs, fmt.Errorf("%s: %w", name, err))
 	}
 	if len(errs) == 0 {
 		errs = append(errs, errors.New("no such file"))
 	}
 	return conflist.Choice{}, p.block("named-file-missing", fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
+}
+
+// noChoice says why there is no file to go by. One that cannot be read is not one that is not there: the runtime may load it,
+// and then the next in line would be the wrong one to chain into.
+func (p *planner) noChoice(err error) bool {
+	var unreadable *conflist.UnreadableError
+	if errors.As(err, &unreadable) {
+		return p.unreadable(unreadable.Name, unreadable.Err)
+	}
+	return p.block("no-network", fmt.Errorf("%s: %w", p.c.CNIConfDir, err))
+}
+
+func (p *planner) unreadable(name string, err error) bool {
+	return p.block("conf-unreadable", explain(fmt.Errorf("%w; nothing is changed until it can be read or is gone",
+		&conflist.UnreadableError{Name: p.path(name), Err: err}), p.path(name)))
 }
 
 // oursAlone are the files that we made: not the owner's, whatever the runtime thinks.

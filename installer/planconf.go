@@ -35,7 +35,7 @@ func (p *planner) convert(choice conflist.Choice) bool {
 	case errors.Is(err, fs.ErrNotExist):
 		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause})
 	case err != nil:
-		return p.block("bad-entry", fmt.Errorf("%s is in the way of the list made from %s: %w", p.Target, choice.Name, err))
+		return p.unreadable(p.Target, err)
 	case bytes.Equal(there, list):
 	case p.derived(there):
 		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: list, Cause: cause})
@@ -76,7 +76,7 @@ func (p *planner) ownFile() bool {
 	there, err := fs.ReadFile(p.o.Net, own)
 	exists := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return p.block("own-name-taken", fmt.Errorf("%s: %w", p.path(own), err))
+		return p.unreadable(own, err)
 	}
 	if f := p.parse(own); exists && len(bytes.TrimSpace(there)) > 0 && (f == nil || !f.Has(p.typ)) {
 		return p.block("own-name-taken", fmt.Errorf("%s is somebody else's: choose another --cni-conf-name", p.path(own)))
@@ -84,7 +84,7 @@ func (p *planner) ownFile() bool {
 	choice, err := conflist.Primary(p.o.Net, append(p.oursAlone(), own)...)
 	if err != nil {
 		// What is there of ours stays: the owner's plugin refuses pods itself while its agent is away.
-		return p.block("no-network", fmt.Errorf("%s: %w", p.c.CNIConfDir, err))
+		return p.noChoice(err)
 	}
 	if own > choice.Name {
 		return p.block("sorts-later", fmt.Errorf("%s sorts before %s, so the runtime would load it: set --cni-conf-name to a name before it", choice.Name, own))
@@ -118,7 +118,7 @@ func (p *planner) standalone() bool {
 	case errors.Is(err, fs.ErrNotExist):
 		p.do(Action{Op: OpCreate, Path: p.path(own), New: p.entry, Cause: "own-file-missing"})
 	case err != nil:
-		return p.block("own-name-taken", fmt.Errorf("%s: %w", p.path(own), err))
+		return p.unreadable(own, err)
 	case bytes.Equal(there, p.entry):
 	default:
 		if f := p.parse(own); len(bytes.TrimSpace(there)) > 0 && (f == nil || !f.Has(p.typ)) {
@@ -200,34 +200,4 @@ func (p *planner) giveBack(conf string) string {
 		p.do(Action{Op: OpMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: cause})
 	}
 	return list
-}
-
-// uninstall is the reverse order: the list, the credentials, the binary, the last only when nothing will call it any more.
-func (p *planner) uninstall() {
-	if p.o.Net != nil {
-		p.stripExcept("", true)
-	} else if !errors.Is(p.o.NetErr, fs.ErrNotExist) {
-		p.block("conf-dir", explain(fmt.Errorf("reading the configuration directory: %w", p.o.NetErr), p.c.CNIConfDir))
-		return // a file that cannot be seen may name the binary
-	}
-	if p.o.Kubeconfig != nil {
-		p.do(Action{Op: OpRemoveOther, Path: p.c.kubeconfig(), Cause: "uninstall"})
-	}
-	switch {
-	case p.o.AttachmentsErr != nil:
-		p.note("the binary stays, because it is unknown whether attachments need it: %v", p.o.AttachmentsErr)
-		return
-	case len(p.o.Attachments) > 0:
-		p.note("the binary stays to answer the DEL of %d attachments made with it (%s): uninstall again when they are gone",
-			len(p.o.Attachments), strings.Join(p.o.Attachments[:min(5, len(p.o.Attachments))], ", "))
-		return
-	}
-	for _, dir := range p.o.BinDirs {
-		if dir.Present {
-			p.do(Action{Op: OpRemoveOther, Path: filepath.Join(dir.Path, p.typ), Cause: "uninstall"})
-		}
-	}
-	for _, path := range p.o.Logs { // of a plugin that nobody calls any more
-		p.do(Action{Op: OpRemoveOther, Path: path, Cause: "uninstall"})
-	}
 }

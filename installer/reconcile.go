@@ -7,13 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
 
 // reconcile looks and acts until there is nothing left to do now. It gives the time after which to look again though
@@ -28,7 +28,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	case err != nil:
 		a.failed("lease", err)
 	case !act:
-		a.report(Steps{}, &Blocked{"superseded", errors.New("another agent has begun on this node since, and keeps the plugin installed")})
+		a.report(Steps{}, []*Blocked{{"superseded", errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
 		return 0
 	}
 	if err := a.sock.ensure(); err != nil {
@@ -39,6 +39,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	}
 	a.rested = false
 	judged := false // whether this loss has been judged; losing a race for the file is not another one
+	var doing performer
 	for range rounds {
 		seen := a.obs.look(c, false)
 		steps := Plan(c, Installed, seen)
@@ -46,59 +47,87 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		wait := a.doubtful(steps, seen)
 		blocked := steps.Blocked
 		if wait == 0 && !judged {
-			blocked, wait = a.contested(steps, blocked)
+			var fight *Blocked
+			if fight, wait = a.contested(steps); fight != nil {
+				blocked = append(blocked, fight)
+			}
 			judged = true
 		}
 		if wait > 0 { // everything but the network list
 			steps.Actions = slices.DeleteFunc(steps.Actions, Action.conf)
 		}
-		switch done, err := perform(steps.Actions, a.log); {
-		case errors.Is(err, diskfile.ErrChanged):
-			a.count(steps.Actions[:done])
+		done, changed := doing.perform(steps.Actions, a.log)
+		a.count(done)
+		if changed != nil {
 			continue
-		case err != nil:
-			a.count(steps.Actions[:done])
-			a.failed(string(steps.Actions[done].Op), err)
-			a.report(steps, &Blocked{"write-failed", err})
-			a.failedFor = min(max(2*a.failedFor, time.Second), 30*time.Second)
-			return a.failedFor
 		}
-		a.failedFor = 0
-		a.count(steps.Actions)
-		if wait > 0 {
-			if blocked != nil {
-				a.report(steps, blocked)
-			}
-			return wait
-		}
-		if len(steps.Actions) > 0 {
+		if len(done) > 0 && wait == 0 {
 			judged = false
 			continue // and see that it holds
 		}
-		a.settled(c, seen, steps)
-		wait = a.fight.kept(a.now())
-		if blocked == nil && wait > 0 {
-			blocked = &Blocked{"fight", errors.New(a.fight.report)}
+		failed := doing.reasons()
+		retry := a.backOff(doing)
+		blocked = append(failed, blocked...)
+		if wait > 0 {
+			if len(blocked) > 0 {
+				a.report(steps, blocked)
+			}
+			return soonest(wait, retry)
 		}
-		if exp := seen.Credentials.Expires; blocked == nil && !exp.IsZero() && a.now().After(exp) {
-			blocked = &Blocked{"token-expired", fmt.Errorf("the service account token expired at %s: is the kubelet projecting it?", exp.Format(time.RFC3339))}
+		if !slices.ContainsFunc(steps.Actions, Action.conf) {
+			a.settled(c, seen, steps)
+		}
+		peace := a.fight.kept(a.now())
+		if len(blocked) == 0 && peace > 0 {
+			blocked = append(blocked, &Blocked{"fight", errors.New(a.fight.report)})
+		}
+		if exp := seen.Credentials.Expires; !exp.IsZero() && a.now().After(exp) {
+			blocked = append(blocked, &Blocked{"token-expired", fmt.Errorf("the service account token expired at %s: is the kubelet projecting it?", exp.Format(time.RFC3339))})
 		}
 		a.report(steps, blocked)
-		return wait
+		return soonest(peace, retry)
 	}
 	return 10 * time.Millisecond
 }
 
-// rest takes everything back once, for the uninstall that has left its mark, and then stays away.
+// backOff counts what has failed, and gives when to try it again; 0 when nothing has.
+func (a *Agent) backOff(doing performer) time.Duration {
+	if len(doing.failed) == 0 {
+		a.failedFor = 0
+		return 0
+	}
+	for _, path := range sortedKeys(doing.failed) {
+		a.failed(string(doing.failed[path].op), doing.failed[path].err)
+	}
+	a.failedFor = min(max(2*a.failedFor, time.Second), 30*time.Second)
+	return a.failedFor
+}
+
+// soonest is the shorter of two waits, of which 0 is none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// rest takes everything back once, for the uninstall that has left its mark, and then stays away. What it could not take
+// back is tried again, ever more slowly.
 func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
+	blocked := []*Blocked{{"uninstalled", fmt.Errorf("meshcni-node uninstall has run; remove %s to install again", marker(c))}}
 	if !a.rested {
-		if _, err := uninstall(ctx, c, a.log); err != nil {
+		steps, err := uninstall(ctx, c, a.log)
+		if err != nil {
 			a.failed("uninstall", err)
-			return time.Second
+			a.report(Steps{}, append(blocked, steps.Blocked...))
+			a.failedFor = min(max(2*a.failedFor, time.Second), 30*time.Second)
+			return a.failedFor
 		}
 		a.rested = true
 	}
-	a.report(Steps{}, &Blocked{"uninstalled", fmt.Errorf("meshcni-node uninstall has run; remove %s to install again", marker(c))})
+	a.report(Steps{}, blocked)
 	return 0
 }
 
@@ -123,14 +152,14 @@ func (a *Agent) doubtful(steps Steps, seen Observed) time.Duration {
 	return max(0, a.opts.Settle-a.now().Sub(a.doubtSince))
 }
 
-// contested decides whether to put the entry back where it was removed.
-func (a *Agent) contested(steps Steps, blocked *Blocked) (*Blocked, time.Duration) {
+// contested decides whether to put the entry back where it was removed; else it says why not, and for how long.
+func (a *Agent) contested(steps Steps) (*Blocked, time.Duration) {
 	if !a.held[steps.Target] {
-		return blocked, 0
+		return nil, 0
 	}
 	i := slices.IndexFunc(steps.Actions, Action.conf)
 	if i < 0 || !lossCauses[steps.Actions[i].Cause] {
-		return blocked, 0
+		return nil, 0
 	}
 	found := steps.Actions[i].Old
 	now := a.now()
@@ -142,7 +171,7 @@ func (a *Agent) contested(steps Steps, blocked *Blocked) (*Blocked, time.Duratio
 		a.log.Error("somebody keeps removing our entry: backing off", "detail", a.fight.report, "pause", a.fight.pause)
 	}
 	if retry {
-		return blocked, 0
+		return nil, 0
 	}
 	return &Blocked{"fight", errors.New(a.fight.report)}, max(time.Millisecond, a.fight.until.Sub(now))
 }
@@ -151,7 +180,7 @@ var lossCauses = map[string]bool{"entry-removed": true, "entry-changed": true, "
 
 // settled remembers a node on which there was nothing left to do.
 func (a *Agent) settled(c Config, seen Observed, steps Steps) {
-	if steps.Target == "" || steps.Blocked != nil {
+	if steps.Target == "" {
 		return
 	}
 	if !a.held[steps.Target] {
@@ -210,28 +239,34 @@ func (a *Agent) failed(action string, err error) {
 }
 
 // report publishes how the node is, and logs it when that is news.
-func (a *Agent) report(steps Steps, blocked *Blocked) {
+func (a *Agent) report(steps Steps, blocked []*Blocked) {
 	a.mu.Lock()
-	was, wasTarget := a.blocked, a.target
+	was, wasTarget := reasons(a.blocked), a.target
 	a.blocked = blocked
-	if blocked == nil {
+	if len(blocked) == 0 {
 		a.target = steps.Target
 	}
+	a.m.setBlocked(blocked) // who has seen the one must find the other
 	a.mu.Unlock()
-	switch {
-	case blocked == nil && (was != nil || wasTarget != steps.Target):
+	switch is := reasons(blocked); {
+	case is == nil && (was != nil || wasTarget != steps.Target):
 		for _, n := range steps.Notes {
 			a.log.Warn(n)
 		}
 		a.log.Info("ready", "file", steps.Target, "network", steps.Network)
-	case blocked != nil && (was == nil || was.Error() != blocked.Error()):
-		a.log.Warn("not ready", "code", blocked.Code, "reason", blocked.Err.Error())
-		var none *conflist.NoNetworkError
-		if errors.As(blocked.Err, &none) {
-			for _, s := range none.Skipped {
-				a.log.Warn("passed over", "file", s.Name, "reason", s.Err.Error())
-			}
+	case is != nil && (was == nil || was.Error() != is.Error()):
+		for _, b := range blocked {
+			a.notReady(b)
 		}
 	}
-	a.m.setBlocked(blocked)
+}
+
+func (a *Agent) notReady(b *Blocked) {
+	a.log.Warn("not ready", "code", b.Code, "reason", b.Err.Error())
+	var none *conflist.NoNetworkError
+	if errors.As(b.Err, &none) {
+		for _, s := range none.Skipped {
+			a.log.Warn("passed over", "file", s.Name, "reason", s.Err.Error())
+		}
+	}
 }

@@ -4,7 +4,6 @@ package installer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -31,7 +30,8 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
 }
 
 // Uninstall takes everything back: lists, then kubeconfig, then the binary, unless libcni's cache names attachments made
-// with it, which Steps.Notes then says. An agent that runs on this run directory is told to rest.
+// with it, which Steps.Notes then says. What an entry still names that is not ours to take out stays, and is a *[Blocked] of
+// the code still-named. An agent that runs on this run directory is told to rest.
 func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
 	if l := leaseOf(c); !l.taken() {
 		_ = os.Remove(l.path) // of a killed one, if any
@@ -46,7 +46,7 @@ func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
 func uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
 	var obs observer
 	// First every file that may name the binary, again and again while others write; the rest only when none does.
-	if _, err := settle(ctx, log, func() Steps {
+	if steps, err := settle(ctx, log, func() Steps {
 		steps := Plan(c, Absent, obs.look(c, true))
 		var confs []Action
 		for _, a := range steps.Actions {
@@ -57,47 +57,32 @@ func uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
 		steps.Actions = confs
 		return steps
 	}); err != nil {
-		return Steps{}, err
+		return steps, err
 	}
 	return settle(ctx, log, func() Steps { return Plan(c, Absent, obs.look(c, true)) })
 }
 
-// settle plans and acts until there is nothing left to do.
+// settle plans and acts until there is nothing left that could be done. Its error has all that could not.
 func settle(ctx context.Context, log *slog.Logger, plan func() Steps) (Steps, error) {
 	var last error
+	var doing performer
 	for range rounds {
 		if err := ctx.Err(); err != nil {
 			return Steps{}, err
 		}
 		steps := plan()
-		if len(steps.Actions) == 0 {
-			for _, n := range steps.Notes {
+		switch done, changed := doing.perform(steps.Actions, log); {
+		case changed != nil:
+			last = changed
+		case len(done) == 0:
+			for _, n := range append(steps.Notes, doing.notes()...) {
 				log.Warn(n)
 			}
-			if steps.Blocked != nil {
-				return steps, steps.Blocked
-			}
-			return steps, nil
-		}
-		switch _, err := perform(steps.Actions, log); {
-		case errors.Is(err, diskfile.ErrChanged):
-			last = err
-		case err != nil:
-			return steps, err
+			steps.Blocked = append(doing.reasons(), steps.Blocked...)
+			return steps, steps.Err()
 		}
 	}
 	return Steps{}, fmt.Errorf("giving up after %d attempts, because somebody else keeps writing: %w", rounds, last)
-}
-
-// perform does the actions in order, up to the first that fails, and tells how many were done.
-func perform(actions []Action, log *slog.Logger) (int, error) {
-	for i, a := range actions {
-		if err := a.do(); err != nil {
-			return i, err
-		}
-		log.Info("done", "action", string(a.Op), "path", a.Path, "cause", a.Cause)
-	}
-	return len(actions), nil
 }
 
 func marker(c Config) string { return filepath.Join(c.RunDir, "uninstalled") }

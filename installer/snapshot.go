@@ -9,8 +9,9 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
-	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
 
 const (
@@ -18,13 +19,17 @@ const (
 	ciliumSuffix = ".cilium_bak" // Cilium with cni.exclusive=true renames every file but its own so
 )
 
-// ofInterest tells whether a plan depends on a file's content.
+// ofInterest tells whether a plan depends on a file's content: a runtime loads it, or would under an earlier or later name
+// (10-x.conflist.bak, 10-x.conf.meshcni-saved).
 func ofInterest(name string) bool {
-	return conflist.IsConfigName(name) || strings.HasSuffix(name, savedSuffix) || strings.HasSuffix(name, ciliumSuffix)
+	return (strings.Contains(name, ".conf") || strings.Contains(name, ".json")) && !diskfile.IsTemp(name)
 }
 
 // Snapshot is a configuration directory read at one time: an fs.FS of values, whose answers cannot change under a plan.
 // Files that no plan depends on are listed without content.
+//
+// What could not be read has its error, of which errors.Is(err, fs.ErrNotExist) holds only when there is nothing on the
+// host either: see [conflist.PassedOver].
 type Snapshot struct {
 	dirs  map[string][]fs.DirEntry
 	files map[string]snapshotFile
@@ -37,7 +42,8 @@ type snapshotFile struct {
 	err  error
 }
 
-// maxConfig bounds what is read of one file. Real ones have a few kilobytes; the runtime would hardly load more.
+// maxConfig bounds what is read of one file. Real ones have a few kilobytes, and containerd takes none above 2 MiB
+// (github.com/containerd/go-cni, opts.go, MaxFileSize); CRI-O has no such bound.
 const maxConfig = 4 << 20
 
 // TakeSnapshot reads dir. Errors: the directory's; those of its files are theirs.
@@ -47,44 +53,66 @@ func TakeSnapshot(dir string) (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{dirs: map[string][]fs.DirEntry{".": entries}, files: map[string]snapshotFile{}}
+	in := sync.OnceValue(func() mounted { return mountOf(dir) }) // few directories have links
 	for _, e := range entries {
-		full := filepath.Join(dir, e.Name())
-		switch {
-		case e.IsDir(): // perhaps plugins of a list (CNI 1.1)
-			inner, err := os.ReadDir(full)
-			if err != nil {
-				s.files[e.Name()] = snapshotFile{err: err}
+		full, linked := filepath.Join(dir, e.Name()), e.Type()&fs.ModeSymlink != 0
+		if !e.IsDir() && ofInterest(e.Name()) {
+			s.files[e.Name()] = s.read(in, full, linked)
+			continue
+		}
+		if linked {
+			full, err = in().follow(full)
+			if info, statErr := os.Stat(full); err == nil && (statErr != nil || !info.IsDir()) {
 				continue
 			}
-			s.dirs[e.Name()] = inner
-			for _, f := range inner {
-				if path.Ext(f.Name()) == ".conf" && !f.IsDir() {
-					s.files[path.Join(e.Name(), f.Name())] = readConfig(filepath.Join(full, f.Name()))
-				}
+		}
+		if !e.IsDir() && !linked {
+			continue
+		}
+		// Perhaps plugins of a list (CNI 1.1).
+		var inner []fs.DirEntry
+		if err == nil {
+			inner, err = os.ReadDir(full)
+		}
+		if err != nil {
+			s.files[e.Name()] = snapshotFile{err: err}
+			continue
+		}
+		s.dirs[e.Name()] = inner
+		for _, f := range inner {
+			if path.Ext(f.Name()) == ".conf" && !f.IsDir() {
+				s.files[path.Join(e.Name(), f.Name())] = s.read(in, filepath.Join(full, f.Name()), f.Type()&fs.ModeSymlink != 0)
 			}
-		case ofInterest(e.Name()):
-			if e.Type()&fs.ModeSymlink != 0 {
-				if real, err := filepath.EvalSymlinks(full); err == nil && filepath.Dir(real) != dir {
-					s.links = append(s.links, filepath.Dir(real))
-				}
-			}
-			s.files[e.Name()] = readConfig(full)
 		}
 	}
 	return s, nil
 }
 
-func readConfig(path string) snapshotFile {
-	info, err := os.Stat(path) // before opening, which would wait for the other end of a pipe
+// read is the content of a file, wherever symbolic links lead to it.
+func (s *Snapshot) read(in func() mounted, full string, linked bool) snapshotFile {
+	real := full
+	if linked {
+		var err error
+		if real, err = in().follow(full); err != nil {
+			return snapshotFile{err: err}
+		}
+	}
+	if real == os.DevNull { // masked by a link to it: as good as empty
+		return snapshotFile{data: []byte{}}
+	}
+	info, err := os.Stat(real) // before opening, which would wait for the other end of a pipe
 	switch {
 	case err != nil:
 		return snapshotFile{err: err}
 	case !info.Mode().IsRegular():
-		return snapshotFile{err: &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}}
+		return snapshotFile{err: &fs.PathError{Op: "read", Path: full, Err: errors.New("not a regular file")}}
 	case info.Size() > maxConfig:
-		return snapshotFile{err: &fs.PathError{Op: "read", Path: path, Err: errors.New("larger than 4 MiB")}}
+		return snapshotFile{err: &fs.PathError{Op: "read", Path: full, Err: errors.New("larger than 4 MiB")}}
 	}
-	data, err := os.ReadFile(path)
+	if dir := filepath.Dir(real); linked && dir != in().dir {
+		s.links = append(s.links, dir)
+	}
+	data, err := os.ReadFile(real)
 	return snapshotFile{data, err}
 }
 

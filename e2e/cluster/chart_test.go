@@ -140,10 +140,12 @@ func testUpgrade(t *testing.T, s shop) {
 				return
 			}
 			names = append(names, name)
+			// The next one when this one is well, so that they are spread over the upgrade; all are looked at below.
+			_, _ = s.Try("kubectl", "--namespace", s.namespace, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=60s")
 			select {
 			case <-ended:
 				return
-			case <-time.After(700 * time.Millisecond):
+			default:
 			}
 		}
 	}()
@@ -191,6 +193,8 @@ func testSettings(t *testing.T, s shop) {
 func watchFor(check func() error) (stop func(), gone <-chan error) {
 	stopped, result := make(chan struct{}), make(chan error, 1)
 	go func() {
+		pace := time.NewTicker(5 * time.Millisecond)
+		defer pace.Stop()
 		for {
 			if err := check(); err != nil {
 				result <- err
@@ -200,7 +204,7 @@ func watchFor(check func() error) (stop func(), gone <-chan error) {
 			case <-stopped:
 				result <- nil
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-pace.C:
 			}
 		}
 	}()

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -200,6 +201,12 @@ func upgrade(t *testing.T, c *cluster.Cluster, values ...string) {
 func rolledOut(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
+	c.Eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
+		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); len(strings.Fields(agents)) != 1 {
+			return errors.New(agents)
+		}
+		return nil
+	})
 }
 
 // leave deletes the pods, takes the release away, and holds the node to what it was before, also where the agent was replaced and is

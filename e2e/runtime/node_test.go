@@ -181,7 +181,7 @@ func eventually(t testing.TB, what string, f func() error) {
 		}
 		select {
 		case <-deadline:
-			require.NoError(t, err, "not in time: %s", what)
+			require.Fail(t, "not in time: "+what, "%v", err)
 		case <-tick.C:
 		}
 	}

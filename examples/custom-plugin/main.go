@@ -23,7 +23,7 @@ func acmePlugin() plugin.Plugin {
 	return plugin.Plugin{
 		Name:        "acme-cni",
 		Dialect:     plugin.Only(acme.New()),
-		AgentPrefix: "acme-node-",
+		AgentPrefix: acme.AgentPrefix,
 		Transient:   kubepod.Transient,
 		OpenPods: func(kubeconfig string) (plugin.Pods, error) {
 			c, err := kubepod.Open(kubeconfig)

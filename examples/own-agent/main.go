@@ -46,6 +46,7 @@ func nodeConfig() installer.Config {
 	c := installer.Default()
 	c.BinSourceDir = "/opt/acme/bin"
 	c.RunDir = "/var/run/acme-cni"
+	c.AgentPrefix = acme.AgentPrefix
 	c.KubernetesHost, c.KubernetesPort = os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	c.PluginConfig = `{
 	  "type": "acme-cni", "run_dir": "/var/run/acme-cni", "pod_namespace": "acme-system", "ready_without_agent": true,

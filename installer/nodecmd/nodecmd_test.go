@@ -82,6 +82,36 @@ func TestInstallOnceAndUninstall(t *testing.T) {
 	assert.Equal(t, calico, string(data))
 }
 
+// An uninstall that is not told of the template finds the entry that the install made of it; of somebody else's it keeps
+// what that names, and fails.
+func TestUninstallWithoutTheTemplate(t *testing.T) {
+	dir, env := node(t)
+	file := filepath.Join(dir, "net.d/10-calico.conflist")
+	template := filepath.Join(dir, "template.json")
+	require.NoError(t, os.WriteFile(template, []byte(`{"type": "shop-cni", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}`), 0o600))
+	code, _, stderr := run(t, env, "install", "--once", "--plugin-config", template)
+	require.Equal(t, 0, code, stderr)
+	require.FileExists(t, filepath.Join(dir, "bin/shop-cni"))
+
+	theirs := filepath.Join(dir, "net.d/20-theirs.conf")
+	require.NoError(t, os.WriteFile(theirs, []byte(`{"name": "n", "type": "theirs", "auth": "`+dir+`/run/kubeconfig"}`), 0o600))
+	code, _, stderr = run(t, env, "uninstall")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, stderr, "still-named")
+	assert.Contains(t, stderr, theirs)
+	assert.FileExists(t, filepath.Join(dir, "bin/shop-cni"))
+	assert.FileExists(t, filepath.Join(dir, "run/kubeconfig"))
+
+	require.NoError(t, os.Remove(theirs))
+	code, _, stderr = run(t, env, "uninstall")
+	require.Equal(t, 0, code, stderr)
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, calico, string(data))
+	assert.NoFileExists(t, filepath.Join(dir, "bin/shop-cni"))
+	assert.NoFileExists(t, filepath.Join(dir, "run/kubeconfig"))
+}
+
 func TestInstallWaitsWithoutOnce(t *testing.T) {
 	dir, env := node(t)
 	file := filepath.Join(dir, "net.d/10-calico.conflist")

@@ -63,7 +63,7 @@ func TestReasonsOfDecisions(t *testing.T) {
 func TestReasonsOfReadiness(t *testing.T) {
 	want := append(
 		inSource(t, `\.block\("([\w-]+)"`, "installer"),
-		inSource(t, `&Blocked\{"([\w-]+)"`, "installer")...,
+		inSource(t, `Blocked\{\{?"([\w-]+)"`, "installer")...,
 	)
 	slices.Sort(want)
 	assert.ElementsMatch(t, slices.Compact(want), explained(t, "## The node is not ready", 1)[:len(slices.Compact(want))])

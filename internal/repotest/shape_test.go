@@ -70,23 +70,6 @@ func TestNoSilentSkips(t *testing.T) {
 	}
 }
 
-// sleepers may sleep on the real clock.
-var sleepers = map[string]string{
-	"netnsexec/main_linux_test.go":       "a child process whose only purpose is to be still there",
-	"repair/integration/actions_test.go": "shows that nothing more is done, which no event tells",
-	"repair/integration/rbac_test.go":    "shows that no storm of requests follows, which no event tells",
-}
-
-// TestNoSleeps: a test that waits for the clock is slow where it works and
-// fails where it doesn't. In a bubble of testing/synctest time is made up.
-func TestNoSleeps(t *testing.T) {
-	for _, s := range sources(t) {
-		if s.isTest() && sleepers[s.path] == "" && !strings.Contains(s.text, `"testing/synctest"`) {
-			assert.False(t, strings.Contains(s.text, "time."+"Sleep("), "%s sleeps; wait for what it waits for", s.path)
-		}
-	}
-}
-
 var meshes = regexp.MustCompile(`(?i)istio|linkerd|consul|kuma|envoy`)
 
 // TestNoMeshInTheEngine: meshes are data. Comments and tests may speak of

@@ -15,6 +15,10 @@ const (
 	LookUps     = "acme.example/capture-look-ups"
 )
 
+// AgentPrefix begins the names of the pods of Acme's node agent. The plugin lets them through, and the agent knows its own
+// by it; so both have it from here.
+const AgentPrefix = "acme-node-"
+
 // Defaults is the redirection of a pod that says nothing.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
