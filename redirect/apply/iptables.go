@@ -95,7 +95,8 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	result.Skipped = skipped
 
 	// What rules need comes before them, and goes after them.
-	made, err := s.plumbing.make(rs, s.host.families())
+	made, err := s.plumbing.make(ctx, rs, s.host.families())
+	result.Unusable = s.plumbing.unusable
 	if err == nil {
 		err = each(changes, func(c *change) error { return s.apply(ctx, c) })
 	}
