@@ -46,11 +46,9 @@ type change struct {
 	family ruleset.Family
 	want   *ruleset.Program
 	tools  tools
-	// before is the saved text, and live its meaning; both are empty when the
-	// variant had no tables here.
-	before string
-	live   *ruleset.Saved
-	diffs  []ruleset.Difference
+	// live is what was found; nil when the variant had no tables here.
+	live  *ruleset.Saved
+	diffs []ruleset.Difference
 	// attempted is set once rules may have changed.
 	attempted bool
 }
@@ -177,16 +175,10 @@ func (s *session) run(ctx context.Context, input, path string, args ...string) (
 }
 
 // read fills in what is live, if the variant may have anything.
-func (s *session) read(ctx context.Context, c *change) error {
-	if !s.host.uses(c.tools.variant, c.family) {
-		return nil
+func (s *session) read(ctx context.Context, c *change) (err error) {
+	if s.host.uses(c.tools.variant, c.family) {
+		c.live, err = s.saved(ctx, c)
 	}
-	text, err := s.run(ctx, "", c.tools.save[c.family])
-	if err != nil {
-		return err
-	}
-	c.before = text
-	c.live, err = ruleset.Parse(c.family, text)
 	return err
 }
 
@@ -208,6 +200,9 @@ func (s *session) apply(ctx context.Context, c *change) error {
 		return fail(err)
 	}
 	s.commits.Add(int32(ruleset.Commits(text)))
+	if err := s.verify(ctx, c); err != nil {
+		return fail(err)
+	}
 	return nil
 }
 
