@@ -1,7 +1,6 @@
 package ruleset
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -80,19 +79,28 @@ func Parse(f Family, text string, chains ...string) (*Saved, error) {
 	}
 	saved := &Saved{Family: f}
 	var table *SavedTable
-	scanner := bufio.NewScanner(strings.NewReader(text))
-	scanner.Buffer(nil, 1<<20)
-	for n := 1; scanner.Scan(); n++ {
-		line := strings.TrimSpace(scanner.Text())
+	n, first, from, to, quoted := 0, 0, 0, 0, false
+	for line := range strings.Lines(text) {
+		if n++; !quoted {
+			first, from = n, to
+		}
+		to += len(line)
+		// A string may hold line feeds; iptables-save quotes it.
+		if quoted || strings.HasPrefix(line, "-A ") {
+			if quoted = quoteOpen(line, quoted); quoted {
+				continue
+			}
+		}
+		line = strings.TrimSpace(text[from:to])
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		if err := saved.parseLine(f, &table, line); err != nil {
-			return nil, fmt.Errorf("parse saved rules: line %d: %w", n, err)
+			return nil, fmt.Errorf("parse saved rules: line %d: %w", first, err)
 		}
 	}
-	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("parse saved rules: %w", err)
+	if quoted {
+		return nil, fmt.Errorf("parse saved rules: line %d: rule whose quote is not closed", first)
 	}
 	if table != nil {
 		return nil, fmt.Errorf("parse saved rules: table %s has no COMMIT", table.Name)
@@ -298,18 +306,13 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 
 func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 	w := p.next()
-	// No interface has a space in its name (dev_valid_name of the kernel), but a rule of others may ask for one; what the
-	// text of a rule would have to quote is none of ours.
-	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, notInName) || !m.IsZero() {
+	// A rule of others may ask for a name that no interface has (dev_valid_name of the kernel), or that would have to be
+	// quoted: none of ours does.
+	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, unsafeRune) || !m.IsZero() {
 		return fmt.Errorf("interface %q: %w", w, ErrForeign)
 	}
 	*m = InterfaceMatch{Name: w, Not: not}
 	return nil
-}
-
-// notInName is what would have to be quoted, or is not to be seen.
-func notInName(c rune) bool {
-	return c <= ' ' || c >= 0x7f || c == '"' || c == '\'' || c == '\\'
 }
 
 func (p *ruleParser) proto() error {
@@ -412,6 +415,22 @@ func (p *ruleParser) owner(k OwnerKind, not bool) error {
 	}
 	p.rule.Owner = append(p.rule.Owner, OwnerMatch{Kind: k, First: uint32(a), Last: uint32(b), Not: not})
 	return nil
+}
+
+// quoteOpen reports whether a quote is open at the end of a line, if one was or was
+// not at its beginning.
+func quoteOpen(line string, open bool) bool {
+	for i := 0; i < len(line); i++ {
+		switch line[i] {
+		case '\\':
+			if open {
+				i++
+			}
+		case '"':
+			open = !open
+		}
+	}
+	return open
 }
 
 // splitWords splits at spaces, taking iptables-save's double quotes off.
