@@ -3,9 +3,13 @@
 package apply_test
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/nftables"
@@ -180,4 +184,73 @@ func assertInForce(t testing.TB, ns *netnsexec.NetNS, name apply.Name, rs rulese
 			}
 		}
 	}
+}
+
+// listening keeps what programs are given.
+type listening struct {
+	apply.Runner
+	mu    sync.Mutex
+	given strings.Builder
+}
+
+func (l *listening) Run(cmd *exec.Cmd) error {
+	if cmd.Stdin != nil {
+		text, err := io.ReadAll(cmd.Stdin)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.given.Write(text)
+		l.mu.Unlock()
+		cmd.Stdin = bytes.NewReader(text)
+	}
+	return l.Runner.Run(cmd)
+}
+
+// TestNothingReadIsGivenBack: a comment with line feeds, in chains of the mesh and
+// of others, is neither believed nor given to a program, not even to undo a failure.
+func TestNothingReadIsGivenBack(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		const comment = "x\n-A OUTPUT -m ../../../../tmp/evil -j ACCEPT\n#"
+		spoil := func(ns *netnsexec.NetNS) {
+			for _, chain := range []string{"OUTPUT", "ISTIO_OUTPUT", "THEIRS"} {
+				for _, p := range []string{"iptables", "ip6tables"} {
+					program := strings.Replace(string(v), "iptables", p, 1)
+					_ = ns.Run(exec.CommandContext(t.Context(), program, "-t", "nat", "-N", chain)) // may be there
+					require.NoError(t, ns.Run(exec.CommandContext(t.Context(), program, "-t", "nat", "-A", chain, "-m", "comment", "--comment", comment, "-j", "RETURN")))
+				}
+			}
+		}
+		listen := func(ns *netnsexec.NetNS, program string) (*listening, apply.Backend) {
+			l := &listening{Runner: &failing{Runner: ns.Sandbox(), program: program, late: true, times: 1}}
+			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: v, Runner: l})
+			require.NoError(t, err)
+			return l, b
+		}
+		ns := netnstest.New(t)
+		mustApply(t, choose(t, ns, v), dual().MustRuleset())
+		spoil(ns)
+		l, b := listen(ns, strings.Replace(string(v), "iptables", "ip6tables", 1)+"-restore")
+		_, err := b.Apply(t.Context(), tproxy().MustRuleset())
+		require.ErrorContains(t, err, "killed half way")
+		require.ErrorContains(t, err, "1 rules of others in chains of the mesh are lost")
+		assert.NotContains(t, err.Error(), "\n-A OUTPUT", "told without its line feeds")
+		assert.NotContains(t, l.given.String(), "evil")
+		diffs, err := b.Check(t.Context(), dual().MustRuleset())
+		require.NoError(t, err)
+		assert.Empty(t, diffs, "as before, less what was nobody's to keep")
+
+		spoil(ns)
+		diffs, err = b.Check(t.Context(), dual().MustRuleset())
+		require.NoError(t, err)
+		require.Len(t, diffs, 2, "the rules in our chains")
+		assert.NotContains(t, differing(diffs), "\n-A OUTPUT")
+		mustApply(t, b, tproxy().MustRuleset())
+		diffs, err = b.Check(t.Context(), tproxy().MustRuleset())
+		require.NoError(t, err)
+		assert.Empty(t, diffs)
+		require.NoError(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()))
+		assert.NotContains(t, l.given.String(), "evil")
+		assert.Equal(t, 8, strings.Count(state(t, ns), "tmp/evil"), "others' rules stay, two of each chain and family")
+	})
 }
