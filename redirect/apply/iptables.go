@@ -96,11 +96,11 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	made, err := s.plumbing.make(ctx, rs, s.host.families())
 	result.Unusable = s.plumbing.unusable
 	if err == nil {
-		err = each(changes, func(c *change) error { return s.apply(ctx, c) })
+		err = s.change(ctx, changes)
 	}
 	if err == nil {
 		// Rules of the other variant go once ours capture in their place.
-		err = each(stale, func(c *change) error { return s.apply(ctx, c) })
+		err = s.change(ctx, stale)
 	}
 	if err != nil {
 		return Result{}, errors.Join(err, s.undo(ctx, append(stale, changes...)))
@@ -200,9 +200,6 @@ func (s *session) apply(ctx context.Context, c *change) error {
 		return fail(err)
 	}
 	s.commits.Add(int32(ruleset.Commits(text)))
-	if err := s.verify(ctx, c); err != nil {
-		return fail(err)
-	}
 	return nil
 }
 
@@ -250,7 +247,7 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 	defer done()
 	changes, stale, _ := s.plan(owner.Nothing(), owner)
 	all := append(changes, stale...)
-	if err := each(all, func(c *change) error { return s.apply(ctx, c) }); err != nil {
+	if err := s.change(ctx, all); err != nil {
 		return err
 	}
 	if s.host.hasNative(owner) {

@@ -18,20 +18,20 @@ import (
 // kernel tells the names and the number of rules by netlink, byte for byte, so a text
 // is believed when both agree; after a change the kernel's word is what counts.
 
-// chainRules are the chains of iptables-nft's tables in one family, each with the number
-// of its rules.
+// chainRules are the chains of iptables-nft's tables, each with the number of its rules.
 type chainRules map[chainName]int
 
 type chainName struct {
-	table ruleset.Table
-	name  string
+	family byte
+	table  ruleset.Table
+	name   string
 }
 
-// kernelRules asks the kernel.
-func (s *session) kernelRules(ctx context.Context, f ruleset.Family) (chainRules, error) {
+// kernelRules asks the kernel, of one family or with NFPROTO_UNSPEC of all.
+func (s *session) kernelRules(ctx context.Context, family byte) (chainRules, error) {
 	var found chainRules
 	err := NewNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
-		found, err = c.countRules(nfProto(f))
+		found, err = c.countRules(family)
 		return err
 	})
 	if err != nil {
@@ -44,8 +44,8 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	found := chainRules{}
 	err := c.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
 		ch := parseChain(m)
-		if t, err := ruleset.ParseTable(ch.table); err == nil && ch.family == family {
-			found[chainName{t, ch.name}] = 0
+		if t, err := ruleset.ParseTable(ch.table); err == nil {
+			found[chainName{ch.family, t, ch.name}] = 0
 		}
 	})
 	if err != nil {
@@ -62,8 +62,8 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 				chain = a.text()
 			}
 		}
-		if t, err := ruleset.ParseTable(table); err == nil && m.family == family {
-			found[chainName{t, chain}]++
+		if t, err := ruleset.ParseTable(table); err == nil {
+			found[chainName{m.family, t, chain}]++
 		}
 	})
 	return found, err
@@ -82,7 +82,7 @@ func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) 
 		return ruleset.Parse(c.family, text)
 	}
 	for reads := 1; ; reads++ {
-		rules, err := s.kernelRules(ctx, c.family)
+		rules, err := s.kernelRules(ctx, nfProto(c.family))
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (r chainRules) agree(owner ruleset.Owner, live *ruleset.Saved) error {
 			continue
 		}
 		for _, c := range t.Chains {
-			at := chainName{table, c.Name}
+			at := chainName{nfProto(live.Family), table, c.Name}
 			if !matters(c.Name) {
 				continue
 			}
@@ -143,35 +143,60 @@ func (r chainRules) agree(owner ruleset.Owner, live *ruleset.Saved) error {
 // errNothing says that a change was not made though its program said so.
 var errNothing = errors.New("the program reported success, but the kernel does not have the rules")
 
-// verify makes sure that a change has been made. In a namespace that had no rules
-// of the legacy variant there was nothing in the text but our own, and its program
-// has no way to tell but to read it all.
-func (s *session) verify(ctx context.Context, c *change) error {
-	if c.tools.variant != IptablesNFT {
-		if c.live == nil {
-			return nil
-		}
-		now, err := s.saved(ctx, c)
-		if err != nil {
-			return err
-		}
-		if diffs := c.want.Diff(now); len(diffs) > 0 {
-			return fmt.Errorf("%w: %d differences, the first: %s", errNothing, len(diffs), diffs[0])
-		}
-		return nil
-	}
-	rules, err := s.kernelRules(ctx, c.family)
+// change makes changes, of all families at once, and makes sure that they were made.
+func (s *session) change(ctx context.Context, changes []*change) error {
+	err := each(changes, func(c *change) error { return s.apply(ctx, c) })
 	if err != nil {
 		return err
 	}
-	for _, w := range c.want.Chains {
-		n, there := rules[chainName{w.Table, w.Name}]
+	var rules chainRules // of the nft variant, asked for once
+	for _, c := range changes {
+		switch {
+		case !c.attempted:
+			continue
+		case c.tools.variant != IptablesNFT:
+			err = s.verifyText(ctx, c)
+		default:
+			if rules == nil {
+				if rules, err = s.kernelRules(ctx, unix.NFPROTO_UNSPEC); err != nil {
+					return err
+				}
+			}
+			err = rules.verify(c.want)
+		}
+		if err != nil {
+			return &FamilyError{Family: c.family, Op: "apply", Err: err}
+		}
+	}
+	return nil
+}
+
+// verifyText reads the rules again, since the legacy variant has no other way to tell.
+// In a namespace that had none of its rules there was nothing in the text but our own.
+func (s *session) verifyText(ctx context.Context, c *change) error {
+	if c.live == nil {
+		return nil
+	}
+	now, err := s.saved(ctx, c)
+	if err != nil {
+		return err
+	}
+	if diffs := c.want.Diff(now); len(diffs) > 0 {
+		return fmt.Errorf("%w: %d differences, the first: %s", errNothing, len(diffs), diffs[0])
+	}
+	return nil
+}
+
+func (r chainRules) verify(want *ruleset.Program) error {
+	family := nfProto(want.Family)
+	for _, w := range want.Chains {
+		n, there := r[chainName{family, w.Table, w.Name}]
 		if !there || n < len(w.Rules) || n > len(w.Rules) && !ruleset.IsBuiltin(w.Name) {
 			return fmt.Errorf("%w: chain %s of table %s has %d rules, not %d", errNothing, w.Name, w.Table, n, len(w.Rules))
 		}
 	}
-	for at, n := range rules {
-		if n > 0 && c.want.Owner.OwnsChain(at.name) && c.want.Chain(at.table, at.name) == nil {
+	for at, n := range r {
+		if at.family == family && n > 0 && want.Owner.OwnsChain(at.name) && want.Chain(at.table, at.name) == nil {
 			return fmt.Errorf("%w: chain %s of table %s has %d rules, not 0", errNothing, at.name, at.table, n)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -151,4 +152,34 @@ func TestLoDownFailure(t *testing.T) {
 	_, err = b.Apply(t.Context(), tproxy().MustRuleset())
 	require.Error(t, err)
 	assert.Equal(t, before, state(t, ns))
+}
+
+// TestFatesWithoutLo: where IPv6 is off on lo alone, what comes in by IPv6 is captured
+// and what would be captured on its way out fails; none of it passes by the proxy.
+func TestFatesWithoutLo(t *testing.T) {
+	for _, name := range everyBackend {
+		t.Run(string(name), func(t *testing.T) {
+			t.Parallel()
+			w := netnstest.NewWorld(t, netnstest.Options{Patience: 500 * time.Millisecond})
+			sysctl(t, w.Pod, "ipv6/conf/lo/disable_ipv6", "1")
+			mustApply(t, choose(t, w.Pod, name), dual().MustRuleset())
+			var probes []netnstest.Probe
+			for _, p := range []string{
+				"out tcp 0/0 -> [fd00:10:244::5]:8080", "pod tcp 1337/1337 -> [fd00:96::5]:80",
+				"pod tcp 1000/1000 -> [fd00:96::5]:80", "pod udp 1000/1000 -> [fd00:96::10]:53", "pod tcp 1000/1000 -> 10.96.5.5:80",
+			} {
+				probe, err := netnstest.ParseProbe(p)
+				require.NoError(t, err)
+				probes = append(probes, probe)
+			}
+			got := w.Run(probes)
+			assert.Contains(t, got[probes[0].String()], "proxy:15006", "in")
+			assert.Contains(t, got[probes[1].String()], "out:80", "the proxy's own")
+			for _, p := range probes[2:4] {
+				assert.NotEmpty(t, got[p.String()])
+				assert.NotContains(t, got[p.String()], "out:", "%s", p)
+			}
+			assert.Contains(t, got[probes[4].String()], "proxy:15001", "IPv4 as ever")
+		})
+	}
 }
