@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -252,5 +253,43 @@ func TestNothingReadIsGivenBack(t *testing.T) {
 		require.NoError(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()))
 		assert.NotContains(t, l.given.String(), "evil")
 		assert.Equal(t, 8, strings.Count(state(t, ns), "tmp/evil"), "others' rules stay, two of each chain and family")
+	})
+}
+
+// idle says that it has run, and has not.
+type idle struct {
+	apply.Runner
+	program string
+}
+
+func (i idle) Run(cmd *exec.Cmd) error {
+	if filepath.Base(cmd.Path) == i.program {
+		return nil
+	}
+	return i.Runner.Run(cmd)
+}
+
+// TestNothingApplied: that a program ends well is not taken for rules in the kernel.
+func TestNothingApplied(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		for _, program := range []string{string(v) + "-restore", strings.Replace(string(v), "iptables", "ip6tables", 1) + "-restore"} {
+			for _, earlier := range []bool{false, true} {
+				ns := netnstest.New(t)
+				if earlier {
+					mustApply(t, choose(t, ns, v), dual().MustRuleset())
+				}
+				before := state(t, ns)
+				b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: v, Runner: idle{ns.Sandbox(), program}})
+				require.NoError(t, err)
+				_, err = b.Apply(t.Context(), tproxy().MustRuleset())
+				require.ErrorContains(t, err, "the kernel does not have the rules", "%s %v", program, earlier)
+				if strings.HasPrefix(program, "ip6") { // what undoes IPv4 works
+					assert.Equal(t, before, state(t, ns), "%s %v", program, earlier)
+				}
+				if earlier {
+					require.ErrorContains(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()), "the kernel does not have the rules")
+				}
+			}
+		}
 	})
 }

@@ -15,8 +15,9 @@ import (
 // What iptables-save prints is a text without quoting: a name or a comment with a
 // line feed in it looks like two lines. Whoever may change the namespace's rules, as a
 // pod with CAP_NET_ADMIN, can so make it say what is not there. Of the nft variant the
-// kernel tells the names and the number of rules by netlink, byte for byte, so a text
-// is believed when both agree; after a change the kernel's word is what counts.
+// kernel tells the names and the number of rules by netlink, byte for byte, and of the
+// legacy one how many rules and chains a table has. A text is believed when both
+// agree; after a change the kernel's word is what counts.
 
 // chainRules are the chains of iptables-nft's tables, each with the number of its rules.
 type chainRules map[chainName]int
@@ -74,25 +75,25 @@ const maxReads = 3
 
 // saved reads what is live.
 func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) {
-	if c.tools.variant != IptablesNFT {
-		text, err := s.run(ctx, "", c.tools.save[c.family])
-		if err != nil {
-			return nil, err
-		}
-		return ruleset.Parse(c.family, text)
-	}
 	for reads := 1; ; reads++ {
-		rules, err := s.kernelRules(ctx, nfProto(c.family))
-		if err != nil {
-			return nil, err
+		var rules chainRules
+		if c.tools.variant == IptablesNFT {
+			var err error
+			if rules, err = s.kernelRules(ctx, nfProto(c.family)); err != nil {
+				return nil, err
+			}
 		}
 		text, err := s.run(ctx, "", c.tools.save[c.family])
 		if err != nil {
 			return nil, err
 		}
 		live, err := ruleset.Parse(c.family, text, rules.names()...)
-		if err == nil {
+		switch {
+		case err != nil:
+		case rules != nil:
 			err = rules.agree(c.want.Owner, live)
+		default:
+			err = s.legacyAgrees(live)
 		}
 		if err == nil || reads == maxReads {
 			return live, err
@@ -171,11 +172,11 @@ func (s *session) change(ctx context.Context, changes []*change) error {
 	return nil
 }
 
-// verifyText reads the rules again, since the legacy variant has no other way to tell.
-// In a namespace that had none of its rules there was nothing in the text but our own.
+// verifyText reads the rules again. Of the legacy variant the kernel tells no names, only
+// how many rules there are, which is enough where there were none.
 func (s *session) verifyText(ctx context.Context, c *change) error {
 	if c.live == nil {
-		return nil
+		return s.verifyNew(c.want)
 	}
 	now, err := s.saved(ctx, c)
 	if err != nil {
