@@ -58,6 +58,9 @@ func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 			c.event.families = slices.DeleteFunc(c.event.families, func(s string) bool { return s == f.String() })
 			c.event.warnings = append(c.event.warnings, fmt.Sprintf("the kernel has no %s here", f))
 		}
+		for _, u := range result.Unusable {
+			c.event.warnings = append(c.event.warnings, u.String())
+		}
 		return nil
 	})
 	if failure != nil {

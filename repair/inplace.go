@@ -280,13 +280,13 @@ func (m *InPlace) noneOfIptables(ns *netnsexec.NetNS) error {
 	if err != nil {
 		return fmt.Errorf("look for rules of iptables: %w", err)
 	}
-	prefix := m.Dialect.Names.ChainPrefix
+	owner := m.Dialect.Names.Owner()
 	for _, c := range chains {
 		if c.Table.Family != nftables.TableFamilyIPv4 && c.Table.Family != nftables.TableFamilyIPv6 {
 			continue
 		}
 		ours := slices.ContainsFunc(ruleset.Tables[:], func(t ruleset.Table) bool { return t.String() == c.Table.Name })
-		if ours && strings.HasPrefix(c.Name, prefix) {
+		if ours && owner.OwnsChain(c.Name) {
 			return fmt.Errorf("%w (iptables-nft, chain %s)", ErrVariant, c.Name)
 		}
 	}

@@ -22,7 +22,7 @@ func (f Found) Open(procRoot string) (*netnsexec.NetNS, error) {
 		return nil, fmt.Errorf("open network namespace of pod %s: %w", f.UID, err)
 	}
 	// What is open stays what it is, so looking at the process now is enough.
-	now, err := process(os.DirFS(procRoot), f.PID, f.UID)
+	now, err := look(os.DirFS(procRoot), f.PID, f.UID)
 	if err != nil && !gone(err) {
 		return nil, errors.Join(fmt.Errorf("look at process %d: %w", f.PID, err), ns.Close())
 	}

@@ -6,7 +6,8 @@
 //
 // A process is the pod's when the path of its control group holds the pod's UID,
 // as the kubelet writes it: version 1 and 2 of control groups, with the systemd
-// and the cgroupfs driver. Of the pod's processes the oldest one that is not in the
+// and the cgroupfs driver. The outermost such part decides: a container may make
+// groups of any name below its own. Of the pod's processes the oldest one that is not in the
 // host's namespace tells the pod's: younger ones may be in namespaces that the
 // pod made itself, and a runtime's monitor in the pod's group is in the host's.
 // The pod's addresses are a check on the result, never the way to it: an address
@@ -63,7 +64,7 @@ func (f Found) Path() string { return path.Join(strconv.Itoa(f.PID), "ns", "net"
 // namespace with the addresses: then there is no need to Find it again, which reads a
 // file of every process on the node.
 func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
-	now, err := process(proc, f.PID, f.UID)
+	now, err := look(proc, f.PID, f.UID)
 	if err != nil || now != f || f.PID == 0 {
 		return false
 	}
@@ -157,13 +158,17 @@ func processes(proc fs.FS, uid string) ([]Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
+	node, err := nodeGroups(proc)
+	if err != nil {
+		return nil, err
+	}
 	var all []Found
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid <= 1 {
 			continue
 		}
-		p, err := process(proc, pid, uid)
+		p, err := process(proc, node, pid, uid)
 		switch {
 		case err == nil && p.PID != 0:
 			all = append(all, p)
@@ -183,11 +188,20 @@ func processes(proc fs.FS, uid string) ([]Found, error) {
 	return all, nil
 }
 
-// process looks at one process. The zero Found is one that is not the pod's.
-func process(proc fs.FS, pid int, uid string) (Found, error) {
+// look looks at one process by itself.
+func look(proc fs.FS, pid int, uid string) (Found, error) {
+	node, err := nodeGroups(proc)
+	if err != nil {
+		return Found{}, err
+	}
+	return process(proc, node, pid, uid)
+}
+
+// process looks at one process, on a node with such groups. The zero Found is one that is not the pod's.
+func process(proc fs.FS, node groups, pid int, uid string) (Found, error) {
 	dir := strconv.Itoa(pid)
-	groups, err := fs.ReadFile(proc, dir+"/cgroup")
-	if err != nil || !inPod(groups, uid) {
+	text, err := fs.ReadFile(proc, dir+"/cgroup")
+	if err != nil || podOf(text, node) != uid {
 		return Found{}, err
 	}
 	stat, err := fs.ReadFile(proc, dir+"/stat")
@@ -203,25 +217,6 @@ func process(proc fs.FS, pid int, uid string) (Found, error) {
 		return Found{}, fmt.Errorf("%w (needs CAP_SYS_PTRACE and the host's PID namespace)", err)
 	}
 	return Found{UID: uid, PID: pid, Started: started, NetNS: netns}, nil
-}
-
-// inPod reports whether one of the control groups is the pod's or below it.
-// Lines are "hierarchy:controllers:path" (cgroups(7)). The kubelet's directory is
-// "pod<UID>" with the cgroupfs driver and "…-pod<UID with underscores>.slice"
-// with systemd. A reader in a control group namespace of its own sees paths that
-// begin with "/..", and the pod's part all the same.
-func inPod(groups []byte, uid string) bool {
-	slice := "pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
-	for line := range bytes.Lines(groups) {
-		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
-		_, dir, _ := strings.Cut(rest, ":")
-		for part := range strings.SplitSeq(dir, "/") {
-			if part == "pod"+uid || part == slice || strings.Contains(part, "kubepods") && strings.HasSuffix(part, "-"+slice) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // parseStat reads the state and the start time, fields 3 and 22 of proc_pid_stat(5).

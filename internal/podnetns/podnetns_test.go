@@ -22,7 +22,10 @@ const (
 	innerNS  = "net:[4026532999]"
 )
 
-var underscored = strings.ReplaceAll(uid, "-", "_")
+var (
+	underscored      = strings.ReplaceAll(uid, "-", "_")
+	otherUnderscored = strings.ReplaceAll(otherUID, "-", "_")
+)
 
 // proc is a proc file system made by hand.
 type proc struct{ fstest.MapFS }
@@ -57,22 +60,36 @@ func TestCgroupPaths(t *testing.T) {
 		cgroup string
 		found  bool
 	}{
-		"v2, systemd, burstable":       {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + underscored + ".slice/cri-containerd-5ad0.scope", true},
-		"v2, systemd, guaranteed":      {"0::/kubepods.slice/kubepods-pod" + underscored + ".slice/crio-5ad0.scope", true},
-		"v2, cgroupfs":                 {"0::/kubepods/burstable/pod" + uid + "/5ad0", true},
-		"v2, the pod's own directory":  {"0::/kubepods/pod" + uid, true},
-		"v2, cgroup namespace":         {"0::/../../kubepods-besteffort-pod" + underscored + ".slice/cri-containerd-5ad0.scope", true},
-		"v2, cgroupfs, namespace":      {"0::/../../pod" + uid + "/5ad0", true},
-		"v2, kubelet in a container":   {"0::/system.slice/docker-12ab.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + underscored + ".slice/cri-1.scope", true},
-		"v2, nested below a container": {"0::/kubepods/pod" + uid + "/5ad0/nested/deep", true},
-		"v1, cgroupfs":                 {"12:pids:/kubepods/besteffort/pod" + uid + "/5ad0\n1:name=systemd:/kubepods/besteffort/pod" + uid + "/5ad0", true},
-		"v1, systemd":                  {"12:cpu,cpuacct:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + underscored + ".slice/5ad0\n0::/", true},
-		"v1, one hierarchy only":       {"12:pids:/\n4:memory:/kubepods/pod" + uid + "/5ad0\n0::/", true},
-		"another pod":                  {"0::/kubepods/burstable/pod" + otherUID + "/5ad0", false},
-		"longer UID":                   {"0::/kubepods/pod" + uid + "0/5ad0", false},
-		"UID of a volume, say":         {"0::/system.slice/run-" + uid + ".scope", false},
-		"the host":                     {"0::/system.slice/sshd.service", false},
-		"empty":                        {"", false},
+		"v2, systemd, burstable":                   {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + underscored + ".slice/cri-containerd-5ad0.scope", true},
+		"v2, systemd, guaranteed":                  {"0::/kubepods.slice/kubepods-pod" + underscored + ".slice/crio-5ad0.scope", true},
+		"v2, cgroupfs":                             {"0::/kubepods/burstable/pod" + uid + "/5ad0", true},
+		"v2, the pod's own directory":              {"0::/kubepods/pod" + uid, true},
+		"v2, cgroup namespace":                     {"0::/../../kubepods-besteffort-pod" + underscored + ".slice/cri-containerd-5ad0.scope", true},
+		"v2, cgroupfs, namespace":                  {"0::/../../pod" + uid + "/5ad0", true},
+		"v2, kubelet in a container":               {"0::/system.slice/docker-12ab.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + underscored + ".slice/cri-1.scope", true},
+		"v2, nested below a container":             {"0::/kubepods/pod" + uid + "/5ad0/nested/deep", true},
+		"v1, cgroupfs":                             {"12:pids:/kubepods/besteffort/pod" + uid + "/5ad0\n1:name=systemd:/kubepods/besteffort/pod" + uid + "/5ad0", true},
+		"v1, systemd":                              {"12:cpu,cpuacct:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + underscored + ".slice/5ad0\n0::/", true},
+		"v1, one hierarchy only":                   {"12:pids:/\n4:memory:/kubepods/pod" + uid + "/5ad0\n0::/", true},
+		"v1, the other driver":                     {"4:memory:/system.slice/containerd.service/kubepods-besteffort-pod" + underscored + ".slice:cri-containerd:5ad0", true},
+		"v2, below it one of another":              {"0::/kubepods/pod" + uid + "/5ad0/pod" + otherUID, true},
+		"v2, a slice of another below":             {"0::/kubepods/pod" + uid + "/5ad0/kubepods.slice/kubepods-pod" + otherUnderscored + ".slice/x.scope", true},
+		"v2, ours below another":                   {"0::/kubepods/pod" + otherUID + "/5ad0/pod" + uid + "/5ad0", false},
+		"v2, our slice below another":              {"0::/kubepods.slice/kubepods-pod" + otherUnderscored + ".slice/cri-1.scope/kubepods-pod" + underscored + ".slice/cri-2.scope", false},
+		"v2, our slice below cgroupfs":             {"0::/kubepods/pod" + otherUID + "/5ad0/kubepods-burstable-pod" + underscored + ".slice", false},
+		"v2, cgroup namespace, ours below another": {"0::/../../pod" + otherUID + "/5ad0/pod" + uid, false},
+		"v2, nested kubelet's pod in another":      {"0::/kubepods/pod" + otherUID + "/5ad0/docker/12ab/kubelet/kubepods/pod" + uid + "/5ad0", false},
+		"v2, below a pod from a file":              {"0::/kubepods/pod8b3e4ac2a1b54f1f8d1d3a8a6a3e7c11/5ad0/pod" + uid, false},
+		"v1, ours below another in one":            {"12:pids:/kubepods/pod" + otherUID + "/5ad0\n4:memory:/kubepods/pod" + otherUID + "/5ad0/pod" + uid, false},
+		"v1, ours made where the kubelet makes none": {"12:pids:/kubepods/pod" + otherUID + "/5ad0\n1:name=systemd:/kubepods/pod" + otherUID +
+			"/5ad0\n0::/pod" + uid, false},
+		"v1, another made where the kubelet makes none": {"12:pids:/kubepods/pod" + uid + "/5ad0\n0::/kubepods/pod" + otherUID, false},
+		"a part that only begins like a pod's":          {"0::/podman/kubepods/pod" + uid + "/5ad0", true},
+		"another pod":                                   {"0::/kubepods/burstable/pod" + otherUID + "/5ad0", false},
+		"longer UID":                                    {"0::/kubepods/pod" + uid + "0/5ad0", false},
+		"UID of a volume, say":                          {"0::/system.slice/run-" + uid + ".scope", false},
+		"the host":                                      {"0::/system.slice/sshd.service", false},
+		"empty":                                         {"", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProc()
@@ -86,6 +103,39 @@ func TestCgroupPaths(t *testing.T) {
 			assert.Equal(t, podnetns.Found{UID: uid, PID: 4242, Started: 100, NetNS: podNS}, got)
 			assert.Equal(t, "4242/ns/net", got.Path())
 		})
+	}
+}
+
+// TestNodeInAPod: where the node itself runs in another cluster's pod, that pod is in
+// the path of each of its processes, and theirs comes after it.
+func TestNodeInAPod(t *testing.T) {
+	t.Parallel()
+	const node = "/kubepods/pod" + otherUID + "/5ad0"
+	for name, c := range map[string]struct {
+		first, cgroup string
+		found         bool
+	}{
+		"v2":                    {"0::" + node + "/docker/12ab/init.scope", "0::" + node + "/docker/12ab/kubelet/kubepods/pod" + uid + "/5ad0", true},
+		"v2, one more cluster":  {"0::" + node + "/kubelet/kubepods/pod" + strings.Repeat("a", 32) + "/init", "0::" + node + "/kubelet/kubepods/pod" + strings.Repeat("a", 32) + "/x/pod" + uid, true},
+		"v2, of another pod":    {"0::" + node, "0::" + node + "/kubepods/pod" + strings.Repeat("a", 32) + "/x/pod" + uid, false},
+		"v1":                    {"4:memory:" + node + "\n1:name=systemd:/", "4:memory:" + node + "/pod" + uid + "\n1:name=systemd:/pod" + uid, true},
+		"v1, one hierarchy":     {"4:memory:" + node, "5:pids:" + node + "/pod" + uid, false},
+		"process 1 not visible": {"", "0::" + node + "/pod" + uid, false},
+	} {
+		p := newProc()
+		p.add(1, c.first, 1, hostNS)
+		if c.first == "" {
+			delete(p.MapFS, "1/cgroup")
+		}
+		p.add(4242, c.cgroup, 100, podNS)
+		got, err := podnetns.Find(p, uid, nil)
+		if !c.found {
+			assert.ErrorIs(t, err, podnetns.ErrNoProcess, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		assert.Equal(t, 4242, got.PID, name)
+		assert.True(t, got.Still(p, nil), name)
 	}
 }
 

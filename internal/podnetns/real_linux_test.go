@@ -64,6 +64,39 @@ func TestRealProcesses(t *testing.T) {
 	}
 }
 
+// TestNestedGroupOfAnotherPod: a container that makes a group with the name of
+// another pod's below its own does not become that pod.
+func TestNestedGroupOfAnotherPod(t *testing.T) {
+	t.Parallel()
+	for name, formats := range map[string][2]string{
+		"cgroupfs": {"kubepods/burstable/pod%s/5ad0d8f4", "kubepods/burstable/pod%s/5ad0d8f4"},
+		"systemd": {"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod%s.slice/cri-containerd-5ad0d8f4.scope",
+			"kubepods-burstable-pod%s.slice/cri-containerd-5ad0d8f4.scope"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			put := podproctest.Plain
+			if name == "systemd" {
+				put = podproctest.Underscored
+			}
+			victim, attacker := podproctest.NewUID(), podproctest.NewUID()
+			theirs, own := netnstest.New(t), netnstest.New(t)
+			nested := filepath.Join(put(formats[0], attacker), put(formats[1], victim))
+			forged := podproctest.Start(t, theirs, nested) // the older one
+			_, err := podnetns.Find(os.DirFS("/proc"), victim, nil)
+			require.ErrorIs(t, err, podnetns.ErrNoProcess)
+
+			process := podproctest.Start(t, own, put(formats[0], victim))
+			got, err := podnetns.Find(os.DirFS("/proc"), victim, nil)
+			require.NoError(t, err)
+			assert.Equal(t, process.Pid, got.PID)
+			assert.Equal(t, own.ID().String(), got.NetNS)
+			got, err = podnetns.Find(os.DirFS("/proc"), attacker, nil)
+			require.NoError(t, err)
+			assert.Equal(t, forged.Pid, got.PID)
+		})
+	}
+}
+
 func TestOpenProvesWhatFindSaw(t *testing.T) {
 	t.Parallel()
 	ns, uid := netnstest.New(t), podproctest.NewUID()

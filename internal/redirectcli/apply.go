@@ -93,6 +93,9 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 	for _, f := range r.Skipped {
 		fmt.Fprintf(c.Stdout, "%s is not there, so its rules are left out\n", f)
 	}
+	for _, u := range r.Unusable {
+		fmt.Fprintln(c.Stdout, u)
+	}
 }
 
 func runCheck(c *common, cmd *cobra.Command) (err error) {

@@ -70,6 +70,7 @@ func TestWorldGivesTheRecordedFates(t *testing.T) {
 			}
 			restore(t, w, "iptables-nft-restore", rules)
 			want, got := recording(t)[name].Fates, w.Run(netnstest.Probes())
+			require.Len(t, want, len(got))
 			for probe, fate := range want {
 				assert.Equal(t, fate, got[probe], probe)
 			}

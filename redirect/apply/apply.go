@@ -32,11 +32,32 @@ type Result struct {
 	Changed bool
 	// Skipped are families that the namespace's kernel does not have.
 	Skipped []ruleset.Family
+	// Unusable are parts of the wanted programs, besides their rules, that the
+	// namespace does not take now. The rules of their family are in force.
+	Unusable []Unusable
 	// Processes is how many were started, Transactions how many changes of
 	// rules the kernel made.
 	Processes, Transactions int
 	// Duration is the wall time of the Apply.
 	Duration time.Duration
+}
+
+// Unusable is an address or a route that a program needs and cannot have, since
+// IPv6 is switched off in the namespace or on its lo. It is no failure: where it
+// is off there is nothing to capture. Check does not report it missing until IPv6 is
+// switched on; the next Apply then makes it.
+type Unusable struct {
+	Family ruleset.Family
+	// What is the part, as an iproute2 command.
+	What string
+	// Reason says in words why it cannot be had.
+	Reason string
+}
+
+// String returns for example "ipv6: IPv6 is switched off on lo (sysctl
+// net.ipv6.conf.lo.disable_ipv6), so left out: ip -6 addr add ::6/128 dev lo".
+func (u Unusable) String() string {
+	return fmt.Sprintf("%s: %s, so left out: %s", u.Family, u.Reason, u.What)
 }
 
 // ErrNoBackend says that rules cannot be applied on this host now: no usable

@@ -74,6 +74,7 @@ func TestFates(t *testing.T) {
 				_, err = b.Apply(t.Context(), rs)
 				require.NoError(t, err)
 				got := w.Run(netnstest.Probes())
+				require.Len(t, want.Fates, len(got))
 				for probe, fate := range want.Fates {
 					if isTunnelQuirk(name, probe, fate, got[probe]) {
 						continue

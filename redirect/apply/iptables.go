@@ -46,11 +46,9 @@ type change struct {
 	family ruleset.Family
 	want   *ruleset.Program
 	tools  tools
-	// before is the saved text, and live its meaning; both are empty when the
-	// variant had no tables here.
-	before string
-	live   *ruleset.Saved
-	diffs  []ruleset.Difference
+	// live is what was found; nil when the variant had no tables here.
+	live  *ruleset.Saved
+	diffs []ruleset.Difference
 	// attempted is set once rules may have changed.
 	attempted bool
 }
@@ -95,13 +93,14 @@ func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	result.Skipped = skipped
 
 	// What rules need comes before them, and goes after them.
-	made, err := s.plumbing.make(rs, s.host.families())
+	made, err := s.plumbing.make(ctx, rs, s.host.families())
+	result.Unusable = s.plumbing.unusable
 	if err == nil {
-		err = each(changes, func(c *change) error { return s.apply(ctx, c) })
+		err = s.change(ctx, changes)
 	}
 	if err == nil {
 		// Rules of the other variant go once ours capture in their place.
-		err = each(stale, func(c *change) error { return s.apply(ctx, c) })
+		err = s.change(ctx, stale)
 	}
 	if err != nil {
 		return Result{}, errors.Join(err, s.undo(ctx, append(stale, changes...)))
@@ -176,16 +175,10 @@ func (s *session) run(ctx context.Context, input, path string, args ...string) (
 }
 
 // read fills in what is live, if the variant may have anything.
-func (s *session) read(ctx context.Context, c *change) error {
-	if !s.host.uses(c.tools.variant, c.family) {
-		return nil
+func (s *session) read(ctx context.Context, c *change) (err error) {
+	if s.host.uses(c.tools.variant, c.family) {
+		c.live, err = s.saved(ctx, c)
 	}
-	text, err := s.run(ctx, "", c.tools.save[c.family])
-	if err != nil {
-		return err
-	}
-	c.before = text
-	c.live, err = ruleset.Parse(c.family, text)
 	return err
 }
 
@@ -254,7 +247,7 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 	defer done()
 	changes, stale, _ := s.plan(owner.Nothing(), owner)
 	all := append(changes, stale...)
-	if err := each(all, func(c *change) error { return s.apply(ctx, c) }); err != nil {
+	if err := s.change(ctx, all); err != nil {
 		return err
 	}
 	if s.host.hasNative(owner) {

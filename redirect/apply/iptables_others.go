@@ -44,7 +44,7 @@ func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Ow
 	}
 	defer done()
 	changes, _, _ := s.plan(owner.Nothing(), owner)
-	err = each(changes, func(c *change) error { return s.apply(ctx, c) })
+	err = s.change(ctx, changes)
 	return s.commits.Load() > 0, err
 }
 

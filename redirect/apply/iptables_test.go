@@ -528,7 +528,9 @@ func TestNoConnectionSlipsPast(t *testing.T) {
 			mustApply(t, b, programs[i%len(programs)].MustRuleset())
 		}
 		for _, stop := range streams {
-			for fate, n := range stop() {
+			fates := stop()
+			assert.NotEmpty(t, fates, "a stream without connections shows nothing")
+			for fate, n := range fates {
 				assert.True(t, strings.HasPrefix(fate, "proxy:1500"), "%s, %d times", fate, n)
 				assert.Positive(t, n)
 			}

@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // undoTime bounds putting things back, which must go on when the context of
@@ -33,32 +30,21 @@ func (s *session) undo(ctx context.Context, changes []*change) error {
 	return errors.Join(err, s.plumbing.undo())
 }
 
-// putBack restores the tables that were there from their saved text, whole and
-// in one go for each; those that were not there are freed of what is ours.
+// putBack makes the owner's rules those that were found. What was read is not
+// given back as text: a pod may have written it.
 func (s *session) putBack(ctx context.Context, c *change) error {
-	text, err := s.run(ctx, "", c.tools.save[c.family])
+	now, err := s.saved(ctx, c)
 	if err != nil {
 		return err
 	}
-	now, err := ruleset.Parse(c.family, text)
-	if err != nil {
-		return err
-	}
-	if old := c.before; strings.Contains(old, "COMMIT") {
-		// Without --noflush a table becomes what the text says, no more.
-		if _, err := s.run(ctx, old, c.tools.restore[c.family]); err != nil {
+	text, lost := c.want.Owner.Back(c.live, now)
+	if text != "" {
+		if _, err := s.run(ctx, text, c.tools.restore[c.family], "--noflush"); err != nil {
 			return err
 		}
-		for i, t := range now.Tables {
-			if c.live.HasTable(t.Name) {
-				now.Tables[i].Chains = nil // restored already
-			}
-		}
 	}
-	clean := c.want.Empty().Transition(now)
-	if clean == "" {
-		return nil
+	if len(lost) > 0 {
+		return fmt.Errorf("%d rules of others in chains of the mesh are lost, the first: %.200q", len(lost), lost[0])
 	}
-	_, err = s.run(ctx, clean, c.tools.restore[c.family], "--noflush")
-	return err
+	return nil
 }

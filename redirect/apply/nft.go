@@ -146,7 +146,7 @@ func (n *NFTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 	start := time.Now()
 	err := n.session(ctx, func(s *nftSession) error {
 		result.Changed, result.Transactions, result.Skipped = false, 0, nil
-		return s.apply(rs, &result)
+		return s.apply(ctx, rs, &result)
 	})
 	if err != nil {
 		return Result{}, fmt.Errorf("apply nftables rules: %w", err)
@@ -178,7 +178,7 @@ func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []rules
 
 // Remove takes out all rules and routing of the owner; see [Backend].
 func (n *NFTables) Remove(ctx context.Context, owner ruleset.Owner) error {
-	err := n.session(ctx, func(s *nftSession) error { return s.apply(owner.Nothing(), &Result{}) })
+	err := n.session(ctx, func(s *nftSession) error { return s.apply(ctx, owner.Nothing(), &Result{}) })
 	if err != nil {
 		return fmt.Errorf("remove nftables rules: %w", err)
 	}
@@ -196,7 +196,7 @@ func (s *nftSession) present(rs ruleset.Ruleset) (wanted ruleset.Ruleset, skippe
 	return rs, skipped
 }
 
-func (s *nftSession) apply(rs ruleset.Ruleset, result *Result) error {
+func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Result) error {
 	owner := rs.Owner()
 	if owner.Prefix == "" {
 		if rs.IPv4 != nil || rs.IPv6 != nil {
@@ -214,7 +214,8 @@ func (s *nftSession) apply(rs ruleset.Ruleset, result *Result) error {
 	// What rules need comes before them, and goes after them.
 	pipes := plumbing{ns: s.ns}
 	defer pipes.close()
-	made, err := pipes.make(wanted, s.families())
+	made, err := pipes.make(ctx, wanted, s.families())
+	result.Unusable = pipes.unusable
 	if err != nil {
 		return errors.Join(err, pipes.undo())
 	}

@@ -139,6 +139,9 @@ func unexpectedRule(r *liveRule, position int) ruleset.Difference {
 	return d
 }
 
+// maxTable bounds the cells of the table by which two chains are compared: 8 MiB.
+const maxTable = 1 << 20
+
 // edits returns the indexes of a that are missing from b, and of b that are not
 // in a, in order, from a longest common subsequence.
 func edits(a, b []string) (missing, extra []int) {
@@ -147,6 +150,15 @@ func edits(a, b []string) (missing, extra []int) {
 		head++
 	}
 	n, m := len(a)-head, len(b)-head
+	if (n+1)*(m+1) > maxTable { // somebody's rules by the thousand: all that follows differs
+		for i := range n {
+			missing = append(missing, head+i)
+		}
+		for j := range m {
+			extra = append(extra, head+j)
+		}
+		return missing, extra
+	}
 	lcs := make([][]int, n+1)
 	for i := range lcs {
 		lcs[i] = make([]int, m+1)

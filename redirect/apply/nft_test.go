@@ -294,6 +294,7 @@ func TestNFTFates(t *testing.T) {
 		Fates map[string]string
 	}
 	readJSON(t, filepath.Join(fates, "expected.json"), &expected)
+	require.Len(t, expected, 24)
 	for name, want := range expected {
 		if want.Exit != 0 {
 			continue
@@ -308,6 +309,7 @@ func TestNFTFates(t *testing.T) {
 			require.NoError(t, err)
 			assert.LessOrEqual(t, result.Transactions, 1)
 			got := w.Run(netnstest.Probes())
+			require.Len(t, want.Fates, len(got))
 			for probe, fate := range want.Fates {
 				if !isTunnelQuirk(name, probe, fate, got[probe]) {
 					assert.Equal(t, fate, got[probe], probe)

@@ -4,6 +4,7 @@ package apply
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -66,6 +67,9 @@ type plumbing struct {
 	handle *netlink.Handle
 	// made are the fixtures that were not there before, for undoing.
 	made []fixture
+	// unusable are those that the namespace does not take now.
+	unusable []Unusable
+	loUp     bool
 }
 
 func (p *plumbing) open() error {
@@ -88,27 +92,52 @@ func (p *plumbing) close() {
 	}
 }
 
-// make makes what the programs of the families need and is not there.
-func (p *plumbing) make(rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
+// make makes what the programs of the families need and is not there. What the
+// namespace does not take since IPv6 is off is passed over and told.
+func (p *plumbing) make(ctx context.Context, rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
 	for _, f := range families {
 		program := rs.Program(f)
 		if program == nil {
 			continue
 		}
 		for _, x := range fixturesOf(f, program.LoopbackAddrs, program.Routing) {
-			if err := p.open(); err != nil {
-				return changed, err
-			}
-			switch err := p.add(x); {
-			case err == nil:
+			switch made, err := p.makeOne(ctx, x); {
+			case err != nil:
+				return changed, &FamilyError{Family: f, Op: "apply", Err: fmt.Errorf("%s: %w", x, err)}
+			case made:
 				p.made = append(p.made, x)
 				changed = true
-			case !errors.Is(err, unix.EEXIST):
-				return changed, &FamilyError{Family: f, Op: "apply", Err: fmt.Errorf("%s: %w", x, err)}
 			}
 		}
 	}
 	return changed, nil
+}
+
+func (p *plumbing) makeOne(ctx context.Context, x fixture) (made bool, err error) {
+	if err := p.open(); err != nil {
+		return false, err
+	}
+	if err := p.raiseLo(ctx, x); err != nil {
+		return false, err
+	}
+	err = p.add(x)
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	if !refusedForOff(x, err) {
+		return err == nil, err
+	}
+	off, lerr := p.ipv6Off()
+	switch {
+	case lerr != nil:
+		return false, errors.Join(err, lerr)
+	case off:
+		p.unusable = append(p.unusable, Unusable{Family: x.family, What: x.String(), Reason: ipv6OffReason})
+		return false, nil
+	}
+	// Switched on meanwhile, or refused for another reason.
+	err = p.add(x)
+	return err == nil, err
 }
 
 // undo removes what make has made.
@@ -142,6 +171,12 @@ func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 		there, err := p.has(x)
 		if err != nil || there == wanted {
 			return err
+		}
+		if !there && x.onLo() && x.family == ruleset.IPv6 {
+			// Where IPv6 is off it cannot be there; once it is on, it is missing.
+			if off, err := p.ipv6Off(); err != nil || off {
+				return err
+			}
 		}
 		kind := ruleset.Missing
 		if there {

@@ -67,6 +67,34 @@ func (o Options) variantOf(path string) Name {
 // stderrLimit bounds what of a program's complaint goes into an error.
 const stderrLimit = 2 << 10
 
+// outputLimit bounds what is read of the rules in a namespace, which a pod may fill
+// as it likes: some hundred thousand rules.
+const outputLimit = 16 << 20
+
+var errTooMuch = fmt.Errorf("more than %d bytes of rules in the namespace", outputLimit)
+
+// limited takes a number of bytes and then fails, which ends the program that
+// writes, or when cut, drops the rest.
+type limited struct {
+	to   *bytes.Buffer
+	left int
+	cut  bool
+	over bool
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	n := min(len(b), l.left)
+	l.to.Write(b[:n])
+	l.left -= n
+	if n < len(b) {
+		l.over = true
+		if !l.cut {
+			return n, errTooMuch
+		}
+	}
+	return len(b), nil
+}
+
 // run starts a program with input on stdin and returns its output. Its
 // environment is ours alone: a variable such as XTABLES_LIBDIR would make a
 // root process load code.
@@ -79,7 +107,8 @@ func run(ctx context.Context, o Options, input, path string, args ...string) (st
 		cmd.Dir = "/"
 	}
 	cmd.Stdin = strings.NewReader(input)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	out := &limited{to: &stdout, left: outputLimit}
+	cmd.Stdout, cmd.Stderr = out, &limited{to: &stderr, left: 2 * stderrLimit, cut: true}
 	if err := o.Runner.Run(cmd); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
@@ -87,6 +116,9 @@ func run(ctx context.Context, o Options, input, path string, args ...string) (st
 		text := strings.TrimSpace(stderr.String())
 		if len(text) > stderrLimit {
 			text = text[:stderrLimit] + "..."
+		}
+		if out.over {
+			err = errTooMuch
 		}
 		return "", fmt.Errorf("%s: %w: %s", filepath.Base(path), err, text)
 	}

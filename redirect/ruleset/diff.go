@@ -3,6 +3,8 @@ package ruleset
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // Kind says how a live rule differs from what is wanted.
@@ -31,9 +33,18 @@ type Difference struct {
 
 // String returns for example
 // "ipv4 nat/ISTIO_OUTPUT:3 missing: -d 127.0.0.1/32 -j RETURN".
+// What cannot be printed is escaped: the rule may be anybody's.
 func (d Difference) String() string {
-	return fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule)
+	text := fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule)
+	if !strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
+
+// maxTable bounds the cells of the table by which two chains are compared: 8 MiB.
+const maxTable = 1 << 20
 
 // Diff compares the live rules of the program's owner with the program, by
 // rule and in order. Rules of others do not count, wherever they stand. It
@@ -100,25 +111,30 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 }
 
 // diffChain is the shortest edit script, from the longest common subsequence:
-// chains are short, so the quadratic table costs nothing worth saving.
+// chains are short, so the quadratic table costs nothing worth saving. Of a live chain
+// that is not, everything after the first difference counts as one.
 func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Difference {
 	n, m := len(want.Rules), len(live)
 	same := func(i, j int) bool { return live[j].Known && want.Rules[i].Equal(live[j].Rule) }
 	if n == m && !slices.ContainsFunc(indexes(n), func(i int) bool { return !same(i, i) }) {
 		return nil
 	}
-	lcs := make([][]int, n+1)
-	for i := range lcs {
-		lcs[i] = make([]int, m+1)
-	}
-	for i := n - 1; i >= 0; i-- {
-		for j := m - 1; j >= 0; j-- {
-			if same(i, j) {
-				lcs[i][j] = lcs[i+1][j+1] + 1
-			} else {
-				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
+	common := func(i, j int) int { return 0 }
+	if (n+1)*(m+1) <= maxTable {
+		lcs := make([][]int, n+1)
+		for i := range lcs {
+			lcs[i] = make([]int, m+1)
+		}
+		for i := n - 1; i >= 0; i-- {
+			for j := m - 1; j >= 0; j-- {
+				if same(i, j) {
+					lcs[i][j] = lcs[i+1][j+1] + 1
+				} else {
+					lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
+				}
 			}
 		}
+		common = func(i, j int) int { return lcs[i][j] }
 	}
 	var diffs []Difference
 	i, j := 0, 0
@@ -126,7 +142,7 @@ func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Differen
 		switch {
 		case i < n && j < m && same(i, j):
 			i, j = i+1, j+1
-		case j < m && (i == n || lcs[i][j+1] >= lcs[i+1][j]):
+		case j < m && (i == n || common(i, j+1) >= common(i+1, j)):
 			diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].position, live[j].Text})
 			j++
 		default:

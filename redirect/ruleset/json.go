@@ -53,8 +53,8 @@ func (p *Program) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model is an
-// error, which is [ErrForeign].
+// UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model, or a chain
+// that is not [SafeChain], is an error, which is [ErrForeign].
 func (p *Program) UnmarshalJSON(b []byte) error {
 	var in jsonProgram
 	if err := json.Unmarshal(b, &in); err != nil {
@@ -65,6 +65,9 @@ func (p *Program) UnmarshalJSON(b []byte) error {
 		table, err := ParseTable(jc.Table)
 		if err != nil {
 			return fmt.Errorf("program from JSON: chain %s: %w", jc.Name, err)
+		}
+		if !SafeChain(jc.Name) {
+			return fmt.Errorf("program from JSON: chain %q: not a name of a mesh's chain: %w", jc.Name, ErrForeign)
 		}
 		c := Chain{Table: table, Name: jc.Name}
 		for _, jr := range jc.Rules {

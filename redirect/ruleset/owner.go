@@ -40,9 +40,10 @@ func (o Owner) Nothing() Ruleset {
 // suffix takes 11.
 const MaxPrefix = 16
 
-// OwnsChain reports whether the chain is the mesh's.
+// OwnsChain reports whether the chain is the mesh's. One that is not [SafeChain] is
+// not, whatever it begins with: no program of ours can have made it.
 func (o Owner) OwnsChain(name string) bool {
-	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix)
+	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && SafeChain(name)
 }
 
 func (o Owner) jumps(r *SavedRule) bool {

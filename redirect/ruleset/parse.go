@@ -1,7 +1,6 @@
 package ruleset
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -37,9 +36,10 @@ type SavedChain struct {
 	Rules  []SavedRule
 }
 
-// SavedRule is a rule as saved. Text is the line without "-A CHAIN"; it is
-// what names the rule to iptables, so it is kept as found. Known says whether
-// Rule is its meaning; when not, the rule is [ErrForeign].
+// SavedRule is a rule as saved. Text is the line without "-A CHAIN". Known says
+// whether Rule is its meaning. The text is then put together from the words that
+// were understood: it names the rule to iptables as found, and can be given back to it.
+// When not, the rule is [ErrForeign] and its text is for people only.
 type SavedRule struct {
 	Text  string
 	Rule  Rule
@@ -69,23 +69,38 @@ func (t *SavedTable) chain(name string) *SavedChain {
 
 // Parse reads the output of iptables-save or ip6tables-save, or the text of a
 // [Program]. A line that is no such output is an error that gives its number;
-// a rule outside the model is no error (see [SavedRule]).
-func Parse(f Family, text string) (*Saved, error) {
+// a rule outside the model is no error (see [SavedRule]). Chains are names that
+// the caller knows of the kernel to be there; they are needed for names with a line
+// feed. Where a name has anything that would separate words, a "?" stands for it.
+func Parse(f Family, text string, chains ...string) (*Saved, error) {
+	text, err := maskNames(text, chains)
+	if err != nil {
+		return nil, fmt.Errorf("parse saved rules: %w", err)
+	}
 	saved := &Saved{Family: f}
 	var table *SavedTable
-	scanner := bufio.NewScanner(strings.NewReader(text))
-	scanner.Buffer(nil, 1<<20)
-	for n := 1; scanner.Scan(); n++ {
-		line := strings.TrimSpace(scanner.Text())
+	n, first, from, to, quoted := 0, 0, 0, 0, false
+	for line := range strings.Lines(text) {
+		if n++; !quoted {
+			first, from = n, to
+		}
+		to += len(line)
+		// A string may hold line feeds; iptables-save quotes it.
+		if quoted || strings.HasPrefix(line, "-A ") {
+			if quoted = quoteOpen(line, quoted); quoted {
+				continue
+			}
+		}
+		line = strings.TrimSpace(text[from:to])
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		if err := saved.parseLine(f, &table, line); err != nil {
-			return nil, fmt.Errorf("parse saved rules: line %d: %w", n, err)
+			return nil, fmt.Errorf("parse saved rules: line %d: %w", first, err)
 		}
 	}
-	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("parse saved rules: %w", err)
+	if quoted {
+		return nil, fmt.Errorf("parse saved rules: line %d: rule whose quote is not closed", first)
 	}
 	if table != nil {
 		return nil, fmt.Errorf("parse saved rules: table %s has no COMMIT", table.Name)
@@ -115,21 +130,19 @@ func (s *Saved) parseLine(f Family, table **SavedTable, line string) error {
 	}
 	switch {
 	case line[0] == ':':
-		fields := strings.Fields(line[1:])
-		if len(fields) < 2 {
-			return fmt.Errorf("chain %q has no policy", line)
+		name, policy, err := parseChainLine(line)
+		if err != nil {
+			return err
 		}
-		c := (*table).open(fields[0])
-		c.Policy = fields[1]
+		(*table).open(name).Policy = policy
 		return nil
 	case strings.HasPrefix(line, "-A "):
 		name, rule, _ := strings.Cut(line[3:], " ")
 		c := (*table).open(name)
 		saved := SavedRule{Text: rule}
-		r, err := ParseRule(f, rule)
-		switch {
+		switch r, words, err := parseRule(f, rule); {
 		case err == nil:
-			saved.Rule, saved.Known = r, true
+			saved = SavedRule{Text: wordsText(words), Rule: r, Known: true}
 		case !errors.Is(err, ErrForeign):
 			return err
 		}
@@ -164,20 +177,24 @@ func (t *SavedTable) open(name string) *SavedChain {
 // ParseRule reads a rule in iptables-save's words, without "-A CHAIN". A match
 // or target that it does not know makes it fail with [ErrForeign].
 func ParseRule(f Family, text string) (Rule, error) {
-	words, err := splitWords(text)
-	if err != nil {
-		return Rule{}, fmt.Errorf("rule %q: %w", text, err)
+	r, _, err := parseRule(f, text)
+	return r, err
+}
+
+func parseRule(f Family, text string) (r Rule, words []string, err error) {
+	if words, err = splitWords(text); err != nil {
+		return Rule{}, nil, fmt.Errorf("rule %q: %w", text, err)
 	}
 	p := ruleParser{family: f, words: words}
 	for len(p.words) > 0 {
 		if err := p.option(); err != nil {
-			return Rule{}, fmt.Errorf("rule %q: %w", text, err)
+			return Rule{}, nil, fmt.Errorf("rule %q: %w", text, err)
 		}
 	}
 	if r := p.rule; (!r.SrcPorts.IsZero() || !r.DstPorts.IsZero()) && r.Proto != TCP && r.Proto != UDP {
-		return Rule{}, fmt.Errorf("rule %q: ports of protocol %s: %w", text, r.Proto, ErrForeign)
+		return Rule{}, nil, fmt.Errorf("rule %q: ports of protocol %s: %w", text, r.Proto, ErrForeign)
 	}
-	return p.rule, nil
+	return p.rule, words, nil
 }
 
 type ruleParser struct {
@@ -289,9 +306,9 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 
 func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 	w := p.next()
-	// No interface has a space in its name (dev_valid_name of the kernel), but a rule of others may ask for one; what the
-	// text of a rule would have to quote is none of ours.
-	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsAny(w, " \t\r\n\v\f\"'\\") || !m.IsZero() {
+	// A rule of others may ask for a name that no interface has (dev_valid_name of the kernel), or that would have to be
+	// quoted: none of ours does.
+	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, unsafeRune) || !m.IsZero() {
 		return fmt.Errorf("interface %q: %w", w, ErrForeign)
 	}
 	*m = InterfaceMatch{Name: w, Not: not}
@@ -400,6 +417,22 @@ func (p *ruleParser) owner(k OwnerKind, not bool) error {
 	return nil
 }
 
+// quoteOpen reports whether a quote is open at the end of a line, if one was or was
+// not at its beginning.
+func quoteOpen(line string, open bool) bool {
+	for i := 0; i < len(line); i++ {
+		switch line[i] {
+		case '\\':
+			if open {
+				i++
+			}
+		case '"':
+			open = !open
+		}
+	}
+	return open
+}
+
 // splitWords splits at spaces, taking iptables-save's double quotes off.
 func splitWords(s string) ([]string, error) {
 	var words []string
@@ -430,17 +463,4 @@ func splitWords(s string) ([]string, error) {
 		words = append(words, w.String())
 	}
 	return words, nil
-}
-
-// HasTable reports whether a table of the name was saved.
-func (s *Saved) HasTable(name string) bool {
-	if s == nil {
-		return false
-	}
-	for i := range s.Tables {
-		if s.Tables[i].Name == name {
-			return true
-		}
-	}
-	return false
 }

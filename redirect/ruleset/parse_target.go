@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 )
 
 // target reads what follows -j up to the end of the rule: iptables-save
@@ -24,11 +25,14 @@ func (p *ruleParser) target() error {
 	case "DNAT":
 		t.Action = DNAT
 		return p.targetOption(name, "--to-destination", func(v string) (err error) {
-			if a, err := netip.ParseAddr(v); err == nil {
+			if a, aerr := netip.ParseAddr(v); aerr == nil {
 				t.To = netip.AddrPortFrom(a, 0)
-				return nil
+			} else {
+				t.To, err = netip.ParseAddrPort(v)
 			}
-			t.To, err = netip.ParseAddrPort(v)
+			if t.To.Addr().Zone() != "" { // which may be any text
+				err = fmt.Errorf("address has a zone")
+			}
 			return err
 		})
 	case "TPROXY":
@@ -52,6 +56,9 @@ func (p *ruleParser) target() error {
 	case "":
 		return fmt.Errorf("-j without target")
 	default:
+		if !SafeChain(name) {
+			return fmt.Errorf("target %q: %w", name, ErrForeign)
+		}
 		*t = JumpTo(name)
 	}
 	return p.end(name)
@@ -148,7 +155,7 @@ func (p *ruleParser) log(t *Target) error {
 		name, v := p.next(), p.next()
 		n, err := strconv.ParseUint(v, 10, 8)
 		switch {
-		case name == "--log-prefix" && len(v) <= MaxLogPrefix:
+		case name == "--log-prefix" && len(v) <= MaxLogPrefix && !strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c >= 0x7f }):
 			t.Prefix = v
 		case name == "--log-level" && err == nil && n <= 7:
 			t.Level = uint8(n)

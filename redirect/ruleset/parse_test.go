@@ -208,6 +208,9 @@ func FuzzParse(f *testing.F) {
 		"*raw\n-A X -m comment --comment \"a \\\" b\" -j CT --zone 1\nCOMMIT\n",
 		"*nat\n-A X ! -s 10.0.0.0/8 -m owner ! --uid-owner 1-2 -j DNAT --to-destination [::1]:53\nCOMMIT\n",
 		"# nothing\n", "*nat\nCOMMIT\n*nat\nCOMMIT\n",
+		"*nat\n:MESH_OUTPUT\t-j ACCEPT [0:0]\n:MESH_ x - [0:0]\n-A MESH_OUTPUT\t-j\tACCEPT\n-A OUTPUT -j MESH_ x\nCOMMIT\n",
+		"*nat\n-A OUTPUT \"-j\"\t\"MESH_X\"\n-A OUTPUT -o \"a\tb\" -j MESH_X\n-A MESH_X -m comment --comment \"a\n-A OUTPUT -j MESH_X\nCOMMIT\" -j RETURN\nCOMMIT\n",
+		"*nat\n-A OUTPUT -j MESH_X\n-A MESH_X -j LOG --log-prefix \"a \\\" ' \" --log-level 7\n-A MESH_X -j DNAT --to-destination \"fe80::1%a b\"\nCOMMIT\n",
 	} {
 		f.Add(s, false)
 		f.Add(s, true)
@@ -237,6 +240,13 @@ func FuzzParse(f *testing.F) {
 					require.True(t, r.Rule.Equal(again), "%q is printed as %q", r.Text, r.Rule.Text(family))
 				}
 			}
+		}
+		requireOwn(t, owner, family, program.Transition(saved))
+		for _, from := range []*ruleset.Saved{nil, parse(t, family, small("-j RETURN").String())} {
+			back, _ := owner.Back(from, saved)
+			requireOwn(t, owner, family, back)
+			back, _ = owner.Back(saved, from)
+			requireOwn(t, owner, family, back)
 		}
 		// Nothing of the owner's there means nothing to remove, and the reverse.
 		require.Equal(t, len(program.Diff(saved)) > 0, program.Transition(saved) != "", "%v", program.Diff(saved))

@@ -75,7 +75,7 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 	changed := false
 
 	// Chains of ours that are no longer wanted. Declaring a chain empties it.
-	for _, c := range t.liveChains(table) {
+	for _, c := range t.live.chains(table) {
 		if !owner.OwnsChain(c.Name) {
 			continue
 		}
@@ -83,7 +83,7 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 		if slices.IndexFunc(want, func(w Chain) bool { return w.Name == c.Name }) >= 0 {
 			continue
 		}
-		if owner.othersLeadTo(t.liveChains(table), c.Name) {
+		if owner.othersLeadTo(t.live.chains(table), c.Name) {
 			// A rule of others jumps here: a chain that is left empty does
 			// nothing, one that is taken away would make the kernel refuse it all.
 			if len(c.Rules) > 0 {
@@ -134,14 +134,17 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 	return append(text, "COMMIT\n"...), after >= before
 }
 
-// othersLeadTo reports whether a rule in a chain of others jumps to the chain. (What
-// of ours jumps there, in built-in chains too, goes in the same commit.)
+// othersLeadTo reports whether a rule of others jumps to the chain. (What of ours
+// jumps there goes in the same commit.)
 func (o Owner) othersLeadTo(chains []SavedChain, name string) bool {
 	for _, c := range chains {
-		if o.OwnsChain(c.Name) || IsBuiltin(c.Name) {
+		if o.OwnsChain(c.Name) {
 			continue
 		}
 		for _, r := range c.Rules {
+			if IsBuiltin(c.Name) && r.Known {
+				continue // a known jump to our chains is ours
+			}
 			words := strings.Fields(r.Text)
 			for i, w := range words {
 				if (w == "-j" || w == "-g") && i+1 < len(words) && words[i+1] == name {
@@ -151,18 +154,6 @@ func (o Owner) othersLeadTo(chains []SavedChain, name string) bool {
 		}
 	}
 	return false
-}
-
-func (t *transition) liveChains(table Table) []SavedChain {
-	if t.live == nil {
-		return nil
-	}
-	for _, s := range t.live.Tables {
-		if s.Name == table.String() {
-			return s.Chains
-		}
-	}
-	return nil
 }
 
 func (c *Chain) equalLive(live *SavedChain) bool {

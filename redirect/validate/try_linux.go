@@ -29,7 +29,9 @@ func try(ctx context.Context, in func(func() error) error, r planning) error {
 			if err := t.listen(trial); err != nil {
 				return err
 			}
-			t.pending = append(t.pending, trial)
+			if trial.Outcome == "" {
+				t.pending = append(t.pending, trial)
+			}
 		}
 		// Every listener is there before anything is sent.
 		for _, trial := range t.pending {
@@ -110,6 +112,11 @@ func (t *tryer) listen(s *trial) error {
 	}
 	if errors.Is(err, unix.EADDRINUSE) {
 		l.fd = -1
+		return unix.Close(fd)
+	}
+	if errors.Is(err, unix.EADDRNOTAVAIL) && key.family == ruleset.IPv6 {
+		delete(t.listeners, key)
+		s.settle(Untested, "lo has no ::1: IPv6 is switched off there")
 		return unix.Close(fd)
 	}
 	if err != nil {

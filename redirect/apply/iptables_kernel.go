@@ -1,0 +1,205 @@
+//go:build linux
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// What iptables-save prints is a text without quoting: a name or a comment with a
+// line feed in it looks like two lines. Whoever may change the namespace's rules, as a
+// pod with CAP_NET_ADMIN, can so make it say what is not there. Of the nft variant the
+// kernel tells the names and the number of rules by netlink, byte for byte, and of the
+// legacy one how many rules and chains a table has. A text is believed when both
+// agree; after a change the kernel's word is what counts.
+
+// chainRules are the chains of iptables-nft's tables, each with the number of its rules.
+type chainRules map[chainName]int
+
+type chainName struct {
+	family byte
+	table  ruleset.Table
+	name   string
+}
+
+// kernelRules asks the kernel, of one family or with NFPROTO_UNSPEC of all.
+func (s *session) kernelRules(ctx context.Context, family byte) (chainRules, error) {
+	var found chainRules
+	err := NewNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
+		found, err = c.countRules(family)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count rules: %w", err)
+	}
+	return found, nil
+}
+
+func (c *nlConn) countRules(family byte) (chainRules, error) {
+	found := chainRules{}
+	err := c.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
+		ch := parseChain(m)
+		if t, err := ruleset.ParseTable(ch.table); err == nil {
+			found[chainName{ch.family, t, ch.name}] = 0
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	// One list for all tables: only their names are looked at.
+	err = c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
+		var table, chain string
+		for a := range nlAttrs(m.attrs) {
+			switch a.typ {
+			case unix.NFTA_RULE_TABLE:
+				table = a.text()
+			case unix.NFTA_RULE_CHAIN:
+				chain = a.text()
+			}
+		}
+		if t, err := ruleset.ParseTable(table); err == nil {
+			found[chainName{m.family, t, chain}]++
+		}
+	})
+	return found, err
+}
+
+// maxReads bounds how often rules are read that change meanwhile.
+const maxReads = 3
+
+// saved reads what is live.
+func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) {
+	for reads := 1; ; reads++ {
+		var rules chainRules
+		if c.tools.variant == IptablesNFT {
+			var err error
+			if rules, err = s.kernelRules(ctx, nfProto(c.family)); err != nil {
+				return nil, err
+			}
+		}
+		text, err := s.run(ctx, "", c.tools.save[c.family])
+		if err != nil {
+			return nil, err
+		}
+		live, err := ruleset.Parse(c.family, text, rules.names()...)
+		switch {
+		case err != nil:
+		case rules != nil:
+			err = rules.agree(c.want.Owner, live)
+		default:
+			err = s.legacyAgrees(live)
+		}
+		if err == nil || reads == maxReads {
+			return live, err
+		}
+	}
+}
+
+func (r chainRules) names() (names []string) {
+	for c := range r {
+		if !ruleset.SafeChain(c.name) {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// errText says that a text of rules is not what the kernel has.
+var errText = errors.New("what the program prints is not what the kernel has, so the rules cannot be told")
+
+// agree compares the chains that matter: the owner's, and the built-in ones.
+func (r chainRules) agree(owner ruleset.Owner, live *ruleset.Saved) error {
+	matters := func(name string) bool { return owner.OwnsChain(name) || ruleset.IsBuiltin(name) }
+	seen := chainRules{}
+	for _, t := range live.Tables {
+		table, err := ruleset.ParseTable(t.Name)
+		if err != nil {
+			continue
+		}
+		for _, c := range t.Chains {
+			at := chainName{nfProto(live.Family), table, c.Name}
+			if !matters(c.Name) {
+				continue
+			}
+			if _, there := r[at]; !there && !ruleset.IsBuiltin(c.Name) {
+				return fmt.Errorf("chain %s of table %s: %w", c.Name, table, errText)
+			}
+			seen[at] = len(c.Rules)
+		}
+	}
+	for at, n := range r {
+		if printed, there := seen[at]; matters(at.name) && (printed != n || !there && n > 0) {
+			return fmt.Errorf("chain %s of table %s has %d rules, printed are %d: %w", at.name, at.table, n, printed, errText)
+		}
+	}
+	return nil
+}
+
+// errNothing says that a change was not made though its program said so.
+var errNothing = errors.New("the program reported success, but the kernel does not have the rules")
+
+// change makes changes, of all families at once, and makes sure that they were made.
+func (s *session) change(ctx context.Context, changes []*change) error {
+	err := each(changes, func(c *change) error { return s.apply(ctx, c) })
+	if err != nil {
+		return err
+	}
+	var rules chainRules // of the nft variant, asked for once
+	for _, c := range changes {
+		switch {
+		case !c.attempted:
+			continue
+		case c.tools.variant != IptablesNFT:
+			err = s.verifyText(ctx, c)
+		default:
+			if rules == nil {
+				if rules, err = s.kernelRules(ctx, unix.NFPROTO_UNSPEC); err != nil {
+					return err
+				}
+			}
+			err = rules.verify(c.want)
+		}
+		if err != nil {
+			return &FamilyError{Family: c.family, Op: "apply", Err: err}
+		}
+	}
+	return nil
+}
+
+// verifyText reads the rules again. Of the legacy variant the kernel tells no names, only
+// how many rules there are, which is enough where there were none.
+func (s *session) verifyText(ctx context.Context, c *change) error {
+	if c.live == nil {
+		return s.verifyNew(c.want)
+	}
+	now, err := s.saved(ctx, c)
+	if err != nil {
+		return err
+	}
+	if diffs := c.want.Diff(now); len(diffs) > 0 {
+		return fmt.Errorf("%w: %d differences, the first: %s", errNothing, len(diffs), diffs[0])
+	}
+	return nil
+}
+
+func (r chainRules) verify(want *ruleset.Program) error {
+	family := nfProto(want.Family)
+	for _, w := range want.Chains {
+		n, there := r[chainName{family, w.Table, w.Name}]
+		if !there || n < len(w.Rules) || n > len(w.Rules) && !ruleset.IsBuiltin(w.Name) {
+			return fmt.Errorf("%w: chain %s of table %s has %d rules, not %d", errNothing, w.Name, w.Table, n, len(w.Rules))
+		}
+	}
+	for at, n := range r {
+		if at.family == family && n > 0 && want.Owner.OwnsChain(at.name) && want.Chain(at.table, at.name) == nil {
+			return fmt.Errorf("%w: chain %s of table %s has %d rules, not 0", errNothing, at.name, at.table, n)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+//go:build linux
+
+package apply
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// legacyInfo is how large a table of the legacy variant is.
+type legacyInfo struct {
+	hooks   int // built-in chains
+	entries int // of the table's blob
+}
+
+// entriesOf counts the entries of a table with so many rules and chains of its own: besides
+// the rules, a policy for each built-in chain, a head and an end for each other, and
+// the end of the table (net/ipv4/netfilter/ip_tables.c).
+func (i legacyInfo) entriesOf(rules, chains int) int { return rules + i.hooks + 2*chains + 1 }
+
+// legacyInfo asks the kernel about a table. To ask for one that is not there would make
+// it, so the caller has found it in the list.
+func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error) {
+	fail := func(err error) (legacyInfo, error) {
+		return legacyInfo{}, fmt.Errorf("ask for the size of table %s: %w", table, err)
+	}
+	domain, level := unix.AF_INET, unix.SOL_IP
+	if f == ruleset.IPv6 {
+		domain, level = unix.AF_INET6, unix.SOL_IPV6
+	}
+	fd, err := s.ns.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	// struct ipt_getinfo: a name of 32 bytes, the mask of hooks, two lists of five
+	// offsets, the number of entries, their size. Source: IPT_SO_GET_INFO, which IPv6 has too,
+	// in linux/netfilter_ipv4/ip_tables.h.
+	const getInfo, hooksAt, entriesAt, length = 64, 32, 76, 84
+	var info [length]byte
+	copy(info[:hooksAt-1], table)
+	size := uint32(length)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), getInfo,
+		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return fail(errno)
+	}
+	return legacyInfo{
+		hooks:   bits.OnesCount32(binary.NativeEndian.Uint32(info[hooksAt:])),
+		entries: int(binary.NativeEndian.Uint32(info[entriesAt:])),
+	}, nil
+}
+
+// legacyAgrees compares what iptables-legacy-save printed with the size of each table.
+func (s *session) legacyAgrees(live *ruleset.Saved) error {
+	for _, t := range live.Tables {
+		rules, chains := 0, 0
+		for _, c := range t.Chains {
+			rules += len(c.Rules)
+			if !ruleset.IsBuiltin(c.Name) {
+				chains++
+			}
+		}
+		info, err := s.legacyInfo(live.Family, t.Name)
+		if err != nil {
+			return err
+		}
+		if want := info.entriesOf(rules, chains); info.entries != want {
+			return fmt.Errorf("table %s has %d entries, printed are %d: %w", t.Name, info.entries, want, errText)
+		}
+	}
+	return nil
+}
+
+// verifyNew makes sure that a program has come into a namespace that had no tables of
+// the legacy variant.
+func (s *session) verifyNew(want *ruleset.Program) error {
+	var tables map[ruleset.Family][]string
+	err := s.ns.Do(func() (err error) {
+		tables, err = legacyTables()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, table := range ruleset.Tables {
+		rules, chains := 0, 0
+		for _, c := range want.Chains {
+			if c.Table == table {
+				rules += len(c.Rules)
+				if !ruleset.IsBuiltin(c.Name) {
+					chains++
+				}
+			}
+		}
+		if rules+chains == 0 {
+			continue
+		}
+		if !slices.Contains(tables[want.Family], table.String()) {
+			return fmt.Errorf("%w: there is no table %s", errNothing, table)
+		}
+		info, err := s.legacyInfo(want.Family, table.String())
+		if err != nil {
+			return err
+		}
+		if n := info.entriesOf(rules, chains); info.entries < n {
+			return fmt.Errorf("%w: table %s has %d entries, not %d", errNothing, table, info.entries, n)
+		}
+	}
+	return nil
+}

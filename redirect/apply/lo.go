@@ -1,0 +1,87 @@
+//go:build linux
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// onLo reports whether a fixture is an address of lo or a route by it.
+func (x fixture) onLo() bool { return x.kind != policyRule }
+
+// loPatience is how long a lo that is down is left to the runtime. Runtimes bring
+// it up at the start of a sandbox: CRI-O and containerd 2 before they call any
+// plugin, containerd 1 by the plugin "loopback" beside the others. That plugin
+// fails when it finds another than a loopback address on lo, so what is
+// done here waits for it. It takes some milliseconds.
+const loPatience = 250 * time.Millisecond
+
+// raiseLo sees to it that lo is up before anything is put on it: the kernel takes
+// no IPv6 route by a link that is down (ENETDOWN). A pod's lo is always up, so a
+// runtime that never does it is served as well as one that does it at the same time:
+// up twice is up. For the same reason it is not taken down again when the
+// rest fails.
+func (p *plumbing) raiseLo(ctx context.Context, x fixture) error {
+	if p.loUp || !x.onLo() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, loPatience)
+	defer cancel()
+	for waited := false; !waited; {
+		link, err := p.handle.LinkByIndex(loIndex)
+		if err != nil {
+			return fmt.Errorf("look at lo: %w", err)
+		}
+		if link.Attrs().Flags&net.FlagUp != 0 {
+			p.loUp = true
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			waited = true
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if err := p.handle.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loIndex}}); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	p.loUp = true
+	return nil
+}
+
+const (
+	ipv6OffFile   = "/proc/sys/net/ipv6/conf/lo/disable_ipv6"
+	ipv6OffReason = "IPv6 is switched off on lo (sysctl net.ipv6.conf.lo.disable_ipv6)"
+)
+
+// refusedForOff reports whether an error may be how the kernel says that IPv6 is
+// off on lo: EACCES of an address (addrconf_add_dev in net/ipv6/addrconf.c) and of a
+// route (ip6_route_info_create_nh in net/ipv6/route.c). A security module may say
+// the same of its own rules, so the setting itself is to be looked at.
+func refusedForOff(x fixture, err error) bool {
+	return x.family == ruleset.IPv6 && x.onLo() && errors.Is(err, unix.EACCES)
+}
+
+// ipv6Off reports whether IPv6 is off on lo. Setting it for "all" sets it there too.
+func (p *plumbing) ipv6Off() (off bool, err error) {
+	err = p.ns.Do(func() error {
+		text, err := os.ReadFile(ipv6OffFile)
+		off = strings.TrimSpace(string(text)) != "0"
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look whether IPv6 is off on lo: %w", err)
+	}
+	return off, nil
+}

@@ -1,0 +1,108 @@
+package ruleset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxChainName is the longest name that iptables takes for a chain.
+// Source: XT_EXTENSION_MAXNAMELEN in linux/netfilter/x_tables.h, less the
+// terminating zero.
+const maxChainName = 28
+
+// SafeChain reports whether a chain's name is one that a program of ours could
+// have: A-Z, a-z, 0-9, "_", "." and "-", at most 28 bytes. The kernel takes any other
+// bytes too, spaces and line feeds among them, and programs do not quote names.
+// So other names are never taken for ours and never written into a text.
+func SafeChain(name string) bool {
+	return name != "" && len(name) <= maxChainName && !strings.ContainsFunc(name, unsafeRune)
+}
+
+func unsafeRune(c rune) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return false
+	}
+	return c != '_' && c != '.' && c != '-'
+}
+
+// maxUnsafe bounds how many chains with such names are looked for in a text.
+const maxUnsafe = 256
+
+// maskNames replaces the names of chains that hold what separates words by names
+// without, which are not safe either, so that each line of the text is one chain or
+// one rule. Of the names, only unsafe ones count. A name can be made to look like a
+// part of another rule; who has to be sure compares the number of rules in
+// each chain with the kernel's.
+func maskNames(text string, names []string) (string, error) {
+	names = append(slices.Clone(names), declaredNames(text)...)
+	names = slices.DeleteFunc(names, func(n string) bool { return !strings.ContainsAny(n, " \t\n\v\f\r\"\\") })
+	if len(names) == 0 {
+		return text, nil
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	if names = slices.Compact(names); len(names) > maxUnsafe {
+		return "", fmt.Errorf("%d chains have names that no program of iptables makes, more than %d", len(names), maxUnsafe)
+	}
+	text = "\n" + text
+	for _, name := range names {
+		mask := strings.Map(func(c rune) rune {
+			if unsafeRune(c) {
+				return '?'
+			}
+			return c
+		}, name)
+		for _, around := range [][2]string{{"\n:", " "}, {"\n-A ", " "}, {"\n-A ", "\n"}, {" -j ", "\n"}, {" -g ", "\n"}} {
+			old, masked := around[0]+name+around[1], around[0]+mask+around[1]
+			for strings.Contains(text, old) { // more than once: two may share a line feed
+				text = strings.ReplaceAll(text, old, masked)
+			}
+		}
+	}
+	return text[1:], nil
+}
+
+// declaredNames returns the names in the chain lines of a text.
+func declaredNames(text string) (names []string) {
+	for line := range strings.Lines(text) {
+		if line[0] == ':' {
+			if name, _, err := parseChainLine(strings.TrimRight(line, "\r\n")); err == nil && !SafeChain(name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// parseChainLine reads ":NAME POLICY [PACKETS:BYTES]" from its end, since a name
+// may have spaces.
+func parseChainLine(line string) (name, policy string, err error) {
+	rest := line[1:]
+	if at := strings.LastIndex(rest, " ["); at > 0 {
+		rest = rest[:at]
+	}
+	at := strings.LastIndexByte(rest, ' ')
+	if at <= 0 || at == len(rest)-1 {
+		return "", "", fmt.Errorf("chain %q has no policy", line)
+	}
+	return rest[:at], rest[at+1:], nil
+}
+
+// wordsText puts a known rule's words together again. None has anything to quote
+// but the prefix of a log line.
+func wordsText(words []string) string {
+	var b []byte
+	for i, w := range words {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		if strings.ContainsFunc(w, func(c rune) bool { return unsafeRune(c) && !strings.ContainsRune("/,:!+", c) }) || w == "" {
+			b = appendWord(b, w)
+		} else {
+			b = append(b, w...)
+		}
+	}
+	return string(b)
+}
