@@ -28,6 +28,7 @@ package consul
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
@@ -41,6 +42,8 @@ const (
 	TransparentProxyStatus = "consul.hashicorp.com/transparent-proxy-status"
 	RedirectTrafficConfig  = "consul.hashicorp.com/redirect-traffic-config"
 	DualStack              = "consul.hashicorp.com/dual-stack"
+	// Services are the pod's, with commas between them.
+	Services = "consul.hashicorp.com/connect-service"
 )
 
 // Values of TransparentProxyStatus.
@@ -82,11 +85,9 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 				{Keys: []string{TransparentProxyStatus}},
 			},
 		},
-		Build: build,
-		Names: Defaults().Names,
-		// A pod with several services has a proxy for each.
-		Containers: []string{"consul-dataplane", "consul-dataplane-*"},
-		Applied:    map[string]string{TransparentProxyStatus: StatusComplete},
+		Build:   build,
+		Names:   Defaults().Names,
+		Applied: map[string]string{TransparentProxyStatus: StatusComplete},
 		// Consul has no container that checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
 	}
@@ -97,7 +98,24 @@ func build(in dialect.Input) (dialect.Built, error) {
 	p := parser{annotations: in.Pod.Annotations, redirect: &r}
 	p.config(p.dualStack())
 	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort")
-	return p.Built(r)
+	built, err := p.Built(r)
+	built.ProxyContainers = proxies(in.Pod.Annotations[Services])
+	return built, err
+}
+
+// proxies are the names of the pod's proxy containers: Consul's injector makes
+// one, or, of a pod with several services, one for each, named after it. (It
+// makes no transparent proxies for the latter; whoever else does names them so.)
+func proxies(services string) []string {
+	const one = "consul-dataplane"
+	names := strings.Split(services, ",")
+	if len(names) == 1 {
+		return []string{one}
+	}
+	for i, service := range names {
+		names[i] = one + "-" + service
+	}
+	return names
 }
 
 // dualStack reads the annotation of that name, which has no default.
