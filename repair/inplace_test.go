@@ -37,7 +37,8 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 
 	m.Options.RefuseBypasses = false
 	_, err = m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, repair.ErrNoProcess, "now it is looked for")
+	require.NotErrorIs(t, err, repair.ErrRefused)
+	require.ErrorContains(t, err, "find network namespace", "now it is looked for")
 
 	pod.Annotations[istio.ExcludeInboundPorts] = "x"
 	_, err = m.Apply(t.Context(), pod)

@@ -20,8 +20,8 @@
 // # Families
 //
 // IPv4 is always captured, IPv6 when the annotation dual-stack is true.
-// Otherwise IPv6 connections bypass the mesh; to close that, set Redirect.IPv6
-// to [redirect.FamilyDrop] before rendering. With dual stack, Consul's DNS is
+// Otherwise IPv6 connections bypass the mesh wherever the pod's kernel has the
+// protocol; [dialect.Options] can close that. With dual stack, Consul's DNS is
 // reached by IPv6 only, and without it by IPv4 only.
 package consul
 

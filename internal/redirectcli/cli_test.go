@@ -84,9 +84,9 @@ func TestProgram(t *testing.T) {
 			errOut: []string{"read Namespace from standard input", `it is a "Pod"`}, silent: true,
 		},
 
-		"explain outsider":  {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
-		"explain excluded":  {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
-		"explain bad pod":   {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
+		"explain outsider": {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
+		"explain excluded": {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
+		"explain bad pod":  {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
 		"explain refused by a container": {
 			args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid"}, code: 1,
 			out: []string{"pod shop/leaky-1 is refused (istio)", `refused: container "web" bypasses the mesh: it runs as the proxy's user, 1337`},
