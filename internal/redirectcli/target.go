@@ -254,9 +254,13 @@ func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 	return netnsexec.Open(c.netns)
 }
 
-// warn prints what is worth knowing beside a command's result.
+// warn prints what is worth knowing beside a command's result. What nobody has
+// looked at is for explain to say, which is asked about the pod as a whole.
 func (c *common) warn(t *target) {
 	for _, b := range t.Bypasses {
+		if b.Unsure {
+			continue
+		}
 		fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
 	}
 	for _, w := range t.warnings {
