@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 )
 
@@ -31,6 +32,10 @@ func TestTheTestPodIsOfTheMesh(t *testing.T) {
 			require.True(t, decision.Selected, "%s", decision)
 			built, err := mesh.Redirect(&pod, &corev1.Namespace{}, nil)
 			require.NoError(t, err)
+
+			strict := dialect.Options{DropUncaptured: true, RefuseBypasses: true}
+			_, err = mesh.Plan(t.Context(), dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}}, strict)
+			require.NoError(t, err, "where the plugin refuses what may pass for the proxy, it starts this pod")
 
 			proxy := mesh.Policy.Proxy(&pod)
 			if name != "consul" { // which goes by annotations

@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer/nodecmd"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/repair"
@@ -228,12 +229,14 @@ func TestRepairTakesEverySetting(t *testing.T) {
 		}
 		c, stop, err := repaircmd.Agent{
 			Action: settings.Repair, Node: settings.NodeName, Dialect: settings.Dialect, Backend: settings.Backend,
-			UncapturedFamily: settings.UncapturedFamily, Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: settings.ServiceAccountDir,
+			UncapturedFamily: settings.UncapturedFamily, RefuseProxyUID: settings.RefuseProxyUID, Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: settings.ServiceAccountDir,
 			Env: m.env, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		}.Open()
 		require.NoError(t, err, names[i])
 		require.NotNil(t, c)
 		stop()
+		plugins := dialect.Options{DropUncaptured: settings.UncapturedFamily == plugin.UncapturedDrop, RefuseBypasses: settings.RefuseProxyUID}
+		assert.Equal(t, plugins, c.Mender.(*repair.InPlace).Options, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
 			got := map[string]string{}
 			fs.VisitAll(func(f *flag.Flag) { got[f.Name] = f.Value.String() })

@@ -3,14 +3,13 @@
 // data and one function, so a mesh can keep its own in its own repository;
 // there is no registry to enter and no interface to satisfy.
 //
-// The dialects of known meshes are in the packages below this one. The steps
-// that they have in common are [Dialect.Decide] and [Dialect.Redirect].
+// The dialects of known meshes are in the packages below this one. What they
+// have in common is [Dialect.Plan], from a pod to its rules.
 package dialect
 
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -33,10 +32,6 @@ type Dialect struct {
 	// NeedsNamespace makes callers fetch the Namespaces of pods, which costs an
 	// API call each, for Decide and Build; see [Dialect.ReadsNamespace].
 	NeedsNamespace bool
-	// Containers are patterns, as [path.Match] takes them, for the names of the
-	// mesh's own containers, besides Policy.ProxyContainers: they may run as the
-	// proxy's user.
-	Containers []string
 	// Applied are annotations that tell, on a pod, that its rules are in place. They
 	// are written only where that is configured: it is one more request for each
 	// pod, and a right to patch pods that the plugin otherwise does without.
@@ -104,10 +99,10 @@ type Built struct {
 	// Warnings are things that the pod says in vain, and that it gets wrong
 	// without being refused for it.
 	Warnings []string
-	// Bypasses are the containers that the rules take for the proxy; each is
-	// among the Warnings too. [Dialect.Redirect] fills it in. Who wants to refuse
-	// such pods returns [Built.RefuseBypasses].
-	Bypasses []Bypass
+	// ProxyContainers are the exact names that the mesh's injector has given to
+	// containers of this pod that run as the proxy, besides the Policy's. Anybody
+	// may choose a name that is like them.
+	ProxyContainers []string
 }
 
 // Decide says whether the pod is in the mesh.
@@ -125,9 +120,11 @@ func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 	return alone.Selected || alone.Reason == selection.NotEnabled
 }
 
-// Redirect reads a selected pod's configuration. The addresses are all of the
-// pod's, its primary one first; without any the pod is taken to have IPv4
-// only. The result is valid, so that it renders.
+// Redirect reads a selected pod's configuration: the step of [Dialect.Plan] that
+// is the dialect's own, for its tests. What is done to a pod comes from the
+// Plan, which knows the operator's options too. The addresses are all of the
+// pod's, its primary one first; without any the pod is taken to have IPv4 only.
+// The result is valid, so that it renders.
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Built, error) {
 	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if err != nil {
@@ -135,10 +132,6 @@ func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []
 	}
 	if err := b.Redirect.Validate(); err != nil {
 		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
-	}
-	b.Bypasses = Bypasses(pod, slices.Concat(d.Policy.ProxyContainers, d.Containers), b.Redirect.Proxy)
-	for _, bypass := range b.Bypasses {
-		b.Warnings = append(b.Warnings, bypass.String())
 	}
 	return b, nil
 }

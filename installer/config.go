@@ -51,7 +51,7 @@ type Config struct {
 	// UncapturedFamily is what the plugin does with an address family of a pod that the mesh does not capture: allow or
 	// drop. Default allow.
 	UncapturedFamily string
-	// RefuseProxyUID has the plugin refuse a pod with a container that the rules take for the proxy. Default false.
+	// RefuseProxyUID has the plugin refuse a pod with a container that the rules may take for the proxy. Default false.
 	RefuseProxyUID bool
 	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
 	// account needs the right to patch pods. Default false.

@@ -127,7 +127,7 @@ func (s *logSocket) print() {
 	}
 }
 
-// maxBypasses bounds what one record can make us count; there are three kinds.
+// maxBypasses bounds what one record can make us count; there are four kinds.
 const maxBypasses = 8
 
 // account counts what a record says and gives the line to print.

@@ -43,7 +43,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	log, raw := plugin(t, socket)
-	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id"})
+	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id", "net-raw"})
 	log.Info("decision", "reason", "excluded-namespace", "verb", "ADD", "duration_ms", 1500)
 	log.Error("something else", "reason", "ignored")
 	_, err = raw.Write([]byte("no json\nat all"))
@@ -68,6 +68,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 		`meshcni_plugin_add_duration_seconds_sum 2`, `meshcni_plugin_log_records_total{level="ERROR"} 4`,
 		`meshcni_plugin_log_records_total{level="malformed"} 1`,
 		`meshcni_plugin_bypasses_total{bypass="ipv6"} 1`, `meshcni_plugin_bypasses_total{bypass="proxy-id"} 1`,
+		`meshcni_plugin_bypasses_total{bypass="net-raw"} 1`,
 		`meshcni_plugin_bypasses_total{bypass="ipv4"} 0`, // an increase from nothing is none
 		`meshcni_plugin_outcomes_total{outcome="redirected",verb="ADD"} 1`, `meshcni_plugin_outcomes_total{outcome="other",verb="ADD"} 1`,
 		`meshcni_plugin_outcomes_total{outcome="other",verb="other"} 1`, `meshcni_plugin_outcomes_total{outcome="failed",verb="ADD"} 0`,

@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		failures:  prometheus.NewCounterVec(counter("failures_total", "Steps that failed, by action."), []string{"action"}),
 		reloads:   prometheus.NewCounterVec(counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused)."), []string{"result"}),
 		decisions: prometheus.NewCounterVec(counter("plugin_decisions_total", "Decisions that plugins on this node reported, by reason."), []string{"reason"}),
-		bypasses:  prometheus.NewCounterVec(counter("plugin_bypasses_total", "Pods that leave a way past the mesh open, by which (ipv4, ipv6, proxy-id)."), []string{"bypass"}),
+		bypasses:  prometheus.NewCounterVec(counter("plugin_bypasses_total", "Pods that leave a way past the mesh open, by which (ipv4, ipv6, proxy-id, net-raw)."), []string{"bypass"}),
 		outcomes:  prometheus.NewCounterVec(counter("plugin_outcomes_total", "Decisions that plugins on this node reported, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, failed, other)."), []string{"verb", "outcome"}),
 		failed:    prometheus.NewCounterVec(counter("plugin_failures_total", "Runs of plugins on this node that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and error code of the CNI specification."), []string{"verb", "code"}),
 		records:   prometheus.NewCounterVec(counter("plugin_log_records_total", "Records that plugins sent, by level."), []string{"level"}),
@@ -69,7 +69,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // of a series that begins with it would be seen by nobody.
 func (m *metrics) begin() {
 	for vec, values := range map[*prometheus.CounterVec][]string{
-		m.bypasses: {"ipv4", "ipv6", "proxy-id"},
+		m.bypasses: {"ipv4", "ipv6", "proxy-id", "net-raw"},
 		m.records:  {"DEBUG", "INFO", "WARN", "ERROR", "malformed"},
 		m.dropped:  {"queue-full", "too-long"},
 		m.reloads:  {"applied", "refused"},

@@ -26,14 +26,12 @@ type event struct {
 	outcome  string
 	apiCalls int
 	backend  apply.Name
-	families []string
-	warnings []string
-	bypasses []string // stable codes
+	families []string // that have capturing rules in the kernel
+	// addressed are the families of the pod's addresses.
+	addressed []string
+	warnings  []string
+	bypasses  []string // stable codes
 }
-
-// The ways past the mesh that a decision's record names, besides "ipv4" and "ipv6" for a family of the pod's that is
-// not captured.
-const bypassProxyID = "proxy-id" // a container runs under an id by which the rules know the proxy
 
 func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 	output, err := c.config.PrevResult.in(c.config.CNIVersion)
@@ -56,7 +54,6 @@ func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 		}
 		for _, f := range result.Skipped {
 			c.event.families = slices.DeleteFunc(c.event.families, func(s string) bool { return s == f.String() })
-			c.event.warnings = append(c.event.warnings, fmt.Sprintf("the kernel has no %s here", f))
 		}
 		for _, u := range result.Unusable {
 			c.event.warnings = append(c.event.warnings, u.String())
@@ -115,46 +112,90 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	}
 	defer func() { _ = ns.Close() }()
 	// To look at the namespace takes about as long as the request, and needs none of its answer.
-	chosen := start(func() (Backend, error) { return ns.Backend(ctx, c.config.Backend) })
+	looking := start(func() (found, error) { return c.look(ctx, ns) })
 	var namespace *corev1.Namespace
 	if pod == nil {
 		pod, namespace, failure = c.fetch(ctx, mesh)
 	}
-	backend, err := chosen.wait()
+	seen, err := looking.wait()
 	if failure != nil {
 		return c.passUnread(ctx, mesh.Policy, failure)
 	}
-	decision := mesh.Decide(pod, namespace)
-	c.decide(decision)
-	if !decision.Selected {
+	plan, refused := mesh.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: seen.addrs, Kernel: seen.kernel}, c.config.planning())
+	c.decide(plan.Decision)
+	if !plan.Decision.Selected {
 		c.event.outcome = "passed"
 		return nil
 	}
 	if err != nil {
-		return c.inTime(ctx, codeOf(err, CodeApply, "choose firewall backend"))
+		return c.inTime(ctx, codeOf(err, CodeApply, "look at the network namespace of pod "+id.String()))
 	}
-	c.event.backend = backend.Name()
-	addrs, failure := c.addrs(ns)
-	if failure != nil {
-		return failure
-	}
-	built, err := mesh.Redirect(pod, namespace, addrs)
-	c.event.warnings = append(c.event.warnings, built.Warnings...)
-	if len(built.Bypasses) > 0 {
-		c.event.bypasses = append(c.event.bypasses, bypassProxyID)
-	}
-	if err != nil {
-		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "%s", c.toCorrect())
-	}
-	if err := built.RefuseBypasses(); err != nil && c.config.RefuseProxyUID {
-		return hint(fail(types.ErrInvalidNetworkConfig, "pod %s: %v", id, err), "refuse_proxy_uid is true in the network configuration")
-	}
-	rules, err := c.rules(built, addrs)
-	if err != nil {
-		return fail(types.ErrInternal, "render rules of pod %s: %v", id, err)
+	c.event.backend = seen.backend.Name()
+	c.planned(plan, len(seen.addrs) > 0)
+	if refused != nil {
+		return c.inTime(ctx, c.refusal(refused))
 	}
 	c.pod, c.applied = pod, mesh.Applied
-	return do(backend, rules)
+	return do(seen.backend, plan.Ruleset)
+}
+
+// found is what a pod's namespace says before anything is done.
+type found struct {
+	backend Backend
+	kernel  redirect.Kernel
+	addrs   []netip.Addr
+}
+
+func (c *call) look(ctx context.Context, ns NetNS) (f found, err error) {
+	if f.backend, err = ns.Backend(ctx, c.config.Backend); err != nil {
+		return f, codeOf(err, CodeApply, "choose firewall backend")
+	}
+	if f.kernel, err = ns.Kernel(); err != nil {
+		return f, codeOf(err, CodeApply, "network namespace of pod "+c.id.String())
+	}
+	if prev := c.config.PrevResult; prev != nil && len(prev.Addrs) > 0 {
+		f.addrs = prev.Addrs
+		return f, nil
+	}
+	if f.addrs, err = ns.Addrs(c.env.ifName); err != nil {
+		return f, codeOf(err, types.ErrInternal, "read addresses of pod "+c.id.String())
+	}
+	return f, nil
+}
+
+// planning is what the operator has decided for all pods.
+func (c Config) planning() dialect.Options {
+	return dialect.Options{DropUncaptured: c.UncapturedFamily == UncapturedDrop, RefuseBypasses: c.RefuseProxyUID}
+}
+
+// planned takes what the record says of a pod of the mesh.
+func (c *call) planned(plan dialect.Plan, hasAddrs bool) {
+	e := &c.event
+	e.warnings = append(e.warnings, plan.Warnings...)
+	for _, b := range plan.Bypasses {
+		e.warnings = append(e.warnings, b.String())
+	}
+	if !hasAddrs {
+		e.warnings = append(e.warnings, "the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only")
+	}
+	for _, code := range plan.Codes() {
+		e.bypasses = append(e.bypasses, string(code))
+	}
+	for _, f := range plan.Captured {
+		e.families = append(e.families, f.String())
+	}
+	for _, f := range plan.Addressed {
+		e.addressed = append(e.addressed, f.String())
+	}
+}
+
+// refusal is the failure of a pod that its mesh's plan refuses.
+func (c *call) refusal(err error) *types.Error {
+	var bypass *dialect.BypassError
+	if errors.As(err, &bypass) {
+		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "refuse_proxy_uid is true in the network configuration")
+	}
+	return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "%s", c.toCorrect())
 }
 
 // outByName decides what needs no more than the runtime's words.
@@ -190,45 +231,6 @@ func (c *call) pass(decision selection.Decision) *types.Error {
 	return nil
 }
 
-func (c *call) addrs(ns NetNS) ([]netip.Addr, *types.Error) {
-	if prev := c.config.PrevResult; prev != nil && len(prev.Addrs) > 0 {
-		return prev.Addrs, nil
-	}
-	addrs, err := ns.Addrs(c.env.ifName)
-	if err != nil {
-		return nil, codeOf(err, types.ErrInternal, "read addresses of pod "+c.id.String())
-	}
-	if len(addrs) == 0 {
-		c.event.warnings = append(c.event.warnings, "the pod has no address yet, so it is taken to have IPv4 only")
-	}
-	return addrs, nil
-}
-
-// rules renders, after the families that the mesh leaves out have been dealt with.
-func (c *call) rules(built dialect.Built, addrs []netip.Addr) (ruleset.Ruleset, error) {
-	r := built.Redirect
-	for _, f := range ruleset.Families {
-		mode := &r.IPv4
-		if f == ruleset.IPv6 {
-			mode = &r.IPv6
-		}
-		has := slices.ContainsFunc(addrs, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f })
-		if *mode == redirect.FamilyPass && has {
-			if c.config.UncapturedFamily == UncapturedDrop {
-				*mode = redirect.FamilyDrop
-				c.event.warnings = append(c.event.warnings, fmt.Sprintf("%s is discarded: the mesh captures the other family only", f))
-			} else {
-				c.event.bypasses = append(c.event.bypasses, f.String())
-				c.event.warnings = append(c.event.warnings, fmt.Sprintf("%s bypasses the mesh: the pod has such an address, and the mesh captures the other family only", f))
-			}
-		}
-		if *mode == redirect.FamilyCapture {
-			c.event.families = append(c.event.families, f.String())
-		}
-	}
-	return r.Ruleset()
-}
-
 func (c *call) decide(d selection.Decision) {
 	if c.asked != "" {
 		d.Detail = "CNI_ARGS has " + c.asked
@@ -259,7 +261,8 @@ func (c *call) record(ctx context.Context) {
 		"outcome", e.outcome, "verb", c.env.command,
 		"pod", c.id.name, "namespace", c.id.namespace, "uid", c.id.uid,
 		"container_id", c.env.containerID, "netns", c.env.netns,
-		"backend", string(e.backend), "families", append([]string{}, e.families...), "warnings", append([]string{}, e.warnings...),
+		"backend", string(e.backend), "families", append([]string{}, e.families...),
+		"address_families", append([]string{}, e.addressed...), "warnings", append([]string{}, e.warnings...),
 		"bypasses", append([]string{}, e.bypasses...),
 		"api_calls", e.apiCalls, "duration_ms", c.elapsed(),
 	)

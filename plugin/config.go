@@ -48,7 +48,7 @@ type Config struct {
 	AddDeadline      time.Duration // add_deadline: the most that ADD or CHECK may take, above 0; DefaultAddDeadline
 	UncapturedFamily string        // uncaptured_family; UncapturedAllow
 	WriteStatus      bool          // write_status: whether to say on the pod that its rules are in place, where its mesh has an annotation for it; false
-	RefuseProxyUID   bool          // refuse_proxy_uid: whether a container that the rules take for the proxy refuses its pod; false
+	RefuseProxyUID   bool          // refuse_proxy_uid: whether a container that the rules may take for the proxy refuses its pod; false
 
 	// ready_without_agent: whether STATUS says ready before the agent has written the kubeconfig; false. A runtime that
 	// is told otherwise starts no pod at all, so this is for an agent that is a pod of the node's network.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect"
@@ -196,29 +197,40 @@ func TestFamilies(t *testing.T) {
 			c.config["prevResult"] = set(c.config["prevResult"].(object), "ips", list)
 		}
 	}
+	drop := func(c *call) { c.config["uncaptured_family"] = "drop" }
+	kernel := func(ipv6 redirect.Presence) func(*call) {
+		return func(c *call) { c.netns.Families = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: ipv6} }
+	}
+	four, six, both46, none := []any{"ipv4"}, []any{"ipv6"}, []any{"ipv4", "ipv6"}, []any{}
+	const linkLocal = "ipv6 bypasses the mesh: the pod's kernel gives each interface such an address (fe80::/10), and the family is not captured; uncaptured_family \"drop\" closes it"
 	cases := map[string]struct {
-		change   func(*call)
-		families []any
-		ipv6     string // what the IPv6 program does: "", capture, drop
-		warning  string
+		change              func(*call)
+		families, addressed []any
+		bypasses            []any
+		ipv6                string // what the IPv6 program does: "", capture, drop
+		warning             string
 	}{
-		"IPv4":                       {ips("10.244.1.5/24"), []any{"ipv4"}, "", ""},
-		"IPv6 second bypasses":       {ips("10.244.1.5/24", "fd00::5/64"), []any{"ipv4"}, "", "ipv6 bypasses the mesh"},
-		"IPv6 first is captured":     {ips("fd00::5/64", "10.244.1.5/24"), []any{"ipv4", "ipv6"}, "capture", ""},
-		"no ips: from the interface": {both(ips(), has("fd00::5")), []any{"ipv4", "ipv6"}, "capture", ""},
-		"no prevResult":              {both(func(c *call) { delete(c.config, "prevResult") }, has("fd00::5", "10.0.0.1")), []any{"ipv4", "ipv6"}, "capture", ""},
-		"no address at all":          {ips(), []any{"ipv4"}, "", "no address yet"},
-		"the other family is closed": {
-			both(ips("10.244.1.5/24", "fd00::5/64"), func(c *call) { c.config["uncaptured_family"] = "drop" }), []any{"ipv4"}, "drop", "ipv6 is discarded",
-		},
-		"nothing to close": {both(ips("10.244.1.5/24"), func(c *call) { c.config["uncaptured_family"] = "drop" }), []any{"ipv4"}, "", ""},
+		"IPv4 addresses only":          {ips("10.244.1.5/24"), four, four, six, "", linkLocal},
+		"IPv6 second bypasses":         {ips("10.244.1.5/24", "fd00::5/64"), four, both46, six, "", "ipv6 bypasses the mesh: the pod has fd00::5, "},
+		"IPv6 first is captured":       {ips("fd00::5/64", "10.244.1.5/24"), both46, both46, none, "capture", ""},
+		"a mesh that captures both":    {both(ips("10.244.1.5/24"), consulDualStack), both46, four, none, "capture", ""},
+		"no ips: from the interface":   {both(ips(), has("fd00::5")), both46, six, none, "capture", ""},
+		"no prevResult":                {both(func(c *call) { delete(c.config, "prevResult") }, has("fd00::5", "10.0.0.1")), both46, both46, none, "capture", ""},
+		"no address at all":            {both(ips(), kernel(redirect.PresenceAbsent)), four, none, none, "", "no address yet"},
+		"the other family is closed":   {both(ips("10.244.1.5/24", "fd00::5/64"), drop), four, both46, none, "drop", "ipv6 is discarded"},
+		"closed without an address":    {both(ips("10.244.1.5/24"), drop), four, four, none, "drop", ""},
+		"closed where it is off":       {both(ips("10.244.1.5/24"), drop, kernel(redirect.PresenceOff)), four, four, none, "drop", ""},
+		"off, and nothing to warn of":  {both(ips("10.244.1.5/24"), kernel(redirect.PresenceOff)), four, four, none, "", ""},
+		"off, by who gives addresses":  {both(ips("10.244.1.5/24", "fd00::5/64"), kernel(redirect.PresenceOff)), four, both46, six, "", "the pod has fd00::5"},
+		"absent, and nothing to close": {both(ips("10.244.1.5/24"), kernel(redirect.PresenceAbsent)), four, four, none, "", ""},
 		"the host's address does not count": {func(c *call) {
 			c.config["prevResult"] = set(c.config["prevResult"].(object), "ips", []object{{"address": "fd00::1/64", "interface": 0}, {"address": "10.244.1.5/24", "interface": 1}})
-		}, []any{"ipv4"}, "", ""},
+		}, four, four, six, "", linkLocal},
 		"unless all are of interfaces without a sandbox": {func(c *call) {
 			c.config["prevResult"] = set(c.config["prevResult"].(object), "ips", []object{{"address": "fd00::1/64", "interface": 0}})
-		}, []any{"ipv4", "ipv6"}, "capture", ""},
-		"the kernel lacks IPv6": {both(ips("fd00::5/64"), func(c *call) { c.netns.Skip = []ruleset.Family{ruleset.IPv6} }), []any{"ipv4"}, "capture", "no ipv6 here"},
+		}, both46, six, none, "capture", ""},
+		"absent, though it may come": {both(ips("10.244.1.5/24"), drop, kernel(redirect.PresenceAbsent)), four, four, none, "drop", ""},
+		"the kernel lacks IPv6":      {both(ips("fd00::5/64"), func(c *call) { c.netns.Skip = []ruleset.Family{ruleset.IPv6} }), four, six, none, "capture", "no ipv6 here"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -229,6 +241,8 @@ func TestFamilies(t *testing.T) {
 			require.Zero(t, out.exit, out.stdout)
 			d := out.record(t, "decision")
 			assert.Equal(t, tc.families, d["families"])
+			assert.Equal(t, tc.addressed, d["address_families"])
+			assert.Equal(t, tc.bypasses, d["bypasses"])
 			switch ipv6 := c.netns.Live.IPv6; tc.ipv6 {
 			case "":
 				assert.Nil(t, ipv6)
@@ -245,6 +259,17 @@ func TestFamilies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// consulDualStack makes the call one of a mesh that captures both families whatever the addresses.
+func consulDualStack(c *call) {
+	c.config["dialect"] = "consul"
+	p := meshPod()
+	p.Annotations = map[string]string{
+		consul.InjectStatus: "injected", consul.TransparentProxyStatus: "waiting", consul.DualStack: "true",
+		consul.RedirectTrafficConfig: `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`,
+	}
+	c.pods.Set(p)
 }
 
 func both(f ...func(*call)) func(*call) {

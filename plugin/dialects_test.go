@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -109,6 +110,7 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 		p := meshPod()
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &user}
 		c.pods.Set(p)
+		c.netns.Families = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceOff}
 		return c, c.run(t)
 	}
 	const said = `container "app" bypasses the mesh: it runs as the proxy's user, 1337`
@@ -128,4 +130,35 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 	assert.Equal(t, []any{}, out.record(t, "decision")["bypasses"])
 	_, out = add("yes", 1000)
 	out.fails(t, 7, "refuse_proxy_uid: want true or false")
+}
+
+// TestContainerThatMayMark: where the rules know the proxy by a mark, refuse_proxy_uid refuses who may set marks.
+func TestContainerThatMayMark(t *testing.T) {
+	t.Parallel()
+	add := func(refuse bool, caps *corev1.Capabilities) (*call, outcome) {
+		c := newCall()
+		c.config = set(c.config, "refuse_proxy_uid", refuse, "dialect", "ambient")
+		p := meshPod()
+		p.Annotations, p.Labels = nil, map[string]string{"istio.io/dataplane-mode": "ambient"}
+		p.Spec.Containers = p.Spec.Containers[:1]
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: caps}
+		c.pods.Set(p)
+		return c, c.run(t)
+	}
+	c, out := add(false, nil)
+	require.Zero(t, out.exit, out.stdout)
+	d := out.record(t, "decision")
+	assert.Equal(t, []any{"net-raw"}, d["bypasses"])
+	assert.Equal(t, []any{"ipv4", "ipv6"}, d["families"])
+	assert.Len(t, d["warnings"], 1)
+	assert.NotNil(t, c.netns.Live.IPv4)
+
+	c, out = add(true, nil)
+	out.fails(t, 7, `pod shop/cart-0: container "app" can bypass the mesh`, "NET_RAW", "refuse_proxy_uid")
+	assert.Nil(t, c.netns.Live.IPv4)
+	assert.Equal(t, []any{"net-raw"}, out.record(t, "decision")["bypasses"])
+
+	_, out = add(true, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}})
+	assert.Zero(t, out.exit, out.stdout)
+	assert.Equal(t, []any{}, out.record(t, "decision")["bypasses"])
 }

@@ -23,15 +23,15 @@
 //	the dialect's policy does not select it              pass
 //	build, render, apply                                 all rules or none, and an error
 //
-// The pod's families are those of its addresses: prevResult's, or, when it has none (a runtime that calls the plugin
+// The pod's addresses are prevResult's, or, when it has none (a runtime that calls the plugin
 // unchained), those of the interfaces in the namespace. Status.PodIPs is not asked: at ADD it is empty or that of a
 // sandbox before this one. Addresses that prevResult gives to interfaces outside of the pod don't count.
 //
-// A pod that has addresses of a family that its mesh does not capture is let through and warned of, or, with
-// "uncaptured_family": "drop", has that family's TCP discarded.
+// A pod whose kernel has a family that its mesh does not capture is let through and warned of, whatever addresses it has,
+// or, with "uncaptured_family": "drop", has that family's TCP discarded.
 //
-// A container that runs as the proxy's user or group leaves the pod past the mesh, so it is warned of, or, with
-// "refuse_proxy_uid": true, the pod is refused; see dialect.Bypass.
+// A container that may pass for the proxy leaves the pod past the mesh, so it is warned of, or, with
+// "refuse_proxy_uid": true, the pod is refused; see dialect.Bypass. All of this is dialect.Plan, which others ask too.
 //
 // DEL and GC do nothing, and need nothing: rules go with the namespace. CHECK builds as ADD does and compares.
 //

@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -32,6 +33,7 @@ func (r realNetNS) Backend(ctx context.Context, name apply.Name) (plugin.Backend
 	return apply.Choose(ctx, r.NetNS, o)
 }
 
+func (r realNetNS) Kernel() (redirect.Kernel, error) { return apply.Kernel(r.NetNS) }
 func (realNetNS) Addrs(string) ([]netip.Addr, error) { return nil, nil }
 func (realNetNS) Close() error                       { return nil }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -28,6 +29,9 @@ func openNetNS(path string) (NetNS, error) {
 func (k kernelNetNS) Backend(ctx context.Context, name apply.Name) (Backend, error) {
 	return apply.Choose(ctx, k.NetNS, apply.Options{Backend: name, Runner: k.Sandbox()})
 }
+
+// Kernel implements NetNS.
+func (k kernelNetNS) Kernel() (redirect.Kernel, error) { return apply.Kernel(k.NetNS) }
 
 // Addrs implements NetNS.
 func (k kernelNetNS) Addrs(ifName string) ([]netip.Addr, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/pluginlog"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -70,6 +71,8 @@ type Namespaces interface {
 type NetNS interface {
 	// Backend chooses what puts rules into the namespace.
 	Backend(ctx context.Context, name apply.Name) (Backend, error)
+	// Kernel says which address families it has; what it cannot tell is an error.
+	Kernel() (redirect.Kernel, error)
 	// Addrs are the addresses of its interfaces, those of the named one first, without loopback and link-local ones.
 	Addrs(ifName string) ([]netip.Addr, error)
 	// Close lets go of it.

@@ -99,6 +99,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"netns is the host's": {func(c *call) { c.netns.OpenErr = fmt.Errorf("open x: %w", netnsexec.ErrHost) }, 8, []string{"CNI_NETNS", "host"}},
 		"netns is no netns":   {func(c *call) { c.netns.OpenErr = netnsexec.ErrNotNetNS }, 8, []string{"CNI_NETNS", "not a network namespace"}},
 		"netns is gone":       {func(c *call) { c.netns.OpenErr = netnsexec.ErrGone }, 8, []string{"CNI_NETNS", "gone"}},
+		"families unknown":    {func(c *call) { c.netns.KernelErr = errors.New("sysctl") }, 101, []string{"network namespace of pod shop/cart-0", "sysctl"}},
 		"addresses unknown":   {both(func(c *call) { delete(c.config, "prevResult") }, func(c *call) { c.netns.AddrsErr = errors.New("netlink") }), 999, []string{"read addresses", "netlink"}},
 
 		// The pod. Deadlines that are to pass are short.

@@ -111,6 +111,8 @@ func mendFailed(err error) result {
 		r.outcome, r.reason = OutcomeNoProcess, "no-process"
 	case errors.Is(err, ErrVariant):
 		r.reason = "variant"
+	case errors.Is(err, ErrRefused):
+		r.reason = "pod-refused"
 	case errors.Is(err, context.DeadlineExceeded):
 		r.reason = "timeout"
 	}

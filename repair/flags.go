@@ -76,8 +76,8 @@ type Host struct {
 	Dialect dialect.Dialect
 	// Backend is which firewall backend the plugin uses; empty is auto.
 	Backend apply.Name
-	// DropUncaptured is as in [InPlace].
-	DropUncaptured bool
+	// Options are as in [InPlace].
+	Options dialect.Options
 	// Installed is as in [Breaker].
 	Installed func() error
 	// Metrics and Log are as in [Config].
@@ -132,7 +132,7 @@ func (f *Flags) Open(h Host) (c *Controller, stop func(), err error) {
 		Node: f.Node, Action: action, Criteria: criteria,
 		Source: kube.Pods(f.Node, f.LabelSelector), Cluster: kube,
 		Mender: &InPlace{
-			Dialect: h.Dialect, ProcRoot: f.ProcRoot, HostRoot: f.HostRoot, Backend: h.Backend, DropUncaptured: h.DropUncaptured, Namespace: kube.Namespace,
+			Dialect: h.Dialect, ProcRoot: f.ProcRoot, HostRoot: f.HostRoot, Backend: h.Backend, Options: h.Options, Namespace: kube.Namespace,
 		},
 		NodeBudget: f.NodeBudget,
 		Breaker: &Breaker{

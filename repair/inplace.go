@@ -18,7 +18,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -45,6 +44,11 @@ var (
 	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no
 	// rules. Check with errors.Is(err, repair.ErrNotSelected).
 	ErrNotSelected = errors.New("the pod is not in the mesh")
+
+	// ErrRefused: the plugin would not start the pod, for the reason that the error
+	// goes on with, so it is not programmed here either. Check with
+	// errors.Is(err, repair.ErrRefused).
+	ErrRefused = errors.New("the plugin refuses the pod")
 )
 
 // InPlace programs running pods with what the plugin would have programmed: the
@@ -62,9 +66,8 @@ type InPlace struct {
 	// HostRoot is the root directory in which iptables is looked for and runs, as the
 	// plugin, which runs on the host, has it; empty is our own. See Root of [apply.Options].
 	HostRoot string
-	// DropUncaptured discards the family that the mesh does not capture in a pod
-	// that has both, instead of letting it bypass the mesh.
-	DropUncaptured bool
+	// Options are the plugin's: what it refuses is not programmed here either.
+	Options dialect.Options
 	// Namespace reads a namespace; needed for dialects with NeedsNamespace. What it
 	// says is good for a minute: labels and annotations of namespaces are settings.
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
@@ -145,20 +148,9 @@ func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (changed bool, err
 }
 
 func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, []ruleset.Ruleset) error) (err error) {
-	namespace, err := m.namespace(ctx, pod)
+	wanted, addrs, err := m.wanted(ctx, pod)
 	if err != nil {
 		return err
-	}
-	if d := m.Dialect.Decide(pod, namespace); !d.Selected {
-		return fmt.Errorf("%w: %s", ErrNotSelected, d.Detail)
-	}
-	addrs, err := podAddrs(pod)
-	if err != nil {
-		return err
-	}
-	wanted, err := m.wanted(pod, namespace, addrs)
-	if err != nil {
-		return fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	ns, err := m.open(pod.UID, addrs)
 	if err != nil {
@@ -218,37 +210,43 @@ func podAddrs(pod *corev1.Pod) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// wanted returns the pod's rules. Where the order of the addresses matters, there
-// are others that will do as well: the kubelet puts the node's family first in the
-// pod's status, the plugin goes by the order in which they were assigned.
-func (m *InPlace) wanted(pod *corev1.Pod, ns *corev1.Namespace, addrs []netip.Addr) ([]ruleset.Ruleset, error) {
+// Wanted returns the rules that will do for the pod, by the same plan as the
+// plugin's; the first are those that Apply sets. Where the order of the addresses
+// matters there are others: the kubelet puts the node's family first in the pod's
+// status, the plugin goes by the order in which they were assigned. Errors are
+// [ErrNotSelected], [ErrRefused], or those of reading the pod's namespace and addresses.
+func (m *InPlace) Wanted(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error) {
+	wanted, _, err := m.wanted(ctx, pod)
+	return wanted, err
+}
+
+func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (wanted []ruleset.Ruleset, addrs []netip.Addr, err error) {
+	namespace, err := m.namespace(ctx, pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	if d := m.Dialect.Decide(pod, namespace); !d.Selected {
+		return nil, nil, fmt.Errorf("%w: %s", ErrNotSelected, d.Detail)
+	}
+	if addrs, err = podAddrs(pod); err != nil {
+		return nil, nil, err
+	}
 	orders := [][]netip.Addr{addrs}
 	if reversed := slices.Clone(addrs); len(addrs) > 1 && addrs[0].Is4() != addrs[len(addrs)-1].Is4() {
 		slices.Reverse(reversed)
 		orders = append(orders, reversed)
 	}
-	var all []ruleset.Ruleset
 	for _, order := range orders {
-		built, err := m.Dialect.Redirect(pod, ns, order)
-		if err != nil {
-			return nil, err
+		plan, err := m.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Options)
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil, fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
+		case err != nil:
+			return nil, nil, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
-		r := built.Redirect
-		if m.DropUncaptured {
-			for f, mode := range map[ruleset.Family]*redirect.FamilyMode{ruleset.IPv4: &r.IPv4, ruleset.IPv6: &r.IPv6} {
-				has := slices.ContainsFunc(order, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f })
-				if *mode == redirect.FamilyPass && has {
-					*mode = redirect.FamilyDrop
-				}
-			}
-		}
-		rs, err := r.Ruleset()
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, rs)
+		wanted = append(wanted, plan.Ruleset)
 	}
-	return all, nil
+	return wanted, addrs, nil
 }
 
 // noneOfIptables returns [ErrVariant] when iptables-nft or iptables-legacy has

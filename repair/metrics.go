@@ -23,7 +23,7 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 		}, []string{"action", "outcome", "reason"}),
 		verified: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "meshcni_repair_verifications_total",
-			Help: "Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, restored, no-process, variant, failed.",
+			Help: "Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, restored, no-process, variant, refused, failed.",
 		}, []string{"result"}),
 		watch: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "meshcni_repair_watch_errors_total",
@@ -59,7 +59,7 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 
 // troubles are the outcomes, with their reasons, that somebody should hear of.
 var troubles = map[Outcome][]string{
-	OutcomeFailed:      {"error", "refused", "timeout", "variant"},
+	OutcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
 	OutcomeForbidden:   {"forbidden"},
 	OutcomeIneffective: {"fails-again", "gave-up"},
 	OutcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
@@ -75,7 +75,7 @@ func (m *metrics) begin(action Action) {
 	for _, kind := range []string{"expired", "forbidden", "closed", "other"} {
 		m.watch.WithLabelValues(kind)
 	}
-	for _, result := range []string{verifiedIntact, verifiedDrifted, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedFailed} {
+	for _, result := range []string{verifiedIntact, verifiedDrifted, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedRefused, verifiedFailed} {
 		m.verified.WithLabelValues(result)
 	}
 	if action == ActionNone || action == "" {

@@ -20,6 +20,7 @@ const (
 	verifiedRestored  = "restored"
 	verifiedNoProcess = "no-process"
 	verifiedVariant   = "variant"
+	verifiedRefused   = "refused"
 	verifiedFailed    = "failed"
 )
 
@@ -128,6 +129,8 @@ func verifyFailed(err error) string {
 		return verifiedNoProcess
 	case errors.Is(err, ErrVariant):
 		return verifiedVariant
+	case errors.Is(err, ErrRefused):
+		return verifiedRefused
 	}
 	return verifiedFailed
 }
@@ -177,7 +180,7 @@ func (c *Controller) verified(pod *corev1.Pod, result, detail string) {
 		log.Info("rules of a running pod are restored", "detail", detail)
 		c.Events.Event(objectRef(pod), corev1.EventTypeNormal, "MeshRulesRestored", detail)
 	case same:
-	case result == verifiedFailed, result == verifiedVariant:
+	case result == verifiedFailed, result == verifiedVariant, result == verifiedRefused:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)
 	case result == verifiedIntact && was:
 		log.Info("rules of a running pod are as wanted again")

@@ -20,14 +20,15 @@
 // # Families
 //
 // IPv4 is always captured, IPv6 when the annotation dual-stack is true.
-// Otherwise IPv6 connections bypass the mesh; to close that, set Redirect.IPv6
-// to [redirect.FamilyDrop] before rendering. With dual stack, Consul's DNS is
+// Otherwise IPv6 connections bypass the mesh wherever the pod's kernel has the
+// protocol; [dialect.Options] can close that. With dual stack, Consul's DNS is
 // reached by IPv6 only, and without it by IPv4 only.
 package consul
 
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
@@ -41,6 +42,8 @@ const (
 	TransparentProxyStatus = "consul.hashicorp.com/transparent-proxy-status"
 	RedirectTrafficConfig  = "consul.hashicorp.com/redirect-traffic-config"
 	DualStack              = "consul.hashicorp.com/dual-stack"
+	// Services are the pod's, with commas between them.
+	Services = "consul.hashicorp.com/connect-service"
 )
 
 // Values of TransparentProxyStatus.
@@ -82,12 +85,10 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 				{Keys: []string{TransparentProxyStatus}},
 			},
 		},
-		Build: build,
-		Names: Defaults().Names,
-		// A pod with several services has a proxy for each.
-		Containers: []string{"consul-dataplane", "consul-dataplane-*"},
-		Applied:    map[string]string{TransparentProxyStatus: StatusComplete},
-		Sandboxes:  &dialect.Sandboxes{Key: IptablesConfig, Build: buildSandbox},
+		Build:     build,
+		Names:     Defaults().Names,
+		Applied:   map[string]string{TransparentProxyStatus: StatusComplete},
+		Sandboxes: &dialect.Sandboxes{Key: IptablesConfig, Build: buildSandbox},
 		// Consul has no container that checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
 	}
@@ -102,12 +103,29 @@ func build(in dialect.Input) (dialect.Built, error) {
 	} else {
 		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 	}
-	return p.done(r)
+	built, err := p.done(r)
+	built.ProxyContainers = proxies(in.Pod.Annotations[Services])
+	return built, err
 }
 
 func (p *parser) done(r redirect.Redirect) (dialect.Built, error) {
 	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort", "ipv6")
 	return p.Built(r)
+}
+
+// proxies are the names of the pod's proxy containers: Consul's injector makes
+// one, or, of a pod with several services, one for each, named after it. (It
+// makes no transparent proxies for the latter; whoever else does names them so.)
+func proxies(services string) []string {
+	const one = "consul-dataplane"
+	names := strings.Split(services, ",")
+	if len(names) == 1 {
+		return []string{one}
+	}
+	for i, service := range names {
+		names[i] = one + "-" + service
+	}
+	return names
 }
 
 // dualStack reads the annotation of that name, which has no default.

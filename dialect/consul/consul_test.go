@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/redirect"
@@ -183,18 +184,43 @@ func TestUnknownKeysWarn(t *testing.T) {
 	assert.Equal(t, []string{"annotation consul.hashicorp.com/redirect-traffic-config.ExcludeHosts is not known, so it does nothing"}, built.Warnings)
 }
 
-// The proxies of a pod with several services are no bypass.
+// TestOwnContainers: the proxies are those of Consul's names, and not who is named like them.
 func TestOwnContainers(t *testing.T) {
 	uid := int64(5995)
-	pod := meshed(complete(t, "{}"), "false")
-	as := &corev1.SecurityContext{RunAsUser: &uid}
-	pod.Spec.Containers = []corev1.Container{
-		{Name: "consul-dataplane-web", SecurityContext: as}, {Name: "consul-dataplane-admin", SecurityContext: as}, {Name: "web", SecurityContext: as},
+	tests := map[string]struct {
+		services   string
+		containers []string
+		bypass     []string
+	}{
+		"one service":                       {"web", []string{"consul-dataplane", "web"}, []string{"web"}},
+		"no word of services":               {"", []string{"consul-dataplane", "consul-dataplane-x"}, []string{"consul-dataplane-x"}},
+		"one service, a proxy of another":   {"web", []string{"consul-dataplane", "consul-dataplane-web"}, []string{"consul-dataplane-web"}},
+		"several services":                  {"web,admin", []string{"consul-dataplane-web", "consul-dataplane-admin"}, nil},
+		"several services, and one besides": {"web,admin", []string{"consul-dataplane-web", "consul-dataplane-admin", "consul-dataplane-x", "consul-dataplane"}, []string{"consul-dataplane-x", "consul-dataplane"}},
+		"a pattern for a service":           {"*,web", []string{"consul-dataplane-x"}, []string{"consul-dataplane-x"}},
 	}
-	built, err := consul.New().Redirect(pod, nil, nil)
-	require.NoError(t, err)
-	require.Len(t, built.Bypasses, 1)
-	assert.Equal(t, "web", built.Bypasses[0].Container)
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := meshed(complete(t, "{}"), "false")
+			if tt.services != "" {
+				pod.Annotations[consul.Services] = tt.services
+			}
+			pod.Spec.Containers = nil
+			for _, c := range tt.containers {
+				pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}})
+			}
+			off := redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceAbsent}
+			plan, err := consul.New().Plan(t.Context(), dialect.Subject{Pod: pod, Kernel: off}, dialect.Options{})
+			require.NoError(t, err)
+			var got []string
+			for _, b := range plan.Bypasses {
+				got = append(got, b.Container)
+			}
+			assert.Equal(t, tt.bypass, got)
+			_, err = consul.New().Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseBypasses: true})
+			assert.Equal(t, tt.bypass != nil, err != nil)
+		})
+	}
 }
 
 // A pod of Consul's; the second configuration would have reached iptables.

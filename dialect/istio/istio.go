@@ -15,9 +15,8 @@
 // # Families
 //
 // IPv4 is always captured. IPv6 is captured when the pod's first address is
-// IPv6 or ISTIO_DUAL_STACK is true; otherwise IPv6 connections of a pod that
-// has both bypass the mesh. To close that, set Redirect.IPv6 to
-// [redirect.FamilyDrop] before rendering.
+// IPv6 or ISTIO_DUAL_STACK is true; otherwise IPv6 connections bypass the mesh
+// wherever the pod's kernel has the protocol. [dialect.Options] can close that.
 package istio
 
 import (

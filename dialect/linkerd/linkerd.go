@@ -18,8 +18,8 @@
 //
 // Both families are captured, unless the proxy's own environment says that it
 // listens on IPv4 only (LINKERD2_PROXY_INBOUND_LISTEN_ADDR). Then IPv6
-// connections of a pod that has both bypass the mesh; to close that, set
-// Redirect.IPv6 to [redirect.FamilyDrop] before rendering.
+// connections bypass the mesh wherever the pod's kernel has the protocol;
+// [dialect.Options] can close that.
 package linkerd
 
 import (

@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -63,30 +64,29 @@ func add(args *skel.CmdArgs) error {
 
 // mesh redirects the pod, if it is in the mesh.
 func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr) error {
-	d := linkerd.New("kube-system")
-	decision := d.Decide(pod, nil)
-	fmt.Fprintf(os.Stderr, "pod %s/%s: %s: %s\n", pod.Namespace, pod.Name, decision.Reason, decision.Detail)
-	if !decision.Selected {
-		return nil
-	}
-	built, err := d.Redirect(pod, nil, addrs)
-	if err != nil {
-		return err
-	}
-	rules, err := built.Redirect.Ruleset()
-	if err != nil {
-		return err
-	}
 	ns, err := netnsexec.Open(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = ns.Close() }()
+	kernel, err := apply.Kernel(ns)
+	if err != nil {
+		return err
+	}
+	known := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: kernel}
+	plan, err := linkerd.New("kube-system").Plan(ctx, known, dialect.Options{DropUncaptured: true})
+	fmt.Fprintf(os.Stderr, "pod %s/%s: %s: %s\n", pod.Namespace, pod.Name, plan.Decision.Reason, plan.Decision.Detail)
+	if err != nil || !plan.Decision.Selected {
+		return err
+	}
+	for _, bypass := range plan.Bypasses {
+		fmt.Fprintln(os.Stderr, bypass)
+	}
 	backend, err := apply.Choose(ctx, ns, apply.Options{Runner: ns.Sandbox()})
 	if err != nil {
 		return err
 	}
-	_, err = backend.Apply(ctx, rules)
+	_, err = backend.Apply(ctx, plan.Ruleset)
 	return err
 }
 

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 )
 
@@ -31,14 +33,13 @@ func printRules(manifest io.Reader, out io.Writer) error {
 	if err := yaml.Unmarshal(text, &pod); err != nil {
 		return err
 	}
-	mesh := istio.New("kube-system")
-	if d := mesh.Decide(&pod, nil); !d.Selected {
-		return fmt.Errorf("pod %s/%s is not redirected: %s", pod.Namespace, pod.Name, d.Detail)
-	}
-	built, err := mesh.Redirect(&pod, nil, nil)
+	plan, err := istio.New("kube-system").Plan(context.Background(), dialect.Subject{Pod: &pod}, dialect.Options{})
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(out, built.Redirect.MustRuleset().IPv4.Commented())
+	if d := plan.Decision; !d.Selected {
+		return fmt.Errorf("pod %s/%s is not redirected: %s", pod.Namespace, pod.Name, d.Detail)
+	}
+	_, err = io.WriteString(out, plan.Ruleset.IPv4.Commented())
 	return err
 }

@@ -25,10 +25,11 @@ type repairer struct {
 // repairSettings are what of the settings that may change is a matter of repair.
 type repairSettings struct {
 	dialect, backend, uncapturedFamily, server, serviceAccountDir string
+	refuseProxyUID                                                bool
 }
 
 func (s Settings) forRepair() repairSettings {
-	return repairSettings{s.Dialect, s.Backend, s.UncapturedFamily, s.Server(), s.ServiceAccountDir}
+	return repairSettings{s.Dialect, s.Backend, s.UncapturedFamily, s.Server(), s.ServiceAccountDir, s.RefuseProxyUID}
 }
 
 // change tells of settings that were read again.

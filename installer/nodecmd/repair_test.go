@@ -66,6 +66,8 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	assert.Equal(t, []any{"linkerd", []string{"a"}, "drop"}, []any{s.Dialect, s.ExcludeNamespaces, s.UncapturedFamily})
 	edit("dialect: linkerd\nbackend: nftables\n")
 	assert.Equal(t, "nftables", next().Backend)
+	edit("dialect: linkerd\nbackend: nftables\nrefuse-proxy-uid: true\n")
+	assert.True(t, next().RefuseProxyUID)
 	cancel()
 	assert.Equal(t, 0, <-done)
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"net/netip"
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -39,11 +41,7 @@ type row struct {
 // send sends the packets, and asks the tracer about each.
 func (s *stage) send() ([]row, error) {
 	addr := netip.MustParseAddr(podAddress)
-	built, err := istio.New().Redirect(s.pod, nil, []netip.Addr{addr})
-	if err != nil {
-		return nil, err
-	}
-	rules, err := built.Redirect.Ruleset()
+	plan, err := istio.New().Plan(context.Background(), dialect.Subject{Pod: s.pod, Addrs: []netip.Addr{addr}}, dialect.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +52,7 @@ func (s *stage) send() ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		result, err := trace.Trace(rules, packet(probe, addr))
+		result, err := trace.Trace(plan.Ruleset, packet(probe, addr))
 		if err != nil {
 			return nil, err
 		}

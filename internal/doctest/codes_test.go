@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -118,11 +119,16 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestBypasses: the ways past the mesh that the plugin reports.
+// TestBypasses: the ways past the mesh that are reported, each with a series that the agent begins.
 func TestBypasses(t *testing.T) {
-	want := append(inSource(t, `\bbypass\w+ += "([\w-]+)"`, "plugin"), "ipv4", "ipv6")
-	got := explained(t, "### Ways past the mesh", 1)
-	assert.ElementsMatch(t, want, got)
+	var want []string
+	metrics := read(t, "installer/metrics.go")
+	for _, code := range dialect.BypassCodes {
+		want = append(want, string(code))
+		assert.Contains(t, metrics, `"`+string(code)+`"`, "a series of meshcni_plugin_bypasses_total that begins at 0")
+	}
+	assert.ElementsMatch(t, want, inSource(t, `\bBypass\w+ +BypassCode = "([\w-]+)"`, "dialect"))
+	assert.ElementsMatch(t, want, explained(t, "### Ways past the mesh", 1))
 }
 
 // TestOutcomes: what the records of decisions say.

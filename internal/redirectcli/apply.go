@@ -49,17 +49,17 @@ func runApply(c *common, cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	t, err := c.target(ns)
+	t, err := c.target(cmd.Context(), ns)
 	if err != nil {
 		return err
 	}
 	c.warn(t)
 	switch {
-	case !t.decision.Selected:
+	case !t.Decision.Selected:
 		fmt.Fprintf(c.Stdout, "%s; nothing applied\n", t.unselected())
 		return nil
 	case t.action.dryRun:
-		fmt.Fprint(c.Stdout, rulesText(t.rules))
+		fmt.Fprint(c.Stdout, rulesText(t.Ruleset))
 		return nil
 	case t.action.skipApply:
 		fmt.Fprintln(c.Stdout, "nothing applied: --skip-rule-apply")
@@ -68,7 +68,7 @@ func runApply(c *common, cmd *cobra.Command) (err error) {
 		if err != nil {
 			return err
 		}
-		result, err := backend.Apply(cmd.Context(), t.rules)
+		result, err := backend.Apply(cmd.Context(), t.Ruleset)
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 		did = "already in force"
 	}
 	for _, f := range ruleset.Families {
-		if p := t.rules.Program(f); p != nil {
+		if p := t.Ruleset.Program(f); p != nil {
 			fmt.Fprintf(c.Stdout, "%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
 		}
 	}
@@ -104,13 +104,13 @@ func runCheck(c *common, cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	t, err := c.target(ns)
+	t, err := c.target(cmd.Context(), ns)
 	if err != nil {
 		return err
 	}
 	c.warn(t)
-	want := t.rules
-	if !t.decision.Selected {
+	want := t.Ruleset
+	if !t.Decision.Selected {
 		fmt.Fprintln(c.Stdout, t.unselected())
 		want = c.dialect.Names.Owner().Nothing()
 	}
@@ -168,12 +168,12 @@ func runValidate(c *common, cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	t, err := c.target(ns)
+	t, err := c.target(cmd.Context(), ns)
 	if err != nil {
 		return err
 	}
 	c.warn(t)
-	if !t.decision.Selected {
+	if !t.Decision.Selected {
 		fmt.Fprintf(c.Stdout, "%s; nothing to validate\n", t.unselected())
 		return nil
 	}
@@ -186,7 +186,7 @@ func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) er
 		probe = c.dialect.Validation.ProbePort
 	}
 	report, err := validate.Validate(cmd.Context(), validate.Options{
-		Redirect: t.redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,
+		Redirect: t.Redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,
 	})
 	fmt.Fprint(c.Stdout, report)
 	var missing *validate.MissingError
@@ -195,7 +195,7 @@ func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) er
 		fmt.Fprintf(c.Stderr, "meshcni-redirect: %v\n", err)
 		return exitError(ExitMissing)
 	case errors.Is(err, validate.ErrNothingTested):
-		return fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.redirect.Proxy.UIDs)
+		return fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Redirect.Proxy.UIDs)
 	}
 	return err
 }

@@ -84,9 +84,28 @@ func TestProgram(t *testing.T) {
 			errOut: []string{"read Namespace from standard input", `it is a "Pod"`}, silent: true,
 		},
 
-		"explain outsider":  {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
-		"explain excluded":  {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
-		"explain bad pod":   {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
+		"explain outsider": {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
+		"explain excluded": {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
+		"explain bad pod":  {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
+		"explain refused by a container": {
+			args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid"}, code: 1,
+			out: []string{"pod shop/leaky-1 is refused (istio)", `refused: container "web" bypasses the mesh: it runs as the proxy's user, 1337`},
+		},
+		"explain refused by a mark": {
+			args: []string{"explain", "--dialect", "ambient", "-f", "-", "--refuse-proxy-uid", "-o", "json"},
+			call: call{stdin: "metadata: {name: a, labels: {istio.io/dataplane-mode: ambient}}\nspec: {containers: [{name: app}]}\n"}, code: 1,
+			out: []string{`"refused": [`, `container \"app\" can bypass the mesh: it does not drop NET_RAW`, "\"bypassCodes\": [\n    \"net-raw\"\n  ]"},
+		},
+		"rules of who is refused": {args: []string{"rules", "-f", "leaky.yaml", "--refuse-proxy-uid"}, code: 1, errOut: []string{`pod shop/leaky-1: container "web" bypasses the mesh`}, silent: true},
+		"trace of who is refused": {
+			args: []string{"trace", "-f", "leaky.yaml", "--refuse-proxy-uid", "--dst", "10.0.0.1", "--dport", "80"}, code: 1, silent: true, errOut: []string{`container "web"`},
+		},
+		"a family that nobody has looked for": {
+			args: []string{"explain", "-f", "web.yaml", "--ip", "10.244.1.5"}, out: []string{"WARNING: ipv6 bypasses the mesh if the pod's kernel has it, which is not known here"},
+		},
+		"is closed wherever it comes up": {
+			args: []string{"rules", "-f", "web.yaml", "--ip", "10.244.1.5", "--uncaptured-family", "drop", "--family", "6"}, out: []string{"-p tcp -j DROP"},
+		},
 		"explain bad value": {args: []string{"explain", "-f", "web.yaml", "-o", "xml"}, code: 2, errOut: []string{`--output "xml"`}, silent: true},
 
 		"rules of outsider":    {args: []string{"rules", "-f", "-"}, call: call{stdin: outsider}, errOut: []string{"pod dev/a is not in the mesh: no-proxy"}, silent: true},

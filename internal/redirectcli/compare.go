@@ -1,6 +1,7 @@
 package redirectcli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -21,7 +22,7 @@ type comparison struct {
 func compareCommand(i IO) *cobra.Command {
 	var from, output string
 	cmd, _ := newCommand(i, "compare -f pod.yaml --from-rules saved.txt",
-		"List every packet whose fate differs between a live pod's saved rules and ours", func(c *common, _ *cobra.Command) error {
+		"List every packet whose fate differs between a live pod's saved rules and ours", func(c *common, cmd *cobra.Command) error {
 			if output != "text" && output != "json" {
 				return usagef("--output %q: not text or json", output)
 			}
@@ -31,7 +32,7 @@ func compareCommand(i IO) *cobra.Command {
 			if from == "-" && (c.file == "-" || c.namespaceFile == "-") {
 				return usagef("--from-rules: only one file can be standard input")
 			}
-			return runCompare(c, from, output)
+			return runCompare(cmd.Context(), c, from, output)
 		})
 	cmd.Long = `compare reads the rules that another mesh's program has set in a live pod, as
 iptables-save and ip6tables-save print them, and traces one packet of every kind
@@ -46,8 +47,8 @@ taken to have the same as ours.`
 	return cmd
 }
 
-func runCompare(c *common, from, output string) error {
-	t, err := c.target(nil)
+func runCompare(ctx context.Context, c *common, from, output string) error {
+	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -57,10 +58,10 @@ func runCompare(c *common, from, output string) error {
 		return err
 	}
 	result := comparison{
-		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Selected: t.decision.Selected,
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Selected: t.Decision.Selected,
 		Report: compare.Report{Differences: []compare.Difference{}},
 	}
-	saved, err := compare.Saved(string(text), t.rules)
+	saved, err := compare.Saved(string(text), t.Ruleset)
 	var foreign *compare.ForeignError
 	switch {
 	case errors.As(err, &foreign):
@@ -68,7 +69,7 @@ func runCompare(c *common, from, output string) error {
 	case err != nil:
 		return fmt.Errorf("--from-rules: %w", err)
 	default:
-		if result.Report, err = compare.Compare(saved, t.rules, compare.Packets(t.addrs, saved, t.rules)); err != nil {
+		if result.Report, err = compare.Compare(saved, t.Ruleset, compare.Packets(t.addrs, saved, t.Ruleset)); err != nil {
 			return err
 		}
 	}
@@ -86,7 +87,7 @@ func runCompare(c *common, from, output string) error {
 }
 
 func (c *common) printComparison(t *target, result comparison) {
-	if !t.decision.Selected {
+	if !t.Decision.Selected {
 		fmt.Fprintf(c.Stdout, "%s; ours are no rules\n", t.unselected())
 	}
 	if len(result.Foreign) > 0 {

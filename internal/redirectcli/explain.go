@@ -1,15 +1,18 @@
 package redirectcli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -18,7 +21,7 @@ import (
 func explainCommand(i IO) *cobra.Command {
 	var output string
 	cmd, _ := newCommand(i, "explain -f pod.yaml", "Say whether the pod is in the mesh, why, where each setting comes from, and what the rules are",
-		func(c *common, _ *cobra.Command) error { return runExplain(c, output) })
+		func(c *common, cmd *cobra.Command) error { return runExplain(cmd.Context(), c, output) })
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
 }
@@ -30,13 +33,15 @@ type explanation struct {
 	Decision selection.Decision `json:"decision"`
 	// Refused says what is wrong with the pod's settings, one for each.
 	Refused []string `json:"refused,omitempty"`
-	// Bypasses are ways past the mesh that the pod leaves open.
-	Bypasses []string           `json:"bypasses"`
-	Warnings []string           `json:"warnings"`
-	Redirect *redirect.Redirect `json:"redirect,omitempty"`
-	Settings []setting          `json:"settings,omitempty"`
-	Packets  []fate             `json:"packets,omitempty"`
-	Rules    *ruleset.Ruleset   `json:"rules,omitempty"`
+	// Bypasses are ways past the mesh that the pod leaves open, and BypassCodes
+	// what the plugin's record calls them.
+	Bypasses    []string             `json:"bypasses"`
+	BypassCodes []dialect.BypassCode `json:"bypassCodes"`
+	Warnings    []string             `json:"warnings"`
+	Redirect    *redirect.Redirect   `json:"redirect,omitempty"`
+	Settings    []setting            `json:"settings,omitempty"`
+	Packets     []fate               `json:"packets,omitempty"`
+	Rules       *ruleset.Ruleset     `json:"rules,omitempty"`
 }
 
 type podName struct {
@@ -52,26 +57,29 @@ type setting struct {
 	From  redirect.Origin `json:"from"`
 }
 
-func runExplain(c *common, output string) error {
+func runExplain(ctx context.Context, c *common, output string) error {
 	if output != "text" && output != "json" {
 		return usagef("--output %q: not text or json", output)
 	}
-	t, err := c.target(nil)
+	t, err := c.target(ctx, nil)
 	if t.pod == nil {
 		return err
 	}
 	x := explanation{
-		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Decision: t.decision,
-		Bypasses: append([]string{}, t.bypasses...), Warnings: append([]string{}, t.warnings...),
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Decision: t.Decision,
+		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, t.Codes()...), Warnings: append([]string{}, t.warnings...),
+	}
+	for _, b := range t.Bypasses {
+		x.Bypasses = append(x.Bypasses, b.String())
 	}
 	switch {
-	case err != nil && t.decision.Reason == "":
+	case err != nil && t.Decision.Reason == "":
 		return err // not the pod's fault: a file that cannot be read
 	case err != nil:
 		x.Refused = reasons(err)
-	case t.decision.Selected:
-		x.Redirect, x.Rules = &t.redirect, &t.rules
-		x.Settings = settings(t.redirect, t.origins)
+	case t.Decision.Selected:
+		x.Redirect, x.Rules = &t.Redirect, &t.Ruleset
+		x.Settings = settings(t.Redirect, t.Origins)
 		x.Packets = t.typical()
 	}
 	if output == "json" {
@@ -162,6 +170,9 @@ func (x explanation) print(w io.Writer) error {
 		fmt.Fprintf(w, "  refused: %s\n", r)
 	}
 	for _, b := range x.Bypasses {
+		if slices.ContainsFunc(x.Refused, func(r string) bool { return strings.HasPrefix(r, b) }) {
+			continue // it has just been said
+		}
 		fmt.Fprintf(w, "  WARNING: %s\n", b)
 	}
 	for _, m := range x.Warnings {

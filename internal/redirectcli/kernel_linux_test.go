@@ -200,5 +200,16 @@ func TestAddressesOfTheNamespace(t *testing.T) {
 
 	got = call{}.run(t, "apply", "--dry-run", "--netns", netnstest.New(t).Path())
 	assert.Zero(t, got.code)
-	assert.Empty(t, got.errOut, "nothing to warn of where there is no address")
+	assert.Equal(t, "WARNING: ipv6 bypasses the mesh: the pod's kernel gives each interface such an address (fe80::/10), "+
+		"and the family is not captured; uncaptured_family \"drop\" closes it\n", got.errOut)
+
+	off := netnstest.New(t)
+	require.NoError(t, off.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0) }))
+	got = call{}.run(t, "apply", "--dry-run", "--netns", off.Path())
+	assert.Zero(t, got.code)
+	assert.Empty(t, got.errOut, "nothing to warn of where it is switched off")
+	assert.NotContains(t, got.out, "# ipv6")
+	got = call{}.run(t, "apply", "--dry-run", "--netns", off.Path(), "--uncaptured-family", "drop")
+	assert.Zero(t, got.code)
+	assert.Contains(t, got.out, "# ipv6", "it may be switched on")
 }

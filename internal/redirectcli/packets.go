@@ -39,7 +39,7 @@ func (t *target) typical() []fate {
 	var fates []fate
 	for _, f := range ruleset.Families {
 		has := slices.ContainsFunc(t.addrs, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f })
-		if t.rules.Program(f) == nil && !has {
+		if t.Ruleset.Program(f) == nil && !has {
 			continue
 		}
 		fates = append(fates, t.typicalOf(f)...)
@@ -59,7 +59,7 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	if f == ruleset.IPv6 {
 		loopback = netip.IPv6Loopback()
 	}
-	r := t.redirect
+	r := t.Redirect
 	appUID, appGID := t.application()
 	proxyUID, proxyGID := appUID, appGID
 	if len(r.Proxy.UIDs) > 0 {
@@ -77,7 +77,7 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 			p.PodAddrs = append(slices.Clone(p.PodAddrs), e.pod)
 		}
 		fate := fate{What: what, Packet: p}
-		if result, err := trace.Trace(t.rules, p); err != nil {
+		if result, err := trace.Trace(t.Ruleset, p); err != nil {
 			fate.Error = err.Error()
 		} else {
 			fate.Result = &result
@@ -97,7 +97,7 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	}
 
 	out("application to a service", ruleset.TCP, appUID, appGID, e.service, 80)
-	if t.rules.Program(f) == nil {
+	if t.Ruleset.Program(f) == nil {
 		in("client to the application", ruleset.TCP, appPort)
 		return fates // all else passes, too
 	}

@@ -1,6 +1,7 @@
 package redirectcli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,8 +16,8 @@ import (
 
 func rulesCommand(i IO) *cobra.Command {
 	var format, family string
-	cmd, c := newCommand(i, "rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, _ *cobra.Command) error {
-		return runRules(c, format, family)
+	cmd, c := newCommand(i, "rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, cmd *cobra.Command) error {
+		return runRules(cmd.Context(), c, format, family)
 	})
 	c.withRuleFlags(cmd)
 	cmd.Flags().StringVar(&format, "format", "iptables", "iptables, nft, json or mermaid")
@@ -24,23 +25,23 @@ func rulesCommand(i IO) *cobra.Command {
 	return cmd
 }
 
-func runRules(c *common, format, family string) error {
+func runRules(ctx context.Context, c *common, format, family string) error {
 	if !slices.Contains([]string{"iptables", "nft", "json", "mermaid"}, format) {
 		return usagef("--format %q: not iptables, nft, json or mermaid", format)
 	}
 	if !slices.Contains([]string{"4", "6", "all"}, family) {
 		return usagef("--family %q: not 4, 6 or all", family)
 	}
-	t, err := c.target(nil)
+	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err
 	}
 	c.warn(t)
-	if !t.decision.Selected {
+	if !t.Decision.Selected {
 		// On stdout there are only rules, and here are none.
 		fmt.Fprintf(c.Stderr, "%s; it has no rules\n", t.unselected())
 	}
-	rs := t.rules
+	rs := t.Ruleset
 	switch family {
 	case "4":
 		rs.IPv6 = nil

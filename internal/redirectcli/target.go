@@ -1,6 +1,7 @@
 package redirectcli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,14 +17,13 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // common is what the commands have in common.
 type common struct {
 	IO
 	dialectName, backendName, uncaptured string
+	refuseProxyUID                       bool
 	excludeNamespaces, ips               []string
 	file, namespaceFile, netns           string
 
@@ -53,6 +53,7 @@ func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command)
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
 	fs.StringVar(&c.uncaptured, "uncaptured-family", "allow", "what to do with a family of the pod that is not captured: allow or drop")
+	fs.BoolVar(&c.refuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
 	return cmd, c
 }
 
@@ -113,18 +114,13 @@ func (c *common) check() error {
 
 // target is what is wanted of one pod.
 type target struct {
+	dialect.Plan
 	pod       *corev1.Pod // nil when flags say what is wanted
 	proxyName string      // of its proxy container
-	decision  selection.Decision
-	// redirect, origins and rules are those of a selected pod.
-	redirect redirect.Redirect
-	origins  []redirect.Origin
-	rules    ruleset.Ruleset
-	// addrs are the pod's addresses; known is false when nobody told.
-	addrs []netip.Addr
-	known bool
-	// bypasses are ways past the mesh; warnings are the rest.
-	bypasses, warnings []string
+	addrs     []netip.Addr
+	kernel    redirect.Kernel
+	// warnings are all but the bypasses.
+	warnings []string
 	// action is what flags say to do.
 	action flagBuild
 }
@@ -138,17 +134,17 @@ func (t *target) String() string {
 }
 
 // target finds out what is wanted. The namespace is where to look for the pod's
-// addresses; nil when there is none to look at. A refused pod is an error, with
-// the decision in the target.
-func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
+// addresses and the families of its kernel; nil when there is none to look at. A
+// refused pod is an error, with the decision in the target.
+func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
 	t := &target{addrs: c.addrs}
 	if c.file != "" {
-		return t, c.targetPod(t, ns)
+		return t, c.targetPod(ctx, t, ns)
 	}
-	return t, c.targetFlags(t, ns)
+	return t, c.targetFlags(ctx, t, ns)
 }
 
-func (c *common) targetPod(t *target, ns *netnsexec.NetNS) (err error) {
+func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) (err error) {
 	if t.pod, err = c.IO.pod(c.file); err != nil {
 		return err
 	}
@@ -168,59 +164,56 @@ func (c *common) targetPod(t *target, ns *netnsexec.NetNS) (err error) {
 	if len(t.addrs) == 0 {
 		t.addrs = podAddrs(t.pod)
 	}
-	if err := t.lookForAddrs(ns); err != nil {
+	if err := t.look(ns); err != nil {
 		return err
 	}
-	t.decision = c.dialect.Decide(t.pod, namespace)
-	t.warnings = append(t.warnings, t.decision.Warnings...)
-	if !t.decision.Selected {
-		return nil
-	}
-	built, err := c.dialect.Redirect(t.pod, namespace, t.addrs)
-	for _, b := range built.Bypasses {
-		t.bypasses = append(t.bypasses, b.String())
-	}
-	for _, w := range built.Warnings {
-		if !slices.Contains(t.bypasses, w) {
-			t.warnings = append(t.warnings, w)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	t.redirect, t.origins = built.Redirect, built.Origins
 	if proxy := c.dialect.Policy.Proxy(t.pod); proxy != nil {
 		t.proxyName = proxy.Name
 	}
-	return c.render(t)
+	return c.plan(ctx, t, c.dialect, t.pod, namespace)
 }
 
 // targetFlags starts from what the mesh's dialect makes of a pod that says
 // nothing.
-func (c *common) targetFlags(t *target, ns *netnsexec.NetNS) error {
-	if err := t.lookForAddrs(ns); err != nil {
+func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS) error {
+	if err := t.look(ns); err != nil {
 		return err
 	}
-	t.decision = selection.Decision{Selected: true, Reason: selection.Selected, Detail: "flags say what the rules are"}
-	built, err := c.dialect.Redirect(&corev1.Pod{}, nil, t.addrs)
+	silent := &corev1.Pod{}
+	built, err := c.dialect.Redirect(silent, nil, t.addrs)
 	if err != nil {
 		return err
 	}
-	if t.action, t.origins, err = c.ruleFlags.build(built.Redirect, c.IO, nil); err != nil {
+	if t.action, built.Origins, err = c.ruleFlags.build(built.Redirect, c.IO, nil); err != nil {
 		return err
 	}
-	t.redirect = t.action.Redirect
+	built.Redirect = t.action.Redirect
 	t.warnings = append(t.warnings, t.action.warnings...)
-	if err := t.redirect.Validate(); err != nil {
+	if err := built.Redirect.Validate(); err != nil {
 		return usageError{err}
 	}
-	return c.render(t)
+	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Built, error) { return built, nil }}
+	err = c.plan(ctx, t, flags, silent, nil)
+	t.Decision.Detail = "flags say what the rules are"
+	return err
 }
 
-func (t *target) lookForAddrs(ns *netnsexec.NetNS) error {
-	t.known = len(t.addrs) > 0 || ns != nil
-	if len(t.addrs) > 0 || ns == nil {
+// plan asks the dialect, as the plugin does.
+func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
+	t.Plan, err = d.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
+		DropUncaptured: c.uncaptured == "drop", RefuseBypasses: c.refuseProxyUID,
+	})
+	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings, t.Plan.Warnings)
+	return err
+}
+
+// look finds out in the namespace what flags and the pod have not told.
+func (t *target) look(ns *netnsexec.NetNS) (err error) {
+	if ns == nil {
 		return nil
+	}
+	if t.kernel, err = apply.Kernel(ns); err != nil || len(t.addrs) > 0 {
+		return err
 	}
 	return ns.Do(func() error {
 		addrs, err := net.InterfaceAddrs()
@@ -234,41 +227,6 @@ func (t *target) lookForAddrs(ns *netnsexec.NetNS) error {
 		}
 		return nil
 	})
-}
-
-// render makes the rules, and says which family passes by the mesh.
-func (c *common) render(t *target) (err error) {
-	for _, f := range ruleset.Families {
-		if t.redirect.Family(f) != redirect.FamilyPass {
-			continue
-		}
-		own := ""
-		for _, a := range t.addrs {
-			if ruleset.FamilyOf(a) == f {
-				own = a.String()
-			}
-		}
-		switch {
-		case t.known && own == "": // the pod has none of it
-		case c.uncaptured == "drop":
-			*familyMode(&t.redirect, f) = redirect.FamilyDrop
-		case t.known:
-			t.bypasses = append(t.bypasses, fmt.Sprintf(
-				"%s bypasses the mesh: the pod has %s, and the family is not captured", f, own))
-		default:
-			t.warnings = append(t.warnings, fmt.Sprintf(
-				"%s is not captured: if the pod has an address of the family, its connections bypass the mesh (give addresses with --ip)", f))
-		}
-	}
-	t.rules, err = t.redirect.Ruleset()
-	return err
-}
-
-func familyMode(r *redirect.Redirect, f ruleset.Family) *redirect.FamilyMode {
-	if f == ruleset.IPv4 {
-		return &r.IPv4
-	}
-	return &r.IPv6
 }
 
 // runsAs is the user and group that a container's manifest asks for; nil where
@@ -296,9 +254,13 @@ func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 	return netnsexec.Open(c.netns)
 }
 
-// warn prints what is worth knowing beside a command's result.
+// warn prints what is worth knowing beside a command's result. What nobody has
+// looked at is for explain to say, which is asked about the pod as a whole.
 func (c *common) warn(t *target) {
-	for _, b := range t.bypasses {
+	for _, b := range t.Bypasses {
+		if b.Unsure {
+			continue
+		}
 		fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
 	}
 	for _, w := range t.warnings {
@@ -308,5 +270,5 @@ func (c *common) warn(t *target) {
 
 // unselected says why nothing is to be done.
 func (t *target) unselected() string {
-	return fmt.Sprintf("%s is not in the mesh: %s: %s", t, t.decision.Reason, t.decision.Detail)
+	return fmt.Sprintf("%s is not in the mesh: %s: %s", t, t.Decision.Reason, t.Decision.Detail)
 }

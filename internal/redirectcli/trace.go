@@ -3,6 +3,7 @@ package redirectcli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,9 +37,9 @@ func traceCommand(i IO) *cobra.Command {
 						return usagef("--%s: with --packets the packets are in the file", name)
 					}
 				}
-				return runTraceLines(c, packets)
+				return runTraceLines(cmd.Context(), c, packets)
 			}
-			return runTrace(c, p, output)
+			return runTrace(cmd.Context(), c, p, output)
 		})
 	_ = c
 	fs := cmd.Flags()
@@ -101,22 +102,22 @@ func (p packetFlags) packet() (trace.Packet, error) {
 // trace answers for one packet. Selection comes first: a pod outside the mesh
 // has no rules, and that is the reason.
 func (t *target) trace(p trace.Packet) (trace.Result, error) {
-	if !t.decision.Selected {
+	if !t.Decision.Selected {
 		return trace.Result{
 			Verdict: trace.Pass, Path: []string{}, Mark: p.Mark,
-			Reason: fmt.Sprintf("%s: %s", t.decision.Reason, t.decision.Detail),
+			Reason: fmt.Sprintf("%s: %s", t.Decision.Reason, t.Decision.Detail),
 		}, nil
 	}
 	p.PodAddrs = t.addrs
-	return trace.Trace(t.rules, p)
+	return trace.Trace(t.Ruleset, p)
 }
 
-func runTrace(c *common, flags packetFlags, output string) error {
+func runTrace(ctx context.Context, c *common, flags packetFlags, output string) error {
 	p, err := flags.packet()
 	if err != nil {
 		return err
 	}
-	t, err := c.target(nil)
+	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func runTrace(c *common, flags packetFlags, output string) error {
 		return printJSON(c.Stdout, r)
 	case "mermaid":
 		var rs ruleset.Ruleset
-		if program := t.rules.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
+		if program := t.Ruleset.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
 			rs.Set(program)
 		}
 		fmt.Fprint(c.Stdout, mermaid(rs, &r))
@@ -144,11 +145,11 @@ const maxLine = 64 << 10
 
 // runTraceLines answers each line with one, so that answers can be told apart
 // by their number; a line that is no packet gets {"error": …}.
-func runTraceLines(c *common, name string) error {
+func runTraceLines(ctx context.Context, c *common, name string) error {
 	if name == "-" && (c.file == "-" || c.namespaceFile == "-") {
 		return usagef("--packets and -f: only one of them can be standard input")
 	}
-	t, err := c.target(nil)
+	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type Probe struct {
 	From     string         // FromPod, FromOut or FromVM: where it is opened
 	Proto    string         // "tcp" or "udp"
 	UID, GID uint32         // owner of its socket, which `-m owner` and `meta skuid` see
-	Dst      netip.AddrPort // where it is sent
+	Dst      netip.AddrPort // where it is sent; the zone of a link-local address is its link's index where it is opened
 	Src      netip.Addr     // source address; the zero Addr lets the kernel choose
 }
 

@@ -3,6 +3,7 @@ package netnstest
 import (
 	"net/netip"
 	"runtime"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,7 +45,9 @@ func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if ap.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}
 	}
-	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}
+	// A link-local address says by its zone which link it is on: here by the link's index, as probes are sent from any namespace.
+	zone, _ := strconv.ParseUint(ap.Addr().Zone(), 10, 32)
+	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port()), ZoneId: uint32(zone)}
 }
 
 func addrPort(sa unix.Sockaddr) netip.AddrPort {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -114,14 +116,16 @@ func (p *Pods) Namespace(ctx context.Context, name string) (*corev1.Namespace, e
 }
 
 // NetNS is a network namespace in memory, and the backend that programs it. It is a plugin.NetNS and plugin.Backend.
-// The zero value is a fresh one without addresses. Fields are to be set before the first call, and read after the last.
+// The zero value is a fresh one without addresses, whose kernel has both families in use. Fields are to be set before the first call, and read after the last.
 //
 // It keeps one program whole and knows no rules of others, no packets and no time: see netnstest for the kernel's.
 type NetNS struct {
 	// Addresses are what its interfaces have.
 	Addresses []netip.Addr
+	// Families are what its kernel has of each; zero: both usable, less those of Skip.
+	Families redirect.Kernel
 	// What each call returns, if not nil.
-	OpenErr, BackendErr, AddrsErr, ApplyErr, CheckErr error
+	OpenErr, BackendErr, KernelErr, AddrsErr, ApplyErr, CheckErr error
 	// Applying, if set, runs before an Apply takes effect.
 	Applying func(context.Context)
 	// Skip are families that its kernel has not.
@@ -156,6 +160,21 @@ func (n *NetNS) Backend(_ context.Context, name apply.Name) (plugin.Backend, err
 		return nil, n.BackendErr
 	}
 	return n, nil
+}
+
+// Kernel implements plugin.NetNS.
+func (n *NetNS) Kernel() (redirect.Kernel, error) {
+	if n.KernelErr != nil || n.Families != (redirect.Kernel{}) {
+		return n.Families, n.KernelErr
+	}
+	k := redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
+	if slices.Contains(n.Skip, ruleset.IPv4) {
+		k.IPv4 = redirect.PresenceAbsent
+	}
+	if slices.Contains(n.Skip, ruleset.IPv6) {
+		k.IPv6 = redirect.PresenceAbsent
+	}
+	return k, nil
 }
 
 // Addrs implements plugin.NetNS.

@@ -7,12 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+
+	"github.com/meshcni/meshcni/redirect"
 )
 
 var errPlatform = fmt.Errorf("%w: rules are put into Linux, this is %s: %w", ErrNoBackend, runtime.GOOS, errors.ErrUnsupported)
 
 // Available returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
 func Available(Options) error { return errPlatform }
+
+// Kernel returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func Kernel(interface{ Do(fn func() error) error }) (redirect.Kernel, error) {
+	return redirect.Kernel{}, errPlatform
+}
 
 // Choose returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
 func Choose(context.Context, Namespace, Options) (Backend, error) { return nil, errPlatform }

@@ -24,6 +24,13 @@ func HideIPv6(t testing.TB) { setInet6(t, "/proc/thread-self/net/if_inet6-hidden
 // ObscureIPv6 makes it impossible to say whether the kernel has IPv6.
 func ObscureIPv6(t testing.TB) { setInet6(t, "/proc/version/if_inet6") }
 
+// ObscureSysctls makes it impossible to say where IPv6 is switched off.
+func ObscureSysctls(t testing.TB) {
+	old := ipv6Conf
+	ipv6Conf = "/proc/version/conf"
+	t.Cleanup(func() { ipv6Conf = old })
+}
+
 func setInet6(t testing.TB, path string) {
 	old := inet6
 	inet6 = path

@@ -20,6 +20,8 @@ type Agent struct {
 	ExcludeNamespaces []string
 	// UncapturedFamily is the plugin's; empty is what Env says, else allow.
 	UncapturedFamily string
+	// RefuseProxyUID is the plugin's, whatever Env says.
+	RefuseProxyUID bool
 	// Host, Port and Protocol are the API server's; ServiceAccountDir has the
 	// agent's credentials.
 	Host, Port, Protocol, ServiceAccountDir string
@@ -78,6 +80,7 @@ func (a Agent) settings() (*settings, repair.Host, error) {
 			*given.to = given.value
 		}
 	}
+	s.refuseProxyUID = a.RefuseProxyUID
 	s.excluded = strings.Join(a.ExcludeNamespaces, ",")
 	host, err := s.hostOf(a.Metrics, a.Log)
 	return s, host, err

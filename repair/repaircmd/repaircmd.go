@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/version/versionmetric"
@@ -49,7 +50,7 @@ type settings struct {
 	logLevel, metricsAddress, healthAddress string
 	kubeconfig, host, port, protocol, saDir string
 	installerReady                          string
-	version                                 bool
+	refuseProxyUID, version                 bool
 }
 
 func (s *settings) register(fs *flag.FlagSet) {
@@ -58,6 +59,7 @@ func (s *settings) register(fs *flag.FlagSet) {
 	fs.StringVar(&s.backend, "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.StringVar(&s.excluded, "exclude-namespaces", "", "namespaces to leave alone, with commas between")
 	fs.StringVar(&s.uncaptured, "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
+	fs.BoolVar(&s.refuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&s.metricsAddress, "metrics-address", ":15014", "address to serve /metrics on; empty for none")
 	fs.StringVar(&s.healthAddress, "health-address", ":8000", "address to serve /healthz and /readyz on; empty for none")
@@ -219,7 +221,8 @@ func (s *settings) hostOf(registry prometheus.Registerer, log *slog.Logger) (rep
 		return repair.Host{}, fmt.Errorf("--uncaptured-family %q: not one of allow, drop", s.uncaptured)
 	}
 	h := repair.Host{
-		Dialect: mesh, Backend: backend, DropUncaptured: s.uncaptured == "drop", Metrics: registry, Log: log,
+		Dialect: mesh, Backend: backend, Metrics: registry, Log: log,
+		Options: dialect.Options{DropUncaptured: s.uncaptured == "drop", RefuseBypasses: s.refuseProxyUID},
 	}
 	if s.installerReady != "" {
 		h.Installed = asker(s.installerReady)

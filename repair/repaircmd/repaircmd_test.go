@@ -17,7 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
@@ -50,6 +52,8 @@ func TestUsage(t *testing.T) {
 		"dialect":                 {args: []string{"--dialect=esperanto"}, code: 2, says: "--dialect"},
 		"backend":                 {args: []string{"--backend=ebpf"}, code: 2, says: "--backend"},
 		"uncaptured family":       {args: []string{"--uncaptured-family=maybe"}, code: 2, says: "--uncaptured-family"},
+		"refusal":                 {args: []string{"--refuse-proxy-uid=maybe"}, code: 2, says: "refuse-proxy-uid"},
+		"refusal, environment":    {env: map[string]string{"MESHCNI_REFUSE_PROXY_UID": "maybe"}, code: 2, says: "MESHCNI_REFUSE_PROXY_UID"},
 		"log level":               {args: []string{"--log-level=loud"}, code: 2, says: "--log-level"},
 		"no API server":           {args: []string{"--repair=label", "--node-name=n"}, code: 1, says: "neither --kubeconfig nor --kubernetes-service-host"},
 		"no credentials":          {args: []string{"--node-name=n", "--kubernetes-service-host=::1", "--service-account-dir=/nowhere"}, code: 1, says: "service account's token"},
@@ -144,6 +148,16 @@ func TestAgent(t *testing.T) {
 	require.NoError(t, repaircmd.Agent{Node: "n", UncapturedFamily: "drop", ServiceAccountDir: "/nonexistent"}.Validate(), "no file is read")
 	require.ErrorContains(t, repaircmd.Agent{Node: "n", UncapturedFamily: "keep"}.Validate(), "--uncaptured-family")
 	require.ErrorContains(t, repaircmd.Agent{Node: "n", Env: env(map[string]string{"MESHCNI_REPAIR_HOST_ROOT": "proc"})}.Validate(), "--repair-host-root")
+	a.RefuseProxyUID, a.UncapturedFamily, a.Metrics = true, "drop", prometheus.NewRegistry()
+	refusing, stopRefusing, err := a.Open()
+	require.NoError(t, err)
+	defer stopRefusing()
+	assert.Equal(t, dialect.Options{DropUncaptured: true, RefuseBypasses: true}, refusing.Mender.(*repair.InPlace).Options, "as the plugin's")
+	a.RefuseProxyUID, a.Metrics, a.Env = false, prometheus.NewRegistry(), env(map[string]string{"MESHCNI_REFUSE_PROXY_UID": "true"})
+	refusing, stopPassing, err := a.Open()
+	require.NoError(t, err)
+	defer stopPassing()
+	assert.False(t, refusing.Mender.(*repair.InPlace).Options.RefuseBypasses, "the agent's own word is the plugin's")
 	a.Node = ""
 	require.ErrorContains(t, a.Validate(), "--node-name")
 	_, _, err = a.Open()

@@ -1,0 +1,127 @@
+package dialect_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// families is a mesh that treats the families as given.
+func families(ipv4, ipv6 redirect.FamilyMode) dialect.Dialect {
+	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Built, error) {
+		r := redirect.Default()
+		r.IPv4, r.IPv6 = ipv4, ipv6
+		return dialect.Built{Redirect: r}, nil
+	}}
+}
+
+// TestUncapturedFamily: what the rules are does not depend on what the kernel has now; what is said does.
+func TestUncapturedFamily(t *testing.T) {
+	const (
+		capture = redirect.FamilyCapture
+		pass    = redirect.FamilyPass
+		drop    = redirect.FamilyDrop
+	)
+	var none, four, six, two []netip.Addr
+	four = []netip.Addr{netip.MustParseAddr("10.244.1.5")}
+	six = []netip.Addr{netip.MustParseAddr("fd00::5")}
+	two = append(append(two, four...), six...)
+	type names = []dialect.BypassCode
+	tests := []struct {
+		mesh   dialect.Dialect
+		addrs  []netip.Addr
+		kernel redirect.Presence // of IPv6
+		drop   bool
+		ipv6   redirect.FamilyMode
+		codes  names
+		says   string
+	}{
+		{families(capture, pass), four, redirect.PresenceUsable, false, pass, names{"ipv6"}, "such an address (fe80::/10)"},
+		{families(capture, pass), two, redirect.PresenceUsable, false, pass, names{"ipv6"}, "the pod has fd00::5"},
+		{families(capture, pass), four, redirect.PresenceUnknown, false, pass, names{"ipv6"}, "which is not known here"},
+		{families(capture, pass), two, redirect.PresenceUnknown, false, pass, names{"ipv6"}, "the pod has fd00::5"},
+		{families(capture, pass), none, redirect.PresenceUnknown, false, pass, names{"ipv6"}, "which is not known here"},
+		{families(capture, pass), four, redirect.PresenceOff, false, pass, nil, ""},
+		{families(capture, pass), four, redirect.PresenceAbsent, false, pass, nil, ""},
+		{families(capture, pass), four, redirect.PresenceUsable, true, drop, nil, ""},
+		{families(capture, pass), four, redirect.PresenceUnknown, true, drop, nil, ""},
+		{families(capture, pass), four, redirect.PresenceOff, true, drop, nil, ""},
+		{families(capture, pass), four, redirect.PresenceAbsent, true, drop, nil, ""},
+		{families(capture, capture), four, redirect.PresenceUsable, true, capture, nil, ""},
+		{families(capture, drop), four, redirect.PresenceUsable, false, drop, nil, ""},
+		{families(pass, capture), six, redirect.PresenceUsable, false, capture, names{"ipv4"}, "ipv4 bypasses the mesh: the pod's kernel has it"},
+		{families(pass, capture), six, redirect.PresenceUsable, true, capture, nil, ""},
+	}
+	for _, tt := range tests {
+		s := dialect.Subject{Pod: toyPod(nil), Addrs: tt.addrs, Kernel: redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: tt.kernel}}
+		plan, err := tt.mesh.Plan(t.Context(), s, dialect.Options{DropUncaptured: tt.drop})
+		require.NoError(t, err)
+		assert.Equal(t, tt.ipv6, plan.Redirect.IPv6, "%+v", s)
+		assert.Equal(t, tt.codes, plan.Codes(), "%+v", s)
+		assert.True(t, plan.Ruleset.Equal(plan.Redirect.MustRuleset()))
+		if tt.says != "" {
+			require.Len(t, plan.Bypasses, 1)
+			assert.Contains(t, plan.Bypasses[0].String(), tt.says)
+			assert.Contains(t, plan.Bypasses[0].String(), `uncaptured_family "drop" closes it`)
+		}
+	}
+}
+
+// TestCapturedAndAddressed are told apart: rules may be there for a family without addresses, and the other way round.
+func TestCapturedAndAddressed(t *testing.T) {
+	six := []netip.Addr{netip.MustParseAddr("fd00::5")}
+	plan, err := families(redirect.FamilyCapture, redirect.FamilyCapture).Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Addrs: six}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, ruleset.Families[:], plan.Captured)
+	assert.Equal(t, []ruleset.Family{ruleset.IPv6}, plan.Addressed)
+
+	absent := redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceAbsent}
+	plan, err = families(redirect.FamilyCapture, redirect.FamilyCapture).Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Kernel: absent}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, []ruleset.Family{ruleset.IPv4}, plan.Captured)
+	assert.Empty(t, plan.Addressed)
+	assert.Equal(t, []string{"the kernel has no ipv6 here"}, plan.Warnings)
+}
+
+// TestPlanOfWhoIsNoneOfTheMeshs: nothing is built, so nothing can be wrong.
+func TestPlanOfWhoIsNoneOfTheMeshs(t *testing.T) {
+	mesh := toy()
+	pod := toyPod(map[string]string{"toy/ports": "x"})
+	pod.Spec.HostNetwork = true
+	plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, dialect.Plan{Decision: mesh.Decide(pod, nil)}, plan)
+
+	pod.Spec.HostNetwork = false
+	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	require.ErrorContains(t, err, `toy configuration of pod shop/cart: annotation toy/ports="x"`)
+	assert.True(t, plan.Decision.Selected)
+}
+
+// TestPlanHeedsItsContext: its end is the error, before anything is built and before it is rendered.
+func TestPlanHeedsItsContext(t *testing.T) {
+	late := errors.New("too late")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	mesh, built := toy(), 0
+	build := mesh.Build
+	mesh.Build = func(in dialect.Input) (dialect.Built, error) { built++; cancel(late); return build(in) }
+	plan, err := mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
+	require.ErrorIs(t, err, late)
+	assert.Nil(t, plan.Ruleset.IPv4)
+	_, err = mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
+	require.ErrorIs(t, err, late)
+	assert.Equal(t, 1, built)
+
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
+	_, err = mesh.Plan(ctx, dialect.Subject{Pod: pod}, dialect.Options{})
+	assert.NoError(t, err, "who is outside is told so even then")
+}

@@ -1,0 +1,61 @@
+//go:build linux
+
+package apply_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestKernel: what a namespace has of IPv6 is told by its interfaces, not by the addresses that they have now.
+func TestKernel(t *testing.T) {
+	off := func(t *testing.T, ns *netnsexec.NetNS, which, value string) {
+		t.Helper()
+		require.NoError(t, ns.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/disable_ipv6", []byte(value), 0)
+		}))
+	}
+	is := func(t *testing.T, ns *netnsexec.NetNS, want redirect.Presence) {
+		t.Helper()
+		got, err := apply.Kernel(ns)
+		require.NoError(t, err)
+		assert.Equal(t, redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: want}, got)
+	}
+	w := netnstest.NewWorld(t, netnstest.Options{})
+	is(t, w.Pod, redirect.PresenceUsable)
+	off(t, w.Pod, "eth0", "1")
+	off(t, w.Pod, "virt0", "1")
+	is(t, w.Pod, redirect.PresenceUsable) // by net1
+	off(t, w.Pod, "net1", "1")
+	is(t, w.Pod, redirect.PresenceOff)
+	off(t, w.Pod, "lo", "0") // leads nowhere
+	is(t, w.Pod, redirect.PresenceOff)
+	off(t, w.Pod, "all", "0")
+	is(t, w.Pod, redirect.PresenceUsable)
+	off(t, w.Pod, "all", "1")
+	is(t, w.Pod, redirect.PresenceOff)
+	is(t, w.Out, redirect.PresenceUsable) // its neighbour's is its own
+
+	empty := netnstest.New(t)
+	off(t, empty, "default", "0")
+	is(t, empty, redirect.PresenceUsable) // of interfaces that are yet to come
+	off(t, empty, "default", "1")
+	is(t, empty, redirect.PresenceOff)
+
+	apply.ObscureSysctls(t)
+	_, err := apply.Kernel(w.Pod)
+	require.ErrorContains(t, err, "look where IPv6 is switched off")
+	apply.ObscureIPv6(t)
+	_, err = apply.Kernel(w.Pod)
+	require.ErrorContains(t, err, "look for address families: look for IPv6")
+	apply.HideIPv6(t)
+	is(t, w.Pod, redirect.PresenceAbsent)
+}
