@@ -15,6 +15,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Run is the program: it does what CNI_COMMAND says and returns the exit code, 0 or 1. The result or the error, and
@@ -61,6 +63,8 @@ type call struct {
 	// pod and applied are what writeStatus needs.
 	pod     *corev1.Pod
 	applied map[string]string
+	// done is what the attachment's record will say of an ADD.
+	done attachment.Record
 
 	log      *slog.Logger
 	closeLog io.Closer
@@ -69,6 +73,9 @@ type call struct {
 func (c *call) logger() *slog.Logger {
 	if c.log == nil {
 		c.log, c.closeLog = c.OpenLog(c.config, c.io.Stderr)
+		if c.log == nil {
+			c.log = slog.New(slog.DiscardHandler)
+		}
 	}
 	return c.log
 }
@@ -138,9 +145,22 @@ func (c *call) dispatch(ctx context.Context) ([]byte, *types.Error) {
 	if failure := c.acceptable(wrong); failure != nil {
 		return nil, failure
 	}
-	if c.env.command == "DEL" || c.env.command == "GC" {
-		// What is wrong with keys that only ADD uses must not keep a pod from going away.
+	// What is wrong with keys that only ADD and STATUS use must not keep a pod from going away, and says nothing of the
+	// rules of one that runs.
+	switch c.env.command {
+	case "DEL":
+		c.forget()
 		return nil, nil
+	case "GC":
+		c.forgetOthers(text)
+		return nil, nil
+	case "CHECK":
+		if wrong != nil {
+			c.logger().Warn("what is wrong with the configuration does not matter to CHECK", "error", wrong.Error())
+		}
+		ctx, cancel := context.WithDeadline(ctx, c.begin.Add(c.config.AddDeadline))
+		defer cancel()
+		return nil, c.check(ctx)
 	}
 	if wrong != nil {
 		return nil, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", wrong)
@@ -153,9 +173,6 @@ func (c *call) dispatch(ctx context.Context) ([]byte, *types.Error) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.begin.Add(c.config.AddDeadline))
 	defer cancel()
-	if c.env.command == "CHECK" {
-		return nil, c.check(ctx)
-	}
 	return c.add(ctx)
 }
 

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -126,6 +127,8 @@ type NetNS struct {
 	Applying func(context.Context)
 	// Skip are families that its kernel has not.
 	Skip []ruleset.Family
+	// Inode tells it from other namespaces.
+	Inode uint64
 
 	mu sync.Mutex
 	// Live are the rules in force.
@@ -157,6 +160,9 @@ func (n *NetNS) Backend(_ context.Context, name apply.Name) (plugin.Backend, err
 	}
 	return n, nil
 }
+
+// ID implements plugin.NetNS.
+func (n *NetNS) ID() netnsexec.ID { return netnsexec.ID{Dev: 1, Ino: n.Inode + 1} }
 
 // Addrs implements plugin.NetNS.
 func (n *NetNS) Addrs(string) ([]netip.Addr, error) { return n.Addresses, n.AddrsErr }
