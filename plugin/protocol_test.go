@@ -2,7 +2,10 @@ package plugin_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +64,47 @@ func TestZeroPluginAndZeroIO(t *testing.T) {
 	})
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out.String(), `"code": 6`)
+}
+
+// TestNoLogger: whatever OpenLog gives, every verb ends as it would.
+func TestNoLogger(t *testing.T) {
+	t.Parallel()
+	logs := map[string]func(plugin.Config, io.Writer) (*slog.Logger, io.Closer){
+		"nothing":  func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, nil },
+		"a closer": func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, io.NopCloser(nil) },
+		"a logger": func(_ plugin.Config, w io.Writer) (*slog.Logger, io.Closer) {
+			return slog.New(slog.NewJSONHandler(w, nil)), nil
+		},
+	}
+	faults := map[string]func(*call){
+		"well":            func(*call) {},
+		"an unknown key":  func(c *call) { c.config["surplus"] = 1 },
+		"a wrong key":     func(c *call) { c.config["backend"] = 7 },
+		"no pod":          func(c *call) { c.plugin.OpenPods = nil },
+		"a panic":         func(c *call) { c.netns.Applying = func(context.Context) { panic("ouch") } },
+		"stdout is gone":  func(c *call) { c.io.Stdout = errWriter{} },
+		"no records kept": func(c *call) { c.plugin.Attachments = nil; c.config["run_dir"] = "/dev/null/run" },
+	}
+	for kind, open := range logs {
+		for fault, spoil := range faults {
+			for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE"} {
+				t.Run(kind+"/"+fault+"/"+verb, func(t *testing.T) {
+					t.Parallel()
+					run := func(open func(plugin.Config, io.Writer) (*slog.Logger, io.Closer)) outcome {
+						c := newCall()
+						c.config["cniVersion"] = "1.1.0"
+						c.env["CNI_COMMAND"] = verb
+						spoil(c)
+						c.plugin.OpenLog = open
+						return c.run(t)
+					}
+					want, got := run(logTo), run(open)
+					assert.Equal(t, want.exit, got.exit)
+					assert.Equal(t, want.stdout, got.stdout)
+				})
+			}
+		}
+	}
 }
 
 func TestPrevResultIsPrintedAsItCame(t *testing.T) {

@@ -71,26 +71,9 @@ type Record struct {
 	Time    time.Time `json:"time"`
 }
 
-// Applied notes rules that are in force from now on. Their comments are not kept.
+// Applied notes rules that are in force from now on.
 func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []ruleset.Family) {
-	r.Backend, r.Rules, r.Skipped = backend, ruleset.Ruleset{}, skipped
-	for _, f := range ruleset.Families {
-		if p := rules.Program(f); p != nil {
-			r.Rules.Set(bare(p))
-		}
-	}
-}
-
-func bare(p *ruleset.Program) *ruleset.Program {
-	q := *p
-	q.Chains = slices.Clone(p.Chains)
-	for i := range q.Chains {
-		q.Chains[i].Rules = slices.Clone(p.Chains[i].Rules)
-		for j := range q.Chains[i].Rules {
-			q.Chains[i].Rules[j].Comment = ""
-		}
-	}
-	return &q
+	r.Backend, r.Rules, r.Skipped = backend, rules, skipped
 }
 
 // InForce are the rules that were set up: those of the families that the kernel had.
