@@ -20,6 +20,8 @@ type Agent struct {
 	ExcludeNamespaces []string
 	// UncapturedFamily is the plugin's; empty is what Env says, else allow.
 	UncapturedFamily string
+	// RunDir is the plugin's run_dir; empty is /var/run/meshcni.
+	RunDir string
 	// Host, Port and Protocol are the API server's; ServiceAccountDir has the
 	// agent's credentials.
 	Host, Port, Protocol, ServiceAccountDir string
@@ -71,7 +73,7 @@ func (a Agent) settings() (*settings, repair.Host, error) {
 		to    *string
 		value string
 	}{
-		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {&s.uncaptured, a.UncapturedFamily},
+		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {&s.uncaptured, a.UncapturedFamily}, {&s.runDir, a.RunDir},
 		{&s.host, a.Host}, {&s.port, a.Port}, {&s.protocol, a.Protocol}, {&s.saDir, a.ServiceAccountDir},
 	} {
 		if given.value != "" {
