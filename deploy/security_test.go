@@ -185,10 +185,14 @@ func TestReadyWithoutAgent(t *testing.T) {
 	assert.Nil(t, configOf(t, mustRender(t, values{"hostNetwork": true}))["ready-without-agent"])
 }
 
+// TestWriteStatusGrantsPatch: of the status, so that the token of a node cannot change what pods run.
 func TestWriteStatusGrantsPatch(t *testing.T) {
 	t.Parallel()
 	all := mustRender(t, values{"writeStatus": true})
-	assert.Equal(t, []string{"get", "patch"}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-node").Rules[0].Verbs)
+	assert.Equal(t, []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
+	}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-node").Rules)
 	assert.Equal(t, true, configOf(t, all)["write-status"])
 }
 

@@ -62,8 +62,9 @@ type Pods interface {
 
 // Patcher writes to pods; a source of pods that is one too serves the configuration key "write_status".
 type Patcher interface {
-	// PatchPod applies a JSON merge patch with one request.
-	PatchPod(ctx context.Context, namespace, name string, patch []byte) error
+	// PatchPodStatus applies a JSON merge patch with one request, of the subresource "status": annotations can be set
+	// through it, and the pod's spec cannot.
+	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
 }
 
 // Namespaces is what Pods must be as well for dialects with NeedsNamespace.
