@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
@@ -103,6 +104,46 @@ func TestNoLogger(t *testing.T) {
 					assert.Equal(t, want.stdout, got.stdout)
 				})
 			}
+		}
+	}
+}
+
+// panics is a log handler, an output and a closer that does.
+type panics struct{ slog.Handler }
+
+func (panics) Enabled(context.Context, slog.Level) bool { panic("ouch") }
+func (panics) Write([]byte) (int, error)                { panic("ouch") }
+func (panics) Close() error                             { panic("ouch") }
+
+// TestRunDoesNotPanic: whatever it was given. A log that cannot be used costs the pod its start at most.
+func TestRunDoesNotPanic(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*call){
+		"OpenLog": func(c *call) {
+			c.plugin.OpenLog = func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { panic("ouch") }
+		},
+		"a handler": func(c *call) {
+			c.plugin.OpenLog = func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return slog.New(panics{}), nil }
+		},
+		"a closer": func(c *call) {
+			c.plugin.OpenLog = func(_ plugin.Config, w io.Writer) (*slog.Logger, io.Closer) { return nil, panics{} }
+		},
+		"stdout":    func(c *call) { c.io.Stdout = panics{} },
+		"a version": func(c *call) { c.plugin.Version = func() string { panic("ouch") } },
+		"records":   func(c *call) { c.plugin.Attachments = func(plugin.Config) attachment.Store { panic("ouch") } },
+	} {
+		for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE", ""} {
+			c := newCall()
+			c.config["cniVersion"], c.config["surplus"] = "1.1.0", 1
+			c.env["CNI_COMMAND"] = verb
+			spoil(c)
+			assert.NotPanics(t, func() {
+				out := c.run(t)
+				assert.Contains(t, []int{0, 1}, out.exit, name+" "+verb)
+				if out.exit == 1 && c.io.Stdout == nil {
+					assert.NotZero(t, out.failure.Code)
+				}
+			}, name+" "+verb)
 		}
 	}
 }

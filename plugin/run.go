@@ -20,11 +20,22 @@ import (
 )
 
 // Run is the program: it does what CNI_COMMAND says and returns the exit code, 0 or 1. The result or the error, and
-// nothing else, goes to Stdout, in one write and last. Run does not panic. Without CNI_COMMAND it says on Stderr what
-// the plugin is.
-func (p *Plugin) Run(ctx context.Context, o IO) int {
+// nothing else, goes to Stdout, in one write and last. Run does not panic, whatever it was given. Without CNI_COMMAND it
+// says on Stderr what the plugin is.
+func (p *Plugin) Run(ctx context.Context, o IO) (code int) {
 	begin := time.Now()
 	q, o := p.withDefaults(o)
+	c := &call{Plugin: q, io: o, begin: begin, config: Config{CNIVersion: supported[len(supported)-1]}}
+	answered := false
+	defer func() {
+		// A version, a log or an output that panics: there is nobody left to tell but the runtime.
+		if r := recover(); r != nil {
+			code = 1
+			if !answered {
+				quietly(func() { _, _ = o.Stdout.Write(c.render(fail(types.ErrInternal, "%s: internal error: %v", c.Name, r))) })
+			}
+		}
+	}()
 	if len(o.Args) > 1 && (o.Args[1] == "--version" || o.Args[1] == "-version" || o.Args[1] == "version") {
 		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", q.Name, q.Version())
 		return 0
@@ -33,22 +44,27 @@ func (p *Plugin) Run(ctx context.Context, o IO) int {
 		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", q.Name, q.Version(), strings.Join(supported, ", "))
 		return 0
 	}
-	c := &call{Plugin: q, io: o, begin: begin, config: Config{CNIVersion: supported[len(supported)-1]}}
 	output, failure := c.guarded(ctx)
-	code := 0
 	if failure != nil {
 		code, output = 1, c.render(failure)
 	}
+	answered = true
 	if len(output) > 0 {
 		if _, err := o.Stdout.Write(output); err != nil {
-			c.logger().Error("the result could not be written", "error", err.Error())
 			code = 1
+			quietly(func() { c.logger().Error("the result could not be written", "error", err.Error()) })
 		}
 	}
 	if c.closeLog != nil {
-		_ = c.closeLog.Close()
+		quietly(func() { _ = c.closeLog.Close() })
 	}
 	return code
+}
+
+// quietly is for what must not change how the run ends.
+func quietly(fn func()) {
+	defer func() { _ = recover() }()
+	fn()
 }
 
 // call is one run of the plugin.
@@ -72,9 +88,10 @@ type call struct {
 
 func (c *call) logger() *slog.Logger {
 	if c.log == nil {
-		c.log, c.closeLog = c.OpenLog(c.config, c.io.Stderr)
-		if c.log == nil {
-			c.log = slog.New(slog.DiscardHandler)
+		c.log = slog.New(slog.DiscardHandler) // also when OpenLog panics: it is asked once
+		log, closer := c.OpenLog(c.config, c.io.Stderr)
+		if c.closeLog = closer; log != nil {
+			c.log = log
 		}
 	}
 	return c.log
@@ -86,7 +103,7 @@ func (c *call) guarded(ctx context.Context) (output []byte, failure *types.Error
 		if r := recover(); r != nil {
 			f := asFault(r)
 			failure = fail(types.ErrInternal, "%s: internal error: %v", c.Name, f.value)
-			c.failed(failure, "stack", string(f.stack))
+			quietly(func() { c.failed(failure, "stack", string(f.stack)) })
 		}
 	}()
 	output, failure = c.dispatch(ctx)

@@ -244,13 +244,14 @@ func TestChange(t *testing.T) {
 	other.Inbound.ExcludePorts = redirect.Ports(22)
 	rules, err := other.Ruleset()
 	require.NoError(t, err)
-	require.NoError(t, store.Change(func(r *attachment.Record) bool {
+	err = store.Change(func(r *attachment.Record) bool {
 		if r.Pod.UID != "pod-b" {
 			return false
 		}
 		r.Applied("iptables-nft", rules, []ruleset.Family{ruleset.IPv6})
 		return true
-	}))
+	})
+	require.ErrorContains(t, err, "k8s@c@eth0.json", "it may be one that should have changed")
 	for c, changed := range map[string]bool{"a": false, "b": true} {
 		r, err := store.Read(attachment.ID{Network: "k8s", ContainerID: c, IfName: "eth0"})
 		require.NoError(t, err)

@@ -217,13 +217,14 @@ func (s Store) names() ([]string, error) {
 }
 
 // Change writes the records that the function has changed, of which it is to report true. It is called for each record that
-// can be read; errors are of writing only, all of them.
+// can be read; the error names those that cannot, since they may be the ones meant, and what could not be written.
 func (s Store) Change(change func(*Record) bool) error {
 	var errs []error
 	for r, err := range s.All() {
 		if err == nil && change(&r) {
-			errs = append(errs, s.Write(r))
+			err = s.Write(r)
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
