@@ -40,7 +40,7 @@ const (
 // or one of "_.-" is refused, and the parts are told from each other by a character that the first two cannot have.
 func (id ID) file() (string, error) {
 	for what, s := range map[string]string{"network": id.Network, "container ID": id.ContainerID} {
-		if !isName(s) {
+		if !ValidName(s) {
 			return "", fmt.Errorf("%s %q is not letters, digits, '_', '.' and '-', a letter or digit first", what, s)
 		}
 	}
@@ -50,7 +50,8 @@ func (id ID) file() (string, error) {
 	return short(id.Network) + "@" + short(id.ContainerID) + "@" + id.IfName + suffix, nil
 }
 
-func isName(s string) bool {
+// ValidName is the CNI specification's rule for container IDs and network names (section 3, "Attachment Parameters").
+func ValidName(s string) bool {
 	for i, r := range s {
 		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 		if !alnum && (i == 0 || r != '_' && r != '.' && r != '-') {
