@@ -200,10 +200,14 @@ func TestNewAgentBesideTheOld(t *testing.T) {
 	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one}, update(own), "what is set comes before it as a whole")
 }
 
+// TestWriteStatusGrantsPatch: of the status, so that the token of a node cannot change what pods run.
 func TestWriteStatusGrantsPatch(t *testing.T) {
 	t.Parallel()
 	all := mustRender(t, values{"writeStatus": true})
-	assert.Equal(t, []string{"get", "patch"}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-node").Rules[0].Verbs)
+	assert.Equal(t, []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
+	}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-node").Rules)
 	assert.Equal(t, true, configOf(t, all)["write-status"])
 }
 

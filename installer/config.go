@@ -54,7 +54,7 @@ type Config struct {
 	// RefuseProxyUID has the plugin refuse a pod with a container that the rules may take for the proxy. Default false.
 	RefuseProxyUID bool
 	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
-	// account needs the right to patch pods. Default false.
+	// account needs the right to patch pods/status. Default false.
 	WriteStatus bool
 	// ReadyWithoutAgent has the plugin tell the runtime, which asks by STATUS of CNI 1.1, that it is ready before an agent
 	// has run. For an agent whose own pod needs the node's network: the runtime would else keep it, and every pod,

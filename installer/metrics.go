@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		reloads:   prometheus.NewCounterVec(counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused)."), []string{"result"}),
 		decisions: prometheus.NewCounterVec(counter("plugin_decisions_total", "Decisions that plugins on this node reported, by reason."), []string{"reason"}),
 		bypasses:  prometheus.NewCounterVec(counter("plugin_bypasses_total", "Pods that leave a way past the mesh open, by which (ipv4, ipv6, proxy-id, net-raw)."), []string{"bypass"}),
-		outcomes:  prometheus.NewCounterVec(counter("plugin_outcomes_total", "Decisions that plugins on this node reported, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, failed, other)."), []string{"verb", "outcome"}),
+		outcomes:  prometheus.NewCounterVec(counter("plugin_outcomes_total", "Decisions that plugins on this node reported, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, unknown, failed, other)."), []string{"verb", "outcome"}),
 		failed:    prometheus.NewCounterVec(counter("plugin_failures_total", "Runs of plugins on this node that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and error code of the CNI specification."), []string{"verb", "code"}),
 		records:   prometheus.NewCounterVec(counter("plugin_log_records_total", "Records that plugins sent, by level."), []string{"level"}),
 		dropped:   prometheus.NewCounterVec(counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long)."), []string{"why"}),
@@ -112,7 +112,7 @@ func (m *metrics) setBlocked(blocked []*Blocked) {
 var (
 	outcomeVerbs = []string{"ADD", "CHECK"}
 	failureVerbs = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
-	outcomes     = []string{"passed", "redirected", "same", "checked", "failed"}
+	outcomes     = []string{"passed", "redirected", "same", "checked", "unknown", "failed"}
 	// errorCodes are those of the CNI specification, of its library (999), and the plugin's own: see package plugin.
 	errorCodes = []string{"1", "2", "3", "4", "5", "6", "7", "8", "11", "50", "51", "100", "101", "999"}
 )

@@ -48,6 +48,7 @@ func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 		if !result.Changed {
 			c.event.outcome = "same"
 		}
+		c.done.Applied(string(b.Name()), rules, result.Skipped)
 		if err := c.writeStatus(ctx); err != nil {
 			// The pod is captured, which is what counts; who waits for the annotation goes on waiting, and can be told why.
 			c.event.warnings = append(c.event.warnings, "status annotation: "+err.Error())
@@ -63,27 +64,8 @@ func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 	if failure != nil {
 		return nil, failure
 	}
+	c.remember()
 	return output, nil
-}
-
-func (c *call) check(ctx context.Context) *types.Error {
-	defer c.record(ctx)
-	return c.redirected(ctx, func(b Backend, rules ruleset.Ruleset) *types.Error {
-		diffs, err := b.Check(ctx, rules)
-		if err != nil {
-			return c.inTime(ctx, codeOf(err, CodeApply, "check rules of pod "+c.id.String()))
-		}
-		if len(diffs) > 0 {
-			lines := make([]string, len(diffs))
-			for i, d := range diffs {
-				lines[i] = d.String()
-			}
-			return hint(fail(CodeDiffers, "rules of pod %s differ: %s", c.id, strings.Join(lines, "; ")),
-				"delete the pod to have it set up anew")
-		}
-		c.event.outcome = "checked"
-		return nil
-	})
 }
 
 // redirected calls do with what the pod should have, unless the pod is not in the mesh.
@@ -101,6 +83,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 	if failure != nil {
 		return failure
 	}
+	c.done.Dialect = mesh.Name
 	if pod == nil {
 		if decision, out := c.outByName(mesh.Policy); out {
 			return c.pass(decision)
@@ -111,6 +94,7 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 		return codeOf(err, types.ErrInvalidNetNS, "CNI_NETNS")
 	}
 	defer func() { _ = ns.Close() }()
+	c.done.NetNS = recorded(c.env.netns, ns)
 	// To look at the namespace takes about as long as the request, and needs none of its answer.
 	looking := start(func() (found, error) { return c.look(ctx, ns) })
 	var namespace *corev1.Namespace
@@ -221,6 +205,7 @@ func (c *call) outByName(policy selection.Policy) (selection.Decision, bool) {
 func (c *call) pass(decision selection.Decision) *types.Error {
 	ns, err := c.OpenNetNS(c.env.netns)
 	if err == nil {
+		c.done.NetNS = recorded(c.env.netns, ns)
 		_ = ns.Close()
 	}
 	if errors.Is(err, netnsexec.ErrHost) {

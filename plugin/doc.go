@@ -33,7 +33,19 @@
 // A container that may pass for the proxy leaves the pod past the mesh, so it is warned of, or, with
 // "refuse_proxy_uid": true, the pod is refused; see dialect.Bypass. All of this is dialect.Plan, which others ask too.
 //
-// DEL and GC do nothing, and need nothing: rules go with the namespace. CHECK builds as ADD does and compares.
+// Each ADD that succeeds, also one that passes a pod over, leaves a record in run_dir; see package attachment. One that
+// cannot be written is a warning: the pod starts all the same.
+//
+// DEL and GC take such records away, and do and need nothing else: rules go with the namespace.
+//
+// # CHECK
+//
+// CHECK compares the live rules with those that the attachment's record says were set up, by the backend that set them up.
+// It asks neither the API server nor the configuration: a pod whose annotations have changed since, and rules that another
+// version or dialect would render otherwise, make no difference. A runtime that is told of one makes the pod anew, so there is one only where
+// redirection is no longer in force. What cannot be told passes, and is logged with the outcome "unknown": there is no record, it
+// cannot be read or is of another namespace, its backend is gone, or the live rules cannot be read. A pod that was passed
+// over passes. A namespace that is the host's, is none or is gone is refused as ever.
 //
 // STATUS says whether an ADD could work now. A runtime that is told that it could not starts no pod, except those on the
 // host's network. For an agent that is not, and that is to write the kubeconfig, "ready_without_agent": true makes a
@@ -58,7 +70,7 @@
 //	11   the pod could not be had, or the rules not be applied, in time: the API server is down, slow or says no, there
 //	     is no such pod, or it has another UID
 //	50   an ADD cannot work: no usable kubeconfig, no usable firewall backend
-//	100  CHECK: the live rules are not as wanted
+//	100  CHECK: redirection that was set up is no longer in force
 //	101  the rules could not be applied; those that were there before still are
 //	999  a fault of the plugin
 //
@@ -70,6 +82,6 @@
 //
 // One JSON record a line, to stderr, to run_dir/plugin.log and to the agent's socket run_dir/log.sock. Each decision is
 // a record with msg "decision" at info: reason has one of the stable codes of package selection, outcome is passed,
-// redirected, same (the rules were there), checked, or failed; bypasses are the ways past the mesh that the pod leaves
+// redirected, same (the rules were there), checked, unknown (CHECK could not tell), or failed; bypasses are the ways past the mesh that the pod leaves
 // open: ipv4 or ipv6 for a family that is not captured, proxy-id for a container that runs as the proxy.
 package plugin

@@ -7,6 +7,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // environment is what the runtime says about an attachment.
@@ -72,15 +74,7 @@ func invalid(name, value string) string {
 }
 
 // validName is the specification's rule for container IDs and network names.
-func validName(s string) bool {
-	for i, r := range s {
-		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !alnum && (i == 0 || r != '_' && r != '.' && r != '-') {
-			return false
-		}
-	}
-	return s != ""
-}
+func validName(s string) bool { return attachment.ValidName(s) }
 
 // podID is which pod an attachment is for, as Kubernetes runtimes say in CNI_ARGS.
 type podID struct {

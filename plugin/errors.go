@@ -14,7 +14,7 @@ import (
 
 // Codes of this plugin's own; the CNI specification leaves those from 100 to plugins.
 const (
-	// CodeDiffers: CHECK found other rules than are wanted. The message lists the differences.
+	// CodeDiffers: CHECK found that rules which were set up are no longer in force. The message lists the differences.
 	CodeDiffers uint = 100
 	// CodeApply: the kernel or the firewall program refused the rules.
 	CodeApply uint = 101

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -35,6 +36,7 @@ func FuzzRun(f *testing.F) {
 	f.Add("ADD", "K8S_POD_NAME", good)
 	f.Fuzz(func(t *testing.T, verb, args string, stdin []byte) {
 		c := newCall()
+		c.plugin.Attachments = func(plugin.Config) attachment.Store { return attachment.Store{} }
 		c.plugin.Transient = func(error) bool { return false } // no waiting for pods that aren't there
 		if len(stdin)%7 == 0 {
 			c.netns.OpenErr = netnsexec.ErrGone

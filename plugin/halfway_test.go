@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // realNetNS is the kernel's, with options of the test's own for what programs it.
@@ -109,23 +110,36 @@ func TestFakeIsLikeTheKernel(t *testing.T) {
 		return func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations[key] = value }) }
 	}
 	same := func(*call) {}
+	flush := func(c *call) error {
+		if c == fake {
+			c.netns.Live = ruleset.Ruleset{}
+			return nil
+		}
+		b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.IptablesNFT, Runner: ns.Sandbox()})
+		if err != nil {
+			return err
+		}
+		return b.Remove(t.Context(), ruleset.Owner{Prefix: "ISTIO_"})
+	}
 	for i, step := range []struct {
 		verb    string
 		change  func(*call)
 		code    int
 		outcome string
 	}{
-		{"CHECK", same, 100, "failed"},
+		{"CHECK", same, 0, "unknown"},
 		{"ADD", same, 0, "redirected"},
 		{"ADD", same, 0, "same"},
 		{"CHECK", same, 0, "checked"},
-		{"CHECK", annotate("traffic.sidecar.istio.io/excludeOutboundPorts", "9090"), 100, "failed"},
+		{"CHECK", annotate("traffic.sidecar.istio.io/excludeOutboundPorts", "9090"), 0, "checked"},
+		{"CHECK", func(c *call) { require.NoError(t, flush(c)) }, 100, "failed"},
 		{"ADD", same, 0, "redirected"},
 		{"CHECK", same, 0, "checked"},
 		{"ADD", annotate("traffic.sidecar.istio.io/excludeOutboundPorts", "x"), 7, "failed"},
 		{"ADD", annotate("sidecar.istio.io/interceptionMode", "TPROXY"), 0, "redirected"},
 		{"CHECK", same, 0, "checked"},
 		{"ADD", annotate("sidecar.istio.io/inject", "false"), 0, "passed"},
+		{"CHECK", func(c *call) { require.NoError(t, flush(c)) }, 0, "passed"},
 	} {
 		for kind, c := range map[string]*call{"fake": fake, "real": real} {
 			step.change(c)

@@ -13,6 +13,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/pluginlog"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -45,8 +47,12 @@ type Plugin struct {
 	OpenNetNS func(path string) (NetNS, error)
 	// Available says for STATUS whether rules could be applied by the backend on this host; nil: [apply.Available].
 	Available func(apply.Name) error
-	// OpenLog returns where records go, and what closes it. nil: stderr and the files in Config.RunDir.
+	// OpenLog returns where log records go, and what closes it; either may be nil, which is none. nil: stderr and the files
+	// in Config.RunDir.
 	OpenLog func(Config, io.Writer) (*slog.Logger, io.Closer)
+	// Attachments returns where ADD leaves its records, for CHECK. nil: the directory in Config.RunDir, see
+	// [attachment.In]; the zero Store keeps none, so that CHECK passes whatever it is asked.
+	Attachments func(Config) attachment.Store
 }
 
 // Pods is a source of pods; *kubepod.Client is one. If it has a method Close without results, that is called in the end.
@@ -57,8 +63,9 @@ type Pods interface {
 
 // Patcher writes to pods; a source of pods that is one too serves the configuration key "write_status".
 type Patcher interface {
-	// PatchPod applies a JSON merge patch with one request.
-	PatchPod(ctx context.Context, namespace, name string, patch []byte) error
+	// PatchPodStatus applies a JSON merge patch with one request, of the subresource "status": annotations can be set
+	// through it, and the pod's spec cannot.
+	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
 }
 
 // Namespaces is what Pods must be as well for dialects with NeedsNamespace.
@@ -71,6 +78,8 @@ type Namespaces interface {
 type NetNS interface {
 	// Backend chooses what puts rules into the namespace.
 	Backend(ctx context.Context, name apply.Name) (Backend, error)
+	// ID tells it from others.
+	ID() netnsexec.ID
 	// Kernel says which address families it has; what it cannot tell is an error.
 	Kernel() (redirect.Kernel, error)
 	// Addrs are the addresses of its interfaces, those of the named one first, without loopback and link-local ones.
@@ -126,6 +135,9 @@ func (p *Plugin) withDefaults(o IO) (Plugin, IO) {
 		q.OpenLog = func(c Config, stderr io.Writer) (*slog.Logger, io.Closer) {
 			return pluginlog.Open(pluginlog.Options{Level: c.LogLevel, RunDir: c.RunDir, Stderr: stderr})
 		}
+	}
+	if q.Attachments == nil {
+		q.Attachments = func(c Config) attachment.Store { return attachment.In(c.RunDir) }
 	}
 	if o.Getenv == nil {
 		o.Getenv = func(string) string { return "" }

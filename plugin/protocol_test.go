@@ -2,7 +2,10 @@ package plugin_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
@@ -61,6 +65,87 @@ func TestZeroPluginAndZeroIO(t *testing.T) {
 	})
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out.String(), `"code": 6`)
+}
+
+// TestNoLogger: whatever OpenLog gives, every verb ends as it would.
+func TestNoLogger(t *testing.T) {
+	t.Parallel()
+	logs := map[string]func(plugin.Config, io.Writer) (*slog.Logger, io.Closer){
+		"nothing":  func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, nil },
+		"a closer": func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, io.NopCloser(nil) },
+		"a logger": func(_ plugin.Config, w io.Writer) (*slog.Logger, io.Closer) {
+			return slog.New(slog.NewJSONHandler(w, nil)), nil
+		},
+	}
+	faults := map[string]func(*call){
+		"well":            func(*call) {},
+		"an unknown key":  func(c *call) { c.config["surplus"] = 1 },
+		"a wrong key":     func(c *call) { c.config["backend"] = 7 },
+		"no pod":          func(c *call) { c.plugin.OpenPods = nil },
+		"a panic":         func(c *call) { c.netns.Applying = func(context.Context) { panic("ouch") } },
+		"stdout is gone":  func(c *call) { c.io.Stdout = errWriter{} },
+		"no records kept": func(c *call) { c.plugin.Attachments = nil; c.config["run_dir"] = "/dev/null/run" },
+	}
+	for kind, open := range logs {
+		for fault, spoil := range faults {
+			for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE"} {
+				t.Run(kind+"/"+fault+"/"+verb, func(t *testing.T) {
+					t.Parallel()
+					run := func(open func(plugin.Config, io.Writer) (*slog.Logger, io.Closer)) outcome {
+						c := newCall()
+						c.config["cniVersion"] = "1.1.0"
+						c.env["CNI_COMMAND"] = verb
+						spoil(c)
+						c.plugin.OpenLog = open
+						return c.run(t)
+					}
+					want, got := run(logTo), run(open)
+					assert.Equal(t, want.exit, got.exit)
+					assert.Equal(t, want.stdout, got.stdout)
+				})
+			}
+		}
+	}
+}
+
+// panics is a log handler, an output and a closer that does.
+type panics struct{ slog.Handler }
+
+func (panics) Enabled(context.Context, slog.Level) bool { panic("ouch") }
+func (panics) Write([]byte) (int, error)                { panic("ouch") }
+func (panics) Close() error                             { panic("ouch") }
+
+// TestRunDoesNotPanic: whatever it was given. A log that cannot be used costs the pod its start at most.
+func TestRunDoesNotPanic(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*call){
+		"OpenLog": func(c *call) {
+			c.plugin.OpenLog = func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { panic("ouch") }
+		},
+		"a handler": func(c *call) {
+			c.plugin.OpenLog = func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return slog.New(panics{}), nil }
+		},
+		"a closer": func(c *call) {
+			c.plugin.OpenLog = func(_ plugin.Config, w io.Writer) (*slog.Logger, io.Closer) { return nil, panics{} }
+		},
+		"stdout":    func(c *call) { c.io.Stdout = panics{} },
+		"a version": func(c *call) { c.plugin.Version = func() string { panic("ouch") } },
+		"records":   func(c *call) { c.plugin.Attachments = func(plugin.Config) attachment.Store { panic("ouch") } },
+	} {
+		for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE", ""} {
+			c := newCall()
+			c.config["cniVersion"], c.config["surplus"] = "1.1.0", 1
+			c.env["CNI_COMMAND"] = verb
+			spoil(c)
+			assert.NotPanics(t, func() {
+				out := c.run(t)
+				assert.Contains(t, []int{0, 1}, out.exit, name+" "+verb)
+				if out.exit == 1 && c.io.Stdout == nil {
+					assert.NotZero(t, out.failure.Code)
+				}
+			}, name+" "+verb)
+		}
+	}
 }
 
 func TestPrevResultIsPrintedAsItCame(t *testing.T) {

@@ -178,6 +178,7 @@ func (nothing) Pod(context.Context, string, string) (*corev1.Pod, error) { retur
 type panicking struct{ plugin.NetNS }
 
 func (panicking) Backend(context.Context, apply.Name) (plugin.Backend, error) { panic("ouch") }
+func (panicking) ID() netnsexec.ID                                            { return (&plugintest.NetNS{}).ID() }
 func (panicking) Close() error                                                { return nil }
 
 func TestErrorsAreInTheAskedVersion(t *testing.T) {
@@ -198,14 +199,14 @@ func TestCheckSaysWhatDiffers(t *testing.T) {
 	require.Zero(t, out.exit, out.stdout)
 	assert.Equal(t, "checked", out.record(t, "decision")["outcome"])
 
-	pod(c, func(p *corev1.Pod) { p.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"] = "9090" })
-	c.run(t).fails(t, 100, "shop/cart-0", "missing", "9090")
 	c.netns.Live = ruleset.Ruleset{}
-	c.run(t).fails(t, 100, "ISTIO_OUTPUT", "missing")
-	c.netns.CheckErr = errors.New("exit status 4")
-	c.run(t).fails(t, 101, "check rules", "exit status 4")
-	c.netns.OpenErr = netnsexec.ErrGone
-	c.run(t).fails(t, 8, "gone")
+	out = c.run(t)
+	out.fails(t, 100, "shop/cart-0", "ISTIO_OUTPUT", "missing")
+	assert.Equal(t, "failed", out.record(t, "decision")["outcome"])
+	for _, err := range []error{netnsexec.ErrGone, netnsexec.ErrHost, netnsexec.ErrNotNetNS} {
+		c.netns.OpenErr = err
+		c.run(t).fails(t, 8, "CNI_NETNS")
+	}
 }
 
 func TestSecondAddLeavesTheSame(t *testing.T) {

@@ -15,14 +15,27 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Run is the program: it does what CNI_COMMAND says and returns the exit code, 0 or 1. The result or the error, and
-// nothing else, goes to Stdout, in one write and last. Run does not panic. Without CNI_COMMAND it says on Stderr what
-// the plugin is.
-func (p *Plugin) Run(ctx context.Context, o IO) int {
+// nothing else, goes to Stdout, in one write and last. Run does not panic, whatever it was given. Without CNI_COMMAND it
+// says on Stderr what the plugin is.
+func (p *Plugin) Run(ctx context.Context, o IO) (code int) {
 	begin := time.Now()
 	q, o := p.withDefaults(o)
+	c := &call{Plugin: q, io: o, begin: begin, config: Config{CNIVersion: supported[len(supported)-1]}}
+	answered := false
+	defer func() {
+		// A version, a log or an output that panics: there is nobody left to tell but the runtime.
+		if r := recover(); r != nil {
+			code = 1
+			if !answered {
+				quietly(func() { _, _ = o.Stdout.Write(c.render(fail(types.ErrInternal, "%s: internal error: %v", c.Name, r))) })
+			}
+		}
+	}()
 	if len(o.Args) > 1 && (o.Args[1] == "--version" || o.Args[1] == "-version" || o.Args[1] == "version") {
 		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", q.Name, q.Version())
 		return 0
@@ -31,22 +44,27 @@ func (p *Plugin) Run(ctx context.Context, o IO) int {
 		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", q.Name, q.Version(), strings.Join(supported, ", "))
 		return 0
 	}
-	c := &call{Plugin: q, io: o, begin: begin, config: Config{CNIVersion: supported[len(supported)-1]}}
 	output, failure := c.guarded(ctx)
-	code := 0
 	if failure != nil {
 		code, output = 1, c.render(failure)
 	}
+	answered = true
 	if len(output) > 0 {
 		if _, err := o.Stdout.Write(output); err != nil {
-			c.logger().Error("the result could not be written", "error", err.Error())
 			code = 1
+			quietly(func() { c.logger().Error("the result could not be written", "error", err.Error()) })
 		}
 	}
 	if c.closeLog != nil {
-		_ = c.closeLog.Close()
+		quietly(func() { _ = c.closeLog.Close() })
 	}
 	return code
+}
+
+// quietly is for what must not change how the run ends.
+func quietly(fn func()) {
+	defer func() { _ = recover() }()
+	fn()
 }
 
 // call is one run of the plugin.
@@ -63,6 +81,8 @@ type call struct {
 	// pod and applied are what writeStatus needs.
 	pod     *corev1.Pod
 	applied map[string]string
+	// done is what the attachment's record will say of an ADD.
+	done attachment.Record
 
 	log      *slog.Logger
 	closeLog io.Closer
@@ -70,7 +90,11 @@ type call struct {
 
 func (c *call) logger() *slog.Logger {
 	if c.log == nil {
-		c.log, c.closeLog = c.OpenLog(c.config, c.io.Stderr)
+		c.log = slog.New(slog.DiscardHandler) // also when OpenLog panics: it is asked once
+		log, closer := c.OpenLog(c.config, c.io.Stderr)
+		if c.closeLog = closer; log != nil {
+			c.log = log
+		}
 	}
 	return c.log
 }
@@ -81,7 +105,7 @@ func (c *call) guarded(ctx context.Context) (output []byte, failure *types.Error
 		if r := recover(); r != nil {
 			f := asFault(r)
 			failure = fail(types.ErrInternal, "%s: internal error: %v", c.Name, f.value)
-			c.failed(failure, "stack", string(f.stack))
+			quietly(func() { c.failed(failure, "stack", string(f.stack)) })
 		}
 	}()
 	output, failure = c.dispatch(ctx)
@@ -140,9 +164,22 @@ func (c *call) dispatch(ctx context.Context) ([]byte, *types.Error) {
 	if failure := c.acceptable(wrong); failure != nil {
 		return nil, failure
 	}
-	if c.env.command == "DEL" || c.env.command == "GC" {
-		// What is wrong with keys that only ADD uses must not keep a pod from going away.
+	// What is wrong with keys that only ADD and STATUS use must not keep a pod from going away, and says nothing of the
+	// rules of one that runs.
+	switch c.env.command {
+	case "DEL":
+		c.forget()
 		return nil, nil
+	case "GC":
+		c.forgetOthers(text)
+		return nil, nil
+	case "CHECK":
+		if wrong != nil {
+			c.logger().Warn("what is wrong with the configuration does not matter to CHECK", "error", wrong.Error())
+		}
+		ctx, cancel := context.WithDeadline(ctx, c.begin.Add(c.config.AddDeadline))
+		defer cancel()
+		return nil, c.check(ctx)
 	}
 	if wrong != nil {
 		return nil, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", wrong)
@@ -155,9 +192,6 @@ func (c *call) dispatch(ctx context.Context) ([]byte, *types.Error) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.begin.Add(c.config.AddDeadline))
 	defer cancel()
-	if c.env.command == "CHECK" {
-		return nil, c.check(ctx)
-	}
 	return c.add(ctx)
 }
 

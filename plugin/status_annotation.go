@@ -33,5 +33,5 @@ func (c *call) writeStatus(ctx context.Context) error {
 		return errors.New("the source of pods cannot write")
 	}
 	c.event.apiCalls++
-	return patcher.PatchPod(ctx, c.id.namespace, c.id.name, patch)
+	return patcher.PatchPodStatus(ctx, c.id.namespace, c.id.name, patch)
 }

@@ -23,7 +23,7 @@ func TestStatusAnnotation(t *testing.T) {
 		}
 		return p
 	}
-	const get, patch = "GET /api/v1/namespaces/shop/pods/cart-0", "PATCH /api/v1/namespaces/shop/pods/cart-0"
+	const get, patch = "GET /api/v1/namespaces/shop/pods/cart-0", "PATCH /api/v1/namespaces/shop/pods/cart-0/status"
 	cases := map[string]struct {
 		write    any
 		before   string
@@ -37,10 +37,10 @@ func TestStatusAnnotation(t *testing.T) {
 		"there already": {true, consul.StatusComplete, nil, []string{get}, consul.StatusComplete, ""},
 		"no right to": {true, consul.StatusWaiting, func(n int, w http.ResponseWriter, _ *http.Request) bool {
 			if n == 2 {
-				plugintest.WriteStatus(w, http.StatusForbidden, "pods is forbidden")
+				plugintest.WriteStatus(w, http.StatusForbidden, "pods/status is forbidden")
 			}
 			return n == 2
-		}, []string{get, patch}, consul.StatusWaiting, "status annotation: patch pod shop/cart-0"},
+		}, []string{get, patch}, consul.StatusWaiting, "status annotation: patch status of pod shop/cart-0"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -89,6 +89,6 @@ func TestStatusAnnotation(t *testing.T) {
 		out := c.run(t)
 		assert.Zero(t, out.exit, out.stdout)
 		assert.Equal(t, consul.StatusWaiting, server.Pod("shop", "cart-0").Annotations[consul.TransparentProxyStatus])
-		assert.Contains(t, out.stderr, "status annotation: patch pod shop/cart-0")
+		assert.Contains(t, out.stderr, "status annotation: patch status of pod shop/cart-0")
 	})
 }

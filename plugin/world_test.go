@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
@@ -46,6 +50,9 @@ type call struct {
 	io     plugin.IO
 }
 
+// runs counts the run directories that calls were given.
+var runs atomic.Int64
+
 func newCall() *call {
 	c := &call{
 		env: map[string]string{
@@ -74,6 +81,8 @@ func newCall() *call {
 		OpenNetNS: c.netns.Open,
 		OpenLog:   logTo,
 	}
+	records := attachment.In(filepath.Join(programs, fmt.Sprint("run-", runs.Add(1))))
+	c.plugin.Attachments = func(plugin.Config) attachment.Store { return records }
 	return c
 }
 

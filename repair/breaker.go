@@ -1,12 +1,12 @@
 package repair
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // Breaker says when deleting would only make more broken pods. The zero value is
@@ -99,11 +99,18 @@ func or[T comparable](v, byDefault T) T {
 }
 
 // lineage remembers for which owners pods were deleted, to notice that their
-// successors are broken as well. It forgets owners after lineageMax.
+// successors are broken as well. It forgets owners after twice lineageMax.
 type lineage struct {
 	mu     sync.Mutex
-	owners map[types.UID]line
+	owners map[owner]line
 }
+
+// owner is what makes successors of a pod: a sum of the pod's namespace and of its
+// owner's UID. The UID alone would not do. It is what the pod's author says, so that
+// anybody, in a namespace of his own, could claim another's owner and hold back the
+// deletion of its pods. An owner is of its pods' namespace or of none. The sum is
+// of a fixed size, which a UID by an author's word is not.
+type owner [sha256.Size]byte
 
 type line struct {
 	deleted time.Time     // the latest
@@ -115,14 +122,14 @@ const (
 	lineageMax   = time.Hour
 )
 
-// ownerOf is the UID of what makes a successor of the pod; empty when nothing does.
-func ownerOf(pod *corev1.Pod) types.UID {
+// ownerOf is what makes a successor of the pod; false when nothing does.
+func ownerOf(pod *corev1.Pod) (owner, bool) {
 	for _, o := range pod.OwnerReferences {
-		if o.Controller != nil && *o.Controller {
-			return o.UID
+		if o.Controller != nil && *o.Controller && o.UID != "" {
+			return sha256.Sum256([]byte(pod.Namespace + "/" + string(o.UID))), true
 		}
 	}
-	return ""
+	return owner{}, false
 }
 
 // check returns nil unless the pod was first seen after its predecessor was
@@ -131,8 +138,9 @@ func ownerOf(pod *corev1.Pod) types.UID {
 func (l *lineage) check(pod *corev1.Pod, seen, now time.Time) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, ok := l.owners[ownerOf(pod)]
-	if !ok || !seen.After(last.deleted) {
+	of, owned := ownerOf(pod)
+	last, ok := l.owners[of]
+	if !owned || !ok || !seen.After(last.deleted) {
 		return nil
 	}
 	if wait := last.wait - now.Sub(last.deleted); wait > 0 {
@@ -145,21 +153,21 @@ func (l *lineage) check(pod *corev1.Pod, seen, now time.Time) *held {
 // deleted notes that the pod, first seen then, is deleted now. Each broken successor
 // doubles the wait.
 func (l *lineage) deleted(pod *corev1.Pod, seen, now time.Time) {
-	owner := ownerOf(pod)
-	if owner == "" {
+	of, owned := ownerOf(pod)
+	if !owned {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owners == nil {
-		l.owners = map[types.UID]line{}
+		l.owners = map[owner]line{}
 	}
-	for uid, o := range l.owners {
+	for k, o := range l.owners {
 		if now.Sub(o.deleted) > 2*lineageMax {
-			delete(l.owners, uid)
+			delete(l.owners, k)
 		}
 	}
-	last, ok := l.owners[owner]
+	last, ok := l.owners[of]
 	next := line{now, lineageFirst}
 	if ok {
 		next.wait = last.wait
@@ -167,5 +175,5 @@ func (l *lineage) deleted(pod *corev1.Pod, seen, now time.Time) {
 	if ok && seen.After(last.deleted) {
 		next.wait = min(2*last.wait, lineageMax)
 	}
-	l.owners[owner] = next
+	l.owners[of] = next
 }

@@ -7,7 +7,9 @@ import (
 	"time"
 )
 
-// Budget bounds a pace: Burst actions at once, and PerMinute in the long run.
+// Budget bounds a pace: Burst actions at once, and PerMinute in the long run. It
+// begins empty and fills at its rate, so that a controller that is started again
+// and again acts no faster than one that runs on.
 // The zero value allows nothing; see [Unlimited].
 type Budget struct {
 	PerMinute float64
@@ -41,7 +43,7 @@ type bucket struct {
 }
 
 // take refills the bucket up to now and takes a token, or says how long until
-// there is one. A clock that goes back refills nothing.
+// there is one.
 func (b Budget) take(s bucket, now time.Time) (bucket, time.Duration) {
 	if b == Unlimited {
 		return s, 0
@@ -56,14 +58,26 @@ func (b Budget) take(s bucket, now time.Time) (bucket, time.Duration) {
 	return s, 0
 }
 
+// clockSkew is by how much the clocks of a cluster's nodes may differ without
+// anybody doing anything about it: for so long a bucket of a faster clock does not fill.
+const clockSkew = 10 * time.Second
+
+// refill brings the bucket up to now. One that is not known is empty. One of the
+// future, because a clock was wrong, is taken for one of now: it must not keep the
+// budget from filling until that time has come. In no case are there more tokens
+// than the burst.
 func (b Budget) refill(s bucket, now time.Time) bucket {
 	if s.At.IsZero() {
-		return bucket{float64(b.Burst), now}
+		return bucket{0, now}
 	}
-	if d := now.Sub(s.At); d > 0 {
-		s = bucket{min(float64(b.Burst), s.Tokens+d.Minutes()*b.PerMinute), now}
+	tokens, at := s.Tokens, now
+	switch d := now.Sub(s.At); {
+	case d > 0:
+		tokens += d.Minutes() * b.PerMinute
+	case -d <= clockSkew:
+		at = s.At // else two clocks that differ would count the difference again and again
 	}
-	return s
+	return bucket{min(float64(b.Burst), tokens), at}
 }
 
 // NodeBudget is a [Budget] within this process. Make one with [NewNodeBudget].
@@ -73,8 +87,8 @@ type NodeBudget struct {
 	state  bucket
 }
 
-// NewNodeBudget returns a full budget.
-func NewNodeBudget(b Budget) *NodeBudget { return &NodeBudget{budget: b} }
+// NewNodeBudget returns an empty budget, which fills from now on.
+func NewNodeBudget(b Budget) *NodeBudget { return &NodeBudget{budget: b, state: bucket{0, time.Now()}} }
 
 // Take implements [Taker]; it never fails.
 func (n *NodeBudget) Take(context.Context) (time.Duration, error) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -80,6 +81,8 @@ type Host struct {
 	Options dialect.Options
 	// Installed is as in [Breaker].
 	Installed func() error
+	// Records is as in [InPlace].
+	Records attachment.Store
 	// Metrics and Log are as in [Config].
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -133,6 +136,7 @@ func (f *Flags) Open(h Host) (c *Controller, stop func(), err error) {
 		Source: kube.Pods(f.Node, f.LabelSelector), Cluster: kube,
 		Mender: &InPlace{
 			Dialect: h.Dialect, ProcRoot: f.ProcRoot, HostRoot: f.HostRoot, Backend: h.Backend, Options: h.Options, Namespace: kube.Namespace,
+			Records: h.Records, Log: h.Log,
 		},
 		NodeBudget: f.NodeBudget,
 		Breaker: &Breaker{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -71,6 +73,10 @@ type InPlace struct {
 	// Namespace reads a namespace; needed for dialects with NeedsNamespace. What it
 	// says is good for a minute: labels and annotations of namespaces are settings.
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+	// Records are the plugin's of this node, in which what Apply does is noted; see [attachment.In]. The zero Store: none.
+	Records attachment.Store
+	// Log gets what does not stop a repair. nil: nothing does.
+	Log *slog.Logger
 
 	mu         sync.Mutex
 	namespaces map[string]knownNamespace
@@ -166,7 +172,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 			return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
-	return fn(b, wanted)
+	return fn(recording{b, m, pod, ns.ID()}, wanted)
 }
 
 // mostFound bounds what is remembered of pods that may be away: more than a node has.

@@ -25,7 +25,8 @@ type Leases interface {
 // ClusterBudget is one [Budget] that the controllers of all nodes share, without
 // a leader: a token bucket in an annotation of a Lease, which each changes only in
 // the state in which it read it. A token costs two requests. Clocks may differ by
-// as much as the pace may be off.
+// as much as the pace may be off. A Lease that is not there, or that says nothing
+// understandable, is an empty bucket; one of the future is taken for one of now.
 type ClusterBudget struct {
 	// Leases reads and writes.
 	Leases Leases
@@ -84,9 +85,12 @@ func (c *ClusterBudget) once(ctx context.Context, f func(bucket, time.Time) (buc
 	if absent {
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name}}
 	}
-	state, wait := f(readBucket(lease), time.Now())
-	if wait > 0 && !absent {
-		return wait, nil // nothing was taken, so there is nothing to write
+	now := time.Now()
+	before := readBucket(lease)
+	state, wait := f(before, now)
+	// Where nothing was taken there is nothing to write, unless the bucket would never fill as it is.
+	if wait > 0 && !absent && !before.At.IsZero() && before.At.Sub(now) <= clockSkew {
+		return wait, nil
 	}
 	c.writeBucket(lease, state)
 	if absent {
@@ -97,7 +101,7 @@ func (c *ClusterBudget) once(ctx context.Context, f func(bucket, time.Time) (buc
 	return wait, err
 }
 
-// readBucket reads what writeBucket wrote; a full bucket when it cannot be read.
+// readBucket reads what writeBucket wrote; one that is not known when it cannot be read.
 func readBucket(l *coordinationv1.Lease) bucket {
 	tokens, err := strconv.ParseFloat(l.Annotations[tokensAnnotation], 64)
 	if err != nil || !(tokens >= 0) || l.Spec.RenewTime == nil {

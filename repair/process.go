@@ -129,7 +129,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (result, bool) {
 			return result{outcome: OutcomeIneffective, reason: "gave-up", detail: fmt.Sprintf("the check fails although the rules were put there %d times", t.times)}, true
 		}
 	case ActionDelete:
-		if c.SpareUnmanaged && ownerOf(pod) == "" {
+		if _, owned := ownerOf(pod); c.SpareUnmanaged && !owned {
 			return result{outcome: OutcomeSpared, reason: "unmanaged", detail: "nothing would make the pod anew"}, true
 		}
 		now := time.Now()

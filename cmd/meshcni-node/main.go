@@ -29,7 +29,7 @@ func repairPods(ctx context.Context, o nodecmd.RepairOptions) error {
 	s := o.Settings
 	c, stop, err := repaircmd.Agent{
 		Action: s.Repair, Node: s.NodeName, Dialect: s.Dialect, Backend: s.Backend, UncapturedFamily: s.UncapturedFamily, RefuseProxyUID: s.RefuseProxyUID,
-		ExcludeNamespaces: s.ExcludeNamespaces, Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol,
+		ExcludeNamespaces: s.ExcludeNamespaces, RunDir: s.RunDir, Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol,
 		ServiceAccountDir: s.ServiceAccountDir, Env: os.LookupEnv, Installed: o.InstallerReady, Metrics: o.Registry, Log: o.Log,
 	}.Open()
 	if err != nil {

@@ -129,7 +129,7 @@ var options = []option{
 	},
 	text(gPlugin, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture", func(s *Settings) *string { return &s.UncapturedFamily }),
 	boolean(gPlugin, "refuse-proxy-uid", "refuse a pod with a container that the rules take for the proxy", func(s *Settings) *bool { return &s.RefuseProxyUID }),
-	boolean(gPlugin, "write-status", "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods)", func(s *Settings) *bool { return &s.WriteStatus }),
+	boolean(gPlugin, "write-status", "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)", func(s *Settings) *bool { return &s.WriteStatus }),
 	boolean(gPlugin, "ready-without-agent", "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)", func(s *Settings) *bool { return &s.ReadyWithoutAgent }),
 	text(gPlugin, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)", func(s *Settings) *string { return &s.pluginConfigFile }),
 

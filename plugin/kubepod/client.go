@@ -111,16 +111,18 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 	return ns, nil
 }
 
-// PatchPod makes one PATCH, a JSON merge patch, of the pod. Errors are as for [Client.Pod]; one about a UID that the patch
-// names and the pod does not have satisfies apierrors.IsConflict or apierrors.IsInvalid.
-func (c *Client) PatchPod(ctx context.Context, namespace, name string, patch []byte) error {
+// PatchPodStatus makes one PATCH, a JSON merge patch, of the pod's subresource "status". Through it the server takes the
+// status and most metadata, annotations among it, and leaves the spec alone, so that the token need not be one that may
+// change what a pod runs. Errors are as for [Client.Pod]; one about a UID that the patch names and the pod does not have
+// satisfies apierrors.IsConflict or apierrors.IsInvalid.
+func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {
 		err = c.rest.Patch(types.MergePatchType).MaxRetries(0).BackOffWithContext(nil).Namespace(namespace).Resource("pods").
-			Name(name).Body(patch).Do(klog.NewContext(ctx, klog.Logger{})).Error()
+			Name(name).SubResource("status").Body(patch).Do(klog.NewContext(ctx, klog.Logger{})).Error()
 	}
 	if err != nil {
-		return fmt.Errorf("patch pod %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ import (
 //
 //	GET /api/v1/namespaces/{namespace}/pods/{name}
 //	GET /api/v1/namespaces/{name}
-//	PATCH /api/v1/namespaces/{namespace}/pods/{name}
+//	PATCH /api/v1/namespaces/{namespace}/pods/{name}/status
 //
 // from the pods that a test has set: in protobuf when the request accepts that, else in JSON, with a
 // Kubernetes Status for 401, 404 and 405, as a real one does. Every request is counted, and a [Hook] can spoil any of them.
@@ -194,18 +194,18 @@ func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet:
 		WriteStatus(w, http.StatusMethodNotAllowed, r.Method+" is not served")
 	default:
-		s.get(w, r)
+		s.get(w, r, r.URL.Path)
 	}
 }
 
 var errNotServed = errors.New("the server could not find the requested resource")
 
-func (s *APIServer) get(w http.ResponseWriter, r *http.Request) {
+func (s *APIServer) get(w http.ResponseWriter, r *http.Request, path string) {
 	contentType := runtime.ContentTypeJSON
 	if strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
 		contentType = runtime.ContentTypeProtobuf
 	}
-	obj, err := s.find(r.URL.Path)
+	obj, err := s.find(path)
 	if err != nil {
 		WriteStatus(w, http.StatusNotFound, err.Error())
 		return
@@ -219,7 +219,7 @@ func (s *APIServer) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body.Bytes()) // the client has gone: nothing to tell it
 }
 
-// patch takes a merge patch of a pod's annotations.
+// patch takes a merge patch of a pod's annotations, through its status.
 func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 	var patch struct {
 		Metadata struct {
@@ -227,11 +227,16 @@ func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 			Annotations map[string]string `json:"annotations"`
 		} `json:"metadata"`
 	}
-	obj, err := s.find(r.URL.Path)
+	// Of the pod itself nobody here has the right to patch anything.
+	path, status := strings.CutSuffix(r.URL.Path, "/status")
+	obj, err := s.find(path)
 	pod, isPod := obj.(*corev1.Pod)
 	switch {
 	case err != nil:
 		WriteStatus(w, http.StatusNotFound, err.Error())
+		return
+	case !status:
+		WriteStatus(w, http.StatusForbidden, "only the status of pods may be patched")
 		return
 	case !isPod || r.Header.Get("Content-Type") != string(types.MergePatchType) || stdjson.NewDecoder(r.Body).Decode(&patch) != nil:
 		WriteStatus(w, http.StatusUnsupportedMediaType, "only merge patches of a pod's annotations are served")
@@ -246,7 +251,7 @@ func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 	}
 	maps.Copy(patched.Annotations, patch.Metadata.Annotations)
 	s.SetPod(patched)
-	s.get(w, r)
+	s.get(w, r, path)
 }
 
 // Pod returns the pod as it is now, or nil.

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -130,6 +131,8 @@ type NetNS struct {
 	Applying func(context.Context)
 	// Skip are families that its kernel has not.
 	Skip []ruleset.Family
+	// Inode tells it from other namespaces.
+	Inode uint64
 
 	mu sync.Mutex
 	// Live are the rules in force.
@@ -161,6 +164,9 @@ func (n *NetNS) Backend(_ context.Context, name apply.Name) (plugin.Backend, err
 	}
 	return n, nil
 }
+
+// ID implements plugin.NetNS.
+func (n *NetNS) ID() netnsexec.ID { return netnsexec.ID{Dev: 1, Ino: n.Inode + 1} }
 
 // Kernel implements plugin.NetNS.
 func (n *NetNS) Kernel() (redirect.Kernel, error) {

@@ -111,7 +111,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 	var f repair.Flags
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	f.Register(fs)
-	f.Node = node
+	f.Node, f.NodeBudget = node, repair.Unlimited // what begins empty would only slow the tests that are not about it
 	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &proctest.Buffer{}}
 	h := repair.Host{Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
 	var err error

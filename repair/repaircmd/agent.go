@@ -22,6 +22,8 @@ type Agent struct {
 	UncapturedFamily string
 	// RefuseProxyUID is the plugin's, whatever Env says.
 	RefuseProxyUID bool
+	// RunDir is the plugin's run_dir; empty is /var/run/meshcni.
+	RunDir string
 	// Host, Port and Protocol are the API server's; ServiceAccountDir has the
 	// agent's credentials.
 	Host, Port, Protocol, ServiceAccountDir string
@@ -73,7 +75,7 @@ func (a Agent) settings() (*settings, repair.Host, error) {
 		to    *string
 		value string
 	}{
-		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {&s.uncaptured, a.UncapturedFamily},
+		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {&s.uncaptured, a.UncapturedFamily}, {&s.runDir, a.RunDir},
 		{&s.host, a.Host}, {&s.port, a.Port}, {&s.protocol, a.Protocol}, {&s.saDir, a.ServiceAccountDir},
 	} {
 		if given.value != "" {

@@ -27,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/version/versionmetric"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -49,7 +50,7 @@ type settings struct {
 	dialect, backend, excluded, uncaptured  string
 	logLevel, metricsAddress, healthAddress string
 	kubeconfig, host, port, protocol, saDir string
-	installerReady                          string
+	installerReady, runDir                  string
 	refuseProxyUID, version                 bool
 }
 
@@ -69,6 +70,7 @@ func (s *settings) register(fs *flag.FlagSet) {
 	fs.StringVar(&s.protocol, "kubernetes-service-protocol", "https", "its protocol")
 	fs.StringVar(&s.saDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
 	fs.StringVar(&s.installerReady, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
+	fs.StringVar(&s.runDir, "run-dir", "/var/run/meshcni", "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
 	fs.BoolVar(&s.version, "version", false, "print the version")
 }
 
@@ -223,6 +225,7 @@ func (s *settings) hostOf(registry prometheus.Registerer, log *slog.Logger) (rep
 	h := repair.Host{
 		Dialect: mesh, Backend: backend, Metrics: registry, Log: log,
 		Options: dialect.Options{DropUncaptured: s.uncaptured == "drop", RefuseBypasses: s.refuseProxyUID},
+		Records: attachment.In(s.runDir),
 	}
 	if s.installerReady != "" {
 		h.Installed = asker(s.installerReady)

@@ -1,0 +1,493 @@
+//go:build linux
+
+package plugin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/plugintest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+var allBackends = append([]string{"nftables"}, variants...)
+
+// in runs programs in the namespace, each as a line.
+func in(t testing.TB, ns *netnsexec.NetNS, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		words := strings.Fields(line)
+		var output bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		cmd.Stdout, cmd.Stderr = &output, &output
+		require.NoError(t, ns.Run(cmd), "%s: %s", line, &output)
+	}
+}
+
+// checks runs CHECK and returns the code and the record of its decision.
+func checks(t testing.TB, a plugintest.Attachment) (code int, message string, decision object) {
+	t.Helper()
+	out := a.Run(t, "CHECK")
+	assert.Equal(t, out.Exit == 0, len(out.Stdout) == 0, string(out.Stdout))
+	for line := range bytes.Lines(out.Stderr) {
+		var r object
+		if json.Unmarshal(line, &r) == nil && r["msg"] == "decision" {
+			require.Nil(t, decision, "one record of a decision")
+			decision = r
+		}
+	}
+	code, message = out.Failure()
+	return code, message, decision
+}
+
+func passes(t testing.TB, a plugintest.Attachment, outcome string, detail ...string) {
+	t.Helper()
+	code, message, decision := checks(t, a)
+	require.Zero(t, code, message)
+	require.NotNil(t, decision)
+	assert.Equal(t, outcome, decision["outcome"], decision)
+	assert.Equal(t, "INFO", decision["level"])
+	assert.EqualValues(t, 0, decision["api_calls"])
+	assert.NotEmpty(t, decision["reason"])
+	for _, d := range detail {
+		assert.Contains(t, decision["detail"], d)
+	}
+}
+
+func differs(t testing.TB, a plugintest.Attachment, names ...string) {
+	t.Helper()
+	code, message, decision := checks(t, a)
+	require.Equal(t, 100, code, message)
+	assert.Equal(t, "failed", decision["outcome"])
+	for _, n := range names {
+		assert.Contains(t, message, n)
+	}
+}
+
+// TestCheckNeedsNobody: CHECK answers when the API server, its credentials, the pod as it was and the dialect's name are
+// all gone, without a request.
+func TestCheckNeedsNobody(t *testing.T) {
+	for _, backend := range allBackends {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t, backend)
+			pod := caseOf(t, "tproxy-dual")
+			a := n.attach(pod, netnstest.New(t))
+			add(t, a)
+			requests := len(n.server.Requests())
+			passes(t, a, "checked", "by ADD")
+
+			pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "nonsense"
+			pod.Spec.Containers = nil
+			n.server.SetPod(pod)
+			passes(t, a, "checked")
+			n.server.DeletePod(pod.Namespace, pod.Name)
+			passes(t, a, "checked")
+			assert.Len(t, n.server.Requests(), requests, "none by CHECK")
+			n.server.Close()
+			require.NoError(t, os.Remove(n.kubeconfig))
+			passes(t, a, "checked")
+
+			config := a.Config.(object)
+			a.Config = set(config, "dialect", "kuma", "uncaptured_family", "drop", "backend", "auto")
+			passes(t, a, "checked")
+			a.Config = set(config, "dialect", "of tomorrow", "backend", "of tomorrow", "add_deadline", 7)
+			passes(t, a, "checked")
+			a.Config = set(config, "cniVersion", "0.3.1", "prevResult", nil)
+			code, message := a.Run(t, "CHECK").Failure()
+			assert.Equal(t, 1, code, message)
+
+			a.Config = config
+			a.NetNS = fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
+			code, message, _ = checks(t, a)
+			assert.Equal(t, 8, code, message)
+		})
+	}
+}
+
+// TestCheckSeesWhatIsOutOfForce: each way in which redirection may be lost on the kernel, and those that lose nothing.
+func TestCheckSeesWhatIsOutOfForce(t *testing.T) {
+	netnstest.Require(t, netnstest.Binary("nft"), netnstest.Binary("ip"))
+	iptables := func(variant string) map[string][]string {
+		four := strings.Replace(variant, "iptables-", "iptables-", 1) + " "
+		six := strings.Replace(variant, "iptables", "ip6tables", 1) + " "
+		return map[string][]string{
+			"our chains flushed":   {four + "-t mangle -F ISTIO_INBOUND"},
+			"one rule taken out":   {six + "-t nat -D ISTIO_OUTPUT 1"},
+			"the jump removed":     {four + "-t nat -D OUTPUT -j ISTIO_OUTPUT"},
+			"its IPv6 jump":        {six + "-t mangle -D PREROUTING -j ISTIO_PREROUTING"},
+			"all of it flushed":    {four + "-t nat -F", four + "-t mangle -F"},
+			"the policy rule gone": {"ip rule del lookup 133"},
+			"the IPv6 route gone":  {"ip -6 route flush table 133"},
+		}
+	}
+	damages := map[string]map[string][]string{
+		"iptables-nft":    iptables("iptables-nft"),
+		"iptables-legacy": iptables("iptables-legacy"),
+		"nftables": {
+			"a chain flushed":      {"nft flush chain inet istio nat/ISTIO_OUTPUT"},
+			"the table flushed":    {"nft flush table inet istio"},
+			"the table dropped":    {"nft delete table inet istio"},
+			"made dormant":         {"nft add table inet istio { flags dormant ; }"},
+			"the policy rule gone": {"ip rule del lookup 133"},
+			"the IPv6 route gone":  {"ip -6 route flush table 133"},
+		},
+	}
+	damages["iptables-nft"]["the tables dropped"] = []string{"nft flush ruleset"}
+	harmless := map[string][]string{
+		"iptables-nft": {
+			"iptables-nft -t nat -I OUTPUT -p tcp --dport 1 -j ACCEPT", "iptables-nft -t nat -N OTHERS", "ip6tables-nft -t filter -A INPUT -j ACCEPT",
+			"nft add table inet others", "ip rule add fwmark 7 lookup 77", "ip addr add 192.0.2.1/32 dev lo",
+		},
+		"iptables-legacy": {"iptables-legacy -t nat -A OUTPUT -p tcp --dport 1 -j RETURN", "iptables-legacy -t nat -N OTHERS", "nft add table inet others"},
+		"nftables":        {"nft add table inet others", "nft add table ip nat", "nft add chain ip nat OUTPUT { type nat hook output priority -100 ; }"},
+	}
+	for backend, all := range damages {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t, backend)
+			ns := netnstest.New(t)
+			a := n.attach(caseOf(t, "tproxy-dual"), ns)
+			add(t, a)
+			in(t, ns, harmless[backend]...)
+			passes(t, a, "checked")
+			for name, damage := range all {
+				t.Run(name, func(t *testing.T) {
+					in(t, ns, damage...)
+					differs(t, a, "missing")
+					add(t, a)
+					passes(t, a, "checked")
+				})
+			}
+		})
+	}
+}
+
+// TestCheckCannotTell: no record, one that cannot be read, and one of a sandbox before this one say nothing.
+func TestCheckCannotTell(t *testing.T) {
+	n := newNode(t, "nftables")
+	ns := netnstest.New(t)
+	a := n.attach(caseOf(t, "fam-dual"), ns)
+	add(t, a)
+	path := filepath.Join(n.runDir, "attachments", "k8s@plugintest@eth0.json")
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	elsewhere := a
+	elsewhere.NetNS = netnstest.New(t).Path()
+	passes(t, elsewhere, "unknown", "another network namespace")
+	never := a
+	never.ContainerID = "another"
+	passes(t, never, "unknown", "no record")
+	never = a
+	never.IfName = "net1"
+	passes(t, never, "unknown", "no record")
+
+	in(t, ns, "nft flush ruleset")
+	differs(t, a)
+	for name, bad := range map[string]string{
+		"cut": string(good[:len(good)/2]), "empty": "", "of tomorrow": strings.Replace(string(good), `"version":1`, `"version":77`, 1),
+		"of no backend": strings.Replace(string(good), `"backend":"nftables"`, `"backend":"of tomorrow"`, 1),
+		"of no rule":    strings.Replace(string(good), "-m tcp", "-m teapot", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NotEqual(t, string(good), bad)
+			require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
+			passes(t, a, "unknown")
+		})
+	}
+	require.NoError(t, os.Remove(path))
+	passes(t, a, "unknown", "no record")
+	require.NoError(t, os.RemoveAll(n.runDir))
+	passes(t, a, "unknown", "no record")
+
+	gone := a
+	gone.NetNS = filepath.Join(t.TempDir(), "gone")
+	code, message, _ := checks(t, gone)
+	assert.Equal(t, 8, code, message)
+}
+
+// TestCheckWithoutTheBackend: what set the rules up is not on the host any more, and another must not be asked instead.
+func TestCheckWithoutTheBackend(t *testing.T) {
+	netnstest.Require(t, netnstest.Root, netnstest.Binary("iptables-nft-restore"))
+	ns := netnstest.New(t)
+	c := newCall()
+	c.config["backend"] = "iptables-nft"
+	with := func(o apply.Options) {
+		c.plugin.OpenNetNS = func(string) (plugin.NetNS, error) { return realNetNS{ns, o}, nil }
+	}
+	with(apply.Options{Runner: ns.Sandbox()})
+	require.Zero(t, c.run(t).exit)
+	c.env["CNI_COMMAND"], c.config["backend"] = "CHECK", "auto"
+	with(apply.Options{Path: t.TempDir()})
+	d := c.run(t).record(t, "decision")
+	assert.Equal(t, "unknown", d["outcome"])
+	assert.Contains(t, d["detail"], "no usable firewall backend")
+	assert.Equal(t, "selected", d["reason"])
+}
+
+// TestCheckOfOtherRules: the record counts, and not what this version of the plugin, or this dialect, would render.
+func TestCheckOfOtherRules(t *testing.T) {
+	for _, backend := range allBackends {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t, backend)
+			ns := netnstest.New(t)
+			a := n.attach(caseOf(t, "fam-dual"), ns)
+			r := redirect.Default()
+			r.Names.ChainPrefix = "TOMORROW_"
+			r.Inbound.ExcludePorts = redirect.Ports(7, 8)
+			rules, err := r.Ruleset()
+			require.NoError(t, err)
+			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Name(backend), Runner: ns.Sandbox()})
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rules)
+			require.NoError(t, err)
+			record := attachment.Record{
+				ID:    attachment.ID{Network: "k8s", ContainerID: "plugintest", IfName: "eth0"},
+				NetNS: attachment.NetNS{Path: ns.Path(), Dev: ns.ID().Dev, Ino: ns.ID().Ino},
+				Pod:   attachment.Pod{Namespace: "shop", Name: "cart-0"}, Selected: true, Reason: "of-tomorrow", Dialect: "of tomorrow",
+				By: "ADD", Program: "v99", Time: time.Now(),
+			}
+			record.Applied(backend, rules, nil)
+			require.NoError(t, attachment.In(n.runDir).Write(record))
+			passes(t, a, "checked")
+			require.NoError(t, b.Remove(t.Context(), rules.Owner()))
+			differs(t, a, "TOMORROW_")
+		})
+	}
+}
+
+// TestCheckOfEachDialect: what each mesh's rules need, addresses of lo among it, is in the record.
+func TestCheckOfEachDialect(t *testing.T) {
+	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00::5")}
+	for _, name := range dialects.Names() {
+		for _, backend := range allBackends {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				netnstest.Require(t, netnstest.Root, netnstest.IPv6)
+				mesh, err := dialects.ByName(name, nil)
+				require.NoError(t, err)
+				pod := caseOf(t, "fam-dual")
+				pod.Annotations[consul.DualStack], pod.Annotations[consul.RedirectTrafficConfig] = "true", `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`
+				built, err := mesh.Build(dialect.Input{Pod: pod, Addrs: addrs})
+				require.NoError(t, err)
+				rules, err := built.Redirect.Ruleset()
+				require.NoError(t, err)
+				ns := netnstest.New(t)
+				choose := func() plugin.Backend {
+					b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Name(backend), Runner: ns.Sandbox()})
+					require.NoError(t, err)
+					return b
+				}
+				_, err = choose().Apply(t.Context(), rules)
+				require.NoError(t, err)
+				store := attachment.In(t.TempDir())
+				r := attachment.Record{ID: attachment.ID{Network: "k8s", ContainerID: "c", IfName: "eth0"}, Selected: true, By: "ADD"}
+				r.Applied(backend, rules, nil)
+				require.NoError(t, store.Write(r))
+				r, err = store.Read(r.ID)
+				require.NoError(t, err)
+				diffs, err := choose().Check(t.Context(), r.InForce())
+				require.NoError(t, err)
+				assert.Empty(t, diffs)
+			})
+		}
+	}
+}
+
+// TestSecondNetwork: two attachments of one pod set the rules of one namespace. CHECK of the first does not call what the
+// second has made of them a loss.
+func TestSecondNetwork(t *testing.T) {
+	n := newNode(t, "nftables")
+	ns := netnstest.New(t)
+	first := n.attach(caseOf(t, "fam-dual"), ns)
+	add(t, first)
+	second := n.attach(caseOf(t, "fam-dual"), ns)
+	second.IfName = "net1"
+	second.Config = set(second.Config.(object), "name", "second", "prevResult", object{
+		"cniVersion": "1.1.0", "ips": []object{{"address": "192.0.2.5/24"}},
+	})
+	n.server.SetPod(caseOf(t, "out-exclude-ports")) // the same pod, with other annotations by now
+	add(t, second)
+	passes(t, first, "checked")
+	passes(t, second, "checked")
+	in(t, ns, "nft flush ruleset")
+	differs(t, first)
+	differs(t, second)
+}
+
+// TestRecordsComeAndGo: ADD leaves one, DEL and GC take it away, and nothing that happens to them fails a pod.
+func TestRecordsComeAndGo(t *testing.T) {
+	n := newNode(t, "nftables")
+	dir := filepath.Join(n.runDir, "attachments")
+	records := func() []string {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	a := n.attach(caseOf(t, "fam-dual"), netnstest.New(t))
+	outside := caseOf(t, "sel-no-status")
+	outside.Name = "outside"
+	passed := n.attach(outside, netnstest.New(t))
+	passed.ContainerID = "passed"
+	nobody := n.attach(caseOf(t, "fam-dual"), netnstest.New(t))
+	nobody.ContainerID, nobody.Pod = "nobody", ""
+	excluded := n.attach(caseOf(t, "fam-dual"), netnstest.New(t))
+	excluded.ContainerID, excluded.Namespace = "excluded", "kube-system"
+	for _, a := range []plugintest.Attachment{a, passed, nobody, excluded} {
+		add(t, a)
+	}
+	assert.Equal(t, []string{"k8s@excluded@eth0.json", "k8s@nobody@eth0.json", "k8s@passed@eth0.json", "k8s@plugintest@eth0.json"}, records())
+	store := attachment.In(n.runDir)
+	reasons := map[string]string{}
+	for r, err := range store.All() {
+		require.NoError(t, err)
+		assert.Equal(t, r.ContainerID == "plugintest", r.Selected)
+		assert.NotZero(t, r.NetNS.Ino)
+		assert.Equal(t, r.ContainerID == "nobody", r.Pod == attachment.Pod{})
+		reasons[r.ContainerID] = r.Reason
+	}
+	assert.Equal(t, map[string]string{"plugintest": "selected", "passed": "not-injected", "nobody": "not-kubernetes", "excluded": "excluded-namespace"}, reasons)
+	for _, a := range []plugintest.Attachment{passed, nobody, excluded} {
+		passes(t, a, "passed", "passed over")
+		_, _, d := checks(t, a)
+		assert.Equal(t, reasons[a.ContainerID], d["reason"])
+	}
+
+	gc := func(key string, valid any) {
+		c := a
+		c.NetNS = ""
+		c.Config = object{"cniVersion": "1.1.0", "name": "k8s", "type": "meshcni", "run_dir": n.runDir, key: valid}
+		out := c.Run(t, "GC")
+		require.Zero(t, out.Exit, string(out.Stdout))
+	}
+	const key = "cni.dev/valid-attachments"
+	one := func(container, ifName string) object { return object{"containerID": container, "ifname": ifName} }
+	for _, unsaid := range []any{nil, "all of them", []any{"a"}, []object{{"ifname": "eth0"}}, 7} {
+		gc(key, unsaid)
+	}
+	gc("cni.dev/other", []object{})
+	assert.Len(t, records(), 4, "nobody said which are valid")
+	gc(key, []object{one("plugintest", "eth0"), one("passed", "eth0"), one("excluded", "net1")})
+	assert.Equal(t, []string{"k8s@passed@eth0.json", "k8s@plugintest@eth0.json"}, records())
+	gc("cni.dev/attachments", []object{one("plugintest", "eth0")})
+	assert.Equal(t, []string{"k8s@plugintest@eth0.json"}, records())
+
+	other := a
+	other.Config = set(a.Config.(object), "name", "another")
+	add(t, other)
+	gc(key, []object{})
+	assert.Equal(t, []string{"another@plugintest@eth0.json"}, records(), "another network's is not ours to judge")
+
+	other.NetNS = "" // as containerd calls it the second time
+	for range 2 {
+		assert.Zero(t, other.Run(t, "DEL").Exit)
+		assert.Empty(t, records())
+	}
+	require.NoError(t, os.RemoveAll(n.runDir))
+	out := other.Run(t, "DEL")
+	assert.Zero(t, out.Exit)
+	assert.Empty(t, out.Stdout)
+	require.NoDirExists(t, dir)
+}
+
+// TestRunDirThatIsFull: an ADD does not depend on its record, and CHECK then does not know.
+func TestRunDirThatIsFull(t *testing.T) {
+	n := newNode(t, "nftables")
+	require.NoError(t, unix.Mount("tmpfs", n.runDir, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { _ = unix.Unmount(n.runDir, unix.MNT_DETACH) })
+	a := n.attach(caseOf(t, "fam-dual"), netnstest.New(t))
+	add(t, a)
+	passes(t, a, "checked")
+	full, err := os.Create(filepath.Join(n.runDir, "full"))
+	require.NoError(t, err)
+	for err == nil {
+		_, err = full.Write(make([]byte, 512))
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.NoError(t, full.Close())
+	in(t, openNS(t, a.NetNS), "nft flush ruleset")
+	out := a.Run(t, "ADD")
+	require.Zero(t, out.Exit, string(out.Stdout))
+	assert.Contains(t, string(out.Stderr), "record the attachment")
+	passes(t, a, "unknown", "no record")
+	entries, err := os.ReadDir(filepath.Join(n.runDir, "attachments"))
+	require.NoError(t, err)
+	assert.Empty(t, entries, "nothing half written")
+
+	require.NoError(t, unix.Mount("", n.runDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	add(t, a)
+	passes(t, a, "unknown", "no record")
+	assert.Zero(t, a.Run(t, "DEL").Exit)
+}
+
+func openNS(t testing.TB, path string) *netnsexec.NetNS {
+	ns, err := netnsexec.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// TestCheckUnderTheRuntimeLibrary is CHECK, GC and DEL as CRI-O calls them, through libcni.
+func TestCheckUnderTheRuntimeLibrary(t *testing.T) {
+	n := newNode(t, "auto")
+	bin := t.TempDir()
+	require.NoError(t, os.Symlink(n.binary, filepath.Join(bin, "meshcni")))
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "first"), []byte(firstPlugin), 0o755))
+	list, err := json.Marshal(object{
+		"cniVersion": "1.1.0", "name": "pod-network",
+		"plugins": []object{{"type": "first"}, {"type": "meshcni", "run_dir": n.runDir, "kubernetes": object{"kubeconfig": n.kubeconfig}}},
+	})
+	require.NoError(t, err)
+	conf, err := libcni.NetworkConfFromBytes(list)
+	require.NoError(t, err)
+	cni := libcni.NewCNIConfigWithCacheDir([]string{bin}, t.TempDir(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: &bytes.Buffer{}}})
+	ns := netnstest.New(t)
+	pod := meshPod()
+	n.server.SetPod(pod)
+	rt := &libcni.RuntimeConf{ContainerID: "sandbox", NetNS: ns.Path(), IfName: "eth0", Args: [][2]string{
+		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name}, {"K8S_POD_UID", string(pod.UID)},
+	}}
+	check := func() error { return cni.CheckNetworkList(context.WithoutCancel(t.Context()), conf, rt) }
+	_, err = cni.AddNetworkList(t.Context(), conf, rt)
+	require.NoError(t, err)
+	require.NoError(t, check())
+	requests := len(n.server.Requests())
+	n.server.Close()
+	require.NoError(t, check())
+	require.NoError(t, cni.GCNetworkList(t.Context(), conf, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "sandbox", IfName: "eth0"}}}))
+	in(t, ns, "iptables-nft -t nat -F ISTIO_OUTPUT")
+	err = check()
+	var failed *types.Error
+	require.ErrorAs(t, err, &failed)
+	assert.EqualValues(t, 100, failed.Code)
+	require.NoError(t, cni.GCNetworkList(t.Context(), conf, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}))
+	_, err = attachment.In(n.runDir).Read(attachment.ID{Network: "pod-network", ContainerID: "sandbox", IfName: "eth0"})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	assert.Len(t, n.server.Requests(), requests)
+}
