@@ -8,5 +8,8 @@
 //
 // Apply is idempotent and all or nothing: it replaces an earlier program of
 // the same owner with no moment in which a connection is not captured, leaves
-// the rules of others alone, and on failure puts back what it found.
+// the rules of others alone, and on failure puts back the owner's rules as it
+// found them. What it reads in a namespace is never given back to a program as
+// text: a pod may have written it. That a program ends well is not taken for rules in
+// the kernel, which is asked.
 package apply

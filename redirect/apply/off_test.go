@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -160,7 +159,7 @@ func TestFatesWithoutLo(t *testing.T) {
 	for _, name := range everyBackend {
 		t.Run(string(name), func(t *testing.T) {
 			t.Parallel()
-			w := netnstest.NewWorld(t, netnstest.Options{Patience: 500 * time.Millisecond})
+			w := netnstest.NewWorld(t, netnstest.Options{})
 			sysctl(t, w.Pod, "ipv6/conf/lo/disable_ipv6", "1")
 			mustApply(t, choose(t, w.Pod, name), dual().MustRuleset())
 			var probes []netnstest.Probe

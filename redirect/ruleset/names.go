@@ -89,20 +89,3 @@ func parseChainLine(line string) (name, policy string, err error) {
 	}
 	return rest[:at], rest[at+1:], nil
 }
-
-// wordsText puts a known rule's words together again. None has anything to quote
-// but the prefix of a log line.
-func wordsText(words []string) string {
-	var b []byte
-	for i, w := range words {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		if strings.ContainsFunc(w, func(c rune) bool { return unsafeRune(c) && !strings.ContainsRune("/,:!+", c) }) || w == "" {
-			b = appendWord(b, w)
-		} else {
-			b = append(b, w...)
-		}
-	}
-	return string(b)
-}
