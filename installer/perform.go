@@ -5,10 +5,49 @@ package installer
 import (
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
+
+// link says which actions need which: the list, that what it names is there; and each step of a file, the one before.
+func (p *planner) link() {
+	var there []string           // what the list names, and is not there yet
+	steps := map[string]string{} // the last step of each file
+	var confs []string
+	for i := range p.Actions {
+		a := &p.Actions[i]
+		switch {
+		case a.Op == OpBinary && a.Cause == "binary-missing", a.Op == OpKubeconfig && a.Cause == "kubeconfig-missing":
+			there = append(there, a.Path)
+		case a.Op == OpRemoveOther:
+			a.Needs = confs
+		case a.conf():
+			stem := ""
+			if p.want == Absent { // each file by itself
+				stem = stemOf(filepath.Base(a.Path))
+			}
+			a.Needs = slices.Clone(there)
+			if last, ok := steps[stem]; ok {
+				a.Needs = append(a.Needs, last)
+			}
+			steps[stem] = a.Path
+			confs = append(confs, a.Path)
+		}
+	}
+}
+
+// stemOf is what the names of a file have in common, whatever it is called for now.
+func stemOf(name string) string {
+	for _, ext := range []string{".conf", ".json"} {
+		if i := strings.Index(name, ext); i >= 0 {
+			return name[:i]
+		}
+	}
+	return name
+}
 
 // performer carries out plans of one look at the node, one after the other. What has failed is not tried again, so that the
 // rest can be done as often as somebody else writes at the same time.
