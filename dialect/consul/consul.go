@@ -30,6 +30,7 @@ import (
 	"strconv"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -109,7 +110,7 @@ func (p *parser) dualStack() bool {
 	}
 	on, err := strconv.ParseBool(value)
 	if err != nil {
-		p.Refuse(DualStack, value, "true or false", fmt.Errorf("%q is not a boolean", value))
+		p.Refuse(DualStack, value, "true or false", fmt.Errorf("%s is not a boolean", brief.Quote(value)))
 		return false
 	}
 	if on {

@@ -19,6 +19,7 @@ import (
 	"net/netip"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -190,7 +191,7 @@ func setMode(r *redirect.Redirect, value string) error {
 		r.Mode = m
 		return nil
 	}
-	return fmt.Errorf("%q is no interception mode", value)
+	return fmt.Errorf("%s is no interception mode", brief.Quote(value))
 }
 
 func checkPort(_ *redirect.Redirect, value string) error {
