@@ -99,7 +99,10 @@ func (p *parser) unknown(text string) {
 	}
 	slices.Sort(names)
 	for _, name := range names[:min(len(names), maxUnknown)] {
-		p.Warn("annotation %s is not known, so it does nothing", brief.Text(key(name), 2*len(RedirectTrafficConfig)))
+		if q := brief.Quote(name); q != `"`+name+`"` {
+			name = q
+		}
+		p.Warn("annotation %s is not known, so it does nothing", key(name))
 	}
 	if more := len(names) - maxUnknown; more > 0 {
 		p.Warn("annotation %s: %d more keys are not known, so they do nothing", RedirectTrafficConfig, more)
