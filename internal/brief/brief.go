@@ -66,6 +66,19 @@ func Text(s string, limit int) string {
 	return strings.Join(lines, "\n") + more
 }
 
+// List returns texts of at most limit bytes in all, by the same rules; never nil.
+func List(texts []string, limit int) []string {
+	out, n := append([]string{}, texts...), 0
+	for i, s := range out {
+		out[i] = strings.ReplaceAll(s, "\n", " ")
+		n += len(s) + 1
+	}
+	if n <= limit {
+		return append([]string{}, texts...)
+	}
+	return strings.Split(Text(strings.Join(out, "\n"), limit), "\n")
+}
+
 // fairShare is the length to which lines must be cut to fit: those that are
 // shorter leave their rest to the others.
 func fairShare(lines []string, limit int) int {

@@ -49,6 +49,19 @@ func TestTextFits(t *testing.T) {
 	})
 }
 
+func TestList(t *testing.T) {
+	assert.Equal(t, []string{}, brief.List(nil, 100))
+	assert.Equal(t, []string{"a", "b\nc"}, brief.List([]string{"a", "b\nc"}, 100))
+	many := make([]string, 1000)
+	for i := range many {
+		many[i] = "something\nthat is worth a warning"
+	}
+	got := brief.List(many, 1000)
+	assert.Len(t, got, 13)
+	assert.Equal(t, "something that is worth a warning", got[0])
+	assert.Equal(t, "… and 988 more", got[12])
+}
+
 type setting struct{ name, wrong string }
 
 func (s *setting) Setting() string { return s.name }
