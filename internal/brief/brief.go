@@ -130,6 +130,9 @@ func Error(err error, limit int) string {
 		return text
 	}
 	before := full[:max(0, strings.Index(full, names[0]))]
+	if len(before) > limit/4 {
+		before = "" // which pod it is can be told elsewhere
+	}
 	text = Text(fmt.Sprintf("%s%d settings are refused: %s", before, len(names), list(names)), limit)
 	if first := "; the first: " + full[len(before):]; limit-len(text) > 2*minLine {
 		text += Text(strings.ReplaceAll(first, "\n", "; "), limit-len(text))
