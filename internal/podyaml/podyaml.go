@@ -14,9 +14,10 @@ import (
 )
 
 // MaxSize is the size of the largest document that [Unmarshal] reads, in bytes,
-// unless told otherwise: 256 KiB, which is what the API server allows for all
-// annotations of an object (k8s.io/apimachinery/pkg/api/validation.TotalAnnotationSizeLimitB).
-const MaxSize = 256 << 10
+// unless told otherwise: half of what the API server allows for all annotations
+// of an object (k8s.io/apimachinery/pkg/api/validation.TotalAnnotationSizeLimitB),
+// seven thousand prefixes. The library takes a microsecond or more for a byte.
+const MaxSize = 128 << 10
 
 // ErrAlias says that a document has an anchor or an alias. Check with
 // errors.Is(err, podyaml.ErrAlias).
