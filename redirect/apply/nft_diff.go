@@ -23,13 +23,14 @@ func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []rules
 		wantSets[want.Sets[i].Name] = canonicalElements(setElements(&want.Sets[i]))
 	}
 	in := func(m map[string]string) func(string) string { return func(name string) string { return m[name] } }
+	byChain := live.byChain()
 	dormant := live.table != nil && live.table.flags != 0
 	for i := range want.Chains {
 		c := &want.Chains[i]
 		at := slices.IndexFunc(live.chains, func(l liveChain) bool { return l.name == c.Name })
 		var rules []liveRule
 		if at >= 0 && live.chains[at].is(*c) && !dormant {
-			rules = live.rulesOf(c.Name)
+			rules = byChain[c.Name]
 		} else if at >= 0 {
 			diffs = append(diffs, unexpected(&live.chains[at], 0, "chain of another kind"))
 		}
@@ -52,17 +53,17 @@ func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []rules
 			diffs = append(diffs, ruleset.Difference{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: c.Table.String(), Chain: c.Chain})
 		}
 	}
-	return append(diffs, strays(want, live)...)
+	return append(diffs, strays(want, live, byChain)...)
 }
 
 // strays are the chains that are not wanted, with their rules.
-func strays(want *ruleset.NFTTable, live *nftLive) (diffs []ruleset.Difference) {
+func strays(want *ruleset.NFTTable, live *nftLive, byChain map[string][]liveRule) (diffs []ruleset.Difference) {
 	for i := range live.chains {
 		c := &live.chains[i]
 		if slices.ContainsFunc(want.Chains, func(w ruleset.NFTChain) bool { return w.Name == c.name }) {
 			continue
 		}
-		rules := live.rulesOf(c.name)
+		rules := byChain[c.name]
 		for j := range rules {
 			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
 		}
@@ -76,11 +77,11 @@ func strays(want *ruleset.NFTTable, live *nftLive) (diffs []ruleset.Difference) 
 	return diffs
 }
 
-func (l *nftLive) rulesOf(chain string) (rules []liveRule) {
+// byChain are the rules of our table by the names of their chains.
+func (l *nftLive) byChain() map[string][]liveRule {
+	rules := map[string][]liveRule{}
 	for _, r := range l.rules {
-		if r.chain == chain {
-			rules = append(rules, r)
-		}
+		rules[r.chain] = append(rules[r.chain], r)
 	}
 	return rules
 }

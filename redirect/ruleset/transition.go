@@ -137,6 +137,7 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 
 // othersLeadTo returns the owner's chains to which a rule in a chain of others
 // jumps. (What of ours jumps there, in built-in chains too, goes in the same commit.)
+// All at once, since a namespace may have as many chains as its pod likes.
 func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
 	var led map[string]bool
 	for _, c := range chains {
