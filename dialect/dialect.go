@@ -124,14 +124,14 @@ func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 // is the dialect's own, for its tests. What is done to a pod comes from the
 // Plan, which knows the operator's options too. The addresses are all of the
 // pod's, its primary one first; without any the pod is taken to have IPv4 only.
-// The result is valid, so that it renders.
+// The result is valid, so that it renders, within [redirect.MaxRules].
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Built, error) {
 	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if err != nil {
 		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
 	}
 	if err := b.Redirect.Validate(); err != nil {
-		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
+		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, b.Blame(err))
 	}
 	return b, nil
 }

@@ -97,7 +97,8 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 		return p, context.Cause(ctx)
 	}
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
-		return p, fmt.Errorf("rules of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
+		// A family that is dropped may be what is past the bound.
+		return p, fmt.Errorf("rules of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, b.Blame(err))
 	}
 	return p, nil
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -242,12 +243,12 @@ func (c *call) record(ctx context.Context) {
 		e.outcome = "failed"
 	}
 	c.logger().InfoContext(ctx, "decision",
-		"reason", string(e.decision.Reason), "selected", e.decision.Selected, "detail", e.decision.Detail,
+		"reason", string(e.decision.Reason), "selected", e.decision.Selected, "detail", brief.Text(e.decision.Detail, maxMessage),
 		"outcome", e.outcome, "verb", c.env.command,
 		"pod", c.id.name, "namespace", c.id.namespace, "uid", c.id.uid,
 		"container_id", c.env.containerID, "netns", c.env.netns,
 		"backend", string(e.backend), "families", append([]string{}, e.families...),
-		"address_families", append([]string{}, e.addressed...), "warnings", append([]string{}, e.warnings...),
+		"address_families", append([]string{}, e.addressed...), "warnings", brief.List(e.warnings, maxMessage),
 		"bypasses", append([]string{}, e.bypasses...),
 		"api_calls", e.apiCalls, "duration_ms", c.elapsed(),
 	)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/pluginlog"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -151,8 +152,11 @@ func (o object) take(key string) (json.RawMessage, bool) {
 	return raw, ok && !bytes.Equal(raw, []byte("null"))
 }
 
+// maxWrong is how many bytes are said about one key.
+const maxWrong = 400
+
 func (o object) wrong(key, format string, args ...any) {
-	*o.errs = append(*o.errs, fmt.Errorf("%s%s: %s", o.path, key, fmt.Sprintf(format, args...)))
+	*o.errs = append(*o.errs, fmt.Errorf("%s%s: %s", o.path, key, brief.Text(fmt.Sprintf(format, args...), maxWrong)))
 }
 
 func (o object) into(key, what string, value any) bool {
@@ -171,7 +175,7 @@ func (o object) into(key, what string, value any) bool {
 func (o object) text(key string, value *string, allowed ...string) {
 	o.parsed(key, func(s string) error {
 		if len(allowed) > 0 && !slices.Contains(allowed, s) {
-			return fmt.Errorf("%q is not one of %s", s, strings.Join(allowed, ", "))
+			return fmt.Errorf("%s is not one of %s", brief.Quote(s), strings.Join(allowed, ", "))
 		}
 		*value = s
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -20,8 +21,29 @@ const (
 	CodeApply uint = 101
 )
 
+// maxFailure is the size of the largest error on stdout, in bytes. The runtime copies it into its log, into its answer to
+// the kubelet and so into an Event, at every retry.
+const maxFailure = 16 << 10
+
+// maxMessage is the most that one error says of what went wrong, in bytes. JSON may double it, by escaping quotes.
+const maxMessage = 6 << 10
+
+// fail makes a CNI error. Of an error among the arguments the names of the pod's settings stay, however long the rest is.
 func fail(code uint, format string, args ...any) *types.Error {
+	for i, a := range args {
+		if err, ok := a.(error); ok {
+			args[i] = brief.Error(err, maxMessage)
+		}
+	}
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
+}
+
+// within cuts what a CNI error says until it fits stdout, whatever it is made of.
+func within(e *types.Error, render func(*types.Error) []byte) *types.Error {
+	for limit := maxFailure / 2; len(render(e)) > maxFailure && limit > 0; limit /= 2 {
+		e = &types.Error{Code: e.Code, Msg: brief.Text(e.Msg, limit), Details: brief.Text(e.Details, limit/2)}
+	}
+	return e
 }
 
 // hint adds what would help.

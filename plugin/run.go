@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,12 +105,13 @@ func (c *call) guarded(ctx context.Context) (output []byte, failure *types.Error
 	defer func() {
 		if r := recover(); r != nil {
 			f := asFault(r)
-			failure = fail(types.ErrInternal, "%s: internal error: %v", c.Name, f.value)
+			failure = within(fail(types.ErrInternal, "%s: internal error: %v", c.Name, f.value), c.render)
 			quietly(func() { c.failed(failure, "stack", string(f.stack)) })
 		}
 	}()
 	output, failure = c.dispatch(ctx)
 	if failure != nil {
+		failure = within(failure, c.render)
 		c.failed(failure)
 	}
 	return output, failure
@@ -126,14 +128,18 @@ func (c *call) failed(e *types.Error, attrs ...any) {
 func (c *call) elapsed() float64 { return float64(time.Since(c.begin).Microseconds()) / 1000 }
 
 func (c *call) render(e *types.Error) []byte {
-	out, err := json.MarshalIndent(struct {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetIndent("", "    ")
+	encoder.SetEscapeHTML(false) // nobody shows it in a page, and it would make "<" six times as long
+	err := encoder.Encode(struct {
 		CNIVersion string `json:"cniVersion"`
 		*types.Error
-	}{c.config.CNIVersion, e}, "", "    ")
+	}{c.config.CNIVersion, e})
 	if err != nil {
 		panic(err) // strings and a number always marshal
 	}
-	return append(out, '\n')
+	return out.Bytes()
 }
 
 // since is the version of the specification in which each verb came up.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -84,9 +85,9 @@ func ParseIDRange(s string) (IDRange, error) {
 	b, err2 := strconv.ParseUint(last, 10, 32)
 	switch {
 	case err1 != nil || err2 != nil || a == NoID || b == NoID:
-		return IDRange{}, fmt.Errorf("%q is not an id from 0 to %d, nor a range of two", s, uint32(NoID-1))
+		return IDRange{}, fmt.Errorf("%s is not an id from 0 to %d, nor a range of two", brief.Quote(s), uint32(NoID-1))
 	case b < a:
-		return IDRange{}, fmt.Errorf("range %q ends before it begins", s)
+		return IDRange{}, fmt.Errorf("range %s ends before it begins", brief.Quote(s))
 	}
 	return IDRange{uint32(a), uint32(b)}, nil
 }

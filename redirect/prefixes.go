@@ -25,16 +25,14 @@ func AllPrefixes() PrefixSet { return PrefixSet{all: true} }
 // the rules that people wrote. It panics on an invalid prefix, as the zero
 // netip.Prefix is.
 func Prefixes(prefixes ...netip.Prefix) PrefixSet {
-	var out []netip.Prefix
-	for _, p := range prefixes {
+	out := make([]netip.Prefix, len(prefixes))
+	for i, p := range prefixes {
 		if !p.IsValid() {
 			panic("redirect: invalid prefix in a PrefixSet")
 		}
-		if p = p.Masked(); !slices.Contains(out, p) {
-			out = append(out, p)
-		}
+		out[i] = p.Masked()
 	}
-	return PrefixSet{prefixes: out}
+	return PrefixSet{prefixes: distinct(out)}
 }
 
 // All reports whether the set holds every address.
@@ -52,6 +50,11 @@ func (s PrefixSet) Family(f ruleset.Family) []netip.Prefix {
 		}
 	}
 	return out
+}
+
+// has reports whether a prefix is of the family; not when the set is all.
+func (s PrefixSet) has(f ruleset.Family) bool {
+	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return ruleset.FamilyOf(p.Addr()) == f })
 }
 
 // HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8

@@ -21,7 +21,10 @@ const (
 const dnsPort = 53
 
 // Ruleset validates r and returns its rules for each family that is not
-// passed. The error is that of [Redirect.Validate].
+// passed, at most [MaxRules] in all. The error is that of [Redirect.Validate].
+//
+// It takes no context: what the bound lets through is made within some ten
+// milliseconds, so who has a deadline looks at it before and after.
 func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
 	var rs ruleset.Ruleset
 	if err := r.Validate(); err != nil {
@@ -98,7 +101,7 @@ func (g *generator) program() *ruleset.Program {
 
 func (g *generator) capture() *ruleset.Program {
 	g.chains = make([]ruleset.Chain, 0, 12)
-	if g.DNS.Enabled() {
+	if g.hasZones() {
 		g.zones()
 	}
 	g.mangle()

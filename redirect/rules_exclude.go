@@ -1,6 +1,14 @@
 package redirect
 
-import "github.com/meshcni/meshcni/redirect/ruleset"
+import (
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// maxComment is the length of the longest comment of a rule, in bytes. Each rule
+// has its own in JSON, so a list in it would be there as often as it has
+// elements. nft takes 127 bytes at most.
+const maxComment = 120
 
 // logs is the rule that has the kernel log what enters a hook.
 func (g *generator) logs(hook string) []ruleset.Rule {
@@ -16,7 +24,7 @@ func (g *generator) logs(hook string) []ruleset.Rule {
 func (g *generator) exclusions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, e := range g.Outbound.Exclude {
-		base := ruleset.Rule{Proto: e.Protocol.proto(), Target: returns, Comment: "excluded: " + e.String()}
+		base := ruleset.Rule{Proto: e.Protocol.proto(), Target: returns, Comment: brief.Text("excluded: "+e.String(), maxComment)}
 		for _, r := range g.onPrefixes(e.CIDRs, base) {
 			if len(e.UIDs) == 0 {
 				rules = append(rules, onPorts(e.Ports, r)...)

@@ -246,6 +246,11 @@ func (g *generator) natDNS() []ruleset.Rule {
 	return rules
 }
 
+// hasZones reports whether look-ups are kept apart; see zones.
+func (g *generator) hasZones() bool {
+	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && (g.DNS.Servers.All() || g.DNS.Servers.has(g.family))
+}
+
 // zones keeps the proxy's look-ups apart from the application's. Both are UDP
 // to the same server, and may come from the same port at the same time. Where
 // look-ups go to another resolver, the proxy makes none of its own.
@@ -255,9 +260,6 @@ func (g *generator) zones() {
 	queries := g.onPrefixes(g.DNS.Servers, ruleset.Rule{
 		Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question",
 	})
-	if len(queries) == 0 || len(g.DNS.To) > 0 || g.DNS.OneZone {
-		return
-	}
 	var output, prerouting []ruleset.Rule
 	if g.byMark() {
 		output, prerouting = g.markZones(queries)

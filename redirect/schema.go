@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
+
+	"github.com/meshcni/meshcni/internal/brief"
 )
 
 // Source says where in a pod a setting stands.
@@ -100,13 +102,22 @@ type SettingError struct {
 
 // Error returns for example
 // `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is not a port from 0 to 65535 (allowed: ...)`.
+// A value that is long is cut, with its length told, and so is what Err says.
 func (e *SettingError) Error() string {
-	s := fmt.Sprintf("%s %s=%q: %v", e.Source, e.Key, e.Value, e.Err)
+	s := fmt.Sprintf("%s=%s: %s", e.Setting(), brief.Quote(e.Value), brief.Text(e.Err.Error(), maxReason))
 	if e.Allowed != "" {
 		s += " (allowed: " + e.Allowed + ")"
 	}
 	return s
 }
+
+// maxReason is how many bytes a [SettingError] takes of what is wrong with its
+// value: enough for one element of it, quoted, and for what is allowed.
+const maxReason = 400
+
+// Setting is what the error is about, such as
+// "annotation traffic.sidecar.istio.io/excludeInboundPorts".
+func (e *SettingError) Setting() string { return string(e.Source) + " " + e.Key }
 
 // Unwrap returns what is wrong with the value.
 func (e *SettingError) Unwrap() error { return e.Err }
@@ -131,7 +142,7 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 			origins = slices.DeleteFunc(origins, func(o Origin) bool { return o == Origin{Field: setting.Field, Source: FromDefault} })
 			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
-			warnings = append(warnings, fmt.Sprintf("%s %s=%q counts as not set: %v", source, key, value, err))
+			warnings = append(warnings, fmt.Sprintf("%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
 			origins = orDefault(origins, setting.Field)
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
@@ -234,7 +245,7 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	return func(r *Redirect, value string) error {
 		on, err := strconv.ParseBool(value)
 		if err != nil {
-			return fmt.Errorf("%q is not a boolean", value)
+			return fmt.Errorf("%s is not a boolean", brief.Quote(value))
 		}
 		set(r, on)
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -20,8 +21,10 @@ type FieldError struct {
 // Error returns "redirect: FIELD: REASON".
 func (e *FieldError) Error() string { return "redirect: " + e.Field + ": " + e.Reason }
 
-// Validate reports every field that cannot be, joined; each is a [*FieldError].
-// A Redirect that validates always renders to rules that the kernel takes.
+// Validate reports every field that cannot be, joined; each is a [*FieldError],
+// and a [*LimitError] says that the rules would be too many. A Redirect that
+// validates always renders, to at most [MaxRules] rules that the kernel takes.
+// No rule is made to find that out.
 func (r Redirect) Validate() error {
 	v := validator{}
 	v.check(r.Mode == ModeRedirect || r.Mode == ModeTProxy, "mode", "%q is not REDIRECT or TPROXY", r.Mode)
@@ -44,7 +47,7 @@ func (r Redirect) Validate() error {
 	v.interfaces("excludeInterfaces", r.ExcludeInterfaces)
 	v.interfaces("virtualInterfaces", r.VirtualInterfaces)
 	v.names(r)
-	return errors.Join(v.errs...)
+	return errors.Join(append(v.errs, r.limit())...)
 }
 
 // maxOwnerGroups bounds the negated owner matches of one rule, which all must
@@ -53,9 +56,17 @@ const maxOwnerGroups = 64
 
 type validator struct{ errs []error }
 
+// maxErrors is how many faults of one list are told before the rest of it goes
+// unread: nobody mends more at a time, and a list may have a hundred thousand.
+const maxErrors = 16
+
+// enough reports whether a list needs no further looking at, given how many
+// errors there were before it.
+func (v *validator) enough(before int) bool { return len(v.errs)-before >= maxErrors }
+
 func (v *validator) check(ok bool, field, format string, args ...any) {
 	if !ok {
-		v.errs = append(v.errs, &FieldError{field, fmt.Sprintf(format, args...)})
+		v.errs = append(v.errs, &FieldError{field, brief.Text(fmt.Sprintf(format, args...), maxReason)})
 	}
 }
 
@@ -64,8 +75,11 @@ func (v *validator) family(field string, m FamilyMode) {
 }
 
 func (v *validator) ids(field string, ids []uint32) {
-	seen := map[uint32]bool{}
+	seen, from := map[uint32]bool{}, len(v.errs)
 	for _, id := range ids {
+		if v.enough(from) {
+			return
+		}
 		v.check(id != NoID, field, "%d is no id", id)
 		v.check(!seen[id], field, "%d is there twice", id)
 		seen[id] = true
@@ -82,8 +96,11 @@ func (v *validator) proxy(p Proxy) {
 	v.check(p.OutboundPort != 0, "proxy.outboundPort", "0 is no port")
 	v.check(p.InboundPort != 0, "proxy.inboundPort", "0 is no port")
 	v.check(p.OutboundPort != p.InboundPort || p.OutboundPort == 0, "proxy.inboundPort", "%d is the outbound port too", p.InboundPort)
-	seen := map[ruleset.Family]bool{}
+	seen, from := map[ruleset.Family]bool{}, len(v.errs)
 	for _, a := range p.PassSources {
+		if v.enough(from) {
+			return
+		}
 		f := ruleset.FamilyOf(a)
 		v.check(a.IsValid() && a.Zone() == "", "proxy.passSources", "%q is not an address without zone", a)
 		v.check(!seen[f], "proxy.passSources", "%s is a second %s address", a, f)
@@ -92,8 +109,11 @@ func (v *validator) proxy(p Proxy) {
 }
 
 func (v *validator) interfaces(field string, names []string) {
-	seen := map[string]bool{}
+	seen, from := map[string]bool{}, len(v.errs)
 	for _, n := range names {
+		if v.enough(from) {
+			return
+		}
 		v.check(ValidInterface(n), field, "%q is not an interface name: %s", n, interfaceNames)
 		v.check(!seen[n], field, "%q is there twice", n)
 		seen[n] = true
@@ -128,7 +148,11 @@ func (v *validator) routeTable(t uint32) {
 }
 
 func (v *validator) exclusions(list []Exclusion) {
+	from := len(v.errs)
 	for i, e := range list {
+		if v.enough(from) {
+			return
+		}
 		field := fmt.Sprintf("outbound.exclude[%d]", i)
 		v.check(e.Protocol.proto() != ruleset.AnyProto || e.Protocol == AnyProtocol, field+".protocol", "%q is not tcp, udp or empty", e.Protocol)
 		v.check(!e.Ports.Empty(), field+".ports", "none would exclude nothing; all is %q", "*")
@@ -136,6 +160,9 @@ func (v *validator) exclusions(list []Exclusion) {
 		v.check(e.Ports.All() || e.Protocol != AnyProtocol, field+".ports", "needs a protocol")
 		v.check(e.Protocol != AnyProtocol || !e.CIDRs.All() || len(e.UIDs) > 0, field, "says nothing, so it would exclude everything")
 		for _, r := range e.UIDs {
+			if v.enough(from) {
+				return
+			}
 			v.check(r.First <= r.Last && r.Last != NoID, field+".uids", "%s is no range of ids", r)
 		}
 	}
@@ -146,8 +173,11 @@ func (v *validator) dns(d DNS) {
 	v.check(d.Port == 0 || len(d.To) == 0, "dns.to", "cannot be set together with dns.port")
 	v.check(!d.TCPOutbound || d.UDPOnly, "dns.tcpOutbound", "needs dns.udpOnly: else look-ups over TCP are captured as such")
 	v.check(!d.Everyone || len(d.To) > 0, "dns.everyone", "needs dns.to: the proxy's own look-ups cannot go to the proxy")
-	seen := map[ruleset.Family]bool{}
+	seen, from := map[ruleset.Family]bool{}, len(v.errs)
 	for _, to := range d.To {
+		if v.enough(from) {
+			return
+		}
 		a := to.Addr()
 		f := ruleset.FamilyOf(a)
 		v.check(a.IsValid() && a.Zone() == "" && !a.IsUnspecified(), "dns.to", "%q is not an address without zone", a)
@@ -161,8 +191,11 @@ func (v *validator) virtualNetworks(networks []VirtualNetwork) {
 		name   string
 		family ruleset.Family
 	}
-	seen := map[key]bool{}
+	seen, from := map[key]bool{}, len(v.errs)
 	for i, n := range networks {
+		if v.enough(from) {
+			return
+		}
 		field := fmt.Sprintf("virtualNetworks[%d]", i)
 		v.check(ValidInterface(n.Interface), field+".interface", "%q is not an interface name: %s", n.Interface, interfaceNames)
 		v.check(n.Local.IsValid(), field+".local", "is needed")

@@ -56,7 +56,7 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod) result {
 			if s, ok := apierrors.SuggestsClientDelay(err); ok {
 				wait = max(wait, time.Duration(s)*time.Second)
 			}
-			return result{outcome: OutcomeBlocked, reason: "disruption-budget", detail: err.Error(), wait: wait}
+			return result{outcome: OutcomeBlocked, reason: "disruption-budget", detail: words(err), wait: wait}
 		}
 		outcome = OutcomeDeleted
 		err = c.Cluster.Delete(ctx, RefTo(pod))
@@ -105,7 +105,7 @@ func (c *Controller) mend(ctx context.Context, pod *corev1.Pod) result {
 }
 
 func mendFailed(err error) result {
-	r := result{outcome: OutcomeFailed, reason: "error", detail: err.Error(), retry: true}
+	r := result{outcome: OutcomeFailed, reason: "error", detail: words(err), retry: true}
 	switch {
 	case errors.Is(err, ErrNoProcess):
 		r.outcome, r.reason = OutcomeNoProcess, "no-process"
@@ -175,7 +175,7 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 	c.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
 		"action", string(c.Action), "outcome", string(r.outcome), "reason", r.reason, "detail", r.detail)
 	if e, ok := eventReasons[r.outcome]; ok {
-		c.Events.Event(objectRef(pod), e.kind, e.reason, r.detail)
+		c.event(pod, e.kind, e.reason, r.detail)
 	}
 }
 

@@ -8,10 +8,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni/internal/brief"
 )
 
 // eventTimeout bounds one request for an event: they are worth less than actions.
 const eventTimeout = 10 * time.Second
+
+// maxNote is the length of the longest message of an event, in bytes: what the
+// API server takes as the note of one (noteLengthLimit in
+// k8s.io/kubernetes/pkg/apis/core/validation/events.go).
+const maxNote = 1024
+
+// words are an error's, in an event and in the log. The names of the pod's
+// settings that it is about stay, however long it is.
+func words(err error) string { return brief.Error(err, maxNote) }
+
+// event tells the pod's owner. Rules that differ may be as long as who writes
+// them likes.
+func (c *Controller) event(pod *corev1.Pod, kind, reason, note string) {
+	c.Events.Event(objectRef(pod), kind, reason, brief.Text(note, maxNote))
+}
 
 // EventSink writes events to the API server. Denied is called, if not nil, when it
 // refuses them; the events are then dropped, each without a word in the log.

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -180,5 +181,49 @@ func TestVerificationFails(t *testing.T) {
 			assert.Empty(t, b.counter("meshcni_repair_verifications_total"))
 			assert.Empty(t, b.requests())
 		})
+	})
+}
+
+// TestEventsFit: an error of more settings than fit an event says what they are
+// called, and long rules are cut.
+func TestEventsFit(t *testing.T) {
+	var errs []error
+	for i := range 12 {
+		errs = append(errs, &redirect.SettingError{
+			Source: redirect.FromAnnotation, Key: fmt.Sprintf("traffic.mesh.io/excludeOutboundPorts%d", i),
+			Value: strings.Repeat("x,", 20_000), Err: errors.New(strings.Repeat("no port, ", 5_000)), Allowed: "ports",
+		})
+	}
+	bad := fmt.Errorf("rules of pod %s: mesh configuration of pod %[1]s: %w", "default/"+strings.Repeat("a", 253), errors.Join(errs...))
+	message := func(b *bench) string {
+		select {
+		case e := <-b.events:
+			return strings.Join(strings.Fields(e)[2:], " ")
+		default:
+			return "no event"
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.Action = repair.ActionRepair
+			b.mender.Fail(bad)
+		}, named(t, "crash-loop", "a"))
+		time.Sleep(time.Minute)
+		got := message(b)
+		assert.LessOrEqual(t, len(got), 1024)
+		for i := range 12 {
+			assert.Contains(t, got, fmt.Sprintf("traffic.mesh.io/excludeOutboundPorts%d", i))
+		}
+		assert.Less(t, b.log.Len(), 100<<10)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Config) {
+			c.VerifyInterval = time.Minute
+			b.mender.Rule = "-m comment --comment " + strings.Repeat("x", 5000)
+		}, named(t, "passed", "a"))
+		time.Sleep(10 * time.Minute)
+		got := message(b)
+		assert.Contains(t, got, "1 rules differ")
+		assert.LessOrEqual(t, len(got), 1024)
 	})
 }

@@ -178,15 +178,15 @@ func (c *Controller) failed(err error) result {
 	switch {
 	case apierrors.IsForbidden(err):
 		if !c.refused(err) { // an admission policy, say, that has something against this pod
-			return result{outcome: OutcomeFailed, reason: "refused", detail: err.Error(), retry: true}
+			return result{outcome: OutcomeFailed, reason: "refused", detail: words(err), retry: true}
 		}
-		return result{outcome: OutcomeForbidden, reason: "forbidden", detail: err.Error(), wait: askAgain}
+		return result{outcome: OutcomeForbidden, reason: "forbidden", detail: words(err), wait: askAgain}
 	case apierrors.IsConflict(err):
-		return result{outcome: OutcomeConflict, reason: "conflict", detail: err.Error(), retry: true}
+		return result{outcome: OutcomeConflict, reason: "conflict", detail: words(err), retry: true}
 	case apierrors.IsNotFound(err):
 		return result{outcome: OutcomeGone, reason: "not-found", detail: "the pod went away meanwhile"}
 	}
-	return result{outcome: OutcomeFailed, reason: codeOf(err), detail: err.Error(), retry: true}
+	return result{outcome: OutcomeFailed, reason: codeOf(err), detail: words(err), retry: true}
 }
 
 // codeOf is a short code for an error, for metrics.

@@ -104,13 +104,13 @@ func (c *Controller) verify(ctx context.Context, key types.NamespacedName) {
 		c.deny(errRead)
 		return
 	case errRead != nil:
-		c.verified(pod, verifiedFailed, "read pod: "+errRead.Error())
+		c.verified(pod, verifiedFailed, "read pod: "+words(errRead))
 		return
 	case fresh.UID != pod.UID || !c.shouldHaveRules(fresh):
 		return
 	}
 	if diffs, err = c.Mender.Check(ctx, fresh); err != nil {
-		c.verified(fresh, verifyFailed(err), err.Error())
+		c.verified(fresh, verifyFailed(err), words(err))
 		return
 	}
 	if len(diffs) == 0 {
@@ -148,7 +148,7 @@ func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset
 	}
 	switch {
 	case err != nil:
-		c.verified(pod, verifyFailed(err), err.Error())
+		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:
 		c.verified(pod, verifiedFailed, "put back, and still "+summary(left))
 	default:
@@ -175,10 +175,10 @@ func (c *Controller) verified(pod *corev1.Pod, result, detail string) {
 	switch {
 	case result == verifiedDrifted && !was:
 		log.Warn("rules of a running pod have drifted", "detail", detail)
-		c.Events.Event(objectRef(pod), corev1.EventTypeWarning, "MeshRulesDrifted", detail)
+		c.event(pod, corev1.EventTypeWarning, "MeshRulesDrifted", detail)
 	case result == verifiedRestored:
 		log.Info("rules of a running pod are restored", "detail", detail)
-		c.Events.Event(objectRef(pod), corev1.EventTypeNormal, "MeshRulesRestored", detail)
+		c.event(pod, corev1.EventTypeNormal, "MeshRulesRestored", detail)
 	case same:
 	case result == verifiedFailed, result == verifiedVariant, result == verifiedRefused:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/meshcni/meshcni/internal/brief"
 )
 
 // Policy is a mesh's rule for which pods it redirects. Each field that is empty
@@ -81,7 +83,7 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	boolean := func(what, value string) (b, ok bool) {
 		b, err := strconv.ParseBool(value)
 		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s=%q is not a boolean, so it counts as not set", what, value))
+			warnings = append(warnings, fmt.Sprintf("%s=%s is not a boolean, so it counts as not set", what, brief.Quote(value)))
 		}
 		return b, err == nil
 	}
@@ -109,11 +111,11 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 		return decide(NoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
 	}
 	if kind, ok := p.proxyType(proxy); ok && !slices.Contains(p.ProxyTypes, kind) {
-		return decide(ProxyType, "the proxy is a %q, not a %s", kind, strings.Join(p.ProxyTypes, " or "))
+		return decide(ProxyType, "the proxy is a %s, not a %s", brief.Quote(kind), strings.Join(p.ProxyTypes, " or "))
 	}
 	if kind, value := p.inject(pod); value != "" {
 		if on, ok := boolean(kind+" "+p.InjectKey, value); ok && !on {
-			return decide(InjectDisabled, "%s %s is %q", kind, p.InjectKey, value)
+			return decide(InjectDisabled, "%s %s is %s", kind, p.InjectKey, brief.Quote(value))
 		}
 	}
 	if d, out := p.foreign(pod.Annotations); out {
@@ -220,7 +222,7 @@ func (r Requirement) allows(value string) bool {
 func (r Requirement) unmet(annotations map[string]string) string {
 	for _, key := range r.Keys {
 		if v, ok := annotations[key]; ok {
-			return fmt.Sprintf("annotation %s is %q", key, v)
+			return fmt.Sprintf("annotation %s is %s", key, brief.Quote(v))
 		}
 	}
 	return fmt.Sprintf("annotation %s is absent", strings.Join(r.Keys, " or "))

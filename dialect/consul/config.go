@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -72,6 +73,9 @@ func (p *parser) config(text string, dualStack bool) {
 	p.dns(c, dualStack)
 }
 
+// maxUnknown is how many keys of no meaning are named in a warning.
+const maxUnknown = 8
+
 // unknown warns of keys that a newer Consul may mean something by.
 func (p *parser) unknown(text string) {
 	known := []string{
@@ -89,8 +93,14 @@ func (p *parser) unknown(text string) {
 		}
 	}
 	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range names[:min(len(names), maxUnknown)] {
+		if q := brief.Quote(name); q != `"`+name+`"` {
+			name = q
+		}
 		p.Warn("%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
+	}
+	if more := len(names) - maxUnknown; more > 0 {
+		p.Warn("annotation %s: %d more keys are not known, so they do nothing", RedirectTrafficConfig, more)
 	}
 }
 
@@ -100,7 +110,7 @@ func (p *parser) user(value string) {
 	case value == "":
 		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
 	case err != nil || id == redirect.NoID:
-		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("%q is not a numeric id", value))
+		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("%s is not a numeric id", brief.Quote(value)))
 	case id == 0:
 		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
 	default:
@@ -118,16 +128,28 @@ func (p *parser) port(name, field string, value int, to *uint16) {
 	p.Set(field, p.key(name), strconv.Itoa(value))
 }
 
-// each reads a list, one element at a time, so that the error names the one.
+// each reads a list, one element at a time, so that the error names the first
+// that is wrong, and says how many more are.
 func each[T any](p *parser, name, field, allowed string, values []string, parse func(string) (T, error)) []T {
-	var out []T
+	out := make([]T, 0, len(values))
+	var first error
+	var value string
+	wrong := 0
 	for _, v := range values {
 		t, err := parse(v)
-		if err != nil {
-			p.Refuse(p.key(name), v, allowed, err)
+		if err == nil {
+			out = append(out, t)
 			continue
 		}
-		out = append(out, t)
+		if wrong++; first == nil {
+			value, first = v, err
+		}
+	}
+	if wrong > 1 {
+		first = fmt.Errorf("%w, and %d more are wrong", first, wrong-1)
+	}
+	if first != nil {
+		p.Refuse(p.key(name), value, allowed, first)
 	}
 	if len(values) > 0 {
 		p.Set(field, p.key(name), strings.Join(values, ","))
@@ -148,7 +170,7 @@ func parsePorts(s string) (redirect.PortRange, error) {
 		b, err = redirect.ParsePort(last)
 	}
 	if err == nil && b < a {
-		err = fmt.Errorf("range %q ends before it begins", s)
+		err = fmt.Errorf("range %s ends before it begins", brief.Quote(s))
 	}
 	return redirect.PortRange{First: a, Last: b}, err
 }
@@ -163,7 +185,7 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
-		return prefix, fmt.Errorf("%q is neither an address nor a CIDR prefix", s)
+		return prefix, fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
 	}
 	return prefix, nil
 }
@@ -191,7 +213,7 @@ func (p *parser) dns(c config, dualStack bool) {
 	if c.ConsulDNSIP != "" {
 		var err error
 		if to, err = netip.ParseAddr(c.ConsulDNSIP); err != nil || to.Zone() != "" || to.IsUnspecified() {
-			p.Refuse(p.key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%q is no address of a resolver", c.ConsulDNSIP))
+			p.Refuse(p.key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%s is no address of a resolver", brief.Quote(c.ConsulDNSIP)))
 			return
 		}
 		if ruleset.FamilyOf(to) != family {

@@ -28,6 +28,8 @@ func TestInterception(t *testing.T) {
 		merged += fmt.Sprintf("a%[2]d: &a%[2]d {<<: [%[1]s]}\n", strings.Repeat(fmt.Sprintf("*a%d,", i), 6), i+1)
 	}
 	merged += "<<: *a40\n" + none
+	// Says nothing, with a warning: the pod is captured.
+	const unread = "unread"
 	tests := []struct {
 		name    string
 		changes []func(*corev1.Pod)
@@ -41,23 +43,23 @@ func TestInterception(t *testing.T) {
 		{"annotation over all else", []func(*corev1.Pod){mode("REDIRECT"), config(none), proxyEnv(istio.MetaInterceptionMode, "NONE", istio.ProxyConfigEnv, `{"interceptionMode":"NONE"}`)}, "REDIRECT", istio.InterceptionMode},
 		{"annotation over what is wrong elsewhere", []func(*corev1.Pod){mode("TPROXY"), config("{")}, "TPROXY", istio.InterceptionMode},
 		{"what the proxy is told", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "NONE")}, "NONE", istio.MetaInterceptionMode},
-		{"what the proxy is told, TPROXY", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "TPROXY")}, "TPROXY", istio.MetaInterceptionMode},
-		{"what the proxy is told, over a later edit", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "REDIRECT"), config(none)}, "REDIRECT", istio.MetaInterceptionMode},
-		{"what the proxy is told is nonsense", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "MAGIC")}, istio.MetaInterceptionMode, ""},
+		{"what the proxy is told, TPROXY", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "TPROXY")}, "REDIRECT", ""},
+		{"what the proxy is told, over a later edit", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "REDIRECT"), config(none)}, "REDIRECT", ""},
+		{"what the proxy is told is nonsense", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "MAGIC")}, "REDIRECT", ""},
 		{"the proxy's configuration", []func(*corev1.Pod){proxyEnv(istio.ProxyConfigEnv, `{"concurrency":2,"interceptionMode":"NONE"}`)}, "NONE", istio.ProxyConfigEnv},
 		{"a configuration that says nothing", []func(*corev1.Pod){proxyEnv(istio.ProxyConfigEnv, "{}\n"), config(none)}, "NONE", istio.ProxyConfig},
 		{"ProxyConfig", []func(*corev1.Pod){config("concurrency: 2\n" + none)}, "NONE", istio.ProxyConfig},
-		{"ProxyConfig, TPROXY", []func(*corev1.Pod){config(tproxy)}, "TPROXY", istio.ProxyConfig},
+		{"ProxyConfig, TPROXY", []func(*corev1.Pod){config(tproxy)}, "REDIRECT", ""},
 		{"ProxyConfig, as a number", []func(*corev1.Pod){config("interceptionMode: 2")}, "NONE", istio.ProxyConfig},
 		{"ProxyConfig, by the protocol's name", []func(*corev1.Pod){config("interception_mode: NONE")}, "NONE", istio.ProxyConfig},
 		{"ProxyConfig of a deeper level", []func(*corev1.Pod){config("proxyMetadata: {interceptionMode: NONE}")}, "REDIRECT", ""},
-		{"ProxyConfig with aliases elsewhere", []func(*corev1.Pod){config(aliased)}, "NONE", istio.ProxyConfig},
-		{"ProxyConfig with merges of merges", []func(*corev1.Pod){config(merged)}, istio.ProxyConfig, ""},
-		{"ProxyConfig that is none", []func(*corev1.Pod){config("{")}, istio.ProxyConfig, ""},
-		{"ProxyConfig of another mode", []func(*corev1.Pod){config("interceptionMode: none")}, istio.ProxyConfig, ""},
-		{"ProxyConfig of another type", []func(*corev1.Pod){config("interceptionMode: [NONE]")}, istio.ProxyConfig, ""},
-		{"ProxyConfig that is a list", []func(*corev1.Pod){config("[interceptionMode, NONE]")}, istio.ProxyConfig, ""},
-		{"ProxyConfig without end", []func(*corev1.Pod){config(strings.Repeat("#", 17<<10) + "\n" + none)}, istio.ProxyConfig, ""},
+		{"ProxyConfig with aliases elsewhere", []func(*corev1.Pod){config(aliased)}, "REDIRECT", unread},
+		{"ProxyConfig with merges of merges", []func(*corev1.Pod){config(merged)}, "REDIRECT", unread},
+		{"ProxyConfig that is none", []func(*corev1.Pod){config("{")}, "REDIRECT", unread},
+		{"ProxyConfig of another mode", []func(*corev1.Pod){config("interceptionMode: none")}, "REDIRECT", ""},
+		{"ProxyConfig of another type", []func(*corev1.Pod){config("interceptionMode: [NONE]")}, "REDIRECT", unread},
+		{"ProxyConfig that is a list", []func(*corev1.Pod){config("[interceptionMode, NONE]")}, "REDIRECT", unread},
+		{"ProxyConfig without end", []func(*corev1.Pod){config(strings.Repeat("#", 17<<10) + "\n" + none)}, "REDIRECT", unread},
 	}
 	d := istio.New()
 	for _, tt := range tests {
@@ -69,16 +71,14 @@ func TestInterception(t *testing.T) {
 				assert.False(t, decision.Selected)
 				assert.Contains(t, decision.Detail, tt.from)
 				assert.Contains(t, decision.Detail, `"NONE"`)
-			} else {
-				assert.Equal(t, selection.Selected, decision.Reason)
+				return
 			}
+			assert.Equal(t, selection.Selected, decision.Reason)
 			built, err := d.Redirect(pod, nil, nil)
 			if tt.want != "REDIRECT" && tt.want != "TPROXY" {
 				var e *redirect.SettingError
 				require.True(t, errors.As(err, &e), "%v", err)
-				if tt.want != "NONE" {
-					assert.Equal(t, tt.want, e.Key)
-				}
+				assert.Equal(t, tt.want, e.Key)
 				return
 			}
 			require.NoError(t, err)
@@ -90,6 +90,13 @@ func TestInterception(t *testing.T) {
 				}
 			}
 			require.Len(t, origins, 1)
+			if tt.from == unread {
+				require.Len(t, built.Warnings, 1)
+				assert.Contains(t, built.Warnings[0], istio.ProxyConfig+" is not read: ")
+				assert.Less(t, len(built.Warnings[0]), 300)
+				return
+			}
+			assert.Empty(t, built.Warnings)
 			assert.Equal(t, tt.from, origins[0].Key)
 		})
 	}

@@ -20,12 +20,11 @@
 package istio
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -133,15 +132,8 @@ func build(in dialect.Input) (dialect.Built, error) {
 	given := in.Given()
 	r, origins, warnings, err := schema.Build(given)
 	if _, said := given.Annotations[InterceptionMode]; !said {
-		origin, modeErr := interception(given)
-		err = errors.Join(err, modeErr)
-		if origin != nil {
-			if e := setMode(&r, origin.Value); e != nil { // NONE, of a pod that Decide does not select
-				err = errors.Join(err, &redirect.SettingError{Source: origin.Source, Key: origin.Key, Value: origin.Value, Allowed: modeList, Err: e})
-			}
-			origins = slices.DeleteFunc(origins, func(o redirect.Origin) bool { return o.Field == origin.Field })
-			origins = slices.Insert(origins, 0, *origin)
-		}
+		_, unread := interception(given)
+		warnings = append(warnings, unread...)
 	}
 	if err != nil {
 		return dialect.Built{Warnings: warnings}, err
@@ -214,7 +206,7 @@ func setMode(r *redirect.Redirect, value string) error {
 		r.Mode = m
 		return nil
 	}
-	return fmt.Errorf("%q is no interception mode", value)
+	return fmt.Errorf("%s is no interception mode", brief.Quote(value))
 }
 
 func checkPort(_ *redirect.Redirect, value string) error {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -114,7 +115,7 @@ func (p *parser) setUser(value string) error {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {
 	case err != nil || id == redirect.NoID:
-		return fmt.Errorf("%q is not a numeric id", value)
+		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
 	case id == 0:
 		return fmt.Errorf("0 is root: all that runs as root would bypass the mesh")
 	}
@@ -129,7 +130,7 @@ func (p *parser) setFamilies(value string) error {
 	case "ipv4":
 		p.r.IPv6 = redirect.FamilyPass
 	default:
-		return fmt.Errorf("%q is no mode of families", value)
+		return fmt.Errorf("%s is no mode of families", brief.Quote(value))
 	}
 	return nil
 }
@@ -201,7 +202,7 @@ func parseBool(value string) (bool, error) {
 	case "false", "no", "disabled":
 		return false, nil
 	}
-	return false, fmt.Errorf("%q is not true or false", value)
+	return false, fmt.Errorf("%s is not true or false", brief.Quote(value))
 }
 
 // parsePort reads a port that somebody listens on.
@@ -231,7 +232,7 @@ func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
 			return redirect.PortSet{}, err
 		}
 		if one.Contains(0) {
-			return redirect.PortSet{}, fmt.Errorf("%q holds port 0", s)
+			return redirect.PortSet{}, fmt.Errorf("%s holds port 0", brief.Quote(s))
 		}
 		set = append(set, one.Ranges()...)
 	}
@@ -249,9 +250,12 @@ func (p *parser) setExcludeUsers(list []string) error {
 		}
 		some, err := parseUserExclusion(s)
 		if err != nil {
-			return fmt.Errorf("%q: %w", s, err)
+			return fmt.Errorf("%s: %w", brief.Quote(s), err)
 		}
-		all = append(all, some...)
+		// Each makes a rule at least, and takes more memory than its text.
+		if all = append(all, some...); len(all) > redirect.MaxRules {
+			return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
+		}
 	}
 	p.excludeUsers = all
 	return nil
@@ -275,7 +279,7 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 			return nil, err
 		}
 		if ports.Empty() {
-			return nil, fmt.Errorf("%q names no port", parts[1])
+			return nil, fmt.Errorf("%s names no port", brief.Quote(parts[1]))
 		}
 	}
 	protocols := []redirect.Protocol{redirect.TCP, redirect.UDP}
@@ -284,9 +288,11 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 		for name := range strings.SplitSeq(parts[0], ",") {
 			protocol := redirect.Protocol(strings.ToLower(name))
 			if protocol != redirect.TCP && protocol != redirect.UDP {
-				return nil, fmt.Errorf("%q is not tcp or udp", name)
+				return nil, fmt.Errorf("%s is not tcp or udp", brief.Quote(name))
 			}
-			protocols = append(protocols, protocol)
+			if !slices.Contains(protocols, protocol) { // there are two
+				protocols = append(protocols, protocol)
+			}
 		}
 	}
 	var out []redirect.Exclusion

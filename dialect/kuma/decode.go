@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
+	"github.com/meshcni/meshcni/internal/podyaml"
 )
 
 // decode reads the YAML. It also returns the places of the keys that it does
@@ -17,7 +17,7 @@ import (
 // is misspelled, or newer than this dialect, should not go unnoticed.
 func decode(value string) (document, []string, error) {
 	var d document
-	b, err := yaml.YAMLToJSON([]byte(value))
+	b, err := podyaml.ToJSON([]byte(value), 0)
 	if err != nil {
 		return d, nil, err
 	}

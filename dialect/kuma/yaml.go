@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -69,20 +70,13 @@ type text string
 
 // UnmarshalJSON takes both.
 func (t *text) UnmarshalJSON(b []byte) error {
-	var v any
-	d := json.NewDecoder(strings.NewReader(string(b)))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		return err
-	}
-	switch v := v.(type) {
-	case nil:
-	case string:
-		*t = text(v)
-	case json.Number:
-		*t = text(v.String())
-	default:
-		return fmt.Errorf("%s is neither text nor a number", b)
+	switch c := b[0]; {
+	case c == '"':
+		return json.Unmarshal(b, (*string)(t))
+	case c == '-' || c >= '0' && c <= '9':
+		*t = text(b)
+	case c != 'n': // of null
+		return fmt.Errorf("%s is neither text nor a number", brief.Quote(string(b)))
 	}
 	return nil
 }
@@ -101,7 +95,7 @@ func (l *list) UnmarshalJSON(b []byte) error {
 	}
 	var one text
 	if err := one.UnmarshalJSON(b); err != nil {
-		return fmt.Errorf("%s is neither a list nor text", b)
+		return fmt.Errorf("%s is neither a list nor text", brief.Quote(string(b)))
 	}
 	*l = strings.Split(string(one), ",")
 	return nil
@@ -153,7 +147,7 @@ func (p *parser) flag(field, key string, value *bool, to *bool) {
 func (p *parser) setLogLevel(value string) error {
 	n, err := strconv.ParseUint(value, 10, 8)
 	if err != nil || n > 7 {
-		return fmt.Errorf("%q is no level", value)
+		return fmt.Errorf("%s is no level", brief.Quote(value))
 	}
 	p.logLevel = uint8(n)
 	return nil
@@ -205,14 +199,14 @@ func (p *parser) setNetworks(values []string) error {
 	for _, v := range values {
 		name, rest, ok := strings.Cut(v, ":")
 		if !ok {
-			return fmt.Errorf("%q is not INTERFACE:PREFIX", v)
+			return fmt.Errorf("%s is not INTERFACE:PREFIX", brief.Quote(v))
 		}
 		if !redirect.ValidInterface(name) {
-			return fmt.Errorf("%q is not the whole name of an interface", name)
+			return fmt.Errorf("%s is not the whole name of an interface", brief.Quote(name))
 		}
 		local, err := netip.ParsePrefix(rest)
 		if err != nil {
-			return fmt.Errorf("%q is not a CIDR prefix", rest)
+			return fmt.Errorf("%s is not a CIDR prefix", brief.Quote(rest))
 		}
 		if local, err = unmapped(local); err != nil {
 			return err
@@ -244,7 +238,7 @@ func parseIPs(values []string) (redirect.PrefixSet, error) {
 				prefix, err = netip.PrefixFrom(a, a.BitLen()), nil
 			}
 			if err != nil {
-				return redirect.PrefixSet{}, fmt.Errorf("%q is neither an address nor a CIDR prefix", s)
+				return redirect.PrefixSet{}, fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
 			}
 			if prefix, err = unmapped(prefix); err != nil {
 				return redirect.PrefixSet{}, err

@@ -29,6 +29,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -187,7 +188,7 @@ func env(field, key string, set func(*redirect.Redirect, netip.AddrPort)) redire
 		Set: func(r *redirect.Redirect, value string) error {
 			a, err := netip.ParseAddrPort(value)
 			if err != nil || a.Port() == 0 {
-				return fmt.Errorf("%q is not an address and port", value)
+				return fmt.Errorf("%s is not an address and port", brief.Quote(value))
 			}
 			set(r, a)
 			return nil
@@ -255,7 +256,7 @@ func setGID(r *redirect.Redirect, value string) error {
 func parseID(value string) (uint32, error) {
 	id, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || id == redirect.NoID {
-		return 0, fmt.Errorf("%q is not a numeric id", value)
+		return 0, fmt.Errorf("%s is not a numeric id", brief.Quote(value))
 	}
 	return uint32(id), nil
 }

@@ -74,6 +74,7 @@ func TestProgram(t *testing.T) {
 		"empty":              {args: []string{"explain", "-f", "-"}, code: 1, errOut: []string{"it is empty"}, silent: true},
 		"another kind":       {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Deployment"}, code: 1, errOut: []string{`it is a "Deployment"`}, silent: true},
 		"two documents":      {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider + "---\n" + outsider}, code: 1, errOut: []string{"more than one document"}, silent: true},
+		"an alias":           {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Pod\nmetadata: {name: &n web, annotations: {a: *n}}"}, code: 1, errOut: []string{"read Pod from standard input", "aliases"}, silent: true},
 		"a scalar":           {args: []string{"explain", "-f", "-"}, call: call{stdin: "pod"}, code: 1, errOut: []string{"read Pod from standard input"}, silent: true},
 		"wrong type":         {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Pod\nspec: {containers: 3}"}, code: 1, errOut: []string{"containers"}, silent: true},
 		"name breaks a line": {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Pod\nmetadata: {name: \"a\\nb\"}"}, code: 1, errOut: []string{`"a\nb" is no name`}, silent: true},

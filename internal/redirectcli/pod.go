@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/internal/podyaml"
 )
 
 // maxManifest bounds what is read of a file: far above etcd's 1.5 MiB, which
@@ -67,7 +69,8 @@ func (i IO) manifest(name, kind string, to any) error {
 	return nil
 }
 
-// onlyDocument returns the one document of a YAML stream that holds something.
+// onlyDocument returns the one document of a YAML stream that holds something,
+// and refuses aliases in it: the pod need not be the reader's own.
 // (The YAML library would read the first and say nothing of the others.)
 func onlyDocument(b []byte) ([]byte, error) {
 	var only []byte
@@ -81,7 +84,7 @@ func onlyDocument(b []byte) ([]byte, error) {
 			return nil, err
 		}
 		var any any
-		if err := yaml.Unmarshal(doc, &any); err != nil {
+		if err := podyaml.Unmarshal(doc, maxManifest, &any); err != nil {
 			return nil, err
 		}
 		if any == nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/align"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -22,13 +23,14 @@ func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []rules
 		wantSets[want.Sets[i].Name] = canonicalElements(setElements(&want.Sets[i]))
 	}
 	in := func(m map[string]string) func(string) string { return func(name string) string { return m[name] } }
+	byChain := live.byChain()
 	dormant := live.table != nil && live.table.flags != 0
 	for i := range want.Chains {
 		c := &want.Chains[i]
 		at := slices.IndexFunc(live.chains, func(l liveChain) bool { return l.name == c.Name })
 		var rules []liveRule
 		if at >= 0 && live.chains[at].is(*c) && !dormant {
-			rules = live.rulesOf(c.Name)
+			rules = byChain[c.Name]
 		} else if at >= 0 {
 			diffs = append(diffs, unexpected(&live.chains[at], 0, "chain of another kind"))
 		}
@@ -43,9 +45,7 @@ func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []rules
 			liveKeys[j] = canonical(rules[j].exprs, in(liveSets))
 		}
 		missing, extra := edits(wantKeys, liveKeys)
-		for _, j := range missing {
-			diffs = appendMissing(diffs, rs, c, &c.Rules[j])
-		}
+		diffs = appendMissing(diffs, rs, c, missing)
 		for _, j := range extra {
 			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
 		}
@@ -53,17 +53,17 @@ func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []rules
 			diffs = append(diffs, ruleset.Difference{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: c.Table.String(), Chain: c.Chain})
 		}
 	}
-	return append(diffs, strays(want, live)...)
+	return append(diffs, strays(want, live, byChain)...)
 }
 
 // strays are the chains that are not wanted, with their rules.
-func strays(want *ruleset.NFTTable, live *nftLive) (diffs []ruleset.Difference) {
+func strays(want *ruleset.NFTTable, live *nftLive, byChain map[string][]liveRule) (diffs []ruleset.Difference) {
 	for i := range live.chains {
 		c := &live.chains[i]
 		if slices.ContainsFunc(want.Chains, func(w ruleset.NFTChain) bool { return w.Name == c.name }) {
 			continue
 		}
-		rules := live.rulesOf(c.name)
+		rules := byChain[c.name]
 		for j := range rules {
 			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
 		}
@@ -77,11 +77,11 @@ func strays(want *ruleset.NFTTable, live *nftLive) (diffs []ruleset.Difference) 
 	return diffs
 }
 
-func (l *nftLive) rulesOf(chain string) (rules []liveRule) {
+// byChain are the rules of our table by the names of their chains.
+func (l *nftLive) byChain() map[string][]liveRule {
+	rules := map[string][]liveRule{}
 	for _, r := range l.rules {
-		if r.chain == chain {
-			rules = append(rules, r)
-		}
+		rules[r.chain] = append(rules[r.chain], r)
 	}
 	return rules
 }
@@ -94,17 +94,21 @@ func (l *nftLive) setContents() map[string]string {
 	return m
 }
 
-// appendMissing adds the rules of the programs that an nftables rule stands
-// for. Two may stand for one: a TPROXY and what drops when it cannot.
-func appendMissing(diffs []ruleset.Difference, rs ruleset.Ruleset, c *ruleset.NFTChain, r *ruleset.NFTRule) []ruleset.Difference {
-	for _, s := range r.Sources {
-		rule := &rs.Program(s.Family).Chain(c.Table, c.Chain).Rules[s.Position-1]
-		d := ruleset.Difference{
-			Kind: ruleset.Missing, Family: s.Family, Table: c.Table.String(), Chain: c.Chain,
-			Position: s.Position, Rule: rule.Text(s.Family),
-		}
-		if !slices.Contains(diffs, d) {
-			diffs = append(diffs, d)
+// appendMissing adds the rules of the programs that the nftables rules of a
+// chain stand for. Two may stand for one: a TPROXY and what drops when it cannot.
+func appendMissing(diffs []ruleset.Difference, rs ruleset.Ruleset, c *ruleset.NFTChain, missing []int) []ruleset.Difference {
+	told := map[ruleset.NFTSource]bool{}
+	for _, j := range missing {
+		for _, s := range c.Rules[j].Sources {
+			if told[s] {
+				continue
+			}
+			told[s] = true
+			rule := &rs.Program(s.Family).Chain(c.Table, c.Chain).Rules[s.Position-1]
+			diffs = append(diffs, ruleset.Difference{
+				Kind: ruleset.Missing, Family: s.Family, Table: c.Table.String(), Chain: c.Chain,
+				Position: s.Position, Rule: rule.Text(s.Family),
+			})
 		}
 	}
 	return diffs
@@ -139,50 +143,23 @@ func unexpectedRule(r *liveRule, position int) ruleset.Difference {
 	return d
 }
 
-// maxTable bounds the cells of the table by which two chains are compared: 8 MiB.
-const maxTable = 1 << 20
-
 // edits returns the indexes of a that are missing from b, and of b that are not
-// in a, in order, from a longest common subsequence.
+// in a, in order, from a longest common subsequence; for long lists see package align.
 func edits(a, b []string) (missing, extra []int) {
-	head := 0
-	for head < len(a) && head < len(b) && a[head] == b[head] {
-		head++
-	}
-	n, m := len(a)-head, len(b)-head
-	if (n+1)*(m+1) > maxTable { // somebody's rules by the thousand: all that follows differs
-		for i := range n {
-			missing = append(missing, head+i)
+	kept := align.Lists{
+		N: len(a), M: len(b),
+		Same:  func(i, j int) bool { return a[i] == b[j] },
+		First: func(i int) string { return a[i] }, Second: func(j int) string { return b[j] },
+	}.Pairs()
+	i, j := 0, 0
+	for _, k := range append(kept, align.Pair{I: len(a), J: len(b)}) {
+		for ; i < k.I; i++ {
+			missing = append(missing, i)
 		}
-		for j := range m {
-			extra = append(extra, head+j)
+		for ; j < k.J; j++ {
+			extra = append(extra, j)
 		}
-		return missing, extra
-	}
-	lcs := make([][]int, n+1)
-	for i := range lcs {
-		lcs[i] = make([]int, m+1)
-	}
-	for i := n - 1; i >= 0; i-- {
-		for j := m - 1; j >= 0; j-- {
-			if a[head+i] == b[head+j] {
-				lcs[i][j] = lcs[i+1][j+1] + 1
-			} else {
-				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
-			}
-		}
-	}
-	for i, j := 0, 0; i < n || j < m; {
-		switch {
-		case i < n && j < m && a[head+i] == b[head+j]:
-			i, j = i+1, j+1
-		case j == m || i < n && lcs[i+1][j] >= lcs[i][j+1]:
-			missing = append(missing, head+i)
-			i++
-		default:
-			extra = append(extra, head+j)
-			j++
-		}
+		i, j = k.I+1, k.J+1
 	}
 	return missing, extra
 }

@@ -253,19 +253,19 @@ func (c *nlConn) readLeads(l *nftLive) error {
 		name   string
 	}
 	var seen []table
+	ours := map[table]map[string]bool{}
 	for _, ch := range l.leftovers {
 		t := table{ch.family, ch.table}
-		if slices.Contains(seen, t) {
-			continue
+		if ours[t] == nil {
+			ours[t] = map[string]bool{}
+			seen = append(seen, t)
 		}
-		seen = append(seen, t)
-		ours := func(name string) bool {
-			return slices.ContainsFunc(l.leftovers, func(o liveChain) bool {
-				return o.family == t.family && o.table == t.name && o.name == name
-			})
-		}
+		ours[t][ch.name] = true
+	}
+	for _, t := range seen {
+		ours := ours[t]
 		err := c.readRules(t.family, t.name, func(r liveRule) {
-			if !ours(r.chain) && ours(jumpOf(r.exprs)) {
+			if !ours[r.chain] && ours[jumpOf(r.exprs)] {
 				l.leads = append(l.leads, r)
 			}
 		})

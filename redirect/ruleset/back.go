@@ -33,11 +33,12 @@ type backTable struct {
 }
 
 func (t *backTable) text(table Table) (text []byte) {
+	led := t.owner.othersLeadTo(t.now)
 	for i := range t.now {
 		if c := &t.now[i]; t.owner.OwnsChain(c.Name) && find(t.before, c.Name) == nil {
 			t.changed = true
 			t.declare(c.Name)
-			if !t.owner.othersLeadTo(t.now, c.Name) {
+			if !led[c.Name] {
 				t.tail = append(append(append(t.tail, "-X "...), c.Name...), '\n')
 			}
 		}

@@ -2,9 +2,10 @@ package ruleset
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/internal/align"
 )
 
 // Kind says how a live rule differs from what is wanted.
@@ -42,9 +43,6 @@ func (d Difference) String() string {
 	quoted := strconv.Quote(text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
-
-// maxTable bounds the cells of the table by which two chains are compared: 8 MiB.
-const maxTable = 1 << 20
 
 // Diff compares the live rules of the program's owner with the program, by
 // rule and in order. Rules of others do not count, wherever they stand. It
@@ -92,6 +90,7 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 	}
 	var diffs []Difference
 	for _, t := range live.Tables {
+		led := p.Owner.othersLeadTo(t.Chains)
 		for i := range t.Chains {
 			c := &t.Chains[i]
 			table, err := ParseTable(t.Name)
@@ -99,7 +98,7 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 				continue
 			}
 			rules := p.ownRules(c, predecessor)
-			if len(rules) == 0 && !IsBuiltin(c.Name) && !p.Owner.othersLeadTo(t.Chains, c.Name) {
+			if len(rules) == 0 && !IsBuiltin(c.Name) && !led[c.Name] {
 				diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: t.Name, Chain: c.Name})
 			}
 			for _, r := range rules {
@@ -110,53 +109,31 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 	return diffs
 }
 
-// diffChain is the shortest edit script, from the longest common subsequence:
-// chains are short, so the quadratic table costs nothing worth saving. Of a live chain
-// that is not, everything after the first difference counts as one.
+// diffChain is the shortest edit script, from the longest common subsequence;
+// for long chains see package align.
 func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Difference {
 	n, m := len(want.Rules), len(live)
-	same := func(i, j int) bool { return live[j].Known && want.Rules[i].Equal(live[j].Rule) }
-	if n == m && !slices.ContainsFunc(indexes(n), func(i int) bool { return !same(i, i) }) {
-		return nil
-	}
-	common := func(i, j int) int { return 0 }
-	if (n+1)*(m+1) <= maxTable {
-		lcs := make([][]int, n+1)
-		for i := range lcs {
-			lcs[i] = make([]int, m+1)
-		}
-		for i := n - 1; i >= 0; i-- {
-			for j := m - 1; j >= 0; j-- {
-				if same(i, j) {
-					lcs[i][j] = lcs[i+1][j+1] + 1
-				} else {
-					lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
-				}
+	kept := align.Lists{
+		N: n, M: m, SecondFirst: true,
+		Same:  func(i, j int) bool { return live[j].Known && want.Rules[i].Equal(live[j].Rule) },
+		First: func(i int) string { return want.Rules[i].Text(p.Family) },
+		Second: func(j int) string {
+			if !live[j].Known {
+				return ""
 			}
-		}
-		common = func(i, j int) int { return lcs[i][j] }
-	}
+			return live[j].Rule.Text(p.Family)
+		},
+	}.Pairs()
 	var diffs []Difference
 	i, j := 0, 0
-	for i < n || j < m {
-		switch {
-		case i < n && j < m && same(i, j):
-			i, j = i+1, j+1
-		case j < m && (i == n || common(i, j+1) >= common(i+1, j)):
+	for _, k := range append(kept, align.Pair{I: n, J: m}) {
+		for ; j < k.J; j++ {
 			diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].position, live[j].Text})
-			j++
-		default:
-			diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
-			i++
 		}
+		for ; i < k.I; i++ {
+			diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
+		}
+		i, j = k.I+1, k.J+1
 	}
 	return diffs
-}
-
-func indexes(n int) []int {
-	s := make([]int, n)
-	for i := range s {
-		s[i] = i
-	}
-	return s
 }

@@ -2,10 +2,13 @@ package ruleset
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/internal/align"
 )
 
 // NFTTable is a [Ruleset] as one nftables table of family inet, which holds
@@ -251,6 +254,9 @@ func joinPrefixes(a, b []netip.Prefix, final bool) ([]netip.Prefix, bool) {
 		return a, false
 	}
 	p := b[0]
+	if last := a[len(a)-1]; !last.Overlaps(p) && last.Addr().Less(p.Addr()) {
+		return append(a, p), true // what most lists are: sorted
+	}
 	// Prefixes either nest or are disjoint, and the larger sorts first.
 	at, _ := slices.BinarySearchFunc(a, p, func(x, y netip.Prefix) int {
 		return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
@@ -272,6 +278,9 @@ func joinPrefixes(a, b []netip.Prefix, final bool) ([]netip.Prefix, bool) {
 func joinRanges(a, b []PortRange, final bool) ([]PortRange, bool) {
 	overlap := func(r PortRange) bool {
 		return slices.ContainsFunc(b, func(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last })
+	}
+	if len(a) > 0 && len(b) > 0 && a[len(a)-1].Last < b[0].First {
+		return append(a, b...), true // ports of one set, in several rules
 	}
 	if len(a) == 0 || len(b) == 0 || !final && slices.ContainsFunc(a, overlap) {
 		return a, false
@@ -299,47 +308,42 @@ func (r *NFTRule) common(o *NFTRule) bool {
 		r.Rule.Equal(o.Rule) && slices.Equal(r.SrcRanges, o.SrcRanges) && slices.Equal(r.DstRanges, o.DstRanges)
 }
 
+// key is equal for rules that are common; "" for one that no other is.
+func (r *NFTRule) key() string {
+	if len(r.Srcs)+len(r.Dsts) > 0 || r.Target.Action == DNAT {
+		return ""
+	}
+	rule := r.Rule // whose ports are in the ranges
+	rule.SrcPorts.Ranges, rule.DstPorts.Ranges = r.SrcRanges, r.DstRanges
+	return rule.Text(IPv4)
+}
+
 // mergeFamilies interleaves two families' rules. Each family's own stay in
 // order, and those of the other do not match its packets, so any interleaving
 // is right; the longest common subsequence makes it the shortest.
 func mergeFamilies(a, b []NFTRule) []NFTRule {
-	lcs := make([][]int, len(a)+1)
-	for i := range lcs {
-		lcs[i] = make([]int, len(b)+1)
-	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if a[i].common(&b[j]) {
-				lcs[i][j] = lcs[i+1][j+1] + 1
-			} else {
-				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
-			}
-		}
-	}
-	out := make([]NFTRule, 0, len(a)+len(b))
+	shared := align.Lists{
+		N: len(a), M: len(b),
+		Same:  func(i, j int) bool { return a[i].common(&b[j]) },
+		First: func(i int) string { return a[i].key() }, Second: func(j int) string { return b[j].key() },
+	}.Pairs()
+	out := make([]NFTRule, 0, len(a)+len(b)-len(shared))
 	i, j := 0, 0
-	for i < len(a) || j < len(b) {
-		switch {
-		case i < len(a) && j < len(b) && a[i].common(&b[j]):
-			r := a[i]
-			r.Family = 0
-			r.Sources = slices.Concat(r.Sources, b[j].Sources)
-			out = append(out, r)
-			i, j = i+1, j+1
-		case j == len(b) || i < len(a) && lcs[i+1][j] >= lcs[i][j+1]:
-			out = append(out, a[i])
-			i++
-		default:
-			out = append(out, b[j])
-			j++
-		}
+	for _, both := range shared {
+		out = append(append(out, a[i:both.I]...), b[j:both.J]...)
+		r := a[both.I]
+		r.Family = 0
+		r.Sources = slices.Concat(r.Sources, b[both.J].Sources)
+		out = append(out, r)
+		i, j = both.I+1, both.J+1
 	}
-	return out
+	return append(append(out, a[i:]...), b[j:]...)
 }
 
 // nameSets gives a name to each list of more than one element. Equal lists
 // share a set.
 func (t *NFTTable) nameSets(owner Owner) {
+	names := setNames{byContent: map[string]string{}, taken: map[string]bool{}, last: map[string]int{}}
 	for i := range t.Chains {
 		c := &t.Chains[i]
 		base := c.Table.String() + "_" + strings.ToLower(strings.TrimPrefix(c.Chain, owner.Prefix)) + "_"
@@ -349,29 +353,52 @@ func (t *NFTTable) nameSets(owner Owner) {
 			if r.Family == IPv6 {
 				ip = "ip6_"
 			}
-			r.SrcSet = t.set(base+ip+"saddr", NFTSet{Prefixes: r.Srcs})
-			r.DstSet = t.set(base+ip+"daddr", NFTSet{Prefixes: r.Dsts})
-			r.SrcPortSet = t.set(base+"sport", NFTSet{Ports: r.SrcRanges})
-			r.DstPortSet = t.set(base+"dport", NFTSet{Ports: r.DstRanges})
+			r.SrcSet = t.set(&names, base+ip+"saddr", NFTSet{Prefixes: r.Srcs})
+			r.DstSet = t.set(&names, base+ip+"daddr", NFTSet{Prefixes: r.Dsts})
+			r.SrcPortSet = t.set(&names, base+"sport", NFTSet{Ports: r.SrcRanges})
+			r.DstPortSet = t.set(&names, base+"dport", NFTSet{Ports: r.DstRanges})
 		}
 	}
 }
 
-func (t *NFTTable) set(name string, s NFTSet) string {
+// setNames are the names of a table's sets, also by what the sets hold, and how
+// often a name was taken already when one was wanted.
+type setNames struct {
+	byContent map[string]string
+	taken     map[string]bool
+	last      map[string]int
+}
+
+func (t *NFTTable) set(names *setNames, name string, s NFTSet) string {
 	if len(s.Ports)+len(s.Prefixes) < 2 {
 		return ""
 	}
-	same := func(o NFTSet) bool {
-		return slices.Equal(o.Ports, s.Ports) && slices.Equal(o.Prefixes, s.Prefixes)
-	}
-	if i := slices.IndexFunc(t.Sets, same); i >= 0 {
-		return t.Sets[i].Name
+	content := s.content()
+	if known, ok := names.byContent[content]; ok {
+		return known
 	}
 	s.Name = name
-	taken := func(o NFTSet) bool { return o.Name == s.Name }
-	for n := 2; slices.ContainsFunc(t.Sets, taken); n++ {
-		s.Name = name + "_" + strconv.Itoa(n)
+	for names.taken[s.Name] {
+		names.last[name]++
+		s.Name = name + "_" + strconv.Itoa(names.last[name]+1)
 	}
+	names.taken[s.Name] = true
+	names.byContent[content] = s.Name
 	t.Sets = append(t.Sets, s)
 	return s.Name
+}
+
+// content is equal for sets of equal elements.
+func (s *NFTSet) content() string {
+	b := make([]byte, 0, 1+4*len(s.Ports)+20*len(s.Prefixes))
+	if len(s.Ports) > 0 {
+		b = append(b, ':') // no list of prefixes begins so
+	}
+	for _, r := range s.Ports {
+		b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, r.First), r.Last)
+	}
+	for _, p := range s.Prefixes {
+		b = append(p.AppendTo(b), ',')
+	}
+	return string(b)
 }

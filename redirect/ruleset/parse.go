@@ -27,6 +27,9 @@ type SavedTable struct {
 	// Name is the table's, which may be none of [Tables] ("security").
 	Name   string
 	Chains []SavedChain
+
+	// at is where chains are by their names, while the table is read.
+	at map[string]int
 }
 
 // SavedChain is a chain as saved. Policy is "-" for a chain that is not built in.
@@ -120,6 +123,7 @@ func (s *Saved) parseLine(f Family, table **SavedTable, line string) error {
 		return fmt.Errorf("%q outside a table", line)
 	}
 	if line == "COMMIT" {
+		(*table).at = nil
 		*table = nil
 		return nil
 	}
@@ -163,9 +167,16 @@ func (s *Saved) open(name string) *SavedTable {
 }
 
 func (t *SavedTable) open(name string) *SavedChain {
-	if c := t.chain(name); c != nil {
-		return c
+	if t.at == nil {
+		t.at = map[string]int{}
+		for i := range t.Chains {
+			t.at[t.Chains[i].Name] = i
+		}
 	}
+	if i, ok := t.at[name]; ok {
+		return &t.Chains[i]
+	}
+	t.at[name] = len(t.Chains)
 	policy := "-"
 	if IsBuiltin(name) {
 		policy = "ACCEPT"

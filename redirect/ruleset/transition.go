@@ -75,6 +75,7 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 	changed := false
 
 	// Chains of ours that are no longer wanted. Declaring a chain empties it.
+	led := owner.othersLeadTo(t.live.chains(table))
 	for _, c := range t.live.chains(table) {
 		if !owner.OwnsChain(c.Name) {
 			continue
@@ -83,7 +84,7 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 		if slices.IndexFunc(want, func(w Chain) bool { return w.Name == c.Name }) >= 0 {
 			continue
 		}
-		if owner.othersLeadTo(t.live.chains(table), c.Name) {
+		if led[c.Name] {
 			// A rule of others jumps here: a chain that is left empty does
 			// nothing, one that is taken away would make the kernel refuse it all.
 			if len(c.Rules) > 0 {
@@ -134,9 +135,11 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 	return append(text, "COMMIT\n"...), after >= before
 }
 
-// othersLeadTo reports whether a rule of others jumps to the chain. (What of ours
-// jumps there goes in the same commit.)
-func (o Owner) othersLeadTo(chains []SavedChain, name string) bool {
+// othersLeadTo returns the owner's chains to which a rule in a chain of others
+// jumps. (What of ours jumps there, in built-in chains too, goes in the same commit.)
+// All at once, since a namespace may have as many chains as its pod likes.
+func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
+	var led map[string]bool
 	for _, c := range chains {
 		if o.OwnsChain(c.Name) {
 			continue
@@ -147,13 +150,17 @@ func (o Owner) othersLeadTo(chains []SavedChain, name string) bool {
 			}
 			words := strings.Fields(r.Text)
 			for i, w := range words {
-				if (w == "-j" || w == "-g") && i+1 < len(words) && words[i+1] == name {
-					return true
+				if (w != "-j" && w != "-g") || i+1 == len(words) || !o.OwnsChain(words[i+1]) {
+					continue
 				}
+				if led == nil {
+					led = map[string]bool{}
+				}
+				led[words[i+1]] = true
 			}
 		}
 	}
-	return false
+	return led
 }
 
 func (c *Chain) equalLive(live *SavedChain) bool {

@@ -14,6 +14,9 @@ import (
 // Mender is a [repair.Mender] in memory: it knows for each pod whether its rules
 // are there. The zero value has none. It is safe for concurrent use.
 type Mender struct {
+	// Rule is the text of a rule that is missing; empty is "-j MESH_OUTPUT".
+	Rule string
+
 	mu    sync.Mutex
 	right map[types.UID]bool
 	err   error
@@ -57,8 +60,12 @@ func (m *Mender) Check(_ context.Context, pod *corev1.Pod) ([]ruleset.Difference
 	if m.right[pod.UID] {
 		return nil, nil
 	}
+	rule := m.Rule
+	if rule == "" {
+		rule = "-j MESH_OUTPUT"
+	}
 	return []ruleset.Difference{{
-		Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: ruleset.Output, Position: 1, Rule: "-j MESH_OUTPUT",
+		Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: ruleset.Output, Position: 1, Rule: rule,
 	}}, nil
 }
 

@@ -1,0 +1,82 @@
+package dialect
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// BlamedError is an error about a pod's Redirect, with the settings of the pod
+// that made it so. Get at it with errors.As(err, &blamedError); the cause is a
+// [*redirect.LimitError] or a [*redirect.FieldError].
+type BlamedError struct {
+	// Origins are the settings, each once.
+	Origins []redirect.Origin
+	Err     error
+}
+
+// Error returns for example "annotation A, annotation B: redirect: 2000120 rules
+// would be made, and 10000 are the most (outbound.cidrs × virtualInterfaces: 2000000)".
+func (e *BlamedError) Error() string { return e.Setting() + ": " + e.Err.Error() }
+
+// Setting names the settings.
+func (e *BlamedError) Setting() string {
+	names := make([]string, len(e.Origins))
+	for i, o := range e.Origins {
+		names[i] = string(o.Source) + " " + o.Key
+	}
+	return strings.Join(names, ", ")
+}
+
+// Unwrap returns the cause.
+func (e *BlamedError) Unwrap() error { return e.Err }
+
+// Blame adds, to an error of [redirect.Redirect.Validate] or
+// [redirect.Redirect.Ruleset], the settings of the pod from which the fields
+// come that it names: it is the pod's author who reads it, and who knows
+// annotations. What comes from no setting stays as it is.
+func (b Built) Blame(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what Validate joins
+		var parts []error
+		for _, part := range joined.Unwrap() {
+			parts = append(parts, b.Blame(part))
+		}
+		return errors.Join(parts...)
+	}
+	var limit *redirect.LimitError
+	var field *redirect.FieldError
+	var fields []string
+	switch {
+	case errors.As(err, &limit):
+		for _, p := range limit.Products {
+			fields = append(fields, p.Fields...)
+		}
+	case errors.As(err, &field):
+		fields = []string{field.Field}
+	}
+	blamed := &BlamedError{Err: err}
+	for _, f := range fields {
+		for _, o := range b.Origins {
+			same := func(known redirect.Origin) bool { return known.Source == o.Source && known.Key == o.Key }
+			if o.Source != redirect.FromDefault && sets(o.Field, f) && !slices.ContainsFunc(blamed.Origins, same) {
+				blamed.Origins = append(blamed.Origins, o)
+			}
+		}
+	}
+	if len(blamed.Origins) == 0 {
+		return err
+	}
+	return blamed
+}
+
+// sets reports whether who sets a field of a Redirect, by its path in JSON, sets
+// the other, or a part of it.
+func sets(field, other string) bool {
+	inner := func(whole, part string) bool {
+		rest, ok := strings.CutPrefix(part, whole)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	return field != "" && (inner(field, other) || inner(other, field))
+}

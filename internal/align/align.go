@@ -1,0 +1,125 @@
+// Package align finds what two lists have in common, in order, in time and
+// memory that a long list does not exhaust: who may write rules in a pod's
+// namespace may write a hundred thousand.
+package align
+
+import "slices"
+
+// maxCells is the size of the largest table of a longest common subsequence:
+// two lists of 500, after what they begin with in common. It takes 1 MiB.
+const maxCells = 1 << 18
+
+// Lists are two lists of N and M elements.
+type Lists struct {
+	N, M int
+	// Same reports whether element i of the first and j of the second are the same.
+	Same func(i, j int) bool
+	// First and Second give an element's key: elements that are the same have the
+	// same one. "" is that of an element that has no like. They are asked only
+	// where the lists are long.
+	First, Second func(i int) string
+	// SecondFirst says whose element comes first in the alignment where either may.
+	SecondFirst bool
+}
+
+// Pair is an element of the first list and one of the second that are the same.
+type Pair struct{ I, J int }
+
+// Pairs returns which elements stay where both lists are made one, in order: a
+// longest common subsequence. Of long lists it is one that may be shorter where
+// elements repeat, found in N log N.
+func (l Lists) Pairs() []Pair {
+	var pairs []Pair
+	head := 0
+	for head < l.N && head < l.M && l.Same(head, head) {
+		pairs = append(pairs, Pair{head, head})
+		head++
+	}
+	n, m := l.N-head, l.M-head
+	switch {
+	case n == 0 || m == 0:
+		return pairs
+	case n <= maxCells/m:
+		return l.table(pairs, head, n, m)
+	}
+	return append(pairs, longestRise(l.candidates(head))...)
+}
+
+// table is the textbook's way, in n×m steps.
+func (l Lists) table(pairs []Pair, head, n, m int) []Pair {
+	cells := make([]int32, (n+1)*(m+1))
+	at := func(i, j int) *int32 { return &cells[i*(m+1)+j] }
+	for i := n - 1; i >= 0; i-- {
+		for j := m - 1; j >= 0; j-- {
+			if l.Same(head+i, head+j) {
+				*at(i, j) = *at(i+1, j+1) + 1
+			} else {
+				*at(i, j) = max(*at(i+1, j), *at(i, j+1))
+			}
+		}
+	}
+	for i, j := 0, 0; i < n && j < m; {
+		skipFirst, skipSecond := *at(i+1, j), *at(i, j+1)
+		switch {
+		case l.Same(head+i, head+j):
+			pairs = append(pairs, Pair{head + i, head + j})
+			i, j = i+1, j+1
+		case skipFirst > skipSecond || skipFirst == skipSecond && !l.SecondFirst:
+			i++
+		default:
+			j++
+		}
+	}
+	return pairs
+}
+
+// candidates pairs the first of several like elements with the first of the
+// other list, the second with the second, and so on; in the order of the first
+// list.
+func (l Lists) candidates(head int) []Pair {
+	where := make(map[string][]int, l.M-head)
+	for j := head; j < l.M; j++ {
+		if key := l.Second(j); key != "" {
+			where[key] = append(where[key], j)
+		}
+	}
+	var pairs []Pair
+	for i := head; i < l.N; i++ {
+		key := l.First(i)
+		if places := where[key]; len(places) > 0 {
+			where[key] = places[1:]
+			if l.Same(i, places[0]) {
+				pairs = append(pairs, Pair{i, places[0]})
+			}
+		}
+	}
+	return pairs
+}
+
+// longestRise returns the longest part of pairs, which rise by I, that rises by
+// J too.
+func longestRise(pairs []Pair) []Pair {
+	// ends[k] is the pair with the lowest J that ends a rise of k+1, and before[p] the one before it.
+	var ends []int
+	before := make([]int, len(pairs))
+	for p, pair := range pairs {
+		k, _ := slices.BinarySearchFunc(ends, pair.J, func(end, j int) int { return pairs[end].J - j })
+		before[p] = -1
+		if k > 0 {
+			before[p] = ends[k-1]
+		}
+		if k == len(ends) {
+			ends = append(ends, p)
+		} else {
+			ends[k] = p
+		}
+	}
+	if len(ends) == 0 {
+		return nil
+	}
+	rise := make([]Pair, len(ends))
+	for k, p := len(ends)-1, ends[len(ends)-1]; k >= 0; k, p = k-1, before[p] {
+		rise[k] = pairs[p]
+	}
+	return rise
+}

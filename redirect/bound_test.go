@@ -1,0 +1,176 @@
+package redirect_test
+
+import (
+	"maps"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestCount: what is counted beforehand is what is made, fixed rules aside, of
+// which there are fewer than 40 in a family. Each list is drawn long by turns,
+// so that a list that is not counted, or too often, shows.
+func TestCount(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := redirects().Draw(t, "redirect")
+		lengthen(t, &r)
+		if r.Validate() != nil {
+			return // a drawn list does not go with the rest
+		}
+		rs := r.MustRuleset()
+		made, families := 0, 0
+		for _, f := range ruleset.Families {
+			if p := rs.Program(f); p != nil {
+				made, families = made+p.Rules(), families+1
+			}
+		}
+		require.GreaterOrEqual(t, r.Count(), made, "more rules are made than were counted")
+		require.LessOrEqual(t, r.Count(), made+40*families, "more rules are counted than are made")
+	})
+}
+
+// lengthen gives a few of the lists some 200 elements each.
+func lengthen(t *rapid.T, r *redirect.Redirect) {
+	const n = 200
+	users := make([]redirect.IDRange, n)
+	for i, id := range many(n) {
+		users[i] = redirect.ID(id)
+	}
+	lists := map[string]func(){
+		"proxy.uids":             func() { r.Proxy.UIDs, r.Proxy.Mark = many(n), redirect.Mark{} },
+		"proxy.gids":             func() { r.Proxy.GIDs, r.Proxy.Mark = many(n), redirect.Mark{} },
+		"inbound.ports":          func() { r.Inbound.Ports = apart(10 * n) },
+		"inbound.excludePorts":   func() { r.Inbound.ExcludePorts = apart(10 * n) },
+		"inbound.excludeSources": func() { r.Inbound.ExcludeSources = subnets(n) },
+		"outbound.cidrs":         func() { r.Outbound.CIDRs = subnets(n) },
+		"outbound.excludeCIDRs":  func() { r.Outbound.ExcludeCIDRs = subnets(n) },
+		"outbound.ports":         func() { r.Outbound.Ports = apart(10 * n) },
+		"outbound.excludePorts":  func() { r.Outbound.ExcludePorts = apart(10 * n) },
+		"outbound.exclude, users": func() {
+			r.Outbound.Exclude = append(r.Outbound.Exclude, redirect.Exclusion{Protocol: redirect.TCP, Ports: apart(50), UIDs: users, CIDRs: redirect.AllPrefixes()})
+		},
+		"outbound.exclude, cidrs": func() {
+			r.Outbound.Exclude = append(r.Outbound.Exclude, redirect.Exclusion{Ports: redirect.AllPorts(), UIDs: users[:5], CIDRs: subnets(n)})
+		},
+		"excludeOwnerGroups": func() { r.Outbound.ExcludeOwnerGroups, r.Outbound.OwnerGroups = many(n), nil },
+		"dns.servers": func() {
+			if r.DNS.Enabled() {
+				r.DNS.Servers = subnets(n)
+			}
+		},
+		"excludeInterfaces": func() { r.ExcludeInterfaces = names(n) },
+		"virtualInterfaces": func() { r.VirtualInterfaces = names(60) },
+		"virtualNetworks": func() {
+			r.VirtualNetworks = nil
+			for i, name := range names(n) {
+				local := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16)
+				if i%3 == 0 {
+					local = netip.MustParsePrefix("fd00::/8")
+				}
+				r.VirtualNetworks = append(r.VirtualNetworks, redirect.VirtualNetwork{Interface: name, Local: local})
+			}
+		},
+	}
+	keys := slices.Sorted(maps.Keys(lists))
+	for _, key := range rapid.SliceOfNDistinct(rapid.SampledFrom(keys), 0, 3, rapid.ID[string]).Draw(t, "long lists") {
+		lists[key]()
+	}
+}
+
+// subnets are n prefixes, a third of them of IPv6.
+func subnets(n int) redirect.PrefixSet {
+	list := make([]netip.Prefix, n)
+	for i := range list {
+		a := [4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}
+		list[i] = netip.PrefixFrom(netip.AddrFrom4(a), 32)
+		if i%3 == 0 {
+			list[i] = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 12: a[0], a[1], a[2], a[3]}), 128)
+		}
+	}
+	return redirect.Prefixes(list...)
+}
+
+// apart are n ports of which no two are neighbours.
+func apart(n int) redirect.PortSet {
+	list := make([]uint16, n)
+	for i := range list {
+		list[i] = uint16(1000 + 2*i) //nolint:gosec // a small number
+	}
+	return redirect.Ports(list...)
+}
+
+func names(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = "veth" + strconv.Itoa(i)
+	}
+	return list
+}
+
+// TestTooManyRules: lists that multiply past the bound are refused, by the
+// fields that do it, and no rule is made to know it.
+func TestTooManyRules(t *testing.T) {
+	users := make([]redirect.IDRange, 5000)
+	for i := range users {
+		users[i] = redirect.ID(uint32(2000 + 2*i)) //nolint:gosec // a small number
+	}
+	for field, change := range map[string]func(*redirect.Redirect){
+		"outbound.cidrs × virtualInterfaces: ": func(r *redirect.Redirect) { r.VirtualInterfaces, r.Outbound.CIDRs = names(900), subnets(900) },
+		"outbound.exclude: ": func(r *redirect.Redirect) {
+			r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: apart(5000), UIDs: users, CIDRs: subnets(5000)}}
+		},
+		"outbound.excludeCIDRs: ": func(r *redirect.Redirect) { r.Outbound.ExcludeCIDRs = subnets(redirect.MaxRules) },
+		"proxy.uids: ":            func(r *redirect.Redirect) { r.Proxy.UIDs = many(4000) },
+		"virtualNetworks: ": func(r *redirect.Redirect) {
+			for _, name := range names(10_000) {
+				r.VirtualNetworks = append(r.VirtualNetworks, redirect.VirtualNetwork{Interface: name, Local: netip.MustParsePrefix("10.0.0.0/8")})
+			}
+		},
+	} {
+		r := redirect.Default()
+		change(&r)
+		var limit *redirect.LimitError
+		var rs ruleset.Ruleset
+		var err error
+		bytes := allocated(func() { rs, err = r.Ruleset() })
+		require.ErrorAs(t, err, &limit, field)
+		assert.Greater(t, limit.Rules, redirect.MaxRules)
+		assert.Contains(t, err.Error(), field)
+		assert.Contains(t, err.Error(), "10000 are the most")
+		assert.Equal(t, ruleset.Ruleset{}, rs)
+		assert.Less(t, bytes, uint64(4<<20), "%s: bytes taken to find out", field)
+	}
+}
+
+// allocated is how many bytes a function takes from the heap, freed ones included.
+func allocated(fn func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestAtTheBound: what the bound lets through renders, in every form and in
+// memory that a plugin has.
+func TestAtTheBound(t *testing.T) {
+	r := redirect.Default()
+	r.Outbound.ExcludeCIDRs = subnets(9_900)
+	require.NoError(t, r.Validate())
+	bytes := allocated(func() {
+		rs := r.MustRuleset()
+		assert.Greater(t, rs.IPv4.Rules(), 6_000)
+		_ = rs.IPv4.Transition(nil) + rs.IPv6.Transition(nil)
+		_ = rs.NFTables()
+	})
+	assert.Less(t, bytes, uint64(64<<20))
+}
