@@ -29,16 +29,28 @@ var ErrSize = errors.New("the document is too long")
 // Unmarshal is [yaml.Unmarshal] for a document of at most limit bytes without
 // anchors and aliases; a limit of 0 is [MaxSize].
 func Unmarshal(text []byte, limit int, into any) error {
+	if err := check(text, limit); err != nil {
+		return err
+	}
+	return yaml.Unmarshal(text, into)
+}
+
+// ToJSON is [yaml.YAMLToJSON] for such a document.
+func ToJSON(text []byte, limit int) ([]byte, error) {
+	if err := check(text, limit); err != nil {
+		return nil, err
+	}
+	return yaml.YAMLToJSON(text)
+}
+
+func check(text []byte, limit int) error {
 	if limit == 0 {
 		limit = MaxSize
 	}
 	if len(text) > limit {
 		return fmt.Errorf("%w: %d bytes, and %d are the most", ErrSize, len(text), limit)
 	}
-	if err := plain(text); err != nil {
-		return err
-	}
-	return yaml.Unmarshal(text, into)
+	return plain(text)
 }
 
 // plain refuses anchors and aliases. A tree of nodes keeps them apart from what
