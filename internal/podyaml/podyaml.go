@@ -29,21 +29,21 @@ var ErrSize = errors.New("the document is too long")
 // Unmarshal is [yaml.Unmarshal] for a document of at most limit bytes without
 // anchors and aliases; a limit of 0 is [MaxSize].
 func Unmarshal(text []byte, limit int, into any) error {
-	if err := acceptable(text, limit); err != nil {
+	if err := check(text, limit); err != nil {
 		return err
 	}
 	return yaml.Unmarshal(text, into)
 }
 
-// ToJSON is [yaml.YAMLToJSON] for a document as [Unmarshal] takes it.
+// ToJSON is [yaml.YAMLToJSON] for such a document.
 func ToJSON(text []byte, limit int) ([]byte, error) {
-	if err := acceptable(text, limit); err != nil {
+	if err := check(text, limit); err != nil {
 		return nil, err
 	}
 	return yaml.YAMLToJSON(text)
 }
 
-func acceptable(text []byte, limit int) error {
+func check(text []byte, limit int) error {
 	if limit == 0 {
 		limit = MaxSize
 	}

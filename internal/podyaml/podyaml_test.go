@@ -28,6 +28,12 @@ func TestUnmarshal(t *testing.T) {
 	}
 }
 
+func TestToJSON(t *testing.T) {
+	got, err := podyaml.ToJSON([]byte("a: yes"), 0)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"a": true}`, string(got))
+}
+
 func TestRefused(t *testing.T) {
 	scalar := strings.Repeat("x", 60_000)
 	for name, c := range map[string]struct {
@@ -52,6 +58,8 @@ func TestRefused(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		require.Error(t, err, name)
 		if c.err != nil {
+			require.ErrorIs(t, err, c.err, name)
+			_, err = podyaml.ToJSON([]byte(c.text), 0)
 			require.ErrorIs(t, err, c.err, name)
 		}
 		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "%s: bytes taken", name)
