@@ -30,6 +30,7 @@ func list(n int, separator string, element func(i int) string) string {
 }
 
 func cidr(i int) string  { return fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255) }
+func short(i int) string { return fmt.Sprintf("%d.%d.0.0/16", i>>8+1, i&255) }
 func iface(i int) string { return fmt.Sprintf("v%d", i) }
 func user(i int) string  { return fmt.Sprint(2000 + 2*i) }
 
@@ -60,7 +61,7 @@ func TestTooManyRulesNamesTheAnnotations(t *testing.T) {
 		"kuma, addresses": {kuma.New(), map[string]string{kuma.ExcludeOutboundIPs: list(20_000, ",", cidr)}, nil,
 			[]string{"annotation " + kuma.ExcludeOutboundIPs}},
 		"kuma, YAML": {kuma.New(), map[string]string{
-			kuma.Config: "redirect: {outbound: {excludePortsForIPs: [" + list(12_000, ",", cidr) + "]}}",
+			kuma.Config: "redirect: {outbound: {excludePortsForIPs: [" + list(10_000, ",", short) + "]}}",
 		}, nil, []string{"annotation " + kuma.Config + ".redirect.outbound.excludePortsForIPs"}},
 		"consul": {consul.New(), map[string]string{
 			consul.DualStack:             "true",
