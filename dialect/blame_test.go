@@ -30,7 +30,7 @@ func list(n int, separator string, element func(i int) string) string {
 }
 
 func cidr(i int) string  { return fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255) }
-func short(i int) string { return fmt.Sprintf("%d.%d.0.0/16", i>>8+1, i&255) }
+func short(i int) string { return fmt.Sprintf("%d.%d.1.1", i>>8+1, i&255) }
 func iface(i int) string { return fmt.Sprintf("v%d", i) }
 func user(i int) string  { return fmt.Sprint(2000 + 2*i) }
 
