@@ -40,37 +40,15 @@ func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
 		return nil, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
 	}
 	defer c.record(ctx)
-	failure := c.redirected(ctx, func(b Backend, rules ruleset.Ruleset) *types.Error {
-		result, err := b.Apply(ctx, rules)
-		if err != nil {
-			return c.inTime(ctx, codeOf(err, CodeApply, "apply rules of pod "+c.id.String()))
-		}
-		c.event.outcome = "redirected"
-		if !result.Changed {
-			c.event.outcome = "same"
-		}
-		c.done.Applied(string(b.Name()), rules, result.Skipped)
-		if err := c.writeStatus(ctx); err != nil {
-			// The pod is captured, which is what counts; who waits for the annotation goes on waiting, and can be told why.
-			c.event.warnings = append(c.event.warnings, "status annotation: "+err.Error())
-		}
-		for _, f := range result.Skipped {
-			c.event.families = slices.DeleteFunc(c.event.families, func(s string) bool { return s == f.String() })
-		}
-		for _, u := range result.Unusable {
-			c.event.warnings = append(c.event.warnings, u.String())
-		}
-		return nil
-	})
-	if failure != nil {
+	if failure := c.redirected(ctx); failure != nil {
 		return nil, failure
 	}
 	c.remember()
 	return output, nil
 }
 
-// redirected calls do with what the pod should have, unless the pod is not in the mesh.
-func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset) *types.Error) *types.Error {
+// redirected gives the pod its rules, unless it is not in the mesh.
+func (c *call) redirected(ctx context.Context) *types.Error {
 	id, failure := parseArgs(c.env.args)
 	if failure != nil {
 		return failure
@@ -121,7 +99,31 @@ func (c *call) redirected(ctx context.Context, do func(Backend, ruleset.Ruleset)
 		return c.inTime(ctx, c.refusal(refused))
 	}
 	c.pod, c.applied = pod, mesh.Applied
-	return do(seen.backend, plan.Ruleset)
+	return c.apply(ctx, seen.backend, plan.Ruleset)
+}
+
+// apply puts the rules in force.
+func (c *call) apply(ctx context.Context, b Backend, rules ruleset.Ruleset) *types.Error {
+	result, err := b.Apply(ctx, rules)
+	if err != nil {
+		return c.inTime(ctx, codeOf(err, CodeApply, "apply rules of pod "+c.id.String()))
+	}
+	c.event.outcome = "redirected"
+	if !result.Changed {
+		c.event.outcome = "same"
+	}
+	c.done.Applied(string(b.Name()), rules, result.Skipped)
+	if err := c.writeStatus(ctx); err != nil {
+		// The pod is captured, which is what counts; who waits for the annotation goes on waiting, and can be told why.
+		c.event.warnings = append(c.event.warnings, "status annotation: "+err.Error())
+	}
+	for _, f := range result.Skipped {
+		c.event.families = slices.DeleteFunc(c.event.families, func(s string) bool { return s == f.String() })
+	}
+	for _, u := range result.Unusable {
+		c.event.warnings = append(c.event.warnings, u.String())
+	}
+	return nil
 }
 
 // found is what a pod's namespace says before anything is done.
