@@ -38,7 +38,7 @@ func (e *BlamedError) Unwrap() error { return e.Err }
 // come that it names: it is the pod's author who reads it, and who knows
 // annotations. What comes from no setting stays as it is.
 func (b Built) Blame(err error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what Validate joins
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts []error
 		for _, part := range joined.Unwrap() {
 			parts = append(parts, b.Blame(part))
