@@ -166,7 +166,10 @@ func (p *parser) yamlInbound(d direction) {
 	})
 	p.many("inbound.excludePorts", at+"excludePorts", d.ExcludePorts, portList, setInto(excludeInbound(p)))
 	p.many("inbound.excludeSources", at+"excludePortsForIPs", d.ExcludePortsForIPs, ipList, prefixesInto(excludeSources(p)))
-	p.many("inbound.ports", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, "nothing", func([]string) error {
+	p.many("inbound.ports", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, "nothing", func(l []string) error {
+		if strings.Trim(strings.Join(l, ""), " ,;") == "" {
+			return nil
+		}
 		return fmt.Errorf("packets that come in have no user")
 	})
 }
