@@ -122,9 +122,14 @@ func (e *BypassError) Error() string {
 // cannot be seen from the pod, nor a container that is added to it later
 // (ephemeral ones). Own are the exact names of the mesh's own containers.
 func containerBypasses(pod *corev1.Pod, own []string, proxy redirect.Proxy) []Bypass {
+	// The pod's author has a say in both lists, so they must not multiply.
+	isOwn := make(map[string]bool, len(own))
+	for _, name := range own {
+		isOwn[name] = true
+	}
 	var found []Bypass
 	look := func(c *corev1.Container, staysOn bool) {
-		if slices.Contains(own, c.Name) {
+		if isOwn[c.Name] {
 			return
 		}
 		// An init container that ends does not count by its id: running one as the proxy is how meshes let it

@@ -2,6 +2,7 @@ package dialect_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -161,4 +162,21 @@ func TestBypassIsRefused(t *testing.T) {
 	assert.True(t, plan.Decision.Selected)
 	assert.Equal(t, []dialect.BypassCode{"proxy-id"}, plan.Codes(), "each code once")
 	assert.Nil(t, plan.Ruleset.IPv4, "no rules for who is refused")
+}
+
+// TestContainersTimesNames: the names that a mesh reads from the pod are not compared with those of all its containers,
+// which for these took minutes.
+func TestContainersTimesNames(t *testing.T) {
+	const many = 200_000
+	names := make([]string, many)
+	pod := &corev1.Pod{}
+	asProxy := &corev1.SecurityContext{RunAsUser: ptr[int64](1337)}
+	for i := range names {
+		names[i] = fmt.Sprintf("proxy-%06d", i)
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("proxy-%06d", i+many/2), SecurityContext: asProxy})
+	}
+	mesh := meshOf(redirect.Proxy{UIDs: []uint32{1337}, InboundPort: 15006, OutboundPort: 15001}, names...)
+	plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Len(t, plan.Bypasses, many/2)
 }

@@ -100,7 +100,7 @@ func (p *parser) unknown(text string) {
 		p.Warn("%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
 	}
 	if more := len(names) - maxUnknown; more > 0 {
-		p.Warn("annotation %s: %d more keys are not known, so they do nothing", RedirectTrafficConfig, more)
+		p.Warn("%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
 	}
 }
 

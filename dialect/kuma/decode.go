@@ -8,9 +8,32 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/meshcni/meshcni/internal/podyaml"
 )
+
+// documents remembers what the last YAML said. A pod's is read for the decision
+// and for its rules, and costs more than all else about it.
+type documents struct{ last atomic.Pointer[reading] }
+
+// reading is what came of reading a YAML. It is never written to again.
+type reading struct {
+	value    string
+	document document
+	unread   []string
+	err      error
+}
+
+func (d *documents) read(value string) *reading {
+	if last := d.last.Load(); last != nil && last.value == value {
+		return last
+	}
+	r := &reading{value: value}
+	r.document, r.unread, r.err = decode(value)
+	d.last.Store(r)
+	return r
+}
 
 // decode reads the YAML. It also returns the places of the keys that it does
 // not know, sorted: Kuma passes over them, and so must we, but a setting that

@@ -113,6 +113,7 @@ func passSources() []netip.Addr {
 
 // New returns the dialect. The namespaces are left alone altogether.
 func New(excludedNamespaces ...string) dialect.Dialect {
+	docs := &documents{}
 	return dialect.Dialect{
 		Name: "kuma",
 		Policy: selection.Policy{
@@ -120,9 +121,9 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			InitContainers:     []string{"kuma-init"},
 			ProxyContainers:    []string{"kuma-sidecar"},
 			Required:           []selection.Requirement{{Keys: []string{SidecarInjected}, Values: []string{"true"}}},
-			DryRun:             dryRun,
+			DryRun:             docs.dryRun,
 		},
-		Build: build,
+		Build: docs.build,
 		Names: Defaults().Names,
 		Validation: dialect.Validation{
 			Container:  "kuma-validation",
@@ -134,10 +135,10 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
+func (d *documents) build(in dialect.Input) (dialect.Built, error) {
 	p := newParser(in.Pod)
 	if value, ok := configured(in.Pod.Annotations); ok {
-		p.yaml(value)
+		p.yaml(d.read(value))
 		p.beside()
 		p.runsAs(in.Given().RunAsUser)
 	} else {
@@ -162,7 +163,7 @@ func configured(annotations map[string]string) (string, bool) {
 
 // dryRun reports whether the YAML asks for a trial run. One that cannot be read
 // does not: building the pod will refuse it.
-func dryRun(annotations map[string]string) (string, bool) {
+func (d *documents) dryRun(annotations map[string]string) (string, bool) {
 	value, ok := configured(annotations)
 	// To read the YAML costs more than all else that is decided of a pod, and
 	// hardly any pod says this. A key can be spelled in other ways only with
@@ -170,8 +171,8 @@ func dryRun(annotations map[string]string) (string, bool) {
 	if !ok || !strings.ContainsAny(value, `\!`) && !strings.Contains(strings.ToLower(value), "dryrun") {
 		return "", false
 	}
-	d, _, err := decode(value)
-	return Config + ".dryRun is true: no rules are to be applied", err == nil && d.DryRun
+	r := d.read(value)
+	return Config + ".dryRun is true: no rules are to be applied", r.err == nil && r.document.DryRun
 }
 
 // runsAs warns of a proxy that the rules do not know, since its own traffic

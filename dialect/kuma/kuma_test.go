@@ -193,6 +193,7 @@ func TestSettings(t *testing.T) {
 		config("redirect: {dns: {enabled: true, captureAll: true}, outbound: {insertRedirectInsteadOfAppend: true}}",
 			dns(redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true, TCPOutbound: true})),
 		config("redirect: {inbound: {insertRedirectInsteadOfAppend: true}, outbound: {insertRedirectInsteadOfAppend: true}}", same),
+		config("redirect: {inbound: {excludePortsForUIDs: [\"\", \" \"]}}", same),
 		config("redirect: {dns: {enabled: true, captureAll: true}, outbound: {enabled: false}}", func(r *redirect.Redirect) {
 			r.Outbound.CIDRs, r.Loopback, r.DNS = redirect.PrefixSet{}, redirect.LoopbackCapture, captured
 		}),

@@ -102,15 +102,15 @@ func (l *list) UnmarshalJSON(b []byte) error {
 }
 
 // yaml reads the annotation with the whole configuration.
-func (p *parser) yaml(value string) {
-	d, unread, err := decode(value)
-	if err != nil {
-		p.Refuse(Config, value, "YAML as Kuma's injector writes it", err)
+func (p *parser) yaml(r *reading) {
+	if r.err != nil {
+		p.Refuse(Config, r.value, "YAML as Kuma's injector writes it", r.err)
 		return
 	}
-	if len(unread) > 0 {
-		p.Warn("annotation %s has keys without effect, since nothing is known of them: %s", Config, some(unread))
+	if len(r.unread) > 0 {
+		p.Warn("annotation %s has keys without effect, since nothing is known of them: %s", Config, some(r.unread))
 	}
+	d := &r.document
 	if d.Ebpf["enabled"] == true {
 		p.Warn("annotation %s.ebpf has no effect: the pod is captured by rules", Config)
 	}
@@ -166,7 +166,10 @@ func (p *parser) yamlInbound(d direction) {
 	})
 	p.many("inbound.excludePorts", at+"excludePorts", d.ExcludePorts, portList, setInto(excludeInbound(p)))
 	p.many("inbound.excludeSources", at+"excludePortsForIPs", d.ExcludePortsForIPs, ipList, prefixesInto(excludeSources(p)))
-	p.many("inbound.ports", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, "nothing", func([]string) error {
+	p.many("inbound.ports", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, "nothing", func(l []string) error {
+		if strings.Trim(strings.Join(l, ""), " ,;") == "" {
+			return nil
+		}
 		return fmt.Errorf("packets that come in have no user")
 	})
 }

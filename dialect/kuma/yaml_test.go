@@ -217,3 +217,20 @@ func TestWithoutYAMLAllIsRefusedAtOnce(t *testing.T) {
 		assert.ErrorContains(t, err, "annotation "+key+`="x"`)
 	}
 }
+
+// TestReadOnce: a YAML that mentions trial runs is read no more often than one that does not.
+func TestReadOnce(t *testing.T) {
+	allocations := func(remark string) float64 {
+		yaml := "# " + remark + "\nredirect: {inbound: {excludePorts: [" + strings.Repeat("8080,", 2000) + "8080]}}\n"
+		pod := meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = yaml })
+		return testing.AllocsPerRun(3, func() {
+			mesh := kuma.New()
+			_, out := mesh.Policy.RuleOut(pod.Annotations)
+			require.False(t, out)
+			plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+			require.NoError(t, err)
+			require.True(t, plan.Decision.Selected)
+		})
+	}
+	assert.InEpsilon(t, allocations("no word"), allocations("dryRun!"), 0.1)
+}

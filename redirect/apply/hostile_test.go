@@ -293,3 +293,31 @@ func TestNothingApplied(t *testing.T) {
 		}
 	})
 }
+
+// TestTooManyRules: what a pod with CAP_NET_ADMIN has made beyond measure is not read.
+func TestTooManyRules(t *testing.T) {
+	r := istio.Defaults()
+	rs := r.MustRuleset()
+	for _, name := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+		t.Run(string(name), func(t *testing.T) {
+			ns := netnstest.New(t)
+			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: name, Runner: ns.Sandbox()})
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rs)
+			require.NoError(t, err)
+			var text strings.Builder
+			text.WriteString("*nat\n:MINE - [0:0]\n")
+			for i := range 50_100 {
+				fmt.Fprintf(&text, "-A MINE -s 10.0.%d.%d -j RETURN\n", i>>8, i&255)
+			}
+			text.WriteString("COMMIT\n")
+			cmd := exec.CommandContext(t.Context(), string(name)+"-restore", "--noflush")
+			cmd.Stdin = strings.NewReader(text.String())
+			require.NoError(t, ns.Run(cmd))
+			_, err = b.Check(t.Context(), rs)
+			require.ErrorContains(t, err, "too many to read")
+			_, err = b.Apply(t.Context(), rs)
+			require.ErrorContains(t, err, "too many to read")
+		})
+	}
+}

@@ -70,6 +70,36 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	return found, err
 }
 
+// maxLive is how many rules of one family are read at most: five times what a
+// pod may become, for those of others. A pod with CAP_NET_ADMIN may make as many
+// as it likes; a root process outside its cgroup takes more than a kilobyte of
+// memory to read one, and iptables-nft-save up to a hundred microseconds.
+const maxLive = 50_000
+
+// errMany says that there are more rules than are read.
+var errMany = fmt.Errorf("more than %d rules are there, too many to read", maxLive)
+
+// few reports more rules than are read, before any is.
+func (s *session) few(c *change, rules chainRules) error {
+	n := 0
+	for _, of := range rules {
+		n += of
+	}
+	if c.tools.variant == IptablesLegacy {
+		for _, table := range s.host.legacy[c.family] {
+			info, err := s.legacyInfo(c.family, table)
+			if err != nil {
+				return err
+			}
+			n += info.entries
+		}
+	}
+	if n > maxLive {
+		return errMany
+	}
+	return nil
+}
+
 // maxReads bounds how often rules are read that change meanwhile.
 const maxReads = 3
 
@@ -82,6 +112,9 @@ func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) 
 			if rules, err = s.kernelRules(ctx, nfProto(c.family)); err != nil {
 				return nil, err
 			}
+		}
+		if err := s.few(c, rules); err != nil {
+			return nil, err
 		}
 		text, err := s.run(ctx, "", c.tools.save[c.family])
 		if err != nil {

@@ -131,3 +131,18 @@ func FuzzNFTParsers(f *testing.F) {
 		_, _ = m.errno(), m.reason()
 	})
 }
+
+// TestCanonicalElements: whether a set is one of intervals is not what it holds.
+func TestCanonicalElements(t *testing.T) {
+	ports := func(ranges ...ruleset.PortRange) ruleset.NFTSet { return ruleset.NFTSet{Ports: ranges} }
+	first, last, rest := ruleset.Port(80), ruleset.Port(65535), ruleset.PortRange{First: 65000, Last: 65535}
+	single := canonicalElements([]setElement{{key: be16(80)}, {key: be16(65000)}, {key: be16(65535)}})
+	asTree := []setElement{{key: be16(0), end: true}, {key: be16(65535)}, {key: be16(65001), end: true}, {key: be16(65000)}, {key: be16(80)}, {key: be16(81), end: true}}
+	assert.Equal(t, single, canonicalElements(asTree))
+
+	a, b := ports(first, rest), ports(first, ruleset.Port(65000))
+	assert.NotEqual(t, canonicalElements(setElements(&a)), canonicalElements(setElements(&b)), "an interval to the end is none of one port")
+	b = ports(ruleset.PortRange{First: 80, Last: 81}, last)
+	a = ports(first, last)
+	assert.NotEqual(t, canonicalElements(setElements(&a)), canonicalElements(setElements(&b)))
+}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -372,25 +371,49 @@ func appendData(out []byte, a nlAttr) []byte {
 	return append(append(hex.AppendEncode(out, code.data), ':'), chain.text()...)
 }
 
-// canonicalElements sorts, and leaves out the ends that end nothing: nft puts
-// one before the first interval.
+// canonicalElements sorts, and leaves out the ends that end nothing, of which nft
+// puts one before the first interval, or one value only: whether a set is one of
+// intervals is not what it holds.
 func canonicalElements(elements []setElement) string {
 	elements = slices.Clone(elements)
 	slices.SortFunc(elements, func(a, b setElement) int {
-		ends := map[bool]int{true: 0, false: 1}
-		return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(ends[a.end], ends[b.end]))
+		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
+			return c
+		}
+		if a.end {
+			return -1
+		}
+		return 1
 	})
-	var out strings.Builder
-	open := false
+	var out []byte
+	var open []byte
 	for _, e := range elements {
 		switch {
 		case !e.end:
-			fmt.Fprintf(&out, "%x ", e.key)
-			open = true
-		case open:
-			fmt.Fprintf(&out, "-%x ", e.key)
-			open = false
+			out = append(hex.AppendEncode(out, e.key), ' ')
+			open = e.key
+		case open != nil:
+			if !follows(open, e.key) {
+				out = append(hex.AppendEncode(append(out, '-'), e.key), ' ')
+			}
+			open = nil
 		}
 	}
-	return out.String()
+	// The last interval has no end when it goes on to the last value there is.
+	intervals := slices.ContainsFunc(elements, func(e setElement) bool { return e.end })
+	if intervals && open != nil && !follows(open, make([]byte, len(open))) {
+		out = append(out, '-')
+	}
+	return string(out)
+}
+
+// follows reports whether b is the value after a; after the last comes 0.
+func follows(a, b []byte) bool {
+	next := bytes.Clone(a)
+	for i := len(next) - 1; i >= 0; i-- {
+		if next[i]++; next[i] != 0 {
+			break
+		}
+	}
+	return bytes.Equal(next, b)
 }

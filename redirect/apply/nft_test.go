@@ -55,6 +55,11 @@ func nftRedirects() map[string]redirect.Redirect {
 		r.Proxy.TunnelPort = 15008
 	}
 	return map[string]redirect.Redirect{
+		"many ports": change(func(r *redirect.Redirect) { // odd ones
+			for p := uint16(1); p < 9000; p += 2 {
+				r.Inbound.ExcludePorts = r.Inbound.ExcludePorts.Union(redirect.Ports(p))
+			}
+		}),
 		"default": redirect.Default(),
 		"tproxy":  change(tproxy),
 		"dns":     change(dns),

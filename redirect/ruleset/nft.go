@@ -33,9 +33,16 @@ type NFTSet struct {
 	Prefixes []netip.Prefix
 }
 
-// Interval reports whether an element is more than one value.
+// maxBitmap is how many ports a set of single ones has at most. Linux keeps it
+// as a bitmap beside a list, and for each new port walks all of the list
+// (net/netfilter/nft_set_bitmap.c, nft_bitmap_insert): the 32768 that a pod's
+// author may name take seconds. A set of intervals is a tree.
+const maxBitmap = 500
+
+// Interval reports whether the set is one of intervals: an element is more than
+// one value, or there are many ports.
 func (s *NFTSet) Interval() bool {
-	return slices.ContainsFunc(s.Ports, func(r PortRange) bool { return r.First != r.Last }) ||
+	return len(s.Ports) > maxBitmap || slices.ContainsFunc(s.Ports, func(r PortRange) bool { return r.First != r.Last }) ||
 		slices.ContainsFunc(s.Prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() })
 }
 

@@ -171,3 +171,15 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 		}
 	}
 }
+
+// TestNFTManyPorts: the kernel takes quadratic time for a set of many single
+// ports that is not one of intervals.
+func TestNFTManyPorts(t *testing.T) {
+	var ports []ruleset.PortRange
+	for p := uint16(1); p < 4000; p += 2 {
+		ports = append(ports, ruleset.Port(p))
+	}
+	few, many := ruleset.NFTSet{Ports: ports[:100]}, ruleset.NFTSet{Ports: ports}
+	assert.False(t, few.Interval())
+	assert.True(t, many.Interval())
+}
