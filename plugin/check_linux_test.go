@@ -180,6 +180,39 @@ func TestCheckSeesWhatIsOutOfForce(t *testing.T) {
 	}
 }
 
+// TestCheckOfWhatCouldNotBe: what ADD could not set up, since IPv6 was switched off, is not lost when it is switched on, nor
+// is anything by what there is besides. What is then lost is.
+func TestCheckOfWhatCouldNotBe(t *testing.T) {
+	for _, backend := range allBackends {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t, backend)
+			ns := netnstest.New(t)
+			a := n.attach(caseOf(t, "tproxy-dual"), ns)
+			disableIPv6(t, ns, "1")
+			add(t, a)
+			passes(t, a, "checked")
+			disableIPv6(t, ns, "0")
+			passes(t, a, "checked")
+			in(t, ns, "ip -6 rule del lookup 133")
+			differs(t, a, "missing")
+
+			add(t, a) // which now takes what it can have
+			passes(t, a, "checked")
+			in(t, ns, "ip -6 route flush table 133")
+			differs(t, a, "missing")
+
+			other := n.attach(caseOf(t, "fam-v4-default"), netnstest.New(t))
+			other.ContainerID = "other"
+			add(t, other)
+			path, err := netnsexec.Open(other.NetNS)
+			require.NoError(t, err)
+			defer func() { _ = path.Close() }()
+			in(t, path, "ip rule add fwmark 1337 lookup 133", "ip route add local 0.0.0.0/0 dev lo table 133", "ip -6 addr add ::6/128 dev lo")
+			passes(t, other, "checked")
+		})
+	}
+}
+
 // TestCheckCannotTell: no record, one that cannot be read, and one of a sandbox before this one say nothing.
 func TestCheckCannotTell(t *testing.T) {
 	n := newNode(t, "nftables")
