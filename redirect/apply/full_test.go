@@ -26,6 +26,7 @@ func TestFullNamespace(t *testing.T) {
 		return text.String()
 	}
 	rs := dual().MustRuleset()
+	ours := rs.Owner().NFTTable()
 	for name, tc := range map[string]struct {
 		backends []apply.Name
 		program  []string
@@ -35,6 +36,7 @@ func TestFullNamespace(t *testing.T) {
 		"chains":       {[]apply.Name{apply.IptablesNFT, apply.Nftables}, []string{"nft", "-f", "-"}, "add table ip nat\n" + many("add chain ip nat c%d")},
 		"rules":        {[]apply.Name{apply.IptablesNFT}, []string{"iptables-nft-restore", "--noflush"}, "*nat\n" + many("-A POSTROUTING -p tcp --dport %d -j ACCEPT") + "COMMIT\n"},
 		"elements":     {[]apply.Name{apply.IptablesNFT}, []string{"nft", "-f", "-"}, "add table ip nat\nadd set ip nat s { type mark; }\n" + many("add element ip nat s { %d }")},
+		"our elements": {everyBackend[2:], []string{"nft", "-f", "-"}, "add set inet " + ours + " s { type mark; }\n" + many("add element inet "+ours+" s { %d }")},
 		"legacy rules": {[]apply.Name{apply.IptablesLegacy}, []string{"iptables-legacy-restore", "--noflush"}, "*nat\n" + many("-A POSTROUTING -p tcp --dport %d -j ACCEPT") + "COMMIT\n"},
 	} {
 		for _, backend := range tc.backends {
