@@ -112,7 +112,11 @@ func (c *call) differences(ctx context.Context, ns NetNS, record attachment.Reco
 	if diffs, err = backend.Check(ctx, rules); err != nil {
 		return nil, fmt.Errorf("look at the live rules: %w", err)
 	}
-	return record.Lost(diffs), nil
+	diffs, others := record.Lost(diffs)
+	for _, d := range others {
+		c.event.warnings = append(c.event.warnings, d.String())
+	}
+	return diffs, nil
 }
 
 // superseded reports whether what another record of the same namespace says is in force: a pod may have several

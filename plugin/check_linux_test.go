@@ -201,6 +201,13 @@ func TestCheckOfWhatCouldNotBe(t *testing.T) {
 			in(t, ns, "ip -6 route flush table 133")
 			differs(t, a, "missing")
 
+			add(t, a)
+			passes(t, a, "checked")
+			in(t, ns, "ip -6 addr del ::6/128 dev lo") // as when IPv6 is switched off and on
+			_, _, d := checks(t, a)
+			assert.Equal(t, "checked", d["outcome"])
+			assert.Contains(t, d["warnings"].([]any)[0], "::6/128")
+
 			other := n.attach(caseOf(t, "fam-v4-default"), netnstest.New(t))
 			other.ContainerID = "other"
 			add(t, other)

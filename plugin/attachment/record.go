@@ -79,12 +79,19 @@ func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []rulese
 	r.Backend, r.Rules, r.Skipped, r.Unusable = backend, rules, skipped, unusable
 }
 
-// Lost returns those of the differences from [Record.InForce] by which redirection that was set up is no longer in force. What
+// Lost tells those of the differences from [Record.InForce] by which redirection that was set up is no longer in force from the others. What
 // could not be set up is not lost when it could be now, and an address, a route or a policy rule too many takes nothing away.
-func (r *Record) Lost(diffs []ruleset.Difference) []ruleset.Difference {
-	return slices.DeleteFunc(slices.Clone(diffs), func(d ruleset.Difference) bool {
-		return d.Table == ruleset.RoutingTable && (d.Kind == ruleset.Unexpected || slices.Contains(r.Unusable, d.Rule))
-	})
+// An address of lo redirects nothing: without it the proxy may not reach the application, and none gets past the proxy.
+func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Difference) {
+	for _, d := range diffs {
+		if d.Table == ruleset.RoutingTable &&
+			(d.Kind == ruleset.Unexpected || d.Chain == ruleset.AddressChain || slices.Contains(r.Unusable, d.Rule)) {
+			others = append(others, d)
+		} else {
+			lost = append(lost, d)
+		}
+	}
+	return lost, others
 }
 
 // InForce are the rules that were set up: those of the families that the kernel had.

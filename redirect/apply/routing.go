@@ -29,7 +29,7 @@ type fixture struct {
 type fixtureKind string
 
 const (
-	loAddr     fixtureKind = "address"
+	loAddr     fixtureKind = ruleset.AddressChain
 	localRoute fixtureKind = "route"
 	policyRule fixtureKind = "rule"
 )

@@ -19,8 +19,11 @@ const (
 )
 
 // RoutingTable is the Table of a Difference in what rules need besides: policy routing
-// and addresses of lo.
-const RoutingTable = "routing"
+// and addresses of lo, which are its AddressChain.
+const (
+	RoutingTable = "routing"
+	AddressChain = "address"
+)
 
 // Difference is one rule that is not as wanted.
 type Difference struct {
