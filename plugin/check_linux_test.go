@@ -220,6 +220,23 @@ func TestCheckOfWhatCouldNotBe(t *testing.T) {
 	}
 }
 
+// TestCheckOfWhatIsLeft: the rules of a second interface's ADD are the namespace's, also when that interface goes again.
+func TestCheckOfWhatIsLeft(t *testing.T) {
+	first, second := newNode(t, "nftables"), newNode(t, "iptables-legacy")
+	ns := netnstest.New(t)
+	a, b := first.attach(caseOf(t, "fam-dual"), ns), second.attach(caseOf(t, "tproxy-dual"), ns)
+	b.IfName, b.Config = "net1", set(b.Config.(object), "run_dir", first.runDir)
+	add(t, a)
+	add(t, b)
+	passes(t, a, "checked")
+	del := b.Run(t, "DEL")
+	require.Zero(t, del.Exit, string(del.Stdout))
+	passes(t, b, "unknown")
+	passes(t, a, "checked")
+	in(t, ns, "iptables-legacy -t mangle -F ISTIO_INBOUND")
+	differs(t, a, "mangle/ISTIO_INBOUND")
+}
+
 // TestCheckCannotTell: no record, one that cannot be read, and one of a sandbox before this one say nothing.
 func TestCheckCannotTell(t *testing.T) {
 	n := newNode(t, "nftables")
