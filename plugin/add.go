@@ -112,7 +112,7 @@ func (c *call) apply(ctx context.Context, b Backend, rules ruleset.Ruleset) *typ
 	if !result.Changed {
 		c.event.outcome = "same"
 	}
-	c.done.Applied(string(b.Name()), rules, result.Skipped)
+	c.done.Applied(string(b.Name()), rules, result.Skipped, result.Left()...)
 	if err := c.writeStatus(ctx); err != nil {
 		// The pod is captured, which is what counts; who waits for the annotation goes on waiting, and can be told why.
 		c.event.warnings = append(c.event.warnings, "status annotation: "+err.Error())

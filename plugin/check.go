@@ -112,6 +112,10 @@ func (c *call) differences(ctx context.Context, ns NetNS, record attachment.Reco
 	if diffs, err = backend.Check(ctx, rules); err != nil {
 		return nil, fmt.Errorf("look at the live rules: %w", err)
 	}
+	diffs, others := record.Lost(diffs)
+	for _, d := range others {
+		c.event.warnings = append(c.event.warnings, d.String())
+	}
 	return diffs, nil
 }
 

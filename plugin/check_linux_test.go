@@ -180,6 +180,63 @@ func TestCheckSeesWhatIsOutOfForce(t *testing.T) {
 	}
 }
 
+// TestCheckOfWhatCouldNotBe: what ADD could not set up, since IPv6 was switched off, is not lost when it is switched on, nor
+// is anything by what there is besides. What is then lost is.
+func TestCheckOfWhatCouldNotBe(t *testing.T) {
+	for _, backend := range allBackends {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t, backend)
+			ns := netnstest.New(t)
+			a := n.attach(caseOf(t, "tproxy-dual"), ns)
+			disableIPv6(t, ns, "1")
+			add(t, a)
+			passes(t, a, "checked")
+			disableIPv6(t, ns, "0")
+			passes(t, a, "checked")
+			in(t, ns, "ip -6 rule del lookup 133")
+			differs(t, a, "missing")
+
+			add(t, a) // which now takes what it can have
+			passes(t, a, "checked")
+			in(t, ns, "ip -6 route flush table 133")
+			differs(t, a, "missing")
+
+			add(t, a)
+			passes(t, a, "checked")
+			in(t, ns, "ip -6 addr del ::6/128 dev lo") // as when IPv6 is switched off and on
+			_, _, d := checks(t, a)
+			assert.Equal(t, "checked", d["outcome"])
+			assert.Contains(t, d["warnings"].([]any)[0], "::6/128")
+
+			other := n.attach(caseOf(t, "fam-v4-default"), netnstest.New(t))
+			other.ContainerID = "other"
+			add(t, other)
+			path, err := netnsexec.Open(other.NetNS)
+			require.NoError(t, err)
+			defer func() { _ = path.Close() }()
+			in(t, path, "ip rule add fwmark 1337 lookup 133", "ip route add local 0.0.0.0/0 dev lo table 133", "ip -6 addr add ::6/128 dev lo")
+			passes(t, other, "checked")
+		})
+	}
+}
+
+// TestCheckOfWhatIsLeft: the rules of a second interface's ADD are the namespace's, also when that interface goes again.
+func TestCheckOfWhatIsLeft(t *testing.T) {
+	first, second := newNode(t, "nftables"), newNode(t, "iptables-legacy")
+	ns := netnstest.New(t)
+	a, b := first.attach(caseOf(t, "fam-dual"), ns), second.attach(caseOf(t, "tproxy-dual"), ns)
+	b.IfName, b.Config = "net1", set(b.Config.(object), "run_dir", first.runDir)
+	add(t, a)
+	add(t, b)
+	passes(t, a, "checked")
+	del := b.Run(t, "DEL")
+	require.Zero(t, del.Exit, string(del.Stdout))
+	passes(t, b, "unknown")
+	passes(t, a, "checked")
+	in(t, ns, "iptables-legacy -t mangle -F ISTIO_INBOUND")
+	differs(t, a, "mangle/ISTIO_INBOUND")
+}
+
 // TestCheckCannotTell: no record, one that cannot be read, and one of a sandbox before this one say nothing.
 func TestCheckCannotTell(t *testing.T) {
 	n := newNode(t, "nftables")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,10 +41,10 @@ func (b recording) record(rs ruleset.Ruleset, result apply.Result) {
 		if r.Pod.UID != string(b.pod.UID) || !r.NetNS.Is(b.netns) {
 			return false
 		}
-		if r.Selected && r.Backend == result.Backend && r.Rules.Equal(rs) {
+		if r.Selected && r.Backend == result.Backend && r.Rules.Equal(rs) && slices.Equal(r.Unusable, result.Left()) {
 			return false
 		}
-		r.Applied(result.Backend, rs, result.Skipped)
+		r.Applied(result.Backend, rs, result.Skipped, result.Left()...)
 		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), b.mender.Dialect.Name
 		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
 		return true

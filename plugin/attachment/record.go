@@ -64,6 +64,9 @@ type Record struct {
 	Rules   ruleset.Ruleset `json:"rules,omitzero"`
 	// Skipped are the families of Rules that the kernel did not have, so that their rules were not set up.
 	Skipped []ruleset.Family `json:"skipped,omitempty"`
+	// Unusable are parts of Rules besides the rules themselves, as iproute2 commands, that the namespace did not take, so
+	// that they were not set up.
+	Unusable []string `json:"unusable,omitempty"`
 
 	// By is who wrote the record, and Program in which version.
 	By      string    `json:"by"`
@@ -71,9 +74,24 @@ type Record struct {
 	Time    time.Time `json:"time"`
 }
 
-// Applied notes rules that are in force from now on.
-func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []ruleset.Family) {
-	r.Backend, r.Rules, r.Skipped = backend, rules, skipped
+// Applied notes rules that are in force from now on, and what of them is not.
+func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []ruleset.Family, unusable ...string) {
+	r.Backend, r.Rules, r.Skipped, r.Unusable = backend, rules, skipped, unusable
+}
+
+// Lost tells those of the differences from [Record.InForce] by which redirection that was set up is no longer in force from the others. What
+// could not be set up is not lost when it could be now, and an address, a route or a policy rule too many takes nothing away.
+// An address of lo redirects nothing: without it the proxy may not reach the application, and none gets past the proxy.
+func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Difference) {
+	for _, d := range diffs {
+		if d.Table == ruleset.RoutingTable &&
+			(d.Kind == ruleset.Unexpected || d.Chain == ruleset.AddressChain || slices.Contains(r.Unusable, d.Rule)) {
+			others = append(others, d)
+		} else {
+			lost = append(lost, d)
+		}
+	}
+	return lost, others
 }
 
 // InForce are the rules that were set up: those of the families that the kernel had.

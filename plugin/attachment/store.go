@@ -230,16 +230,42 @@ func (s Store) Change(change func(*Record) bool) error {
 	return errors.Join(errs...)
 }
 
-// Remove takes the record away. That there is none is no error.
+// Remove takes the record away. That there is none is no error. Rules are a namespace's, and stay when one of its
+// attachments goes: earlier records of the same container and namespace take them over.
 func (s Store) Remove(id ID) error {
 	name, err := id.file()
 	if err == nil {
-		err = s.remove(name)
+		err = errors.Join(s.bequeath(id, name), s.remove(name))
 	}
 	if err != nil {
 		return fmt.Errorf("remove the attachment's record: %w", err)
 	}
 	return nil
+}
+
+func (s Store) bequeath(id ID, name string) error {
+	own, err := s.Read(id)
+	if err != nil || !own.Selected || own.NetNS.Ino == 0 {
+		return nil //nolint:nilerr // nothing that is known of
+	}
+	names, err := s.names()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, other := range names {
+		if other == name || !strings.Contains(other, "@"+short(id.ContainerID)+"@") || !strings.HasSuffix(other, suffix) {
+			continue
+		}
+		r, err := s.read(other)
+		if err != nil || !r.Selected || r.NetNS.Dev != own.NetNS.Dev || r.NetNS.Ino != own.NetNS.Ino || !r.Time.Before(own.Time) {
+			continue // also one that has gone meanwhile, or that CHECK cannot read either
+		}
+		r.Applied(own.Backend, own.Rules, own.Skipped, own.Unusable...)
+		r.Dialect, r.By, r.Program, r.Time = own.Dialect, own.By, own.Program, own.Time
+		errs = append(errs, s.Write(r))
+	}
+	return errors.Join(errs...)
 }
 
 func (s Store) remove(name string) error {

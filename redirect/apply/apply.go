@@ -42,6 +42,14 @@ type Result struct {
 	Duration time.Duration
 }
 
+// Left returns what each of Unusable is.
+func (r Result) Left() (what []string) {
+	for _, u := range r.Unusable {
+		what = append(what, u.What)
+	}
+	return what
+}
+
 // Unusable is an address or a route that a program needs and cannot have, since
 // IPv6 is switched off in the namespace or on its lo. It is no failure: where it
 // is off there is nothing to capture. Check does not report it missing until IPv6 is

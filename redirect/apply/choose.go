@@ -121,8 +121,8 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 			return nft, nil
 		}
 	}
-	if h.nftErr != nil || len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0 {
-		return legacy, nil //nolint:nilerr // that nftables is not to be had is why
+	if h.noNFT || len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0 {
+		return legacy, nil
 	}
 	return nft, nil
 }

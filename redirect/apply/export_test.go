@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // SetUndoTime bounds undoing for a test that is not parallel.
@@ -29,6 +31,20 @@ func ObscureSysctls(t testing.TB) {
 	old := ipv6Conf
 	ipv6Conf = "/proc/version/conf"
 	t.Cleanup(func() { ipv6Conf = old })
+}
+
+// ObscureLegacy makes it impossible to say whether the legacy variant has tables.
+func ObscureLegacy(t testing.TB) {
+	old := xtablesNames
+	xtablesNames = map[ruleset.Family]string{ruleset.IPv4: "/proc/version/ip_tables_names"}
+	t.Cleanup(func() { xtablesNames = old })
+}
+
+// SetListLimit bounds what is read of a namespace for a test that is not parallel.
+func SetListLimit(t testing.TB, bytes int) {
+	old := listLimit
+	listLimit = bytes
+	t.Cleanup(func() { listLimit = old })
 }
 
 func setInet6(t testing.TB, path string) {

@@ -26,8 +26,8 @@ type host struct {
 	legacy map[ruleset.Family][]string
 	// nft are all nftables tables.
 	nft []nftTable
-	// nftErr is why the kernel's nftables could not be asked, if it couldn't.
-	nftErr error
+	// noNFT is set where the kernel has no nftables, so that nft is empty.
+	noNFT bool
 }
 
 // inet6 is the file that a kernel without IPv6 lacks. (One with the protocol
@@ -46,8 +46,13 @@ func look(ns Namespace) (host, error) {
 		if h.legacy, err = legacyTables(); err != nil {
 			return err
 		}
-		h.nft, h.nftErr = listTables()
-		return nil
+		// Nor may what cannot be listed be taken for nothing: an earlier program
+		// would stay where it is, besides the one that is made.
+		h.nft, err = listTables()
+		if h.noNFT = errors.Is(err, ErrNoBackend); h.noNFT {
+			return nil
+		}
+		return err
 	})
 	return h, err
 }
@@ -79,13 +84,18 @@ func ofAnotherUser(ns Namespace) (bool, error) {
 	return own.Dev != owner.Dev || own.Ino != owner.Ino, nil
 }
 
+// xtablesNames are the files with the names of xtables' tables. A variable for tests.
+var xtablesNames = map[ruleset.Family]string{
+	ruleset.IPv4: "/proc/thread-self/net/ip_tables_names", ruleset.IPv6: "/proc/thread-self/net/ip6_tables_names",
+}
+
 // legacyTables lists the xtables tables of the calling thread's namespace. The
 // files are there once the xtables module is; a table is in them once something
 // has used it in this namespace.
 func legacyTables() (map[ruleset.Family][]string, error) {
 	tables := map[ruleset.Family][]string{}
-	for f, file := range map[ruleset.Family]string{ruleset.IPv4: "ip_tables_names", ruleset.IPv6: "ip6_tables_names"} {
-		text, err := os.ReadFile("/proc/thread-self/net/" + file)
+	for f, file := range xtablesNames {
+		text, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("list xtables tables: %w", err)
 		}

@@ -20,15 +20,14 @@ func (h host) hasNative(owner ruleset.Owner) bool {
 	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, owner.NFTTable()})
 }
 
-// hasLegacy reports whether the legacy variant has tables in the calling
-// thread's namespace. It is false where that cannot be told.
-func hasLegacy(ns Namespace) bool {
+// hasLegacy reports whether the legacy variant has tables in the namespace.
+func hasLegacy(ns Namespace) (bool, error) {
 	h := host{}
 	err := ns.Do(func() (err error) {
 		h.legacy, err = legacyTables()
 		return err
 	})
-	return err == nil && len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0
+	return len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0, err
 }
 
 // removeLegacy takes the owner's rules out of the legacy variant's tables, and
@@ -72,7 +71,10 @@ type native struct {
 
 func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 	result, err := n.NFTables.Apply(ctx, rs)
-	if err != nil || !hasLegacy(n.ns) {
+	if err != nil {
+		return result, err
+	}
+	if has, err := hasLegacy(n.ns); err != nil || !has {
 		return result, err
 	}
 	changed, err := removeLegacy(ctx, n.ns, n.opts, rs.Owner())
@@ -90,7 +92,10 @@ func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 
 func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
 	diffs, err := n.NFTables.Check(ctx, rs)
-	if err != nil || !hasLegacy(n.ns) {
+	if err != nil {
+		return diffs, err
+	}
+	if has, err := hasLegacy(n.ns); err != nil || !has {
 		return diffs, err
 	}
 	more, err := checkLegacy(ctx, n.ns, n.opts, rs.Owner())
@@ -98,10 +103,12 @@ func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Differ
 }
 
 func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
-	err := n.NFTables.Remove(ctx, owner)
-	if err != nil || !hasLegacy(n.ns) {
+	if err := n.NFTables.Remove(ctx, owner); err != nil {
 		return err
 	}
-	_, err = removeLegacy(ctx, n.ns, n.opts, owner)
+	if has, err := hasLegacy(n.ns); err != nil || !has {
+		return err
+	}
+	_, err := removeLegacy(ctx, n.ns, n.opts, owner)
 	return err
 }

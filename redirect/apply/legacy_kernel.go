@@ -18,6 +18,7 @@ import (
 type legacyInfo struct {
 	hooks   int // built-in chains
 	entries int // of the table's blob
+	size    int // of the blob, in bytes
 }
 
 // entriesOf counts the entries of a table with so many rules and chains of its own: besides
@@ -43,7 +44,7 @@ func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error)
 	// struct ipt_getinfo: a name of 32 bytes, the mask of hooks, two lists of five
 	// offsets, the number of entries, their size. Source: IPT_SO_GET_INFO, which IPv6 has too,
 	// in linux/netfilter_ipv4/ip_tables.h.
-	const getInfo, hooksAt, entriesAt, length = 64, 32, 76, 84
+	const getInfo, hooksAt, entriesAt, sizeAt, length = 64, 32, 76, 80, 84
 	var info [length]byte
 	copy(info[:hooksAt-1], table)
 	size := uint32(length)
@@ -55,7 +56,25 @@ func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error)
 	return legacyInfo{
 		hooks:   bits.OnesCount32(binary.NativeEndian.Uint32(info[hooksAt:])),
 		entries: int(binary.NativeEndian.Uint32(info[entriesAt:])),
+		size:    int(binary.NativeEndian.Uint32(info[sizeAt:])),
 	}, nil
+}
+
+// measureLegacy fails where the family's tables are larger than is read, before a program
+// reads them.
+func (s *session) measureLegacy(f ruleset.Family) error {
+	left, rules := listLimit, 0
+	for _, table := range s.host.legacy[f] {
+		info, err := s.legacyInfo(f, table)
+		if err != nil {
+			return err
+		}
+		if left -= info.size; left < 0 {
+			return fmt.Errorf("%w: table %s and those before it are over %d bytes", errLong, table, listLimit)
+		}
+		rules += info.entries
+	}
+	return few(rules)
 }
 
 // legacyAgrees compares what iptables-legacy-save printed with the size of each table.

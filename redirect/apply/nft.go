@@ -93,10 +93,7 @@ func (n *NFTables) session(ctx context.Context, fn func(*nftSession) error) erro
 		if s.ipv6, err = hasIPv6(); err != nil {
 			return err
 		}
-		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-		if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT) {
-			return unsupported("nfnetlink", "CONFIG_NETFILTER_NETLINK", err)
-		}
+		s.fd, err = netfilterSocket()
 		return err
 	})
 	if err != nil {
@@ -106,6 +103,7 @@ func (n *NFTables) session(ctx context.Context, fn func(*nftSession) error) erro
 	s.setup()
 	wait := 50 * time.Microsecond
 	for attempt := 1; ; attempt++ {
+		s.left = listLimit
 		err := fn(&s)
 		if !errors.Is(err, errInterrupted) || attempt == maxAttempts {
 			return classify(err)
@@ -117,6 +115,15 @@ func (n *NFTables) session(ctx context.Context, fn func(*nftSession) error) erro
 			wait = min(2*wait, 10*time.Millisecond)
 		}
 	}
+}
+
+// netfilterSocket opens a socket in the calling thread's namespace.
+func netfilterSocket() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT) {
+		return fd, unsupported("nfnetlink", "CONFIG_NETFILTER_NETLINK", err)
+	}
+	return fd, err
 }
 
 // hasIPv6 reports whether the calling thread's namespace has the protocol, by

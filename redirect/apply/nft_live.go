@@ -215,7 +215,10 @@ func (c *nlConn) readTable(l *nftLive) error {
 		err := c.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, unix.NFPROTO_INET, func(w *nlWriter) {
 			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, l.name)
 			w.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-		}, s.parseElements)
+		}, func(m nlMessage) {
+			c.left -= setWeight * len(m.attrs)
+			s.parseElements(m)
+		})
 		if err != nil {
 			return fmt.Errorf("list elements of set %s: %w", s.name, err)
 		}

@@ -28,7 +28,18 @@ type nlConn struct {
 	fd  int
 	seq uint32
 	buf []byte // of received messages
+	// left is how many bytes of lists are still read.
+	left int
 }
+
+// listLimit bounds what one look at a namespace reads of its lists, which a pod
+// may fill as it likes. The largest program there may be, 10,000 rules, is some 6 MiB.
+// A variable for tests.
+var listLimit = 32 << 20
+
+// errLong says that what is in a namespace is not read to its end, so that nothing
+// can be said of it.
+var errLong = errors.New("more rules, chains, sets or tables than are read")
 
 // setup makes errors carry their reason and not the message they are about.
 // Kernels without these options are no worse to work with.
@@ -80,6 +91,9 @@ func (c *nlConn) receive(fn func(nlMessage) error) error {
 			return err
 		}
 		break
+	}
+	if c.left -= n; c.left < 0 {
+		return fmt.Errorf("%w: they are over %d bytes", errLong, listLimit)
 	}
 	for b := c.buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -144,7 +158,7 @@ func (c *nlConn) request(msg uint16, flags uint16, family byte, attrs func(*nlWr
 		return err
 	}
 	// A list is read to its end even when it is of no use: until then the kernel
-	// takes no other request for one.
+	// takes no other request for one. One that is too long ends the session.
 	done, interrupted := false, false
 	var failure error
 	for !done {

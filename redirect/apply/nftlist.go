@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -22,25 +21,32 @@ type nftTable struct {
 // isIptables reports whether it is a table of iptables-nft.
 func (t nftTable) isIptables() bool { return isIptables(liveChain{family: t.family, table: t.name}) }
 
-// listTables returns all nftables tables of the calling thread's namespace.
-func listTables() ([]nftTable, error) {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP)
-	req.AddRawData([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0})
-	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+// listTables returns all nftables tables of the calling thread's namespace. A
+// kernel without nftables is an [ErrNoBackend]; any other error says that what is
+// there cannot be told.
+func listTables() (found []nftTable, err error) {
+	fd, err := netfilterSocket()
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
 	}
-	var found []nftTable
-	for _, msg := range msgs {
-		attrs, err := nl.ParseRouteAttr(msg[nl.SizeofNfgenmsg:])
-		if err != nil {
-			return nil, fmt.Errorf("list nftables tables: %w", err)
-		}
-		for _, a := range attrs {
-			if a.Attr.Type == unix.NFTA_TABLE_NAME {
-				found = append(found, nftTable{msg[0], nl.BytesToString(a.Value)})
+	defer func() { _ = unix.Close(fd) }()
+	c := nlConn{fd: fd, left: listLimit} // for all attempts
+	c.setup()
+	for attempt := 1; ; attempt++ {
+		found = nil
+		err = c.request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+			for a := range nlAttrs(m.attrs) {
+				if a.typ == unix.NFTA_TABLE_NAME {
+					found = append(found, nftTable{m.family, a.text()})
+				}
 			}
+		})
+		if !errors.Is(err, errInterrupted) || attempt == maxAttempts {
+			break
 		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list nftables tables: %w", classify(err))
 	}
 	return found, nil
 }

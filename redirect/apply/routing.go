@@ -29,7 +29,7 @@ type fixture struct {
 type fixtureKind string
 
 const (
-	loAddr     fixtureKind = "address"
+	loAddr     fixtureKind = ruleset.AddressChain
 	localRoute fixtureKind = "route"
 	policyRule fixtureKind = "rule"
 )
@@ -183,7 +183,7 @@ func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 			kind = ruleset.Unexpected
 		}
 		diffs = append(diffs, ruleset.Difference{
-			Kind: kind, Family: x.family, Table: "routing", Chain: string(x.kind), Position: 1, Rule: x.String(),
+			Kind: kind, Family: x.family, Table: ruleset.RoutingTable, Chain: string(x.kind), Position: 1, Rule: x.String(),
 		})
 		return nil
 	})

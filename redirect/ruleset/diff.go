@@ -18,11 +18,18 @@ const (
 	Unexpected Kind = "unexpected"
 )
 
+// RoutingTable is the Table of a Difference in what rules need besides: policy routing
+// and addresses of lo, which are its AddressChain.
+const (
+	RoutingTable = "routing"
+	AddressChain = "address"
+)
+
 // Difference is one rule that is not as wanted.
 type Difference struct {
 	Kind   Kind   `json:"kind"`
 	Family Family `json:"family"`
-	// Table and Chain are where; Table is "routing" for the policy routing.
+	// Table and Chain are where; Table may be RoutingTable.
 	Table string `json:"table"`
 	Chain string `json:"chain"`
 	// Position is the rule's place in its chain, from 1: in the wanted chain
