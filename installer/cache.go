@@ -68,7 +68,18 @@ func (c *Cached) read(fsys fs.FS, dir string, ours Ours) error {
 		if e.IsDir() {
 			continue
 		}
-		data, err := fs.ReadFile(fsys, dir+"/"+e.Name())
+		name := dir + "/" + e.Name()
+		info, err := fs.Stat(fsys, name) // before opening, which would wait for the other end of a pipe
+		if err == nil && info.IsDir() {
+			continue
+		}
+		if err == nil && !info.Mode().IsRegular() {
+			err = &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
+		}
+		var data []byte
+		if err == nil {
+			data, err = fs.ReadFile(fsys, name)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its DEL came just now
 		}
@@ -76,11 +87,11 @@ func (c *Cached) read(fsys fs.FS, dir string, ours Ours) error {
 			return err
 		}
 		var cached attachment
-		if json.Unmarshal(data, &cached) != nil {
-			continue // libcni could not use it either
+		if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
+			continue // libcni could not use it either; but what has another form than here, it may
 		}
 		found := mentions(cached.Config, ours.Types, ours.Kubeconfig)
-		name := cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
+		name = cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
 		switch {
 		case len(found) == 0 || cached.agents(ours):
 		case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):

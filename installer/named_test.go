@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	cniplugin "github.com/meshcni/meshcni/plugin"
 )
@@ -277,4 +278,25 @@ func TestRestingAgentTakesTheRemainderBack(t *testing.T) {
 	require.NoError(t, os.Remove(theirs))
 	within(t, patience, "gone", func() bool { _, err := os.Stat(n.kubeconfig()); return err != nil })
 	within(t, patience, "resting", func() bool { return assert.ObjectsAreEqual([]string{"uninstalled"}, codes(a.Ready())) })
+}
+
+// An attachment in a form that is not expected counts all the same, and a pipe is not waited for.
+func TestAttachmentsOfAnotherForm(t *testing.T) {
+	for key, value := range map[string]any{
+		"result": map[string]any{"interfaces": map[string]any{"eth0": "x"}}, "cniArgs": map[string]any{"a": "b"}, "netns": 3,
+		"capabilityArgs": []any{},
+	} {
+		n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+		n.install()
+		n.cached("c1", n.read(n.conf("10-calico.conflist")), map[string]any{key: value})
+		n.uninstall()
+		assert.FileExists(t, n.binary(), key)
+	}
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.install()
+	require.NoError(t, os.MkdirAll(filepath.Join(n.CNICacheDir, "results"), 0o700))
+	require.NoError(t, unix.Mkfifo(filepath.Join(n.CNICacheDir, "results", "n1-c1-eth0"), 0o600))
+	_, err := Uninstall(t.Context(), n.Config, discard)
+	assert.Equal(t, []string{"still-named"}, codes(err))
+	assert.FileExists(t, n.binary())
 }

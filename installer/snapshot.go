@@ -60,6 +60,7 @@ func TakeSnapshot(dir string) (*Snapshot, error) {
 			s.files[e.Name()] = s.read(in, full, linked)
 			continue
 		}
+		var err error // of this entry alone
 		if linked {
 			full, err = in().follow(full)
 			if info, statErr := os.Stat(full); err == nil && (statErr != nil || !info.IsDir()) {

@@ -174,3 +174,17 @@ func TestLinksOfTheHost(t *testing.T) {
 	assert.Equal(t, mounted{"/host", "/host/etc/cni/net.d"}, mountOf("/host/etc/cni/net.d"))
 	assert.Equal(t, "/", mountOf(root).root)
 }
+
+// What one link cannot be followed for says nothing of the directories after it.
+func TestLinkThatCannotBeFollowedIsNotTheNextDirectory(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": `{"name": "pods", "cniVersion": "1.1.0", "plugins": [{"type": "calico"}]}`})
+	n.install()
+	require.NoError(t, os.Symlink("/var/lib/a-network", n.conf("00-templates")))
+	require.NoError(t, os.MkdirAll(n.conf("pods"), 0o755))
+	snap, err := TakeSnapshot(n.CNIConfDir)
+	require.NoError(t, err)
+	_, err = snap.ReadDir("pods")
+	require.NoError(t, err)
+	n.uninstall()
+	assert.NoFileExists(t, n.kubeconfig())
+}
