@@ -15,9 +15,11 @@ const (
 	// bypass a mesh by it.
 	PresenceAbsent Presence = "absent"
 	// PresenceOff says that the kernel has the protocol and that it is switched
-	// off on every interface but loopback. It may be switched on later.
+	// off on every interface but loopback, and for those that are yet to come. It
+	// may be switched on later.
 	PresenceOff Presence = "off"
-	// PresenceUsable says that it works on some interface other than loopback.
+	// PresenceUsable says that it works on some interface other than loopback, or
+	// would on one that comes later.
 	// Such an interface has an IPv6 address without being given one (RFC 4862,
 	// section 5.3).
 	PresenceUsable Presence = "usable"

@@ -48,19 +48,11 @@ func presenceOfIPv6() (redirect.Presence, error) {
 	if err != nil {
 		return "", fmt.Errorf("look where IPv6 is switched off: %w", err)
 	}
-	var names []string
 	for _, e := range entries {
-		switch e.Name() {
-		case "all", "default", "lo":
-		default:
-			names = append(names, e.Name())
+		if e.Name() == "all" || e.Name() == "lo" {
+			continue // the one says nothing of what interfaces have now, the other leads nowhere
 		}
-	}
-	if len(names) == 0 {
-		names = []string{"default"} // what interfaces get that are yet to come
-	}
-	for _, name := range names {
-		off, err := os.ReadFile(filepath.Join(ipv6Conf, name, "disable_ipv6"))
+		off, err := os.ReadFile(filepath.Join(ipv6Conf, e.Name(), "disable_ipv6"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the interface has gone meanwhile
 		}

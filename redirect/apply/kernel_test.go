@@ -35,6 +35,8 @@ func TestKernel(t *testing.T) {
 	off(t, w.Pod, "virt0", "1")
 	is(t, w.Pod, redirect.PresenceUsable) // by net1
 	off(t, w.Pod, "net1", "1")
+	is(t, w.Pod, redirect.PresenceUsable) // by an interface that is yet to come
+	off(t, w.Pod, "default", "1")
 	is(t, w.Pod, redirect.PresenceOff)
 	off(t, w.Pod, "lo", "0") // leads nowhere
 	is(t, w.Pod, redirect.PresenceOff)
