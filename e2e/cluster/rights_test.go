@@ -90,7 +90,13 @@ func assertConfined(t *testing.T, pid int, wanted []string) {
 // no more, and no less but for those rights that are for later.
 func assertRights(t *testing.T, c *cluster.Cluster, since int, later ...string) {
 	t.Helper()
-	asked := asked(t, c, since)
+	asked := map[string]int{}
+	for _, call := range c.Server.Audit(t)[since:] {
+		if call.User.Username == "system:serviceaccount:"+system+":meshcni-node" {
+			assert.NotContains(t, call.String(), "FORBIDDEN")
+			asked[call.String()]++
+		}
+	}
 	var unused []string
 	for _, grant := range grants(t, c) {
 		if asked[grant] == 0 && !slices.Contains(later, grant) {
@@ -98,19 +104,6 @@ func assertRights(t *testing.T, c *cluster.Cluster, since int, later ...string) 
 		}
 	}
 	assert.Empty(t, unused, "granted, and not asked for: %v", asked)
-}
-
-// asked counts what the agent has asked the API server for since a point of its audit log; none of it was refused.
-func asked(t *testing.T, c *cluster.Cluster, since int) map[string]int {
-	t.Helper()
-	all := map[string]int{}
-	for _, call := range c.Server.Audit(t)[since:] {
-		if call.User.Username == "system:serviceaccount:"+system+":meshcni-node" {
-			assert.NotContains(t, call.String(), "FORBIDDEN")
-			all[call.String()]++
-		}
-	}
-	return all
 }
 
 // grants are the agent's rights, one a line as the API server's audit log has them.
