@@ -64,9 +64,9 @@ func plain(text []byte) error {
 	if err := yamlv3.Unmarshal(text, &document); err != nil {
 		return err
 	}
-	for todo := []*yamlv3.Node{&document}; len(todo) > 0; {
-		n := todo[len(todo)-1]
-		todo = append(todo[:len(todo)-1], n.Content...)
+	for nodes := []*yamlv3.Node{&document}; len(nodes) > 0; {
+		n := nodes[len(nodes)-1]
+		nodes = append(nodes[:len(nodes)-1], n.Content...)
 		if n.Kind == yamlv3.AliasNode || n.Anchor != "" {
 			return fmt.Errorf("line %d: %w", n.Line, ErrAlias)
 		}
