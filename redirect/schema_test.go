@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -160,6 +161,7 @@ func FuzzSchema(f *testing.F) {
 	f.Add("80,443", "", "eth0, net1", "maybe", int64(2000), int64(3000))
 	f.Add("80,", "10.0.0.0", "-i", "", int64(-1), int64(1<<40))
 	f.Add("", "127.0.0.0/8", "", "1", int64(1), int64(1))
+	f.Add("", "", strings.Repeat("\xaa", 61), "", int64(1), int64(1)) // short, but not in quotes
 	f.Fuzz(func(t *testing.T, in, cidrs, interfaces, drop string, user, group int64) {
 		g := annotations("m/in", in, "m/cidrs", cidrs, "m/interfaces", interfaces)
 		g.Env["DROP"], g.RunAsUser, g.RunAsGroup = drop, &user, &group
@@ -168,7 +170,7 @@ func FuzzSchema(f *testing.F) {
 			for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 				var setting *redirect.SettingError
 				require.ErrorAs(t, e, &setting)
-				require.Contains(t, e.Error(), fmt.Sprintf("%s %s=%q", setting.Source, setting.Key, setting.Value))
+				require.Contains(t, e.Error(), fmt.Sprintf("%s %s=%s", setting.Source, setting.Key, brief.Quote(setting.Value)))
 			}
 			return
 		}
