@@ -21,7 +21,7 @@ demo: ## Redirect a pod-like namespace's traffic on this machine and show where 
 	@if [ "$$(id -u)" = 0 ]; then .ci/needs; fi
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/meshcni ./cmd/meshcni-redirect
-	$(GO) run ./internal/demo
+	$(GO) run ./cmd/internal/demo
 
 .PHONY: test
 test: ## Everything CI runs (root on Linux for the kernel tests)

@@ -34,9 +34,9 @@
 //	plugin/attachment        the node's own record of what was done to each pod
 //	plugin/kubepod           one pod from the API server with one GET
 //	installer                the plugin onto a node, kept there, and taken away
-//	installer/nodecmd        the agent's command line as a function
+//	cmd/nodecmd        the agent's command line as a function
 //	repair                   pods that started without rules, found and dealt with
-//	repair/repaircmd         the repair controller's command line as a function
+//	cmd/repaircmd         the repair controller's command line as a function
 //
 // # For your tests
 //

@@ -20,12 +20,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/cmd/nodecmd"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/installer/nodecmd"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 // machine is a node's directories and a pod's, in a temporary one, as the

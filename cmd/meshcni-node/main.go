@@ -10,9 +10,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/cmd/nodecmd"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 func main() {

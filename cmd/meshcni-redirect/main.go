@@ -8,13 +8,13 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/meshcni/meshcni/internal/redirectcli"
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/internal/version"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := redirectcli.Main(ctx, os.Args[1:], redirectcli.IO{
+	code := redirectcmd.Main(ctx, os.Args[1:], redirectcmd.IO{
 		Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version.Long(),
 	})
 	stop()

@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 func main() {

@@ -22,10 +22,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/cmd/nodecmd"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/installer/nodecmd"
 	"github.com/meshcni/meshcni/internal/version/versionmetric"
-	"github.com/meshcni/meshcni/repair/repaircmd"
 )
 
 // metric is what the agent says of one of its metrics.

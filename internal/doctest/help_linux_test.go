@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/installer/nodecmd"
-	"github.com/meshcni/meshcni/internal/redirectcli"
-	"github.com/meshcni/meshcni/repair/repaircmd"
+	"github.com/meshcni/meshcni/cmd/nodecmd"
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 )
 
 // flagHelp is what a program's --help says of one flag.
@@ -73,7 +73,7 @@ var pflagLine = regexp.MustCompile(`^ +(?:-(\w), )?--([\w-]+)(?: (\w+))? +(.*)$`
 // redirectFlags are those of one command of meshcni-redirect.
 func redirectFlags(t *testing.T, command string) []flagHelp {
 	var out bytes.Buffer
-	require.Zero(t, redirectcli.Main(t.Context(), []string{command, "--help"}, redirectcli.IO{Stdout: &out, Stderr: &out}))
+	require.Zero(t, redirectcmd.Main(t.Context(), []string{command, "--help"}, redirectcmd.IO{Stdout: &out, Stderr: &out}))
 	var all []flagHelp
 	for line := range strings.Lines(out.String()) {
 		if m := pflagLine.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil && m[2] != "help" {

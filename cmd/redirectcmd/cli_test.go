@@ -1,4 +1,4 @@
-package redirectcli_test
+package redirectcmd_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/redirectcli"
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -33,7 +33,7 @@ type call struct {
 func (c call) run(t *testing.T, args ...string) said {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code := redirectcli.Main(context.Background(), args, redirectcli.IO{
+	code := redirectcmd.Main(context.Background(), args, redirectcmd.IO{
 		Env: c.env, Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &errOut, Version: "v1.2.3",
 		ReadFile: func(name string) ([]byte, error) {
 			if text, ok := c.files[name]; ok {

@@ -1,4 +1,4 @@
-package redirectcli
+package redirectcmd
 
 import (
 	"fmt"

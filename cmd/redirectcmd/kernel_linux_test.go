@@ -1,4 +1,4 @@
-package redirectcli_test
+package redirectcmd_test
 
 import (
 	"bytes"

@@ -1,10 +1,10 @@
-// Package redirectcli is the program meshcni-redirect as a function: arguments,
+// Package redirectcmd is the program meshcni-redirect as a function: arguments,
 // environment and streams in, exit code out. It explains, prints, traces,
 // applies, checks, removes and validates the redirection of one pod, and needs
 // no cluster.
 //
 // The central function is [Main].
-package redirectcli
+package redirectcmd
 
 import (
 	"context"

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/meshcni/meshcni/installer/nodecmd"
+	"github.com/meshcni/meshcni/cmd/nodecmd"
 )
 
 // The program is a function: what it would read of the operating system is given.

@@ -20,10 +20,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/redirectcli"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
@@ -151,7 +151,7 @@ func (q question) program(t *testing.T) verdict {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
 			"--uncaptured-family", q.uncaptured(), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseBypasses))
-		code := redirectcli.Main(t.Context(), args, redirectcli.IO{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
+		code := redirectcmd.Main(t.Context(), args, redirectcmd.IO{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
 		}})
 		return out.String(), errOut.String(), code
@@ -235,7 +235,7 @@ func questions(t *testing.T) map[string]question {
 		}
 		all[mesh+" "+name] = question{mesh: mesh, pod: pod, namespace: ns}
 	}
-	const root = "../.."
+	const root = "../../.."
 	for mesh, dir := range map[string]string{"istio": "testdata/fates", "linkerd": "testdata/fates/linkerd", "consul": "testdata/fates/consul"} {
 		for name, c := range dialecttest.Recorded(t, filepath.Join(root, dir)) {
 			add(name, mesh, c.Pod, c.Namespace)

@@ -18,7 +18,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"github.com/meshcni/meshcni/internal/redirectcli"
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
 )
 
 const podFile = "examples/pod.yaml"
@@ -44,7 +44,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	code := redirectcli.Main(ctx, []string{"explain", "-f", podFile}, redirectcli.IO{Env: os.Environ(), Stdin: os.Stdin, Stdout: out, Stderr: os.Stderr})
+	code := redirectcmd.Main(ctx, []string{"explain", "-f", podFile}, redirectcmd.IO{Env: os.Environ(), Stdin: os.Stdin, Stdout: out, Stderr: os.Stderr})
 	if code != 0 {
 		return fmt.Errorf("explain %s: exit code %d", podFile, code)
 	}

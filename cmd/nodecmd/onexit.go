@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/installer/internal/daemonset"
+	"github.com/meshcni/meshcni/cmd/internal/daemonset"
 )
 
 // watchDaemonSet watches the agent's own DaemonSet until stop, so also while leaving asks, after the context has ended.

@@ -1,4 +1,4 @@
-package redirectcli_test
+package redirectcmd_test
 
 import (
 	"encoding/json"
@@ -12,7 +12,7 @@ import (
 )
 
 // TestGolden keeps what people read. After a change that is meant, run
-// go test ./internal/redirectcli -update and review the difference.
+// go test ./cmd/redirectcmd -update and review the difference.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
