@@ -96,9 +96,8 @@ type Result struct {
 	Redirect redirect.Redirect
 	// Origins say where each setting comes from.
 	Origins []redirect.Origin
-	// Warnings are things that the pod says in vain, and that it gets wrong
-	// without being refused for it.
-	Warnings []string
+	// Warnings lists settings that were ignored or tolerated.
+	Warnings redirect.Warnings
 	// ProxyContainers are the exact names that the mesh's injector has given to
 	// containers of this pod that run as the proxy, besides the Policy's. Anybody
 	// may choose a name that is like them.

@@ -89,7 +89,7 @@ func TestCapturedAndAddressed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []ruleset.Family{ruleset.IPv4}, plan.Captured)
 	assert.Empty(t, plan.Addressed)
-	assert.Equal(t, []string{"the kernel has no ipv6 here"}, plan.Warnings)
+	assert.Equal(t, []string{"the kernel has no ipv6 here"}, plan.Warnings.Texts())
 }
 
 // TestPlanOfWhoIsNoneOfTheMeshs: nothing is built, so nothing can be wrong.

@@ -161,7 +161,7 @@ func toy() dialect.Dialect {
 			r := redirect.Default()
 			r.IPv6 = redirect.FamilyPass
 			r.Names.ChainPrefix = "TOY_"
-			return dialect.Result{Redirect: r, Warnings: []string{"toy says hello to " + in.Namespace.Name}}, nil
+			return dialect.Result{Redirect: r, Warnings: redirect.Warnings{{Text: "toy says hello to " + in.Namespace.Name}}}, nil
 		},
 	}
 }

@@ -125,7 +125,7 @@ func (e *SettingError) Unwrap() error { return e.Err }
 // Build reads a pod's Redirect. Every setting that is refused is in the error,
 // each as a [*SettingError]; the Redirect is then not to be used. Origins tell
 // where each field that can be said comes from; warnings what was said in vain.
-func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings []string, err error) {
+func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings, err error) {
 	r = s.Defaults.Clone()
 	var errs []error
 	for _, setting := range s.Settings {
@@ -135,14 +135,15 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings []string
 			continue
 		}
 		if key != setting.Keys[0] {
-			warnings = append(warnings, fmt.Sprintf("%s %s is deprecated: use %s", source, key, setting.Keys[0]))
+			warnings = append(warnings, Warningf(WarningDeprecated, key, "%s %s is deprecated: use %s", source, key, setting.Keys[0]))
 		}
 		switch err := setting.Set(&r, value); {
 		case err == nil:
 			origins = slices.DeleteFunc(origins, func(o Origin) bool { return o == Origin{Field: setting.Field, Source: FromDefault} })
 			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
-			warnings = append(warnings, fmt.Sprintf("%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
+			warnings = append(warnings, Warningf(WarningInvalid, key,
+				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
 			origins = orDefault(origins, setting.Field)
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})

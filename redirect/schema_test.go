@@ -82,7 +82,9 @@ func TestSchemaDeprecatedKey(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "80", r.Inbound.Ports.String())
 	assert.Equal(t, "m/old-in", origin(t, origins, "inbound.ports").Key)
-	assert.Equal(t, []string{"annotation m/old-in is deprecated: use m/in"}, warnings)
+	assert.Equal(t, redirect.Warnings{{
+		Code: redirect.WarningDeprecated, Key: "m/old-in", Text: "annotation m/old-in is deprecated: use m/in",
+	}}, warnings)
 
 	r, _, warnings, err = schema.Build(annotations("m/old-in", "80", "m/in", ""))
 	require.NoError(t, err)
@@ -214,4 +216,10 @@ func TestSchemaTwoSettingsOfOneField(t *testing.T) {
 		}
 		assert.Equal(t, c.want, got, "env %q, annotation %q", c.env, c.annotation)
 	}
+}
+
+func TestWarningCodesAreStable(t *testing.T) {
+	assert.Equal(t, []redirect.WarningCode{
+		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped",
+	}, redirect.WarningCodes)
 }

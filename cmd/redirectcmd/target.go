@@ -203,7 +203,7 @@ func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *co
 	t.Plan, err = d.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
 		DropUncaptured: c.uncaptured == "drop", RefuseBypasses: c.refuseProxyUID,
 	})
-	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings, t.Plan.Warnings)
+	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings.Texts(), t.Plan.Warnings.Texts())
 	return err
 }
 

@@ -97,10 +97,10 @@ func (p *parser) unknown(text string) {
 		if q := brief.Quote(name); q != `"`+name+`"` {
 			name = q
 		}
-		p.Warn("%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
+		p.Warn(redirect.WarningUnknown, p.key(name), "%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
 	}
 	if more := len(names) - maxUnknown; more > 0 {
-		p.Warn("%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
+		p.Warn(redirect.WarningUnknown, p.root, "%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
 	}
 }
 

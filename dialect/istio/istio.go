@@ -114,7 +114,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ProxyTypes:         []string{"sidecar"},
 			InjectKey:          InjectKey,
 			StatusAnnotation:   StatusAnnotation,
-			NotIntercepted:     notIntercepted,
+			Decline:            decline,
 		},
 		Build: build,
 		Names: Defaults().Names,

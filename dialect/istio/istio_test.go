@@ -183,7 +183,7 @@ func TestProxyEnvironment(t *testing.T) {
 		}
 		assert.Equal(t, want, b.Redirect, "%s=%s", c.name, c.value)
 		if assert.Equal(t, c.warns, len(b.Warnings) > 0, "%s=%s: %v", c.name, c.value, b.Warnings) && c.warns {
-			assert.Contains(t, b.Warnings[0], c.name)
+			assert.Contains(t, b.Warnings[0].Text, c.name)
 		}
 	}
 	b := build(t, meshed(proxyEnv(istio.InvalidDrop, "true", istio.InvalidDrop, "false")))
@@ -268,7 +268,7 @@ func TestOriginsAndWarnings(t *testing.T) {
 		assert.Equal(t, want, got[want.Field])
 	}
 	require.Len(t, b.Warnings, 1)
-	assert.Contains(t, b.Warnings[0], istio.KubevirtInterfaces+" is deprecated: use "+istio.VirtualInterfaces)
+	assert.Contains(t, b.Warnings[0].Text, istio.KubevirtInterfaces+" is deprecated: use "+istio.VirtualInterfaces)
 
 	b = build(t, meshed(annotated(istio.KubevirtInterfaces, "old", istio.VirtualInterfaces, "new")))
 	assert.Equal(t, []string{"new"}, b.Redirect.VirtualInterfaces)

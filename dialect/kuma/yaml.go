@@ -108,11 +108,11 @@ func (p *parser) yaml(r *reading) {
 		return
 	}
 	if len(r.unread) > 0 {
-		p.Warn("annotation %s has keys without effect, since nothing is known of them: %s", Config, some(r.unread))
+		p.Warn(redirect.WarningUnknown, Config, "annotation %s has keys without effect, since nothing is known of them: %s", Config, some(r.unread))
 	}
 	d := &r.document
 	if d.Ebpf["enabled"] == true {
-		p.Warn("annotation %s.ebpf has no effect: the pod is captured by rules", Config)
+		p.Warn(redirect.WarningNoEffect, Config+".ebpf", "annotation %s.ebpf has no effect: the pod is captured by rules", Config)
 	}
 	p.one("proxy.uids", "kumaDPUser", d.KumaDPUser, oneUID, p.setUser)
 	p.one("ipv6", "ipFamilyMode", d.IPFamilyMode, families, p.setFamilies)

@@ -131,20 +131,12 @@ func build(in dialect.Input) (dialect.Result, error) {
 			Field: "outbound.excludePorts", Source: redirect.FromLabel, Key: ControlPlaneLabel, Value: component,
 		})
 	}
-	if w := differentUser(in, r); w != "" {
-		warnings = append(warnings, w)
+	if runs := in.Values().RunAsUser; runs != nil && *runs != 0 && *runs != int64(r.Proxy.UIDs[0]) {
+		// The proxy's own connections would be redirected to itself.
+		warnings = append(warnings, redirect.Warningf(redirect.WarningContradiction, ProxyUID,
+			"annotation %s says %d, but container %q runs as %d", ProxyUID, r.Proxy.UIDs[0], in.Proxy.Name, *runs))
 	}
 	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
-}
-
-// differentUser warns of an annotation that is not how the proxy runs: its
-// connections would be redirected to itself.
-func differentUser(in dialect.Input, r redirect.Redirect) string {
-	runs := in.Values().RunAsUser
-	if runs == nil || *runs == 0 || *runs == int64(r.Proxy.UIDs[0]) {
-		return ""
-	}
-	return fmt.Sprintf("annotation %s says %d, but container %q runs as %d", ProxyUID, r.Proxy.UIDs[0], in.Proxy.Name, *runs)
 }
 
 // What each grammar allows, for people.

@@ -138,7 +138,7 @@ func TestProxyContainer(t *testing.T) {
 	build := func(changes ...func(*corev1.Pod)) (redirect.Redirect, []string) {
 		built, err := linkerd.New().Redirect(meshed(changes...), nil, dialecttest.Addrs())
 		require.NoError(t, err)
-		return built.Redirect, built.Warnings
+		return built.Redirect, built.Warnings.Texts()
 	}
 	r, _ := build(runAs)
 	assert.Equal(t, []uint32{3000}, r.Proxy.UIDs)
