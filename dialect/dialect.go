@@ -104,6 +104,17 @@ type Result struct {
 	ProxyContainers []string
 }
 
+// FromSchema makes a Build function of a schema, for a dialect that is data only.
+func FromSchema(s redirect.Schema) func(Input) (Result, error) {
+	return func(in Input) (Result, error) { return in.Read(s) }
+}
+
+// Read reads the pod by a schema. With an error, the Result has the warnings only.
+func (in Input) Read(s redirect.Schema) (r Result, err error) {
+	r.Redirect, r.Origins, r.Warnings, err = s.Build(in.Values())
+	return r, err
+}
+
 // Decide says whether the pod is in the mesh.
 func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.Decision {
 	return d.Policy.Decide(pod, namespace)

@@ -37,17 +37,14 @@ func toy() dialect.Dialect {
 		Names:          defaults.Names,
 		NeedsNamespace: true,
 		Build: func(in dialect.Input) (dialect.Result, error) {
-			r, origins, warnings, err := schema.Build(in.Values())
-			if err != nil {
-				return dialect.Result{}, err
-			}
+			r, err := in.Read(schema)
 			if in.Namespace != nil && in.Namespace.Annotations["toy/quiet"] == "yes" {
-				r.Outbound.CIDRs = redirect.PrefixSet{}
+				r.Redirect.Outbound.CIDRs = redirect.PrefixSet{}
 			}
 			if len(in.Addrs) > 0 && in.Addrs[0].Is4() {
-				r.IPv6 = redirect.FamilyPass
+				r.Redirect.IPv6 = redirect.FamilyPass
 			}
-			return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
+			return r, err
 		},
 	}
 }

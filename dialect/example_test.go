@@ -23,11 +23,8 @@ func ExampleDialect() {
 	mesh := dialect.Dialect{
 		Name:   "example",
 		Policy: selection.Policy{ProxyContainers: []string{"mesh-proxy"}},
-		Build: func(in dialect.Input) (dialect.Result, error) {
-			r, origins, warnings, err := schema.Build(in.Values())
-			return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, err
-		},
-		Names: defaults.Names,
+		Build:  dialect.FromSchema(schema),
+		Names:  defaults.Names,
 	}
 
 	pod := &corev1.Pod{

@@ -240,8 +240,8 @@ func (s Schema) runAs(r *Redirect, g Values) ([]Origin, error) {
 	return origins, errors.Join(errs...)
 }
 
-// Bool makes a Set function of one that takes a boolean, in any form that
-// strconv.ParseBool takes.
+// Bool makes a Set function from one that takes a boolean, read in any form of
+// strconv.ParseBool.
 func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	return func(r *Redirect, value string) error {
 		on, err := strconv.ParseBool(value)
@@ -253,19 +253,40 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	}
 }
 
-// PortsInto makes a Set function for a port list of the grammar.
+// PortInto makes a Set function for one port; see [ParsePort].
+func PortInto(field func(*Redirect) *uint16, g Grammar) func(*Redirect, string) error {
+	return into(field, func(v string) (uint16, error) { return ParsePort(v, g) })
+}
+
+// PortsInto makes a Set function for a list of ports; see [ParsePorts].
 func PortsInto(field func(*Redirect) *PortSet, g Grammar) func(*Redirect, string) error {
 	return into(field, func(v string) (PortSet, error) { return ParsePorts(v, g) })
 }
 
-// PrefixesInto makes a Set function for a CIDR list of the grammar.
+// PrefixesInto makes a Set function for a list of prefixes; see [ParsePrefixes].
 func PrefixesInto(field func(*Redirect) *PrefixSet, g Grammar) func(*Redirect, string) error {
 	return into(field, func(v string) (PrefixSet, error) { return ParsePrefixes(v, g) })
 }
 
-// InterfacesInto makes a Set function for a list of interface names.
+// InterfacesInto makes a Set function for a list of interface names; see
+// [ParseInterfaces].
 func InterfacesInto(field func(*Redirect) *[]string) func(*Redirect, string) error {
 	return into(field, ParseInterfaces)
+}
+
+// IDsInto makes a Set function for a list of user or group ids; see [ParseIDs].
+func IDsInto(field func(*Redirect) *[]uint32) func(*Redirect, string) error {
+	return into(field, ParseIDs)
+}
+
+// SetProxyUser is a Set function for the user that the proxy runs as; see
+// [ParseProxyUser].
+func SetProxyUser(r *Redirect, value string) error {
+	id, err := ParseProxyUser(value)
+	if err == nil {
+		r.Proxy.UIDs = []uint32{id}
+	}
+	return err
 }
 
 func into[T any](field func(*Redirect) *T, parse func(string) (T, error)) func(*Redirect, string) error {

@@ -218,6 +218,26 @@ func TestSchemaTwoSettingsOfOneField(t *testing.T) {
 	}
 }
 
+// What a port, a user and a list of ids refuse names the annotation.
+func TestSchemaOfPortsAndIDs(t *testing.T) {
+	of := func(key string, set func(*redirect.Redirect, string) error) redirect.Setting {
+		return redirect.Setting{Field: key, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set}
+	}
+	schema := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{
+		of("m/port", redirect.PortInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.OutboundPort }, 0)),
+		of("m/user", redirect.SetProxyUser),
+		of("m/groups", redirect.IDsInto(func(r *redirect.Redirect) *[]uint32 { return &r.Proxy.GIDs })),
+	}}
+	r, _, _, err := schema.Build(annotations("m/port", "4001", "m/user", "1337", "m/groups", "1, 2"))
+	require.NoError(t, err)
+	assert.Equal(t, redirect.Proxy{UIDs: []uint32{1337}, GIDs: []uint32{1, 2}, OutboundPort: 4001, InboundPort: redirect.Default().Proxy.InboundPort}, r.Proxy)
+
+	_, _, _, err = schema.Build(annotations("m/port", "0", "m/user", "0", "m/groups", "wheel"))
+	require.EqualError(t, err, `annotation m/port="0": 0 is no port to listen on
+annotation m/user="0": 0 is root: all that runs as root would bypass the mesh
+annotation m/groups="wheel": "wheel" is not a numeric id from 0 to 4294967294`)
+}
+
 func TestWarningCodesAreStable(t *testing.T) {
 	assert.Equal(t, []redirect.WarningCode{
 		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped",

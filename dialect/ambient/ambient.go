@@ -134,17 +134,12 @@ func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string)
 	return dialect.Dialect{
 		Name:           "ambient",
 		Policy:         policy,
-		Build:          build,
+		Build:          dialect.FromSchema(schema),
 		Names:          Defaults().Names,
 		NeedsNamespace: true,
 		// The node proxy is no container of the pod, so none checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
 	}, nil
-}
-
-func build(in dialect.Input) (dialect.Result, error) {
-	r, origins, warnings, err := schema.Build(in.Values())
-	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, err
 }
 
 const boolean = "true or false"

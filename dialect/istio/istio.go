@@ -129,19 +129,15 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 }
 
 func build(in dialect.Input) (dialect.Result, error) {
-	given := in.Values()
-	r, origins, warnings, err := schema.Build(given)
-	if _, said := given.Annotations[InterceptionMode]; !said {
-		_, unread := interception(given)
-		warnings = append(warnings, unread...)
+	r, err := in.Read(schema)
+	if _, ok := in.Pod.Annotations[InterceptionMode]; !ok {
+		_, unread := interception(in.Values())
+		r.Warnings = append(r.Warnings, unread...)
 	}
-	if err != nil {
-		return dialect.Result{Warnings: warnings}, err
+	if err == nil && len(in.Addrs) > 0 && ruleset.FamilyOf(in.Addrs[0]) == ruleset.IPv6 {
+		r.Redirect.IPv6 = redirect.FamilyCapture
 	}
-	if len(in.Addrs) > 0 && ruleset.FamilyOf(in.Addrs[0]) == ruleset.IPv6 {
-		r.IPv6 = redirect.FamilyCapture
-	}
-	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
+	return r, err
 }
 
 // What each grammar allows, for people. Istio's lists know no ranges.
@@ -210,7 +206,7 @@ func setMode(r *redirect.Redirect, value string) error {
 }
 
 func checkPort(_ *redirect.Redirect, value string) error {
-	_, err := redirect.ParsePort(value)
+	_, err := redirect.ParsePort(value, redirect.AllowZero)
 	return err
 }
 

@@ -236,14 +236,11 @@ func parseIPs(values []string) (redirect.PrefixSet, error) {
 			if s = strings.TrimSpace(s); s == "" {
 				continue
 			}
-			prefix, err := netip.ParsePrefix(s)
-			if a, aerr := netip.ParseAddr(s); aerr == nil && a.Zone() == "" {
-				prefix, err = netip.PrefixFrom(a, a.BitLen()), nil
+			prefix, err := redirect.ParsePrefix(s, redirect.AllowAddresses)
+			if err == nil {
+				prefix, err = unmapped(prefix)
 			}
 			if err != nil {
-				return redirect.PrefixSet{}, fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
-			}
-			if prefix, err = unmapped(prefix); err != nil {
 				return redirect.PrefixSet{}, err
 			}
 			prefixes = append(prefixes, prefix)

@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
@@ -121,22 +120,23 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 }
 
 func build(in dialect.Input) (dialect.Result, error) {
-	r, origins, warnings, err := schema.Build(in.Values())
+	r, err := in.Read(schema)
 	if err != nil {
-		return dialect.Result{Warnings: warnings}, err
+		return r, err
 	}
 	if component := in.Pod.Labels[ControlPlaneLabel]; component != "" {
-		r.Outbound.ExcludePorts = r.Outbound.ExcludePorts.Union(apiServerPorts)
-		origins = append(origins, redirect.Origin{
+		r.Redirect.Outbound.ExcludePorts = r.Redirect.Outbound.ExcludePorts.Union(apiServerPorts)
+		r.Origins = append(r.Origins, redirect.Origin{
 			Field: "outbound.excludePorts", Source: redirect.FromLabel, Key: ControlPlaneLabel, Value: component,
 		})
 	}
-	if runs := in.Values().RunAsUser; runs != nil && *runs != 0 && *runs != int64(r.Proxy.UIDs[0]) {
+	known := r.Redirect.Proxy.UIDs[0]
+	if runs := in.Values().RunAsUser; runs != nil && *runs != 0 && *runs != int64(known) {
 		// The proxy's own connections would be redirected to itself.
-		warnings = append(warnings, redirect.Warningf(redirect.WarningContradiction, ProxyUID,
-			"annotation %s says %d, but container %q runs as %d", ProxyUID, r.Proxy.UIDs[0], in.Proxy.Name, *runs))
+		r.Warnings = append(r.Warnings, redirect.Warningf(redirect.WarningContradiction, ProxyUID,
+			"annotation %s says %d, but container %q runs as %d", ProxyUID, known, in.Proxy.Name, *runs))
 	}
-	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
+	return r, nil
 }
 
 // What each grammar allows, for people.
@@ -157,13 +157,13 @@ var schema = redirect.Schema{
 			}
 		}),
 		env("proxy.outboundPort", OutboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
-		annotation("proxy.inboundPort", port, portInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.InboundPort }), InboundPort),
-		annotation("proxy.outboundPort", port, portInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.OutboundPort }), OutboundPort),
+		annotation("proxy.inboundPort", port, redirect.PortInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.InboundPort }, 0), InboundPort),
+		annotation("proxy.outboundPort", port, redirect.PortInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.OutboundPort }, 0), OutboundPort),
 		annotation("inbound.excludePorts", portList, setSkipInbound, SkipInboundPorts),
 		annotation("outbound.excludePorts", portList,
 			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges), SkipOutboundPorts),
-		annotation("inbound.excludeSources", cidrList, setSkipSubnets, SkipSubnets),
-		annotation("proxy.uids", "a user id from 1 to 4294967294", setUID, ProxyUID),
+		annotation("inbound.excludeSources", cidrList, redirect.PrefixesInto(skipSubnets, redirect.AllowSpaces), SkipSubnets),
+		annotation("proxy.uids", "a user id from 1 to 4294967294", redirect.SetProxyUser, ProxyUID),
 		annotation("proxy.gids", "a group id from 1 to 4294967294, or -1 or 0 for none", setGID, ProxyGID),
 	},
 }
@@ -188,19 +188,6 @@ func env(field, key string, set func(*redirect.Redirect, netip.AddrPort)) redire
 	}
 }
 
-func portInto(field func(*redirect.Redirect) *uint16) func(*redirect.Redirect, string) error {
-	return func(r *redirect.Redirect, value string) error {
-		p, err := redirect.ParsePort(value)
-		if err == nil && p == 0 {
-			err = fmt.Errorf("0 is no port to listen on")
-		}
-		if err == nil {
-			*field(r) = p
-		}
-		return err
-	}
-}
-
 // setSkipInbound adds to the proxy's own ports; the outbound list replaces.
 func setSkipInbound(r *redirect.Redirect, value string) error {
 	ports, err := redirect.ParsePorts(value, redirect.AllowRanges)
@@ -210,45 +197,19 @@ func setSkipInbound(r *redirect.Redirect, value string) error {
 	return err
 }
 
-func setSkipSubnets(r *redirect.Redirect, value string) error {
-	parts := strings.Split(value, ",")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
-	}
-	prefixes, err := redirect.ParsePrefixes(strings.Join(parts, ","), 0)
-	if err == nil {
-		r.Inbound.ExcludeSources = prefixes
-	}
-	return err
-}
+func skipSubnets(r *redirect.Redirect) *redirect.PrefixSet { return &r.Inbound.ExcludeSources }
 
-func setUID(r *redirect.Redirect, value string) error {
-	id, err := parseID(value)
-	if err == nil && id == 0 {
-		err = fmt.Errorf("0 is root: all that runs as root would bypass the mesh")
-	}
-	if err == nil {
-		r.Proxy.UIDs = []uint32{id}
-	}
-	return err
-}
-
-// setGID takes Linkerd's own default, -1, and 0 for no group.
+// setGID takes -1, Linkerd's default, and 0 for no group.
 func setGID(r *redirect.Redirect, value string) error {
 	if value == "-1" {
 		return nil
 	}
-	id, err := parseID(value)
-	if err == nil && id != 0 {
-		r.Proxy.GIDs = []uint32{id}
-	}
-	return err
-}
-
-func parseID(value string) (uint32, error) {
 	id, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || id == redirect.NoID {
-		return 0, fmt.Errorf("%s is not a numeric id", brief.Quote(value))
+		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
 	}
-	return uint32(id), nil
+	if id != 0 {
+		r.Proxy.GIDs = []uint32{uint32(id)}
+	}
+	return nil
 }
