@@ -28,7 +28,7 @@ func toy() dialect.Dialect {
 		Defaults: defaults,
 		Settings: []redirect.Setting{{
 			Field: "inbound.ports", Source: redirect.FromAnnotation, Keys: []string{"toy/ports"}, Allowed: "ports and ranges",
-			Set: redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Inbound.Ports }, redirect.AllowRanges),
+			Grammar: redirect.AllowRanges,
 		}},
 	}
 	return dialect.Dialect{

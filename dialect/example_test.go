@@ -17,7 +17,7 @@ func ExampleDialect() {
 	defaults.Proxy.UIDs, defaults.Proxy.GIDs = []uint32{7777}, nil
 	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
 		Field: "outbound.excludePorts", Source: redirect.FromAnnotation, Keys: []string{"mesh.example/direct-ports"},
-		Set:     redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges),
+		Grammar: redirect.AllowRanges,
 		Allowed: "ports and ranges",
 	}}}
 	mesh := dialect.Dialect{

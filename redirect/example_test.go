@@ -12,11 +12,9 @@ func ExampleSchema_Build() {
 	mesh := redirect.Schema{
 		Defaults: redirect.Default(),
 		Settings: []redirect.Setting{{
-			Field:  "inbound.excludePorts",
-			Source: redirect.FromAnnotation,
-			Keys:   []string{"mesh.example/exclude-inbound-ports"},
-			Set: redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Inbound.ExcludePorts },
-				redirect.AllowRanges),
+			Field:   "inbound.excludePorts",
+			Keys:    []string{"mesh.example/exclude-inbound-ports"},
+			Grammar: redirect.AllowRanges,
 			Allowed: `ports and ranges, such as "22,8000-8100"`,
 		}},
 	}

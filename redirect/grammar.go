@@ -197,18 +197,5 @@ func ParseIDs(s string) ([]uint32, error) {
 	return distinct(ids), nil
 }
 
-// ParseProxyUser reads the id of the user that a proxy runs as, 1 to 4294967294:
-// as root it could not be told from anything else that runs as root.
-func ParseProxyUser(s string) (uint32, error) {
-	id, err := strconv.ParseUint(s, 10, 32)
-	switch {
-	case err != nil || id == NoID:
-		return 0, fmt.Errorf("%s is not a numeric id", brief.Quote(s))
-	case id == 0:
-		return 0, fmt.Errorf("0 is root: all that runs as root would bypass the mesh")
-	}
-	return uint32(id), nil
-}
-
 // NoID is the id that no user and no group has: (uid_t)-1.
 const NoID = 1<<32 - 1

@@ -3,6 +3,7 @@ package redirect_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -20,19 +21,17 @@ var schema = redirect.Schema{
 	Settings: []redirect.Setting{
 		{
 			Field: "inbound.ports", Source: redirect.FromAnnotation, Keys: []string{"m/in", "m/old-in"}, Allowed: "ports",
-			Set: redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Inbound.Ports }, redirect.AllowAll),
+			Grammar: redirect.AllowAll,
 		},
 		{
 			Field: "outbound.cidrs", Source: redirect.FromAnnotation, Keys: []string{"m/cidrs"},
-			Set: redirect.PrefixesInto(func(r *redirect.Redirect) *redirect.PrefixSet { return &r.Outbound.CIDRs }, redirect.AllowAll),
+			Grammar: redirect.AllowAll,
 		},
 		{
 			Field: "excludeInterfaces", Source: redirect.FromAnnotation, Keys: []string{"m/interfaces"},
-			Set: redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.ExcludeInterfaces }),
 		},
 		{
 			Field: "dropInvalid", Source: redirect.FromEnv, Keys: []string{"DROP"}, Lenient: true,
-			Set: redirect.Bool(func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
 		},
 	},
 }
@@ -218,24 +217,47 @@ func TestSchemaTwoSettingsOfOneField(t *testing.T) {
 	}
 }
 
-// What a port, a user and a list of ids refuse names the annotation.
-func TestSchemaOfPortsAndIDs(t *testing.T) {
-	of := func(key string, set func(*redirect.Redirect, string) error) redirect.Setting {
-		return redirect.Setting{Field: key, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set}
+// A setting without Set is parsed by the type of its field, and an error names the annotation.
+func TestSchemaByFieldType(t *testing.T) {
+	for _, c := range []struct {
+		setting redirect.Setting
+		value   string
+		want    func(*redirect.Redirect)
+		err     string
+	}{
+		{setting: redirect.Setting{Field: "proxy.outboundPort"}, value: "4001", want: func(r *redirect.Redirect) { r.Proxy.OutboundPort = 4001 }},
+		{setting: redirect.Setting{Field: "proxy.outboundPort"}, value: "0", err: "0 is no port to listen on"},
+		{setting: redirect.Setting{Field: "proxy.tunnelPort", Grammar: redirect.AllowZero}, value: "0", want: func(r *redirect.Redirect) { r.Proxy.TunnelPort = 0 }},
+		{setting: redirect.Setting{Field: "proxy.gids"}, value: "1, 2", want: func(r *redirect.Redirect) { r.Proxy.GIDs = []uint32{1, 2} }},
+		{setting: redirect.Setting{Field: "proxy.uids"}, value: "7,0", err: "0 is root: all that runs as root would bypass the mesh"},
+		{setting: redirect.Setting{Field: "proxy.gids"}, value: "wheel", err: `"wheel" is not a numeric id from 0 to 4294967294`},
+		{setting: redirect.Setting{Field: "proxy.uids", Set: redirect.SetProxyUser}, value: "7", want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{7} }},
+		{setting: redirect.Setting{Field: "proxy.uids", Set: redirect.SetProxyUser}, value: "0", err: "0 is root: all that runs as root would bypass the mesh"},
+		{setting: redirect.Setting{Field: "inbound.excludePorts"}, value: "22", want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22) }},
+		{setting: redirect.Setting{Field: "inbound.excludePorts", Add: true}, value: "22", want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22, 9999) }},
+		{setting: redirect.Setting{Field: "outbound.excludeCIDRs", Grammar: redirect.AllowAddresses}, value: "10.0.0.1", want: func(r *redirect.Redirect) {
+			r.Outbound.ExcludeCIDRs = redirect.Prefixes(netip.MustParsePrefix("10.0.0.1/32"))
+		}},
+		{setting: redirect.Setting{Field: "virtualInterfaces"}, value: "br0", want: func(r *redirect.Redirect) { r.VirtualInterfaces = []string{"br0"} }},
+		{setting: redirect.Setting{Field: "dropInvalid"}, value: "true", want: func(r *redirect.Redirect) { r.DropInvalid = true }},
+		{setting: redirect.Setting{Field: "dropInvalid"}, value: "yes", err: `"yes" is not a boolean`},
+		{setting: redirect.Setting{Field: "mode"}, value: "TPROXY", want: func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }},
+		{setting: redirect.Setting{Field: "mode"}, value: "tproxy", err: `"tproxy" is no interception mode`},
+		{setting: redirect.Setting{Field: "proxy.nosuch"}, value: "1", err: `the schema lacks a Set function for field "proxy.nosuch"`},
+		{setting: redirect.Setting{Field: "mode.deeper"}, value: "1", err: `the schema lacks a Set function for field "mode.deeper"`},
+	} {
+		c.setting.Keys = []string{"m/key"}
+		want := redirect.Default()
+		want.Inbound.ExcludePorts = redirect.Ports(9999)
+		got, _, _, err := redirect.Schema{Defaults: want, Settings: []redirect.Setting{c.setting}}.Build(annotations("m/key", c.value))
+		if c.err != "" {
+			assert.EqualError(t, err, `annotation m/key="`+c.value+`": `+c.err)
+			continue
+		}
+		require.NoError(t, err, c.setting.Field)
+		c.want(&want)
+		assert.Equal(t, want, got, c.setting.Field)
 	}
-	schema := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{
-		of("m/port", redirect.PortInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.OutboundPort }, 0)),
-		of("m/user", redirect.SetProxyUser),
-		of("m/groups", redirect.IDsInto(func(r *redirect.Redirect) *[]uint32 { return &r.Proxy.GIDs })),
-	}}
-	r, _, _, err := schema.Build(annotations("m/port", "4001", "m/user", "1337", "m/groups", "1, 2"))
-	require.NoError(t, err)
-	assert.Equal(t, redirect.Proxy{UIDs: []uint32{1337}, GIDs: []uint32{1, 2}, OutboundPort: 4001, InboundPort: redirect.Default().Proxy.InboundPort}, r.Proxy)
-
-	_, _, _, err = schema.Build(annotations("m/port", "0", "m/user", "0", "m/groups", "wheel"))
-	require.EqualError(t, err, `annotation m/port="0": 0 is no port to listen on
-annotation m/user="0": 0 is root: all that runs as root would bypass the mesh
-annotation m/groups="wheel": "wheel" is not a numeric id from 0 to 4294967294`)
 }
 
 func TestWarningCodesAreStable(t *testing.T) {

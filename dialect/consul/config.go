@@ -105,7 +105,7 @@ func (p *parser) unknown(text string) {
 }
 
 func (p *parser) user(value string) {
-	id, err := redirect.ParseProxyUser(value)
+	err := redirect.SetProxyUser(p.redirect, value)
 	if value == "" {
 		err = fmt.Errorf("it is required")
 	}
@@ -113,7 +113,6 @@ func (p *parser) user(value string) {
 		p.Refuse(p.key("ProxyUserID"), value, oneUID, err)
 		return
 	}
-	p.redirect.Proxy.UIDs = []uint32{id}
 	p.Set("proxy.uids", p.key("ProxyUserID"), value)
 }
 

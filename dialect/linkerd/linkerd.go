@@ -157,19 +157,14 @@ var schema = redirect.Schema{
 			}
 		}),
 		env("proxy.outboundPort", OutboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
-		annotation("proxy.inboundPort", port, redirect.PortInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.InboundPort }, 0), InboundPort),
-		annotation("proxy.outboundPort", port, redirect.PortInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.OutboundPort }, 0), OutboundPort),
-		annotation("inbound.excludePorts", portList, setSkipInbound, SkipInboundPorts),
-		annotation("outbound.excludePorts", portList,
-			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges), SkipOutboundPorts),
-		annotation("inbound.excludeSources", cidrList, redirect.PrefixesInto(skipSubnets, redirect.AllowSpaces), SkipSubnets),
-		annotation("proxy.uids", "a user id from 1 to 4294967294", redirect.SetProxyUser, ProxyUID),
-		annotation("proxy.gids", "a group id from 1 to 4294967294, or -1 or 0 for none", setGID, ProxyGID),
+		{Field: "proxy.inboundPort", Keys: []string{InboundPort}, Allowed: port, Inherited: true},
+		{Field: "proxy.outboundPort", Keys: []string{OutboundPort}, Allowed: port, Inherited: true},
+		{Field: "inbound.excludePorts", Keys: []string{SkipInboundPorts}, Allowed: portList, Grammar: redirect.AllowRanges, Add: true, Inherited: true},
+		{Field: "outbound.excludePorts", Keys: []string{SkipOutboundPorts}, Allowed: portList, Grammar: redirect.AllowRanges, Inherited: true},
+		{Field: "inbound.excludeSources", Keys: []string{SkipSubnets}, Allowed: cidrList, Grammar: redirect.AllowSpaces, Inherited: true},
+		{Field: "proxy.uids", Keys: []string{ProxyUID}, Allowed: "a user id from 1 to 4294967294", Set: redirect.SetProxyUser, Inherited: true},
+		{Field: "proxy.gids", Keys: []string{ProxyGID}, Allowed: "a group id from 1 to 4294967294, or -1 or 0 for none", Set: setGID, Inherited: true},
 	},
-}
-
-func annotation(field, allowed string, set func(*redirect.Redirect, string) error, key string) redirect.Setting {
-	return redirect.Setting{Field: field, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set, Allowed: allowed, Inherited: true}
 }
 
 // env reads where the proxy listens. Linkerd's injector writes it, not people,
@@ -187,17 +182,6 @@ func env(field, key string, set func(*redirect.Redirect, netip.AddrPort)) redire
 		},
 	}
 }
-
-// setSkipInbound adds to the proxy's own ports; the outbound list replaces.
-func setSkipInbound(r *redirect.Redirect, value string) error {
-	ports, err := redirect.ParsePorts(value, redirect.AllowRanges)
-	if err == nil {
-		r.Inbound.ExcludePorts = ports.Union(ownPorts)
-	}
-	return err
-}
-
-func skipSubnets(r *redirect.Redirect) *redirect.PrefixSet { return &r.Inbound.ExcludeSources }
 
 // setGID takes -1, Linkerd's default, and 0 for no group.
 func setGID(r *redirect.Redirect, value string) error {

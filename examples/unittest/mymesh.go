@@ -20,9 +20,8 @@ func New() dialect.Dialect {
 	defaults.Names.ChainPrefix = "MYMESH_"
 	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
 		Field:   "outbound.excludePorts",
-		Source:  redirect.FromAnnotation,
 		Keys:    []string{SkipPorts},
-		Set:     redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges),
+		Grammar: redirect.AllowRanges,
 		Allowed: "ports and ranges separated by commas",
 	}}}
 	return dialect.Dialect{
