@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Insert adds entry, a plugin's JSON object with a "type", behind the last plugin of the list in data. All other bytes
-// stay, and the result is a new slice.
+// Insert adds entry, a plugin's JSON object with a "type", behind the last plugin of the list in data. It keeps all other
+// bytes, and returns a new slice.
 //
-// A plugin of entry's type that is there already stays at its place: untouched when it says the same (whatever its
-// formatting), replaced when it does not; further ones of the type are removed. Insert applied twice is Insert applied once.
+// A plugin of the entry's type stays where it is: untouched when it is the same JSON value, replaced when it is not. Further
+// plugins of the type are removed. A second Insert changes nothing.
 //
 // Errors: errors.Is(err, ErrInvalid) for data or entry, errors.Is(err, ErrSingle), errors.Is(err, ErrNoInlinePlugins).
 func Insert(data, entry []byte) ([]byte, error) {
@@ -46,9 +46,10 @@ func Insert(data, entry []byte) ([]byte, error) {
 	return splice(f.data, there, st.render(nil, entry, top(entry), 0)), nil
 }
 
-// Remove takes every plugin of the type out of the list in data; with none there, the result equals data.
+// Remove removes every plugin of the type from the list in data. It is the inverse of Insert, to the byte; without such a
+// plugin the result equals data.
 //
-// What Insert added, Remove takes away to the byte. Errors: errors.Is(err, ErrInvalid), errors.Is(err, ErrLastPlugin).
+// Errors: errors.Is(err, ErrInvalid), errors.Is(err, ErrLastPlugin).
 func Remove(data []byte, pluginType string) ([]byte, error) {
 	f, err := Parse(data)
 	if err != nil {
@@ -68,10 +69,11 @@ func Remove(data []byte, pluginType string) ([]byte, error) {
 	}
 }
 
-// ToList makes the list that a runtime makes of one plugin's configuration: same network, same cniVersion (0.3.1, the first
-// with chaining that all plugins know, when it has none), and the plugin's object verbatim. A list is given back as it is.
+// ToList makes a list of a single plugin's configuration: same network, same cniVersion, and the plugin's object verbatim.
+// Without a cniVersion the list has 0.3.1, the first that chains plugins. A list is returned as it is. The result belongs
+// under [ListName] of the file's name.
 //
-// Errors: errors.Is(err, ErrInvalid), also when the configuration names no network.
+// Errors: errors.Is(err, ErrInvalid), also when the configuration has no network name.
 func ToList(data []byte) ([]byte, error) {
 	f, err := Parse(data)
 	if err != nil {
@@ -81,7 +83,7 @@ func ToList(data []byte) ([]byte, error) {
 		return bytes.Clone(data), nil
 	}
 	if f.name == "" {
-		return nil, fmt.Errorf(`%w: the network has no "name"`, ErrInvalid)
+		return nil, errNameless
 	}
 	version := f.version
 	if version == "" {
@@ -109,6 +111,8 @@ func ToList(data []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+var errNameless = fmt.Errorf(`%w: the network has no "name"`, ErrInvalid)
+
 func parseForEdit(data []byte) (*File, error) {
 	f, err := Parse(data)
 	switch {
@@ -132,7 +136,7 @@ func (f *File) indexes(pluginType string) []int {
 	return out
 }
 
-// append puts entry directly behind the last plugin, with the white space that separates the plugins there.
+// append puts entry behind the last plugin, separated as its neighbours are.
 func (f *File) append(entry []byte) []byte {
 	n := len(f.spans)
 	neighbour := f.spans[n-1]
@@ -146,8 +150,7 @@ func (f *File) append(entry []byte) []byte {
 	return splice(f.data, span{neighbour.end, neighbour.end}, ins)
 }
 
-// cut removes plugin i with the comma and the space before it: the exact inverse of append. The first one takes what is
-// behind it instead.
+// cut removes plugin i with the comma and the space before it, the inverse of append; the first one with those behind it.
 func (f *File) cut(i int) []byte {
 	switch {
 	case i > 0:

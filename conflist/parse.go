@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Newest is the newest version of the CNI specification that is understood; a list's "cniVersions" beyond it are left out
-// of the choice. Source: https://www.cni.dev/docs/spec/, version 1.1.0.
+// Newest is the newest supported version of the CNI specification (https://www.cni.dev/docs/spec/). Newer "cniVersions" of
+// a list are not chosen.
 const Newest = "1.1.0"
 
 // Plugin is one plugin of a list.
@@ -22,7 +22,7 @@ type Plugin struct {
 	Raw json.RawMessage
 }
 
-// File is one network configuration, as found. The zero value is an empty file and no valid configuration; use [Parse].
+// File is a network configuration. Make one with [Parse]; the zero value is invalid.
 type File struct {
 	data    []byte
 	single  bool
@@ -32,31 +32,31 @@ type File struct {
 	array   span // of the plugins, when inline
 	plugins []Plugin
 	spans   []span
-	dropIns bool // whether plugins in a directory of the network's name are loaded too
+	dropIns bool // plugins in a directory of the network's name are loaded too
 }
 
-// Bytes are the file as found; not to be changed.
+// Bytes returns the file as found. Do not change it.
 func (f *File) Bytes() []byte { return f.data }
 
-// IsList is false for one plugin's configuration (the older .conf form).
+// IsList reports whether the file is a list, not a single plugin's configuration (the older .conf form).
 func (f *File) IsList() bool { return !f.single }
 
-// Network is the network's name. It may be empty in a single configuration.
+// Network returns the network's name. It may be empty in a single configuration.
 func (f *File) Network() string { return f.name }
 
-// CNIVersion is the version that libcni would speak to the plugins; empty when the file names none, which means 0.1.0.
+// CNIVersion returns the version that libcni would use with the plugins; empty, which means 0.1.0, when there is none.
 func (f *File) CNIVersion() string { return f.version }
 
-// Plugins are the inline plugins in order; a single configuration has one. Those of a drop-in directory are not among them.
+// Plugins returns the inline plugins, in order; a single configuration has one. Those in a directory are not included.
 func (f *File) Plugins() []Plugin { return f.plugins }
 
-// Has tells whether one of the inline plugins is of the type.
+// Has reports whether an inline plugin is of the type.
 func (f *File) Has(pluginType string) bool {
 	_, ok := f.Plugin(pluginType)
 	return ok
 }
 
-// Plugin is the first inline plugin of the type.
+// Plugin returns the first inline plugin of the type.
 func (f *File) Plugin(pluginType string) (Plugin, bool) {
 	for _, p := range f.plugins {
 		if p.Type == pluginType {
@@ -66,7 +66,8 @@ func (f *File) Plugin(pluginType string) (Plugin, bool) {
 	return Plugin{}, false
 }
 
-// Parse reads a list or, when there are no "plugins" in it, one plugin's configuration. Errors: errors.Is(err, ErrInvalid).
+// Parse reads a list or, if it has a "type" and no "plugins", a single plugin's configuration. Errors:
+// errors.Is(err, ErrInvalid).
 func Parse(data []byte) (*File, error) {
 	var probe map[string]json.RawMessage
 	if err := json.Unmarshal(data, &probe); err == nil {
@@ -78,7 +79,8 @@ func Parse(data []byte) (*File, error) {
 	return parseList(data)
 }
 
-// ParseFile reads data as a runtime does, which goes by the file's name: a list in .conflist, one plugin in .conf and .json.
+// ParseFile reads data as a runtime does, by the file's name: a list in .conflist, a single plugin in .conf and .json.
+// Errors: errors.Is(err, ErrInvalid).
 func ParseFile(name string, data []byte) (*File, error) {
 	if path.Ext(name) == ".conflist" {
 		return parseList(data)

@@ -9,22 +9,30 @@ import (
 	"strings"
 )
 
-// Choice is the file that a runtime loads, and what it passed over on the way.
+// Choice is the file that a runtime loads.
 type Choice struct {
 	// Name is the file's name in its directory.
 	Name string
 	File *File
-	// Skipped are the files that sort before Name (or, in a [NoNetworkError], all) and would not load, in that order.
+	// Skipped are the files that sort before Name and would not load, in that order.
 	Skipped []Skipped
 }
 
-// Skipped is one file that was passed over.
+// ListName is the name under which an edited list belongs; see [ListName].
+func (c Choice) ListName() string { return ListName(c.Name) }
+
+// ListName is the file name under which a list belongs that comes from the file of that name: the same name, with the
+// extension .conflist, since runtimes read a list from no other. A .conf sorts before the .conflist of the same stem, so
+// it must go once the list is in place.
+func ListName(name string) string { return strings.TrimSuffix(name, path.Ext(name)) + ".conflist" }
+
+// Skipped is a file that was passed over.
 type Skipped struct {
 	Name string
 	Err  error
 }
 
-// NoNetworkError says for each file of a directory why no runtime would load it. errors.Is(err, ErrNoNetwork).
+// NoNetworkError says of each file of a directory why no runtime would load it. errors.Is(err, ErrNoNetwork).
 type NoNetworkError struct{ Skipped []Skipped }
 
 func (e *NoNetworkError) Error() string {
@@ -42,7 +50,7 @@ func (e *NoNetworkError) Error() string {
 // Is makes errors.Is(err, ErrNoNetwork) hold.
 func (e *NoNetworkError) Is(target error) bool { return target == ErrNoNetwork }
 
-// UnreadableError says which file could not be read, and why. errors.Is(err, ErrUnreadable), and what Err is.
+// UnreadableError names a file that could not be read. errors.Is(err, ErrUnreadable), and what Err is.
 type UnreadableError struct {
 	Name string
 	Err  error
@@ -55,25 +63,24 @@ func (e *UnreadableError) Error() string {
 // Unwrap makes errors.Is(err, ErrUnreadable) hold, and errors.Is of the cause.
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
-// PassedOver tells whether a runtime, too, would pass over a file whose reading or parsing gave err: what is in it is
-// invalid, or there is nothing by that name (a symbolic link may lead nowhere). Any other error tells of the reader and
-// not of the file: a runtime with other rights, mounts or bounds may well load it.
+// PassedOver reports whether a runtime would pass over a file whose reading or parsing gave err too: its content is
+// invalid, or nothing is there (a symbolic link may dangle). Any other error is about the reader, not the file: a runtime
+// with other rights, mounts or bounds may load it.
 func PassedOver(err error) bool { return errors.Is(err, ErrInvalid) || errors.Is(err, fs.ErrNotExist) }
 
-// IsConfigName tells whether a runtime looks at a file of that name at all.
+// IsConfigName reports whether a runtime looks at files of that name.
 func IsConfigName(name string) bool {
 	return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
 }
 
-// Primary answers which file of a directory (such as os.DirFS("/etc/cni/net.d")) a runtime loads: of the .conf, .conflist
-// and .json files, sorted by name, the first that is valid; hidden files count too. Those that ignore names, whatever is in
-// them, are taken as absent.
+// Primary returns the file of a directory, such as os.DirFS("/etc/cni/net.d"), that a runtime loads: the first valid one
+// of the .conf, .conflist and .json files, by name, hidden files included. Files named in ignore count as absent.
 //
-// An invalid file is passed over here, as libcni and CRI-O do. containerd stops at it and reports the node as not ready:
-// so Skipped is worth a warning even when there is a choice. A list that keeps its plugins in a directory named after the
-// network (CNI 1.1) is valid when those are.
+// An invalid file is passed over, as libcni and CRI-O do. containerd stops at it and reports the node as not ready, so
+// Skipped is worth a warning. A list whose plugins are in a directory named after the network (CNI 1.1) is valid when those
+// are. A single configuration without a network name counts as invalid: runtimes load it, and then fail every pod.
 //
-// A file that cannot be read, and sorts before all valid ones, leaves the question open: see [PassedOver].
+// A file that cannot be read, and sorts before the first valid one, leaves the question open: see [PassedOver].
 //
 // Errors: *[NoNetworkError], *[UnreadableError], or what reading the directory gave (errors.Is(err, fs.ErrNotExist)).
 func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
@@ -108,8 +115,13 @@ func readFile(fsys fs.FS, e fs.DirEntry) (*File, error) {
 		return nil, err
 	}
 	f, err := ParseFile(e.Name(), data)
-	if err != nil || f.single || !f.dropIns {
-		return f, err
+	switch {
+	case err != nil:
+		return nil, err
+	case f.single && f.name == "":
+		return nil, errNameless
+	case f.single || !f.dropIns:
+		return f, nil
 	}
 	n, err := readDropIns(fsys, f.name)
 	if err != nil {
@@ -121,7 +133,7 @@ func readFile(fsys fs.FS, e fs.DirEntry) (*File, error) {
 	return f, nil
 }
 
-// readDropIns counts the plugins in the directory of the network's name. One bad file there spoils the whole list.
+// readDropIns counts the plugins in the directory of the network's name. One bad file there makes the list invalid.
 func readDropIns(fsys fs.FS, network string) (int, error) {
 	if !fs.ValidPath(network) || network == "." {
 		return 0, nil // outside of what we were given

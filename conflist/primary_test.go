@@ -52,6 +52,11 @@ func TestPrimary(t *testing.T) {
 		{"the network's name is a file's", map[string]string{"05.conflist": list, "n": ""}, nil, "05.conflist", nil},
 		{"a directory", map[string]string{"05.conflist/x": "", "06.conf": single}, nil, "06.conf", map[string]string{"05.conflist": "a directory"}},
 		{"none", map[string]string{"README": ""}, nil, "", nil},
+		{
+			"a single configuration without a network name, which is no list",
+			map[string]string{"05.conf": `{"type":"a"}`, "10.conflist": list}, nil, "10.conflist", map[string]string{"05.conf": `no "name"`},
+		},
+		{"a number that libcni cannot hold", map[string]string{"05.conf": `{"name":"n","type":"a","mtu":1e400}`, "10.conflist": list}, nil, "10.conflist", map[string]string{"05.conf": "1e400"}},
 		{"none valid", map[string]string{"10.conf": "{}"}, nil, "", map[string]string{"10.conf": `"type"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -122,5 +127,12 @@ func agree(t testing.TB, name string, data []byte) {
 	if err == nil {
 		require.Equal(t, want.Network.Type, f.Plugins()[0].Type)
 		require.Equal(t, want.Network.Name, f.Network())
+	}
+}
+
+func TestListName(t *testing.T) {
+	for name, want := range map[string]string{"10-a.conf": "10-a.conflist", "10-a.json": "10-a.conflist", "10-a.conflist": "10-a.conflist", "10.a": "10.conflist"} {
+		assert.Equal(t, want, conflist.ListName(name))
+		assert.Equal(t, want, conflist.Choice{Name: name}.ListName())
 	}
 }

@@ -1,101 +1,69 @@
 package conflist
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+)
 
-// span is a half-open byte range of the scanned text.
+// span is a half-open byte range of a document.
 type span struct{ start, end int }
 
 func (s span) of(b []byte) []byte { return b[s.start:s.end] }
 
-// member is one key of an object, in the order found.
+// member is one key of an object, and its value.
 type member struct {
 	name     string
 	key, val span
 }
 
-// The scanner finds positions only, and only in text that encoding/json has accepted: it therefore has no error path.
-
-func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
-
-func skipSpace(b []byte, i int) int {
-	for i < len(b) && isSpace(b[i]) {
-		i++
-	}
-	return i
-}
+// The functions below find positions in documents that encoding/json has
+// accepted, so they have no error path.
 
 // top is the one value of a document, without the white space around it.
 func top(b []byte) span {
-	start := skipSpace(b, 0)
-	return span{start, valueEnd(b, start)}
+	d := json.NewDecoder(bytes.NewReader(b))
+	return nextValue(d, 0)
 }
 
-func stringEnd(b []byte, i int) int {
-	for i++; i < len(b); i++ {
-		switch b[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
-		}
-	}
-	return len(b)
-}
-
-func valueEnd(b []byte, i int) int {
-	depth := 0
-	for i < len(b) {
-		switch b[i] {
-		case '"':
-			i = stringEnd(b, i)
-		case '{', '[':
-			depth++
-			i++
-			continue
-		case '}', ']':
-			depth--
-			i++
-		case ' ', '\t', '\r', '\n', ',', ':':
-			i++
-			continue
-		default: // number, true, false, null
-			for i < len(b) && !isSpace(b[i]) && b[i] != ',' && b[i] != '}' && b[i] != ']' {
-				i++
-			}
-		}
-		if depth == 0 {
-			return i
-		}
-	}
-	return i
-}
-
+// members are those of the object, in order.
 func members(b []byte, obj span) []member {
+	d := inside(b, obj)
 	var out []member
-	for i := skipSpace(b, obj.start+1); i < obj.end-1; {
-		key := span{i, stringEnd(b, i)}
-		i = skipSpace(b, skipSpace(b, key.end)+1)
-		val := span{i, valueEnd(b, i)}
-		var name string
-		_ = json.Unmarshal(key.of(b), &name) // a string of a valid document
-		out = append(out, member{name, key, val})
-		if i = skipSpace(b, val.end); i < obj.end-1 {
-			i = skipSpace(b, i+1)
-		}
+	for d.More() {
+		// Between a value and the next key are white space and a comma.
+		at := obj.start + int(d.InputOffset())
+		start := at + bytes.IndexByte(b[at:], '"')
+		name, _ := d.Token()
+		key := span{start, obj.start + int(d.InputOffset())}
+		out = append(out, member{name.(string), key, nextValue(d, obj.start)})
 	}
 	return out
 }
 
+// elements are those of the array, in order.
 func elements(b []byte, arr span) []span {
+	d := inside(b, arr)
 	var out []span
-	for i := skipSpace(b, arr.start+1); i < arr.end-1; {
-		val := span{i, valueEnd(b, i)}
-		out = append(out, val)
-		if i = skipSpace(b, val.end); i < arr.end-1 {
-			i = skipSpace(b, i+1)
-		}
+	for d.More() {
+		out = append(out, nextValue(d, arr.start))
 	}
 	return out
+}
+
+// inside is a decoder behind the opening bracket of an object or array.
+func inside(b []byte, of span) *json.Decoder {
+	d := json.NewDecoder(bytes.NewReader(of.of(b)))
+	_, _ = d.Token()
+	return d
+}
+
+// nextValue is the decoder's next value, in a document of which it reads the part
+// from base on.
+func nextValue(d *json.Decoder, base int) span {
+	var raw json.RawMessage
+	_ = d.Decode(&raw)
+	end := base + int(d.InputOffset())
+	return span{end - len(raw), end}
 }
 
 // last is the member that a decoder keeps when a key is there twice.

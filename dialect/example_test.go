@@ -17,17 +17,14 @@ func ExampleDialect() {
 	defaults.Proxy.UIDs, defaults.Proxy.GIDs = []uint32{7777}, nil
 	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
 		Field: "outbound.excludePorts", Source: redirect.FromAnnotation, Keys: []string{"mesh.example/direct-ports"},
-		Set:     redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges),
+		Grammar: redirect.AllowRanges,
 		Allowed: "ports and ranges",
 	}}}
 	mesh := dialect.Dialect{
 		Name:   "example",
 		Policy: selection.Policy{ProxyContainers: []string{"mesh-proxy"}},
-		Build: func(in dialect.Input) (dialect.Built, error) {
-			r, origins, warnings, err := schema.Build(in.Given())
-			return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, err
-		},
-		Names: defaults.Names,
+		Build:  dialect.FromSchema(schema),
+		Names:  defaults.Names,
 	}
 
 	pod := &corev1.Pod{

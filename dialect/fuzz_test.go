@@ -158,7 +158,8 @@ func (s said) make(t require.TestingT, pod *corev1.Pod, namespace *corev1.Namesp
 		return err
 	}
 	for _, w := range built.Warnings {
-		assert.Less(t, len(w), 2000, "a warning")
+		assert.Less(t, len(w.Text), 2000, "a warning")
+		assert.Contains(t, redirect.WarningCodes, w.Code, w.Text)
 	}
 	for _, drop := range []bool{false, true} {
 		r := built.Redirect

@@ -3,7 +3,6 @@ package dialect
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/meshcni/meshcni/redirect"
@@ -17,7 +16,7 @@ type Notes struct {
 	Source redirect.Source
 
 	origins  []redirect.Origin
-	warnings []string
+	warnings redirect.Warnings
 	errs     []error
 }
 
@@ -48,16 +47,16 @@ func (n *Notes) Refuse(key, value, allowed string, err error) {
 	n.errs = append(n.errs, &redirect.SettingError{Source: n.source(), Key: key, Value: value, Allowed: allowed, Err: err})
 }
 
-// Warn notes what the pod says in vain.
-func (n *Notes) Warn(format string, args ...any) {
-	n.warnings = append(n.warnings, fmt.Sprintf(format, args...))
+// Warn records a warning about a setting; see [redirect.Warningf].
+func (n *Notes) Warn(code redirect.WarningCode, key, format string, args ...any) {
+	n.warnings = append(n.warnings, redirect.Warningf(code, key, format, args...))
 }
 
-// Built is what a Build function returns: the Redirect, or, when anything was
+// Result is what a Build function returns: the Redirect, or, when anything was
 // refused, an error with all of it, each a [*redirect.SettingError].
-func (n *Notes) Built(r redirect.Redirect) (Built, error) {
+func (n *Notes) Result(r redirect.Redirect) (Result, error) {
 	if err := errors.Join(n.errs...); err != nil {
-		return Built{Warnings: n.warnings}, err
+		return Result{Warnings: n.warnings}, err
 	}
-	return Built{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
+	return Result{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
 }

@@ -51,9 +51,9 @@ type Plan struct {
 	Ruleset  ruleset.Ruleset
 	// Origins say where each setting comes from.
 	Origins []redirect.Origin
-	// Warnings are what the pod's settings say in vain or get wrong without being
-	// refused for it. Neither the decision's are among them nor the bypasses.
-	Warnings []string
+	// Warnings lists settings that were ignored or tolerated, and families that
+	// are not captured as the mesh would. Those of Decision are not repeated.
+	Warnings redirect.Warnings
 	// Bypasses are the ways past the mesh that the pod leaves open.
 	Bypasses []Bypass
 	// Captured are the families that the rules redirect and the kernel has; one
@@ -118,7 +118,7 @@ func (p *Plan) families(s Subject, o Options) {
 		switch *mode {
 		case redirect.FamilyCapture:
 			if there == redirect.PresenceAbsent {
-				p.Warnings = append(p.Warnings, fmt.Sprintf("the kernel has no %s here", f))
+				p.Warnings = append(p.Warnings, redirect.Warningf(redirect.WarningFamilyAbsent, "", "the kernel has no %s here", f))
 				continue
 			}
 			p.Captured = append(p.Captured, f)
@@ -127,7 +127,8 @@ func (p *Plan) families(s Subject, o Options) {
 				// Also where the kernel has it not, or not now: that may change, and rules without a protocol are skipped.
 				*mode = redirect.FamilyDrop
 				if has >= 0 {
-					p.Warnings = append(p.Warnings, fmt.Sprintf("%s is discarded: the mesh captures the other family only", f))
+					p.Warnings = append(p.Warnings, redirect.Warningf(redirect.WarningFamilyDropped, "",
+						"%s is discarded: the mesh captures the other family only", f))
 				}
 				continue
 			}

@@ -158,7 +158,7 @@ func (c Config) planning() dialect.Options {
 // planned takes what the record says of a pod of the mesh.
 func (c *call) planned(plan dialect.Plan, hasAddrs bool) {
 	e := &c.event
-	e.warnings = append(e.warnings, plan.Warnings...)
+	e.warnings = append(e.warnings, plan.Warnings.Texts()...)
 	for _, b := range plan.Bypasses {
 		e.warnings = append(e.warnings, b.String())
 	}
@@ -224,7 +224,7 @@ func (c *call) decide(d selection.Decision) {
 		d.Detail = "CNI_ARGS has " + c.asked
 	}
 	c.event.decision, c.event.decided = d, true
-	c.event.warnings = append(c.event.warnings, d.Warnings...)
+	c.event.warnings = append(c.event.warnings, d.Warnings.Texts()...)
 }
 
 // inTime makes a failure one of time when time is over: whatever broke, broke because of that.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -25,7 +26,8 @@ func (c *call) passUnread(ctx context.Context, policy selection.Policy, failure 
 	if !out || !c.unread || errors.Is(ctx.Err(), context.Canceled) {
 		return failure
 	}
-	decision.Warnings = append(decision.Warnings, "the pod could not be read, so its annotations decide: "+failure.Msg)
+	decision.Warnings = append(decision.Warnings, redirect.Warningf(redirect.WarningFallback, "",
+		"the pod could not be read, so its annotations decide: %s", failure.Msg))
 	c.decide(decision)
 	c.event.outcome = "passed"
 	return nil

@@ -11,21 +11,28 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Grammar says which forms a mesh allows in its lists, beyond plain elements
-// joined by commas. The zero value allows nothing more.
+// Grammar is the set of forms that a mesh allows in a value. The zero value is
+// the strictest: plain elements joined by commas.
 type Grammar uint8
 
 // The forms. They are combined with |.
 const (
 	// AllowAll lets the whole value be "*", which means all.
 	AllowAll Grammar = 1 << iota
-	// AllowRanges lets an element be "first-last".
+	// AllowRanges lets an element of a port list be "first-last".
 	AllowRanges
+	// AllowAddresses lets an element of a prefix list be an address, which means
+	// that address alone: 10.0.0.1 is 10.0.0.1/32.
+	AllowAddresses
+	// AllowSpaces lets spaces surround an element of a prefix list. Other lists
+	// always allow them.
+	AllowSpaces
+	// AllowZero lets a single port be 0. Port lists always allow it.
+	AllowZero
 )
 
-// ParsePorts reads a list of ports. An empty or blank value is none. Spaces
-// around an element are allowed; an empty element, a sign, a word or a number
-// above 65535 is not.
+// ParsePorts reads a list of ports, 0 to 65535. An empty or blank value is none.
+// Spaces around an element are allowed; empty elements, signs and words are not.
 func ParsePorts(s string, g Grammar) (PortSet, error) {
 	if s == "*" && g&AllowAll != 0 {
 		return AllPorts(), nil
@@ -46,11 +53,11 @@ func ParsePorts(s string, g Grammar) (PortSet, error) {
 
 func parseRange(s string, g Grammar) (PortRange, error) {
 	if first, last, ok := strings.Cut(s, "-"); ok && g&AllowRanges != 0 {
-		a, err := ParsePort(first)
+		a, err := ParsePort(first, AllowZero)
 		if err != nil {
 			return PortRange{}, err
 		}
-		b, err := ParsePort(last)
+		b, err := ParsePort(last, AllowZero)
 		if err != nil {
 			return PortRange{}, err
 		}
@@ -59,40 +66,67 @@ func parseRange(s string, g Grammar) (PortRange, error) {
 		}
 		return PortRange{First: a, Last: b}, nil
 	}
-	p, err := ParsePort(s)
+	p, err := ParsePort(s, AllowZero)
 	return ruleset.Port(p), err
 }
 
-// ParsePort reads one port, 0 to 65535, in decimal.
-func ParsePort(s string) (uint16, error) {
+// ParsePort reads one port, 1 to 65535, in decimal; from 0 with [AllowZero].
+func ParsePort(s string, g Grammar) (uint16, error) {
 	if s == "" {
 		return 0, fmt.Errorf("empty element")
 	}
 	n, err := strconv.ParseUint(s, 10, 16)
-	if err != nil {
+	switch {
+	case err != nil && g&AllowZero != 0:
 		return 0, fmt.Errorf("%s is not a port from 0 to 65535", brief.Quote(s))
+	case err != nil:
+		return 0, fmt.Errorf("%s is not a port from 1 to 65535", brief.Quote(s))
+	case n == 0 && g&AllowZero == 0:
+		return 0, fmt.Errorf("0 is no port to listen on")
 	}
 	return uint16(n), nil
 }
 
 // ParsePrefixes reads a list of CIDR prefixes of either family. An empty value
-// is none. A prefix length is required, spaces are refused.
+// is none. A prefix length is required, except with [AllowAddresses].
 func ParsePrefixes(s string, g Grammar) (PrefixSet, error) {
 	if s == "*" && g&AllowAll != 0 {
 		return AllPrefixes(), nil
 	}
-	if s == "" {
+	if s == "" || g&AllowSpaces != 0 && strings.TrimSpace(s) == "" {
 		return PrefixSet{}, nil
 	}
 	var prefixes []netip.Prefix
 	for part := range strings.SplitSeq(s, ",") {
-		p, err := netip.ParsePrefix(part)
+		if g&AllowSpaces != 0 {
+			part = strings.TrimSpace(part)
+		}
+		p, err := ParsePrefix(part, g)
 		if err != nil {
-			return PrefixSet{}, fmt.Errorf("%s is not a CIDR prefix such as 10.0.0.0/8", brief.Quote(part))
+			return PrefixSet{}, err
 		}
 		prefixes = append(prefixes, p)
 	}
 	return Prefixes(prefixes...), nil
+}
+
+// ParsePrefix reads one CIDR prefix, or an address with [AllowAddresses].
+func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
+	if g&AllowAddresses == 0 {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			err = fmt.Errorf("%s is not a CIDR prefix such as 10.0.0.0/8", brief.Quote(s))
+		}
+		return p, err
+	}
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		err = fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
+	}
+	return p, err
 }
 
 // ParseInterfaces reads a list of interface names. An empty or blank value is

@@ -113,6 +113,13 @@ func TestParsePrefixes(t *testing.T) {
 		{in: "*", err: `"*" is not a CIDR prefix`},
 		{in: "*", grammar: redirect.AllowAll, want: "*"},
 		{in: "*,10.0.0.0/8", grammar: redirect.AllowAll, err: `"*" is not a CIDR prefix`},
+
+		{in: "10.0.0.1,fd00::1,10.0.0.0/8", grammar: redirect.AllowAddresses, want: "10.0.0.1/32,fd00::1/128,10.0.0.0/8"},
+		{in: "10.0.0.1, fd00::1", grammar: redirect.AllowAddresses, err: `" fd00::1" is neither an address nor a CIDR prefix`},
+		{in: "fe80::1%eth0", grammar: redirect.AllowAddresses, err: "is neither an address nor"},
+		{in: " 10.0.0.0/8 ,11.0.0.0/8", grammar: redirect.AllowSpaces, want: "10.0.0.0/8,11.0.0.0/8"},
+		{in: "  ", grammar: redirect.AllowSpaces, want: "none"},
+		{in: "10.0.0.0/8, ", grammar: redirect.AllowSpaces, err: `"" is not a CIDR prefix`},
 	} {
 		t.Run(c.in, func(t *testing.T) {
 			s, err := redirect.ParsePrefixes(c.in, c.grammar)
@@ -125,6 +132,25 @@ func TestParsePrefixes(t *testing.T) {
 			assert.Equal(t, c.want, s.String())
 		})
 	}
+}
+
+func TestParsePort(t *testing.T) {
+	for in, want := range map[string]uint16{"1": 1, "080": 80, "65535": 65535} {
+		p, err := redirect.ParsePort(in, 0)
+		require.NoError(t, err)
+		assert.Equal(t, want, p)
+	}
+	for in, want := range map[string]string{
+		"0": "0 is no port to listen on", "": "empty element", "65536": `"65536" is not a port from 1 to 65535`, " 80": "is not a port", "80-81": "is not a port",
+	} {
+		_, err := redirect.ParsePort(in, redirect.AllowAll|redirect.AllowRanges)
+		assert.ErrorContains(t, err, want)
+	}
+	p, err := redirect.ParsePort("0", redirect.AllowZero)
+	require.NoError(t, err)
+	assert.Zero(t, p)
+	_, err = redirect.ParsePort("x", redirect.AllowZero)
+	assert.ErrorContains(t, err, `"x" is not a port from 0 to 65535`)
 }
 
 func TestParseInterfaces(t *testing.T) {

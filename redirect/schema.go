@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
-// Source says where in a pod a setting stands.
+// Source is where a setting stands.
 type Source string
 
 // The sources.
@@ -25,16 +27,15 @@ const (
 	FromEnv Source = "env"
 	// FromSecurityContext is a field of the proxy container's securityContext.
 	FromSecurityContext Source = "securityContext"
-	// FromArgs: what a runtime says of a sandbox that is no pod.
+	// FromArgs is a key of CNI_ARGS, for a sandbox that is no pod.
 	FromArgs Source = "CNI_ARGS"
 	// FromDefault is the mesh's default.
 	FromDefault Source = "default"
 )
 
-// Given is what a pod says about its Redirect. It is a plain value, so that this
-// package needs no Kubernetes client libraries; package dialect makes it from
-// a Pod.
-type Given struct {
+// Values are the parts of a pod that a [Schema] reads. Package dialect makes them
+// from a Pod, so that this package needs no Kubernetes libraries.
+type Values struct {
 	Annotations map[string]string
 	// NamespaceAnnotations are those of the pod's namespace; nil when unknown.
 	NamespaceAnnotations map[string]string
@@ -45,43 +46,50 @@ type Given struct {
 	RunAsUser, RunAsGroup *int64
 }
 
-// Setting is one thing that a pod can say about its Redirect.
+// Setting is one setting that a pod may have.
 type Setting struct {
-	// Field is the path, in JSON, of what it sets, such as "inbound.ports".
+	// Field is the field of the Redirect that it sets, as a path in JSON such as
+	// "inbound.ports".
 	Field string
-	// Source and Keys are where it is said; of several keys the first that is
-	// there counts, and the others are deprecated.
+	// Source is where the setting stands: FromAnnotation, the default, or FromEnv.
 	Source Source
-	Keys   []string
+	// Keys are the annotations or variables that hold it. The first one present
+	// counts; all but Keys[0] are deprecated.
+	Keys []string
+	// Grammar is the set of forms that the value may have.
+	Grammar Grammar
 	// Set parses the value, which may be empty, into r. Its error says what is
-	// wrong; Allowed says, for people, what is allowed.
-	Set     func(r *Redirect, value string) error
+	// wrong with the value. Nil: the value is parsed by the type of Field, which
+	// is a port, ports, prefixes, ids, interface names, a boolean or the mode.
+	Set func(r *Redirect, value string) error
+	// Add makes ports add to the default instead of replacing it. It is for
+	// settings without Set.
+	Add bool
+	// Allowed is what errors tell people about the values that are allowed.
 	Allowed string
-	// Inherited makes the namespace's annotation count where the pod's is
-	// absent; an empty one, of either, counts as absent.
+	// Inherited makes the namespace's annotation count where the pod's is absent.
+	// An empty one, of either, counts as absent.
 	Inherited bool
-	// Lenient makes a value that does not parse count as not set, with a
-	// warning, instead of an error.
+	// Lenient makes a bad value count as not set, with a warning, instead of being
+	// an error.
 	Lenient bool
 }
 
-// Schema is how a mesh spells a Redirect in a pod. It is data but for the Set
-// functions of its settings.
+// Schema is how a mesh spells a Redirect in a pod: data, but for Set functions.
 type Schema struct {
-	// Defaults is the Redirect of a pod that says nothing.
+	// Defaults is the Redirect of a pod without settings.
 	Defaults Redirect
 	// Settings are applied in order.
 	Settings []Setting
-	// RunAs makes the proxy container's runAsUser and runAsGroup the proxy's
-	// ids. Unset and 0 leave the default: a proxy that runs as root is told
-	// from nothing by its id.
+	// RunAs takes the proxy's ids from the proxy container's runAsUser and
+	// runAsGroup. Unset and 0 leave the default, since the id of a proxy that runs
+	// as root tells it from nothing.
 	RunAs bool
-	// RunAsUser is the same for the user alone. What a setting says of the
-	// proxy's user wins over it.
+	// RunAsUser is RunAs for the user only. A setting of proxy.uids wins over it.
 	RunAsUser bool
 }
 
-// Origin says where a field of a Redirect comes from.
+// Origin is where a field of a Redirect comes from.
 type Origin struct {
 	Field  string `json:"field"`
 	Source Source `json:"source"`
@@ -90,8 +98,8 @@ type Origin struct {
 	Value string `json:"value"`
 }
 
-// SettingError is one setting of a pod that is refused. Get at it with
-// errors.As(err, &settingError); several are joined, see [errors.Join].
+// SettingError is a setting that is refused. Get it with
+// errors.As(err, &settingError); several are joined by [errors.Join].
 type SettingError struct {
 	Source  Source
 	Key     string
@@ -102,7 +110,7 @@ type SettingError struct {
 
 // Error returns for example
 // `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is not a port from 0 to 65535 (allowed: ...)`.
-// A value that is long is cut, with its length told, and so is what Err says.
+// A long value is cut, and its length given; so is the text of Err.
 func (e *SettingError) Error() string {
 	s := fmt.Sprintf("%s=%s: %s", e.Setting(), brief.Quote(e.Value), brief.Text(e.Err.Error(), maxReason))
 	if e.Allowed != "" {
@@ -111,21 +119,21 @@ func (e *SettingError) Error() string {
 	return s
 }
 
-// maxReason is how many bytes a [SettingError] takes of what is wrong with its
-// value: enough for one element of it, quoted, and for what is allowed.
+// maxReason bounds the text of SettingError.Err, in bytes: room for one quoted
+// element of the value, and for what is allowed.
 const maxReason = 400
 
-// Setting is what the error is about, such as
+// Setting names the setting, as in
 // "annotation traffic.sidecar.istio.io/excludeInboundPorts".
 func (e *SettingError) Setting() string { return string(e.Source) + " " + e.Key }
 
 // Unwrap returns what is wrong with the value.
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// Build reads a pod's Redirect. Every setting that is refused is in the error,
-// each as a [*SettingError]; the Redirect is then not to be used. Origins tell
-// where each field that can be said comes from; warnings what was said in vain.
-func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string, err error) {
+// Build reads a pod's Redirect. The error holds a [*SettingError] for each setting
+// that is refused; only the warnings are then valid. Origins has an entry for each
+// field that a setting can set.
+func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings, err error) {
 	r = s.Defaults.Clone()
 	var errs []error
 	for _, setting := range s.Settings {
@@ -135,14 +143,15 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 			continue
 		}
 		if key != setting.Keys[0] {
-			warnings = append(warnings, fmt.Sprintf("%s %s is deprecated: use %s", source, key, setting.Keys[0]))
+			warnings = append(warnings, Warningf(WarningDeprecated, key, "%s %s is deprecated: use %s", source, key, setting.Keys[0]))
 		}
-		switch err := setting.Set(&r, value); {
+		switch err := setting.set(&r, value); {
 		case err == nil:
 			origins = slices.DeleteFunc(origins, func(o Origin) bool { return o == Origin{Field: setting.Field, Source: FromDefault} })
 			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
-			warnings = append(warnings, fmt.Sprintf("%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
+			warnings = append(warnings, Warningf(WarningInvalid, key,
+				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
 			origins = orDefault(origins, setting.Field)
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
@@ -166,8 +175,8 @@ func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string,
 	return r, origins, warnings, nil
 }
 
-// orDefault says that a field has its default, unless another setting of the
-// same field has said of it already.
+// orDefault adds the origin of a field that has its default, unless another
+// setting of the same field has added one.
 func orDefault(origins []Origin, field string) []Origin {
 	if slices.ContainsFunc(origins, func(o Origin) bool { return o.Field == field }) {
 		return origins
@@ -175,8 +184,7 @@ func orDefault(origins []Origin, field string) []Origin {
 	return append(origins, Origin{Field: field, Source: FromDefault})
 }
 
-// mergeOrigins adds to what is known of fields; a default does not hide what
-// a setting has said of the same field, nor is it said twice.
+// mergeOrigins adds origins, one a field. A default does not hide a setting.
 func mergeOrigins(origins, more []Origin) []Origin {
 	for _, o := range more {
 		i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
@@ -190,7 +198,7 @@ func mergeOrigins(origins, more []Origin) []Origin {
 	return origins
 }
 
-func (s Setting) find(g Given) (source Source, key, value string, ok bool) {
+func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
 	for _, key := range s.Keys {
 		switch {
 		case s.Source == FromEnv:
@@ -213,7 +221,7 @@ func (s Setting) find(g Given) (source Source, key, value string, ok bool) {
 	return "", "", "", false
 }
 
-func (s Schema) runAs(r *Redirect, g Given) ([]Origin, error) {
+func (s Schema) runAs(r *Redirect, g Values) ([]Origin, error) {
 	var origins []Origin
 	var errs []error
 	for _, id := range []struct {
@@ -239,8 +247,74 @@ func (s Schema) runAs(r *Redirect, g Given) ([]Origin, error) {
 	return origins, errors.Join(errs...)
 }
 
-// Bool makes a Set function of one that takes a boolean, in any form that
-// strconv.ParseBool takes.
+// set parses the value into the setting's field.
+func (s Setting) set(r *Redirect, value string) error {
+	if s.Set != nil {
+		return s.Set(r, value)
+	}
+	switch to := fieldOf(r, s.Field).(type) {
+	case *uint16:
+		return store(to)(ParsePort(value, s.Grammar))
+	case *PortSet:
+		ports, err := ParsePorts(value, s.Grammar)
+		if s.Add {
+			ports = ports.Union(*to)
+		}
+		return store(to)(ports, err)
+	case *PrefixSet:
+		return store(to)(ParsePrefixes(value, s.Grammar))
+	case *[]uint32:
+		ids, err := ParseIDs(value)
+		if err == nil && slices.Contains(ids, 0) && s.Grammar&AllowZero == 0 {
+			err = errRoot
+		}
+		return store(to)(ids, err)
+	case *[]string:
+		return store(to)(ParseInterfaces(value))
+	case *bool:
+		return Bool(func(_ *Redirect, on bool) { *to = on })(r, value)
+	case *Mode:
+		mode := Mode(value)
+		if mode != ModeRedirect && mode != ModeTProxy {
+			return fmt.Errorf("%s is no interception mode", brief.Quote(value))
+		}
+		*to = mode
+		return nil
+	}
+	return fmt.Errorf("the schema lacks a Set function for field %q", s.Field)
+}
+
+// store makes a function that stores a parsed value, unless it has an error.
+func store[T any](to *T) func(T, error) error {
+	return func(v T, err error) error {
+		if err == nil {
+			*to = v
+		}
+		return err
+	}
+}
+
+// fieldOf returns a pointer to the field of r at a path in JSON; nil when there is none.
+func fieldOf(r *Redirect, path string) any {
+	v := reflect.ValueOf(r).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		i := 0
+		for v.Kind() == reflect.Struct && i < v.NumField() {
+			if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
+				break
+			}
+			i++
+		}
+		if v.Kind() != reflect.Struct || i == v.NumField() {
+			return nil
+		}
+		v = v.Field(i)
+	}
+	return v.Addr().Interface()
+}
+
+// Bool makes a Set function from one that takes a boolean, read in any form of
+// strconv.ParseBool.
 func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	return func(r *Redirect, value string) error {
 		on, err := strconv.ParseBool(value)
@@ -252,28 +326,18 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	}
 }
 
-// PortsInto makes a Set function for a port list of the grammar.
-func PortsInto(field func(*Redirect) *PortSet, g Grammar) func(*Redirect, string) error {
-	return into(field, func(v string) (PortSet, error) { return ParsePorts(v, g) })
-}
-
-// PrefixesInto makes a Set function for a CIDR list of the grammar.
-func PrefixesInto(field func(*Redirect) *PrefixSet, g Grammar) func(*Redirect, string) error {
-	return into(field, func(v string) (PrefixSet, error) { return ParsePrefixes(v, g) })
-}
-
-// InterfacesInto makes a Set function for a list of interface names.
-func InterfacesInto(field func(*Redirect) *[]string) func(*Redirect, string) error {
-	return into(field, ParseInterfaces)
-}
-
-func into[T any](field func(*Redirect) *T, parse func(string) (T, error)) func(*Redirect, string) error {
-	return func(r *Redirect, value string) error {
-		v, err := parse(value)
-		if err != nil {
-			return err
-		}
-		*field(r) = v
-		return nil
+// SetProxyUser is a Set function for the one user that the proxy runs as, 1 to
+// 4294967294: as root it could not be told from anything else that runs as root.
+func SetProxyUser(r *Redirect, value string) error {
+	id, err := strconv.ParseUint(value, 10, 32)
+	switch {
+	case err != nil || id == NoID:
+		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
+	case id == 0:
+		return errRoot
 	}
+	r.Proxy.UIDs = []uint32{uint32(id)}
+	return nil
 }
+
+var errRoot = errors.New("0 is root: all that runs as root would bypass the mesh")

@@ -3,6 +3,7 @@ package redirect_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -20,25 +21,23 @@ var schema = redirect.Schema{
 	Settings: []redirect.Setting{
 		{
 			Field: "inbound.ports", Source: redirect.FromAnnotation, Keys: []string{"m/in", "m/old-in"}, Allowed: "ports",
-			Set: redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Inbound.Ports }, redirect.AllowAll),
+			Grammar: redirect.AllowAll,
 		},
 		{
 			Field: "outbound.cidrs", Source: redirect.FromAnnotation, Keys: []string{"m/cidrs"},
-			Set: redirect.PrefixesInto(func(r *redirect.Redirect) *redirect.PrefixSet { return &r.Outbound.CIDRs }, redirect.AllowAll),
+			Grammar: redirect.AllowAll,
 		},
 		{
 			Field: "excludeInterfaces", Source: redirect.FromAnnotation, Keys: []string{"m/interfaces"},
-			Set: redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.ExcludeInterfaces }),
 		},
 		{
 			Field: "dropInvalid", Source: redirect.FromEnv, Keys: []string{"DROP"}, Lenient: true,
-			Set: redirect.Bool(func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
 		},
 	},
 }
 
-func annotations(kv ...string) redirect.Given {
-	g := redirect.Given{Annotations: map[string]string{}, Env: map[string]string{}}
+func annotations(kv ...string) redirect.Values {
+	g := redirect.Values{Annotations: map[string]string{}, Env: map[string]string{}}
 	for i := 0; i < len(kv); i += 2 {
 		g.Annotations[kv[i]] = kv[i+1]
 	}
@@ -59,12 +58,12 @@ func origin(t *testing.T, origins []redirect.Origin, field string) redirect.Orig
 
 func TestSchemaTellsUnsetEmptyAndAllApart(t *testing.T) {
 	for _, c := range []struct {
-		given redirect.Given
+		given redirect.Values
 		want  string
 		from  redirect.Origin
 	}{
 		{annotations(), "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
-		{redirect.Given{}, "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
+		{redirect.Values{}, "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
 		{annotations("m/in", ""), "none", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in"}},
 		{annotations("m/in", "*"), "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in", Value: "*"}},
 		{annotations("m/in", "80 ,81"), "80,81", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in", Value: "80 ,81"}},
@@ -82,7 +81,9 @@ func TestSchemaDeprecatedKey(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "80", r.Inbound.Ports.String())
 	assert.Equal(t, "m/old-in", origin(t, origins, "inbound.ports").Key)
-	assert.Equal(t, []string{"annotation m/old-in is deprecated: use m/in"}, warnings)
+	assert.Equal(t, redirect.Warnings{{
+		Code: redirect.WarningDeprecated, Key: "m/old-in", Text: "annotation m/old-in is deprecated: use m/in",
+	}}, warnings)
 
 	r, _, warnings, err = schema.Build(annotations("m/old-in", "80", "m/in", ""))
 	require.NoError(t, err)
@@ -130,7 +131,7 @@ func TestSchemaRunAs(t *testing.T) {
 		{id(1<<32 - 1), nil, nil, nil, true},
 		{nil, id(1 << 40), nil, nil, true},
 	} {
-		r, origins, _, err := schema.Build(redirect.Given{RunAsUser: c.user, RunAsGroup: c.group})
+		r, origins, _, err := schema.Build(redirect.Values{RunAsUser: c.user, RunAsGroup: c.group})
 		assert.Equal(t, c.err, err != nil, "%v", err)
 		assert.Equal(t, c.uids, r.Proxy.UIDs)
 		assert.Equal(t, c.gids, r.Proxy.GIDs)
@@ -214,4 +215,53 @@ func TestSchemaTwoSettingsOfOneField(t *testing.T) {
 		}
 		assert.Equal(t, c.want, got, "env %q, annotation %q", c.env, c.annotation)
 	}
+}
+
+// A setting without Set is parsed by the type of its field, and an error names the annotation.
+func TestSchemaByFieldType(t *testing.T) {
+	for _, c := range []struct {
+		setting redirect.Setting
+		value   string
+		want    func(*redirect.Redirect)
+		err     string
+	}{
+		{setting: redirect.Setting{Field: "proxy.outboundPort"}, value: "4001", want: func(r *redirect.Redirect) { r.Proxy.OutboundPort = 4001 }},
+		{setting: redirect.Setting{Field: "proxy.outboundPort"}, value: "0", err: "0 is no port to listen on"},
+		{setting: redirect.Setting{Field: "proxy.tunnelPort", Grammar: redirect.AllowZero}, value: "0", want: func(r *redirect.Redirect) { r.Proxy.TunnelPort = 0 }},
+		{setting: redirect.Setting{Field: "proxy.gids"}, value: "1, 2", want: func(r *redirect.Redirect) { r.Proxy.GIDs = []uint32{1, 2} }},
+		{setting: redirect.Setting{Field: "proxy.uids"}, value: "7,0", err: "0 is root: all that runs as root would bypass the mesh"},
+		{setting: redirect.Setting{Field: "proxy.gids"}, value: "wheel", err: `"wheel" is not a numeric id from 0 to 4294967294`},
+		{setting: redirect.Setting{Field: "proxy.uids", Set: redirect.SetProxyUser}, value: "7", want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{7} }},
+		{setting: redirect.Setting{Field: "proxy.uids", Set: redirect.SetProxyUser}, value: "0", err: "0 is root: all that runs as root would bypass the mesh"},
+		{setting: redirect.Setting{Field: "inbound.excludePorts"}, value: "22", want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22) }},
+		{setting: redirect.Setting{Field: "inbound.excludePorts", Add: true}, value: "22", want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22, 9999) }},
+		{setting: redirect.Setting{Field: "outbound.excludeCIDRs", Grammar: redirect.AllowAddresses}, value: "10.0.0.1", want: func(r *redirect.Redirect) {
+			r.Outbound.ExcludeCIDRs = redirect.Prefixes(netip.MustParsePrefix("10.0.0.1/32"))
+		}},
+		{setting: redirect.Setting{Field: "virtualInterfaces"}, value: "br0", want: func(r *redirect.Redirect) { r.VirtualInterfaces = []string{"br0"} }},
+		{setting: redirect.Setting{Field: "dropInvalid"}, value: "true", want: func(r *redirect.Redirect) { r.DropInvalid = true }},
+		{setting: redirect.Setting{Field: "dropInvalid"}, value: "yes", err: `"yes" is not a boolean`},
+		{setting: redirect.Setting{Field: "mode"}, value: "TPROXY", want: func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }},
+		{setting: redirect.Setting{Field: "mode"}, value: "tproxy", err: `"tproxy" is no interception mode`},
+		{setting: redirect.Setting{Field: "proxy.nosuch"}, value: "1", err: `the schema lacks a Set function for field "proxy.nosuch"`},
+		{setting: redirect.Setting{Field: "mode.deeper"}, value: "1", err: `the schema lacks a Set function for field "mode.deeper"`},
+	} {
+		c.setting.Keys = []string{"m/key"}
+		want := redirect.Default()
+		want.Inbound.ExcludePorts = redirect.Ports(9999)
+		got, _, _, err := redirect.Schema{Defaults: want, Settings: []redirect.Setting{c.setting}}.Build(annotations("m/key", c.value))
+		if c.err != "" {
+			assert.EqualError(t, err, `annotation m/key="`+c.value+`": `+c.err)
+			continue
+		}
+		require.NoError(t, err, c.setting.Field)
+		c.want(&want)
+		assert.Equal(t, want, got, c.setting.Field)
+	}
+}
+
+func TestWarningCodesAreStable(t *testing.T) {
+	assert.Equal(t, []redirect.WarningCode{
+		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped",
+	}, redirect.WarningCodes)
 }

@@ -1,10 +1,9 @@
-// Package selection decides whether a pod's traffic is to be redirected to a
-// mesh proxy, and says why or why not.
+// Package selection decides whether a pod's traffic is redirected to a mesh
+// proxy, and why.
 //
-// The central function is [Policy.Decide]. A Policy is data, of which each
-// mesh has its own; a [Decision] carries a stable [Reason], which is what logs,
-// events and metrics are labelled with, and a sentence for people.
+// The central function is [Policy.Decide]. A [Policy] is data, one per mesh. Its
+// answer, a [Decision], carries a stable [Reason], the label of logs, events and
+// metrics, and a sentence for people.
 //
-// The package does no I/O and never guesses: what a policy needs to know is
-// in the pod and its namespace.
+// The package does no I/O: a decision depends on the pod and its namespace only.
 package selection

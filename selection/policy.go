@@ -12,128 +12,148 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/redirect"
 )
 
-// Policy is a mesh's rule for which pods it redirects. Each field that is empty
-// asks for nothing, so the zero Policy selects every pod that has a network
-// namespace of its own.
+// Policy is a mesh's rule for which pods it redirects. An empty field checks
+// nothing, so the zero Policy selects every pod that has a network namespace of
+// its own.
 type Policy struct {
-	// ExcludedNamespaces are left alone altogether.
+	// ExcludedNamespaces are namespaces whose pods are left alone.
 	ExcludedNamespaces []string
-	// InitContainers are names of containers, of either kind, that set the
-	// rules from inside the pod; with one there, the plugin must not.
+	// InitContainers are the names of containers, init or regular, that set the
+	// rules from inside the pod. A pod with one is left alone.
 	InitContainers []string
 	// ProxyContainers are the names that the proxy container may have, as a
-	// container or as a native sidecar (an init container that keeps running).
+	// regular container or as a native sidecar (an init container that keeps
+	// running). A pod without one is left alone.
 	ProxyContainers []string
-	// DisableEnv is a boolean variable of the proxy container that switches
-	// the mesh off for the pod.
+	// DisableEnv is a boolean variable of the proxy container that disables the
+	// mesh for the pod.
 	DisableEnv string
 	// ProxyCommand and ProxyTypes select by the proxy's first two arguments:
 	// when the first is ProxyCommand, the second must be one of ProxyTypes.
 	ProxyCommand string
 	ProxyTypes   []string
-	// InjectKey is a boolean label or annotation that says whether the pod is
-	// injected. The label wins, whatever it says.
+	// InjectKey is the label or annotation that says whether the pod is injected.
+	// A label hides the annotation, whatever its value.
 	InjectKey string
-	// ForeignAnnotation is what the injector of another kind of proxy leaves on
-	// its pods, which are then none of this policy's.
+	// InjectOn and InjectOff are the values of InjectKey, exactly as written.
+	// With both empty the value is a boolean, in any form of strconv.ParseBool.
+	InjectOn, InjectOff []string
+	// ForeignAnnotation marks pods that have a proxy of another kind, which are
+	// left alone.
 	ForeignAnnotation string
 	// Selectors pick pods by labels; one that matches is enough.
 	Selectors []Selector
-	// StatusAnnotation is what the injector leaves on each pod it has dealt
-	// with, whatever its value.
+	// StatusAnnotation is an annotation that the injector leaves on each pod,
+	// with any value.
 	StatusAnnotation string
 	// Required are annotations that the injector leaves with certain values.
 	Required []Requirement
-	// DryRun reports whether a pod's annotations ask for a trial run, in which
-	// the mesh applies no rules, and says so in a sentence. It must be pure. Nil:
-	// no annotation can ask for that.
-	DryRun func(annotations map[string]string) (detail string, dry bool)
+	// Decline is the dialect's last word on a pod that nothing above rules out:
+	// with a reason other than "" the pod is left alone. Detail is a sentence that
+	// names what was found. The reason is [DryRun], [InterceptionNone], or a code
+	// of the dialect's own, in lower case with hyphens; logs, explain, events and
+	// metrics report it. Decline must be pure.
+	//
+	// It is also asked where only the pod's annotations are known. Proxy is then
+	// nil, and it must decline only what no other part of the pod can overrule.
+	Decline func(pod *corev1.Pod, proxy *corev1.Container) (reason Reason, detail string)
 	// Traces are annotations of which the injector leaves at least one on every
 	// pod that it injects. They do not decide about a pod that can be read; see
 	// [Policy.PresumeOut].
 	Traces []string
-	// NotIntercepted reports that the pod has its proxy without interception, and
-	// where it says so; nil: no such pods. The proxy is nil where only the pod's
-	// annotations are known: it must then go by what nothing else overrides.
-	NotIntercepted func(pod *corev1.Pod, proxy *corev1.Container) (detail string, off bool)
 }
 
-// Selector matches a pod by its own labels and by those of its namespace. An
-// empty half matches everything; a half that is no valid selector nothing, see
-// [Policy.Validate]. Without a Namespace object its labels count as absent.
+// Selector matches a pod by its own labels and those of its namespace. An empty
+// half matches everything, an invalid one nothing (see [Policy.Validate]).
+// Without a Namespace object its labels count as absent.
 type Selector struct {
 	Pod       metav1.LabelSelector `json:"podSelector"`
 	Namespace metav1.LabelSelector `json:"namespaceSelector"`
 }
 
-// Requirement is an annotation that a pod must have: under one of the keys,
-// one of the values, or, when none are given, any but the empty string.
+// Requirement is an annotation that a pod must have: one of the keys with one of
+// the values, or, without values, with any but the empty string.
 type Requirement struct {
 	Keys   []string
 	Values []string
 }
 
-// Decide says whether the pod's traffic is to be redirected. Namespace is the
-// pod's Namespace object, for policies that need it; it may be nil.
-func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
-	proxy := p.Proxy(pod)
-	var warnings []string
-	boolean := func(what, value string) (b, ok bool) {
-		b, err := strconv.ParseBool(value)
-		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s=%s is not a boolean, so it counts as not set", what, brief.Quote(value)))
-		}
-		return b, err == nil
-	}
-	decide := func(r Reason, format string, args ...any) Decision {
-		return Decision{Selected: r == Selected, Reason: r, Detail: fmt.Sprintf(format, args...), Warnings: warnings}
-	}
+// decided makes the Decision that rules a pod out, for the functions below. They
+// report whether they do.
+func decided(r Reason, format string, args ...any) (Decision, bool) {
+	return Decision{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
+}
 
+// Decide reports whether the pod's traffic is to be redirected. The Namespace
+// object may be nil; only Selectors read it.
+func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
+	var warnings redirect.Warnings
+	d, out := p.ruleOut(pod, namespace, &warnings)
+	if !out {
+		d = Decision{Selected: true, Reason: Selected, Detail: p.selectedBecause(p.Proxy(pod))}
+	}
+	d.Warnings = warnings
+	return d
+}
+
+func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *redirect.Warnings) (Decision, bool) {
+	proxy := p.Proxy(pod)
 	if p.ExcludesNamespace(pod.Namespace) {
-		return decide(ExcludedNamespace, "namespace %q is excluded", pod.Namespace)
+		return decided(ExcludedNamespace, "namespace %q is excluded", pod.Namespace)
 	}
 	if pod.Spec.HostNetwork {
-		return decide(HostNetwork, "the pod uses the host's network")
+		return decided(HostNetwork, "the pod uses the host's network")
 	}
 	if name := findContainer(pod, p.InitContainers); name != "" {
-		return decide(InitContainer, "container %q sets the rules itself", name)
+		return decided(InitContainer, "container %q sets the rules itself", name)
 	}
-	if p.DisableEnv != "" {
-		if v := env(proxy, p.DisableEnv); v != "" {
-			if off, _ := boolean(p.DisableEnv, v); off {
-				return decide(ProxyDisabled, "%s=%s on container %q", p.DisableEnv, v, proxy.Name)
-			}
+	if v := env(proxy, p.DisableEnv); v != "" {
+		if off, _ := readSwitch(p.DisableEnv, p.DisableEnv, v, nil, nil, warnings); off {
+			return decided(ProxyDisabled, "%s=%s on container %q", p.DisableEnv, v, proxy.Name)
 		}
 	}
 	if len(p.ProxyContainers) > 0 && proxy == nil {
-		return decide(NoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
+		return decided(NoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
 	}
 	if kind, ok := p.proxyType(proxy); ok && !slices.Contains(p.ProxyTypes, kind) {
-		return decide(ProxyType, "the proxy is a %s, not a %s", brief.Quote(kind), strings.Join(p.ProxyTypes, " or "))
+		return decided(ProxyType, "the proxy is a %s, not a %s", brief.Quote(kind), strings.Join(p.ProxyTypes, " or "))
 	}
 	if kind, value := p.inject(pod); value != "" {
-		if on, ok := boolean(kind+" "+p.InjectKey, value); ok && !on {
-			return decide(InjectDisabled, "%s %s is %s", kind, p.InjectKey, brief.Quote(value))
+		if on, ok := readSwitch(kind+" "+p.InjectKey, p.InjectKey, value, p.InjectOn, p.InjectOff, warnings); ok && !on {
+			return decided(InjectDisabled, "%s %s is %s", kind, p.InjectKey, brief.Quote(value))
 		}
 	}
 	if d, out := p.foreign(pod.Annotations); out {
-		d.Warnings = warnings
-		return d
+		return d, true
 	}
 	if len(p.Selectors) > 0 && !slices.ContainsFunc(p.Selectors, func(s Selector) bool { return s.matches(pod, namespace) }) {
-		return decide(NotEnabled, "no selector matches the labels of the pod and its namespace")
+		return decided(NotEnabled, "no selector matches the labels of the pod and its namespace")
 	}
-	if d, out := p.RuleOut(pod.Annotations); out {
-		d.Warnings = warnings
-		return d
+	if d, out := p.notInjected(pod.Annotations); out {
+		return d, true
 	}
-	if d, out := p.notIntercepted(pod, proxy); out {
-		d.Warnings = warnings
-		return d
+	return p.declined(pod, proxy)
+}
+
+// readSwitch reads a value that turns something on or off: by words of its own, or
+// as a boolean. One that is neither is a warning.
+func readSwitch(what, key, value string, on, off []string, warnings *redirect.Warnings) (b, ok bool) {
+	kind := "not a boolean"
+	if len(on)+len(off) > 0 {
+		b, ok = slices.Contains(on, value), slices.Contains(on, value) || slices.Contains(off, value)
+		kind = "not " + strings.Join(slices.Concat(on, off), " or ")
+	} else {
+		var err error
+		b, err = strconv.ParseBool(value)
+		ok = err == nil
 	}
-	return decide(Selected, "%s", p.selectedBecause(proxy))
+	if !ok {
+		*warnings = append(*warnings, redirect.Warningf(redirect.WarningInvalid, key, "%s=%s is %s, so it counts as not set", what, brief.Quote(value), kind))
+	}
+	return b, ok
 }
 
 func (p Policy) selectedBecause(proxy *corev1.Container) string {
@@ -148,77 +168,70 @@ func (p Policy) selectedBecause(proxy *corev1.Container) string {
 	return fmt.Sprintf("container %q and annotation %s are there", proxy.Name, p.StatusAnnotation)
 }
 
-// ExcludesNamespace reports whether the namespace is excluded: all that can be
-// said of a pod by its name alone.
+// ExcludesNamespace reports whether the namespace is in ExcludedNamespaces. It
+// needs no pod.
 func (p Policy) ExcludesNamespace(name string) bool {
 	return slices.Contains(p.ExcludedNamespaces, name)
 }
 
-// RuleOut decides by a pod's complete annotations alone, which a container
-// runtime may know without asking anybody. It reports whether they rule the
-// pod out; when they don't, nothing is decided yet.
+// RuleOut decides by a pod's annotations alone, all of them, which a container
+// runtime may pass to a plugin. It reports whether they rule the pod out; if not,
+// nothing is decided yet.
 func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	if d, out := p.foreign(annotations); out {
 		return d, true
 	}
-	if p.StatusAnnotation != "" {
-		if _, ok := annotations[p.StatusAnnotation]; !ok {
-			return Decision{Reason: NotInjected, Detail: fmt.Sprintf("annotation %s is absent", p.StatusAnnotation)}, true
-		}
+	if d, out := p.notInjected(annotations); out {
+		return d, true
+	}
+	return p.declined(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+}
+
+// PresumeOut is for a pod that cannot be read. It decides by the pod's
+// annotations, all of them, or nil when they are not known, and reports whether
+// none of Traces is among them, so that the injector has not touched the pod.
+// Such a pod may be let through, where otherwise no pod of the node would start.
+// Where the pod can be read, [Policy.Decide] has the last word.
+func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
+	injected := slices.ContainsFunc(p.Traces, func(key string) bool { _, ok := annotations[key]; return ok })
+	if annotations == nil || len(p.Traces) == 0 || injected {
+		return Decision{}, false
+	}
+	return decided(NotInjected, "annotation %s is absent", strings.Join(p.Traces, " or "))
+}
+
+func (p Policy) notInjected(annotations map[string]string) (Decision, bool) {
+	if _, ok := annotations[p.StatusAnnotation]; !ok && p.StatusAnnotation != "" {
+		return decided(NotInjected, "annotation %s is absent", p.StatusAnnotation)
 	}
 	for _, r := range p.Required {
 		if !slices.ContainsFunc(r.Keys, func(key string) bool { return r.allows(annotations[key]) }) {
-			return Decision{Reason: NotInjected, Detail: r.unmet(annotations)}, true
+			return decided(NotInjected, "%s", r.unmet(annotations))
 		}
 	}
-	if p.DryRun != nil {
-		if detail, dry := p.DryRun(annotations); dry {
-			return Decision{Reason: DryRun, Detail: detail}, true
-		}
-	}
-	return p.notIntercepted(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+	return Decision{}, false
 }
 
-// PresumeOut decides by a pod's complete annotations, nil when they are not
-// known, about a pod that cannot be read: it reports whether none of Traces is
-// there, so that the mesh's injector has not touched the pod. Such a pod may be
-// let through, where otherwise no pod of the node would start; [Policy.Decide],
-// which sees its containers too, has the last word where there is a pod.
-func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
-	if annotations == nil || len(p.Traces) == 0 {
+func (p Policy) declined(pod *corev1.Pod, proxy *corev1.Container) (Decision, bool) {
+	if p.Decline == nil {
 		return Decision{}, false
 	}
-	for _, key := range p.Traces {
-		if _, ok := annotations[key]; ok {
-			return Decision{}, false
-		}
-	}
-	return Decision{Reason: NotInjected, Detail: fmt.Sprintf("annotation %s is absent", strings.Join(p.Traces, " or "))}, true
-}
-
-func (p Policy) notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (Decision, bool) {
-	if p.NotIntercepted == nil {
-		return Decision{}, false
-	}
-	detail, off := p.NotIntercepted(pod, proxy)
-	if !off {
-		return Decision{}, false
-	}
-	return Decision{Reason: InterceptionNone, Detail: detail}, true
+	reason, detail := p.Decline(pod, proxy)
+	return Decision{Reason: reason, Detail: detail}, reason != ""
 }
 
 func (p Policy) foreign(annotations map[string]string) (Decision, bool) {
 	if _, ok := annotations[p.ForeignAnnotation]; !ok || p.ForeignAnnotation == "" {
 		return Decision{}, false
 	}
-	return Decision{Reason: HasSidecar, Detail: fmt.Sprintf("annotation %s is there: the pod has a proxy of its own", p.ForeignAnnotation)}, true
+	return decided(HasSidecar, "annotation %s is there: the pod has a proxy of its own", p.ForeignAnnotation)
 }
 
 func (r Requirement) allows(value string) bool {
 	return value != "" && (len(r.Values) == 0 || slices.Contains(r.Values, value))
 }
 
-// unmet says what is wrong with the requirement's annotations.
+// unmet describes the annotation that does not meet the requirement.
 func (r Requirement) unmet(annotations map[string]string) string {
 	for _, key := range r.Keys {
 		if v, ok := annotations[key]; ok {
@@ -240,7 +253,7 @@ func (s Selector) matches(pod *corev1.Pod, namespace *corev1.Namespace) bool {
 	return half(&s.Pod, pod.Labels) && half(&s.Namespace, of)
 }
 
-// Validate reports selectors that cannot be, joined.
+// Validate reports invalid selectors, joined.
 func (p Policy) Validate() error {
 	var errs []error
 	for i := range p.Selectors {
@@ -253,8 +266,8 @@ func (p Policy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Proxy returns the pod's proxy container, or nil when it has none: a
-// container first, else an init container.
+// Proxy returns the pod's proxy container, regular containers before init
+// containers; nil when it has none.
 func (p Policy) Proxy(pod *corev1.Pod) *corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -277,7 +290,7 @@ func findContainer(pod *corev1.Pod, names []string) string {
 	return ""
 }
 
-// proxyType returns the proxy's kind from its arguments, if they name one.
+// proxyType returns the proxy's kind, if its arguments name one.
 func (p Policy) proxyType(proxy *corev1.Container) (string, bool) {
 	if proxy == nil || p.ProxyCommand == "" || len(proxy.Args) < 2 || proxy.Args[0] != p.ProxyCommand {
 		return "", false
@@ -285,8 +298,7 @@ func (p Policy) proxyType(proxy *corev1.Container) (string, bool) {
 	return proxy.Args[1], true
 }
 
-// inject returns what the pod says about injection, and where. A label that is
-// there hides the annotation even when it is empty.
+// inject returns the value of InjectKey, and where it stands.
 func (p Policy) inject(pod *corev1.Pod) (kind, value string) {
 	if p.InjectKey == "" {
 		return "", ""
@@ -297,11 +309,10 @@ func (p Policy) inject(pod *corev1.Pod) (kind, value string) {
 	return "annotation", pod.Annotations[p.InjectKey]
 }
 
-// env returns the value of a container's variable, or "" when it is not set or
-// comes from elsewhere. The last of several of one name counts, as it does to
-// the process. The container may be nil.
+// env returns the literal value of a container's variable, or "". The last of
+// several of one name counts, as it does to the process.
 func env(c *corev1.Container, name string) string {
-	if c == nil {
+	if c == nil || name == "" {
 		return ""
 	}
 	for i := len(c.Env) - 1; i >= 0; i-- {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -32,16 +33,17 @@ var policy = selection.Policy{
 		{Keys: []string{"mesh/injected"}, Values: []string{"true", "yes"}},
 		{Keys: []string{"mesh/state", "mesh/state-v2"}},
 	},
-	DryRun: func(annotations map[string]string) (string, bool) {
-		return "mesh/trial is yes", annotations["mesh/trial"] == "yes"
-	},
-	NotIntercepted: func(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
-		if pod.Annotations["mesh/interception"] == "none" {
-			return "annotation mesh/interception", true
+	Decline: func(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+		none := func(e corev1.EnvVar) bool { return e.Name == "MESH_INTERCEPTION" && e.Value == "none" }
+		switch {
+		case pod.Annotations["mesh/trial"] == "yes":
+			return selection.DryRun, "mesh/trial is yes"
+		case pod.Annotations["mesh/interception"] == "none":
+			return selection.InterceptionNone, "annotation mesh/interception"
+		case proxy != nil && slices.ContainsFunc(proxy.Env, none):
+			return selection.InterceptionNone, "variable MESH_INTERCEPTION"
 		}
-		return "variable MESH_INTERCEPTION", proxy != nil && slices.ContainsFunc(proxy.Env, func(e corev1.EnvVar) bool {
-			return e.Name == "MESH_INTERCEPTION" && e.Value == "none"
-		})
+		return "", ""
 	},
 }
 
@@ -236,6 +238,39 @@ func TestOrder(t *testing.T) {
 			assert.Equal(t, first, d.Reason, "%s against %s", first, second)
 		}
 	}
+}
+
+// An injector may have words of its own for on and off, and a dialect reasons.
+func TestWordsOfItsOwn(t *testing.T) {
+	p := selection.Policy{
+		InjectKey: "mesh/inject", InjectOn: []string{"enabled"}, InjectOff: []string{"disabled", "off"},
+		Decline: func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+			if pod.Annotations["mesh/gateway"] != "" {
+				return "is-gateway", "annotation mesh/gateway is there"
+			}
+			return "", ""
+		},
+	}
+	for value, reason := range map[string]selection.Reason{
+		"enabled": selection.Selected, "disabled": selection.InjectDisabled, "off": selection.InjectDisabled,
+	} {
+		d := p.Decide(meshed(label(value)), nil)
+		assert.Equal(t, reason, d.Reason, value)
+		assert.Empty(t, d.Warnings, value)
+	}
+	d := p.Decide(meshed(label("false")), nil)
+	assert.True(t, d.Selected, "it is none of the words")
+	assert.Equal(t, redirect.Warnings{{
+		Code: redirect.WarningInvalid, Key: "mesh/inject",
+		Text: `label mesh/inject="false" is not enabled or disabled or off, so it counts as not set`,
+	}}, d.Warnings)
+
+	gateway := annotate("mesh/gateway", "x")
+	want := selection.Decision{Reason: "is-gateway", Detail: "annotation mesh/gateway is there"}
+	assert.Equal(t, want, p.Decide(meshed(label("enabled"), gateway), nil))
+	d, out := p.RuleOut(map[string]string{"mesh/gateway": "x"})
+	assert.True(t, out)
+	assert.Equal(t, want, d)
 }
 
 func TestRuleOut(t *testing.T) {

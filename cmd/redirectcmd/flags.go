@@ -215,7 +215,7 @@ func (i IO) nameservers() (servers []netip.Prefix, warnings []string, err error)
 
 func port(field func(*flagBuild) *uint16) func(*flagBuild, string) error {
 	return func(b *flagBuild, value string) (err error) {
-		*field(b), err = redirect.ParsePort(value)
+		*field(b), err = redirect.ParsePort(value, redirect.AllowZero)
 		return err
 	}
 }

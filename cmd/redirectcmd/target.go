@@ -192,7 +192,7 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	if err := built.Redirect.Validate(); err != nil {
 		return usageError{err}
 	}
-	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Built, error) { return built, nil }}
+	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}
 	err = c.plan(ctx, t, flags, silent, nil)
 	t.Decision.Detail = "flags say what the rules are"
 	return err
@@ -203,7 +203,7 @@ func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *co
 	t.Plan, err = d.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
 		DropUncaptured: c.uncaptured == "drop", RefuseBypasses: c.refuseProxyUID,
 	})
-	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings, t.Plan.Warnings)
+	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings.Texts(), t.Plan.Warnings.Texts())
 	return err
 }
 

@@ -134,7 +134,7 @@ func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string)
 	return dialect.Dialect{
 		Name:           "ambient",
 		Policy:         policy,
-		Build:          build,
+		Build:          dialect.FromSchema(schema),
 		Names:          Defaults().Names,
 		NeedsNamespace: true,
 		// The node proxy is no container of the pod, so none checks.
@@ -142,31 +142,21 @@ func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string)
 	}, nil
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
-	r, origins, warnings, err := schema.Build(in.Given())
-	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, err
-}
-
 const boolean = "true or false"
 
 var schema = redirect.Schema{
 	Defaults: Defaults(),
 	Settings: []redirect.Setting{
-		annotation("inbound.ports", boolean, redirect.Bool(func(r *redirect.Redirect, on bool) {
+		{Field: "inbound.ports", Keys: []string{BypassInbound}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 			if on {
 				r.Inbound = redirect.Inbound{}
 			}
-		}), BypassInbound),
-		annotation("dns.servers", boolean, redirect.Bool(func(r *redirect.Redirect, on bool) {
+		})},
+		{Field: "dns.servers", Keys: []string{DNSCapture}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 			if !on {
 				r.DNS = redirect.DNS{}
 			}
-		}), DNSCapture),
-		annotation("virtualInterfaces", "interface names separated by commas",
-			redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.VirtualInterfaces }), VirtualInterfaces),
+		})},
+		{Field: "virtualInterfaces", Keys: []string{VirtualInterfaces}, Allowed: "interface names separated by commas"},
 	},
-}
-
-func annotation(field, allowed string, set func(*redirect.Redirect, string) error, key string) redirect.Setting {
-	return redirect.Setting{Field: field, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set, Allowed: allowed}
 }

@@ -97,26 +97,23 @@ func (p *parser) unknown(text string) {
 		if q := brief.Quote(name); q != `"`+name+`"` {
 			name = q
 		}
-		p.Warn("%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
+		p.Warn(redirect.WarningUnknown, p.key(name), "%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
 	}
 	if more := len(names) - maxUnknown; more > 0 {
-		p.Warn("%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
+		p.Warn(redirect.WarningUnknown, p.root, "%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
 	}
 }
 
 func (p *parser) user(value string) {
-	id, err := strconv.ParseUint(value, 10, 32)
-	switch {
-	case value == "":
-		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("it is required"))
-	case err != nil || id == redirect.NoID:
-		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("%s is not a numeric id", brief.Quote(value)))
-	case id == 0:
-		p.Refuse(p.key("ProxyUserID"), value, oneUID, fmt.Errorf("0 is root: all that runs as root would bypass the mesh"))
-	default:
-		p.redirect.Proxy.UIDs = []uint32{uint32(id)}
-		p.Set("proxy.uids", p.key("ProxyUserID"), value)
+	err := redirect.SetProxyUser(p.redirect, value)
+	if value == "" {
+		err = fmt.Errorf("it is required")
 	}
+	if err != nil {
+		p.Refuse(p.key("ProxyUserID"), value, oneUID, err)
+		return
+	}
+	p.Set("proxy.uids", p.key("ProxyUserID"), value)
 }
 
 func (p *parser) port(name, field string, value int, to *uint16) {
@@ -164,10 +161,10 @@ func (p *parser) ports(name, field string, values []string) redirect.PortSet {
 // parsePorts reads what iptables takes after --dport, names aside.
 func parsePorts(s string) (redirect.PortRange, error) {
 	first, last, isRange := strings.Cut(s, ":")
-	a, err := redirect.ParsePort(first)
+	a, err := redirect.ParsePort(first, redirect.AllowZero)
 	b := a
 	if err == nil && isRange {
-		b, err = redirect.ParsePort(last)
+		b, err = redirect.ParsePort(last, redirect.AllowZero)
 	}
 	if err == nil && b < a {
 		err = fmt.Errorf("range %s ends before it begins", brief.Quote(s))
@@ -176,18 +173,8 @@ func parsePorts(s string) (redirect.PortRange, error) {
 }
 
 func (p *parser) cidrs(values []string) redirect.PrefixSet {
-	return redirect.Prefixes(each(p, "ExcludeOutboundCIDRs", "outbound.excludeCIDRs", cidrList, values, parseCIDR)...)
-}
-
-func parseCIDR(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	prefix, err := netip.ParsePrefix(s)
-	if err != nil {
-		return prefix, fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
-	}
-	return prefix, nil
+	parse := func(s string) (netip.Prefix, error) { return redirect.ParsePrefix(s, redirect.AllowAddresses) }
+	return redirect.Prefixes(each(p, "ExcludeOutboundCIDRs", "outbound.excludeCIDRs", cidrList, values, parse)...)
 }
 
 func (p *parser) uids(values []string) []redirect.IDRange {

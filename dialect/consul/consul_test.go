@@ -181,7 +181,7 @@ func TestAnnotationsRefused(t *testing.T) {
 func TestUnknownKeysWarn(t *testing.T) {
 	built, err := consul.New().Redirect(meshed(complete(t, `{"ExcludeHosts":["x"]}`), "false"), nil, nil)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"annotation consul.hashicorp.com/redirect-traffic-config.ExcludeHosts is not known, so it does nothing"}, built.Warnings)
+	assert.Equal(t, []string{"annotation consul.hashicorp.com/redirect-traffic-config.ExcludeHosts is not known, so it does nothing"}, built.Warnings.Texts())
 }
 
 // TestOwnContainers: the proxies are those of Consul's names, and not who is named like them.
@@ -259,7 +259,7 @@ func TestSandbox(t *testing.T) {
 	want := consul.Defaults()
 	want.Outbound.ExcludePorts = redirect.Ports(3306)
 	assert.Equal(t, want, built.Redirect)
-	assert.Equal(t, []string{"CNI_ARGS CONSUL_IPTABLES_CONFIG.ExcludeHosts is not known, so it does nothing"}, built.Warnings)
+	assert.Equal(t, []string{"CNI_ARGS CONSUL_IPTABLES_CONFIG.ExcludeHosts is not known, so it does nothing"}, built.Warnings.Texts())
 	assert.Contains(t, built.Origins, redirect.Origin{
 		Field: "outbound.excludePorts", Source: redirect.FromArgs, Key: "CONSUL_IPTABLES_CONFIG.ExcludeOutboundPorts", Value: "3306",
 	})

@@ -1,11 +1,13 @@
-// Package dialecttest shows with real packets what a dialect makes of a pod.
+// Package dialecttest tests a dialect: what it makes of a pod's settings, and
+// where real packets end under its rules.
 //
-// The central function is [Fates]: it builds the pod's rules, applies them with
-// each backend to the test world of package netnsexec/netnstest, and compares
-// where connections end up with what was recorded under the mesh's own program.
-// [Equivalent] does without recordings: it runs the mesh's own rules, as
-// iptables-restore takes them, in a second world.
+//   - [Settings] tries each setting with good and bad values. It needs no kernel.
+//   - [Fates] applies a pod's rules with each backend to the test world of package
+//     netnsexec/netnstest and compares where connections end with what a [Case]
+//     says, for instance what was recorded under the mesh's own program.
+//   - [Equivalent] needs no recordings: it runs the mesh's own rules in a second
+//     world.
 //
-// The functions need root on Linux, iptables in both variants and IPv6. What is
-// missing skips the test with its name, and fails it where CI=true.
+// The latter two need root on Linux, iptables in both variants, and IPv6. A test
+// skips with the name of what is missing, and fails where CI=true.
 package dialecttest

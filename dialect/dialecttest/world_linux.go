@@ -16,10 +16,16 @@ import (
 // Backends are those that each case is tried with.
 var Backends = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables}
 
-// Fates applies the rules of a case with each backend, in a world with the
-// given proxy, and sends the case's probes: they end up where Fates says. When
-// the case is Refused, building must fail.
+// Fates applies the rules of a case with each backend, in a world with the given
+// proxy, and sends the case's probes: they must end where Case.Fates says. A case
+// that is Refused must fail to build.
 func Fates(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case) {
+	t.Helper()
+	c.fates(t, d, o, "the case says")
+}
+
+// fates is Fates. Expected says where c.Fates comes from, for people.
+func (c Case) fates(t *testing.T, d dialect.Dialect, o netnstest.Options, expected string) {
 	t.Helper()
 	rs, _, err := c.Rules(d)
 	switch {
@@ -40,28 +46,36 @@ func Fates(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case) {
 	}
 	for _, backend := range Backends {
 		t.Run(string(backend), func(t *testing.T) {
-			agree(t, c.Fates, run(t, backend, o, rs, probes))
+			got := run(t, backend, o, rs, probes)
+			for probe, fate := range c.Fates {
+				if got[probe] != fate {
+					t.Errorf("%s\n\tends at %s under the dialect's rules\n\t%s %s", probe, got[probe], expected, fate)
+				}
+			}
 		})
 	}
 }
 
-// Equivalent applies the rules of a case with each backend and compares the
-// fates of the probes with those under a program of the mesh's own, given for
-// each family as iptables-restore takes it. A family without one has no rules.
-// It also has package redirect/compare look for a packet whose fate differs.
+// Equivalent compares the rules of a case with the mesh's own, given for each
+// family as iptables-restore takes them; a family without has no rules. It has two
+// halves, whose failures say which of them failed: the subtest "traced" looks for
+// a packet whose fate differs by package redirect/compare, and the subtest "sent"
+// applies the rules with each backend and compares where the probes really end.
 func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, own map[ruleset.Family]string, probes []netnstest.Probe) {
 	t.Helper()
 	w := netnstest.NewWorld(t, o)
 	for f, text := range own {
 		Restore(t, w.Pod, f, text)
 	}
-	t.Run("compare", func(t *testing.T) { c.compare(t, d, w.Pod) })
-	c.Fates = w.Run(probes)
-	Fates(t, d, o, c)
+	t.Run("traced", func(t *testing.T) { c.compare(t, d, w.Pod) })
+	t.Run("sent", func(t *testing.T) {
+		c.Fates = w.Run(probes)
+		c.fates(t, d, o, "under the mesh's own rules it ends at")
+	})
 }
 
-// compare traces every kind of packet through the rules that are in a namespace,
-// read back as an operator would, and those of the case.
+// compare traces every kind of packet through the rules in a namespace, read back
+// as an operator would, and through those of the case.
 func (c Case) compare(t *testing.T, d dialect.Dialect, ns *netnsexec.NetNS) {
 	t.Helper()
 	rs, _, err := c.Rules(d)
@@ -90,7 +104,7 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, ns *netnsexec.NetNS) {
 			t.Errorf("… %d of %d packets differ", len(report.Differences), report.Packets)
 			break
 		}
-		t.Errorf("own | ours: %s", diff)
+		t.Errorf("a traced packet ends elsewhere (mesh's own rules | the dialect's): %s", diff)
 	}
 }
 
@@ -119,13 +133,4 @@ func run(t *testing.T, backend apply.Name, o netnstest.Options, rs ruleset.Rules
 		t.Fatalf("apply: %v", err)
 	}
 	return w.Run(probes)
-}
-
-func agree(t *testing.T, want, got map[string]string) {
-	t.Helper()
-	for probe, fate := range want {
-		if got[probe] != fate {
-			t.Errorf("%s\n\tends at %s\n\twant    %s", probe, got[probe], fate)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podyaml"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // modeNone is the interception mode with which Istio's injector adds a proxy
@@ -22,21 +23,21 @@ const maxProxyConfig = 16 << 10
 // (istio.io/latest/docs/reference/config/istio.mesh.v1alpha1, ProxyConfig.InboundInterceptionMode).
 const noneNumber = "2"
 
-// notIntercepted says why nothing is to be redirected to the pod's proxy, if
-// that is so. The annotation wins over all else, and without a container it
-// alone counts.
-func notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
-	if mode, ok := pod.Annotations[InterceptionMode]; ok {
-		return fmt.Sprintf("annotation %s is %q", InterceptionMode, mode), mode == modeNone
+// decline leaves a pod alone whose interception mode is NONE. The annotation wins
+// over all else, and without a container it alone counts.
+func decline(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+	mode, annotated := pod.Annotations[InterceptionMode]
+	if annotated && mode == modeNone {
+		return selection.InterceptionNone, fmt.Sprintf("annotation %s is %q", InterceptionMode, mode)
 	}
-	if proxy == nil {
-		return "", false
+	if annotated || proxy == nil {
+		return "", ""
 	}
-	o, _ := interception(dialect.Input{Pod: pod, Proxy: proxy}.Given())
+	o, _ := interception(dialect.Input{Pod: pod, Proxy: proxy}.Values())
 	if o.Value != modeNone {
-		return "", false
+		return "", ""
 	}
-	return fmt.Sprintf("%s %s says interception mode %q", o.Source, o.Key, o.Value), true
+	return selection.InterceptionNone, fmt.Sprintf("%s %s says interception mode %q", o.Source, o.Key, o.Value)
 }
 
 // interception finds the first that says an interception mode, where the pod's
@@ -48,7 +49,7 @@ func notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
 // Only NONE is taken from here. Which of the other modes a pod has goes by its
 // annotation alone, as with Istio's own plugin; its injector leaves one on every
 // pod that has no init container.
-func interception(g redirect.Given) (said redirect.Origin, warnings []string) {
+func interception(g redirect.Values) (said redirect.Origin, warnings redirect.Warnings) {
 	for _, s := range []struct {
 		source redirect.Source
 		key    string
@@ -61,7 +62,7 @@ func interception(g redirect.Given) (said redirect.Origin, warnings []string) {
 	} {
 		mode, err := s.parse(s.values[s.key])
 		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s %s is not read: %v", s.source, s.key, err))
+			warnings = append(warnings, redirect.Warningf(redirect.WarningInvalid, s.key, "%s %s is not read: %v", s.source, s.key, err))
 		}
 		if mode != "" {
 			return redirect.Origin{Field: "mode", Source: s.source, Key: s.key, Value: mode}, warnings

@@ -92,8 +92,8 @@ func TestInterception(t *testing.T) {
 			require.Len(t, origins, 1)
 			if tt.from == unread {
 				require.Len(t, built.Warnings, 1)
-				assert.Contains(t, built.Warnings[0], istio.ProxyConfig+" is not read: ")
-				assert.Less(t, len(built.Warnings[0]), 300)
+				assert.Contains(t, built.Warnings[0].Text, istio.ProxyConfig+" is not read: ")
+				assert.Less(t, len(built.Warnings[0].Text), 300)
 				return
 			}
 			assert.Empty(t, built.Warnings)

@@ -20,11 +20,9 @@
 package istio
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -114,7 +112,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ProxyTypes:         []string{"sidecar"},
 			InjectKey:          InjectKey,
 			StatusAnnotation:   StatusAnnotation,
-			NotIntercepted:     notIntercepted,
+			Decline:            decline,
 		},
 		Build: build,
 		Names: Defaults().Names,
@@ -128,53 +126,42 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
-	given := in.Given()
-	r, origins, warnings, err := schema.Build(given)
-	if _, said := given.Annotations[InterceptionMode]; !said {
-		_, unread := interception(given)
-		warnings = append(warnings, unread...)
+func build(in dialect.Input) (dialect.Result, error) {
+	r, err := in.Read(schema)
+	if _, ok := in.Pod.Annotations[InterceptionMode]; !ok {
+		_, unread := interception(in.Values())
+		r.Warnings = append(r.Warnings, unread...)
 	}
-	if err != nil {
-		return dialect.Built{Warnings: warnings}, err
+	if err == nil && len(in.Addrs) > 0 && ruleset.FamilyOf(in.Addrs[0]) == ruleset.IPv6 {
+		r.Redirect.IPv6 = redirect.FamilyCapture
 	}
-	if len(in.Addrs) > 0 && ruleset.FamilyOf(in.Addrs[0]) == ruleset.IPv6 {
-		r.IPv6 = redirect.FamilyCapture
-	}
-	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, nil
+	return r, err
 }
 
-// What each grammar allows, for people. Istio's lists know no ranges.
+// What is allowed, for people. Istio's lists have no ranges.
 const (
-	modeList = "REDIRECT or TPROXY"
-	portList = `"*", or ports from 0 to 65535 separated by commas`
-	cidrList = "CIDR prefixes separated by commas, without spaces"
-	boolean  = "true or false"
+	portList      = `"*", or ports from 0 to 65535 separated by commas`
+	cidrList      = "CIDR prefixes separated by commas, without spaces"
+	interfaceList = "interface names separated by commas"
+	boolean       = "true or false"
 )
 
 var schema = redirect.Schema{
 	Defaults: Defaults(),
 	RunAs:    true,
 	Settings: []redirect.Setting{
-		annotation("mode", modeList, setMode, InterceptionMode),
-		// The port is the agent's. The injector that sets it also excludes it
-		// from capture, by annotation, so there is nothing to do but to check it.
-		annotation("", "a port from 0 to 65535", checkPort, StatusPort),
-		annotation("inbound.ports", portList,
-			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Inbound.Ports }, redirect.AllowAll), IncludeInboundPorts),
-		annotation("inbound.excludePorts", portList, setExcludeInbound, ExcludeInboundPorts),
-		annotation("outbound.ports", portList,
-			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.Ports }, redirect.AllowAll), IncludeOutboundPorts),
-		annotation("outbound.excludePorts", portList,
-			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowAll), ExcludeOutboundPorts),
-		annotation("outbound.cidrs", `"*", or `+cidrList,
-			redirect.PrefixesInto(func(r *redirect.Redirect) *redirect.PrefixSet { return &r.Outbound.CIDRs }, redirect.AllowAll), IncludeOutboundIPRanges),
-		annotation("outbound.excludeCIDRs", cidrList,
-			redirect.PrefixesInto(func(r *redirect.Redirect) *redirect.PrefixSet { return &r.Outbound.ExcludeCIDRs }, 0), ExcludeOutboundIPRanges),
-		annotation("excludeInterfaces", "interface names separated by commas",
-			redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.ExcludeInterfaces }), ExcludeInterfaces),
-		annotation("virtualInterfaces", "interface names separated by commas",
-			redirect.InterfacesInto(func(r *redirect.Redirect) *[]string { return &r.VirtualInterfaces }), VirtualInterfaces, KubevirtInterfaces),
+		{Field: "mode", Keys: []string{InterceptionMode}, Allowed: "REDIRECT or TPROXY"},
+		// The port is the agent's. The injector that sets it also excludes it from
+		// capture, by annotation, so it is only checked.
+		{Keys: []string{StatusPort}, Allowed: "a port from 0 to 65535", Set: checkPort},
+		{Field: "inbound.ports", Keys: []string{IncludeInboundPorts}, Allowed: portList, Grammar: redirect.AllowAll},
+		{Field: "inbound.excludePorts", Keys: []string{ExcludeInboundPorts}, Allowed: portList, Grammar: redirect.AllowAll, Add: true},
+		{Field: "outbound.ports", Keys: []string{IncludeOutboundPorts}, Allowed: portList, Grammar: redirect.AllowAll},
+		{Field: "outbound.excludePorts", Keys: []string{ExcludeOutboundPorts}, Allowed: portList, Grammar: redirect.AllowAll},
+		{Field: "outbound.cidrs", Keys: []string{IncludeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.AllowAll},
+		{Field: "outbound.excludeCIDRs", Keys: []string{ExcludeOutboundIPRanges}, Allowed: cidrList},
+		{Field: "excludeInterfaces", Keys: []string{ExcludeInterfaces}, Allowed: interfaceList},
+		{Field: "virtualInterfaces", Keys: []string{VirtualInterfaces, KubevirtInterfaces}, Allowed: interfaceList},
 		env("dns.servers", DNSCapture, func(r *redirect.Redirect, on bool) {
 			if on {
 				// The pod's resolv.conf cannot be seen from the host.
@@ -190,34 +177,13 @@ var schema = redirect.Schema{
 	},
 }
 
-func annotation(field, allowed string, set func(*redirect.Redirect, string) error, keys ...string) redirect.Setting {
-	return redirect.Setting{Field: field, Source: redirect.FromAnnotation, Keys: keys, Set: set, Allowed: allowed}
-}
-
 func env(field, key string, set func(*redirect.Redirect, bool)) redirect.Setting {
 	return redirect.Setting{
 		Field: field, Source: redirect.FromEnv, Keys: []string{key}, Set: redirect.Bool(set), Allowed: boolean, Lenient: true,
 	}
 }
 
-func setMode(r *redirect.Redirect, value string) error {
-	switch m := redirect.Mode(value); m {
-	case redirect.ModeRedirect, redirect.ModeTProxy:
-		r.Mode = m
-		return nil
-	}
-	return fmt.Errorf("%s is no interception mode", brief.Quote(value))
-}
-
 func checkPort(_ *redirect.Redirect, value string) error {
-	_, err := redirect.ParsePort(value)
-	return err
-}
-
-func setExcludeInbound(r *redirect.Redirect, value string) error {
-	ports, err := redirect.ParsePorts(value, redirect.AllowAll)
-	if err == nil {
-		r.Inbound.ExcludePorts = ports.Union(alwaysExcluded)
-	}
+	_, err := redirect.ParsePort(value, redirect.AllowZero)
 	return err
 }

@@ -148,7 +148,7 @@ func TestAnnotations(t *testing.T) {
 	), table)
 }
 
-func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Built {
+func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Result {
 	t.Helper()
 	var parsed []netip.Addr
 	for _, a := range addrs {
@@ -160,32 +160,23 @@ func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Built {
 }
 
 func TestProxyEnvironment(t *testing.T) {
-	for _, c := range []struct {
-		name, value string
-		want        func(*redirect.Redirect)
-		warns       bool
-	}{
-		{istio.DNSCapture, "true", func(r *redirect.Redirect) {
-			r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort}
-		}, false},
-		{istio.DNSCapture, "false", nil, false},
-		{istio.DNSCapture, "", nil, false},
-		{istio.DNSCapture, "on", nil, true},
-		{istio.InvalidDrop, "1", func(r *redirect.Redirect) { r.DropInvalid = true }, false},
-		{istio.InvalidDrop, "yup", nil, true},
-		{istio.DualStack, "true", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyCapture }, false},
-		{istio.DualStack, "maybe", nil, true},
-	} {
-		b := build(t, meshed(proxyEnv(c.name, c.value)), "10.244.1.5", "fd00:10:244::5")
-		want := istio.Defaults()
-		if c.want != nil {
-			c.want(&want)
-		}
-		assert.Equal(t, want, b.Redirect, "%s=%s", c.name, c.value)
-		if assert.Equal(t, c.warns, len(b.Warnings) > 0, "%s=%s: %v", c.name, c.value, b.Warnings) && c.warns {
-			assert.Contains(t, b.Warnings[0], c.name)
-		}
+	env := func(key, value string, want func(*redirect.Redirect)) dialecttest.Setting {
+		return dialecttest.Setting{Source: redirect.FromEnv, Key: key, Value: value, Want: want}
 	}
+	ignored := func(key, value string) dialecttest.Setting {
+		return dialecttest.Setting{Source: redirect.FromEnv, Key: key, Value: value, Ignored: true}
+	}
+	same := func(*redirect.Redirect) {}
+	dialecttest.Settings(t, istio.New(), meshed(), istio.Defaults(), []string{istio.DNSCapture, istio.InvalidDrop, istio.DualStack}, []dialecttest.Setting{
+		env(istio.DNSCapture, "true", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort} }),
+		env(istio.DNSCapture, "false", same),
+		env(istio.DNSCapture, "", same),
+		ignored(istio.DNSCapture, "on"),
+		env(istio.InvalidDrop, "1", func(r *redirect.Redirect) { r.DropInvalid = true }),
+		ignored(istio.InvalidDrop, "yup"),
+		env(istio.DualStack, "true", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyCapture }),
+		ignored(istio.DualStack, "maybe"),
+	})
 	b := build(t, meshed(proxyEnv(istio.InvalidDrop, "true", istio.InvalidDrop, "false")))
 	assert.False(t, b.Redirect.DropInvalid, "the last of several variables of one name counts")
 	b = build(t, meshed(func(p *corev1.Pod) {
@@ -268,7 +259,7 @@ func TestOriginsAndWarnings(t *testing.T) {
 		assert.Equal(t, want, got[want.Field])
 	}
 	require.Len(t, b.Warnings, 1)
-	assert.Contains(t, b.Warnings[0], istio.KubevirtInterfaces+" is deprecated: use "+istio.VirtualInterfaces)
+	assert.Contains(t, b.Warnings[0].Text, istio.KubevirtInterfaces+" is deprecated: use "+istio.VirtualInterfaces)
 
 	b = build(t, meshed(annotated(istio.KubevirtInterfaces, "old", istio.VirtualInterfaces, "new")))
 	assert.Equal(t, []string{"new"}, b.Redirect.VirtualInterfaces)

@@ -3,7 +3,6 @@ package kuma
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -112,15 +111,7 @@ func logged(p *parser) *bool                            { return &p.log }
 func dnsEnabled(p *parser) *bool                        { return &p.dnsEnabled }
 
 func (p *parser) setUser(value string) error {
-	id, err := strconv.ParseUint(value, 10, 32)
-	switch {
-	case err != nil || id == redirect.NoID:
-		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
-	case id == 0:
-		return fmt.Errorf("0 is root: all that runs as root would bypass the mesh")
-	}
-	p.r.Proxy.UIDs = []uint32{uint32(id)}
-	return nil
+	return redirect.SetProxyUser(&p.r, value)
 }
 
 func (p *parser) setFamilies(value string) error {
@@ -138,7 +129,7 @@ func (p *parser) setFamilies(value string) error {
 // setProbePort lets the kubelet's probes reach the port at which the proxy
 // answers them, besides the ports that users name. 0 means that it does not.
 func (p *parser) setProbePort(value string) error {
-	port, err := redirect.ParsePort(value)
+	port, err := redirect.ParsePort(value, redirect.AllowZero)
 	if err == nil && port != 0 {
 		p.probeProxy = true
 		p.r.Inbound.ExcludePorts = p.r.Inbound.ExcludePorts.Union(redirect.Ports(port))
@@ -205,14 +196,7 @@ func parseBool(value string) (bool, error) {
 	return false, fmt.Errorf("%s is not true or false", brief.Quote(value))
 }
 
-// parsePort reads a port that somebody listens on.
-func parsePort(value string) (uint16, error) {
-	port, err := redirect.ParsePort(value)
-	if err == nil && port == 0 {
-		err = fmt.Errorf("0 is no port to listen on")
-	}
-	return port, err
-}
+func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, 0) }
 
 func plainPorts(list []string) (redirect.PortSet, error) { return parsePorts(list, false) }
 

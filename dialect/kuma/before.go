@@ -53,7 +53,7 @@ func (p *parser) virtualProbes() {
 // have a mode (Kuma 2.5), which says whether they are captured, they go to the
 // port of all; 0 said before that they are not captured.
 func (p *parser) inboundPortIPv6(value string) {
-	port, err := redirect.ParsePort(value)
+	port, err := redirect.ParsePort(value, redirect.AllowZero)
 	_, mode := p.annotations[IPFamilyMode]
 	own := port != 0 && port != oldInboundPortIPv6 && port != p.r.Proxy.InboundPort
 	if err == nil && own && p.r.IPv6 == redirect.FamilyCapture {

@@ -22,14 +22,14 @@ func (p *parser) beside() {
 		case !ok:
 			continue
 		case len(value) > longestCompared:
-			p.Warn("annotation %s has no effect: annotation %s alone counts; with %d bytes it is too long to say whether they agree", a.key, Config, len(value))
+			p.Warn(redirect.WarningNoEffect, a.key, "annotation %s has no effect: annotation %s alone counts; with %d bytes it is too long to say whether they agree", a.key, Config, len(value))
 			continue
 		}
 		q := newParser(p.pod)
 		if err := a.parse(q, value); err == nil && a.told(p, q) {
 			continue
 		}
-		p.Warn("annotation %s=%.64q has no effect: annotation %s, which says otherwise, alone counts", a.key, value, Config)
+		p.Warn(redirect.WarningNoEffect, a.key, "annotation %s=%.64q has no effect: annotation %s, which says otherwise, alone counts", a.key, value, Config)
 	}
 }
 

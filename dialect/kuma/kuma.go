@@ -121,7 +121,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			InitContainers:     []string{"kuma-init"},
 			ProxyContainers:    []string{"kuma-sidecar"},
 			Required:           []selection.Requirement{{Keys: []string{SidecarInjected}, Values: []string{"true"}}},
-			DryRun:             docs.dryRun,
+			Decline:            docs.decline,
 		},
 		Build: docs.build,
 		Names: Defaults().Names,
@@ -135,15 +135,15 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func (d *documents) build(in dialect.Input) (dialect.Built, error) {
+func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 	p := newParser(in.Pod)
 	if value, ok := configured(in.Pod.Annotations); ok {
 		p.yaml(d.read(value))
 		p.beside()
-		p.runsAs(in.Given().RunAsUser)
+		p.runsAs(in.Values().RunAsUser)
 	} else {
-		p.Warn("annotation %s is absent: the pod is configured by its other annotations", Config)
-		if runs := in.Given().RunAsUser; runs != nil && *runs > 0 && *runs < redirect.NoID {
+		p.Warn(redirect.WarningFallback, Config, "annotation %s is absent: the pod is configured by its other annotations", Config)
+		if runs := in.Values().RunAsUser; runs != nil && *runs > 0 && *runs < redirect.NoID {
 			p.r.Proxy.UIDs = []uint32{uint32(*runs)} //nolint:gosec // in range
 			p.Note(redirect.Origin{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: strconv.FormatInt(*runs, 10)})
 		}
@@ -152,7 +152,7 @@ func (d *documents) build(in dialect.Input) (dialect.Built, error) {
 	p.compose()
 	p.Default("inbound.ports", "inbound.excludePorts", "inbound.excludeSources", "outbound.cidrs", "outbound.exclude",
 		"dns.servers", "virtualNetworks", "ipv6", "dropInvalid", "log", "proxy.uids", "proxy.inboundPort", "proxy.outboundPort")
-	return p.Built(p.r)
+	return p.Result(p.r)
 }
 
 // configured returns the YAML, if the pod has any. A blank one is none.
@@ -161,25 +161,27 @@ func configured(annotations map[string]string) (string, bool) {
 	return value, strings.TrimSpace(value) != ""
 }
 
-// dryRun reports whether the YAML asks for a trial run. One that cannot be read
-// does not: building the pod will refuse it.
-func (d *documents) dryRun(annotations map[string]string) (string, bool) {
-	value, ok := configured(annotations)
-	// To read the YAML costs more than all else that is decided of a pod, and
-	// hardly any pod says this. A key can be spelled in other ways only with
-	// escapes and tags.
+// decline leaves a pod alone whose YAML asks for a dry run. YAML that cannot be
+// read does not: Build refuses the pod.
+func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+	value, ok := configured(pod.Annotations)
+	// Reading YAML costs more than the rest of the decision, and hardly any pod
+	// asks for a dry run. Only escapes and tags can spell the key differently.
 	if !ok || !strings.ContainsAny(value, `\!`) && !strings.Contains(strings.ToLower(value), "dryrun") {
-		return "", false
+		return "", ""
 	}
-	r := d.read(value)
-	return Config + ".dryRun is true: no rules are to be applied", r.err == nil && r.document.DryRun
+	if r := d.read(value); r.err != nil || !r.document.DryRun {
+		return "", ""
+	}
+	return selection.DryRun, Config + ".dryRun is true: no rules are to be applied"
 }
 
 // runsAs warns of a proxy that the rules do not know, since its own traffic
 // then comes back to it.
 func (p *parser) runsAs(user *int64) {
 	if user != nil && !slices.ContainsFunc(p.r.Proxy.UIDs, func(id uint32) bool { return int64(id) == *user }) {
-		p.Warn("the proxy runs as user %d, and by annotation %s it is known by user %d: its own traffic is redirected to itself",
+		p.Warn(redirect.WarningContradiction, Config,
+			"the proxy runs as user %d, and by annotation %s it is known by user %d: its own traffic is redirected to itself",
 			*user, Config, p.r.Proxy.UIDs[0])
 	}
 }
@@ -222,7 +224,7 @@ func (p *parser) composeDNS() {
 	if servers, ok := p.resolvers(); ok {
 		p.r.DNS.Servers = servers
 	} else {
-		p.Warn("the pod's resolv.conf cannot be seen from the host: look-ups to any server are captured")
+		p.Warn(redirect.WarningFallback, "", "the pod's resolv.conf cannot be seen from the host: look-ups to any server are captured")
 	}
 }
 

@@ -264,7 +264,7 @@ func TestUserOfTheContainer(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []uint32{kuma.ProxyUID}, built.Redirect.Proxy.UIDs, "the YAML says the default by saying nothing")
 	assert.Equal(t, []string{"the proxy runs as user 1000750000, and by annotation " + kuma.Config +
-		" it is known by user 5678: its own traffic is redirected to itself"}, built.Warnings)
+		" it is known by user 5678: its own traffic is redirected to itself"}, built.Warnings.Texts())
 
 	pod.Annotations[kuma.Config] = "kumaDPUser: \"1000750000\""
 	built, err = kuma.New().Redirect(pod, nil, nil)

@@ -108,11 +108,11 @@ func (p *parser) yaml(r *reading) {
 		return
 	}
 	if len(r.unread) > 0 {
-		p.Warn("annotation %s has keys without effect, since nothing is known of them: %s", Config, some(r.unread))
+		p.Warn(redirect.WarningUnknown, Config, "annotation %s has keys without effect, since nothing is known of them: %s", Config, some(r.unread))
 	}
 	d := &r.document
 	if d.Ebpf["enabled"] == true {
-		p.Warn("annotation %s.ebpf has no effect: the pod is captured by rules", Config)
+		p.Warn(redirect.WarningNoEffect, Config+".ebpf", "annotation %s.ebpf has no effect: the pod is captured by rules", Config)
 	}
 	p.one("proxy.uids", "kumaDPUser", d.KumaDPUser, oneUID, p.setUser)
 	p.one("ipv6", "ipFamilyMode", d.IPFamilyMode, families, p.setFamilies)
@@ -236,14 +236,11 @@ func parseIPs(values []string) (redirect.PrefixSet, error) {
 			if s = strings.TrimSpace(s); s == "" {
 				continue
 			}
-			prefix, err := netip.ParsePrefix(s)
-			if a, aerr := netip.ParseAddr(s); aerr == nil && a.Zone() == "" {
-				prefix, err = netip.PrefixFrom(a, a.BitLen()), nil
+			prefix, err := redirect.ParsePrefix(s, redirect.AllowAddresses)
+			if err == nil {
+				prefix, err = unmapped(prefix)
 			}
 			if err != nil {
-				return redirect.PrefixSet{}, fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
-			}
-			if prefix, err = unmapped(prefix); err != nil {
 				return redirect.PrefixSet{}, err
 			}
 			prefixes = append(prefixes, prefix)

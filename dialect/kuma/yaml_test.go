@@ -51,7 +51,7 @@ waitInterval: 0
 	})
 }
 
-func build(t *testing.T, p *corev1.Pod) dialect.Built {
+func build(t *testing.T, p *corev1.Pod) dialect.Result {
 	t.Helper()
 	built, err := kuma.New().Redirect(p, nil, nil)
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestYAMLAloneCounts(t *testing.T) {
 			if tt.told {
 				warnings = []string{fmt.Sprintf("annotation %s=%q has no effect: annotation %s, which says otherwise, alone counts", tt.key, tt.value, kuma.Config)}
 			}
-			assert.Equal(t, warnings, built.Warnings)
+			assert.Equal(t, warnings, built.Warnings.Texts())
 		})
 	}
 }
@@ -128,7 +128,7 @@ func TestLongAnnotationsAreNotCompared(t *testing.T) {
 	built := build(t, injected(map[string]string{kuma.ExcludeOutboundIPs: strings.Repeat("10.0.0.1,", 1000)}))
 	assert.Equal(t, want.Redirect, built.Redirect)
 	assert.Equal(t, []string{"annotation " + kuma.ExcludeOutboundIPs + " has no effect: annotation " + kuma.Config +
-		" alone counts; with 9000 bytes it is too long to say whether they agree"}, built.Warnings)
+		" alone counts; with 9000 bytes it is too long to say whether they agree"}, built.Warnings.Texts())
 }
 
 // What is about inbound connections is no news where none are captured: the
@@ -156,7 +156,7 @@ func TestKeysWithoutEffect(t *testing.T) {
 	} {
 		built := build(t, meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = yaml }))
 		assert.Equal(t, kuma.Defaults(), built.Redirect, yaml)
-		assert.Equal(t, want, built.Warnings, yaml)
+		assert.Equal(t, want, built.Warnings.Texts(), yaml)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestWithoutYAML(t *testing.T) {
 			want := kuma.Defaults()
 			tt.want(&want)
 			assert.Equal(t, want, built.Redirect)
-			assert.Equal(t, []string{"annotation " + kuma.Config + " is absent: the pod is configured by its other annotations"}, built.Warnings)
+			assert.Equal(t, []string{"annotation " + kuma.Config + " is absent: the pod is configured by its other annotations"}, built.Warnings.Texts())
 		})
 	}
 }

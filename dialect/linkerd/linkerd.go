@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
@@ -120,31 +119,24 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
-	r, origins, warnings, err := schema.Build(in.Given())
+func build(in dialect.Input) (dialect.Result, error) {
+	r, err := in.Read(schema)
 	if err != nil {
-		return dialect.Built{Warnings: warnings}, err
+		return r, err
 	}
 	if component := in.Pod.Labels[ControlPlaneLabel]; component != "" {
-		r.Outbound.ExcludePorts = r.Outbound.ExcludePorts.Union(apiServerPorts)
-		origins = append(origins, redirect.Origin{
+		r.Redirect.Outbound.ExcludePorts = r.Redirect.Outbound.ExcludePorts.Union(apiServerPorts)
+		r.Origins = append(r.Origins, redirect.Origin{
 			Field: "outbound.excludePorts", Source: redirect.FromLabel, Key: ControlPlaneLabel, Value: component,
 		})
 	}
-	if w := differentUser(in, r); w != "" {
-		warnings = append(warnings, w)
+	known := r.Redirect.Proxy.UIDs[0]
+	if runs := in.Values().RunAsUser; runs != nil && *runs != 0 && *runs != int64(known) {
+		// The proxy's own connections would be redirected to itself.
+		r.Warnings = append(r.Warnings, redirect.Warningf(redirect.WarningContradiction, ProxyUID,
+			"annotation %s says %d, but container %q runs as %d", ProxyUID, known, in.Proxy.Name, *runs))
 	}
-	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, nil
-}
-
-// differentUser warns of an annotation that is not how the proxy runs: its
-// connections would be redirected to itself.
-func differentUser(in dialect.Input, r redirect.Redirect) string {
-	runs := in.Given().RunAsUser
-	if runs == nil || *runs == 0 || *runs == int64(r.Proxy.UIDs[0]) {
-		return ""
-	}
-	return fmt.Sprintf("annotation %s says %d, but container %q runs as %d", ProxyUID, r.Proxy.UIDs[0], in.Proxy.Name, *runs)
+	return r, nil
 }
 
 // What each grammar allows, for people.
@@ -165,19 +157,14 @@ var schema = redirect.Schema{
 			}
 		}),
 		env("proxy.outboundPort", OutboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
-		annotation("proxy.inboundPort", port, portInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.InboundPort }), InboundPort),
-		annotation("proxy.outboundPort", port, portInto(func(r *redirect.Redirect) *uint16 { return &r.Proxy.OutboundPort }), OutboundPort),
-		annotation("inbound.excludePorts", portList, setSkipInbound, SkipInboundPorts),
-		annotation("outbound.excludePorts", portList,
-			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges), SkipOutboundPorts),
-		annotation("inbound.excludeSources", cidrList, setSkipSubnets, SkipSubnets),
-		annotation("proxy.uids", "a user id from 1 to 4294967294", setUID, ProxyUID),
-		annotation("proxy.gids", "a group id from 1 to 4294967294, or -1 or 0 for none", setGID, ProxyGID),
+		{Field: "proxy.inboundPort", Keys: []string{InboundPort}, Allowed: port, Inherited: true},
+		{Field: "proxy.outboundPort", Keys: []string{OutboundPort}, Allowed: port, Inherited: true},
+		{Field: "inbound.excludePorts", Keys: []string{SkipInboundPorts}, Allowed: portList, Grammar: redirect.AllowRanges, Add: true, Inherited: true},
+		{Field: "outbound.excludePorts", Keys: []string{SkipOutboundPorts}, Allowed: portList, Grammar: redirect.AllowRanges, Inherited: true},
+		{Field: "inbound.excludeSources", Keys: []string{SkipSubnets}, Allowed: cidrList, Grammar: redirect.AllowSpaces, Inherited: true},
+		{Field: "proxy.uids", Keys: []string{ProxyUID}, Allowed: "a user id from 1 to 4294967294", Set: redirect.SetProxyUser, Inherited: true},
+		{Field: "proxy.gids", Keys: []string{ProxyGID}, Allowed: "a group id from 1 to 4294967294, or -1 or 0 for none", Set: setGID, Inherited: true},
 	},
-}
-
-func annotation(field, allowed string, set func(*redirect.Redirect, string) error, key string) redirect.Setting {
-	return redirect.Setting{Field: field, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set, Allowed: allowed, Inherited: true}
 }
 
 // env reads where the proxy listens. Linkerd's injector writes it, not people,
@@ -196,67 +183,17 @@ func env(field, key string, set func(*redirect.Redirect, netip.AddrPort)) redire
 	}
 }
 
-func portInto(field func(*redirect.Redirect) *uint16) func(*redirect.Redirect, string) error {
-	return func(r *redirect.Redirect, value string) error {
-		p, err := redirect.ParsePort(value)
-		if err == nil && p == 0 {
-			err = fmt.Errorf("0 is no port to listen on")
-		}
-		if err == nil {
-			*field(r) = p
-		}
-		return err
-	}
-}
-
-// setSkipInbound adds to the proxy's own ports; the outbound list replaces.
-func setSkipInbound(r *redirect.Redirect, value string) error {
-	ports, err := redirect.ParsePorts(value, redirect.AllowRanges)
-	if err == nil {
-		r.Inbound.ExcludePorts = ports.Union(ownPorts)
-	}
-	return err
-}
-
-func setSkipSubnets(r *redirect.Redirect, value string) error {
-	parts := strings.Split(value, ",")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
-	}
-	prefixes, err := redirect.ParsePrefixes(strings.Join(parts, ","), 0)
-	if err == nil {
-		r.Inbound.ExcludeSources = prefixes
-	}
-	return err
-}
-
-func setUID(r *redirect.Redirect, value string) error {
-	id, err := parseID(value)
-	if err == nil && id == 0 {
-		err = fmt.Errorf("0 is root: all that runs as root would bypass the mesh")
-	}
-	if err == nil {
-		r.Proxy.UIDs = []uint32{id}
-	}
-	return err
-}
-
-// setGID takes Linkerd's own default, -1, and 0 for no group.
+// setGID takes -1, Linkerd's default, and 0 for no group.
 func setGID(r *redirect.Redirect, value string) error {
 	if value == "-1" {
 		return nil
 	}
-	id, err := parseID(value)
-	if err == nil && id != 0 {
-		r.Proxy.GIDs = []uint32{id}
-	}
-	return err
-}
-
-func parseID(value string) (uint32, error) {
 	id, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || id == redirect.NoID {
-		return 0, fmt.Errorf("%s is not a numeric id", brief.Quote(value))
+		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
 	}
-	return uint32(id), nil
+	if id != 0 {
+		r.Proxy.GIDs = []uint32{uint32(id)}
+	}
+	return nil
 }

@@ -70,20 +70,20 @@ func TestSettings(t *testing.T) {
 	}, []dialecttest.Setting{
 		{Key: linkerd.SkipInboundPorts, Value: "22, 7000-9000", Want: skipIn(redirect.PortRanges(
 			ruleset.Port(22), ruleset.Port(4190), ruleset.Port(4191), ruleset.PortRange{First: 7000, Last: 9000}))},
-		{Key: linkerd.SkipInboundPorts, Value: "22", Namespace: true, Want: skipIn(redirect.Ports(22, 4190, 4191))},
+		{Key: linkerd.SkipInboundPorts, Value: "22", Source: redirect.FromNamespace, Want: skipIn(redirect.Ports(22, 4190, 4191))},
 		{Key: linkerd.SkipInboundPorts, Value: "", Want: same},
 		{Key: linkerd.SkipInboundPorts, Value: "http"},
 		{Key: linkerd.SkipInboundPorts, Value: "9000-7000"},
-		{Key: linkerd.SkipInboundPorts, Value: "22,", Namespace: true},
+		{Key: linkerd.SkipInboundPorts, Value: "22,", Source: redirect.FromNamespace},
 		{Key: linkerd.SkipOutboundPorts, Value: "3306,443", Want: skipOut(redirect.Ports(443, 3306))},
-		{Key: linkerd.SkipOutboundPorts, Value: "1-1024", Namespace: true, Want: skipOut(redirect.PortRanges(ruleset.PortRange{First: 1, Last: 1024}))},
+		{Key: linkerd.SkipOutboundPorts, Value: "1-1024", Source: redirect.FromNamespace, Want: skipOut(redirect.PortRanges(ruleset.PortRange{First: 1, Last: 1024}))},
 		{Key: linkerd.SkipOutboundPorts, Value: "65536"},
 		{Key: linkerd.SkipOutboundPorts, Value: "*"},
 		{Key: linkerd.SkipSubnets, Value: "10.0.0.0/8, fd00::/8", Want: func(r *redirect.Redirect) { r.Inbound.ExcludeSources = subnets }},
 		{Key: linkerd.SkipSubnets, Value: "10.0.0.1"},
-		{Key: linkerd.SkipSubnets, Value: "10.0.0.0/33", Namespace: true},
+		{Key: linkerd.SkipSubnets, Value: "10.0.0.0/33", Source: redirect.FromNamespace},
 		{Key: linkerd.ProxyUID, Value: "3000", Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{3000} }},
-		{Key: linkerd.ProxyUID, Value: "3000", Namespace: true, Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{3000} }},
+		{Key: linkerd.ProxyUID, Value: "3000", Source: redirect.FromNamespace, Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{3000} }},
 		{Key: linkerd.ProxyUID, Value: "linkerd"},
 		{Key: linkerd.ProxyUID, Value: "0"},
 		{Key: linkerd.ProxyUID, Value: "4294967295"},
@@ -138,7 +138,7 @@ func TestProxyContainer(t *testing.T) {
 	build := func(changes ...func(*corev1.Pod)) (redirect.Redirect, []string) {
 		built, err := linkerd.New().Redirect(meshed(changes...), nil, dialecttest.Addrs())
 		require.NoError(t, err)
-		return built.Redirect, built.Warnings
+		return built.Redirect, built.Warnings.Texts()
 	}
 	r, _ := build(runAs)
 	assert.Equal(t, []uint32{3000}, r.Proxy.UIDs)

@@ -20,18 +20,14 @@ func New() dialect.Dialect {
 	defaults.Names.ChainPrefix = "MYMESH_"
 	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
 		Field:   "outbound.excludePorts",
-		Source:  redirect.FromAnnotation,
 		Keys:    []string{SkipPorts},
-		Set:     redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges),
+		Grammar: redirect.AllowRanges,
 		Allowed: "ports and ranges separated by commas",
 	}}}
 	return dialect.Dialect{
 		Name:   "mymesh",
 		Policy: selection.Policy{ProxyContainers: []string{"mymesh-proxy"}, InjectKey: "mymesh.example/inject"},
 		Names:  defaults.Names,
-		Build: func(in dialect.Input) (b dialect.Built, err error) {
-			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Given())
-			return b, err
-		},
+		Build:  dialect.FromSchema(schema),
 	}
 }

@@ -32,28 +32,19 @@ func Defaults() redirect.Redirect {
 // New returns the dialect.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	schema := redirect.Schema{Defaults: Defaults(), RunAsUser: true, Settings: []redirect.Setting{
-		annotation("outbound.excludePorts", SkipPorts, "ports and ranges",
-			redirect.PortsInto(func(r *redirect.Redirect) *redirect.PortSet { return &r.Outbound.ExcludePorts }, redirect.AllowRanges)),
-		annotation("inbound.excludeSources", SkipClients, "CIDR prefixes",
-			redirect.PrefixesInto(func(r *redirect.Redirect) *redirect.PrefixSet { return &r.Inbound.ExcludeSources }, 0)),
-		annotation("dns.servers", LookUps, "true or false", redirect.Bool(func(r *redirect.Redirect, on bool) {
+		{Field: "outbound.excludePorts", Keys: []string{SkipPorts}, Grammar: redirect.AllowRanges, Allowed: "ports and ranges", Inherited: true},
+		{Field: "inbound.excludeSources", Keys: []string{SkipClients}, Allowed: "CIDR prefixes", Inherited: true},
+		{Field: "dns.servers", Keys: []string{LookUps}, Allowed: "true or false", Inherited: true, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 			if on {
 				r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 7053}
 			}
-		})),
+		})},
 	}}
 	return dialect.Dialect{
 		Name:           "acme",
 		Policy:         selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InjectKey: "acme.example/inject"},
 		Names:          Defaults().Names,
 		NeedsNamespace: true,
-		Build: func(in dialect.Input) (b dialect.Built, err error) {
-			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Given())
-			return b, err
-		},
+		Build:          dialect.FromSchema(schema),
 	}
-}
-
-func annotation(field, key, allowed string, set func(*redirect.Redirect, string) error) redirect.Setting {
-	return redirect.Setting{Field: field, Source: redirect.FromAnnotation, Keys: []string{key}, Set: set, Allowed: allowed, Inherited: true}
 }

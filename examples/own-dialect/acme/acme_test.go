@@ -33,7 +33,7 @@ func TestWhichPods(t *testing.T) {
 func TestAnnotations(t *testing.T) {
 	dialecttest.Settings(t, acme.New(), pod(nil), acme.Defaults(), []string{acme.SkipPorts, acme.SkipClients, acme.LookUps}, []dialecttest.Setting{
 		{Key: acme.SkipPorts, Value: "3306", Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
-		{Key: acme.SkipPorts, Value: "3306", Namespace: true, Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
+		{Key: acme.SkipPorts, Value: "3306", Source: redirect.FromNamespace, Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
 		{Key: acme.SkipPorts, Value: "mysql"},
 		{Key: acme.SkipClients, Value: "10.0.0.0/8", Want: func(r *redirect.Redirect) {
 			r.Inbound.ExcludeSources = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"))

@@ -1,0 +1,78 @@
+package appmesh_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/examples/appmesh"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/rulesettest"
+	"github.com/meshcni/meshcni/selection"
+)
+
+const prefix = "appmesh.k8s.aws/"
+
+func pod(annotations map[string]string, env ...corev1.EnvVar) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: annotations},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}, {Name: "envoy", Env: env}}},
+	}
+}
+
+func TestWhichPods(t *testing.T) {
+	decide := func(p *corev1.Pod) selection.Reason { return appmesh.New().Decide(p, nil).Reason }
+	assert.Equal(t, selection.Selected, decide(pod(map[string]string{prefix + "sidecarInjectorWebhook": "enabled"})))
+	assert.Equal(t, selection.InjectDisabled, decide(pod(map[string]string{prefix + "sidecarInjectorWebhook": "disabled"})))
+	assert.Equal(t, appmesh.VirtualGateway, decide(pod(nil, corev1.EnvVar{
+		Name: "APPMESH_RESOURCE_ARN", Value: "arn:aws:appmesh:us-west-2:1:mesh/m/virtualGateway/in",
+	})))
+	withInit := pod(nil)
+	withInit.Spec.InitContainers = []corev1.Container{{Name: "proxyinit"}}
+	assert.Equal(t, selection.InitContainer, decide(withInit))
+}
+
+// Each annotation, with a good and a bad value.
+func TestAnnotations(t *testing.T) {
+	type R = redirect.Redirect
+	var keys []string
+	var table []dialecttest.Setting
+	for _, s := range []struct {
+		key, good, bad string
+		want           func(*R)
+	}{
+		{"ports", "8080,9090", "http", func(r *R) { r.Inbound.Ports = redirect.Ports(8080, 9090) }},
+		{"egressIgnoredPorts", "22,3306", "1-2", func(r *R) { r.Outbound.ExcludePorts = redirect.Ports(22, 3306) }},
+		{"egressIgnoredIPs", "169.254.169.254, 10.0.0.0/8", "metadata", func(r *R) {
+			r.Outbound.ExcludeCIDRs = redirect.Prefixes(netip.MustParsePrefix("169.254.169.254/32"), netip.MustParsePrefix("10.0.0.0/8"))
+		}},
+		{"proxyIngressPort", "25000", "0", func(r *R) { r.Proxy.InboundPort = 25000 }},
+		{"proxyEgressPort", "25001", "0", func(r *R) { r.Proxy.OutboundPort = 25001 }},
+		{"ignoredUID", "2000", "0", func(r *R) { r.Proxy.UIDs = []uint32{2000} }},
+		{"ignoredGID", "2000", "staff", func(r *R) { r.Proxy.GIDs = []uint32{2000} }},
+	} {
+		keys = append(keys, prefix+s.key)
+		table = append(table, dialecttest.Setting{Key: prefix + s.key, Value: s.good, Want: s.want}, dialecttest.Setting{Key: prefix + s.key, Value: s.bad})
+	}
+	dialecttest.Settings(t, appmesh.New(), pod(nil), appmesh.Defaults(), keys, table)
+}
+
+// Where packets must end, without root or kernel.
+func TestPackets(t *testing.T) {
+	subject := dialect.Subject{Pod: pod(map[string]string{prefix + "ports": "8080", prefix + "egressIgnoredIPs": "169.254.169.254"}), Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}
+	plan, err := appmesh.New().Plan(t.Context(), subject, dialect.Options{})
+	require.NoError(t, err)
+	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")
+	rules.Out("10.96.0.1:80").UID(1000).RedirectedTo(15001)
+	rules.Out("10.96.0.1:22").UID(1000).Passes()
+	rules.Out("169.254.169.254:80").UID(1000).Passes()
+	rules.Out("10.96.0.1:80").UID(1337).Passes()
+	rules.In("10.244.1.5:8080").From("192.0.2.1").RedirectedTo(15000)
+	rules.In("10.244.1.5:9090").From("192.0.2.1").Passes()
+}
