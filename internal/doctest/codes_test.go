@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
 
