@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // keyRow is a row of the table of the plugin's keys: the key, an example or default as JSON, and the rest.
@@ -32,10 +32,10 @@ func TestPluginKeys(t *testing.T) {
 			documentedKeys[m[1]] = m[2]
 		}
 	}
-	assert.ElementsMatch(t, pluginKeys(t), keysOf(documentedKeys), "keys of %s, and those that plugin/config.go reads", reference)
+	assert.ElementsMatch(t, pluginKeys(t), keysOf(documentedKeys), "keys of %s, and those that plugin/netconf reads", reference)
 
 	const standard = `"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"`
-	plain, err := plugin.ParseConfig([]byte("{" + standard + "}"))
+	plain, _, err := netconf.Parse([]byte("{" + standard + "}"))
 	require.NoError(t, err)
 	for key, byDefault := range documentedKeys {
 		if byDefault == "" || key == "dialect" { // whose default is the plugin's, not the configuration's
@@ -49,10 +49,10 @@ func TestPluginKeys(t *testing.T) {
 		if outer, inner, ok := strings.Cut(key, "."); ok {
 			text = strconv.Quote(outer) + ": {" + strconv.Quote(inner) + ": " + string(value) + "}"
 		}
-		got, err := plugin.ParseConfig([]byte("{" + standard + ", " + text + "}"))
+		got, _, err := netconf.Parse([]byte("{" + standard + ", " + text + "}"))
 		require.NoError(t, err, key)
-		if len(got.ExcludeNamespaces) == 0 {
-			got.ExcludeNamespaces = nil
+		if len(got.Kubernetes.ExcludeNamespaces) == 0 {
+			got.Kubernetes.ExcludeNamespaces = nil
 		}
 		assert.Equal(t, plain, got, "%s is not the default of %s", byDefault, key)
 	}
@@ -66,9 +66,9 @@ func keysOf[V any](m map[string]V) []string {
 	return keys
 }
 
-// pluginKeys are the keys of its own that plugin.ParseConfig takes, by its source.
+// pluginKeys are the keys of its own that netconf.Parse takes, by its source.
 func pluginKeys(t *testing.T) []string {
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), "plugin/config.go"), nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), "plugin/netconf/parse.go"), nil, 0)
 	require.NoError(t, err)
 	var keys []string
 	ast.Inspect(file, func(n ast.Node) bool {

@@ -43,6 +43,9 @@ func (e *ResponseError) Error() string { return fmt.Sprintf("response is no %s: 
 // Unwrap returns the cause.
 func (e *ResponseError) Unwrap() error { return e.Err }
 
+// Transient implements plugin.Retrier; see the function [Transient].
+func (c *Client) Transient(err error) bool { return Transient(err) }
+
 // Transient reports whether the same GET may well succeed soon. It is true for
 //
 //   - 404: the plugin may run before the pod has reached this API server's cache,

@@ -26,6 +26,10 @@ import (
 type Pods struct {
 	// Hook, if set, sees each call before it is answered, n counting from 1; what it returns other than nil is the answer.
 	Hook func(ctx context.Context, n int) error
+	// Permanent says that no error is worth another try.
+	Permanent bool
+	// NotReady is what Ready returns.
+	NotReady error
 
 	mu         sync.Mutex
 	pods       map[string]*corev1.Pod
@@ -41,6 +45,12 @@ func NewPods(pods ...*corev1.Pod) *Pods {
 	}
 	return p
 }
+
+// Transient implements plugin.Retrier.
+func (p *Pods) Transient(error) bool { return !p.Permanent }
+
+// Ready implements plugin.Readier.
+func (p *Pods) Ready(context.Context) error { return p.NotReady }
 
 // Open is for plugin.Plugin.OpenPods: it returns p whatever the kubeconfig.
 func (p *Pods) Open(string) (plugin.Pods, error) { return p, nil }
