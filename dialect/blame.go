@@ -8,11 +8,11 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// BlamedError is an error about a pod's Redirect, with the settings of the pod
-// that made it so. Get at it with errors.As(err, &blamedError); the cause is a
+// BlamedError is an error about a pod's Redirect, with the pod's settings that
+// caused it. Get it with errors.As(err, &blamedError). The cause is a
 // [*redirect.LimitError] or a [*redirect.FieldError].
 type BlamedError struct {
-	// Origins are the settings, each once.
+	// Origins are the settings, without repeats.
 	Origins []redirect.Origin
 	Err     error
 }
@@ -21,7 +21,7 @@ type BlamedError struct {
 // would be made, and 10000 are the most (outbound.cidrs × virtualInterfaces: 2000000)".
 func (e *BlamedError) Error() string { return e.Setting() + ": " + e.Err.Error() }
 
-// Setting names the settings.
+// Setting names the settings, separated by commas.
 func (e *BlamedError) Setting() string {
 	names := make([]string, len(e.Origins))
 	for i, o := range e.Origins {
@@ -33,10 +33,10 @@ func (e *BlamedError) Setting() string {
 // Unwrap returns the cause.
 func (e *BlamedError) Unwrap() error { return e.Err }
 
-// Blame adds, to an error of [redirect.Redirect.Validate] or
-// [redirect.Redirect.Ruleset], the settings of the pod from which the fields
-// come that it names: it is the pod's author who reads it, and who knows
-// annotations. What comes from no setting stays as it is.
+// Blame adds to an error of [redirect.Redirect.Validate] or
+// [redirect.Redirect.Ruleset] the pod's settings that set the fields it names,
+// because its reader, the pod's author, knows annotations and not fields. An error
+// about no setting is returned as it is.
 func (b Result) Blame(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts []error
@@ -71,8 +71,7 @@ func (b Result) Blame(err error) error {
 	return blamed
 }
 
-// sets reports whether who sets a field of a Redirect, by its path in JSON, sets
-// the other, or a part of it.
+// sets reports whether setting a field, a path in JSON, sets all or part of the other.
 func sets(field, other string) bool {
 	inner := func(whole, part string) bool {
 		rest, ok := strings.CutPrefix(part, whole)

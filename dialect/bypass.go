@@ -11,51 +11,48 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// BypassCode is a way past the mesh, as a stable code: codes are never renamed
-// or reused.
+// BypassCode is the kind of a [Bypass]. Codes are stable: never renamed, never
+// reused.
 type BypassCode string
 
 // The codes.
 const (
-	// BypassIPv4 and BypassIPv6: the mesh does not capture the family.
+	// BypassIPv4 and BypassIPv6: the family is not captured.
 	BypassIPv4 BypassCode = "ipv4"
 	BypassIPv6 BypassCode = "ipv6"
-	// BypassProxyID: a container runs under an id by which the rules know the
-	// proxy.
+	// BypassProxyID: a container runs as the proxy's user or group.
 	BypassProxyID BypassCode = "proxy-id"
-	// BypassNetRaw: the rules know the proxy by a mark, and a container may have
-	// a capability that sets marks: NET_RAW since Linux 5.17, NET_ADMIN always
+	// BypassNetRaw: the rules know the proxy by a mark, and a container may have a
+	// capability that sets marks: NET_ADMIN, or since Linux 5.17 NET_RAW
 	// (sk_setsockopt, net/core/sock.c).
 	BypassNetRaw BypassCode = "net-raw"
 )
 
-// BypassCodes are all of them.
+// BypassCodes lists every code.
 var BypassCodes = []BypassCode{BypassIPv4, BypassIPv6, BypassProxyID, BypassNetRaw}
 
-// Bypass is a way by which a pod's traffic leaves or reaches it past the mesh
-// without anybody noticing.
+// Bypass is a way for a pod's traffic to go past the mesh unnoticed.
 type Bypass struct {
 	Code BypassCode `json:"code"`
 
-	// Addr is the pod's address of an uncaptured family; invalid: it is not
-	// known to have one, but its kernel gives it one.
+	// Addr is the pod's address of the uncaptured family. Invalid: no address is
+	// known, but the kernel has the family, or may have it (Unsure).
 	Addr netip.Addr `json:"addr,omitzero"`
-	// Unsure says that nobody has looked whether the kernel has the family.
+	// Unsure: it is not known whether the kernel has the family.
 	Unsure bool `json:"unsure,omitempty"`
 
-	// Container is the name of the container that may pass for the proxy; empty
-	// for a family.
+	// Container is the container that may pass for the proxy; empty for a family.
 	Container string `json:"container,omitempty"`
-	// Field is what of its securityContext says so: "runAsUser" or "runAsGroup",
-	// with the value in ID, "capabilities" or "privileged".
+	// Field is the part of its securityContext that lets it: "runAsUser" or
+	// "runAsGroup", with the value in ID, "capabilities" or "privileged".
 	Field string `json:"field,omitempty"`
 	ID    uint32 `json:"id,omitempty"`
-	// Inherited says that nothing in the container says so: an id is its pod's,
-	// a capability the runtime's default.
+	// Inherited: the container itself does not say so. An id is the pod's, a
+	// capability the runtime's default.
 	Inherited bool `json:"inherited,omitempty"`
 }
 
-// String returns a sentence for people.
+// String returns the bypass as a sentence.
 func (b Bypass) String() string {
 	switch b.Code {
 	case BypassProxyID:
@@ -100,11 +97,11 @@ func (b Bypass) capabilityWords() string {
 	return "its capabilities have NET_RAW or NET_ADMIN added"
 }
 
-// BypassError refuses a pod for a container that may pass for the proxy. Get at
-// it with errors.As(err, &bypassError); several are joined, see errors.Join.
+// BypassError refuses a pod for a container that may pass for the proxy. Get it with
+// errors.As(err, &bypassError); several are joined by [errors.Join].
 type BypassError struct{ Bypass }
 
-// Error returns the sentence, and what would help.
+// Error returns the sentence, and how to close the bypass.
 func (e *BypassError) Error() string {
 	switch {
 	case e.Code != BypassNetRaw:
@@ -117,12 +114,11 @@ func (e *BypassError) Error() string {
 	return e.String() + "; do not add them"
 }
 
-// containerBypasses finds the pod's containers that the rules may take for the
-// proxy, by the word of their securityContexts. What an image says of its user
-// cannot be seen from the pod, nor a container that is added to it later
-// (ephemeral ones). Own are the exact names of the mesh's own containers.
+// containerBypasses finds the containers that the rules may take for the proxy, by
+// their securityContexts. The user of an image cannot be seen from the pod, nor can
+// ephemeral containers, which come later. Own are the mesh's own containers.
 func containerBypasses(pod *corev1.Pod, own []string, proxy redirect.Proxy) []Bypass {
-	// The pod's author has a say in both lists, so they must not multiply.
+	// The pod's author controls both lists, so the cost must not be their product.
 	isOwn := make(map[string]bool, len(own))
 	for _, name := range own {
 		isOwn[name] = true
@@ -132,8 +128,8 @@ func containerBypasses(pod *corev1.Pod, own []string, proxy redirect.Proxy) []By
 		if isOwn[c.Name] {
 			return
 		}
-		// An init container that ends does not count by its id: running one as the proxy is how meshes let it
-		// reach the network before the proxy is up.
+		// An init container that ends may run as the proxy's user: that is how meshes let it reach the network
+		// before the proxy is up.
 		if staysOn {
 			found = append(found, byID(pod, c, proxy)...)
 		}
@@ -151,7 +147,7 @@ func containerBypasses(pod *corev1.Pod, own []string, proxy redirect.Proxy) []By
 	return found
 }
 
-// contexts are the container's securityContext and its pod's, empty when absent.
+// contexts returns the container's securityContext and the pod's, empty when absent.
 func contexts(pod *corev1.Pod, c *corev1.Container) (its corev1.SecurityContext, pods corev1.PodSecurityContext) {
 	if c.SecurityContext != nil {
 		its = *c.SecurityContext
@@ -185,8 +181,8 @@ func byID(pod *corev1.Pod, c *corev1.Container, proxy redirect.Proxy) (found []B
 	return found
 }
 
-// byCapability finds a container that may set marks. Runtimes differ in what
-// they grant, so what one of them grants counts.
+// byCapability reports a container that may set marks. Runtimes differ in what they
+// grant; what any of them grants counts.
 func byCapability(pod *corev1.Pod, c *corev1.Container) []Bypass {
 	its, pods := contexts(pod, c)
 	b := Bypass{Code: BypassNetRaw, Container: c.Name, Field: "capabilities"}
@@ -194,8 +190,8 @@ func byCapability(pod *corev1.Pod, c *corev1.Container) []Bypass {
 	if its.Capabilities != nil {
 		caps = *its.Capabilities
 	}
-	// All runtimes give what is added by a name without the prefix, some also with it. Only some take away what is
-	// dropped by a name with it, so such a name drops nothing here. Of a name that is both added and dropped they differ, too.
+	// Some runtimes ignore names with the prefix CAP_. So such a name counts when added, and not when dropped. They also
+	// differ about a name that is both added and dropped.
 	added := func(name string) bool {
 		return slices.ContainsFunc(caps.Add, func(c corev1.Capability) bool {
 			return strings.TrimPrefix(strings.ToUpper(string(c)), "CAP_") == name
@@ -217,9 +213,9 @@ func byCapability(pod *corev1.Pod, c *corev1.Container) []Bypass {
 	return []Bypass{b}
 }
 
-// cannotGain reports whether the container's processes have no capability in
-// effect: they are not root, and no program that they start makes them more.
-// (No runtime sets ambient capabilities.)
+// cannotGain reports whether the container's processes can have no capability in
+// effect: they are not root, and may not become more than they are. (No runtime
+// sets ambient capabilities.)
 func cannotGain(its corev1.SecurityContext, pods corev1.PodSecurityContext) bool {
 	user, nonRoot := its.RunAsUser, its.RunAsNonRoot
 	if user == nil {

@@ -1,10 +1,10 @@
-// Package dialect describes a mesh to the engine: which pods it redirects, how
-// they are configured, and what its conventions are. A [Dialect] is a struct of
-// data and one function, so a mesh can keep its own in its own repository;
-// there is no registry to enter and no interface to satisfy.
+// Package dialect describes a mesh: which pods it redirects, how they are
+// configured, and what its conventions are. A [Dialect] is a struct of data and
+// one function, so a mesh can keep its own in its own repository; there is no
+// registry and no interface.
 //
-// The dialects of known meshes are in the packages below this one. What they
-// have in common is [Dialect.Plan], from a pod to its rules.
+// [Dialect.Plan] is the one way from a pod to its rules. The dialects of known
+// meshes are in the packages below this one.
 package dialect
 
 import (
@@ -17,30 +17,28 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Dialect is what the engine needs to know of a mesh.
+// Dialect is a mesh.
 type Dialect struct {
-	// Name is what configuration calls it, in lower case.
+	// Name is the mesh's name in configuration, in lower case.
 	Name string
 	// Policy says which pods are in the mesh.
 	Policy selection.Policy
-	// Build reads a selected pod's configuration. A pod that says something
-	// wrong is an error with all that is wrong in it, never a guess.
+	// Build reads a selected pod's configuration. Its error holds everything that
+	// is wrong with it. See [FromSchema].
 	Build func(Input) (Result, error)
-	// Names tell the mesh's rules from those of others, for clean-up where
-	// there is no pod to build from.
+	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
-	// NeedsNamespace makes callers fetch the Namespaces of pods, which costs an
-	// API call each, for Decide and Build; see [Dialect.ReadsNamespace].
+	// NeedsNamespace makes callers fetch the pod's Namespace, one API call, for
+	// Decide and Build; see [Dialect.ReadsNamespace].
 	NeedsNamespace bool
-	// Applied are annotations that tell, on a pod, that its rules are in place. They
-	// are written only where that is configured: it is one more request for each
-	// pod, and a right to patch pods that the plugin otherwise does without.
+	// Applied are annotations that say that a pod's rules are in place. They are
+	// written only where configured, since that takes one more request per pod and
+	// the right to patch pods.
 	Applied map[string]string
-	// Sandboxes is how the mesh is configured where there is no Kubernetes; nil:
-	// it is not. See [Dialect.ForSandbox].
+	// Sandboxes is how the mesh is configured without Kubernetes; nil: it is not.
+	// See [Dialect.ForSandbox].
 	Sandboxes *Sandboxes
-	// Validation are the mesh's conventions about proving, in the pod, that
-	// redirection works.
+	// Validation is how the mesh proves, in the pod, that redirection works.
 	Validation Validation
 }
 
@@ -50,20 +48,20 @@ type Validation struct {
 	Container string
 	// ExitCode is its exit code when redirection is missing, 1 to 255.
 	ExitCode int
-	// ProbePort is a port that nothing in the pod listens on; connections to
-	// it must reach the proxy's port when redirection works.
+	// ProbePort is a port that nothing in the pod listens on. Connections to it
+	// reach the proxy when redirection works.
 	ProbePort uint16
-	// ProbeAddrs are where the check connects, with ProbePort, one of a family at
-	// most: addresses that nobody has. Empty: any such address will do.
+	// ProbeAddrs are the addresses that the check connects to, at most one a
+	// family. Nobody has them. Empty: any such address.
 	ProbeAddrs []netip.Addr
-	// Servers are the proxy ports that the check listens on.
+	// Outbound and Inbound are the proxy's ports, which the check listens on.
 	Outbound, Inbound uint16
 }
 
 // Input is what a Redirect is built from.
 type Input struct {
 	Pod *corev1.Pod
-	// Namespace is set when the dialect needs it.
+	// Namespace is the pod's, if the dialect needs it.
 	Namespace *corev1.Namespace
 	// Proxy is the proxy container, nil when the pod has none.
 	Proxy *corev1.Container
@@ -71,9 +69,9 @@ type Input struct {
 	Addrs []netip.Addr
 }
 
-// Values returns what the pod says, for a [redirect.Schema]. Of several variables
-// of one name the last counts, as it does to the process; one whose value comes
-// from elsewhere is not set.
+// Values returns the parts of the pod that a [redirect.Schema] reads. Of several
+// variables of one name the last counts, as it does to the process. A variable
+// without a literal value counts as not set.
 func (in Input) Values() redirect.Values {
 	g := redirect.Values{Annotations: in.Pod.Annotations, Env: map[string]string{}}
 	if in.Namespace != nil {
@@ -91,16 +89,15 @@ func (in Input) Values() redirect.Values {
 	return g
 }
 
-// Result is a pod's Redirect and how it came about.
+// Result is a pod's Redirect, and where it comes from.
 type Result struct {
 	Redirect redirect.Redirect
-	// Origins say where each setting comes from.
+	// Origins are where its fields come from.
 	Origins []redirect.Origin
 	// Warnings lists settings that were ignored or tolerated.
 	Warnings redirect.Warnings
-	// ProxyContainers are the exact names that the mesh's injector has given to
-	// containers of this pod that run as the proxy, besides the Policy's. Anybody
-	// may choose a name that is like them.
+	// ProxyContainers are more names of containers that run as the proxy, besides
+	// the Policy's. They must be the exact names that the injector gave.
 	ProxyContainers []string
 }
 
@@ -115,13 +112,13 @@ func (in Input) Read(s redirect.Schema) (r Result, err error) {
 	return r, err
 }
 
-// Decide says whether the pod is in the mesh.
+// Decide reports whether the pod is in the mesh, and why.
 func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.Decision {
 	return d.Policy.Decide(pod, namespace)
 }
 
-// ReadsNamespace reports whether the pod's Namespace object is needed: not when
-// the pod alone rules itself out.
+// ReadsNamespace reports whether the pod's Namespace is needed: not when the pod
+// alone rules itself out.
 func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 	if !d.NeedsNamespace {
 		return false
@@ -130,11 +127,10 @@ func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 	return alone.Selected || alone.Reason == selection.NotEnabled
 }
 
-// Redirect reads a selected pod's configuration: the step of [Dialect.Plan] that
-// is the dialect's own, for its tests. What is done to a pod comes from the
-// Plan, which knows the operator's options too. The addresses are all of the
-// pod's, its primary one first; without any the pod is taken to have IPv4 only.
-// The result is valid, so that it renders, within [redirect.MaxRules].
+// Redirect reads a selected pod's configuration. It is the dialect's own step of
+// [Dialect.Plan], for its tests; the Plan also applies the operator's options.
+// Addrs are all of the pod's addresses, its primary one first; without any the pod
+// counts as IPv4 only. The Redirect is valid.
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
 	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if err != nil {

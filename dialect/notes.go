@@ -8,11 +8,10 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// Notes collects what a Build function finds out that reads a pod by itself,
-// where a [redirect.Schema] does not do. The zero value is ready to use.
+// Notes collects the origins, warnings and errors of a Build function that reads a
+// pod without a [redirect.Schema]. The zero value is ready to use.
 type Notes struct {
-	// Source is where the settings stand of which Set and Refuse are told; zero:
-	// annotations.
+	// Source is where the settings of Set and Refuse stand; zero: annotations.
 	Source redirect.Source
 
 	origins  []redirect.Origin
@@ -22,17 +21,15 @@ type Notes struct {
 
 func (n *Notes) source() redirect.Source { return cmp.Or(n.Source, redirect.FromAnnotation) }
 
-// Set notes that a setting sets a field of the Redirect, given by its path in
-// JSON.
+// Set records that a setting sets a field, given as a path in JSON.
 func (n *Notes) Set(field, key, value string) {
 	n.Note(redirect.Origin{Field: field, Source: n.source(), Key: key, Value: value})
 }
 
-// Note is Set for what stands elsewhere.
+// Note records an origin of another source.
 func (n *Notes) Note(o redirect.Origin) { n.origins = append(n.origins, o) }
 
-// Default notes that the fields have their defaults, but for those that Set has
-// noted.
+// Default records that the fields have their defaults, except those already set.
 func (n *Notes) Default(fields ...string) {
 	for _, field := range fields {
 		if !slices.ContainsFunc(n.origins, func(o redirect.Origin) bool { return o.Field == field }) {
@@ -41,8 +38,7 @@ func (n *Notes) Default(fields ...string) {
 	}
 }
 
-// Refuse notes that a setting's value is wrong. Allowed says, for people,
-// what is not.
+// Refuse records that a setting's value is wrong. Allowed tells people what is not.
 func (n *Notes) Refuse(key, value, allowed string, err error) {
 	n.errs = append(n.errs, &redirect.SettingError{Source: n.source(), Key: key, Value: value, Allowed: allowed, Err: err})
 }
@@ -52,8 +48,8 @@ func (n *Notes) Warn(code redirect.WarningCode, key, format string, args ...any)
 	n.warnings = append(n.warnings, redirect.Warningf(code, key, format, args...))
 }
 
-// Result is what a Build function returns: the Redirect, or, when anything was
-// refused, an error with all of it, each a [*redirect.SettingError].
+// Result returns what a Build function returns: the Redirect, or an error with a
+// [*redirect.SettingError] for each setting refused.
 func (n *Notes) Result(r redirect.Redirect) (Result, error) {
 	if err := errors.Join(n.errs...); err != nil {
 		return Result{Warnings: n.warnings}, err

@@ -14,63 +14,63 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Subject is a pod and what has been found out about it.
+// Subject is a pod and what is known about it.
 type Subject struct {
 	// Pod is required.
 	Pod *corev1.Pod
-	// Namespace is the pod's, where the dialect needs it; see [Dialect.ReadsNamespace].
-	// nil: its settings count as absent.
+	// Namespace is the pod's, where the dialect needs it (see
+	// [Dialect.ReadsNamespace]); nil: its settings count as absent.
 	Namespace *corev1.Namespace
 	// Addrs are all of the pod's addresses, its primary one first. Empty: not
-	// known, and taken for IPv4 only.
+	// known, which counts as IPv4 only.
 	Addrs []netip.Addr
-	// Kernel is what the pod's network namespace has. It decides what is said,
-	// never what the rules are: a family may come up later. Zero: not known.
+	// Kernel is what the pod's network namespace has; zero: not known. It decides
+	// about warnings and bypasses, never about rules: a family may come up later.
 	Kernel redirect.Kernel
 }
 
-// Options are what an operator has decided for all pods. Zero is the default.
+// Options are an operator's choices for all pods. The zero value is the default.
 type Options struct {
 	// UncapturedFamily says what happens to an address family that the mesh does
 	// not capture.
 	UncapturedFamily redirect.UncapturedFamily
-	// RefuseProxyUID refuses a pod with a container that the rules may take for
-	// the proxy: one that runs as it, or that may set its mark. A family's
-	// bypass refuses no pod: UncapturedFamily closes it.
+	// RefuseProxyUID refuses a pod with a container that the rules may take for the
+	// proxy: it runs as the proxy's user or group, or may set its mark. Families
+	// that bypass the mesh refuse no pod; UncapturedFamily closes them.
 	RefuseProxyUID bool
 }
 
-// Plan is all that a mesh means for a pod.
+// Plan is everything that a mesh means for a pod.
 type Plan struct {
-	// Decision says whether the pod is in the mesh. What follows is that of a
-	// pod which is.
+	// Decision says whether the pod is in the mesh. If not, the other fields are
+	// empty.
 	Decision selection.Decision
-	// Redirect is the pod's, with the uncaptured families dealt with, and
-	// Ruleset its rules.
+	// Redirect is the pod's configuration with the Options applied, and Ruleset
+	// its rules.
 	Redirect redirect.Redirect
 	Ruleset  ruleset.Ruleset
-	// Origins say where each setting comes from.
+	// Origins are where the Redirect's fields come from.
 	Origins []redirect.Origin
 	// Warnings lists settings that were ignored or tolerated, and families that
 	// are not captured as the mesh would. Those of Decision are not repeated.
 	Warnings redirect.Warnings
-	// Bypasses are the ways past the mesh that the pod leaves open.
+	// Bypasses are the ways past the mesh that remain open.
 	Bypasses []Bypass
-	// Captured are the families that the rules redirect and the kernel has; one
-	// that is not known to be absent counts. Addressed are those of the pod's
-	// addresses. Either may hold what the other does not: addresses may come
-	// later, and a family may be left out.
+	// Captured are the families that the rules redirect, without those known to be
+	// absent from the kernel. Addressed are the families of the pod's addresses.
+	// Either may have one that the other lacks.
 	Captured, Addressed []ruleset.Family
 }
 
-// Plan decides: whether the pod is in the mesh, what its rules are, and what
-// leaves it past them. Whoever captures, compares, repairs or explains a pod
-// asks here, so that all decide alike. It reads nothing but its arguments.
+// Plan decides whether the pod is in the mesh, what its rules are, and what
+// bypasses them. Everything that captures, checks, compares, repairs or explains a
+// pod calls it, so all decide alike. It reads nothing but its arguments.
 //
-// An error refuses the pod; the Plan then has the decision, and the warnings
-// and bypasses as far as they are known. It is that of [Dialect.Redirect], or
-// has a [*BypassError] for each container that options refuse (errors.As), or
-// is the context's when that ends.
+// An error refuses the pod. The Plan then has the decision, and those warnings and
+// bypasses that are known. errors.As finds a [*redirect.SettingError] for each
+// setting that is wrong, a [*BlamedError] for settings that are wrong together, and
+// a [*BypassError] for each container that the options refuse. When ctx ends, the
+// error is its cause.
 func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	p := Plan{Decision: d.Decide(s.Pod, s.Namespace)}
 	if !p.Decision.Selected {
@@ -97,13 +97,14 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 		return p, context.Cause(ctx)
 	}
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
-		// A family that is dropped may be what is past the bound.
+		// The rules of a dropped family may be the ones past the bound.
 		return p, fmt.Errorf("rules of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, b.Blame(err))
 	}
 	return p, nil
 }
 
-// families deals with those that the mesh leaves out, and says which are captured.
+// families applies the option about uncaptured families, and fills in the fields
+// about families.
 func (p *Plan) families(s Subject, o Options) {
 	for _, f := range ruleset.Families {
 		mode := &p.Redirect.IPv4
@@ -124,7 +125,7 @@ func (p *Plan) families(s Subject, o Options) {
 			p.Captured = append(p.Captured, f)
 		case redirect.FamilyPass:
 			if o.UncapturedFamily == redirect.UncapturedDrop {
-				// Also where the kernel has it not, or not now: that may change, and rules without a protocol are skipped.
+				// Also without the family in the kernel: it may come up later, and absent ones are skipped.
 				*mode = redirect.FamilyDrop
 				if has >= 0 {
 					p.Warnings = append(p.Warnings, redirect.Warningf(redirect.WarningFamilyDropped, "",
@@ -145,7 +146,7 @@ func (p *Plan) families(s Subject, o Options) {
 	}
 }
 
-// Codes are those of the bypasses, each once.
+// Codes returns the codes of the bypasses, each once.
 func (p Plan) Codes() []BypassCode {
 	var codes []BypassCode
 	for _, b := range p.Bypasses {
@@ -156,8 +157,7 @@ func (p Plan) Codes() []BypassCode {
 	return codes
 }
 
-// refusal has an error for each bypass that options can refuse; nil when there
-// is none.
+// refusal joins an error for each bypass that options can refuse.
 func refusal(bypasses []Bypass) error {
 	var errs []error
 	for _, b := range bypasses {

@@ -2,20 +2,20 @@ package dialect
 
 import "github.com/meshcni/meshcni/selection"
 
-// Sandboxes is for runtimes other than Kubernetes', which hand a sandbox's
-// configuration to the plugin in CNI_ARGS.
+// Sandboxes is a mesh's configuration under runtimes other than Kubernetes', which
+// pass a sandbox's configuration to the plugin in CNI_ARGS.
 type Sandboxes struct {
-	// Key is the one of CNI_ARGS that has the configuration, and tells that the
-	// sandbox is in the mesh.
+	// Key is the key of CNI_ARGS that holds the configuration. A sandbox that has
+	// it is in the mesh.
 	Key string
-	// Build reads it, as Dialect.Build reads a pod's. Of the Input only the
-	// addresses say something.
+	// Build reads it, as Dialect.Build reads a pod's. Only the Input's addresses
+	// are set.
 	Build func(args map[string]string, in Input) (Result, error)
 }
 
-// ForSandbox returns the mesh as it is for the sandbox that the arguments, those
-// of CNI_ARGS by key, configure: it selects whatever pod stands for the sandbox,
-// and reads the arguments alone. It reports whether they have the mesh's key.
+// ForSandbox returns the mesh's dialect for the sandbox that CNI_ARGS, by key,
+// configure: it selects every pod and reads only the arguments. It reports whether
+// they have the mesh's key.
 func (d Dialect) ForSandbox(args map[string]string) (Dialect, bool) {
 	if d.Sandboxes == nil {
 		return d, false

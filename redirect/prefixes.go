@@ -63,6 +63,14 @@ func (s PrefixSet) HasLoopback() bool {
 	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }
 
+// Union returns the set of the addresses in either, with o's prefixes last.
+func (s PrefixSet) Union(o PrefixSet) PrefixSet {
+	if s.all || o.all {
+		return AllPrefixes()
+	}
+	return PrefixSet{prefixes: distinct(slices.Concat(s.prefixes, o.prefixes))}
+}
+
 // Equal reports whether both hold the same prefixes in the same order.
 func (s PrefixSet) Equal(o PrefixSet) bool {
 	return s.all == o.all && slices.Equal(s.prefixes, o.prefixes)

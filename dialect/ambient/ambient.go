@@ -1,19 +1,17 @@
-// Package ambient is the dialect of Istio's ambient mode: pods without a
-// sidecar, whose node proxy (ztunnel) opens its sockets inside each pod's
-// network namespace. Rules know it by the mark of its packets, not by a user.
+// Package ambient is the dialect of Istio's ambient mode: pods without a sidecar,
+// whose node proxy (ztunnel) opens its sockets inside each pod's network namespace.
+// Rules know it by the mark of its packets, not by a user.
 //
-// It follows the rules that Istio's node agent sets in a pod and the selectors
-// of its chart. Where the agent ignores an annotation that it does not
-// understand, and logs so, the pod is refused here.
+// It follows the rules that Istio's node agent sets in a pod, and the selectors of
+// Istio's chart. An annotation that cannot be read refuses the pod; Istio's agent
+// logs and ignores it.
 //
-// # What is not here
+// # Out of scope
 //
-// Rules send a pod's connections to ports that somebody must listen on in the
-// pod's namespace. Handing the namespace to the node proxy, enrolling pods that
-// run already, the annotation that tells of it, and the host's rules that give
-// the kubelet's probes the source address [ProbeSources] are an agent's work.
-// All that it needs of a pod is [dialect.Dialect.Decide] and the Ruleset,
-// routing included.
+// The rest of ambient mode is the work of an agent: passing the namespace to the
+// node proxy, enrolling pods that run already, the annotation that reports it, and
+// the host's rules that give the kubelet's probes the source [ProbeSources]. It
+// needs a pod's Plan only, whose Ruleset includes the routing.
 //
 // # Families
 //
@@ -35,8 +33,7 @@ import (
 // mode ("ambient") and, on pods, disables it ("none").
 const DataplaneMode = "istio.io/dataplane-mode"
 
-// SidecarStatus is the annotation of pods that have a sidecar, which are never
-// ambient's.
+// SidecarStatus is the annotation of pods with a sidecar, which are left alone.
 const SidecarStatus = "sidecar.istio.io/status"
 
 // The annotations that configure a pod.
@@ -54,7 +51,7 @@ const (
 	DNSPort      = 15053
 )
 
-// Marks and routing, which Istio and its node proxy agree on.
+// Marks and routing, as Istio and its node proxy use them.
 const (
 	ProxyMark     = 0x539
 	ReplyMark     = 0x111
@@ -63,8 +60,8 @@ const (
 	RoutePriority = 32764
 )
 
-// ProbeSources are the addresses from which the kubelet's probes come, after
-// the host's rules have told them from other clients.
+// ProbeSources are the source addresses that the host's rules give the kubelet's
+// probes.
 func ProbeSources() redirect.PrefixSet {
 	return redirect.Prefixes(
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 7, 127}), 32),
@@ -72,8 +69,8 @@ func ProbeSources() redirect.PrefixSet {
 	)
 }
 
-// Selectors are the default of Istio's chart: pods that say "ambient", and in
-// namespaces that do, all but those that say "none".
+// Selectors are the defaults of Istio's chart: pods with the label value "ambient",
+// and in namespaces with it all pods except those with "none".
 func Selectors() []selection.Selector {
 	enabled := metav1.LabelSelector{MatchLabels: map[string]string{DataplaneMode: "ambient"}}
 	return []selection.Selector{
@@ -87,7 +84,7 @@ func Selectors() []selection.Selector {
 	}
 }
 
-// Defaults is the Redirect of a pod that says nothing.
+// Defaults is the Redirect of a pod without settings.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
@@ -97,7 +94,7 @@ func Defaults() redirect.Redirect {
 		TunnelPort:   TunnelPort,
 	}
 	r.Inbound.ExcludeSources = ProbeSources()
-	// An answer to a probe that conntrack no longer knows.
+	// Answers to probes that conntrack no longer knows.
 	r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: ProbeSources()}}
 	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
 	r.Loopback = redirect.LoopbackPass
@@ -107,8 +104,8 @@ func Defaults() redirect.Redirect {
 	return r
 }
 
-// New returns the dialect with Istio's own selectors. The namespaces are left
-// alone altogether.
+// New returns the dialect with Istio's own selectors. Pods of the excluded namespaces
+// are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	d, err := WithSelectors(Selectors(), excludedNamespaces...)
 	if err != nil {
@@ -117,8 +114,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	return d
 }
 
-// WithSelectors is New with selectors of a cluster's own; a pod that one of
-// them matches is in the mesh. The error is one of a selector that cannot be.
+// WithSelectors is New with other selectors; a pod that matches one of them is in the
+// mesh. An error means that a selector is invalid, or that there is none.
 func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string) (dialect.Dialect, error) {
 	policy := selection.Policy{
 		ExcludedNamespaces: excludedNamespaces,

@@ -27,7 +27,7 @@ type config struct {
 	ExcludeOutboundCIDRs []string
 	ExcludeUIDs          []string
 
-	// Those of the program that applies the rules, which mean nothing here.
+	// These configure Consul's program that applies the rules, not the rules.
 	NetNS            json.RawMessage
 	IptablesProvider json.RawMessage
 	NftablesProvider json.RawMessage
@@ -35,11 +35,11 @@ type config struct {
 
 type parser struct {
 	dialect.Notes
-	root     string // what has the JSON: an annotation, or a key of CNI_ARGS
+	root     string // the annotation or key of CNI_ARGS that holds the JSON
 	redirect *redirect.Redirect
 }
 
-// key names a field of the JSON in errors and origins.
+// key is a field of the JSON, in errors and origins.
 func (p *parser) key(field string) string { return p.root + "." + field }
 
 // What is allowed, for people.
@@ -73,10 +73,10 @@ func (p *parser) config(text string, dualStack bool) {
 	p.dns(c, dualStack)
 }
 
-// maxUnknown is how many keys of no meaning are named in a warning.
+// maxUnknown is how many unknown keys are warned of by name.
 const maxUnknown = 8
 
-// unknown warns of keys that a newer Consul may mean something by.
+// unknown warns of unknown keys, which may be a newer Consul's.
 func (p *parser) unknown(text string) {
 	known := []string{
 		"consuldnsip", "consuldnsport", "proxyuserid", "proxyinboundport", "proxyoutboundport", "excludeinboundports",
@@ -125,8 +125,7 @@ func (p *parser) port(name, field string, value int, to *uint16) {
 	p.Set(field, p.key(name), strconv.Itoa(value))
 }
 
-// each reads a list, one element at a time, so that the error names the first
-// that is wrong, and says how many more are.
+// each reads a list. Its error names the first bad element, and counts the others.
 func each[T any](p *parser, name, field, allowed string, values []string, parse func(string) (T, error)) []T {
 	out := make([]T, 0, len(values))
 	var first error
@@ -158,7 +157,7 @@ func (p *parser) ports(name, field string, values []string) redirect.PortSet {
 	return redirect.PortRanges(each(p, name, field, portList, values, parsePorts)...)
 }
 
-// parsePorts reads what iptables takes after --dport, names aside.
+// parsePorts reads what iptables accepts after --dport, except names.
 func parsePorts(s string) (redirect.PortRange, error) {
 	first, last, isRange := strings.Cut(s, ":")
 	a, err := redirect.ParsePort(first, redirect.AllowZero)
@@ -185,8 +184,8 @@ func (p *parser) uids(values []string) []redirect.IDRange {
 	return slices.Compact(ranges)
 }
 
-// dns sends look-ups to Consul's resolver: all of them when only its address
-// is given, and when a port is, those to the resolver's own address.
+// dns sends DNS queries to Consul's resolver: all of them if only its address is
+// given, and with a port those to the resolver's own address.
 func (p *parser) dns(c config, dualStack bool) {
 	family, local := ruleset.IPv4, netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if dualStack {

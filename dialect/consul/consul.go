@@ -1,28 +1,28 @@
-// Package consul is the dialect of Consul's service mesh with transparent
-// proxying: pods whose redirection Consul's injector has written down as JSON in
-// one annotation, and sandboxes of Nomad, which has the same JSON in CNI_ARGS.
+// Package consul is the dialect of Consul's service mesh with transparent proxying:
+// pods that Consul's injector configures by JSON in one annotation, and sandboxes
+// of Nomad, which has the same JSON in CNI_ARGS.
 //
 // It follows Consul's own CNI plugin (consul-k8s) and its rules (package
-// sdk/iptables of consul), but for this:
+// sdk/iptables of consul), except:
 //
-//   - Every value of the JSON is checked, and refused with its key; Consul hands
-//     them to iptables as they are. What iptables takes is taken: "80:90" is a
-//     range of ports, "10.0.0.1" a prefix, "1000-2000" a range of users.
-//   - Prefixes of both families may stand in one list; Consul gives all to both
+//   - Every value of the JSON is checked, and refused with its key; Consul passes
+//     them to iptables as they are. Whatever iptables accepts is accepted: "80:90"
+//     is a range of ports, "10.0.0.1" a prefix, "1000-2000" a range of users.
+//   - A list may have prefixes of both families; Consul passes all of them to both
 //     iptables and ip6tables, which fail.
-//   - Consul's plugin updates the status annotation twice in each ADD, with all
-//     of the pod. Here it is written once, as a patch, and only where the plugin's
-//     configuration has "write_status".
+//   - Consul's plugin updates the status annotation twice in each ADD, with the
+//     whole pod. Here it is patched once, and only if the plugin's configuration has
+//     "write_status".
 //
-// The application's connections to its own pod's address are redirected, as
-// Consul's rules do; those to localhost pass.
+// An application's connections to its own pod's address are redirected, as by
+// Consul's rules; those to localhost pass.
 //
 // # Families
 //
-// IPv4 is always captured, IPv6 when the annotation dual-stack is true.
-// Otherwise IPv6 connections bypass the mesh wherever the pod's kernel has the
-// protocol; [dialect.Options] can close that. With dual stack, Consul's DNS is
-// reached by IPv6 only, and without it by IPv4 only.
+// IPv4 is always captured, IPv6 when the annotation dual-stack is true. Otherwise
+// IPv6 connections bypass the mesh if the pod's kernel has IPv6; [dialect.Options]
+// can close that. With dual stack, Consul's DNS is reached by IPv6 only, and
+// without it by IPv4 only.
 package consul
 
 import (
@@ -43,7 +43,7 @@ const (
 	TransparentProxyStatus = "consul.hashicorp.com/transparent-proxy-status"
 	RedirectTrafficConfig  = "consul.hashicorp.com/redirect-traffic-config"
 	DualStack              = "consul.hashicorp.com/dual-stack"
-	// Services are the pod's, with commas between them.
+	// Services are the pod's services, separated by commas.
 	Services = "consul.hashicorp.com/connect-service"
 )
 
@@ -60,8 +60,7 @@ const (
 	ProxyUID     = 5995
 )
 
-// Defaults is the Redirect of a pod whose configuration names nothing but the
-// proxy's usual user and ports.
+// Defaults is the Redirect of a pod whose JSON has the usual user and ports only.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
@@ -75,7 +74,7 @@ func Defaults() redirect.Redirect {
 	return r
 }
 
-// New returns the dialect. The namespaces are left alone altogether.
+// New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
 		Name: "consul",
@@ -104,9 +103,9 @@ func build(in dialect.Input) (dialect.Result, error) {
 	} else {
 		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 	}
-	built, err := p.done(r)
-	built.ProxyContainers = proxies(in.Pod.Annotations[Services])
-	return built, err
+	result, err := p.done(r)
+	result.ProxyContainers = proxies(in.Pod.Annotations[Services])
+	return result, err
 }
 
 func (p *parser) done(r redirect.Redirect) (dialect.Result, error) {
@@ -114,9 +113,8 @@ func (p *parser) done(r redirect.Redirect) (dialect.Result, error) {
 	return p.Result(r)
 }
 
-// proxies are the names of the pod's proxy containers: Consul's injector makes
-// one, or, of a pod with several services, one for each, named after it. (It
-// makes no transparent proxies for the latter; whoever else does names them so.)
+// proxies returns the names of the pod's proxy containers: one, or, for a pod with
+// several services, one for each. (Consul's injector does not capture the latter.)
 func proxies(services string) []string {
 	const one = "consul-dataplane"
 	names := strings.Split(services, ",")
@@ -129,7 +127,7 @@ func proxies(services string) []string {
 	return names
 }
 
-// dualStack reads the annotation of that name, which has no default.
+// dualStack reads that annotation, which has no default.
 func (p *parser) dualStack(annotations map[string]string) bool {
 	value, ok := annotations[DualStack]
 	if !ok {

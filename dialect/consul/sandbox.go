@@ -12,14 +12,14 @@ import (
 
 // The keys of CNI_ARGS that Consul's plugin reads where there is no Kubernetes.
 const (
-	// IptablesConfig has the JSON of RedirectTrafficConfig. Nomad writes it for
-	// a group with a transparent_proxy block.
+	// IptablesConfig holds the JSON of RedirectTrafficConfig. Nomad writes it for a
+	// group with a transparent_proxy block.
 	IptablesConfig = "CONSUL_IPTABLES_CONFIG"
-	// AddressArg has the sandbox's address (CNI conventions, "ip").
+	// AddressArg holds the sandbox's address (CNI conventions, "ip").
 	AddressArg = "IP"
 )
 
-// buildSandbox is build for what Nomad says of a sandbox.
+// buildSandbox is build for one of Nomad's sandboxes.
 func buildSandbox(args map[string]string, in dialect.Input) (dialect.Result, error) {
 	r := Defaults()
 	p := parser{Notes: dialect.Notes{Source: redirect.FromArgs}, root: IptablesConfig, redirect: &r}
@@ -27,10 +27,9 @@ func buildSandbox(args map[string]string, in dialect.Input) (dialect.Result, err
 	return p.done(r)
 }
 
-// byAddress decides about dual stack, of which the JSON says nothing, as
-// Consul's plugin does: by the address that the runtime names. That plugin
-// leaves a sandbox uncaptured that has IPv6 addresses only and of which the
-// runtime names none; here it is captured.
+// byAddress decides about dual stack, which the JSON lacks, as Consul's plugin does:
+// by the address that the runtime names. Without one, a sandbox with IPv6 addresses
+// only counts as dual stack; Consul's plugin does not capture it.
 func (p *parser) byAddress(value string, addrs []netip.Addr) bool {
 	is6 := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == ruleset.IPv6 }
 	dualStack := len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !is6(a) })

@@ -11,15 +11,15 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// modeNone is the interception mode with which Istio's injector adds a proxy
-// that nothing is redirected to: applications speak to it by its address.
+// modeNone is the interception mode of a proxy that nothing is redirected to:
+// applications connect to it by its address.
 const modeNone = "NONE"
 
-// maxProxyConfig bounds, in bytes, a ProxyConfig that is read. It is our own:
-// the largest known ones have a few kilobytes.
+// maxProxyConfig bounds a ProxyConfig, in bytes. It is our own: the largest known
+// ones have a few kilobytes.
 const maxProxyConfig = 16 << 10
 
-// noneNumber stands for NONE as well
+// noneNumber is NONE as a number
 // (istio.io/latest/docs/reference/config/istio.mesh.v1alpha1, ProxyConfig.InboundInterceptionMode).
 const noneNumber = "2"
 
@@ -40,25 +40,23 @@ func decline(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string
 	return selection.InterceptionNone, fmt.Sprintf("%s %s says interception mode %q", o.Source, o.Key, o.Value)
 }
 
-// interception finds the first that says an interception mode, where the pod's
-// annotation of that name does not: what the injector has told the proxy, which
-// is what came of all that it knew, and else the pod's ProxyConfig. The zero
-// Origin: none does. What cannot be read says nothing, so that the pod is
-// captured: that is for a warning.
+// interception finds the interception mode of a pod without an annotation of it: the
+// injector's word to the proxy, else the pod's ProxyConfig. The zero Origin: there
+// is none. What cannot be read counts as absent, with a warning, so the pod is
+// captured.
 //
-// Only NONE is taken from here. Which of the other modes a pod has goes by its
-// annotation alone, as with Istio's own plugin; its injector leaves one on every
-// pod that has no init container.
-func interception(g redirect.Values) (said redirect.Origin, warnings redirect.Warnings) {
+// Only NONE is taken from here. The other modes come from the annotation alone, as
+// with Istio's plugin; the injector leaves one on every pod without init container.
+func interception(v redirect.Values) (found redirect.Origin, warnings redirect.Warnings) {
 	for _, s := range []struct {
 		source redirect.Source
 		key    string
 		values map[string]string
 		parse  func(string) (string, error)
 	}{
-		{redirect.FromEnv, MetaInterceptionMode, g.Env, func(s string) (string, error) { return s, nil }},
-		{redirect.FromEnv, ProxyConfigEnv, g.Env, proxyConfigMode},
-		{redirect.FromAnnotation, ProxyConfig, g.Annotations, proxyConfigMode},
+		{redirect.FromEnv, MetaInterceptionMode, v.Env, func(s string) (string, error) { return s, nil }},
+		{redirect.FromEnv, ProxyConfigEnv, v.Env, proxyConfigMode},
+		{redirect.FromAnnotation, ProxyConfig, v.Annotations, proxyConfigMode},
 	} {
 		mode, err := s.parse(s.values[s.key])
 		if err != nil {
@@ -71,12 +69,12 @@ func interception(g redirect.Values) (said redirect.Origin, warnings redirect.Wa
 	return redirect.Origin{}, warnings
 }
 
-// proxyConfigMode reads the mode from a ProxyConfig, in YAML or JSON; empty: it
-// has none.
+// proxyConfigMode returns the mode of a ProxyConfig, in YAML or JSON; empty if it has
+// none.
 func proxyConfigMode(text string) (string, error) {
 	var c struct {
 		Mode  any `json:"interceptionMode"`
-		Proto any `json:"interception_mode"` // the field's name in the protocol, which Istio takes as well
+		Proto any `json:"interception_mode"` // the field's protobuf name, which Istio accepts too
 	}
 	if err := podyaml.Unmarshal([]byte(text), maxProxyConfig, &c); err != nil {
 		return "", fmt.Errorf("read ProxyConfig: %w", err)

@@ -2,21 +2,20 @@
 // container, configured by annotations of sidecar.istio.io and
 // traffic.sidecar.istio.io and by the proxy's environment.
 //
-// It follows Istio's own CNI plugin, to whose annotations the rules must do
-// justice, but for this:
+// It follows Istio's own CNI plugin, except:
 //
-//   - With TPROXY, Istio's plugin captures the tunnel port 15008; here it is let
-//     through as in REDIRECT mode.
-//   - The interception mode NONE, with which the injector asks for a proxy and
-//     no interception, is passed; the plugin fails such pods.
-//   - Where a pod has no annotation about the mode, what the proxy's environment
-//     and ProxyConfig say of it counts; the plugin takes it for REDIRECT.
+//   - With TPROXY, the tunnel port 15008 is let through, as in REDIRECT mode; the
+//     plugin captures it.
+//   - A pod with the interception mode NONE, a proxy without interception, is left
+//     alone; the plugin fails it.
+//   - Without the annotation of the mode, the proxy's environment and ProxyConfig
+//     count; the plugin assumes REDIRECT.
 //
 // # Families
 //
-// IPv4 is always captured. IPv6 is captured when the pod's first address is
-// IPv6 or ISTIO_DUAL_STACK is true; otherwise IPv6 connections bypass the mesh
-// wherever the pod's kernel has the protocol. [dialect.Options] can close that.
+// IPv4 is always captured, IPv6 when the pod's first address is IPv6 or
+// ISTIO_DUAL_STACK is true. Otherwise IPv6 connections bypass the mesh if the pod's
+// kernel has IPv6; [dialect.Options] can close that.
 package istio
 
 import (
@@ -69,17 +68,16 @@ const (
 	PrometheusPort = 15090
 )
 
-// ProxyID is the user and group of the proxy unless its container says
-// otherwise.
+// ProxyID is the proxy's user and group, unless its container has others.
 const ProxyID = 1337
 
-// alwaysExcluded are ports of the proxy itself, which no one redirects.
+// alwaysExcluded are the proxy's own ports, which are never captured.
 var alwaysExcluded = redirect.Ports(AgentPort, HealthPort, PrometheusPort)
 
 // passIPv6 is ::6, from which Envoy speaks to the application.
 var passIPv6 = netip.AddrFrom16([16]byte{15: 6})
 
-// Defaults is the Redirect of a pod that says nothing, for IPv4.
+// Defaults is the Redirect of a pod without settings, for IPv4.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
@@ -99,7 +97,7 @@ func Defaults() redirect.Redirect {
 	return r
 }
 
-// New returns the dialect. The namespaces are left alone altogether.
+// New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
 		Name: "istio",

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// parser reads a pod's configuration, and collects all that is wrong.
+// parser reads a pod's configuration, and collects everything that is wrong.
 type parser struct {
 	dialect.Notes
 	annotations map[string]string
@@ -23,13 +23,11 @@ type parser struct {
 	includeOutbound, excludeOutbound redirect.PortSet
 	excludeUsers                     []redirect.Exclusion
 	excludeOutboundIPs               redirect.PrefixSet
-	// dns is what DNS becomes when it is enabled; of all servers, or of those
-	// that the pod asks.
-	dns                redirect.DNS
-	dnsEnabled, dnsAll bool
-	probeProxy         bool // it has a port
-	log                bool
-	logLevel           uint8
+	dns                              redirect.DNS // the Redirect's, if dnsEnabled
+	dnsEnabled, dnsAll               bool
+	probeProxy                       bool // it has a port
+	log                              bool
+	logLevel                         uint8
 }
 
 func newParser(pod *corev1.Pod) *parser {
@@ -39,7 +37,7 @@ func newParser(pod *corev1.Pod) *parser {
 	}
 }
 
-// What each grammar allows, for people.
+// What is allowed, for people.
 const (
 	portList  = "ports from 1 to 65535 separated by commas"
 	ipList    = "addresses and CIDR prefixes of either family, separated by commas"
@@ -51,7 +49,7 @@ const (
 	logLevels = "a level from 0 to 7"
 )
 
-// read is one setting: its parse function sets what it sets.
+// read reads one setting with a function that stores it.
 func (p *parser) read(field, key, value, allowed string, parse func(string) error) {
 	if err := parse(value); err != nil {
 		p.Refuse(key, value, allowed, err)
@@ -60,16 +58,16 @@ func (p *parser) read(field, key, value, allowed string, parse func(string) erro
 	p.Set(field, key, value)
 }
 
-// annotation is a setting of its own, outside the YAML.
+// annotation is a setting outside the YAML.
 type annotation struct {
 	key, field, allowed string
 	parse               func(*parser, string) error
-	// told reports whether the YAML, in p, holds what the annotation alone, in q,
-	// asks for.
+	// told reports whether the YAML, read into p, agrees with the annotation, read
+	// into q.
 	told func(p, q *parser) bool
 }
 
-// annotations are in the order in which they take effect.
+// annotations are read in this order.
 var annotations = []annotation{
 	{SidecarUID, "proxy.uids", oneUID, (*parser).setUser, func(p, q *parser) bool { return slices.Equal(p.r.Proxy.UIDs, q.r.Proxy.UIDs) }},
 	{ProxyOutboundPort, "proxy.outboundPort", onePort, portOf(outboundPort), same(outboundPort)},
@@ -80,15 +78,15 @@ var annotations = []annotation{
 	{ExcludeInboundPorts, "inbound.excludePorts", portList, portsOf(excludeInbound), toldInboundPorts},
 	{ProbeProxyPort, "inbound.excludePorts", "a port from 0 to 65535", (*parser).setProbePort, toldInboundPorts},
 	{ExcludeInboundIPs, "inbound.excludeSources", ipList, ipsOf(excludeSources), func(p, q *parser) bool {
-		return !p.inbound || holds(excludeSources(p), excludeSources(q))
+		return !p.inbound || holds(*excludeSources(p), *excludeSources(q))
 	}},
 	{ExcludeOutboundPorts, "outbound.exclude", portList, portsOf(excludeOutbound), func(p, q *parser) bool {
-		return p.excludeOutbound.Union(q.excludeOutbound).Equal(p.excludeOutbound)
+		return holds(p.excludeOutbound, q.excludeOutbound)
 	}},
 	{ExcludeOutboundPortsForUIDs, "outbound.exclude", userList,
 		func(p *parser, v string) error { return p.setExcludeUsers(strings.Split(v, ";")) }, toldUsers},
 	{ExcludeOutboundIPs, "outbound.exclude", ipList, ipsOf(excludeDestinations), func(p, q *parser) bool {
-		return holds(excludeDestinations(p), excludeDestinations(q))
+		return holds(*excludeDestinations(p), *excludeDestinations(q))
 	}},
 	{DropInvalidPackets, "dropInvalid", boolean, boolOf(dropInvalid), same(dropInvalid)},
 	{IptablesLogs, "log", boolean, boolOf(logged), same(logged)},
@@ -126,8 +124,8 @@ func (p *parser) setFamilies(value string) error {
 	return nil
 }
 
-// setProbePort lets the kubelet's probes reach the port at which the proxy
-// answers them, besides the ports that users name. 0 means that it does not.
+// setProbePort lets the kubelet's probes reach the port where the proxy answers
+// them. 0 means that it does not.
 func (p *parser) setProbePort(value string) error {
 	port, err := redirect.ParsePort(value, redirect.AllowZero)
 	if err == nil && port != 0 {
@@ -137,7 +135,7 @@ func (p *parser) setProbePort(value string) error {
 	return err
 }
 
-// setGateway: a gateway takes its clients' connections itself.
+// setGateway captures nothing inbound: clients connect to a gateway's proxy.
 func (p *parser) setGateway(value string) error {
 	if value == "builtin" {
 		p.inbound = false
@@ -150,7 +148,7 @@ func (p *parser) setGateway(value string) error {
 	return err
 }
 
-// setBuiltinDNS captures look-ups to any server, as Kuma 2.x does.
+// setBuiltinDNS captures DNS queries to any server, as Kuma 2.x does.
 func (p *parser) setBuiltinDNS(value string) (err error) {
 	p.dnsEnabled, err = parseBool(value)
 	p.dnsAll = true
@@ -165,7 +163,7 @@ func portOf(of func(*parser) *uint16) func(*parser, string) error {
 	return func(p *parser, value string) error { return into(of(p), value, parsePort) }
 }
 
-// portsOf reads a list in which, as in Kuma, empty elements mean nothing.
+// portsOf reads a list; as in Kuma, empty elements mean nothing.
 func portsOf(of func(*parser) *redirect.PortSet) func(*parser, string) error {
 	return func(p *parser, value string) error {
 		return into(of(p), strings.Split(value, ","), plainPorts)
@@ -176,7 +174,7 @@ func ipsOf(of func(*parser) *redirect.PrefixSet) func(*parser, string) error {
 	return func(p *parser, value string) error { return into(of(p), strings.Split(value, ","), parseIPs) }
 }
 
-// into sets what can be parsed, and nothing else.
+// into stores a value that can be parsed.
 func into[V, T any](to *T, value V, parse func(V) (T, error)) error {
 	parsed, err := parse(value)
 	if err == nil {
@@ -185,7 +183,7 @@ func into[V, T any](to *T, value V, parse func(V) (T, error)) error {
 	return err
 }
 
-// parseBool reads the words that Kuma's annotations have for it.
+// parseBool reads the booleans of Kuma's annotations.
 func parseBool(value string) (bool, error) {
 	switch strings.ToLower(value) {
 	case "true", "yes", "enabled":
@@ -223,8 +221,8 @@ func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
 	return redirect.PortRanges(set...), nil
 }
 
-// setExcludeUsers reads exclusions of users' traffic: PROTOCOLS:PORTS:USERS,
-// of which the first one or two may be left out, or "*", for any.
+// setExcludeUsers reads exclusions by user, PROTOCOLS:PORTS:USERS. The first one or
+// two parts may be missing, or "*", for any.
 func (p *parser) setExcludeUsers(list []string) error {
 	var all []redirect.Exclusion
 	for _, s := range list {
@@ -236,7 +234,7 @@ func (p *parser) setExcludeUsers(list []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", brief.Quote(s), err)
 		}
-		// Each makes a rule at least, and takes more memory than its text.
+		// Each makes at least one rule, and takes more memory than its text.
 		if all = append(all, some...); len(all) > redirect.MaxRules {
 			return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
 		}

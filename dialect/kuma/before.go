@@ -7,8 +7,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// before reads the annotations of a pod without YAML, as Kuma 2.x configured
-// its plugin.
+// before reads the annotations of a pod without YAML, as the plugin of Kuma 2.x did.
 func (p *parser) before() {
 	for _, a := range annotations {
 		if value, ok := p.annotations[a.key]; ok {
@@ -24,8 +23,8 @@ func (p *parser) before() {
 	}
 }
 
-// virtualProbes lets the kubelet's probes reach the port at which the proxy
-// serves them, unless a probe proxy of a newer Kuma does that.
+// virtualProbes lets the kubelet's probes reach the port where the proxy serves
+// them, unless a newer Kuma's probe proxy does.
 func (p *parser) virtualProbes() {
 	port := strconv.Itoa(ProbePort)
 	key := VirtualProbes
@@ -49,9 +48,9 @@ func (p *parser) virtualProbes() {
 	}
 }
 
-// inboundPortIPv6 reads where IPv6 connections go that come in. Since families
-// have a mode (Kuma 2.5), which says whether they are captured, they go to the
-// port of all; 0 said before that they are not captured.
+// inboundPortIPv6 reads the port of inbound IPv6 connections. Since Kuma 2.5, whose
+// family mode says whether they are captured, they go to the inbound port. Before,
+// 0 meant that they are not captured.
 func (p *parser) inboundPortIPv6(value string) {
 	port, err := redirect.ParsePort(value, redirect.AllowZero)
 	_, mode := p.annotations[IPFamilyMode]
@@ -68,8 +67,8 @@ func (p *parser) inboundPortIPv6(value string) {
 	}
 }
 
-// builtinDNSBefore2 refuses a pod whose look-ups would be captured by a plugin
-// of its time, and not by the plugins of Kuma 2.x, which only know the new name.
+// builtinDNSBefore2 refuses a pod whose DNS queries only an older plugin would
+// capture: those of Kuma 2.x do not read this name.
 func (p *parser) builtinDNSBefore2(value string) {
 	if _, ok := p.annotations[BuiltinDNS]; ok {
 		return

@@ -1,20 +1,18 @@
 package kuma
 
 import (
-	"net/netip"
+	"slices"
 
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// longestCompared bounds, in bytes, the annotations that are compared with the
-// YAML: what has no effect must not cost much either.
+// longestCompared bounds the annotations that are compared with the YAML, in bytes:
+// they have no effect, so they must not cost much.
 const longestCompared = 8 << 10
 
-// beside warns of annotations that say what the YAML does not. They have no
-// effect, whoever wrote them: Kuma's plugin does not read them, and what was
-// there when the pod was injected is in the YAML. The injector writes some of
-// them itself, so those that the YAML agrees with are no news.
+// beside warns of annotations that the YAML does not agree with. They have no
+// effect: Kuma's plugin does not read them, and those that the pod had when it was
+// injected are in the YAML.
 func (p *parser) beside() {
 	for _, a := range annotations {
 		value, ok := p.annotations[a.key]
@@ -37,9 +35,8 @@ func same[T comparable](of func(*parser) *T) func(p, q *parser) bool {
 	return func(p, q *parser) bool { return *of(p) == *of(q) }
 }
 
-// toldInboundPorts: the YAML has the injector's own ports besides.
 func toldInboundPorts(p, q *parser) bool {
-	return !p.inbound || excludeInbound(p).Union(*excludeInbound(q)).Equal(*excludeInbound(p))
+	return !p.inbound || holds(*excludeInbound(p), *excludeInbound(q))
 }
 
 func toldUsers(p, q *parser) bool {
@@ -47,28 +44,13 @@ func toldUsers(p, q *parser) bool {
 	for _, e := range p.excludeUsers {
 		told[e.String()] = true
 	}
-	for _, e := range q.excludeUsers {
-		if !told[e.String()] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(q.excludeUsers, func(e redirect.Exclusion) bool { return !told[e.String()] })
 }
 
-// holds reports whether a has all prefixes of b.
-func holds(a, b *redirect.PrefixSet) bool {
-	told := map[netip.Prefix]bool{}
-	for _, f := range ruleset.Families {
-		for _, prefix := range a.Family(f) {
-			told[prefix] = true
-		}
-	}
-	for _, f := range ruleset.Families {
-		for _, prefix := range b.Family(f) {
-			if !told[prefix] {
-				return false
-			}
-		}
-	}
-	return true
+// holds reports whether a has all of b. The injector adds ports of its own.
+func holds[T interface {
+	Union(o T) T
+	Equal(o T) bool
+}](a, b T) bool {
+	return a.Union(b).Equal(a)
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/meshcni/meshcni/internal/podyaml"
 )
 
-// documents remembers what the last YAML said. A pod's is read for the decision
-// and for its rules, and costs more than all else about it.
+// documents remembers the last YAML read. A pod's is needed for the decision and for
+// its rules, and reading it costs more than everything else.
 type documents struct{ last atomic.Pointer[reading] }
 
-// reading is what came of reading a YAML. It is never written to again.
+// reading is the result of reading YAML. It does not change.
 type reading struct {
 	value    string
 	document document
@@ -35,9 +35,8 @@ func (d *documents) read(value string) *reading {
 	return r
 }
 
-// decode reads the YAML. It also returns the places of the keys that it does
-// not know, sorted: Kuma passes over them, and so must we, but a setting that
-// is misspelled, or newer than this dialect, should not go unnoticed.
+// decode reads the YAML. It also returns the paths of unknown keys, sorted. Kuma
+// ignores them, but a misspelled or newer setting should not go unnoticed.
 func decode(value string) (document, []string, error) {
 	var d document
 	b, err := podyaml.ToJSON([]byte(value), 0)
@@ -77,8 +76,7 @@ func unknown(at string, value any, t reflect.Type) []string {
 	return keys
 }
 
-// fieldOf finds the field that package encoding/json would set, which it does
-// whatever the case of the key.
+// fieldOf finds the field that encoding/json would set: it ignores the key's case.
 func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 	for i := range t.NumField() {
 		if f := t.Field(i); strings.EqualFold(f.Tag.Get("json"), key) {
@@ -88,7 +86,7 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// some is the first few of a list, for people.
+// some returns the first few of a list, for people.
 func some(list []string) string {
 	const few, long = 5, 64 // a warning's worth; the longest place of Kuma's own has 47 bytes
 	var shown []string

@@ -1,34 +1,30 @@
-// Package kuma is the dialect of Kuma: pods whose kuma-sidecar container
-// Kuma's injector has added, configured by one annotation with the whole
-// configuration as YAML.
+// Package kuma is the dialect of Kuma: pods with a kuma-sidecar container that
+// Kuma's injector has added, configured by an annotation that holds YAML.
 //
-// It follows Kuma's documentation (kuma.io/docs, "Transparent proxying") and
-// the rules of its CNI plugin. Where the YAML is there, it alone counts: the
-// injector has merged users' annotations into it, and then added ports of its
-// own. An annotation beside it that says something else is a warning. A pod
-// without YAML, as of Kuma 2.x, is configured by its other annotations. A pod
-// whose YAML says dryRun is left alone, as Kuma does. The dialect differs from
-// the plugin where that falls short of the documentation:
+// It follows Kuma's documentation (kuma.io/docs, "Transparent proxying") and the
+// rules of its CNI plugin. Where there is YAML, it alone counts, since the injector
+// has merged users' annotations into it; an annotation that contradicts it is a
+// warning. Without YAML, as with Kuma 2.x, the other annotations configure the pod.
+// A pod whose YAML has dryRun is left alone. The dialect differs from the plugin
+// where the plugin falls short of the documentation:
 //
-//   - Look-ups to resolvers other than the node's are captured too. With
-//     captureAll off the plugin reads the servers from the node's resolv.conf,
-//     which is not the pod's; here they are those of the pod's dnsConfig where
-//     it says all of them (dnsPolicy None), else any.
-//   - User ids above 65535 are ids; the plugin reads them as 16 bits.
-//   - IPv6 that the plugin cannot set up is no reason to leave it open: it is
-//     captured, or applying fails.
-//   - Names of virtual networks' interfaces are whole: "br+" is refused.
+//   - With captureAll off, DNS queries to the servers of the pod's dnsConfig are
+//     captured if that lists all of them (dnsPolicy None), else to any server. The
+//     plugin reads the node's resolv.conf, which is not the pod's.
+//   - User ids may exceed 65535; the plugin reads them as 16 bits.
+//   - IPv6 is captured, or applying fails; the plugin leaves it open when it cannot
+//     set it up.
+//   - The interfaces of virtual networks are whole names: "br+" is refused.
 //   - An empty list of exclusions by user exempts nobody; with the plugin it
 //     exempts everybody.
 //
-// Look-ups over TCP pass, as in Kuma (kuma#15401), unless
+// DNS queries over TCP pass, as in Kuma (kuma#15401), unless
 // insertRedirectInsteadOfAppend puts the redirection before that rule.
 //
 // # Families
 //
-// Both, unless the mode of families is ipv4. IPv6 connections of a pod that has
-// both then bypass the mesh; to close that, set Redirect.IPv6 to
-// [redirect.FamilyDrop] before rendering.
+// Both are captured, unless the family mode is ipv4. IPv6 connections then bypass
+// the mesh; [dialect.Options] can close that.
 package kuma
 
 import (
@@ -50,8 +46,7 @@ const (
 	Config          = "traffic.kuma.io/transparent-proxy-config"
 )
 
-// The annotations that count where [Config] is absent: those that the injector
-// of Kuma 2.x writes.
+// The annotations that the injector of Kuma 2.x writes, which count without [Config].
 const (
 	SidecarUID           = "kuma.io/sidecar-uid"
 	ProxyOutboundPort    = "kuma.io/transparent-proxying-outbound-port"
@@ -65,7 +60,7 @@ const (
 	VirtualProbesPort    = "kuma.io/virtual-probes-port"
 )
 
-// And those that users write.
+// The annotations that users write.
 const (
 	ExcludeInboundPorts         = "traffic.kuma.io/exclude-inbound-ports"
 	ExcludeOutboundPorts        = "traffic.kuma.io/exclude-outbound-ports"
@@ -85,14 +80,14 @@ const (
 	DNSPort      = 15053
 	ProxyUID     = 5678
 	LogLevel     = 7 // debug
-	// ProbePort is that of virtual probes in Kuma 2.x.
+	// ProbePort is the port of virtual probes in Kuma 2.x.
 	ProbePort = 9000
-	// oldInboundPortIPv6 was the default before families had a mode (Kuma 2.5).
-	// The plugins since then read it as "the inbound port".
+	// oldInboundPortIPv6 was the default before Kuma 2.5, which added the family
+	// mode. Plugins since then read it as "the inbound port".
 	oldInboundPortIPv6 = 15010
 )
 
-// Defaults is the Redirect of a pod that says nothing.
+// Defaults is the Redirect of a pod without settings.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
@@ -106,12 +101,12 @@ func Defaults() redirect.Redirect {
 	return r
 }
 
-// passSources are the proxy's addresses towards the application.
+// passSources are the addresses from which the proxy speaks to the application.
 func passSources() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 6}), netip.AddrFrom16([16]byte{15: 6})}
 }
 
-// New returns the dialect. The namespaces are left alone altogether.
+// New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	docs := &documents{}
 	return dialect.Dialect{
@@ -155,7 +150,7 @@ func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 	return p.Result(p.r)
 }
 
-// configured returns the YAML, if the pod has any. A blank one is none.
+// configured returns the YAML, and whether the pod has any.
 func configured(annotations map[string]string) (string, bool) {
 	value := annotations[Config]
 	return value, strings.TrimSpace(value) != ""
@@ -176,8 +171,7 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Rea
 	return selection.DryRun, Config + ".dryRun is true: no rules are to be applied"
 }
 
-// runsAs warns of a proxy that the rules do not know, since its own traffic
-// then comes back to it.
+// runsAs warns of a proxy that the rules do not know: its traffic comes back to it.
 func (p *parser) runsAs(user *int64) {
 	if user != nil && !slices.ContainsFunc(p.r.Proxy.UIDs, func(id uint32) bool { return int64(id) == *user }) {
 		p.Warn(redirect.WarningContradiction, Config,
@@ -186,8 +180,7 @@ func (p *parser) runsAs(user *int64) {
 	}
 }
 
-// compose makes the Redirect of what the YAML or the annotations say, in the
-// order of Kuma's rules.
+// compose completes the Redirect, in the order of Kuma's rules.
 func (p *parser) compose() {
 	r := &p.r
 	if !p.inbound {
@@ -196,8 +189,8 @@ func (p *parser) compose() {
 	r.Outbound.Exclude = append(p.excludeUsers, p.excludeAddresses()...)
 	switch {
 	case !p.outbound:
-		// Nothing is outbound any more, but look-ups within the pod are captured
-		// as all others, which LoopbackPass would prevent.
+		// DNS queries within the pod are still captured, which LoopbackPass would
+		// prevent.
 		r.Outbound.CIDRs = redirect.PrefixSet{}
 		r.Loopback = redirect.LoopbackCapture
 	case !p.includeOutbound.Empty():
@@ -228,7 +221,7 @@ func (p *parser) composeDNS() {
 	}
 }
 
-// resolvers are the pod's, where it says all of them.
+// resolvers returns the pod's DNS servers, if it lists all of them.
 func (p *parser) resolvers() (redirect.PrefixSet, bool) {
 	if p.pod.Spec.DNSPolicy != corev1.DNSNone || p.pod.Spec.DNSConfig == nil {
 		return redirect.PrefixSet{}, false

@@ -19,10 +19,10 @@ type document struct {
 	DryRun             bool      `json:"dryRun"`
 	Log                logging   `json:"log"`
 	Redirect           redirects `json:"redirect"`
-	// Ebpf is a way to capture without rules, which Kuma has given up since.
+	// Ebpf is a way to capture without rules, which later versions of Kuma lack.
 	Ebpf map[string]any `json:"ebpf"`
 
-	// What concerns Kuma's own program that applies the rules, and no rule.
+	// These configure Kuma's program that applies the rules, not the rules.
 	CNIMode        any `json:"cniMode"`
 	Comments       any `json:"comments"`
 	Executables    any `json:"iptablesExecutables"`
@@ -46,7 +46,7 @@ type redirects struct {
 		Port                   text  `json:"port"`
 		CaptureAll             *bool `json:"captureAll"`
 		SkipConntrackZoneSplit *bool `json:"skipConntrackZoneSplit"`
-		// ResolvConfigPath is a file of the node's, which is not the pod's.
+		// ResolvConfigPath is a file of the node, not of the pod.
 		ResolvConfigPath any `json:"resolvConfigPath"`
 	} `json:"dns"`
 	VNet struct {
@@ -68,7 +68,7 @@ type direction struct {
 // text is a string or a number.
 type text string
 
-// UnmarshalJSON takes both.
+// UnmarshalJSON accepts both.
 func (t *text) UnmarshalJSON(b []byte) error {
 	switch c := b[0]; {
 	case c == '"':
@@ -81,10 +81,10 @@ func (t *text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// list is an array of strings and numbers, or one of either with commas.
+// list is an array of strings and numbers, or one of them with commas.
 type list []string
 
-// UnmarshalJSON takes all of them.
+// UnmarshalJSON accepts all of them.
 func (l *list) UnmarshalJSON(b []byte) error {
 	var many []text
 	if json.Unmarshal(b, &many) == nil {
@@ -182,9 +182,8 @@ func (p *parser) yamlOutbound(d direction) {
 	p.many("outbound.exclude", at+"excludePorts", d.ExcludePorts, portList, setInto(&p.excludeOutbound))
 	p.many("outbound.exclude", at+"excludePortsForUIDs", d.ExcludePortsForUIDs, userList, p.setExcludeUsers)
 	p.many("outbound.exclude", at+"excludePortsForIPs", d.ExcludePortsForIPs, ipList, prefixesInto(&p.excludeOutboundIPs))
-	// The redirection then also comes before the rule that lets look-ups over
-	// TCP pass, which Kuma appends. Look-ups over UDP and exclusions still come
-	// first.
+	// The redirection then comes before the rule that lets DNS queries over TCP
+	// pass. DNS queries over UDP and exclusions still come first.
 	p.flag("dns.tcpOutbound", at+"insertRedirectInsteadOfAppend", d.InsertRedirect, &p.dns.TCPOutbound)
 }
 

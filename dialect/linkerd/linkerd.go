@@ -1,25 +1,24 @@
-// Package linkerd is the dialect of Linkerd: pods with a linkerd-proxy
-// container, configured by annotations of config.linkerd.io on the pod or,
-// where the pod has none, on its namespace.
+// Package linkerd is the dialect of Linkerd: pods with a linkerd-proxy container,
+// configured by annotations of config.linkerd.io on the pod or, where the pod has
+// none, on its namespace.
 //
-// It promises what Linkerd's reference of proxy configuration promises
-// (linkerd.io/2/reference/proxy-configuration) and otherwise follows its CNI
-// plugin. It differs from the plugin where that falls short of the reference:
+// It follows Linkerd's reference of proxy configuration
+// (linkerd.io/2/reference/proxy-configuration), and otherwise Linkerd's CNI plugin.
+// It differs from the plugin where the plugin falls short of the reference:
 //
-//   - A port that is no port is refused, with its key; the plugin drops it with
-//     a log line, so that traffic meant to be skipped is redirected.
-//   - Prefixes of both families may stand in one list of skipped subnets; the
-//     plugin gives all to both iptables and ip6tables, which fail.
-//   - config.linkerd.io/inbound-port and outbound-port count; the plugin takes
-//     the ports from its own configuration whatever the pod's proxy does.
-//   - The proxy's user is, without annotation, its container's runAsUser.
+//   - A bad port is refused, with its key. The plugin logs and drops it, so traffic
+//     that should be skipped is redirected.
+//   - A list of skipped subnets may have prefixes of both families. The plugin
+//     passes all of them to both iptables and ip6tables, which fail.
+//   - config.linkerd.io/inbound-port and outbound-port count. The plugin takes the
+//     ports from its own configuration, whatever the pod's proxy does.
+//   - Without annotation, the proxy's user is its container's runAsUser.
 //
 // # Families
 //
-// Both families are captured, unless the proxy's own environment says that it
-// listens on IPv4 only (LINKERD2_PROXY_INBOUND_LISTEN_ADDR). Then IPv6
-// connections bypass the mesh wherever the pod's kernel has the protocol;
-// [dialect.Options] can close that.
+// Both are captured, unless the proxy listens on IPv4 only
+// (LINKERD2_PROXY_INBOUND_LISTEN_ADDR). IPv6 connections then bypass the mesh if
+// the pod's kernel has IPv6; [dialect.Options] can close that.
 package linkerd
 
 import (
@@ -44,10 +43,9 @@ const (
 	OutboundPort      = "config.linkerd.io/outbound-port"
 )
 
-// The annotations that Linkerd leaves on pods with a proxy: the injector and
-// "linkerd inject --manual", which share their code, and the chart on the pods
-// of the control plane. The first is there in every version that has proxies;
-// the others are so in some.
+// The annotations on pods with a proxy, by the injector, "linkerd inject --manual",
+// and, on the control plane's pods, the chart. Every version writes the first; some
+// write the others.
 const (
 	ProxyVersion = "linkerd.io/proxy-version"
 	CreatedBy    = "linkerd.io/created-by"
@@ -55,8 +53,8 @@ const (
 	TrustRoot    = "linkerd.io/trust-root-sha256"
 )
 
-// ControlPlaneLabel is on pods of Linkerd's own control plane, which speak to
-// the API server without the mesh.
+// ControlPlaneLabel is on pods of Linkerd's control plane, whose connections to the
+// API server bypass the mesh.
 const ControlPlaneLabel = "linkerd.io/control-plane-component"
 
 // The variables that tell the proxy where to listen.
@@ -74,14 +72,14 @@ const (
 	DefaultUID          = 2102
 )
 
-// ownPorts are the proxy's own listeners, which no annotation captures.
+// ownPorts are the proxy's own listeners, which are never captured.
 var ownPorts = redirect.Ports(ControlPort, AdminPort)
 
-// apiServerPorts are those of the API server's Service and of its usual
-// target, which Linkerd takes when it cannot ask.
+// apiServerPorts are the ports of the API server's Service and of its usual target,
+// as Linkerd uses them when it cannot ask.
 var apiServerPorts = redirect.Ports(443, 6443)
 
-// Defaults is the Redirect of a pod that says nothing.
+// Defaults is the Redirect of a pod without settings.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
@@ -95,7 +93,7 @@ func Defaults() redirect.Redirect {
 	return r
 }
 
-// New returns the dialect. The namespaces are left alone altogether.
+// New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
 		Name: "linkerd",
@@ -139,7 +137,7 @@ func build(in dialect.Input) (dialect.Result, error) {
 	return r, nil
 }
 
-// What each grammar allows, for people.
+// What is allowed, for people.
 const (
 	portList = "ports from 0 to 65535 and ranges such as 8000-8100, separated by commas"
 	cidrList = "CIDR prefixes of either family, separated by commas"
@@ -167,8 +165,8 @@ var schema = redirect.Schema{
 	},
 }
 
-// env reads where the proxy listens. Linkerd's injector writes it, not people,
-// so what is not understood is no reason to refuse a pod.
+// env reads the address and port where the proxy listens. Linkerd's injector writes
+// it, not people, so a bad value is no reason to refuse a pod.
 func env(field, key string, set func(*redirect.Redirect, netip.AddrPort)) redirect.Setting {
 	return redirect.Setting{
 		Field: field, Source: redirect.FromEnv, Keys: []string{key}, Allowed: "an address and port", Lenient: true,
