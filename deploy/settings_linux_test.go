@@ -166,7 +166,7 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	}
 	assert.Equal(t, namespace, got.PodNamespace)
 	assert.Equal(t, want["dialect"], got.Dialect)
-	assert.Equal(t, want["backend"], got.Backend)
+	assert.EqualValues(t, want["backend"], got.Backend)
 	assert.EqualValues(t, want["log-level"], got.LogLevel)
 	deadline, err := time.ParseDuration(want["add-deadline"].(string))
 	require.NoError(t, err)

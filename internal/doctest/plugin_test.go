@@ -2,10 +2,7 @@ package doctest
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -32,7 +29,7 @@ func TestPluginKeys(t *testing.T) {
 			documentedKeys[m[1]] = m[2]
 		}
 	}
-	assert.ElementsMatch(t, pluginKeys(t), keysOf(documentedKeys), "keys of %s, and those that plugin/netconf reads", reference)
+	assert.ElementsMatch(t, pluginKeys("", reflect.TypeFor[netconf.Config]()), keysOf(documentedKeys), "keys of %s, and those that plugin/netconf reads", reference)
 
 	const standard = `"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"`
 	plain, _, err := netconf.Parse([]byte("{" + standard + "}"))
@@ -66,37 +63,17 @@ func keysOf[V any](m map[string]V) []string {
 	return keys
 }
 
-// pluginKeys are the keys of its own that netconf.Parse takes, by its source.
-func pluginKeys(t *testing.T) []string {
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), "plugin/netconf/parse.go"), nil, 0)
-	require.NoError(t, err)
-	var keys []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || len(call.Args) == 0 {
-			return true
-		}
-		sel, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		on, ok := sel.X.(*ast.Ident)
-		key, isText := call.Args[0].(*ast.BasicLit)
-		if !ok || !isText || on.Name != "top" && on.Name != "kubernetes" || sel.Sel.Name == "object" || sel.Sel.Name == "take" {
-			return true
-		}
-		name, err := strconv.Unquote(key.Value)
-		require.NoError(t, err)
-		if on.Name == "kubernetes" {
-			name = "kubernetes." + name
-		}
-		switch name {
-		case "cniVersion", "name", "type": // the specification's
+// pluginKeys are the keys of the plugin's own.
+func pluginKeys(path string, config reflect.Type) (keys []string) {
+	for i := range config.NumField() {
+		key, _, _ := strings.Cut(config.Field(i).Tag.Get("json"), ",")
+		switch kind := config.Field(i).Type.Kind(); {
+		case key == "-", key == "cniVersion", key == "name", key == "type": // the runtime's, and the specification's
+		case kind == reflect.Struct:
+			keys = append(keys, pluginKeys(key+".", config.Field(i).Type)...)
 		default:
-			keys = append(keys, name)
+			keys = append(keys, path+key)
 		}
-		return true
-	})
-	require.NotEmpty(t, keys)
+	}
 	return keys
 }

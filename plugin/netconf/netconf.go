@@ -10,9 +10,12 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/meshcni/meshcni/redirect"
@@ -21,7 +24,7 @@ import (
 // Defaults of [Config].
 const (
 	DefaultType         = "meshcni"
-	DefaultBackend      = "auto"
+	DefaultBackend      = Backend("auto")
 	DefaultLogLevel     = LogLevel("info")
 	DefaultRunDir       = "/var/run/meshcni"
 	DefaultPodNamespace = "meshcni-system"
@@ -60,9 +63,8 @@ type Config struct {
 	Type string `json:"type"`
 	// Dialect names the mesh. Default: the plugin's own choice.
 	Dialect string `json:"dialect,omitempty"`
-	// Backend is auto, iptables, iptables-nft, iptables-legacy or nftables.
-	// Default: DefaultBackend.
-	Backend string `json:"backend"`
+	// Backend applies the rules. Default: DefaultBackend.
+	Backend Backend `json:"backend"`
 	// LogLevel is the lowest level that is logged. Default: DefaultLogLevel.
 	LogLevel LogLevel `json:"log_level"`
 	// RunDir holds the plugin's log and records, and the agent's sockets.
@@ -111,8 +113,31 @@ type Kubernetes struct {
 	CNIBinDir string `json:"cni_bin_dir"`
 }
 
+// Backend is auto, iptables, iptables-nft, iptables-legacy or nftables.
+type Backend string
+
+// UnmarshalText accepts the names of the backends.
+func (b *Backend) UnmarshalText(text []byte) error {
+	names := []string{"auto", "iptables", "iptables-nft", "iptables-legacy", "nftables"}
+	if !slices.Contains(names, string(text)) {
+		return fmt.Errorf("backend %q: not one of %s", text, strings.Join(names, ", "))
+	}
+	*b = Backend(text)
+	return nil
+}
+
 // LogLevel is debug, info, warn or error.
 type LogLevel string
+
+// UnmarshalText accepts the names of the levels in upper and lower case.
+func (l *LogLevel) UnmarshalText(text []byte) error {
+	level := LogLevel(strings.ToLower(string(text)))
+	if _, ok := levels[level]; !ok {
+		return fmt.Errorf("log level %q: allowed are debug, info, warn, error", text)
+	}
+	*l = level
+	return nil
+}
 
 // Level implements slog.Leveler. An unknown level counts as info.
 func (l LogLevel) Level() slog.Level { return levels[l] }
@@ -124,6 +149,18 @@ type Duration time.Duration
 
 // String returns the text of time.Duration.
 func (d Duration) String() string { return time.Duration(d).String() }
+
+// UnmarshalText accepts the text of time.ParseDuration, if it is above 0.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err == nil && parsed <= 0 {
+		err = errors.New("want a duration above 0")
+	}
+	if err == nil {
+		*d = Duration(parsed)
+	}
+	return err
+}
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
@@ -175,10 +212,3 @@ func encode(v any, indent string) []byte {
 	}
 	return b.Bytes()
 }
-
-// backends are the values of Config.Backend.
-func backends() []string {
-	return []string{"auto", "iptables", "iptables-nft", "iptables-legacy", "nftables"}
-}
-
-func isBackend(name string) bool { return slices.Contains(backends(), name) }
