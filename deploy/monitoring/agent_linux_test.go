@@ -24,6 +24,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/version/versionmetric"
 )
@@ -119,6 +120,9 @@ func TestScrape(t *testing.T) {
 		names[m[1]] = true
 	}
 	require.NotEmpty(t, names)
+	for _, code := range dialect.BypassCodes {
+		assert.Contains(t, shown, fmt.Sprintf("meshcni_plugin_bypasses_total{bypass=%q} 0\n", code), "an alert on an increase needs a series from the start")
+	}
 	all := exported(t)
 	for name := range names {
 		_, ok := all[name]
