@@ -121,7 +121,8 @@ func TestScrape(t *testing.T) {
 	}
 	require.NotEmpty(t, names)
 	for _, code := range dialect.BypassCodes {
-		assert.Contains(t, shown, fmt.Sprintf("meshcni_plugin_bypasses_total{bypass=%q} 0\n", code), "an alert on an increase needs a series from the start")
+		series := fmt.Sprintf("\nmeshcni_plugin_bypasses_total{bypass=%q} 0\n", code)
+		assert.True(t, strings.Contains(shown, series), "an alert on an increase needs the series from the start: %s", series)
 	}
 	all := exported(t)
 	for name := range names {

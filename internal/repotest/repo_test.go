@@ -1,15 +1,15 @@
 package repotest
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,12 +23,12 @@ const module = "github.com/meshcni/meshcni"
 type pkg struct {
 	ImportPath   string
 	Name         string
-	Dir          string
 	Imports      []string
 	TestImports  []string
 	XTestImports []string
 	Deps         []string
-	GoFiles      []string
+
+	module string // the directory of its module, from the root
 }
 
 // path is the package's path in the module; "" is the root.
@@ -36,27 +36,36 @@ func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// packages lists the module's packages. The go command reads their sources in
-// a process of its own, which the test cache does not see; so callers also
-// open the sources, by [sources].
-func packages(t *testing.T) []pkg {
+// modules are the directories of the repository's modules, from the root, which is ".".
+func modules(t *testing.T) (dirs []string) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,Imports,TestImports,XTestImports,Deps,GoFiles", "./...")
-	cmd.Dir = root(t)
-	// What is imported on Linux; elsewhere the same or less.
-	cmd.Env = append(os.Environ(), "GOOS=linux")
-	out, err := cmd.Output()
-	require.NoError(t, err, "go list")
-	var pkgs []pkg
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p pkg
-		err := dec.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			return pkgs
-		}
+	for _, pattern := range []string{"go.mod", "*/go.mod", "*/*/go.mod"} {
+		found, err := fs.Glob(os.DirFS(root(t)), pattern)
 		require.NoError(t, err)
-		pkgs = append(pkgs, p)
+		for _, file := range found {
+			dirs = append(dirs, path.Dir(file))
+		}
 	}
+	return dirs
+}
+
+// packages lists the packages of some modules, as Linux has them. The go command reads their sources in a process of its
+// own, which the test cache does not see, so callers also open the sources, with [sources].
+func packages(t *testing.T, modules ...string) (pkgs []pkg) {
+	t.Helper()
+	for _, module := range modules {
+		cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,TestImports,XTestImports,Deps", "./...")
+		cmd.Dir = filepath.Join(root(t), module)
+		cmd.Env = append(os.Environ(), "GOOS=linux")
+		out, err := cmd.Output()
+		require.NoError(t, err, "go list")
+		for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+			p := pkg{module: module}
+			require.NoError(t, dec.Decode(&p))
+			pkgs = append(pkgs, p)
+		}
+	}
+	return pkgs
 }
 
 func root(t *testing.T) string {

@@ -141,7 +141,7 @@ func TestFirstPage(t *testing.T) {
 		assert.True(t, strings.Contains(readme, want), "README.md lacks %q", want)
 	}
 	assert.True(t, strings.Contains(readme, exampleBody(t)), "README.md shows other code than the Example of the root package")
-	for _, p := range packages(t) {
+	for _, p := range packages(t, modules(t)...) {
 		if path := p.path(); p.Name != "main" && path != "" && !private(path) {
 			assert.True(t, strings.Contains(read("doc.go"), path), "doc.go, the map, does not show package %s", path)
 			assert.True(t, strings.Contains(readme, "`"+path+"`"), "README.md does not name package %s", path)
