@@ -24,9 +24,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/version/versionmetric"
 )
 
 // metric is what the agent says of one of its metrics.

@@ -75,9 +75,8 @@ var rules = []rule{
 }
 
 func TestImports(t *testing.T) {
-	sources(t) // for the test cache
 	byPath := map[string]pkg{}
-	for _, p := range packages(t, modules(t)...) {
+	for _, p := range packages(t) {
 		byPath[p.path()] = p
 	}
 	for _, r := range rules {
@@ -105,8 +104,7 @@ func forbidden(path, pattern string) bool {
 
 // TestImportsOfOthers: what is nobody's to import.
 func TestImportsOfOthers(t *testing.T) {
-	sources(t)
-	for _, p := range packages(t, modules(t)...) {
+	for _, p := range packages(t) {
 		for _, i := range p.Imports {
 			i, ours := strings.CutPrefix(i, module+"/")
 			if !ours {
@@ -130,8 +128,7 @@ var mayImport = map[string][]string{
 
 // TestModules: a module imports no other than it may, its tests included.
 func TestModules(t *testing.T) {
-	sources(t)
-	all := packages(t, modules(t)...)
+	all := packages(t)
 	home := map[string]string{} // a package's module
 	for _, p := range all {
 		home[p.ImportPath] = p.module

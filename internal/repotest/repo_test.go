@@ -3,6 +3,7 @@ package repotest
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -12,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,44 +38,53 @@ func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// modules are the directories of the repository's modules, from the root, which is ".".
-func modules(t *testing.T) (dirs []string) {
+// packages lists the packages of all modules of the repository, as Linux has them.
+func packages(t *testing.T) []pkg {
 	t.Helper()
-	for _, pattern := range []string{"go.mod", "*/go.mod", "*/*/go.mod"} {
-		found, err := fs.Glob(os.DirFS(root(t)), pattern)
-		require.NoError(t, err)
-		for _, file := range found {
-			dirs = append(dirs, path.Dir(file))
-		}
-	}
-	return dirs
-}
-
-// packages lists the packages of some modules, as Linux has them. The go command reads their sources in a process of its
-// own, which the test cache does not see, so callers also open the sources, with [sources].
-func packages(t *testing.T, modules ...string) (pkgs []pkg) {
-	t.Helper()
-	for _, module := range modules {
-		cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,TestImports,XTestImports,Deps", "./...")
-		cmd.Dir = filepath.Join(root(t), module)
-		cmd.Env = append(os.Environ(), "GOOS=linux")
-		out, err := cmd.Output()
-		require.NoError(t, err, "go list")
-		for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
-			p := pkg{module: module}
-			require.NoError(t, dec.Decode(&p))
-			pkgs = append(pkgs, p)
-		}
-	}
-	return pkgs
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := filepath.Abs("../..")
+	sources(t) // The go command is a process of its own, whose reading the test cache does not see.
+	all, err := listOnce()
 	require.NoError(t, err)
-	return dir
+	return all
 }
+
+var listOnce = sync.OnceValues(func() (all []pkg, err error) {
+	for _, pattern := range []string{"go.mod", "*/go.mod", "*/*/go.mod"} {
+		files, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			of, err := list(path.Dir(file))
+			if err != nil {
+				return nil, fmt.Errorf("list the packages of module %s: %w", path.Dir(file), err)
+			}
+			all = append(all, of...)
+		}
+	}
+	return all, nil
+})
+
+// list lists the packages of the module in a directory, with the dependencies that it has for those who import it.
+func list(module string) (pkgs []pkg, err error) {
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,TestImports,XTestImports,Deps", "./...")
+	cmd.Dir = filepath.Join(root, module)
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		p := pkg{module: module}
+		if err := dec.Decode(&p); err != nil {
+			return nil, err
+		}
+		pkgs = append(pkgs, p)
+	}
+	return pkgs, nil
+}
+
+// root is the repository's.
+const root = "../.."
 
 // source is one Go file of the repository, tests included.
 type source struct {
@@ -93,18 +104,22 @@ func (s source) dir() string {
 	return ""
 }
 
-// sources reads every Go file, which also makes each an input of the cached
-// test result.
+// sources reads every Go file, which also makes each an input of the cached test result.
 func sources(t *testing.T) []source {
 	t.Helper()
-	top := root(t)
-	var all []source
-	require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+	all, err := readOnce()
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	return all
+}
+
+var readOnce = sync.OnceValues(func() (all []source, err error) {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != top && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
+		if d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(name, ".go") {
@@ -114,7 +129,7 @@ func sources(t *testing.T) []source {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(top, path)
+		rel, err := filepath.Rel(root, path)
 		if err != nil {
 			return err
 		}
@@ -125,10 +140,9 @@ func sources(t *testing.T) []source {
 		}
 		all = append(all, source{filepath.ToSlash(rel), string(text), fset, file, strings.Count(string(text), "\n")})
 		return nil
-	}))
-	require.NotEmpty(t, all)
-	return all
-}
+	})
+	return all, err
+})
 
 // within reports whether a package path is one of the trees ("redirect" holds
 // "redirect/ruleset").

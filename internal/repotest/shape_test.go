@@ -131,7 +131,7 @@ func TestNothingLeftToDo(t *testing.T) {
 
 func TestFirstPage(t *testing.T) {
 	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(root(t), name))
+		b, err := os.ReadFile(filepath.Join(root, name))
 		require.NoError(t, err)
 		return string(b)
 	}
@@ -141,7 +141,7 @@ func TestFirstPage(t *testing.T) {
 		assert.True(t, strings.Contains(readme, want), "README.md lacks %q", want)
 	}
 	assert.True(t, strings.Contains(readme, exampleBody(t)), "README.md shows other code than the Example of the root package")
-	for _, p := range packages(t, modules(t)...) {
+	for _, p := range packages(t) {
 		if path := p.path(); p.Name != "main" && path != "" && !private(path) {
 			assert.True(t, strings.Contains(read("doc.go"), path), "doc.go, the map, does not show package %s", path)
 			assert.True(t, strings.Contains(readme, "`"+path+"`"), "README.md does not name package %s", path)
