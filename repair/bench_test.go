@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/metrictest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/metrictest"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )
 

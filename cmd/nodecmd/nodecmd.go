@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/version/versionmetric"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"

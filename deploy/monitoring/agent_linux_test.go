@@ -24,8 +24,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/versionmetric"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/version/versionmetric"
 )
 
 // metric is what the agent says of one of its metrics.
@@ -119,6 +120,10 @@ func TestScrape(t *testing.T) {
 		names[m[1]] = true
 	}
 	require.NotEmpty(t, names)
+	for _, code := range dialect.BypassCodes {
+		series := fmt.Sprintf("\nmeshcni_plugin_bypasses_total{bypass=%q} 0\n", code)
+		assert.True(t, strings.Contains(shown, series), "an alert on an increase needs the series from the start: %s", series)
+	}
 	all := exported(t)
 	for name := range names {
 		_, ok := all[name]

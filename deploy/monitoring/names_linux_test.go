@@ -3,6 +3,7 @@ package monitoring_test
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -106,14 +107,38 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMetricsMentioned: README.md names no metric that is not there.
-func TestMetricsMentioned(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+// TestMetricsDocumented: the reference lists every metric of ours, and no page names one that does not exist.
+func TestMetricsDocumented(t *testing.T) {
+	const top, reference = "../../", "docs/troubleshooting.md"
 	agent := exported(t)
-	for _, name := range regexp.MustCompile(`\bmeshcni_[a-z_]+`).FindAllString(string(text), -1) {
-		_, ok := agent[name]
-		assert.True(t, ok, "the agent exports no %s", name)
+	mention := regexp.MustCompile(`\bmeshcni_[a-z_]+[a-z]\b`)
+	var pages []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", "deploy/*.md", "deploy/*/*.md", "deploy/monitoring/*.yaml", "deploy/monitoring/*.json"} {
+		found, err := filepath.Glob(top + pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		pages = append(pages, found...)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		names := mention.FindAllString(string(text), -1)
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			_, ok := agent[name]
+			assert.True(t, ok, "%s: the agent exports no %s", page, name)
+		}
+	}
+	text, err := os.ReadFile(top + reference)
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Metrics\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	for name := range agent {
+		if strings.HasPrefix(name, "meshcni_") && !regexp.MustCompile(`_(bucket|sum|count)$`).MatchString(name) {
+			listed := regexp.MustCompile("(?m)^\\| .*`" + name + "[`{]").MatchString(section)
+			assert.True(t, listed, "%s does not list %s", reference, name)
+		}
 	}
 }
 

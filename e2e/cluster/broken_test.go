@@ -6,15 +6,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // upgradeToNothing replaces the agent by one that cannot start.
-func upgradeToNothing(t *testing.T, c *cluster.Cluster, values string) {
+func upgradeToNothing(t *testing.T, c *cluster, values string) {
 	t.Helper()
 	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "image.tag=missing,image.pullPolicy=Never,addDeadline=3s"+values)
-	c.Eventually(t, 60*time.Second, "the new agent cannot start", func() error {
+	eventually(t, 60*time.Second, "the new agent cannot start", func() error {
 		if why := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].state.waiting.reason}"); why != "ErrImageNeverPull" {
 			return errors.New("waiting: " + why)
 		}
@@ -25,7 +23,7 @@ func upgradeToNothing(t *testing.T, c *cluster.Cluster, values string) {
 // TestBrokenUpgrade: the old agent stays until the new one is ready, and with it the token that the plugin has. So nobody
 // notices that the new one cannot start.
 func TestBrokenUpgrade(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "beside")
 	install(t, c, "--set", "addDeadline=3s")
 	upgradeToNothing(t, c, "")
@@ -40,11 +38,11 @@ func TestBrokenUpgrade(t *testing.T) {
 // TestBrokenUpgradeInItsPlace: where the new agent takes the old one's place, as on the host's network, the old one's token
 // is gone with it. Pods outside the mesh don't notice; those of the mesh wait, and say what for, until somebody rolls back.
 func TestBrokenUpgradeInItsPlace(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "broken")
 	install(t, c, "--set", "addDeadline=3s")
 	upgradeToNothing(t, c, ",updateStrategy.rollingUpdate.maxUnavailable=1")
-	c.Eventually(t, 60*time.Second, "the old agent's token is worth nothing", func() error {
+	eventually(t, 60*time.Second, "the old agent's token is worth nothing", func() error {
 		if out, err := c.Try("kubectl", "--kubeconfig", kubeconfig, "auth", "whoami"); err == nil {
 			return errors.New(out)
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
 
@@ -30,18 +29,18 @@ func ofRecords(change string) bool { return strings.HasPrefix(change, "/run/mesh
 
 // TestChart goes through the life of a release: installed, used, upgraded, taken away.
 func TestChart(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "shop")
 
 	s.create(t, pod{name: "early"}, pod{name: "client", outside: true})
 	since := install(t, c)
 
 	step(t, c, "the node's files", func(t *testing.T) {
-		list, err := os.ReadFile(cluster.ConfList)
+		list, err := os.ReadFile(confList)
 		require.NoError(t, err)
-		entry, rest := between(string(list), cluster.Primary)
+		entry, rest := between(string(list), primary)
 		assert.Contains(t, entry, `"type": "meshcni"`)
-		assert.Equal(t, cluster.Primary, rest, "all but our entry is as it was")
+		assert.Equal(t, primary, rest, "all but our entry is as it was")
 		var others []string
 		changes := c.Changes(t)
 		for _, change := range changes {
@@ -49,7 +48,7 @@ func TestChart(t *testing.T) {
 				others = append(others, change)
 			}
 		}
-		assert.Equal(t, []string{cluster.ConfList + " changed -rw-r--r--", binary + " new -rwxr-xr-x"}, others)
+		assert.Equal(t, []string{confList + " changed -rw-r--r--", binary + " new -rwxr-xr-x"}, others)
 		assert.Contains(t, changes, kubeconfig+" new -rw-------")
 	})
 
@@ -123,12 +122,12 @@ func within(path, dir string) bool { return path == dir || strings.HasPrefix(pat
 // testUpgrade: while the agent is replaced, its plugin stays, and what starts meanwhile is captured.
 func testUpgrade(t *testing.T, s shop) {
 	agent := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
-	list := fileText(t, cluster.ConfList)
+	list := fileText(t, confList)
 	stop, gone := watchFor(func() error {
 		if _, err := os.Stat(binary); err != nil {
 			return err
 		}
-		text, err := os.ReadFile(cluster.ConfList)
+		text, err := os.ReadFile(confList)
 		if err == nil && !strings.Contains(string(text), `"meshcni"`) {
 			err = fmt.Errorf("the plugin is not in the list")
 		}
@@ -156,7 +155,7 @@ func testUpgrade(t *testing.T, s shop) {
 			}
 		}
 	}()
-	upgrade(t, s.Cluster, "--set", "image.tag="+cluster.NextTag)
+	upgrade(t, s.cluster, "--set", "image.tag="+nextTag)
 	close(ended)
 	names := <-created
 	stop()
@@ -164,7 +163,7 @@ func testUpgrade(t *testing.T, s shop) {
 
 	now := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
 	assert.NotEqual(t, agent, now, "the agent's pod was replaced")
-	assert.Equal(t, list, fileText(t, cluster.ConfList))
+	assert.Equal(t, list, fileText(t, confList))
 	s.ready(t, names...)
 	for _, name := range names {
 		s.assertCaptured(t, name, "client")
@@ -176,9 +175,9 @@ func testUpgrade(t *testing.T, s shop) {
 // testSettings: what the agent's ConfigMap says reaches the plugin through the kubelet, without another agent.
 func testSettings(t *testing.T, s shop) {
 	agent := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
-	upgrade(t, s.Cluster, "--set", "image.tag="+cluster.NextTag, "--set", "backend=nftables", "--set", "excludeNamespaces={kube-system,default}")
-	s.Eventually(t, 60*time.Second, "the plugin's settings are the new ones", func() error {
-		if text := fileText(t, cluster.ConfList); !strings.Contains(text, `"nftables"`) || !strings.Contains(text, `"default"`) {
+	upgrade(t, s.cluster, "--set", "image.tag="+nextTag, "--set", "backend=nftables", "--set", "excludeNamespaces={kube-system,default}")
+	eventually(t, 60*time.Second, "the plugin's settings are the new ones", func() error {
+		if text := fileText(t, confList); !strings.Contains(text, `"nftables"`) || !strings.Contains(text, `"default"`) {
 			return errors.New(text)
 		}
 		return nil
@@ -188,7 +187,7 @@ func testSettings(t *testing.T, s shop) {
 	s.ready(t, "nft")
 	s.assertCaptured(t, "nft", "client")
 
-	excluded := shop{s.Cluster, "default", istio}
+	excluded := shop{s.cluster, "default", istio}
 	excluded.create(t, pod{name: "excluded"})
 	excluded.ready(t, "excluded")
 	client := s.ip(t, "client")
@@ -227,7 +226,7 @@ func fileText(t *testing.T, path string) string {
 
 // testUninstall: nothing of the release is left on the node, but what running pods still need.
 func testUninstall(t *testing.T, s shop) {
-	uninstall(t, s.Cluster)
+	uninstall(t, s.cluster)
 	assert.Equal(t, kept, slices.DeleteFunc(s.Changes(t), ofRecords), "running pods may need it for their DEL")
 	assert.True(t, slices.ContainsFunc(s.Changes(t), ofRecords), "their DEL takes the records away")
 	s.assertCaptured(t, "cart", "client")
@@ -240,15 +239,15 @@ func testUninstall(t *testing.T, s shop) {
 	s.assertNothingLeft(t)
 
 	// Installed again, it is uninstalled wholly, since nobody needs it any more.
-	install(t, s.Cluster)
-	uninstall(t, s.Cluster)
-	assertClean(t, s.Cluster)
+	install(t, s.cluster)
+	uninstall(t, s.cluster)
+	assertClean(t, s.cluster)
 }
 
 // assertClean waits until the agent is gone, and then holds the node to what it was before.
-func assertClean(t *testing.T, c *cluster.Cluster) {
+func assertClean(t *testing.T, c *cluster) {
 	t.Helper()
-	c.Eventually(t, 60*time.Second, "the agent is gone", func() error {
+	eventually(t, 60*time.Second, "the agent is gone", func() error {
 		if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); left != "" {
 			return fmt.Errorf("%s", left)
 		}
@@ -261,7 +260,7 @@ func assertClean(t *testing.T, c *cluster.Cluster) {
 // results kept as there are pods.
 func (s shop) assertNothingLeft(t *testing.T) {
 	t.Helper()
-	s.Eventually(t, 30*time.Second, "the pods' networks are gone", func() error {
+	eventually(t, 30*time.Second, "the pods' networks are gone", func() error {
 		pods := len(strings.Fields(s.Run(t, "kubectl", "get", "pods", "-A", "-o", "jsonpath={.items[*].status.podIP}")))
 		for _, pattern := range []string{
 			"/run/netns/cni-*", containerd.CNICache + "/networks/e2e/10.*", containerd.CNICache + "/results/e2e-*",

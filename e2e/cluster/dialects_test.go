@@ -7,13 +7,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // TestDialects: one agent, told to serve one mesh after the other, each with port 9090 excluded both ways as that mesh does it.
 func TestDialects(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "meshes")
 	s.kubectl(t, "annotate", "namespace", s.namespace, "config.linkerd.io/skip-inbound-ports=9090")
 	s.create(t, pod{name: "client", outside: true})
@@ -36,8 +34,8 @@ func TestDialects(t *testing.T) {
 		step(t, c, m.dialect, func(t *testing.T) {
 			s := shop{c, s.namespace, m}
 			upgrade(t, c, "--set", "dialect="+m.dialect)
-			s.Eventually(t, 60*time.Second, "the plugin knows its mesh", func() error {
-				if text := fileText(t, cluster.ConfList); !strings.Contains(text, `"dialect": "`+m.dialect+`"`) {
+			eventually(t, 60*time.Second, "the plugin knows its mesh", func() error {
+				if text := fileText(t, confList); !strings.Contains(text, `"dialect": "`+m.dialect+`"`) {
 					return errors.New(text)
 				}
 				return nil

@@ -1,3 +1,3 @@
-// Package cluster has the tests of the chart, the image and the agent on a real node, done as a user does them: with
-// helm and kubectl. There is nothing in it to import.
+// Package cluster tests the chart, the image and the agent on a real node, as a user would: with helm and kubectl. It has
+// tests only.
 package cluster

@@ -2,34 +2,38 @@ package cluster_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
-	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/doctest"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // TestDocs does what the documentation tells a user with a cluster to do, word for word, file by file.
 func TestDocs(t *testing.T) {
-	c := cluster.Shared(t)
-	files := []string{filepath.Join(machine.Root(), "README.md")}
+	c := sharedCluster(t)
+	files := []string{filepath.Join(proctest.Root(), "README.md")}
 	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
-		more, err := filepath.Glob(filepath.Join(machine.Root(), pattern))
+		more, err := filepath.Glob(filepath.Join(proctest.Root(), pattern))
 		require.NoError(t, err)
 		files = append(files, more...)
 	}
 	ran := 0
 	for _, file := range files {
-		blocks, err := doctest.Blocks(file, doctest.Cluster)
+		text, err := os.ReadFile(file)
 		require.NoError(t, err)
+		blocks, err := doctest.Parse(file, string(text))
+		require.NoError(t, err)
+		blocks = slices.DeleteFunc(blocks, func(b doctest.Block) bool { return b.Tag != doctest.Cluster })
 		if len(blocks) == 0 {
 			continue
 		}
-		name, err := filepath.Rel(machine.Root(), file)
+		name, err := filepath.Rel(proctest.Root(), file)
 		require.NoError(t, err)
 		step(t, c, name, func(t *testing.T) {
 			t.Cleanup(func() {
@@ -41,7 +45,7 @@ func TestDocs(t *testing.T) {
 			c.ExplainFailure(t)
 			for _, b := range blocks {
 				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-				out, err := b.Run(ctx, machine.Root(), c.Env()...)
+				out, err := b.Run(ctx, proctest.Root(), c.Env()...)
 				cancel()
 				require.NoError(t, err, out)
 				ran++

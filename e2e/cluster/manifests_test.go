@@ -2,14 +2,12 @@ package cluster_test
 
 import (
 	"testing"
-
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // TestManifests: the plain manifests do what the chart does.
 func TestManifests(t *testing.T) {
 	const file = "deploy/manifests/install.yaml"
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "plain")
 	s.create(t, pod{name: "client", outside: true})
 

@@ -9,12 +9,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 )
 
 // step is a part of a test whose failure is explained while there is something to see.
-func step(t *testing.T, c *cluster.Cluster, name string, do func(t *testing.T)) {
+func step(t *testing.T, c *cluster, name string, do func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		c.ExplainFailure(t)
@@ -33,13 +32,13 @@ var istio = mesh{"istio", "istio-proxy", 1337, 15001, 15006, map[string]string{"
 
 // shop is a namespace with pods, as its user sees it.
 type shop struct {
-	*cluster.Cluster
+	*cluster
 	namespace string
 	mesh      mesh
 }
 
 // newShop makes a namespace for one test.
-func newShop(t *testing.T, c *cluster.Cluster, namespace string) shop {
+func newShop(t *testing.T, c *cluster, namespace string) shop {
 	t.Helper()
 	s := shop{c, namespace, istio}
 	c.Run(t, "kubectl", "create", "namespace", namespace)
@@ -87,7 +86,7 @@ func (p pod) template(m mesh) string {
     image: %s
     command: [meshcni-redirect, validate]
     securityContext: {runAsUser: 1337, runAsGroup: 1337, capabilities: {drop: [ALL]}}
-`, cluster.Image)
+`, chartImage)
 	}
 	fmt.Fprintf(&b, `  containers:
   - name: app
@@ -161,7 +160,7 @@ func (s shop) assertUncaptured(t *testing.T, name, client string) {
 // event waits until an object has an event for a reason, and returns its message.
 func (s shop) event(t *testing.T, object, reason string) (message string) {
 	t.Helper()
-	s.Eventually(t, 60*time.Second, "event "+reason+" of "+object, func() error {
+	eventually(t, 60*time.Second, "event "+reason+" of "+object, func() error {
 		message = s.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+object+",reason="+reason, "-o", "jsonpath={.items[*].message}")
 		if message == "" {
 			return fmt.Errorf("there is none")
@@ -179,7 +178,7 @@ const (
 
 // install installs the chart as the README says, and takes it away when the test ends. It returns how long the API server's
 // audit log is then.
-func install(t *testing.T, c *cluster.Cluster, values ...string) (audited int) {
+func install(t *testing.T, c *cluster, values ...string) (audited int) {
 	t.Helper()
 	audited = len(c.Server.Audit(t))
 	c.Run(t, "kubectl", "--namespace", system, "delete", "events", "--all") // an earlier test's
@@ -192,16 +191,16 @@ func install(t *testing.T, c *cluster.Cluster, values ...string) (audited int) {
 }
 
 // upgrade changes values of the release.
-func upgrade(t *testing.T, c *cluster.Cluster, values ...string) {
+func upgrade(t *testing.T, c *cluster, values ...string) {
 	t.Helper()
 	c.Run(t, "helm", append([]string{"upgrade", release, chart, "--namespace", system}, values...)...)
 	rolledOut(t, c)
 }
 
-func rolledOut(t *testing.T, c *cluster.Cluster) {
+func rolledOut(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
-	c.Eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
+	eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
 		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); len(strings.Fields(agents)) != 1 {
 			return errors.New(agents)
 		}
@@ -214,18 +213,18 @@ func rolledOut(t *testing.T, c *cluster.Cluster) {
 func (s shop) leave(t *testing.T) {
 	t.Helper()
 	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
-	uninstall(t, s.Cluster)
+	uninstall(t, s.cluster)
 	assert.Empty(t, s.Changes(t))
 }
 
-func uninstall(t *testing.T, c *cluster.Cluster) {
+func uninstall(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "helm", "uninstall", release, "--namespace", system, "--wait")
 	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
 }
 
 // agentLog is what the agent's running pods have logged.
-func agentLog(t *testing.T, c *cluster.Cluster) string {
+func agentLog(t *testing.T, c *cluster) string {
 	t.Helper()
 	return c.Run(t, "kubectl", "--namespace", system, "logs", "daemonset/meshcni-node", "--tail=-1")
 }

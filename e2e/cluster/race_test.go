@@ -9,13 +9,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // TestRace: pods are first, and the agent comes later; in each mode it does with them what that mode is for.
 func TestRace(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "race")
 	s.create(t, pod{name: "stuck", validated: true}, pod{name: "running"}, pod{name: "client", outside: true})
 	s.deploy(t, pod{name: "web", validated: true})
@@ -47,7 +45,7 @@ func TestRace(t *testing.T) {
 		before := s.kubectl(t, "get", "pods", "stuck", "running", "-o", uids)
 		// The kubelet starts a failed init container again after a back-off.
 		upgrade(t, c, "--set", "repair.mode=repair,repair.verifyInterval=2s")
-		s.Eventually(t, 60*time.Second, "the running pod is captured", func() error {
+		eventually(t, 60*time.Second, "the running pod is captured", func() error {
 			if got, want := s.dial(t, "running", s.ip(t, "client")+":8080"), "15001 for "+s.ip(t, "client")+":8080"; got != want {
 				return fmt.Errorf("%s", got)
 			}
@@ -65,7 +63,7 @@ func TestRace(t *testing.T) {
 
 // TestTogether: pods and the agent come at the same time. Some pods are early and are repaired, all are captured in the end.
 func TestTogether(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "together")
 	s.create(t, pod{name: "client", outside: true})
 	s.deploy(t, pod{name: "web", validated: true, replicas: 8})
@@ -116,7 +114,7 @@ func (s shop) podOf(t *testing.T, app string) string {
 // unredirected waits until a pod's init container has found its redirection missing.
 func (s shop) unredirected(t *testing.T, name string) {
 	t.Helper()
-	s.Eventually(t, 60*time.Second, "the init container of "+name+" fails", func() error {
+	eventually(t, 60*time.Second, "the init container of "+name+" fails", func() error {
 		codes := s.kubectl(t, "get", "pod", name, "-o",
 			"jsonpath={.status.initContainerStatuses[0].state.terminated.exitCode},{.status.initContainerStatuses[0].lastState.terminated.exitCode}")
 		if !strings.Contains(codes, "126") {

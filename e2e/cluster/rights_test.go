@@ -14,8 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // agentPid is the process of the agent's container.
@@ -35,7 +33,7 @@ func agentPid(t *testing.T) int {
 }
 
 // wantedCapabilities are those in the agent's manifest.
-func wantedCapabilities(t *testing.T, c *cluster.Cluster) []string {
+func wantedCapabilities(t *testing.T, c *cluster) []string {
 	t.Helper()
 	out := c.Run(t, "kubectl", "--namespace", system, "get", "daemonset", "meshcni-node",
 		"-o", "jsonpath={.spec.template.spec.containers[0].securityContext.capabilities.add[*]}")
@@ -88,7 +86,7 @@ func assertConfined(t *testing.T, pid int, wanted []string) {
 
 // assertRights compares what the agent's roles grant with what it has asked for since a point of the API server's audit log:
 // no more, and no less but for those rights that are for later.
-func assertRights(t *testing.T, c *cluster.Cluster, since int, later ...string) {
+func assertRights(t *testing.T, c *cluster, since int, later ...string) {
 	t.Helper()
 	asked := map[string]int{}
 	for _, call := range c.Server.Audit(t)[since:] {
@@ -107,7 +105,7 @@ func assertRights(t *testing.T, c *cluster.Cluster, since int, later ...string) 
 }
 
 // grants are the agent's rights, one a line as the API server's audit log has them.
-func grants(t *testing.T, c *cluster.Cluster) (all []string) {
+func grants(t *testing.T, c *cluster) (all []string) {
 	t.Helper()
 	var list struct {
 		Items []struct {

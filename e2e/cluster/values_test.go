@@ -11,21 +11,19 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/e2e/internal/cluster"
 )
 
 // TestOwnFile: on the host's network, with a list of our own beside the network's, and what else can be chosen that needs no
 // more than a cluster.
 func TestOwnFile(t *testing.T) {
-	c := cluster.Shared(t)
+	c := sharedCluster(t)
 	s := newShop(t, c, "own")
 	s.create(t, pod{name: "client", outside: true})
 	install(t, c, "--set", "cni.ownFile=true,hostNetwork=true,writeStatus=true,resourceQuota.enabled=true,networkPolicy.enabled=true,metrics.service.enabled=true")
 
-	list, err := os.ReadFile(cluster.ConfList)
+	list, err := os.ReadFile(confList)
 	require.NoError(t, err)
-	assert.Equal(t, cluster.Primary, string(list), "the network's own")
+	assert.Equal(t, primary, string(list), "the network's own")
 	s.create(t, pod{name: "cart", validated: true})
 	s.ready(t, "cart", "client")
 	s.assertCaptured(t, "cart", "client")
@@ -38,10 +36,10 @@ func TestOwnFile(t *testing.T) {
 }
 
 // metrics are what the agent on the host's network serves.
-func metrics(t *testing.T, c *cluster.Cluster) (text string) {
+func metrics(t *testing.T, c *cluster) (text string) {
 	t.Helper()
 	ip := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[0].status.podIP}")
-	c.Eventually(t, 30*time.Second, "metrics", func() error {
+	eventually(t, 30*time.Second, "metrics", func() error {
 		resp, err := http.Get("http://" + ip + ":15014/metrics") //nolint:noctx // a test's own
 		if err != nil {
 			return err

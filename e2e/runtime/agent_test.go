@@ -37,7 +37,7 @@ var plugin = filepath.Join(containerd.CNIBinDir, "meshcni")
 // agent is the node agent in a container of our image, as its DaemonSet has it.
 type agent struct {
 	n *node
-	*containerd.Sandbox
+	*sandbox
 	volumes map[string]string
 	url     string
 }
@@ -88,7 +88,7 @@ func (n *node) agentPod(t testing.TB, suffix string, args ...string) *corev1.Pod
 	return pod
 }
 
-func (n *node) newAgent(t testing.TB, s *containerd.Sandbox, volumes map[string]string) *agent {
+func (n *node) newAgent(t testing.TB, s *sandbox, volumes map[string]string) *agent {
 	t.Helper()
 	return &agent{n, s, volumes, fmt.Sprintf("http://%s:8000", addrs(t, s)[0])}
 }

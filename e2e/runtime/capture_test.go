@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
 
 // TestCapture runs pods of every kind in each network and with each backend, and
@@ -61,7 +60,7 @@ func capture(t *testing.T, n *node, dual bool) {
 	if dual {
 		nowhere, elsewhere = append(nowhere, nowhere6), append(elsewhere, elsewhere6)
 	}
-	for _, s := range []*containerd.Sandbox{excludes, dns, free} {
+	for _, s := range []*sandbox{excludes, dns, free} {
 		serving(t, s)
 	}
 	require.Len(t, addrs(t, excludes), len(nowhere))

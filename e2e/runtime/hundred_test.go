@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
@@ -82,7 +81,7 @@ func (n *node) hundred(t *testing.T, name string, captured bool) float64 {
 	t.Helper()
 	pods := n.pods(t, crowd)
 	before := setUps(t)
-	started := make([]*containerd.Sandbox, crowd)
+	started := make([]*sandbox, crowd)
 	var g errgroup.Group
 	g.SetLimit(atATime)
 	start := time.Now()
@@ -112,7 +111,7 @@ func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 
 // requireRedirected shows by packets whether a sandbox without containers is in the
 // mesh: somebody listens at the proxy's ports in its namespace.
-func requireRedirected(t *testing.T, s *containerd.Sandbox, want bool) {
+func requireRedirected(t *testing.T, s *sandbox, want bool) {
 	t.Helper()
 	path, err := s.NetNS(t.Context())
 	require.NoError(t, err)

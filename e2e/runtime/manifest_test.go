@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // collections are where the API server has the manifest's kinds.
@@ -33,7 +34,7 @@ var collections = map[string]string{
 // checkout; those that are there already stay.
 func (n *node) apply(t testing.TB) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(machine.Root(), "deploy", "manifests", "install.yaml"))
+	text, err := os.ReadFile(filepath.Join(proctest.Root(), "deploy", "manifests", "install.yaml"))
 	require.NoError(t, err)
 	for _, doc := range strings.Split(string(text), "\n---\n") {
 		var object map[string]any

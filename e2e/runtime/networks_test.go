@@ -1,9 +1,11 @@
 package runtime
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,7 +26,7 @@ const (
 // named is a network with its name and version.
 func named(t testing.TB, network, name string) string {
 	t.Helper()
-	version, err := containerd.PluginsVersion()
+	version, err := pluginsVersion()
 	require.NoError(t, err)
 	return strings.NewReplacer(networkName, name, networkVersion, version).Replace(network)
 }
@@ -119,4 +121,21 @@ func output(t testing.TB, name string, args ...string) string {
 	out, err := exec.Command(name, args...).CombinedOutput()
 	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), out)
 	return string(out)
+}
+
+// pluginsVersion is the newest version of the CNI specification that the reference plugins know: the distribution's 1.0.0,
+// newer ones 1.1.0, with which the runtime also calls STATUS.
+func pluginsVersion() (string, error) {
+	cmd := exec.Command(filepath.Join(containerd.Plugins, "ptp"))
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
+	cmd.Stdin = strings.NewReader("{}")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("version of the reference plugins: %w", err)
+	}
+	var known struct{ SupportedVersions []string }
+	if err := json.Unmarshal(out, &known); err != nil || len(known.SupportedVersions) == 0 {
+		return "", fmt.Errorf("version of the reference plugins: %s", out)
+	}
+	return known.SupportedVersions[len(known.SupportedVersions)-1], nil
 }

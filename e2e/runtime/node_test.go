@@ -16,11 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -40,13 +42,7 @@ func TestMain(m *testing.M) {
 	o := machine.Options{
 		Needs: []netnstest.Need{containerd.Need, kubetest.Servers, netnstest.IPv6},
 		Empty: append(empty, "/run/meshcni"), Memory: memory,
-		Build: func() error {
-			if _, err := image.Build(); err != nil {
-				return err
-			}
-			_, err := image.BuildOurs()
-			return err
-		},
+		Build: image.Build,
 	}
 	for _, a := range []string{nodeIP, serviceIP, elsewhere4, elsewhere6} {
 		o.Addresses = append(o.Addresses, netip.MustParseAddr(a))
@@ -171,20 +167,7 @@ func (n *node) waitNetworks(t testing.TB, wanted func(string) bool) {
 // eventually waits until f finds nothing wrong.
 func eventually(t testing.TB, what string, f func() error) {
 	t.Helper()
-	var err error
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if err = f(); err == nil {
-			return
-		}
-		select {
-		case <-deadline:
-			require.Fail(t, "not in time: "+what, "%v", err)
-		case <-tick.C:
-		}
-	}
+	require.NoError(t, proctest.Poll(time.Minute, f), what)
 }
 
 // namespace makes a namespace with the service account that pods have.
@@ -204,9 +187,9 @@ func (n *node) create(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 }
 
 // runAll creates the pods and starts them, at the same time.
-func (n *node) runAll(t testing.TB, pods ...*corev1.Pod) []*containerd.Sandbox {
+func (n *node) runAll(t testing.TB, pods ...*corev1.Pod) []*sandbox {
 	t.Helper()
-	sandboxes := make([]*containerd.Sandbox, len(pods))
+	sandboxes := make([]*sandbox, len(pods))
 	var g errgroup.Group
 	for i, pod := range pods {
 		made := n.create(t, pod)
@@ -220,7 +203,7 @@ func (n *node) runAll(t testing.TB, pods ...*corev1.Pod) []*containerd.Sandbox {
 }
 
 // run creates the pod and starts it.
-func (n *node) run(t testing.TB, pod *corev1.Pod) *containerd.Sandbox {
+func (n *node) run(t testing.TB, pod *corev1.Pod) *sandbox {
 	t.Helper()
 	s, err := n.RunPod(t.Context(), n.create(t, pod), nil)
 	require.NoError(t, err)
@@ -267,4 +250,27 @@ func leftovers(t testing.TB) map[string][]string {
 		}
 	}
 	return found
+}
+
+// UserNamespaces reports whether pods can have user namespaces of their own.
+func (n *node) UserNamespaces(ctx context.Context) bool {
+	status, err := n.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return false
+	}
+	for _, h := range status.GetRuntimeHandlers() {
+		if h.GetName() == "" { // the one that pods get which ask for none
+			return h.GetFeatures().GetUserNamespaces()
+		}
+	}
+	return false
+}
+
+// Networks are the network configurations that containerd has loaded. It follows its directory with a delay.
+func (n *node) Networks(ctx context.Context) (string, error) {
+	status, err := n.Status(ctx, &cri.StatusRequest{Verbose: true})
+	if err != nil {
+		return "", err
+	}
+	return status.Info["cniconfig"], nil
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
 
 // TestOutage: the API server is away when a pod starts. The pod waits for it, and
@@ -27,7 +25,7 @@ func TestOutage(t *testing.T) {
 		}
 	}()
 	started := make(chan error, 1)
-	var s *containerd.Sandbox
+	var s *sandbox
 	go func() {
 		var err error
 		s, err = n.RunPod(t.Context(), waits, nil)

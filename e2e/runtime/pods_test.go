@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 )
 
@@ -92,7 +91,7 @@ func withHostPort(pod *corev1.Pod) {
 
 // from makes connections from a container of the pod and returns what each came
 // to.
-func from(t testing.TB, s *containerd.Sandbox, container string, probes ...string) map[string]string {
+func from(t testing.TB, s *sandbox, container string, probes ...string) map[string]string {
 	t.Helper()
 	out, err := s.Exec(t.Context(), container, append([]string{image.ToolPath, "probe"}, probes...)...)
 	require.NoError(t, err)
@@ -106,7 +105,7 @@ func from(t testing.TB, s *containerd.Sandbox, container string, probes ...strin
 }
 
 // requireFates makes the connections from a container, all at once, and compares.
-func requireFates(t testing.TB, s *containerd.Sandbox, container string, want map[string]string) {
+func requireFates(t testing.TB, s *sandbox, container string, want map[string]string) {
 	t.Helper()
 	require.Equal(t, want, from(t, s, container, slices.Sorted(maps.Keys(want))...))
 }
@@ -147,7 +146,7 @@ func hostAt(addr string, port int) string { return net.JoinHostPort(addr, strcon
 
 // serving waits until the pod's containers answer, asked from within: the proxy
 // among them if it has one.
-func serving(t testing.TB, s *containerd.Sandbox) {
+func serving(t testing.TB, s *sandbox) {
 	t.Helper()
 	probes := []string{"tcp:127.0.0.1:8080"}
 	if len(s.Pod.Spec.Containers) > 1 {
@@ -164,7 +163,7 @@ func serving(t testing.TB, s *containerd.Sandbox) {
 }
 
 // addrs are the pod's, the first of IPv4 and then that of IPv6 if it has one.
-func addrs(t testing.TB, s *containerd.Sandbox) []netip.Addr {
+func addrs(t testing.TB, s *sandbox) []netip.Addr {
 	t.Helper()
 	ips, err := s.IPs(t.Context())
 	require.NoError(t, err)
@@ -173,7 +172,7 @@ func addrs(t testing.TB, s *containerd.Sandbox) []netip.Addr {
 
 // requireCaptured shows by packets that the pod's connections go through its
 // proxy, one out and one in.
-func requireCaptured(t testing.TB, s *containerd.Sandbox) {
+func requireCaptured(t testing.TB, s *sandbox) {
 	t.Helper()
 	serving(t, s)
 	ip := addrs(t, s)[0]
@@ -183,7 +182,7 @@ func requireCaptured(t testing.TB, s *containerd.Sandbox) {
 }
 
 // requireFree shows that they don't.
-func requireFree(t testing.TB, s *containerd.Sandbox) {
+func requireFree(t testing.TB, s *sandbox) {
 	t.Helper()
 	serving(t, s)
 	ip := addrs(t, s)[0]

@@ -139,7 +139,7 @@ func TestReboot(t *testing.T) {
 
 	// What a kubelet does with each pod: stop what is left of the old sandbox, and
 	// make another.
-	for _, s := range append(slices.Clone(pods), first.Sandbox) {
+	for _, s := range append(slices.Clone(pods), first.sandbox) {
 		require.NoError(t, s.Stop(t.Context()), "DEL of what is no more")
 	}
 	for what, left := range leftovers(t) {
@@ -158,7 +158,7 @@ func TestReboot(t *testing.T) {
 	again, err := first.Again(t.Context(), first.volumes)
 	require.NoError(t, err, "nor does the agent")
 	a := n.newAgent(t, again, first.volumes)
-	first.Sandbox = again // whose log to show
+	first.sandbox = again // whose log to show
 	a.ready(t)
 	for _, s := range pods[:2] {
 		require.NoError(t, s.Remove(t.Context()))

@@ -1,18 +1,19 @@
 package doctest
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin"
-	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/selection"
 )
 
 const troubleshooting = "docs/troubleshooting.md"
@@ -54,12 +55,35 @@ func inSource(t *testing.T, pattern string, below ...string) []string {
 	return all
 }
 
-func TestReasonsOfDecisions(t *testing.T) {
-	var want []string
-	for _, r := range append(selection.Reasons, selection.NotKubernetes, selection.AgentPod) {
-		want = append(want, string(r))
+// constants are the values of the constants of a type that a package declares. They are read from its source, so that this
+// test needs no module but its own.
+func constants(t *testing.T, dir, typ string) []string {
+	t.Helper()
+	var all []string
+	for path, text := range sources(t, dir) {
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			if of, ok := spec.Type.(*ast.Ident); ok && of.Name == typ {
+				for _, v := range spec.Values {
+					value, err := strconv.Unquote(v.(*ast.BasicLit).Value)
+					require.NoError(t, err)
+					all = append(all, value)
+				}
+			}
+			return true
+		})
 	}
-	assert.ElementsMatch(t, want, explained(t, "### Reasons of the decision", 1))
+	require.NotEmpty(t, all, "constants of %s in %s", typ, dir)
+	return all
+}
+
+func TestReasonsOfDecisions(t *testing.T) {
+	assert.ElementsMatch(t, constants(t, "selection", "Reason"), explained(t, "### Reasons of the decision", 1))
 }
 
 func TestReasonsOfReadiness(t *testing.T) {
@@ -82,11 +106,7 @@ func TestCausesOfDrift(t *testing.T) {
 
 func TestCodesOfRepair(t *testing.T) {
 	got := explained(t, "## Repair", 2)
-	var want []string
-	for _, r := range repair.Reasons {
-		want = append(want, string(r))
-	}
-	want = append(want, inSource(t, `Outcome\w+ +Outcome = "([\w-]+)"`, "repair")...)
+	want := append(constants(t, "repair", "Reason"), constants(t, "repair", "Outcome")...)
 	want = append(want, inSource(t, `\bverified\w+ += "([\w-]+)"`, "repair")...)
 	want = append(want, inSource(t, `"(Mesh[A-Z]\w+)"`, "repair")...)
 	for _, code := range want {
@@ -102,34 +122,8 @@ func TestCodesOfRepair(t *testing.T) {
 	}
 }
 
-// TestMetrics: the table has each metric that is registered, and no other; and whoever else speaks of a metric speaks of one.
-func TestMetrics(t *testing.T) {
-	registered := inSource(t, `Name: +"(meshcni_\w+)"`, "installer", "repair", "internal/version")
-	for _, name := range inSource(t, `\b(?:counter|gauge)\("(\w+)"`, "installer") {
-		registered = append(registered, "meshcni_"+name)
-	}
-	assert.ElementsMatch(t, registered, explained(t, "## Metrics", 1))
-	metric := regexp.MustCompile(`\bmeshcni_[a-z_]+[a-z]\b`)
-	for _, file := range append(files(t, ".md", documented...), files(t, "", "deploy/monitoring")...) {
-		names := metric.FindAllString(read(t, file), -1)
-		slices.Sort(names)
-		for _, name := range slices.Compact(names) {
-			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-			assert.True(t, slices.Contains(registered, name) || slices.Contains(registered, base), "%s: there is no metric %s", file, name)
-		}
-	}
-}
-
-// TestBypasses: the ways past the mesh that are reported, each with a series that the agent begins.
 func TestBypasses(t *testing.T) {
-	var want []string
-	metrics := read(t, "installer/metrics.go")
-	for _, code := range dialect.BypassCodes {
-		want = append(want, string(code))
-		assert.Contains(t, metrics, `"`+string(code)+`"`, "a series of meshcni_plugin_bypasses_total that begins at 0")
-	}
-	assert.ElementsMatch(t, want, inSource(t, `\bBypass\w+ +BypassCode = "([\w-]+)"`, "dialect"))
-	assert.ElementsMatch(t, want, explained(t, "### Ways past the mesh", 1))
+	assert.ElementsMatch(t, constants(t, "dialect", "BypassCode"), explained(t, "### Ways past the mesh", 1))
 }
 
 // TestOutcomes: what the records of decisions say.

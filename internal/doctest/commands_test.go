@@ -2,7 +2,6 @@ package doctest
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -27,12 +26,7 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, byFile)
-	bin := t.TempDir()
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/...")
-	build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	path := "PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH") + ":/usr/sbin:/sbin"
+	path := "PATH=" + programs(t) + string(os.PathListSeparator) + os.Getenv("PATH") + ":/usr/sbin:/sbin"
 	for file, blocks := range byFile {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()

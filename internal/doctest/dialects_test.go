@@ -1,8 +1,12 @@
 package doctest
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
 	"regexp"
-	"strings"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,36 +15,62 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 )
 
-// TestDialectPages: the page of a dialect names each annotation, label and variable that the dialect's code names.
+// A key of an object's metadata has a domain; a container's variable is in capitals.
+var keyOrVariable = regexp.MustCompile(`^(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/[A-Za-z0-9._-]*[A-Za-z0-9]|[A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9])$`)
+
+// settingsOf are the names by which a dialect's package reads a pod: its literal keys and variables, and the fields of the
+// JSON and YAML that it decodes.
+func settingsOf(t *testing.T, name string) (all []string) {
+	t.Helper()
+	for path, text := range sources(t, "dialect/"+name) {
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ImportSpec:
+				return false
+			case *ast.BasicLit:
+				if s, err := strconv.Unquote(n.Value); err == nil && keyOrVariable.MatchString(s) {
+					all = append(all, s)
+				}
+			case *ast.TypeSpec:
+				all = append(all, decoded(n)...)
+			}
+			return true
+		})
+	}
+	require.NotEmpty(t, all, name)
+	return all
+}
+
+// decoded are the names of a struct's fields in JSON: by their tags, and in a struct called config, whose fields are called
+// as in the JSON, by their own.
+func decoded(spec *ast.TypeSpec) (names []string) {
+	fields, ok := spec.Type.(*ast.StructType)
+	if !ok {
+		return nil
+	}
+	for _, f := range fields.Fields.List {
+		if f.Tag != nil {
+			tag, _ := strconv.Unquote(f.Tag.Value)
+			names = append(names, reflect.StructTag(tag).Get("json"))
+		} else if spec.Name.Name == "config" {
+			for _, name := range f.Names {
+				names = append(names, name.Name)
+			}
+		}
+	}
+	return names
+}
+
+// TestDialectPages: the page of a dialect names each annotation, label, variable and field that the dialect reads.
 func TestDialectPages(t *testing.T) {
-	// Keys of Kubernetes objects have a domain; variables of containers are in capitals.
-	key := regexp.MustCompile(`"([a-z0-9-]+(?:\.[a-z0-9-]+)+/[A-Za-z0-9._-]*[A-Za-z0-9])"`)
-	field := regexp.MustCompile("`json:\"(\\w+)\"`")
-	variable := regexp.MustCompile(`"([A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9])"`)
 	for _, name := range dialects.Names() {
 		page := read(t, "docs/dialects/"+name+".md")
-		all := map[string]bool{}
-		for path, text := range sources(t, "dialect/"+name) {
-			for line := range strings.Lines(text) {
-				if strings.HasPrefix(strings.TrimSpace(line), "//") || strings.Contains(line, "github.com/") || strings.Contains(line, "k8s.io/") {
-					continue
-				}
-				for _, like := range []*regexp.Regexp{key, variable, field} {
-					for _, m := range like.FindAllStringSubmatch(line, -1) {
-						all[m[1]] = true
-						assert.True(t, strings.Contains(page, m[1]), "docs/dialects/%s.md does not name %s, which %s reads", name, m[1], path)
-					}
-				}
-			}
+		for _, setting := range settingsOf(t, name) {
+			named := regexp.MustCompile(`(^|[^\w-])` + regexp.QuoteMeta(setting) + `($|[^\w-])`).MatchString(page)
+			assert.True(t, named, "docs/dialects/%s.md does not name %s", name, setting)
 		}
-		if name == "consul" { // whose JSON has the names of its fields
-			_, fields, _ := strings.Cut(read(t, "dialect/consul/config.go"), "type config struct {")
-			fields, _, _ = strings.Cut(fields, "\n}")
-			for _, m := range regexp.MustCompile(`(?m)^\t([A-Z]\w+) `).FindAllStringSubmatch(fields, -1) {
-				assert.True(t, strings.Contains(page, "`"+m[1]+"`"), "docs/dialects/%s.md does not name %s", name, m[1])
-			}
-		}
-		assert.NotEmpty(t, all, name)
 		d, err := dialects.ByName(name, nil)
 		require.NoError(t, err)
 		assert.Contains(t, read(t, "docs/how-it-works.md"), "`"+d.Names.ChainPrefix+"`", "chains of %s", name)

@@ -1,18 +1,23 @@
 package doctest
 
 import (
-	"bytes"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/cmd/nodecmd"
-	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
 )
+
+// help is what a program prints when asked for help.
+func help(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(programs(t), program), append(args, "--help")...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
 
 // flagHelp is what a program's --help says of one flag.
 type flagHelp struct {
@@ -22,11 +27,9 @@ type flagHelp struct {
 
 // nodeFlags are those of meshcni-node.
 func nodeFlags(t *testing.T) []flagHelp {
-	var out bytes.Buffer
-	require.Zero(t, nodecmd.App{Stdout: &out}.Main(t.Context(), []string{"install", "--help"}))
 	var all []flagHelp
 	group := ""
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(help(t, "meshcni-node", "install")) {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "  --"):
@@ -48,10 +51,8 @@ func nodeFlags(t *testing.T) []flagHelp {
 
 // repairFlags are those of meshcni-repair.
 func repairFlags(t *testing.T) []flagHelp {
-	var out bytes.Buffer
-	require.Zero(t, repaircmd.Main(t.Context(), []string{"--help"}, repaircmd.IO{Stdout: &out}))
 	var all []flagHelp
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(help(t, "meshcni-repair")) {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "  -"):
@@ -72,10 +73,8 @@ var pflagLine = regexp.MustCompile(`^ +(?:-(\w), )?--([\w-]+)(?: (\w+))? +(.*)$`
 
 // redirectFlags are those of one command of meshcni-redirect.
 func redirectFlags(t *testing.T, command string) []flagHelp {
-	var out bytes.Buffer
-	require.Zero(t, redirectcmd.Main(t.Context(), []string{command, "--help"}, redirectcmd.IO{Stdout: &out, Stderr: &out}))
 	var all []flagHelp
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(help(t, "meshcni-redirect", command)) {
 		if m := pflagLine.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil && m[2] != "help" {
 			f := flagHelp{short: m[1], name: m[2], kind: m[3]}
 			f.usage, f.byDefault = cutDefault(m[4])

@@ -3,12 +3,41 @@ package doctest
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+var (
+	bin       string // holds the repository's programs, once somebody needs them
+	buildOnce sync.Once
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if bin, err = os.MkdirTemp("", "doctest-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(bin)
+	os.Exit(code)
+}
+
+// programs builds the repository's programs for the first test that needs them, and returns their directory.
+func programs(t *testing.T) string {
+	t.Helper()
+	buildOnce.Do(func() {
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/...")
+		build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
+		out, err := build.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	})
+	return bin
+}
 
 // root is the repository's, as an absolute path.
 func root(t *testing.T) string {
@@ -69,7 +98,7 @@ func read(t *testing.T, path string) string {
 // blocksOf returns the blocks of a file of the repository, under its path from the root.
 func blocksOf(t *testing.T, path string) []Block {
 	t.Helper()
-	all, err := parse(path, read(t, path))
+	all, err := Parse(path, read(t, path))
 	require.NoError(t, err)
 	return all
 }

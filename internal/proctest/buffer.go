@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer keeps what several goroutines write, such as a log, and may be read
-// meanwhile. The zero Buffer is empty.
+// Buffer is a bytes.Buffer for several goroutines: a log that is read while it is written. The zero Buffer is empty.
 type Buffer struct {
 	mu sync.Mutex
 	b  strings.Builder

@@ -1,10 +1,8 @@
-// Package proctest runs the programs that a test is made against: servers, a
-// container runtime, an agent. They end with the test's process, however that
-// ends, write their output to a file, and may run in a network namespace.
+// Package proctest runs the programs that tests need: servers, a container runtime, an agent. A program ends with the
+// test's process, however that ends, logs to a file, and may run in a network namespace.
 package proctest
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,41 +14,38 @@ import (
 	"time"
 )
 
-// Options are how a program is run. The zero Options are those of exec.Command,
-// with the output thrown away.
+// Options say how to run a program. The zero Options are those of exec.Command, with the output discarded.
 type Options struct {
-	// Dir is where NAME.log is appended to with the program's output; "" is nowhere.
+	// Dir is where the program's output is appended to NAME.log; "" is nowhere.
 	Dir string
-	// Name is of the log file and in errors; "" is the program's.
+	// Name names the log file, and the program in errors; "" is the program's own.
 	Name string
-	// NetNS is the path of the network namespace to run in; "" is this process's. The
-	// mount namespace stays the same, as it would not with `ip netns exec`.
+	// NetNS is the path of the network namespace to run in; "" is this process's. Unlike `ip netns exec`, the mount
+	// namespace stays the same.
 	NetNS string
 	// Env is added to the environment.
 	Env []string
 	// WorkDir is the program's; "" is this process's.
 	WorkDir string
-	// OutliveSignals keeps an interrupt of the test from the program, which then has
-	// a process group of its own.
+	// OutliveSignals gives the program a process group of its own, so that an interrupt of the test does not reach it.
 	OutliveSignals bool
 }
 
 // Process is a running program.
 type Process struct {
-	// Name is what it is called in errors.
-	Name string
+	Name string // in errors
+
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}
 	err  error
-	// guard keeps the watchdog waiting; closing it, which the kernel does when this
-	// process is gone, lets it kill the program.
+	// guard is the watchdog's input. The kernel closes it when this process is gone, and the watchdog then kills the
+	// program.
 	guard    io.Closer
 	watchdog *exec.Cmd
 }
 
-// Command makes the command that runs a program in a network namespace; "" is
-// this process's.
+// Command makes a command that runs in a network namespace; "" is this process's.
 func Command(netns, program string, args ...string) *exec.Cmd {
 	if netns == "" {
 		return exec.Command(program, args...)
@@ -58,8 +53,7 @@ func Command(netns, program string, args ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--net=" + netns, "--", program}, args...)...)
 }
 
-// Start starts a program. Whoever starts one stops it, with [Process.Stop] or
-// [Process.Kill].
+// Start starts a program. The caller stops it, with [Process.Stop] or [Process.Kill].
 func Start(o Options, program string, args ...string) (*Process, error) {
 	if o.Name == "" {
 		o.Name = filepath.Base(program)
@@ -90,8 +84,8 @@ func Start(o Options, program string, args ...string) (*Process, error) {
 	return p, nil
 }
 
-// watch starts the watchdog, a shell that waits for the end of this process. (The
-// kernel's parent-death signal follows the parent's thread, and Go ends threads.)
+// watch starts the watchdog, a shell that waits for the end of this process. The kernel's parent-death signal would not
+// do: it follows the parent's thread, and Go ends threads.
 func (p *Process) watch() error {
 	p.watchdog = exec.Command("sh", "-c", `trap "" INT TERM HUP; read _; kill -9 "$1" 2>/dev/null`, "sh", strconv.Itoa(p.Pid()))
 	stdin, err := p.watchdog.StdinPipe()
@@ -121,14 +115,14 @@ func (p *Process) Running() bool {
 // Signal sends the program a signal.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Kill ends the program as a crash does, and waits for its end.
+// Kill kills the program and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	p.reap()
 }
 
-// Stop asks the program to end and waits, for at most patience; then it kills it.
-// The error is how it ended: nil is exit code 0.
+// Stop sends SIGTERM, waits for at most patience, and then kills the program. The error says how it ended; nil is exit
+// code 0.
 func (p *Process) Stop(patience time.Duration) error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -141,7 +135,7 @@ func (p *Process) Stop(patience time.Duration) error {
 	return p.err
 }
 
-// reap waits for the program and ends its watchdog, without letting it act.
+// reap waits for the program and ends its watchdog before it acts.
 func (p *Process) reap() {
 	<-p.done
 	if p.watchdog != nil && p.watchdog.Process != nil {
@@ -152,21 +146,35 @@ func (p *Process) reap() {
 	}
 }
 
-// Log is what the program has written so far.
+// Log is the program's output so far.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.log)
 	return string(text)
 }
 
-// Tail is the end of the program's output, at most n bytes of it.
+// Tail is the end of the program's output, at most n bytes.
 func (p *Process) Tail(n int) string {
 	text := p.Log()
 	return text[max(0, len(text)-n):]
 }
 
-// WaitFor calls ready until it returns nil, and returns its last error, with the
-// end of the program's output, when the program ended or patience did.
+// WaitFor calls ready until it returns nil. When the program ends, or patience does, it returns ready's last error with the
+// end of the program's output.
 func (p *Process) WaitFor(patience time.Duration, ready func() error) error {
+	err := poll(patience, p.done, ready)
+	if err != nil && !p.Running() {
+		return fmt.Errorf("%s ended (%v) and was not ready: %w\n%s", p.Name, p.err, err, p.Tail(2000))
+	} else if err != nil {
+		return fmt.Errorf("%s: %w\n%s", p.Name, err, p.Tail(2000))
+	}
+	return nil
+}
+
+// Poll calls ready until it returns nil, and returns its last error when patience is over. It is for states of other
+// programs that no event tells.
+func Poll(patience time.Duration, ready func() error) error { return poll(patience, nil, ready) }
+
+func poll(patience time.Duration, stop <-chan struct{}, ready func() error) error {
 	deadline := time.After(patience)
 	for {
 		err := ready()
@@ -174,17 +182,16 @@ func (p *Process) WaitFor(patience time.Duration, ready func() error) error {
 			return nil
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("%s ended (%w) and was not ready: %w\n%s", p.Name, errors.Join(errors.New("exit"), p.err), err, p.Tail(2000))
+		case <-stop:
+			return err
 		case <-deadline:
-			return fmt.Errorf("%s is not ready within %s: %w\n%s", p.Name, patience, err, p.Tail(2000))
+			return fmt.Errorf("not within %s: %w", patience, err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// FreePort asks the kernel for a TCP port of the loopback address that nobody
-// uses now, in this process's network namespace.
+// FreePort returns a TCP port of the loopback address that nobody uses now, in this process's network namespace.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

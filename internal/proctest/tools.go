@@ -7,27 +7,25 @@ import (
 	"runtime"
 )
 
-// Cache is a path where the scripts in .ci leave what they build and fetch: in
-// MESHCNI_CACHE, else in .cache in the project's root.
+// Root is the root of the repository.
+func Root() string {
+	_, here, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(here), "..", "..")
+}
+
+// Cache is a path in the directory where the scripts in .ci leave what they build: MESHCNI_CACHE, or .cache in [Root].
 func Cache(elem ...string) string {
 	top := os.Getenv("MESHCNI_CACHE")
 	if top == "" {
-		_, here, _, _ := runtime.Caller(0)
-		top = filepath.Join(filepath.Dir(here), "..", "..", ".cache")
+		top = filepath.Join(Root(), ".cache")
 	}
 	return filepath.Join(append([]string{top}, elem...)...)
 }
 
-// Tool is the path of a program that .ci/tool and its like have put into the
-// cache, else of one on the PATH. The error says when there is neither.
+// Tool is the path of a program: from the cache, where .ci/tool and the like put it, or from the PATH.
 func Tool(name string) (string, error) {
-	if path := Cache("bin", name); executable(path) {
+	if path, err := exec.LookPath(Cache("bin", name)); err == nil {
 		return filepath.Abs(path)
 	}
 	return exec.LookPath(name)
-}
-
-func executable(path string) bool {
-	st, err := os.Stat(path)
-	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }

@@ -14,9 +14,7 @@ import (
 
 // sleepers may sleep on the real clock.
 var sleepers = map[string]string{
-	"netnsexec/main_linux_test.go":       "a child process whose only purpose is to be still there",
-	"repair/integration/actions_test.go": "shows that nothing more is done, which no event tells",
-	"repair/integration/rbac_test.go":    "shows that no storm of requests follows, which no event tells",
+	"netnsexec/main_linux_test.go": "a child process whose only purpose is to be still there",
 }
 
 // TestNoSleeps: a test that waits for the clock is slow where it works and

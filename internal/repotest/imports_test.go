@@ -75,7 +75,6 @@ var rules = []rule{
 }
 
 func TestImports(t *testing.T) {
-	sources(t) // for the test cache
 	byPath := map[string]pkg{}
 	for _, p := range packages(t) {
 		byPath[p.path()] = p
@@ -105,19 +104,40 @@ func forbidden(path, pattern string) bool {
 
 // TestImportsOfOthers: what is nobody's to import.
 func TestImportsOfOthers(t *testing.T) {
-	sources(t)
 	for _, p := range packages(t) {
 		for _, i := range p.Imports {
 			i, ours := strings.CutPrefix(i, module+"/")
 			if !ours {
 				isTestLibrary := forbidden(i, "github.com/stretchr/testify/...") || i == "pgregory.net/rapid" || i == "go.uber.org/goleak"
-				assert.False(t, isTestLibrary && !strings.HasSuffix(p.Name, "test"),
+				assert.False(t, isTestLibrary && !strings.HasSuffix(p.Name, "test") && p.module != "e2e",
 					"package %s, which is for no test, imports %s", p.path(), i)
 				continue
 			}
-			assert.False(t, within(i, "cmd", "examples") && !within(p.path(), "cmd", "examples"), "package %s imports %s, which is for nobody to import", p.path(), i)
-			testing := strings.HasSuffix(i, "test") && !within(p.path(), "internal", "cmd/internal", "examples") && !strings.HasSuffix(p.path(), "test")
+			assert.False(t, within(i, "examples") && !within(p.path(), "examples"), "package %s imports %s, which is for nobody to import", p.path(), i)
+			testing := strings.HasSuffix(i, "test") && !within(p.path(), "internal", "cmd/internal", "examples", "e2e") && !strings.HasSuffix(p.path(), "test")
 			assert.False(t, testing, "package %s, which is for no test, imports %s", p.path(), i)
+		}
+	}
+}
+
+// mayImport are the modules, by directory, that a module of the repository may import. What a user of the library imports
+// must not bring along what only the agent, the programs or the tests of these need.
+var mayImport = map[string][]string{
+	".": nil, "installer": {"."}, "repair": {"."}, "cmd": {".", "installer", "repair"}, "release": nil,
+}
+
+// TestModules: a module imports no other than it may, its tests included.
+func TestModules(t *testing.T) {
+	all := packages(t)
+	home := map[string]string{} // a package's module
+	for _, p := range all {
+		home[p.ImportPath] = p.module
+	}
+	for _, p := range all {
+		may, ok := mayImport[p.module]
+		for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			other, ours := home[i]
+			assert.False(t, ok && ours && other != p.module && !slices.Contains(may, other), "package %s of module %s imports %s of module %s", p.path(), p.module, i, other)
 		}
 	}
 }

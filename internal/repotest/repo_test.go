@@ -1,17 +1,19 @@
 package repotest
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,12 +25,12 @@ const module = "github.com/meshcni/meshcni"
 type pkg struct {
 	ImportPath   string
 	Name         string
-	Dir          string
 	Imports      []string
 	TestImports  []string
 	XTestImports []string
 	Deps         []string
-	GoFiles      []string
+
+	module string // the directory of its module, from the root
 }
 
 // path is the package's path in the module; "" is the root.
@@ -36,35 +38,53 @@ func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// packages lists the module's packages. The go command reads their sources in
-// a process of its own, which the test cache does not see; so callers also
-// open the sources, by [sources].
+// packages lists the packages of all modules of the repository, as Linux has them.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,Imports,TestImports,XTestImports,Deps,GoFiles", "./...")
-	cmd.Dir = root(t)
-	// What is imported on Linux; elsewhere the same or less.
-	cmd.Env = append(os.Environ(), "GOOS=linux")
-	out, err := cmd.Output()
-	require.NoError(t, err, "go list")
-	var pkgs []pkg
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p pkg
-		err := dec.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			return pkgs
-		}
-		require.NoError(t, err)
-		pkgs = append(pkgs, p)
-	}
+	sources(t) // The go command is a process of its own, whose reading the test cache does not see.
+	all, err := listOnce()
+	require.NoError(t, err)
+	return all
 }
 
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	return dir
+var listOnce = sync.OnceValues(func() (all []pkg, err error) {
+	for _, pattern := range []string{"go.mod", "*/go.mod", "*/*/go.mod"} {
+		files, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			of, err := list(path.Dir(file))
+			if err != nil {
+				return nil, fmt.Errorf("list the packages of module %s: %w", path.Dir(file), err)
+			}
+			all = append(all, of...)
+		}
+	}
+	return all, nil
+})
+
+// list lists the packages of the module in a directory, with the dependencies that it has for those who import it.
+func list(module string) (pkgs []pkg, err error) {
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,TestImports,XTestImports,Deps", "./...")
+	cmd.Dir = filepath.Join(root, module)
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		p := pkg{module: module}
+		if err := dec.Decode(&p); err != nil {
+			return nil, err
+		}
+		pkgs = append(pkgs, p)
+	}
+	return pkgs, nil
 }
+
+// root is the repository's.
+const root = "../.."
 
 // source is one Go file of the repository, tests included.
 type source struct {
@@ -84,18 +104,22 @@ func (s source) dir() string {
 	return ""
 }
 
-// sources reads every Go file, which also makes each an input of the cached
-// test result.
+// sources reads every Go file, which also makes each an input of the cached test result.
 func sources(t *testing.T) []source {
 	t.Helper()
-	top := root(t)
-	var all []source
-	require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+	all, err := readOnce()
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	return all
+}
+
+var readOnce = sync.OnceValues(func() (all []source, err error) {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != top && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
+		if d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(name, ".go") {
@@ -105,7 +129,7 @@ func sources(t *testing.T) []source {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(top, path)
+		rel, err := filepath.Rel(root, path)
 		if err != nil {
 			return err
 		}
@@ -116,10 +140,9 @@ func sources(t *testing.T) []source {
 		}
 		all = append(all, source{filepath.ToSlash(rel), string(text), fset, file, strings.Count(string(text), "\n")})
 		return nil
-	}))
-	require.NotEmpty(t, all)
-	return all
-}
+	})
+	return all, err
+})
 
 // within reports whether a package path is one of the trees ("redirect" holds
 // "redirect/ruleset").

@@ -131,7 +131,7 @@ func TestNothingLeftToDo(t *testing.T) {
 
 func TestFirstPage(t *testing.T) {
 	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(root(t), name))
+		b, err := os.ReadFile(filepath.Join(root, name))
 		require.NoError(t, err)
 		return string(b)
 	}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -154,8 +154,14 @@ func checkName(what, name string) error {
 	if name == "" {
 		return fmt.Errorf("empty %s: %w", what, ErrName)
 	}
-	if problems := content.IsPathSegmentName(name); len(problems) > 0 {
-		return fmt.Errorf("%s %q %s: %w", what, name, problems[0], ErrName)
+	// client-go refuses these too, with an error that has no type.
+	for _, segment := range []string{".", ".."} {
+		if name == segment {
+			return fmt.Errorf("%s %q may not be '%s': %w", what, name, segment, ErrName)
+		}
+	}
+	if i := strings.IndexAny(name, "/%"); i >= 0 {
+		return fmt.Errorf("%s %q may not contain '%c': %w", what, name, name[i], ErrName)
 	}
 	return nil
 }

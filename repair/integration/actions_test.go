@@ -202,7 +202,6 @@ func TestAnotherPodOfTheName(t *testing.T) {
 				})
 			})
 			ag.outcome(c.outcome)
-			time.Sleep(1500 * time.Millisecond) // whatever is tried again is tried after a second
 			now := w.Pod(t, w.ns, "web-0")
 			assert.NotEqual(t, old.UID, now.UID)
 			assert.Nil(t, now.DeletionTimestamp, "the new pod is not the old one")
@@ -234,7 +233,6 @@ func TestConflict(t *testing.T) {
 				ag.outcome("evicted check-failed")
 				return
 			}
-			time.Sleep(1500 * time.Millisecond) // whatever is tried again is tried after a second
 			assert.False(t, w.away(w.ns, "web-0", string(pod.UID)))
 		})
 	}
@@ -277,7 +275,7 @@ func TestOutage(t *testing.T) {
 			})
 		})
 		eventually(t, "deleting", func() bool { return w.away(w.ns, "web-0", string(pod.UID)) })
-		time.Sleep(1500 * time.Millisecond) // whatever is tried again is tried after a second
+		ag.outcome("failed error")
 		assert.Equal(t, 1, w.s.Calls(t, ag.user)["create pods/eviction"], "seen to be done, so not done again")
 	})
 }

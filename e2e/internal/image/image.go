@@ -1,5 +1,5 @@
-// Package image makes the small images that the pods of tests run: one layer with
-// a few files, as a docker-archive that containerd imports. No registry, no daemon.
+// Package image builds the images that the pods of tests run, as docker-archives that containerd imports. It needs neither
+// a registry nor a daemon.
 package image
 
 import (
@@ -15,77 +15,32 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
-// The images that [Build] makes. Both are the test tool, cmd/podtool: without
-// arguments it waits, as a sandbox's pause container does.
+// The images of the test tool, cmd/podtool. Without arguments the tool waits, as a sandbox's pause container does.
 const (
 	Pause = "localhost/meshcni-e2e/pause:1"
 	Tool  = "localhost/meshcni-e2e/podtool:1"
 )
 
-// ToolPath is where the program is in [Tool].
+// ToolPath is the program's path in [Tool].
 const ToolPath = "/podtool"
 
-// Build builds the test tool and returns the path of an archive with both images.
-func Build() (archive string, err error) {
-	err = locked(func(dir string) error {
-		program := filepath.Join(dir, "podtool")
-		if err := command(filepath.Join(machine.Root(), "e2e"), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/podtool"); err != nil {
-			return fmt.Errorf("build the test tool: %w", err)
-		}
-		text, err := os.ReadFile(program)
-		if err != nil {
-			return err
-		}
-		if err := Write(filepath.Join(dir, "podtool.new"), map[string][]byte{ToolPath[1:]: text}, []string{ToolPath}, Pause, Tool); err != nil {
-			return err
-		}
-		return os.Rename(filepath.Join(dir, "podtool.new"), ToolArchive())
-	})
-	return ToolArchive(), err
-}
+// Ours is the image of the checkout's programs.
+const Ours = "meshcni/meshcni:" + oursVersion
 
-// ToolArchive is where [Build] leaves its archive.
-func ToolArchive() string { return machine.Cache("e2e", "podtool.tar") }
+const oursVersion = "v0.0.0-e2e"
 
-// The image of the checkout's programs, as [BuildOurs] calls it.
-const (
-	oursVersion = "v0.0.0-e2e"
-	Ours        = "meshcni/meshcni:" + oursVersion
-)
+// ToolArchive is the archive of [Pause] and [Tool] that [Build] makes.
+func ToolArchive() string { return proctest.Cache("e2e", "podtool.tar") }
 
-// OursArchive is where [BuildOurs] leaves its archive.
-func OursArchive() string { return machine.Cache("e2e", "meshcni.tar") }
+// OursArchive is the archive of [Ours] that [Build] makes.
+func OursArchive() string { return proctest.Cache("e2e", "meshcni.tar") }
 
-// BuildOurs builds the image of the checkout's programs as a release does, and
-// returns the path of its archive.
-func BuildOurs() (archive string, err error) {
-	err = locked(func(dir string) error {
-		out := filepath.Join(dir, "release")
-		if err := os.RemoveAll(out); err != nil {
-			return err
-		}
-		if err := command(machine.Root(), "go", "-C", "release", "run", ".", "image", "--arch", runtime.GOARCH, "--version", oursVersion, "--output", out); err != nil {
-			return fmt.Errorf("build the image: %w", err)
-		}
-		found, err := filepath.Glob(filepath.Join(out, "*.docker.tar"))
-		if err != nil {
-			return err
-		}
-		if len(found) != 1 {
-			return fmt.Errorf("build the image: %d archives, not one, in %s", len(found), out)
-		}
-		return os.Rename(found[0], OursArchive())
-	})
-	return OursArchive(), err
-}
-
-// locked calls fn with the directory for what is built, while no other process
-// builds there: packages' tests run beside each other.
-func locked(fn func(dir string) error) error {
-	dir := machine.Cache("e2e")
+// Build builds all images: the test tool's, and the checkout's as a release does it. Only one process builds at a time.
+func Build() error {
+	dir := proctest.Cache("e2e")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -97,13 +52,56 @@ func locked(fn func(dir string) error) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	return fn(dir)
+	if err := buildTool(dir); err != nil {
+		return fmt.Errorf("build the test tool: %w", err)
+	}
+	if err := buildOurs(dir); err != nil {
+		return fmt.Errorf("build the image: %w", err)
+	}
+	return nil
 }
 
-// command runs a program, and is quiet when that succeeds.
-func command(dir, name string, args ...string) error {
+func buildTool(dir string) error {
+	program := filepath.Join(dir, "podtool")
+	if err := run("go", "-C", "e2e", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/podtool"); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	archive, err := archive(text)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(program+".new", archive, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(program+".new", ToolArchive())
+}
+
+func buildOurs(dir string) error {
+	out := filepath.Join(dir, "release")
+	if err := os.RemoveAll(out); err != nil {
+		return err
+	}
+	if err := run("go", "-C", "release", "run", ".", "image", "--arch", runtime.GOARCH, "--version", oursVersion, "--output", out); err != nil {
+		return err
+	}
+	found, err := filepath.Glob(filepath.Join(out, "*.docker.tar"))
+	if err != nil {
+		return err
+	}
+	if len(found) != 1 {
+		return fmt.Errorf("%d archives, not one, in %s", len(found), out)
+	}
+	return os.Rename(found[0], OursArchive())
+}
+
+// run runs a program in the root of the repository. Its output is in the error only.
+func run(name string, args ...string) error {
 	cmd := exec.Command(name, args...)
-	cmd.Dir = dir
+	cmd.Dir = proctest.Root()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
@@ -111,51 +109,45 @@ func command(dir, name string, args ...string) error {
 	return nil
 }
 
-// Write writes an archive with one image under some names: files, which can all be
-// executed, and the program that a container of it runs.
-func Write(path string, files map[string][]byte, entrypoint []string, names ...string) error {
-	var layer bytes.Buffer
-	w := tar.NewWriter(&layer)
-	for name, text := range files {
-		if err := add(w, name, text, 0o755); err != nil {
-			return err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return err
+// file is a file of an archive.
+type file struct {
+	name string
+	mode int64
+	text []byte
+}
+
+// archive is a docker-archive of one image, under both names, with the test tool as its only file.
+func archive(tool []byte) ([]byte, error) {
+	layer, err := tarball(file{ToolPath[1:], 0o755, tool})
+	if err != nil {
+		return nil, err
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": entrypoint},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer.Bytes()))}},
+		"config": map[string]any{"Entrypoint": []string{ToolPath}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": names, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{Pause, Tool}, "Layers": []string{"layer.tar"}}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var archive bytes.Buffer
-	w = tar.NewWriter(&archive)
-	for _, f := range []struct {
-		name string
-		text []byte
-	}{{"config.json", config}, {"layer.tar", layer.Bytes()}, {"manifest.json", manifest}} {
-		if err := add(w, f.name, f.text, 0o644); err != nil {
-			return err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return os.WriteFile(path, archive.Bytes(), 0o600)
+	return tarball(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer}, file{"manifest.json", 0o644, manifest})
 }
 
-func add(w *tar.Writer, name string, text []byte, mode int64) error {
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(text))}); err != nil {
-		return err
+func tarball(files ...file) ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, f := range files {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.text))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.text); err != nil {
+			return nil, err
+		}
 	}
-	_, err := w.Write(text)
-	return err
+	err := w.Close()
+	return b.Bytes(), err
 }

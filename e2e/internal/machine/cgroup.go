@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // groupPrefix begins the name of our control groups; the process ID of the outer process ends it.
@@ -81,20 +83,13 @@ func handDown(path string) error {
 
 // remove removes the groups and all below them. Their processes have been killed, but the last may take a moment to go.
 func (g groups) remove() error {
-	var err error
+	var errs []error
 	for _, top := range g {
-		deadline := time.Now().Add(10 * time.Second)
-		for {
-			if err1 := removeTree(top); err1 == nil {
-				break
-			} else if !errors.Is(err1, syscall.EBUSY) || time.Now().After(deadline) {
-				err = errors.Join(err, fmt.Errorf("remove control group: %w", err1))
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
+		if err := proctest.Poll(10*time.Second, func() error { return removeTree(top) }); err != nil {
+			errs = append(errs, fmt.Errorf("remove control group: %w", err))
 		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func removeTree(top string) error {

@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is for what a test keeps on the machine: keys, configuration, logs. It goes
-// with the machine.
+// Dir is for what a test keeps on the machine: keys, configuration, logs. It disappears with the machine.
 const Dir = "/run/meshcni-e2e"
 
 // layOut makes the namespaces of the calling process into those of a freshly booted machine.
 func layOut(o Options) error {
-	// First of all nothing that is mounted here may reach the real machine; then propagation is on within this one, which
-	// is what an init system does.
+	// First make sure that no mount made here reaches the real machine. Then turn on propagation within this one, as an init
+	// system does.
 	for _, flags := range []uintptr{unix.MS_REC | unix.MS_PRIVATE, unix.MS_REC | unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", flags, ""); err != nil {
 			return fmt.Errorf("set propagation of mounts: %w", err)

@@ -1,17 +1,14 @@
-// Package machine gives a test binary a Linux machine of its own, on which it can
-// run a container runtime or a whole node without harm to the one it is started on.
+// Package machine gives a test binary a Linux machine of its own, on which it can run a container runtime or a whole node
+// without harm to the real machine.
 //
-// [Main] starts the test binary once more below the first process of new network,
-// PID, IPC and mount namespaces. There /run is empty, and /etc, /opt and /var are
-// those of the real machine with whatever is written laid over them in memory. So a
-// node has its files where real nodes have them (/opt/cni/bin, /etc/cni/net.d,
-// /run/containerd), and the real machine has none of it: when the first process
-// ends, in whatever way, the kernel ends all others and drops the mounts and the
-// networks. Control groups are all that is left then; the outer process removes
-// them, and those that a predecessor left when it was killed.
+// [Main] starts the test binary again, below the first process of new network, PID, IPC and mount namespaces. There /run is
+// empty, and writes to /etc, /opt and /var go to overlays in memory. So a node has its files at the usual paths
+// (/opt/cni/bin, /etc/cni/net.d, /run/containerd), and the real machine has none of them. When the first process ends, however
+// that happens, the kernel ends all others and drops the mounts and networks. Only control groups are left then. The outer
+// process removes them, and also those of earlier runs that were killed.
 //
-// Since the inner processes have no way out, what needs the network (the Go module
-// proxy) is built before, outside.
+// The inner processes cannot reach the real network. What needs it, such as a build that uses the Go module proxy, runs
+// before, outside.
 package machine
 
 import (
@@ -21,8 +18,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,7 +29,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
-// The environment tells a process which part it has. An outer process has none of it.
+// The environment tells a process its role. The outer process has none of it.
 const (
 	roleEnv = "MESHCNI_E2E_ROLE"
 	nameEnv = "MESHCNI_E2E_NAME"
@@ -41,49 +38,43 @@ const (
 	roleTests = "tests" // runs the tests
 )
 
-// Options say what the machine is for. The zero Options make one with a loopback
-// interface and nothing else.
+// Options say what the machine is for. The zero Options make one with a loopback interface and nothing else.
 type Options struct {
-	// Needs are what the tests cannot do without. Where something is missing the tests
-	// run on the real machine, and [Require] says what.
+	// Needs are what the tests require. If something is missing, the tests run on the real machine, and [Require] says
+	// what is missing.
 	Needs []netnstest.Need
-	// Build makes, outside, what takes the network to make; it runs before the machine
-	// is. nil is nothing.
+	// Build runs outside, before there is a machine; nil is nothing.
 	Build func() error
 	// Addresses are added to the loopback interface, such as the node's.
 	Addresses []netip.Addr
-	// Empty are directories of /etc, /opt, /var and /run that are empty there, whatever
-	// the real machine has in them.
+	// Empty are directories of /etc, /opt, /var and /run that start empty.
 	Empty []string
-	// Memory are directories that are file systems of their own, in memory: what holds
-	// overlays, which cannot lie on an overlay.
+	// Memory are directories that are file systems in memory. They can hold overlays, which an overlay cannot.
 	Memory []string
-	// Failed is called on the machine after tests failed, before all is gone; nil is
-	// not.
+	// Failed runs on the machine after tests failed; nil is nothing.
 	Failed func()
 }
 
 // options are Main's, for Require.
 var options Options
 
-// Main runs the tests of m on a machine of their own. It is what a TestMain does,
-// and does not return.
+// Main runs the tests of m on a machine of their own. A TestMain calls it; it does not return.
 func Main(m *testing.M, o Options) {
 	options = o
-	switch os.Getenv(roleEnv) {
-	case roleInit:
-		os.Exit(firstProcess(o))
-	case roleTests:
-		code := m.Run()
-		if code != 0 && o.Failed != nil {
+	var code int
+	var err error
+	switch role := os.Getenv(roleEnv); {
+	case role == roleInit:
+		code, err = firstProcess(o)
+	case role == roleTests:
+		if code = m.Run(); code != 0 && o.Failed != nil {
 			o.Failed()
 		}
-		os.Exit(code)
+	case missing(o.Needs):
+		code = m.Run()
+	default:
+		code, err = outer(o)
 	}
-	if missing(o.Needs) {
-		os.Exit(m.Run())
-	}
-	code, err := outer(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "machine:", err)
 		code = max(code, 1)
@@ -91,34 +82,16 @@ func Main(m *testing.M, o Options) {
 	os.Exit(code)
 }
 
-// Require skips the test, or fails it where CI=true, when something is missing that
-// [Main] was told is needed.
+// Require skips the test, or fails it where CI=true, if something is missing that [Main] was told about.
 func Require(tb netnstest.TB) {
 	tb.Helper()
 	netnstest.Require(tb, append([]netnstest.Need{netnstest.Root}, options.Needs...)...)
 }
 
-// CgroupParent is the control group that is for the machine, as the CRI wants it:
-// a path below each hierarchy.
+// CgroupParent is the machine's control group in the CRI's form: a path below each hierarchy.
 func CgroupParent() string { return "/" + os.Getenv(nameEnv) }
 
-// Root is the root of the repository.
-func Root() string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "..", "..", "..")
-}
-
-// Cache is a path where the repository's tools are built: MESHCNI_CACHE, else
-// .cache in the root.
-func Cache(elem ...string) string {
-	top := os.Getenv("MESHCNI_CACHE")
-	if top == "" {
-		top = filepath.Join(Root(), ".cache")
-	}
-	return filepath.Join(append([]string{top}, elem...)...)
-}
-
-// asker asks netnstest whether something is missing, outside of any test.
+// asker lets netnstest say, outside of any test, whether something is missing.
 type asker struct {
 	netnstest.TB
 	missing bool
@@ -134,9 +107,10 @@ func missing(needs []netnstest.Need) bool {
 	return a.missing
 }
 
-// outer builds what is needed, runs the machine, and clears up after it.
+// outer builds, runs the machine, and cleans up after it.
 func outer(o Options) (code int, err error) {
-	if o.Build != nil && !listing() {
+	listing := slices.ContainsFunc(os.Args[1:], func(arg string) bool { return strings.HasPrefix(arg, "-test.list") })
+	if o.Build != nil && !listing {
 		if err := o.Build(); err != nil {
 			return 1, fmt.Errorf("build: %w", err)
 		}
@@ -190,49 +164,34 @@ func outer(o Options) (code int, err error) {
 	return 0, err
 }
 
-// listing reports whether the tests are only to be listed.
-func listing() bool {
-	for _, arg := range os.Args[1:] {
-		if strings.HasPrefix(arg, "-test.list") {
-			return true
-		}
-	}
-	return false
-}
-
-// firstProcess lays out the machine, runs the tests in a process of their own, and
-// reaps what becomes its child. When it returns, everything on the machine ends.
-func firstProcess(o Options) int {
+// firstProcess lays out the machine, runs the tests in a process of their own, and reaps orphans. When it returns,
+// everything on the machine ends.
+func firstProcess(o Options) (code int, err error) {
 	if err := layOut(o); err != nil {
-		fmt.Fprintln(os.Stderr, "machine: lay out:", err)
-		return 1
+		return 1, fmt.Errorf("lay out: %w", err)
 	}
 	self, err := os.Executable()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "machine:", err)
-		return 1
+		return 1, err
 	}
 	tests, err := os.StartProcess(self, os.Args, &os.ProcAttr{
 		Env:   append([]string{roleEnv + "=" + roleTests}, os.Environ()...), // of two the first counts
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "machine: start the tests:", err)
-		return 1
+		return 1, fmt.Errorf("start the tests: %w", err)
 	}
 	for {
 		var status syscall.WaitStatus
 		switch pid, err := syscall.Wait4(-1, &status, 0, nil); {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil:
-			fmt.Fprintln(os.Stderr, "machine: wait for the tests:", err)
-			return 1
+			return 1, fmt.Errorf("wait for the tests: %w", err)
 		case pid != tests.Pid:
 		case status.Exited():
-			return status.ExitStatus()
+			return status.ExitStatus(), nil
 		default:
-			fmt.Fprintln(os.Stderr, "machine: the tests were ended by signal:", status.Signal())
-			return 1
+			return 1, fmt.Errorf("the tests were ended by signal: %s", status.Signal())
 		}
 	}
 }

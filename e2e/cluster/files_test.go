@@ -1,4 +1,4 @@
-package cluster
+package cluster_test
 
 import (
 	"crypto/sha256"
@@ -62,7 +62,7 @@ func files() (map[string]string, error) {
 
 // Changes are the files of the node that are not as they were before anything was installed, such as "/opt/cni/bin/meshcni
 // new -rwxr-xr-x", in order.
-func (c *Cluster) Changes(t testing.TB) (changes []string) {
+func (c *cluster) Changes(t testing.TB) (changes []string) {
 	t.Helper()
 	now, err := files()
 	require.NoError(t, err)

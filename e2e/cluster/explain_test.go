@@ -1,4 +1,4 @@
-package cluster
+package cluster_test
 
 import (
 	"fmt"
@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // ExplainFailure prints, when the test has failed in the end, what says most about why. It does so before the clean-ups that
 // were registered earlier, and once for a test with its parts.
-func (c *Cluster) ExplainFailure(t testing.TB) {
+func (c *cluster) ExplainFailure(t testing.TB) {
 	t.Helper()
 	from := map[string]int64{}
 	for file := range told {
@@ -51,7 +52,7 @@ func (c *Cluster) ExplainFailure(t testing.TB) {
 	})
 }
 
-func (c *Cluster) say(name string, args ...string) string {
+func (c *cluster) say(name string, args ...string) string {
 	out, err := c.Try(name, args...)
 	if err != nil {
 		return strings.TrimSpace(out + " (" + err.Error() + ")")
@@ -85,7 +86,7 @@ func tail(text string, lines int, matching *regexp.Regexp) string {
 
 // keepLogs copies the logs of a failed run to where they outlive the node.
 func keepLogs() {
-	to := machine.Cache("e2e", "logs")
+	to := proctest.Cache("e2e", "logs")
 	if os.RemoveAll(to) != nil || os.MkdirAll(to, 0o755) != nil {
 		return
 	}

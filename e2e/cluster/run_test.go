@@ -1,4 +1,4 @@
-package cluster
+package cluster_test
 
 import (
 	"bytes"
@@ -15,9 +15,8 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
-
-func contains(s, part string) bool { return strings.Contains(s, part) }
 
 // userBin has the programs that a user of the cluster brings along.
 const userBin = machine.Dir + "/bin"
@@ -40,7 +39,7 @@ func bringPrograms() error {
 }
 
 // Env is the environment in which a user of the cluster works: KUBECONFIG, and a PATH with the programs.
-func (c *Cluster) Env() []string {
+func (c *cluster) Env() []string {
 	return []string{
 		"KUBECONFIG=" + c.Kubeconfig, "CONTAINERD_ADDRESS=" + containerd.Socket, "CONTAINERD_NAMESPACE=k8s.io",
 		"PATH=" + userBin + string(filepath.ListSeparator) + os.Getenv("PATH"),
@@ -50,12 +49,12 @@ func (c *Cluster) Env() []string {
 
 // Try runs a command in the root of the repository, as a user of the cluster does, and returns what it printed, standard
 // output and error as one.
-func (c *Cluster) Try(name string, args ...string) (string, error) {
+func (c *cluster) Try(name string, args ...string) (string, error) {
 	return c.TryInput("", name, args...)
 }
 
 // TryInput is Try with a standard input.
-func (c *Cluster) TryInput(input, name string, args ...string) (string, error) {
+func (c *cluster) TryInput(input, name string, args ...string) (string, error) {
 	path, err := program(name)
 	if err != nil {
 		return "", err
@@ -63,7 +62,7 @@ func (c *Cluster) TryInput(input, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir, cmd.Env = machine.Root(), append(os.Environ(), c.Env()...)
+	cmd.Dir, cmd.Env = proctest.Root(), append(os.Environ(), c.Env()...)
 	cmd.Stdin = strings.NewReader(input)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -74,7 +73,7 @@ func (c *Cluster) TryInput(input, name string, args ...string) (string, error) {
 }
 
 // Run is Try for a command that must succeed.
-func (c *Cluster) Run(t testing.TB, name string, args ...string) string {
+func (c *cluster) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := c.Try(name, args...)
 	require.NoError(t, err, out)
@@ -82,25 +81,15 @@ func (c *Cluster) Run(t testing.TB, name string, args ...string) string {
 }
 
 // Apply gives manifests to the API server.
-func (c *Cluster) Apply(t testing.TB, manifests string) {
+func (c *cluster) Apply(t testing.TB, manifests string) {
 	t.Helper()
 	out, err := c.TryInput(manifests, "kubectl", "apply", "-f", "-")
 	require.NoError(t, err, out)
 }
 
-// Eventually calls check until it returns nil, and fails the test with its last error when patience has passed.
-func (c *Cluster) Eventually(t testing.TB, patience time.Duration, what string, check func() error) {
+// eventually calls check until it returns nil, and fails the test with its last error when patience has passed. It is for
+// what a user of a cluster can only ask for again and again.
+func eventually(t testing.TB, patience time.Duration, what string, check func() error) {
 	t.Helper()
-	deadline := time.After(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline:
-			require.NoError(t, err, "%s: not within %s", what, patience)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	require.NoError(t, proctest.Poll(patience, check), what)
 }

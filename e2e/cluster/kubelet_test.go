@@ -1,9 +1,10 @@
-package cluster
+package cluster_test
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,10 +43,10 @@ crashLoopBackOff: {maxContainerRestartPeriod: 2s}
 featureGates: {KubeletCrashLoopBackOffMax: true}
 `
 
-func (c *Cluster) startKubelet(t testing.TB) {
+func (c *cluster) startKubelet(t testing.TB) {
 	t.Helper()
-	user := "system:node:" + Node
-	cert, key := c.Server.Certificate(t, user, []string{"system:nodes"}, nodeIP, Node)
+	user := "system:node:" + nodeName
+	cert, key := c.Server.Certificate(t, user, []string{"system:nodes"}, nodeIP, nodeName)
 	config := filepath.Join(machine.Dir, "kubelet.yaml")
 	text := fmt.Sprintf(kubeletConfig, c.Server.CAFile(), cert, key, machine.CgroupParent())
 	require.NoError(t, os.WriteFile(config, []byte(text), 0o644))
@@ -53,13 +54,13 @@ func (c *Cluster) startKubelet(t testing.TB) {
 	binary, err := kubetest.Component("kubelet")
 	require.NoError(t, err)
 	p := c.start(t, "kubelet", binary, "--config="+config, "--kubeconfig="+c.component(t, "kubelet", user, "system:nodes"),
-		"--hostname-override="+Node, "--node-ip="+nodeIP, "--v=2")
+		"--hostname-override="+nodeName, "--node-ip="+nodeIP, "--v=2")
 	require.NoError(t, p.WaitFor(90*time.Second, func() error {
-		out, err := c.Try("kubectl", "get", "node", Node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
+		out, err := c.Try("kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		if !contains(out, `"status":"True"`) {
+		if !strings.Contains(out, `"status":"True"`) {
 			return fmt.Errorf("not ready: %s", out)
 		}
 		return nil

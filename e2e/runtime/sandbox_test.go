@@ -1,4 +1,4 @@
-package containerd
+package runtime
 
 import (
 	"context"
@@ -16,30 +16,26 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
-// Sandbox is a pod that the runtime has.
-type Sandbox struct {
-	// ID is the runtime's.
-	ID string
-	// Pod is what it was made from.
+// sandbox is a pod that the runtime has.
+type sandbox struct {
+	ID         string
 	Pod        *corev1.Pod
-	r          *Runtime
+	n          *node
 	config     *cri.PodSandboxConfig
-	containers map[string]string
-	attempts   map[string]uint32
+	containers map[string]string // IDs by name
+	attempts   map[string]uint32 // of containers, by name
 }
 
-// PodLogs is where the containers' output is kept, by namespace_name.
-const PodLogs = machine.Dir + "/pods"
-
-// SandboxConfig is what a kubelet asks for to have a sandbox for the pod. Attempt
-// counts the sandboxes that the pod had before.
-func SandboxConfig(pod *corev1.Pod, attempt uint32) *cri.PodSandboxConfig {
+// sandboxConfig is what a kubelet asks for to have a sandbox for the pod. Attempt counts the sandboxes that the pod had
+// before.
+func sandboxConfig(pod *corev1.Pod, attempt uint32) *cri.PodSandboxConfig {
 	c := &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		Hostname:     pod.Name,
-		LogDirectory: filepath.Join(PodLogs, pod.Namespace+"_"+pod.Name),
+		LogDirectory: filepath.Join(machine.Dir, "pods", pod.Namespace+"_"+pod.Name),
 		Labels:       pod.Labels, Annotations: map[string]string{"kubernetes.io/config.source": "api"}, DnsConfig: &cri.DNSConfig{},
 		Linux: &cri.LinuxPodSandboxConfig{
 			CgroupParent:    filepath.Join(machine.CgroupParent(), "pod"+string(pod.UID)),
@@ -85,35 +81,35 @@ func runtimeDefault() *cri.SecurityProfile {
 }
 
 // RunSandbox makes the pod's sandbox, which is when the network plugins run.
-func (r *Runtime) RunSandbox(ctx context.Context, pod *corev1.Pod) (*Sandbox, error) {
-	return r.run(ctx, pod, SandboxConfig(pod, 0))
+func (n *node) RunSandbox(ctx context.Context, pod *corev1.Pod) (*sandbox, error) {
+	return n.runSandbox(ctx, pod, sandboxConfig(pod, 0))
 }
 
-func (r *Runtime) run(ctx context.Context, pod *corev1.Pod, config *cri.PodSandboxConfig) (*Sandbox, error) {
+func (n *node) runSandbox(ctx context.Context, pod *corev1.Pod, config *cri.PodSandboxConfig) (*sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute) // a kubelet's patience
 	defer cancel()
 	if !pod.Spec.HostNetwork {
-		if err := r.NetworkReady(ctx); err != nil {
+		if err := n.NetworkReady(ctx); err != nil {
 			return nil, fmt.Errorf("sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
-	resp, err := r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+	resp, err := n.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		return nil, fmt.Errorf("sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return &Sandbox{ID: resp.PodSandboxId, Pod: pod, r: r, config: config, containers: map[string]string{}, attempts: map[string]uint32{}}, nil
+	return &sandbox{ID: resp.PodSandboxId, Pod: pod, n: n, config: config, containers: map[string]string{}, attempts: map[string]uint32{}}, nil
 }
 
 // RunPod makes the pod's sandbox and starts its containers.
 // Volumes that are no paths of the host are looked up in volumes, by name.
-func (r *Runtime) RunPod(ctx context.Context, pod *corev1.Pod, volumes map[string]string) (*Sandbox, error) {
-	return r.start(ctx, pod, SandboxConfig(pod, 0), volumes, map[string]uint32{})
+func (n *node) RunPod(ctx context.Context, pod *corev1.Pod, volumes map[string]string) (*sandbox, error) {
+	return n.start(ctx, pod, sandboxConfig(pod, 0), volumes, map[string]uint32{})
 }
 
-func (r *Runtime) start(
+func (n *node) start(
 	ctx context.Context, pod *corev1.Pod, config *cri.PodSandboxConfig, volumes map[string]string, attempts map[string]uint32,
-) (*Sandbox, error) {
-	s, err := r.run(ctx, pod, config)
+) (*sandbox, error) {
+	s, err := n.runSandbox(ctx, pod, config)
 	if err != nil {
 		return nil, err
 	}
@@ -129,43 +125,40 @@ func (r *Runtime) start(
 
 // Again makes another sandbox for the pod and starts its containers, as a kubelet
 // does when the first is no more: that has to be stopped before.
-func (s *Sandbox) Again(ctx context.Context, volumes map[string]string) (*Sandbox, error) {
-	return s.r.start(ctx, s.Pod, SandboxConfig(s.Pod, s.config.Metadata.Attempt+1), volumes, maps.Clone(s.attempts))
+func (s *sandbox) Again(ctx context.Context, volumes map[string]string) (*sandbox, error) {
+	return s.n.start(ctx, s.Pod, sandboxConfig(s.Pod, s.config.Metadata.Attempt+1), volumes, maps.Clone(s.attempts))
 }
 
 // StartContainer makes and starts a container of the sandbox, as a kubelet does;
 // again, after it has ended.
-func (s *Sandbox) StartContainer(ctx context.Context, c *corev1.Container, volumes map[string]string) error {
+func (s *sandbox) StartContainer(ctx context.Context, c *corev1.Container, volumes map[string]string) error {
 	config, err := containerConfig(s.Pod, c, volumes)
 	if err != nil {
 		return err
 	}
 	config.Metadata.Attempt = s.attempts[c.Name]
 	s.attempts[c.Name]++
-	made, err := s.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: s.ID, Config: config, SandboxConfig: s.config})
+	made, err := s.n.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: s.ID, Config: config, SandboxConfig: s.config})
 	if err != nil {
 		return fmt.Errorf("container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
 	}
 	s.containers[c.Name] = made.ContainerId
-	if _, err := s.r.RuntimeServiceClient.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+	if _, err := s.n.RuntimeServiceClient.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
 		return fmt.Errorf("start container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
 	}
 	return nil
 }
 
-// Container is the runtime's ID of a container.
-func (s *Sandbox) Container(name string) string { return s.containers[name] }
-
 // StopContainer asks a container to end, and kills it when patience is over.
-func (s *Sandbox) StopContainer(ctx context.Context, name string, patience time.Duration) error {
-	_, err := s.r.RuntimeServiceClient.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: s.containers[name], Timeout: int64(patience.Seconds())})
+func (s *sandbox) StopContainer(ctx context.Context, name string, patience time.Duration) error {
+	_, err := s.n.RuntimeServiceClient.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: s.containers[name], Timeout: int64(patience.Seconds())})
 	return err
 }
 
 // KillContainer ends a container's first process as a crash does, and waits until
 // the runtime has seen it.
-func (s *Sandbox) KillContainer(ctx context.Context, name string) error {
-	status, err := s.r.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name], Verbose: true})
+func (s *sandbox) KillContainer(ctx context.Context, name string) error {
+	status, err := s.n.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name], Verbose: true})
 	if err != nil {
 		return err
 	}
@@ -184,36 +177,29 @@ func (s *Sandbox) KillContainer(ctx context.Context, name string) error {
 }
 
 // WaitContainer waits for a container's end and returns its exit code.
-func (s *Sandbox) WaitContainer(ctx context.Context, name string) (code int32, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		status, err := s.r.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name]})
-		if err != nil {
-			return 0, fmt.Errorf("wait for container %s of pod %s/%s: %w", name, s.Pod.Namespace, s.Pod.Name, err)
+func (s *sandbox) WaitContainer(ctx context.Context, name string) (code int32, err error) {
+	err = proctest.Poll(time.Minute, func() error {
+		status, err := s.n.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name]})
+		if state := status.GetStatus().GetState(); err == nil && state != cri.ContainerState_CONTAINER_EXITED {
+			err = fmt.Errorf("container %s of pod %s/%s: %s", name, s.Pod.Namespace, s.Pod.Name, state)
 		}
-		if status.GetStatus().GetState() == cri.ContainerState_CONTAINER_EXITED {
-			return status.GetStatus().GetExitCode(), nil
-		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("wait for container %s of pod %s/%s: %w", name, s.Pod.Namespace, s.Pod.Name, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		code = status.GetStatus().GetExitCode()
+		return err
+	})
+	return code, err
 }
 
 // Output is what a container has written so far, all attempts together, in the
 // form of the CRI: a time, the stream and F or P before each line.
-func (s *Sandbox) Output(name string) string {
+func (s *sandbox) Output(name string) string {
 	text, _ := os.ReadFile(filepath.Join(s.config.LogDirectory, name+".log"))
 	return string(text)
 }
 
 // Exec runs a program in a container and returns what it printed. The error has
 // its exit code and what it complained of.
-func (s *Sandbox) Exec(ctx context.Context, container string, args ...string) (string, error) {
-	resp, err := s.r.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: s.containers[container], Cmd: args, Timeout: 60})
+func (s *sandbox) Exec(ctx context.Context, container string, args ...string) (string, error) {
+	resp, err := s.n.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: s.containers[container], Cmd: args, Timeout: 60})
 	if err != nil {
 		return "", fmt.Errorf("exec in container %s of pod %s/%s: %w", container, s.Pod.Namespace, s.Pod.Name, err)
 	}
@@ -224,20 +210,20 @@ func (s *Sandbox) Exec(ctx context.Context, container string, args ...string) (s
 }
 
 // Status is the sandbox's, with all that the runtime tells.
-func (s *Sandbox) Status(ctx context.Context) (*cri.PodSandboxStatusResponse, error) {
-	return s.r.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
+func (s *sandbox) Status(ctx context.Context) (*cri.PodSandboxStatusResponse, error) {
+	return s.n.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: true})
 }
 
 // IPs are the sandbox's addresses.
-func (s *Sandbox) IPs(ctx context.Context) ([]netip.Addr, error) {
+func (s *sandbox) IPs(ctx context.Context) ([]netip.Addr, error) {
 	status, err := s.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	network := status.GetStatus().GetNetwork()
 	var addrs []netip.Addr
-	for _, text := range append([]string{network.GetIp()}, additional(network)...) {
-		addr, err := netip.ParseAddr(text)
+	for _, ip := range append([]*cri.PodIP{{Ip: network.GetIp()}}, network.GetAdditionalIps()...) {
+		addr, err := netip.ParseAddr(ip.Ip)
 		if err != nil {
 			return nil, fmt.Errorf("address of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
 		}
@@ -246,15 +232,8 @@ func (s *Sandbox) IPs(ctx context.Context) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-func additional(n *cri.PodSandboxNetworkStatus) (ips []string) {
-	for _, ip := range n.GetAdditionalIps() {
-		ips = append(ips, ip.Ip)
-	}
-	return ips
-}
-
 // NetNS is the path of the sandbox's network namespace.
-func (s *Sandbox) NetNS(ctx context.Context) (string, error) {
+func (s *sandbox) NetNS(ctx context.Context) (string, error) {
 	status, err := s.Status(ctx)
 	if err != nil {
 		return "", err
@@ -277,51 +256,35 @@ func (s *Sandbox) NetNS(ctx context.Context) (string, error) {
 
 // Stop stops the sandbox, which is when the network plugins run for the second
 // time.
-func (s *Sandbox) Stop(ctx context.Context) error {
-	_, err := s.r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
+func (s *sandbox) Stop(ctx context.Context) error {
+	_, err := s.n.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
 	return err
 }
 
 // Remove stops and removes the sandbox and its containers.
-func (s *Sandbox) Remove(ctx context.Context) error {
+func (s *sandbox) Remove(ctx context.Context) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
 	}
-	_, err := s.r.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.ID})
+	_, err := s.n.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.ID})
 	return err
 }
 
-// Sandboxes are the IDs of all sandboxes that the runtime knows, ready or not.
-func (r *Runtime) Sandboxes(ctx context.Context) (ids []string, err error) {
-	resp, err := r.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
-	for _, s := range resp.GetItems() {
-		ids = append(ids, s.Id)
-	}
-	return ids, err
-}
-
 // RemoveAll removes all sandboxes, whoever made them, some at a time.
-func (r *Runtime) RemoveAll(ctx context.Context) error {
-	return r.RemoveAllBut(ctx, func(string, string) bool { return false })
-}
-
-// RemoveAllBut is RemoveAll, but for the sandboxes that keep says.
-func (r *Runtime) RemoveAllBut(ctx context.Context, keep func(namespace, name string) bool) error {
-	resp, err := r.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+func (n *node) RemoveAll(ctx context.Context) error {
+	resp, err := n.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		return err
 	}
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, s := range resp.GetItems() {
-		if m := s.GetMetadata(); !keep(m.GetNamespace(), m.GetName()) {
-			g.Go(func() error {
-				if err := (&Sandbox{ID: s.Id, r: r}).Remove(ctx); err != nil {
-					return fmt.Errorf("remove sandbox of pod %s/%s: %w", m.GetNamespace(), m.GetName(), err)
-				}
-				return nil
-			})
-		}
+		g.Go(func() error {
+			if err := (&sandbox{ID: s.Id, n: n}).Remove(ctx); err != nil {
+				return fmt.Errorf("remove sandbox of pod %s/%s: %w", s.Metadata.GetNamespace(), s.Metadata.GetName(), err)
+			}
+			return nil
+		})
 	}
 	return g.Wait()
 }
