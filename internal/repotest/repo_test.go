@@ -36,12 +36,12 @@ func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// packages lists the module's packages. The go command reads their sources in
+// packages lists the packages of all modules in go.work. The go command reads their sources in
 // a process of its own, which the test cache does not see; so callers also
 // open the sources, by [sources].
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,Imports,TestImports,XTestImports,Deps,GoFiles", "./...")
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,Imports,TestImports,XTestImports,Deps,GoFiles", "work")
 	cmd.Dir = root(t)
 	// What is imported on Linux; elsewhere the same or less.
 	cmd.Env = append(os.Environ(), "GOOS=linux")
