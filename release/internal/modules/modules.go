@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/release/internal/files"
 	"github.com/meshcni/meshcni/release/internal/programs"
 	"github.com/meshcni/meshcni/release/internal/source"
+	"github.com/meshcni/meshcni/release/internal/tag"
 )
 
 // Std is what the standard library is called here, as in databases of vulnerabilities.
@@ -130,7 +131,7 @@ func recorded(t source.Tree, built []programs.Program) (map[string]*Module, erro
 		found := []Module{own, std}
 		for _, d := range p.Info.Deps {
 			if merged(d.Path) == source.Module {
-				continue // replaced by the directory beside it
+				continue
 			}
 			if d.Replace != nil {
 				return nil, fmt.Errorf("%s is built with a replacement of %s, which nobody else could get", p.Name, d.Path)
@@ -156,7 +157,7 @@ func (p listed) module() string {
 
 // merged is the module as a release has it: those of this repository are one, since they are released together.
 func merged(path string) string {
-	if path == source.Module || strings.HasPrefix(path, source.Module+"/") {
+	if tag.Ours(path) {
 		return source.Module
 	}
 	return path
@@ -166,7 +167,7 @@ func merged(path string) string {
 func list(ctx context.Context, t source.Tree, arch string) ([]listed, error) {
 	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Imports,Module"}
 	for _, name := range programs.Names {
-		args = append(args, "./"+name)
+		args = append(args, "./cmd/"+name)
 	}
 	cmd := programs.Go(ctx, t, arch, args...)
 	var stderr strings.Builder

@@ -51,7 +51,7 @@ func Build(ctx context.Context, t source.Tree, arch, dir string) ([]Program, err
 	}
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", dir + string(filepath.Separator)}
 	for _, name := range Names {
-		args = append(args, "./"+name)
+		args = append(args, "./cmd/"+name)
 	}
 	cmd := Go(ctx, t, arch, args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -72,15 +72,15 @@ func Build(ctx context.Context, t source.Tree, arch, dir string) ([]Program, err
 	return built, nil
 }
 
-// Go is the go command in the module of the programs, for Linux on the architecture, with the tree's toolchain. It is
-// outside the workspace, so that versions are those of cmd/go.mod.
+// Go is the go command in the tree's root, for Linux on the architecture, with the tree's toolchain. It works in the
+// tree's workspace, since a tagged commit requires modules that are published only with it.
 func Go(ctx context.Context, t source.Tree, arch string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Join(t.Root, "cmd")
+	cmd.Dir = t.Root
 	// Set, not unset: for what is not set the go command reads its own file of settings.
 	cmd.Env = append(os.Environ(),
 		"GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "CGO_ENABLED=0", "GOTOOLCHAIN="+t.Go,
-		"GOFLAGS=-mod=readonly", "GOWORK=off", "GOFIPS140=off", "PWD="+cmd.Dir)
+		"GOFLAGS=-mod=readonly", "GOWORK="+filepath.Join(t.Root, "go.work"), "GOFIPS140=off", "PWD="+t.Root)
 	return cmd
 }
 
