@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -48,7 +49,7 @@ func TestNothingIsLost(t *testing.T) {
 		require.NoError(rt, err)
 		require.True(rt, want.Rules.Equal(got.Rules), "%s\n\n%s", want.Rules, got.Rules)
 		require.Equal(rt, want.Rules.String(), got.Rules.String())
-		require.Equal(rt, want.Rules.NFTables(), got.Rules.NFTables())
+		require.Equal(rt, apply.NFT(want.Rules), apply.NFT(got.Rules))
 		require.Equal(rt, want.Rules.Owner(), got.Rules.Owner())
 		for _, f := range ruleset.Families {
 			if p := want.Rules.Program(f); p != nil {

@@ -153,7 +153,7 @@ func TestHostileChainNames(t *testing.T) {
 				assert.Empty(t, check(rs))
 
 				require.NoError(t, b.Remove(t.Context(), owner))
-				assert.Empty(t, check(owner.Nothing()))
+				assert.Empty(t, check(owner.EmptyRuleset()))
 				assert.Empty(t, chainCounts(t, ns, owner.OwnsChain))
 				assert.Equal(t, inTables(theirs), inTables(chainCounts(t, ns, isHostile)))
 			})

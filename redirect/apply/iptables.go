@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -216,7 +217,7 @@ func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Dif
 		return nil, err
 	}
 	if s.host.hasNative(rs.Owner()) {
-		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + rs.Owner().NFTTable()})
+		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + nft.TableName(rs.Owner())})
 	}
 	diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
 	return append(found, diffs...), err
@@ -245,7 +246,7 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 		return err
 	}
 	defer done()
-	changes, stale, _ := s.plan(owner.Nothing(), owner)
+	changes, stale, _ := s.plan(owner.EmptyRuleset(), owner)
 	all := append(changes, stale...)
 	if err := s.change(ctx, all); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -17,7 +18,7 @@ import (
 
 // hasNative reports whether the owner has a table of native nftables.
 func (h host) hasNative(owner ruleset.Owner) bool {
-	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, owner.NFTTable()})
+	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, nft.TableName(owner)})
 }
 
 // hasLegacy reports whether the legacy variant has tables in the namespace.
@@ -42,7 +43,7 @@ func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Ow
 		return false, err
 	}
 	defer done()
-	changes, _, _ := s.plan(owner.Nothing(), owner)
+	changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
 	err = s.change(ctx, changes)
 	return s.commits.Load() > 0, err
 }
@@ -58,7 +59,7 @@ func checkLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Own
 		return nil, err
 	}
 	defer done()
-	changes, _, _ := s.plan(owner.Nothing(), owner)
+	changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
 	return s.differences(ctx, changes)
 }
 

@@ -13,13 +13,14 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // Live lists all rules in a namespace with their counters: those of both
 // iptables variants, then those of nftables. The wanted rulesets say which rules
 // are ours and why they are there; to ask for an owner's rules without reasons,
-// pass [ruleset.Owner.Nothing].
+// pass [ruleset.Owner.EmptyRuleset].
 //
 // It is for people to look at and starts several iptables processes. It changes
 // nothing, and asks only for tables that exist. Rules that could be read are
@@ -256,7 +257,7 @@ var nftFamilies = map[byte]string{
 func describeNative(r liveRule, position int, wanted []ruleset.Ruleset) LiveRule {
 	live := LiveRule{Backend: Nftables, Table: nftFamilies[r.family] + " " + r.table, Chain: r.chain, Position: position}
 	live.Ours = r.family == unix.NFPROTO_INET && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
-		return rs.Owner().NFTTable() == r.table
+		return nft.TableName(rs.Owner()) == r.table
 	})
 	if live.Ours {
 		live.Reason, r.comment = r.comment, ""

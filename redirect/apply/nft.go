@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -170,7 +171,7 @@ func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []rules
 		if err != nil {
 			return err
 		}
-		diffs = diffLive(wanted, wanted.NFTables(), live)
+		diffs = diffLive(wanted, nft.Lower(wanted), live)
 		pipes := plumbing{ns: s.ns}
 		defer pipes.close()
 		more, err := pipes.diff(rs.Owner(), wanted, s.families())
@@ -185,7 +186,7 @@ func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []rules
 
 // Remove takes out all rules and routing of the owner; see [Backend].
 func (n *NFTables) Remove(ctx context.Context, owner ruleset.Owner) error {
-	err := n.session(ctx, func(s *nftSession) error { return s.apply(ctx, owner.Nothing(), &Result{}) })
+	err := n.session(ctx, func(s *nftSession) error { return s.apply(ctx, owner.EmptyRuleset(), &Result{}) })
 	if err != nil {
 		return fmt.Errorf("remove nftables rules: %w", err)
 	}
@@ -213,7 +214,7 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 	}
 	wanted, skipped := s.present(rs)
 	result.Skipped = skipped
-	want := wanted.NFTables()
+	want := nft.Lower(wanted)
 	live, err := s.readLive(owner)
 	if err != nil {
 		return err
@@ -245,7 +246,7 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 
 // differs reports whether there is anything to write. A table without chains
 // is none that is wanted, though it holds no rule.
-func (s *nftSession) differs(wanted ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) bool {
+func (s *nftSession) differs(wanted ruleset.Ruleset, want *nft.Table, live *nftLive) bool {
 	if len(want.Chains) == 0 || !live.present() {
 		return len(want.Chains) > 0 || live.present()
 	}
@@ -253,7 +254,7 @@ func (s *nftSession) differs(wanted ruleset.Ruleset, want *ruleset.NFTTable, liv
 }
 
 // write replaces what is live by what is wanted, in one transaction.
-func (s *nftSession) write(want *ruleset.NFTTable, live *nftLive) error {
+func (s *nftSession) write(want *nft.Table, live *nftLive) error {
 	b := newBatch(s.seq+1, live.generation)
 	switch {
 	case len(want.Chains) == 0 && live.table != nil:

@@ -68,6 +68,11 @@ func (d *describer) expr(name string, attrs []nlAttr) {
 		d.loadOrSet(ctNames[get(unix.NFTA_CT_KEY).u32()], name, get(unix.NFTA_CT_SREG).u32() != 0)
 	case "payload":
 		d.key = payloadName(get(unix.NFTA_PAYLOAD_BASE).u32(), get(unix.NFTA_PAYLOAD_OFFSET).u32(), get(unix.NFTA_PAYLOAD_LEN).u32())
+	case "fib":
+		d.key = "fib " + map[uint32]string{fibSrc: "saddr", fibDst: "daddr"}[get(nftaFibFlags).u32()]
+		if get(nftaFibResult).u32() == fibAddrType {
+			d.key += " type"
+		}
 	case "bitwise":
 		d.key += " and " + fmt.Sprintf("0x%x", value(unix.NFTA_BITWISE_MASK))
 	case "cmp":
@@ -174,6 +179,10 @@ func (d *describer) as(key string, v []byte) string {
 	case "meta skuid", "meta skgid", "meta mark", "ct mark":
 		if len(v) == 4 {
 			return fmt.Sprint(binary.NativeEndian.Uint32(v))
+		}
+	case "fib saddr type", "fib daddr type":
+		if len(v) == 4 && binary.NativeEndian.Uint32(v) == unix.RTN_LOCAL {
+			return "local"
 		}
 	case "ct zone":
 		if len(v) == 2 {

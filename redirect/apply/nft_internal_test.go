@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -24,10 +25,10 @@ import (
 // is told apart from a failure, and names the thing.
 func TestNFTUnsupported(t *testing.T) {
 	rule := func(r ruleset.Rule) nftStep {
-		return nftStep{what: "add rule", chain: &ruleset.NFTChain{Name: "c"}, rule: &ruleset.NFTRule{Rule: r}}
+		return nftStep{what: "add rule", chain: &nft.Chain{Name: "c"}, rule: &nft.Rule{Rule: r}}
 	}
 	action := func(a ruleset.Action) nftStep { return rule(ruleset.Rule{Target: ruleset.Target{Action: a}}) }
-	chain := nftStep{what: "add chain", chain: &ruleset.NFTChain{Type: "nat"}}
+	chain := nftStep{what: "add chain", chain: &nft.Chain{Type: "nat"}}
 	for _, tc := range []struct {
 		step    nftStep
 		errno   error
@@ -96,7 +97,7 @@ func TestNFTStartsAgain(t *testing.T) {
 				return err
 			}
 		}
-		return s.write(rs.NFTables(), live)
+		return s.write(nft.Lower(rs), live)
 	})
 	require.NoError(t, err)
 	assert.Equal(t, 2, attempts)
@@ -115,7 +116,7 @@ func TestNFTStartsAgain(t *testing.T) {
 // FuzzNFTParsers: what the kernel sends is not trusted to be whole.
 func FuzzNFTParsers(f *testing.F) {
 	var w nlWriter
-	for _, c := range redirect.Default().MustRuleset().NFTables().Chains {
+	for _, c := range nft.Lower(redirect.Default().MustRuleset()).Chains {
 		for i := range c.Rules {
 			writeExprs(&w, &c.Rules[i])
 		}
@@ -134,7 +135,7 @@ func FuzzNFTParsers(f *testing.F) {
 
 // TestCanonicalElements: whether a set is one of intervals is not what it holds.
 func TestCanonicalElements(t *testing.T) {
-	ports := func(ranges ...ruleset.PortRange) ruleset.NFTSet { return ruleset.NFTSet{Ports: ranges} }
+	ports := func(ranges ...ruleset.PortRange) nft.Set { return nft.Set{Ports: ranges} }
 	first, last, rest := ruleset.Port(80), ruleset.Port(65535), ruleset.PortRange{First: 65000, Last: 65535}
 	single := canonicalElements([]setElement{{key: be16(80)}, {key: be16(65000)}, {key: be16(65535)}})
 	asTree := []setElement{{key: be16(0), end: true}, {key: be16(65535)}, {key: be16(65001), end: true}, {key: be16(65000)}, {key: be16(80)}, {key: be16(81), end: true}}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -68,7 +69,7 @@ type setElement struct {
 // readLive lists what there is. In a namespace without nftables that is three
 // requests.
 func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
-	l := &nftLive{name: owner.NFTTable()}
+	l := &nftLive{name: nft.TableName(owner)}
 	var err error
 	if l.generation, err = c.generation(); err != nil {
 		return nil, err

@@ -225,8 +225,8 @@ func TestNFTTableNamedLikeAKeyword(t *testing.T) {
 		r := redirect.Default()
 		r.Names.ChainPrefix = prefix
 		ns := netnstest.New(t)
-		nft(t, ns, r.MustRuleset().NFT(), "-f", "-")
-		nft(t, ns, "", "list", "table", "inet", r.MustRuleset().Owner().NFTTable())
+		nft(t, ns, apply.NFT(r.MustRuleset()), "-f", "-")
+		nft(t, ns, "", "list", "table", "inet", strings.Fields(apply.NFT(r.MustRuleset()))[2])
 	}
 }
 

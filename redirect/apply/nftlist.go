@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -75,7 +76,7 @@ func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]n
 // dropNative removes the owner's table of native nftables.
 func dropNative(ctx context.Context, ns Namespace, owner ruleset.Owner) error {
 	return dropTables(ctx, ns, func(*nftSession) ([]nftTable, error) {
-		return []nftTable{{unix.NFPROTO_INET, owner.NFTTable()}}, nil
+		return []nftTable{{unix.NFPROTO_INET, nft.TableName(owner)}}, nil
 	})
 }
 

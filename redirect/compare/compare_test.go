@@ -125,7 +125,7 @@ func TestOwnProgramsReadBack(t *testing.T) {
 func TestForeign(t *testing.T) {
 	text := `*nat
 :PREROUTING ACCEPT [0:0]
--A PREROUTING -m addrtype --dst-type LOCAL -j ACCEPT
+-A PREROUTING -m addrtype --dst-type MULTICAST -j ACCEPT
 -A PREROUTING -p tcp -j REDIRECT --to-ports 1 --random
 COMMIT
 *filter
@@ -141,7 +141,7 @@ COMMIT
 	assert.True(t, errors.Is(err, ruleset.ErrForeign))
 	require.Len(t, foreign.Rules, 4)
 	assert.Equal(t, compare.ForeignRule{
-		Family: ruleset.IPv4, Table: "nat", Chain: "PREROUTING", Rule: "-m addrtype --dst-type LOCAL -j ACCEPT", Reason: `match "addrtype"`,
+		Family: ruleset.IPv4, Table: "nat", Chain: "PREROUTING", Rule: "-m addrtype --dst-type MULTICAST -j ACCEPT", Reason: `address type "MULTICAST"`,
 	}, foreign.Rules[0])
 	assert.ErrorContains(t, err, "ipv4 filter/FORWARD: policy DROP (policies other than ACCEPT are not known)")
 

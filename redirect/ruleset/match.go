@@ -239,6 +239,25 @@ const (
 
 var stateNames = [...]string{"INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED"}
 
+// String returns the states as iptables prints them: "INVALID,NEW".
+func (s States) String() string { return string(appendStates(nil, s)) }
+
+// AddrType matches the type that the routing tables give to an address, of
+// which only local is modelled. The zero value, [AnyType], matches all.
+type AddrType uint8
+
+// The address types.
+const (
+	AnyType AddrType = iota
+	// Local is an address of this host: one of its interfaces', or a loopback address.
+	Local
+	// NotLocal is every other address.
+	NotLocal
+)
+
+// Matches reports whether an address is matched that is local or not.
+func (t AddrType) Matches(local bool) bool { return t == AnyType || (t == Local) == local }
+
 // FullMask is the mask that compares or sets all bits of a mark.
 const FullMask = 0xffffffff
 

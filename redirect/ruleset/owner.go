@@ -25,9 +25,9 @@ type Owner struct {
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
-// Nothing is the ruleset of a pod that is to have no rules of the owner's: it
-// has no chains in either family, but says whose are unwanted.
-func (o Owner) Nothing() Ruleset {
+// EmptyRuleset returns a ruleset without rules: to apply it removes the owner's
+// rules and leaves those of others alone.
+func (o Owner) EmptyRuleset() Ruleset {
 	var rs Ruleset
 	for _, f := range Families {
 		rs.Set(&Program{Family: f, Owner: o})

@@ -254,7 +254,7 @@ func (p *ruleParser) option() error {
 		return p.proto()
 	case "-m":
 		switch m := p.next(); m {
-		case "tcp", "udp", "multiport", "conntrack", "mark", "connmark", "owner":
+		case "tcp", "udp", "multiport", "addrtype", "conntrack", "mark", "connmark", "owner":
 			if m == "mark" || m == "connmark" {
 				p.words = append([]string{"match:" + m}, p.words...)
 			}
@@ -271,6 +271,10 @@ func (p *ruleParser) option() error {
 		err = p.ports(&r.SrcPorts, not)
 	case "--dport", "--dports":
 		err = p.ports(&r.DstPorts, not)
+	case "--src-type":
+		err = p.addrType(&r.SrcType, not)
+	case "--dst-type":
+		err = p.addrType(&r.DstType, not)
 	case "--ctstate":
 		if not || r.States != 0 {
 			return fmt.Errorf("negated or second state: %w", ErrForeign)
@@ -361,6 +365,17 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 		m.Ranges = append(m.Ranges, PortRange{uint16(a), uint16(b)})
 	}
 	m.Not = not
+	return nil
+}
+
+func (p *ruleParser) addrType(t *AddrType, not bool) error {
+	if w := p.next(); w != "LOCAL" || *t != AnyType {
+		return fmt.Errorf("address type %q: %w", w, ErrForeign)
+	}
+	*t = Local
+	if not {
+		*t = NotLocal
+	}
 	return nil
 }
 

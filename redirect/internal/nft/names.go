@@ -1,28 +1,31 @@
-package ruleset
+package nft
 
-import "strings"
+import (
+	"strings"
 
-// DefaultNFTTable is the name of the table of an owner without prefix.
-const DefaultNFTTable = "mesh"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
 
-// NFTTable is the name of the owner's nftables table: the prefix in lower case
-// without the underscore that ends it, "istio" for "ISTIO_". Where that is a
-// word of nft's language it keeps its underscore.
-func (o Owner) NFTTable() string {
+// defaultTable is the table of an owner without prefix.
+const defaultTable = "mesh"
+
+// TableName returns the name of the owner's nftables table: the prefix in lower
+// case without its final underscore, "istio" for "ISTIO_". A name that is a
+// keyword of nft keeps the underscore.
+func TableName(o ruleset.Owner) string {
 	name := strings.ToLower(strings.TrimRight(o.Prefix, "_"))
 	switch {
 	case name == "":
-		return DefaultNFTTable
-	case strings.Contains(nftKeywords, " "+name+" "):
+		return defaultTable
+	case strings.Contains(keywords, " "+name+" "):
 		return name + "_"
 	}
 	return name
 }
 
-// nftKeywords are the words that nft does not take for a table's name: each
-// that nft 1.0.6 refused of all in its library and manual, and what later
-// versions added.
-const nftKeywords = " accept add ah all and arp bridge cgroup chain comment comp constant continue counter cpu create ct " +
+// keywords are the words that nft does not take for a table's name: those of its
+// library and manual that nft 1.0.6 refuses, and those that later versions added.
+const keywords = " accept add ah all and arp bridge cgroup chain comment comp constant continue counter cpu create ct " +
 	"day dccp define delete describe destroy device devices dnat drop dst dup dynamic ecn element elements eq esp ether " +
 	"exists expires export exthdr fib flags flow flowtable flush frag fwd gc get goto gt handle hbh hook hour ibriport " +
 	"ibrname icmp icmpv6 igmp iif iifgroup iifname iiftype import include index inet insert interval ip ip6 ipsec jhash " +
