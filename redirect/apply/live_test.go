@@ -45,7 +45,7 @@ func TestWitness(t *testing.T) {
 	})
 }
 
-func listed(t *testing.T, ns apply.Namespace, v apply.Name, f ruleset.Family, table, chain string) (rules []string) {
+func listed(t testing.TB, ns apply.Namespace, v apply.Name, f ruleset.Family, table, chain string) (rules []string) {
 	t.Helper()
 	program, family := string(v), iptables.ProtocolIPv4
 	if f == ruleset.IPv6 {
