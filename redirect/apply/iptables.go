@@ -11,36 +11,37 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// IPTables is the backend that feeds the host's iptables-restore: one process
-// for each family in a fresh namespace, one more where an earlier program may
-// be, to read it. Make one with [NewIPTables] or [Choose]. It is safe for
-// concurrent use.
-type IPTables struct {
+// iptablesBackend feeds the host's iptables-restore: one process for each family
+// in a fresh namespace, and one more to read the live rules if there may be any.
+// It is safe for concurrent use.
+type iptablesBackend struct {
 	ns    Namespace
 	tools tools
 	opts  Options // with a Runner
 }
 
-// NewIPTables returns the backend of a variant, [IptablesNFT] or
-// [IptablesLegacy]. It fails with [ErrNoBackend] when the host lacks its
-// programs. Options.Backend is not looked at.
-func NewIPTables(ns Namespace, variant Name, o Options) (*IPTables, error) {
+// newIPTables fails with [ErrNoBackend] if the host lacks the variant's programs.
+func newIPTables(ns Namespace, variant Name, o Options) (*iptablesBackend, error) {
 	t, err := o.tools(variant)
 	if err != nil {
 		return nil, err
 	}
 	if o.Runner == nil {
 		o.Runner = ns
+		if n, ok := ns.(*netnsexec.NetNS); ok {
+			o.Runner = n.Sandbox()
+		}
 	}
-	return &IPTables{ns: ns, tools: t, opts: o}, nil
+	return &iptablesBackend{ns: ns, tools: t, opts: o}, nil
 }
 
 // Name returns iptables-nft or iptables-legacy.
-func (b *IPTables) Name() Name { return b.tools.variant }
+func (b *iptablesBackend) Name() Name { return b.tools.variant }
 
 // change is one family on its way from what is live to what is wanted.
 type change struct {
@@ -56,14 +57,14 @@ type change struct {
 
 // session is one Apply, Check or Remove.
 type session struct {
-	*IPTables
+	*iptablesBackend
 	host      host
 	processes atomic.Int32
 	commits   atomic.Int32
 	plumbing  plumbing
 }
 
-func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
+func (b *iptablesBackend) open(ctx context.Context) (*session, func(), error) {
 	unlock, err := lock(ctx, b.ns)
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +74,7 @@ func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
 		unlock()
 		return nil, nil, fmt.Errorf("look at network namespace: %w", err)
 	}
-	s := &session{IPTables: b, host: h, plumbing: plumbing{ns: b.ns}}
+	s := &session{iptablesBackend: b, host: h, plumbing: plumbing{ns: b.ns}}
 	return s, func() {
 		s.plumbing.close()
 		unlock()
@@ -81,7 +82,7 @@ func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
 }
 
 // Apply makes the live rules those of rs; see [Backend].
-func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 	start := time.Now()
 	s, done, err := b.open(ctx)
 	if err != nil {
@@ -205,7 +206,7 @@ func (s *session) apply(ctx context.Context, c *change) error {
 }
 
 // Check returns how the live rules differ from rs; see [Backend].
-func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
+func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
 	s, done, err := b.open(ctx)
 	if err != nil {
 		return nil, err
@@ -240,7 +241,7 @@ func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].
-func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
+func (b *iptablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error {
 	s, done, err := b.open(ctx)
 	if err != nil {
 		return err

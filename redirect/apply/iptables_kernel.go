@@ -32,7 +32,7 @@ type chainName struct {
 // kernelRules asks the kernel, of one family or with NFPROTO_UNSPEC of all.
 func (s *session) kernelRules(ctx context.Context, family byte) (chainRules, error) {
 	var found chainRules
-	err := NewNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
+	err := newNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
 		found, err = c.countRules(family)
 		return err
 	})
@@ -56,16 +56,8 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	// One list for all tables: only their names are looked at.
 	many := map[byte]int{} // by family
 	err = c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		var table, chain string
-		for a := range nlAttrs(m.attrs) {
-			switch a.typ {
-			case unix.NFTA_RULE_TABLE:
-				table = a.text()
-			case unix.NFTA_RULE_CHAIN:
-				chain = a.text()
-			}
-		}
-		if iptablesReads(table) {
+		table, chain := m.text(unix.NFTA_RULE_TABLE), m.text(unix.NFTA_RULE_CHAIN)
+		if (nftTable{m.family, table}).isIptables() {
 			many[m.family]++
 		}
 		if t, err := ruleset.ParseTable(table); err == nil {
@@ -96,16 +88,8 @@ func (c *nlConn) measureSets(family byte) error {
 	}
 	var sets []set
 	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		s := set{family: m.family}
-		for a := range nlAttrs(m.attrs) {
-			switch a.typ {
-			case unix.NFTA_SET_TABLE:
-				s.table = a.text()
-			case unix.NFTA_SET_NAME:
-				s.name = a.text()
-			}
-		}
-		if iptablesReads(s.table) {
+		s := set{m.family, m.text(unix.NFTA_SET_TABLE), m.text(unix.NFTA_SET_NAME)}
+		if (nftTable{s.family, s.table}).isIptables() {
 			sets = append(sets, s)
 		}
 	})
@@ -135,12 +119,6 @@ func few(rules int) error {
 		return fmt.Errorf("%w: they are over %d rules", errLong, maxLive)
 	}
 	return nil
-}
-
-// iptablesReads reports whether the programs of iptables-nft read a table of the name.
-func iptablesReads(table string) bool {
-	_, err := ruleset.ParseTable(table)
-	return err == nil || table == "security" // of which we have nothing
 }
 
 // maxReads bounds how often rules are read that change meanwhile.

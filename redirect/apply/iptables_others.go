@@ -34,7 +34,7 @@ func hasLegacy(ns Namespace) (bool, error) {
 // removeLegacy takes the owner's rules out of the legacy variant's tables, and
 // leaves routing alone: it is the new backend's by now.
 func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Owner) (changed bool, err error) {
-	b, err := NewIPTables(ns, IptablesLegacy, o)
+	b, err := newIPTables(ns, IptablesLegacy, o)
 	if err != nil {
 		return false, fmt.Errorf("remove what iptables-legacy may have left: %w", err)
 	}
@@ -50,7 +50,7 @@ func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Ow
 
 // checkLegacy reports the owner's rules in the legacy variant's tables.
 func checkLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Owner) ([]ruleset.Difference, error) {
-	b, err := NewIPTables(ns, IptablesLegacy, o)
+	b, err := newIPTables(ns, IptablesLegacy, o)
 	if err != nil {
 		return nil, fmt.Errorf("check what iptables-legacy may have left: %w", err)
 	}
@@ -66,12 +66,12 @@ func checkLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Own
 // native is the nftables backend in a namespace that may hold rules of the
 // legacy variant, which nftables cannot see.
 type native struct {
-	*NFTables
+	*nftablesBackend
 	opts Options
 }
 
 func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
-	result, err := n.NFTables.Apply(ctx, rs)
+	result, err := n.nftablesBackend.Apply(ctx, rs)
 	if err != nil {
 		return result, err
 	}
@@ -92,7 +92,7 @@ func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 }
 
 func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
-	diffs, err := n.NFTables.Check(ctx, rs)
+	diffs, err := n.nftablesBackend.Check(ctx, rs)
 	if err != nil {
 		return diffs, err
 	}
@@ -104,7 +104,7 @@ func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Differ
 }
 
 func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
-	if err := n.NFTables.Remove(ctx, owner); err != nil {
+	if err := n.nftablesBackend.Remove(ctx, owner); err != nil {
 		return err
 	}
 	if has, err := hasLegacy(n.ns); err != nil || !has {

@@ -15,7 +15,7 @@ import (
 
 // IptablesTraces describes the rules that iptables may hold for the owner in the namespace, such as
 // "iptables-nft, chain ISTIO_OUTPUT", and returns "" if there are none. It starts no process, so it also works where
-// iptables is not installed. Any table of the legacy variant counts: the kernel does not list its chains.
+// iptables is not installed. Any rule of the legacy variant counts: the kernel does not list its chains.
 func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Owner) (string, error) {
 	var legacy []string
 	err := ns.Do(func() error {
@@ -30,7 +30,7 @@ func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Owner) (str
 		return "iptables-legacy, tables " + strings.Join(legacy, " "), nil
 	}
 	var chains chainRules
-	err = NewNFTables(ns).session(ctx, func(s *nftSession) (err error) {
+	err = newNFTables(ns).session(ctx, func(s *nftSession) (err error) {
 		chains, err = s.countRules(unix.NFPROTO_UNSPEC)
 		return err
 	})

@@ -58,7 +58,7 @@ func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Rulese
 // liveIPTables lists the rules of one variant and family. Like every text of
 // rules from a pod's namespace, this one counts only if the kernel agrees.
 func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f ruleset.Family, wanted []ruleset.Ruleset) ([]LiveRule, error) {
-	b, err := NewIPTables(ns, variant, o)
+	b, err := newIPTables(ns, variant, o)
 	if err != nil {
 		return nil, err
 	}
@@ -230,12 +230,12 @@ func reason(p *ruleset.Program, table ruleset.Table, chain string, live ruleset.
 
 // liveNFTables lists the rules of nftables that iptables-nft did not write.
 func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (all []LiveRule, err error) {
-	err = NewNFTables(ns).session(ctx, func(s *nftSession) error {
+	err = newNFTables(ns).session(ctx, func(s *nftSession) error {
 		all = nil
 		positions := map[liveChain]int{}
 		return s.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
 			r := parseLiveRule(m)
-			if isIptables(liveChain{family: r.family, table: r.table}) {
+			if (nftTable{r.family, r.table}).isIptables() {
 				return
 			}
 			at := liveChain{family: r.family, table: r.table, name: r.chain}

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
@@ -64,26 +62,11 @@ func TestNFTUnsupported(t *testing.T) {
 	assert.NoError(t, classify(nil))
 }
 
-// deaf is a namespace whose kernel has no netfilter netlink.
-type deaf struct{ err error }
-
-func (d deaf) Run(*exec.Cmd) error                    { return d.err }
-func (d deaf) Do(func() error) error                  { return d.err }
-func (d deaf) Socket(int, int, int) (fd int, e error) { return -1, d.err }
-
-func TestNFTUsable(t *testing.T) {
-	ns := netnstest.New(t)
-	require.NoError(t, NewNFTables(ns).Usable(t.Context()))
-	err := NewNFTables(deaf{syscall.EPERM}).Usable(t.Context())
-	require.ErrorIs(t, err, ErrNoBackend)
-	assert.ErrorIs(t, err, syscall.EPERM)
-}
-
 // TestNFTStartsAgain: a batch made from what is no longer so is refused by the
 // kernel, and the call begins anew from what is.
 func TestNFTStartsAgain(t *testing.T) {
 	ns := netnstest.New(t)
-	n := NewNFTables(ns)
+	n := newNFTables(ns)
 	rs := redirect.Default().MustRuleset()
 	attempts := 0
 	err := n.session(t.Context(), func(s *nftSession) error {

@@ -77,12 +77,7 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	err = c.request(unix.NFT_MSG_GETTABLE, 0, unix.NFPROTO_INET, func(w *nlWriter) {
 		w.text(unix.NFTA_TABLE_NAME, l.name)
 	}, func(m nlMessage) {
-		l.table = &liveTable{}
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_TABLE_FLAGS {
-				l.table.flags = a.u32()
-			}
-		}
+		l.table = &liveTable{flags: m.attr(unix.NFTA_TABLE_FLAGS).u32()}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for table inet %s: %w", l.name, err)
@@ -92,7 +87,7 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 		switch {
 		case ch.family == unix.NFPROTO_INET && ch.table == l.name:
 			l.chains = append(l.chains, ch)
-		case isIptables(ch) && owner.OwnsChain(ch.name):
+		case nftTable{ch.family, ch.table}.isIptables() && owner.OwnsChain(ch.name):
 			l.leftovers = append(l.leftovers, ch)
 		}
 	})
@@ -116,22 +111,12 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 
 func (c *nlConn) generation() (id uint32, err error) {
 	err = c.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_GEN_ID {
-				id = a.u32()
-			}
-		}
+		id = m.attr(unix.NFTA_GEN_ID).u32()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("ask for the generation of the rules: %w", err)
 	}
 	return id, nil
-}
-
-// isIptables reports whether a chain is in a table of iptables-nft.
-func isIptables(c liveChain) bool {
-	_, err := ruleset.ParseTable(c.table)
-	return err == nil && (c.family == unix.NFPROTO_IPV4 || c.family == unix.NFPROTO_IPV6)
 }
 
 func parseChain(m nlMessage) liveChain {
@@ -205,13 +190,7 @@ func (c *nlConn) readTable(l *nftLive) error {
 	}
 	ofTable := func(w *nlWriter) { w.text(unix.NFTA_SET_TABLE, l.name) }
 	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, unix.NFPROTO_INET, ofTable, func(m nlMessage) {
-		var s liveSet
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_SET_NAME {
-				s.name = a.text()
-			}
-		}
-		l.sets = append(l.sets, s)
+		l.sets = append(l.sets, liveSet{name: m.text(unix.NFTA_SET_NAME)})
 	})
 	if err != nil {
 		return fmt.Errorf("list sets of table %s: %w", l.name, err)

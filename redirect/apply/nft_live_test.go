@@ -177,7 +177,6 @@ func TestNFTFailureChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, result.Changed)
 	assert.Equal(t, before, nft(t, ns, "", "list", "ruleset"))
-	require.NoError(t, b.Usable(t.Context()))
 }
 
 func TestNFTWithoutIPv6(t *testing.T) {

@@ -73,6 +73,18 @@ type nlMessage struct {
 	attrs  []byte // after the nfgenmsg, or, of an error, all of the payload
 }
 
+// attr returns the attribute of the type, which is empty if there is none.
+func (m nlMessage) attr(typ uint16) nlAttr {
+	for a := range nlAttrs(m.attrs) {
+		if a.typ == typ {
+			return a
+		}
+	}
+	return nlAttr{}
+}
+
+func (m nlMessage) text(typ uint16) string { return m.attr(typ).text() }
+
 // receive calls fn for each message of the next datagram. It returns io-like
 // unix.EAGAIN when there is none: the kernel answers while it is asked, so
 // there is never anything to wait for.

@@ -6,7 +6,7 @@ import (
 )
 
 // NFT returns the ruleset as input for nft -f: one transaction that replaces an
-// earlier program of the same owner. It has the same rules that [NFTables]
-// writes. It is empty if no family has a program. Policy routing, which nftables
+// earlier program of the same owner. It has the same rules that the
+// nftables backend writes. It is empty if no family has a program. Policy routing, which nftables
 // lacks, is in comments as iproute2 commands.
 func NFT(rs ruleset.Ruleset) string { return nft.Text(rs) }
