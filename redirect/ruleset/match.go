@@ -182,8 +182,14 @@ type PortMatch struct {
 	Not    bool
 }
 
-// Ports matches packets to any of the ranges.
-func Ports(r ...PortRange) PortMatch { return PortMatch{Ranges: r} }
+// Ports matches packets to any of the ranges. The single range of all ports
+// yields the zero value, as iptables-save prints nothing for it.
+func Ports(r ...PortRange) PortMatch {
+	if len(r) == 1 && r[0] == (PortRange{0, 65535}) {
+		return PortMatch{}
+	}
+	return PortMatch{Ranges: r}
+}
 
 // NotPorts matches packets to none of the ranges.
 func NotPorts(r ...PortRange) PortMatch { return PortMatch{Ranges: r, Not: true} }

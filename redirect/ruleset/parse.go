@@ -364,7 +364,9 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 		}
 		m.Ranges = append(m.Ranges, PortRange{uint16(a), uint16(b)})
 	}
-	m.Not = not
+	if m.Not = not; !not {
+		*m = Ports(m.Ranges...)
+	}
 	return nil
 }
 

@@ -31,6 +31,8 @@ func TestParseRule(t *testing.T) {
 		{in: "-p tcp -m tcp --dport 80 -j RETURN"},
 		{in: "-p tcp -m tcp ! --dport 80:90 -j RETURN"},
 		{in: "-p udp -m udp --sport 53 --dport 53 -j RETURN"},
+		{in: "-p tcp -m tcp --dport 0:65535 -j RETURN", want: "-p tcp -j RETURN"}, // which iptables-legacy-save prints so
+		{in: "-p tcp -m tcp -j RETURN", want: "-p tcp -j RETURN"},
 		{in: "-p tcp -m multiport --dports 80,443,8000:8100 -j RETURN"},
 		{in: "-p tcp -m multiport ! --dports 53,15008 -j RETURN"},
 		{in: "-p tcp -m addrtype ! --dst-type LOCAL -j RETURN"},
