@@ -1,3 +1,3 @@
-// Package nfttest writes and lists nftables chains by netlink for tests. Chains
-// may have any name, also those that nft and iptables neither take nor print.
+// Package nfttest makes nftables chains by netlink for tests, with any name: also
+// those that nft and iptables neither take nor print.
 package nfttest

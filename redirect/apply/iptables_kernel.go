@@ -82,30 +82,15 @@ const setWeight = 24
 // measureSets fails where there is more in the sets of iptables-nft's tables than is
 // read: its programs read all of it, whether a rule uses it or not.
 func (c *nlConn) measureSets(family byte) error {
-	type set struct {
-		family      byte
-		table, name string
-	}
-	var sets []set
-	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		s := set{m.family, m.text(unix.NFTA_SET_TABLE), m.text(unix.NFTA_SET_NAME)}
-		if (nftTable{s.family, s.table}).isIptables() {
-			sets = append(sets, s)
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("list sets: %w", err)
-	}
-	for _, s := range sets {
-		err := c.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, s.family, func(w *nlWriter) {
-			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table)
-			w.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-		}, func(m nlMessage) { c.left -= setWeight * len(m.attrs) })
-		if err != nil {
-			return fmt.Errorf("list elements of set %q: %w", s.name, err)
+	sets, err := c.listSets(family, nftTable.isIptables)
+	for t, names := range sets {
+		for _, name := range names {
+			if err := c.readElements(t, name, func(nlMessage) {}); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	return err
 }
 
 // maxLive is how many rules of one family are read at most: five times what a

@@ -205,7 +205,7 @@ func describeSaved(variant Name, live *ruleset.Saved, counters map[chainName][]C
 				})
 			}
 			for _, rs := range wanted {
-				for _, i := range rs.Owner().Rules(live, t.Name, c.Name) {
+				for _, i := range rs.Owner().Rules(live, table, c.Name) {
 					all[first+i].Ours = true
 					all[first+i].Reason = reason(rs.Program(live.Family), table, c.Name, c.Rules[i])
 				}

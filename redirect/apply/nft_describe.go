@@ -124,27 +124,19 @@ func (d *describer) port() string {
 }
 
 func (d *describer) verdict(data []byte) {
-	for v := range nlAttrs(data) {
-		var code int32
-		var chain string
-		for a := range nlAttrs(v.data) {
-			switch a.typ {
-			case unix.NFTA_VERDICT_CODE:
-				code = int32(a.u32()) //nolint:gosec // two's complement
-			case unix.NFTA_VERDICT_CHAIN:
-				chain = " " + a.text()
-			}
-		}
-		names := map[int32]string{
-			nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",
-			unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto",
-		}
-		name, ok := names[code]
-		if !ok {
-			name = fmt.Sprintf("verdict %d", code)
-		}
-		d.add("%s%s", name, chain)
+	verdict := nlAttr{data: data}.attr(unix.NFTA_DATA_VERDICT)
+	code := int32(verdict.attr(unix.NFTA_VERDICT_CODE).u32()) //nolint:gosec // two's complement
+	name, ok := map[int32]string{
+		nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",
+		unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto",
+	}[code]
+	if !ok {
+		name = fmt.Sprintf("verdict %d", code)
 	}
+	if chain := verdict.attr(unix.NFTA_VERDICT_CHAIN).text(); chain != "" {
+		name += " " + chain
+	}
+	d.add("%s", name)
 }
 
 func payloadName(base, offset, length uint32) string {

@@ -73,15 +73,7 @@ type nlMessage struct {
 	attrs  []byte // after the nfgenmsg, or, of an error, all of the payload
 }
 
-// attr returns the attribute of the type, which is empty if there is none.
-func (m nlMessage) attr(typ uint16) nlAttr {
-	for a := range nlAttrs(m.attrs) {
-		if a.typ == typ {
-			return a
-		}
-	}
-	return nlAttr{}
-}
+func (m nlMessage) attr(typ uint16) nlAttr { return nlAttr{data: m.attrs}.attr(typ) }
 
 func (m nlMessage) text(typ uint16) string { return m.attr(typ).text() }
 
@@ -367,6 +359,16 @@ func nlAttrs(b []byte) func(yield func(nlAttr) bool) {
 			b = b[min(len(b), nlAlign(size)):]
 		}
 	}
+}
+
+// attr returns the nested attribute of the type, which is empty if there is none.
+func (a nlAttr) attr(typ uint16) nlAttr {
+	for n := range nlAttrs(a.data) {
+		if n.typ == typ {
+			return n
+		}
+	}
+	return nlAttr{}
 }
 
 func (a nlAttr) text() string {

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -89,14 +90,10 @@ const (
 	Postrouting = "POSTROUTING"
 )
 
-// IsBuiltin reports whether a chain name is that of a hook.
-func IsBuiltin(chain string) bool {
-	switch chain {
-	case Prerouting, Input, Forward, Output, Postrouting:
-		return true
-	}
-	return false
-}
+var builtins = []string{Prerouting, Input, Forward, Output, Postrouting}
+
+// IsBuiltin reports whether a chain is built in, the entry of a hook.
+func IsBuiltin(chain string) bool { return slices.Contains(builtins, chain) }
 
 // Proto is a transport protocol. The zero value, [AnyProto], matches all.
 type Proto uint8
@@ -171,9 +168,9 @@ func Port(p uint16) PortRange { return PortRange{p, p} }
 // Contains reports whether p is in the range.
 func (r PortRange) Contains(p uint16) bool { return r.First <= p && p <= r.Last }
 
-// MaxPortSlots is how many ports one multiport match takes; a range takes two
+// maxPortSlots is how many ports one multiport match takes; a range takes two
 // slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
-const MaxPortSlots = 15
+const maxPortSlots = 15
 
 // PortMatch matches a port of the packet, and needs the rule's Proto to be TCP
 // or UDP. The zero value matches any.
@@ -202,12 +199,7 @@ func (m PortMatch) Matches(p uint16) bool {
 	if m.IsZero() {
 		return true
 	}
-	for _, r := range m.Ranges {
-		if r.Contains(p) {
-			return !m.Not
-		}
-	}
-	return m.Not
+	return slices.ContainsFunc(m.Ranges, func(r PortRange) bool { return r.Contains(p) }) != m.Not
 }
 
 // ChunkPorts splits ranges into groups that each fit one multiport match.
@@ -219,7 +211,7 @@ func ChunkPorts(ranges []PortRange) [][]PortRange {
 		if r.First != r.Last {
 			n = 2
 		}
-		if slots+n > MaxPortSlots {
+		if slots+n > maxPortSlots {
 			chunks = append(chunks, ranges[start:i:i])
 			slots, start = 0, i
 		}

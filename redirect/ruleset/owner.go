@@ -79,7 +79,7 @@ func (o Owner) predecessor(s *Saved) bool {
 }
 
 // Rules returns the indexes of the owner's rules in a chain of the live rules.
-func (o Owner) Rules(live *Saved, table, chain string) (own []int) {
+func (o Owner) Rules(live *Saved, table Table, chain string) (own []int) {
 	c := live.chain(table, chain)
 	switch {
 	case c == nil:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,23 +50,12 @@ type SavedRule struct {
 	Known bool
 }
 
-func (s *Saved) chain(table, name string) *SavedChain {
-	if s == nil {
-		return nil
-	}
-	for i := range s.Tables {
-		if s.Tables[i].Name == table {
-			return s.Tables[i].chain(name)
-		}
-	}
-	return nil
-}
+// chain returns a chain, or nil if there is none of the name.
+func (s *Saved) chain(table Table, name string) *SavedChain { return chainOf(s.chains(table), name) }
 
-func (t *SavedTable) chain(name string) *SavedChain {
-	for i := range t.Chains {
-		if t.Chains[i].Name == name {
-			return &t.Chains[i]
-		}
+func chainOf(chains []SavedChain, name string) *SavedChain {
+	if i := slices.IndexFunc(chains, func(c SavedChain) bool { return c.Name == name }); i >= 0 {
+		return &chains[i]
 	}
 	return nil
 }

@@ -92,15 +92,15 @@ type Target struct {
 	To     netip.AddrPort
 	// Mask is SetConnMark's.
 	Mask uint32
-	// Prefix, at most [MaxLogPrefix] bytes, and Level, syslog's 0 to 7, are
+	// Prefix, at most 29 bytes, and Level, syslog's 0 to 7, are
 	// Log's.
 	Prefix string
 	Level  uint8
 }
 
-// MaxLogPrefix is the longest prefix of a log line: 30 bytes less the
+// maxLogPrefix is the longest prefix of a log line: 30 bytes less the
 // terminating zero (struct xt_log_info in linux/netfilter/xt_LOG.h).
-const MaxLogPrefix = 29
+const maxLogPrefix = 29
 
 // defaultLogLevel is iptables', syslog's "warning", which iptables-save leaves out.
 const defaultLogLevel = 4
