@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -180,7 +181,7 @@ func (s said) make(t require.TestingT, pod *corev1.Pod, namespace *corev1.Namesp
 			}
 		}
 		require.LessOrEqual(t, rules, redirect.MaxRules)
-		_ = rs.NFTables()
+		_ = apply.NFT(rs)
 		_, err = json.Marshal(rs)
 		require.NoError(t, err)
 	}

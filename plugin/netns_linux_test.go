@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
@@ -86,18 +86,15 @@ func setSysctl(t testing.TB, ns *netnsexec.NetNS, name, value string) {
 // nameChains makes chains in iptables' tables, with a rule each.
 func nameChains(t *testing.T, ns *netnsexec.NetNS) {
 	t.Helper()
-	c, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
-	require.NoError(t, err)
-	for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+	var chains []nfttest.Chain
+	for _, f := range []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		for _, table := range []string{"raw", "mangle", "nat", "filter"} {
-			in := c.AddTable(&nftables.Table{Name: table, Family: f})
 			for _, name := range []string{"ISTIO_OUTPUT\tfoo", "ISTIO_INBOUND\t-j\tACCEPT", "ISTIO_REDIRECT x", "MESH\n-F", "ISTIO_\n-A OUTPUT -j DROP"} {
-				chain := c.AddChain(&nftables.Chain{Name: name, Table: in})
-				c.AddRule(&nftables.Rule{Table: in, Chain: chain, Exprs: []expr.Any{&expr.Counter{}}})
+				chains = append(chains, nfttest.Chain{Family: f, Table: table, Name: name, Jumps: []string{""}})
 			}
 		}
 	}
-	require.NoError(t, c.Flush())
+	require.NoError(t, nfttest.Add(ns, chains...))
 }
 
 // everyRule is rules, and those of nftables' own table.

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -170,7 +171,7 @@ func TestAtTheBound(t *testing.T) {
 		rs := r.MustRuleset()
 		assert.Greater(t, rs.IPv4.Rules(), 6_000)
 		_ = rs.IPv4.Transition(nil) + rs.IPv6.Transition(nil)
-		_ = rs.NFTables()
+		_ = nft.Lower(rs)
 	})
 	assert.Less(t, bytes, uint64(64<<20))
 }

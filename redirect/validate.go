@@ -3,13 +3,14 @@ package redirect
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// FieldError is one field of a [Redirect] that cannot be. Get at it with
+// FieldError says that one field of a [Redirect] is invalid. Get at it with
 // errors.As(err, &fieldError); several are joined, see [errors.Join].
 type FieldError struct {
 	// Field is the field's path in JSON, such as "proxy.inboundPort".
@@ -21,10 +22,9 @@ type FieldError struct {
 // Error returns "redirect: FIELD: REASON".
 func (e *FieldError) Error() string { return "redirect: " + e.Field + ": " + e.Reason }
 
-// Validate reports every field that cannot be, joined; each is a [*FieldError],
-// and a [*LimitError] says that the rules would be too many. A Redirect that
-// validates always renders, to at most [MaxRules] rules that the kernel takes.
-// No rule is made to find that out.
+// Validate reports all invalid fields, joined. Each error is a [*FieldError], or a
+// [*LimitError] if there would be too many rules. A valid Redirect always renders
+// to at most [MaxRules] rules, which the kernel takes. Validate makes no rules.
 func (r Redirect) Validate() error {
 	v := validator{}
 	v.check(r.Mode == ModeRedirect || r.Mode == ModeTProxy, "mode", "%q is not REDIRECT or TPROXY", r.Mode)
@@ -50,19 +50,37 @@ func (r Redirect) Validate() error {
 	return errors.Join(append(v.errs, r.limit())...)
 }
 
-// maxOwnerGroups bounds the negated owner matches of one rule, which all must
-// be in one. A rule of iptables holds far more; this is a pod's plenty.
+// maxOwnerGroups bounds the negated owner matches, which must all be in one rule.
+// iptables takes far more.
 const maxOwnerGroups = 64
 
 type validator struct{ errs []error }
 
-// maxErrors is how many faults of one list are told before the rest of it goes
-// unread: nobody mends more at a time, and a list may have a hundred thousand.
+// maxErrors is how many errors of one list are reported; a list may have a
+// hundred thousand elements.
 const maxErrors = 16
 
-// enough reports whether a list needs no further looking at, given how many
-// errors there were before it.
-func (v *validator) enough(before int) bool { return len(v.errs)-before >= maxErrors }
+// each calls fn with the elements of a list until there are enough errors.
+func each[T any](v *validator, list []T, fn func(i int, element T)) {
+	before := len(v.errs)
+	for i, e := range list {
+		if len(v.errs)-before >= maxErrors {
+			return
+		}
+		fn(i, e)
+	}
+}
+
+// oncePerFamily checks a list of addresses of which each family has one at most.
+func (v *validator) oncePerFamily(field string, list []netip.Addr, ok func(netip.Addr) bool) {
+	seen := map[ruleset.Family]bool{}
+	each(v, list, func(_ int, a netip.Addr) {
+		f := ruleset.FamilyOf(a)
+		v.check(ok(a) && a.Zone() == "", field, "%q is not an address without zone", a)
+		v.check(!seen[f], field, "%s is a second %s address", a, f)
+		seen[f] = true
+	})
+}
 
 func (v *validator) check(ok bool, field, format string, args ...any) {
 	if !ok {
@@ -75,15 +93,12 @@ func (v *validator) family(field string, m FamilyMode) {
 }
 
 func (v *validator) ids(field string, ids []uint32) {
-	seen, from := map[uint32]bool{}, len(v.errs)
-	for _, id := range ids {
-		if v.enough(from) {
-			return
-		}
+	seen := map[uint32]bool{}
+	each(v, ids, func(_ int, id uint32) {
 		v.check(id != NoID, field, "%d is no id", id)
 		v.check(!seen[id], field, "%d is there twice", id)
 		seen[id] = true
-	}
+	})
 }
 
 func (v *validator) proxy(p Proxy) {
@@ -96,28 +111,16 @@ func (v *validator) proxy(p Proxy) {
 	v.check(p.OutboundPort != 0, "proxy.outboundPort", "0 is no port")
 	v.check(p.InboundPort != 0, "proxy.inboundPort", "0 is no port")
 	v.check(p.OutboundPort != p.InboundPort || p.OutboundPort == 0, "proxy.inboundPort", "%d is the outbound port too", p.InboundPort)
-	seen, from := map[ruleset.Family]bool{}, len(v.errs)
-	for _, a := range p.PassSources {
-		if v.enough(from) {
-			return
-		}
-		f := ruleset.FamilyOf(a)
-		v.check(a.IsValid() && a.Zone() == "", "proxy.passSources", "%q is not an address without zone", a)
-		v.check(!seen[f], "proxy.passSources", "%s is a second %s address", a, f)
-		seen[f] = true
-	}
+	v.oncePerFamily("proxy.passSources", p.PassSources, netip.Addr.IsValid)
 }
 
 func (v *validator) interfaces(field string, names []string) {
-	seen, from := map[string]bool{}, len(v.errs)
-	for _, n := range names {
-		if v.enough(from) {
-			return
-		}
+	seen := map[string]bool{}
+	each(v, names, func(_ int, n string) {
 		v.check(ValidInterface(n), field, "%q is not an interface name: %s", n, interfaceNames)
 		v.check(!seen[n], field, "%q is there twice", n)
 		seen[n] = true
-	}
+	})
 }
 
 func (v *validator) names(r Redirect) {
@@ -148,24 +151,17 @@ func (v *validator) routeTable(t uint32) {
 }
 
 func (v *validator) exclusions(list []Exclusion) {
-	from := len(v.errs)
-	for i, e := range list {
-		if v.enough(from) {
-			return
-		}
+	each(v, list, func(i int, e Exclusion) {
 		field := fmt.Sprintf("outbound.exclude[%d]", i)
 		v.check(e.Protocol.proto() != ruleset.AnyProto || e.Protocol == AnyProtocol, field+".protocol", "%q is not tcp, udp or empty", e.Protocol)
 		v.check(!e.Ports.Empty(), field+".ports", "none would exclude nothing; all is %q", "*")
 		v.check(!e.CIDRs.Empty(), field+".cidrs", "none would exclude nothing; all is %q", "*")
 		v.check(e.Ports.All() || e.Protocol != AnyProtocol, field+".ports", "needs a protocol")
 		v.check(e.Protocol != AnyProtocol || !e.CIDRs.All() || len(e.UIDs) > 0, field, "says nothing, so it would exclude everything")
-		for _, r := range e.UIDs {
-			if v.enough(from) {
-				return
-			}
+		each(v, e.UIDs, func(_ int, r IDRange) {
 			v.check(r.First <= r.Last && r.Last != NoID, field+".uids", "%s is no range of ids", r)
-		}
-	}
+		})
+	})
 }
 
 func (v *validator) dns(d DNS) {
@@ -173,17 +169,11 @@ func (v *validator) dns(d DNS) {
 	v.check(d.Port == 0 || len(d.To) == 0, "dns.to", "cannot be set together with dns.port")
 	v.check(!d.TCPOutbound || d.UDPOnly, "dns.tcpOutbound", "needs dns.udpOnly: else look-ups over TCP are captured as such")
 	v.check(!d.Everyone || len(d.To) > 0, "dns.everyone", "needs dns.to: the proxy's own look-ups cannot go to the proxy")
-	seen, from := map[ruleset.Family]bool{}, len(v.errs)
-	for _, to := range d.To {
-		if v.enough(from) {
-			return
-		}
-		a := to.Addr()
-		f := ruleset.FamilyOf(a)
-		v.check(a.IsValid() && a.Zone() == "" && !a.IsUnspecified(), "dns.to", "%q is not an address without zone", a)
-		v.check(!seen[f], "dns.to", "%s is a second %s address", a, f)
-		seen[f] = true
+	addrs := make([]netip.Addr, len(d.To))
+	for i, to := range d.To {
+		addrs[i] = to.Addr()
 	}
+	v.oncePerFamily("dns.to", addrs, func(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() })
 }
 
 func (v *validator) virtualNetworks(networks []VirtualNetwork) {
@@ -191,16 +181,13 @@ func (v *validator) virtualNetworks(networks []VirtualNetwork) {
 		name   string
 		family ruleset.Family
 	}
-	seen, from := map[key]bool{}, len(v.errs)
-	for i, n := range networks {
-		if v.enough(from) {
-			return
-		}
+	seen := map[key]bool{}
+	each(v, networks, func(i int, n VirtualNetwork) {
 		field := fmt.Sprintf("virtualNetworks[%d]", i)
 		v.check(ValidInterface(n.Interface), field+".interface", "%q is not an interface name: %s", n.Interface, interfaceNames)
 		v.check(n.Local.IsValid(), field+".local", "is needed")
 		k := key{n.Interface, ruleset.FamilyOf(n.Local.Addr())}
 		v.check(!seen[k], field, "%s has a second %s network", n.Interface, k.family)
 		seen[k] = true
-	}
+	})
 }

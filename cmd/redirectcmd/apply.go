@@ -112,7 +112,7 @@ func runCheck(c *common, cmd *cobra.Command) (err error) {
 	want := t.Ruleset
 	if !t.Decision.Selected {
 		fmt.Fprintln(c.Stdout, t.unselected())
-		want = c.dialect.Names.Owner().Nothing()
+		want = c.dialect.Names.Owner().EmptyRuleset()
 	}
 	backend, err := c.chosen(cmd, ns)
 	if err != nil {

@@ -65,10 +65,10 @@ func TestCompareDifferent(t *testing.T) {
 }
 
 func TestCompareForeign(t *testing.T) {
-	got := compared(t, strings.Replace(savedRules, "-o lo ", "-m addrtype --dst-type LOCAL ", 1))
+	got := compared(t, strings.Replace(savedRules, "-o lo ", "-m addrtype --dst-type MULTICAST ", 1))
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.out, "1 saved rules are outside the model")
-	assert.Contains(t, got.out, `ipv4 nat/PROXY_INIT_OUTPUT: -m addrtype --dst-type LOCAL -j RETURN (match "addrtype")`)
+	assert.Contains(t, got.out, `ipv4 nat/PROXY_INIT_OUTPUT: -m addrtype --dst-type MULTICAST -j RETURN (address type "MULTICAST")`)
 }
 
 func TestCompareJSON(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -52,7 +53,7 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	case "iptables":
 		fmt.Fprint(c.Stdout, rulesText(rs))
 	case "nft":
-		fmt.Fprint(c.Stdout, rs.NFT())
+		fmt.Fprint(c.Stdout, apply.NFT(rs))
 	case "json":
 		return printJSON(c.Stdout, rs)
 	case "mermaid":

@@ -83,7 +83,7 @@ func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr)
 	for _, bypass := range plan.Bypasses {
 		fmt.Fprintln(os.Stderr, bypass)
 	}
-	backend, err := apply.Choose(ctx, ns, apply.Options{Runner: ns.Sandbox()})
+	backend, err := apply.Choose(ctx, ns, apply.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,60 +1,106 @@
 package difftest_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
-	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
-
-	"github.com/meshcni/meshcni/internal/difftest"
+	"github.com/meshcni/meshcni/internal/fatemodel"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
 )
 
-// What is generated is valid, within the tracer's model, and any answer is
-// one that the world can give.
-func TestCasesAreSound(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := difftest.Cases(10).Draw(t, "case")
-		require.NoError(t, c.Redirect.Validate())
-		require.Len(t, c.Probes, 10)
-		fates, err := c.Predict()
-		require.NoError(t, err)
-		require.Len(t, fates, 10)
-		for probe, fate := range fates {
-			p, err := netnstest.ParseProbe(probe)
-			require.NoError(t, err)
-			require.NotContains(t, fate, "unreachable", "the world has routes to all that is asked for")
-			if p.Proto == "udp" {
-				require.NotContains(t, fate, " orig=")
-			}
-			require.Contains(t, c.Explain(probe), fate)
-		}
-	})
+// Case is a Redirect, and packets to send under it.
+type Case struct {
+	Redirect redirect.Redirect
+	Probes   []netnstest.Probe
 }
 
-// The generator reaches every kind of answer, so that agreement means something.
-func TestCasesReachEverything(t *testing.T) {
-	kinds := map[string]int{}
-	for seed := range 300 {
-		fates, err := difftest.Cases(40).Example(seed).Predict()
-		require.NoError(t, err)
-		for _, fate := range fates {
-			who, _, _ := strings.Cut(fate, " ")
-			kinds[who]++
-		}
+// Fates are where probes ended up, by the probes' names.
+type Fates map[string]string
+
+// Options are those of a world whose proxy is the Redirect's.
+func (c Case) Options() netnstest.Options {
+	p := c.Redirect.Proxy
+	o := netnstest.Options{ProxyTCP: proxyTCP, ProxyUDP: proxyUDP, TransparentPort: p.InboundPort}
+	if len(p.UIDs) > 0 {
+		o.ProxyUID = p.UIDs[0]
 	}
-	for _, who := range []string{
-		"app:8080", "app:5000/udp", "out:80", "out:53/udp", "out:15008", "proxy:15001", "proxy:4140", "proxy:15006", "proxy:4143",
-		"proxy:15008", "proxy:15053", "proxy:15053/udp", "proxy:8600/udp", "proxy:15020", "refused", "timeout",
-	} {
-		assert.NotZero(t, kinds[who], "%s: %v", who, kinds)
+	if len(p.GIDs) > 0 {
+		o.ProxyGID = p.GIDs[0]
 	}
+	return o
 }
 
-func TestDisagreements(t *testing.T) {
-	assert.Empty(t, difftest.Disagreements(map[string]difftest.Fates{"a": {"p": "x"}, "b": {"p": "x"}}))
-	assert.Equal(t, []string{`p: "x" (a, c) or "y" (b)`, `q: "" (a, b) or "z" (c)`},
-		difftest.Disagreements(map[string]difftest.Fates{"a": {"p": "x"}, "b": {"p": "y"}, "c": {"p": "x", "q": "z"}}))
+// Predict is what the tracer says.
+func (c Case) Predict() (Fates, error) {
+	rs, err := c.Redirect.Ruleset()
+	if err != nil {
+		return nil, fmt.Errorf("render: %w", err)
+	}
+	model := fatemodel.Of(c.Options())
+	fates := Fates{}
+	for _, p := range c.Probes {
+		fate, _, err := model.Fate(rs, p)
+		if err != nil {
+			return nil, fmt.Errorf("predict %s: %w", p, err)
+		}
+		fates[p.String()] = fate
+	}
+	return fates, nil
+}
+
+// Explain is what a reader needs to find out who is wrong about a probe.
+func (c Case) Explain(probe string) string {
+	p, err := netnstest.ParseProbe(probe)
+	if err != nil {
+		return err.Error()
+	}
+	fate, result, err := fatemodel.Of(c.Options()).Fate(c.Redirect.MustRuleset(), p)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("predicted %s, by %s", fate, result.Explain())
+}
+
+// GoString keeps rapid's report short.
+func (c Case) GoString() string { return c.String() }
+
+// String is the Redirect as JSON.
+func (c Case) String() string {
+	b, err := json.Marshal(c.Redirect)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// Disagreements lists the probes that not all agree on, a line each, for
+// fates by the name of who found them; empty when all agree.
+func Disagreements(by map[string]Fates) []string {
+	probes := map[string]bool{}
+	for _, fates := range by {
+		for p := range fates {
+			probes[p] = true
+		}
+	}
+	var lines []string
+	for _, p := range slices.Sorted(maps.Keys(probes)) {
+		said := map[string][]string{}
+		for _, who := range slices.Sorted(maps.Keys(by)) {
+			fate := by[who][p]
+			said[fate] = append(said[fate], who)
+		}
+		if len(said) == 1 {
+			continue
+		}
+		var parts []string
+		for _, fate := range slices.Sorted(maps.Keys(said)) {
+			parts = append(parts, fmt.Sprintf("%q (%s)", fate, strings.Join(said[fate], ", ")))
+		}
+		lines = append(lines, p+": "+strings.Join(parts, " or "))
+	}
+	return lines
 }

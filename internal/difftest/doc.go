@@ -1,9 +1,7 @@
-// Package difftest makes random redirections and random packets, for the test
-// that holds the tracer and every backend to the kernel: each Redirect is put
-// into a world of network namespaces by each backend, each packet is sent, and
-// where it ends up must be the same under all of them and be what the tracer
-// said.
+// Package difftest tests random redirections. Each Redirect is applied by each
+// backend in a world of network namespaces, each random packet is sent, and all
+// backends and the tracer must agree on where it ends up.
 //
-// The central type is [Case]. Cases come from [Cases], so that a failure
-// shrinks to the smallest one that still fails.
+// The tests draw from Cases, so that a failure shrinks to the smallest Redirect
+// and packets that still fail.
 package difftest

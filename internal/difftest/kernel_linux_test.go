@@ -15,7 +15,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/meshcni/meshcni/internal/difftest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -68,12 +67,12 @@ func TestKernelAgrees(t *testing.T) {
 	}
 	var sent, compared atomic.Int64
 	rapid.Check(t, func(t *rapid.T) {
-		c := difftest.Cases(packets).Draw(t, "case")
+		c := Cases(packets).Draw(t, "case")
 		predicted, err := c.Predict()
 		if err != nil {
 			t.Fatalf("%s: %v", c, err)
 		}
-		by := map[string]difftest.Fates{"tracer": predicted}
+		by := map[string]Fates{"tracer": predicted}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		var failures []string
@@ -95,7 +94,7 @@ func TestKernelAgrees(t *testing.T) {
 		}
 		sent.Add(int64(len(c.Probes) * len(backends)))
 		compared.Add(1)
-		if lines := difftest.Disagreements(by); len(lines) > 0 {
+		if lines := Disagreements(by); len(lines) > 0 {
 			first, _, _ := strings.Cut(lines[0], ": ")
 			t.Fatalf("%s\n%d of %d packets:\n%s\n%s", c, len(lines), len(c.Probes), strings.Join(lines, "\n"), c.Explain(first))
 		}
@@ -103,7 +102,7 @@ func TestKernelAgrees(t *testing.T) {
 	t.Logf("%d Redirects, %d packets sent, under %d backends", compared.Load(), sent.Load(), len(backends))
 }
 
-func observePatiently(c difftest.Case, name apply.Name, predicted difftest.Fates) (difftest.Fates, error) {
+func observePatiently(c Case, name apply.Name, predicted Fates) (Fates, error) {
 	fates, err := observe(c, name, short)
 	if err != nil {
 		return nil, err
@@ -126,7 +125,7 @@ func observePatiently(c difftest.Case, name apply.Name, predicted difftest.Fates
 }
 
 // observe makes a world, applies the Redirect and sends the packets.
-func observe(c difftest.Case, name apply.Name, patience time.Duration) (fates difftest.Fates, err error) {
+func observe(c Case, name apply.Name, patience time.Duration) (fates Fates, err error) {
 	err = inWorld(c, patience, func(w *netnstest.World) error {
 		b, err := apply.Choose(context.Background(), w.Pod, apply.Options{Backend: name, Runner: w.Pod.Sandbox()})
 		if err != nil {
@@ -143,7 +142,7 @@ func observe(c difftest.Case, name apply.Name, patience time.Duration) (fates di
 
 // inWorld runs fn with a world that is gone when it returns; rapid and
 // goroutines both need it to be no part of a testing.T.
-func inWorld(c difftest.Case, patience time.Duration, fn func(*netnstest.World) error) error {
+func inWorld(c Case, patience time.Duration, fn func(*netnstest.World) error) error {
 	o := c.Options()
 	o.Patience = patience
 	tb := &scope{}

@@ -11,9 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
-	"github.com/meshcni/meshcni/internal/difftest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
@@ -33,31 +31,6 @@ func record(t testing.TB, r redirect.Redirect) attachment.Record {
 	}
 	rec.Applied("nftables", rules, nil)
 	return rec
-}
-
-// TestNothingIsLost: whatever can be applied comes back as it was, for either kind of backend, policy routing and
-// addresses included.
-func TestNothingIsLost(t *testing.T) {
-	t.Parallel()
-	store := attachment.In(t.TempDir())
-	rapid.Check(t, func(rt *rapid.T) {
-		c := difftest.Cases(0).Draw(rt, "redirect")
-		want := record(t, c.Redirect)
-		require.NoError(rt, store.Write(want))
-		got, err := store.Read(eth0)
-		require.NoError(rt, err)
-		require.True(rt, want.Rules.Equal(got.Rules), "%s\n\n%s", want.Rules, got.Rules)
-		require.Equal(rt, want.Rules.String(), got.Rules.String())
-		require.Equal(rt, want.Rules.NFTables(), got.Rules.NFTables())
-		require.Equal(rt, want.Rules.Owner(), got.Rules.Owner())
-		for _, f := range ruleset.Families {
-			if p := want.Rules.Program(f); p != nil {
-				require.Equal(rt, p.Fixtures(), got.Rules.Program(f).Fixtures())
-			}
-		}
-		want.Rules, got.Rules, want.Version = ruleset.Ruleset{}, ruleset.Ruleset{}, attachment.Format
-		require.Equal(rt, want, got)
-	})
 }
 
 func TestFiles(t *testing.T) {

@@ -50,12 +50,13 @@ type Backend interface {
 	Remove(ctx context.Context, owner ruleset.Owner) error
 }
 
-// Options are for [Choose]. The zero value is good for most.
+// Options are for [Choose], [Available] and [Live]. The zero value is enough.
 type Options struct {
 	// Backend is the one wanted; empty is [Auto].
 	Backend Name
-	// Runner starts processes; nil is the namespace itself. A sandbox around it
-	// keeps the host's name service and xtables lock out of the way.
+	// Runner starts the iptables programs. Nil is the Sandbox of a
+	// *netnsexec.NetNS, which keeps the host's name service and xtables lock out
+	// of the way, and any other Namespace itself.
 	Runner Runner
 	// Path is where binaries are looked for, in the form of $PATH; empty is
 	// [DefaultPath].

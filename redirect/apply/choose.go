@@ -83,9 +83,9 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	}
 	switch o.Backend {
 	case IptablesNFT, IptablesLegacy:
-		return backend(NewIPTables(ns, o.Backend, o))
+		return backend(newIPTables(ns, o.Backend, o))
 	case Nftables:
-		return native{NewNFTables(ns), o}, nil
+		return native{newNFTables(ns), o}, nil
 	case Auto, Iptables, "":
 	default:
 		_, err := ParseBackend(string(o.Backend))
@@ -97,16 +97,16 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 			return nil, fmt.Errorf("choose firewall backend: %w", err)
 		}
 		if foreign {
-			return native{NewNFTables(ns), o}, nil
+			return native{newNFTables(ns), o}, nil
 		}
 	}
-	nft, errNFT := NewIPTables(ns, IptablesNFT, o)
-	legacy, errLegacy := NewIPTables(ns, IptablesLegacy, o)
+	nft, errNFT := newIPTables(ns, IptablesNFT, o)
+	legacy, errLegacy := newIPTables(ns, IptablesLegacy, o)
 	switch {
 	case nft == nil && legacy == nil && o.Backend == Iptables:
 		return nil, errors.Join(errNFT, errLegacy)
 	case nft == nil && legacy == nil:
-		return native{NewNFTables(ns), o}, nil
+		return native{newNFTables(ns), o}, nil
 	case legacy == nil:
 		return nft, nil
 	case nft == nil:
@@ -127,9 +127,9 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	return nft, nil
 }
 
-func backend(b *IPTables, err error) (Backend, error) {
+func backend(b *iptablesBackend, err error) (Backend, error) {
 	if err != nil {
-		return nil, err // not a nil *IPTables in an interface
+		return nil, err // not a nil *iptablesBackend in an interface
 	}
 	return b, nil
 }

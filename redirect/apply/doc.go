@@ -1,15 +1,19 @@
 // Package apply puts a [ruleset.Ruleset] into the network namespace of a pod,
-// compares what is there with it, and takes it out again.
+// compares the live rules with it, and removes them.
 //
-// There are two backends with the same three verbs. [IPTables] feeds the
-// host's iptables-restore, nft or legacy variant; [NFTables] writes native
-// nftables by netlink and starts no process. [Choose] picks one from what is
-// found in the namespace and on the host.
+//	backend, err := apply.Choose(ctx, ns, apply.Options{})
+//	result, err := backend.Apply(ctx, rules)
+//	differences, err := backend.Check(ctx, rules)
+//	err = backend.Remove(ctx, rules.Owner())
 //
-// Apply is idempotent and all or nothing: it replaces an earlier program of
-// the same owner with no moment in which a connection is not captured, leaves
-// the rules of others alone, and on failure puts back the owner's rules as it
-// found them. What it reads in a namespace is never given back to a program as
-// text: a pod may have written it. That a program ends well is not taken for rules in
-// the kernel, which is asked.
+// [Choose] picks the backend from what is in the namespace and on the host: the
+// iptables-restore of the nft or legacy variant, or native nftables by netlink,
+// which starts no process. [Live] lists the rules with their counters.
+//
+// Apply is idempotent and all or nothing. It replaces an earlier program of the
+// same owner without a moment in which a connection is not captured, leaves the
+// rules of others alone, and restores the owner's earlier rules on failure. It
+// never passes text that it read in a namespace to a program, because a pod may
+// have written that text, and asks the kernel whether the rules are there
+// instead of trusting a program's exit status.
 package apply

@@ -78,5 +78,15 @@ func Generation(ns Namespace) (id uint32, err error) {
 	return id, err
 }
 
+// NewIPTables and NewNFTables make a backend without looking at the namespace.
+func NewIPTables(ns Namespace, variant Name, o Options) (Backend, error) {
+	return backend(newIPTables(ns, variant, o))
+}
+
+// NFTables is the backend of native nftables, which does not look for iptables-legacy.
+type NFTables = nftablesBackend
+
+func NewNFTables(ns Namespace) *NFTables { return newNFTables(ns) }
+
 // Follow follows the links of a path in a root.
 func Follow(root, path string) (string, error) { return Options{Root: root}.follow(path) }

@@ -26,7 +26,7 @@ func TestFullNamespace(t *testing.T) {
 		return text.String()
 	}
 	rs := dual().MustRuleset()
-	ours := rs.Owner().NFTTable()
+	ours := "istio"
 	for name, tc := range map[string]struct {
 		backends []apply.Name
 		program  []string

@@ -88,7 +88,7 @@ func TestKernelTakesEveryField(t *testing.T) {
 				assert.Empty(t, diffs, what)
 				require.NoError(t, b.Remove(t.Context(), rs.Owner()), what)
 				// The owner's empty program: a ruleset without any has no owner, so nothing in it could differ.
-				diffs, err = b.Check(t.Context(), rs.Owner().Nothing())
+				diffs, err = b.Check(t.Context(), rs.Owner().EmptyRuleset())
 				require.NoError(t, err, what)
 				assert.Empty(t, diffs, what)
 				assert.Equal(t, before, state(t, w.Pod), what)

@@ -22,7 +22,7 @@ type host struct {
 	// ipv6 is whether the kernel has the protocol in this namespace. That it
 	// is disabled on an interface is another matter.
 	ipv6 bool
-	// legacy are the tables that xtables has registered, by family.
+	// legacy are the tables of xtables that hold anything, by family.
 	legacy map[ruleset.Family][]string
 	// nft are all nftables tables.
 	nft []nftTable
@@ -89,10 +89,24 @@ var xtablesNames = map[ruleset.Family]string{
 	ruleset.IPv4: "/proc/thread-self/net/ip_tables_names", ruleset.IPv6: "/proc/thread-self/net/ip6_tables_names",
 }
 
-// legacyTables lists the xtables tables of the calling thread's namespace. The
-// files are there once the xtables module is; a table is in them once something
-// has used it in this namespace.
+// legacyTables lists the xtables tables of the calling thread's namespace that
+// hold rules or chains. A table can never be removed from a namespace, so an
+// empty one does not mean that the legacy variant is in use.
 func legacyTables() (map[ruleset.Family][]string, error) {
+	tables, err := registeredTables()
+	for f := range tables {
+		tables[f] = slices.DeleteFunc(tables[f], func(table string) bool {
+			info, ierr := readLegacyInfo(unix.Socket, f, table)
+			err = errors.Join(err, ierr)
+			return ierr == nil && info.entries == info.entriesOf(0, 0)
+		})
+	}
+	return tables, err
+}
+
+// registeredTables lists all xtables tables of the calling thread's namespace. A
+// table is registered by its first use there.
+func registeredTables() (map[ruleset.Family][]string, error) {
 	tables := map[ruleset.Family][]string{}
 	for f, file := range xtablesNames {
 		text, err := os.ReadFile(file)

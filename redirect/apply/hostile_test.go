@@ -13,12 +13,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/nfttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -36,68 +37,100 @@ var hostileNames = []string{
 
 var iptablesTables = []string{"raw", "mangle", "nat", "filter"}
 
-func conn(t testing.TB, ns *netnsexec.NetNS) *nftables.Conn {
-	t.Helper()
-	c, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
-	require.NoError(t, err)
-	return c
-}
-
-// goTo is a rule that does nothing but jump.
-func goTo(chain string) []expr.Any {
-	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
-}
-
 // hostile fills iptables' tables of both families, and the table of the native backend where it is.
 func hostile(t testing.TB, ns *netnsexec.NetNS, ours bool) {
 	t.Helper()
-	c := conn(t, ns)
-	tables := []*nftables.Table{}
-	for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+	type table struct {
+		family uint8
+		name   string
+	}
+	var tables []table
+	for _, f := range []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		for _, name := range iptablesTables {
-			tables = append(tables, &nftables.Table{Name: name, Family: f})
+			tables = append(tables, table{f, name})
 		}
 	}
 	if ours {
-		tables = append(tables, &nftables.Table{Name: "istio", Family: nftables.TableFamilyINet})
+		tables = append(tables, table{unix.NFPROTO_INET, "istio"})
 	}
 	for _, table := range tables {
-		c.AddTable(table)
-		inner := c.AddChain(&nftables.Chain{Name: "inner", Table: table})
-		c.AddRule(&nftables.Rule{Table: table, Chain: inner, Exprs: []expr.Any{&expr.Counter{}}})
+		chains := []nfttest.Chain{{Family: table.family, Table: table.name, Name: "inner", Jumps: make([]string, len(hostileNames)+1)}}
 		for _, name := range hostileNames {
-			chain := c.AddChain(&nftables.Chain{Name: name, Table: table})
-			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: goTo("inner")})
-			c.AddRule(&nftables.Rule{Table: table, Chain: inner, Exprs: []expr.Any{&expr.Counter{}}})
+			chains = append(chains, nfttest.Chain{Family: table.family, Table: table.name, Name: name, Jumps: []string{"inner"}})
 		}
-		require.NoError(t, c.Flush(), table.Name)
+		require.NoError(t, nfttest.Add(ns, chains...), table.name)
 	}
 }
 
 // chainCounts are all chains of a namespace with the number of their rules, and where they jump.
 func chainCounts(t testing.TB, ns *netnsexec.NetNS, of func(name string) bool) map[string]string {
 	t.Helper()
-	c := conn(t, ns)
-	chains, err := c.ListChains()
+	chains, err := liveChains(ns)
 	require.NoError(t, err)
 	found := map[string]string{}
-	for _, ch := range chains {
-		if !of(ch.Name) {
-			continue
+	for _, c := range chains {
+		if of(c.Name) {
+			found[fmt.Sprintf("%d %s %q", c.Family, c.Table, c.Name)] = fmt.Sprintf("%d %q", len(c.Jumps), c.Jumps)
 		}
-		rules, err := c.GetRules(ch.Table, ch)
-		require.NoError(t, err)
-		text := fmt.Sprint(len(rules))
-		for _, r := range rules {
-			for _, e := range r.Exprs {
-				if v, ok := e.(*expr.Verdict); ok {
-					text += fmt.Sprintf(" %q", v.Chain)
-				}
-			}
-		}
-		found[fmt.Sprintf("%d %s %q", ch.Table.Family, ch.Table.Name, ch.Name)] = text
 	}
 	return found
+}
+
+// liveChains lists all chains of a namespace by another client than the backends'.
+func liveChains(ns *netnsexec.NetNS) (chains []nfttest.Chain, err error) {
+	err = ns.Do(func() error {
+		return each(unix.NFT_MSG_GETCHAIN, func(family uint8, attrs map[uint16][]byte) {
+			chains = append(chains, nfttest.Chain{Family: family, Table: word(attrs[unix.NFTA_CHAIN_TABLE]), Name: word(attrs[unix.NFTA_CHAIN_NAME])})
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return chains, ns.Do(func() error {
+		return each(unix.NFT_MSG_GETRULE, func(family uint8, attrs map[uint16][]byte) {
+			for i := range chains {
+				c := &chains[i]
+				if c.Family == family && c.Table == word(attrs[unix.NFTA_RULE_TABLE]) && c.Name == word(attrs[unix.NFTA_RULE_CHAIN]) {
+					c.Jumps = append(c.Jumps, jump(attrs[unix.NFTA_RULE_EXPRESSIONS]))
+				}
+			}
+		})
+	})
+}
+
+func each(typ int, fn func(family uint8, attrs map[uint16][]byte)) error {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP)
+	req.AddData(&nl.Nfgenmsg{})
+	answers, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	for _, m := range answers {
+		fn(m[0], parse(m[nl.SizeofNfgenmsg:]))
+	}
+	return err
+}
+
+func parse(b []byte) map[uint16][]byte {
+	found := map[uint16][]byte{}
+	attrs, err := nl.ParseRouteAttr(b)
+	for _, a := range attrs {
+		found[a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = a.Value
+	}
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+func word(b []byte) string { return string(b[:max(0, len(b)-1)]) } // less the zero
+
+func jump(exprs []byte) (chain string) {
+	list, _ := nl.ParseRouteAttr(exprs)
+	for _, e := range list {
+		data := parse(parse(e.Value)[unix.NFTA_EXPR_DATA])
+		if to := parse(parse(data[unix.NFTA_IMMEDIATE_DATA])[unix.NFTA_DATA_VERDICT])[unix.NFTA_VERDICT_CHAIN]; to != nil {
+			chain = word(to)
+		}
+	}
+	return chain
 }
 
 func isHostile(name string) bool { return slices.Contains(hostileNames, name) || name == "inner" }
@@ -122,7 +155,7 @@ func TestHostileChainNames(t *testing.T) {
 				require.GreaterOrEqual(t, len(theirs), 8*len(hostileNames))
 				inTables := func(m map[string]string) map[string]string {
 					for at := range m {
-						if strings.HasPrefix(at, fmt.Sprint(nftables.TableFamilyINet, " ")) {
+						if strings.HasPrefix(at, fmt.Sprint(unix.NFPROTO_INET, " ")) {
 							delete(m, at) // in a table of ours all is ours
 						}
 					}
@@ -153,7 +186,7 @@ func TestHostileChainNames(t *testing.T) {
 				assert.Empty(t, check(rs))
 
 				require.NoError(t, b.Remove(t.Context(), owner))
-				assert.Empty(t, check(owner.Nothing()))
+				assert.Empty(t, check(owner.EmptyRuleset()))
 				assert.Empty(t, chainCounts(t, ns, owner.OwnsChain))
 				assert.Equal(t, inTables(theirs), inTables(chainCounts(t, ns, isHostile)))
 			})
@@ -164,24 +197,27 @@ func TestHostileChainNames(t *testing.T) {
 // assertInForce looks into the kernel by another way than the backends do.
 func assertInForce(t testing.TB, ns *netnsexec.NetNS, name apply.Name, rs ruleset.Ruleset) {
 	t.Helper()
+	live, err := liveChains(ns)
+	require.NoError(t, err)
 	for _, f := range ruleset.Families {
 		for _, c := range rs.Program(f).Chains {
-			program, table := "iptables", nftables.TableFamilyIPv4
+			family, table, chain := uint8(unix.NFPROTO_IPV4), c.Table.String(), c.Name
 			if f == ruleset.IPv6 {
-				program, table = "ip6tables", nftables.TableFamilyIPv6
+				family = unix.NFPROTO_IPV6
 			}
-			switch name {
-			case apply.IptablesLegacy:
-				text := shell(t, ns, fmt.Sprintf("%s-legacy -t %s -S %s", program, c.Table, c.Name))
-				assert.Equal(t, len(c.Rules), strings.Count(text, "-A "+c.Name+" "), "%s %s", f, c.Name)
-			case apply.IptablesNFT:
-				rules, err := conn(t, ns).GetRules(&nftables.Table{Name: c.Table.String(), Family: table}, &nftables.Chain{Name: c.Name})
-				require.NoError(t, err)
-				assert.Len(t, rules, len(c.Rules), "%s %s %s", f, c.Table, c.Name)
-			case apply.Nftables:
-				rules, err := conn(t, ns).GetRules(&nftables.Table{Name: "istio", Family: nftables.TableFamilyINet}, &nftables.Chain{Name: c.Table.String() + "/" + c.Name})
-				require.NoError(t, err)
-				assert.NotEmpty(t, rules, "%s %s %s", f, c.Table, c.Name)
+			if name == apply.IptablesLegacy {
+				assert.Len(t, listed(t, ns, name, f, table, chain), len(c.Rules), "%s %s", f, c.Name)
+				continue
+			}
+			if name == apply.Nftables {
+				family, table, chain = unix.NFPROTO_INET, "istio", table+"/"+chain
+			}
+			at := slices.IndexFunc(live, func(l nfttest.Chain) bool { return l.Family == family && l.Table == table && l.Name == chain })
+			require.GreaterOrEqual(t, at, 0, "%s %s %s", f, table, chain)
+			if name == apply.Nftables {
+				assert.NotEmpty(t, live[at].Jumps, "%s %s", f, chain)
+			} else {
+				assert.Len(t, live[at].Jumps, len(c.Rules), "%s %s %s", f, table, chain)
 			}
 		}
 	}

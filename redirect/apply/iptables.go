@@ -11,35 +11,37 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// IPTables is the backend that feeds the host's iptables-restore: one process
-// for each family in a fresh namespace, one more where an earlier program may
-// be, to read it. Make one with [NewIPTables] or [Choose]. It is safe for
-// concurrent use.
-type IPTables struct {
+// iptablesBackend feeds the host's iptables-restore: one process for each family
+// in a fresh namespace, and one more to read the live rules if there may be any.
+// It is safe for concurrent use.
+type iptablesBackend struct {
 	ns    Namespace
 	tools tools
 	opts  Options // with a Runner
 }
 
-// NewIPTables returns the backend of a variant, [IptablesNFT] or
-// [IptablesLegacy]. It fails with [ErrNoBackend] when the host lacks its
-// programs. Options.Backend is not looked at.
-func NewIPTables(ns Namespace, variant Name, o Options) (*IPTables, error) {
+// newIPTables fails with [ErrNoBackend] if the host lacks the variant's programs.
+func newIPTables(ns Namespace, variant Name, o Options) (*iptablesBackend, error) {
 	t, err := o.tools(variant)
 	if err != nil {
 		return nil, err
 	}
 	if o.Runner == nil {
 		o.Runner = ns
+		if n, ok := ns.(*netnsexec.NetNS); ok {
+			o.Runner = n.Sandbox()
+		}
 	}
-	return &IPTables{ns: ns, tools: t, opts: o}, nil
+	return &iptablesBackend{ns: ns, tools: t, opts: o}, nil
 }
 
 // Name returns iptables-nft or iptables-legacy.
-func (b *IPTables) Name() Name { return b.tools.variant }
+func (b *iptablesBackend) Name() Name { return b.tools.variant }
 
 // change is one family on its way from what is live to what is wanted.
 type change struct {
@@ -55,14 +57,14 @@ type change struct {
 
 // session is one Apply, Check or Remove.
 type session struct {
-	*IPTables
+	*iptablesBackend
 	host      host
 	processes atomic.Int32
 	commits   atomic.Int32
 	plumbing  plumbing
 }
 
-func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
+func (b *iptablesBackend) open(ctx context.Context) (*session, func(), error) {
 	unlock, err := lock(ctx, b.ns)
 	if err != nil {
 		return nil, nil, err
@@ -72,7 +74,7 @@ func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
 		unlock()
 		return nil, nil, fmt.Errorf("look at network namespace: %w", err)
 	}
-	s := &session{IPTables: b, host: h, plumbing: plumbing{ns: b.ns}}
+	s := &session{iptablesBackend: b, host: h, plumbing: plumbing{ns: b.ns}}
 	return s, func() {
 		s.plumbing.close()
 		unlock()
@@ -80,7 +82,7 @@ func (b *IPTables) open(ctx context.Context) (*session, func(), error) {
 }
 
 // Apply makes the live rules those of rs; see [Backend].
-func (b *IPTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 	start := time.Now()
 	s, done, err := b.open(ctx)
 	if err != nil {
@@ -204,7 +206,7 @@ func (s *session) apply(ctx context.Context, c *change) error {
 }
 
 // Check returns how the live rules differ from rs; see [Backend].
-func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
+func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
 	s, done, err := b.open(ctx)
 	if err != nil {
 		return nil, err
@@ -216,7 +218,7 @@ func (b *IPTables) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Dif
 		return nil, err
 	}
 	if s.host.hasNative(rs.Owner()) {
-		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + rs.Owner().NFTTable()})
+		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + nft.TableName(rs.Owner())})
 	}
 	diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
 	return append(found, diffs...), err
@@ -239,13 +241,13 @@ func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].
-func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
+func (b *iptablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error {
 	s, done, err := b.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	changes, stale, _ := s.plan(owner.Nothing(), owner)
+	changes, stale, _ := s.plan(owner.EmptyRuleset(), owner)
 	all := append(changes, stale...)
 	if err := s.change(ctx, all); err != nil {
 		return err
@@ -262,4 +264,44 @@ func (b *IPTables) Remove(ctx context.Context, owner ruleset.Owner) error {
 		return nil
 	}
 	return dropEmptyTables(ctx, b.ns)
+}
+
+// undoTime bounds putting things back, which must go on when the context of
+// the failed Apply has ended. A variable for tests.
+var undoTime = 10 * time.Second
+
+// undo puts back what was found, after a failure that may have changed rules:
+// a pod with half of its rules is worse than one that does not start.
+func (s *session) undo(ctx context.Context, changes []*change) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	err := each(changes, func(c *change) error {
+		if !c.attempted {
+			return nil
+		}
+		if err := s.putBack(ctx, c); err != nil {
+			return fmt.Errorf("put back %s rules as they were: %w", c.family, err)
+		}
+		return nil
+	})
+	return errors.Join(err, s.plumbing.undo())
+}
+
+// putBack makes the owner's rules those that were found. What was read is not
+// given back as text: a pod may have written it.
+func (s *session) putBack(ctx context.Context, c *change) error {
+	now, err := s.saved(ctx, c)
+	if err != nil {
+		return err
+	}
+	text, lost := c.want.Owner.Back(c.live, now)
+	if text != "" {
+		if _, err := s.run(ctx, text, c.tools.restore[c.family], "--noflush"); err != nil {
+			return err
+		}
+	}
+	if len(lost) > 0 {
+		return fmt.Errorf("%d rules of others in chains of the mesh are lost, the first: %.200q", len(lost), lost[0])
+	}
+	return nil
 }

@@ -32,7 +32,7 @@ type chainName struct {
 // kernelRules asks the kernel, of one family or with NFPROTO_UNSPEC of all.
 func (s *session) kernelRules(ctx context.Context, family byte) (chainRules, error) {
 	var found chainRules
-	err := NewNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
+	err := newNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
 		found, err = c.countRules(family)
 		return err
 	})
@@ -56,16 +56,8 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	// One list for all tables: only their names are looked at.
 	many := map[byte]int{} // by family
 	err = c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		var table, chain string
-		for a := range nlAttrs(m.attrs) {
-			switch a.typ {
-			case unix.NFTA_RULE_TABLE:
-				table = a.text()
-			case unix.NFTA_RULE_CHAIN:
-				chain = a.text()
-			}
-		}
-		if iptablesReads(table) {
+		table, chain := m.text(unix.NFTA_RULE_TABLE), m.text(unix.NFTA_RULE_CHAIN)
+		if (nftTable{m.family, table}).isIptables() {
 			many[m.family]++
 		}
 		if t, err := ruleset.ParseTable(table); err == nil {
@@ -90,38 +82,15 @@ const setWeight = 24
 // measureSets fails where there is more in the sets of iptables-nft's tables than is
 // read: its programs read all of it, whether a rule uses it or not.
 func (c *nlConn) measureSets(family byte) error {
-	type set struct {
-		family      byte
-		table, name string
-	}
-	var sets []set
-	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		s := set{family: m.family}
-		for a := range nlAttrs(m.attrs) {
-			switch a.typ {
-			case unix.NFTA_SET_TABLE:
-				s.table = a.text()
-			case unix.NFTA_SET_NAME:
-				s.name = a.text()
+	sets, err := c.listSets(family, nftTable.isIptables)
+	for t, names := range sets {
+		for _, name := range names {
+			if err := c.readElements(t, name, func(nlMessage) {}); err != nil {
+				return err
 			}
 		}
-		if iptablesReads(s.table) {
-			sets = append(sets, s)
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("list sets: %w", err)
 	}
-	for _, s := range sets {
-		err := c.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, s.family, func(w *nlWriter) {
-			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table)
-			w.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-		}, func(m nlMessage) { c.left -= setWeight * len(m.attrs) })
-		if err != nil {
-			return fmt.Errorf("list elements of set %q: %w", s.name, err)
-		}
-	}
-	return nil
+	return err
 }
 
 // maxLive is how many rules of one family are read at most: five times what a
@@ -135,12 +104,6 @@ func few(rules int) error {
 		return fmt.Errorf("%w: they are over %d rules", errLong, maxLive)
 	}
 	return nil
-}
-
-// iptablesReads reports whether the programs of iptables-nft read a table of the name.
-func iptablesReads(table string) bool {
-	_, err := ruleset.ParseTable(table)
-	return err == nil || table == "security" // of which we have nothing
 }
 
 // maxReads bounds how often rules are read that change meanwhile.

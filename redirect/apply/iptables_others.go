@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -17,67 +19,56 @@ import (
 
 // hasNative reports whether the owner has a table of native nftables.
 func (h host) hasNative(owner ruleset.Owner) bool {
-	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, owner.NFTTable()})
+	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, nft.TableName(owner)})
 }
 
-// hasLegacy reports whether the legacy variant has tables in the namespace.
-func hasLegacy(ns Namespace) (bool, error) {
-	h := host{}
-	err := ns.Do(func() (err error) {
-		h.legacy, err = legacyTables()
+// withLegacy calls fn with what would remove the owner's rules from the legacy
+// variant's tables, if the namespace has any. Routing is not part of it: that is
+// the nftables backend's by now.
+func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*session, []*change) error) error {
+	var legacy map[ruleset.Family][]string
+	err := n.ns.Do(func() (err error) {
+		legacy, err = legacyTables()
 		return err
 	})
-	return len(h.legacy[ruleset.IPv4])+len(h.legacy[ruleset.IPv6]) > 0, err
-}
-
-// removeLegacy takes the owner's rules out of the legacy variant's tables, and
-// leaves routing alone: it is the new backend's by now.
-func removeLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Owner) (changed bool, err error) {
-	b, err := NewIPTables(ns, IptablesLegacy, o)
+	if err != nil || len(legacy[ruleset.IPv4])+len(legacy[ruleset.IPv6]) == 0 {
+		return err
+	}
+	b, err := newIPTables(n.ns, IptablesLegacy, n.opts)
 	if err != nil {
-		return false, fmt.Errorf("remove what iptables-legacy may have left: %w", err)
+		return fmt.Errorf("look for what iptables-legacy may have left: %w", err)
 	}
 	s, done, err := b.open(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer done()
-	changes, _, _ := s.plan(owner.Nothing(), owner)
-	err = s.change(ctx, changes)
-	return s.commits.Load() > 0, err
+	changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
+	return fn(s, changes)
 }
 
-// checkLegacy reports the owner's rules in the legacy variant's tables.
-func checkLegacy(ctx context.Context, ns Namespace, o Options, owner ruleset.Owner) ([]ruleset.Difference, error) {
-	b, err := NewIPTables(ns, IptablesLegacy, o)
-	if err != nil {
-		return nil, fmt.Errorf("check what iptables-legacy may have left: %w", err)
-	}
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	changes, _, _ := s.plan(owner.Nothing(), owner)
-	return s.differences(ctx, changes)
+func (n native) removeLegacy(ctx context.Context, owner ruleset.Owner) (changed bool, err error) {
+	err = n.withLegacy(ctx, owner, func(s *session, changes []*change) error {
+		err := s.change(ctx, changes)
+		changed = s.commits.Load() > 0
+		return err
+	})
+	return changed, err
 }
 
 // native is the nftables backend in a namespace that may hold rules of the
 // legacy variant, which nftables cannot see.
 type native struct {
-	*NFTables
+	*nftablesBackend
 	opts Options
 }
 
 func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
-	result, err := n.NFTables.Apply(ctx, rs)
+	result, err := n.nftablesBackend.Apply(ctx, rs)
 	if err != nil {
 		return result, err
 	}
-	if has, err := hasLegacy(n.ns); err != nil || !has {
-		return result, err
-	}
-	changed, err := removeLegacy(ctx, n.ns, n.opts, rs.Owner())
+	changed, err := n.removeLegacy(ctx, rs.Owner())
 	if err != nil || !changed {
 		return result, err
 	}
@@ -91,24 +82,58 @@ func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 }
 
 func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
-	diffs, err := n.NFTables.Check(ctx, rs)
+	diffs, err := n.nftablesBackend.Check(ctx, rs)
 	if err != nil {
 		return diffs, err
 	}
-	if has, err := hasLegacy(n.ns); err != nil || !has {
-		return diffs, err
-	}
-	more, err := checkLegacy(ctx, n.ns, n.opts, rs.Owner())
-	return append(diffs, more...), err
+	err = n.withLegacy(ctx, rs.Owner(), func(s *session, changes []*change) error {
+		more, err := s.differences(ctx, changes)
+		diffs = append(diffs, more...)
+		return err
+	})
+	return diffs, err
 }
 
 func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
-	if err := n.NFTables.Remove(ctx, owner); err != nil {
+	if err := n.nftablesBackend.Remove(ctx, owner); err != nil {
 		return err
 	}
-	if has, err := hasLegacy(n.ns); err != nil || !has {
-		return err
-	}
-	_, err := removeLegacy(ctx, n.ns, n.opts, owner)
+	_, err := n.removeLegacy(ctx, owner)
 	return err
+}
+
+// IptablesTraces describes the rules that iptables may hold for the owner in the namespace, such as
+// "iptables-nft, chain ISTIO_OUTPUT", and returns "" if there are none. It starts no process, so it also works where
+// iptables is not installed. Any rule of the legacy variant counts: the kernel does not list its chains.
+func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Owner) (string, error) {
+	var legacy []string
+	err := ns.Do(func() error {
+		tables, err := legacyTables()
+		legacy = slices.Concat(tables[ruleset.IPv4], tables[ruleset.IPv6])
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("look for rules of iptables: %w", err)
+	}
+	if len(legacy) > 0 {
+		return "iptables-legacy, tables " + strings.Join(legacy, " "), nil
+	}
+	var chains chainRules
+	err = newNFTables(ns).session(ctx, func(s *nftSession) (err error) {
+		chains, err = s.countRules(unix.NFPROTO_UNSPEC)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("look for rules of iptables: %w", err)
+	}
+	var own []string
+	for c := range chains {
+		if (c.family == unix.NFPROTO_IPV4 || c.family == unix.NFPROTO_IPV6) && owner.OwnsChain(c.name) {
+			own = append(own, c.name)
+		}
+	}
+	if len(own) == 0 {
+		return "", nil
+	}
+	return "iptables-nft, chain " + slices.Min(own), nil
 }

@@ -222,6 +222,59 @@ func TestAutoFollowsWhatIsInUse(t *testing.T) {
 	assert.Equal(t, apply.IptablesNFT, choose(t, netnstest.New(t), apply.Auto).Name(), "nothing in use")
 }
 
+// TestAutoAfterLegacy: a legacy table outlives its rules, and what is left of it
+// decides nothing and costs no process.
+func TestAutoAfterLegacy(t *testing.T) {
+	netnstest.Require(t, netnstest.Binary("iptables-legacy"))
+	ns := netnstest.New(t)
+	rs := dual().MustRuleset()
+	mustApply(t, choose(t, ns, apply.IptablesLegacy), rs)
+	assert.Equal(t, apply.IptablesLegacy, choose(t, ns, apply.Auto).Name())
+	require.NoError(t, choose(t, ns, apply.Auto).Remove(t.Context(), rs.Owner()))
+	require.Contains(t, shell(t, ns, "cat /proc/thread-self/net/ip_tables_names"), "nat")
+	assert.Equal(t, apply.IptablesNFT, choose(t, ns, apply.Auto).Name())
+	traces, err := apply.IptablesTraces(t.Context(), ns, rs.Owner())
+	require.NoError(t, err)
+	assert.Empty(t, traces)
+
+	none, err := apply.Choose(t.Context(), ns, apply.Options{Path: t.TempDir()})
+	require.NoError(t, err)
+	assert.Equal(t, apply.Nftables, none.Name())
+	mustApply(t, none, rs)
+	diffs, err := none.Check(t.Context(), rs)
+	require.NoError(t, err)
+	assert.Empty(t, diffs)
+	require.NoError(t, none.Remove(t.Context(), rs.Owner()))
+
+	shell(t, ns, "iptables-legacy -t nat -N EMPTY") // somebody's
+	assert.Equal(t, apply.IptablesLegacy, choose(t, ns, apply.Auto).Name())
+}
+
+// TestZeroOptions: programs run in the namespace's sandbox, in which /run, where
+// the host's xtables lock is, is empty.
+func TestZeroOptions(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		dir := t.TempDir()
+		require.NotEmpty(t, shell(t, netnstest.New(t), "ls -A /run"), "what the sandbox hides")
+		for _, name := range []string{"iptables", "ip6tables"} {
+			for _, verb := range []string{"-restore", "-save"} {
+				program := strings.Replace(string(v), "iptables", name, 1) + verb
+				script := fmt.Sprintf("#!/bin/sh\nls -A /run >>%s/seen\necho called >>%s/calls\nexec /usr/sbin/%s \"$@\"\n", dir, dir, program)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755))
+			}
+		}
+		b, err := apply.Choose(t.Context(), netnstest.New(t), apply.Options{Backend: v, Path: dir})
+		require.NoError(t, err)
+		assert.True(t, mustApply(t, b, dual().MustRuleset()).Changed)
+		seen, err := os.ReadFile(filepath.Join(dir, "seen"))
+		require.NoError(t, err)
+		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+		require.NoError(t, err)
+		assert.NotEmpty(t, calls)
+		assert.Empty(t, strings.ReplaceAll(string(seen), "xtables.lock\n", ""), "only a lock of its own")
+	})
+}
+
 // foreign are rules of somebody else, some where ours stand and some in the way.
 const foreign = `*nat
 :OTHER - [0:0]

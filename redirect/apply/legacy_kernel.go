@@ -26,9 +26,13 @@ type legacyInfo struct {
 // the end of the table (net/ipv4/netfilter/ip_tables.c).
 func (i legacyInfo) entriesOf(rules, chains int) int { return rules + i.hooks + 2*chains + 1 }
 
-// legacyInfo asks the kernel about a table. To ask for one that is not there would make
-// it, so the caller has found it in the list.
 func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error) {
+	return readLegacyInfo(s.ns.Socket, f, table)
+}
+
+// readLegacyInfo asks the kernel about a registered table. To ask for another
+// would register it. The socket decides about the namespace.
+func readLegacyInfo(socket func(domain, typ, proto int) (int, error), f ruleset.Family, table string) (legacyInfo, error) {
 	fail := func(err error) (legacyInfo, error) {
 		return legacyInfo{}, fmt.Errorf("ask for the size of table %s: %w", table, err)
 	}
@@ -36,7 +40,7 @@ func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error)
 	if f == ruleset.IPv6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
-	fd, err := s.ns.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return fail(err)
 	}
@@ -103,7 +107,7 @@ func (s *session) legacyAgrees(live *ruleset.Saved) error {
 func (s *session) verifyNew(want *ruleset.Program) error {
 	var tables map[ruleset.Family][]string
 	err := s.ns.Do(func() (err error) {
-		tables, err = legacyTables()
+		tables, err = registeredTables()
 		return err
 	})
 	if err != nil {

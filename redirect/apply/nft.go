@@ -12,52 +12,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// NFTables writes rules as native nftables, by netlink: it starts no process
+// nftablesBackend writes rules as native nftables by netlink: it starts no process
 // and needs no program, library or xtables module on the host. All rules of a
-// program, of both families, are one table of family inet that is named after
-// the owner ([ruleset.Owner.NFTTable]) and is replaced in one transaction:
-// every packet meets the old rules or the new ones. Nothing else in the
-// namespace is changed, except that rules which the same owner left through
-// iptables-nft, in chains of its prefix, go in that same transaction. It cannot
-// see rules of iptables-legacy; [Choose] picks that backend where they are.
+// ruleset, of both families, are one table of family inet that is named after
+// the owner and replaced in one transaction, so every packet meets the old rules
+// or the new ones. The same transaction removes rules that the owner left
+// through iptables-nft. The backend does not see rules of iptables-legacy; native
+// looks for those.
 //
-// Packets meet the same fate as under iptables, with one exception: a packet
-// that no socket sent (an answer that the kernel makes by itself) is matched by
-// iptables' negated owner match, and not by nftables'. Connections and look-ups
-// of processes always have a socket.
+// Packets meet the same fate as under iptables, with one exception: a packet that
+// no socket sent, such as the kernel's own answer, matches iptables' negated owner
+// match and not nftables'.
 //
-// It needs Linux 5.2 or later, or a kernel with its inet NAT; errors about
-// what a kernel lacks are [*UnsupportedError].
-//
-// The zero value is of no use: call [NewNFTables]. It keeps nothing open and
-// may be used by several goroutines.
-type NFTables struct{ ns Namespace }
+// It needs Linux 5.2, or a kernel with inet NAT. It keeps nothing open and may be
+// used by several goroutines.
+type nftablesBackend struct{ ns Namespace }
 
-// NewNFTables makes the backend for a namespace. It asks nothing of the kernel;
-// see [NFTables.Usable].
-func NewNFTables(ns Namespace) *NFTables { return &NFTables{ns} }
+func newNFTables(ns Namespace) *nftablesBackend { return &nftablesBackend{ns} }
 
 // Name is [Nftables].
-func (n *NFTables) Name() Name { return Nftables }
-
-// Usable reports whether the kernel has nf_tables in the namespace and lets us
-// use it: nil, or an error for which errors.Is(err, apply.ErrNoBackend) holds.
-// It changes nothing and takes some ten microseconds; what a kernel has of
-// single features is known only by [NFTables.Apply], which says so by an
-// [*UnsupportedError].
-func (n *NFTables) Usable(ctx context.Context) error {
-	err := n.session(ctx, func(s *nftSession) error {
-		_, err := s.generation()
-		return err
-	})
-	if err != nil && !errors.Is(err, ErrNoBackend) && ctx.Err() == nil {
-		err = &UnsupportedError{Feature: "nf_tables", Need: "CAP_NET_ADMIN in the namespace's user namespace", Err: err}
-	}
-	return err
-}
+func (n *nftablesBackend) Name() Name { return Nftables }
 
 // nftSession is one call's socket and findings.
 type nftSession struct {
@@ -83,7 +61,7 @@ func (s *nftSession) close() {
 const maxAttempts = 100
 
 // session runs fn with a socket in the namespace, again when it was interrupted.
-func (n *NFTables) session(ctx context.Context, fn func(*nftSession) error) error {
+func (n *nftablesBackend) session(ctx context.Context, fn func(*nftSession) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -148,7 +126,7 @@ func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.fam
 
 // Apply makes the live rules and routing those of rs; see [Backend]. A ruleset
 // without any program has no owner, so nothing is done.
-func (n *NFTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 	result := Result{Backend: string(Nftables)}
 	start := time.Now()
 	err := n.session(ctx, func(s *nftSession) error {
@@ -163,14 +141,14 @@ func (n *NFTables) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 }
 
 // Check returns how the live rules and routing differ from rs; see [Backend].
-func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []ruleset.Difference, err error) {
+func (n *nftablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []ruleset.Difference, err error) {
 	err = n.session(ctx, func(s *nftSession) error {
 		wanted, _ := s.present(rs)
 		live, err := s.readLive(rs.Owner())
 		if err != nil {
 			return err
 		}
-		diffs = diffLive(wanted, wanted.NFTables(), live)
+		diffs = diffLive(wanted, nft.Lower(wanted), live)
 		pipes := plumbing{ns: s.ns}
 		defer pipes.close()
 		more, err := pipes.diff(rs.Owner(), wanted, s.families())
@@ -184,8 +162,8 @@ func (n *NFTables) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []rules
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].
-func (n *NFTables) Remove(ctx context.Context, owner ruleset.Owner) error {
-	err := n.session(ctx, func(s *nftSession) error { return s.apply(ctx, owner.Nothing(), &Result{}) })
+func (n *nftablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error {
+	err := n.session(ctx, func(s *nftSession) error { return s.apply(ctx, owner.EmptyRuleset(), &Result{}) })
 	if err != nil {
 		return fmt.Errorf("remove nftables rules: %w", err)
 	}
@@ -213,7 +191,7 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 	}
 	wanted, skipped := s.present(rs)
 	result.Skipped = skipped
-	want := wanted.NFTables()
+	want := nft.Lower(wanted)
 	live, err := s.readLive(owner)
 	if err != nil {
 		return err
@@ -245,7 +223,7 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 
 // differs reports whether there is anything to write. A table without chains
 // is none that is wanted, though it holds no rule.
-func (s *nftSession) differs(wanted ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) bool {
+func (s *nftSession) differs(wanted ruleset.Ruleset, want *nft.Table, live *nftLive) bool {
 	if len(want.Chains) == 0 || !live.present() {
 		return len(want.Chains) > 0 || live.present()
 	}
@@ -253,7 +231,7 @@ func (s *nftSession) differs(wanted ruleset.Ruleset, want *ruleset.NFTTable, liv
 }
 
 // write replaces what is live by what is wanted, in one transaction.
-func (s *nftSession) write(want *ruleset.NFTTable, live *nftLive) error {
+func (s *nftSession) write(want *nft.Table, live *nftLive) error {
 	b := newBatch(s.seq+1, live.generation)
 	switch {
 	case len(want.Chains) == 0 && live.table != nil:

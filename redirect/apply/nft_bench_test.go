@@ -37,7 +37,7 @@ func BenchmarkNFTApply(b *testing.B) {
 					before(b, n)
 				}
 				cmd := exec.Command("nft", "-f", "-")
-				cmd.Stdin = strings.NewReader(rs.NFT())
+				cmd.Stdin = strings.NewReader(apply.NFT(rs))
 				start := time.Now()
 				require.NoError(b, byText.Run(cmd))
 				theirs += time.Since(start)
@@ -71,7 +71,7 @@ func BenchmarkNFTApply(b *testing.B) {
 	})
 	b.Run("text", func(b *testing.B) {
 		for b.Loop() {
-			_ = rs.NFT()
+			_ = apply.NFT(rs)
 		}
 	})
 }

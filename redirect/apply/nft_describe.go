@@ -68,6 +68,11 @@ func (d *describer) expr(name string, attrs []nlAttr) {
 		d.loadOrSet(ctNames[get(unix.NFTA_CT_KEY).u32()], name, get(unix.NFTA_CT_SREG).u32() != 0)
 	case "payload":
 		d.key = payloadName(get(unix.NFTA_PAYLOAD_BASE).u32(), get(unix.NFTA_PAYLOAD_OFFSET).u32(), get(unix.NFTA_PAYLOAD_LEN).u32())
+	case "fib":
+		d.key = "fib " + map[uint32]string{fibSrc: "saddr", fibDst: "daddr"}[get(nftaFibFlags).u32()]
+		if get(nftaFibResult).u32() == fibAddrType {
+			d.key += " type"
+		}
 	case "bitwise":
 		d.key += " and " + fmt.Sprintf("0x%x", value(unix.NFTA_BITWISE_MASK))
 	case "cmp":
@@ -119,27 +124,19 @@ func (d *describer) port() string {
 }
 
 func (d *describer) verdict(data []byte) {
-	for v := range nlAttrs(data) {
-		var code int32
-		var chain string
-		for a := range nlAttrs(v.data) {
-			switch a.typ {
-			case unix.NFTA_VERDICT_CODE:
-				code = int32(a.u32()) //nolint:gosec // two's complement
-			case unix.NFTA_VERDICT_CHAIN:
-				chain = " " + a.text()
-			}
-		}
-		names := map[int32]string{
-			nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",
-			unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto",
-		}
-		name, ok := names[code]
-		if !ok {
-			name = fmt.Sprintf("verdict %d", code)
-		}
-		d.add("%s%s", name, chain)
+	verdict := nlAttr{data: data}.attr(unix.NFTA_DATA_VERDICT)
+	code := int32(verdict.attr(unix.NFTA_VERDICT_CODE).u32()) //nolint:gosec // two's complement
+	name, ok := map[int32]string{
+		nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",
+		unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto",
+	}[code]
+	if !ok {
+		name = fmt.Sprintf("verdict %d", code)
 	}
+	if chain := verdict.attr(unix.NFTA_VERDICT_CHAIN).text(); chain != "" {
+		name += " " + chain
+	}
+	d.add("%s", name)
 }
 
 func payloadName(base, offset, length uint32) string {
@@ -174,6 +171,10 @@ func (d *describer) as(key string, v []byte) string {
 	case "meta skuid", "meta skgid", "meta mark", "ct mark":
 		if len(v) == 4 {
 			return fmt.Sprint(binary.NativeEndian.Uint32(v))
+		}
+	case "fib saddr type", "fib daddr type":
+		if len(v) == 4 && binary.NativeEndian.Uint32(v) == unix.RTN_LOCAL {
+			return "local"
 		}
 	case "ct zone":
 		if len(v) == 2 {

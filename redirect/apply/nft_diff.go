@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // diffLive compares rule by rule. A wanted rule that is missing is named as in
 // the program that it comes from, once for each family; one that is not wanted,
 // as nftables has it.
-func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []ruleset.Difference {
+func diffLive(rs ruleset.Ruleset, want *nft.Table, live *nftLive) []ruleset.Difference {
 	var diffs []ruleset.Difference
 	liveSets := live.setContents()
 	wantSets := map[string]string{}
@@ -57,10 +58,10 @@ func diffLive(rs ruleset.Ruleset, want *ruleset.NFTTable, live *nftLive) []rules
 }
 
 // strays are the chains that are not wanted, with their rules.
-func strays(want *ruleset.NFTTable, live *nftLive, byChain map[string][]liveRule) (diffs []ruleset.Difference) {
+func strays(want *nft.Table, live *nftLive, byChain map[string][]liveRule) (diffs []ruleset.Difference) {
 	for i := range live.chains {
 		c := &live.chains[i]
-		if slices.ContainsFunc(want.Chains, func(w ruleset.NFTChain) bool { return w.Name == c.name }) {
+		if slices.ContainsFunc(want.Chains, func(w nft.Chain) bool { return w.Name == c.name }) {
 			continue
 		}
 		rules := byChain[c.name]
@@ -96,8 +97,8 @@ func (l *nftLive) setContents() map[string]string {
 
 // appendMissing adds the rules of the programs that the nftables rules of a
 // chain stand for. Two may stand for one: a TPROXY and what drops when it cannot.
-func appendMissing(diffs []ruleset.Difference, rs ruleset.Ruleset, c *ruleset.NFTChain, missing []int) []ruleset.Difference {
-	told := map[ruleset.NFTSource]bool{}
+func appendMissing(diffs []ruleset.Difference, rs ruleset.Ruleset, c *nft.Chain, missing []int) []ruleset.Difference {
+	told := map[nft.Source]bool{}
 	for _, j := range missing {
 		for _, s := range c.Rules[j].Sources {
 			if told[s] {

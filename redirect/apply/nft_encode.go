@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -18,6 +19,12 @@ const (
 	nftaTProxyPort   = 3 // NFTA_TPROXY_REG_PORT
 	natMapIPs        = 1 // NF_NAT_RANGE_MAP_IPS
 	natPorts         = 2 // NF_NAT_RANGE_PROTO_SPECIFIED
+	nftaFibDreg      = 1 // NFTA_FIB_DREG
+	nftaFibResult    = 2 // NFTA_FIB_RESULT
+	nftaFibFlags     = 3 // NFTA_FIB_FLAGS
+	fibAddrType      = 3 // NFT_FIB_RESULT_ADDRTYPE
+	fibSrc           = 1 // NFTA_FIB_F_SADDR
+	fibDst           = 2 // NFTA_FIB_F_DADDR
 )
 
 // Data types of set keys, for nft to print them by. Source: enum datatypes in
@@ -49,7 +56,7 @@ func nfProto(f ruleset.Family) byte {
 
 // writeExprs writes a rule's expressions, the same as nft makes of the rule's
 // text.
-func writeExprs(w *nlWriter, r *ruleset.NFTRule) {
+func writeExprs(w *nlWriter, r *nft.Rule) {
 	e := exprs{w}
 	if r.Family != 0 {
 		e.meta(unix.NFT_META_NFPROTO)
@@ -63,6 +70,8 @@ func writeExprs(w *nlWriter, r *ruleset.NFTRule) {
 		e.cmp(unix.NFT_CMP_EQ, byte(r.Proto))
 		e.ports(r)
 	}
+	e.addrType(fibSrc, r.SrcType)
+	e.addrType(fibDst, r.DstType)
 	if r.States != 0 {
 		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_STATE, unix.NFTA_CT_DREG)
 		e.mask(ne32(stateBits(r.States)))
@@ -174,7 +183,7 @@ func (e exprs) lookup(set string, not bool) {
 	})
 }
 
-func (e exprs) addresses(r *ruleset.NFTRule) {
+func (e exprs) addresses(r *nft.Rule) {
 	at, size := addressOffset[r.Family], uint32(r.Family.Bits())/8 //nolint:gosec // 32 or 128
 	e.prefixes(at.src, size, r.Srcs, r.SrcSet, r.Src.Not)
 	e.prefixes(at.dst, size, r.Dsts, r.DstSet, r.Dst.Not)
@@ -206,7 +215,7 @@ func maskOf(p netip.Prefix) []byte {
 }
 
 // ports joins two ports into one comparison, as nft does.
-func (e exprs) ports(r *ruleset.NFTRule) {
+func (e exprs) ports(r *nft.Rule) {
 	single := func(p []ruleset.PortRange, not bool) bool { return len(p) == 1 && !not && p[0].First == p[0].Last }
 	if single(r.SrcRanges, r.SrcPorts.Not) && single(r.DstRanges, r.DstPorts.Not) {
 		e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4)
@@ -244,6 +253,19 @@ func (e exprs) iface(key uint32, m ruleset.InterfaceMatch) {
 	copy(name[:unix.IFNAMSIZ-1], m.Name)
 	e.meta(key)
 	e.cmp(eqOr(m.Not), name...)
+}
+
+// addrType asks the routing tables what kind of address the packet has.
+func (e exprs) addrType(which uint32, t ruleset.AddrType) {
+	if t == ruleset.AnyType {
+		return
+	}
+	e.expr("fib", func() {
+		e.w.u32(nftaFibDreg, unix.NFT_REG_1)
+		e.w.u32(nftaFibResult, fibAddrType)
+		e.w.u32(nftaFibFlags, which)
+	})
+	e.cmp(eqOr(t == ruleset.NotLocal), ne32(unix.RTN_LOCAL)...)
 }
 
 // stateBits: NF_CT_STATE_BIT in linux/netfilter/nf_conntrack_common.h.
@@ -313,7 +335,7 @@ func (e exprs) setMark(mark uint32) {
 	e.load("meta", unix.NFTA_META_KEY, unix.NFT_META_MARK, unix.NFTA_META_SREG)
 }
 
-func (e exprs) target(r *ruleset.NFTRule) {
+func (e exprs) target(r *nft.Rule) {
 	t := r.Target
 	switch t.Action {
 	case ruleset.NoAction:
@@ -375,3 +397,34 @@ const (
 	nfDrop   = 0
 	nfAccept = 1
 )
+
+// setConnMark keeps the bits outside the mask, as iptables' --set-xmark does.
+func (e exprs) setConnMark(mark, mask uint32) {
+	if mask == ruleset.FullMask {
+		e.immediate(unix.NFT_REG_1, ne32(mark))
+	} else {
+		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
+		e.bitwise(ne32(^mask), ne32(mark))
+	}
+	e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_SREG)
+}
+
+func (e exprs) dnat(f ruleset.Family, to netip.AddrPort) {
+	e.immediate(unix.NFT_REG_1, to.Addr().AsSlice())
+	if to.Port() != 0 {
+		e.immediate(unix.NFT_REG_2, be16(to.Port()))
+	}
+	e.expr("nat", func() {
+		e.w.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		e.w.u32(unix.NFTA_NAT_FAMILY, uint32(nfProto(f)))
+		e.w.u32(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
+		e.w.u32(unix.NFTA_NAT_REG_ADDR_MAX, unix.NFT_REG_1)
+		flags := uint32(natMapIPs)
+		if to.Port() != 0 {
+			e.w.u32(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)
+			e.w.u32(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2)
+			flags |= natPorts
+		}
+		e.w.u32(unix.NFTA_NAT_FLAGS, flags)
+	})
+}

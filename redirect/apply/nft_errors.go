@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -85,7 +86,7 @@ func classify(err error) error {
 // featureOf names what of a rule is not in every kernel with nf_tables: all
 // else is in its core. It is empty where there is no such thing; what the
 // kernel does not find is then the chain of a jump.
-func featureOf(r *ruleset.NFTRule) (feature, need string) {
+func featureOf(r *nft.Rule) (feature, need string) {
 	switch r.Target.Action {
 	case ruleset.Redirect:
 		return "redirect statement", "Linux 5.2 and CONFIG_NFT_REDIR"
@@ -99,6 +100,9 @@ func featureOf(r *ruleset.NFTRule) (feature, need string) {
 		return "ct mark statement", "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK"
 	case ruleset.Log:
 		return "log statement", "CONFIG_NFT_LOG"
+	}
+	if r.SrcType != ruleset.AnyType || r.DstType != ruleset.AnyType {
+		return "fib expression", "Linux 4.10, CONFIG_NFT_FIB_INET, CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6"
 	}
 	if r.States != 0 || !r.ConnMark.IsZero() {
 		return "ct expression", "CONFIG_NFT_CT"

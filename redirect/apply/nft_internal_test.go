@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -24,10 +23,10 @@ import (
 // is told apart from a failure, and names the thing.
 func TestNFTUnsupported(t *testing.T) {
 	rule := func(r ruleset.Rule) nftStep {
-		return nftStep{what: "add rule", chain: &ruleset.NFTChain{Name: "c"}, rule: &ruleset.NFTRule{Rule: r}}
+		return nftStep{what: "add rule", chain: &nft.Chain{Name: "c"}, rule: &nft.Rule{Rule: r}}
 	}
 	action := func(a ruleset.Action) nftStep { return rule(ruleset.Rule{Target: ruleset.Target{Action: a}}) }
-	chain := nftStep{what: "add chain", chain: &ruleset.NFTChain{Type: "nat"}}
+	chain := nftStep{what: "add chain", chain: &nft.Chain{Type: "nat"}}
 	for _, tc := range []struct {
 		step    nftStep
 		errno   error
@@ -63,26 +62,11 @@ func TestNFTUnsupported(t *testing.T) {
 	assert.NoError(t, classify(nil))
 }
 
-// deaf is a namespace whose kernel has no netfilter netlink.
-type deaf struct{ err error }
-
-func (d deaf) Run(*exec.Cmd) error                    { return d.err }
-func (d deaf) Do(func() error) error                  { return d.err }
-func (d deaf) Socket(int, int, int) (fd int, e error) { return -1, d.err }
-
-func TestNFTUsable(t *testing.T) {
-	ns := netnstest.New(t)
-	require.NoError(t, NewNFTables(ns).Usable(t.Context()))
-	err := NewNFTables(deaf{syscall.EPERM}).Usable(t.Context())
-	require.ErrorIs(t, err, ErrNoBackend)
-	assert.ErrorIs(t, err, syscall.EPERM)
-}
-
 // TestNFTStartsAgain: a batch made from what is no longer so is refused by the
 // kernel, and the call begins anew from what is.
 func TestNFTStartsAgain(t *testing.T) {
 	ns := netnstest.New(t)
-	n := NewNFTables(ns)
+	n := newNFTables(ns)
 	rs := redirect.Default().MustRuleset()
 	attempts := 0
 	err := n.session(t.Context(), func(s *nftSession) error {
@@ -96,7 +80,7 @@ func TestNFTStartsAgain(t *testing.T) {
 				return err
 			}
 		}
-		return s.write(rs.NFTables(), live)
+		return s.write(nft.Lower(rs), live)
 	})
 	require.NoError(t, err)
 	assert.Equal(t, 2, attempts)
@@ -115,7 +99,7 @@ func TestNFTStartsAgain(t *testing.T) {
 // FuzzNFTParsers: what the kernel sends is not trusted to be whole.
 func FuzzNFTParsers(f *testing.F) {
 	var w nlWriter
-	for _, c := range redirect.Default().MustRuleset().NFTables().Chains {
+	for _, c := range nft.Lower(redirect.Default().MustRuleset()).Chains {
 		for i := range c.Rules {
 			writeExprs(&w, &c.Rules[i])
 		}
@@ -134,7 +118,7 @@ func FuzzNFTParsers(f *testing.F) {
 
 // TestCanonicalElements: whether a set is one of intervals is not what it holds.
 func TestCanonicalElements(t *testing.T) {
-	ports := func(ranges ...ruleset.PortRange) ruleset.NFTSet { return ruleset.NFTSet{Ports: ranges} }
+	ports := func(ranges ...ruleset.PortRange) nft.Set { return nft.Set{Ports: ranges} }
 	first, last, rest := ruleset.Port(80), ruleset.Port(65535), ruleset.PortRange{First: 65000, Last: 65535}
 	single := canonicalElements([]setElement{{key: be16(80)}, {key: be16(65000)}, {key: be16(65535)}})
 	asTree := []setElement{{key: be16(0), end: true}, {key: be16(65535)}, {key: be16(65001), end: true}, {key: be16(65000)}, {key: be16(80)}, {key: be16(81), end: true}}

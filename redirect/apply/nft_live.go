@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -68,7 +69,7 @@ type setElement struct {
 // readLive lists what there is. In a namespace without nftables that is three
 // requests.
 func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
-	l := &nftLive{name: owner.NFTTable()}
+	l := &nftLive{name: nft.TableName(owner)}
 	var err error
 	if l.generation, err = c.generation(); err != nil {
 		return nil, err
@@ -76,12 +77,7 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	err = c.request(unix.NFT_MSG_GETTABLE, 0, unix.NFPROTO_INET, func(w *nlWriter) {
 		w.text(unix.NFTA_TABLE_NAME, l.name)
 	}, func(m nlMessage) {
-		l.table = &liveTable{}
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_TABLE_FLAGS {
-				l.table.flags = a.u32()
-			}
-		}
+		l.table = &liveTable{flags: m.attr(unix.NFTA_TABLE_FLAGS).u32()}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for table inet %s: %w", l.name, err)
@@ -91,7 +87,7 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 		switch {
 		case ch.family == unix.NFPROTO_INET && ch.table == l.name:
 			l.chains = append(l.chains, ch)
-		case isIptables(ch) && owner.OwnsChain(ch.name):
+		case nftTable{ch.family, ch.table}.isIptables() && owner.OwnsChain(ch.name):
 			l.leftovers = append(l.leftovers, ch)
 		}
 	})
@@ -115,11 +111,7 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 
 func (c *nlConn) generation() (id uint32, err error) {
 	err = c.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_GEN_ID {
-				id = a.u32()
-			}
-		}
+		id = m.attr(unix.NFTA_GEN_ID).u32()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("ask for the generation of the rules: %w", err)
@@ -127,61 +119,21 @@ func (c *nlConn) generation() (id uint32, err error) {
 	return id, nil
 }
 
-// isIptables reports whether a chain is in a table of iptables-nft.
-func isIptables(c liveChain) bool {
-	_, err := ruleset.ParseTable(c.table)
-	return err == nil && (c.family == unix.NFPROTO_IPV4 || c.family == unix.NFPROTO_IPV6)
-}
-
 func parseChain(m nlMessage) liveChain {
-	c := liveChain{family: m.family}
-	for a := range nlAttrs(m.attrs) {
-		switch a.typ {
-		case unix.NFTA_CHAIN_TABLE:
-			c.table = a.text()
-		case unix.NFTA_CHAIN_NAME:
-			c.name = a.text()
-		case unix.NFTA_CHAIN_TYPE:
-			c.typ = a.text()
-		case unix.NFTA_CHAIN_POLICY:
-			c.drops = a.u32() != nfAccept
-		case unix.NFTA_CHAIN_HOOK:
-			for h := range nlAttrs(a.data) {
-				switch h.typ {
-				case unix.NFTA_HOOK_HOOKNUM:
-					c.hook = h.u32()
-				case unix.NFTA_HOOK_PRIORITY:
-					c.priority = int32(h.u32()) //nolint:gosec // two's complement
-				}
-			}
-		}
+	policy, hook := m.attr(unix.NFTA_CHAIN_POLICY), m.attr(unix.NFTA_CHAIN_HOOK)
+	return liveChain{
+		family: m.family, table: m.text(unix.NFTA_CHAIN_TABLE), name: m.text(unix.NFTA_CHAIN_NAME), typ: m.text(unix.NFTA_CHAIN_TYPE),
+		hook:     hook.attr(unix.NFTA_HOOK_HOOKNUM).u32(),
+		priority: int32(hook.attr(unix.NFTA_HOOK_PRIORITY).u32()), //nolint:gosec // two's complement
+		drops:    policy.data != nil && policy.u32() != nfAccept,
 	}
-	return c
 }
 
 func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
 	err := c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(w *nlWriter) {
 		w.text(unix.NFTA_RULE_TABLE, table)
 	}, func(m nlMessage) {
-		r := liveRule{family: m.family}
-		for a := range nlAttrs(m.attrs) {
-			switch a.typ {
-			case unix.NFTA_RULE_TABLE:
-				r.table = a.text()
-			case unix.NFTA_RULE_CHAIN:
-				r.chain = a.text()
-			case unix.NFTA_RULE_HANDLE:
-				for _, b := range a.data {
-					r.handle = r.handle<<8 | uint64(b)
-				}
-			case unix.NFTA_RULE_EXPRESSIONS:
-				r.exprs = bytes.Clone(a.data)
-			case unix.NFTA_RULE_USERDATA:
-				if d := a.data; len(d) > 2 && d[0] == udataRuleComment && int(d[1]) == len(d)-2 {
-					r.comment = string(d[2 : len(d)-1])
-				}
-			}
-		}
+		r := parseLiveRule(m)
 		// Old kernels do not filter by table.
 		if r.family == family && r.table == table {
 			fn(r)
@@ -193,81 +145,92 @@ func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
 	return nil
 }
 
+func parseLiveRule(m nlMessage) liveRule {
+	r := liveRule{
+		family: m.family, table: m.text(unix.NFTA_RULE_TABLE), chain: m.text(unix.NFTA_RULE_CHAIN),
+		exprs: bytes.Clone(m.attr(unix.NFTA_RULE_EXPRESSIONS).data),
+	}
+	for _, b := range m.attr(unix.NFTA_RULE_HANDLE).data {
+		r.handle = r.handle<<8 | uint64(b)
+	}
+	if d := m.attr(unix.NFTA_RULE_USERDATA).data; len(d) > 2 && d[0] == udataRuleComment && int(d[1]) == len(d)-2 {
+		r.comment = string(d[2 : len(d)-1])
+	}
+	return r
+}
+
 func (c *nlConn) readTable(l *nftLive) error {
 	if err := c.readRules(unix.NFPROTO_INET, l.name, func(r liveRule) { l.rules = append(l.rules, r) }); err != nil {
 		return err
 	}
-	ofTable := func(w *nlWriter) { w.text(unix.NFTA_SET_TABLE, l.name) }
-	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, unix.NFPROTO_INET, ofTable, func(m nlMessage) {
-		var s liveSet
-		for a := range nlAttrs(m.attrs) {
-			if a.typ == unix.NFTA_SET_NAME {
-				s.name = a.text()
-			}
+	at := nftTable{unix.NFPROTO_INET, l.name}
+	sets, err := c.listSets(at.family, func(t nftTable) bool { return t == at })
+	if err != nil {
+		return err
+	}
+	for _, name := range sets[at] {
+		s := liveSet{name: name}
+		if err := c.readElements(at, name, s.parseElements); err != nil {
+			return err
 		}
 		l.sets = append(l.sets, s)
+	}
+	return nil
+}
+
+// listSets returns the names of the sets in the tables that are chosen.
+func (c *nlConn) listSets(family byte, choose func(nftTable) bool) (map[nftTable][]string, error) {
+	sets := map[nftTable][]string{}
+	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
+		if t := (nftTable{m.family, m.text(unix.NFTA_SET_TABLE)}); choose(t) {
+			sets[t] = append(sets[t], m.text(unix.NFTA_SET_NAME))
+		}
 	})
 	if err != nil {
-		return fmt.Errorf("list sets of table %s: %w", l.name, err)
+		return nil, fmt.Errorf("list sets: %w", err)
 	}
-	for i := range l.sets {
-		s := &l.sets[i]
-		err := c.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, unix.NFPROTO_INET, func(w *nlWriter) {
-			w.text(unix.NFTA_SET_ELEM_LIST_TABLE, l.name)
-			w.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-		}, func(m nlMessage) {
-			c.left -= setWeight * len(m.attrs)
-			s.parseElements(m)
-		})
-		if err != nil {
-			return fmt.Errorf("list elements of set %s: %w", s.name, err)
-		}
+	return sets, nil
+}
+
+// readElements counts a set's elements by their weight; see setWeight.
+func (c *nlConn) readElements(t nftTable, set string, fn func(nlMessage)) error {
+	err := c.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(w *nlWriter) {
+		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
+		w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+	}, func(m nlMessage) {
+		c.left -= setWeight * len(m.attrs)
+		fn(m)
+	})
+	if err != nil {
+		return fmt.Errorf("list elements of set %q: %w", set, err)
 	}
 	return nil
 }
 
 func (s *liveSet) parseElements(m nlMessage) {
-	for list := range nlAttrs(m.attrs) {
-		if list.typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			continue
-		}
-		for elem := range nlAttrs(list.data) {
-			var e setElement
-			for a := range nlAttrs(elem.data) {
-				switch a.typ {
-				case unix.NFTA_SET_ELEM_KEY:
-					for v := range nlAttrs(a.data) {
-						e.key = bytes.Clone(v.data)
-					}
-				case unix.NFTA_SET_ELEM_FLAGS:
-					e.end = a.u32()&unix.NFT_SET_ELEM_INTERVAL_END != 0
-				}
-			}
-			s.elements = append(s.elements, e)
-		}
+	for elem := range nlAttrs(m.attr(unix.NFTA_SET_ELEM_LIST_ELEMENTS).data) {
+		s.elements = append(s.elements, setElement{
+			key: bytes.Clone(elem.attr(unix.NFTA_SET_ELEM_KEY).attr(unix.NFTA_DATA_VALUE).data),
+			end: elem.attr(unix.NFTA_SET_ELEM_FLAGS).u32()&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+		})
 	}
 }
 
 // readLeads finds the rules that jump to the leftovers.
 func (c *nlConn) readLeads(l *nftLive) error {
-	type table struct {
-		family byte
-		name   string
-	}
-	var seen []table
-	ours := map[table]map[string]bool{}
+	ours := map[nftTable]map[string]bool{}
+	var tables []nftTable // in order
 	for _, ch := range l.leftovers {
-		t := table{ch.family, ch.table}
+		t := nftTable{ch.family, ch.table}
 		if ours[t] == nil {
 			ours[t] = map[string]bool{}
-			seen = append(seen, t)
+			tables = append(tables, t)
 		}
 		ours[t][ch.name] = true
 	}
-	for _, t := range seen {
-		ours := ours[t]
+	for _, t := range tables {
 		err := c.readRules(t.family, t.name, func(r liveRule) {
-			if !ours[r.chain] && ours[jumpOf(r.exprs)] {
+			if !ours[t][r.chain] && ours[t][jumpOf(r.exprs)] {
 				l.leads = append(l.leads, r)
 			}
 		})
@@ -298,22 +261,9 @@ func parseExprs(b []byte, fn func(name string, attrs []nlAttr)) {
 // jumpOf returns the chain that a rule jumps or goes to.
 func jumpOf(b []byte) (chain string) {
 	parseExprs(b, func(name string, attrs []nlAttr) {
-		if name != "immediate" {
-			return
-		}
 		for _, a := range attrs {
-			if a.typ != unix.NFTA_IMMEDIATE_DATA {
-				continue
-			}
-			for v := range nlAttrs(a.data) {
-				if v.typ != unix.NFTA_DATA_VERDICT {
-					continue
-				}
-				for w := range nlAttrs(v.data) {
-					if w.typ == unix.NFTA_VERDICT_CHAIN {
-						chain = w.text()
-					}
-				}
+			if name == "immediate" && a.typ == unix.NFTA_IMMEDIATE_DATA {
+				chain = cmp.Or(a.attr(unix.NFTA_DATA_VERDICT).attr(unix.NFTA_VERDICT_CHAIN).text(), chain)
 			}
 		}
 	})
@@ -362,15 +312,7 @@ func appendData(out []byte, a nlAttr) []byte {
 	if a.typ != unix.NFTA_DATA_VERDICT {
 		return hex.AppendEncode(out, a.data)
 	}
-	var code, chain nlAttr
-	for v := range nlAttrs(a.data) {
-		switch v.typ {
-		case unix.NFTA_VERDICT_CODE:
-			code = v
-		case unix.NFTA_VERDICT_CHAIN:
-			chain = v
-		}
-	}
+	code, chain := a.attr(unix.NFTA_VERDICT_CODE), a.attr(unix.NFTA_VERDICT_CHAIN)
 	return append(append(hex.AppendEncode(out, code.data), ':'), chain.text()...)
 }
 

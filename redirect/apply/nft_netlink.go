@@ -73,6 +73,10 @@ type nlMessage struct {
 	attrs  []byte // after the nfgenmsg, or, of an error, all of the payload
 }
 
+func (m nlMessage) attr(typ uint16) nlAttr { return nlAttr{data: m.attrs}.attr(typ) }
+
+func (m nlMessage) text(typ uint16) string { return m.attr(typ).text() }
+
 // receive calls fn for each message of the next datagram. It returns io-like
 // unix.EAGAIN when there is none: the kernel answers while it is asked, so
 // there is never anything to wait for.
@@ -355,6 +359,16 @@ func nlAttrs(b []byte) func(yield func(nlAttr) bool) {
 			b = b[min(len(b), nlAlign(size)):]
 		}
 	}
+}
+
+// attr returns the nested attribute of the type, which is empty if there is none.
+func (a nlAttr) attr(typ uint16) nlAttr {
+	for n := range nlAttrs(a.data) {
+		if n.typ == typ {
+			return n
+		}
+	}
+	return nlAttr{}
 }
 
 func (a nlAttr) text() string {

@@ -153,6 +153,7 @@ func everything() ruleset.Ruleset {
 				{Proto: ruleset.TCP, SrcPorts: ruleset.Ports(ruleset.Port(1)), DstPorts: ruleset.Ports(ruleset.Port(2)), Target: ret},
 				{Proto: ruleset.TCP, SrcPorts: ruleset.NotPorts(ruleset.PortRange{First: 1, Last: 9}), Target: ret},
 				{Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.PortRange{First: 1, Last: 9}), Target: ruleset.Target{}},
+				{SrcType: ruleset.Local, DstType: ruleset.NotLocal, Target: ret},
 				{Proto: 47, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth0", Not: true}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth*"}, Target: ret},
@@ -209,7 +210,7 @@ func TestNFTSameAsText(t *testing.T) {
 	for name, rs := range nftRulesets(t) {
 		t.Run(name, func(t *testing.T) {
 			byText, byNetlink := netnstest.New(t), netnstest.New(t)
-			text := rs.NFT()
+			text := apply.NFT(rs)
 			nft(t, byText, text, "-c", "-f", "-")
 			assert.Empty(t, listing(t, byText))
 			nft(t, byText, text, "-f", "-")

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 )
 
 // nftBatch is one transaction, with what each of its messages does.
@@ -22,8 +22,8 @@ type nftBatch struct {
 // nftStep describes a message, for the error when the kernel refuses it.
 type nftStep struct {
 	what  string // "add rule", with its name or text
-	chain *ruleset.NFTChain
-	rule  *ruleset.NFTRule
+	chain *nft.Chain
+	rule  *nft.Rule
 }
 
 func (s nftStep) String() string {
@@ -93,7 +93,7 @@ func (b *nftBatch) delTable(t nftTable) {
 // swaps its old rules for its new ones in one step. (A table deleted and made
 // anew has, for an instant, two chains in a hook, of which a packet could meet
 // the new one before and the old one after the switch.)
-func (b *nftBatch) clear(want *ruleset.NFTTable, l *nftLive) (kept []string) {
+func (b *nftBatch) clear(want *nft.Table, l *nftLive) (kept []string) {
 	if len(l.rules) > 0 {
 		b.message(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, nftStep{what: "flush table inet " + l.name}, func() {
 			b.text(unix.NFTA_RULE_TABLE, l.name)
@@ -145,7 +145,7 @@ func (b *nftBatch) clearLeftovers(l *nftLive) {
 }
 
 // is reports whether a live chain is the wanted one, rules aside.
-func (c *liveChain) is(want ruleset.NFTChain) bool {
+func (c *liveChain) is(want nft.Chain) bool {
 	if c.name != want.Name || want.Hook == "" {
 		return c.name == want.Name && c.typ == ""
 	}
@@ -156,7 +156,7 @@ func (c *liveChain) is(want ruleset.NFTChain) bool {
 var hookNumbers = map[string]uint32{"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
 
 // fill adds the table's contents; kept are the chains that are there.
-func (b *nftBatch) fill(t *ruleset.NFTTable, kept []string) {
+func (b *nftBatch) fill(t *nft.Table, kept []string) {
 	for i := range t.Sets {
 		b.addSet(t.Name, &t.Sets[i], uint32(i+1)) //nolint:gosec // a count of sets
 	}
@@ -173,7 +173,7 @@ func (b *nftBatch) fill(t *ruleset.NFTTable, kept []string) {
 	}
 }
 
-func (b *nftBatch) addChain(table string, c *ruleset.NFTChain) {
+func (b *nftBatch) addChain(table string, c *nft.Chain) {
 	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, unix.NFPROTO_INET, nftStep{what: "add chain " + c.Name, chain: c}, func() {
 		b.text(unix.NFTA_CHAIN_TABLE, table)
 		b.text(unix.NFTA_CHAIN_NAME, c.Name)
@@ -189,7 +189,7 @@ func (b *nftBatch) addChain(table string, c *ruleset.NFTChain) {
 	})
 }
 
-func (b *nftBatch) addRule(table string, c *ruleset.NFTChain, r *ruleset.NFTRule) {
+func (b *nftBatch) addRule(table string, c *nft.Chain, r *nft.Rule) {
 	step := nftStep{what: "add rule", chain: c, rule: r}
 	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFPROTO_INET, step, func() {
 		b.text(unix.NFTA_RULE_TABLE, table)
@@ -197,7 +197,7 @@ func (b *nftBatch) addRule(table string, c *ruleset.NFTChain, r *ruleset.NFTRule
 		b.nest(unix.NFTA_RULE_EXPRESSIONS)
 		writeExprs(&b.nlWriter, r)
 		b.close()
-		if comment := r.NFTComment(); comment != "" {
+		if comment := r.KernelComment(); comment != "" {
 			data := append([]byte{udataRuleComment, byte(len(comment) + 1)}, comment...)
 			b.attr(unix.NFTA_RULE_USERDATA, append(data, 0)...)
 		}
@@ -208,7 +208,7 @@ func (b *nftBatch) addRule(table string, c *ruleset.NFTChain, r *ruleset.NFTRule
 // one of IPv6 takes 44 bytes.
 const elementsPerMessage = 1000
 
-func (b *nftBatch) addSet(table string, s *ruleset.NFTSet, id uint32) {
+func (b *nftBatch) addSet(table string, s *nft.Set, id uint32) {
 	keyType, keyLen := uint32(typeInetService), uint32(2)
 	if len(s.Prefixes) > 0 {
 		keyType, keyLen = typeIPAddr, 4
@@ -254,7 +254,7 @@ func (b *nftBatch) addSet(table string, s *ruleset.NFTSet, id uint32) {
 
 // setElements gives an interval as its first value and, unless it goes on to
 // the last there is, the one after it.
-func setElements(s *ruleset.NFTSet) []setElement {
+func setElements(s *nft.Set) []setElement {
 	var out []setElement
 	add := func(first, next []byte) {
 		out = append(out, setElement{key: first})

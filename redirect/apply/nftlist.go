@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -18,8 +19,12 @@ type nftTable struct {
 	name   string
 }
 
-// isIptables reports whether it is a table of iptables-nft.
-func (t nftTable) isIptables() bool { return isIptables(liveChain{family: t.family, table: t.name}) }
+// isIptables reports whether iptables-nft reads and writes the table. It also has
+// the table "security", of which no mesh has anything.
+func (t nftTable) isIptables() bool {
+	_, err := ruleset.ParseTable(t.name)
+	return (err == nil || t.name == "security") && (t.family == unix.NFPROTO_IPV4 || t.family == unix.NFPROTO_IPV6)
+}
 
 // listTables returns all nftables tables of the calling thread's namespace. A
 // kernel without nftables is an [ErrNoBackend]; any other error says that what is
@@ -35,11 +40,7 @@ func listTables() (found []nftTable, err error) {
 	for attempt := 1; ; attempt++ {
 		found = nil
 		err = c.request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
-			for a := range nlAttrs(m.attrs) {
-				if a.typ == unix.NFTA_TABLE_NAME {
-					found = append(found, nftTable{m.family, a.text()})
-				}
-			}
+			found = append(found, nftTable{m.family, m.text(unix.NFTA_TABLE_NAME)})
 		})
 		if !errors.Is(err, errInterrupted) || attempt == maxAttempts {
 			break
@@ -54,7 +55,7 @@ func listTables() (found []nftTable, err error) {
 // dropTables removes the tables that choose returns, in one transaction. A
 // table that is gone by then is as good as removed.
 func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]nftTable, error)) error {
-	err := NewNFTables(ns).session(ctx, func(s *nftSession) error {
+	err := newNFTables(ns).session(ctx, func(s *nftSession) error {
 		tables, err := choose(s)
 		if err != nil || len(tables) == 0 {
 			return err
@@ -75,7 +76,7 @@ func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]n
 // dropNative removes the owner's table of native nftables.
 func dropNative(ctx context.Context, ns Namespace, owner ruleset.Owner) error {
 	return dropTables(ctx, ns, func(*nftSession) ([]nftTable, error) {
-		return []nftTable{{unix.NFPROTO_INET, owner.NFTTable()}}, nil
+		return []nftTable{{unix.NFPROTO_INET, nft.TableName(owner)}}, nil
 	})
 }
 

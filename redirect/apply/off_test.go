@@ -65,7 +65,7 @@ func TestIPv6SwitchedOff(t *testing.T) {
 					}
 					same()
 					// A rule of the family that goes missing is missed, off or not.
-					diffs, err := b.Check(t.Context(), rs.Owner().Nothing())
+					diffs, err := b.Check(t.Context(), rs.Owner().EmptyRuleset())
 					require.NoError(t, err)
 					assert.Contains(t, differing(diffs), "ipv6")
 

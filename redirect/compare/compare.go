@@ -1,16 +1,15 @@
-// Package compare says whether two firewall programs do the same to a pod's
-// packets: ours, and one that another mesh's program has left in a live pod, as
-// iptables-save prints it.
+// Package compare checks whether two firewall programs treat a pod's packets
+// alike: ours, and the one that another program has left in a running pod.
 //
-// The central function is [Compare]. It traces one packet of every kind that
-// the rules of either program tell apart: for each dimension (destination,
-// port, protocol, user, group, source, interface, mark) one value of each
-// interval between the bounds that any rule names. No rule of the model can
-// treat two packets of a kind differently, so no difference means that both
-// programs treat every first packet of a connection alike.
+// [Compare] traces one packet of every kind that the rules of either program can
+// tell apart. For each dimension (destination, port, protocol, user, group,
+// source, interface, mark) [Packets] takes one value of each interval between
+// the bounds in the rules. No rule of the model can treat two packets of a kind
+// differently, so without a difference both programs treat every first packet of
+// a connection alike.
 //
-// [Saved] reads iptables-save's output. A rule outside the model is a
-// [ForeignError] that lists all of them, never a guess.
+// [Saved] reads iptables-save's output. It does not guess: rules outside the
+// model make a [ForeignError] that lists them.
 package compare
 
 import (
@@ -22,11 +21,33 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
+// Kind says which of two programs A and B captures a packet whose fate differs.
+// To capture is to redirect, to hand to a transparent proxy or to drop.
+type Kind string
+
+// The kinds of difference.
+const (
+	Missing Kind = "missing" // only A captures it
+	Extra   Kind = "extra"   // only B captures it
+	Changed Kind = "changed" // both capture it, in different ways
+)
+
 // Difference is one packet whose fate differs.
 type Difference struct {
 	Packet trace.Packet `json:"packet"`
 	A      trace.Result `json:"a"`
 	B      trace.Result `json:"b"`
+}
+
+// Kind returns which program captures the packet.
+func (d Difference) Kind() Kind {
+	switch {
+	case d.B.Verdict == trace.Pass:
+		return Missing
+	case d.A.Verdict == trace.Pass:
+		return Extra
+	}
+	return Changed
 }
 
 // String returns for example

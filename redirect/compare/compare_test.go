@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 var pod = []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
@@ -99,7 +100,39 @@ func TestDifferent(t *testing.T) {
 			}
 			require.NotEmpty(t, all)
 			assert.Contains(t, fmt.Sprint(all), tt.first)
+			for _, d := range report.Differences {
+				want := compare.Changed
+				switch {
+				case d.A.Verdict == trace.Pass:
+					want = compare.Extra
+				case d.B.Verdict == trace.Pass:
+					want = compare.Missing
+				}
+				assert.Equal(t, want, d.Kind(), d)
+			}
 		})
+	}
+}
+
+// TestAddrType: a rule about local addresses is understood, and is the same as
+// rules that name the pod's own.
+func TestAddrType(t *testing.T) {
+	program := func(rules ...string) ruleset.Ruleset {
+		text := "*nat\n"
+		for _, r := range rules {
+			text += "-A OUTPUT " + r + "\n"
+		}
+		rs, err := compare.Saved(text+"-A OUTPUT -p tcp -j REDIRECT --to-ports 15001\nCOMMIT\n", ruleset.Ruleset{})
+		require.NoError(t, err)
+		return rs
+	}
+	local := program("-m addrtype --dst-type LOCAL -j RETURN")
+	assert.Empty(t, run(t, local, program("-d 127.0.0.0/8 -j RETURN", "-d 10.244.1.5/32 -j RETURN")).Differences)
+	without := run(t, program("-d 127.0.0.0/8 -j RETURN"), local).Differences
+	require.NotEmpty(t, without)
+	for _, d := range without {
+		assert.Equal(t, pod[0], d.Packet.Dst.Addr())
+		assert.Equal(t, compare.Missing, d.Kind())
 	}
 }
 
@@ -125,7 +158,7 @@ func TestOwnProgramsReadBack(t *testing.T) {
 func TestForeign(t *testing.T) {
 	text := `*nat
 :PREROUTING ACCEPT [0:0]
--A PREROUTING -m addrtype --dst-type LOCAL -j ACCEPT
+-A PREROUTING -m addrtype --dst-type MULTICAST -j ACCEPT
 -A PREROUTING -p tcp -j REDIRECT --to-ports 1 --random
 COMMIT
 *filter
@@ -141,7 +174,7 @@ COMMIT
 	assert.True(t, errors.Is(err, ruleset.ErrForeign))
 	require.Len(t, foreign.Rules, 4)
 	assert.Equal(t, compare.ForeignRule{
-		Family: ruleset.IPv4, Table: "nat", Chain: "PREROUTING", Rule: "-m addrtype --dst-type LOCAL -j ACCEPT", Reason: `match "addrtype"`,
+		Family: ruleset.IPv4, Table: "nat", Chain: "PREROUTING", Rule: "-m addrtype --dst-type MULTICAST -j ACCEPT", Reason: `address type "MULTICAST"`,
 	}, foreign.Rules[0])
 	assert.ErrorContains(t, err, "ipv4 filter/FORWARD: policy DROP (policies other than ACCEPT are not known)")
 

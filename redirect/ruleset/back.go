@@ -35,7 +35,7 @@ type backTable struct {
 func (t *backTable) text(table Table) (text []byte) {
 	led := t.owner.othersLeadTo(t.now)
 	for i := range t.now {
-		if c := &t.now[i]; t.owner.OwnsChain(c.Name) && find(t.before, c.Name) == nil {
+		if c := &t.now[i]; t.owner.OwnsChain(c.Name) && chainOf(t.before, c.Name) == nil {
 			t.changed = true
 			t.declare(c.Name)
 			if !led[c.Name] {
@@ -45,23 +45,19 @@ func (t *backTable) text(table Table) (text []byte) {
 	}
 	for i := range t.before {
 		if c := &t.before[i]; t.owner.OwnsChain(c.Name) {
-			t.chain(c, find(t.now, c.Name))
+			t.chain(c, chainOf(t.now, c.Name))
 		}
 	}
-	for _, name := range [...]string{Prerouting, Input, Forward, Output, Postrouting} {
+	for _, name := range builtins {
 		t.builtin(name)
 	}
 	if !t.changed {
 		return nil
 	}
-	text = append(append(append(text, '*'), table.String()...), '\n')
-	text = append(append(append(text, t.head...), t.body...), t.tail...)
-	return append(text, "COMMIT\n"...)
+	return commit(table, t.head, t.body, t.tail)
 }
 
-func (t *backTable) declare(name string) {
-	t.head = append(append(append(t.head, ':'), name...), " - [0:0]\n"...)
-}
+func (t *backTable) declare(name string) { t.head = appendDeclaration(t.head, name) }
 
 // chain fills one of the owner's chains, which a declaration makes and empties.
 func (t *backTable) chain(before, now *SavedChain) {
@@ -72,7 +68,7 @@ func (t *backTable) chain(before, now *SavedChain) {
 	t.declare(before.Name)
 	for _, r := range before.Rules {
 		if r.Known {
-			t.body = append(append(append(append(append(t.body, "-A "...), before.Name...), ' '), r.Text...), '\n')
+			t.body = appendRule(t.body, "-A ", before.Name, r.Text)
 		} else {
 			t.lost = append(t.lost, "-A "+before.Name+" "+r.Text)
 		}
@@ -81,30 +77,21 @@ func (t *backTable) chain(before, now *SavedChain) {
 
 // builtin puts the owner's rules in a built-in chain where they were among others'.
 func (t *backTable) builtin(name string) {
-	before, now := find(t.before, name), find(t.now, name)
+	before, now := chainOf(t.before, name), chainOf(t.now, name)
 	was, is := t.owner.builtinRules(before, t.predecessor), t.owner.builtinRules(now, t.predecessor)
 	if slices.EqualFunc(was, is, func(i, j int) bool { return i == j && sameText(before.Rules[i], now.Rules[j]) }) {
 		return
 	}
 	t.changed = true
 	for _, i := range is {
-		t.head = append(append(append(append(append(t.head, "-D "...), name...), ' '), now.Rules[i].Text...), '\n')
+		t.head = appendRule(t.head, "-D ", name, now.Rules[i].Text)
 	}
 	for _, i := range was {
-		t.body = append(append(append(t.body, "-I "...), name...), ' ')
-		t.body = strconv.AppendInt(t.body, int64(i+1), 10)
-		t.body = append(append(append(t.body, ' '), before.Rules[i].Text...), '\n')
+		t.body = appendRule(t.body, "-I ", name+" "+strconv.Itoa(i+1), before.Rules[i].Text)
 	}
 }
 
 func sameText(a, b SavedRule) bool { return a.Text == b.Text }
-
-func find(chains []SavedChain, name string) *SavedChain {
-	if i := slices.IndexFunc(chains, func(c SavedChain) bool { return c.Name == name }); i >= 0 {
-		return &chains[i]
-	}
-	return nil
-}
 
 // chains returns the chains of a table.
 func (s *Saved) chains(table Table) []SavedChain {

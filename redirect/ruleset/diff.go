@@ -60,7 +60,7 @@ func (p *Program) Diff(live *Saved) []Difference {
 	predecessor := p.Owner.predecessor(live)
 	for _, table := range Tables {
 		for _, c := range p.table(table) {
-			lc := live.chain(table.String(), c.Name)
+			lc := live.chain(table, c.Name)
 			diffs = append(diffs, p.diffChain(table, c, p.ownRules(lc, predecessor))...)
 		}
 	}

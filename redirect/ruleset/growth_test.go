@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -46,8 +47,8 @@ func TestLongProgramsMerge(t *testing.T) {
 	rs.IPv6.Chains[0].Rules = slices.Insert(rs.IPv6.Chains[0].Rules, 100, ruleset.Rule{
 		Dst: ruleset.Prefix(netip.MustParsePrefix("fd00::/8")), Target: ruleset.Target{Action: ruleset.Return},
 	})
-	var table *ruleset.NFTTable
-	bytes := allocated(func() { table = rs.NFTables() })
+	var table *nft.Table
+	bytes := allocated(func() { table = nft.Lower(rs) })
 	assert.Len(t, table.Chains[0].Rules, n+1)
 	require.Len(t, table.Sets, n)
 	assert.Equal(t, "nat_output_dport", table.Sets[0].Name)

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -89,14 +90,10 @@ const (
 	Postrouting = "POSTROUTING"
 )
 
-// IsBuiltin reports whether a chain name is that of a hook.
-func IsBuiltin(chain string) bool {
-	switch chain {
-	case Prerouting, Input, Forward, Output, Postrouting:
-		return true
-	}
-	return false
-}
+var builtins = []string{Prerouting, Input, Forward, Output, Postrouting}
+
+// IsBuiltin reports whether a chain is built in, the entry of a hook.
+func IsBuiltin(chain string) bool { return slices.Contains(builtins, chain) }
 
 // Proto is a transport protocol. The zero value, [AnyProto], matches all.
 type Proto uint8
@@ -171,9 +168,9 @@ func Port(p uint16) PortRange { return PortRange{p, p} }
 // Contains reports whether p is in the range.
 func (r PortRange) Contains(p uint16) bool { return r.First <= p && p <= r.Last }
 
-// MaxPortSlots is how many ports one multiport match takes; a range takes two
+// maxPortSlots is how many ports one multiport match takes; a range takes two
 // slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
-const MaxPortSlots = 15
+const maxPortSlots = 15
 
 // PortMatch matches a port of the packet, and needs the rule's Proto to be TCP
 // or UDP. The zero value matches any.
@@ -182,8 +179,14 @@ type PortMatch struct {
 	Not    bool
 }
 
-// Ports matches packets to any of the ranges.
-func Ports(r ...PortRange) PortMatch { return PortMatch{Ranges: r} }
+// Ports matches packets to any of the ranges. The single range of all ports
+// yields the zero value, as iptables-save prints nothing for it.
+func Ports(r ...PortRange) PortMatch {
+	if len(r) == 1 && r[0] == (PortRange{0, 65535}) {
+		return PortMatch{}
+	}
+	return PortMatch{Ranges: r}
+}
 
 // NotPorts matches packets to none of the ranges.
 func NotPorts(r ...PortRange) PortMatch { return PortMatch{Ranges: r, Not: true} }
@@ -196,12 +199,7 @@ func (m PortMatch) Matches(p uint16) bool {
 	if m.IsZero() {
 		return true
 	}
-	for _, r := range m.Ranges {
-		if r.Contains(p) {
-			return !m.Not
-		}
-	}
-	return m.Not
+	return slices.ContainsFunc(m.Ranges, func(r PortRange) bool { return r.Contains(p) }) != m.Not
 }
 
 // ChunkPorts splits ranges into groups that each fit one multiport match.
@@ -213,7 +211,7 @@ func ChunkPorts(ranges []PortRange) [][]PortRange {
 		if r.First != r.Last {
 			n = 2
 		}
-		if slots+n > MaxPortSlots {
+		if slots+n > maxPortSlots {
 			chunks = append(chunks, ranges[start:i:i])
 			slots, start = 0, i
 		}
@@ -238,6 +236,25 @@ const (
 )
 
 var stateNames = [...]string{"INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED"}
+
+// String returns the states as iptables prints them: "INVALID,NEW".
+func (s States) String() string { return string(appendStates(nil, s)) }
+
+// AddrType matches the type that the routing tables give to an address, of
+// which only local is modelled. The zero value, [AnyType], matches all.
+type AddrType uint8
+
+// The address types.
+const (
+	AnyType AddrType = iota
+	// Local is an address of this host: one of its interfaces', or a loopback address.
+	Local
+	// NotLocal is every other address.
+	NotLocal
+)
+
+// Matches reports whether an address is matched that is local or not.
+func (t AddrType) Matches(local bool) bool { return t == AnyType || (t == Local) == local }
 
 // FullMask is the mask that compares or sets all bits of a mark.
 const FullMask = 0xffffffff

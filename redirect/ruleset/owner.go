@@ -25,9 +25,9 @@ type Owner struct {
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
-// Nothing is the ruleset of a pod that is to have no rules of the owner's: it
-// has no chains in either family, but says whose are unwanted.
-func (o Owner) Nothing() Ruleset {
+// EmptyRuleset returns a ruleset without rules: to apply it removes the owner's
+// rules and leaves those of others alone.
+func (o Owner) EmptyRuleset() Ruleset {
 	var rs Ruleset
 	for _, f := range Families {
 		rs.Set(&Program{Family: f, Owner: o})
@@ -76,6 +76,21 @@ func (o Owner) predecessor(s *Saved) bool {
 		}
 	}
 	return false
+}
+
+// Rules returns the indexes of the owner's rules in a chain of the live rules.
+func (o Owner) Rules(live *Saved, table Table, chain string) (own []int) {
+	c := live.chain(table, chain)
+	switch {
+	case c == nil:
+	case IsBuiltin(chain):
+		return o.builtinRules(c, o.predecessor(live))
+	case o.OwnsChain(chain):
+		for i := range c.Rules {
+			own = append(own, i)
+		}
+	}
+	return own
 }
 
 // builtinRules returns the indexes of the mesh's rules in a built-in chain.

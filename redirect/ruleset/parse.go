@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,23 +50,12 @@ type SavedRule struct {
 	Known bool
 }
 
-func (s *Saved) chain(table, name string) *SavedChain {
-	if s == nil {
-		return nil
-	}
-	for i := range s.Tables {
-		if s.Tables[i].Name == table {
-			return s.Tables[i].chain(name)
-		}
-	}
-	return nil
-}
+// chain returns a chain, or nil if there is none of the name.
+func (s *Saved) chain(table Table, name string) *SavedChain { return chainOf(s.chains(table), name) }
 
-func (t *SavedTable) chain(name string) *SavedChain {
-	for i := range t.Chains {
-		if t.Chains[i].Name == name {
-			return &t.Chains[i]
-		}
+func chainOf(chains []SavedChain, name string) *SavedChain {
+	if i := slices.IndexFunc(chains, func(c SavedChain) bool { return c.Name == name }); i >= 0 {
+		return &chains[i]
 	}
 	return nil
 }
@@ -254,7 +244,7 @@ func (p *ruleParser) option() error {
 		return p.proto()
 	case "-m":
 		switch m := p.next(); m {
-		case "tcp", "udp", "multiport", "conntrack", "mark", "connmark", "owner":
+		case "tcp", "udp", "multiport", "addrtype", "conntrack", "mark", "connmark", "owner":
 			if m == "mark" || m == "connmark" {
 				p.words = append([]string{"match:" + m}, p.words...)
 			}
@@ -271,6 +261,10 @@ func (p *ruleParser) option() error {
 		err = p.ports(&r.SrcPorts, not)
 	case "--dport", "--dports":
 		err = p.ports(&r.DstPorts, not)
+	case "--src-type":
+		err = p.addrType(&r.SrcType, not)
+	case "--dst-type":
+		err = p.addrType(&r.DstType, not)
 	case "--ctstate":
 		if not || r.States != 0 {
 			return fmt.Errorf("negated or second state: %w", ErrForeign)
@@ -360,7 +354,20 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 		}
 		m.Ranges = append(m.Ranges, PortRange{uint16(a), uint16(b)})
 	}
-	m.Not = not
+	if m.Not = not; !not {
+		*m = Ports(m.Ranges...)
+	}
+	return nil
+}
+
+func (p *ruleParser) addrType(t *AddrType, not bool) error {
+	if w := p.next(); w != "LOCAL" || *t != AnyType {
+		return fmt.Errorf("address type %q: %w", w, ErrForeign)
+	}
+	*t = Local
+	if not {
+		*t = NotLocal
+	}
 	return nil
 }
 

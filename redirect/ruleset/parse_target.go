@@ -155,7 +155,7 @@ func (p *ruleParser) log(t *Target) error {
 		name, v := p.next(), p.next()
 		n, err := strconv.ParseUint(v, 10, 8)
 		switch {
-		case name == "--log-prefix" && len(v) <= MaxLogPrefix && !strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c >= 0x7f }):
+		case name == "--log-prefix" && len(v) <= maxLogPrefix && !strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c >= 0x7f }):
 			t.Prefix = v
 		case name == "--log-level" && err == nil && n <= 7:
 			t.Level = uint8(n)

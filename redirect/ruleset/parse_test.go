@@ -31,8 +31,12 @@ func TestParseRule(t *testing.T) {
 		{in: "-p tcp -m tcp --dport 80 -j RETURN"},
 		{in: "-p tcp -m tcp ! --dport 80:90 -j RETURN"},
 		{in: "-p udp -m udp --sport 53 --dport 53 -j RETURN"},
+		{in: "-p tcp -m tcp --dport 0:65535 -j RETURN", want: "-p tcp -j RETURN"}, // which iptables-legacy-save prints so
+		{in: "-p tcp -m tcp -j RETURN", want: "-p tcp -j RETURN"},
 		{in: "-p tcp -m multiport --dports 80,443,8000:8100 -j RETURN"},
 		{in: "-p tcp -m multiport ! --dports 53,15008 -j RETURN"},
+		{in: "-p tcp -m addrtype ! --dst-type LOCAL -j RETURN"},
+		{in: "-m addrtype --dst-type LOCAL -m addrtype ! --src-type LOCAL -j RETURN", want: "-m addrtype ! --src-type LOCAL --dst-type LOCAL -j RETURN"},
 		{in: "-m conntrack --ctstate INVALID -j DROP"},
 		{in: "-m conntrack --ctstate ESTABLISHED,RELATED -j RETURN", want: "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"},
 		{in: "-m mark --mark 0x539 -j RETURN"},
@@ -92,6 +96,8 @@ func TestForeignRules(t *testing.T) {
 		"-p tcp -m tcp --dport 80 --dport 81 -j RETURN",
 		"--dport 80 -j RETURN", // of no protocol
 		"-p icmp -j RETURN",
+		"-m addrtype --dst-type BROADCAST -j RETURN",
+		"-m addrtype --dst-type LOCAL --limit-iface-in -j RETURN",
 		"-m conntrack ! --ctstate NEW -j RETURN",
 		"-m conntrack --ctstate SNAT -j RETURN",
 		"-m mark --mark 0x1/0x0 -j RETURN",

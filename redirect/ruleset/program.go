@@ -25,6 +25,16 @@ func (rs Ruleset) Program(f Family) *Program {
 	return nil
 }
 
+// Owner is the owner of the ruleset's programs; zero if there is none.
+func (rs Ruleset) Owner() Owner {
+	for _, f := range Families {
+		if p := rs.Program(f); p != nil {
+			return p.Owner
+		}
+	}
+	return Owner{}
+}
+
 // Set replaces the family's program.
 func (rs *Ruleset) Set(p *Program) {
 	switch p.Family {

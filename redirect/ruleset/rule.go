@@ -15,6 +15,8 @@ type Rule struct {
 	Proto    Proto
 	// SrcPorts and DstPorts need Proto to be TCP or UDP.
 	SrcPorts, DstPorts PortMatch
+	// SrcType and DstType match what kind of address Src and Dst are.
+	SrcType, DstType AddrType
 	// States are conntrack states, any of which matches; 0 matches all.
 	States States
 	// Mark is the packet's, ConnMark its connection's.
@@ -32,7 +34,7 @@ type Rule struct {
 func (r Rule) Equal(o Rule) bool {
 	return r.Src == o.Src && r.Dst == o.Dst && r.In == o.In && r.Out == o.Out &&
 		r.Proto == o.Proto && equalPorts(r.SrcPorts, o.SrcPorts) && equalPorts(r.DstPorts, o.DstPorts) &&
-		r.States == o.States && r.Mark == o.Mark && r.ConnMark == o.ConnMark &&
+		r.SrcType == o.SrcType && r.DstType == o.DstType && r.States == o.States && r.Mark == o.Mark && r.ConnMark == o.ConnMark &&
 		slices.Equal(r.Owner, o.Owner) && r.Target == o.Target
 }
 
@@ -90,15 +92,15 @@ type Target struct {
 	To     netip.AddrPort
 	// Mask is SetConnMark's.
 	Mask uint32
-	// Prefix, at most [MaxLogPrefix] bytes, and Level, syslog's 0 to 7, are
+	// Prefix, at most 29 bytes, and Level, syslog's 0 to 7, are
 	// Log's.
 	Prefix string
 	Level  uint8
 }
 
-// MaxLogPrefix is the longest prefix of a log line: 30 bytes less the
+// maxLogPrefix is the longest prefix of a log line: 30 bytes less the
 // terminating zero (struct xt_log_info in linux/netfilter/xt_LOG.h).
-const MaxLogPrefix = 29
+const maxLogPrefix = 29
 
 // defaultLogLevel is iptables', syslog's "warning", which iptables-save leaves out.
 const defaultLogLevel = 4
@@ -148,6 +150,11 @@ func (r *Rule) append(b []byte, f Family) []byte {
 		b = append(append(append(b, "-p "...), r.Proto.String()...), ' ')
 	}
 	b = r.appendPorts(b)
+	if r.SrcType != AnyType || r.DstType != AnyType {
+		b = append(b, "-m addrtype "...)
+		b = appendAddrType(b, "--src-type", r.SrcType)
+		b = appendAddrType(b, "--dst-type", r.DstType)
+	}
 	if r.States != 0 {
 		b = append(b, "-m conntrack --ctstate "...)
 		b = append(appendStates(b, r.States), ' ')
@@ -189,6 +196,13 @@ func appendInterface(b []byte, flag string, m InterfaceMatch) []byte {
 		return b
 	}
 	return append(append(append(appendNot(b, m.Not), flag...), m.Name...), ' ')
+}
+
+func appendAddrType(b []byte, flag string, t AddrType) []byte {
+	if t == AnyType {
+		return b
+	}
+	return append(append(appendNot(b, t == NotLocal), flag...), " LOCAL "...)
 }
 
 func appendMark(b []byte, module string, m MarkMatch) []byte {

@@ -88,12 +88,12 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 			// A rule of others jumps here: a chain that is left empty does
 			// nothing, one that is taken away would make the kernel refuse it all.
 			if len(c.Rules) > 0 {
-				head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+				head = appendDeclaration(head, c.Name)
 				changed = true
 			}
 			continue
 		}
-		head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+		head = appendDeclaration(head, c.Name)
 		tail = append(append(append(tail, "-X "...), c.Name...), '\n')
 		changed = true
 	}
@@ -104,14 +104,14 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 		if IsBuiltin(c.Name) {
 			continue
 		}
-		head = append(append(append(head, ':'), c.Name...), " - [0:0]\n"...)
+		head = appendDeclaration(head, c.Name)
 		body = c.append(body, t.program.Family, false)
-		if !c.equalLive(t.live.chain(table.String(), c.Name)) {
+		if !c.equalLive(t.live.chain(table, c.Name)) {
 			changed = true
 		}
 	}
-	for _, name := range []string{Prerouting, Input, Forward, Output, Postrouting} {
-		lc := t.live.chain(table.String(), name)
+	for _, name := range builtins {
+		lc := t.live.chain(table, name)
 		own := owner.builtinRules(lc, t.predecessor)
 		before += len(own)
 		var wanted Chain
@@ -123,16 +123,33 @@ func (t *transition) table(table Table) (text []byte, gains bool) {
 		}
 		changed = true
 		for _, i := range own {
-			head = append(append(append(append(append(head, "-D "...), name...), ' '), lc.Rules[i].Text...), '\n')
+			head = appendRule(head, "-D ", name, lc.Rules[i].Text)
 		}
 		body = wanted.append(body, t.program.Family, false)
 	}
 	if !changed {
 		return nil, true
 	}
-	text = append(append(append(text, '*'), table.String()...), '\n')
-	text = append(append(append(text, head...), body...), tail...)
-	return append(text, "COMMIT\n"...), after >= before
+	return commit(table, head, body, tail), after >= before
+}
+
+// appendDeclaration makes a chain, or empties it.
+func appendDeclaration(b []byte, chain string) []byte {
+	return append(append(append(b, ':'), chain...), " - [0:0]\n"...)
+}
+
+func appendRule(b []byte, command, chain, rule string) []byte {
+	b = append(append(append(b, command...), chain...), ' ')
+	return append(append(b, rule...), '\n')
+}
+
+// commit puts a table's parts together.
+func commit(table Table, parts ...[]byte) []byte {
+	text := append(append(append([]byte(nil), '*'), table.String()...), '\n')
+	for _, p := range parts {
+		text = append(text, p...)
+	}
+	return append(text, "COMMIT\n"...)
 }
 
 // othersLeadTo returns the owner's chains to which a rule in a chain of others

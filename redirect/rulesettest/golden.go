@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/align"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -61,45 +62,28 @@ func Text(rs ruleset.Ruleset) string {
 	return b.String()
 }
 
-// lineDiff is what differs between two texts, by line, each run of changes
-// under the line that it comes after.
+// lineDiff returns the lines that differ between two texts, each run of changes
+// under the line that it follows.
 func lineDiff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
-	// lcs[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
-	lcs := make([][]int, len(a)+1)
-	for i := range lcs {
-		lcs[i] = make([]int, len(b)+1)
-	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if a[i] == b[j] {
-				lcs[i][j] = lcs[i+1][j+1] + 1
-			} else {
-				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
-			}
-		}
-	}
+	same := align.Lists{
+		N: len(a), M: len(b),
+		Same:  func(i, j int) bool { return a[i] == b[j] },
+		First: func(i int) string { return a[i] }, Second: func(j int) string { return b[j] },
+	}.Pairs()
 	var out strings.Builder
-	context := ""
-	change := func(line string) {
-		if context != "" {
-			out.WriteString("  " + context + "\n")
-			context = ""
+	i, j := 0, 0
+	for _, p := range append(same, align.Pair{I: len(a), J: len(b)}) {
+		if i > 0 && (i < p.I || j < p.J) {
+			out.WriteString("  " + a[i-1] + "\n")
 		}
-		out.WriteString(line + "\n")
-	}
-	for i, j := 0, 0; i < len(a) || j < len(b); {
-		switch {
-		case i < len(a) && j < len(b) && a[i] == b[j]:
-			context = a[i]
-			i, j = i+1, j+1
-		case i < len(a) && (j == len(b) || lcs[i+1][j] >= lcs[i][j+1]):
-			change("- " + a[i])
-			i++
-		default:
-			change("+ " + b[j])
-			j++
+		for ; i < p.I; i++ {
+			out.WriteString("- " + a[i] + "\n")
 		}
+		for ; j < p.J; j++ {
+			out.WriteString("+ " + b[j] + "\n")
+		}
+		i, j = p.I+1, p.J+1
 	}
 	return out.String()
 }

@@ -75,6 +75,8 @@ func TestUnknown(t *testing.T) {
 	}{
 		{"source of what comes in", "mangle PREROUTING -s 10.0.0.0/8 -j DROP", "in tcp -> 10.244.1.5:80", "asks for the source"},
 		{"source that another match makes irrelevant", "mangle PREROUTING -s 10.0.0.0/8 -i lo -j DROP", "in tcp -> 10.244.1.5:80", ""},
+		{"kind of source of what comes in", "mangle PREROUTING -m addrtype --src-type LOCAL -j DROP", "in tcp -> 10.244.1.5:80", "asks for the source"},
+		{"kind of source of what goes out", "mangle OUTPUT -m addrtype --src-type LOCAL -j DROP", "out tcp -> 10.244.1.5:80", ""},
 		{"destination on the interface", `
 			nat PREROUTING -p tcp -j REDIRECT --to-ports 1
 			filter INPUT -d 10.244.1.5/32 -j DROP`, "in tcp -> 10.244.1.5:80", "asks for the destination"},

@@ -162,6 +162,12 @@ func (w *walker) own(a netip.Addr) bool {
 	return a.IsLoopback() || slices.Contains(w.packet.PodAddrs, a) || slices.Contains(w.program.LoopbackAddrs, a)
 }
 
+// dstLocal reports whether the destination is an address of this host.
+func (w *walker) dstLocal() bool {
+	a := w.dst.Addr()
+	return !w.dstKnown || w.own(a) || w.packet.Direction == In && w.arrives(a)
+}
+
 // arrives reports whether a packet from outside to the address is for the pod.
 func (w *walker) arrives(a netip.Addr) bool {
 	known := slices.ContainsFunc(w.packet.PodAddrs, func(b netip.Addr) bool { return ruleset.FamilyOf(b) == w.program.Family })

@@ -149,6 +149,18 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || w.src.Addr().IsValid() && !r.Src.Matches(w.src.Addr()) {
 		return false, ""
 	}
+	if !r.DstType.Matches(w.dstLocal()) {
+		return false, ""
+	}
+	switch {
+	case r.SrcType == ruleset.AnyType:
+	case w.src.Addr().IsValid() || p.Direction == Out:
+		if !r.SrcType.Matches(p.Direction == Out && !w.src.Addr().IsValid() || w.own(w.src.Addr())) {
+			return false, ""
+		}
+	default:
+		return false, "it asks for the source, which the packet does not tell"
+	}
 	switch {
 	case !w.dstKnown && !r.Dst.IsZero():
 		return false, "it asks for the destination, which is now an address of the interface"

@@ -1,11 +1,11 @@
 package integration
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -137,10 +137,7 @@ func TestDrift(t *testing.T) {
 				assert.Zero(t, results()["drifted"])
 				assert.NotContains(t, w.s.Calls(t, ag.user), "get pods", "nothing wrong costs no request")
 
-				conn, err := nftables.New(nftables.WithNetNSFd(pod.net.Pod.Fd()))
-				require.NoError(t, err)
-				conn.FlushRuleset()
-				require.NoError(t, conn.Flush())
+				require.NoError(t, pod.net.Pod.Run(exec.Command("nft", "flush", "ruleset")))
 				if action == "none" {
 					eventually(t, "noticed", func() bool { return results()["drifted"] >= 2 })
 					assert.Equal(t, bypassing, pod.fates(t), "and left alone")

@@ -1,4 +1,4 @@
-package ruleset_test
+package nft_test
 
 import (
 	"math/rand/v2"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -44,8 +45,8 @@ func TestNFTGolden(t *testing.T) {
 		"default": redirect.Default(), "rich": rich, "drop-ipv6": drop, "pass-ipv6": pass,
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("testdata", "nft", name+".nft")
-			text := r.MustRuleset().NFT()
+			path := filepath.Join("testdata", name+".nft")
+			text := nft.Text(r.MustRuleset())
 			if os.Getenv("UPDATE_GOLDEN") != "" {
 				require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 			}
@@ -57,14 +58,14 @@ func TestNFTGolden(t *testing.T) {
 }
 
 func TestNFTEmpty(t *testing.T) {
-	assert.Empty(t, ruleset.Ruleset{}.NFT())
+	assert.Empty(t, nft.Text(ruleset.Ruleset{}))
 	rs := redirect.Default().MustRuleset()
 	rs.IPv4, rs.IPv6 = rs.IPv4.Empty(), nil
-	assert.Equal(t, "table inet mesh {}\ndelete table inet mesh\n", rs.NFT())
-	assert.Equal(t, "istio", ruleset.Owner{Prefix: "ISTIO_"}.NFTTable())
-	assert.Equal(t, "proxy_init", ruleset.Owner{Prefix: "PROXY_INIT_"}.NFTTable())
-	assert.Equal(t, "redirect_", ruleset.Owner{Prefix: "REDIRECT_"}.NFTTable())
-	assert.Equal(t, ruleset.DefaultNFTTable, ruleset.Owner{}.NFTTable())
+	assert.Equal(t, "table inet mesh {}\ndelete table inet mesh\n", nft.Text(rs))
+	assert.Equal(t, "istio", nft.TableName(ruleset.Owner{Prefix: "ISTIO_"}))
+	assert.Equal(t, "proxy_init", nft.TableName(ruleset.Owner{Prefix: "PROXY_INIT_"}))
+	assert.Equal(t, "redirect_", nft.TableName(ruleset.Owner{Prefix: "REDIRECT_"}))
+	assert.Equal(t, "mesh", nft.TableName(ruleset.Owner{}))
 }
 
 // TestNFTComment: nft takes one line without quotes, of 127 bytes at most.
@@ -78,8 +79,8 @@ func TestNFTComment(t *testing.T) {
 		"x" + strings.Repeat("é", 100):      "x" + strings.Repeat("é", 63),
 		"xx" + strings.Repeat("\u20ac", 60): "xx" + strings.Repeat("\u20ac", 41),
 	} {
-		r := ruleset.NFTRule{Rule: ruleset.Rule{Comment: in}}
-		assert.Equal(t, want, r.NFTComment())
+		r := nft.Rule{Rule: ruleset.Rule{Comment: in}}
+		assert.Equal(t, want, r.KernelComment())
 	}
 }
 
@@ -90,7 +91,7 @@ type packet struct {
 }
 
 // walk lists the targets that a packet of the family meets in a chain.
-func walk(rules []ruleset.NFTRule, f ruleset.Family, p packet) (met []ruleset.Target) {
+func walk(rules []nft.Rule, f ruleset.Family, p packet) (met []ruleset.Target) {
 	for _, r := range rules {
 		in := len(r.Dsts) == 0 || slices.ContainsFunc(r.Dsts, func(n netip.Prefix) bool { return n.Contains(p.dst) }) != r.Dst.Not
 		at := len(r.DstRanges) == 0 || slices.ContainsFunc(r.DstRanges, func(n ruleset.PortRange) bool { return n.Contains(p.port) }) != r.DstPorts.Not
@@ -145,7 +146,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 			}
 			rs.Set(&ruleset.Program{Family: f, Chains: []ruleset.Chain{{Table: ruleset.NAT, Name: "C", Rules: rules}}})
 		}
-		view := rs.NFTables().Chains[0].Rules
+		view := nft.Lower(rs).Chains[0].Rules
 		for _, f := range ruleset.Families {
 			for range 8 {
 				p := packet{dst: prefix(f).Addr(), port: uint16(rnd.IntN(7))}
@@ -165,7 +166,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 					}
 				}
 				if got := walk(view, f, p); !slices.Equal(want, got) {
-					t.Fatalf("%s %v: want %v, got %v of\n%s%s", f, p, want, got, rs, rs.NFT())
+					t.Fatalf("%s %v: want %v, got %v of\n%s%s", f, p, want, got, rs, nft.Text(rs))
 				}
 			}
 		}
@@ -179,7 +180,7 @@ func TestNFTManyPorts(t *testing.T) {
 	for p := uint16(1); p < 4000; p += 2 {
 		ports = append(ports, ruleset.Port(p))
 	}
-	few, many := ruleset.NFTSet{Ports: ports[:100]}, ruleset.NFTSet{Ports: ports}
+	few, many := nft.Set{Ports: ports[:100]}, nft.Set{Ports: ports}
 	assert.False(t, few.Interval())
 	assert.True(t, many.Interval())
 }

@@ -1,4 +1,4 @@
-package difftest
+package difftest_test
 
 import (
 	"net/netip"

@@ -1,23 +1,24 @@
-package ruleset
+package nft
 
 import (
 	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// NFT returns the ruleset as text for nft -f: one transaction that puts the
-// program into a namespace, in place of an earlier one of the same owner. It is
-// empty when no family has a program. Policy routing is given as comments, in
-// iproute2's words, since nftables has none.
-func (rs Ruleset) NFT() string {
+// Text returns the ruleset as input for nft -f: one transaction that replaces an
+// earlier program of the same owner. It is empty if no family has a program.
+// Policy routing, which nftables lacks, is in comments as iproute2 commands.
+func Text(rs ruleset.Ruleset) string {
 	if rs.IPv4 == nil && rs.IPv6 == nil {
 		return ""
 	}
-	t := rs.NFTables()
+	t := Lower(rs)
 	var b strings.Builder
-	// Declaring the table first makes its deletion work where there is none.
+	// The declaration makes the deletion work where there is no such table.
 	fmt.Fprintf(&b, "table inet %s {}\ndelete table inet %s\n", t.Name, t.Name)
 	if len(t.Chains) > 0 {
 		fmt.Fprintf(&b, "table inet %s {\n", t.Name)
@@ -32,7 +33,7 @@ func (rs Ruleset) NFT() string {
 		}
 		b.WriteString("}\n")
 	}
-	for _, f := range Families {
+	for _, f := range ruleset.Families {
 		if p := rs.Program(f); p != nil {
 			for _, l := range p.Fixtures() {
 				b.WriteString("# " + l + "\n")
@@ -45,17 +46,17 @@ func (rs Ruleset) NFT() string {
 // nftElementsPerLine keeps lists short enough to read in a review.
 const nftElementsPerLine = 8
 
-func (s *NFTSet) write(b *strings.Builder) {
+func (s *Set) write(b *strings.Builder) {
 	typ := "inet_service"
 	var elements []string
 	for _, r := range s.Ports {
-		elements = append(elements, r.nft())
+		elements = append(elements, rangeText(r))
 	}
 	for _, p := range s.Prefixes {
 		if typ = "ipv4_addr"; p.Addr().Is6() {
 			typ = "ipv6_addr"
 		}
-		elements = append(elements, nftPrefix(p))
+		elements = append(elements, prefixText(p))
 	}
 	fmt.Fprintf(b, "\tset %s {\n\t\ttype %s\n", s.Name, typ)
 	if s.Interval() {
@@ -75,7 +76,7 @@ func (s *NFTSet) write(b *strings.Builder) {
 	b.WriteString(" }\n\t}\n")
 }
 
-func (r PortRange) nft() string {
+func rangeText(r ruleset.PortRange) string {
 	s := strconv.Itoa(int(r.First))
 	if r.Last != r.First {
 		s += "-" + strconv.Itoa(int(r.Last))
@@ -83,33 +84,33 @@ func (r PortRange) nft() string {
 	return s
 }
 
-// nftPrefix leaves out the length of a single address, as nft does.
-func nftPrefix(p netip.Prefix) string {
+// prefixText leaves out the length of a single address, as nft does.
+func prefixText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
 	}
 	return p.String()
 }
 
-func (c *NFTChain) write(b *strings.Builder) {
+func (c *Chain) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\tchain %s {\n", c.Name)
 	if c.Hook != "" {
-		fmt.Fprintf(b, "\t\ttype %s hook %s priority %s; policy accept;\n", c.Type, c.Hook, nftPriority(c.Priority, c.Hook))
+		fmt.Fprintf(b, "\t\ttype %s hook %s priority %s; policy accept;\n", c.Type, c.Hook, priorityName(c.Priority, c.Hook))
 	}
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		b.WriteString("\t\t" + r.Text())
 		if r.Comment != "" {
-			b.WriteString(` comment "` + r.NFTComment() + `"`)
+			b.WriteString(` comment "` + r.KernelComment() + `"`)
 		}
 		b.WriteByte('\n')
 	}
 	b.WriteString("\t}\n")
 }
 
-// nftPriority uses the names that nft knows since 0.9.1, which is also the
+// priorityName uses the names that nft knows since 0.9.1, which is also the
 // first to know NAT in inet tables.
-func nftPriority(p int32, hook string) string {
+func priorityName(p int32, hook string) string {
 	switch {
 	case p == -300:
 		return "raw"
@@ -129,10 +130,10 @@ func nftPriority(p int32, hook string) string {
 // Source: NFTNL_UDATA_COMMENT_MAXLEN in libnftnl/udata.h, with its final zero.
 const nftCommentMax = 127
 
-// NFTComment is the rule's comment as nft can take it: a single line, no
-// quotes, at most 127 bytes.
-func (r *NFTRule) NFTComment() string {
-	s := nftString(r.Comment)
+// KernelComment is the rule's comment in the form that nft takes: a single line
+// without quotes of at most 127 bytes.
+func (r *Rule) KernelComment() string {
+	s := plain(r.Comment)
 	for len(s) > nftCommentMax {
 		cut := nftCommentMax
 		for cut > 0 && s[cut]&0xc0 == 0x80 {
@@ -143,8 +144,8 @@ func (r *NFTRule) NFTComment() string {
 	return s
 }
 
-// nftString is what can stand between quotes, in which nft has no escapes.
-func nftString(s string) string {
+// plain makes a string fit between quotes, where nft has no escapes.
+func plain(s string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
 		case c == '"':
@@ -157,10 +158,10 @@ func nftString(s string) string {
 }
 
 // Text returns the rule in nft's words, without its comment.
-func (r *NFTRule) Text() string {
-	var w nftWords
+func (r *Rule) Text() string {
+	var w words
 	ip := "ip"
-	if r.Family == IPv6 {
+	if r.Family == ruleset.IPv6 {
 		ip = "ip6"
 	}
 	if r.Family != 0 && len(r.Srcs)+len(r.Dsts) == 0 {
@@ -171,72 +172,74 @@ func (r *NFTRule) Text() string {
 	w.iface("iifname", r.In)
 	w.iface("oifname", r.Out)
 	switch {
-	case r.Proto == AnyProto:
+	case r.Proto == ruleset.AnyProto:
 	case len(r.SrcRanges)+len(r.DstRanges) == 0:
-		w.add("meta l4proto", nftProto(r.Proto))
+		w.add("meta l4proto", protoName(r.Proto))
 	default:
 		w.ports(r.Proto.String()+" sport", r.SrcPorts.Not, r.SrcRanges, r.SrcPortSet)
 		w.ports(r.Proto.String()+" dport", r.DstPorts.Not, r.DstRanges, r.DstPortSet)
 	}
+	w.addrType("fib saddr type", r.SrcType)
+	w.addrType("fib daddr type", r.DstType)
 	if r.States != 0 {
-		w.add("ct state", strings.ToLower(string(appendStates(nil, r.States))))
+		w.add("ct state", strings.ToLower(r.States.String()))
 	}
 	w.mark("meta mark", r.Mark)
 	w.mark("ct mark", r.ConnMark)
 	for _, o := range r.Owner {
 		key := "meta skuid"
-		if o.Kind == GID {
+		if o.Kind == ruleset.GID {
 			key = "meta skgid"
 		}
-		ids := decimal(o.First)
+		ids := strconv.FormatUint(uint64(o.First), 10)
 		if o.Last != o.First {
-			ids += "-" + decimal(o.Last)
+			ids += "-" + strconv.FormatUint(uint64(o.Last), 10)
 		}
-		w.add(key, nftNot(o.Not)+ids)
+		w.add(key, negated(o.Not)+ids)
 	}
 	w.target(r, ip)
 	return strings.Join(w, " ")
 }
 
-type nftWords []string
+type words []string
 
-func (w *nftWords) add(words ...string) { *w = append(*w, words...) }
+func (w *words) add(more ...string) { *w = append(*w, more...) }
 
-func nftNot(not bool) string {
+func negated(not bool) string {
 	if not {
 		return "!= "
 	}
 	return ""
 }
 
-// nftProto is a number where nft may not know the protocol's name.
-func nftProto(p Proto) string {
-	if p == TCP || p == UDP {
+// protoName is a number where nft may not know the name.
+func protoName(p ruleset.Proto) string {
+	if p == ruleset.TCP || p == ruleset.UDP {
 		return p.String()
 	}
 	return strconv.Itoa(int(p))
 }
 
-func (w *nftWords) prefixes(key string, not bool, prefixes []netip.Prefix, set string) {
+func (w *words) prefixes(key string, not bool, prefixes []netip.Prefix, set string) {
 	switch {
 	case set != "":
-		w.add(key, nftNot(not)+"@"+set)
+		w.add(key, negated(not)+"@"+set)
 	case len(prefixes) == 1:
-		w.add(key, nftNot(not)+nftPrefix(prefixes[0]))
+		w.add(key, negated(not)+prefixText(prefixes[0]))
 	}
 }
 
-func (w *nftWords) ports(key string, not bool, ranges []PortRange, set string) {
+func (w *words) ports(key string, not bool, ranges []ruleset.PortRange, set string) {
 	switch {
 	case set != "":
-		w.add(key, nftNot(not)+"@"+set)
+		w.add(key, negated(not)+"@"+set)
 	case len(ranges) == 1:
-		w.add(key, nftNot(not)+ranges[0].nft())
+		w.add(key, negated(not)+rangeText(ranges[0]))
 	}
 }
 
-// iface escapes an asterisk at the end, which would match any ending.
-func (w *nftWords) iface(key string, m InterfaceMatch) {
+// iface escapes an asterisk at the end, which nft takes for a wildcard.
+func (w *words) iface(key string, m ruleset.InterfaceMatch) {
 	if m.IsZero() {
 		return
 	}
@@ -244,67 +247,75 @@ func (w *nftWords) iface(key string, m InterfaceMatch) {
 	if strings.HasSuffix(name, "*") {
 		name = name[:len(name)-1] + `\*`
 	}
-	w.add(key, nftNot(m.Not)+`"`+name+`"`)
+	w.add(key, negated(m.Not)+`"`+name+`"`)
 }
 
-func (w *nftWords) mark(key string, m MarkMatch) {
+func (w *words) addrType(key string, t ruleset.AddrType) {
+	if t != ruleset.AnyType {
+		w.add(key, negated(t == ruleset.NotLocal)+"local")
+	}
+}
+
+func (w *words) mark(key string, m ruleset.MarkMatch) {
 	if m.IsZero() {
 		return
 	}
-	value := string(appendHex(nil, m.Value))
-	if m.Mask == FullMask {
-		w.add(key, nftNot(m.Not)+value)
+	value := hex(m.Value)
+	if m.Mask == ruleset.FullMask {
+		w.add(key, negated(m.Not)+value)
 		return
 	}
 	op := "=="
 	if m.Not {
 		op = "!="
 	}
-	w.add(key, "and", string(appendHex(nil, m.Mask)), op, value)
+	w.add(key, "and", hex(m.Mask), op, value)
 }
 
-func (w *nftWords) target(r *NFTRule, ip string) {
+func hex(v uint32) string { return "0x" + strconv.FormatUint(uint64(v), 16) }
+
+func (w *words) target(r *Rule, ip string) {
 	t := r.Target
 	switch t.Action {
-	case NoAction:
+	case ruleset.NoAction:
 		w.add("continue")
-	case Accept:
+	case ruleset.Accept:
 		w.add("accept")
-	case Drop:
+	case ruleset.Drop:
 		w.add("drop")
-	case Return:
+	case ruleset.Return:
 		w.add("return")
-	case Jump:
+	case ruleset.Jump:
 		w.add("jump", t.Chain)
-	case Redirect:
+	case ruleset.Redirect:
 		w.add("redirect to", ":"+strconv.Itoa(int(t.Port)))
-	case DNAT:
+	case ruleset.DNAT:
 		to := t.To.String()
 		if t.To.Port() == 0 {
 			to = t.To.Addr().String()
 		}
 		w.add("dnat", ip, "to", to)
-	case TProxy:
+	case ruleset.TProxy:
 		w.add("tproxy")
 		if r.Family != 0 {
 			w.add(ip)
 		}
-		w.add("to", ":"+strconv.Itoa(int(t.Port)), "meta mark set", string(appendHex(nil, t.Mark)), "accept")
-	case SetMark:
-		w.add("meta mark set", string(appendHex(nil, t.Mark)))
-	case SaveMark:
+		w.add("to", ":"+strconv.Itoa(int(t.Port)), "meta mark set", hex(t.Mark), "accept")
+	case ruleset.SetMark:
+		w.add("meta mark set", hex(t.Mark))
+	case ruleset.SaveMark:
 		w.add("ct mark set meta mark")
-	case RestoreMark:
+	case ruleset.RestoreMark:
 		w.add("meta mark set ct mark")
-	case Zone:
+	case ruleset.Zone:
 		w.add("ct zone set", strconv.Itoa(int(t.Zone)))
-	case SetConnMark:
-		if t.Mask == FullMask {
-			w.add("ct mark set", string(appendHex(nil, t.Mark)))
+	case ruleset.SetConnMark:
+		if t.Mask == ruleset.FullMask {
+			w.add("ct mark set", hex(t.Mark))
 			return
 		}
-		w.add("ct mark set ct mark and", string(appendHex(nil, ^t.Mask)), "xor", string(appendHex(nil, t.Mark)))
-	case Log:
+		w.add("ct mark set ct mark and", hex(^t.Mask), "xor", hex(t.Mark))
+	case ruleset.Log:
 		w.add("log")
 		if t.Prefix != "" {
 			w.add("prefix", `"`+t.Prefix+`"`)

@@ -1,21 +1,22 @@
-package ruleset_test
+package apply_test
 
 import (
 	"fmt"
 	"net/netip"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
 )
 
 // The program of a pod whose proxy takes what it sends to one network, as text
 // for nft -f.
-func ExampleRuleset_NFT() {
+func ExampleNFT() {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
 	r.Inbound.Ports = redirect.PortSet{}
 	r.Proxy.GIDs = nil
 	r.Outbound.CIDRs = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"))
-	fmt.Print(r.MustRuleset().NFT())
+	fmt.Print(apply.NFT(r.MustRuleset()))
 	// Output:
 	// table inet mesh {}
 	// delete table inet mesh
