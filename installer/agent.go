@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,10 +30,8 @@ type Options struct {
 	Log *slog.Logger
 	// PluginLog gets the plugins' records, one JSON object a line. Nil discards.
 	PluginLog io.Writer
-	// Registry gets the metrics. Nil makes one of the agent's own.
-	Registry *prometheus.Registry
-	// MetricsAddress and HealthAddress are what to listen on; empty for not at all, equal for one server.
-	MetricsAddress, HealthAddress string
+	// Registry gets the metrics. Nil: there are none.
+	Registry prometheus.Registerer
 	// UninstallOnExit takes everything back when Run's context ends. Default: the plugin stays, and pods that start
 	// meanwhile are captured by it, or wait once the token counts no more, but never bypass the mesh.
 	UninstallOnExit bool
@@ -53,18 +50,15 @@ type Agent struct {
 	opts Options
 	log  *slog.Logger
 	m    *metrics
-	reg  *prometheus.Registry
 	obs  observer
 	sock *logSocket
 	now  func() time.Time
 
-	mu        sync.Mutex
-	config    Config
-	also      []func() error // more of what /readyz asks
-	blocked   []*Blocked
-	target    string
-	lastLoop  time.Time
-	listening map[string]string // what -> address
+	mu       sync.Mutex
+	config   Config
+	blocked  []*Blocked
+	target   string
+	lastLoop time.Time
 
 	// Only the loop uses these.
 	fight      *fight
@@ -99,9 +93,9 @@ func New(opts Options) (*Agent, error) {
 		opts.Settle = 300 * time.Millisecond
 	}
 	return &Agent{
-		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), reg: opts.Registry, now: time.Now, config: opts.Config,
+		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), now: time.Now, config: opts.Config,
 		blocked: []*Blocked{{"starting", errors.New("the node has not been looked at yet")}},
-		lease:   leaseOf(opts.Config), lastLoop: time.Now(), fight: newFight(), held: map[string]bool{}, listening: map[string]string{},
+		lease:   leaseOf(opts.Config), lastLoop: time.Now(), fight: newFight(), held: map[string]bool{},
 	}, nil
 }
 
@@ -113,24 +107,17 @@ func (a *Agent) Ready() error {
 	return reasons(a.blocked)
 }
 
-// AddReadiness makes /readyz answer no, with the reason, while ready returns one: for what else runs in the agent's
-// process. [Agent.Ready] stays about the installation alone.
-func (a *Agent) AddReadiness(ready func() error) {
+// stuckAfter is when the loop counts as stuck: it turns every few seconds, and only a hanging file system keeps it longer.
+const stuckAfter = time.Minute
+
+// Healthy is nil unless the agent is stuck, so that only a restart helps: for a liveness probe.
+func (a *Agent) Healthy() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.also = append(a.also, ready)
-}
-
-// readiness is Ready and what was added.
-func (a *Agent) readiness() error {
-	a.mu.Lock()
-	also := slices.Clone(a.also)
-	a.mu.Unlock()
-	errs := []error{a.Ready()}
-	for _, ready := range also {
-		errs = append(errs, ready())
+	if since := a.now().Sub(a.lastLoop); since > stuckAfter {
+		return fmt.Errorf("the loop has been stuck for %s", since.Round(time.Second))
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Config is what is wanted now.
@@ -140,8 +127,8 @@ func (a *Agent) Config() Config {
 	return a.config
 }
 
-// Run installs and keeps installed until the context ends; that is no error. Errors: an address that cannot be listened on
-// (one that is in use is waited for), a run directory that cannot be used. A node that cannot be installed on is none: it is waited for, and Ready says why.
+// Run installs and keeps installed until the context ends; that is no error. Errors: a run directory that cannot be
+// used. A node that cannot be installed on is none: it is waited for, and Ready says why.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, "log.sock"), a.opts.PluginLog, a.m)
@@ -156,11 +143,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
-	stop, err := a.serve()
-	if err != nil {
-		return err
-	}
-	defer stop()
 	w := newWatcher(a.log, map[string]func(string) bool{
 		cfg.RunDir: func(name string) bool {
 			return name == "kubeconfig" || name == "uninstalled" || name == "log.sock" || name == "agent"
@@ -190,7 +172,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	_, err = uninstall(ctx, a.Config(), a.log)
+	_, err := uninstall(ctx, a.Config(), a.log)
 	return err
 }
 

@@ -5,8 +5,6 @@ package installer
 import (
 	"context"
 	"errors"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -302,31 +300,6 @@ func TestStopKeepsThePluginUnlessTold(t *testing.T) {
 		assert.Equal(t, !uninstalls, err == nil)
 		assert.NoFileExists(t, filepath.Join(n.RunDir, "log.sock"))
 	}
-}
-
-// A port that another process has keeps no pod from being captured, and is taken when it is free.
-func TestAddressInUse(t *testing.T) {
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	a, stop := n.agent(func(o *Options) { o.HealthAddress = other.Addr().String() })
-	within(t, patience, "ready", ready(a))
-	assert.Empty(t, a.Addresses())
-	require.NoError(t, other.Close())
-	within(t, patience, "served", func() bool { return a.Addresses()["health"] == other.Addr().String() })
-	resp, err := http.Get("http://" + other.Addr().String() + "/readyz")
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	assert.Equal(t, http.StatusOK, resp.StatusCode)
-	http.DefaultClient.CloseIdleConnections()
-	stop()
-
-	other, err = net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer other.Close()
-	a, stop = n.agent(func(o *Options) { o.HealthAddress = other.Addr().String() })
-	within(t, patience, "ready", ready(a))
-	stop() // while it waits
 }
 
 // An agent that is asked whether it goes for good takes the plugin back only then, and is asked at the end only.

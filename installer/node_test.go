@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -177,7 +179,7 @@ func (n *node) agent(change func(*Options), tune ...func(*Agent)) (a *Agent, sto
 func scrape(t testing.TB, a *Agent) string {
 	t.Helper()
 	r := httptest.NewRecorder()
-	a.Handler().ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(a.opts.Registry.(*prometheus.Registry), promhttp.HandlerOpts{}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, http.StatusOK, r.Code)
 	return r.Body.String()
 }
