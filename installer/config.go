@@ -118,7 +118,6 @@ func (c Config) Validate() error {
 	if c.OwnFile && !c.Chained {
 		bad("own-file needs chained")
 	}
-	oneOf("dialect", c.Dialect, "istio", "linkerd", "kuma", "consul")
 	oneOf("backend", c.Backend, "auto", "iptables", "iptables-nft", "iptables-legacy", "nftables")
 	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
 	if _, err := redirect.ParseUncapturedFamily(string(c.UncapturedFamily)); err != nil {
