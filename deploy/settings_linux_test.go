@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -175,7 +176,7 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 		excluded = append(excluded, ns)
 	}
 	assert.ElementsMatch(t, want["exclude-namespaces"], excluded)
-	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == plugin.UncapturedDrop)
+	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == redirect.UncapturedDrop)
 	assert.Equal(t, want["refuse-proxy-uid"] == true, got.RefuseProxyUID)
 	assert.Equal(t, want["write-status"] == true, got.WriteStatus)
 	assert.Equal(t, want["ready-without-agent"] == true, got.ReadyWithoutAgent)
@@ -235,7 +236,7 @@ func TestRepairTakesEverySetting(t *testing.T) {
 		require.NoError(t, err, names[i])
 		require.NotNil(t, c)
 		stop()
-		plugins := dialect.Options{DropUncaptured: settings.UncapturedFamily == plugin.UncapturedDrop, RefuseBypasses: settings.RefuseProxyUID}
+		plugins := dialect.Options{UncapturedFamily: settings.UncapturedFamily, RefuseProxyUID: settings.RefuseProxyUID}
 		assert.Equal(t, plugins, c.Mender.(*repair.InPlace).Options, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
 			got := map[string]string{}

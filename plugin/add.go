@@ -152,7 +152,7 @@ func (c *call) look(ctx context.Context, ns NetNS) (f found, err error) {
 
 // planning is what the operator has decided for all pods.
 func (c Config) planning() dialect.Options {
-	return dialect.Options{DropUncaptured: c.UncapturedFamily == UncapturedDrop, RefuseBypasses: c.RefuseProxyUID}
+	return dialect.Options{UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID}
 }
 
 // planned takes what the record says of a pod of the mesh.

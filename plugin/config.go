@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/pluginlog"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -28,12 +29,6 @@ const (
 // in the network configuration declares it.
 const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 
-// The values of Config.UncapturedFamily.
-const (
-	UncapturedAllow = "allow"
-	UncapturedDrop  = "drop"
-)
-
 // Config is the plugin's configuration: what is on stdin. The comments name the keys. A key that is absent, null or an
 // empty string has its default.
 type Config struct {
@@ -41,15 +36,15 @@ type Config struct {
 	Name       string // name, of the network
 	Type       string // type
 
-	Dialect          string        // dialect; empty is left to Plugin.Dialect
-	Backend          apply.Name    // backend; auto
-	LogLevel         slog.Level    // log_level: debug, info, warn, error; info
-	RunDir           string        // run_dir; DefaultRunDir
-	PodNamespace     string        // pod_namespace: where the agent's own pods are; DefaultPodNamespace
-	AddDeadline      time.Duration // add_deadline: the most that ADD or CHECK may take, above 0; DefaultAddDeadline
-	UncapturedFamily string        // uncaptured_family; UncapturedAllow
-	WriteStatus      bool          // write_status: whether to say on the pod that its rules are in place, where its mesh has an annotation for it; false
-	RefuseProxyUID   bool          // refuse_proxy_uid: whether a container that the rules may take for the proxy refuses its pod; false
+	Dialect          string                    // dialect; empty is left to Plugin.Dialect
+	Backend          apply.Name                // backend; auto
+	LogLevel         slog.Level                // log_level: debug, info, warn, error; info
+	RunDir           string                    // run_dir; DefaultRunDir
+	PodNamespace     string                    // pod_namespace: where the agent's own pods are; DefaultPodNamespace
+	AddDeadline      time.Duration             // add_deadline: the most that ADD or CHECK may take, above 0; DefaultAddDeadline
+	UncapturedFamily redirect.UncapturedFamily // uncaptured_family; UncapturedAllow
+	WriteStatus      bool                      // write_status: whether to say on the pod that its rules are in place, where its mesh has an annotation for it; false
+	RefuseProxyUID   bool                      // refuse_proxy_uid: whether a container that the rules may take for the proxy refuses its pod; false
 
 	// ready_without_agent: whether STATUS says ready before the agent has written the kubeconfig; false. A runtime that
 	// is told otherwise starts no pod at all, so this is for an agent that is a pod of the node's network.
@@ -76,7 +71,7 @@ func ParseConfig(text []byte) (Config, error) {
 		RunDir:           DefaultRunDir,
 		PodNamespace:     DefaultPodNamespace,
 		AddDeadline:      DefaultAddDeadline,
-		UncapturedFamily: UncapturedAllow,
+		UncapturedFamily: redirect.UncapturedAllow,
 		Kubeconfig:       DefaultKubeconfig,
 		CNIBinDir:        DefaultCNIBinDir,
 	}
@@ -95,7 +90,7 @@ func ParseConfig(text []byte) (Config, error) {
 	top.text("dialect", &c.Dialect)
 	top.text("run_dir", &c.RunDir)
 	top.text("pod_namespace", &c.PodNamespace)
-	top.text("uncaptured_family", &c.UncapturedFamily, UncapturedAllow, UncapturedDrop)
+	top.parsed("uncaptured_family", func(s string) (err error) { c.UncapturedFamily, err = redirect.ParseUncapturedFamily(s); return })
 	top.into("refuse_proxy_uid", "true or false", &c.RefuseProxyUID)
 	top.into("write_status", "true or false", &c.WriteStatus)
 	top.into("ready_without_agent", "true or false", &c.ReadyWithoutAgent)

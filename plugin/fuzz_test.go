@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -89,7 +90,7 @@ func FuzzParseConfig(f *testing.F) {
 		}
 		require.Positive(t, c.AddDeadline)
 		require.NotEmpty(t, c.RunDir)
-		require.Contains(t, []string{plugin.UncapturedAllow, plugin.UncapturedDrop}, c.UncapturedFamily)
+		require.Contains(t, []redirect.UncapturedFamily{redirect.UncapturedAllow, redirect.UncapturedDrop}, c.UncapturedFamily)
 		if c.PrevResult != nil {
 			for _, a := range c.PrevResult.Addrs {
 				require.True(t, a.IsValid())
