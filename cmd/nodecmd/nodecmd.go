@@ -80,10 +80,10 @@ func (p *Program) setDefaults() {
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
-		p.Config.Dialect = ""
+		p.Config.Plugin.Dialect = ""
 	}
-	if p.Config.Dialect == "" {
-		p.Config.Dialect = p.Dialects[0].Name
+	if p.Config.Plugin.Dialect == "" {
+		p.Config.Plugin.Dialect = p.Dialects[0].Name
 	}
 	if p.open == nil {
 		p.open = openRepair
@@ -170,16 +170,11 @@ func (p Program) settings(typed *pflag.FlagSet) (Settings, *slog.Logger, error) 
 	if err != nil {
 		return s, nil, cli.Usage(err)
 	}
-	return s, p.logger(level(s.LogLevel)), nil
+	return s, p.logger(s.Plugin.LogLevel), nil
 }
 
 func (p Program) logger(l slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(p.Stderr, &slog.HandlerOptions{Level: l}))
-}
-
-func level(name string) (l slog.Level) {
-	_ = l.UnmarshalText([]byte(name)) // validated
-	return l
 }
 
 // installWhenReady runs the agent until the plugin is installed.
@@ -212,7 +207,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		return cli.Usage(err)
 	}
 	var lv slog.LevelVar
-	lv.Set(level(s.LogLevel))
+	lv.Set(s.Plugin.LogLevel.Level())
 	log := p.logger(&lv)
 	log.Info("starting", "program", p.Name, "version", p.Version)
 	reg := prometheus.NewRegistry()
@@ -227,7 +222,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 				err = s.keeps(next)
 			}
 			if err == nil {
-				lv.Set(level(next.LogLevel))
+				lv.Set(next.Plugin.LogLevel.Level())
 				repairs.change(next)
 			}
 			return next.Config, err

@@ -200,10 +200,10 @@ func TestPrecedence(t *testing.T) {
 	env["CNI_CONF_NAME"] = "00-mine.conflist"
 	s, err := parsed(env, "--log-level=error")
 	require.NoError(t, err)
-	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Dialect, s.Backend, s.LogLevel, s.CNIConfName})
-	assert.Equal(t, []string{"a", "b"}, s.ExcludeNamespaces)
+	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, s.Plugin.Backend, string(s.Plugin.LogLevel), s.CNIConfName})
+	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
 	assert.True(t, s.OwnFile)
-	assert.Equal(t, 5*time.Second, s.AddDeadline)
+	assert.Equal(t, "5s", s.Plugin.AddDeadline.String())
 
 	// A ConfigMap mounted as a directory, one file a key.
 	mounted := t.TempDir()
@@ -212,7 +212,7 @@ func TestPrecedence(t *testing.T) {
 	env["MESHCNI_CONFIG"] = mounted
 	s, err = parsed(env)
 	require.NoError(t, err)
-	assert.Equal(t, "kuma", s.Dialect)
+	assert.Equal(t, "kuma", s.Plugin.Dialect)
 	for _, bad := range []string{"dialekt: x", "dialect: {a: b}", "config: x", "- a", "own-file: perhaps"} {
 		require.NoError(t, os.WriteFile(file, []byte(bad), 0o644))
 		env["MESHCNI_CONFIG"] = file

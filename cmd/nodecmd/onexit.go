@@ -23,7 +23,7 @@ func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving 
 			}
 			return rest.HTTPClientFor(s.Repair.API.Config())
 		},
-		Server: s.Server(), Namespace: s.PodNamespace, Name: s.DaemonSetName,
+		Server: s.Server(), Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName,
 	}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

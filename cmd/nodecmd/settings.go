@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -97,16 +98,16 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.KubernetesProtocol, "kubernetes-service-protocol", "https|http", "its protocol")
 	})
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
-		fs.Var(cli.List(&s.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
-		text(fs, &s.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
-		text(fs, &s.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
-		text(fs, &s.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
-		text(fs, &s.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
-		fs.DurationVar(&s.AddDeadline, "add-deadline", s.AddDeadline, "bound of one ADD; a pod that cannot be captured by then fails to start")
-		text(fs, (*string)(&s.UncapturedFamily), "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
-		fs.BoolVar(&s.RefuseProxyUID, "refuse-proxy-uid", s.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
-		fs.BoolVar(&s.WriteStatus, "write-status", s.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
-		fs.BoolVar(&s.ReadyWithoutAgent, "ready-without-agent", s.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
+		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
+		text(fs, &s.Plugin.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
+		text(fs, (*string)(&s.Plugin.LogLevel), "log-level", "level", "debug, info, warn or error, of plugin and agent")
+		text(fs, &s.Plugin.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
+		fs.DurationVar((*time.Duration)(&s.Plugin.AddDeadline), "add-deadline", time.Duration(s.Plugin.AddDeadline), "bound of one ADD; a pod that cannot be captured by then fails to start")
+		text(fs, (*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
+		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
+		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
+		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
 	cli.Group(fs, "Repair of pods that run outside of the mesh", func(fs *pflag.FlagSet) {
@@ -161,10 +162,8 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 		return s, err
 	}
 	errs := []error{errFiner, cli.Fill(fs, env, file)}
-	s.Repair.Plugin = repaircmd.Plugin{
-		Dialect: s.Dialect, Backend: s.Backend, UncapturedFamily: s.UncapturedFamily, RefuseProxyUID: s.RefuseProxyUID,
-		ExcludeNamespaces: s.ExcludeNamespaces, RunDir: s.RunDir,
-	}
+	s.Repair.Plugin = s.Plugin
+	s.Repair.Plugin.RunDir = s.RunDir
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)
@@ -175,15 +174,15 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 // validate reports what is wrong with settings that came from anywhere.
 func (p Program) validate(s Settings) error {
 	errs := []error{s.Config.Validate()}
-	if _, err := dialects.Choose(p.Dialects, s.Dialect, nil); err != nil {
-		if why := p.unfit[s.Dialect]; why != "" {
-			err = fmt.Errorf("%q: %s", s.Dialect, why)
+	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil); err != nil {
+		if why := p.unfit[s.Plugin.Dialect]; why != "" {
+			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)
 		}
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	} else if s.Repair.Enabled() {
 		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
-	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.PodNamespace == "") {
+	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
 	}
 	return errors.Join(errs...)
