@@ -76,7 +76,7 @@ func (p Program) Main(ctx context.Context, args []string) int {
 		Long:  "Exit codes: 0; 1 refused, failed, or the live rules differ; 2 usage; validate 126 when redirection is missing.",
 	}
 	root.AddCommand(
-		p.explainCommand(), p.rulesCommand(), p.traceCommand(), p.compareCommand(),
+		p.explainCommand(), p.rulesCommand(), p.traceCommand(), p.compareCommand(), p.showCommand(),
 		p.applyCommand(), p.checkCommand(), p.cleanupCommand(), p.validateCommand(),
 	)
 	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)

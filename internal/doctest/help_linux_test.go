@@ -62,7 +62,7 @@ func repairFlags(t *testing.T) []flagHelp {
 	return flagsIn(t, out.String())
 }
 
-var redirectCommands = []string{"explain", "rules", "trace", "compare", "apply", "check", "cleanup", "validate"}
+var redirectCommands = []string{"explain", "rules", "trace", "compare", "show", "apply", "check", "cleanup", "validate"}
 
 // redirectFlags are those of one command of meshcni-redirect.
 func redirectFlags(t *testing.T, command string) []flagHelp {
