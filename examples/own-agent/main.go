@@ -65,17 +65,15 @@ func run(ctx context.Context, o installer.Options, api *rest.Config, node string
 		return err
 	}
 	// Acme's pods check their redirection with meshcni-redirect validate, which ends with 126 when it is missing.
-	flags := repair.Flags{
-		Action: string(repair.ActionDelete), Node: node, NodeBudget: repair.DefaultNodeBudget,
-		InitContainer: "acme-validation", ExitCodes: "126", Label: repair.DefaultLabel + "=" + repair.DefaultLabelValue,
-	}
-	controller, stop, err := flags.Open(repair.Host{
-		Config: api, Dialect: acme.New(), Installed: agent.Ready, Metrics: o.Registry, Log: o.Log,
+	broken := repair.CriteriaFor(acme.New())
+	broken.Containers, broken.ExitCodes = []string{"acme-validation"}, []int32{126}
+	controller, err := repair.New(repair.Options{
+		Config: api, Node: node, Dialect: acme.New(), Action: repair.ActionDelete, Criteria: &broken,
+		Installed: agent.Ready, Metrics: o.Registry, Log: o.Log,
 	})
 	if err != nil {
 		return err
 	}
-	defer stop()
 	agent.AddReadiness(controller.Ready)
 
 	both, ctx := errgroup.WithContext(ctx)

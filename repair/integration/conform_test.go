@@ -4,10 +4,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )
 
@@ -17,8 +16,7 @@ func TestConform(t *testing.T) {
 	s := kubetest.Shared(t)
 	config, err := s.Config(kubetest.AdminToken)
 	require.NoError(t, err)
-	kube, err := repair.NewKube(config)
+	client, err := kube.New(config)
 	require.NoError(t, err)
-	source := func(node string) cache.ListerWatcher { return kube.Pods(node, "") }
-	repairtest.Conform(t, kube, source, newAdmin(t, s))
+	repairtest.Conform(t, client, newAdmin(t, s))
 }

@@ -42,8 +42,8 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			require.NoError(t, store.Write(passed))
 			require.NoError(t, store.Write(before))
 
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-				f.Action, h.Backend, h.Records = "repair", backend, store
+			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+				o.Action, o.Backend, o.Records = "repair", backend, store
 			})
 			ag.outcome("repaired check-failed")
 			r, err := store.Read(passed.ID)

@@ -10,5 +10,5 @@ import (
 func TestConform(t *testing.T) {
 	t.Parallel()
 	c := repairtest.New()
-	repairtest.Conform(t, c, c.Pods, c.Admin())
+	repairtest.Conform(t, c, c.Admin())
 }

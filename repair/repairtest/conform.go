@@ -15,22 +15,21 @@ import (
 	"github.com/meshcni/meshcni/repair"
 )
 
-// Admin does to a cluster what its users and kubelets do.
+// Admin does what a cluster's users and kubelets do.
 type Admin interface {
-	// Namespace makes a new namespace.
+	// Namespace creates a namespace with a new name.
 	Namespace(t testing.TB) string
-	// Create makes the pod, status and all.
+	// Create creates the pod with its status.
 	Create(t testing.TB, pod *corev1.Pod) *corev1.Pod
-	// Touch changes the pod, so that it has another resource version.
+	// Touch changes the pod's resource version.
 	Touch(t testing.TB, namespace, name string)
-	// Remove takes the pod away at once.
+	// Remove deletes the pod at once.
 	Remove(t testing.TB, namespace, name string)
-	// Block sets a disruption budget in the namespace that allows nothing.
+	// Block sets a disruption budget in the namespace that forbids all evictions.
 	Block(t testing.TB, namespace string)
 }
 
-// Pod makes a pod for tests: of the node, with the phase, and with one container
-// that is ready if it runs.
+// Pod returns a pod for tests with one container, which is ready if the phase is Running.
 func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
 	grace := int64(30)
 	pod := &corev1.Pod{
@@ -47,19 +46,18 @@ func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
 	return pod
 }
 
-// Conform runs the table of what [repair.Cluster] promises, and of what its
-// watches do, against a cluster: the one in memory or a real one.
-func Conform(t *testing.T, c repair.Cluster, source func(node string) cache.ListerWatcher, admin Admin) {
+// Conform tests that a cluster, in memory or real, does what [repair.Cluster] promises.
+func Conform(t *testing.T, c repair.Cluster, admin Admin) {
 	t.Helper()
 	t.Run("actions", func(t *testing.T) { conformActions(t, c, admin) })
 	t.Run("label", func(t *testing.T) { conformLabel(t, c, admin) })
-	t.Run("watch", func(t *testing.T) { conformWatch(t, c, source, admin) })
+	t.Run("watch", func(t *testing.T) { conformWatch(t, c, admin) })
 }
 
 func conformActions(t *testing.T, c repair.Cluster, admin Admin) {
 	const key = "meshcni.io/test"
-	actions := map[string]func(context.Context, repair.Ref) error{
-		"label": func(ctx context.Context, r repair.Ref) error {
+	actions := map[string]func(context.Context, *corev1.Pod) error{
+		"label": func(ctx context.Context, r *corev1.Pod) error {
 			_, err := c.Label(ctx, r, key, "true")
 			return err
 		},
@@ -69,37 +67,37 @@ func conformActions(t *testing.T, c repair.Cluster, admin Admin) {
 	none := func(error) bool { return false }
 	for name, k := range map[string]struct {
 		phase   corev1.PodPhase
-		prepare func(t *testing.T, ns string, r *repair.Ref)
+		prepare func(t *testing.T, ns string, r *corev1.Pod)
 		refused map[string]func(error) bool // by action; "" is all
 	}{
-		"as it was read":     {phase: corev1.PodRunning, prepare: func(*testing.T, string, *repair.Ref) {}},
-		"any state":          {phase: corev1.PodRunning, prepare: func(_ *testing.T, _ string, r *repair.Ref) { r.ResourceVersion = "" }},
-		"any state, changed": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) { admin.Touch(t, ns, r.Name); r.ResourceVersion = "" }},
-		"changed since": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) {
+		"as it was read":     {phase: corev1.PodRunning, prepare: func(*testing.T, string, *corev1.Pod) {}},
+		"any state":          {phase: corev1.PodRunning, prepare: func(_ *testing.T, _ string, r *corev1.Pod) { r.ResourceVersion = "" }},
+		"any state, changed": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *corev1.Pod) { admin.Touch(t, ns, r.Name); r.ResourceVersion = "" }},
+		"changed since": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *corev1.Pod) {
 			admin.Touch(t, ns, r.Name)
 		}, refused: map[string]func(error) bool{"": apierrors.IsConflict}},
-		"another pod of the name": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) {
+		"another pod of the name": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *corev1.Pod) {
 			admin.Remove(t, ns, r.Name)
 			admin.Create(t, Pod(ns, r.Name, "node-1", corev1.PodRunning))
 			r.ResourceVersion = ""
 		}, refused: map[string]func(error) bool{"": apierrors.IsConflict}},
-		"gone": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *repair.Ref) {
+		"gone": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, r *corev1.Pod) {
 			admin.Remove(t, ns, r.Name)
 		}, refused: map[string]func(error) bool{"": apierrors.IsNotFound}},
-		"budget": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, _ *repair.Ref) {
+		"budget": {phase: corev1.PodRunning, prepare: func(t *testing.T, ns string, _ *corev1.Pod) {
 			admin.Block(t, ns)
 		}, refused: map[string]func(error) bool{"evict": apierrors.IsTooManyRequests}},
-		"budget, not started": {phase: corev1.PodPending, prepare: func(t *testing.T, ns string, _ *repair.Ref) {
+		"budget, not started": {phase: corev1.PodPending, prepare: func(t *testing.T, ns string, _ *corev1.Pod) {
 			admin.Block(t, ns)
 		}},
-		"failed pod": {phase: corev1.PodFailed, prepare: func(t *testing.T, ns string, _ *repair.Ref) { admin.Block(t, ns) }},
+		"failed pod": {phase: corev1.PodFailed, prepare: func(t *testing.T, ns string, _ *corev1.Pod) { admin.Block(t, ns) }},
 	} {
 		for action, do := range actions {
 			t.Run(name+"/"+action, func(t *testing.T) {
 				ns := admin.Namespace(t)
 				made := admin.Create(t, Pod(ns, "web-0", "node-1", k.phase))
-				r := repair.RefTo(made)
-				k.prepare(t, ns, &r)
+				r := made.DeepCopy()
+				k.prepare(t, ns, r)
 				err := do(t.Context(), r)
 				is := k.refused[action]
 				if is == nil {
@@ -134,26 +132,25 @@ func conformActions(t *testing.T, c repair.Cluster, admin Admin) {
 func conformLabel(t *testing.T, c repair.Cluster, admin Admin) {
 	ns := admin.Namespace(t)
 	pod := admin.Create(t, Pod(ns, "web-0", "node-1", corev1.PodRunning))
-	r := repair.RefTo(pod)
-	one, err := c.Label(t.Context(), r, "meshcni.io/test", "true")
+	one, err := c.Label(t.Context(), pod, "meshcni.io/test", "true")
 	require.NoError(t, err)
 	assert.Equal(t, pod.UID, one.UID)
 	assert.NotEqual(t, pod.ResourceVersion, one.ResourceVersion)
-	again, err := c.Label(t.Context(), repair.RefTo(one), "meshcni.io/test", "true")
+	again, err := c.Label(t.Context(), one, "meshcni.io/test", "true")
 	require.NoError(t, err)
 	assert.Equal(t, one.ResourceVersion, again.ResourceVersion, "nothing changes")
-	off, err := c.Label(t.Context(), repair.RefTo(again), "meshcni.io/test", "")
+	off, err := c.Label(t.Context(), again, "meshcni.io/test", "")
 	require.NoError(t, err)
 	assert.NotContains(t, off.Labels, "meshcni.io/test")
 	assert.Equal(t, "web", off.Labels["app"])
 }
 
-func conformWatch(t *testing.T, c repair.Cluster, source func(string) cache.ListerWatcher, admin Admin) {
+func conformWatch(t *testing.T, c repair.Cluster, admin Admin) {
 	ns := admin.Namespace(t)
 	node := "node-" + ns
 	admin.Create(t, Pod(ns, "here-0", node, corev1.PodRunning))
 	admin.Create(t, Pod(ns, "there-0", "other-"+node, corev1.PodRunning))
-	informer := cache.NewSharedIndexInformer(source(node), &corev1.Pod{}, 0, nil)
+	informer := cache.NewSharedIndexInformer(c.Pods(node, ""), &corev1.Pod{}, 0, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -181,10 +178,12 @@ func conformWatch(t *testing.T, c repair.Cluster, source func(string) cache.List
 	made := admin.Create(t, Pod(ns, "here-1", node, corev1.PodRunning))
 	admin.Create(t, Pod(ns, "there-1", "other-"+node, corev1.PodRunning))
 	eventually("added", has("here-1", func(p *corev1.Pod) bool { return p != nil && p.UID == made.UID }))
-	_, err := c.Label(t.Context(), repair.Ref{Namespace: ns, Name: "here-1", UID: made.UID}, "meshcni.io/test", "true")
+	anyState := made.DeepCopy()
+	anyState.ResourceVersion = ""
+	_, err := c.Label(t.Context(), anyState, "meshcni.io/test", "true")
 	require.NoError(t, err)
 	eventually("changed", has("here-1", func(p *corev1.Pod) bool { return p != nil && p.Labels["meshcni.io/test"] == "true" }))
-	require.NoError(t, c.Evict(t.Context(), repair.Ref{Namespace: ns, Name: "here-1", UID: made.UID}))
+	require.NoError(t, c.Evict(t.Context(), anyState))
 	eventually("deleting", has("here-1", func(p *corev1.Pod) bool { return p == nil || p.DeletionTimestamp != nil }))
 	admin.Remove(t, ns, "here-1")
 	eventually("gone", has("here-1", func(p *corev1.Pod) bool { return p == nil }))
