@@ -16,7 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 )
 
 func TestLint(t *testing.T) {
@@ -53,7 +53,7 @@ func TestEveryValueIsExplained(t *testing.T) {
 		}
 	}
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	(&repair.Flags{}).Register(fs)
+	(&repaircmd.Flags{}).Register(fs)
 	for name, of := range map[string]string{
 		"nodeRate": "node-rate", "nodeBurst": "node-burst", "clusterBurst": "cluster-burst", "maxBrokenShare": "max-broken-share",
 		"minBroken": "min-broken", "trialInterval": "trial-interval",

@@ -214,7 +214,7 @@ func TestRepairTakesEverySetting(t *testing.T) {
 	for i, rendered := range renderAll(t, all) {
 		m := newMachine(t, rendered)
 		fs := flag.NewFlagSet("", flag.ContinueOnError)
-		(&repair.Flags{}).Register(fs)
+		(&repaircmd.Flags{}).Register(fs)
 		for _, e := range m.c.Env {
 			if name, ok := strings.CutPrefix(e.Name, "MESHCNI_REPAIR_"); ok {
 				name = "repair-" + strings.ToLower(strings.ReplaceAll(name, "_", "-"))
@@ -227,16 +227,16 @@ func TestRepairTakesEverySetting(t *testing.T) {
 		if settings.Repair == "none" && settings.Dialect == "consul" {
 			continue // nothing that the agent would start
 		}
-		c, stop, err := repaircmd.Agent{
+		o, err := repaircmd.Agent{
 			Action: settings.Repair, Node: settings.NodeName, Dialect: settings.Dialect, Backend: settings.Backend,
 			UncapturedFamily: settings.UncapturedFamily, RefuseProxyUID: settings.RefuseProxyUID, Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: settings.ServiceAccountDir,
 			Env: m.env, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		}.Open()
+		}.Options()
 		require.NoError(t, err, names[i])
-		require.NotNil(t, c)
-		stop()
+		_, err = repair.New(o)
+		require.NoError(t, err, names[i])
 		plugins := dialect.Options{DropUncaptured: settings.UncapturedFamily == plugin.UncapturedDrop, RefuseBypasses: settings.RefuseProxyUID}
-		assert.Equal(t, plugins, c.Mender.(*repair.InPlace).Options, "%s: repair decides as the plugin", names[i])
+		assert.Equal(t, plugins, o.Plan, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
 			got := map[string]string{}
 			fs.VisitAll(func(f *flag.Flag) { got[f.Name] = f.Value.String() })

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/repair"
 )
 
 func main() {
@@ -27,15 +28,18 @@ func main() {
 // meshcni-repair's --repair-node-rate and so on.
 func repairPods(ctx context.Context, o nodecmd.RepairOptions) error {
 	s := o.Settings
-	c, stop, err := repaircmd.Agent{
+	options, err := repaircmd.Agent{
 		Action: s.Repair, Node: s.NodeName, Dialect: s.Dialect, Backend: s.Backend, UncapturedFamily: s.UncapturedFamily, RefuseProxyUID: s.RefuseProxyUID,
 		ExcludeNamespaces: s.ExcludeNamespaces, RunDir: s.RunDir, Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol,
 		ServiceAccountDir: s.ServiceAccountDir, Env: os.LookupEnv, Installed: o.InstallerReady, Metrics: o.Registry, Log: o.Log,
-	}.Open()
+	}.Options()
 	if err != nil {
 		return err
 	}
-	defer stop()
+	c, err := repair.New(options)
+	if err != nil {
+		return err
+	}
 	o.AddReadiness(c.Ready)
 	return c.Run(ctx)
 }

@@ -40,35 +40,27 @@ type Agent struct {
 // Validate says what is wrong with the settings. It asks nobody, and reads no
 // file. Errors name the flag.
 func (a Agent) Validate() error {
-	s, host, err := a.settings()
-	if err != nil {
-		return err
-	}
-	return s.Validate(host.Dialect)
+	_, _, err := a.options()
+	return err
 }
 
-// Open makes the controller, for the agent to Run and to ask whether it is Ready.
-// Call stop after Run. Errors name the flag.
-func (a Agent) Open() (c *repair.Controller, stop func(), err error) {
-	s, host, err := a.settings()
-	if err != nil {
-		return nil, nil, err
+// Options returns the options for [repair.New]. Errors name the flag.
+func (a Agent) Options() (repair.Options, error) {
+	s, o, err := a.options()
+	if err == nil {
+		o.Config, err = s.restConfig()
 	}
-	host.Installed = a.Installed
-	if host.Config, err = s.restConfig(); err != nil {
-		return nil, nil, err
-	}
-	return s.Open(host)
+	return o, err
 }
 
-func (a Agent) settings() (*settings, repair.Host, error) {
+func (a Agent) options() (*settings, repair.Options, error) {
 	s := &settings{}
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	s.register(fs)
 	if a.Env != nil {
 		if err := FromEnv(fs, a.Env); err != nil {
-			return nil, repair.Host{}, err
+			return nil, repair.Options{}, err
 		}
 	}
 	for _, given := range []struct {
@@ -84,6 +76,10 @@ func (a Agent) settings() (*settings, repair.Host, error) {
 	}
 	s.refuseProxyUID = a.RefuseProxyUID
 	s.excluded = strings.Join(a.ExcludeNamespaces, ",")
-	host, err := s.hostOf(a.Metrics, a.Log)
-	return s, host, err
+	o, err := s.options()
+	o.Metrics, o.Log = a.Metrics, a.Log
+	if a.Installed != nil {
+		o.Installed = a.Installed
+	}
+	return s, o, err
 }

@@ -46,7 +46,7 @@ type IO struct {
 
 // settings are the program's own flags, besides those of the controller.
 type settings struct {
-	repair.Flags
+	Flags
 	dialect, backend, excluded, uncaptured  string
 	logLevel, metricsAddress, healthAddress string
 	kubeconfig, host, port, protocol, saDir string
@@ -125,22 +125,19 @@ func run(ctx context.Context, args []string, o IO) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(versionmetric.Collector("meshcni-repair"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	host, err := s.hostOf(registry, log)
-	if err == nil {
-		err = s.Validate(host.Dialect)
-	}
+	options, err := s.options()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	if host.Config, err = s.restConfig(); err != nil {
+	if options.Config, err = s.restConfig(); err != nil {
 		return err
 	}
-	host.Config.UserAgent = "meshcni-repair/" + version.String()
-	controller, stop, err := s.Open(host)
+	options.Config.UserAgent = "meshcni-repair/" + version.String()
+	options.Metrics, options.Log = registry, log
+	controller, err := repair.New(options)
 	if err != nil {
 		return err
 	}
-	defer stop()
 	closeServers, err := serve(s, registry, controller.Ready, log)
 	if err != nil {
 		return err
@@ -206,31 +203,32 @@ func help(fs *flag.FlagSet, w io.Writer) {
 	fs.PrintDefaults()
 }
 
-// hostOf reads what the controller's host brings, less the API server.
-func (s *settings) hostOf(registry prometheus.Registerer, log *slog.Logger) (repair.Host, error) {
+// options returns the controller's options, less the API server, the metrics and the log.
+func (s *settings) options() (o repair.Options, err error) {
 	if _, err := repair.ParseAction(s.Action); err != nil {
-		return repair.Host{}, fmt.Errorf("--repair: %w", err)
+		return o, fmt.Errorf("--repair: %w", err)
 	}
 	mesh, err := dialects.ByName(s.dialect, list(s.excluded))
 	if err != nil {
-		return repair.Host{}, fmt.Errorf("--dialect: %w", err)
+		return o, fmt.Errorf("--dialect: %w", err)
 	}
 	backend, err := apply.ParseBackend(s.backend)
 	if err != nil {
-		return repair.Host{}, fmt.Errorf("--backend: %w", err)
+		return o, fmt.Errorf("--backend: %w", err)
 	}
 	if !slices.Contains([]string{"allow", "drop"}, s.uncaptured) {
-		return repair.Host{}, fmt.Errorf("--uncaptured-family %q: not one of allow, drop", s.uncaptured)
+		return o, fmt.Errorf("--uncaptured-family %q: not one of allow, drop", s.uncaptured)
 	}
-	h := repair.Host{
-		Dialect: mesh, Backend: backend, Metrics: registry, Log: log,
-		Options: dialect.Options{DropUncaptured: s.uncaptured == "drop", RefuseBypasses: s.refuseProxyUID},
-		Records: attachment.In(s.runDir),
+	if o, err = s.Options(mesh); err != nil {
+		return o, err
 	}
+	o.Backend = backend
+	o.Plan = dialect.Options{DropUncaptured: s.uncaptured == "drop", RefuseBypasses: s.refuseProxyUID}
+	o.Records = attachment.In(s.runDir)
 	if s.installerReady != "" {
-		h.Installed = asker(s.installerReady)
+		o.Installed = asker(s.installerReady)
 	}
-	return h, nil
+	return o, nil
 }
 
 func list(s string) []string {
