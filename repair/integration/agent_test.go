@@ -22,10 +22,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/metrictest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 const agentNamespace = "meshcni-system"

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // The connections that tell whether a pod is in the mesh: one out, one in.

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/kube"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // modes are the deployments that deploy/rbac has a role for.

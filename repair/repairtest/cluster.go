@@ -1,5 +1,5 @@
 // Package repairtest has in-memory versions of what a repair controller works with, for tests: [Cluster] for the API
-// server's pods and [Redirector] for the kernel. [Conform] is the test that shows that a Cluster behaves like a real API
+// server's pods and [Redirector] for the kernel. repair/integration runs the same tests on a Cluster and on a real API
 // server.
 //
 // # Limits
@@ -57,6 +57,23 @@ var _ repair.Cluster = (*Cluster)(nil)
 type change struct {
 	revision int
 	event    watch.Event
+}
+
+// Pod returns a pod for tests with one container, which is ready if the phase is Running.
+func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
+	grace := int64(30)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "web", Image: "web"}},
+		},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+	if phase == corev1.PodRunning {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return pod
 }
 
 // New returns an empty cluster.
