@@ -222,7 +222,7 @@ func TestRepairTakesEverySetting(t *testing.T) {
 			}
 		}
 		r := settings.Repair
-		if r.Action == "none" && r.Plugin.Dialect == "consul" {
+		if r.Action == repair.ActionNone && r.Plugin.Dialect == "consul" {
 			continue // nothing that the agent would start
 		}
 		require.NoError(t, r.Validate(dialects.All()), names[i])

@@ -43,7 +43,8 @@ type Program struct {
 	// module's, less those that need another agent.
 	Dialects []dialect.Dialect
 	// Config has the defaults of the flags, and what they cannot say. Its zero
-	// value is installer.Default(). An empty Dialect is the first of Dialects.
+	// value is installer.Default(). Its Plugin.Dialect does not count: the default
+	// of --dialect is the first of Dialects.
 	Config installer.Config
 	// Env looks up an environment variable, as os.LookupEnv does. Nil: there are none.
 	Env func(string) (string, bool)
@@ -51,7 +52,7 @@ type Program struct {
 	Stdout, Stderr io.Writer
 
 	unfit map[string]string // why dialects are not among Dialects
-	open  func(repaircmd.Settings, repaircmd.Host) (controller, func(), error)
+	open  func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
 
 // Exec runs the program as this process: its arguments, environment, streams
@@ -80,11 +81,8 @@ func (p *Program) setDefaults() {
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
-		p.Config.Plugin.Dialect = ""
 	}
-	if p.Config.Plugin.Dialect == "" {
-		p.Config.Plugin.Dialect = p.Dialects[0].Name
-	}
+	p.Config.Plugin.Dialect = p.Dialects[0].Name
 	if p.open == nil {
 		p.open = openRepair
 	}
@@ -260,7 +258,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 // keeps refuses a change of what is only read at the start.
 func (s Settings) keeps(next Settings) error {
 	fixed := func(s Settings) [6]string {
-		return [...]string{s.Repair.Action, s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName}
+		return [...]string{string(s.Repair.Action), s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName}
 	}
 	if fixed(next) != fixed(s) {
 		return errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit and daemonset-name need a restart of the agent")

@@ -75,10 +75,9 @@ func (r *repairer) enabled() bool {
 func (r *repairer) run(ctx context.Context) error {
 	for r.enabled() {
 		running, cancel := context.WithCancel(ctx)
-		c, stop, err := r.open(cancel)
+		c, err := r.open(cancel)
 		if err == nil {
 			err = c.Run(running)
-			stop()
 		}
 		again := running.Err() != nil
 		cancel()
@@ -97,17 +96,17 @@ func (r *repairer) run(ctx context.Context) error {
 }
 
 // open makes a controller with the settings of now; restart ends its run.
-func (r *repairer) open(restart context.CancelFunc) (c controller, stop func(), err error) {
+func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restart, r.metrics = restart, prometheus.NewRegistry()
-	c, stop, err = r.program.open(r.settings.Repair, repaircmd.Host{
+	c, err = r.program.open(r.settings.Repair, repaircmd.Host{
 		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, Metrics: r.metrics, Log: r.log,
 	})
 	if err == nil {
 		r.controller = c
 	}
-	return c, stop, err
+	return c, err
 }
 
 // controller is a *repair.Controller, or a test's.
@@ -116,4 +115,4 @@ type controller interface {
 	Ready() error
 }
 
-func openRepair(s repaircmd.Settings, h repaircmd.Host) (controller, func(), error) { return s.Open(h) }
+func openRepair(s repaircmd.Settings, h repaircmd.Host) (controller, error) { return s.New(h) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -37,7 +38,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	}
 	edit("dialect: istio\n")
 	started := make(chan repaircmd.Settings)
-	app := Program{Env: lookup(env), open: func(s repaircmd.Settings, h repaircmd.Host) (controller, func(), error) {
+	app := Program{Env: lookup(env), open: func(s repaircmd.Settings, h repaircmd.Host) (controller, error) {
 		h.Metrics.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "repairs_total", Help: "x"}))
 		return fake(func(ctx context.Context) error {
 			select {
@@ -47,7 +48,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 			}
 			<-ctx.Done()
 			return nil
-		}), func() {}, nil
+		}), nil
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int, 1)
@@ -83,8 +84,8 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 
 func TestRepairThatEndsEndsTheAgent(t *testing.T) {
 	_, env := node(t)
-	app := Program{Env: lookup(env), open: func(repaircmd.Settings, repaircmd.Host) (controller, func(), error) {
-		return fake(func(context.Context) error { return errors.New("no right") }), func() {}, nil
+	app := Program{Env: lookup(env), open: func(repaircmd.Settings, repaircmd.Host) (controller, error) {
+		return fake(func(context.Context) error { return errors.New("no right") }), nil
 	}}
 	assert.Equal(t, 1, app.Main(t.Context(), []string{"run", "--metrics-address", "", "--health-address", "", "--repair", "label", "--node-name", "n"}))
 }
@@ -103,10 +104,8 @@ func TestParse(t *testing.T) {
 	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit = []string{"/a", "/b"}, "", OnExitUninstall
 	want.Plugin.Dialect, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
 	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
-	assert.Equal(t, []string{"delete", "n"}, []string{s.Repair.Action, s.Repair.Node})
-	of := want.Plugin
-	of.RunDir = s.RunDir
-	assert.Equal(t, of, s.Repair.Plugin, "as the plugin's")
+	assert.Equal(t, []string{"delete", "n"}, []string{string(s.Repair.Action), s.Repair.Node})
+	assert.Equal(t, netconf.Config{Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
 	s.Repair = want.Repair
 	assert.Equal(t, want, s)
 
@@ -120,7 +119,7 @@ func TestParse(t *testing.T) {
 		"fly":                           {"run", "--fly"},
 		"now":                           {"run", "now"},
 		`"sometimes" is not auto, true`: {"run", "--uninstall-on-exit=sometimes"},
-		"uncaptured-family":             {"run", "--uncaptured-family=forget"},
+		"uncaptured_family":             {"run", "--uncaptured-family=forget"},
 		"daemonset-name":                {"run", "--uninstall-on-exit=auto", "--daemonset-name="},
 		"refuse-proxy-uid":              {"install", "--refuse-proxy-uid=perhaps"},
 	} {

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -111,7 +112,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
 	cli.Group(fs, "Repair of pods that run outside of the mesh", func(fs *pflag.FlagSet) {
-		text(fs, &s.Repair.Action, "repair", "mode", "none, label, delete or repair")
+		text(fs, (*string)(&s.Repair.Action), "repair", "mode", "none, label, delete or repair")
 		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
 	})
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
@@ -133,7 +134,7 @@ func (p Program) defaults() Settings {
 	s := Settings{
 		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
 	}
-	s.Repair.Action = string(repair.ActionNone)
+	s.Repair.Action = repair.ActionNone
 	return s
 }
 
@@ -143,7 +144,7 @@ func (p Program) defaults() Settings {
 func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	s := p.defaults()
 	finer, errFiner := repaircmd.FromEnv(p.Env)
-	finer.Flags.Action, finer.Flags.Node = s.Repair.Action, ""
+	finer.Action, finer.Node = s.Repair.Action, ""
 	s.Repair = finer
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.register(fs, p.Dialects)
@@ -162,8 +163,10 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 		return s, err
 	}
 	errs := []error{errFiner, cli.Fill(fs, env, file)}
-	s.Repair.Plugin = s.Plugin
-	s.Repair.Plugin.RunDir = s.RunDir
+	s.Repair.Plugin = netconf.Config{
+		Dialect: s.Plugin.Dialect, Backend: s.Plugin.Backend, UncapturedFamily: s.Plugin.UncapturedFamily, RefuseProxyUID: s.Plugin.RefuseProxyUID,
+		RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: s.Plugin.Kubernetes.ExcludeNamespaces},
+	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)

@@ -113,11 +113,10 @@ func (o *options) run(c *cobra.Command) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(versionmetric.Collector(o.Name), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	controller, stop, err := o.Open(Host{Dialects: o.Dialects, UserAgent: o.Name + "/" + version.String(), Metrics: registry, Log: log})
+	controller, err := o.New(Host{Dialects: o.Dialects, UserAgent: o.Name + "/" + version.String(), Metrics: registry, Log: log})
 	if err != nil {
 		return err
 	}
-	defer stop()
 	closeServers, err := serve.Start(serve.Options{
 		HealthAddress: o.healthAddress, MetricsAddress: o.metricsAddress, Ready: controller.Ready, Metrics: registry, Log: log,
 	})

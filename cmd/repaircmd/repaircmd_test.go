@@ -141,7 +141,7 @@ func TestSettings(t *testing.T) {
 	t.Parallel()
 	s, err := repaircmd.FromEnv(env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label", "NODE_NAME": "node-1"}))
 	require.NoError(t, err)
-	assert.Equal(t, []string{"label", "node-1"}, []string{s.Action, s.Node})
+	assert.Equal(t, []string{"label", "node-1"}, []string{string(s.Action), s.Node})
 	s.Action = "delete"
 	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
 	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
@@ -150,19 +150,20 @@ func TestSettings(t *testing.T) {
 	host := repaircmd.Host{
 		Dialects: dialects.All(), Installed: func() error { return errors.New("not yet") }, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}
-	_, _, err = s.Open(host)
+	_, err = s.New(host)
 	require.ErrorContains(t, err, "service account's token")
 	s.ServiceAccountDir = account(t)
-	c, stop, err := s.Open(host)
+	_, err = s.New(host)
 	require.NoError(t, err)
-	defer stop()
-	assert.Equal(t, 3, c.NodeBudget.Burst)
-	assert.Equal(t, "delete", string(c.Action))
-	assert.ErrorContains(t, c.Breaker.Installed(), "not yet")
-	inPlace := c.Mender.(*repair.InPlace)
-	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, inPlace.Options, "as the plugin's")
-	assert.Equal(t, "istio", inPlace.Dialect.Name, "the first is the default")
-	assert.True(t, inPlace.Dialect.Policy.ExcludesNamespace("kube-system"))
+	o, err := repaircmd.OptionsOf(s, host)
+	require.NoError(t, err)
+	assert.Equal(t, 3, o.NodeBudget.Burst)
+	assert.Zero(t, o.ClusterBudget, "no rate, no bound")
+	assert.Equal(t, repair.ActionDelete, o.Action)
+	assert.ErrorContains(t, o.Installed(), "not yet")
+	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, o.Plan, "as the plugin's")
+	assert.Equal(t, "istio", o.Dialect.Name, "the first is the default")
+	assert.True(t, o.Dialect.Policy.ExcludesNamespace("kube-system"))
 
 	for says, change := range map[string]func(*repaircmd.Settings){
 		"--uncaptured-family": func(s *repaircmd.Settings) { s.Plugin.UncapturedFamily = "keep" },
@@ -173,7 +174,7 @@ func TestSettings(t *testing.T) {
 		bad := s
 		change(&bad)
 		require.ErrorContains(t, bad.Validate(dialects.All()), says)
-		_, _, err = bad.Open(host)
+		_, err = bad.New(host)
 		assert.ErrorContains(t, err, says)
 	}
 }

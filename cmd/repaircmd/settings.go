@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -27,7 +28,9 @@ import (
 // Settings are the controller's, and those of the plugin that it has to agree
 // with. [FromEnv] gives the defaults.
 type Settings struct {
-	repair.Flags
+	// Options are the controller's, less what [Settings.New] fills in.
+	repair.Options
+	criteria
 	// Plugin is the plugin's configuration, of which repair goes by Dialect,
 	// Backend, UncapturedFamily, RefuseProxyUID, RunDir and ExcludeNamespaces: it
 	// decides and applies as the plugin does.
@@ -61,7 +64,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
 	fs.StringVar(&s.InstallerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
 	fs.StringVar(&s.Plugin.RunDir, "run-dir", netconf.DefaultRunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
-	registerRepair(fs, &s.Flags)
+	s.registerRepair(fs)
 	bindEnv(fs)
 }
 
@@ -73,30 +76,35 @@ func bindEnv(fs *pflag.FlagSet) {
 	cli.BindEnv(fs, cli.Prefix, also)
 }
 
+// criteria say which pods are broken, as flags have it; see [repair.Criteria].
+type criteria struct {
+	InitContainer, ExitCodes, Message, Annotation, Label, LabelSelector, FieldSelector string
+}
+
 // registerRepair declares the controller's own flags.
-func registerRepair(fs *pflag.FlagSet, f *repair.Flags) {
-	fs.StringVar(&f.Action, "repair", "none", "what to do with pods that started without redirection: none, label, delete, repair")
-	fs.StringVar(&f.Node, "node-name", "", "name of this node (spec.nodeName of its pods)")
-	fs.StringVar(&f.InitContainer, "repair-init-container", "", "name of the init container that checks redirection (default: the dialect's)")
-	fs.StringVar(&f.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
-	fs.StringVar(&f.Message, "repair-message", "", "text that its termination message must contain (default: any)")
-	fs.StringVar(&f.Annotation, "repair-annotation", "", "annotation that a pod must have; - for none (default: the dialect's)")
-	fs.StringVar(&f.Label, "repair-label", repair.DefaultLabel+"="+repair.DefaultLabelValue, "label that the label action sets")
-	fs.StringVar(&f.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
-	fs.StringVar(&f.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
-	fs.StringVar(&f.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
-	fs.StringVar(&f.HostRoot, "repair-host-root", "", "root directory whose iptables is run, as the plugin does on the host: /proc/1/root in a container that shares the host's processes (default: our own)")
-	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node")
-	fs.IntVar(&f.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node")
-	fs.Float64Var(&f.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
-	fs.IntVar(&f.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
-	fs.StringVar(&f.BudgetNamespace, "repair-budget-namespace", "meshcni-system", "namespace of that Lease, "+repair.LeaseName)
-	fs.Float64Var(&f.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxShare, "share of the node's pods in the mesh that may be broken; above it deleting is held back")
-	fs.IntVar(&f.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods from which on that share counts")
-	fs.DurationVar(&f.TrialInterval, "repair-trial-interval", repair.DefaultTrialEvery, "time between single deletions while that share holds back the rest")
-	fs.BoolVar(&f.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
-	fs.BoolVar(&f.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
-	fs.DurationVar(&f.VerifyInterval, "repair-verify-interval", 0, "compare the rules of each running captured pod with the wanted ones once in this time; 0 for never")
+func (s *Settings) registerRepair(fs *pflag.FlagSet) {
+	fs.StringVar((*string)(&s.Action), "repair", "none", "what to do with pods that started without redirection: none, label, delete, repair")
+	fs.StringVar(&s.Node, "node-name", "", "name of this node (spec.nodeName of its pods)")
+	fs.StringVar(&s.InitContainer, "repair-init-container", "", "name of the init container that checks redirection (default: the dialect's)")
+	fs.StringVar(&s.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
+	fs.StringVar(&s.Message, "repair-message", "", "text that its termination message must contain (default: any)")
+	fs.StringVar(&s.Annotation, "repair-annotation", "", "annotation that a pod must have; - for none (default: the dialect's)")
+	fs.StringVar(&s.Label, "repair-label", repair.DefaultLabel+"="+repair.DefaultLabelValue, "label that the label action sets")
+	fs.StringVar(&s.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
+	fs.StringVar(&s.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
+	fs.StringVar(&s.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
+	fs.StringVar(&s.HostRoot, "repair-host-root", "", "root directory whose iptables is run, as the plugin does on the host: /proc/1/root in a container that shares the host's processes (default: our own)")
+	fs.Float64Var(&s.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node")
+	fs.IntVar(&s.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node")
+	fs.Float64Var(&s.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
+	fs.IntVar(&s.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
+	fs.StringVar(&s.BudgetNamespace, "repair-budget-namespace", repair.DefaultBudgetNamespace, "namespace of that Lease, meshcni-repair-budget")
+	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of the node's pods in the mesh that may be broken; above it deleting is held back")
+	fs.IntVar(&s.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods from which on that share counts")
+	fs.DurationVar(&s.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions while that share holds back the rest")
+	fs.BoolVar(&s.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
+	fs.BoolVar(&s.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
+	fs.DurationVar(&s.VerifyInterval, "repair-verify-interval", 0, "compare the rules of each running captured pod with the wanted ones once in this time; 0 for never")
 }
 
 // FromEnv reads the controller's settings from the variables that stand for
@@ -106,7 +114,7 @@ func registerRepair(fs *pflag.FlagSet, f *repair.Flags) {
 func FromEnv(env func(string) (string, bool)) (Settings, error) {
 	var s Settings
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	registerRepair(fs, &s.Flags)
+	s.registerRepair(fs)
 	bindEnv(fs)
 	return s, cli.Fill(fs, cli.Env(env))
 }
@@ -125,51 +133,113 @@ type Host struct {
 	Log     *slog.Logger
 }
 
+// Enabled reports whether there is anything to do: an action, or verification.
+func (s Settings) Enabled() bool {
+	return s.Action != "" && s.Action != repair.ActionNone || s.VerifyInterval > 0
+}
+
 // Validate says what is wrong with the settings. It asks nobody, and reads no
 // file. Errors name the flag.
 func (s Settings) Validate(known []dialect.Dialect) error {
-	h, err := s.host(Host{Dialects: known})
-	if err != nil {
-		return err
-	}
-	return s.Flags.Validate(h.Dialect)
+	_, err := s.options(Host{Dialects: known})
+	return err
 }
 
-// Open makes the controller, to Run and to ask whether it is Ready. Call stop
-// after Run. Errors name the flag.
-func (s Settings) Open(h Host) (c *repair.Controller, stop func(), err error) {
-	host, err := s.host(h)
+// New makes the controller. Errors name the flag.
+func (s Settings) New(h Host) (*repair.Controller, error) {
+	o, err := s.options(h)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if host.Config, err = s.restConfig(); err != nil {
-		return nil, nil, err
+	if o.Config, err = s.restConfig(); err != nil {
+		return nil, err
 	}
-	host.Config.UserAgent = h.UserAgent
-	return s.Flags.Open(host)
+	o.Config.UserAgent = h.UserAgent
+	return repair.New(o)
 }
 
-// host is what the controller gets, less the API server.
-func (s Settings) host(h Host) (repair.Host, error) {
-	_, errAction := repair.ParseAction(s.Action)
-	mesh, errDialect := dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces)
-	backend, errBackend := apply.ParseBackend(s.Plugin.Backend)
-	uncaptured, errUncaptured := redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily))
-	host := repair.Host{
-		Dialect: mesh, Backend: backend, Metrics: h.Metrics, Log: h.Log, Installed: h.Installed,
-		Options: dialect.Options{UncapturedFamily: uncaptured, RefuseProxyUID: s.Plugin.RefuseProxyUID},
-		Records: attachment.In(s.Plugin.RunDir),
+// options are the controller's, less the API server.
+func (s Settings) options(h Host) (o repair.Options, err error) {
+	o = s.Options
+	o.Metrics, o.Log, o.Installed = h.Metrics, h.Log, h.Installed
+	if o.Installed == nil && s.InstallerReadyURL != "" {
+		o.Installed = asker(s.InstallerReadyURL)
 	}
-	if host.Installed == nil && s.InstallerReadyURL != "" {
-		host.Installed = asker(s.InstallerReadyURL)
+	if _, err := repair.ParseAction(string(s.Action)); err != nil {
+		return o, named("repair", err)
 	}
-	return host, errors.Join(named("repair", errAction), named("dialect", errDialect), named("backend", errBackend), named("uncaptured-family", errUncaptured))
+	if o.Dialect, err = dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces); err != nil {
+		return o, named("dialect", err)
+	}
+	if o.Backend, err = apply.ParseBackend(s.Plugin.Backend); err != nil {
+		return o, named("backend", err)
+	}
+	if o.Plan.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {
+		return o, named("uncaptured-family", err)
+	}
+	o.Plan.RefuseProxyUID = s.Plugin.RefuseProxyUID
+	o.Records = attachment.In(s.Plugin.RunDir)
+	if s.Node == "" {
+		return o, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
+	}
+	if s.HostRoot != "" && !filepath.IsAbs(s.HostRoot) {
+		return o, fmt.Errorf("--repair-host-root %q: not an absolute path", s.HostRoot)
+	}
+	if err := s.NodeBudget.Validate(); err != nil {
+		return o, fmt.Errorf("--repair-node-rate, --repair-node-burst: %w", err)
+	}
+	if s.ClusterBudget.PerMinute == 0 {
+		o.ClusterBudget = repair.Budget{} // no bound
+	} else if err := s.ClusterBudget.Validate(); err != nil {
+		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
+	}
+	o.Criteria, err = s.criteria.read(o.Dialect)
+	return o, err
+}
+
+func (f criteria) read(d dialect.Dialect) (*repair.Criteria, error) {
+	c := repair.CriteriaFor(d)
+	var err error
+	if f.InitContainer != "" {
+		c.Containers = []string{f.InitContainer}
+	}
+	if f.ExitCodes != "" {
+		if c.ExitCodes, err = repair.ParseExitCodes(f.ExitCodes); err != nil {
+			return nil, fmt.Errorf("--repair-exit-codes: %w", err)
+		}
+	}
+	c.Message = f.Message
+	switch f.Annotation {
+	case "":
+	case "-":
+		c.Annotation = ""
+	default:
+		c.Annotation = f.Annotation
+	}
+	set, err := labels.ConvertSelectorToLabelsMap(f.Label)
+	if err != nil || len(set) != 1 {
+		return nil, fmt.Errorf("--repair-label %q: not one label, key=value", f.Label)
+	}
+	for k, v := range set {
+		if v == "" {
+			return nil, fmt.Errorf("--repair-label %q: the value is empty", f.Label)
+		}
+		c.HandledLabel, c.HandledValue = k, v
+	}
+	if f.LabelSelector != "" {
+		if c.Labels, err = labels.Parse(f.LabelSelector); err != nil {
+			return nil, fmt.Errorf("--repair-label-selector: %w", err)
+		}
+	}
+	if f.FieldSelector != "" {
+		if c.Fields, err = repair.ParseFields(f.FieldSelector); err != nil {
+			return nil, fmt.Errorf("--repair-field-selector: %w", err)
+		}
+	}
+	return &c, nil
 }
 
 func named(flag string, err error) error {
-	if err == nil {
-		return nil
-	}
 	return fmt.Errorf("--%s: %w", flag, err)
 }
 

@@ -59,13 +59,13 @@ func lookup(env map[string]string) func(string) (string, bool) {
 
 // openRepair makes the repair controller as cmd/meshcni-node does. It is not
 // run, since nothing has to happen.
-func openRepair(env map[string]string, registry prometheus.Registerer) (stop func(), err error) {
+func openRepair(env map[string]string, registry prometheus.Registerer) error {
 	s, err := nodecmd.Program{Env: lookup(env)}.Parse([]string{"run"})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	_, stop, err = s.Repair.Open(repaircmd.Host{Dialects: dialects.All(), Metrics: registry, Log: slog.New(slog.DiscardHandler)})
-	return stop, err
+	_, err = s.Repair.New(repaircmd.Host{Dialects: dialects.All(), Metrics: registry, Log: slog.New(slog.DiscardHandler)})
+	return err
 }
 
 // exported asks the agent's parts for every metric that they can ever export. A
@@ -77,9 +77,7 @@ func exported(t *testing.T) map[string]metric {
 	config.KubernetesHost = "127.0.0.1"
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
-	stop, err := openRepair(env, registry)
-	require.NoError(t, err)
-	t.Cleanup(stop)
+	require.NoError(t, openRepair(env, registry))
 	registry.MustRegister(versionmetric.Collector("meshcni-node"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	found := map[string]metric{}
 	describe(found, registry)

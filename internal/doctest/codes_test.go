@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -77,28 +76,6 @@ func TestCausesOfDrift(t *testing.T) {
 	)
 	slices.Sort(want)
 	assert.ElementsMatch(t, slices.Compact(want), explained(t, "### What the agent repairs", 1))
-}
-
-func TestCodesOfRepair(t *testing.T) {
-	got := explained(t, "## Repair", 2)
-	var want []string
-	for _, r := range repair.Reasons {
-		want = append(want, string(r))
-	}
-	want = append(want, inSource(t, `Outcome\w+ +Outcome = "([\w-]+)"`, "repair")...)
-	want = append(want, inSource(t, `\bverified\w+ += "([\w-]+)"`, "repair")...)
-	want = append(want, inSource(t, `"(Mesh[A-Z]\w+)"`, "repair")...)
-	for _, code := range want {
-		assert.Contains(t, got, code, "%s does not explain it", troubleshooting)
-	}
-	for _, code := range got {
-		assert.Contains(t, want, code, "%s explains a code that repair does not give", troubleshooting)
-	}
-	section, text := "## Repair", read(t, troubleshooting)
-	_, text, _ = strings.Cut(text, section)
-	for _, held := range inSource(t, `\bheld\w+ += "([\w-]+)"`, "repair") {
-		assert.Contains(t, text, "`"+held+"`", "why deleting is held back")
-	}
 }
 
 // TestMetrics: the table has each metric that is registered, and no other; and whoever else speaks of a metric speaks of one.

@@ -29,3 +29,8 @@ func Choose(context.Context, Namespace, Options) (Backend, error) { return nil, 
 func Live(context.Context, Namespace, Options, ...ruleset.Ruleset) ([]LiveRule, error) {
 	return nil, errPlatform
 }
+
+// IptablesTraces returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func IptablesTraces(context.Context, Namespace, ruleset.Owner) (string, error) {
+	return "", errPlatform
+}

@@ -119,8 +119,8 @@ func (q question) plugin(t *testing.T) verdict {
 func (q question) repair(t *testing.T, bypasses []string) verdict {
 	d, err := dialects.ByName(q.mesh, nil)
 	require.NoError(t, err)
-	m := &repair.InPlace{Dialect: d, Options: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
-	rs, err := m.Wanted(t.Context(), repair.Trim(q.pod))
+	m := &repair.InPlace{Dialect: d, Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	rs, err := m.Rulesets(t.Context(), q.pod)
 	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {
 	case errors.Is(err, repair.ErrRefused):
@@ -233,7 +233,7 @@ func questions(t *testing.T) map[string]question {
 			add(name, mesh, c.Pod, c.Namespace)
 		}
 	}
-	kumas, err := filepath.Glob(filepath.Join(root, "repair/testdata/kuma/*.json"))
+	kumas, err := filepath.Glob(filepath.Join(root, "testdata/kuma/*.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, kumas)
 	for _, file := range kumas {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/repair/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
