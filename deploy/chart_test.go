@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"flag"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -16,7 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 )
 
 func TestLint(t *testing.T) {
@@ -52,15 +51,15 @@ func TestEveryValueIsExplained(t *testing.T) {
 			said[m[1]] = above
 		}
 	}
-	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	(&repair.Flags{}).Register(fs)
-	for name, of := range map[string]string{
-		"nodeRate": "node-rate", "nodeBurst": "node-burst", "clusterBurst": "cluster-burst", "maxBrokenShare": "max-broken-share",
-		"minBroken": "min-broken", "trialInterval": "trial-interval",
+	byDefault, err := repaircmd.FromEnv(nil)
+	require.NoError(t, err)
+	for name, value := range map[string]any{
+		"nodeRate": byDefault.NodeBudget.PerMinute, "nodeBurst": byDefault.NodeBudget.Burst, "clusterBurst": byDefault.ClusterBudget.Burst,
+		"maxBrokenShare": byDefault.MaxBrokenShare, "minBroken": byDefault.MinBroken, "trialInterval": byDefault.TrialInterval,
 	} {
-		assert.Contains(t, said[name], "null: "+fs.Lookup("repair-"+of).DefValue+".", "values.yaml: repair.%s", name)
+		assert.Contains(t, said[name], fmt.Sprintf("null: %v.", value), "values.yaml: repair.%s", name)
 	}
-	assert.Contains(t, strings.Join(lines, "\n"), "null: "+fs.Lookup("repair-label").DefValue+".")
+	assert.Contains(t, strings.Join(lines, "\n"), "null: "+byDefault.Label+".")
 }
 
 // TestProfilesAreValues: what a profile sets is a value that the user can set,

@@ -17,30 +17,29 @@ import (
 // Op is what an [Action] does.
 type Op string
 
-// The operations, in the order an install does them.
+// The operations, in the order in which an install does them.
 const (
-	OpRemoveTemp  Op = "remove-temp"  // Path: a temporary file of a killed run
-	OpBinary      Op = "binary"       // From to Path
-	OpKubeconfig  Op = "kubeconfig"   // New to Path, mode 0600
-	OpRecord      Op = "record"       // New to Path, mode 0600: what an uninstall must know
-	OpCreate      Op = "create"       // New to Path, where nothing is; mode and owner of From
-	OpReplace     Op = "replace"      // Path from Old to New
-	OpMoveAside   Op = "move-aside"   // From, holding Old, to Path
-	OpMoveBack    Op = "move-back"    // From to Path, where nothing is
-	OpRemoveConf  Op = "remove-conf"  // Path, holding Old
-	OpRemoveOther Op = "remove-other" // Path: kubeconfig, binary or log of the plugin
+	OpRemoveTemp  Op = "remove-temp"  // remove Path, the temporary file of a killed process
+	OpBinary      Op = "binary"       // copy From to Path
+	OpKubeconfig  Op = "kubeconfig"   // write New to Path, mode 0600
+	OpRecord      Op = "record"       // write New, the plugin's types, to Path, mode 0600
+	OpCreate      Op = "create"       // write New to Path, which must not exist; mode and owner as From
+	OpReplace     Op = "replace"      // change Path from Old to New
+	OpMoveAside   Op = "move-aside"   // rename From, which contains Old, to Path
+	OpMoveBack    Op = "move-back"    // rename From to Path, which must not exist
+	OpRemoveConf  Op = "remove-conf"  // remove Path, which contains Old
+	OpRemoveOther Op = "remove-other" // remove Path: kubeconfig, binary, or a file that the plugin left
 )
 
-// Action is one step of a plan. Every one is atomic, can be repeated, and leaves a node that can start pods.
+// Action is one step of a [Plan]. Each is atomic, can be repeated, and leaves a node that can start pods.
 type Action struct {
 	Op   Op
 	Path string
 	From string
-	// Old is what must be there still; else the step is refused and the plan made anew.
+	// Old is the content that Path or From must still have. If it has not, the plan is made anew.
 	Old, New []byte
-	// Cause is a stable code of why, for metrics and logs.
-	Cause string
-	// Needs are the paths of actions before this one, without which it is not done.
+	Cause    Cause
+	// Needs are the paths of earlier actions. When one of these failed, this action is not done.
 	Needs []string
 }
 
@@ -49,10 +48,10 @@ func (a Action) String() string {
 	if a.From != "" {
 		s += " from " + a.From
 	}
-	return s + " (" + a.Cause + ")"
+	return s + " (" + string(a.Cause) + ")"
 }
 
-// conf tells whether the action changes a network configuration.
+// conf reports whether the action changes a network configuration.
 func (a Action) conf() bool {
 	switch a.Op {
 	case OpCreate, OpReplace, OpMoveAside, OpMoveBack, OpRemoveConf:
@@ -97,29 +96,36 @@ func copyBinary(from, to string) error {
 	return diskfile.WriteFrom(to, src, 0o755)
 }
 
-// explain names the path, when the error does not, and what would help.
+// explain adds the path, if the error does not name it, and a remedy.
 func explain(err error, path string) error {
 	if err == nil || errors.Is(err, diskfile.ErrChanged) {
 		return err
 	}
-	fix := ""
-	switch {
-	case errors.Is(err, syscall.EROFS):
-		fix = "mount it writable: the hostPath volume must not be readOnly"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		fix = "free some space on that file system; the file there is unchanged"
-	case errors.Is(err, fs.ErrPermission):
-		fix = "run as UID 0 with CAP_DAC_OVERRIDE, and look for an immutable flag (lsattr) or an SELinux denial"
-	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
-		fix = "there is a directory where a file should be (or the reverse): remove it"
-	case errors.Is(err, fs.ErrNotExist):
-		fix = "the directory must exist: check the volume mounts and the --cni-bin-dir, --cni-conf-dir and --bin-source-dir flags"
-	}
 	if !strings.Contains(err.Error(), path) {
 		err = fmt.Errorf("%s: %w", path, err)
 	}
-	if fix != "" {
-		err = fmt.Errorf("%w (%s)", err, fix)
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w (mount it writable: the hostPath volume must not be readOnly)", err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w (free some space on that file system; the file there is unchanged)", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w (run as UID 0 with CAP_DAC_OVERRIDE, and look for an immutable flag (lsattr) or an SELinux denial)", err)
+	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("%w (there is a directory where a file should be, or the reverse: remove it)", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w (%s does not exist: check the volume mounts and the --cni-bin-dir, --cni-conf-dir and --bin-source-dir flags)", err, missing(path))
 	}
 	return err
+}
+
+// missing returns what does not exist: path itself, or the highest directory on the way to it.
+func missing(path string) string {
+	for {
+		dir := filepath.Dir(path)
+		if _, err := os.Stat(dir); err == nil || dir == path {
+			return path
+		}
+		path = dir
+	}
 }

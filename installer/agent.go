@@ -8,69 +8,66 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// Options are what an [Agent] needs besides the node's configuration.
+// Options are what an [Agent] needs. Only Config is required.
 type Options struct {
-	// Config is what is wanted at first.
+	// Config is the initial configuration.
 	Config Config
-	// Reload gives what is wanted now; called whenever a file in ReloadDirs has changed, and now and then. An error keeps
-	// what was wanted before. Nil: Config stays.
+	// Reload returns the present configuration. It is called whenever a file in ReloadDirs has changed, and every Poll. On
+	// an error, the agent keeps the configuration that it has. Nil: Config never changes.
 	Reload func() (Config, error)
 	// ReloadDirs are the directories of the files that Reload reads.
 	ReloadDirs []string
-	// Log is the agent's own. Nil discards.
+	// Log is the agent's log. Nil discards it.
 	Log *slog.Logger
-	// PluginLog gets the plugins' records, one JSON object a line. Nil discards.
+	// PluginLog receives the plugins' log records, one JSON object a line. Nil discards them.
 	PluginLog io.Writer
-	// Registry gets the metrics. Nil makes one of the agent's own.
-	Registry *prometheus.Registry
-	// MetricsAddress and HealthAddress are what to listen on; empty for not at all, equal for one server.
-	MetricsAddress, HealthAddress string
-	// UninstallOnExit takes everything back when Run's context ends. Default: the plugin stays, and pods that start
-	// meanwhile are captured by it, or wait once the token counts no more, but never bypass the mesh.
+	// Registry receives the metrics. Nil: there are none.
+	Registry prometheus.Registerer
+	// UninstallOnExit makes Run uninstall when its context ends. Default: the plugin stays, and new pods of the mesh are
+	// captured, or wait once the token has expired; they never bypass the mesh.
 	UninstallOnExit bool
-	// Leaving is asked then, with UninstallOnExit, whether the agent goes for good, and why it thinks so: only then
-	// everything is taken back. It must answer in seconds. Nil: it always does.
+	// Leaving is asked, with UninstallOnExit, when the context has ended: is the agent leaving for good, and how is that
+	// known? If not, the plugin stays. It must answer within seconds. Nil: always uninstall.
 	Leaving func(context.Context) (leaving bool, why string)
-	// Poll is how often to look although nothing was announced: 0 for 5 s. Without inotify it is at most 500 ms.
+	// Poll is how often to look at the node if no change was announced: 5 s by default, and at most 500 ms without inotify.
 	Poll time.Duration
-	// Settle is how long a file must stay unloadable before a later one is chosen instead: 0 for 300 ms. An owner that
-	// writes in place is invalid for an instant.
+	// Settle is how long a file must stay invalid before a later one is chosen instead: 300 ms by default. An owner that
+	// writes in place leaves the file invalid for an instant.
 	Settle time.Duration
 }
 
-// Agent keeps the plugin installed on a node. Make one with [New]; its methods may be called at any time.
+// Agent keeps the plugin installed on a node. Make one with [New]. Its methods are safe for concurrent use.
 type Agent struct {
 	opts Options
 	log  *slog.Logger
 	m    *metrics
-	reg  *prometheus.Registry
-	obs  observer
+	obs  *observer
 	sock *logSocket
 	now  func() time.Time
 
-	mu        sync.Mutex
-	config    Config
-	also      []func() error // more of what /readyz asks
-	blocked   []*Blocked
-	target    string
-	lastLoop  time.Time
-	listening map[string]string // what -> address
+	mu       sync.Mutex
+	config   Config
+	blocked  []*Blocked
+	target   string
+	lastLoop time.Time
 
 	// Only the loop uses these.
-	fight      *fight
-	wrote      []byte          // the target as we last knew it with our entry in
-	held       map[string]bool // targets that have had our entry
-	doubt      string          // the choice that is being waited out
+	conflict   *conflict
+	wrote      []byte          // the target when it last had our entry
+	held       map[string]bool // files that have had our entry
+	doubt      string          // the choice that Settle delays
 	doubtSince time.Time
 	failedFor  time.Duration
 	refused    string
@@ -78,7 +75,7 @@ type Agent struct {
 	lease      *lease
 }
 
-// New makes an agent. Errors: those of Config.Validate.
+// New makes an agent. Its errors are those of [Config.Validate].
 func New(opts Options) (*Agent, error) {
 	if err := opts.Config.Validate(); err != nil {
 		return nil, err
@@ -99,99 +96,113 @@ func New(opts Options) (*Agent, error) {
 		opts.Settle = 300 * time.Millisecond
 	}
 	return &Agent{
-		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), reg: opts.Registry, now: time.Now, config: opts.Config,
-		blocked: []*Blocked{{"starting", errors.New("the node has not been looked at yet")}},
-		lease:   leaseOf(opts.Config), lastLoop: time.Now(), fight: newFight(), held: map[string]bool{}, listening: map[string]string{},
+		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), obs: newObserver(), now: time.Now, config: opts.Config,
+		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
+		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
 	}, nil
 }
 
-// Ready is nil while every new pod on the node will be captured, else a *[Blocked] that says why not, or several joined:
-// errors.As(err, &blocked) gives the first.
+// Ready returns nil while every new pod on the node will be captured. Otherwise it returns a *[Blocked], or several joined;
+// errors.As(err, &blocked) finds the first.
 func (a *Agent) Ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return reasons(a.blocked)
+	return join(a.blocked)
 }
 
-// AddReadiness makes /readyz answer no, with the reason, while ready returns one: for what else runs in the agent's
-// process. [Agent.Ready] stays about the installation alone.
-func (a *Agent) AddReadiness(ready func() error) {
+// stuckAfter is when the loop counts as stuck. It turns every few seconds; only a hanging file system keeps it longer.
+const stuckAfter = time.Minute
+
+// Healthy returns an error when the agent is stuck and a restart may help.
+func (a *Agent) Healthy() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.also = append(a.also, ready)
-}
-
-// readiness is Ready and what was added.
-func (a *Agent) readiness() error {
-	a.mu.Lock()
-	also := slices.Clone(a.also)
-	a.mu.Unlock()
-	errs := []error{a.Ready()}
-	for _, ready := range also {
-		errs = append(errs, ready())
+	if since := a.now().Sub(a.lastLoop); since > stuckAfter {
+		return fmt.Errorf("the loop has been stuck for %s", since.Round(time.Second))
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// Config is what is wanted now.
+// Handler serves /healthz, by Healthy, and /readyz, by Ready and the given functions, which are for what else runs in the
+// process. Each answers 200, or 503 with the errors.
+func (a *Agent) Handler(also ...func() error) http.Handler {
+	mux := http.NewServeMux()
+	answer := func(path string, checks ...func() error) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			var errs []error
+			for _, check := range checks {
+				errs = append(errs, check())
+			}
+			if err := errors.Join(errs...); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		})
+	}
+	answer("/healthz", a.Healthy)
+	answer("/readyz", append([]func() error{a.Ready}, also...)...)
+	return mux
+}
+
+// Config returns the present configuration.
 func (a *Agent) Config() Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.config
 }
 
-// Run installs and keeps installed until the context ends; that is no error. Errors: an address that cannot be listened on
-// (one that is in use is waited for), a run directory that cannot be used. A node that cannot be installed on is none: it is waited for, and Ready says why.
+// Run installs the plugin and keeps it installed until the context ends. It waits for a node on which it cannot install, and
+// Ready says why. Its errors are those of [Uninstall], with UninstallOnExit.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
-	a.sock = newLogSocket(filepath.Join(cfg.RunDir, "log.sock"), a.opts.PluginLog, a.m)
+	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
 	defer a.sock.close()
-	if err := os.MkdirAll(cfg.RunDir, 0o755); err != nil {
-		return explain(err, cfg.RunDir)
-	}
-	if err := a.lease.claim(); err != nil {
-		return err
-	}
 	defer a.lease.end()
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
-	stop, err := a.serve()
-	if err != nil {
-		return err
-	}
-	defer stop()
 	w := newWatcher(a.log, map[string]func(string) bool{
 		cfg.RunDir: func(name string) bool {
-			return name == "kubeconfig" || name == "uninstalled" || name == "log.sock" || name == "agent"
+			return name == cfg.KubeconfigName || name == "uninstalled" || name == netconf.LogSocketName || name == "agent"
 		},
 	})
 	defer w.close()
 	a.loop(ctx, w)
+	// The uninstall takes no long time, and must not be cut off by the end of the context.
+	if ctx = context.WithoutCancel(ctx); !a.shallUninstall(ctx) {
+		return nil
+	}
+	_, err := uninstall(ctx, a.Config(), a.log)
+	return err
+}
+
+// shallUninstall decides, and logs, whether the plugin is taken back at the end.
+func (a *Agent) shallUninstall(ctx context.Context) bool {
+	superseded := func() bool {
+		act, _ := a.lease.keep()
+		if !act {
+			a.log.Info("stopping; another agent has begun since and keeps the plugin installed")
+		}
+		return !act
+	}
 	if !a.opts.UninstallOnExit {
 		a.log.Info("stopping; the plugin stays installed")
-		return nil
+		return false
 	}
-	if act, _ := a.lease.keep(); !act {
-		a.log.Info("stopping; another agent has begun since and keeps the plugin installed")
-		return nil
+	if superseded() {
+		return false
 	}
-	// The context has ended; taking back is short and must not be cut off by it.
-	ctx = context.WithoutCancel(ctx)
-	if a.opts.Leaving != nil {
-		leaving, why := a.opts.Leaving(ctx)
-		if !leaving {
-			a.log.Info("stopping; the plugin stays installed", "because", why)
-			return nil
-		}
-		a.log.Info("stopping for good; the plugin is taken back", "because", why)
-		if act, _ := a.lease.keep(); !act {
-			a.log.Info("stopping; another agent has begun since and keeps the plugin installed")
-			return nil
-		}
+	if a.opts.Leaving == nil {
+		return true
 	}
-	_, err = uninstall(ctx, a.Config(), a.log)
-	return err
+	leaving, why := a.opts.Leaving(ctx)
+	if !leaving {
+		a.log.Info("stopping; the plugin stays installed", "because", why)
+		return false
+	}
+	a.log.Info("stopping for good; the plugin is taken back", "because", why)
+	return !superseded() // another agent may have begun while Leaving was asked
 }
 
 func (a *Agent) loop(ctx context.Context, w *watcher) {
@@ -212,7 +223,7 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		case <-w.wake:
-			// A burst of events is looked at once: a rewrite is several, and ours cause some too.
+			// Look once at a burst of events: a rewrite is several, and ours cause some too.
 			select {
 			case <-ctx.Done():
 			case <-time.After(5 * time.Millisecond):
@@ -221,11 +232,11 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 	}
 }
 
-// watched are the directories in which a change matters.
+// watched returns the directories in which a change matters.
 func (a *Agent) watched() []string {
 	c := a.Config()
 	dirs := append([]string{c.CNIConfDir, c.ServiceAccountDir, c.RunDir, c.BinSourceDir}, c.CNIBinDirs...)
-	if snap, err := TakeSnapshot(c.CNIConfDir); err == nil {
+	if snap, err := takeSnapshot(c.CNIConfDir); err == nil {
 		dirs = append(dirs, snap.links...)
 	}
 	return append(dirs, a.opts.ReloadDirs...)
@@ -269,7 +280,8 @@ func fixed(old, next Config) error {
 		{"cni-bin-dir", fmt.Sprint(old.CNIBinDirs), fmt.Sprint(next.CNIBinDirs)},
 		{"cni-conf-name", old.CNIConfName, next.CNIConfName},
 		{"chained", fmt.Sprint(old.Chained), fmt.Sprint(next.Chained)},
-		{"the plugin's type", pluginTypeOf(old), pluginTypeOf(next)},
+		{"the kubeconfig's name", old.KubeconfigName, next.KubeconfigName},
+		{"the plugin's type", old.pluginType(), next.pluginType()},
 	} {
 		if f.old != f.next {
 			errs = append(errs, fmt.Errorf("%s changes from %q to %q, which needs a restart of the agent", f.key, f.old, f.next))

@@ -5,8 +5,6 @@ package installer
 import (
 	"context"
 	"errors"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -31,7 +30,7 @@ func ready(a *Agent) func() bool { return func() bool { return a.Ready() == nil 
 func code(a *Agent) string {
 	var b *Blocked
 	if errors.As(a.Ready(), &b) {
-		return b.Code
+		return string(b.Code)
 	}
 	return ""
 }
@@ -93,7 +92,7 @@ func TestAgentRepairs(t *testing.T) {
 			_, err := os.Stat(filepath.Join(n.RunDir, "log.sock"))
 			return err == nil
 		}},
-		{"the image brings a new binary", func(n *node) { n.put(filepath.Join(n.BinSourceDir, PluginName), "v2") }, func(n *node) bool {
+		{"the image brings a new binary", func(n *node) { n.put(filepath.Join(n.BinSourceDir, pluginName), "v2") }, func(n *node) bool {
 			data, _ := os.ReadFile(n.binary())
 			return string(data) == "v2"
 		}},
@@ -195,7 +194,7 @@ func TestPollingWhenInotifyIsExhausted(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	w := newWatcher(discard, nil)
 	w.newFS = func() (*fsnotify.Watcher, error) { return nil, syscall.EMFILE }
-	a, err := New(Options{Config: n.Config, Poll: 10 * time.Millisecond})
+	a, err := New(Options{Config: n.Config, Poll: 10 * time.Millisecond, Registry: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	a.sock = newLogSocket(filepath.Join(n.RunDir, "log.sock"), a.opts.PluginLog, a.m)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,13 +207,13 @@ func TestPollingWhenInotifyIsExhausted(t *testing.T) {
 	assert.Contains(t, scrape(t, a), "\nmeshcni_watch_polling 1\n")
 }
 
-func TestFightIsNamed(t *testing.T) {
+func TestConflictingWriterIsNamed(t *testing.T) {
 	n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList})
 	a, _ := n.agent(onEvents, func(a *Agent) {
-		a.fight = &fight{limit: 4, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
+		a.conflict = &conflict{limit: 4, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
 	})
 	within(t, patience, "ready", ready(a))
-	within(t, patience, "a fight", func() bool {
+	within(t, patience, "a conflict", func() bool {
 		if n.captured() {
 			n.put(n.conf("05-cilium.conflist"), ciliumList)
 		}
@@ -225,7 +224,7 @@ func TestFightIsNamed(t *testing.T) {
 	assert.Contains(t, reason, "cni.exclusive=false")
 	assert.Regexp(t, `took out \d{3} bytes and put in 0`, reason)
 	assert.Contains(t, scrape(t, a), "\nmeshcni_fights_total 1\n")
-	within(t, patience, "peace", ready(a))
+	within(t, patience, "the conflict is over", ready(a))
 	assert.True(t, n.captured())
 }
 
@@ -252,8 +251,8 @@ func TestTheNewerAgentActs(t *testing.T) {
 	a, _ := n.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	n.BinSourceDir = t.TempDir()
-	n.write(filepath.Join(n.BinSourceDir, PluginName), "v2", 0o755)
-	n.Dialect = "linkerd"
+	n.write(filepath.Join(n.BinSourceDir, pluginName), "v2", 0o755)
+	n.Plugin.Dialect = "linkerd"
 	b, stop := n.agent(onEvents)
 	within(t, patience, "ready", ready(b))
 	within(t, patience, "superseded", func() bool { return code(a) == "superseded" })
@@ -304,31 +303,6 @@ func TestStopKeepsThePluginUnlessTold(t *testing.T) {
 	}
 }
 
-// A port that another process has keeps no pod from being captured, and is taken when it is free.
-func TestAddressInUse(t *testing.T) {
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	a, stop := n.agent(func(o *Options) { o.HealthAddress = other.Addr().String() })
-	within(t, patience, "ready", ready(a))
-	assert.Empty(t, a.Addresses())
-	require.NoError(t, other.Close())
-	within(t, patience, "served", func() bool { return a.Addresses()["health"] == other.Addr().String() })
-	resp, err := http.Get("http://" + other.Addr().String() + "/readyz")
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	assert.Equal(t, http.StatusOK, resp.StatusCode)
-	http.DefaultClient.CloseIdleConnections()
-	stop()
-
-	other, err = net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer other.Close()
-	a, stop = n.agent(func(o *Options) { o.HealthAddress = other.Addr().String() })
-	within(t, patience, "ready", ready(a))
-	stop() // while it waits
-}
-
 // An agent that is asked whether it goes for good takes the plugin back only then, and is asked at the end only.
 func TestStopAsksWhetherItIsForGood(t *testing.T) {
 	for _, leaving := range []bool{false, true} {
@@ -372,7 +346,7 @@ func TestManyRewrites(t *testing.T) {
 	rewrites := setting(t, "MESHCNI_REWRITES", 1000)
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	a, _ := n.agent(func(o *Options) { o.Log = nil }, func(a *Agent) {
-		a.fight.window, a.fight.max = 100*time.Millisecond, 100*time.Millisecond
+		a.conflict.window, a.conflict.max = 100*time.Millisecond, 100*time.Millisecond
 	})
 	within(t, patience, "ready", ready(a))
 	for range rewrites {

@@ -11,7 +11,7 @@ import (
 // BenchmarkRepair is from an owner's rewrite to our entry in place again, by inotify.
 func BenchmarkRepair(b *testing.B) {
 	n := newNode(b, map[string]string{"10-calico.conflist": calicoList})
-	a, _ := n.agent(func(o *Options) { o.Poll, o.Log = time.Hour, nil }, func(a *Agent) { a.fight.limit = 1 << 30 })
+	a, _ := n.agent(func(o *Options) { o.Poll, o.Log = time.Hour, nil }, func(a *Agent) { a.conflict.limit = 1 << 30 })
 	within(b, patience, "ready", ready(a))
 	for b.Loop() {
 		n.put(n.conf("10-calico.conflist"), calicoList)
@@ -25,10 +25,10 @@ func BenchmarkRepair(b *testing.B) {
 func BenchmarkLook(b *testing.B) {
 	n := newNode(b, map[string]string{"10-calico.conflist": calicoList})
 	n.install()
-	var obs observer
+	obs := newObserver()
 	b.ReportAllocs()
 	for b.Loop() {
-		if s := Plan(n.Config, Installed, obs.look(n.Config, false)); len(s.Actions) > 0 {
+		if s := planInstall(n.Config, obs.look(n.Config)); len(s.Actions) > 0 {
 			b.Fatal(s.Actions)
 		}
 	}

@@ -10,100 +10,80 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// annotationsCapability asks a runtime for a pod's annotations. containerd and CRI-O both know it
-// (github.com/containerd/containerd, internal/cri/annotations; github.com/cri-o/ocicni, pkg/ocicni/ocicni.go).
-const annotationsCapability = "io.kubernetes.cri.pod-annotations"
-
-// containerdNetns begins the names of the namespaces that containerd makes (pkg/netns/netns_linux.go). Those of a CRI-O
-// that knows the capability are bare UUIDs (internal/config/nsmgr).
+// containerdNetns is the prefix of containerd's network namespaces (pkg/netns/netns_linux.go). Those of a CRI-O with that
+// capability are bare UUIDs (internal/config/nsmgr).
 const containerdNetns = "cni-"
 
-// Ours is what to look for in a cache.
-type Ours struct {
-	// Types are the plugin's.
-	Types []string
-	// Kubeconfig is its path on the host.
-	Kubeconfig string
-	// AgentNamespace and AgentPrefix tell the agent's own pods.
-	AgentNamespace, AgentPrefix string
+// ours is what to look for in a cache.
+type ours struct {
+	types                       []string // the plugin's
+	kubeconfig                  string   // its path on the host
+	agentNamespace, agentPrefix string   // of the agent's own pods
 }
 
-// Cached is what a cache has of ours. Each attachment is named network/container/interface.
-type Cached struct {
-	// Made are the attachments whose list contains a plugin of one of the types: each may have its DEL called with that very
-	// list, whatever the configuration directory says by then.
-	Made []string
-	// Naming says of each other attachment that its list has our kubeconfig.
-	Naming []string
-}
-
-// Attachments reads libcni's cache: the directory whose "results" fsys is, or "cache/results" where the runtime is
-// cri-dockerd. A missing cache has none.
+// readCache reads libcni's cache: the directory whose "results" fsys is, or "cache/results" with cri-dockerd. A missing
+// cache is empty. Attachments are named network/container/interface.
 //
-// Those of the agent's own pod are left out where containerd certainly made them. They would else keep the binary on the
-// node for ever, since they last longer than the agent that uninstalls; and containerd, other than CRI-O, calls DEL with the
-// list that is in the configuration directory, in which the plugin no longer is. When it is unsure which runtime it was,
-// they count.
-func Attachments(fsys fs.FS, ours Ours) (Cached, error) {
-	var all Cached
+// made are those whose conflist has a plugin of one of the types: the runtime may call its DEL with that very conflist,
+// whatever is in the configuration directory by then. naming describes the others whose conflist has our kubeconfig.
+//
+// The agent's own pods do not count where containerd certainly attached them. They outlive the agent that uninstalls, so
+// they would keep the binary for ever; and containerd, unlike CRI-O, calls DEL with the conflist of the configuration
+// directory, from which the plugin is gone. If the runtime is uncertain, they count.
+func readCache(fsys fs.FS, ours ours) (made, naming []string, err error) {
 	for _, dir := range []string{"results", "cache/results"} {
-		if err := all.read(fsys, dir, ours); err != nil {
-			return Cached{}, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
+		entries, err := fs.ReadDir(fsys, dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
+		}
+		for _, e := range entries {
+			cached, err := readAttachment(fsys, dir+"/"+e.Name())
+			if err != nil {
+				return nil, nil, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
+			}
+			found := mentions(cached.Config, ours.types, ours.kubeconfig)
+			name := cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
+			switch {
+			case len(found) == 0 || cached.agents(ours):
+			case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):
+				made = append(made, name)
+			default:
+				naming = append(naming, "the list of the attachment "+name+" "+found[0].String())
+			}
 		}
 	}
-	return all, nil
+	return made, naming, nil
 }
 
-func (c *Cached) read(fsys fs.FS, dir string, ours Ours) error {
-	entries, err := fs.ReadDir(fsys, dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// readAttachment returns an empty attachment for what is none.
+func readAttachment(fsys fs.FS, name string) (attachment, error) {
+	info, err := fs.Stat(fsys, name) // before opening, which would block on a pipe
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // its DEL came just now
+		return attachment{}, nil
+	case err != nil:
+		return attachment{}, err
+	case info.IsDir():
+		return attachment{}, nil
+	case !info.Mode().IsRegular():
+		return attachment{}, &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
 	}
-	if err != nil {
-		return err
+	data, err := fs.ReadFile(fsys, name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return attachment{}, err
 	}
-	for _, e := range entries {
-		if e.IsDir() {
-			continue
-		}
-		name := dir + "/" + e.Name()
-		info, err := fs.Stat(fsys, name) // before opening, which would wait for the other end of a pipe
-		if err == nil && info.IsDir() {
-			continue
-		}
-		if err == nil && !info.Mode().IsRegular() {
-			err = &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
-		}
-		var data []byte
-		if err == nil {
-			data, err = fs.ReadFile(fsys, name)
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // its DEL came just now
-		}
-		if err != nil {
-			return err
-		}
-		var cached attachment
-		if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
-			continue // libcni could not use it either; but what has another form than here, it may
-		}
-		found := mentions(cached.Config, ours.Types, ours.Kubeconfig)
-		name = cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
-		switch {
-		case len(found) == 0 || cached.agents(ours):
-		case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):
-			c.Made = append(c.Made, name)
-		default:
-			c.Naming = append(c.Naming, "the list of the attachment "+name+" "+found[0].String())
-		}
+	var cached attachment
+	if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
+		return attachment{}, nil // libcni could not use it either; it may use what only has other types than here
 	}
-	return nil
+	return cached, nil
 }
 
-// attachment is what libcni keeps of one (libcni/api.go, cachedInfo).
+// attachment is libcni's cachedInfo (libcni/api.go).
 type attachment struct {
 	Config                           []byte
 	NetworkName, ContainerID, IfName string
@@ -113,20 +93,21 @@ type attachment struct {
 	Result                           struct{ Interfaces []struct{ Sandbox string } }
 }
 
-// agents reports whether containerd attached a pod of the agent's, by the same rule by which the plugin lets those through.
-func (a attachment) agents(ours Ours) bool {
+// agents reports whether it is one of the agent's pods, by the rule by which the plugin lets those through, attached by
+// containerd.
+func (a attachment) agents(ours ours) bool {
 	args := map[string]string{}
 	for _, pair := range a.CniArgs {
 		args[pair[0]] = pair[1]
 	}
-	return a.containerds() && ours.AgentPrefix != "" &&
-		args["K8S_POD_NAMESPACE"] == ours.AgentNamespace && strings.HasPrefix(args["K8S_POD_NAME"], ours.AgentPrefix)
+	return a.containerds() && ours.agentPrefix != "" &&
+		args["K8S_POD_NAMESPACE"] == ours.agentNamespace && strings.HasPrefix(args["K8S_POD_NAME"], ours.agentPrefix)
 }
 
-// containerds reports whether it was certainly containerd: the one runtime that both hands over annotations and names its
-// namespaces so.
+// containerds reports whether containerd certainly made the attachment: no other runtime both passes annotations and names
+// its network namespaces so.
 func (a attachment) containerds() bool {
-	if _, ok := a.CapabilityArgs[annotationsCapability]; !ok {
+	if _, ok := a.CapabilityArgs[netconf.AnnotationsCapability]; !ok {
 		return false
 	}
 	netns := []string{a.NetNS}

@@ -3,130 +3,108 @@
 package installer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// Config is what is wanted on the node. Paths are as this process sees them; those below "/host" are written into the
-// plugin's configuration without that prefix, since the plugin runs on the host.
+// Config describes the installation. Paths are as this process sees them. The plugin runs on the host, so its entry has those
+// below "/host/" without that prefix. Start from [Default]: the zero value is not valid.
 type Config struct {
-	// BinSourceDir holds the plugin binary, a file named [PluginName], to install. Default /opt/meshcni/bin.
-	BinSourceDir string
-	// CNIBinDirs get the binary; they must exist. Default /host/opt/cni/bin.
-	CNIBinDirs []string
-	// CNIConfDir is the runtime's configuration directory. Default /host/etc/cni/net.d.
-	CNIConfDir string
-	// CNICacheDir is libcni's cache. Default /host/var/lib/cni.
-	CNICacheDir string
-	// CNIConfName names the file: chained, the one to edit instead of the one the runtime would load (.conf and .conflist
-	// stand for each other); else, our own. Default none, 00-meshcni.conflist (OwnFile) and meshcni.conf (not Chained).
-	CNIConfName string
-	// Chained false writes a configuration of the plugin alone, for Multus to delegate to. Default true.
-	Chained bool
-	// OwnFile keeps a first-sorting list of our own, derived from the runtime's, instead of editing that.
-	OwnFile bool
-	// RunDir holds kubeconfig and log.sock, at the same path on the host. Default /var/run/meshcni.
-	RunDir string
-	// ServiceAccountDir holds token and ca.crt. Default /var/run/secrets/kubernetes.io/serviceaccount.
-	ServiceAccountDir string
-	// KubernetesHost, KubernetesPort and KubernetesProtocol make the API server's address. Default protocol https, port 443.
-	KubernetesHost, KubernetesPort, KubernetesProtocol string
-	// ExcludeNamespaces are those whose pods the plugin passes without asking.
-	ExcludeNamespaces []string
-	// Dialect, Backend and LogLevel go to the plugin as they are. Default istio, auto, info.
-	Dialect, Backend, LogLevel string
-	// PodNamespace is the agent's own, whose pods named as AgentPrefix says the plugin always lets through. A "pod_namespace"
-	// of PluginConfig counts instead, since the plugin goes by it. Default meshcni-system.
-	PodNamespace string
-	// AgentPrefix begins the names of the agent's own pods: what plugin.Plugin has in its field of that name. An uninstall
-	// need not wait for their end. Default meshcni-node-; empty: no pod is known to be the agent's.
-	AgentPrefix string
-	// AddDeadline bounds one ADD of the plugin. Default 30s.
-	AddDeadline time.Duration
-	// UncapturedFamily is what the plugin does with an address family of a pod that the mesh does not capture: allow or
-	// drop. Default allow.
-	UncapturedFamily redirect.UncapturedFamily
-	// RefuseProxyUID has the plugin refuse a pod with a container that the rules may take for the proxy. Default false.
-	RefuseProxyUID bool
-	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
-	// account needs the right to patch pods/status. Default false.
-	WriteStatus bool
-	// ReadyWithoutAgent has the plugin tell the runtime, which asks by STATUS of CNI 1.1, that it is ready before an agent
-	// has run. For an agent whose own pod needs the node's network: the runtime would else keep it, and every pod,
-	// waiting for it. Pods of the mesh wait either way. Default false.
-	ReadyWithoutAgent bool
-	// PluginConfig replaces the rendered entry: a JSON object with a "type"; see [Config.Entry]. Default none.
+	// Plugin is the plugin's entry in the network configuration. Its Type is the binary's file name on the node; its paths
+	// must be empty, because they follow from the fields below. Default: netconf's defaults, with dialect istio.
+	Plugin netconf.Config
+	// PluginConfig is a template to use as the entry instead; see [Config.Entry]. Default: none.
 	PluginConfig string
+	// BinSourceDir contains the binary to install. Default: /opt/meshcni/bin.
+	BinSourceDir string
+	// BinaryName is the binary's file name in BinSourceDir. Default: meshcni.
+	BinaryName string
+	// CNIBinDirs are the runtime's binary directories. They must exist. Default: /host/opt/cni/bin.
+	CNIBinDirs []string
+	// CNIConfDir is the runtime's configuration directory. Default: /host/etc/cni/net.d.
+	CNIConfDir string
+	// CNICacheDir is libcni's cache. Default: /host/var/lib/cni.
+	CNICacheDir string
+	// CNIConfName names a file in CNIConfDir. Chained, it is the file to edit (.conf and .conflist stand for each other), by
+	// default the one that the runtime loads. Otherwise it is our own file: by default 00-TYPE.conflist with OwnFile, and
+	// TYPE.conf without Chained.
+	CNIConfName string
+	// Chained adds the entry to the node's network. If false, the file has the plugin alone, for Multus to delegate to.
+	// Default: true.
+	Chained bool
+	// OwnFile keeps a file of our own, which sorts first and is derived from the runtime's, instead of editing that. Default:
+	// false.
+	OwnFile bool
+	// RunDir contains the kubeconfig and the log socket. It has the same path on the host. Default: /var/run/meshcni.
+	RunDir string
+	// KubeconfigName is the file name of the plugin's credentials in RunDir. Default: kubeconfig.
+	KubeconfigName string
+	// ServiceAccountDir contains token and ca.crt. Default: /var/run/secrets/kubernetes.io/serviceaccount.
+	ServiceAccountDir string
+	// KubernetesHost, KubernetesPort and KubernetesProtocol are the API server's address. Default: port 443, protocol https.
+	KubernetesHost, KubernetesPort, KubernetesProtocol string
+	// AgentPrefix begins the names of the agent's own pods, which are in the plugin's PodNamespace. An uninstall does not wait
+	// for them to end. The plugin needs the same prefix. Default: meshcni-node-. Empty: no pod is the agent's.
+	AgentPrefix string
 }
 
-// PluginName is the plugin's file name, and its "type" unless PluginConfig says another.
-const PluginName = "meshcni"
-
-// Default is a node as the published manifests set it up.
+// Default returns the configuration of the published manifests.
 func Default() Config {
 	return Config{
-		BinSourceDir: "/opt/meshcni/bin", CNIBinDirs: []string{"/host/opt/cni/bin"}, CNIConfDir: "/host/etc/cni/net.d",
-		CNICacheDir: "/host/var/lib/cni", Chained: true, RunDir: "/var/run/meshcni",
-		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount", KubernetesPort: "443", KubernetesProtocol: "https",
-		Dialect: "istio", Backend: "auto", LogLevel: "info", PodNamespace: "meshcni-system", AgentPrefix: "meshcni-node-", AddDeadline: 30 * time.Second,
-		UncapturedFamily: redirect.UncapturedAllow,
+		Plugin: netconf.Config{
+			Type: netconf.DefaultType, Dialect: netconf.DefaultDialect, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
+			PodNamespace: netconf.DefaultPodNamespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
+		},
+		BinSourceDir: "/opt/meshcni/bin", BinaryName: netconf.DefaultType, CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
+		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true,
+		RunDir: netconf.DefaultRunDir, KubeconfigName: netconf.KubeconfigName,
+		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
+		KubernetesPort:    "443", KubernetesProtocol: "https", AgentPrefix: netconf.DefaultAgentPrefix,
 	}
 }
 
-// Validate reports every bad field at once (errors.Join).
+// Validate returns an error for every invalid field, joined. It does not know which dialects the plugin has.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	oneOf := func(key, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			bad("%s %q: must be one of %s", key, value, strings.Join(allowed, ", "))
-		}
-	}
-	for key, value := range map[string]string{
-		"bin-source-dir": c.BinSourceDir, "cni-conf-dir": c.CNIConfDir, "cni-cache-dir": c.CNICacheDir,
-		"run-dir": c.RunDir, "service-account-dir": c.ServiceAccountDir,
-	} {
-		if !filepath.IsAbs(value) {
-			bad("%s %q: must be an absolute path", key, value)
-		}
-	}
 	if len(c.CNIBinDirs) == 0 {
 		bad("cni-bin-dir: must name at least one directory")
 	}
+	paths := [][2]string{
+		{"bin-source-dir", c.BinSourceDir}, {"cni-conf-dir", c.CNIConfDir}, {"cni-cache-dir", c.CNICacheDir},
+		{"run-dir", c.RunDir}, {"service-account-dir", c.ServiceAccountDir},
+	}
 	for _, dir := range c.CNIBinDirs {
-		if !filepath.IsAbs(dir) {
-			bad("cni-bin-dir %q: must be an absolute path", dir)
+		paths = append(paths, [2]string{"cni-bin-dir", dir})
+	}
+	for _, p := range paths {
+		if !filepath.IsAbs(p[1]) {
+			bad("%s %q: must be an absolute path", p[0], p[1])
 		}
 	}
-	if name := c.CNIConfName; name != "" {
-		ext := filepath.Ext(name)
-		if name != filepath.Base(name) || !slices.Contains([]string{".conf", ".conflist", ".json"}, ext) {
-			bad("cni-conf-name %q: must be a file's name ending in .conf, .conflist or .json", name)
-		} else if c.OwnFile && ext != ".conflist" {
-			bad("cni-conf-name %q: a list of our own must end in .conflist", name)
-		} else if !c.Chained && ext == ".conflist" {
-			bad("cni-conf-name %q: a configuration of the plugin alone must end in .conf or .json", name)
+	for _, name := range []string{c.BinaryName, c.KubeconfigName, c.Plugin.Type} {
+		if !fileName.MatchString(name) {
+			bad("%q: must be a file name (the binary's, the kubeconfig's and the plugin's type)", name)
 		}
 	}
-	if c.OwnFile && !c.Chained {
-		bad("own-file needs chained")
+	if c.Plugin.RunDir != "" || c.Plugin.Kubernetes.Kubeconfig != "" || c.Plugin.Kubernetes.CNIBinDir != "" {
+		bad("the plugin's paths follow from RunDir, KubeconfigName and CNIBinDirs: leave run_dir, kubeconfig and cni_bin_dir empty")
 	}
-	oneOf("dialect", c.Dialect, "istio", "linkerd", "kuma", "consul")
-	oneOf("backend", c.Backend, "auto", "iptables", "iptables-nft", "iptables-legacy", "nftables")
-	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
-	if _, err := redirect.ParseUncapturedFamily(string(c.UncapturedFamily)); err != nil {
-		bad("uncaptured-family: %w", err)
+	errs = append(errs, c.validateConfName())
+	if !slices.Contains([]string{"http", "https"}, c.KubernetesProtocol) {
+		bad("kubernetes-service-protocol %q: must be one of http, https", c.KubernetesProtocol)
 	}
-	oneOf("kubernetes-service-protocol", c.KubernetesProtocol, "http", "https")
-	if c.AddDeadline <= 0 {
-		bad("add-deadline %v: must be positive", c.AddDeadline)
+	if _, _, err := netconf.Parse(c.Plugin.Marshal()); err != nil {
+		errs = append(errs, err)
 	}
 	if _, err := c.Entry(); err != nil {
 		errs = append(errs, err)
@@ -134,10 +112,30 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+func (c Config) validateConfName() error {
+	name, ext := c.CNIConfName, filepath.Ext(c.CNIConfName)
+	switch {
+	case c.OwnFile && !c.Chained:
+		return errors.Join(errors.New("own-file needs chained"), Config{CNIConfName: name, Chained: true}.validateConfName())
+	case name == "":
+		return nil
+	case name != filepath.Base(name) || !slices.Contains([]string{".conf", ".conflist", ".json"}, ext):
+		return fmt.Errorf("cni-conf-name %q: must be a file's name ending in .conf, .conflist or .json", name)
+	case c.OwnFile && ext != ".conflist":
+		return fmt.Errorf("cni-conf-name %q: a list of our own must end in .conflist", name)
+	case !c.Chained && ext == ".conflist":
+		return fmt.Errorf("cni-conf-name %q: a configuration of the plugin alone must end in .conf or .json", name)
+	}
+	return nil
+}
+
+// fileName matches a file's name. A runtime joins the plugin's type to its binary directory, so it must not lead elsewhere.
+var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+
 // hostPrefix is where the manifests mount directories of the host.
 const hostPrefix = "/host/"
 
-// onHost is a path as the host sees it.
+// onHost returns a path as the host sees it.
 func onHost(path string) string {
 	if rest, ok := strings.CutPrefix(path, hostPrefix); ok {
 		return "/" + rest
@@ -145,24 +143,26 @@ func onHost(path string) string {
 	return path
 }
 
-func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, "kubeconfig") }
+func (c Config) source() string     { return filepath.Join(c.BinSourceDir, c.BinaryName) }
+func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, c.KubeconfigName) }
 
-// record has the types that the plugin has been installed as, other than the default.
+// record is the file with the types, other than the default, under which the plugin has been installed.
 func (c Config) record() string { return filepath.Join(c.RunDir, "types") }
 
-// Server is the API server's URL, an IPv6 address bracketed.
+// Server returns the API server's URL, with an IPv6 address in brackets.
 func (c Config) Server() string {
 	host := strings.TrimSuffix(strings.TrimPrefix(c.KubernetesHost, "["), "]")
 	return c.KubernetesProtocol + "://" + net.JoinHostPort(host, c.KubernetesPort)
 }
 
-// ownName is the name of the file that is all ours, if there is one.
+// ownName is the name of the file that is all ours.
 func (c Config) ownName() string {
-	switch {
+	switch typ := cmp.Or(c.Plugin.Type, netconf.DefaultType); {
 	case c.CNIConfName != "" && (c.OwnFile || !c.Chained):
 		return c.CNIConfName
 	case !c.Chained:
-		return PluginName + ".conf"
+		return typ + ".conf"
+	default:
+		return "00-" + typ + ".conflist"
 	}
-	return "00-" + PluginName + ".conflist"
 }

@@ -31,7 +31,7 @@ func crashAgent(dir string) {
 	if os.Getenv("MESHCNI_TEST_ODD") == "" {
 		a, err := New(Options{Config: c, Settle: time.Millisecond})
 		if err == nil {
-			a.fight.limit = 1 << 30
+			a.conflict.limit = 1 << 30
 			err = a.Run(context.Background())
 		}
 		fmt.Fprintln(os.Stderr, err)
@@ -223,7 +223,7 @@ func (n *node) danger() error {
 	if err != nil {
 		return err
 	}
-	if !choice.File.Has(PluginName) {
+	if !choice.File.Has(pluginName) {
 		return nil
 	}
 	if info, err := os.Stat(n.binary()); err == nil && info.Mode()&0o111 != 0 && info.Size() > 0 {

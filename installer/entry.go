@@ -4,130 +4,139 @@ package installer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// The plugin's configuration, in the order a reader wants it. The names are the plugin's contract.
-type entry struct {
-	CNIVersion   string `json:"cniVersion,omitempty"`
-	Name         string `json:"name,omitempty"`
-	Type         string `json:"type"`
-	Dialect      string `json:"dialect"`
-	Backend      string `json:"backend"`
-	LogLevel     string `json:"log_level"`
-	RunDir       string `json:"run_dir"`
-	PodNamespace string `json:"pod_namespace"`
-	AddDeadline  string `json:"add_deadline"`
-	// Left out where they are the plugin's defaults: an entry of an earlier version stays as it is.
-	UncapturedFamily  redirect.UncapturedFamily `json:"uncaptured_family,omitempty"`
-	RefuseProxyUID    bool                      `json:"refuse_proxy_uid,omitempty"`
-	WriteStatus       bool                      `json:"write_status,omitempty"`
-	ReadyWithoutAgent bool                      `json:"ready_without_agent,omitempty"`
-
-	Kubernetes entryKubernetes `json:"kubernetes"`
-	// The runtime then hands over the pod's annotations, and pods they rule out cost no API call.
-	Capabilities map[string]bool `json:"capabilities"`
-}
-
-type entryKubernetes struct {
-	Kubeconfig        string   `json:"kubeconfig"`
-	ExcludeNamespaces []string `json:"exclude_namespaces"`
-	CNIBinDir         string   `json:"cni_bin_dir"`
-}
-
-// A plugin's type is a file name that the runtime joins to its binary directory, so it may not lead elsewhere.
-var typeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
-
-// Entry is the plugin's configuration: rendered from the fields, or PluginConfig with these words replaced:
-// __KUBECONFIG_FILEPATH__, __KUBECONFIG_FILENAME__, __KUBERNETES_SERVICE_HOST__, __KUBERNETES_SERVICE_PORT__ and
+// Entry returns the plugin's entry in the network configuration: Plugin with its paths, or PluginConfig, in which these words
+// are replaced: __KUBECONFIG_FILEPATH__, __KUBECONFIG_FILENAME__, __KUBERNETES_SERVICE_HOST__, __KUBERNETES_SERVICE_PORT__ and
 // __LOG_LEVEL__.
 //
-// Errors: errors.Is(err, conflist.ErrInvalid) for a PluginConfig that no runtime would take.
+// A setting of Plugin that is not the default is added to a template that does not have its key; paths are not.
+//
+// For a template that no runtime would accept, errors.Is(err, conflist.ErrInvalid).
 func (c Config) Entry() ([]byte, error) {
 	if c.PluginConfig != "" {
-		return c.fromTemplate()
+		entry, _, err := c.fromTemplate()
+		return entry, err
 	}
-	e := entry{
-		Type: PluginName, Dialect: c.Dialect, Backend: c.Backend, LogLevel: c.LogLevel, RunDir: onHost(c.RunDir),
-		PodNamespace: c.PodNamespace, AddDeadline: c.AddDeadline.String(),
-		Kubernetes: entryKubernetes{
-			Kubeconfig:        onHost(c.kubeconfig()),
-			ExcludeNamespaces: append([]string{}, c.ExcludeNamespaces...),
-		},
-		Capabilities: map[string]bool{annotationsCapability: true},
-	}
-	e.RefuseProxyUID, e.WriteStatus, e.ReadyWithoutAgent = c.RefuseProxyUID, c.WriteStatus, c.ReadyWithoutAgent
-	if c.UncapturedFamily != redirect.UncapturedAllow {
-		e.UncapturedFamily = c.UncapturedFamily
-	}
+	e := c.Plugin
+	e.RunDir, e.Kubernetes.Kubeconfig = onHost(c.RunDir), onHost(c.kubeconfig())
 	if len(c.CNIBinDirs) > 0 {
 		e.Kubernetes.CNIBinDir = onHost(c.CNIBinDirs[0])
 	}
 	if !c.Chained {
-		e.CNIVersion, e.Name = "1.0.0", PluginName
+		e.CNIVersion, e.Name = "1.0.0", e.Type
 	}
-	return marshal(e), nil
+	return e.Marshal(), nil
 }
 
-func (c Config) fromTemplate() ([]byte, error) {
+// fromTemplate also returns the settings whose keys the template has with another value, which counts.
+func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 	quoted := func(s string) string { return strings.Trim(string(marshalLine(s)), `"`) }
-	text := strings.NewReplacer(
+	entry = []byte(strings.NewReplacer(
 		"__KUBECONFIG_FILEPATH__", quoted(onHost(c.kubeconfig())),
-		"__KUBECONFIG_FILENAME__", "kubeconfig",
+		"__KUBECONFIG_FILENAME__", quoted(c.KubeconfigName),
 		"__KUBERNETES_SERVICE_HOST__", quoted(c.KubernetesHost),
 		"__KUBERNETES_SERVICE_PORT__", quoted(c.KubernetesPort),
-		"__LOG_LEVEL__", quoted(c.LogLevel),
-	).Replace(c.PluginConfig)
-	f, err := conflist.ParseFile(".conf", []byte(text))
+		"__LOG_LEVEL__", quoted(string(cmp.Or(c.Plugin.LogLevel, netconf.DefaultLogLevel))),
+	).Replace(c.PluginConfig))
+	f, err := conflist.ParseFile(".conf", entry)
 	if err != nil {
-		return nil, fmt.Errorf("reading the plugin's configuration template: %w", err)
+		return nil, nil, fmt.Errorf("reading the plugin's configuration template: %w", err)
 	}
-	if name := f.Plugins()[0].Type; !typeName.MatchString(name) {
-		return nil, fmt.Errorf("reading the plugin's configuration template: %w: type %q is no file name", conflist.ErrInvalid, name)
+	if name := f.Plugins()[0].Type; !fileName.MatchString(name) {
+		return nil, nil, fmt.Errorf("reading the plugin's configuration template: %w: type %q is no file name", conflist.ErrInvalid, name)
 	}
-	return []byte(text), nil
+	template := object(entry)
+	added, overruled := fillGaps(template, object(c.Plugin.Marshal()), object(Default().Plugin.Marshal()))
+	if added {
+		entry = append(marshalLine(template), '\n')
+	}
+	slices.Sort(overruled)
+	return entry, overruled, nil
+}
+
+// fillGaps adds to a template the settings that are not the defaults, and returns the keys that the template has otherwise.
+func fillGaps(template, settings, defaults map[string]any) (added bool, overruled []string) {
+	for key, value := range settings {
+		given, has := template[key]
+		inner, nested := value.(map[string]any)
+		switch {
+		case reflect.DeepEqual(value, defaults[key]), key == "type", reflect.DeepEqual(value, given):
+		case !has && !nested:
+			template[key], added = value, true
+		case nested:
+			into, isObject := given.(map[string]any)
+			if has && !isObject {
+				overruled = append(overruled, key)
+				continue
+			}
+			if into == nil {
+				into = map[string]any{}
+			}
+			more, others := fillGaps(into, inner, defaults[key].(map[string]any))
+			if more {
+				template[key], added = into, true
+			}
+			overruled = append(overruled, others...)
+		default:
+			overruled = append(overruled, key)
+		}
+	}
+	return added, overruled
+}
+
+// object decodes a valid JSON object and keeps its numbers as they are.
+func object(data []byte) map[string]any {
+	var o map[string]any
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	_ = d.Decode(&o)
+	return o
+}
+
+// entry returns the entry and its type, the default one if the entry is invalid.
+func (c Config) entry() (data []byte, typ string, err error) {
+	data, err = c.Entry()
+	if err != nil {
+		return nil, netconf.DefaultType, err
+	}
+	f, err := conflist.ParseFile(".conf", data)
+	if err != nil {
+		return nil, netconf.DefaultType, err
+	}
+	return data, f.Plugins()[0].Type, nil
 }
 
 // pluginType is the entry's type: the name of the binary in the runtime's directory.
-func pluginType(entry []byte) string {
-	f, err := conflist.ParseFile(".conf", entry)
-	if err != nil {
-		return PluginName
-	}
-	return f.Plugins()[0].Type
+func (c Config) pluginType() string {
+	_, typ, _ := c.entry()
+	return typ
 }
 
-// agentNamespace is the namespace of the agent's own pods, as the plugin is told it.
+// agentNamespace is the namespace of the agent's own pods, as the plugin knows it.
 func (c Config) agentNamespace() string {
 	data, err := c.Entry()
 	if err != nil {
-		return c.PodNamespace
+		return c.Plugin.PodNamespace
 	}
-	var e struct {
-		PodNamespace string `json:"pod_namespace"`
-	}
-	if json.Unmarshal(data, &e) != nil || e.PodNamespace == "" {
-		return Default().PodNamespace // the plugin's default too
-	}
+	e, _, _ := netconf.Parse(data)
 	return e.PodNamespace
 }
 
-func marshal(v any) []byte {
+// marshalLine encodes what always can be, without escapes for HTML.
+func marshalLine(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	_ = e.Encode(v) // of strings, slices and maps of them
-	return b.Bytes()
-}
-
-func marshalLine(v any) []byte {
-	data, _ := json.Marshal(v)
-	return data
+	_ = e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

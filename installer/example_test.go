@@ -12,20 +12,19 @@ import (
 	"github.com/meshcni/meshcni/installer"
 )
 
-// A node in a temporary directory: the plugin goes into the network that is there, and comes out again without a trace.
-func ExampleInstall() {
+// flannelNode makes a node in a temporary directory.
+func flannelNode() (c installer.Config, network string, remove func()) {
 	node, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(node)
-	c := installer.Default()
+	c = installer.Default()
 	c.BinSourceDir, c.CNIBinDirs = filepath.Join(node, "image"), []string{filepath.Join(node, "bin")}
 	c.CNIConfDir, c.CNICacheDir = filepath.Join(node, "net.d"), filepath.Join(node, "cache")
 	c.RunDir, c.ServiceAccountDir = filepath.Join(node, "run"), filepath.Join(node, "sa")
 	c.KubernetesHost = "10.96.0.1"
-	c.PluginConfig = `{"type": "meshcni", "dialect": "istio"}` // what is rendered by default is longer
-	network := filepath.Join(c.CNIConfDir, "10-flannel.conflist")
+	c.PluginConfig = `{"type": "meshcni", "dialect": "istio"}` // the entry that is rendered by default is longer
+	network = filepath.Join(c.CNIConfDir, "10-flannel.conflist")
 	for path, data := range map[string]string{
 		filepath.Join(c.BinSourceDir, "meshcni"):     "#!/bin/true\n",
 		filepath.Join(c.CNIBinDirs[0], "flannel"):    "#!/bin/true\n",
@@ -40,6 +39,13 @@ func ExampleInstall() {
 			panic(err)
 		}
 	}
+	return c, network, func() { os.RemoveAll(node) }
+}
+
+// The plugin is added to the network that is there, and removed again without a trace.
+func ExampleInstall() {
+	c, network, remove := flannelNode()
+	defer remove()
 	ctx, log := context.Background(), slog.New(slog.DiscardHandler)
 
 	if _, err := installer.Install(ctx, c, log); err != nil {
@@ -55,4 +61,23 @@ func ExampleInstall() {
 	// Output:
 	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"},{"type": "meshcni", "dialect": "istio"}]}
 	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"}]}
+}
+
+// What would an install do?
+func ExamplePreview() {
+	c, _, remove := flannelNode()
+	defer remove()
+	plan, err := installer.Preview(c)
+	if err != nil {
+		panic(err)
+	}
+	for _, a := range plan.Actions {
+		fmt.Println(a.Op, filepath.Base(a.Path), a.Cause)
+	}
+	fmt.Println(plan.Target, plan.Network, plan.Err())
+	// Output:
+	// binary meshcni binary-missing
+	// kubeconfig kubeconfig kubeconfig-missing
+	// replace 10-flannel.conflist first-install
+	// 10-flannel.conflist cbr0 <nil>
 }

@@ -87,7 +87,7 @@ func TestInstallWritesWhatThePluginReads(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	n.KubernetesHost, n.KubernetesPort = "fd00::1", "6443"
 	n.install()
-	p, ok := n.loaded().File.Plugin(PluginName)
+	p, ok := n.loaded().File.Plugin(pluginName)
 	require.True(t, ok)
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(p.Raw, &got))
@@ -111,23 +111,32 @@ func TestInstallWritesWhatThePluginReads(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o755), info.Mode())
 }
 
-// What is left out means the same to both: the plugin's defaults are the installer's.
-func TestDefaultsArePlugins(t *testing.T) {
+// The entry of the defaults, as it has been since the first version; what it leaves out means the same to the plugin.
+func TestDefaultEntry(t *testing.T) {
 	c := Default()
-	c.CNIBinDirs = []string{onHost(c.CNIBinDirs[0])}
 	entry, err := c.Entry()
 	require.NoError(t, err)
-	told, unknown, err := netconf.Parse(entry)
-	require.NoError(t, err)
-	left, _, err := netconf.Parse([]byte(`{"type": "meshcni", "dialect": "istio"}`))
-	require.NoError(t, err)
-	assert.Empty(t, unknown)
-	assert.Empty(t, told.Kubernetes.ExcludeNamespaces)
-	told.Kubernetes.ExcludeNamespaces = nil
-	assert.Equal(t, left, told)
-	assert.Equal(t, netconf.DefaultAgentPrefix, c.AgentPrefix)
+	assert.Equal(t, `{
+  "type": "meshcni",
+  "dialect": "istio",
+  "backend": "auto",
+  "log_level": "info",
+  "run_dir": "/var/run/meshcni",
+  "pod_namespace": "meshcni-system",
+  "add_deadline": "30s",
+  "kubernetes": {
+    "kubeconfig": "/var/run/meshcni/kubeconfig",
+    "exclude_namespaces": [],
+    "cni_bin_dir": "/opt/cni/bin"
+  },
+  "capabilities": {
+    "io.kubernetes.cri.pod-annotations": true
+  }
+}
+`, string(entry))
 	c.PluginConfig = `{"type": "acme"}`
 	assert.Equal(t, netconf.DefaultPodNamespace, c.agentNamespace())
+	require.NoError(t, Default().Validate())
 }
 
 func TestOnHost(t *testing.T) {
@@ -140,6 +149,7 @@ func TestOnHost(t *testing.T) {
 
 func TestTemplate(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.Plugin.Kubernetes.ExcludeNamespaces = nil
 	n.PluginConfig = `{"type": "istio-cni", "kubeconfig": "__KUBECONFIG_FILEPATH__", "log_level": "__LOG_LEVEL__"}`
 	n.install()
 	p, ok := n.loaded().File.Plugin("istio-cni")
@@ -153,6 +163,48 @@ func TestTemplate(t *testing.T) {
 		n.PluginConfig = bad
 		_, err := Install(t.Context(), n.Config, discard)
 		require.ErrorIs(t, err, conflist.ErrInvalid, bad)
+	}
+}
+
+// A template has the settings that it does not state itself, and the plan notes those that it states otherwise.
+func TestSettingsBesideATemplate(t *testing.T) {
+	for name, tc := range map[string]struct{ template, want, note string }{
+		"added": {
+			`{"type": "acme-cni", "mtu": 18446744073709551615}`,
+			`{"type": "acme-cni", "mtu": 18446744073709551615, "dialect": "acme", "kubernetes": {"exclude_namespaces": ["a&b"]}}`, "",
+		},
+		"added to an object": {
+			`{"type": "acme-cni", "dialect": "acme", "kubernetes": {"kubeconfig": "k"}}`,
+			`{"type": "acme-cni", "dialect": "acme", "kubernetes": {"kubeconfig": "k", "exclude_namespaces": ["a&b"]}}`, "",
+		},
+		"stated": {
+			`{"type": "acme-cni",  "dialect": "acme", "kubernetes": {"exclude_namespaces": ["a&b"]}}`,
+			`{"type": "acme-cni",  "dialect": "acme", "kubernetes": {"exclude_namespaces": ["a&b"]}}`, "",
+		},
+		"stated otherwise": {
+			`{"type": "acme-cni", "dialect": "kuma", "kubernetes": {"exclude_namespaces": []}}`,
+			`{"type": "acme-cni", "dialect": "kuma", "kubernetes": {"exclude_namespaces": []}}`,
+			"the template's dialect, exclude_namespaces",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+			n.Plugin.Dialect, n.Plugin.Kubernetes.ExcludeNamespaces = "acme", []string{"a&b"}
+			n.PluginConfig = tc.template
+			plan := n.install()
+			p, ok := n.loaded().File.Plugin("acme-cni")
+			require.True(t, ok)
+			require.JSONEq(t, tc.want, string(p.Raw))
+			if tc.template == tc.want {
+				entry, err := n.Entry()
+				require.NoError(t, err)
+				assert.Equal(t, tc.template, string(entry), "what adds nothing changes no byte")
+			}
+			assert.Equal(t, strings.Contains(tc.want, "18446744073709551615"), strings.Contains(string(p.Raw), "18446744073709551615"), "no float64 can hold it")
+			notes := strings.Join(plan.Notes, "\n")
+			assert.Contains(t, notes, tc.note)
+			assert.Equal(t, tc.note != "", strings.Contains(notes, "template"))
+		})
 	}
 }
 
@@ -178,7 +230,7 @@ func TestInstallBlocked(t *testing.T) {
 			n.write(n.conf("n/a.conf"), bridgeConf, 0o644)
 		}, "no-inline-plugins", []string{"10-a.conflist"}},
 		{"a version the plugin does not speak", map[string]string{"10-a.conflist": strings.Replace(calicoList, "0.3.1", "0.2.0", 1)}, func(n *node) {
-			n.write(filepath.Join(n.BinSourceDir, PluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
+			n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
 		}, "unsupported-version", []string{"10-a.conflist", "0.2.0", "0.3.1, 1.0.0"}},
 		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = true }, "own-name-taken", []string{"00-meshcni.conflist"}},
 		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = true }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
@@ -191,7 +243,7 @@ func TestInstallBlocked(t *testing.T) {
 			_, err := Install(t.Context(), n.Config, discard)
 			var blocked *Blocked
 			require.ErrorAs(t, err, &blocked)
-			assert.Equal(t, tc.code, blocked.Code)
+			assert.Equal(t, Code(tc.code), blocked.Code)
 			for _, s := range tc.says {
 				assert.ErrorContains(t, err, s)
 			}
@@ -303,9 +355,9 @@ func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
 
 func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
 	c := Default()
-	c.Dialect, c.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", true, false
+	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", true, false
 	err := c.Validate()
-	for _, key := range []string{"dialect", "backend", "run-dir", "cni-conf-name", "own-file"} {
+	for _, key := range []string{"log_level", "backend", "run-dir", "cni-conf-name", "own-file"} {
 		require.ErrorContains(t, err, key)
 	}
 	_, err = Install(t.Context(), c, discard)

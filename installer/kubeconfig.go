@@ -4,6 +4,7 @@ package installer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -13,32 +14,31 @@ import (
 	"time"
 )
 
-// Credentials are what the projected service account gives.
-type Credentials struct {
-	Token []byte
-	CA    []byte
-	// Issued and Expires are the token's own, or zero when it does not say.
-	Issued, Expires time.Time
+// credentials are those of the projected service account.
+type credentials struct {
+	token, ca []byte
+	// issued and expires are from the token; zero if it does not say.
+	issued, expires time.Time
 }
 
-// ReadCredentials reads dir/token and dir/ca.crt. The CA may be absent with plain http only, which the caller judges.
-func ReadCredentials(dir string) (Credentials, error) {
+// readCredentials reads dir/token and dir/ca.crt.
+func readCredentials(dir string) (credentials, error) {
 	token, err := os.ReadFile(filepath.Join(dir, "token"))
 	if err != nil {
-		return Credentials{}, err
+		return credentials{}, err
 	}
-	c := Credentials{Token: bytes.TrimSpace(token)}
-	if len(c.Token) == 0 {
+	c := credentials{token: bytes.TrimSpace(token)}
+	if len(c.token) == 0 {
 		return c, fmt.Errorf("%s is empty", filepath.Join(dir, "token"))
 	}
-	if c.CA, err = os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil {
+	if c.ca, err = os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil {
 		return c, err
 	}
-	c.Issued, c.Expires = tokenTimes(string(c.Token))
+	c.issued, c.expires = tokenTimes(string(c.token))
 	return c, nil
 }
 
-// tokenTimes reads a JWT's iat and exp without checking the signature: they tell when to worry, nothing else.
+// tokenTimes reads a JWT's iat and exp. It does not check the signature, because they only serve warnings.
 func tokenTimes(token string) (issued, expires time.Time) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -61,18 +61,19 @@ func tokenTimes(token string) (issued, expires time.Time) {
 	return at(claims.Iat), at(claims.Exp)
 }
 
-// kubeconfigFor renders the plugin's credentials. The token stands in the file, because the plugin runs on the host, where
-// the projected file is not.
-func kubeconfigFor(c Config, cred Credentials) []byte {
+// kubeconfigFor renders the plugin's credentials. It contains the token itself: the plugin runs on the host, where there is no
+// projected file.
+func kubeconfigFor(c Config, cred credentials) []byte {
 	quote := func(s string) string { return string(marshalLine(s)) } // a JSON string is a YAML string
 	var b bytes.Buffer
-	b.WriteString("# Written by meshcni-node; rewritten when the service account's token changes.\n")
+	fmt.Fprintf(&b, "# Written by %s; rewritten when the service account's token changes.\n", cmp.Or(strings.TrimSuffix(c.AgentPrefix, "-"), "the agent"))
 	b.WriteString("apiVersion: v1\nkind: Config\nclusters:\n- name: local\n  cluster:\n")
 	fmt.Fprintf(&b, "    server: %s\n", quote(c.Server()))
 	if c.KubernetesProtocol == "https" {
-		fmt.Fprintf(&b, "    certificate-authority-data: %s\n", base64.StdEncoding.EncodeToString(cred.CA))
+		fmt.Fprintf(&b, "    certificate-authority-data: %s\n", base64.StdEncoding.EncodeToString(cred.ca))
 	}
-	fmt.Fprintf(&b, "users:\n- name: meshcni\n  user:\n    token: %s\n", quote(string(cred.Token)))
-	b.WriteString("contexts:\n- name: meshcni\n  context:\n    cluster: local\n    user: meshcni\ncurrent-context: meshcni\n")
+	user := c.Plugin.Type
+	fmt.Fprintf(&b, "users:\n- name: %s\n  user:\n    token: %s\n", user, quote(string(cred.token)))
+	fmt.Fprintf(&b, "contexts:\n- name: %[1]s\n  context:\n    cluster: local\n    user: %[1]s\ncurrent-context: %[1]s\n", user)
 	return b.Bytes()
 }

@@ -11,17 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lease makes the agent that began last the only one that acts. During a rolling upgrade two run on a node, each with its
-// own binary and configuration, and would put them in each other's place for ever. It is a file with a lock that ends with
-// its process: a dead agent's lease is nobody's.
+// lease makes the newest agent of a node the only one that acts. During a rolling upgrade two agents run, each with its own
+// binary and configuration; without a lease they would replace each other's for ever. The lease is a locked file: it ends
+// with its process.
 type lease struct {
-	path string
-	file *os.File
+	path    string
+	file    *os.File
+	claimed bool // since this agent began
 }
 
 func leaseOf(c Config) *lease { return &lease{path: filepath.Join(c.RunDir, "agent")} }
 
-// claim takes the lease over from whoever has it.
+// keep reports whether this agent may act. A new agent takes the lease from an older one; after that, it takes only a lease
+// that nobody has. If the lease cannot be written, the agent acts unless another one has it.
+func (l *lease) keep() (bool, error) {
+	switch {
+	case l.ours():
+		return true, nil
+	case l.claimed && l.taken():
+		l.drop()
+		return false, nil
+	}
+	err := l.claim()
+	return err == nil || !l.taken(), err
+}
+
 func (l *lease) claim() error {
 	l.drop()
 	f, err := os.CreateTemp(filepath.Dir(l.path), ".agent.meshcni-tmp-")
@@ -38,20 +52,8 @@ func (l *lease) claim() error {
 		_ = f.Close()
 		return explain(fmt.Errorf("taking the lease: %w", err), l.path)
 	}
-	l.file = f
+	l.file, l.claimed = f, true
 	return nil
-}
-
-// keep tells whether this agent may act: it has the lease, or takes one that is nobody's.
-func (l *lease) keep() (bool, error) {
-	if l.ours() {
-		return true, nil
-	}
-	if l.taken() {
-		l.drop()
-		return false, nil
-	}
-	return true, l.claim()
 }
 
 func (l *lease) ours() bool {
@@ -63,7 +65,7 @@ func (l *lease) ours() bool {
 	return err == nil && err2 == nil && os.SameFile(mine, there)
 }
 
-// taken tells whether a live agent has the lease.
+// taken reports whether a running agent has the lease.
 func (l *lease) taken() bool {
 	f, err := os.Open(l.path)
 	if err != nil {

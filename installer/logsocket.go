@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-const (
-	maxRecord = 64 << 10 // one datagram
-	maxQueued = 4 << 20  // bytes waiting to be printed
-)
+// maxQueued bounds the bytes waiting to be printed.
+const maxQueued = 4 << 20
 
 // logSocket receives the plugins' records, one JSON object a datagram, and prints each as a line. A plugin never waits for
-// the printing: what finds the queue full is counted and dropped.
+// that: a record that finds the queue full is counted and dropped.
 type logSocket struct {
 	path   string
 	out    io.Writer
@@ -41,7 +41,7 @@ func newLogSocket(path string, out io.Writer, m *metrics) *logSocket {
 	return s
 }
 
-// ensure listens, unless the socket is there and ours; so it comes back when the run directory has been emptied.
+// ensure listens unless it does already, also after the run directory has been emptied.
 func (s *logSocket) ensure() error {
 	if info, err := os.Lstat(s.path); err == nil && s.conn != nil && os.SameFile(info, s.inode) {
 		return nil
@@ -50,7 +50,7 @@ func (s *logSocket) ensure() error {
 		_ = s.conn.Close()
 		s.conn = nil
 	}
-	// Bound under another name and made private there: it is never open to others, and replaces a dead one in one step.
+	// Bound under another name and made private there, so that it is never open to others and replaces a dead one at once.
 	tmp := filepath.Join(filepath.Dir(s.path), "."+filepath.Base(s.path)+".new")
 	_ = os.Remove(tmp)
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: tmp, Net: "unixgram"})
@@ -87,14 +87,14 @@ func (s *logSocket) close() {
 }
 
 func (s *logSocket) receive(conn *net.UnixConn) {
-	buf := make([]byte, maxRecord)
+	buf := make([]byte, netconf.MaxLogRecord)
 	for {
 		n, _, flags, _, err := conn.ReadMsgUnix(buf, nil)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			time.Sleep(10 * time.Millisecond) // no busy loop on an error that stays
+			time.Sleep(10 * time.Millisecond) // no busy loop on a permanent error
 		case flags&unix.MSG_TRUNC != 0:
 			s.m.dropped.WithLabelValues("too-long").Inc()
 		case n > 0:
@@ -127,10 +127,10 @@ func (s *logSocket) print() {
 	}
 }
 
-// maxBypasses bounds what one record can make us count; there are four kinds.
+// maxBypasses bounds what one record can count; there are four kinds.
 const maxBypasses = 8
 
-// account counts what a record says and gives the line to print.
+// account counts a record and returns the line to print.
 func (s *logSocket) account(record []byte) []byte {
 	var r struct {
 		Level, Msg, Reason, Verb, Outcome string
@@ -143,12 +143,7 @@ func (s *logSocket) account(record []byte) []byte {
 		s.m.records.WithLabelValues("malformed").Inc()
 		return marshalLine(map[string]string{"level": "WARN", "msg": "a plugin sent no log record", "record": string(record)})
 	}
-	level := "other"
-	switch r.Level {
-	case "DEBUG", "INFO", "WARN", "ERROR":
-		level = r.Level
-	}
-	s.m.records.WithLabelValues(level).Inc()
+	s.m.records.WithLabelValues(oneOf(logLevels, r.Level)).Inc()
 	switch r.Msg {
 	case "failed":
 		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), oneOf(errorCodes, string(r.Code))).Inc()

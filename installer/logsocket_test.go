@@ -3,14 +3,10 @@
 package installer
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,76 +111,34 @@ func TestReasonsAreBounded(t *testing.T) {
 	assert.Equal(t, "r1", a.m.reason("r1"))
 }
 
-func TestHealthReadyMetrics(t *testing.T) {
+func TestReadyAndMetrics(t *testing.T) {
 	n := newNode(t, nil)
-	a, _ := n.agent(func(o *Options) { o.HealthAddress, o.MetricsAddress = "127.0.0.1:0", "localhost:0" })
-	within(t, patience, "listening", func() bool { return len(a.Addresses()) == 2 })
+	a, _ := n.agent(nil)
 	within(t, patience, "looked", func() bool { return code(a) == "no-network" })
-	get := func(what, path string) (int, string) {
-		t.Helper()
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		r, err := client.Get("http://" + a.Addresses()[what] + path)
-		require.NoError(t, err)
-		defer r.Body.Close()
-		body, err := io.ReadAll(r.Body)
-		require.NoError(t, err)
-		return r.StatusCode, string(body)
-	}
-	status, body := get("health", "/readyz")
-	assert.Equal(t, 503, status)
-	assert.Contains(t, body, "no-network: "+n.CNIConfDir)
-	status, _ = get("health", "/healthz")
-	assert.Equal(t, 200, status)
-	status, body = get("metrics", "/metrics")
-	assert.Equal(t, 200, status)
-	assert.Contains(t, body, "meshcni_ready 0")
-	assert.Contains(t, body, `meshcni_blocked{code="no-network"} 1`)
-	assert.NotContains(t, body, "starting")
+	require.ErrorContains(t, a.Ready(), "no-network: "+n.CNIConfDir)
+	require.NoError(t, a.Healthy())
+	metrics := scrape(t, a)
+	assert.Contains(t, metrics, "meshcni_ready 0")
+	assert.Contains(t, metrics, `meshcni_blocked{code="no-network"} 1`)
+	assert.NotContains(t, metrics, "starting")
 
 	n.put(n.conf("10-calico.conflist"), calicoList)
 	within(t, patience, "ready", ready(a))
-	status, _ = get("health", "/readyz")
-	assert.Equal(t, 200, status)
-	var why error
-	a.AddReadiness(func() error { return why })
-	status, _ = get("health", "/readyz")
-	assert.Equal(t, 200, status)
-	why = errors.New("repair: pods is forbidden")
-	status, body = get("health", "/readyz")
-	assert.Equal(t, 503, status)
-	assert.Contains(t, body, "pods is forbidden")
-	require.NoError(t, a.Ready(), "the installation has nothing to do with it")
-	why = nil
 	within(t, patience, "counted", func() bool {
-		_, body = get("metrics", "/metrics")
-		return strings.Contains(body, "meshcni_ready 1") && strings.Contains(body, "meshcni_installs_total 1")
+		metrics = scrape(t, a)
+		return strings.Contains(metrics, "meshcni_ready 1") && strings.Contains(metrics, "meshcni_installs_total 1")
 	})
-	assert.NotContains(t, body, "meshcni_blocked{")
+	assert.NotContains(t, metrics, "meshcni_blocked{")
 	require.NoError(t, os.Remove(n.binary()))
 	within(t, patience, "repaired", func() bool {
-		_, body = get("metrics", "/metrics")
-		return strings.Contains(body, `meshcni_drift_repairs_total{cause="binary-missing"} 1`)
+		return strings.Contains(scrape(t, a), `meshcni_drift_repairs_total{cause="binary-missing"} 1`)
 	})
 }
 
 func TestStuckLoopIsUnhealthy(t *testing.T) {
 	a, err := New(Options{Config: nodeConfig("/n")})
 	require.NoError(t, err)
+	require.NoError(t, a.Healthy())
 	a.now = func() time.Time { return time.Now().Add(2 * time.Minute) }
-	mux := http.NewServeMux()
-	a.handleHealth(mux)
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "/healthz", nil)
-	require.NoError(t, err)
-	w := &recorder{header: http.Header{}}
-	mux.ServeHTTP(w, r)
-	assert.Equal(t, 503, w.code)
+	assert.ErrorContains(t, a.Healthy(), "stuck for 2m")
 }
-
-type recorder struct {
-	header http.Header
-	code   int
-}
-
-func (r *recorder) Header() http.Header         { return r.header }
-func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
-func (r *recorder) WriteHeader(code int)        { r.code = code }

@@ -9,19 +9,19 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// mention is a place in a configuration that needs something of ours to be on the node.
+// mention is a place in a configuration that needs something of ours on the node.
 type mention struct {
 	typ string
-	// plugin: the entry's type is one of ours, so it needs our binary. Else it only has the path of our kubeconfig.
+	// plugin: the entry's type is ours, so it needs our binary. Otherwise the entry contains the path of our kubeconfig.
 	plugin bool
-	// broken: the text is no JSON, so all that can be told is that it has one of the words.
+	// broken: the text is not JSON, but contains one of the names.
 	broken bool
 }
 
@@ -35,20 +35,18 @@ func (m mention) String() string {
 	return fmt.Sprintf("has an entry of type %q with our kubeconfig", m.typ)
 }
 
-// holdsEntries are the keys of an entry below which there are further ones: a list's, and those by which one plugin calls
-// another (flannel, Multus).
+// holdsEntries are the keys with further entries below them: a conflist's, and those by which flannel and Multus delegate.
 var holdsEntries = map[string]bool{"plugins": true, "delegate": true, "delegates": true}
 
-// mentions finds the entries of a configuration that are of one of the types or have the kubeconfig's path anywhere in them,
-// whoever wrote them.
+// mentions finds the entries that have one of the types, or the kubeconfig's path anywhere in them.
 func mentions(data []byte, types []string, kubeconfig string) []mention {
 	var doc any
 	if err := json.Unmarshal(data, &doc); err != nil {
-		// Half written, or to be mended by hand: it would be loaded then.
-		for _, word := range append(quotedAll(types), kubeconfig, inRun(kubeconfig)) {
-			if bytes.Contains(data, []byte(word)) {
-				return []mention{{broken: true}}
-			}
+		// Half written, or to be repaired by hand: it would be loaded then.
+		named := func(word string) bool { return bytes.Contains(data, []byte(word)) }
+		quoted := func(typ string) bool { return named(strconv.Quote(typ)) }
+		if slices.ContainsFunc(types, quoted) || named(kubeconfig) || named(inRun(kubeconfig)) {
+			return []mention{{broken: true}}
 		}
 		return nil
 	}
@@ -87,15 +85,7 @@ func mentions(data []byte, types []string, kubeconfig string) []mention {
 	return found
 }
 
-func quotedAll(words []string) []string {
-	var out []string
-	for _, w := range words {
-		out = append(out, string(marshalLine(w)))
-	}
-	return out
-}
-
-// inRun has one name for the directory that is both /run and /var/run (Filesystem Hierarchy Standard 3.0, 5.13).
+// inRun writes /var/run as /run: they are the same directory (Filesystem Hierarchy Standard 3.0, 5.13).
 func inRun(p string) string {
 	if strings.HasPrefix(p, "/var/run/") {
 		return strings.TrimPrefix(p, "/var")
@@ -103,11 +93,10 @@ func inRun(p string) string {
 	return p
 }
 
-// stillNamed says, for each file of the configuration directory that a runtime loads, or would under another name, what of
-// the types and the kubeconfig it names when the plan's actions are done. A file that cannot be read counts as one that
-// names them.
+// stillNamed says, for each file of the configuration directory that a runtime loads, or would under another name, which of
+// the types and the kubeconfig it names. A file that cannot be read counts as naming them.
 func (p *planner) stillNamed(types []string) []string {
-	files, errs := p.afterwards()
+	files, errs := p.allConfigs()
 	var out []string
 	for name, err := range errs {
 		out = append(out, fmt.Sprintf("%s cannot be read, and may name them: %v", p.path(name), err))
@@ -121,19 +110,23 @@ func (p *planner) stillNamed(types []string) []string {
 	return out
 }
 
-// afterwards are the files of the directory, and those of the directories that lists keep their plugins in, as they will be.
-func (p *planner) afterwards() (files map[string][]byte, errs map[string]error) {
+// allConfigs reads the files of the directory, and those of the directories in which lists keep their plugins.
+func (p *planner) allConfigs() (files map[string][]byte, errs map[string]error) {
 	files, errs = map[string][]byte{}, map[string]error{}
+	networks := map[string]bool{}
 	read := func(name string) {
-		data, err := fs.ReadFile(p.o.Net, name)
+		data, err := fs.ReadFile(p.o.conf, name)
 		switch {
 		case err == nil:
 			files[name] = data
 		case !errors.Is(err, fs.ErrNotExist):
 			errs[name] = err
 		}
+		if f, err := conflist.Parse(data); err == nil {
+			networks[f.Network()] = true
+		}
 	}
-	entries, err := fs.ReadDir(p.o.Net, ".")
+	entries, err := fs.ReadDir(p.o.conf, ".")
 	if err != nil {
 		errs["."] = err
 	}
@@ -142,15 +135,8 @@ func (p *planner) afterwards() (files map[string][]byte, errs map[string]error) 
 			read(e.Name())
 		}
 	}
-	p.apply(files)
-	networks := map[string]bool{}
-	for _, data := range files {
-		if f, err := conflist.Parse(data); err == nil {
-			networks[f.Network()] = true
-		}
-	}
 	for _, e := range entries {
-		inner, err := fs.ReadDir(p.o.Net, e.Name())
+		inner, err := fs.ReadDir(p.o.conf, e.Name())
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && (e.IsDir() || networks[e.Name()] && e.Type()&fs.ModeSymlink != 0) {
 			errs[e.Name()] = err
 		}
@@ -163,20 +149,12 @@ func (p *planner) afterwards() (files map[string][]byte, errs map[string]error) 
 	return files, errs
 }
 
-// apply does the plan's actions on files in memory.
-func (p *planner) apply(files map[string][]byte) {
-	for _, a := range p.Actions {
-		to, from := filepath.Base(a.Path), filepath.Base(a.From)
-		switch a.Op {
-		case OpCreate, OpReplace:
-			files[to] = a.New
-		case OpMoveAside, OpMoveBack:
-			if data, ok := files[from]; ok {
-				files[to] = data
-				delete(files, from)
-			}
-		case OpRemoveConf:
-			delete(files, to)
+// stemOf returns what the names of a configuration file have in common: 10-x of 10-x.conf, 10-x.conflist.bak and so on.
+func stemOf(name string) string {
+	for _, ext := range []string{".conf", ".json"} {
+		if i := strings.Index(name, ext); i >= 0 {
+			return name[:i]
 		}
 	}
+	return name
 }

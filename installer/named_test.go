@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 const acme = `{"type": "acme-cni", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}`
@@ -180,10 +179,8 @@ func TestTwoAgentsOfTwoMeshes(t *testing.T) {
 // TestAgentsOwnPodKeepsNoBinary: the agent that uninstalls was itself attached with the plugin, unless it was the node's
 // first. Only of containerd is it known that it will not call it; CRI-O hands over a pod's annotations, too.
 func TestAgentsOwnPodKeepsNoBinary(t *testing.T) {
-	assert.Equal(t, netconf.DefaultAgentPrefix, Default().AgentPrefix)
-	assert.Equal(t, netconf.AnnotationsCapability, annotationsCapability)
-	annotations := map[string]any{annotationsCapability: map[string]string{}}
-	crio := map[string]any{annotationsCapability: map[string]string{}, "cgroupPath": "/kubepods/pod1"}
+	annotations := map[string]any{netconf.AnnotationsCapability: map[string]string{}}
+	crio := map[string]any{netconf.AnnotationsCapability: map[string]string{}, "cgroupPath": "/kubepods/pod1"}
 	const byContainerd, byCRIO = "/var/run/netns/cni-6d4bd5a7-8f4b-7c1e-2b0a-0d7e0a5f9a11", "/var/run/netns/6d4bd5a7-8f4b-4c1e-8b0a-0d7e0a5f9a11"
 	for name, c := range map[string]struct {
 		namespace, pod, netns string
@@ -233,7 +230,7 @@ func TestAgentOfOnesOwnKeepsNoBinary(t *testing.T) {
 	attached := func(namespace, pod string) string {
 		return n.cached(pod, n.read(n.conf("10-calico.conflist")), map[string]any{
 			"cniArgs":        [][2]string{{"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", pod}},
-			"capabilityArgs": map[string]any{annotationsCapability: map[string]string{}}, "netns": "/run/netns/cni-1",
+			"capabilityArgs": map[string]any{netconf.AnnotationsCapability: map[string]string{}}, "netns": "/run/netns/cni-1",
 		})
 	}
 	attached("acme-system", "acme-node-x2x")

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -41,6 +44,8 @@ const (
 	bridgeConf = "{\n\t\"cniVersion\": \"0.4.0\",\n\t\"name\": \"kubernetes\",\n\t\"type\": \"bridge\"\n}"
 )
 
+const pluginName = netconf.DefaultType
+
 // node is a node's file system in a temporary directory.
 type node struct {
 	t testing.TB
@@ -52,7 +57,7 @@ func nodeConfig(dir string) Config {
 	c.BinSourceDir, c.CNIBinDirs = filepath.Join(dir, "image"), []string{filepath.Join(dir, "bin")}
 	c.CNIConfDir, c.CNICacheDir = filepath.Join(dir, "net.d"), filepath.Join(dir, "cache")
 	c.RunDir, c.ServiceAccountDir = filepath.Join(dir, "run"), filepath.Join(dir, "sa")
-	c.KubernetesHost, c.ExcludeNamespaces = "10.96.0.1", []string{"istio-system"}
+	c.KubernetesHost, c.Plugin.Kubernetes.ExcludeNamespaces = "10.96.0.1", []string{"istio-system"}
 	return c
 }
 
@@ -62,7 +67,7 @@ func newNode(t testing.TB, files map[string]string) *node {
 	for _, dir := range []string{n.BinSourceDir, n.CNIBinDirs[0], n.CNIConfDir, n.ServiceAccountDir} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	n.write(filepath.Join(n.BinSourceDir, PluginName), "#!/bin/true\n", 0o755)
+	n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/true\n", 0o755)
 	n.write(filepath.Join(n.ServiceAccountDir, "token"), "token-1", 0o600)
 	n.write(filepath.Join(n.ServiceAccountDir, "ca.crt"), "the CA", 0o644)
 	for name, data := range files {
@@ -72,7 +77,7 @@ func newNode(t testing.TB, files map[string]string) *node {
 }
 
 func (n *node) conf(name string) string { return filepath.Join(n.CNIConfDir, name) }
-func (n *node) binary() string          { return filepath.Join(n.CNIBinDirs[0], PluginName) }
+func (n *node) binary() string          { return filepath.Join(n.CNIBinDirs[0], pluginName) }
 
 func (n *node) write(path, data string, mode fs.FileMode) {
 	n.t.Helper()
@@ -116,14 +121,14 @@ func (n *node) tree() map[string]string {
 	return out
 }
 
-func (n *node) install() Steps {
+func (n *node) install() Plan {
 	n.t.Helper()
 	steps, err := Install(n.t.Context(), n.Config, discard)
 	require.NoError(n.t, err)
 	return steps
 }
 
-func (n *node) uninstall() Steps {
+func (n *node) uninstall() Plan {
 	n.t.Helper()
 	steps, err := Uninstall(n.t.Context(), n.Config, discard)
 	require.NoError(n.t, err)
@@ -142,7 +147,7 @@ func (n *node) loaded() conflist.Choice {
 
 func (n *node) captured() bool {
 	choice, err := conflist.Primary(os.DirFS(n.CNIConfDir))
-	return err == nil && choice.File.Has(PluginName)
+	return err == nil && choice.File.Has(pluginName)
 }
 
 // agent runs an agent until the test ends or stop is called.
@@ -177,7 +182,7 @@ func (n *node) agent(change func(*Options), tune ...func(*Agent)) (a *Agent, sto
 func scrape(t testing.TB, a *Agent) string {
 	t.Helper()
 	r := httptest.NewRecorder()
-	a.Handler().ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(a.opts.Registry.(*prometheus.Registry), promhttp.HandlerOpts{}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, http.StatusOK, r.Code)
 	return r.Body.String()
 }

@@ -14,45 +14,175 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// convert makes the list that takes the place of a single configuration: whole and in place before the .conf steps aside,
-// since until then the .conf, which sorts first, is what the runtime loads.
-func (p *planner) convert(choice conflist.Choice) bool {
+// conf plans the change of the network configuration. It returns false if that is blocked.
+func (p *planner) conf() bool {
+	switch {
+	case p.o.conf == nil:
+		return p.block(CodeConfDir, fmt.Errorf("reading the configuration directory: %w", p.o.confErr))
+	case !p.c.Chained:
+		return p.standalone()
+	case p.c.OwnFile:
+		return p.ownFile()
+	}
+	return p.chained()
+}
+
+func (p *planner) chained() bool {
+	choice, ok := p.choose()
+	if !ok {
+		return false
+	}
+	list, ok := p.withEntry(choice)
+	if !ok {
+		return false
+	}
+	p.Skipped, p.Network = choice.Skipped, choice.File.Network()
 	found := choice.File.Bytes()
-	p.Target = strings.TrimSuffix(choice.Name, filepath.Ext(choice.Name)) + ".conflist"
-	list, err := conflist.ToList(found)
+	if !choice.File.IsList() {
+		p.Target = strings.TrimSuffix(choice.Name, filepath.Ext(choice.Name)) + ".conflist"
+		if !p.convert(choice, list) {
+			return false
+		}
+	} else if p.Target = choice.Name; !bytes.Equal(list, found) {
+		cause := p.unlessFirst(CauseEntryRemoved)
+		if choice.File.Has(p.typ) {
+			cause = CauseEntryChanged
+		}
+		p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: cause})
+	}
+	p.stripExcept(p.Target, false)
+	return true
+}
+
+// unlessFirst returns cause, or CauseFirstInstall for a target that has not had the entry before.
+func (p *planner) unlessFirst(cause Cause) Cause {
+	if p.o.held[p.Target] {
+		return cause
+	}
+	return CauseFirstInstall
+}
+
+// withEntry returns the list that results from the choice. It refuses one in a version that the plugin does not support:
+// no pod could start.
+func (p *planner) withEntry(choice conflist.Choice) ([]byte, bool) {
+	list, err := conflist.ToList(choice.File.Bytes())
 	if err == nil {
 		list, err = conflist.Insert(list, p.entry)
 	}
+	switch {
+	case errors.Is(err, conflist.ErrNoInlinePlugins) && !p.c.OwnFile:
+		return nil, p.block(CodeNoInlinePlugins, fmt.Errorf("%s: %w: use --own-file or --cni-conf-name", choice.Name, err))
+	case err != nil:
+		return nil, p.block(CodeBadEntry, fmt.Errorf("%s: %w", choice.Name, err))
+	}
+	f, err := conflist.Parse(list)
+	if err != nil || p.o.supports == nil {
+		return list, true
+	}
+	version := f.CNIVersion()
+	if version == "" {
+		version = "0.1.0" // what the specification takes it for
+	}
+	if !slices.Contains(p.o.supports, version) {
+		return nil, p.block(CodeUnsupportedVersion, fmt.Errorf("%s has cniVersion %q, and the plugin speaks %s: with it in that list no pod could start; "+
+			"have the network's owner declare one of these", choice.Name, f.CNIVersion(), strings.Join(p.o.supports, ", ")))
+	}
+	return list, true
+}
+
+// choose finds the file to chain into: the named one, or the one that the runtime loads, ours apart.
+func (p *planner) choose() (conflist.Choice, bool) {
+	named := p.c.CNIConfName
+	if named == "" {
+		choice, err := conflist.Primary(p.o.conf, p.oursAlone()...)
+		return choice, err == nil || p.noChoice(err)
+	}
+	stem := strings.TrimSuffix(named, filepath.Ext(named))
+	var errs []error
+	for _, name := range slices.Compact([]string{named, stem + ".conf", stem + ".conflist"}) {
+		data, err := fs.ReadFile(p.o.conf, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var f *conflist.File
+		if err == nil {
+			if f, err = conflist.ParseFile(name, data); err == nil {
+				return conflist.Choice{Name: name, File: f}, true
+			}
+		}
+		if !conflist.PassedOver(err) {
+			return conflist.Choice{}, p.unreadable(name, err)
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", name, err))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, errors.New("no such file"))
+	}
+	return conflist.Choice{}, p.block(CodeNamedFileMissing, fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
+}
+
+// noChoice blocks because of an error of conflist.Primary. A file that cannot be read is not passed over: the runtime may
+// load it, and then the next one would be the wrong target.
+func (p *planner) noChoice(err error) bool {
+	var unreadable *conflist.UnreadableError
+	if errors.As(err, &unreadable) {
+		return p.unreadable(unreadable.Name, unreadable.Err)
+	}
+	return p.block(CodeNoNetwork, fmt.Errorf("%s: %w", p.c.CNIConfDir, err))
+}
+
+func (p *planner) unreadable(name string, err error) bool {
+	return p.block(CodeConfUnreadable, explain(fmt.Errorf("%w; nothing is changed until it can be read or is gone",
+		&conflist.UnreadableError{Name: p.path(name), Err: err}), p.path(name)))
+}
+
+// oursAlone are the files that we made, whatever the runtime thinks of them.
+func (p *planner) oursAlone() []string {
+	chained, alone := Config{Plugin: p.c.Plugin, Chained: true}, Config{Plugin: p.c.Plugin}
+	return slices.DeleteFunc([]string{p.c.ownName(), chained.ownName(), alone.ownName()}, func(name string) bool {
+		f := p.parse(name)
+		return f == nil || !f.Has(p.typ)
+	})
+}
+
+// parse returns nil if the file cannot be read or is invalid.
+func (p *planner) parse(name string) *conflist.File {
+	data, err := fs.ReadFile(p.o.conf, name)
 	if err != nil {
-		return p.block("bad-entry", fmt.Errorf("%s: %w", choice.Name, err))
+		return nil
 	}
-	if !p.speaks(choice.Name, list) {
-		return false
-	}
-	const cause = "conf-appeared"
-	there, err := fs.ReadFile(p.o.Net, p.Target)
+	f, _ := conflist.Parse(data)
+	return f
+}
+
+// convert replaces a single configuration by a list. The list is in place before the .conf steps aside: until then the
+// runtime loads the .conf, which sorts first.
+func (p *planner) convert(choice conflist.Choice, list []byte) bool {
+	cause := p.unlessFirst(CauseConfAppeared)
+	create := Action{Op: OpCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause}
+	there, err := fs.ReadFile(p.o.conf, p.Target)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause})
+		p.do(create)
 	case err != nil:
 		return p.unreadable(p.Target, err)
 	case bytes.Equal(there, list):
 	case p.derived(there):
 		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: list, Cause: cause})
-	default: // somebody's own, so far in the shadow of the .conf
+	default: // somebody else's list, which the .conf has hidden
 		if clean, err := conflist.Remove(there, p.typ); err == nil && !bytes.Equal(clean, there) {
 			p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: clean, Cause: cause})
 			there = clean
 		}
 		p.do(Action{Op: OpMoveAside, From: p.path(p.Target), Path: p.path(p.Target + savedSuffix), Old: there, Cause: cause})
-		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause})
+		p.do(create)
 	}
-	p.do(Action{Op: OpMoveAside, From: p.path(choice.Name), Path: p.path(choice.Name + savedSuffix), Old: found, Cause: cause})
+	p.do(Action{Op: OpMoveAside, From: p.path(choice.Name), Path: p.path(choice.Name + savedSuffix), Old: choice.File.Bytes(), Cause: cause})
 	return true
 }
 
-// derived tells whether we made the list from a single configuration, and nobody has changed it since: then its one plugin
-// makes that very list again. What the configuration has become meanwhile does not matter; its owner may have rewritten it.
+// derived reports whether we made the list from a single configuration and nobody has changed it since: its one plugin then
+// makes that very list again. The configuration itself may have been rewritten meanwhile.
 func (p *planner) derived(list []byte) bool {
 	clean, err := conflist.Remove(list, p.typ)
 	if err != nil {
@@ -71,78 +201,76 @@ func (p *planner) derived(list []byte) bool {
 	return false
 }
 
+// readOwn reads the file that is all ours; nil if there is none. It refuses a file without our entry.
+func (p *planner) readOwn(name string) (data []byte, ok bool) {
+	data, err := fs.ReadFile(p.o.conf, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, true
+	case err != nil:
+		return nil, p.unreadable(name, err)
+	}
+	if f, err := conflist.Parse(data); len(bytes.TrimSpace(data)) > 0 && (err != nil || !f.Has(p.typ)) {
+		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is somebody else's: choose another --cni-conf-name", p.path(name)))
+	}
+	return append([]byte{}, data...), true
+}
+
+// writeOwn makes the target, which is all ours, have that content and no other file our entry.
+func (p *planner) writeOwn(there, data []byte, like string) bool {
+	switch {
+	case there == nil:
+		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: like, New: data, Cause: p.unlessFirst(CauseOwnFileMissing)})
+	case !bytes.Equal(there, data):
+		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: data, Cause: CauseOwnFileOutdated})
+	}
+	p.stripExcept(p.Target, true)
+	return true
+}
+
 func (p *planner) ownFile() bool {
 	own := p.c.ownName()
-	there, err := fs.ReadFile(p.o.Net, own)
-	exists := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return p.unreadable(own, err)
-	}
-	if f := p.parse(own); exists && len(bytes.TrimSpace(there)) > 0 && (f == nil || !f.Has(p.typ)) {
-		return p.block("own-name-taken", fmt.Errorf("%s is somebody else's: choose another --cni-conf-name", p.path(own)))
-	}
-	choice, err := conflist.Primary(p.o.Net, append(p.oursAlone(), own)...)
-	if err != nil {
-		// What is there of ours stays: the owner's plugin refuses pods itself while its agent is away.
-		return p.noChoice(err)
-	}
-	if own > choice.Name {
-		return p.block("sorts-later", fmt.Errorf("%s sorts before %s, so the runtime would load it: set --cni-conf-name to a name before it", choice.Name, own))
-	}
-	list, err := conflist.ToList(choice.File.Bytes())
-	if err == nil {
-		list, err = conflist.Insert(list, p.entry)
-	}
-	if err != nil {
-		return p.block("bad-entry", fmt.Errorf("%s: %w", choice.Name, err))
-	}
-	if !p.speaks(choice.Name, list) {
+	there, ok := p.readOwn(own)
+	if !ok {
 		return false
 	}
-	p.Target, p.Network, p.Passed = own, choice.File.Network(), choice.Skipped
-	switch {
-	case !exists:
-		p.do(Action{Op: OpCreate, Path: p.path(own), From: p.path(choice.Name), New: list, Cause: "own-file-missing"})
-	case !bytes.Equal(there, list):
-		p.do(Action{Op: OpReplace, Path: p.path(own), Old: there, New: list, Cause: "own-file-outdated"})
+	choice, err := conflist.Primary(p.o.conf, append(p.oursAlone(), own)...)
+	if err != nil {
+		return p.noChoice(err) // our file stays: the owner's plugin refuses pods itself while its agent is away
 	}
-	p.stripExcept(own, true)
-	return true
+	if own > choice.Name {
+		return p.block(CodeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --cni-conf-name to a name before it", choice.Name, own))
+	}
+	list, ok := p.withEntry(choice)
+	if !ok {
+		return false
+	}
+	p.Target, p.Network, p.Skipped = own, choice.File.Network(), choice.Skipped
+	return p.writeOwn(there, list, p.path(choice.Name))
 }
 
 func (p *planner) standalone() bool {
 	own := p.c.ownName()
-	p.Target, p.Network = own, PluginName
-	there, err := fs.ReadFile(p.o.Net, own)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		p.do(Action{Op: OpCreate, Path: p.path(own), New: p.entry, Cause: "own-file-missing"})
-	case err != nil:
-		return p.unreadable(own, err)
-	case bytes.Equal(there, p.entry):
-	default:
-		if f := p.parse(own); len(bytes.TrimSpace(there)) > 0 && (f == nil || !f.Has(p.typ)) {
-			return p.block("own-name-taken", fmt.Errorf("%s is somebody else's: choose another --cni-conf-name", p.path(own)))
-		}
-		p.do(Action{Op: OpReplace, Path: p.path(own), Old: there, New: p.entry, Cause: "own-file-outdated"})
+	there, ok := p.readOwn(own)
+	if !ok {
+		return false
 	}
-	p.stripExcept(own, true)
-	return true
+	p.Target, p.Network = own, p.c.Plugin.Type
+	return p.writeOwn(there, p.entry, "")
 }
 
-// stripExcept takes our entry out of every file but one. With giveBack, single configurations that were set aside return;
-// else only if nothing of ours stands in their place.
+// stripExcept takes our entry out of every file but one. With giveBack, single configurations that were set aside return,
+// unless their list has been changed.
 func (p *planner) stripExcept(target string, giveBack bool) {
-	entries, err := fs.ReadDir(p.o.Net, ".")
+	entries, err := fs.ReadDir(p.o.conf, ".")
 	if err != nil {
 		return
 	}
 	done := []string{target}
-	if giveBack {
-		for _, e := range entries {
-			if conf, ok := strings.CutSuffix(e.Name(), savedSuffix); ok && filepath.Ext(conf) != ".conflist" {
-				done = append(done, p.giveBack(conf))
-			}
+	for _, e := range entries {
+		conf, saved := strings.CutSuffix(e.Name(), savedSuffix)
+		if giveBack && saved && filepath.Ext(conf) != ".conflist" {
+			done = append(done, p.giveBack(conf))
 		}
 	}
 	ours := p.oursAlone()
@@ -155,49 +283,45 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 		if f == nil || !f.Has(p.typ) {
 			continue
 		}
-		remove := Action{Op: OpRemoveConf, Path: p.path(name), Old: f.Bytes(), Cause: "entry-elsewhere"}
-		conf := strings.TrimSuffix(name, ".conflist") + ".conf"
+		strip := Action{Op: OpRemoveConf, Path: p.path(name), Old: f.Bytes(), Cause: CauseEntryElsewhere}
 		clean, err := conflist.Remove(f.Bytes(), p.typ)
-		switch {
-		case slices.Contains(ours, strings.TrimSuffix(name, ciliumSuffix)), err != nil:
-			p.do(remove)
-		case giveBack && p.exists(conf) && p.derived(f.Bytes()): // killed between giving back and this
-			p.do(remove)
-		default:
-			p.do(Action{Op: OpReplace, Path: p.path(name), Old: f.Bytes(), New: clean, Cause: "entry-elsewhere"})
+		conf := strings.TrimSuffix(name, ".conflist") + ".conf"
+		givenBack := giveBack && p.exists(conf) && p.derived(f.Bytes()) // killed between giving back and removing
+		if err == nil && !givenBack && !slices.Contains(ours, strings.TrimSuffix(name, ciliumSuffix)) {
+			strip.Op, strip.New = OpReplace, clean
 		}
+		p.do(strip)
 	}
 }
 
 func (p *planner) exists(name string) bool {
-	_, err := fs.ReadFile(p.o.Net, name)
+	_, err := fs.ReadFile(p.o.conf, name)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// giveBack returns a single configuration to its name, and then removes the list that stood for it. It gives the list's
-// name when the list is thereby dealt with.
+// giveBack returns a single configuration to its name and then removes the list that stood in for it. It returns the
+// list's name, or nothing if the list stays.
 func (p *planner) giveBack(conf string) string {
-	const cause = "given-back"
 	list := strings.TrimSuffix(conf, filepath.Ext(conf)) + ".conflist"
 	saved := conf + savedSuffix
-	data, err := fs.ReadFile(p.o.Net, list)
+	data, err := fs.ReadFile(p.o.conf, list)
 	derived := err == nil && p.derived(data)
 	switch {
 	case err == nil && !derived:
 		p.note("%s has been changed since it was made from %s: it stays, and the latter stays in %s", list, conf, saved)
 		return ""
 	case p.exists(conf): // its owner has written it anew
-		if old, err := fs.ReadFile(p.o.Net, saved); err == nil {
-			p.do(Action{Op: OpRemoveConf, Path: p.path(saved), Old: old, Cause: cause})
+		if old, err := fs.ReadFile(p.o.conf, saved); err == nil {
+			p.do(Action{Op: OpRemoveConf, Path: p.path(saved), Old: old, Cause: CauseGivenBack})
 		}
 	default:
-		p.do(Action{Op: OpMoveBack, From: p.path(saved), Path: p.path(conf), Cause: cause})
+		p.do(Action{Op: OpMoveBack, From: p.path(saved), Path: p.path(conf), Cause: CauseGivenBack})
 	}
 	if derived {
-		p.do(Action{Op: OpRemoveConf, Path: p.path(list), Old: data, Cause: cause})
+		p.do(Action{Op: OpRemoveConf, Path: p.path(list), Old: data, Cause: CauseGivenBack})
 	}
 	if p.exists(list + savedSuffix) {
-		p.do(Action{Op: OpMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: cause})
+		p.do(Action{Op: OpMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: CauseGivenBack})
 	}
 	return list
 }

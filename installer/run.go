@@ -13,76 +13,72 @@ import (
 )
 
 // rounds bounds how often a plan is made anew because somebody else writes at the same time. Each lost race means that the
-// other one made progress, so this many in a row is a fight and no accident.
+// other one made progress, so this many in a row is no accident.
 const rounds = 100
 
-// Install brings the node to where there is nothing left to do, and then writes nothing. It never waits: with no network to
-// chain into it returns a *[Blocked] that names each file and why the runtime would pass over it.
-func Install(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
+// Preview returns what [Install] would do now. It changes nothing.
+func Preview(c Config) (Plan, error) {
 	if err := c.Validate(); err != nil {
-		return Steps{}, err
+		return Plan{}, err
 	}
-	if err := os.Remove(marker(c)); err == nil {
-		log.Info("an earlier uninstall is over")
-	}
-	var obs observer
-	return settle(ctx, log, func() Steps { return Plan(c, Installed, obs.look(c, false)) })
+	return planInstall(c, newObserver().look(c)), nil
 }
 
-// Uninstall takes everything back: lists, then kubeconfig, then the binary, unless libcni's cache names attachments made
-// with it, which Steps.Notes then says. What an entry still names that is not ours to take out stays, and is a *[Blocked] of
-// the code still-named. An agent that runs on this run directory is told to rest.
-func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
+// Install does all that is to be done and returns the last plan, which has no actions left. If there is nothing to do, it
+// writes nothing. It never waits: without a network to chain into it returns a *[Blocked] that names each file and why the
+// runtime would pass over it.
+func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
+	if err := c.Validate(); err != nil {
+		return Plan{}, err
+	}
+	if os.Remove(marker(c)) == nil {
+		log.Info("an earlier uninstall is over")
+	}
+	obs := newObserver()
+	return settle(ctx, log, func() Plan { return planInstall(c, obs.look(c)) })
+}
+
+// Uninstall takes everything back: entries, then kubeconfig, then binary. The binary stays, with a note in the plan, while
+// libcni's cache has attachments made with it. If a configuration that is not ours to change still names the plugin or its
+// kubeconfig, both stay, and the error is a *[Blocked] with CodeStillNamed. An agent running on this run directory is told
+// to rest.
+func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if l := leaseOf(c); !l.taken() {
-		_ = os.Remove(l.path) // of a killed one, if any
-	} else {
-		if err := diskfile.Write(marker(c), []byte("Written by meshcni-node uninstall; a running agent rests while this is here.\n"), 0o600); err != nil {
-			return Steps{}, explain(err, marker(c))
-		}
+		_ = os.Remove(l.path) // a killed agent's, if any
+	} else if err := diskfile.Write(marker(c), []byte("Written by an uninstall; a running agent rests while this file exists.\n"), 0o600); err != nil {
+		return Plan{}, explain(err, marker(c))
 	}
 	return uninstall(ctx, c, log)
 }
 
-func uninstall(ctx context.Context, c Config, log *slog.Logger) (Steps, error) {
-	var obs observer
-	// First every file that may name the binary, again and again while others write; the rest only when none does.
-	if steps, err := settle(ctx, log, func() Steps {
-		steps := Plan(c, Absent, obs.look(c, true))
-		var confs []Action
-		for _, a := range steps.Actions {
-			if a.conf() || a.Op == OpRemoveTemp {
-				confs = append(confs, a)
-			}
-		}
-		steps.Actions = confs
-		return steps
-	}); err != nil {
-		return steps, err
-	}
-	return settle(ctx, log, func() Steps { return Plan(c, Absent, obs.look(c, true)) })
+func uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
+	obs := newObserver()
+	return settle(ctx, log, func() Plan { return planUninstall(c, obs.lookForUninstall(c)) })
 }
 
-// settle plans and acts until there is nothing left that could be done. Its error has all that could not.
-func settle(ctx context.Context, log *slog.Logger, plan func() Steps) (Steps, error) {
+// settle plans and acts until nothing can be done any more. Its error has everything that could not be done.
+func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, error) {
 	var last error
 	var doing performer
 	for range rounds {
 		if err := ctx.Err(); err != nil {
-			return Steps{}, err
+			return Plan{}, err
 		}
-		steps := plan()
-		switch done, changed := doing.perform(steps.Actions, log); {
+		p := plan()
+		switch done, changed := doing.perform(p.Actions, log); {
 		case changed != nil:
 			last = changed
 		case len(done) == 0:
-			for _, n := range append(steps.Notes, doing.notes()...) {
+			failed, notes := doing.failures()
+			for _, n := range append(p.Notes, notes...) {
 				log.Warn(n)
 			}
-			steps.Blocked = append(doing.reasons(), steps.Blocked...)
-			return steps, steps.Err()
+			p.Blocked = append(failed, p.Blocked...)
+			return p, p.Err()
 		}
 	}
-	return Steps{}, fmt.Errorf("giving up after %d attempts, because somebody else keeps writing: %w", rounds, last)
+	return Plan{}, fmt.Errorf("giving up after %d attempts, because somebody else keeps writing: %w", rounds, last)
 }
 
+// marker is the file by which an uninstall tells a running agent to rest.
 func marker(c Config) string { return filepath.Join(c.RunDir, "uninstalled") }

@@ -19,21 +19,21 @@ const (
 	ciliumSuffix = ".cilium_bak" // Cilium with cni.exclusive=true renames every file but its own so
 )
 
-// ofInterest tells whether a plan depends on a file's content: a runtime loads it, or would under an earlier or later name
+// ofInterest reports whether a plan depends on a file's content: a runtime loads it, or would under an earlier or later name
 // (10-x.conflist.bak, 10-x.conf.meshcni-saved).
 func ofInterest(name string) bool {
 	return (strings.Contains(name, ".conf") || strings.Contains(name, ".json")) && !diskfile.IsTemp(name)
 }
 
-// Snapshot is a configuration directory read at one time: an fs.FS of values, whose answers cannot change under a plan.
-// Files that no plan depends on are listed without content.
+// snapshot is a configuration directory as it was at one time, so that it cannot change under a plan. Files on which no plan
+// depends are listed without content.
 //
-// What could not be read has its error, of which errors.Is(err, fs.ErrNotExist) holds only when there is nothing on the
-// host either: see [conflist.PassedOver].
-type Snapshot struct {
+// What could not be read has its error. errors.Is(err, fs.ErrNotExist) holds only if there is nothing on the host either: see
+// [conflist.PassedOver].
+type snapshot struct {
 	dirs  map[string][]fs.DirEntry
 	files map[string]snapshotFile
-	// links are the directories, other than this one, that symbolic links lead to.
+	// links are the other directories to which symbolic links lead.
 	links []string
 }
 
@@ -42,55 +42,56 @@ type snapshotFile struct {
 	err  error
 }
 
-// maxConfig bounds what is read of one file. Real ones have a few kilobytes, and containerd takes none above 2 MiB
+// maxConfig bounds the size of a file that is read. Real ones have a few kilobytes, and containerd takes none above 2 MiB
 // (github.com/containerd/go-cni, opts.go, MaxFileSize); CRI-O has no such bound.
 const maxConfig = 4 << 20
 
-// TakeSnapshot reads dir. Errors: the directory's; those of its files are theirs.
-func TakeSnapshot(dir string) (*Snapshot, error) {
+// takeSnapshot reads dir. Its error is the directory's; those of the files are kept with them.
+func takeSnapshot(dir string) (*snapshot, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{dirs: map[string][]fs.DirEntry{".": entries}, files: map[string]snapshotFile{}}
+	s := &snapshot{dirs: map[string][]fs.DirEntry{".": entries}, files: map[string]snapshotFile{}}
 	in := sync.OnceValue(func() mounted { return mountOf(dir) }) // few directories have links
 	for _, e := range entries {
-		full, linked := filepath.Join(dir, e.Name()), e.Type()&fs.ModeSymlink != 0
-		if !e.IsDir() && ofInterest(e.Name()) {
+		switch full, linked := filepath.Join(dir, e.Name()), e.Type()&fs.ModeSymlink != 0; {
+		case !e.IsDir() && ofInterest(e.Name()):
 			s.files[e.Name()] = s.read(in, full, linked)
-			continue
-		}
-		var err error // of this entry alone
-		if linked {
-			full, err = in().follow(full)
-			if info, statErr := os.Stat(full); err == nil && (statErr != nil || !info.IsDir()) {
-				continue
-			}
-		}
-		if !e.IsDir() && !linked {
-			continue
-		}
-		// Perhaps plugins of a list (CNI 1.1).
-		var inner []fs.DirEntry
-		if err == nil {
-			inner, err = os.ReadDir(full)
-		}
-		if err != nil {
-			s.files[e.Name()] = snapshotFile{err: err}
-			continue
-		}
-		s.dirs[e.Name()] = inner
-		for _, f := range inner {
-			if path.Ext(f.Name()) == ".conf" && !f.IsDir() {
-				s.files[path.Join(e.Name(), f.Name())] = s.read(in, filepath.Join(full, f.Name()), f.Type()&fs.ModeSymlink != 0)
-			}
+		case e.IsDir() || linked:
+			s.readPlugins(in, e.Name(), full, linked)
 		}
 	}
 	return s, nil
 }
 
-// read is the content of a file, wherever symbolic links lead to it.
-func (s *Snapshot) read(in func() mounted, full string, linked bool) snapshotFile {
+// readPlugins reads a directory that may have the plugins of a list (CNI 1.1).
+func (s *snapshot) readPlugins(in func() mounted, name, full string, linked bool) {
+	var err error
+	if linked {
+		full, err = in().follow(full)
+		if info, statErr := os.Stat(full); err == nil && (statErr != nil || !info.IsDir()) {
+			return
+		}
+	}
+	var entries []fs.DirEntry
+	if err == nil {
+		entries, err = os.ReadDir(full)
+	}
+	if err != nil {
+		s.files[name] = snapshotFile{err: err}
+		return
+	}
+	s.dirs[name] = entries
+	for _, f := range entries {
+		if path.Ext(f.Name()) == ".conf" && !f.IsDir() {
+			s.files[path.Join(name, f.Name())] = s.read(in, filepath.Join(full, f.Name()), f.Type()&fs.ModeSymlink != 0)
+		}
+	}
+}
+
+// read returns the content of a file, wherever symbolic links lead.
+func (s *snapshot) read(in func() mounted, full string, linked bool) snapshotFile {
 	real := full
 	if linked {
 		var err error
@@ -101,7 +102,7 @@ func (s *Snapshot) read(in func() mounted, full string, linked bool) snapshotFil
 	if real == os.DevNull { // masked by a link to it: as good as empty
 		return snapshotFile{data: []byte{}}
 	}
-	info, err := os.Stat(real) // before opening, which would wait for the other end of a pipe
+	info, err := os.Stat(real) // before opening, which would block on a pipe
 	switch {
 	case err != nil:
 		return snapshotFile{err: err}
@@ -118,25 +119,25 @@ func (s *Snapshot) read(in func() mounted, full string, linked bool) snapshotFil
 }
 
 // ReadDir implements fs.ReadDirFS.
-func (s *Snapshot) ReadDir(name string) ([]fs.DirEntry, error) {
+func (s *snapshot) ReadDir(name string) ([]fs.DirEntry, error) {
 	if entries, ok := s.dirs[name]; ok {
 		return entries, nil
 	}
 	return nil, s.missing("readdir", name)
 }
 
-// ReadFile implements fs.ReadFileFS. The bytes are shared and not to be changed.
-func (s *Snapshot) ReadFile(name string) ([]byte, error) {
+// ReadFile implements fs.ReadFileFS. The caller must not change the bytes.
+func (s *snapshot) ReadFile(name string) ([]byte, error) {
 	if f, ok := s.files[name]; ok {
 		return f.data, f.err
 	}
 	return nil, s.missing("read", name)
 }
 
-// Open implements fs.FS for the sake of the interface; everything goes through ReadDir and ReadFile.
-func (s *Snapshot) Open(name string) (fs.File, error) { return nil, s.missing("open", name) }
+// Open implements fs.FS. It always fails: files are read through ReadDir and ReadFile.
+func (s *snapshot) Open(name string) (fs.File, error) { return nil, s.missing("open", name) }
 
-func (s *Snapshot) missing(op, name string) error {
+func (s *snapshot) missing(op, name string) error {
 	err := fs.ErrNotExist
 	if f, ok := s.files[name]; ok && f.err != nil {
 		err = f.err

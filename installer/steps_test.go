@@ -38,7 +38,7 @@ func readOnly(t *testing.T, dir string) {
 func codes(err error) (out []string) {
 	switch err := err.(type) { //nolint:errorlint // what it is, not what it wraps
 	case *Blocked:
-		out = append(out, err.Code)
+		out = append(out, string(err.Code))
 	case interface{ Unwrap() []error }:
 		for _, e := range err.Unwrap() {
 			out = append(out, codes(e)...)
@@ -61,7 +61,7 @@ func TestTheTokenDoesNotWaitForTheBinary(t *testing.T) {
 			n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 			mount(t, n.CNIBinDirs[0], "size=64k")
 			n.install()
-			n.put(filepath.Join(n.BinSourceDir, PluginName), "#!/bin/false\n"+strings.Repeat("#", 128<<10))
+			n.put(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/false\n"+strings.Repeat("#", 128<<10))
 			broken.breaks(t, n)
 			a, _ := n.agent(onEvents)
 			within(t, patience, "not ready", func() bool { return code(a) == "write-failed" })
@@ -82,7 +82,7 @@ func TestTheListWaitsForTheBinary(t *testing.T) {
 	for name, given := range map[string]func(t *testing.T, n *node) string{
 		"full": func(t *testing.T, n *node) string {
 			mount(t, n.CNIBinDirs[0], "size=16k")
-			n.put(filepath.Join(n.BinSourceDir, PluginName), strings.Repeat("#", 64<<10))
+			n.put(filepath.Join(n.BinSourceDir, pluginName), strings.Repeat("#", 64<<10))
 			return "write-failed"
 		},
 		"read-only": func(t *testing.T, n *node) string {

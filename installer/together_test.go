@@ -57,15 +57,15 @@ func newCluster(t *testing.T) *cluster {
 	binary, err := plugintest.Build(programs, plugintest.Command)
 	require.NoError(t, err)
 	c := &cluster{newNode(t, map[string]string{"10-calico.conflist": primaryList}), plugintest.NewAPIServer(t), nil}
-	c.put(filepath.Join(c.BinSourceDir, PluginName), c.read(binary))
-	require.NoError(t, os.Chmod(filepath.Join(c.BinSourceDir, PluginName), 0o755))
+	c.put(filepath.Join(c.BinSourceDir, pluginName), c.read(binary))
+	require.NoError(t, os.Chmod(filepath.Join(c.BinSourceDir, pluginName), 0o755))
 	c.write(filepath.Join(c.CNIBinDirs[0], "calico"), primary, 0o755)
 	c.write(filepath.Join(c.ServiceAccountDir, "ca.crt"), string(c.server.CA()), 0o644)
 	c.write(filepath.Join(c.ServiceAccountDir, "token"), c.server.Token(), 0o600)
 	u, err := url.Parse(c.server.URL())
 	require.NoError(t, err)
 	c.KubernetesHost, c.KubernetesPort = u.Hostname(), u.Port()
-	c.AddDeadline = 2e9
+	c.Plugin.AddDeadline = 2e9
 	c.server.SetPod(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-0", UID: "u1", Annotations: map[string]string{"sidecar.istio.io/status": "{}"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy", Args: []string{"proxy", "sidecar"}}}},

@@ -110,7 +110,7 @@ func TestFileThatTheRuntimePassesOver(t *testing.T) {
 			given(t, n, n.conf("00-pods.conflist"))
 			steps := n.install()
 			assert.Equal(t, "10-calico.conflist", steps.Target)
-			require.Contains(t, n.read(n.conf("10-calico.conflist")), PluginName)
+			require.Contains(t, n.read(n.conf("10-calico.conflist")), pluginName)
 		})
 	}
 }
@@ -181,7 +181,7 @@ func TestLinkThatCannotBeFollowedIsNotTheNextDirectory(t *testing.T) {
 	n.install()
 	require.NoError(t, os.Symlink("/var/lib/a-network", n.conf("00-templates")))
 	require.NoError(t, os.MkdirAll(n.conf("pods"), 0o755))
-	snap, err := TakeSnapshot(n.CNIConfDir)
+	snap, err := takeSnapshot(n.CNIConfDir)
 	require.NoError(t, err)
 	_, err = snap.ReadDir("pods")
 	require.NoError(t, err)

@@ -2,59 +2,57 @@ package repair
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 )
 
-// Action is what is done to broken pods. The zero value is [ActionNone].
+// Action says what to do with broken pods. The zero value means [ActionNone].
 type Action string
 
 // The actions.
 const (
-	// ActionNone only reports.
+	// ActionNone only reports broken pods.
 	ActionNone Action = "none"
-	// ActionLabel labels the pod.
+	// ActionLabel labels them.
 	ActionLabel Action = "label"
-	// ActionDelete evicts the pod and, if asked, deletes what may not be evicted.
+	// ActionDelete evicts them.
 	ActionDelete Action = "delete"
-	// ActionRepair puts the rules into the running pod.
+	// ActionRepair writes the rules into the running pods.
 	ActionRepair Action = "repair"
 )
 
-// Actions are all of them.
+// Actions lists all actions.
 var Actions = []Action{ActionNone, ActionLabel, ActionDelete, ActionRepair}
 
-// ParseAction reads an action's name; empty is [ActionNone].
+// ParseAction parses the name of an action; empty means [ActionNone].
 func ParseAction(s string) (Action, error) {
 	if s == "" {
 		return ActionNone, nil
 	}
-	names := make([]string, len(Actions))
-	for i, a := range Actions {
-		if string(a) == s {
-			return a, nil
-		}
-		names[i] = string(a)
+	if a := Action(s); slices.Contains(Actions, a) {
+		return a, nil
 	}
-	return "", fmt.Errorf("repair action %q: not one of %s", s, strings.Join(names, ", "))
+	return "", fmt.Errorf("repair action %q: not one of none, label, delete, repair", s)
 }
 
-// Outcome is what came of a broken pod in one attempt, as a stable code.
+// Outcome is a stable code for what one attempt to deal with a broken pod came to. The log, the events and the metric
+// meshcni_repair_outcomes_total use it.
 type Outcome string
 
 // The outcomes.
 const (
-	// OutcomeFound: the action is none, so the pod is only reported.
+	// OutcomeFound: the pod is only reported, since the action is none.
 	OutcomeFound Outcome = "found"
-	// OutcomeLabelled, OutcomeUnlabelled, OutcomeEvicted, OutcomeDeleted and
-	// OutcomeRepaired: done, and seen to be done. A pod is unlabelled when its check
-	// has succeeded since.
-	OutcomeLabelled   Outcome = "labelled"
+	// OutcomeLabelled: the pod has the label.
+	OutcomeLabelled Outcome = "labelled"
+	// OutcomeUnlabelled: the label was removed, since the pod's check has succeeded.
 	OutcomeUnlabelled Outcome = "unlabelled"
-	OutcomeEvicted    Outcome = "evicted"
-	OutcomeDeleted    Outcome = "deleted"
-	OutcomeRepaired   Outcome = "repaired"
-	// OutcomeIntact: the rules were as they should be already; the pod's check has
-	// yet to run again.
+	// OutcomeEvicted: the pod was evicted.
+	OutcomeEvicted Outcome = "evicted"
+	// OutcomeDeleted: the pod was deleted, since a disruption budget forbade its eviction and Options.Force is set.
+	OutcomeDeleted Outcome = "deleted"
+	// OutcomeRepaired: the rules were written.
+	OutcomeRepaired Outcome = "repaired"
+	// OutcomeIntact: the rules were already right; the pod's check has yet to run again.
 	OutcomeIntact Outcome = "intact"
 	// OutcomeRecovered: the check of a repaired pod has succeeded.
 	OutcomeRecovered Outcome = "recovered"
@@ -62,28 +60,36 @@ const (
 	OutcomeIneffective Outcome = "ineffective"
 	// OutcomeTooLate: the pod has failed for good; rules cannot help it.
 	OutcomeTooLate Outcome = "too-late"
-	// OutcomeGone: the pod was away, or deleting, when it was read again.
+	// OutcomeGone: the pod was gone, or being deleted, when it was read again.
 	OutcomeGone Outcome = "gone"
-	// OutcomeReplaced: another pod of the same name was there.
+	// OutcomeReplaced: another pod had the same name.
 	OutcomeReplaced Outcome = "replaced"
 	// OutcomeMended: the pod was no longer broken when it was read again.
 	OutcomeMended Outcome = "mended"
-	// OutcomeDeferred: the budget of the node or of the cluster is used up for now.
+	// OutcomeDeferred: the budget of the node or the cluster is used up for now.
 	OutcomeDeferred Outcome = "deferred"
-	// OutcomeHeld: the breaker is open, or the pod is one of a line of broken successors.
+	// OutcomeHeld: deletions are held back; the reason says why.
 	OutcomeHeld Outcome = "held"
-	// OutcomeBlocked: a disruption budget does not allow eviction now.
+	// OutcomeBlocked: a disruption budget forbids eviction for now.
 	OutcomeBlocked Outcome = "blocked"
-	// OutcomeSpared: the pod has no owner that would make another one.
+	// OutcomeSpared: the pod has no owner that would replace it.
 	OutcomeSpared Outcome = "spared"
-	// OutcomeConflict: the pod changed between reading and acting.
+	// OutcomeConflict: the pod changed between the read and the action.
 	OutcomeConflict Outcome = "conflict"
-	// OutcomeNoProcess: no process of the pod is there to find its namespace by.
+	// OutcomeNoProcess: no running process leads to the pod's network namespace.
 	OutcomeNoProcess Outcome = "no-process"
 	// OutcomeForbidden: a permission is missing.
 	OutcomeForbidden Outcome = "forbidden"
-	// OutcomeUnverified: the action succeeded, its effect was not seen.
+	// OutcomeUnverified: the action succeeded, but its effect does not show.
 	OutcomeUnverified Outcome = "unverified"
-	// OutcomeFailed: anything else.
+	// OutcomeFailed: any other failure.
 	OutcomeFailed Outcome = "failed"
 )
+
+// Outcomes lists all outcomes.
+var Outcomes = []Outcome{
+	OutcomeFound, OutcomeLabelled, OutcomeUnlabelled, OutcomeEvicted, OutcomeDeleted, OutcomeRepaired, OutcomeIntact,
+	OutcomeRecovered, OutcomeIneffective, OutcomeTooLate, OutcomeGone, OutcomeReplaced, OutcomeMended, OutcomeDeferred,
+	OutcomeHeld, OutcomeBlocked, OutcomeSpared, OutcomeConflict, OutcomeNoProcess, OutcomeForbidden, OutcomeUnverified,
+	OutcomeFailed,
+}

@@ -26,31 +26,34 @@ import (
 type bench struct {
 	t        *testing.T
 	cluster  *repairtest.Cluster
-	mender   *repairtest.Mender
+	rules    *repairtest.Redirector
 	events   chan string
 	registry *prometheus.Registry
 	ctl      *repair.Controller
 	log      *strings.Builder
+	prepare  func(*repair.Controller) // before it runs
 }
 
 // start makes pods, then runs a controller over them until the test ends.
-func start(t *testing.T, change func(*bench, *repair.Config), pods ...*corev1.Pod) *bench {
+func start(t *testing.T, change func(*bench, *repair.Options), pods ...*corev1.Pod) *bench {
 	t.Helper()
-	b := &bench{t: t, cluster: repairtest.New(), mender: &repairtest.Mender{}, events: make(chan string, 1000), registry: prometheus.NewRegistry(), log: &strings.Builder{}}
+	b := &bench{t: t, cluster: repairtest.New(), rules: &repairtest.Redirector{}, events: make(chan string, 1000), registry: prometheus.NewRegistry(), log: &strings.Builder{}}
 	for _, p := range pods {
 		b.cluster.Set(p)
 	}
 	// What pods were made by is older than what acts on them.
 	time.Sleep(time.Minute)
-	c := repair.Config{
-		Node: "node-1", Criteria: repair.CriteriaFor(istio.New("kube-system")), Source: b.cluster.Pods("node-1"),
-		Cluster: b.cluster, Mender: b.mender, NodeBudget: repair.Unlimited,
+	o := repair.Options{
+		Node: "node-1", Dialect: istio.New("kube-system"), Cluster: b.cluster, Redirector: b.rules, NodeBudget: repair.Unlimited,
 		Events: &record.FakeRecorder{Events: b.events}, Metrics: b.registry, Log: slog.New(slog.NewTextHandler(&locked{w: b.log}, nil)),
 	}
-	change(b, &c)
+	change(b, &o)
 	var err error
-	b.ctl, err = repair.New(c)
+	b.ctl, err = repair.New(o)
 	require.NoError(t, err)
+	if b.prepare != nil {
+		b.prepare(b.ctl)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- b.ctl.Run(ctx) }()
@@ -132,6 +135,6 @@ func with(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func action(a repair.Action) func(*bench, *repair.Config) {
-	return func(_ *bench, c *repair.Config) { c.Action = a }
+func action(a repair.Action) func(*bench, *repair.Options) {
+	return func(_ *bench, o *repair.Options) { o.Action = a }
 }

@@ -1,25 +1,22 @@
 package repair
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
 )
 
-// Budget bounds a pace: Burst actions at once, and PerMinute in the long run. It
-// begins empty and fills at its rate, so that a controller that is started again
-// and again acts no faster than one that runs on.
-// The zero value allows nothing; see [Unlimited].
+// Budget limits a rate: Burst actions at once and PerMinute in the long run. It starts empty, so that a controller that
+// keeps restarting acts no faster than one that keeps running.
 type Budget struct {
 	PerMinute float64
 	Burst     int
 }
 
-// Unlimited is the Budget without bounds.
+// Unlimited is the Budget without limits.
 var Unlimited = Budget{Burst: -1}
 
-// Validate says what is wrong with the budget.
+// Validate returns an error unless both fields are positive or the budget is [Unlimited].
 func (b Budget) Validate() error {
 	if b != Unlimited && (b.PerMinute <= 0 || b.Burst < 1) {
 		return fmt.Errorf("budget of %v a minute and %d at once: both must be positive", b.PerMinute, b.Burst)
@@ -27,82 +24,76 @@ func (b Budget) Validate() error {
 	return nil
 }
 
-// Taker gives leave to act.
-type Taker interface {
-	// Take takes one token and returns 0, or returns how long to wait before
-	// asking again and takes none.
-	Take(ctx context.Context) (wait time.Duration, err error)
-	// Return gives back a token that was not used.
-	Return(ctx context.Context) error
-}
-
-// bucket is a token bucket's state at a time.
+// bucket is the state of a token bucket at a time. The zero bucket is not known.
 type bucket struct {
-	Tokens float64
-	At     time.Time
+	tokens float64
+	at     time.Time
 }
 
-// take refills the bucket up to now and takes a token, or says how long until
-// there is one.
+// take refills the bucket and takes a token, or returns how long until there is one.
 func (b Budget) take(s bucket, now time.Time) (bucket, time.Duration) {
 	if b == Unlimited {
 		return s, 0
 	}
 	s = b.refill(s, now)
-	// A nanosecond's rounding must not make a token a little less than one.
+	// Rounding to a nanosecond must not leave slightly less than a token.
 	const almost = 1 - 1e-6
-	if s.Tokens < almost {
-		return s, time.Duration((1 - s.Tokens) / b.PerMinute * float64(time.Minute))
+	if s.tokens < almost {
+		return s, time.Duration((1 - s.tokens) / b.PerMinute * float64(time.Minute))
 	}
-	s.Tokens = max(0, s.Tokens-1)
+	s.tokens = max(0, s.tokens-1)
 	return s, 0
 }
 
-// clockSkew is by how much the clocks of a cluster's nodes may differ without
-// anybody doing anything about it: for so long a bucket of a faster clock does not fill.
+// giveBack refills the bucket and returns a token to it.
+func (b Budget) giveBack(s bucket, now time.Time) (bucket, time.Duration) {
+	s = b.refill(s, now)
+	s.tokens = min(float64(b.Burst), s.tokens+1)
+	return s, 0
+}
+
+// clockSkew is the tolerated difference between the clocks of two nodes: for this long, a bucket from a faster clock does
+// not fill.
 const clockSkew = 10 * time.Second
 
-// refill brings the bucket up to now. One that is not known is empty. One of the
-// future, because a clock was wrong, is taken for one of now: it must not keep the
-// budget from filling until that time has come. In no case are there more tokens
-// than the burst.
+// refill adds the tokens due until now, up to the burst. An unknown bucket is empty. A bucket from the future, written
+// with a wrong clock, counts as one from now; otherwise it would not fill until then.
 func (b Budget) refill(s bucket, now time.Time) bucket {
-	if s.At.IsZero() {
+	if s.at.IsZero() {
 		return bucket{0, now}
 	}
-	tokens, at := s.Tokens, now
-	switch d := now.Sub(s.At); {
+	tokens, at := s.tokens, now
+	switch d := now.Sub(s.at); {
 	case d > 0:
 		tokens += d.Minutes() * b.PerMinute
 	case -d <= clockSkew:
-		at = s.At // else two clocks that differ would count the difference again and again
+		at = s.at // otherwise the difference between two clocks would count again and again
 	}
 	return bucket{min(float64(b.Burst), tokens), at}
 }
 
-// NodeBudget is a [Budget] within this process. Make one with [NewNodeBudget].
-type NodeBudget struct {
-	budget Budget
-	mu     sync.Mutex
-	state  bucket
+// nodeBudget applies a Budget within this process.
+type nodeBudget struct {
+	Budget
+
+	mu    sync.Mutex
+	state bucket
 }
 
-// NewNodeBudget returns an empty budget, which fills from now on.
-func NewNodeBudget(b Budget) *NodeBudget { return &NodeBudget{budget: b, state: bucket{0, time.Now()}} }
+// newNodeBudget returns an empty budget.
+func newNodeBudget(b Budget) *nodeBudget { return &nodeBudget{Budget: b, state: bucket{0, time.Now()}} }
 
-// Take implements [Taker]; it never fails.
-func (n *NodeBudget) Take(context.Context) (time.Duration, error) {
+// take takes a token, or returns how long until there is one.
+func (n *nodeBudget) take() (wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var wait time.Duration
-	n.state, wait = n.budget.take(n.state, time.Now())
-	return wait, nil
+	n.state, wait = n.Budget.take(n.state, time.Now())
+	return wait
 }
 
-// Return implements [Taker]; it never fails.
-func (n *NodeBudget) Return(context.Context) error {
+// giveBack returns a token that was not used.
+func (n *nodeBudget) giveBack() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.state.Tokens = min(float64(n.budget.Burst), n.state.Tokens+1)
-	return nil
+	n.state, _ = n.Budget.giveBack(n.state, time.Now())
 }

@@ -1,9 +1,10 @@
-package repair_test
+package repair
 
 import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,15 +16,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
-
-	"github.com/meshcni/meshcni/repair"
 )
 
 func TestBudgetValidate(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, repair.DefaultNodeBudget.Validate())
-	require.NoError(t, repair.Unlimited.Validate())
-	for _, b := range []repair.Budget{{}, {PerMinute: 1}, {Burst: 1}, {PerMinute: -1, Burst: 1}, {PerMinute: 1, Burst: -1}} {
+	require.NoError(t, DefaultNodeBudget.Validate())
+	require.NoError(t, Unlimited.Validate())
+	for _, b := range []Budget{{}, {PerMinute: 1}, {Burst: 1}, {PerMinute: -1, Burst: 1}, {PerMinute: 1, Burst: -1}} {
 		assert.Error(t, b.Validate(), "%v", b)
 	}
 }
@@ -34,19 +33,16 @@ func TestBudgetValidate(t *testing.T) {
 func TestNodeBudgetNeverExceeds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		b := repair.Budget{PerMinute: rapid.Float64Range(0.1, 600).Draw(rt, "rate"), Burst: rapid.IntRange(1, 20).Draw(rt, "burst")}
+		b := Budget{PerMinute: rapid.Float64Range(0.1, 600).Draw(rt, "rate"), Burst: rapid.IntRange(1, 20).Draw(rt, "burst")}
 		pauses := rapid.SliceOfN(rapid.Int64Range(0, int64(20*time.Second)), 1, 60).Draw(rt, "pauses")
 		synctest.Test(t, func(t *testing.T) {
-			n := repair.NewNodeBudget(b)
+			n := newNodeBudget(b)
 			var taken []time.Time
 			for _, pause := range pauses {
 				time.Sleep(time.Duration(pause))
-				wait, err := n.Take(t.Context())
-				require.NoError(t, err)
-				if wait > 0 {
+				if wait := n.take(); wait > 0 {
 					time.Sleep(wait)
-					wait, _ = n.Take(t.Context())
-					require.Zero(t, wait, "it said how long")
+					require.Zero(t, n.take(), "it said how long")
 				}
 				taken = append(taken, time.Now())
 			}
@@ -62,25 +58,23 @@ func TestNodeBudgetNeverExceeds(t *testing.T) {
 
 func TestNodeBudgetReturn(t *testing.T) {
 	t.Parallel()
-	n := repair.NewNodeBudget(repair.Budget{PerMinute: 1, Burst: 1})
-	take := func() time.Duration { wait, _ := n.Take(t.Context()); return wait }
-	require.Positive(t, take(), "it begins empty")
-	require.NoError(t, n.Return(t.Context()))
-	require.NoError(t, n.Return(t.Context()), "never more than the burst")
-	require.Zero(t, take())
-	assert.InDelta(t, time.Minute, take(), float64(time.Second))
+	n := newNodeBudget(Budget{PerMinute: 1, Burst: 1})
+	require.Positive(t, n.take(), "it begins empty")
+	n.giveBack()
+	n.giveBack() // never more than the burst
+	require.Zero(t, n.take())
+	assert.InDelta(t, time.Minute, n.take(), float64(time.Second))
 }
 
-// leases is one lease in memory, with resource versions.
-type leases struct {
-	mu      sync.Mutex
-	lease   *coordinationv1.Lease
-	version int
-	err     error
-	writes  int
+// FakeLeases is one lease in memory, with resource versions.
+type FakeLeases struct {
+	mu     sync.Mutex
+	lease  *coordinationv1.Lease
+	err    error
+	writes int
 }
 
-func (l *leases) Lease(_ context.Context, _, name string) (*coordinationv1.Lease, error) {
+func (l *FakeLeases) Lease(_ context.Context, _, name string) (*coordinationv1.Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -92,30 +86,30 @@ func (l *leases) Lease(_ context.Context, _, name string) (*coordinationv1.Lease
 	return l.lease.DeepCopy(), nil
 }
 
-func (l *leases) CreateLease(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+func (l *FakeLeases) CreateLease(_ context.Context, lease *coordinationv1.Lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lease != nil {
-		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), lease.Name)
+		return apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), lease.Name)
 	}
-	return l.put(lease), nil
+	l.put(lease)
+	return nil
 }
 
-func (l *leases) UpdateLease(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+func (l *FakeLeases) UpdateLease(_ context.Context, lease *coordinationv1.Lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lease.ResourceVersion != l.lease.ResourceVersion {
-		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("changed"))
+		return apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, errors.New("changed"))
 	}
-	return l.put(lease), nil
+	l.put(lease)
+	return nil
 }
 
-func (l *leases) put(lease *coordinationv1.Lease) *coordinationv1.Lease {
-	l.version++
+func (l *FakeLeases) put(lease *coordinationv1.Lease) {
 	l.writes++
 	l.lease = lease.DeepCopy()
-	l.lease.ResourceVersion = time.Duration(l.version).String()
-	return l.lease.DeepCopy()
+	l.lease.ResourceVersion = strconv.Itoa(l.writes)
 }
 
 // TestClusterBudgetOfOthersMaking: whatever the lease says, deletions neither stop nor are they more than the budget: what
@@ -145,9 +139,9 @@ func TestClusterBudgetOfOthersMaking(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &leases{}
-				b := &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 1, Burst: 2}}
-				wait, err := b.Take(t.Context())
+				store := &FakeLeases{}
+				b := &leaseBudget{leases: store, namespace: "ns", Budget: Budget{PerMinute: 1, Burst: 2}}
+				wait, err := b.take(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, time.Minute, wait, "it begins empty")
 				store.lease.Annotations["meshcni.io/repair-tokens"] = c.tokens
@@ -158,7 +152,7 @@ func TestClusterBudgetOfOthersMaking(t *testing.T) {
 				}
 				taken := 0
 				for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
-					wait, err := b.Take(t.Context())
+					wait, err := b.take(t.Context())
 					require.NoError(t, err)
 					if wait == 0 {
 						taken++
@@ -181,9 +175,9 @@ func TestCrashLoop(t *testing.T) {
 		taken := 0
 		const lives, life = 60, 10 * time.Second
 		for range lives {
-			n := repair.NewNodeBudget(repair.Budget{PerMinute: 6, Burst: 10})
+			n := newNodeBudget(Budget{PerMinute: 6, Burst: 10})
 			for begin := time.Now(); time.Since(begin) < life; time.Sleep(100 * time.Millisecond) {
-				if wait, _ := n.Take(t.Context()); wait == 0 {
+				if n.take() == 0 {
 					taken++
 				}
 			}
@@ -197,16 +191,16 @@ func TestCrashLoop(t *testing.T) {
 func TestClusterBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &leases{}
+		store := &FakeLeases{}
 		var mu sync.Mutex
 		taken := 0
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				b := &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 6, Burst: 5}}
+				b := &leaseBudget{leases: store, namespace: "ns", Budget: Budget{PerMinute: 6, Burst: 5}}
 				deadline := time.Now().Add(2 * time.Minute)
 				for time.Now().Before(deadline) {
-					wait, err := b.Take(t.Context())
+					wait, err := b.take(t.Context())
 					if assert.NoError(t, err); wait == 0 {
 						mu.Lock()
 						taken++
@@ -225,24 +219,40 @@ func TestClusterBudget(t *testing.T) {
 
 func TestClusterBudgetErrors(t *testing.T) {
 	t.Parallel()
-	store := &leases{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), "budget", errors.New("no"))}
-	b := &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 1, Burst: 1}}
-	_, err := b.Take(t.Context())
+	store := &FakeLeases{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), "budget", errors.New("no"))}
+	b := &leaseBudget{leases: store, namespace: "ns", Budget: Budget{PerMinute: 1, Burst: 1}}
+	_, err := b.take(t.Context())
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)
-	assert.ErrorContains(t, err, "ns/budget")
+	assert.ErrorContains(t, err, "ns/meshcni-repair-budget")
 
 	store.err = nil
-	require.NoError(t, b.Return(t.Context()))
-	wait, err := b.Take(t.Context())
+	require.NoError(t, b.giveBack(t.Context()))
+	wait, err := b.take(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, wait)
-	wait, err = b.Take(t.Context())
+	wait, err = b.take(t.Context())
 	require.NoError(t, err)
 	assert.InDelta(t, time.Minute.Seconds(), wait.Seconds(), 1)
 	assert.False(t, math.IsNaN(wait.Seconds()))
+}
 
-	u := &repair.ClusterBudget{Leases: &leases{err: errors.New("not asked")}, Budget: repair.Unlimited}
-	wait, err = u.Take(t.Context())
-	require.NoError(t, err)
-	assert.Zero(t, wait)
+// TestClocksThatDiffer: of two nodes that spend of one bucket, one is ahead. What it is ahead is not counted again with
+// each token.
+func TestClocksThatDiffer(t *testing.T) {
+	t.Parallel()
+	b, start := Budget{PerMinute: 60, Burst: 100}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s, taken := bucket{100, start}, 0
+	const minutes = 2
+	for step := range minutes * 600 { // the nodes by turns, ten times a second
+		now := start.Add(time.Duration(step) * 100 * time.Millisecond)
+		if step%2 == 1 {
+			now = now.Add(clockSkew)
+		}
+		if next, wait := b.take(s, now); wait == 0 {
+			s, taken = next, taken+1
+		}
+	}
+	most := 100 + 60*minutes
+	assert.GreaterOrEqual(t, taken, most-1)
+	assert.LessOrEqual(t, taken, most+int(clockSkew.Minutes()*60), "the difference counts once")
 }

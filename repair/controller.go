@@ -5,165 +5,124 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
-// Config is what a [Controller] is made of.
-type Config struct {
-	// Node is the node's name. Required.
-	Node string
-	// Action is what to do. The zero value is [ActionNone]: report only.
-	Action Action
-	// Criteria say what is broken. Required, but for Policy alone where the Action
-	// is none and there is a VerifyInterval.
-	Criteria Criteria
-	// Source lists and watches the node's pods, and no others. Required.
-	Source cache.ListerWatcher
-	// Cluster is where actions go. Required.
-	Cluster Cluster
-	// Mender programs running pods; required for [ActionRepair] and for
-	// VerifyInterval.
-	Mender Mender
-	// NodeBudget bounds all actions on this node. The zero value is [DefaultNodeBudget].
-	NodeBudget Budget
-	// ClusterBudget, if not nil, bounds deletions, which take something away from
-	// the whole cluster. A [*ClusterBudget] does that for all nodes.
-	ClusterBudget Taker
-	// Breaker holds back deletions. nil is the zero [Breaker].
-	Breaker *Breaker
-	// Force deletes pods whose eviction a disruption budget forbids.
-	Force bool
-	// SpareUnmanaged leaves pods alone that have no controlling owner, since
-	// nothing would make them anew.
-	SpareUnmanaged bool
-	// VerifyInterval is how long one round takes in which each running captured
-	// pod's rules are verified once. 0: they are not.
-	VerifyInterval time.Duration
-	// Permissions returns which permissions are missing; [*Kube.Missing] knows.
-	// nil: they are noticed when they are needed.
-	Permissions func(context.Context) ([]Permission, error)
-	// Events gets what happens to pods. nil: no events.
-	Events record.EventRecorder
-	// Metrics gets the metrics. nil: they are not exported.
-	Metrics prometheus.Registerer
-	// Log gets one record for each outcome. nil: none.
-	Log *slog.Logger
-}
+const (
+	// resync is how often each pod is looked at even if nothing has changed.
+	resync = 10 * time.Minute
+	// retryFirst and retryMost are the first and the longest wait after failures.
+	retryFirst, retryMost = time.Second, 2 * time.Minute
+	// workers is how many pods are dealt with at a time, so that one slow answer does not hold up the rest. The budgets
+	// make more of them pointless.
+	workers = 2
+	// attemptTimeout bounds one attempt.
+	attemptTimeout = 30 * time.Second
+	// sayAgain is how often a lasting outage is logged.
+	sayAgain = 30 * time.Minute
+	// askAgain is how often the server is asked for missing permissions.
+	askAgain = 10 * time.Second
+)
 
-// DefaultNodeBudget is the pace on one node.
-var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
-
-// Controller watches one node's pods and acts on the broken ones. Make one with
-// [New]. Ready may be called at any time.
+// Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
+// concurrent use.
 type Controller struct {
-	Config
-	metrics  *metrics
-	budget   *NodeBudget
-	informer cache.SharedIndexInformer
-	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	lineage  lineage
-	tracks   tracks
+	opts          Options
+	cluster       Cluster
+	redirector    Redirector
+	events        record.EventRecorder
+	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
+	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
+	budget        *nodeBudget
+	clusterBudget *leaseBudget // nil: none
+	breaker       breaker
+	lineage       lineage
+	tracks        tracks
+	metrics       *metrics
+	informer      cache.SharedIndexInformer
+	queue         workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
-	mu       sync.Mutex
-	started  bool
-	denied   error // the permission that is missing
-	watchErr error
-	// watchSaid is when it was last in the log.
-	watchSaid time.Time
+	mu        sync.Mutex
+	started   bool
 	hasSynced func() bool
+	denied    error // a permission is missing
+	watchErr  error // why the pods could not be listed or watched
+	watchSaid time.Time
 }
 
-// New makes a controller. Errors: an incomplete Config.
-func New(c Config) (*Controller, error) {
-	if c.NodeBudget == (Budget{}) {
-		c.NodeBudget = DefaultNodeBudget
-	}
-	if c.Breaker == nil {
-		c.Breaker = &Breaker{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil))
-	}
-	if c.Events == nil {
-		c.Events = &record.FakeRecorder{}
-	}
-	if c.Action == "" {
-		c.Action = ActionNone
-	}
-	_, errAction := ParseAction(string(c.Action))
-	err := errors.Join(errAction, c.NodeBudget.Validate())
-	// A mesh without a check can have its rules verified all the same.
-	if c.Action != ActionNone || c.VerifyInterval == 0 {
-		err = errors.Join(err, c.Criteria.Validate())
-	}
-	switch {
-	case err != nil:
-	case c.Node == "":
-		err = errors.New("the node's name is not set")
-	case c.Source == nil || c.Cluster == nil:
-		err = errors.New("no API server to work with")
-	case c.Mender == nil && (c.Action == ActionRepair || c.VerifyInterval > 0):
-		err = errors.New("nothing to program running pods with")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make repair controller: %w", err)
-	}
-	if c.Action != ActionLabel {
-		c.Criteria.HandledLabel = "" // a label left by another mode handles nothing in this one
-	}
-	ctl := &Controller{
-		Config: c, metrics: newMetrics(c.Metrics, c.Action), budget: NewNodeBudget(c.NodeBudget),
-		tracks:    tracks{byUID: map[types.UID]*track{}},
+// newController makes a controller from valid options with defaults filled in.
+func newController(o Options) (*Controller, error) {
+	c := &Controller{
+		opts: o, cluster: o.Cluster, redirector: o.Redirector, events: o.Events,
+		budget:    newNodeBudget(o.NodeBudget),
+		breaker:   breaker{maxShare: o.MaxBrokenShare, minBroken: o.MinBroken, trialInterval: o.TrialInterval, installed: o.Installed},
+		tracks:    tracks{byUID: map[types.UID]track{}},
+		metrics:   newMetrics(o.Metrics, o.Action),
 		hasSynced: func() bool { return false },
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
 	}
-	ctl.informer = cache.NewSharedIndexInformer(c.Source, &corev1.Pod{}, resync, cache.Indexers{})
-	if err := errors.Join(
-		ctl.informer.SetTransform(trim),
-		ctl.informer.SetWatchErrorHandlerWithContext(ctl.watchFailed),
-	); err != nil {
-		return nil, fmt.Errorf("make repair controller: %w", err)
+	inPlace := &InPlace{
+		Dialect: o.Dialect, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Plan: o.Plan, Records: o.Records, Log: o.Log,
 	}
-	return ctl, nil
+	if c.cluster == nil {
+		api, err := kube.New(o.Config)
+		if err != nil {
+			return nil, err
+		}
+		c.useAPI(api)
+		inPlace.Namespace = api.Namespace
+	}
+	if c.redirector == nil {
+		c.redirector = inPlace
+	}
+	if c.events == nil && c.record == nil {
+		c.events = &record.FakeRecorder{} // discards them
+	}
+	selector := ""
+	if o.Criteria.Labels != nil {
+		selector = o.Criteria.Labels.String()
+	}
+	c.informer = cache.NewSharedIndexInformer(c.cluster.Pods(o.Node, selector), &corev1.Pod{}, resync, cache.Indexers{})
+	return c, errors.Join(c.informer.SetTransform(trim), c.informer.SetWatchErrorHandlerWithContext(c.watchFailed))
 }
 
-const (
-	// resync is how often each pod is looked at although nothing has changed.
-	resync = 10 * time.Minute
-	// retryFirst and retryMost are the waits after failures.
-	retryFirst, retryMost = time.Second, 2 * time.Minute
-	// workers is how many pods are dealt with at once: a slow answer for one must
-	// not hold up the rest, and budgets make more of them pointless.
-	workers = 2
-	// attemptTimeout bounds one attempt.
-	attemptTimeout = 30 * time.Second
-	// sayAgain is how often an outage that lasts is in the log.
-	sayAgain = 30 * time.Minute
-	// askAgain is how often the server is asked for a missing permission.
-	askAgain = 10 * time.Second
-)
+// useAPI makes the controller work with an API server.
+func (c *Controller) useAPI(api *kube.Client) {
+	o := c.opts
+	c.cluster = api
+	wanted := o.uses().Permissions()
+	c.permissions = func(ctx context.Context) ([]kube.Permission, error) { return api.Missing(ctx, wanted) }
+	if o.Events == nil {
+		c.record = func() (record.EventRecorder, func()) { return api.Recorder(o.Node, func(err error) { c.refused(err) }) }
+	}
+	if o.limitsCluster() {
+		c.clusterBudget = &leaseBudget{leases: api, namespace: o.BudgetNamespace, holder: o.Node, Budget: o.ClusterBudget}
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(api)
+	}
+}
 
-// Run works until the context ends, which is no error. A Controller runs once.
+// Run works until the context ends, and then returns nil. A controller runs once.
 func (c *Controller) Run(ctx context.Context) error {
 	c.mu.Lock()
-	if c.started {
-		c.mu.Unlock()
-		return errors.New("the repair controller runs or has run already")
-	}
+	again := c.started
 	c.started = true
 	c.mu.Unlock()
-
+	if again {
+		return errors.New("the repair controller runs or has run already")
+	}
 	registration, err := c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    c.add,
 		UpdateFunc: func(_, obj any) { c.enqueue(obj) },
@@ -175,6 +134,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.mu.Lock()
 	c.hasSynced = registration.HasSynced
 	c.mu.Unlock()
+	if c.record != nil {
+		events, stop := c.record()
+		defer stop()
+		c.events = events
+	}
 	c.askPermissions(ctx)
 
 	var wg sync.WaitGroup
@@ -186,21 +150,22 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil // the context has ended
 	}
 	c.count()
-	c.Log.Info("repair controller has the node's pods", "node", c.Node, "pods", len(c.informer.GetStore().ListKeys()), "action", string(c.Action))
+	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
+		"pods", len(c.informer.GetStore().ListKeys()), "action", string(c.opts.Action))
 	for range workers {
 		wg.Go(func() {
 			for c.next(ctx) {
 			}
 		})
 	}
-	if c.VerifyInterval > 0 {
+	if c.opts.VerifyInterval > 0 {
 		wg.Go(func() { c.verifyAll(ctx) })
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// tick does what is due now and then.
+// tick does the regular work.
 func (c *Controller) tick(ctx context.Context) {
 	for sleep(ctx, askAgain) {
 		if c.suspended() > 0 || !c.synced() {
@@ -208,7 +173,7 @@ func (c *Controller) tick(ctx context.Context) {
 		}
 		if c.synced() {
 			c.count()
-			c.tracks.prune(c.informer.GetStore().List())
+			c.tracks.keep(c.pods())
 		}
 		c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))
 		c.metrics.setReady(c.Ready())
@@ -223,20 +188,24 @@ func (c *Controller) add(obj any) {
 	c.enqueue(obj)
 }
 
+func key(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
 func (c *Controller) enqueue(obj any) {
 	if pod, ok := obj.(*corev1.Pod); ok {
-		c.queue.Add(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		c.queue.Add(key(pod))
 	}
 }
 
-// forget drops what is known of a pod that is away.
+// forget resets the waits of a pod that is gone.
 func (c *Controller) forget(obj any) {
 	if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = t.Obj
 	}
 	if pod, ok := obj.(*corev1.Pod); ok {
 		c.tracks.drop(pod.UID)
-		c.queue.Forget(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		c.queue.Forget(key(pod))
 	}
 }
 
@@ -261,38 +230,40 @@ func (c *Controller) next(ctx context.Context) bool {
 	return true
 }
 
-// pod returns the pod of the informer, nil when it has none.
+// pod returns a pod from the informer, or nil if it has none.
 func (c *Controller) pod(key types.NamespacedName) *corev1.Pod {
-	obj, ok, err := c.informer.GetStore().GetByKey(key.String())
-	if err != nil || !ok {
-		return nil
-	}
+	obj, _, _ := c.informer.GetStore().GetByKey(key.String()) // never fails
 	pod, _ := obj.(*corev1.Pod)
 	return pod
 }
 
-// count takes the census of the node's pods.
-func (c *Controller) count() Census {
-	var census Census
-	all := c.informer.GetStore().List()
-	for _, obj := range all {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			continue
+// pods returns all pods of the informer.
+func (c *Controller) pods() (pods []*corev1.Pod) {
+	for _, obj := range c.informer.GetStore().List() {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			pods = append(pods, pod)
 		}
-		f := Diagnose(pod, c.Criteria)
+	}
+	return pods
+}
+
+// count returns how many of the node's pods check their redirection, and how many of those are broken.
+func (c *Controller) count() (candidates, broken int) {
+	all := c.pods()
+	for _, pod := range all {
+		f := Diagnose(pod, *c.opts.Criteria)
 		if f.Candidate {
-			census.Candidates++
+			candidates++
 		}
 		if f.Broken {
-			census.Broken++
+			broken++
 		}
 	}
 	c.metrics.pods.WithLabelValues("known").Set(float64(len(all)))
-	c.metrics.pods.WithLabelValues("candidate").Set(float64(census.Candidates))
-	c.metrics.pods.WithLabelValues("broken").Set(float64(census.Broken))
+	c.metrics.pods.WithLabelValues("candidate").Set(float64(candidates))
+	c.metrics.pods.WithLabelValues("broken").Set(float64(broken))
 	c.metrics.setReady(c.Ready())
-	return census
+	return candidates, broken
 }
 
 func (c *Controller) synced() bool {
@@ -301,7 +272,8 @@ func (c *Controller) synced() bool {
 	return c.hasSynced()
 }
 
-// Ready is nil while the controller works, else why it does not.
+// Ready returns nil while the controller works, and otherwise why it does not: a permission is missing, or the node's
+// pods are not listed yet. A broken watch does not count: it resumes, and the known pods remain valid.
 func (c *Controller) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +281,6 @@ func (c *Controller) Ready() error {
 	case c.denied != nil:
 		return fmt.Errorf("repair: %w", c.denied)
 	case c.hasSynced():
-		// A watch that breaks is taken up again; the pods known are still true.
 		return nil
 	case c.watchErr != nil:
 		return fmt.Errorf("repair: list the node's pods: %w", c.watchErr)
@@ -317,7 +288,7 @@ func (c *Controller) Ready() error {
 	return errors.New("repair: the node's pods are not listed yet")
 }
 
-// watchFailed is told each time that the list or watch of pods breaks.
+// watchFailed is called whenever listing or watching pods fails.
 func (c *Controller) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
 	kind := "other"
 	switch {
@@ -328,9 +299,28 @@ func (c *Controller) watchFailed(_ context.Context, _ *cache.Reflector, err erro
 		c.refused(err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		kind = "closed"
-	}
-	c.metrics.watch.WithLabelValues(kind).Inc()
-	if kind == "other" {
+	default:
 		c.unreachable(err)
 	}
+	c.metrics.watch.WithLabelValues(kind).Inc()
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// or returns v, or the default if v is zero.
+func or[T comparable](v, byDefault T) T {
+	var zero T
+	if v == zero {
+		return byDefault
+	}
+	return v
 }

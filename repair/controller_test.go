@@ -13,7 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
@@ -21,7 +24,7 @@ import (
 
 func TestEachAction(t *testing.T) {
 	for name, c := range map[string]struct {
-		config   func(*bench, *repair.Config)
+		config   func(*bench, *repair.Options)
 		pods     []*corev1.Pod
 		requests []string
 		outcomes map[string]int
@@ -55,13 +58,13 @@ func TestEachAction(t *testing.T) {
 			outcomes: map[string]int{"evicted check-failed": 1}, events: []string{"Warning MeshRepairEvicted"},
 		},
 		"delete, budget in the way": {
-			config:   func(b *bench, c *repair.Config) { c.Action = repair.ActionDelete; b.cluster.Block("default", true) },
+			config:   func(b *bench, c *repair.Options) { c.Action = repair.ActionDelete; b.cluster.Block("default", true) },
 			pods:     []*corev1.Pod{with(named(t, "crash-loop", "a"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })},
 			requests: []string{"evict default/a", "get default/a"},
 			outcomes: map[string]int{"blocked disruption-budget": 1}, events: []string{"Warning MeshRepairBlocked"},
 		},
 		"delete by force, budget in the way": {
-			config: func(b *bench, c *repair.Config) {
+			config: func(b *bench, c *repair.Options) {
 				c.Action, c.Force = repair.ActionDelete, true
 				b.cluster.Block("default", true)
 			},
@@ -70,7 +73,7 @@ func TestEachAction(t *testing.T) {
 			outcomes: map[string]int{"deleted check-failed": 1}, events: []string{"Warning MeshRepairDeleted"},
 		},
 		"delete spares the unmanaged": {
-			config:   func(_ *bench, c *repair.Config) { c.Action, c.SpareUnmanaged = repair.ActionDelete, true },
+			config:   func(_ *bench, c *repair.Options) { c.Action, c.SpareUnmanaged = repair.ActionDelete, true },
 			pods:     []*corev1.Pod{with(named(t, "crash-loop", "a"), func(p *corev1.Pod) { p.OwnerReferences = nil })},
 			outcomes: map[string]int{"spared unmanaged": 1}, events: []string{"Warning MeshRepairSpared"},
 		},
@@ -136,16 +139,16 @@ func TestBreaksBetweenReadingAndActing(t *testing.T) {
 		"outage once": {"evict", func(*bench) error { return errors.New("connection refused") },
 			map[string]int{"failed error": 1, "evicted check-failed": 1}, true},
 		"answer lost": {"evict", func(b *bench) error {
-			_ = b.cluster.Delete(context.Background(), repair.RefTo(b.pod("a")))
+			_ = b.cluster.Delete(context.Background(), b.pod("a"))
 			return context.DeadlineExceeded
 		}, map[string]int{"failed timeout": 1}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				once := sync.Once{}
-				b := start(t, func(b *bench, cfg *repair.Config) {
+				b := start(t, func(b *bench, cfg *repair.Options) {
 					cfg.Action = repair.ActionDelete
-					b.cluster.SetHook(func(verb string, _ repair.Ref) (err error) {
+					b.cluster.SetHook(func(verb string, _ types.NamespacedName) (err error) {
 						if verb == c.verb {
 							once.Do(func() { err = c.do(b) })
 						}
@@ -168,22 +171,33 @@ func TestBreaksBetweenReadingAndActing(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	good := repair.Config{
-		Node: "n", Criteria: repair.CriteriaFor(istio.New()), Source: repairtest.New().Pods("n"), Cluster: repairtest.New(),
-	}
+	good := repair.Options{Node: "n", Dialect: istio.New(), Cluster: repairtest.New()}
 	_, err := repair.New(good)
 	require.NoError(t, err)
-	for want, change := range map[string]func(*repair.Config){
-		"node's name":           func(c *repair.Config) { c.Node = "" },
-		"no init container":     func(c *repair.Config) { c.Criteria = repair.Criteria{} },
-		"no API server":         func(c *repair.Config) { c.Cluster = nil },
-		"nothing to program":    func(c *repair.Config) { c.Action = repair.ActionRepair },
-		"not one of":            func(c *repair.Config) { c.Action = "destroy" },
-		"both must be positive": func(c *repair.Config) { c.NodeBudget = repair.Budget{PerMinute: 1} },
+	for want, change := range map[string]func(*repair.Options){
+		"no node name": func(o *repair.Options) { o.Node = "" },
+		"no dialect": func(o *repair.Options) {
+			o.Dialect, o.Criteria = dialect.Dialect{}, &repair.Criteria{Containers: []string{"x"}, ExitCodes: []int32{1}}
+		},
+		"no init container": func(o *repair.Options) { o.Dialect = consul.New() },
+		"no exit codes":     func(o *repair.Options) { o.Criteria = &repair.Criteria{Containers: []string{"x"}} },
+		"no API server":     func(o *repair.Options) { o.Cluster = nil },
+		"not one of":        func(o *repair.Options) { o.Action = "destroy" },
+		"budget of 1 a minute and 0 at once: both must be positive": func(o *repair.Options) { o.NodeBudget = repair.Budget{PerMinute: 1} },
+		"budget of 0 a minute and 3 at once: both must be positive": func(o *repair.Options) {
+			o.Action, o.ClusterBudget = repair.ActionDelete, repair.Budget{Burst: 3}
+		},
+		"cluster budget without": func(o *repair.Options) {
+			o.Action, o.ClusterBudget = repair.ActionDelete, repair.Budget{PerMinute: 1, Burst: 3}
+		},
 	} {
-		c := good
-		change(&c)
-		_, err := repair.New(c)
+		o := good
+		change(&o)
+		_, err := repair.New(o)
 		assert.ErrorContains(t, err, want)
 	}
+	verifies := good
+	verifies.Dialect, verifies.VerifyInterval = consul.New(), time.Hour
+	_, err = repair.New(verifies)
+	require.NoError(t, err, "rules can be verified although the mesh's pods have no check")
 }

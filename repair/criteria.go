@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,30 +15,27 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Criteria say which pods count as broken. [CriteriaFor] takes them from a
-// dialect; each field may be overridden then. The zero value finds nothing.
+// Criteria says which pods count as broken. Start from [CriteriaFor]; the zero value finds nothing.
 type Criteria struct {
 	// Containers are the names of the init containers that check redirection.
 	Containers []string
-	// ExitCodes are those with which the check says that it is missing.
+	// ExitCodes are the exit codes that mean missing redirection.
 	ExitCodes []int32
-	// Message, if set, must be part of the check's termination message.
+	// Message must be part of the check's termination message. Empty means any.
 	Message string
-	// Annotation, if set, must be on the pod: the mark of the mesh's injector.
+	// Annotation must be on the pod; injectors set one. Empty means none.
 	Annotation string
-	// Labels and Fields restrict the pods; nil is no restriction. Fields are those
-	// that the API server knows for pods.
+	// Labels and Fields restrict the pods; nil means all. See [ParseFields] for the fields that pods have.
 	Labels labels.Selector
 	Fields fields.Selector
-	// HandledLabel and HandledValue are what the label action sets. A pod that
-	// has it has been handled. Empty: no label means that.
+	// HandledLabel and HandledValue are the label that [ActionLabel] sets. A pod with it counts as handled. An empty
+	// HandledLabel means that no label does.
 	HandledLabel, HandledValue string
-	// Policy, if set, must select the pod: one that the plugin would pass over
-	// again gains nothing from another start.
+	// Policy must select the pod: one that the plugin passes over gains nothing from another start. nil means no policy.
 	Policy *selection.Policy
 }
 
-// DefaultLabel is the label of the label action, and DefaultLabelValue its value.
+// The label of [ActionLabel].
 const (
 	DefaultLabel      = "meshcni.io/not-redirected"
 	DefaultLabelValue = "true"
@@ -58,20 +56,20 @@ func CriteriaFor(d dialect.Dialect) Criteria {
 	return c
 }
 
-// Validate says what is missing for the criteria to find anything, all at once.
+// Validate returns an error if the criteria cannot find anything.
 func (c Criteria) Validate() error {
 	switch {
 	case len(c.Containers) == 0:
-		return fmt.Errorf("repair criteria: no init container to look at; this mesh names none")
+		return errors.New("repair criteria: no init container to look at; this mesh names none")
 	case len(c.ExitCodes) == 0:
-		return fmt.Errorf("repair criteria: no exit codes that mean missing redirection")
+		return errors.New("repair criteria: no exit codes that mean missing redirection")
 	case slices.Contains(c.ExitCodes, 0):
-		return fmt.Errorf("repair criteria: exit code 0 is success")
+		return errors.New("repair criteria: exit code 0 is success")
 	}
 	return nil
 }
 
-// ParseExitCodes reads exit codes separated by commas, each 1 to 255.
+// ParseExitCodes parses exit codes from 1 to 255, separated by commas.
 func ParseExitCodes(s string) ([]int32, error) {
 	var codes []int32
 	for field := range strings.SplitSeq(s, ",") {
@@ -84,8 +82,28 @@ func ParseExitCodes(s string) ([]int32, error) {
 	return codes, nil
 }
 
-// podFields are the fields that the API server selects pods by
-// (pkg/registry/core/pod/strategy.go, ToSelectableFields).
+// ParseFields parses a field selector for pods, such as "metadata.namespace!=dev". It refuses fields that the API server
+// does not select pods by.
+func ParseFields(s string) (fields.Selector, error) {
+	selector, err := fields.ParseSelector(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range selector.Requirements() {
+		if !podFields(&corev1.Pod{}).Has(r.Field) {
+			return nil, fmt.Errorf("pods are not selected by %q", r.Field)
+		}
+	}
+	return selector, nil
+}
+
+// handled reports whether the pod has the label that says so.
+func (c Criteria) handled(pod *corev1.Pod) bool {
+	return c.HandledLabel != "" && pod.Labels[c.HandledLabel] == c.HandledValue
+}
+
+// podFields returns the fields that the API server selects pods by (pkg/registry/core/pod/strategy.go,
+// ToSelectableFields).
 func podFields(pod *corev1.Pod) fields.Set {
 	podIP := pod.Status.PodIP
 	if podIP == "" && len(pod.Status.PodIPs) > 0 {

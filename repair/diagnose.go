@@ -10,37 +10,35 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Finding is what [Diagnose] says of one pod.
+// Finding is the result of [Diagnose].
 type Finding struct {
-	// Broken is whether the pod lacks redirection and something should be done.
+	// Broken means that the pod lacks redirection and something should be done.
 	Broken bool
-	// Candidate is whether the pod is one that checks its redirection and could
-	// be broken: a share of broken pods is one of these.
+	// Candidate means that the pod checks its redirection, so that it could be broken.
 	Candidate bool
-	// Reason is why, as a stable code; Detail is the same for people.
+	// Reason says why, as a stable code; Detail says the same for people.
 	Reason Reason
 	Detail string
-	// Container is the check's, and ExitCode what it last failed with; only when
-	// the check is known to have failed.
+	// Container is the name of the check's container and ExitCode what it last failed with. Both are zero if the check is
+	// not known to have failed.
 	Container string
 	ExitCode  int32
-	// FailedAt is when that attempt began, to the second.
+	// FailedAt is when the failed run began, in whole seconds.
 	FailedAt time.Time
-	// Final is whether the pod will never run again, so that rules come too
-	// late for it: only a new pod helps.
+	// Final means that the pod will never run again, so that only a new pod helps.
 	Final bool
 }
 
-// Reason is a stable code for a finding. Codes are never renamed or reused.
+// Reason is a stable code for a finding.
 type Reason string
 
-// The reasons, in the order in which they are looked for. Only CheckFailed is broken.
+// The reasons, in the order in which Diagnose looks for them. Only CheckFailed means broken.
 const (
-	// NotMatched: a selector or the wanted annotation leaves the pod out.
+	// NotMatched: a selector or the required annotation excludes the pod.
 	NotMatched Reason = "not-matched"
-	// MirrorPod: the kubelet's image of a static pod; nothing done to it counts.
+	// MirrorPod: the pod stands for a static pod; an action on it would not affect that.
 	MirrorPod Reason = "mirror-pod"
-	// Deleting: the pod is on its way out.
+	// Deleting: the pod is being deleted.
 	Deleting Reason = "deleting"
 	// Completed: the pod has succeeded.
 	Completed Reason = "completed"
@@ -48,34 +46,29 @@ const (
 	NoCheck Reason = "no-check"
 	// NotSelected: the mesh's policy passes the pod over, so the plugin would too.
 	NotSelected Reason = "not-selected"
-	// NotChecked: the check has not ended yet for the first time.
+	// NotChecked: the check has not ended for the first time yet.
 	NotChecked Reason = "not-checked"
 	// CheckPassed: the check succeeded.
 	CheckPassed Reason = "check-passed"
 	// Recovered: the check succeeded after it had failed.
 	Recovered Reason = "recovered"
-	// OtherFailure: the check ended with another exit code or message, so it is
-	// not redirection that is missing.
+	// OtherFailure: the check ended with another exit code or message, so redirection is not what is missing.
 	OtherFailure Reason = "other-failure"
-	// Checking: the check failed and is running again; it will tell.
+	// Checking: the check failed and is running again.
 	Checking Reason = "checking"
-	// Handled: the pod carries the label that says so.
+	// Handled: the pod has the label that [ActionLabel] sets.
 	Handled Reason = "handled"
 	// CheckFailed: the check failed because redirection is missing.
 	CheckFailed Reason = "check-failed"
 )
 
-// Reasons lists every reason that Diagnose gives.
+// Reasons lists all reasons.
 var Reasons = []Reason{
 	NotMatched, MirrorPod, Deleting, Completed, NoCheck, NotSelected, NotChecked,
 	CheckPassed, Recovered, OtherFailure, Checking, Handled, CheckFailed,
 }
 
-// mirrorAnnotation is on the API server's image of a static pod
-// (corev1.MirrorPodAnnotationKey).
-const mirrorAnnotation = corev1.MirrorPodAnnotationKey
-
-// Diagnose says whether the pod is broken. It looks at nothing but the pod.
+// Diagnose tells from the pod's status whether the pod is broken.
 func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	if out, ok := leftOut(pod, c); ok {
 		return out
@@ -95,13 +88,13 @@ func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	f := judge(status, c)
 	f.Candidate = true
 	f.Final = pod.Status.Phase == corev1.PodFailed || pod.Spec.RestartPolicy == corev1.RestartPolicyNever
-	if f.Broken && c.HandledLabel != "" && pod.Labels[c.HandledLabel] == c.HandledValue {
+	if f.Broken && c.handled(pod) {
 		f.Broken, f.Reason, f.Detail = false, Handled, fmt.Sprintf("label %s=%s is set", c.HandledLabel, c.HandledValue)
 	}
 	return f
 }
 
-// leftOut tells the pods whose checks are not even looked at.
+// leftOut returns the finding of a pod whose checks are not looked at.
 func leftOut(pod *corev1.Pod, c Criteria) (Finding, bool) {
 	out := func(r Reason, format string, args ...any) (Finding, bool) {
 		return Finding{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
@@ -115,7 +108,7 @@ func leftOut(pod *corev1.Pod, c Criteria) (Finding, bool) {
 	case c.Fields != nil && !c.Fields.Matches(podFields(pod)):
 		return out(NotMatched, "fields do not match %s", c.Fields)
 	}
-	if _, mirror := pod.Annotations[mirrorAnnotation]; mirror {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return out(MirrorPod, "the kubelet runs it from a file")
 	}
 	switch {
@@ -127,7 +120,7 @@ func leftOut(pod *corev1.Pod, c Criteria) (Finding, bool) {
 	return Finding{}, false
 }
 
-// check finds the check's status, and whether the pod has one of the containers at all.
+// check returns the status of the first of the containers, and whether the pod has one of them.
 func check(pod *corev1.Pod, names []string) (status *corev1.ContainerStatus, declared bool) {
 	for i := range pod.Status.InitContainerStatuses {
 		if s := &pod.Status.InitContainerStatuses[i]; slices.Contains(names, s.Name) {
@@ -139,9 +132,8 @@ func check(pod *corev1.Pod, names []string) (status *corev1.ContainerStatus, dec
 	})
 }
 
-// judge reads the check's status. The current state counts before the last one:
-// the last state is missing altogether where a container is never restarted, as
-// in Jobs, and is history where a restart has succeeded.
+// judge reads the check's status. The current state takes precedence over the last one, which is missing if a container is
+// never restarted, as in Jobs, and outdated if a restart has succeeded.
 func judge(s *corev1.ContainerStatus, c Criteria) Finding {
 	now, last := s.State.Terminated, s.LastTerminationState.Terminated
 	switch {
@@ -164,8 +156,7 @@ func judge(s *corev1.ContainerStatus, c Criteria) Finding {
 	return c.failure(s.Name, last)
 }
 
-// starting tells the container that is about to run from the one that the
-// kubelet holds back after a failure ("CrashLoopBackOff").
+// starting reports whether a container is about to run, rather than held back after a failure ("CrashLoopBackOff").
 func starting(w *corev1.ContainerStateWaiting) bool {
 	return w != nil && (w.Reason == "PodInitializing" || w.Reason == "ContainerCreating")
 }

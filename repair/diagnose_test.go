@@ -24,7 +24,7 @@ import (
 
 func loadPod(t testing.TB, name string) *corev1.Pod {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", "pods", name+".json"))
+	b, err := os.ReadFile(filepath.Join("..", "testdata", "pods", name+".json"))
 	require.NoError(t, err)
 	var pod corev1.Pod
 	require.NoError(t, json.Unmarshal(b, &pod))
@@ -148,14 +148,14 @@ func TestParseExitCodes(t *testing.T) {
 	}
 }
 
-// TestTrimKeepsWhatDialectsRead: each recorded pod has the same Redirect from what
+// TestTrimKeepsWhatDialectsRead: each recorded pod has the same plan from what
 // an informer keeps of it, so verification costs no request for a pod that is right.
 func TestTrimKeepsWhatDialectsRead(t *testing.T) {
 	t.Parallel()
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
 	for dir, d := range map[string]dialect.Dialect{
 		"../testdata/fates/cases": istio.New(), "../testdata/fates/linkerd/cases": linkerd.New(), "../testdata/fates/consul/cases": consul.New(),
-		"testdata/kuma": kuma.New(),
+		"../testdata/kuma": kuma.New(),
 	} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 		require.NoError(t, err)
@@ -166,11 +166,12 @@ func TestTrimKeepsWhatDialectsRead(t *testing.T) {
 			pod := &corev1.Pod{}
 			require.NoError(t, json.Unmarshal(b, pod))
 			trimmed := repair.Trim(pod)
-			assert.Equal(t, d.Decide(pod, nil), d.Decide(trimmed, nil), file)
-			want, errWant := d.Redirect(pod, nil, addrs)
-			got, errGot := d.Redirect(trimmed, nil, addrs)
-			assert.Equal(t, errWant, errGot, file)
-			assert.Equal(t, want, got, file)
+			for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}} {
+				want, errWant := d.Plan(t.Context(), dialect.Subject{Pod: pod, Addrs: addrs}, o)
+				got, errGot := d.Plan(t.Context(), dialect.Subject{Pod: trimmed, Addrs: addrs}, o)
+				assert.Equal(t, errWant, errGot, file)
+				assert.Equal(t, want, got, file)
+			}
 		}
 	}
 }

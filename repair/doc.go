@@ -1,50 +1,42 @@
-// Package repair finds the pods that started before the CNI plugin was on their
-// node, and so have no redirection rules, and deals with them safely.
+// Package repair finds pods that started without redirection rules, because the CNI plugin was not on their node yet,
+// and repairs them.
 //
-// A mesh's injector puts an init container into such pods that proves
-// redirection, and that ends with a known exit code when it is missing (see
-// [dialect.Validation]). The central functions are [Diagnose], which is pure and
-// says of one pod whether it is broken and why, and [Controller.Run], which
-// watches the pods of one node and takes one [Action] on the broken ones:
+// A mesh's injector gives each pod an init container that checks redirection and ends with a known exit code when it is
+// missing (see [dialect.Validation]). [Diagnose] is a pure function that tells from a pod's status whether the pod is
+// broken and why. A [Controller] watches the pods of one node and takes one [Action] on the broken ones:
 //
-//	label    marks the pod, for people and other programs to deal with
-//	delete   evicts it, so that its owner makes another one
-//	repair   puts the rules into its running network namespace, as the plugin would have
+//	label    labels the pod, for people and other programs to deal with
+//	delete   evicts the pod, so that its owner replaces it
+//	repair   writes the rules into its running network namespace, as the plugin would have
 //
 // # Safety
 //
-// Before each action the pod is read again, and the action carries the UID and
-// the resource version of what was read: a pod that was made anew under the same
-// name, or that has changed meanwhile, is not touched. Disruption budgets hold,
-// since pods are evicted. [Budget] bounds the pace on the node and, for deleting,
-// across all nodes without a leader. While the plugin itself is not ready, or most
-// of the node's pods look broken, nothing is deleted ([Breaker]): their
-// successors would be no better. After each action its effect is verified.
+// The controller reads a pod again before it acts, and each action carries the UID and resource version that it read: a
+// pod that was replaced or has changed since is left alone. It evicts pods, so disruption budgets hold. [Budget] limits
+// the rate on the node and, for deletions, in the cluster, without a leader. While the plugin is not ready, or too many
+// of the node's pods are broken, the controller deletes nothing: replacements would be no better. It verifies the effect
+// of each action.
 //
-// # State
-//
-// There is none to lose: what is broken is told by the pods' status, what is
-// handled by labels, deletion timestamps and the live rules.
+// The controller keeps no state that matters: pods' status says what is broken; labels, deletion timestamps and the live
+// rules say what was done.
 //
 // # Verification
 //
-// With Config.VerifyInterval the rules of running, captured pods are compared with
-// the wanted ones, one pod after the other; what differs is reported and, in
-// repair mode, put back.
+// With Options.VerifyInterval the controller compares the rules of running, captured pods with the wanted rules, one pod
+// after another. It reports differences and, with [ActionRepair], restores the rules.
 //
 // # In a container
 //
-// Labels and evictions need nothing of the node. To look into running pods takes the host's PID namespace, and
-// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_NET_ADMIN; with the host's iptables, which Flags.HostRoot gives the way to
-// ("/proc/1/root"), CAP_SYS_CHROOT as well, and CAP_NET_RAW where that is the legacy variant. Without it, rules that
-// the plugin made by iptables can be neither compared nor put back ([ErrVariant]). repair/integration
-// (TestRepairCapabilities) shows that this is enough, and that no less is.
+// Labels and evictions need nothing of the node. To look into running pods, a container needs the host's PID namespace
+// and CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_NET_ADMIN. To run the host's iptables, it also needs Options.HostRoot
+// ("/proc/1/root"), CAP_SYS_CHROOT and, for the legacy variant, CAP_NET_RAW. Without the host's iptables, rules that the
+// plugin made with iptables can be neither compared nor restored ([ErrVariant]). TestRepairCapabilities in
+// repair/integration shows that these capabilities are sufficient and necessary.
 //
 // # Cost
 //
-// Measured with the program meshcni-repair on a real API server with 5,000 pods,
-// 200 of them on this node, of which 100 break at once (repair/integration, TestScale):
-// 25 MB of memory at rest and 32 MB at most; 9 requests until it is at rest, and none
-// then but the open watch; for each broken pod one read before the eviction, the
-// eviction, one read after it, and an event or two. Other nodes' pods are not held.
+// Measured by TestScale in repair/integration, with meshcni-repair on a real API server with 5,000 pods, 200 of them on
+// this node, of which 100 break at once: 25 MB of memory at rest, 32 MB at most; 9 requests until it is at rest, then
+// only the open watch; for each broken pod a read, the eviction, another read, and one or two events. Pods of other nodes
+// are not cached.
 package repair

@@ -8,11 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/nftables"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,85 +20,76 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 )
 
-// Mender looks at and sets the rules of a running pod; [*InPlace] is one.
-type Mender interface {
-	// Check returns how the pod's live rules differ from the wanted ones.
-	Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error)
-	// Apply makes the live rules the wanted ones, and reports whether they were
-	// others before.
-	Apply(ctx context.Context, pod *corev1.Pod) (changed bool, err error)
-}
-
+// Errors of a [Redirector]. Check with errors.Is(err, repair.ErrNoProcess), and so on.
 var (
-	// ErrNoProcess: the pod has no running process to find its network namespace
-	// by. Check with errors.Is(err, repair.ErrNoProcess); another time may do.
+	// ErrNoProcess: the pod has no running process that leads to its network namespace. Retrying may help.
 	ErrNoProcess = podnetns.ErrNoProcess
 
-	// ErrVariant: the pod's rules were made by iptables, whose programs are not
-	// here, so they can be neither compared nor replaced. Check with
-	// errors.Is(err, repair.ErrVariant).
+	// ErrVariant: iptables made the pod's rules, and its programs are missing here, so the rules can be neither compared
+	// nor replaced.
 	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path (--repair-host-root names the root of a host that has it)")
 
-	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no
-	// rules. Check with errors.Is(err, repair.ErrNotSelected).
+	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no rules.
 	ErrNotSelected = errors.New("the pod is not in the mesh")
 
-	// ErrRefused: the plugin would not start the pod, for the reason that the error
-	// goes on with, so it is not programmed here either. Check with
-	// errors.Is(err, repair.ErrRefused).
+	// ErrRefused: the plugin would not start the pod, for the reason that is wrapped.
 	ErrRefused = errors.New("the plugin refuses the pod")
 )
 
-// InPlace programs running pods with what the plugin would have programmed: the
-// same decision, the same Redirect, the same backends.
+// InPlace is a [Redirector] that programs pods in their running network namespaces, with the plan and the backends of the
+// plugin. Dialect is required, and so is Namespace if the dialect needs it. It is safe for concurrent use.
 type InPlace struct {
-	// Dialect is the mesh's. Required.
+	// Dialect is the mesh's.
 	Dialect dialect.Dialect
-	// ProcRoot is a proc file system in which the pods' processes are seen;
-	// empty is /proc.
-	ProcRoot string
-	// Backend is which to use; empty is auto.
+	// Plan holds the plugin's options: pods that the plugin refuses are refused here too.
+	Plan dialect.Options
+	// Backend is the firewall backend. Zero means auto.
 	Backend apply.Name
-	// Path is where iptables is looked for; empty is [apply.DefaultPath].
+	// Path is where to look for iptables. Empty means [apply.DefaultPath].
 	Path string
-	// HostRoot is the root directory in which iptables is looked for and runs, as the
-	// plugin, which runs on the host, has it; empty is our own. See Root of [apply.Options].
+	// HostRoot is the root directory to run iptables in, such as that of the host, where the plugin runs. Empty means our
+	// own. See Root of [apply.Options].
 	HostRoot string
-	// Options are the plugin's: what it refuses is not programmed here either.
-	Options dialect.Options
-	// Namespace reads a namespace; needed for dialects with NeedsNamespace. What it
-	// says is good for a minute: labels and annotations of namespaces are settings.
+	// ProcRoot is a proc file system that shows the pods' processes. Empty means /proc.
+	ProcRoot string
+	// Namespace reads a namespace. Its labels and annotations are cached for a minute.
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
-	// Records are the plugin's of this node, in which what Apply does is noted; see [attachment.In]. The zero Store: none.
+	// Records are the plugin's records on this node, which Apply updates for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
-	// Log gets what does not stop a repair. nil: nothing does.
+	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
 	mu         sync.Mutex
-	namespaces map[string]knownNamespace
+	namespaces map[string]cachedNamespace
 	found      map[types.UID]podnetns.Found
 }
 
-type knownNamespace struct {
+type cachedNamespace struct {
 	*corev1.Namespace
+
 	read time.Time
 }
 
-// namespaceAge is for how long a namespace that was read is good.
-const namespaceAge = time.Minute
+const (
+	// namespaceAge is how long a namespace is cached.
+	namespaceAge = time.Minute
+	// mostFound bounds the cache of processes, some of pods that are gone. A node has fewer pods.
+	mostFound = 1024
+)
 
-// namespace returns the pod's namespace if the dialect wants to know it.
+// namespace returns the pod's namespace if the dialect reads it, and otherwise nil.
 func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
 	if !m.Dialect.ReadsNamespace(pod) {
 		return nil, nil
 	}
 	m.mu.Lock()
-	known := m.namespaces[pod.Namespace]
+	cached := m.namespaces[pod.Namespace]
 	m.mu.Unlock()
-	if known.Namespace != nil && time.Since(known.read) < namespaceAge {
-		return known.Namespace, nil
+	if cached.Namespace != nil && time.Since(cached.read) < namespaceAge {
+		return cached.Namespace, nil
 	}
 	ns, err := m.Namespace(ctx, pod.Namespace)
 	if err != nil {
@@ -108,52 +97,84 @@ func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Names
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	fresh := map[string]cachedNamespace{pod.Namespace: {ns, time.Now()}}
 	for name, n := range m.namespaces {
-		if time.Since(n.read) >= namespaceAge {
-			delete(m.namespaces, name)
+		if name != pod.Namespace && time.Since(n.read) < namespaceAge {
+			fresh[name] = n
 		}
 	}
-	if m.namespaces == nil {
-		m.namespaces = map[string]knownNamespace{}
-	}
-	m.namespaces[pod.Namespace] = knownNamespace{ns, time.Now()}
+	m.namespaces = fresh
 	return ns, nil
 }
 
-// Check implements [Mender].
+// Check implements [Redirector].
 func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.Difference, err error) {
-	err = m.in(ctx, pod, func(b apply.Backend, wanted []ruleset.Ruleset) error {
+	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, wanted []ruleset.Ruleset) error {
 		for i, rs := range wanted {
 			got, err := b.Check(ctx, rs)
 			if err != nil {
 				return fmt.Errorf("check rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 			}
-			if i == 0 || len(got) == 0 {
-				diffs = got
-			}
 			if len(got) == 0 {
+				diffs = nil
 				return nil
 			}
+			if i == 0 {
+				diffs = got
+			}
 		}
+		diffs = without(diffs, m.unusable(pod, ns.ID()))
 		return nil
 	})
 	return diffs, err
 }
 
-// Apply implements [Mender].
-func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (changed bool, err error) {
-	err = m.in(ctx, pod, func(b apply.Backend, wanted []ruleset.Ruleset) error {
-		result, err := b.Apply(ctx, wanted[0])
-		if err != nil {
-			return fmt.Errorf("apply rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+// unusable returns the routing that the pod's namespace did not take when its rules were written, by the records.
+func (m *InPlace) unusable(pod *corev1.Pod, netns netnsexec.ID) (what []string) {
+	for r, err := range m.Records.All() {
+		if err == nil && r.Pod.UID == string(pod.UID) && r.NetNS.Is(netns) {
+			what = append(what, r.Unusable...)
 		}
-		changed = result.Changed
-		return nil
-	})
-	return changed, err
+	}
+	return what
 }
 
-func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, []ruleset.Ruleset) error) (err error) {
+// Apply implements [Redirector].
+func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Result, err error) {
+	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, wanted []ruleset.Ruleset) error {
+		if result, err = b.Apply(ctx, wanted[0]); err != nil {
+			return fmt.Errorf("apply rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		m.record(pod, ns.ID(), wanted[0], result)
+		return nil
+	})
+	return result, err
+}
+
+// record updates the plugin's records of the pod, so that CHECK compares the pod with what is in force now. A pod that
+// started without the plugin has none and gets none: CHECK then passes.
+func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, rs ruleset.Ruleset, result apply.Result) {
+	err := m.Records.Change(func(r *attachment.Record) bool {
+		if r.Pod.UID != string(pod.UID) || !r.NetNS.Is(netns) {
+			return false
+		}
+		if r.Selected && r.Backend == result.Backend && r.Rules.Equal(rs) && slices.Equal(r.Unusable, result.Left()) {
+			return false
+		}
+		r.Applied(result.Backend, rs, result.Skipped, result.Left()...)
+		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), m.Dialect.Name
+		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
+		return true
+	})
+	if err != nil && m.Log != nil {
+		// The rules are in force, which is what counts. CHECK passes a pod whose record could not be written.
+		m.Log.Warn("cannot update the plugin's record of a repaired pod",
+			"namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "error", err.Error())
+	}
+}
+
+// in calls fn with the backend for the pod's network namespace and the rulesets that are acceptable there.
+func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, *netnsexec.NetNS, []ruleset.Ruleset) error) (err error) {
 	wanted, addrs, err := m.wanted(ctx, pod)
 	if err != nil {
 		return err
@@ -168,17 +189,19 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 		return err
 	}
 	if b.Name() == apply.Nftables {
-		if err := m.noneOfIptables(ns); err != nil {
+		// This backend does not see rules of iptables, and would take them for missing.
+		traces, err := apply.IptablesTraces(ctx, ns, m.Dialect.Names.Owner())
+		if err == nil && traces != "" {
+			err = fmt.Errorf("%w (%s)", ErrVariant, traces)
+		}
+		if err != nil {
 			return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
-	return fn(recording{b, m, pod, ns.ID()}, wanted)
+	return fn(b, ns, wanted)
 }
 
-// mostFound bounds what is remembered of pods that may be away: more than a node has.
-const mostFound = 1024
-
-// open opens the pod's network namespace, where it was the last time if it still is there.
+// open opens the pod's network namespace. It remembers the process that led there.
 func (m *InPlace) open(uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
 	root := or(m.ProcRoot, "/proc")
 	proc := os.DirFS(root)
@@ -200,7 +223,7 @@ func (m *InPlace) open(uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, err
 	return found.Open(root)
 }
 
-// podAddrs are the pod's addresses, its primary one first.
+// podAddrs returns the pod's addresses, the primary one first.
 func podAddrs(pod *corev1.Pod) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
@@ -216,12 +239,11 @@ func podAddrs(pod *corev1.Pod) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// Wanted returns the rules that will do for the pod, by the same plan as the
-// plugin's; the first are those that Apply sets. Where the order of the addresses
-// matters there are others: the kubelet puts the node's family first in the pod's
-// status, the plugin goes by the order in which they were assigned. Errors are
-// [ErrNotSelected], [ErrRefused], or those of reading the pod's namespace and addresses.
-func (m *InPlace) Wanted(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error) {
+// Rulesets returns the rulesets that are acceptable for the pod; Apply writes the first. There are two where the order of
+// the addresses matters: the kubelet puts the node's family first in a pod's status, and the plugin uses the order in
+// which the addresses were assigned. Errors are [ErrNotSelected], [ErrRefused], or those of reading the pod's namespace
+// and addresses.
+func (m *InPlace) Rulesets(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error) {
 	wanted, _, err := m.wanted(ctx, pod)
 	return wanted, err
 }
@@ -238,12 +260,12 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (wanted []ruleset
 		return nil, nil, err
 	}
 	orders := [][]netip.Addr{addrs}
-	if reversed := slices.Clone(addrs); len(addrs) > 1 && addrs[0].Is4() != addrs[len(addrs)-1].Is4() {
+	if reversed := slices.Clone(addrs); addrs[0].Is4() != addrs[len(addrs)-1].Is4() {
 		slices.Reverse(reversed)
 		orders = append(orders, reversed)
 	}
 	for _, order := range orders {
-		plan, err := m.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Options)
+		plan, err := m.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Plan)
 		switch {
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
@@ -253,46 +275,4 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (wanted []ruleset
 		wanted = append(wanted, plan.Ruleset)
 	}
 	return wanted, addrs, nil
-}
-
-// noneOfIptables returns [ErrVariant] when iptables-nft or iptables-legacy has
-// chains of the mesh in the namespace. The nftables backend sees neither, so to it
-// the rules of a plugin that had iptables at hand would be missing.
-func (m *InPlace) noneOfIptables(ns *netnsexec.NetNS) error {
-	var legacy []byte
-	err := ns.Do(func() error {
-		for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
-			text, err := os.ReadFile("/proc/thread-self/net/" + file)
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
-			legacy = append(legacy, text...)
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("look for rules of iptables: %w", err)
-	}
-	if len(legacy) > 0 {
-		return fmt.Errorf("%w (iptables-legacy, tables %s)", ErrVariant, strings.Join(strings.Fields(string(legacy)), " "))
-	}
-	conn, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
-	if err != nil {
-		return fmt.Errorf("look for rules of iptables: %w", err)
-	}
-	chains, err := conn.ListChains()
-	if err != nil {
-		return fmt.Errorf("look for rules of iptables: %w", err)
-	}
-	owner := m.Dialect.Names.Owner()
-	for _, c := range chains {
-		if c.Table.Family != nftables.TableFamilyIPv4 && c.Table.Family != nftables.TableFamilyIPv6 {
-			continue
-		}
-		ours := slices.ContainsFunc(ruleset.Tables[:], func(t ruleset.Table) bool { return t.String() == c.Table.Name })
-		if ours && owner.OwnsChain(c.Name) {
-			return fmt.Errorf("%w (iptables-nft, chain %s)", ErrVariant, c.Name)
-		}
-	}
-	return nil
 }

@@ -24,7 +24,7 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 	pod.Namespace, pod.Name, pod.UID = "shop", "cart", "7f3c0a52-0000-4000-8000-000000000001"
 	pod.Annotations = map[string]string{istio.StatusAnnotation: "{}"}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
-	m := &repair.InPlace{Dialect: istio.New(), ProcRoot: t.TempDir(), Options: dialect.Options{RefuseProxyUID: true}}
+	m := &repair.InPlace{Dialect: istio.New(), ProcRoot: t.TempDir(), Plan: dialect.Options{RefuseProxyUID: true}}
 
 	_, err := m.Apply(t.Context(), pod)
 	require.ErrorIs(t, err, repair.ErrRefused)
@@ -35,7 +35,7 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 	_, err = m.Check(t.Context(), pod)
 	require.ErrorIs(t, err, repair.ErrRefused)
 
-	m.Options.RefuseProxyUID = false
+	m.Plan.RefuseProxyUID = false
 	_, err = m.Apply(t.Context(), pod)
 	require.NotErrorIs(t, err, repair.ErrRefused)
 	require.ErrorContains(t, err, "find network namespace", "now it is looked for")
@@ -50,18 +50,18 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 func TestRefusalIsSaid(t *testing.T) {
 	refused := fmt.Errorf("%w: container %q runs as the proxy", repair.ErrRefused, "app")
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.mender.Fail(refused)
+			b.rules.Fail(refused)
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, map[string]int{"failed pod-refused": 1}, b.outcomes())
 		assert.Equal(t, []string{"Warning MeshRepairFailed"}, b.drainEvents())
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action, c.VerifyInterval = repair.ActionRepair, 10*time.Minute
-			b.mender.Fail(refused)
+			b.rules.Fail(refused)
 		}, named(t, "passed", "a"))
 		time.Sleep(time.Hour)
 		results := b.counter("meshcni_repair_verifications_total")

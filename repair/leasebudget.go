@@ -9,133 +9,95 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
-// tokensAnnotation holds the tokens that are left at the lease's renewTime.
+// tokensAnnotation holds the number of tokens at the Lease's renewTime.
 const tokensAnnotation = "meshcni.io/repair-tokens"
 
-// Leases is what a [ClusterBudget] needs of the API server; [*Kube] has it. Errors
-// are those of the API machinery.
-type Leases interface {
+// leases is what a leaseBudget needs of the API server. Errors are those of the Kubernetes API.
+type leases interface {
 	Lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
-	CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
-	UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
+	CreateLease(ctx context.Context, l *coordinationv1.Lease) error
+	UpdateLease(ctx context.Context, l *coordinationv1.Lease) error
 }
 
-// ClusterBudget is one [Budget] that the controllers of all nodes share, without
-// a leader: a token bucket in an annotation of a Lease, which each changes only in
-// the state in which it read it. A token costs two requests. Clocks may differ by
-// as much as the pace may be off. A Lease that is not there, or that says nothing
-// understandable, is an empty bucket; one of the future is taken for one of now.
-type ClusterBudget struct {
-	// Leases reads and writes.
-	Leases Leases
-	// Namespace and Name are the lease's.
-	Namespace, Name string
-	// Holder is who writes, for people who look at the lease.
-	Holder string
-	// Budget is the bound. All nodes should have the same.
-	Budget Budget
+// leaseBudget is a Budget that the controllers of all nodes share without a leader: a token bucket in an annotation of a
+// Lease, which each controller only writes in the state that it has read. A token takes two requests. A Lease that is
+// missing or malformed is an empty bucket.
+type leaseBudget struct {
+	Budget
+
+	leases    leases
+	namespace string
+	// holder is who writes, for people who look at the Lease.
+	holder string
 }
 
-// contended is how often a write is tried that another node was faster with, and
-// contendedWait after how long the caller should come again then.
+// contended is how often to retry a write after another node was faster, and contendedWait is when the caller should
+// come back after that.
 const (
 	contended     = 5
 	contendedWait = time.Second
 )
 
-// Take implements [Taker].
-func (c *ClusterBudget) Take(ctx context.Context) (time.Duration, error) {
-	return c.change(ctx, c.Budget.take)
+// take takes a token, or returns how long until there is one.
+func (b *leaseBudget) take(ctx context.Context) (time.Duration, error) {
+	return b.change(ctx, b.Budget.take)
 }
 
-// Return implements [Taker].
-func (c *ClusterBudget) Return(ctx context.Context) error {
-	_, err := c.change(ctx, func(s bucket, now time.Time) (bucket, time.Duration) {
-		s = c.Budget.refill(s, now)
-		s.Tokens = min(float64(c.Budget.Burst), s.Tokens+1)
-		return s, 0
-	})
+// giveBack returns a token that was not used.
+func (b *leaseBudget) giveBack(ctx context.Context) error {
+	_, err := b.change(ctx, b.Budget.giveBack)
 	return err
 }
 
-func (c *ClusterBudget) change(ctx context.Context, f func(bucket, time.Time) (bucket, time.Duration)) (time.Duration, error) {
-	if c.Budget == Unlimited {
-		return 0, nil
-	}
+func (b *leaseBudget) change(ctx context.Context, f func(bucket, time.Time) (bucket, time.Duration)) (time.Duration, error) {
 	for range contended {
-		wait, err := c.once(ctx, f)
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-			if err != nil {
-				return 0, fmt.Errorf("take from the cluster's budget, lease %s/%s: %w", c.Namespace, c.Name, err)
-			}
-			return wait, nil
+		wait, err := b.once(ctx, f)
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			continue
 		}
+		if err != nil {
+			return 0, fmt.Errorf("use the cluster's budget in lease %s/%s: %w", b.namespace, kube.LeaseName, err)
+		}
+		return wait, nil
 	}
 	return contendedWait, nil
 }
 
-func (c *ClusterBudget) once(ctx context.Context, f func(bucket, time.Time) (bucket, time.Duration)) (time.Duration, error) {
-	lease, err := c.Leases.Lease(ctx, c.Namespace, c.Name)
-	absent := apierrors.IsNotFound(err)
-	if err != nil && !absent {
-		return 0, err
+func (b *leaseBudget) once(ctx context.Context, f func(bucket, time.Time) (bucket, time.Duration)) (time.Duration, error) {
+	lease, err := b.leases.Lease(ctx, b.namespace, kube.LeaseName)
+	write := b.leases.UpdateLease
+	if apierrors.IsNotFound(err) {
+		lease, err = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: kube.LeaseName}}, nil
+		write = b.leases.CreateLease
 	}
-	if absent {
-		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name}}
+	if err != nil {
+		return 0, err
 	}
 	now := time.Now()
 	before := readBucket(lease)
 	state, wait := f(before, now)
-	// Where nothing was taken there is nothing to write, unless the bucket would never fill as it is.
-	if wait > 0 && !absent && !before.At.IsZero() && before.At.Sub(now) <= clockSkew {
+	// If no token was taken, there is nothing to write, unless the bucket would never fill as it is.
+	if wait > 0 && !before.at.IsZero() && before.at.Sub(now) <= clockSkew {
 		return wait, nil
 	}
-	c.writeBucket(lease, state)
-	if absent {
-		_, err = c.Leases.CreateLease(ctx, lease)
-	} else {
-		_, err = c.Leases.UpdateLease(ctx, lease)
+	if lease.Annotations == nil {
+		lease.Annotations = map[string]string{}
 	}
-	return wait, err
+	lease.Annotations[tokensAnnotation] = strconv.FormatFloat(state.tokens, 'f', -1, 64)
+	at := metav1.NewMicroTime(state.at)
+	lease.Spec.RenewTime, lease.Spec.HolderIdentity = &at, &b.holder
+	return wait, write(ctx, lease)
 }
 
-// readBucket reads what writeBucket wrote; one that is not known when it cannot be read.
+// readBucket returns the Lease's bucket, or an unknown one if it is malformed.
 func readBucket(l *coordinationv1.Lease) bucket {
 	tokens, err := strconv.ParseFloat(l.Annotations[tokensAnnotation], 64)
 	if err != nil || !(tokens >= 0) || l.Spec.RenewTime == nil {
 		return bucket{}
 	}
 	return bucket{tokens, l.Spec.RenewTime.Time}
-}
-
-func (c *ClusterBudget) writeBucket(l *coordinationv1.Lease, s bucket) {
-	if l.Annotations == nil {
-		l.Annotations = map[string]string{}
-	}
-	l.Annotations[tokensAnnotation] = strconv.FormatFloat(s.Tokens, 'f', -1, 64)
-	at := metav1.NewMicroTime(s.At)
-	l.Spec.RenewTime, l.Spec.HolderIdentity = &at, &c.Holder
-}
-
-// Lease implements [Leases].
-func (k *Kube) Lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
-	l := &coordinationv1.Lease{}
-	err := k.leases.Get().Namespace(namespace).Resource("leases").Name(name).Do(ctx).Into(l)
-	return l, err
-}
-
-// CreateLease implements [Leases].
-func (k *Kube) CreateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	out := &coordinationv1.Lease{}
-	err := k.leases.Post().Namespace(l.Namespace).Resource("leases").Body(l).Do(ctx).Into(out)
-	return out, err
-}
-
-// UpdateLease implements [Leases].
-func (k *Kube) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	out := &coordinationv1.Lease{}
-	err := k.leases.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Into(out)
-	return out, err
 }

@@ -29,10 +29,10 @@ func TestRepairUntilTheCheckSucceeds(t *testing.T) {
 		}
 		b := start(t, action(repair.ActionRepair), with(named(t, "crash-loop", "a"), fails))
 		require.Equal(t, map[string]int{"repaired check-failed": 1}, b.outcomes())
-		calls := len(b.mender.Calls())
+		calls := len(b.rules.Calls())
 		b.cluster.Set(with(b.pod("a"), func(p *corev1.Pod) { p.Annotations["x"] = "y" }))
 		time.Sleep(time.Hour)
-		assert.Len(t, b.mender.Calls(), calls, "the check has not run since: wait")
+		assert.Len(t, b.rules.Calls(), calls, "the check has not run since: wait")
 
 		for range 10 {
 			b.cluster.Set(with(b.pod("a"), fails))
@@ -48,9 +48,9 @@ func TestRepairUntilTheCheckSucceeds(t *testing.T) {
 func TestRestartFindsWhatIsDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pods := []*corev1.Pod{named(t, "crash-loop", "a")}
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.mender.SetRules(b.pod("a").UID, true) // by the controller before this one
+			b.rules.SetRules(b.pod("a").UID, true) // by the controller before this one
 		}, pods...)
 		assert.Equal(t, map[string]int{"intact check-failed": 1}, b.outcomes())
 	})
@@ -58,13 +58,13 @@ func TestRestartFindsWhatIsDone(t *testing.T) {
 
 func TestNoProcessYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.mender.Fail(fmt.Errorf("find: %w", repair.ErrNoProcess))
+			b.rules.Fail(fmt.Errorf("find: %w", repair.ErrNoProcess))
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, map[string]int{"no-process no-process": 1}, b.outcomes(), "said once")
-		b.mender.Fail(nil)
+		b.rules.Fail(nil)
 		time.Sleep(3 * time.Minute)
 		assert.Equal(t, 1, b.outcomes()["repaired check-failed"])
 	})
@@ -75,10 +75,10 @@ func TestVerification(t *testing.T) {
 		t.Run(string(a), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var uid types.UID
-				b := start(t, func(b *bench, c *repair.Config) {
+				b := start(t, func(b *bench, c *repair.Options) {
 					c.Action, c.VerifyInterval = a, 10*time.Minute
 					for _, name := range []string{"a", "b"} {
-						b.mender.SetRules(b.pod(name).UID, true)
+						b.rules.SetRules(b.pod(name).UID, true)
 					}
 					uid = b.pod("a").UID
 				}, named(t, "passed", "a"), named(t, "recovered", "b"), named(t, "host-network", "c"), named(t, "deleting", "d"), named(t, "mirror", "e"))
@@ -88,7 +88,7 @@ func TestVerification(t *testing.T) {
 				assert.InDelta(t, 12, results["intact"], 1, "two pods, six rounds")
 				assert.Len(t, results, 1)
 				assert.Len(t, b.requests(), before, "a pod that is right costs no request")
-				b.mender.SetRules(uid, false)
+				b.rules.SetRules(uid, false)
 				time.Sleep(time.Hour)
 				results = b.counter("meshcni_repair_verifications_total")
 				if a == repair.ActionNone {
@@ -109,12 +109,12 @@ func TestVerification(t *testing.T) {
 // TestNoPauseProcess: the pod has a process only while its check runs.
 func TestNoPauseProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.mender.Fail(repair.ErrNoProcess)
+			b.rules.Fail(repair.ErrNoProcess)
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(10 * time.Minute)
-		b.mender.Fail(nil)
+		b.rules.Fail(nil)
 		b.cluster.Set(named(t, "running-again", "a"))
 		b.settle()
 		assert.Equal(t, map[string]int{"no-process no-process": 1, "repaired checking": 1}, b.outcomes())
@@ -129,24 +129,24 @@ func TestNoPauseProcess(t *testing.T) {
 // name meanwhile is none of it.
 func TestDriftOfAReplacedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action, c.VerifyInterval = repair.ActionRepair, time.Minute
-			b.mender.SetRules(b.pod("a").UID, true)
+			b.rules.SetRules(b.pod("a").UID, true)
 		}, named(t, "passed", "a"))
 		// The informer is told nothing of what comes.
-		b.cluster.SetHook(func(verb string, _ repair.Ref) error {
+		b.cluster.SetHook(func(verb string, _ types.NamespacedName) error {
 			if verb == "list" || verb == "watch" {
 				return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 			}
 			return nil
 		})
 		b.cluster.Interrupt(false)
-		b.mender.SetRules(b.pod("a").UID, false)
+		b.rules.SetRules(b.pod("a").UID, false)
 		b.cluster.Gone("default", "a")
 		b.cluster.Set(named(t, "passed", "a"))
 		time.Sleep(10 * time.Minute)
 		assert.Zero(t, b.counter("meshcni_repair_verifications_total")["drifted"])
-		assert.NotContains(t, b.mender.Calls(), "apply default/a")
+		assert.NotContains(t, b.rules.Calls(), "apply default/a")
 		b.cluster.SetHook(nil)
 	})
 }
@@ -159,23 +159,23 @@ func TestVerificationFails(t *testing.T) {
 	} {
 		t.Run(result, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, func(b *bench, c *repair.Config) {
+				b := start(t, func(b *bench, c *repair.Options) {
 					c.Action, c.VerifyInterval = repair.ActionRepair, time.Minute
-					b.mender.Fail(err)
+					b.rules.Fail(err)
 				}, named(t, "passed", "a"))
 				time.Sleep(10 * time.Minute)
 				assert.Equal(t, []string{result}, slices.Collect(maps.Keys(b.counter("meshcni_repair_verifications_total"))))
 				assert.LessOrEqual(t, strings.Count(b.log.String(), "cannot be verified"), 1)
 				assert.Empty(t, b.drainEvents())
-				assert.NotContains(t, b.mender.Calls(), "apply default/a")
+				assert.NotContains(t, b.rules.Calls(), "apply default/a")
 			})
 		})
 	}
 	t.Run("not in the mesh after all", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := start(t, func(b *bench, c *repair.Config) {
+			b := start(t, func(b *bench, c *repair.Options) {
 				c.VerifyInterval = time.Minute
-				b.mender.Fail(repair.ErrNotSelected)
+				b.rules.Fail(repair.ErrNotSelected)
 			}, named(t, "passed", "a"))
 			time.Sleep(10 * time.Minute)
 			assert.Empty(t, b.counter("meshcni_repair_verifications_total"))
@@ -204,9 +204,9 @@ func TestEventsFit(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.mender.Fail(bad)
+			b.rules.Fail(bad)
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(time.Minute)
 		got := message(b)
@@ -217,9 +217,9 @@ func TestEventsFit(t *testing.T) {
 		assert.Less(t, b.log.Len(), 100<<10)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.VerifyInterval = time.Minute
-			b.mender.Rule = "-m comment --comment " + strings.Repeat("x", 5000)
+			b.rules.Rule = "-m comment --comment " + strings.Repeat("x", 5000)
 		}, named(t, "passed", "a"))
 		time.Sleep(10 * time.Minute)
 		got := message(b)

@@ -1,16 +1,14 @@
 package repair
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are what [Controller] counts.
+// metrics are the metrics of a [Controller].
 type metrics struct {
 	outcomes *prometheus.CounterVec
 	verified *prometheus.CounterVec
 	watch    *prometheus.CounterVec
 	pods     *prometheus.GaugeVec
-	breaker  *prometheus.GaugeVec
+	held     *prometheus.GaugeVec
 	ready    prometheus.Gauge
 	duration *prometheus.HistogramVec
 }
@@ -19,7 +17,7 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 	m := &metrics{
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "meshcni_repair_outcomes_total",
-			Help: "What came of broken pods, by action, outcome and reason. An outcome that stays the same while it is waited out counts once a pod.",
+			Help: "Attempts to deal with broken pods, by action, outcome and reason. An outcome that stays the same counts once a pod.",
 		}, []string{"action", "outcome", "reason"}),
 		verified: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "meshcni_repair_verifications_total",
@@ -33,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 			Name: "meshcni_repair_pods",
 			Help: "Pods of this node, by state: known, candidate (checks its redirection), broken, drifted.",
 		}, []string{"state"}),
-		breaker: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "meshcni_repair_held",
 			Help: "Whether deleting is held back, by reason.",
 		}, []string{"reason"}),
@@ -47,17 +45,15 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}, []string{"action"}),
 	}
-	for _, reason := range []string{heldNotInstalled, heldShare} {
-		m.breaker.WithLabelValues(reason)
-	}
+	m.setHeld(nil)
 	m.begin(action)
 	if reg != nil {
-		reg.MustRegister(m.outcomes, m.verified, m.watch, m.pods, m.breaker, m.ready, m.duration)
+		reg.MustRegister(m.outcomes, m.verified, m.watch, m.pods, m.held, m.ready, m.duration)
 	}
 	return m
 }
 
-// troubles are the outcomes, with their reasons, that somebody should hear of.
+// troubles are the outcomes that need attention, with their reasons.
 var troubles = map[Outcome][]string{
 	OutcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
 	OutcomeForbidden:   {"forbidden"},
@@ -69,17 +65,17 @@ var troubles = map[Outcome][]string{
 	OutcomeBlocked:     {"disruption-budget"},
 }
 
-// begin makes the series that alerts watch, as far as they are known beforehand: an increase from nothing to 1 is none to
-// Prometheus, so the first event of a series that begins with it would be seen by nobody.
+// begin creates the series that alerts watch. Prometheus does not count a first sample of 1 as an increase, so the series
+// must exist before.
 func (m *metrics) begin(action Action) {
 	for _, kind := range []string{"expired", "forbidden", "closed", "other"} {
 		m.watch.WithLabelValues(kind)
 	}
-	for _, result := range []string{verifiedIntact, verifiedDrifted, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedRefused, verifiedFailed} {
-		m.verified.WithLabelValues(result)
+	for _, result := range verifications {
+		m.verified.WithLabelValues(string(result))
 	}
-	if action == ActionNone || action == "" {
-		return // found is all there is
+	if action == ActionNone {
+		return // found is the only outcome
 	}
 	for outcome, reasons := range troubles {
 		for _, reason := range reasons {
@@ -88,21 +84,18 @@ func (m *metrics) begin(action Action) {
 	}
 }
 
-func (m *metrics) setReady(err error) {
-	if err != nil {
-		m.ready.Set(0)
-		return
+func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
+
+// setHeld shows why deletions are held back on the whole node; nil means that they are not.
+func (m *metrics) setHeld(h *held) {
+	for _, reason := range []heldReason{heldNotInstalled, heldShare} {
+		m.held.WithLabelValues(string(reason)).Set(oneIf(h != nil && h.reason == reason))
 	}
-	m.ready.Set(1)
 }
 
-// setBreaker shows why deleting is held back; nil for not at all.
-func (m *metrics) setBreaker(h *held) {
-	for _, reason := range []string{heldNotInstalled, heldShare} {
-		v := 0.0
-		if h != nil && h.code == reason {
-			v = 1
-		}
-		m.breaker.WithLabelValues(reason).Set(v)
+func oneIf(b bool) float64 {
+	if b {
+		return 1
 	}
+	return 0
 }

@@ -20,9 +20,8 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 	for _, action := range repair.Actions {
 		t.Run(string(action), func(t *testing.T) {
 			cluster, registry := repairtest.New(), prometheus.NewPedanticRegistry()
-			_, err := repair.New(repair.Config{
-				Node: "node-1", Action: action, Criteria: repair.CriteriaFor(istio.New()), Source: cluster.Pods("node-1"), Cluster: cluster,
-				Mender: &repairtest.Mender{}, NodeBudget: repair.Unlimited, Metrics: registry,
+			_, err := repair.New(repair.Options{
+				Node: "node-1", Action: action, Dialect: istio.New(), Cluster: cluster, Metrics: registry,
 			})
 			require.NoError(t, err)
 			scraped := httptest.NewRecorder()

@@ -2,27 +2,13 @@ package repair
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 )
 
-// PermissionError says which permissions are missing. Check with
-// var p *repair.PermissionError; errors.As(err, &p).
-type PermissionError struct {
-	Missing []Permission
-}
-
-// Error names them all, and where they are granted.
-func (e *PermissionError) Error() string {
-	names := make([]string, len(e.Missing))
-	for i, p := range e.Missing {
-		names[i] = p.String()
-	}
-	return "missing permission: " + strings.Join(names, ", ") + " (see deploy/rbac)"
-}
-
-// deny notes that the server has refused something. Nothing is done until it is
-// granted; it is said once.
+// deny notes that the server has refused a request for lack of permission. The controller then does nothing until the
+// permission is granted.
 func (c *Controller) deny(err error) {
 	c.mu.Lock()
 	first := c.denied == nil
@@ -31,12 +17,12 @@ func (c *Controller) deny(err error) {
 	}
 	c.mu.Unlock()
 	if first {
-		c.Log.Error("repair is suspended", "error", err.Error())
+		c.opts.Log.Error("repair is suspended", "error", err.Error())
 	}
 	c.metrics.setReady(err)
 }
 
-// suspended returns how long to wait while a permission is missing.
+// suspended returns how long to wait while a permission is missing, or zero.
 func (c *Controller) suspended() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,10 +32,10 @@ func (c *Controller) suspended() time.Duration {
 	return 0
 }
 
-// refused reports whether an error of the kind Forbidden is for want of a
-// permission, and suspends all actions then.
+// refused reports whether an error of the kind Forbidden means that a permission is missing, rather than that an
+// admission plugin objects, and suspends all actions if so.
 func (c *Controller) refused(err error) bool {
-	if c.Permissions == nil {
+	if c.permissions == nil {
 		c.deny(err)
 		return true
 	}
@@ -57,9 +43,7 @@ func (c *Controller) refused(err error) bool {
 	return c.suspended() > 0
 }
 
-// unreachable notes why the server does not answer. Until the pods are there that
-// is the reason for not being ready. client-go tries on; one line in a while is
-// enough for the log.
+// unreachable notes why the server does not answer. client-go keeps trying, so an occasional line in the log is enough.
 func (c *Controller) unreachable(err error) {
 	c.mu.Lock()
 	quiet := time.Since(c.watchSaid) > sayAgain
@@ -69,29 +53,29 @@ func (c *Controller) unreachable(err error) {
 	}
 	c.mu.Unlock()
 	if quiet {
-		c.Log.Warn("the API server does not answer; the node's pods may have changed meanwhile", "error", err.Error())
+		c.opts.Log.Warn("the API server does not answer; the node's pods may have changed meanwhile", "error", err.Error())
 	}
 }
 
-// askPermissions asks for what is missing and remembers the answer. Where nobody
-// can be asked, the refusals themselves tell: after each pause there is another try.
+// askPermissions asks the server which permissions are missing. If nobody knows, it clears the last refusal, so that the
+// next attempt tells.
 func (c *Controller) askPermissions(ctx context.Context) {
-	if c.Permissions == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.denied = nil
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	missing, err := c.Permissions(ctx)
-	if err != nil {
-		c.unreachable(err) // no answer, no news
-		return
-	}
 	var now error
-	if len(missing) > 0 {
-		now = &PermissionError{missing}
+	if c.permissions != nil {
+		ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+		defer cancel()
+		missing, err := c.permissions(ctx)
+		if err != nil {
+			c.unreachable(err)
+			return
+		}
+		var names []string
+		for _, p := range missing {
+			names = append(names, p.String())
+		}
+		if len(names) > 0 {
+			now = fmt.Errorf("missing permission: %s (see deploy/rbac)", strings.Join(names, ", "))
+		}
 	}
 	c.mu.Lock()
 	was := c.denied
@@ -99,9 +83,9 @@ func (c *Controller) askPermissions(ctx context.Context) {
 	c.mu.Unlock()
 	switch {
 	case now != nil && (was == nil || was.Error() != now.Error()):
-		c.Log.Error("repair is suspended", "error", now.Error())
-	case now == nil && was != nil:
-		c.Log.Info("repair goes on: all permissions are there")
+		c.opts.Log.Error("repair is suspended", "error", now.Error())
+	case now == nil && was != nil && c.permissions != nil:
+		c.opts.Log.Info("repair goes on: all permissions are there")
 	}
 	c.metrics.setReady(c.Ready())
 }

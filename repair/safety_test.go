@@ -15,8 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )
 
@@ -28,7 +31,7 @@ func TestBudget(t *testing.T) {
 		for i := range 20 {
 			pods = append(pods, named(t, "crash-loop", fmt.Sprintf("broken-%02d", i)), named(t, "passed", fmt.Sprintf("well-%02d", i)))
 		}
-		b := start(t, func(_ *bench, c *repair.Config) {
+		b := start(t, func(_ *bench, c *repair.Options) {
 			c.Action, c.NodeBudget = repair.ActionDelete, repair.Budget{PerMinute: 6, Burst: 5}
 		}, pods...)
 		assert.Empty(t, b.requests(), "who has to wait is not even read")
@@ -60,8 +63,8 @@ func TestBreaker(t *testing.T) {
 	}
 	t.Run("a large share is broken", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := start(t, func(_ *bench, c *repair.Config) {
-				c.Action, c.Breaker = repair.ActionDelete, &repair.Breaker{TrialEvery: 5 * time.Minute}
+			b := start(t, func(_ *bench, c *repair.Options) {
+				c.Action, c.TrialInterval = repair.ActionDelete, 5*time.Minute
 			}, eight(t, 7)...)
 			assert.Equal(t, map[string]int{"held too-many-broken": 8}, b.outcomes())
 			assert.Empty(t, b.requests())
@@ -78,9 +81,9 @@ func TestBreaker(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			notReady := errors.New("no network file")
-			b := start(t, func(_ *bench, c *repair.Config) {
+			b := start(t, func(_ *bench, c *repair.Options) {
 				c.Action = repair.ActionDelete
-				c.Breaker = &repair.Breaker{Installed: func() error { mu.Lock(); defer mu.Unlock(); return notReady }}
+				c.Installed = func() error { mu.Lock(); defer mu.Unlock(); return notReady }
 			}, eight(t, 20)...)
 			time.Sleep(time.Hour)
 			assert.Equal(t, map[string]int{"held plugin-not-ready": 8}, b.outcomes())
@@ -101,8 +104,8 @@ func TestBreaker(t *testing.T) {
 	for _, a := range []repair.Action{repair.ActionLabel, repair.ActionRepair} {
 		t.Run(string(a)+" makes nothing worse", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, func(_ *bench, c *repair.Config) {
-					c.Action, c.Breaker = a, &repair.Breaker{Installed: func() error { return errors.New("not ready") }}
+				b := start(t, func(_ *bench, c *repair.Options) {
+					c.Action, c.Installed = a, func() error { return errors.New("not ready") }
 				}, eight(t, 0)...)
 				assert.Empty(t, b.outcomes()["held too-many-broken"])
 				assert.Len(t, b.outcomes(), 1)
@@ -115,7 +118,7 @@ func TestBreaker(t *testing.T) {
 // round and round, though there are too few pods for the breaker.
 func TestBrokenSuccessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionDelete
 			b.cluster.LeaveAtOnce = true
 		}, named(t, "crash-loop", "web-0"))
@@ -143,7 +146,7 @@ func TestForgedOwner(t *testing.T) {
 				p.Namespace, p.OwnerReferences = "attacker", victim(name).OwnerReferences
 			})
 		}
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionDelete
 			b.cluster.LeaveAtOnce = true
 		}, forged("a"))
@@ -162,15 +165,17 @@ func TestForgedOwner(t *testing.T) {
 func TestMissingPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		missing := []repair.Permission{{Verb: "patch", Resource: "pods", Subresource: "status"}}
+		missing := []kube.Permission{{Verb: "patch", Resource: "pods", Subresource: "status"}}
 		var pods []*corev1.Pod
 		for i := range 30 {
 			pods = append(pods, named(t, "crash-loop", fmt.Sprintf("broken-%02d", i)))
 		}
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionLabel
-			c.Permissions = func(context.Context) ([]repair.Permission, error) { mu.Lock(); defer mu.Unlock(); return missing, nil }
-			b.cluster.SetHook(func(verb string, _ repair.Ref) error {
+			b.prepare = func(c *repair.Controller) {
+				c.SetPermissions(func(context.Context) ([]kube.Permission, error) { mu.Lock(); defer mu.Unlock(); return missing, nil })
+			}
+			b.cluster.SetHook(func(verb string, _ types.NamespacedName) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if verb == "label" && missing != nil {
@@ -180,9 +185,7 @@ func TestMissingPermission(t *testing.T) {
 			})
 		}, pods...)
 		time.Sleep(time.Hour)
-		var denied *repair.PermissionError
-		require.ErrorAs(t, b.ctl.Ready(), &denied)
-		assert.ErrorContains(t, b.ctl.Ready(), "missing permission: patch pods/status")
+		require.ErrorContains(t, b.ctl.Ready(), "missing permission: patch pods/status")
 		assert.Empty(t, b.requests())
 		assert.Equal(t, 1, strings.Count(b.log.String(), "missing permission"), b.log.String())
 		mu.Lock()
@@ -198,7 +201,7 @@ func TestWatchExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, action(repair.ActionLabel), named(t, "passed", "a"), named(t, "passed", "b"))
 		b.cluster.Gone("default", "b")
-		b.cluster.SetHook(func(verb string, _ repair.Ref) error {
+		b.cluster.SetHook(func(verb string, _ types.NamespacedName) error {
 			if verb == "watch" {
 				return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 			}
@@ -218,15 +221,17 @@ func TestWatchExpiry(t *testing.T) {
 // deaf is a cluster that says yes and does nothing.
 type deaf struct{ *repairtest.Cluster }
 
-func (deaf) Evict(context.Context, repair.Ref) error { return nil }
-func (d deaf) Label(ctx context.Context, r repair.Ref, _, _ string) (*corev1.Pod, error) {
+func (deaf) Evict(context.Context, *corev1.Pod) error { return nil }
+func (d deaf) Label(ctx context.Context, r *corev1.Pod, _, _ string) (*corev1.Pod, error) {
 	return d.Pod(ctx, r.Namespace, r.Name)
 }
 
-// deafMender says that it has put the rules there, and has not.
-type deafMender struct{ *repairtest.Mender }
+// deafKernel says that it has put the rules there, and has not.
+type deafKernel struct{ *repairtest.Redirector }
 
-func (deafMender) Apply(context.Context, *corev1.Pod) (bool, error) { return true, nil }
+func (deafKernel) Apply(context.Context, *corev1.Pod) (apply.Result, error) {
+	return apply.Result{Changed: true}, nil
+}
 
 // TestUnverified: what the server or the kernel took and did not do is noticed, and tried again.
 func TestUnverified(t *testing.T) {
@@ -235,8 +240,8 @@ func TestUnverified(t *testing.T) {
 	} {
 		t.Run(string(a), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, func(b *bench, c *repair.Config) {
-					c.Action, c.Cluster, c.Mender = a, deaf{b.cluster}, deafMender{b.mender}
+				b := start(t, func(b *bench, c *repair.Options) {
+					c.Action, c.Cluster, c.Redirector = a, deaf{b.cluster}, deafKernel{b.rules}
 				}, named(t, "crash-loop", "a"))
 				time.Sleep(time.Hour)
 				assert.Equal(t, map[string]int{"unverified " + reason: 1}, b.outcomes())
@@ -258,10 +263,10 @@ func TestBlockedCostsNoBudget(t *testing.T) {
 				p.Namespace, p.Status.Phase = "blocked", corev1.PodRunning
 			}), named(t, "passed", fmt.Sprintf("well-%d", i)), named(t, "passed", fmt.Sprintf("fine-%d", i)))
 		}
-		store := &leases{}
-		b := start(t, func(b *bench, c *repair.Config) {
+		store := &repair.FakeLeases{}
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action, c.NodeBudget = repair.ActionDelete, repair.Budget{PerMinute: 0.01, Burst: 2}
-			c.ClusterBudget = &repair.ClusterBudget{Leases: store, Namespace: "ns", Name: "budget", Budget: repair.Budget{PerMinute: 0.01, Burst: 2}}
+			b.prepare = func(c *repair.Controller) { c.SetLeases(store, repair.Budget{PerMinute: 0.01, Burst: 2}) }
 			b.cluster.Block("blocked", true)
 		}, pods...)
 		time.Sleep(12*time.Hour + 7*time.Second) // both are full by now, and nobody is asking
@@ -277,10 +282,12 @@ func TestBlockedCostsNoBudget(t *testing.T) {
 // the pod's affair, and suspends nothing.
 func TestAdmissionRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionDelete
-			c.Permissions = func(context.Context) ([]repair.Permission, error) { return nil, nil }
-			b.cluster.SetHook(func(verb string, r repair.Ref) error {
+			b.prepare = func(c *repair.Controller) {
+				c.SetPermissions(func(context.Context) ([]kube.Permission, error) { return nil, nil })
+			}
+			b.cluster.SetHook(func(verb string, r types.NamespacedName) error {
 				if verb == "evict" && r.Name == "a" {
 					return apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("the admission webhook says no"))
 				}
@@ -299,11 +306,13 @@ func TestUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		down := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
-		b := start(t, func(b *bench, c *repair.Config) {
+		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionLabel
 			answer := func() error { mu.Lock(); defer mu.Unlock(); return down }
-			c.Permissions = func(context.Context) ([]repair.Permission, error) { return nil, answer() }
-			b.cluster.SetHook(func(string, repair.Ref) error { return answer() })
+			b.prepare = func(c *repair.Controller) {
+				c.SetPermissions(func(context.Context) ([]kube.Permission, error) { return nil, answer() })
+			}
+			b.cluster.SetHook(func(string, types.NamespacedName) error { return answer() })
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(10 * time.Minute)
 		require.ErrorContains(t, b.ctl.Ready(), "connection refused")

@@ -8,41 +8,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// track is what is remembered of one pod while it exists. Losing it, in a restart,
-// costs a repeated event or a repeated comparison and nothing else.
+// track is what the controller remembers of a pod while it exists. After a restart this is lost, which costs a repeated
+// event or comparison and nothing more.
 type track struct {
 	seen     time.Time // first
 	outcome  Outcome
 	reason   string
 	repaired time.Time // when its rules were last seen to be right
-	times    int       // how often they were put there
-	verified string    // the latest verification's result
+	times    int       // how often they were written
+	verified verification
 	drifted  bool
 }
 
 type tracks struct {
 	mu    sync.Mutex
-	byUID map[types.UID]*track
+	byUID map[types.UID]track
 }
 
 func (t *tracks) get(uid types.UID) track {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if k := t.byUID[uid]; k != nil {
-		return *k
-	}
-	return track{}
+	return t.byUID[uid]
 }
 
 func (t *tracks) change(uid types.UID, f func(*track)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := t.byUID[uid]
-	if k == nil {
-		k = &track{}
-		t.byUID[uid] = k
-	}
-	f(k)
+	f(&k)
+	t.byUID[uid] = k
 }
 
 func (t *tracks) drop(uid types.UID) {
@@ -51,22 +45,17 @@ func (t *tracks) drop(uid types.UID) {
 	delete(t.byUID, uid)
 }
 
-// prune drops all but the pods given: an attempt may have noted something of a pod
-// after it was dropped.
-func (t *tracks) prune(pods []any) {
-	known := make(map[types.UID]bool, len(pods))
-	for _, obj := range pods {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			known[pod.UID] = true
-		}
-	}
+// keep drops all pods but those given: an attempt may have added one after it was dropped.
+func (t *tracks) keep(pods []*corev1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for uid := range t.byUID {
-		if !known[uid] {
-			delete(t.byUID, uid)
+	kept := make(map[types.UID]track, len(pods))
+	for _, pod := range pods {
+		if k, ok := t.byUID[pod.UID]; ok {
+			kept[pod.UID] = k
 		}
 	}
+	t.byUID = kept
 }
 
 func (t *tracks) countDrifted() (n int) {

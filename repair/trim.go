@@ -1,22 +1,29 @@
 package repair
 
 import (
+	"maps"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// lastApplied holds a second copy of what a user applied
-// (corev1.LastAppliedConfigAnnotation), often the largest part of a pod.
-const lastApplied = corev1.LastAppliedConfigAnnotation
+// trim reduces pods in the informer's cache to save memory; other objects (bookmarks, tombstones) stay as they are.
+func trim(obj any) (any, error) {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		return trimPod(pod), nil
+	}
+	return obj, nil
+}
 
-// Trim returns a pod with only what diagnosis, selection and a dialect's Build
-// read, so that a cache of pods stays small. The result shares nothing with the
-// pod but what is never written. Actions do not rely on it: they read the pod anew.
-func Trim(pod *corev1.Pod) *corev1.Pod {
+// trimPod returns the pod with only what Diagnose, selection and the dialects read. It shares memory with the original.
+// Actions read the pod anew.
+func trimPod(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			Labels: pod.Labels, Annotations: pod.Annotations,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, RestartPolicy: pod.Spec.RestartPolicy,
@@ -30,19 +37,12 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 			NominatedNodeName: pod.Status.NominatedNodeName,
 		},
 	}
-	for k, v := range pod.Annotations {
-		if k == lastApplied {
-			continue
-		}
-		if out.Annotations == nil {
-			out.Annotations = make(map[string]string, len(pod.Annotations))
-		}
-		out.Annotations[k] = v
+	if _, has := pod.Annotations[corev1.LastAppliedConfigAnnotation]; has { // often the largest part of a pod
+		out.Annotations = maps.Clone(pod.Annotations)
+		delete(out.Annotations, corev1.LastAppliedConfigAnnotation)
 	}
-	for _, o := range pod.OwnerReferences {
-		if o.Controller != nil && *o.Controller {
-			out.OwnerReferences = []metav1.OwnerReference{o}
-		}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	for _, s := range pod.Status.InitContainerStatuses {
 		out.Status.InitContainerStatuses = append(out.Status.InitContainerStatuses, corev1.ContainerStatus{
@@ -53,10 +53,7 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 }
 
 func trimContainers(all []corev1.Container) []corev1.Container {
-	if len(all) == 0 {
-		return nil
-	}
-	out := make([]corev1.Container, len(all))
+	out := slices.Clone(all)
 	for i, c := range all {
 		out[i] = corev1.Container{
 			Name: c.Name, Args: c.Args, Env: c.Env, Ports: c.Ports,
@@ -64,14 +61,4 @@ func trimContainers(all []corev1.Container) []corev1.Container {
 		}
 	}
 	return out
-}
-
-// trim is Trim as an informer's transform.
-func trim(obj any) (any, error) {
-	switch o := obj.(type) {
-	case *corev1.Pod:
-		return Trim(o), nil
-	default: // bookmarks and tombstones
-		return obj, nil
-	}
 }

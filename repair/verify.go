@@ -13,23 +13,40 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// The results of a verification.
+// verification is a stable code for the result of comparing a pod's rules with the wanted ones.
+type verification string
+
 const (
-	verifiedIntact    = "intact"
-	verifiedDrifted   = "drifted"
-	verifiedRestored  = "restored"
-	verifiedNoProcess = "no-process"
-	verifiedVariant   = "variant"
-	verifiedRefused   = "refused"
-	verifiedFailed    = "failed"
+	verifiedIntact    verification = "intact"
+	verifiedDrifted   verification = "drifted"
+	verifiedRestored  verification = "restored"
+	verifiedNoProcess verification = "no-process"
+	verifiedVariant   verification = "variant"
+	verifiedRefused   verification = "refused"
+	verifiedFailed    verification = "failed"
 )
 
-// verifyAll goes round the node's running captured pods for ever, evenly spread
-// over the interval, so that it costs the same at any time.
+var verifications = []verification{
+	verifiedIntact, verifiedDrifted, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedRefused, verifiedFailed,
+}
+
+// The reasons of events about drift.
+const (
+	eventDrifted  = "MeshRulesDrifted"
+	eventRestored = "MeshRulesRestored"
+)
+
+// verifyAll verifies the node's running captured pods round after round. It spreads a round evenly over the interval, so
+// that the cost is the same at any time.
 func (c *Controller) verifyAll(ctx context.Context) {
 	for {
-		keys := c.captured()
-		pause := c.VerifyInterval / time.Duration(max(1, len(keys)))
+		var keys []types.NamespacedName
+		for _, pod := range c.pods() {
+			if c.shouldHaveRules(pod) {
+				keys = append(keys, key(pod))
+			}
+		}
+		pause := c.opts.VerifyInterval / time.Duration(max(1, len(keys)))
 		if len(keys) == 0 && !sleep(ctx, pause) {
 			return
 		}
@@ -37,93 +54,68 @@ func (c *Controller) verifyAll(ctx context.Context) {
 			if !sleep(ctx, pause) {
 				return
 			}
-			c.verify(ctx, key)
+			if pod := c.pod(key); pod != nil && c.shouldHaveRules(pod) {
+				c.verify(ctx, pod)
+			}
 		}
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-// captured are the pods whose rules should be there.
-func (c *Controller) captured() (keys []types.NamespacedName) {
-	for _, obj := range c.informer.GetStore().List() {
-		if pod, ok := obj.(*corev1.Pod); ok && c.shouldHaveRules(pod) {
-			keys = append(keys, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
-		}
-	}
-	return keys
-}
-
-// shouldHaveRules: running, in the mesh, and not known to be broken, which is the
-// other half's business.
+// shouldHaveRules reports whether a pod runs, is in the mesh, and is not known to be broken, in which case it is
+// processed anyway.
 func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
-	if out, ok := leftOut(pod, c.Criteria); ok && out.Reason != "" {
+	criteria := *c.opts.Criteria
+	if _, out := leftOut(pod, criteria); out || pod.Status.Phase != corev1.PodRunning || criteria.Policy == nil {
 		return false
 	}
-	if pod.Status.Phase != corev1.PodRunning || c.Criteria.Policy == nil {
+	// The namespace may enable a pod that does not do so itself; the Redirector reads the namespace.
+	if d := criteria.Policy.Decide(pod, nil); !d.Selected && d.Reason != selection.NotEnabled {
 		return false
 	}
-	// Not enabled by the pod itself: its namespace may do that, which the mender reads.
-	if d := c.Criteria.Policy.Decide(pod, nil); !d.Selected && d.Reason != selection.NotEnabled {
-		return false
-	}
-	return !Diagnose(pod, c.Criteria).Broken
+	return !Diagnose(pod, criteria).Broken
 }
 
-// verify compares one pod's rules with the wanted ones. What the informer has of
-// the pod is enough to find nothing; to find something, the pod is read again.
-func (c *Controller) verify(ctx context.Context, key types.NamespacedName) {
-	pod := c.pod(key)
-	if pod == nil || !c.shouldHaveRules(pod) {
-		return
-	}
+// verify compares one pod's rules with the wanted ones. The cached pod is good enough to find that all is well. Before
+// anything else is concluded, the pod is read again.
+func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	diffs, err := c.Mender.Check(ctx, pod)
+	diffs, err := c.redirector.Check(ctx, cached)
 	switch {
 	case errors.Is(err, ErrNotSelected):
 		return
 	case err == nil && len(diffs) == 0:
-		c.verified(pod, verifiedIntact, "")
+		c.verified(cached, verifiedIntact, "")
 		return
 	}
-	fresh, errRead := c.Cluster.Pod(ctx, pod.Namespace, pod.Name)
+	pod, err := c.cluster.Pod(ctx, cached.Namespace, cached.Name)
 	switch {
-	case apierrors.IsNotFound(errRead):
+	case apierrors.IsNotFound(err):
 		return
-	case apierrors.IsForbidden(errRead):
-		c.deny(errRead)
+	case apierrors.IsForbidden(err):
+		c.deny(err)
 		return
-	case errRead != nil:
-		c.verified(pod, verifiedFailed, "read pod: "+words(errRead))
+	case err != nil:
+		c.verified(cached, verifiedFailed, "read pod: "+words(err))
 		return
-	case fresh.UID != pod.UID || !c.shouldHaveRules(fresh):
-		return
-	}
-	if diffs, err = c.Mender.Check(ctx, fresh); err != nil {
-		c.verified(fresh, verifyFailed(err), words(err))
+	case pod.UID != cached.UID || !c.shouldHaveRules(pod):
 		return
 	}
-	if len(diffs) == 0 {
-		c.verified(fresh, verifiedIntact, "")
-		return
-	}
-	c.verified(fresh, verifiedDrifted, summary(diffs))
-	if c.Action == ActionRepair {
-		c.restore(ctx, fresh, diffs)
+	diffs, err = c.redirector.Check(ctx, pod)
+	switch {
+	case err != nil:
+		c.verified(pod, verifyFailed(err), words(err))
+	case len(diffs) == 0:
+		c.verified(pod, verifiedIntact, "")
+	default:
+		c.verified(pod, verifiedDrifted, summary(diffs))
+		if c.opts.Action == ActionRepair {
+			c.restore(ctx, pod, diffs)
+		}
 	}
 }
 
-func verifyFailed(err error) string {
+func verifyFailed(err error) verification {
 	switch {
 	case errors.Is(err, ErrNoProcess):
 		return verifiedNoProcess
@@ -135,30 +127,25 @@ func verifyFailed(err error) string {
 	return verifiedFailed
 }
 
-// restore puts drifted rules back, within the node's budget. Without a token the
-// next round does.
+// restore restores drifted rules within the node's budget. Without a token, the next round does.
 func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset.Difference) {
-	if wait, _ := c.budget.Take(ctx); wait > 0 {
+	if c.budget.take() > 0 {
 		return
 	}
-	_, err := c.Mender.Apply(ctx, pod)
-	var left []ruleset.Difference
-	if err == nil {
-		left, err = c.Mender.Check(ctx, pod)
-	}
+	applied, left, err := c.write(ctx, pod)
 	switch {
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:
-		c.verified(pod, verifiedFailed, "put back, and still "+summary(left))
+		c.verified(pod, verifiedFailed, "restored, but "+summary(left))
 	default:
-		c.verified(pod, verifiedRestored, "put back: "+summary(was))
+		c.verified(pod, verifiedRestored, "restored: "+summary(was)+unusable(applied))
 	}
 }
 
-// verified makes a result known. Pods that stay as they were cost a count only.
-func (c *Controller) verified(pod *corev1.Pod, result, detail string) {
-	c.metrics.verified.WithLabelValues(result).Inc()
+// verified counts a result and, if it is news, logs it and sends an event.
+func (c *Controller) verified(pod *corev1.Pod, result verification, detail string) {
+	c.metrics.verified.WithLabelValues(string(result)).Inc()
 	was, same := false, false
 	c.tracks.change(pod.UID, func(t *track) {
 		was, same = t.drifted, t.verified == result
@@ -171,14 +158,14 @@ func (c *Controller) verified(pod *corev1.Pod, result, detail string) {
 		}
 	})
 	c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))
-	log := c.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", result)
+	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
 	switch {
 	case result == verifiedDrifted && !was:
 		log.Warn("rules of a running pod have drifted", "detail", detail)
-		c.event(pod, corev1.EventTypeWarning, "MeshRulesDrifted", detail)
+		c.event(pod, corev1.EventTypeWarning, eventDrifted, detail)
 	case result == verifiedRestored:
 		log.Info("rules of a running pod are restored", "detail", detail)
-		c.event(pod, corev1.EventTypeNormal, "MeshRulesRestored", detail)
+		c.event(pod, corev1.EventTypeNormal, eventRestored, detail)
 	case same:
 	case result == verifiedFailed, result == verifiedVariant, result == verifiedRefused:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)

@@ -10,9 +10,9 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // The addresses of the node and of Service "kubernetes". Both are on the node's lo.

@@ -12,8 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/kube"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // world is a namespace and a node of one test, with a well pod beside what it does.
@@ -50,7 +51,7 @@ func TestLabel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	before := w.make(t, "crash-loop", "before")
-	ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action = "label" })
+	ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action = "label" })
 	after := w.make(t, "job-failed", "after")
 	for _, pod := range []*corev1.Pod{before, after} {
 		eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, pod.Name).Labels[repair.DefaultLabel] == "true" })
@@ -75,7 +76,7 @@ func TestDelete(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		pods := []*corev1.Pod{w.make(t, "crash-loop", "pending"), w.make(t, "job-failed", "job"), w.running(t, "running")}
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action = "delete" })
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action = "delete" })
 		for _, pod := range pods {
 			eventually(t, pod.Name, func() bool { return w.away(w.ns, pod.Name, string(pod.UID)) })
 		}
@@ -89,7 +90,7 @@ func TestDelete(t *testing.T) {
 		w := newWorld(t)
 		w.Block(t, w.ns)
 		pod := w.running(t, "web-0")
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action = "delete" })
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action = "delete" })
 		ag.outcome("blocked disruption-budget")
 		assert.False(t, w.away(w.ns, "web-0", string(pod.UID)))
 		eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["web-0"]) == 1 })
@@ -103,7 +104,7 @@ func TestDelete(t *testing.T) {
 		w := newWorld(t)
 		w.Block(t, w.ns)
 		pod := w.running(t, "web-0")
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action, f.Force = "delete", true })
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action, o.Force = "delete", true })
 		ag.outcome("deleted check-failed")
 		assert.True(t, w.away(w.ns, "web-0", string(pod.UID)))
 	})
@@ -113,20 +114,20 @@ func TestDelete(t *testing.T) {
 		w.make(t, "crash-loop", "a")
 		at := metav1.NewMicroTime(time.Now().Add(24 * 365 * time.Hour))
 		lease := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: repair.LeaseName, Annotations: map[string]string{"meshcni.io/repair-tokens": "0"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: kube.LeaseName, Annotations: map[string]string{"meshcni.io/repair-tokens": "0"}},
 			Spec:       coordinationv1.LeaseSpec{RenewTime: &at},
 		}
 		leases := "/apis/coordination.k8s.io/v1/namespaces/" + w.ns + "/leases"
 		w.Do(t, http.MethodPost, leases, lease, nil)
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-			h.Config.BearerToken = kubetest.AdminToken
-			f.BudgetNamespace = w.ns
-			f.Action, f.ClusterBudget = "delete", repair.Budget{PerMinute: 60, Burst: 3}
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+			o.Config.BearerToken = kubetest.AdminToken
+			o.BudgetNamespace = w.ns
+			o.Action, o.ClusterBudget = "delete", repair.Budget{PerMinute: 60, Burst: 3}
 		})
 		ag.outcome("deferred cluster-budget")
 		ag.outcome("evicted check-failed")
 		var left coordinationv1.Lease
-		w.Do(t, http.MethodGet, leases+"/"+repair.LeaseName, nil, &left)
+		w.Do(t, http.MethodGet, leases+"/"+kube.LeaseName, nil, &left)
 		assert.True(t, left.Spec.RenewTime.Before(&at), "it is of now")
 	})
 	t.Run("a forged owner", func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestDelete(t *testing.T) {
 		own := podFrom(t, "crash-loop", w.ns, "web-1", w.node)
 		require.Equal(t, own.OwnerReferences[0].UID, forged.OwnerReferences[0].UID)
 		w.Create(t, forged)
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, _ *repair.Host) { f.Action = "delete" })
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action = "delete" })
 		ag.outcome("evicted check-failed")
 		w.Create(t, own)
 		eventually(t, "the victim's too", func() bool { return ag.outcomes()["evicted check-failed"] == 2 })
@@ -148,14 +149,14 @@ func TestDelete(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			w.make(t, "crash-loop", name)
 		}
-		limits := func(f *repair.Flags, h *repair.Host) {
-			h.Config.BearerToken = kubetest.AdminToken // the role is for another namespace, which other tests use
-			f.BudgetNamespace = w.ns
-			f.Action, f.ClusterBudget = "delete", repair.Budget{PerMinute: 0.01, Burst: 3}
+		limits := func(o *repair.Options) {
+			o.Config.BearerToken = kubetest.AdminToken // the role is for another namespace, which other tests use
+			o.BudgetNamespace = w.ns
+			o.Action, o.ClusterBudget = "delete", repair.Budget{PerMinute: 0.01, Burst: 3}
 		}
 		// It begins empty; three of it are there as after a day without deletions.
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.ns, Name: repair.LeaseName, Annotations: map[string]string{"meshcni.io/repair-tokens": "1e9"},
+			Namespace: w.ns, Name: kube.LeaseName, Annotations: map[string]string{"meshcni.io/repair-tokens": "1e9"},
 		}}
 		at := metav1.NewMicroTime(time.Now())
 		lease.Spec.RenewTime = &at
@@ -176,8 +177,9 @@ func TestDelete(t *testing.T) {
 func TestAnotherPodOfTheName(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		action, method, path, outcome string
-		force                         bool
+		action                repair.Action
+		method, path, outcome string
+		force                 bool
 	}{
 		"label, before it is read":  {"label", http.MethodGet, "/web-0", "replaced other-uid", false},
 		"label, after it was read":  {"label", http.MethodPatch, "/web-0/status", "conflict conflict", false},
@@ -193,9 +195,9 @@ func TestAnotherPodOfTheName(t *testing.T) {
 			if c.force {
 				w.Block(t, w.ns)
 			}
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-				f.Action, f.Force = c.action, c.force
-				hooked(h, c.method, c.path, func(func() error) error {
+			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+				o.Action, o.Force = c.action, c.force
+				hooked(o, c.method, c.path, func(func() error) error {
 					w.Remove(t, w.ns, "web-0")
 					w.make(t, "passed", "web-0")
 					return nil
@@ -219,9 +221,9 @@ func TestConflict(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			pod := w.make(t, "crash-loop", "web-0")
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-				f.Action = "delete"
-				hooked(h, http.MethodPost, "/web-0/eviction", func(func() error) error {
+			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+				o.Action = "delete"
+				hooked(o, http.MethodPost, "/web-0/eviction", func(func() error) error {
 					next := podFrom(t, file, w.ns, "web-0", w.node)
 					next.UID = pod.UID
 					w.SetStatus(t, next)
@@ -245,9 +247,9 @@ func TestOutage(t *testing.T) {
 		w := newWorld(t)
 		g := newGate(t, w.s)
 		pod, cut := w.make(t, "crash-loop", "web-0"), make(chan struct{})
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-			f.Action, h.Config.Host = "delete", "https://"+g.address
-			hooked(h, http.MethodPost, "/web-0/eviction", func(func() error) error {
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+			o.Action, o.Config.Host = "delete", "https://"+g.address
+			hooked(o, http.MethodPost, "/web-0/eviction", func(func() error) error {
 				g.shut()
 				close(cut)
 				return nil
@@ -268,9 +270,9 @@ func TestOutage(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		pod := w.make(t, "crash-loop", "web-0")
-		ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-			f.Action = "delete"
-			hooked(h, http.MethodPost, "/web-0/eviction", func(send func() error) error {
+		ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+			o.Action = "delete"
+			hooked(o, http.MethodPost, "/web-0/eviction", func(send func() error) error {
 				return errors.Join(send(), errors.New("connection reset by peer"))
 			})
 		})
@@ -290,8 +292,8 @@ func TestWatchExpiry(t *testing.T) {
 	ns := a.Namespace(t)
 	gone := a.Create(t, podFrom(t, "passed", ns, "gone", "node-1"))
 	pod := a.Create(t, podFrom(t, "passed", ns, "web-0", "node-1"))
-	ag := runAgent(t, s, "node-1", func(f *repair.Flags, h *repair.Host) {
-		f.Action, h.Config.Host = "label", "https://"+g.address
+	ag := runAgent(t, s, "node-1", func(o *repair.Options) {
+		o.Action, o.Config.Host = "label", "https://"+g.address
 	})
 	ag.ready()
 	before := a.Pod(t, ns, "web-0").ResourceVersion

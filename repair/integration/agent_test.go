@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"log/slog"
 	"net/http"
 	"os"
@@ -23,10 +22,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/metrictest"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 const agentNamespace = "meshcni-system"
@@ -98,46 +97,43 @@ func applyRBAC(t testing.TB, a *admin, manifest, account string) {
 }
 
 // manifestOf is the file of deploy/rbac for a mode.
-func manifestOf(f *repair.Flags) string {
-	if f.Force {
+func manifestOf(o repair.Options) string {
+	if o.Force {
 		return "repair-force-delete"
 	}
-	return "repair-" + f.Action
+	return "repair-" + string(o.Action)
 }
 
-// runAgent runs a controller as the program does, until the test ends.
-func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair.Flags, *repair.Host)) *agent {
+// runAgent runs a controller until the test ends.
+func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair.Options)) *agent {
 	t.Helper()
-	var f repair.Flags
-	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	f.Register(fs)
-	f.Node, f.NodeBudget = node, repair.Unlimited // what begins empty would only slow the tests that are not about it
 	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &proctest.Buffer{}}
-	h := repair.Host{Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil))}
+	o := repair.Options{
+		Node: node, Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil)),
+		NodeBudget: repair.Unlimited, // what begins empty would only slow the tests that are not about it
+	}
 	var err error
-	h.Config, err = s.Config("")
+	o.Config, err = s.Config("")
 	require.NoError(t, err)
-	change(&f, &h)
-	if h.Config.BearerToken == "" {
-		manifests := []string{manifestOf(&f)}
-		if f.ClusterBudget.PerMinute > 0 {
+	change(&o)
+	if o.Config.BearerToken == "" {
+		manifests := []string{manifestOf(o)}
+		if o.ClusterBudget.PerMinute > 0 {
 			manifests = append(manifests, "repair-budget")
 		}
-		if h.Dialect.NeedsNamespace {
+		if o.Dialect.NeedsNamespace {
 			manifests = append(manifests, "repair-namespaces")
 		}
-		ag.user, h.Config.BearerToken = account(t, newAdmin(t, s), manifests...)
+		ag.user, o.Config.BearerToken = account(t, newAdmin(t, s), manifests...)
 	}
-	ctl, stopEvents, err := f.Open(h)
+	ag.ctl, err = repair.New(o)
 	require.NoError(t, err)
-	ag.ctl = ctl
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- ctl.Run(ctx) }()
+	go func() { done <- ag.ctl.Run(ctx) }()
 	ag.stop = sync.OnceFunc(func() {
 		cancel()
 		assert.NoError(t, <-done)
-		stopEvents()
 	})
 	t.Cleanup(func() {
 		ag.stop()
@@ -177,7 +173,7 @@ func (ag *agent) ready() {
 // podFrom is a pod of repair's test data, of another namespace, name and node.
 func podFrom(t testing.TB, file, namespace, name, node string) *corev1.Pod {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "testdata", "pods", file+".json"))
+	b, err := os.ReadFile(filepath.Join("..", "..", "testdata", "pods", file+".json"))
 	require.NoError(t, err)
 	pod := &corev1.Pod{}
 	require.NoError(t, json.Unmarshal(b, pod))
@@ -187,9 +183,9 @@ func podFrom(t testing.TB, file, namespace, name, node string) *corev1.Pod {
 
 // hooked calls fn before the first request whose method and path's end match is
 // sent; what fn returns, if not nil, answers it.
-func hooked(h *repair.Host, method, pathEnd string, fn func(send func() error) error) {
+func hooked(o *repair.Options, method, pathEnd string, fn func(send func() error) error) {
 	var once sync.Once
-	h.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			var err error
 			if r.Method == method && strings.HasSuffix(r.URL.Path, pathEnd) {

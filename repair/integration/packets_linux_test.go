@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // The connections that tell whether a pod is in the mesh: one out, one in.
@@ -74,8 +74,8 @@ func TestRepairInPlace(t *testing.T) {
 			require.Equal(t, bypassing, broken.fates(t))
 			require.Equal(t, bypassing, other.fates(t))
 
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-				f.Action, h.Backend = "repair", backend
+			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+				o.Action, o.Backend = "repair", backend
 			})
 			ag.outcome("repaired check-failed")
 			assert.Equal(t, captured, broken.fates(t))
@@ -98,8 +98,8 @@ func TestRepairInPlace(t *testing.T) {
 			// A controller that starts later finds nothing to do but to see that.
 			ag.stop()
 			w.SetStatus(t, withStatus(broken.Pod, w.Pod(t, w.ns, "broken").UID))
-			again := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-				f.Action, h.Backend = "repair", backend
+			again := runAgent(t, w.s, w.node, func(o *repair.Options) {
+				o.Action, o.Backend = "repair", backend
 			})
 			again.outcome("intact check-failed")
 			assert.Equal(t, captured, broken.fates(t))
@@ -119,8 +119,8 @@ func TestDrift(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups)
 	for _, backend := range backends[:2] {
-		for _, action := range []string{"none", "repair"} {
-			t.Run(string(backend)+"/"+action, func(t *testing.T) {
+		for _, action := range []repair.Action{repair.ActionNone, repair.ActionRepair} {
+			t.Run(string(backend)+"/"+string(action), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				pod := live(t, w, "recovered", "web-0")
@@ -129,8 +129,8 @@ func TestDrift(t *testing.T) {
 				w.Remove(t, w.ns, "well-0") // it has no process to verify
 				defer w.make(t, "passed", "well-0")
 
-				ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-					f.Action, f.VerifyInterval, h.Backend = action, 200*time.Millisecond, backend
+				ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+					o.Action, o.VerifyInterval, o.Backend = action, 200*time.Millisecond, backend
 				})
 				results := func() map[string]int { return ag.counts("meshcni_repair_verifications_total") }
 				eventually(t, "verified", func() bool { return results()["intact"] >= 2 })
@@ -138,7 +138,7 @@ func TestDrift(t *testing.T) {
 				assert.NotContains(t, w.s.Calls(t, ag.user), "get pods", "nothing wrong costs no request")
 
 				require.NoError(t, pod.net.Pod.Run(exec.Command("nft", "flush", "ruleset")))
-				if action == "none" {
+				if action == repair.ActionNone {
 					eventually(t, "noticed", func() bool { return results()["drifted"] >= 2 })
 					assert.Equal(t, bypassing, pod.fates(t), "and left alone")
 					eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["web-0"]) > 0 })
@@ -159,9 +159,9 @@ func TestDrift(t *testing.T) {
 func putRules(t testing.TB, backend apply.Name, pod livingPod) {
 	t.Helper()
 	m := &repair.InPlace{Dialect: mesh, Backend: backend}
-	changed, err := m.Apply(t.Context(), pod.Pod)
+	result, err := m.Apply(t.Context(), pod.Pod)
 	require.NoError(t, err)
-	require.True(t, changed)
+	require.True(t, result.Changed)
 }
 
 // TestRulesOfAbsentIptables: an agent without iptables does not take the rules of

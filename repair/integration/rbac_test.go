@@ -11,8 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/kube"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // modes are the deployments that deploy/rbac has a role for.
@@ -34,15 +35,14 @@ var modes = []struct {
 }
 
 func wanted(a repair.Action, force, budget, namespaces bool) map[string]bool {
-	all := repair.Permissions(a, force)
-	if budget {
-		all = append(all, repair.LeasePermissions(agentNamespace)...)
+	uses := kube.Uses{
+		Label: a == repair.ActionLabel, Evict: a == repair.ActionDelete, Delete: force, Namespaces: namespaces,
 	}
-	if namespaces {
-		all = append(all, repair.Permission{Verb: "get", Resource: "namespaces"})
+	if budget {
+		uses.LeaseNamespace = agentNamespace
 	}
 	out := map[string]bool{}
-	for _, p := range all {
+	for _, p := range uses.Permissions() {
 		out[p.String()] = true
 	}
 	return out
@@ -71,7 +71,10 @@ func TestRolesGrantNoMore(t *testing.T) {
 					}
 				}
 			}
-			for _, p := range repair.LeasePermissions(agentNamespace) {
+			for _, p := range (kube.Uses{LeaseNamespace: agentNamespace}).Permissions() {
+				if p.Resource != "leases" {
+					continue
+				}
 				if allowed(t, a, user, p) {
 					got[p.String()] = true
 				}
@@ -85,8 +88,8 @@ func TestRolesGrantNoMore(t *testing.T) {
 	}
 }
 
-func permission(verb, what string) repair.Permission {
-	p := repair.Permission{Verb: verb}
+func permission(verb, what string) kube.Permission {
+	p := kube.Permission{Verb: verb}
 	p.Resource, p.Subresource, _ = strings.Cut(what, "/")
 	if p.Subresource == "" {
 		p.Resource, p.Group, _ = strings.Cut(what, ".")
@@ -94,7 +97,7 @@ func permission(verb, what string) repair.Permission {
 	return p
 }
 
-func allowed(t testing.TB, a *admin, user string, p repair.Permission) bool {
+func allowed(t testing.TB, a *admin, user string, p kube.Permission) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + agentNamespace, "system:authenticated"},
@@ -119,7 +122,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 				w.Block(t, w.ns)
 			}
 			if m.budget { // the first to come makes the lease
-				_ = w.Try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+repair.LeaseName, nil, nil)
+				_ = w.Try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+kube.LeaseName, nil, nil)
 			}
 			for _, name := range []string{"web-0", "web-1"} {
 				pod := podFrom(t, map[bool]string{false: "crash-loop", true: "linkerd"}[m.linkerd], w.ns, name, w.node)
@@ -131,14 +134,14 @@ func TestRolesGrantNoLess(t *testing.T) {
 				pod.Status = w.Pod(t, w.ns, "well-0").Status
 				w.Create(t, pod)
 			}
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
+			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 				if m.linkerd {
-					h.Dialect = linkerd.New()
+					o.Dialect = linkerd.New()
 				}
-				f.Action, f.Force = string(m.action), m.force
-				f.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such
+				o.Action, o.Force = m.action, m.force
+				o.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such
 				if m.budget {
-					f.ClusterBudget = repair.Budget{PerMinute: 6000, Burst: 100}
+					o.ClusterBudget = repair.Budget{PerMinute: 6000, Burst: 100}
 				}
 			})
 			outcome := map[repair.Action]string{
@@ -158,7 +161,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 				got = map[string]bool{}
 				for what := range w.s.Calls(t, ag.user) {
 					if strings.Contains(what, "leases") && !strings.HasPrefix(what, "create") {
-						what += " " + repair.LeaseName
+						what += " " + kube.LeaseName
 					}
 					if strings.Contains(what, "leases") {
 						what += " in namespace " + agentNamespace
@@ -191,8 +194,8 @@ func TestMissingPermission(t *testing.T) {
 		w.make(t, "crash-loop", name)
 	}
 	user, token := account(t, w.admin, "repair-none")
-	ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-		f.Action, h.Config.BearerToken = "label", token
+	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+		o.Action, o.Config.BearerToken = "label", token
 	})
 	eventually(t, "not ready, and why", func() bool {
 		err := ag.ctl.Ready()
@@ -214,8 +217,8 @@ func TestNoPermissionAtAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	user, token := account(t, w.admin)
-	ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-		f.Action, h.Config.BearerToken = "delete", token
+	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+		o.Action, o.Config.BearerToken = "delete", token
 	})
 	eventually(t, "not ready, and why", func() bool {
 		err := ag.ctl.Ready()

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // TestRepairIsWhatCheckHoldsThePodTo: after a repair in place the plugin's own record says what is in force, and the built
@@ -42,8 +42,8 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			require.NoError(t, store.Write(passed))
 			require.NoError(t, store.Write(before))
 
-			ag := runAgent(t, w.s, w.node, func(f *repair.Flags, h *repair.Host) {
-				f.Action, h.Backend, h.Records = "repair", backend, store
+			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+				o.Action, o.Backend, o.Records = "repair", backend, store
 			})
 			ag.outcome("repaired check-failed")
 			r, err := store.Read(passed.ID)

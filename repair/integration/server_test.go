@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // servers are without the plugin that wants a pod's service account to be there,
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // admin is who may do everything; with what repairtest wants besides it is a
-// repairtest.Admin.
+// clusterAdmin.
 type admin struct{ *kubetest.Admin }
 
 func newAdmin(t testing.TB, s *kubetest.Server) *admin {
@@ -39,7 +39,7 @@ func newAdmin(t testing.TB, s *kubetest.Server) *admin {
 	return &admin{s.Admin(t)}
 }
 
-// Touch implements repairtest.Admin.
+// Touch implements clusterAdmin.
 func (a *admin) Touch(t testing.TB, namespace, name string) {
 	t.Helper()
 	pod := a.Pod(t, namespace, name)
@@ -48,7 +48,7 @@ func (a *admin) Touch(t testing.TB, namespace, name string) {
 	}, nil)
 }
 
-// Block implements repairtest.Admin.
+// Block implements clusterAdmin.
 func (a *admin) Block(t testing.TB, namespace string) {
 	t.Helper()
 	all := intstr.FromString("100%")

@@ -1,18 +1,20 @@
-// Package repairtest has an API server's pods in memory, to test what acts on
-// pods, and the table that shows that it behaves as a real one does.
+// Package repairtest has in-memory versions of what a repair controller works with, for tests: [Cluster] for the API
+// server's pods and [Redirector] for the kernel. repair/integration runs the same tests on a Cluster and on a real API
+// server.
 //
 // # Limits
 //
-// A [Cluster] knows pods, their labels, deletion, eviction and one disruption
-// budget for each namespace; UIDs and resource versions; list and watch by node,
-// with expiry. It keeps no grace periods but one: a pod that is deleted stays,
-// with a deletion timestamp, until Gone is called, unless it was made without a
-// node or with LeaveAtOnce. It validates nothing, has no RBAC and no other kinds.
+// A [Cluster] knows pods with their labels, UIDs and resource versions, deletion, eviction, one disruption budget per
+// namespace, and list and watch by node, with expiry. It has no grace periods: a deleted pod stays, with a deletion
+// timestamp, until Gone is called, unless it has no node or LeaveAtOnce is set. It validates nothing, and has no RBAC and
+// no other kinds. A watch with a label selector does not notice pods
+// whose labels begin or cease to match.
 package repairtest
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -29,13 +31,13 @@ import (
 // pods is the resource that errors name.
 var pods = corev1.Resource("pods")
 
-// Hook sees each request before it is answered; an error is the answer.
-type Hook func(verb string, pod repair.Ref) error
+// Hook is called before each request is answered. The verb is get, label, evict, delete, list or watch; the key is that of
+// the pod, zero for list and watch. An error becomes the answer.
+type Hook func(verb string, pod types.NamespacedName) error
 
-// Cluster is a [repair.Cluster] in memory. Make one with [New]. It is safe for
-// concurrent use.
+// Cluster is a [repair.Cluster] in memory. Create one with [New]. It is safe for concurrent use.
 type Cluster struct {
-	// LeaveAtOnce makes deleted pods go without a deletion timestamp in between.
+	// LeaveAtOnce makes deleted pods disappear at once, without a deletion timestamp.
 	LeaveAtOnce bool
 
 	mu       sync.Mutex
@@ -57,44 +59,58 @@ type change struct {
 	event    watch.Event
 }
 
-// New makes an empty cluster.
+// Pod returns a pod for tests with one container, which is ready if the phase is Running.
+func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
+	grace := int64(30)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "web", Image: "web"}},
+		},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+	if phase == corev1.PodRunning {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return pod
+}
+
+// New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
 		revision: 1, pods: map[types.NamespacedName]*corev1.Pod{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
 	}
 }
 
-// SetHook makes each request pass the hook; nil is none.
+// SetHook sets the hook; nil means none.
 func (c *Cluster) SetHook(h Hook) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hook = h
 }
 
-// Requests are what was asked so far, as "verb namespace/name".
+// Requests returns all requests so far, as "verb namespace/name".
 func (c *Cluster) Requests() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]string(nil), c.requests...)
+	return slices.Clone(c.requests)
 }
 
-// Block sets a disruption budget that allows nothing for the running pods of a
-// namespace, or takes it away.
+// Block sets a disruption budget that forbids the eviction of a namespace's running pods, or removes it.
 func (c *Cluster) Block(namespace string, on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.blocked[namespace] = on
 }
 
-// Set stores a copy of the pod, status and all, with a UID if it is new, and
-// returns it as it is stored.
+// Set stores a copy of the pod with its status, gives it a UID if it is new, and returns it as stored.
 func (c *Cluster) Set(pod *corev1.Pod) *corev1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	stored := pod.DeepCopy()
 	kind := watch.Added
-	if old := c.pods[key]; old != nil {
+	if old := c.pods[keyOf(pod)]; old != nil {
 		kind = watch.Modified
 		stored.UID, stored.CreationTimestamp = old.UID, old.CreationTimestamp
 	} else {
@@ -102,18 +118,17 @@ func (c *Cluster) Set(pod *corev1.Pod) *corev1.Pod {
 		stored.UID = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", c.uids))
 		stored.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
 	}
-	c.pods[key] = stored
+	c.pods[keyOf(pod)] = stored
 	c.changed(kind, stored)
 	return stored.DeepCopy()
 }
 
-// Gone takes the pod away.
+// Gone removes the pod.
 func (c *Cluster) Gone(namespace, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := types.NamespacedName{Namespace: namespace, Name: name}
-	if pod := c.pods[key]; pod != nil {
-		delete(c.pods, key)
+	if pod := c.pods[types.NamespacedName{Namespace: namespace, Name: name}]; pod != nil {
+		delete(c.pods, keyOf(pod))
 		c.changed(watch.Deleted, pod.DeepCopy())
 	}
 }
@@ -129,115 +144,99 @@ func (c *Cluster) changed(kind watch.EventType, pod *corev1.Pod) {
 	}
 }
 
-// asked notes a request and lets the hook speak.
-func (c *Cluster) asked(ctx context.Context, verb string, pod repair.Ref) error {
+func keyOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// asked notes a request and calls the hook.
+func (c *Cluster) asked(ctx context.Context, verb string, pod types.NamespacedName) error {
 	c.mu.Lock()
 	c.requests = append(c.requests, verb+" "+pod.String())
 	hook := c.hook
 	c.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := ctx.Err(); err != nil || hook == nil {
 		return err
 	}
-	if hook != nil {
-		return hook(verb, pod)
-	}
-	return nil
+	return hook(verb, pod)
 }
 
-// find returns the stored pod if it is the one meant.
-func (c *Cluster) find(r repair.Ref) (*corev1.Pod, error) {
-	pod := c.pods[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}]
+// change answers a request to change a pod: f gets the stored pod if it is the one meant. The cluster is locked meanwhile.
+func (c *Cluster) change(ctx context.Context, verb string, meant *corev1.Pod, f func(stored *corev1.Pod) error) error {
+	if err := c.asked(ctx, verb, keyOf(meant)); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stored := c.pods[keyOf(meant)]
 	switch {
-	case pod == nil:
-		return nil, apierrors.NewNotFound(pods, r.Name)
-	case r.UID != pod.UID:
-		return nil, apierrors.NewConflict(pods, r.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", r.UID, pod.UID))
-	case r.ResourceVersion != "" && r.ResourceVersion != pod.ResourceVersion:
-		return nil, apierrors.NewConflict(pods, r.Name, fmt.Errorf("the resource version is %s, not %s", pod.ResourceVersion, r.ResourceVersion))
+	case stored == nil:
+		return apierrors.NewNotFound(pods, meant.Name)
+	case meant.UID != stored.UID:
+		return apierrors.NewConflict(pods, meant.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", meant.UID, stored.UID))
+	case meant.ResourceVersion != "" && meant.ResourceVersion != stored.ResourceVersion:
+		return apierrors.NewConflict(pods, meant.Name, fmt.Errorf("the resource version is %s, not %s", stored.ResourceVersion, meant.ResourceVersion))
 	}
-	return pod, nil
+	return f(stored)
 }
 
-// Pod implements repair.Cluster.
+// Pod implements [repair.Cluster].
 func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	if err := c.asked(ctx, "get", repair.Ref{Namespace: namespace, Name: name}); err != nil {
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	if err := c.asked(ctx, "get", key); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pod := c.pods[types.NamespacedName{Namespace: namespace, Name: name}]
-	if pod == nil {
-		return nil, apierrors.NewNotFound(pods, name)
-	}
-	return pod.DeepCopy(), nil
-}
-
-// Label implements repair.Cluster.
-func (c *Cluster) Label(ctx context.Context, r repair.Ref, key, value string) (*corev1.Pod, error) {
-	if err := c.asked(ctx, "label", r); err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	pod, err := c.find(r)
-	if err != nil {
-		return nil, err
-	}
-	old, had := pod.Labels[key]
-	if had == (value != "") && old == value {
+	if pod := c.pods[key]; pod != nil {
 		return pod.DeepCopy(), nil
 	}
-	pod = pod.DeepCopy()
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
-	}
-	pod.Labels[key] = value
-	if value == "" {
-		delete(pod.Labels, key)
-	}
-	c.pods[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = pod
-	c.changed(watch.Modified, pod)
-	return pod.DeepCopy(), nil
+	return nil, apierrors.NewNotFound(pods, name)
 }
 
-// Evict implements repair.Cluster. As with a real one, budgets protect running
-// pods only: one that has not started, or has ended, serves nobody.
-func (c *Cluster) Evict(ctx context.Context, r repair.Ref) error {
-	if err := c.asked(ctx, "evict", r); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	pod, err := c.find(r)
-	if err != nil {
-		return err
-	}
-	if c.blocked[r.Namespace] && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
-		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
-	}
-	c.remove(pod)
-	return nil
+// Label implements [repair.Cluster].
+func (c *Cluster) Label(ctx context.Context, pod *corev1.Pod, key, value string) (out *corev1.Pod, err error) {
+	err = c.change(ctx, "label", pod, func(stored *corev1.Pod) error {
+		out = stored.DeepCopy()
+		if stored.Labels[key] == value { // an absent label has the empty value
+			return nil
+		}
+		if out.Labels == nil {
+			out.Labels = map[string]string{}
+		}
+		out.Labels[key] = value
+		if value == "" {
+			delete(out.Labels, key)
+		}
+		c.pods[keyOf(pod)] = out
+		c.changed(watch.Modified, out)
+		out = out.DeepCopy()
+		return nil
+	})
+	return out, err
 }
 
-// Delete implements repair.Cluster.
-func (c *Cluster) Delete(ctx context.Context, r repair.Ref) error {
-	if err := c.asked(ctx, "delete", r); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	pod, err := c.find(r)
-	if err != nil {
-		return err
-	}
-	c.remove(pod)
-	return nil
+// Evict implements [repair.Cluster]. As in a real cluster, disruption budgets only protect running pods.
+func (c *Cluster) Evict(ctx context.Context, pod *corev1.Pod) error {
+	return c.change(ctx, "evict", pod, func(stored *corev1.Pod) error {
+		if c.blocked[pod.Namespace] && stored.Status.Phase == corev1.PodRunning && stored.DeletionTimestamp == nil {
+			return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+		}
+		c.remove(stored)
+		return nil
+	})
+}
+
+// Delete implements [repair.Cluster].
+func (c *Cluster) Delete(ctx context.Context, pod *corev1.Pod) error {
+	return c.change(ctx, "delete", pod, func(stored *corev1.Pod) error {
+		c.remove(stored)
+		return nil
+	})
 }
 
 func (c *Cluster) remove(pod *corev1.Pod) {
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if c.LeaveAtOnce || pod.Spec.NodeName == "" {
-		delete(c.pods, key)
+		delete(c.pods, keyOf(pod))
 		c.changed(watch.Deleted, pod.DeepCopy())
 		return
 	}
@@ -247,6 +246,6 @@ func (c *Cluster) remove(pod *corev1.Pod) {
 	pod = pod.DeepCopy()
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	pod.DeletionTimestamp = &now
-	c.pods[key] = pod
+	c.pods[keyOf(pod)] = pod
 	c.changed(watch.Modified, pod)
 }

@@ -8,43 +8,56 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/meshcni/meshcni/repair"
 )
 
-// Pods lists and watches the pods of one node.
-func (c *Cluster) Pods(node string) cache.ListerWatcher { return nodePods{c, node} }
-
-type nodePods struct {
-	c    *Cluster
-	node string
+// Pods implements [repair.Cluster].
+func (c *Cluster) Pods(node, labelSelector string) cache.ListerWatcher {
+	selector, err := labels.Parse(labelSelector)
+	return nodePods{c, node, selector, err}
 }
 
-// IsWatchListSemanticsUnSupported tells client-go to list first, then watch.
+type nodePods struct {
+	c        *Cluster
+	node     string
+	selector labels.Selector
+	err      error // of the selector
+}
+
+// has reports whether a pod is among them. A pod stays so as long as it exists.
+func (n nodePods) has(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == n.node && n.selector.Matches(labels.Set(pod.Labels))
+}
+
+// IsWatchListSemanticsUnSupported makes client-go list first, then watch.
 func (nodePods) IsWatchListSemanticsUnSupported() bool { return true }
 
-// List implements cache.Lister.
+// List implements [cache.Lister].
 func (n nodePods) List(metav1.ListOptions) (runtime.Object, error) {
-	if err := n.c.asked(context.Background(), "list", repair.Ref{}); err != nil {
+	if err := n.c.asked(context.Background(), "list", types.NamespacedName{}); err != nil {
 		return nil, err
+	}
+	if n.err != nil {
+		return nil, apierrors.NewBadRequest(n.err.Error())
 	}
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(n.c.revision)}}
 	for _, pod := range n.c.pods {
-		if pod.Spec.NodeName == n.node {
+		if n.has(pod) {
 			list.Items = append(list.Items, *pod.DeepCopy())
 		}
 	}
 	return list, nil
 }
 
-// Watch implements cache.Watcher.
+// Watch implements [cache.Watcher].
 func (n nodePods) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	if err := n.c.asked(context.Background(), "watch", repair.Ref{}); err != nil {
+	if err := n.c.asked(context.Background(), "watch", types.NamespacedName{}); err != nil {
 		return nil, err
 	}
 	n.c.mu.Lock()
@@ -56,7 +69,7 @@ func (n nodePods) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	if since < n.c.oldest {
 		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", since, n.c.oldest))
 	}
-	w := &watcher{node: n.node, out: make(chan watch.Event), more: make(chan struct{}, 1), stop: make(chan struct{}), c: n.c}
+	w := &watcher{pods: n, out: make(chan watch.Event), more: make(chan struct{}, 1), stop: make(chan struct{})}
 	n.c.watchers[w] = true
 	for _, e := range n.c.history {
 		if e.revision > since {
@@ -67,8 +80,7 @@ func (n nodePods) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return w, nil
 }
 
-// Interrupt ends all watches, and with expire makes the past unknown, so that
-// none can go on from where it was.
+// Interrupt ends all watches. With expire it also forgets the past, so that no watch can resume.
 func (c *Cluster) Interrupt(expire bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,19 +94,18 @@ func (c *Cluster) Interrupt(expire bool) {
 	}
 }
 
-// watcher hands out events in order, however slowly they are taken.
+// watcher delivers events in order, however slowly they are read.
 type watcher struct {
-	node    string
-	c       *Cluster
+	pods    nodePods
 	out     chan watch.Event
 	more    chan struct{}
 	stop    chan struct{}
-	pending []watch.Event // guarded by c.mu
+	pending []watch.Event // guarded by the cluster
 }
 
-// send is called with c.mu held. Pods do not move between nodes.
+// send is called while the cluster is locked.
 func (w *watcher) send(e change) {
-	if pod, ok := e.event.Object.(*corev1.Pod); !ok || pod.Spec.NodeName != w.node {
+	if pod, ok := e.event.Object.(*corev1.Pod); !ok || !w.pods.has(pod) {
 		return
 	}
 	w.pending = append(w.pending, watch.Event{Type: e.event.Type, Object: e.event.Object.DeepCopyObject()})
@@ -107,10 +118,10 @@ func (w *watcher) send(e change) {
 func (w *watcher) run() {
 	defer close(w.out)
 	for {
-		w.c.mu.Lock()
+		w.pods.c.mu.Lock()
 		batch := w.pending
 		w.pending = nil
-		w.c.mu.Unlock()
+		w.pods.c.mu.Unlock()
 		for _, e := range batch {
 			select {
 			case w.out <- e:
@@ -126,15 +137,15 @@ func (w *watcher) run() {
 	}
 }
 
-// ResultChan implements watch.Interface.
+// ResultChan implements [watch.Interface].
 func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
 
-// Stop implements watch.Interface.
+// Stop implements [watch.Interface].
 func (w *watcher) Stop() {
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
-	if w.c.watchers[w] {
-		delete(w.c.watchers, w)
+	w.pods.c.mu.Lock()
+	defer w.pods.c.mu.Unlock()
+	if w.pods.c.watchers[w] {
+		delete(w.pods.c.watchers, w)
 		close(w.stop)
 	}
 }

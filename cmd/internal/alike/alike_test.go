@@ -120,8 +120,8 @@ func (q question) plugin(t *testing.T) verdict {
 func (q question) repair(t *testing.T, bypasses []string) verdict {
 	d, err := dialects.ByName(q.mesh, nil)
 	require.NoError(t, err)
-	m := &repair.InPlace{Dialect: d, Options: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
-	rs, err := m.Wanted(t.Context(), repair.Trim(q.pod))
+	m := &repair.InPlace{Dialect: d, Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	rs, err := m.Rulesets(t.Context(), q.pod)
 	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {
 	case errors.Is(err, repair.ErrRefused):
@@ -144,9 +144,9 @@ func (q question) program(t *testing.T) verdict {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
 			"--uncaptured-family", string(q.options.UncapturedFamily), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
-		code := redirectcmd.Main(t.Context(), args, redirectcmd.IO{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
+		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
-		}})
+		}}.Main(t.Context(), args)
 		return out.String(), errOut.String(), code
 	}
 	out, _, code := run("explain", "-o", "json")
@@ -165,7 +165,7 @@ func (q question) program(t *testing.T) verdict {
 		rules, said, code := run("rules", "--family", family)
 		assert.Equal(t, len(x.Refused) > 0, code != 0, said)
 		if code != 0 {
-			v.refused = strings.TrimSuffix(strings.TrimPrefix(said[strings.Index(said, "meshcni-redirect: "):], "meshcni-redirect: "), "\n")
+			v.refused = strings.TrimSuffix(strings.ReplaceAll(said[strings.Index(said, "meshcni-redirect: "):], "meshcni-redirect: ", ""), "\n")
 		}
 		for line := range strings.Lines(rules) {
 			if !strings.HasPrefix(line, "#") {
@@ -234,7 +234,7 @@ func questions(t *testing.T) map[string]question {
 			add(name, mesh, c.Pod, c.Namespace)
 		}
 	}
-	kumas, err := filepath.Glob(filepath.Join(root, "repair/testdata/kuma/*.json"))
+	kumas, err := filepath.Glob(filepath.Join(root, "testdata/kuma/*.json"))
 	require.NoError(t, err)
 	require.NotEmpty(t, kumas)
 	for _, file := range kumas {

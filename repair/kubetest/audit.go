@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Call is one request as the server's audit log has it.
+// Call is a request in the server's audit log.
 type Call struct {
 	Verb      string `json:"verb"`
 	AuditID   string `json:"auditID"`
@@ -23,7 +23,7 @@ type Call struct {
 	Received       time.Time `json:"requestReceivedTimestamp"`
 }
 
-// String is as "get pods", "create pods/eviction FORBIDDEN" or "watch leases.coordination.k8s.io".
+// String returns, for example, "get pods", "create pods/eviction FORBIDDEN" or "watch leases.coordination.k8s.io".
 func (c Call) String() string {
 	what := c.Verb + " " + c.ObjectRef.Resource
 	if c.ObjectRef.APIGroup != "" {
@@ -38,8 +38,7 @@ func (c Call) String() string {
 	return what
 }
 
-// Audit is what everybody but group system:masters asked of the server so far, in
-// the order of the log. A watch is one call.
+// Audit returns all requests so far, except those of group system:masters. A watch is one call.
 func (s *Server) Audit(tb testing.TB) (calls []Call) {
 	tb.Helper()
 	f, err := os.Open(s.File("audit.log"))
@@ -51,7 +50,7 @@ func (s *Server) Audit(tb testing.TB) (calls []Call) {
 	for lines.Scan() {
 		var c Call
 		if json.Unmarshal(lines.Bytes(), &c) != nil || seen[c.AuditID] {
-			continue // the last line may not be whole yet; a watch has a line for its start and one for its end
+			continue // the last line may be incomplete; a watch has a line for its start and one for its end
 		}
 		seen[c.AuditID] = true
 		calls = append(calls, c)
@@ -60,7 +59,7 @@ func (s *Server) Audit(tb testing.TB) (calls []Call) {
 	return calls
 }
 
-// Calls counts what a user asked of the server so far, by [Call.String].
+// Calls counts a user's requests so far by [Call.String].
 func (s *Server) Calls(tb testing.TB, user string) map[string]int {
 	tb.Helper()
 	got := map[string]int{}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestFight(t *testing.T) {
-	f := newFight()
+func TestConflict(t *testing.T) {
+	f := newConflict()
 	at := time.Unix(1000, 0)
 	lost := func() (bool, bool) {
 		return f.lost(at, func(n int, over time.Duration) string { return "who" })
@@ -35,7 +35,7 @@ func TestFight(t *testing.T) {
 		at = at.Add(10 * time.Millisecond)
 		retry, begins = lost()
 		assert.False(t, retry)
-		assert.False(t, begins, "it is the same fight")
+		assert.False(t, begins, "it is the same conflict")
 		pause = min(2*pause, 5*time.Minute)
 	}
 	at = at.Add(pause)
@@ -43,15 +43,15 @@ func TestFight(t *testing.T) {
 	assert.True(t, retry)
 	assert.Equal(t, 30*time.Second, f.kept(at))
 	assert.Equal(t, time.Second, f.kept(at.Add(29*time.Second)))
-	assert.Zero(t, f.kept(at.Add(30*time.Second)), "peace")
+	assert.Zero(t, f.kept(at.Add(30*time.Second)), "it is over")
 	at = at.Add(30 * time.Second)
 	retry, _ = lost()
 	assert.True(t, retry, "and the count begins anew")
 }
 
-// An owner that rewrites its file once a minute, for ever, is no fight.
-func TestRewritesNowAndThenAreNoFight(t *testing.T) {
-	f := newFight()
+// An owner that rewrites its file once a minute, for ever, is no conflict.
+func TestRewritesNowAndThenAreNoConflict(t *testing.T) {
+	f := newConflict()
 	at := time.Unix(1000, 0)
 	for range 1000 {
 		retry, begins := f.lost(at, nil)

@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Admin is who may do everything: users, kubelets and controllers in one.
+// Admin may do everything, and plays users, kubelets and controllers.
 type Admin struct {
 	client *http.Client
 	url    string
 }
 
-// Admin returns the server's.
+// Admin returns the server's Admin.
 func (s *Server) Admin(tb testing.TB) *Admin {
 	tb.Helper()
 	config, err := s.Config(AdminToken)
@@ -31,57 +31,52 @@ func (s *Server) Admin(tb testing.TB) *Admin {
 	return &Admin{client, config.Host}
 }
 
-// Do makes one request and reads the answer into out, if not nil. It fails the
-// test unless the answer is a success.
+// Do is [Admin.Try] for a request that must succeed.
 func (a *Admin) Do(tb testing.TB, method, path string, in, out any) {
 	tb.Helper()
 	require.NoError(tb, a.Try(method, path, in, out))
 }
 
-// Try is Do for a request that may be refused: the error has the answer's status
-// and text. A patch is a merge patch.
+// Try sends a request with in as JSON, unless it is nil, and decodes the answer into out, unless that is nil. A patch is a
+// merge patch. The error of an unsuccessful request has the answer's status and text.
 func (a *Admin) Try(method, path string, in, out any) error {
-	var body io.Reader
-	kind := "application/json"
+	var body bytes.Buffer
 	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
+		if err := json.NewEncoder(&body).Encode(in); err != nil {
 			return err
 		}
-		body = bytes.NewReader(b)
 	}
-	if method == http.MethodPatch {
-		kind = "application/merge-patch+json"
-	}
-	req, err := http.NewRequest(method, a.url+path, body) //nolint:noctx // a test's own
+	req, err := http.NewRequest(method, a.url+path, &body) //nolint:noctx // a test's own
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	resp, err := a.client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if resp.StatusCode/100 != 2 {
+	case resp.StatusCode/100 != 2:
 		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
-	}
-	if out == nil {
+	case out == nil:
 		return nil
 	}
 	return json.Unmarshal(answer, out)
 }
 
-// PodPath is where a pod is.
+// PodPath returns the path of a pod.
 func PodPath(namespace, name string) string {
 	return "/api/v1/namespaces/" + namespace + "/pods/" + name
 }
 
-// Namespace makes a namespace with a name of its own.
+// Namespace creates a namespace with a new name.
 func (a *Admin) Namespace(tb testing.TB) string {
 	tb.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
@@ -89,7 +84,7 @@ func (a *Admin) Namespace(tb testing.TB) string {
 	return ns.Name
 }
 
-// Create makes a pod, which gets another UID, and gives it its status.
+// Create creates a pod, which gets a new UID, with its status.
 func (a *Admin) Create(tb testing.TB, pod *corev1.Pod) *corev1.Pod {
 	tb.Helper()
 	made := &corev1.Pod{}
@@ -100,7 +95,7 @@ func (a *Admin) Create(tb testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return a.SetStatus(tb, made)
 }
 
-// SetStatus writes the pod's status, as its kubelet does.
+// SetStatus writes the pod's status, as a kubelet does.
 func (a *Admin) SetStatus(tb testing.TB, pod *corev1.Pod) *corev1.Pod {
 	tb.Helper()
 	out, send := &corev1.Pod{}, pod.DeepCopy()
@@ -109,7 +104,7 @@ func (a *Admin) SetStatus(tb testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// Pod reads a pod that must be there.
+// Pod reads a pod that must exist.
 func (a *Admin) Pod(tb testing.TB, namespace, name string) *corev1.Pod {
 	tb.Helper()
 	pod := &corev1.Pod{}
@@ -123,7 +118,7 @@ func (a *Admin) Remove(tb testing.TB, namespace, name string) {
 	a.Do(tb, http.MethodDelete, PodPath(namespace, name)+"?gracePeriodSeconds=0", nil, nil)
 }
 
-// Events are the reasons of the events of a namespace, by the object's name.
+// Events returns the reasons of a namespace's events, by the name of the object.
 func (a *Admin) Events(tb testing.TB, namespace string) map[string][]string {
 	tb.Helper()
 	var list corev1.EventList
@@ -136,8 +131,7 @@ func (a *Admin) Events(tb testing.TB, namespace string) map[string][]string {
 	return got
 }
 
-// ServiceAccount makes a service account, unless it is there, and returns a token
-// of it that is good for an hour. The namespace has to be there.
+// ServiceAccount creates a service account unless it exists, and returns a token for it that is valid for an hour.
 func (a *Admin) ServiceAccount(tb testing.TB, namespace, name string) (token string) {
 	tb.Helper()
 	accounts := "/api/v1/namespaces/" + namespace + "/serviceaccounts"

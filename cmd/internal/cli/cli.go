@@ -1,0 +1,141 @@
+// Package cli runs the command lines of meshcni's programs: flags with their
+// environment forms, help, version, messages and exit codes are the same in
+// all of them.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes that the programs share. A program may have more: see [Exit].
+const (
+	ExitOK      = 0
+	ExitFailed  = 1
+	ExitRefused = 1
+	ExitUsage   = 2
+)
+
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// Usage marks err as a mistake on the command line: [Program.Run] returns
+// [ExitUsage]. It is nil if err is.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError{err}
+}
+
+// Usagef is [Usage] of a formatted error.
+func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// Exit is an error that makes [Program.Run] return the code and print nothing:
+// the command has said all that there is to say.
+type Exit int
+
+func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// Program is a command line and what it has of its process.
+type Program struct {
+	// Name begins every message. Version is what --version prints after it.
+	Name, Version string
+	// Stdout and Stderr are required.
+	Stdout, Stderr io.Writer
+	// Root is the program's command; its Use is set by Run. With commands below
+	// it, it runs nothing itself.
+	Root *cobra.Command
+}
+
+// Run runs the program and returns its exit code. Args are those after the
+// program's name.
+func (p Program) Run(ctx context.Context, args []string) int {
+	p.prepare()
+	p.Root.SetArgs(append([]string{}, args...)) // never nil, which would mean os.Args
+	p.Root.SetOut(p.Stdout)
+	p.Root.SetErr(p.Stderr)
+	err := p.Root.ExecuteContext(ctx)
+	var usage usageError
+	var exit Exit
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &exit):
+		return int(exit)
+	}
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			fmt.Fprintf(p.Stderr, "%s: %s\n", p.Name, line)
+		}
+	}
+	if errors.As(err, &usage) {
+		fmt.Fprintf(p.Stderr, "%s: see --help\n", p.Name)
+		return ExitUsage
+	}
+	return ExitFailed
+}
+
+func (p Program) prepare() {
+	root := p.Root
+	root.Use = p.Name
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	root.SetHelpFunc(help)
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+		c.Args = noArgs
+	}
+	show := func(c *cobra.Command, _ []string) error {
+		_, err := fmt.Fprintln(c.OutOrStdout(), p.Name, p.Version)
+		return err
+	}
+	run := root.RunE
+	root.Args = noArgs
+	if len(names) > 0 {
+		run = func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return Usagef("unknown command %q: not one of %s", args[0], strings.Join(names, ", "))
+			}
+			return Usagef("name a command: %s", strings.Join(names, ", "))
+		}
+		root.Args = cobra.ArbitraryArgs
+		root.AddCommand(&cobra.Command{Use: "version", Short: "print the version", Args: noArgs, RunE: show})
+	}
+	// Cobra's own version flag has a template, which links text/template; with
+	// that the linker keeps every exported method of the program, 6 MB of them.
+	version := root.Flags().BoolP("version", "v", false, "print the version")
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if *version {
+			return show(c, nil)
+		}
+		return run(c, args)
+	}
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("unexpected argument %q: everything is said by flags", args[0])
+	}
+	return nil
+}
+
+// Exec runs a program as this process: with its arguments, until SIGINT or
+// SIGTERM ends the context. It does not return.
+func Exec(main func(ctx context.Context, args []string) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := main(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,283 @@
+package repaircmd
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/repair"
+)
+
+// Settings are the controller's, and those of the plugin that it has to agree
+// with. [FromEnv] gives the defaults.
+type Settings struct {
+	// Options are the controller's, less what [Settings.New] fills in.
+	repair.Options
+	criteria
+	// Plugin is the plugin's configuration, of which repair goes by Dialect,
+	// Backend, UncapturedFamily, RefuseProxyUID, RunDir and ExcludeNamespaces: it
+	// decides and applies as the plugin does.
+	Plugin netconf.Config
+	API
+	// Kubeconfig is used instead of API, if not empty.
+	Kubeconfig string
+	// InstallerReadyURL is the node agent's /readyz. While it does not answer
+	// 200, nothing is deleted. Empty: not asked.
+	InstallerReadyURL string
+}
+
+// API is how a pod reaches the API server.
+type API struct {
+	Host, Port, Protocol string
+	// ServiceAccountDir holds token and ca.crt.
+	ServiceAccountDir string
+}
+
+// register declares the flags with their defaults.
+func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
+	fs.StringVar(&s.Plugin.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+	fs.StringVar((*string)(&s.Plugin.Backend), "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
+	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
+	fs.StringVar((*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
+	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
+	fs.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
+	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
+	fs.StringVar(&s.Port, "kubernetes-service-port", "443", "its port")
+	fs.StringVar(&s.Protocol, "kubernetes-service-protocol", "https", "its protocol")
+	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
+	fs.StringVar(&s.InstallerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
+	fs.StringVar(&s.Plugin.RunDir, "run-dir", netconf.DefaultRunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
+	s.registerRepair(fs)
+	bindEnv(fs)
+}
+
+func bindEnv(fs *pflag.FlagSet) {
+	also := map[string][]string{"node-name": {"NODE_NAME"}}
+	for _, name := range []string{"kubernetes-service-host", "kubernetes-service-port", "kubernetes-service-protocol"} {
+		also[name] = []string{strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+	}
+	cli.BindEnv(fs, cli.Prefix, also)
+}
+
+// criteria say which pods are broken, as flags have it; see [repair.Criteria].
+type criteria struct {
+	InitContainer, ExitCodes, Message, Annotation, Label, LabelSelector, FieldSelector string
+}
+
+// registerRepair declares the controller's own flags.
+func (s *Settings) registerRepair(fs *pflag.FlagSet) {
+	fs.StringVar((*string)(&s.Action), "repair", "none", "what to do with pods that started without redirection: none, label, delete, repair")
+	fs.StringVar(&s.Node, "node-name", "", "name of this node (spec.nodeName of its pods)")
+	fs.StringVar(&s.InitContainer, "repair-init-container", "", "name of the init container that checks redirection (default: the dialect's)")
+	fs.StringVar(&s.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
+	fs.StringVar(&s.Message, "repair-message", "", "text that its termination message must contain (default: any)")
+	fs.StringVar(&s.Annotation, "repair-annotation", "", "annotation that a pod must have; - for none (default: the dialect's)")
+	fs.StringVar(&s.Label, "repair-label", repair.DefaultLabel+"="+repair.DefaultLabelValue, "label that the label action sets")
+	fs.StringVar(&s.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
+	fs.StringVar(&s.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
+	fs.StringVar(&s.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
+	fs.StringVar(&s.HostRoot, "repair-host-root", "", "root directory whose iptables is run, as the plugin does on the host: /proc/1/root in a container that shares the host's processes (default: our own)")
+	fs.Float64Var(&s.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node")
+	fs.IntVar(&s.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node")
+	fs.Float64Var(&s.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
+	fs.IntVar(&s.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
+	fs.StringVar(&s.BudgetNamespace, "repair-budget-namespace", repair.DefaultBudgetNamespace, "namespace of that Lease, meshcni-repair-budget")
+	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of the node's pods in the mesh that may be broken; above it deleting is held back")
+	fs.IntVar(&s.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods from which on that share counts")
+	fs.DurationVar(&s.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions while that share holds back the rest")
+	fs.BoolVar(&s.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
+	fs.BoolVar(&s.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
+	fs.DurationVar(&s.VerifyInterval, "repair-verify-interval", 0, "compare the rules of each running captured pod with the wanted ones once in this time; 0 for never")
+}
+
+// FromEnv reads the controller's settings from the variables that stand for
+// meshcni-repair's flags, such as MESHCNI_REPAIR_NODE_RATE for
+// --repair-node-rate: an agent that has other flags takes its finer settings so.
+// Errors name the variable.
+func FromEnv(env func(string) (string, bool)) (Settings, error) {
+	var s Settings
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.registerRepair(fs)
+	bindEnv(fs)
+	return s, cli.Fill(fs, cli.Env(env))
+}
+
+// Host is what the program that runs a controller brings.
+type Host struct {
+	// Dialects are those that Settings.Dialect may name.
+	Dialects []dialect.Dialect
+	// UserAgent is how the program calls itself at the API server. Default: client-go's.
+	UserAgent string
+	// Installed says why new pods of this node would not be redirected, if so.
+	// Nil: InstallerReadyURL is asked.
+	Installed func() error
+	// Metrics may be nil.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// Enabled reports whether there is anything to do: an action, or verification.
+func (s Settings) Enabled() bool {
+	return s.Action != "" && s.Action != repair.ActionNone || s.VerifyInterval > 0
+}
+
+// Validate says what is wrong with the settings. It asks nobody, and reads no
+// file. Errors name the flag.
+func (s Settings) Validate(known []dialect.Dialect) error {
+	_, err := s.options(Host{Dialects: known})
+	return err
+}
+
+// New makes the controller. Errors name the flag.
+func (s Settings) New(h Host) (*repair.Controller, error) {
+	o, err := s.options(h)
+	if err != nil {
+		return nil, err
+	}
+	if o.Config, err = s.restConfig(); err != nil {
+		return nil, err
+	}
+	o.Config.UserAgent = h.UserAgent
+	return repair.New(o)
+}
+
+// options are the controller's, less the API server.
+func (s Settings) options(h Host) (o repair.Options, err error) {
+	o = s.Options
+	o.Metrics, o.Log, o.Installed = h.Metrics, h.Log, h.Installed
+	if o.Installed == nil && s.InstallerReadyURL != "" {
+		o.Installed = asker(s.InstallerReadyURL)
+	}
+	if _, err := repair.ParseAction(string(s.Action)); err != nil {
+		return o, named("repair", err)
+	}
+	if o.Dialect, err = dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces); err != nil {
+		return o, named("dialect", err)
+	}
+	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {
+		return o, named("backend", err)
+	}
+	if o.Plan.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {
+		return o, named("uncaptured-family", err)
+	}
+	o.Plan.RefuseProxyUID = s.Plugin.RefuseProxyUID
+	o.Records = attachment.In(s.Plugin.RunDir)
+	if s.Node == "" {
+		return o, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
+	}
+	if s.HostRoot != "" && !filepath.IsAbs(s.HostRoot) {
+		return o, fmt.Errorf("--repair-host-root %q: not an absolute path", s.HostRoot)
+	}
+	if err := s.NodeBudget.Validate(); err != nil {
+		return o, fmt.Errorf("--repair-node-rate, --repair-node-burst: %w", err)
+	}
+	if s.ClusterBudget.PerMinute == 0 {
+		o.ClusterBudget = repair.Budget{} // no bound
+	} else if err := s.ClusterBudget.Validate(); err != nil {
+		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
+	}
+	o.Criteria, err = s.criteria.read(o.Dialect)
+	return o, err
+}
+
+func (f criteria) read(d dialect.Dialect) (*repair.Criteria, error) {
+	c := repair.CriteriaFor(d)
+	var err error
+	if f.InitContainer != "" {
+		c.Containers = []string{f.InitContainer}
+	}
+	if f.ExitCodes != "" {
+		if c.ExitCodes, err = repair.ParseExitCodes(f.ExitCodes); err != nil {
+			return nil, fmt.Errorf("--repair-exit-codes: %w", err)
+		}
+	}
+	c.Message = f.Message
+	switch f.Annotation {
+	case "":
+	case "-":
+		c.Annotation = ""
+	default:
+		c.Annotation = f.Annotation
+	}
+	set, err := labels.ConvertSelectorToLabelsMap(f.Label)
+	if err != nil || len(set) != 1 {
+		return nil, fmt.Errorf("--repair-label %q: not one label, key=value", f.Label)
+	}
+	for k, v := range set {
+		if v == "" {
+			return nil, fmt.Errorf("--repair-label %q: the value is empty", f.Label)
+		}
+		c.HandledLabel, c.HandledValue = k, v
+	}
+	if f.LabelSelector != "" {
+		if c.Labels, err = labels.Parse(f.LabelSelector); err != nil {
+			return nil, fmt.Errorf("--repair-label-selector: %w", err)
+		}
+	}
+	if f.FieldSelector != "" {
+		if c.Fields, err = repair.ParseFields(f.FieldSelector); err != nil {
+			return nil, fmt.Errorf("--repair-field-selector: %w", err)
+		}
+	}
+	return &c, nil
+}
+
+func named(flag string, err error) error {
+	return fmt.Errorf("--%s: %w", flag, err)
+}
+
+// Requests to the API server: a few at once, so that a node full of broken pods
+// does not become a burden on it.
+const (
+	requestsPerSecond = 20
+	requestsAtOnce    = 40
+)
+
+// restConfig reads the kubeconfig, or what a pod has.
+func (s Settings) restConfig() (config *rest.Config, err error) {
+	if s.Kubeconfig != "" {
+		if config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig); err != nil {
+			return nil, fmt.Errorf("read kubeconfig: %w", err)
+		}
+	} else {
+		if s.Host == "" {
+			return nil, errors.New("no API server: neither --kubeconfig nor --kubernetes-service-host (KUBERNETES_SERVICE_HOST) is set")
+		}
+		config = s.API.Config()
+		if _, err := os.Stat(config.BearerTokenFile); err != nil {
+			return nil, fmt.Errorf("read the service account's token: %w", err)
+		}
+	}
+	config.QPS, config.Burst = requestsPerSecond, requestsAtOnce
+	return config, nil
+}
+
+// Config is the API server as a service account reaches it. The token is read
+// again as the kubelet renews it.
+func (a API) Config() *rest.Config {
+	c := &rest.Config{
+		Host:            a.Protocol + "://" + net.JoinHostPort(strings.Trim(a.Host, "[]"), a.Port),
+		BearerTokenFile: filepath.Join(a.ServiceAccountDir, "token"),
+	}
+	if a.Protocol == "https" {
+		c.CAFile = filepath.Join(a.ServiceAccountDir, "ca.crt")
+	}
+	return c
+}

@@ -1,0 +1,90 @@
+//go:build linux
+
+package installer
+
+import "errors"
+
+// Blocked is a reason why pods cannot be captured on this node now.
+type Blocked struct {
+	Code Code
+	Err  error
+}
+
+func (b *Blocked) Error() string { return string(b.Code) + ": " + b.Err.Error() }
+func (b *Blocked) Unwrap() error { return b.Err }
+
+// join returns nil, the one reason itself, or all of them joined.
+func join(blocked []*Blocked) error {
+	if len(blocked) == 1 {
+		return blocked[0]
+	}
+	var errs []error
+	for _, b := range blocked {
+		errs = append(errs, b)
+	}
+	return errors.Join(errs...)
+}
+
+// Code names the kind of a [Blocked]. Codes are stable: alerts and the metric meshcni_blocked use them.
+type Code string
+
+// The codes. docs/troubleshooting.md says what to do about each.
+const (
+	CodeStarting           Code = "starting"            // the node has not been examined yet
+	CodeNoNetwork          Code = "no-network"          // there is no valid conflist to chain into
+	CodeConfUnreadable     Code = "conf-unreadable"     // a file that the runtime may load cannot be read
+	CodeNamedFileMissing   Code = "named-file-missing"  // Config.CNIConfName does not exist or is invalid
+	CodeNoInlinePlugins    Code = "no-inline-plugins"   // the conflist keeps its plugins in a directory
+	CodeUnsupportedVersion Code = "unsupported-version" // the plugin does not support the conflist's cniVersion
+	CodeConfDir            Code = "conf-dir"            // the configuration directory cannot be read
+	CodeBinDir             Code = "bin-dir"             // a binary directory cannot be read
+	CodeNoBinary           Code = "no-binary"           // there is no binary to install
+	CodeNoCredentials      Code = "no-credentials"      // the service account cannot be read
+	CodeTokenExpired       Code = "token-expired"       // the service account's token has expired
+	CodeNoAPIServer        Code = "no-api-server"       // the API server's address is unknown
+	CodeBadEntry           Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
+	CodeOwnNameTaken       Code = "own-name-taken"      // the name of our own file belongs to somebody else
+	CodeSortsLater         Code = "sorts-later"         // our own file would not be the first
+	CodeConflict           Code = "fight"               // a conflicting writer keeps removing the entry
+	CodeWriteFailed        Code = "write-failed"        // a file could not be changed
+	CodeUninstalled        Code = "uninstalled"         // an uninstall told the agent to rest
+	CodeStillNamed         Code = "still-named"         // a configuration still needs what an uninstall would remove
+	CodeSuperseded         Code = "superseded"          // a newer agent runs on this node
+)
+
+// Codes lists every code.
+var Codes = []Code{
+	CodeStarting, CodeNoNetwork, CodeConfUnreadable, CodeNamedFileMissing, CodeNoInlinePlugins, CodeUnsupportedVersion, CodeConfDir,
+	CodeBinDir, CodeNoBinary, CodeNoCredentials, CodeTokenExpired, CodeNoAPIServer, CodeBadEntry, CodeOwnNameTaken, CodeSortsLater,
+	CodeConflict, CodeWriteFailed, CodeUninstalled, CodeStillNamed, CodeSuperseded,
+}
+
+// Cause says why an [Action] is needed. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
+type Cause string
+
+// The causes.
+const (
+	CauseFirstInstall       Cause = "first-install"       // the file has not had the entry since this process began
+	CauseEntryRemoved       Cause = "entry-removed"       // the file was rewritten without the entry
+	CauseEntryChanged       Cause = "entry-changed"       // the entry differs from the one wanted
+	CauseEntryElsewhere     Cause = "entry-elsewhere"     // the entry is in a file that is not the target
+	CauseConfAppeared       Cause = "conf-appeared"       // a .conf appeared that sorts before the list
+	CauseOwnFileMissing     Cause = "own-file-missing"    // our own file was removed
+	CauseOwnFileOutdated    Cause = "own-file-outdated"   // the file that ours is derived from has changed
+	CauseBinaryMissing      Cause = "binary-missing"      // there is no usable binary
+	CauseBinaryChanged      Cause = "binary-changed"      // the binary is not the one to install
+	CauseKubeconfigMissing  Cause = "kubeconfig-missing"  // there is no kubeconfig
+	CauseKubeconfigMode     Cause = "kubeconfig-mode"     // the kubeconfig's mode is not 0600
+	CauseCredentialsChanged Cause = "credentials-changed" // the token, the CA or the API server's address has changed
+	CauseTypeNew            Cause = "type-new"            // the plugin's type is to be recorded for an uninstall
+	CauseKilledRun          Cause = "killed-run"          // a killed process left a temporary file
+	CauseGivenBack          Cause = "given-back"          // a .conf returns to its name
+	CauseUninstall          Cause = "uninstall"           // the plugin is removed
+)
+
+// Causes lists every cause.
+var Causes = []Cause{
+	CauseFirstInstall, CauseEntryRemoved, CauseEntryChanged, CauseEntryElsewhere, CauseConfAppeared, CauseOwnFileMissing,
+	CauseOwnFileOutdated, CauseBinaryMissing, CauseBinaryChanged, CauseKubeconfigMissing, CauseKubeconfigMode,
+	CauseCredentialsChanged, CauseTypeNew, CauseKilledRun, CauseGivenBack, CauseUninstall,
+}

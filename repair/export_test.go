@@ -1,0 +1,20 @@
+package repair
+
+import (
+	"context"
+
+	"github.com/meshcni/meshcni/repair/internal/kube"
+)
+
+// Trim is what the informer keeps of a pod.
+var Trim = trimPod
+
+// SetPermissions replaces how the controller finds out which permissions are missing.
+func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permission, error)) {
+	c.permissions = missing
+}
+
+// SetLeases gives the controller a cluster budget in leases.
+func (c *Controller) SetLeases(l *FakeLeases, b Budget) {
+	c.clusterBudget = &leaseBudget{leases: l, namespace: "ns", Budget: b}
+}

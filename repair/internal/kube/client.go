@@ -1,0 +1,178 @@
+// Package kube is the repair controller's client for the API server. It has only the kinds and verbs that the controller
+// uses: a full clientset would take several times the rest of the package in memory and in the binary.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Scheme has the kinds that the client uses.
+var Scheme = runtime.NewScheme()
+
+func init() {
+	for gv, kinds := range map[schema.GroupVersion][]runtime.Object{
+		corev1.SchemeGroupVersion:          {&corev1.Pod{}, &corev1.PodList{}, &corev1.Namespace{}, &corev1.Event{}},
+		policyv1.SchemeGroupVersion:        {&policyv1.Eviction{}},
+		authorizationv1.SchemeGroupVersion: {&authorizationv1.SelfSubjectAccessReview{}},
+		coordinationv1.SchemeGroupVersion:  {&coordinationv1.Lease{}},
+	} {
+		Scheme.AddKnownTypes(gv, kinds...)
+		metav1.AddToGroupVersion(Scheme, gv)
+	}
+}
+
+// Client talks to an API server. It is safe for concurrent use. As a Prometheus collector it counts its requests.
+type Client struct {
+	prometheus.Collector
+
+	core, authorization, coordination rest.Interface
+}
+
+// New returns a client with the configuration's credentials. It sends no request. Requests are in protobuf.
+func New(config *rest.Config) (*Client, error) {
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshcni_repair_api_requests_total",
+		Help: "Requests to the API server, by HTTP method and status code (error: no answer).",
+	}, []string{"method", "code"})
+	config = rest.CopyConfig(config)
+	config.NegotiatedSerializer = serializer.NewCodecFactory(Scheme).WithoutConversion()
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, requests} })
+	c := &Client{Collector: requests}
+	for gv, client := range map[schema.GroupVersion]*rest.Interface{
+		corev1.SchemeGroupVersion:          &c.core,
+		authorizationv1.SchemeGroupVersion: &c.authorization,
+		coordinationv1.SchemeGroupVersion:  &c.coordination,
+	} {
+		config.GroupVersion, config.APIPath = &gv, "/apis"
+		if gv.Group == "" {
+			config.APIPath = "/api"
+		}
+		made, err := rest.RESTClientFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("make API client: %w", err)
+		}
+		*client = made
+	}
+	return c, nil
+}
+
+// counting counts requests.
+type counting struct {
+	next  http.RoundTripper
+	count *prometheus.CounterVec
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.next.RoundTrip(r)
+	code := "error"
+	if err == nil {
+		code = strconv.Itoa(resp.StatusCode)
+	}
+	c.count.WithLabelValues(r.Method, code).Inc()
+	return resp, err
+}
+
+// Pods lists and watches the pods of one node.
+func (c *Client) Pods(node, labelSelector string) cache.ListerWatcher {
+	return cache.NewFilteredListWatchFromClient(c.core, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+		o.LabelSelector = labelSelector
+	})
+}
+
+// into sends a request and decodes the answer.
+func into[T runtime.Object](ctx context.Context, r *rest.Request, out T) (T, error) {
+	return out, r.Do(ctx).Into(out)
+}
+
+// Pod reads a pod.
+func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return into(ctx, c.core.Get().Namespace(namespace).Resource("pods").Name(name), &corev1.Pod{})
+}
+
+// Namespace reads a namespace.
+func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	return into(ctx, c.core.Get().Resource("namespaces").Name(name), &corev1.Namespace{})
+}
+
+// Lease reads a Lease.
+func (c *Client) Lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+	return into(ctx, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name), &coordinationv1.Lease{})
+}
+
+// CreateLease creates a Lease.
+func (c *Client) CreateLease(ctx context.Context, l *coordinationv1.Lease) error {
+	return c.coordination.Post().Namespace(l.Namespace).Resource("leases").Body(l).Do(ctx).Error()
+}
+
+// UpdateLease writes a Lease if it is still in the state in which it was read.
+func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) error {
+	return c.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Error()
+}
+
+// Label sets a label through the pod's status, or removes it if the value is empty. The UID and resource version in the
+// patch are preconditions; the server reports a different UID as an invalid value, which becomes a conflict here.
+func (c *Client) Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error) {
+	set := map[string]any{key: value}
+	if value == "" {
+		set[key] = nil
+	}
+	meta := map[string]any{"uid": pod.UID, "labels": set}
+	if pod.ResourceVersion != "" {
+		meta["resourceVersion"] = pod.ResourceVersion
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
+	if err != nil {
+		return nil, err
+	}
+	out, err := into(ctx, c.core.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		SubResource("status").Body(patch), &corev1.Pod{})
+	if apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueInvalid) && strings.Contains(err.Error(), "metadata.uid") {
+		err = apierrors.NewConflict(corev1.Resource("pods"), pod.Name, err)
+	}
+	return out, err
+}
+
+func deleteOptions(pod *corev1.Pod) *metav1.DeleteOptions {
+	o := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	if pod.ResourceVersion != "" {
+		o.Preconditions.ResourceVersion = &pod.ResourceVersion
+	}
+	return o
+}
+
+// Evict evicts a pod. It does not wait and retry when the server answers 429, as client-go would: the controller's queue
+// does that.
+func (c *Client) Evict(ctx context.Context, pod *corev1.Pod) error {
+	return c.core.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: deleteOptions(pod)}).
+		MaxRetries(0).Do(ctx).Error()
+}
+
+// Delete deletes a pod.
+func (c *Client) Delete(ctx context.Context, pod *corev1.Pod) error {
+	return c.core.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).Body(deleteOptions(pod)).Do(ctx).Error()
+}

@@ -1,0 +1,77 @@
+package kube
+
+import (
+	"context"
+	"errors"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
+
+// LeaseName is the name of the Lease that holds the cluster's deletion budget.
+const LeaseName = "meshcni-repair-budget"
+
+// Permission is one rule of a Role. An empty Namespace or Name means all.
+type Permission authorizationv1.ResourceAttributes
+
+// String returns, for example, "patch pods/status".
+func (p Permission) String() string {
+	s := p.Verb + " " + p.Resource
+	for _, part := range [][2]string{{".", p.Group}, {"/", p.Subresource}, {" ", p.Name}, {" in namespace ", p.Namespace}} {
+		if part[1] != "" {
+			s += part[0] + part[1]
+		}
+	}
+	return s
+}
+
+// Uses says what a controller does besides watching pods and writing events.
+type Uses struct {
+	Label, Evict, Delete, Namespaces bool
+	// LeaseNamespace is the namespace of the Lease with the deletion budget; empty if there is none.
+	LeaseNamespace string
+}
+
+// Permissions lists the permissions that the uses take. RBAC cannot restrict create by name, hence the last one.
+func (u Uses) Permissions() []Permission {
+	all := []Permission{
+		{Verb: "get", Resource: "pods"}, {Verb: "list", Resource: "pods"}, {Verb: "watch", Resource: "pods"},
+		{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"},
+	}
+	for _, more := range []struct {
+		used bool
+		Permission
+	}{
+		{u.Label, Permission{Verb: "patch", Resource: "pods", Subresource: "status"}},
+		{u.Evict, Permission{Verb: "create", Resource: "pods", Subresource: "eviction"}},
+		{u.Delete, Permission{Verb: "delete", Resource: "pods"}},
+		{u.Namespaces, Permission{Verb: "get", Resource: "namespaces"}},
+	} {
+		if more.used {
+			all = append(all, more.Permission)
+		}
+	}
+	if u.LeaseNamespace != "" {
+		lease := Permission{Group: "coordination.k8s.io", Resource: "leases", Namespace: u.LeaseNamespace, Name: LeaseName}
+		for _, verb := range []string{"get", "update", "create"} {
+			lease.Verb = verb
+			if verb == "create" {
+				lease.Name = ""
+			}
+			all = append(all, lease)
+		}
+	}
+	return all
+}
+
+// Missing asks the server which of the permissions it would refuse. An error means that the server could not be asked.
+func (c *Client) Missing(ctx context.Context, wanted []Permission) (missing []Permission, err error) {
+	for _, p := range wanted {
+		attributes := authorizationv1.ResourceAttributes(p)
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
+		err = errors.Join(err, c.authorization.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review))
+		if err == nil && !review.Status.Allowed {
+			missing = append(missing, p)
+		}
+	}
+	return missing, err
+}

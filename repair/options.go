@@ -1,0 +1,195 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/repair/internal/kube"
+)
+
+// Options configures a [Controller]. Only Node, Dialect and Config are required.
+type Options struct {
+	// Node is the name of the node whose pods the controller watches. Required.
+	Node string
+	// Dialect is the mesh's. Required.
+	Dialect dialect.Dialect
+	// Config says how to reach the API server. Required unless Cluster is set.
+	Config *rest.Config
+
+	// Action says what to do with broken pods. Zero means [ActionNone]: only report them.
+	Action Action
+	// Criteria says which pods are broken. nil means those of the dialect; see [CriteriaFor].
+	Criteria *Criteria
+	// Force deletes pods whose eviction a disruption budget forbids.
+	Force bool
+	// SpareUnmanaged exempts pods without a controlling owner from deletion, since nothing would replace them.
+	SpareUnmanaged bool
+	// VerifyInterval is the time in which the rules of all running captured pods are verified once. Zero means never.
+	VerifyInterval time.Duration
+
+	// NodeBudget limits all actions on this node. Zero means [DefaultNodeBudget].
+	NodeBudget Budget
+	// ClusterBudget limits deletions in the whole cluster; set the same on all nodes. Zero means no such limit. The
+	// nodes share it through a Lease, meshcni-repair-budget.
+	ClusterBudget Budget
+	// BudgetNamespace is the namespace of that Lease. Empty means [DefaultBudgetNamespace].
+	BudgetNamespace string
+
+	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an
+	// error, nothing is deleted. A nil Installed means that they would.
+	Installed func() error
+	// MaxBrokenShare is the share of the node's pods with a check that may be broken, from 0 to 1. Above it the
+	// controller only deletes one pod every TrialInterval. Zero means [DefaultMaxBrokenShare]; 1 or more, no limit.
+	MaxBrokenShare float64
+	// MinBroken is the number of broken pods from which MaxBrokenShare applies. Zero means [DefaultMinBroken].
+	MinBroken int
+	// TrialInterval is the time between those deletions. Zero means [DefaultTrialInterval].
+	TrialInterval time.Duration
+
+	// Backend, Plan, ProcRoot, HostRoot and Records are those of [InPlace].
+	Backend            apply.Name
+	Plan               dialect.Options
+	ProcRoot, HostRoot string
+	Records            attachment.Store
+
+	// Cluster replaces the API server at Config, for tests. There are then no events, no permission checks and no
+	// ClusterBudget.
+	Cluster Cluster
+	// Redirector programs running pods. nil means an [InPlace] made from these Options.
+	Redirector Redirector
+	// Events receives the pods' events. nil means the API server.
+	Events record.EventRecorder
+	// Metrics is where the controller registers its metrics. nil means nowhere.
+	Metrics prometheus.Registerer
+	// Log receives one record per outcome. nil discards them.
+	Log *slog.Logger
+}
+
+// Defaults of [Options].
+const (
+	DefaultBudgetNamespace = "meshcni-system"
+	DefaultMaxBrokenShare  = 0.5
+	DefaultMinBroken       = 4
+	DefaultTrialInterval   = time.Minute
+)
+
+// DefaultNodeBudget is the default of Options.NodeBudget.
+var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
+
+// Cluster is what the controller needs of the API server; package repairtest has one in memory. A pod passed to Label,
+// Evict or Delete means the pod with that UID in the state of its resource version; an empty version means any state.
+// Errors are those of the Kubernetes API:
+//
+//	apierrors.IsNotFound(err)        // no pod has the name
+//	apierrors.IsConflict(err)        // the UID or resource version differs
+//	apierrors.IsTooManyRequests(err) // a disruption budget forbids the eviction
+//	apierrors.IsForbidden(err)       // a permission is missing
+type Cluster interface {
+	// Pods lists and watches the pods of one node. An empty label selector matches all.
+	Pods(node, labelSelector string) cache.ListerWatcher
+	// Pod reads a pod from the server, not from a cache.
+	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Label sets a label through the pod's status, or removes it if the value is empty, and returns the changed pod.
+	Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error)
+	// Evict deletes the pod if disruption budgets allow it.
+	Evict(ctx context.Context, pod *corev1.Pod) error
+	// Delete deletes the pod regardless of disruption budgets.
+	Delete(ctx context.Context, pod *corev1.Pod) error
+}
+
+// Redirector reads and writes the rules of a running pod. [InPlace] implements it; package repairtest has one in memory.
+// Errors include [ErrNoProcess], [ErrVariant], [ErrNotSelected] and [ErrRefused].
+type Redirector interface {
+	// Check returns how the pod's live rules differ from the wanted ones.
+	Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error)
+	// Apply makes the live rules the wanted ones.
+	Apply(ctx context.Context, pod *corev1.Pod) (apply.Result, error)
+}
+
+// withDefaults fills in zero values.
+func (o Options) withDefaults() Options {
+	o.Action = or(o.Action, ActionNone)
+	o.NodeBudget = or(o.NodeBudget, DefaultNodeBudget)
+	o.BudgetNamespace = or(o.BudgetNamespace, DefaultBudgetNamespace)
+	o.MaxBrokenShare = or(o.MaxBrokenShare, DefaultMaxBrokenShare)
+	o.MinBroken = or(o.MinBroken, DefaultMinBroken)
+	o.TrialInterval = or(o.TrialInterval, DefaultTrialInterval)
+	criteria := CriteriaFor(o.Dialect)
+	if o.Criteria != nil {
+		criteria = *o.Criteria
+	}
+	if o.Action != ActionLabel {
+		criteria.HandledLabel = "" // another action's label does not mean handled
+	}
+	o.Criteria = &criteria
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	_, errAction := ParseAction(string(o.Action))
+	err := errors.Join(errAction, o.NodeBudget.Validate())
+	if o.limitsCluster() {
+		err = errors.Join(err, o.ClusterBudget.Validate())
+	}
+	if o.Action != ActionNone || o.VerifyInterval == 0 { // else rules can be verified without any check in the pods
+		err = errors.Join(err, o.Criteria.Validate())
+	}
+	switch {
+	case o.Node == "":
+		err = errors.Join(err, errors.New("no node name"))
+	case o.Dialect.Build == nil && o.Redirector == nil:
+		err = errors.Join(err, errors.New("no dialect"))
+	case o.Config == nil && o.Cluster == nil:
+		err = errors.Join(err, errors.New("no API server"))
+	case o.Cluster != nil && o.limitsCluster():
+		err = errors.Join(err, errors.New("a cluster budget without an API server"))
+	}
+	return err
+}
+
+// limitsCluster reports whether the cluster's budget applies.
+func (o Options) limitsCluster() bool {
+	return o.Action == ActionDelete && o.ClusterBudget != Budget{} && o.ClusterBudget != Unlimited
+}
+
+// uses says which permissions the options take.
+func (o Options) uses() kube.Uses {
+	u := kube.Uses{
+		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
+		Namespaces: o.Dialect.NeedsNamespace && (o.Action == ActionRepair || o.VerifyInterval > 0),
+	}
+	if o.limitsCluster() {
+		u.LeaseNamespace = o.BudgetNamespace
+	}
+	return u
+}
+
+// New returns a controller. It sends no request. An error says what is wrong with the options.
+func New(o Options) (*Controller, error) {
+	o = o.withDefaults()
+	err := o.validate()
+	var c *Controller
+	if err == nil {
+		c, err = newController(o)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make repair controller: %w", err)
+	}
+	return c, nil
+}
