@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // TestTheTestPodIsOfTheMesh: the pod of helm test is one that the plugin
@@ -33,7 +34,7 @@ func TestTheTestPodIsOfTheMesh(t *testing.T) {
 			built, err := mesh.Redirect(&pod, &corev1.Namespace{}, nil)
 			require.NoError(t, err)
 
-			strict := dialect.Options{DropUncaptured: true, RefuseBypasses: true}
+			strict := dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}
 			_, err = mesh.Plan(t.Context(), dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}}, strict)
 			require.NoError(t, err, "where the plugin refuses what may pass for the proxy, it starts this pod")
 

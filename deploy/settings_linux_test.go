@@ -24,7 +24,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -157,25 +158,25 @@ func TestTheAgentTakesEverySetting(t *testing.T) {
 func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	t.Helper()
 	entry := m.entry()
-	got, err := plugin.ParseConfig(entry)
+	got, unknown, err := netconf.Parse(entry)
 	require.NoError(t, err)
-	assert.Empty(t, got.Unknown)
+	assert.Empty(t, unknown)
 	if slices.Contains(m.c.Args, "--plugin-config=/etc/meshcni/plugin.json") {
 		return // the entry is the user's own
 	}
 	assert.Equal(t, namespace, got.PodNamespace)
 	assert.Equal(t, want["dialect"], got.Dialect)
-	assert.Equal(t, want["backend"], string(got.Backend))
-	assert.Equal(t, strings.ToUpper(want["log-level"].(string)), got.LogLevel.String())
+	assert.EqualValues(t, want["backend"], got.Backend)
+	assert.EqualValues(t, want["log-level"], got.LogLevel)
 	deadline, err := time.ParseDuration(want["add-deadline"].(string))
 	require.NoError(t, err)
-	assert.Equal(t, deadline, got.AddDeadline)
+	assert.Equal(t, deadline, time.Duration(got.AddDeadline))
 	var excluded []any
-	for _, ns := range got.ExcludeNamespaces {
+	for _, ns := range got.Kubernetes.ExcludeNamespaces {
 		excluded = append(excluded, ns)
 	}
 	assert.ElementsMatch(t, want["exclude-namespaces"], excluded)
-	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == plugin.UncapturedDrop)
+	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == redirect.UncapturedDrop)
 	assert.Equal(t, want["refuse-proxy-uid"] == true, got.RefuseProxyUID)
 	assert.Equal(t, want["write-status"] == true, got.WriteStatus)
 	assert.Equal(t, want["ready-without-agent"] == true, got.ReadyWithoutAgent)
@@ -235,7 +236,7 @@ func TestRepairTakesEverySetting(t *testing.T) {
 		require.NoError(t, err, names[i])
 		require.NotNil(t, c)
 		stop()
-		plugins := dialect.Options{DropUncaptured: settings.UncapturedFamily == plugin.UncapturedDrop, RefuseBypasses: settings.RefuseProxyUID}
+		plugins := dialect.Options{UncapturedFamily: settings.UncapturedFamily, RefuseProxyUID: settings.RefuseProxyUID}
 		assert.Equal(t, plugins, c.Mender.(*repair.InPlace).Options, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
 			got := map[string]string{}

@@ -126,7 +126,7 @@ func TestContainersThatMaySetTheMark(t *testing.T) {
 				s := dialect.Subject{Pod: &corev1.Pod{Spec: spec}}
 				plan, err := meshOf(byMark).Plan(t.Context(), s, dialect.Options{})
 				require.NoError(t, err)
-				_, refused := meshOf(byMark).Plan(t.Context(), s, dialect.Options{RefuseBypasses: true})
+				_, refused := meshOf(byMark).Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true})
 				if tt.field == "" {
 					assert.Empty(t, plan.Bypasses)
 					assert.NoError(t, refused)
@@ -135,7 +135,7 @@ func TestContainersThatMaySetTheMark(t *testing.T) {
 				assert.Equal(t, []dialect.Bypass{{Code: dialect.BypassNetRaw, Container: "app", Field: tt.field, Inherited: tt.dflt}}, plan.Bypasses)
 				assert.ErrorContains(t, refused, plan.Bypasses[0].String())
 
-				plan, err = meshOf(redirect.Default().Proxy).Plan(t.Context(), s, dialect.Options{RefuseBypasses: true})
+				plan, err = meshOf(redirect.Default().Proxy).Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true})
 				assert.NoError(t, err)
 				assert.Empty(t, plan.Bypasses, "rules that know the proxy by its user do not look at marks")
 			}
@@ -152,7 +152,7 @@ func TestBypassIsRefused(t *testing.T) {
 	pod.Namespace, pod.Name = "shop", "cart"
 	proxy := redirect.Default().Proxy
 	proxy.UIDs = []uint32{2000}
-	plan, err := meshOf(proxy, "proxy").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseBypasses: true})
+	plan, err := meshOf(proxy, "proxy").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: true})
 	var bypass *dialect.BypassError
 	require.True(t, errors.As(err, &bypass))
 	assert.Equal(t, dialect.Bypass{Code: dialect.BypassProxyID, Container: "app", Field: "runAsUser", ID: 2000}, bypass.Bypass)

@@ -31,13 +31,13 @@ type Subject struct {
 
 // Options are what an operator has decided for all pods. Zero is the default.
 type Options struct {
-	// DropUncaptured discards TCP of a family that the mesh does not capture,
-	// in place of letting it bypass the mesh.
-	DropUncaptured bool
-	// RefuseBypasses refuses a pod with a container that the rules may take for
+	// UncapturedFamily says what happens to an address family that the mesh does
+	// not capture.
+	UncapturedFamily redirect.UncapturedFamily
+	// RefuseProxyUID refuses a pod with a container that the rules may take for
 	// the proxy: one that runs as it, or that may set its mark. A family's
-	// bypass refuses no pod: DropUncaptured closes it.
-	RefuseBypasses bool
+	// bypass refuses no pod: UncapturedFamily closes it.
+	RefuseProxyUID bool
 }
 
 // Plan is all that a mesh means for a pod.
@@ -86,7 +86,7 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)
 	p.Bypasses = containerBypasses(s.Pod, own, b.Redirect.Proxy)
-	if o.RefuseBypasses {
+	if o.RefuseProxyUID {
 		if err := refusal(p.Bypasses); err != nil {
 			return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
 		}
@@ -123,7 +123,7 @@ func (p *Plan) families(s Subject, o Options) {
 			}
 			p.Captured = append(p.Captured, f)
 		case redirect.FamilyPass:
-			if o.DropUncaptured {
+			if o.UncapturedFamily == redirect.UncapturedDrop {
 				// Also where the kernel has it not, or not now: that may change, and rules without a protocol are skipped.
 				*mode = redirect.FamilyDrop
 				if has >= 0 {

@@ -63,7 +63,11 @@ func TestUncapturedFamily(t *testing.T) {
 	}
 	for _, tt := range tests {
 		s := dialect.Subject{Pod: toyPod(nil), Addrs: tt.addrs, Kernel: redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: tt.kernel}}
-		plan, err := tt.mesh.Plan(t.Context(), s, dialect.Options{DropUncaptured: tt.drop})
+		var o dialect.Options
+		if tt.drop {
+			o.UncapturedFamily = redirect.UncapturedDrop
+		}
+		plan, err := tt.mesh.Plan(t.Context(), s, o)
 		require.NoError(t, err)
 		assert.Equal(t, tt.ipv6, plan.Redirect.IPv6, "%+v", s)
 		assert.Equal(t, tt.codes, plan.Codes(), "%+v", s)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // Config is what is wanted on the node. Paths are as this process sees them; those below "/host" are written into the
@@ -50,7 +52,7 @@ type Config struct {
 	AddDeadline time.Duration
 	// UncapturedFamily is what the plugin does with an address family of a pod that the mesh does not capture: allow or
 	// drop. Default allow.
-	UncapturedFamily string
+	UncapturedFamily redirect.UncapturedFamily
 	// RefuseProxyUID has the plugin refuse a pod with a container that the rules may take for the proxy. Default false.
 	RefuseProxyUID bool
 	// WriteStatus has the plugin say on the pod that its rules are in place, where the mesh has an annotation for it; the
@@ -74,7 +76,7 @@ func Default() Config {
 		CNICacheDir: "/host/var/lib/cni", Chained: true, RunDir: "/var/run/meshcni",
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount", KubernetesPort: "443", KubernetesProtocol: "https",
 		Dialect: "istio", Backend: "auto", LogLevel: "info", PodNamespace: "meshcni-system", AgentPrefix: "meshcni-node-", AddDeadline: 30 * time.Second,
-		UncapturedFamily: "allow",
+		UncapturedFamily: redirect.UncapturedAllow,
 	}
 }
 
@@ -119,7 +121,9 @@ func (c Config) Validate() error {
 	oneOf("dialect", c.Dialect, "istio", "linkerd", "kuma", "consul")
 	oneOf("backend", c.Backend, "auto", "iptables", "iptables-nft", "iptables-legacy", "nftables")
 	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
-	oneOf("uncaptured-family", c.UncapturedFamily, "", "allow", "drop")
+	if _, err := redirect.ParseUncapturedFamily(string(c.UncapturedFamily)); err != nil {
+		bad("uncaptured-family: %w", err)
+	}
 	oneOf("kubernetes-service-protocol", c.KubernetesProtocol, "http", "https")
 	if c.AddDeadline <= 0 {
 		bad("add-deadline %v: must be positive", c.AddDeadline)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // The plugin's configuration, in the order a reader wants it. The names are the plugin's contract.
@@ -24,10 +25,10 @@ type entry struct {
 	PodNamespace string `json:"pod_namespace"`
 	AddDeadline  string `json:"add_deadline"`
 	// Left out where they are the plugin's defaults: an entry of an earlier version stays as it is.
-	UncapturedFamily  string `json:"uncaptured_family,omitempty"`
-	RefuseProxyUID    bool   `json:"refuse_proxy_uid,omitempty"`
-	WriteStatus       bool   `json:"write_status,omitempty"`
-	ReadyWithoutAgent bool   `json:"ready_without_agent,omitempty"`
+	UncapturedFamily  redirect.UncapturedFamily `json:"uncaptured_family,omitempty"`
+	RefuseProxyUID    bool                      `json:"refuse_proxy_uid,omitempty"`
+	WriteStatus       bool                      `json:"write_status,omitempty"`
+	ReadyWithoutAgent bool                      `json:"ready_without_agent,omitempty"`
 
 	Kubernetes entryKubernetes `json:"kubernetes"`
 	// The runtime then hands over the pod's annotations, and pods they rule out cost no API call.
@@ -62,7 +63,7 @@ func (c Config) Entry() ([]byte, error) {
 		Capabilities: map[string]bool{annotationsCapability: true},
 	}
 	e.RefuseProxyUID, e.WriteStatus, e.ReadyWithoutAgent = c.RefuseProxyUID, c.WriteStatus, c.ReadyWithoutAgent
-	if c.UncapturedFamily != "allow" {
+	if c.UncapturedFamily != redirect.UncapturedAllow {
 		e.UncapturedFamily = c.UncapturedFamily
 	}
 	if len(c.CNIBinDirs) > 0 {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/conflist"
-	cniplugin "github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // Every node file of the corpus, byte for byte through install, install, uninstall, in each mode.
@@ -117,16 +117,17 @@ func TestDefaultsArePlugins(t *testing.T) {
 	c.CNIBinDirs = []string{onHost(c.CNIBinDirs[0])}
 	entry, err := c.Entry()
 	require.NoError(t, err)
-	told, err := cniplugin.ParseConfig(entry)
+	told, unknown, err := netconf.Parse(entry)
 	require.NoError(t, err)
-	left, err := cniplugin.ParseConfig([]byte(`{"type": "meshcni", "dialect": "istio"}`))
+	left, _, err := netconf.Parse([]byte(`{"type": "meshcni", "dialect": "istio"}`))
 	require.NoError(t, err)
-	assert.Empty(t, told.ExcludeNamespaces)
-	told.Unknown, told.ExcludeNamespaces = nil, nil
+	assert.Empty(t, unknown)
+	assert.Empty(t, told.Kubernetes.ExcludeNamespaces)
+	told.Kubernetes.ExcludeNamespaces = nil
 	assert.Equal(t, left, told)
-	assert.Equal(t, cniplugin.DefaultAgentPrefix, c.AgentPrefix)
+	assert.Equal(t, netconf.DefaultAgentPrefix, c.AgentPrefix)
 	c.PluginConfig = `{"type": "acme"}`
-	assert.Equal(t, cniplugin.DefaultPodNamespace, c.agentNamespace())
+	assert.Equal(t, netconf.DefaultPodNamespace, c.agentNamespace())
 }
 
 func TestOnHost(t *testing.T) {

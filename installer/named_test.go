@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	cniplugin "github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 const acme = `{"type": "acme-cni", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}`
@@ -180,8 +180,8 @@ func TestTwoAgentsOfTwoMeshes(t *testing.T) {
 // TestAgentsOwnPodKeepsNoBinary: the agent that uninstalls was itself attached with the plugin, unless it was the node's
 // first. Only of containerd is it known that it will not call it; CRI-O hands over a pod's annotations, too.
 func TestAgentsOwnPodKeepsNoBinary(t *testing.T) {
-	assert.Equal(t, cniplugin.DefaultAgentPrefix, Default().AgentPrefix)
-	assert.Equal(t, cniplugin.AnnotationsCapability, annotationsCapability)
+	assert.Equal(t, netconf.DefaultAgentPrefix, Default().AgentPrefix)
+	assert.Equal(t, netconf.AnnotationsCapability, annotationsCapability)
 	annotations := map[string]any{annotationsCapability: map[string]string{}}
 	crio := map[string]any{annotationsCapability: map[string]string{}, "cgroupPath": "/kubepods/pod1"}
 	const byContainerd, byCRIO = "/var/run/netns/cni-6d4bd5a7-8f4b-7c1e-2b0a-0d7e0a5f9a11", "/var/run/netns/6d4bd5a7-8f4b-4c1e-8b0a-0d7e0a5f9a11"

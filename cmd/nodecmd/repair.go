@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // repairer keeps the repair of pods running with the settings that hold now.
@@ -24,12 +26,13 @@ type repairer struct {
 
 // repairSettings are what of the settings that may change is a matter of repair.
 type repairSettings struct {
-	dialect, backend, uncapturedFamily, server, serviceAccountDir string
-	refuseProxyUID                                                bool
+	dialect, backend, server, serviceAccountDir string
+	uncapturedFamily                            redirect.UncapturedFamily
+	refuseProxyUID                              bool
 }
 
 func (s Settings) forRepair() repairSettings {
-	return repairSettings{s.Dialect, s.Backend, s.UncapturedFamily, s.Server(), s.ServiceAccountDir, s.RefuseProxyUID}
+	return repairSettings{s.Dialect, s.Backend, s.Server(), s.ServiceAccountDir, s.UncapturedFamily, s.RefuseProxyUID}
 }
 
 // change tells of settings that were read again.

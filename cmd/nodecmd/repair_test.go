@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // Repair starts anew with settings that it knows, its metrics and readiness with it, and for no others.
@@ -63,7 +64,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	}, time.Minute, 2*time.Millisecond)
 	edit("dialect: linkerd\nexclude-namespaces: [a]\nuncaptured-family: drop\n")
 	s := next() // not the one with another log level
-	assert.Equal(t, []any{"linkerd", []string{"a"}, "drop"}, []any{s.Dialect, s.ExcludeNamespaces, s.UncapturedFamily})
+	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Dialect, s.ExcludeNamespaces, s.UncapturedFamily})
 	edit("dialect: linkerd\nbackend: nftables\n")
 	assert.Equal(t, "nftables", next().Backend)
 	edit("dialect: linkerd\nbackend: nftables\nrefuse-proxy-uid: true\n")

@@ -127,7 +127,7 @@ var options = []option{
 		},
 		get: func(s *Settings) string { return s.AddDeadline.String() },
 	},
-	text(gPlugin, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture", func(s *Settings) *string { return &s.UncapturedFamily }),
+	text(gPlugin, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture", func(s *Settings) *string { return (*string)(&s.UncapturedFamily) }),
 	boolean(gPlugin, "refuse-proxy-uid", "refuse a pod with a container that the rules take for the proxy", func(s *Settings) *bool { return &s.RefuseProxyUID }),
 	boolean(gPlugin, "write-status", "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)", func(s *Settings) *bool { return &s.WriteStatus }),
 	boolean(gPlugin, "ready-without-agent", "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)", func(s *Settings) *bool { return &s.ReadyWithoutAgent }),

@@ -67,7 +67,7 @@ func TestProgram(t *testing.T) {
 		"stray argument":  {args: []string{"explain", "pod.yaml"}, code: 2, errOut: []string{`unexpected argument "pod.yaml"`}, silent: true},
 		"all bad common flags at once": {
 			args: []string{"explain", "--dialect", "x", "--backend", "y", "--ip", "z", "--uncaptured-family", "w"}, code: 2, silent: true,
-			errOut: []string{`unknown dialect "x"`, `backend "y"`, `--ip "z"`, `--uncaptured-family "w"`, "-f is required"},
+			errOut: []string{`unknown dialect "x"`, `backend "y"`, `--ip "z"`, `--uncaptured-family: "w"`, "-f is required"},
 		},
 		"file missing":       {args: []string{"explain", "-f", "absent.yaml"}, code: 1, errOut: []string{"absent.yaml"}, silent: true},
 		"no YAML":            {args: []string{"explain", "-f", "-"}, call: call{stdin: "a: [b"}, code: 1, errOut: []string{"read Pod from standard input"}, silent: true},

@@ -22,10 +22,11 @@ import (
 // common is what the commands have in common.
 type common struct {
 	IO
-	dialectName, backendName, uncaptured string
-	refuseProxyUID                       bool
-	excludeNamespaces, ips               []string
-	file, namespaceFile, netns           string
+	dialectName, backendName   string
+	uncapturedFamily           redirect.UncapturedFamily
+	refuseProxyUID             bool
+	excludeNamespaces, ips     []string
+	file, namespaceFile, netns string
 
 	ruleFlags *ruleFlagGroup // nil when the command takes none
 
@@ -52,7 +53,7 @@ func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command)
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
-	fs.StringVar(&c.uncaptured, "uncaptured-family", "allow", "what to do with a family of the pod that is not captured: allow or drop")
+	fs.StringVar((*string)(&c.uncapturedFamily), "uncaptured-family", "allow", "what to do with a family of the pod that is not captured: allow or drop")
 	fs.BoolVar(&c.refuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
 	return cmd, c
 }
@@ -80,8 +81,8 @@ func (c *common) check() error {
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
 		errs = append(errs, fmt.Errorf("--backend: %w", err))
 	}
-	if c.uncaptured != "allow" && c.uncaptured != "drop" {
-		errs = append(errs, fmt.Errorf("--uncaptured-family %q: not allow or drop", c.uncaptured))
+	if c.uncapturedFamily, err = redirect.ParseUncapturedFamily(string(c.uncapturedFamily)); err != nil {
+		errs = append(errs, fmt.Errorf("--uncaptured-family: %w", err))
 	}
 	for _, ip := range c.ips {
 		a, err := netip.ParseAddr(ip)
@@ -201,7 +202,7 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 // plan asks the dialect, as the plugin does.
 func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
 	t.Plan, err = d.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
-		DropUncaptured: c.uncaptured == "drop", RefuseBypasses: c.refuseProxyUID,
+		UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID,
 	})
 	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings, t.Plan.Warnings)
 	return err

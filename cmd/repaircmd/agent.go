@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -19,7 +20,7 @@ type Agent struct {
 	Dialect, Backend  string
 	ExcludeNamespaces []string
 	// UncapturedFamily is the plugin's; empty is what Env says, else allow.
-	UncapturedFamily string
+	UncapturedFamily redirect.UncapturedFamily
 	// RefuseProxyUID is the plugin's, whatever Env says.
 	RefuseProxyUID bool
 	// RunDir is the plugin's run_dir; empty is /var/run/meshcni.
@@ -75,7 +76,7 @@ func (a Agent) settings() (*settings, repair.Host, error) {
 		to    *string
 		value string
 	}{
-		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {&s.uncaptured, a.UncapturedFamily}, {&s.runDir, a.RunDir},
+		{&s.Action, a.Action}, {&s.Node, a.Node}, {&s.dialect, a.Dialect}, {&s.backend, a.Backend}, {(*string)(&s.uncapturedFamily), string(a.UncapturedFamily)}, {&s.runDir, a.RunDir},
 		{&s.host, a.Host}, {&s.port, a.Port}, {&s.protocol, a.Protocol}, {&s.saDir, a.ServiceAccountDir},
 	} {
 		if given.value != "" {

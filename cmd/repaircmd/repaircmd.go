@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -47,7 +47,8 @@ type IO struct {
 // settings are the program's own flags, besides those of the controller.
 type settings struct {
 	repair.Flags
-	dialect, backend, excluded, uncaptured  string
+	dialect, backend, excluded              string
+	uncapturedFamily                        redirect.UncapturedFamily
 	logLevel, metricsAddress, healthAddress string
 	kubeconfig, host, port, protocol, saDir string
 	installerReady, runDir                  string
@@ -59,7 +60,7 @@ func (s *settings) register(fs *flag.FlagSet) {
 	fs.StringVar(&s.dialect, "dialect", dialects.Default, "the mesh: "+strings.Join(dialects.Names(), ", "))
 	fs.StringVar(&s.backend, "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.StringVar(&s.excluded, "exclude-namespaces", "", "namespaces to leave alone, with commas between")
-	fs.StringVar(&s.uncaptured, "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
+	fs.StringVar((*string)(&s.uncapturedFamily), "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.refuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&s.metricsAddress, "metrics-address", ":15014", "address to serve /metrics on; empty for none")
@@ -219,12 +220,13 @@ func (s *settings) hostOf(registry prometheus.Registerer, log *slog.Logger) (rep
 	if err != nil {
 		return repair.Host{}, fmt.Errorf("--backend: %w", err)
 	}
-	if !slices.Contains([]string{"allow", "drop"}, s.uncaptured) {
-		return repair.Host{}, fmt.Errorf("--uncaptured-family %q: not one of allow, drop", s.uncaptured)
+	uncaptured, err := redirect.ParseUncapturedFamily(string(s.uncapturedFamily))
+	if err != nil {
+		return repair.Host{}, fmt.Errorf("--uncaptured-family: %w", err)
 	}
 	h := repair.Host{
 		Dialect: mesh, Backend: backend, Metrics: registry, Log: log,
-		Options: dialect.Options{DropUncaptured: s.uncaptured == "drop", RefuseBypasses: s.refuseProxyUID},
+		Options: dialect.Options{UncapturedFamily: uncaptured, RefuseProxyUID: s.refuseProxyUID},
 		Records: attachment.In(s.runDir),
 	}
 	if s.installerReady != "" {

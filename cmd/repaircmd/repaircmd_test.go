@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -152,12 +153,12 @@ func TestAgent(t *testing.T) {
 	refusing, stopRefusing, err := a.Open()
 	require.NoError(t, err)
 	defer stopRefusing()
-	assert.Equal(t, dialect.Options{DropUncaptured: true, RefuseBypasses: true}, refusing.Mender.(*repair.InPlace).Options, "as the plugin's")
+	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, refusing.Mender.(*repair.InPlace).Options, "as the plugin's")
 	a.RefuseProxyUID, a.Metrics, a.Env = false, prometheus.NewRegistry(), env(map[string]string{"MESHCNI_REFUSE_PROXY_UID": "true"})
 	refusing, stopPassing, err := a.Open()
 	require.NoError(t, err)
 	defer stopPassing()
-	assert.False(t, refusing.Mender.(*repair.InPlace).Options.RefuseBypasses, "the agent's own word is the plugin's")
+	assert.False(t, refusing.Mender.(*repair.InPlace).Options.RefuseProxyUID, "the agent's own word is the plugin's")
 	a.Node = ""
 	require.ErrorContains(t, a.Validate(), "--node-name")
 	_, _, err = a.Open()

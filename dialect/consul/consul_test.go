@@ -217,7 +217,7 @@ func TestOwnContainers(t *testing.T) {
 				got = append(got, b.Container)
 			}
 			assert.Equal(t, tt.bypass, got)
-			_, err = consul.New().Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseBypasses: true})
+			_, err = consul.New().Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: true})
 			assert.Equal(t, tt.bypass != nil, err != nil)
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -74,7 +75,7 @@ func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr)
 		return err
 	}
 	known := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: kernel}
-	plan, err := linkerd.New("kube-system").Plan(ctx, known, dialect.Options{DropUncaptured: true})
+	plan, err := linkerd.New("kube-system").Plan(ctx, known, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
 	fmt.Fprintf(os.Stderr, "pod %s/%s: %s: %s\n", pod.Namespace, pod.Name, plan.Decision.Reason, plan.Decision.Detail)
 	if err != nil || !plan.Decision.Selected {
 		return err

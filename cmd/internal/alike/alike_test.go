@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -66,14 +67,6 @@ func (q question) plan(t *testing.T) verdict {
 	return v
 }
 
-// uncaptured is the setting's value, as everybody takes it.
-func (q question) uncaptured() string {
-	if q.options.DropUncaptured {
-		return "drop"
-	}
-	return "allow"
-}
-
 func (q question) plugin(t *testing.T) verdict {
 	type object = map[string]any
 	ips := []object{}
@@ -82,14 +75,14 @@ func (q question) plugin(t *testing.T) verdict {
 	}
 	config, err := json.Marshal(object{
 		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "dialect": q.mesh,
-		"uncaptured_family": q.uncaptured(), "refuse_proxy_uid": q.options.RefuseBypasses,
+		"uncaptured_family": q.options.UncapturedFamily, "refuse_proxy_uid": q.options.RefuseProxyUID,
 		"prevResult": object{"cniVersion": "1.0.0", "ips": ips},
 	})
 	require.NoError(t, err)
 	pods, ns := plugintest.NewPods(q.pod), &plugintest.NetNS{}
 	pods.SetNamespace(q.namespace)
 	var stdout, log bytes.Buffer
-	p := plugin.Plugin{OpenPods: pods.Open, OpenNetNS: ns.Open, OpenLog: func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) {
+	p := plugin.Plugin{OpenPods: pods.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
 		return slog.New(slog.NewJSONHandler(&log, nil)), io.NopCloser(nil)
 	}}
 	env := map[string]string{
@@ -150,7 +143,7 @@ func (q question) program(t *testing.T) verdict {
 	run := func(args ...string) (string, string, int) {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
-			"--uncaptured-family", q.uncaptured(), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseBypasses))
+			"--uncaptured-family", string(q.options.UncapturedFamily), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
 		code := redirectcmd.Main(t.Context(), args, redirectcmd.IO{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
 		}})
@@ -193,7 +186,7 @@ func TestEveryDoorDecidesAlike(t *testing.T) {
 	refusals, bypasses := map[string]int{}, map[string]int{}
 	for name, q := range questions(t) {
 		for _, addrs := range [][]netip.Addr{dual, dual[:1], {dual[1], dual[0]}} {
-			for _, o := range []dialect.Options{{}, {DropUncaptured: true}, {RefuseBypasses: true}} {
+			for _, o := range []dialect.Options{{}, {UncapturedFamily: redirect.UncapturedDrop}, {RefuseProxyUID: true}} {
 				q.addrs, q.options = addrs, o
 				q.pod.Status.PodIPs = nil
 				for _, a := range addrs {

@@ -1,0 +1,117 @@
+package netconf_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// entry is what the installer has put into conflists since the first version.
+const entry = `{
+  "type": "meshcni",
+  "dialect": "istio",
+  "backend": "auto",
+  "log_level": "info",
+  "run_dir": "/var/run/meshcni",
+  "pod_namespace": "meshcni-system",
+  "add_deadline": "30s",
+  "kubernetes": {
+    "kubeconfig": "/var/run/meshcni/kubeconfig",
+    "exclude_namespaces": [],
+    "cni_bin_dir": "/opt/cni/bin"
+  },
+  "capabilities": {
+    "io.kubernetes.cri.pod-annotations": true
+  }
+}
+`
+
+func TestMarshal(t *testing.T) {
+	assert.Equal(t, entry, string(netconf.Config{Dialect: netconf.DefaultDialect}.Marshal()))
+
+	all := netconf.Config{
+		CNIVersion: "1.0.0", Name: "mesh", Type: "acme-cni", Backend: "nftables", LogLevel: "warn", RunDir: "/run/a&b",
+		PodNamespace: "acme", AddDeadline: netconf.Duration(90 * time.Second), UncapturedFamily: redirect.UncapturedDrop,
+		RefuseProxyUID: true, WriteStatus: true, ReadyWithoutAgent: true,
+		Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"a", "b"}, CNIBinDir: "/bin"},
+	}
+	const want = `{"cniVersion":"1.0.0","name":"mesh","type":"acme-cni","backend":"nftables","log_level":"warn","run_dir":"/run/a&b",` +
+		`"pod_namespace":"acme","add_deadline":"1m30s","uncaptured_family":"drop","refuse_proxy_uid":true,"write_status":true,` +
+		`"ready_without_agent":true,"kubernetes":{"kubeconfig":"/run/a&b/kubeconfig","exclude_namespaces":["a","b"],"cni_bin_dir":"/bin"},` +
+		`"capabilities":{"io.kubernetes.cri.pod-annotations":true}}`
+	got, err := all.MarshalJSON()
+	require.NoError(t, err)
+	assert.Equal(t, want, string(got))
+	assert.JSONEq(t, want, string(all.Marshal()))
+
+	read, unknown, err := netconf.Parse(all.Marshal())
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	all.Kubernetes.Kubeconfig = "/run/a&b/kubeconfig"
+	assert.Equal(t, all, read)
+}
+
+// What an entry leaves out means what Marshal writes for it.
+func TestDefaults(t *testing.T) {
+	told, _, err := netconf.Parse([]byte(entry))
+	require.NoError(t, err)
+	left, _, err := netconf.Parse([]byte(`{"type": "meshcni", "dialect": "istio", "kubernetes": {"exclude_namespaces": []}}`))
+	require.NoError(t, err)
+	assert.Equal(t, told, left)
+	assert.Equal(t, slog.LevelInfo, left.LogLevel.Level())
+	assert.Equal(t, netconf.DefaultAddDeadline, left.AddDeadline)
+}
+
+// The backends are those that package apply has. It is not imported for them: it brings a netlink library.
+func TestBackends(t *testing.T) {
+	for _, name := range []apply.Name{apply.Auto, apply.Iptables, apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables} {
+		c, _, err := netconf.Parse([]byte(`{"backend": "` + string(name) + `"}`))
+		require.NoError(t, err)
+		assert.EqualValues(t, name, c.Backend)
+	}
+	_, wrong := apply.ParseBackend("ebpf")
+	_, _, err := netconf.Parse([]byte(`{"backend": "ebpf"}`))
+	require.EqualError(t, err, "backend: "+wrong.Error())
+}
+
+func TestParseReportsEveryKey(t *testing.T) {
+	c, unknown, err := netconf.Parse([]byte(`{"dialect": 1, "log_level": "loud", "add_deadline": "-1s", "uncaptured_family": "keep",
+		"refuse_proxy_uid": "yes", "kubernetes": {"kubeconfig": [], "exclude_namespaces": "a", "color": 1}, "colour": 2, "cni.dev/x": 3,
+		"run_dir": "", "pod_namespace": null}`))
+	require.EqualError(t, err, `dialect: want a string, not 1
+log_level: log level "loud": allowed are debug, info, warn, error
+add_deadline: want a duration above 0
+uncaptured_family: "keep" is not one of allow, drop
+refuse_proxy_uid: want true or false, not "yes"
+kubernetes.kubeconfig: want a string, not []
+kubernetes.exclude_namespaces: want a list of strings, not "a"`)
+	assert.Equal(t, []string{"colour", "kubernetes.color"}, unknown)
+	assert.Equal(t, netconf.DefaultRunDir, c.RunDir)
+	assert.Equal(t, netconf.DefaultPodNamespace, c.PodNamespace)
+
+	var syntax *json.SyntaxError
+	_, _, err = netconf.Parse([]byte(`{`))
+	require.ErrorAs(t, err, &syntax)
+	var kind *json.UnmarshalTypeError
+	for _, text := range []string{"null", "[]"} {
+		_, _, err = netconf.Parse([]byte(text))
+		require.ErrorAs(t, err, &kind)
+	}
+}
+
+func TestParseRuntimeKeys(t *testing.T) {
+	c, unknown, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "ipam": {}, "capabilities": 3,
+		"runtimeConfig": {"portMappings": [], "io.kubernetes.cri.pod-annotations": {}}, "prevResult": {"ips": []}}`))
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	assert.NotNil(t, c.Annotations)
+	assert.JSONEq(t, `{"ips": []}`, string(c.PrevResult))
+}
