@@ -9,8 +9,11 @@
 FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY installer/go.mod installer/go.sum installer/
+COPY repair/go.mod repair/go.sum repair/
+COPY cmd/go.mod cmd/go.sum cmd/
 COPY release/go.mod release/go.sum release/
-RUN go mod download && go -C release mod download
+RUN go -C cmd mod download && go -C release mod download
 COPY . .
 ARG TARGETARCH
 ARG VERSION=v0.0.0-devel

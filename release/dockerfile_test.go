@@ -99,7 +99,7 @@ func runStage(t *testing.T, build instructions.Stage, context string) string {
 		case *instructions.RunCommand:
 			script := strings.Join(c.CmdLine, " ")
 			if !strings.Contains(script, " rootfs ") {
-				assert.Regexp(t, `^go mod download && go -C release mod download$`, script)
+				assert.Regexp(t, `^go -C cmd mod download && go -C release mod download$`, script)
 				continue
 			}
 			ran++

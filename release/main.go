@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/release/internal/dist"
 	"github.com/meshcni/meshcni/release/internal/programs"
 	"github.com/meshcni/meshcni/release/internal/source"
+	"github.com/meshcni/meshcni/release/internal/tag"
 )
 
 func main() {
@@ -81,6 +82,24 @@ func command() *cobra.Command {
 			}
 			return r.Rootfs(ctx, s.arch)
 		})),
+		&cobra.Command{
+			Use:   "modules",
+			Short: "Give the nested modules the version's requirements, in place, and print the tags of that commit",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				tree, err := s.open(cmd)
+				if err != nil {
+					return err
+				}
+				if err := tag.Prepare(tree.Root, tree.Version); err != nil {
+					return err
+				}
+				for _, name := range tag.Tags(tree.Version) {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return nil
+			},
+		},
 		&cobra.Command{
 			Use:   "verify [DIR]",
 			Short: "Check the files of a release, by default those in --output, and that the sources make the same ones again",

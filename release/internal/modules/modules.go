@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/release/internal/files"
 	"github.com/meshcni/meshcni/release/internal/programs"
 	"github.com/meshcni/meshcni/release/internal/source"
+	"github.com/meshcni/meshcni/release/internal/tag"
 )
 
 // Std is what the standard library is called here, as in databases of vulnerabilities.
@@ -94,6 +95,9 @@ func linked(ctx context.Context, t source.Tree, arch string, built []programs.Pr
 		dir := root // one licence is all of the standard library's
 		if !p.Standard {
 			root, dir = p.Module.Dir, p.Dir
+			if p.module() == source.Module {
+				root = t.Root // the licence of all its modules
+			}
 		}
 		if err := m.addTexts(root, dir); err != nil {
 			return nil, err
@@ -122,10 +126,13 @@ func linked(ctx context.Context, t source.Tree, arch string, built []programs.Pr
 func recorded(t source.Tree, built []programs.Program) (map[string]*Module, error) {
 	byPath := map[string]*Module{}
 	for _, p := range built {
-		own := Module{Path: p.Info.Main.Path, Version: t.Version}
+		own := Module{Path: source.Module, Version: t.Version}
 		std := Module{Path: Std, Version: strings.TrimPrefix(p.Info.GoVersion, "go")}
 		found := []Module{own, std}
 		for _, d := range p.Info.Deps {
+			if merged(d.Path) == source.Module {
+				continue
+			}
 			if d.Replace != nil {
 				return nil, fmt.Errorf("%s is built with a replacement of %s, which nobody else could get", p.Name, d.Path)
 			}
@@ -145,7 +152,15 @@ func (p listed) module() string {
 	if p.Standard || p.Module == nil {
 		return Std
 	}
-	return p.Module.Path
+	return merged(p.Module.Path)
+}
+
+// merged is the module as a release has it: those of this repository are one, since they are released together.
+func merged(path string) string {
+	if tag.Ours(path) {
+		return source.Module
+	}
+	return path
 }
 
 // list returns the packages that the programs are made of.

@@ -72,14 +72,15 @@ func Build(ctx context.Context, t source.Tree, arch, dir string) ([]Program, err
 	return built, nil
 }
 
-// Go is the go command in the tree's root, for Linux on the architecture, with the tree's toolchain.
+// Go is the go command in the tree's root, for Linux on the architecture, with the tree's toolchain. It works in the
+// tree's workspace, since a tagged commit requires modules that are published only with it.
 func Go(ctx context.Context, t source.Tree, arch string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = t.Root
 	// Set, not unset: for what is not set the go command reads its own file of settings.
 	cmd.Env = append(os.Environ(),
 		"GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "CGO_ENABLED=0", "GOTOOLCHAIN="+t.Go,
-		"GOFLAGS=-mod=readonly", "GOWORK=off", "GOFIPS140=off", "PWD="+t.Root)
+		"GOFLAGS=-mod=readonly", "GOWORK="+filepath.Join(t.Root, "go.work"), "GOFIPS140=off", "PWD="+t.Root)
 	return cmd
 }
 

@@ -1,0 +1,199 @@
+package importtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/meshcni/meshcni"
+
+var update = flag.Bool("update", false, "write the lists of modules and the table in docs/embedding.md anew")
+
+// goCommand runs the go command outside of the workspace, for Linux, and returns its standard output.
+func goCommand(t *testing.T, dir string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOOS=linux", "GOFLAGS=")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "go %s: %s", strings.Join(args, " "), &stderr)
+	return out
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	return dir
+}
+
+// TestBuildList: a module that imports a package gets these modules in its build list, whose requirements then count for
+// it too, and go.sum lines for those that it builds or tests with. Nothing of the agent is among them.
+func TestBuildList(t *testing.T) {
+	for name, sums := range map[string]int{"redirect": 12, "conflist": 14, "selection": 110, "dialect": 120, "plugin": 160} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := outside(t, name)
+			sum, err := os.ReadFile(filepath.Join(dir, "go.sum"))
+			require.NoError(t, err)
+			assert.LessOrEqual(t, bytes.Count(sum, []byte("\n")), sums, "lines of go.sum")
+			list := string(goCommand(t, dir, "list", "-m", "-f", "{{if not .Main}}{{.Path}}{{end}}", "all"))
+			for _, agent := range []string{"prometheus/", "fsnotify/", module + "/"} {
+				assert.NotContains(t, list, agent)
+			}
+			golden := filepath.Join("testdata", name+".modules")
+			if *update {
+				require.NoError(t, os.WriteFile(golden, []byte(list), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			assert.Equal(t, string(want), list, "if it must be so: go test ./internal/importtest -update")
+		})
+	}
+}
+
+// outside makes a module that imports one package of the tree.
+func outside(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	sums, err := os.ReadFile(filepath.Join(root(t), "go.sum"))
+	require.NoError(t, err)
+	for file, text := range map[string]string{
+		"go.mod": "module outside.example\n\ngo 1.25.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root(t) + "\n",
+		"go.sum": string(sums),
+		"o.go":   "package outside\n\nimport _ \"" + module + "/" + name + "\"\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+	}
+	goCommand(t, dir, "mod", "tidy")
+	return dir
+}
+
+// listed is what `go list -json` says of a package.
+type listed struct {
+	ImportPath string
+	Dir        string
+	Name       string
+	Standard   bool
+	DepOnly    bool
+	GoFiles    []string
+	Deps       []string
+	Module     struct{ Path string }
+}
+
+var table = regexp.MustCompile(`(?s)(<!-- packages: go test \./internal/importtest -update -->\n).*?(<!-- end of packages -->)`)
+
+// TestTable: docs/embedding.md says what each public package exports and brings along.
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
+	for _, dir := range []string{".", "installer", "repair"} {
+		writeRows(t, &b, filepath.Join(root(t), dir))
+	}
+	page := filepath.Join(root(t), "docs", "embedding.md")
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Regexp(t, table, string(text))
+	want := table.ReplaceAllString(string(text), "${1}"+b.String()+"${2}")
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
+		return
+	}
+	assert.Equal(t, want, string(text), "to write it anew: go test ./internal/importtest -update")
+}
+
+func writeRows(t *testing.T, b *strings.Builder, dir string) {
+	t.Helper()
+	packages := map[string]listed{}
+	for dec := json.NewDecoder(bytes.NewReader(goCommand(t, dir, "list", "-deps", "-json=ImportPath,Dir,Name,Standard,DepOnly,GoFiles,Deps,Module", "./..."))); ; {
+		var p listed
+		err := dec.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		packages[p.ImportPath] = p
+	}
+	for _, path := range slices.Sorted(maps.Keys(packages)) {
+		p := packages[path]
+		names := exported(t, p)
+		if p.DepOnly || p.Name == "main" || strings.Contains(path+"/", "/internal/") || names == 0 {
+			continue
+		}
+		ours, others, modules := 0, 0, map[string]bool{}
+		for _, d := range p.Deps {
+			switch d := packages[d]; {
+			case d.Standard:
+			case d.Module.Path == module || strings.HasPrefix(d.Module.Path, module+"/"):
+				ours++
+			default:
+				others++
+				modules[d.Module.Path] = true
+			}
+		}
+		list := fmt.Sprint(len(modules))
+		if len(modules) > 0 && len(modules) < 4 {
+			list += ": " + strings.Join(slices.Sorted(maps.Keys(modules)), ", ")
+		}
+		fmt.Fprintf(b, "| `%s` | %d | %d | %d | %s |\n", strings.TrimPrefix(path, module+"/"), names, ours, others, list)
+	}
+}
+
+// exported counts the names that a package declares for others; fields and methods are not counted.
+func exported(t *testing.T, p listed) int {
+	t.Helper()
+	names := map[string]bool{}
+	for _, file := range p.GoFiles {
+		if p.DepOnly {
+			break
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, decl := range f.Decls {
+			for _, id := range declared(decl) {
+				if id.IsExported() {
+					names[id.Name] = true
+				}
+			}
+		}
+	}
+	return len(names)
+}
+
+func declared(decl ast.Decl) (ids []*ast.Ident) {
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			ids = append(ids, d.Name)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch s := spec.(type) {
+			case *ast.TypeSpec:
+				ids = append(ids, s.Name)
+			case *ast.ValueSpec:
+				ids = append(ids, s.Names...)
+			}
+		}
+	}
+	return ids
+}
