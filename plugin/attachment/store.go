@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// DirName is the directory of the records inside run_dir.
-	DirName = "attachments"
+	// dirName is the directory of the records inside run_dir.
+	dirName = "attachments"
 	// MaxBytes is the size of the largest record that is kept, in bytes. run_dir is usually a tmpfs, and a pod's author
 	// must not be able to claim all of it; 4 MiB are some 40 000 rules.
 	MaxBytes = 4 << 20
@@ -31,7 +31,7 @@ type Store struct {
 }
 
 // In is the store in a run_dir.
-func In(runDir string) Store { return Store{filepath.Join(runDir, DirName)} }
+func In(runDir string) Store { return Store{filepath.Join(runDir, dirName)} }
 
 const (
 	suffix    = ".json"
