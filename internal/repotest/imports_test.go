@@ -103,10 +103,27 @@ func forbidden(path, pattern string) bool {
 	return path == pattern
 }
 
+// TestModules: the root is imported by its nested modules, so it imports none of them, not even in tests.
+func TestModules(t *testing.T) {
+	sources(t)
+	for _, p := range packages(t) {
+		if within(p.path(), "cmd", "deploy", "e2e", "examples", "internal/doctest", "installer", "repair") {
+			continue
+		}
+		for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			i = strings.TrimPrefix(i, module+"/")
+			assert.False(t, within(i, "cmd", "examples", "installer", "repair"), "package %s of the root module imports %s", p.path(), i)
+		}
+	}
+}
+
 // TestImportsOfOthers: what is nobody's to import.
 func TestImportsOfOthers(t *testing.T) {
 	sources(t)
 	for _, p := range packages(t) {
+		if within(p.path(), "e2e") {
+			continue // a test as a whole
+		}
 		for _, i := range p.Imports {
 			i, ours := strings.CutPrefix(i, module+"/")
 			if !ours {
