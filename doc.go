@@ -31,6 +31,7 @@
 //	redirect/apply           a Ruleset into a namespace, by iptables or by native nftables; check; remove
 //	redirect/validate        proof with real connections, from inside the pod, that redirection works
 //	plugin                   the CNI verbs as a value
+//	plugin/netconf           the plugin's network configuration: keys, defaults, read and written
 //	plugin/attachment        the node's own record of what was done to each pod
 //	plugin/kubepod           one pod from the API server with one GET
 //	installer                the plugin onto a node, kept there, and taken away

@@ -42,15 +42,15 @@
 //
 // CHECK compares the live rules with those in the attachment's record, through the backend that applied them. It asks
 // neither the API server nor the configuration, so annotations that have changed since, or a newer plugin, make no
-// difference. Since a runtime recreates a pod whose CHECK fails, CHECK fails only if redirection is no longer in force, or if
-// the namespace is the host's, is none or is gone. Whatever it cannot tell passes with the outcome "unknown": the record is
-// missing, unreadable or of another namespace, the backend is gone, or the live rules cannot be read.
+// difference. Since a runtime recreates a pod whose CHECK fails, CHECK fails only if redirection is no longer in force, or
+// if the namespace is the host's, is none or is gone. Whatever it cannot tell passes with the outcome "unknown": the record
+// is missing, unreadable or of another namespace, the backend is gone, or the live rules cannot be read.
 //
 // # STATUS
 //
-// STATUS says whether an ADD could work now. If not, the runtime starts only pods on the host's network. An agent on the pod
-// network could then never write the kubeconfig: with "ready_without_agent": true a missing kubeconfig does not fail STATUS.
-// It still fails the ADD of a pod that may be in the mesh.
+// STATUS says whether an ADD could work now. If not, the runtime starts only pods on the host's network. An agent on the
+// pod network could then never write the kubeconfig: with "ready_without_agent": true a missing kubeconfig does not fail
+// STATUS. It still fails the ADD of a pod that may be in the mesh.
 //
 // # Errors
 //
@@ -71,8 +71,8 @@
 //	999  a fault of the plugin
 //
 // The plugin ignores CNI_NETNS_OVERRIDE, by which a runtime may tell plugins to take their own namespace for a pod's: rules
-// in the host's namespace would capture the node's traffic. For a namespace that is gone it does not use code 3, which tells
-// the runtime not to clean up after the plugins before this one.
+// in the host's namespace would capture the node's traffic. For a namespace that is gone it does not use code 3, which
+// tells the runtime not to clean up after the plugins before this one.
 //
 // # Logs
 //

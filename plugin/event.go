@@ -44,14 +44,13 @@ type Event struct {
 	Pod                attachment.Pod
 	ContainerID, NetNS string
 
-	// Decision is whether and why the pod is redirected. Its Reason is empty if
-	// the run did not get that far, as with DEL; Outcome is then empty too.
+	// Decision is whether and why the pod is redirected. Its Reason is empty if the run did not get that far, as with DEL;
+	// Outcome is then empty too.
 	Decision selection.Decision
 	Outcome  Outcome
 	// Backend is the one that was used; empty: none.
 	Backend apply.Name
-	// Families have capturing rules in the kernel. Addressed are those of the
-	// pod's addresses.
+	// Families have capturing rules in the kernel. Addressed are those of the pod's addresses.
 	Families, Addressed []ruleset.Family
 	// Warnings include those of the decision.
 	Warnings []string

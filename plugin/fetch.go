@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// The first pause, which doubles, and the longest one. A pod that the API server does not know yet turns up within
-	// some tens of milliseconds; a server that restarts, within seconds.
+	// The first pause, which doubles, and the longest one. A pod that the API server does not know yet turns up within some
+	// tens of milliseconds; a server that restarts, within seconds.
 	minBackoff = 25 * time.Millisecond
 	maxBackoff = time.Second
-	// attemptTime is what the first request may take, the second twice that, and so on: one lost connection must not
-	// use up the whole deadline, and a slow server must be able to answer in the end.
+	// attemptTime is what the first request may take, the second twice that, and so on: one lost connection must not use up
+	// the whole deadline, and a slow server must be able to answer in the end.
 	attemptTime = 10 * time.Second
 	// presumeAfter is how many requests must have failed before a pod passes unread: one may be bad luck.
 	presumeAfter = 2

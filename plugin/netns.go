@@ -17,8 +17,8 @@ type kernelNetNS struct {
 	*netnsexec.NetNS
 }
 
-// OpenNetNS is the default of Plugin.OpenNetNS: it opens a namespace of the
-// kernel. Its errors are those of [netnsexec.Open].
+// OpenNetNS is the default of Plugin.OpenNetNS: it opens a namespace of the kernel. Its errors are those of
+// [netnsexec.Open].
 func OpenNetNS(path string) (NetNS, error) {
 	ns, err := netnsexec.Open(path)
 	if err != nil {

@@ -24,56 +24,44 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Plugin is the CNI plugin. Only OpenPods is required; the zero value of every
-// other field behaves like the meshcni binary. A Plugin keeps no state: Run may
-// be called repeatedly and concurrently.
+// Plugin is the CNI plugin. Only OpenPods is required; the zero value of every other field behaves like the meshcni binary.
+// A Plugin keeps no state: Run may be called repeatedly and concurrently.
 type Plugin struct {
-	// Name is what errors and the version line call the plugin. Default: the
-	// file name of IO.Args[0], which is also the "type" in network
-	// configurations. Any name will do.
+	// Name is what errors and the version line call the plugin. Default: the file name of IO.Args[0], which is also the
+	// "type" in network configurations. Any name will do.
 	Name string
-	// Version is printed by --version and when CNI_COMMAND is not set. Default:
-	// "devel".
+	// Version is printed by --version and when CNI_COMMAND is not set. Default: "devel".
 	Version func() string
-	// Dialects are the meshes that the configuration's "dialect" may name, by
-	// their Name. The first one is used when the configuration names none.
-	// Default: this module's dialects.
+	// Dialects are the meshes that the configuration's "dialect" may name, by their Name. The first one is used when the
+	// configuration names none. Default: this module's dialects.
 	Dialects []dialect.Dialect
-	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod
-	// that nothing else rules out, and STATUS to see whether it works. DEL and GC
-	// never do. Its errors are not retried. With nil, pods that may be in the
-	// mesh are refused.
+	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
+	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
+	// refused.
 	OpenPods func(kubeconfig string) (Pods, error)
-	// AgentPrefix begins the names of the node agent's pods, which pass
-	// unconditionally in the configured pod_namespace. Default:
-	// [netconf.DefaultAgentPrefix].
+	// AgentPrefix begins the names of the node agent's pods, which pass unconditionally in the configured pod_namespace.
+	// Default: [netconf.DefaultAgentPrefix].
 	AgentPrefix string
-	// OpenNetNS opens the namespace that CNI_NETNS names. Its errors should be
-	// those of netnsexec.Open. Default: [OpenNetNS].
+	// OpenNetNS opens the namespace that CNI_NETNS names. Its errors should be those of netnsexec.Open. Default:
+	// [OpenNetNS].
 	OpenNetNS func(path string) (NetNS, error)
-	// Available reports to STATUS whether the backend could work on this host.
-	// Default: [apply.Available].
+	// Available reports to STATUS whether the backend could work on this host. Default: [apply.Available].
 	Available func(apply.Name) error
-	// OpenLog returns the logger, and what closes it; either may be nil. Default:
-	// [OpenLog].
+	// OpenLog returns the logger, and what closes it; either may be nil. Default: [OpenLog].
 	OpenLog func(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer)
-	// OnEvent is called once at the end of every ADD, CHECK, DEL, GC and STATUS,
-	// after the log has its records and before the result is written. A panic in
-	// it is ignored. Default: nothing.
+	// OnEvent is called once at the end of every ADD, CHECK, DEL, GC and STATUS, after the log has its records and before
+	// the result is written. A panic in it is ignored. Default: nothing.
 	OnEvent func(context.Context, Event)
-	// Attachments returns the store of the records that ADD leaves for CHECK.
-	// Default: [attachment.In] the run_dir. The zero Store keeps none, and every
-	// CHECK then passes.
+	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [attachment.In] the run_dir. The
+	// zero Store keeps none, and every CHECK then passes.
 	Attachments func(netconf.Config) attachment.Store
 }
 
-// Pods is a source of pods, such as *kubepod.Client. It may also implement
-// [Namespaces], [StatusPatcher], [Retrier], [Readier], and Close(), which is
-// called at the end.
+// Pods is a source of pods, such as *kubepod.Client. It may also implement [Namespaces], [StatusPatcher], [Retrier],
+// [Readier], and Close(), which is called at the end.
 type Pods interface {
-	// Pod returns the pod. It may come from a cache: the plugin compares its UID
-	// with the one that the runtime passed and, until add_deadline, asks again if
-	// they differ. With a runtime that passes no K8S_POD_UID a cache will not do: a
+	// Pod returns the pod. It may come from a cache: the plugin compares its UID with the one that the runtime passed and,
+	// until add_deadline, asks again if they differ. With a runtime that passes no K8S_POD_UID a cache will not do: a
 	// deleted pod of the same name looks the same.
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
@@ -85,19 +73,18 @@ type Namespaces interface {
 
 // StatusPatcher is required of a source of pods for "write_status".
 type StatusPatcher interface {
-	// PatchPodStatus applies a JSON merge patch to the pod's subresource
-	// "status", which allows annotations to be set but not the pod's spec.
+	// PatchPodStatus applies a JSON merge patch to the pod's subresource "status", which allows annotations to be set but
+	// not the pod's spec.
 	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
 }
 
-// Retrier is implemented by a source of pods that knows which of its errors are
-// worth another try. Without it, all are.
+// Retrier is implemented by a source of pods that knows which of its errors are worth another try. Without it, all are.
 type Retrier interface {
 	Transient(error) bool
 }
 
-// Readier is implemented by a source of pods that can tell whether it could
-// answer now. STATUS fails with code 50 if it cannot.
+// Readier is implemented by a source of pods that can tell whether it could answer now. STATUS fails with code 50 if it
+// cannot.
 type Readier interface {
 	Ready(context.Context) error
 }
@@ -115,11 +102,9 @@ type NetNS interface {
 	Backend(ctx context.Context, name apply.Name) (Backend, error)
 	// ID tells the namespace from others.
 	ID() netnsexec.ID
-	// Kernel says which address families the namespace has. What it cannot find
-	// out is an error.
+	// Kernel says which address families the namespace has. What it cannot find out is an error.
 	Kernel() (redirect.Kernel, error)
-	// Addrs returns the global addresses of all interfaces, those of the named
-	// one first.
+	// Addrs returns the global addresses of all interfaces, those of the named one first.
 	Addrs(ifName string) ([]netip.Addr, error)
 	Close() error
 }
@@ -133,8 +118,7 @@ type Backend interface {
 	Check(context.Context, ruleset.Ruleset) ([]ruleset.Difference, error)
 }
 
-// IO is all that the program sees of its process. A nil field is empty, or
-// discards what is written to it.
+// IO is all that the program sees of its process. A nil field is empty, or discards what is written to it.
 type IO struct {
 	Args           []string            // as os.Args
 	Getenv         func(string) string // as os.Getenv
@@ -142,8 +126,8 @@ type IO struct {
 	Stdout, Stderr io.Writer
 }
 
-// OpenLog is the default of Plugin.OpenLog: JSON records on stderr, in
-// run_dir/plugin.log and on the agent's socket run_dir/log.sock.
+// OpenLog is the default of Plugin.OpenLog: JSON records on stderr, in run_dir/plugin.log and on the agent's socket
+// run_dir/log.sock.
 func OpenLog(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer) {
 	return pluginlog.Open(pluginlog.Options{Level: c.LogLevel.Level(), RunDir: c.RunDir, Stderr: stderr})
 }

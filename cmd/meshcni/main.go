@@ -1,5 +1,5 @@
-// Command meshcni is the CNI plugin. Package plugin says what it does; this
-// program only supplies the operating system's values and the source of pods.
+// Command meshcni is the CNI plugin. Package plugin says what it does; this program only supplies the operating system's
+// values and the source of pods.
 package main
 
 import (
@@ -28,9 +28,9 @@ func run() int {
 	})
 }
 
-// interruptible ends the run in good order when the runtime gives up on it: child processes end, and the rules are restored.
-// It runs beside the rest because signal.Notify takes a tenth of the whole program's start-up time; until then there is
-// nothing to restore. Other verbs start nothing.
+// interruptible ends the run in good order when the runtime gives up on it: child processes end, and the rules are
+// restored. It runs beside the rest because signal.Notify takes a tenth of the whole program's start-up time; until then
+// there is nothing to restore. Other verbs start nothing.
 func interruptible(cancel context.CancelFunc) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

@@ -25,11 +25,11 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/serve"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 )
 
 // Program is the node agent. The zero value is meshcni-node without

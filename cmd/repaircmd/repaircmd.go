@@ -19,10 +19,10 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/serve"
+	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 )
 
 // Program is meshcni-repair, or a program like it for a mesh of one's own. The

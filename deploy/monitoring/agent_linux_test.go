@@ -22,10 +22,10 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 )
 
 // metric is what the agent says of one of its metrics.

@@ -1,5 +1,5 @@
-// Package hostroottest makes root directories of hosts, for tests of programs that run in a container and use what is
-// on their host: a tree with a few of this machine's programs, and nothing else of it.
+// Package hostroottest makes root directories of hosts: trees with a few of this machine's programs and nothing else. They
+// are for tests of programs that run in a container and use their host's programs.
 package hostroottest
 
 import (
@@ -20,8 +20,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
-// Iptables are a variant's programs, "nft" or "legacy", under the general names alone: what they are is only to be told by
-// following their links.
+// Iptables are the programs of a variant, "nft" or "legacy", under their general names. Only their links tell the variant.
 func Iptables(variant string) map[string]string {
 	programs := map[string]string{}
 	for _, p := range []string{"iptables", "ip6tables"} {
@@ -32,13 +31,13 @@ func Iptables(variant string) map[string]string {
 	return programs
 }
 
-// NameServices is what the host's nsswitch.conf says: one that programs wait for.
+// NameServices is the host's nsswitch.conf. It names a service that programs would wait for.
 const NameServices = "passwd: files ldap\ngroup: files ldap\n"
 
-// New makes a root directory below tb.TempDir. In its /usr/sbin are the programs, named as the keys and copied, with
-// their shared libraries, from this machine's programs named as the values. They are links as distributions make them,
-// absolute ones through /etc/alternatives, which lead nowhere or elsewhere outside of the root. Besides there are an
-// nsswitch.conf, and an empty /run, /dev and /proc.
+// New makes a root directory below tb.TempDir, with an nsswitch.conf and an empty /run, /dev and /proc. Its /usr/sbin has the
+// programs: the keys are their names there, the values those of this machine's programs, which are copied with their shared
+// libraries. They are links as distributions make them, absolute and through /etc/alternatives, so outside of the root they
+// lead elsewhere or nowhere.
 func New(tb testing.TB, programs map[string]string) (dir string) {
 	tb.Helper()
 	dir = tb.TempDir()
@@ -66,7 +65,7 @@ func New(tb testing.TB, programs map[string]string) (dir string) {
 
 var absolute = regexp.MustCompile(`/\S+`)
 
-// libraries are the files that the loader would load, itself included, and what iptables opens by itself.
+// libraries are the files that the loader loads, the loader included, and those that iptables opens itself.
 func libraries(tb testing.TB, program string) (all []string) {
 	tb.Helper()
 	out, err := exec.CommandContext(tb.Context(), "ldd", program).Output()
@@ -106,14 +105,14 @@ func copyFile(tb testing.TB, from, to string) {
 	require.NoError(tb, err)
 }
 
-// Process starts a process whose root is a directory of [New] that has the program cat, in a mount namespace of its own with
-// a proc file system, as process 1 of a host has one from a container's point of view. It returns the root as /proc has
-// it. The process ends with the test, and with the test's process.
+// Process starts a process whose root is a directory of [New], as a container sees process 1 of its host: in a mount
+// namespace of its own, with a proc file system. The directory must have the program cat. Process returns the root's path
+// in /proc. The process ends with the test or with the test's process.
 func Process(tb testing.TB, dir string) (root string) {
 	tb.Helper()
 	netnstest.Require(tb, netnstest.Root, netnstest.Binary("unshare"))
-	// The bind makes it a mount point, as the root of a host is one, and its mounts are shared, as systemd makes them: what a
-	// copy of the mount namespace mounts would be seen here.
+	// A host's root is a mount point, hence the bind. Its mounts are shared, as systemd makes them, so what a copy of the
+	// mount namespace mounts would show here.
 	const script = `mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount -t tmpfs run "$0/run" && : >"$0/run/host" &&
 		mount -t tmpfs dev "$0/dev" && mknod -m 666 "$0/dev/null" c 1 3 && mount --make-rshared "$0" && exec chroot "$0" /usr/sbin/cat`
 	cmd := exec.CommandContext(tb.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", script, dir)

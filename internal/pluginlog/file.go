@@ -120,8 +120,8 @@ func endsInLine(file *os.File, size int64) bool {
 // process is rotating it, or it cannot be moved.
 //
 // The lock is on the log file itself, so that it leaves nothing behind and ends with its holder. A process that gets the
-// lock after the winner's rename must not move the new file, so the path is looked at again under the lock. The log file
-// is renamed last, so that nobody finds a new one, and locks that, while the older ones are still moving.
+// lock after the winner's rename must not move the new file, so the path is looked at again under the lock. The log file is
+// renamed last, so that nobody finds a new one, and locks that, while the older ones are still moving.
 func (r *rotated) rotate() bool {
 	fd := int(r.file.Fd())
 	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {

@@ -1,4 +1,3 @@
-// Package repotest holds the repository to its own shape: which package may
-// import what and why, that every package says what it is for, that no test
-// skips silently. It has tests only.
+// Package repotest checks the repository's shape: what may import what and why, that each package says what it is for, that
+// no test skips in silence or waits for the clock. It has tests only.
 package repotest

@@ -2,6 +2,7 @@ package repotest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -10,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -29,8 +29,12 @@ type pkg struct {
 	TestImports  []string
 	XTestImports []string
 	Deps         []string
+	Module       struct{ Path string }
+}
 
-	module string // the directory of its module, from the root
+// module is the path of the package's module below the root's, which is ".".
+func (p pkg) module() string {
+	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(p.Module.Path, module), "/"), ".")
 }
 
 // path is the package's path in the module; "" is the root.
@@ -38,7 +42,7 @@ func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }
 
-// packages lists the packages of all modules of the repository, as Linux has them.
+// packages lists the packages of all modules in go.work, as Linux has them.
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	sources(t) // The go command is a process of its own, whose reading the test cache does not see.
@@ -47,41 +51,23 @@ func packages(t *testing.T) []pkg {
 	return all
 }
 
-var listOnce = sync.OnceValues(func() (all []pkg, err error) {
-	for _, pattern := range []string{"go.mod", "*/go.mod", "*/*/go.mod"} {
-		files, err := fs.Glob(os.DirFS(root), pattern)
-		if err != nil {
-			return nil, err
-		}
-		for _, file := range files {
-			of, err := list(path.Dir(file))
-			if err != nil {
-				return nil, fmt.Errorf("list the packages of module %s: %w", path.Dir(file), err)
-			}
-			all = append(all, of...)
-		}
-	}
-	return all, nil
-})
-
-// list lists the packages of the module in a directory, with the dependencies that it has for those who import it.
-func list(module string) (pkgs []pkg, err error) {
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,TestImports,XTestImports,Deps", "./...")
-	cmd.Dir = filepath.Join(root, module)
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOWORK=off")
+var listOnce = sync.OnceValues(func() (pkgs []pkg, err error) {
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Module,Name,Imports,TestImports,XTestImports,Deps", "work")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOOS=linux")
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("go list: %w", err)
 	}
 	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
-		p := pkg{module: module}
+		var p pkg
 		if err := dec.Decode(&p); err != nil {
 			return nil, err
 		}
 		pkgs = append(pkgs, p)
 	}
 	return pkgs, nil
-}
+})
 
 // root is the repository's.
 const root = "../.."

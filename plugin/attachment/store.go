@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// DirName is the directory of the records inside run_dir.
-	DirName = "attachments"
-	// MaxBytes is the size of the largest record that is kept, in bytes. run_dir is usually a tmpfs, and a pod's author must
-	// not be able to claim all of it; 4 MiB are some 40 000 rules.
+	// dirName is the directory of the records inside run_dir.
+	dirName = "attachments"
+	// MaxBytes is the size of the largest record that is kept, in bytes. run_dir is usually a tmpfs, and a pod's author
+	// must not be able to claim all of it; 4 MiB are some 40 000 rules.
 	MaxBytes = 4 << 20
 )
 
@@ -31,7 +31,7 @@ type Store struct {
 }
 
 // In is the store in a run_dir.
-func In(runDir string) Store { return Store{filepath.Join(runDir, DirName)} }
+func In(runDir string) Store { return Store{filepath.Join(runDir, dirName)} }
 
 const (
 	suffix    = ".json"
@@ -292,8 +292,8 @@ const (
 )
 
 // Tidy limits the number of records on a node whose runtime does not call DEL for every attachment: once there are more
-// than a thousand it removes those whose network namespace is gone. Call it where the paths of the namespaces mean the
-// same as to the runtime, as in the plugin. A namespace that cannot be looked at counts as existing.
+// than a thousand it removes those whose network namespace is gone. Call it where the paths of the namespaces mean the same
+// as to the runtime, as in the plugin. A namespace that cannot be looked at counts as existing.
 func (s Store) Tidy() error {
 	return s.removeIf(crowded, func(name string) bool { return isRecord(name) && s.isOver(name) })
 }

@@ -30,8 +30,8 @@ type Client struct {
 // Open reads the kubeconfig and prepares a client for its current context, without connecting. Inline credentials are read
 // once, so after a 401 call Open again; client-go rereads a tokenFile by itself.
 //
-// The error is a *[ConfigError]. A user with an exec or auth-provider entry is refused: a plugin that runs as root for every
-// pod should not start credential helpers.
+// The error is a *[ConfigError]. A user with an exec or auth-provider entry is refused: a plugin that runs as root for
+// every pod should not start credential helpers.
 func Open(kubeconfigPath string) (*Client, error) {
 	c, err := open(kubeconfigPath)
 	if err != nil {
@@ -110,8 +110,8 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 }
 
 // PatchPodStatus makes one PATCH, a JSON merge patch, of the pod's subresource "status". That subresource accepts
-// annotations and leaves the spec alone, so the token need not have the right to change what a pod runs. Errors are those of
-// [Client.Pod]; if the patch names another UID than the pod's, apierrors.IsConflict or apierrors.IsInvalid holds.
+// annotations and leaves the spec alone, so the token need not have the right to change what a pod runs. Errors are those
+// of [Client.Pod]; if the patch names another UID than the pod's, apierrors.IsConflict or apierrors.IsInvalid holds.
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {

@@ -5,8 +5,8 @@
 //	defer client.Close()
 //	pod, err := client.Pod(ctx, "default", "web-0") // exactly one GET
 //
-// A [Client] never retries, has no rate limiter, follows no redirect and starts no process: the caller owns the retry policy
-// and the deadline. [Transient] says which errors are worth another try.
+// A [Client] never retries, has no rate limiter, follows no redirect and starts no process: the caller owns the retry
+// policy and the deadline. [Transient] says which errors are worth another try.
 //
 // # Errors
 //
@@ -29,9 +29,9 @@
 //
 // # Cost
 //
-// Package client-go/kubernetes would link every API group: an 85 MB plugin that takes 37 ms to start. This package registers
-// only Pod, Namespace and Status, and imports client-go's rest and clientcmd. Measured with -s -w -trimpath, static, on two
-// cores (median of 200 starts that do nothing):
+// Package client-go/kubernetes would link every API group: an 85 MB plugin that takes 37 ms to start. This package
+// registers only Pod, Namespace and Status, and imports client-go's rest and clientcmd. Measured with -s -w -trimpath,
+// static, on two cores (median of 200 starts that do nothing):
 //
 //	                                               MB   start-up ms
 //	trivial Go program                            1.4       1.1
@@ -41,7 +41,7 @@
 //	with client-go/rest and clientcmd            13.9       2.7
 //	this package                                 13.3       2.7
 //
-// The types cost most. A hand-written kubeconfig parser would save 0.1 ms and 0.2 MB, and would have to know relative paths,
-// tokenFile, proxy-url, tls-server-name and impersonation. This package is smaller than the row above it because it brings
-// its own transport and registers three types.
+// The types cost most. A hand-written kubeconfig parser would save 0.1 ms and 0.2 MB, and would have to know relative
+// paths, tokenFile, proxy-url, tls-server-name and impersonation. This package is smaller than the row above it because it
+// brings its own transport and registers three types.
 package kubepod

@@ -12,8 +12,8 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// maxBody is the most that is read of one answer, in bytes. An object in etcd has at most 1.5 MiB (its
-// --max-request-bytes default), which JSON can double.
+// maxBody is the most that is read of one answer, in bytes. An object in etcd has at most 1.5 MiB (its --max-request-bytes
+// default), which JSON can double.
 const maxBody = 8 << 20
 
 // load follows clientcmd's rules for one explicit file, without the fall-backs (KUBECONFIG, ~/.kube, in-cluster): a plugin

@@ -1,9 +1,8 @@
-// Package netconf is the plugin's entry in a CNI network configuration: its
-// keys, their defaults, and how to read and write them.
+// Package netconf is the plugin's entry in a CNI network configuration: its keys, their defaults, and how to read and write
+// them.
 //
-// An installer fills in a [Config] and writes it with [Config.Marshal]. The
-// plugin reads it back with [Parse]. The package needs only the standard
-// library and this module's package redirect.
+// An installer fills in a [Config] and writes it with [Config.Marshal]. The plugin reads it back with [Parse]. The package
+// needs only the standard library and this module's package redirect.
 package netconf
 
 import (
@@ -37,26 +36,24 @@ const (
 const (
 	// DefaultDialect is the dialect of an entry that names none.
 	DefaultDialect = "istio"
-	// DefaultAgentPrefix begins the names of the agent's own pods. The plugin
-	// always lets them through when they are in pod_namespace.
+	// DefaultAgentPrefix begins the names of the agent's own pods. The plugin always lets them through when they are in
+	// pod_namespace.
 	DefaultAgentPrefix = "meshcni-node-"
 	// KubeconfigName is the file in run_dir that holds the plugin's credentials.
 	KubeconfigName = "kubeconfig"
-	// LogSocketName is the unixgram socket in run_dir on which the agent receives
-	// the plugin's log. One datagram holds one record of at most MaxLogRecord
-	// bytes.
+	// LogSocketName is the unixgram socket in run_dir on which the agent receives the plugin's log. One datagram holds one
+	// record of at most MaxLogRecord bytes.
 	LogSocketName = "log.sock"
 	MaxLogRecord  = 64 << 10
-	// AnnotationsCapability is the capability under which containerd and CRI-O
-	// pass a pod's annotations to a plugin whose entry declares it.
+	// AnnotationsCapability is the capability under which containerd and CRI-O pass a pod's annotations to a plugin whose
+	// entry declares it.
 	AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 )
 
-// Config is the plugin's configuration. A key that is absent, null or an empty
-// string has its default.
+// Config is the plugin's configuration. A key that is absent, null or an empty string has its default.
 type Config struct {
-	// CNIVersion and Name belong to the network. A list has them, not its
-	// entries, so they are empty in an entry that is to be chained.
+	// CNIVersion and Name belong to the network. A list has them, not its entries, so they are empty in an entry that is to
+	// be chained.
 	CNIVersion string `json:"cniVersion,omitempty"`
 	Name       string `json:"name,omitempty"`
 	// Type is the plugin's file name. Default: DefaultType.
@@ -67,49 +64,39 @@ type Config struct {
 	Backend Backend `json:"backend"`
 	// LogLevel is the lowest level that is logged. Default: DefaultLogLevel.
 	LogLevel LogLevel `json:"log_level"`
-	// RunDir holds the plugin's log and records, and the agent's sockets.
-	// Default: DefaultRunDir.
+	// RunDir holds the plugin's log and records, and the agent's sockets. Default: DefaultRunDir.
 	RunDir string `json:"run_dir"`
-	// PodNamespace is the namespace of the agent's own pods. Default:
-	// DefaultPodNamespace.
+	// PodNamespace is the namespace of the agent's own pods. Default: DefaultPodNamespace.
 	PodNamespace string `json:"pod_namespace"`
-	// AddDeadline limits how long an ADD or CHECK may take. It must be above 0.
-	// Default: DefaultAddDeadline.
+	// AddDeadline limits how long an ADD or CHECK may take. It must be above 0. Default: DefaultAddDeadline.
 	AddDeadline Duration `json:"add_deadline"`
-	// UncapturedFamily says what happens to an address family that the mesh does
-	// not capture. Default: redirect.UncapturedAllow.
+	// UncapturedFamily says what happens to an address family that the mesh does not capture. Default:
+	// redirect.UncapturedAllow.
 	UncapturedFamily redirect.UncapturedFamily `json:"uncaptured_family,omitempty"`
-	// RefuseProxyUID refuses a pod with a container that the rules may take for
-	// the proxy. Default: false.
+	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy. Default: false.
 	RefuseProxyUID bool `json:"refuse_proxy_uid,omitempty"`
-	// WriteStatus annotates the pod once its rules are in place, if the mesh has
-	// an annotation for that. Default: false.
+	// WriteStatus annotates the pod once its rules are in place, if the mesh has an annotation for that. Default: false.
 	WriteStatus bool `json:"write_status,omitempty"`
-	// ReadyWithoutAgent makes STATUS succeed before the agent has written the
-	// kubeconfig. An agent that runs on the pod network needs it: the runtime
-	// would otherwise not start any pod, including the agent's. Default: false.
+	// ReadyWithoutAgent makes STATUS succeed before the agent has written the kubeconfig. An agent that runs on the pod
+	// network needs it: the runtime would otherwise not start any pod, including the agent's. Default: false.
 	ReadyWithoutAgent bool `json:"ready_without_agent,omitempty"`
 
 	Kubernetes Kubernetes `json:"kubernetes"`
 
-	// Annotations are all annotations of the pod, as the runtime passed them in
-	// runtimeConfig under AnnotationsCapability. nil means that they are unknown.
+	// Annotations are all annotations of the pod, as the runtime passed them in runtimeConfig under AnnotationsCapability.
+	// nil means that they are unknown.
 	Annotations map[string]string `json:"-"`
-	// PrevResult is the previous plugin's result, undecoded. nil means that there
-	// is none.
+	// PrevResult is the previous plugin's result, undecoded. nil means that there is none.
 	PrevResult json.RawMessage `json:"-"`
 }
 
 // Kubernetes is the configuration's object of that name.
 type Kubernetes struct {
-	// Kubeconfig is the path of the plugin's credentials. Default:
-	// DefaultKubeconfig; Marshal writes the file in RunDir.
+	// Kubeconfig is the path of the plugin's credentials. Default: DefaultKubeconfig; Marshal writes the file in RunDir.
 	Kubeconfig string `json:"kubeconfig"`
-	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without
-	// asking the API server. Default: none.
+	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without asking the API server. Default: none.
 	ExcludeNamespaces []string `json:"exclude_namespaces"`
-	// CNIBinDir tells readers where the plugin's binary is; the plugin itself
-	// does not use it. Default: DefaultCNIBinDir.
+	// CNIBinDir tells readers where the plugin's binary is; the plugin itself does not use it. Default: DefaultCNIBinDir.
 	CNIBinDir string `json:"cni_bin_dir"`
 }
 
@@ -179,10 +166,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Marshal returns the entry as indented JSON with a newline at the end. What is
-// zero is written as its default, or left out if it was added to the plugin
-// after the first version, so that existing entries do not change. The entry
-// declares AnnotationsCapability.
+// Marshal returns the entry as indented JSON with a newline at the end. What is zero is written as its default, or left out
+// if it was added to the plugin after the first version, so that existing entries do not change. The entry declares
+// AnnotationsCapability.
 func (c Config) Marshal() []byte {
 	return encode(c, "  ")
 }

@@ -16,7 +16,8 @@ import (
 // keys that mean nothing to the plugin, which ignores them.
 //
 // The error names every key that has a wrong type or an unknown value. The Config then holds what could be read, and
-// defaults for the rest. For text that is no JSON object, errors.As finds a *json.SyntaxError or a *json.UnmarshalTypeError.
+// defaults for the rest. For text that is no JSON object, errors.As finds a *json.SyntaxError or a
+// *json.UnmarshalTypeError.
 func Parse(text []byte) (c Config, unknown []string, err error) {
 	var all map[string]json.RawMessage
 	if err = json.Unmarshal(text, &all); err == nil && all == nil {
@@ -41,8 +42,8 @@ func Parse(text []byte) (c Config, unknown []string, err error) {
 	return parsed(c), p.unknown, errors.Join(p.errs...)
 }
 
-// parsed fills in the defaults of a configuration that was read. The type has none then, and the kubeconfig's does not depend
-// on run_dir.
+// parsed fills in the defaults of a configuration that was read. The type has none then, and the kubeconfig's does not
+// depend on run_dir.
 func parsed(c Config) Config {
 	typ := c.Type
 	if c.Kubernetes.Kubeconfig == "" {
