@@ -33,6 +33,7 @@
 //	plugin                   the CNI verbs as a value
 //	plugin/attachment        the node's own record of what was done to each pod
 //	plugin/kubepod           one pod from the API server with one GET
+//	plugin/netconf           the plugin's entry in a network configuration, to read and to write
 //	installer                the plugin onto a node, kept there, and taken away
 //	cmd/nodecmd        the agent's command line as a function
 //	repair                   pods that started without rules, found and dealt with
