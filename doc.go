@@ -34,6 +34,7 @@
 //	plugin/netconf           the plugin's network configuration: keys, defaults, read and written
 //	plugin/attachment        the node's own record of what was done to each pod
 //	plugin/kubepod           one pod from the API server with one GET
+//	plugin/netconf           the plugin's entry in a network configuration, to read and to write
 //	installer                the plugin onto a node, kept there, and taken away
 //	cmd/nodecmd              the agent's command line as a function, for your own mesh too
 //	repair                   pods that started without rules, found and dealt with
