@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run starts cmd from a thread in n, so that the process is born there, and waits for it. Errors are those of
-// [exec.Cmd.Run] (an *exec.ExitError when the command failed) or say that n could not be entered.
+// Run starts cmd in n and waits for it. Errors are those of [exec.Cmd.Run], such as *exec.ExitError, or say that n could
+// not be entered.
 //
-// cmd's context is honoured: when it ends the process is killed and Run returns. A zero cmd.WaitDelay becomes
-// [WaitDelay], so a grandchild that keeps an output pipe open cannot hang Run (exec.ErrWaitDelay then).
+// When cmd's context ends, the process is killed and Run returns. A zero cmd.WaitDelay becomes [WaitDelay], so that a
+// grandchild with an open output pipe cannot hang Run (exec.ErrWaitDelay).
 func (n *NetNS) Run(cmd *exec.Cmd) error {
 	setWaitDelay(cmd)
 	if err := n.Do(cmd.Start); err != nil {
 		return err
 	}
-	return cmd.Wait() // out here: the thread need not be held while the process runs
+	return cmd.Wait() // outside of Do, which would hold the thread while the process runs
 }
 
 func setWaitDelay(cmd *exec.Cmd) {
@@ -30,38 +30,37 @@ func setWaitDelay(cmd *exec.Cmd) {
 	}
 }
 
-// Sandbox runs the host's iptables for a pod without touching what belongs to the host. See [NetNS.Sandbox].
+// Sandbox runs the host's iptables for a pod, apart from the host. See [NetNS.Sandbox].
 type Sandbox struct {
 	ns *NetNS
 }
 
-// Sandbox gives a runner whose processes are in n and in a private mount namespace as well, where
+// Sandbox returns a runner whose processes are in n and in a private mount namespace, where
 //
-//   - /etc/nsswitch.conf is empty: iptables' owner match asks for a user named "1337" before it takes the number, and
-//     a remote name service that does not answer would cost most of a minute a pod;
-//   - /run is an empty tmpfs: the xtables lock in it, /run/xtables.lock, is private, so whoever holds the host's cannot
-//     delay a pod, and we delay nobody. (nscd's socket is out of reach too.)
+//   - /etc/nsswitch.conf is empty: iptables' owner match looks up a user named "1337" before it takes the number, and an
+//     unresponsive name service would cost most of a minute a pod;
+//   - /run is an empty tmpfs: the xtables lock, /run/xtables.lock, is private, so neither side waits for the other.
+//     (nscd's socket is out of reach too.)
 //
-// The rest of the host's files are the same. Nothing of it is visible to the host, and nothing is left behind.
+// Other files are the host's. The host sees nothing of it, and nothing remains.
 func (n *NetNS) Sandbox() *Sandbox { return &Sandbox{ns: n} }
 
-// Run is [NetNS.Run] in the sandbox. A command under /run is found through its symbolic links first (NixOS keeps its
-// programs at /run/current-system); one that really lies there, or a cmd.Dir there, cannot be used.
+// Run is [NetNS.Run] in the sandbox. For a command under /run, symbolic links are resolved first (NixOS has its programs
+// at /run/current-system). A command or a cmd.Dir that really is there cannot be used.
 //
-// A root directory in cmd.SysProcAttr.Chroot is the sandbox's too: the files named above are those below it, and links
-// lead where they lead for the command. One that is named PROC/PID/root stands for the mounts of that process, which are
-// entered as nsenter does, because those of another mount namespace cannot be covered from ours: "/proc/1/root" is the
+// cmd.SysProcAttr.Chroot is the sandbox's root too: the files above are those below it, and cmd.Path is a path below it. A
+// root named PROC/PID/root means the mounts of that process, which are entered as nsenter does: "/proc/1/root" is the
 // host's root in a container that shares the host's processes. That needs CAP_SYS_CHROOT besides CAP_SYS_ADMIN, and
-// CAP_SYS_PTRACE for /proc/1. cmd.Path is then a path below that root, and a nil cmd.Stdin, Stdout or Stderr is its /dev/null.
+// CAP_SYS_PTRACE for /proc/1. A nil cmd.Stdin, Stdout or Stderr is then that root's /dev/null.
 //
-// Making the mount namespace needs CAP_SYS_ADMIN. Where that is refused, and the namespace is [Current] (an init
-// container, which shares neither lock nor name services with the host), cmd runs without the sandbox. For a namespace
-// got by [Open] it is an error that errors.Is(err, fs.ErrPermission), and nothing was run.
+// The mount namespace needs CAP_SYS_ADMIN. Without it, cmd runs without the sandbox if the namespace is [Current] (an
+// init container, which shares neither lock nor name services with the host). If it is from [Open], Run fails with
+// errors.Is(err, fs.ErrPermission), and nothing has run.
 func (s *Sandbox) Run(cmd *exec.Cmd) error {
 	setWaitDelay(cmd)
 	var refused error
 	err := onThread(func(t *thread) error {
-		// The thread is never vouched for (t.clean): it cannot leave its mount namespace.
+		// t.clean stays false: the thread cannot leave its mount namespace.
 		if err := s.ns.enter(); err != nil {
 			t.clean = true
 			return err
@@ -72,8 +71,8 @@ func (s *Sandbox) Run(cmd *exec.Cmd) error {
 		}
 		defer func(path string, attr *syscall.SysProcAttr) { cmd.Path, cmd.SysProcAttr = path, attr }(cmd.Path, cmd.SysProcAttr)
 		cmd.Path, cmd.SysProcAttr = path, attr
-		// To wait here keeps the thread, and so the mount namespace, until after the process: whoever leaves last has
-		// to take the mounts down, and nobody waits for this thread.
+		// Waiting here keeps the mount namespace until the process has ended. Whoever leaves it last takes the mounts
+		// down, which nobody waits for on this thread.
 		return cmd.Run()
 	})
 	if s.ns.current && (errors.Is(refused, unix.EPERM) || errors.Is(refused, unix.EACCES)) {
@@ -82,8 +81,8 @@ func (s *Sandbox) Run(cmd *exec.Cmd) error {
 	return err
 }
 
-// isolate gives the calling thread a mount namespace of its own as [NetNS.Sandbox] describes it, and the root that attr
-// asks for. It returns the path of the program and the attributes as they have to be from there.
+// isolate puts the calling thread into a mount namespace as [NetNS.Sandbox] describes it, with the root that attr asks
+// for. It returns the program's path and the attributes as seen from there.
 func isolate(path string, attr *syscall.SysProcAttr) (string, *syscall.SysProcAttr, error) {
 	if attr == nil || attr.Chroot == "" {
 		path, err := outsideRun(path)
@@ -96,7 +95,7 @@ func isolate(path string, attr *syscall.SysProcAttr) (string, *syscall.SysProcAt
 		return path, attr, err
 	}
 	inside := *attr
-	inside.Chroot = "" // the thread is there already, and what it starts
+	inside.Chroot = "" // the thread is there already
 	null, err := enterRoot(attr.Chroot)
 	if err == nil {
 		path, err = outsideRun(path)
@@ -105,19 +104,19 @@ func isolate(path string, attr *syscall.SysProcAttr) (string, *syscall.SysProcAt
 		err = hide(null)
 	}
 	if err == nil {
-		err = unix.Chdir("/") // the process is to start there, and not outside of its root
+		err = unix.Chdir("/") // the working directory was outside of the new root
 	}
 	return path, &inside, err
 }
 
-// ownMounts gives the calling thread a mount namespace of its own whose changes nobody sees.
+// ownMounts puts the calling thread into a private mount namespace.
 func ownMounts() error {
-	// CLONE_FS: Go's threads share one fs_struct (root, working directory), and a thread that shares it may not change
-	// its mount namespace (setns(2), unshare(2) of CLONE_NEWNS implies it; said here to be plain).
+	// CLONE_FS: Go's threads share one fs_struct (root, working directory), and a thread that shares it cannot change its
+	// mount namespace. CLONE_NEWNS implies it.
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
 	}
-	// Before any mount: with shared propagation, systemd's default, the host would get each of ours.
+	// Before any mount: with shared propagation, systemd's default, the host would see ours.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		if unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") != nil {
 			return fmt.Errorf("make the mounts private: %w", err)
@@ -143,7 +142,7 @@ func absent(path string) bool {
 	return errors.Is(unix.Access(path, unix.F_OK), unix.ENOENT)
 }
 
-// outsideRun is path, or where its symbolic links lead when it is below the /run that the sandbox hides.
+// outsideRun resolves the symbolic links of a path below /run, which the sandbox hides.
 func outsideRun(path string) (string, error) {
 	hidden := func(p string) bool { return strings.HasPrefix(p, "/run/") || strings.HasPrefix(p, "/var/run/") }
 	if !hidden(path) {

@@ -9,24 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetNS is an open network namespace. It keeps the namespace alive until Close. All methods may be called from
-// several goroutines at once; after Close those that need the namespace return an error that
-// errors.Is(err, os.ErrClosed). The zero value is of no use: call [Open] or [Current].
+// NetNS is an open network namespace, which stays alive until Close. Its methods are safe for concurrent use; after Close
+// they return an error that errors.Is(err, os.ErrClosed). Make one with [Open] or [Current].
 type NetNS struct {
 	path    string
 	id      ID
-	current bool // this process lives in it: enter nothing
+	current bool // it is this process's own: nothing is entered
 
-	mu sync.RWMutex // held for reading while fd is handed to the kernel, so that Close cannot recycle it under us
+	mu sync.RWMutex // held for reading while the kernel uses fd, so that Close cannot recycle it
 	fd int          // -1 once closed
 }
 
-// own is the ID of the process's network namespace. /proc/self is its main thread, which this package never moves.
+// own is the ID of the process's network namespace: /proc/self is the main thread, which this package never moves.
 var own = sync.OnceValues(func() (ID, error) { return statID("/proc/self/ns/net") })
 
-// Open opens the network namespace file at path: a bind mount such as /var/run/netns/cni-…, or /proc/PID/ns/net.
-// It refuses what must not be programmed, each with an error of its own: [ErrGone], [ErrNotNetNS], [ErrHost].
-// Every error names the path. Nothing is entered yet. The caller calls Close.
+// Open opens the network namespace at path: a bind mount such as /var/run/netns/cni-…, or /proc/PID/ns/net. Its errors
+// name the path; it refuses namespaces that must not be programmed with [ErrGone], [ErrNotNetNS] and [ErrHost]. The
+// caller calls Close.
 func Open(path string) (*NetNS, error) {
 	ns, err := open(path)
 	if err != nil {
@@ -44,8 +43,7 @@ func open(path string) (*NetNS, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Process 1 is the host only where its namespace can be seen; without that right (EACCES), or with a /proc that
-	// hides it, our own namespace is the check that is left.
+	// Without the right to see process 1's namespace, comparing with our own has to do.
 	if host, err := statID("/proc/1/ns/net"); ns.id == self || err == nil && ns.id == host {
 		return nil, errors.Join(ErrHost, ns.Close())
 	}
@@ -54,7 +52,7 @@ func open(path string) (*NetNS, error) {
 
 // openFile is Open without the comparison with the host.
 func openFile(path string) (*NetNS, error) {
-	// Without O_NONBLOCK a fifo at this path would hang the open until somebody writes to it.
+	// O_NONBLOCK: a fifo would hang the open until somebody writes to it.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
@@ -72,8 +70,8 @@ func openFile(path string) (*NetNS, error) {
 	return &NetNS{path: path, id: id, fd: fd}, nil
 }
 
-// identify proves that fd is a network namespace. The filesystem is asked first: NS_GET_NSTYPE (linux/nsfs.h) is a
-// number that another kind of file may take for a command of its own.
+// identify proves that fd is a network namespace. It checks the filesystem first: to another kind of file, the number of
+// NS_GET_NSTYPE (linux/nsfs.h) may be a command of its own.
 func identify(fd int) (ID, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -107,8 +105,8 @@ func statID(path string) (ID, error) {
 // idOf converts, because Stat_t's field types differ between architectures.
 func idOf(st *unix.Stat_t) ID { return ID{Dev: uint64(st.Dev), Ino: uint64(st.Ino)} } //nolint:unconvert // the types differ between architectures
 
-// Current is this process's own network namespace, for a program that runs inside the pod already. Do, Run and
-// Socket enter nothing, so they need no capability. The caller calls Close.
+// Current opens this process's own network namespace, for a program that runs in the pod already. Do, Run and Socket
+// need no capability then. The caller calls Close.
 func Current() (*NetNS, error) {
 	ns, err := openFile("/proc/self/ns/net")
 	if err != nil {
@@ -118,21 +116,20 @@ func Current() (*NetNS, error) {
 	return ns, nil
 }
 
-// Fd is the open namespace file, for netlink attributes such as IFLA_NET_NS_FD. It belongs to n and is closed with
-// it; -1 after Close.
+// Fd returns the file descriptor, for netlink attributes such as IFLA_NET_NS_FD; -1 after Close, which closes it.
 func (n *NetNS) Fd() int {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.fd
 }
 
-// Path is the path that n was opened by.
+// Path returns the path that n was opened by.
 func (n *NetNS) Path() string { return n.path }
 
-// ID identifies the namespace; see [ID].
+// ID returns the namespace's identity.
 func (n *NetNS) ID() ID { return n.id }
 
-// Close lets go of the namespace. A second Close does nothing.
+// Close releases the namespace. A second Close does nothing.
 func (n *NetNS) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,8 +160,8 @@ func (n *NetNS) enter() error {
 	return nil
 }
 
-// Socket opens a socket in n, as socket(2) with SOCK_CLOEXEC added. The socket stays in n whichever thread uses it,
-// and belongs to the caller. A netlink socket made so costs one entry for any number of requests.
+// Socket opens a socket in n, as socket(2) with SOCK_CLOEXEC. It belongs to the caller, and stays in n whatever thread
+// uses it: with a netlink socket, any number of requests cost one entry.
 func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) {
 	fd = -1
 	err = n.Do(func() error {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterRoot gives the calling thread a mount namespace of its own in which its root is the directory. It returns a path of
-// the null device: the directory's /dev may be empty.
+// enterRoot puts the calling thread into a private mount namespace with the directory as its root. It returns a path of the
+// null device, since the directory's /dev may be empty.
 func enterRoot(root string) (null string, err error) {
 	mounts, err := mountsOf(root)
 	if err != nil {
@@ -22,7 +22,7 @@ func enterRoot(root string) (null string, err error) {
 	return enterProcess(root, mounts)
 }
 
-// mountsOf opens the mount namespace that a root named PROC/PID/root is in; -1 for a root of another name, or in ours.
+// mountsOf opens the mount namespace of a root named PROC/PID/root; -1 for any other directory.
 func mountsOf(root string) (fd int, err error) {
 	if filepath.Base(root) != "root" {
 		return -1, nil
@@ -45,20 +45,19 @@ func mountsOf(root string) (fd int, err error) {
 	return fd, nil
 }
 
-// enterDirectory makes a directory of our own mounts the root.
+// enterDirectory makes a directory in our own mounts the root.
 func enterDirectory(root string) (null string, err error) {
 	if err := ownMounts(); err != nil {
 		return "", err
 	}
-	// chroot(2) leaves the working directory where it is: the null device is found from there, although the path leads out
-	// of the new root.
+	// chroot(2) keeps the working directory, so the null device can be found from there.
 	if err := unix.Chdir("/dev"); err != nil {
 		return "", fmt.Errorf("find the null device: %w", err)
 	}
 	return "null", chroot(root)
 }
 
-// enterProcess takes over the mounts and the root of the process that root, PROC/PID/root, belongs to.
+// enterProcess enters the mounts and the root of the process that root, PROC/PID/root, belongs to.
 func enterProcess(root string, mounts int) (null string, err error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -71,8 +70,8 @@ func enterProcess(root string, mounts int) (null string, err error) {
 	if err := unix.Setns(mounts, unix.CLONE_NEWNS); err != nil {
 		return "", fmt.Errorf("enter the mount namespace of %s: %w", root, err)
 	}
-	// The root before the copy of the mounts: a copy moves the thread's root and working directory along, and leaves
-	// descriptors in the original.
+	// Chroot before the mounts are copied: the copy moves the thread's root and working directory along, but not its
+	// descriptors.
 	if err := unix.Fchdir(dir); err != nil {
 		return "", fmt.Errorf("enter root %s: %w", root, err)
 	}

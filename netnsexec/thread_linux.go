@@ -11,8 +11,8 @@ import (
 
 // thread is the locked OS thread of one call of onThread.
 type thread struct {
-	// clean says that the thread is as it was found and may serve other goroutines. It starts as false: a thread
-	// that nobody vouches for (error, panic, Goexit) ends with its goroutine.
+	// clean: the thread is as it was found, and may serve other goroutines. Otherwise, as after a panic or Goexit, it
+	// ends with its goroutine.
 	clean bool
 }
 
@@ -25,19 +25,19 @@ func onThread(fn func(*thread) error) error {
 }
 
 func runLocked(fn func(*thread) error, done chan<- error) {
-	err := ErrExited // stays when fn calls runtime.Goexit, which runs the deferred calls and nothing else
+	err := ErrExited // remains if fn calls runtime.Goexit, which only runs the deferred calls
 	defer func() { done <- err }()
 
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// Busy with this goroutine the main thread cannot be given to the next one as well.
+		// While this goroutine holds the main thread, the next one gets another.
 		defer runtime.UnlockOSThread()
 		err = onThread(fn)
 		return
 	}
 	var t thread
 	defer func() {
-		// A goroutine that ends while it is locked takes its thread with it: see runtime.LockOSThread.
+		// A goroutine that ends locked takes its thread with it; see runtime.LockOSThread.
 		if t.clean {
 			runtime.UnlockOSThread()
 		}
@@ -55,12 +55,12 @@ func safely(fn func() error) (err error) {
 	return fn()
 }
 
-// Do runs fn on a thread that is in n, and returns its error. Afterwards the thread is moved back; if that
-// fails it ends with fn's goroutine, so no other code ever runs on it.
+// Do runs fn on a thread in n, and returns its error. Then it moves the thread back; if that fails, the thread ends with
+// fn's goroutine, so that no other code runs on it.
 //
-// fn runs on a new goroutine and must not start goroutines that expect to be in n, nor unlock the thread. A panic in
-// fn comes back as a [*PanicError], runtime.Goexit (t.FailNow) as [ErrExited]. Other errors of Do itself say that n
-// could not be entered: errors.Is(err, fs.ErrPermission) without CAP_SYS_ADMIN, os.ErrClosed after Close.
+// fn runs on a new goroutine. It must not start goroutines that expect to be in n, nor unlock the thread. A panic in fn is
+// returned as a [*PanicError], runtime.Goexit (t.FailNow) as [ErrExited]. Other errors say that n could not be entered:
+// errors.Is(err, fs.ErrPermission) without CAP_SYS_ADMIN, os.ErrClosed after Close.
 func (n *NetNS) Do(fn func() error) error {
 	return onThread(func(t *thread) error {
 		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -129,9 +129,8 @@ func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
 	return p, err
 }
 
-// ParseInterfaces reads a list of interface names. An empty or blank value is
-// none. Spaces around a name are allowed; see [ValidInterface] for the rest.
-// Duplicates are dropped.
+// ParseInterfaces reads a list of interface names (see [ValidInterface]), without
+// duplicates. An empty or blank value is none. Spaces around a name are allowed.
 func ParseInterfaces(s string) ([]string, error) {
 	if strings.TrimSpace(s) == "" {
 		return nil, nil
@@ -147,8 +146,8 @@ func ParseInterfaces(s string) ([]string, error) {
 	return distinct(names), nil
 }
 
-// distinct drops what came before, in place and in linear time: pods' authors
-// write the lists. An empty list is nil.
+// distinct drops duplicates, in place and in linear time, since pods' authors write
+// the lists. An empty list becomes nil.
 func distinct[T comparable](list []T) []T {
 	if len(list) == 0 {
 		return nil
@@ -163,10 +162,10 @@ func distinct[T comparable](list []T) []T {
 
 const interfaceNames = "at most 15 characters, a letter first, then letters, digits, '.', '-' and '_'"
 
-// ValidInterface reports whether a name is one we put into a rule: at most 15
-// bytes (IFNAMSIZ less the terminating zero), a letter first, then letters,
-// digits, '.', '-' and '_'. The kernel allows more; a name that begins with
-// '-' or ends with '+' would mean something else to iptables.
+// ValidInterface reports whether an interface name may stand in a rule: at most 15
+// bytes (IFNAMSIZ less the terminating zero), a letter first, then letters, digits,
+// '.', '-' and '_'. The kernel allows more, but to iptables a leading '-' or a trailing
+// '+' means something else.
 func ValidInterface(name string) bool {
 	if name == "" || len(name) > 15 {
 		return false
@@ -180,8 +179,8 @@ func ValidInterface(name string) bool {
 	return true
 }
 
-// ParseIDs reads a list of user or group ids, 0 to 4294967294, with spaces
-// around an element allowed. (The last id, 4294967295, is the kernel's "none".)
+// ParseIDs reads a list of user or group ids, 0 to 4294967294, without duplicates. An
+// empty or blank value is none. Spaces around an element are allowed.
 func ParseIDs(s string) ([]uint32, error) {
 	var ids []uint32
 	if strings.TrimSpace(s) == "" {
@@ -197,5 +196,5 @@ func ParseIDs(s string) ([]uint32, error) {
 	return distinct(ids), nil
 }
 
-// NoID is the id that no user and no group has: (uid_t)-1.
+// NoID is (uid_t)-1, which the kernel reserves: no user or group has it.
 const NoID = 1<<32 - 1

@@ -14,9 +14,8 @@ import (
 // PortRange is an inclusive range of ports.
 type PortRange = ruleset.PortRange
 
-// PortSet is a set of ports: none, these, or all. The zero value is none, and
-// is not the same as a setting that is absent: absence takes a default, none
-// is a choice.
+// PortSet is a set of ports: none, some, or all. The zero value is none, which is a
+// choice: an absent setting takes a default instead.
 type PortSet struct {
 	all    bool
 	ranges []PortRange // see newPortSet
@@ -38,10 +37,9 @@ func Ports(ports ...uint16) PortSet {
 // is below its First holds nothing.
 func PortRanges(ranges ...PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
 
-// newPortSet takes ownership of ranges. It makes the one form that a set has, so
-// that equal sets have equal rules however they were written: sorted, without
-// overlap, neighbours joined, but two neighbouring ports apart, since "80,81"
-// reads better in a rule than a range.
+// newPortSet takes ownership of ranges. It makes the canonical form, so that equal sets
+// have equal rules: sorted, without overlap, neighbours joined, except that two
+// neighbouring ports stay apart, since "80,81" reads better than a range.
 func newPortSet(ranges []PortRange) PortSet {
 	ranges = slices.DeleteFunc(ranges, func(r PortRange) bool { return r.Last < r.First })
 	slices.SortFunc(ranges, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })

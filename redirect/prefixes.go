@@ -10,8 +10,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// PrefixSet is a set of addresses of both families: none, those in some
-// prefixes, or all. The zero value is none.
+// PrefixSet is a set of addresses of both families: none, those in some prefixes, or
+// all. The zero value is none.
 type PrefixSet struct {
 	all      bool
 	prefixes []netip.Prefix
@@ -20,10 +20,9 @@ type PrefixSet struct {
 // AllPrefixes is the set of every address.
 func AllPrefixes() PrefixSet { return PrefixSet{all: true} }
 
-// Prefixes is the set of the addresses in any of the prefixes. Host bits are
-// cleared and duplicates dropped; the order stays, since it is the order of
-// the rules that people wrote. It panics on an invalid prefix, as the zero
-// netip.Prefix is.
+// Prefixes is the set of the addresses in any of the prefixes. It clears host bits,
+// drops duplicates, and keeps the order, which becomes that of the rules. It panics on
+// an invalid prefix, such as the zero netip.Prefix.
 func Prefixes(prefixes ...netip.Prefix) PrefixSet {
 	out := make([]netip.Prefix, len(prefixes))
 	for i, p := range prefixes {

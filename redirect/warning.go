@@ -33,14 +33,14 @@ var WarningCodes = []WarningCode{
 	WarningContradiction, WarningFallback, WarningFamilyAbsent, WarningFamilyDropped,
 }
 
-// Warning reports a setting that was ignored or tolerated.
+// Warning reports a setting that was ignored or tolerated. In JSON it is its text.
 type Warning struct {
-	Code WarningCode `json:"code"`
+	Code WarningCode
 	// Key is the setting's annotation, label or variable; empty when the warning
 	// is about no setting.
-	Key string `json:"key,omitempty"`
+	Key string
 	// Text is the warning as a sentence. Its wording may change.
-	Text string `json:"text"`
+	Text string
 }
 
 // Warningf makes a Warning, with its text as fmt.Sprintf formats it.
@@ -50,6 +50,9 @@ func Warningf(code WarningCode, key, format string, args ...any) Warning {
 
 // String returns the text.
 func (w Warning) String() string { return w.Text }
+
+// MarshalText returns the text, which is all that JSON formats have of a warning.
+func (w Warning) MarshalText() ([]byte, error) { return []byte(w.Text), nil }
 
 // Warnings is a list of warnings.
 type Warnings []Warning

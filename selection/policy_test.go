@@ -1,6 +1,7 @@
 package selection_test
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"testing"
@@ -264,6 +265,10 @@ func TestWordsOfItsOwn(t *testing.T) {
 		Code: redirect.WarningInvalid, Key: "mesh/inject",
 		Text: `label mesh/inject="false" is not enabled or disabled or off, so it counts as not set`,
 	}}, d.Warnings)
+
+	b, err := json.Marshal(d)
+	require.NoError(t, err)
+	assert.Contains(t, string(b), `"warnings":["label mesh/inject=`, "outputs have warnings as texts")
 
 	gateway := annotate("mesh/gateway", "x")
 	want := selection.Decision{Reason: "is-gateway", Detail: "annotation mesh/gateway is there"}

@@ -1,6 +1,7 @@
 package dialecttest
 
 import (
+	"context"
 	"encoding/json"
 	"net/netip"
 	"os"
@@ -15,24 +16,24 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Case is a pod, and where its packets end up.
+// Case is a pod, and where its packets end.
 type Case struct {
 	Pod       *corev1.Pod
 	Namespace *corev1.Namespace
-	// Refused says that the pod's configuration is wrong.
+	// Refused: the pod's configuration is wrong.
 	Refused bool
-	// Fates are the ends of probes, by the probes' names.
+	// Fates are where probes end, by the probes' names.
 	Fates map[string]string
 }
 
-// Addrs are the addresses of the test world's pod, its primary one first.
+// Addrs returns the addresses of the test world's pod, its primary one first.
 func Addrs() []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
 }
 
-// Recorded reads a directory of recordings: cases/NAME.json is a Pod, with the
-// annotations of its Namespace as namespaceAnnotations, and expected.json says
-// for each whether it is accepted (exit 0) and the fates.
+// Recorded reads a directory of recordings. cases/NAME.json is a Pod, with the
+// annotations of its Namespace as namespaceAnnotations. expected.json has, by name,
+// whether it is accepted (exit 0) and the fates.
 func Recorded(t testing.TB, dir string) map[string]Case {
 	t.Helper()
 	var expected map[string]struct {
@@ -64,16 +65,10 @@ func read(t testing.TB, path string, into any) {
 	}
 }
 
-// Rules are those of a pod: none when the dialect does not select it. The error
-// is that of [dialect.Dialect.Redirect].
+// Rules returns the pod's rules, none when the dialect does not select it, and its
+// Redirect. The error is that of [dialect.Dialect.Plan].
 func (c Case) Rules(d dialect.Dialect) (ruleset.Ruleset, redirect.Redirect, error) {
-	if !d.Decide(c.Pod, c.Namespace).Selected {
-		return ruleset.Ruleset{}, redirect.Redirect{}, nil
-	}
-	built, err := d.Redirect(c.Pod, c.Namespace, Addrs())
-	if err != nil {
-		return ruleset.Ruleset{}, redirect.Redirect{}, err
-	}
-	rs, err := built.Redirect.Ruleset()
-	return rs, built.Redirect, err
+	subject := dialect.Subject{Pod: c.Pod, Namespace: c.Namespace, Addrs: Addrs()}
+	plan, err := d.Plan(context.Background(), subject, dialect.Options{})
+	return plan.Ruleset, plan.Redirect, err
 }

@@ -1,9 +1,7 @@
-// Package appmesh is a dialect of AWS App Mesh, written from the outside as a
-// trial of this library. It reads the annotations that App Mesh's controller
-// writes in CNI mode (annotation appmesh.k8s.aws/appmeshCNI); other pods have the
-// init container proxyinit and are left alone. Names and defaults are those of the
-// controller's source (aws/aws-app-mesh-controller-for-k8s, pkg/inject). Not
-// verified: the variable of a virtual gateway, and that IPv6 is not captured.
+// Package appmesh is a dialect of AWS App Mesh, written from the outside to try this library. It reads the annotations that
+// App Mesh's controller writes in CNI mode (appmesh.k8s.aws/appmeshCNI); other pods have the init container proxyinit. Names
+// and defaults are the controller's (aws/aws-app-mesh-controller-for-k8s, pkg/inject). Not verified: the variable of a
+// virtual gateway, and that IPv6 is not captured.
 package appmesh
 
 import (
@@ -32,12 +30,11 @@ func Defaults() redirect.Redirect {
 // New returns the dialect.
 func New() dialect.Dialect {
 	return dialect.Dialect{
-		Name: "appmesh",
+		Name: "appmesh", Names: Defaults().Names,
 		Policy: selection.Policy{
 			InitContainers: []string{"proxyinit"}, ProxyContainers: []string{"envoy"}, Decline: decline,
 			InjectKey: keys + "sidecarInjectorWebhook", InjectOn: []string{"enabled"}, InjectOff: []string{"disabled"},
 		},
-		Names: Defaults().Names,
 		Build: dialect.FromSchema(redirect.Schema{Defaults: Defaults(), Settings: []redirect.Setting{
 			{Field: "inbound.ports", Keys: []string{keys + "ports"}},
 			{Field: "outbound.excludePorts", Keys: []string{keys + "egressIgnoredPorts"}},

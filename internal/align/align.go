@@ -1,12 +1,11 @@
-// Package align finds what two lists have in common, in order, in time and
-// memory that a long list does not exhaust: who may write rules in a pod's
-// namespace may write a hundred thousand.
+// Package align finds a longest common subsequence of two lists, in bounded time and
+// memory: whoever writes rules in a pod's namespace may write a hundred thousand.
 package align
 
 import "slices"
 
-// maxCells is the size of the largest table of a longest common subsequence:
-// two lists of 500, after what they begin with in common. It takes 1 MiB.
+// maxCells bounds the table of a longest common subsequence, to 1 MiB: two lists of
+// 500 elements, after their common beginning.
 const maxCells = 1 << 18
 
 // Lists are two lists of N and M elements.
@@ -14,20 +13,18 @@ type Lists struct {
 	N, M int
 	// Same reports whether element i of the first and j of the second are the same.
 	Same func(i, j int) bool
-	// First and Second give an element's key: elements that are the same have the
-	// same one. "" is that of an element that has no like. They are asked only
-	// where the lists are long.
+	// First and Second return an element's key, for long lists: elements that are
+	// the same have the same key. "" means that an element has no equal.
 	First, Second func(i int) string
-	// SecondFirst says whose element comes first in the alignment where either may.
+	// SecondFirst makes the second list's element come first where either may.
 	SecondFirst bool
 }
 
 // Pair is an element of the first list and one of the second that are the same.
 type Pair struct{ I, J int }
 
-// Pairs returns which elements stay where both lists are made one, in order: a
-// longest common subsequence. Of long lists it is one that may be shorter where
-// elements repeat, found in N log N.
+// Pairs returns a longest common subsequence, in order. For long lists it takes
+// N log N steps, and may be shorter where elements repeat.
 func (l Lists) Pairs() []Pair {
 	var pairs []Pair
 	head := 0
@@ -45,7 +42,7 @@ func (l Lists) Pairs() []Pair {
 	return append(pairs, longestRise(l.candidates(head))...)
 }
 
-// table is the textbook's way, in n×m steps.
+// table takes n×m steps.
 func (l Lists) table(pairs []Pair, head, n, m int) []Pair {
 	cells := make([]int32, (n+1)*(m+1))
 	at := func(i, j int) *int32 { return &cells[i*(m+1)+j] }
@@ -73,9 +70,8 @@ func (l Lists) table(pairs []Pair, head, n, m int) []Pair {
 	return pairs
 }
 
-// candidates pairs the first of several like elements with the first of the
-// other list, the second with the second, and so on; in the order of the first
-// list.
+// candidates pairs the first of several equal elements with the first of the other
+// list, the second with the second, and so on, in the order of the first list.
 func (l Lists) candidates(head int) []Pair {
 	where := make(map[string][]int, l.M-head)
 	for j := head; j < l.M; j++ {
@@ -96,8 +92,7 @@ func (l Lists) candidates(head int) []Pair {
 	return pairs
 }
 
-// longestRise returns the longest part of pairs, which rise by I, that rises by
-// J too.
+// longestRise returns the longest subsequence of pairs that rises by J; they rise by I.
 func longestRise(pairs []Pair) []Pair {
 	// ends[k] is the pair with the lowest J that ends a rise of k+1, and before[p] the one before it.
 	var ends []int

@@ -1,10 +1,9 @@
-// Package brief keeps texts short that a pod's author has a say in. What it is
-// given may be some hundred kilobytes long, and goes into the error of a CNI
-// plugin, a runtime's log, an Event or a terminal, again at each retry.
+// Package brief shortens texts that a pod's author controls. They may have hundreds of
+// kilobytes, and go into errors of a CNI plugin, logs, Events and terminals, again at
+// each retry.
 //
-// [Quote] is for one value, where it is put into an error or a warning. [Error]
-// and [Text] are for the whole, where it leaves the program: there the names of
-// settings are worth more than what is wrong with them.
+// [Quote] shortens one value, for an error or a warning. [Error] and [Text] shorten the
+// whole where it leaves the program, and keep the names of settings above all.
 package brief
 
 import (
@@ -15,12 +14,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxQuoted is how many bytes of a value are shown, as quoted. A dialect has
-// some 25 settings: all of them wrong, each value shown twice, is some 10 KB.
+// maxQuoted is how many bytes of a quoted value are shown. With all of a dialect's 25
+// settings wrong, and each value shown twice, that makes 10 KB.
 const maxQuoted = 160
 
-// Quote returns s in quotes, as %q does. Of what takes more than 160 bytes so
-// it returns the beginning, and how long all of it is:
+// Quote returns s in quotes, as %q does. If that takes more than 160 bytes, it returns
+// the beginning, and the length of s:
 //
 //	"80,81,8…" (240000 bytes)
 func Quote(s string) string {
@@ -41,14 +40,12 @@ func Quote(s string) string {
 	return fmt.Sprintf(`%s…" (%d bytes)`, b, len(s))
 }
 
-// minLine is how much is left of a line at least: a part of it that says less
-// is not worth its place.
+// minLine is how much of a line is kept at least; less says nothing.
 const minLine = 80
 
-// Text returns s in at most limit bytes, of which there should be some hundred.
-// Each of its lines, which is what [errors.Join] makes of an error, keeps its
-// beginning, and the short ones all of it; where there are too many lines the
-// last says how many more there are.
+// Text returns s in at most limit bytes, which should be some hundreds. Each line, as
+// [errors.Join] makes of an error, keeps its beginning, and short lines all of it. If
+// there are too many, the last line says how many more.
 func Text(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -66,7 +63,7 @@ func Text(s string, limit int) string {
 	return strings.Join(lines, "\n") + more
 }
 
-// List returns texts of at most limit bytes in all, by the same rules; never nil.
+// List shortens texts to limit bytes in all, by the same rules. It never returns nil.
 func List(texts []string, limit int) []string {
 	out, n := append([]string{}, texts...), 0
 	for i, s := range out {
@@ -79,8 +76,8 @@ func List(texts []string, limit int) []string {
 	return strings.Split(Text(strings.Join(out, "\n"), limit), "\n")
 }
 
-// fairShare is the length to which lines must be cut to fit: those that are
-// shorter leave their rest to the others.
+// fairShare is the length to which lines must be cut to fit; shorter ones leave the
+// rest to the others.
 func fairShare(lines []string, limit int) int {
 	sizes := make([]int, len(lines))
 	for i, line := range lines {
@@ -97,7 +94,7 @@ func fairShare(lines []string, limit int) int {
 	return limit
 }
 
-// head is the beginning of a line, with how long all of it is; at most limit bytes.
+// head is the beginning of a line, and its length, in at most limit bytes.
 func head(line string, limit int) string {
 	if len(line) <= limit {
 		return line
@@ -110,15 +107,15 @@ func head(line string, limit int) string {
 	return line[:n] + end
 }
 
-// Named is an error about one setting: Setting is what it is called, such as
+// Named is an error about a setting, whose name Setting returns, such as
 // "annotation traffic.sidecar.istio.io/excludeInboundPorts".
 type Named interface {
 	error
 	Setting() string
 }
 
-// Error returns the error's text in at most limit bytes, with the name of each
-// setting that it is about, if names alone can fit.
+// Error returns the error's text in at most limit bytes, with the names of all settings
+// that it is about, if they fit.
 func Error(err error, limit int) string {
 	full := err.Error()
 	if len(full) <= limit {
@@ -131,7 +128,7 @@ func Error(err error, limit int) string {
 	}
 	before := full[:max(0, strings.Index(full, names[0]))]
 	if len(before) > limit/4 {
-		before = "" // which pod it is can be told elsewhere
+		before = "" // it names the pod, which others can do
 	}
 	text = Text(fmt.Sprintf("%s%d settings are refused: %s", before, len(names), list(names)), limit)
 	if first := "; the first: " + full[len(before):]; limit-len(text) > 2*minLine {
@@ -140,7 +137,7 @@ func Error(err error, limit int) string {
 	return text
 }
 
-// settings lists what an error is about, without repeats.
+// settings lists the names in an error, without repeats.
 func settings(err error) []string {
 	var names []string
 	seen := map[string]bool{}
@@ -168,7 +165,7 @@ func settings(err error) []string {
 	return names
 }
 
-// list joins names. Neighbours that are parts of one annotation share its name:
+// list joins names. Neighbours in one annotation share its name:
 // "annotation mesh.io/config.{uid, ports}".
 func list(names []string) string {
 	var out []string
@@ -192,8 +189,8 @@ func list(names []string) string {
 	return strings.Join(out, ", ")
 }
 
-// annotation is the part of a name up to the dot that ends an annotation's key,
-// or "". Before the last '/' of a key stands a domain, whose dots are none.
+// annotation is a name up to the dot that ends an annotation's key, or "". Dots before
+// the last '/' belong to the key's domain.
 func annotation(name string) string {
 	slash := strings.LastIndexByte(name, '/')
 	if slash < 0 {

@@ -1,9 +1,7 @@
 // Package fatemodel predicts the fates that package netnstest observes: where a
-// probe ends up in its world of three network namespaces, given the pod's
-// firewall program. It is the tracer plus who listens where.
-//
-// The central method is [Model.Fate]. The kernel is the judge of it: the
-// recorded fates of testdata/fates, and package difftest.
+// probe ends in its world, given the pod's rules. It is the tracer plus who listens
+// where. The kernel judges it, by the recorded fates of testdata/fates and by
+// package difftest.
 package fatemodel
 
 import (
@@ -17,10 +15,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Model is a world. The zero value is netnstest's with its default options.
+// Model is a world. The zero value has the default options of netnstest.
 type Model struct {
-	// ProxyTCP and ProxyUDP are the proxy's listeners, and TransparentPort the
-	// one that takes TPROXY. Nil and 0 mean the defaults of netnstest.Options.
+	// ProxyTCP and ProxyUDP are the proxy's listeners, TransparentPort the one that
+	// takes TPROXY. Nil and 0 mean the defaults of netnstest.Options.
 	ProxyTCP, ProxyUDP []uint16
 	TransparentPort    uint16
 	// ProxyUID and ProxyGID own the proxy's sockets; 0 means 1337.
@@ -59,10 +57,10 @@ func addrs(s ...string) []netip.Addr {
 	return out
 }
 
-// PodAddrs are the addresses of the world's pod.
+// PodAddrs returns the addresses of the world's pod.
 func PodAddrs() []netip.Addr { return slices.Clone(podAddrs) }
 
-// Packet is the probe's first packet as it meets the pod's rules. A probe that
+// Packet returns the probe's first packet as it reaches the pod's rules. A probe that
 // sends none there, as between an outside namespace and itself, is an error.
 func (m Model) Packet(p netnstest.Probe) (trace.Packet, error) {
 	proto, err := trace.ParseProto(p.Proto)
@@ -98,8 +96,8 @@ func (m Model) Packet(p netnstest.Probe) (trace.Packet, error) {
 	return packet, nil
 }
 
-// route is the interface by which the pod sends to an address not its own, and
-// by which the address's neighbours reach the pod.
+// route is the interface by which the pod sends to a foreign address, and by which
+// that reaches the pod.
 func route(a netip.Addr) string {
 	in := func(p netip.Prefix) bool { return p.Contains(a) }
 	switch {
@@ -121,8 +119,7 @@ func outSource(link string, dst netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Fate predicts the fate of a probe as netnstest words it, and returns the
-// trace that it rests on.
+// Fate predicts the fate of a probe, in netnstest's words, and returns its trace.
 func (m Model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result, error) {
 	packet, err := m.Packet(p)
 	if err != nil {
@@ -151,9 +148,9 @@ func (m Model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result
 	return fate, r, err
 }
 
-// replyLost reports whether the answer to a packet that the pod forwarded does
-// not get back through the pod: the rules drop it, or mark it as the pod's own,
-// as those of TPROXY do with every packet of a known connection.
+// replyLost reports whether the answer to a forwarded packet does not get back
+// through the pod: the rules drop it, or mark it as the pod's own, as those of TPROXY
+// do with every packet of a known connection.
 func replyLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
 	back := trace.Packet{
 		Direction: trace.In, Proto: sent.Proto, Src: sent.Dst, Dst: netip.AddrPortFrom(sent.Src.Addr(), ephemeral),
@@ -165,9 +162,9 @@ func replyLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
 	return r.Verdict == trace.Drop || kept, err
 }
 
-// answerLost reports whether the proxy's answer to a redirected datagram is not
-// known as such, so that it leaves with the proxy's port instead of the one
-// that was asked: connection tracking looks for it in another zone.
+// answerLost reports whether conntrack looks for the proxy's answer to a redirected
+// datagram in another zone, so that it leaves with the proxy's port, not the one that
+// was asked.
 func (m Model) answerLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
 	back := trace.Packet{
 		Direction: trace.Out, Proto: sent.Proto, PodAddrs: podAddrs, State: ruleset.StateEstablished,
@@ -184,13 +181,12 @@ func (m Model) answerLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result)
 	return answer.Verdict == trace.Drop || answer.Zone != r.Zone, err
 }
 
-// ephemeral stands for the port that a kernel gives to a client; nobody's rules name it.
+// ephemeral stands for a client's port; no rules name it.
 const ephemeral = 40000
 
-// refusalLost reports whether the pod's rules drop the ICMP error that tells a
-// sender in the pod that nobody listens. Connection tracking looks for the
-// error's connection in the default zone; it does not know one of another zone,
-// and holds the error invalid.
+// refusalLost reports whether the pod's rules drop the ICMP error that tells a sender
+// in the pod that nobody listens. Conntrack looks for the error's connection in the
+// default zone only; otherwise the error is invalid.
 func refusalLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
 	icmp := trace.Packet{
 		Direction: trace.In, Proto: 1, State: ruleset.StateRelated, PodAddrs: podAddrs,
@@ -209,14 +205,14 @@ func refusalLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, e
 	return back.Verdict == trace.Drop, err
 }
 
-// fate is what becomes of a probe after the pod's rules.
+// fate is where a probe ends after the pod's rules.
 func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 	to := p.Dst
 	switch r.Verdict {
 	case trace.Drop:
 		return "timeout", nil
 	case trace.TProxy:
-		if p.Proto != "tcp" || r.ToPort != m.transparentPort() {
+		if p.Proto != "tcp" || r.ToPort != cmp.Or(m.TransparentPort, defaultTransparentPort) {
 			return "timeout", nil // the kernel drops what no transparent socket takes
 		}
 		return answer("proxy", r.ToPort, p), nil
@@ -225,10 +221,9 @@ func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 			return m.inPod(r.ToPort, p), nil
 		}
 		to = netip.AddrPortFrom(r.ToAddr, r.ToPort)
-		// The source was chosen for the first destination, and a loopback
-		// address does not leave the host: IPv4 refuses it (ip_route_me_harder),
-		// of IPv6 the receiver discards it.
-		// An address that only lo has gets no answer from outside.
+		// The source was chosen for the first destination. A loopback address
+		// does not leave the host: IPv4 refuses it (ip_route_me_harder), an IPv6
+		// receiver discards it. An address that only lo has gets no answer.
 		loopback := p.Src.IsLoopback() || !p.Src.IsValid() && p.Dst.Addr().IsLoopback() ||
 			p.Src.IsValid() && p.From == netnstest.FromPod && !slices.Contains(podAddrs, p.Src)
 		if loopback && !slices.Contains(podAddrs, to.Addr()) && !to.Addr().IsLoopback() {
@@ -239,13 +234,6 @@ func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 		}
 	}
 	return m.at(to, p), nil
-}
-
-func (m Model) transparentPort() uint16 {
-	if m.TransparentPort == 0 {
-		return defaultTransparentPort
-	}
-	return m.TransparentPort
 }
 
 // at is who answers at an address.

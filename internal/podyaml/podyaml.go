@@ -1,7 +1,6 @@
-// Package podyaml reads YAML that a pod's author may have written. YAML lets a
-// few bytes stand for many: an alias repeats what an anchor names, so a hundred
-// kilobytes can become gigabytes. Here they are refused, before anything is
-// made of them.
+// Package podyaml reads YAML that a pod's author may have written. It refuses aliases,
+// which repeat what an anchor names, before it decodes anything: with them a hundred
+// kilobytes can become gigabytes.
 package podyaml
 
 import (
@@ -13,17 +12,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// MaxSize is the size of the largest document that [Unmarshal] reads, in bytes,
-// unless told otherwise: half of what the API server allows for all annotations
-// of an object (k8s.io/apimachinery/pkg/api/validation.TotalAnnotationSizeLimitB),
-// seven thousand prefixes. The library takes a microsecond or more for a byte.
+// MaxSize is the default limit of a document, in bytes: half of what the API server
+// allows for all annotations of an object (TotalAnnotationSizeLimitB of
+// k8s.io/apimachinery/pkg/api/validation), or seven thousand prefixes. The library
+// takes a microsecond or more per byte.
 const MaxSize = 128 << 10
 
-// ErrAlias says that a document has an anchor or an alias. Check with
+// ErrAlias: the document has an anchor or an alias. Check with
 // errors.Is(err, podyaml.ErrAlias).
 var ErrAlias = errors.New("anchors and aliases are not read: write the value out")
 
-// ErrSize says that a document is too long. Check with errors.Is(err, podyaml.ErrSize).
+// ErrSize: the document is too long. Check with errors.Is(err, podyaml.ErrSize).
 var ErrSize = errors.New("the document is too long")
 
 // Unmarshal is [yaml.Unmarshal] for a document of at most limit bytes without
@@ -53,9 +52,9 @@ func check(text []byte, limit int) error {
 	return plain(text)
 }
 
-// plain refuses anchors and aliases. A tree of nodes keeps them apart from what
-// they stand for; the library bounds its depth. What has no '&' has no anchor, and
-// then an alias names nothing, which is an error anyway: that is nearly every document.
+// plain refuses anchors and aliases, which a tree of nodes does not expand; the
+// library bounds its depth. Nearly every document has no '&', so no anchor, and an
+// alias without anchor is an error anyway.
 func plain(text []byte) error {
 	if !strings.Contains(string(text), "&") {
 		return nil

@@ -1,22 +1,22 @@
-// Package netnstest is a small world of network namespaces to test redirection in, on the real kernel: a pod with
-// an application and a proxy, the outside, and a virtual machine behind the pod.
+// Package netnstest is a small world of network namespaces for testing redirection on the real kernel: a pod with an
+// application and a proxy, the outside, and a virtual machine behind the pod.
 //
 //	w := netnstest.NewWorld(t, netnstest.Options{})
 //	// … put rules into w.Pod, or give w.PodPath() to a CNI plugin …
 //	fates := w.Run(netnstest.Probes())
 //	// fates["pod tcp 1000/1000 -> 10.96.5.5:80"] == "proxy:15001 orig=10.96.5.5:80"
 //
-// A [Probe] is a connection or a datagram with an owner (UID and GID), a source and a destination. Its fate says who
-// answered it:
+// A [Probe] is a connection or a datagram with an owner (UID and GID), a source and a destination. Its fate is who
+// answered:
 //
-//	out:80 orig=10.96.5.5:80            TCP, answered by the outside's listener on port 80; orig is the destination that
-//	                                    the listener sees: SO_ORIGINAL_DST, else its local address
+//	out:80 orig=10.96.5.5:80            TCP, answered by the outside on port 80; orig is the destination as seen there:
+//	                                    SO_ORIGINAL_DST, else the local address
 //	proxy:15001 orig=10.96.5.5:80       redirected to the proxy's outbound port
 //	app:8080 orig=10.244.1.5:8080       delivered to the application
 //	out:53/udp                          UDP: only who answered
-//	refused, reset, unreachable         no answer: nobody listens, the connection broke, there is no route
-//	timeout                             no answer within Options.Patience: dropped on the way
-//	error: …                            the probe could not be made
+//	refused, reset, unreachable         nobody listens, the connection broke, there is no route
+//	timeout                             no answer within Options.Patience: dropped
+//	error: …                            the probe could not be sent
 //
 // # The world
 //
@@ -28,11 +28,10 @@
 // Listeners, on all addresses of both families. pod: the proxy's (see [Options]), and the application's (1000/1000) on
 // tcp 22 443 7070 8080 9090 and udp 5000. out: tcp 53 80 443 3306 6379 7070 8080 9090 15008, udp 53 5353 8125.
 //
-// No packet leaves the world, nothing outside it is changed, and no program is run. Making one takes some tens of
+// No packet leaves the world, nothing outside it changes, and no program is run. Making one takes some tens of
 // milliseconds, running the standard probes less.
 //
 // # Limits
 //
-// Linux, root, IPv6. The proxy answers for itself; it forwards nothing. On other platforms only probes and
-// [Require] exist.
+// It needs Linux, root and IPv6. The proxy answers and forwards nothing. Other platforms have only probes and [Require].
 package netnstest

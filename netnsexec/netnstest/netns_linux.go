@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// rootCheck tries it once, since UID 0 alone may be without the right to, as in a container.
+// rootCheck makes a namespace, since UID 0 alone may lack the right, as in a container.
 var rootCheck = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("running as UID %d", os.Geteuid())
@@ -40,8 +40,8 @@ func inNewNetNS(fn func() error) error {
 	})
 }
 
-// New makes a fresh network namespace with lo up, open and bind-mounted below tb.TempDir so that it has a path, and
-// takes it away when the test ends. It requires [Root].
+// New makes a network namespace with lo up, and a path below tb.TempDir. It is removed when the test ends. It requires
+// [Root].
 func New(tb TB) *netnsexec.NetNS {
 	tb.Helper()
 	Require(tb, Root)
@@ -70,8 +70,7 @@ func newNetNS(tb TB, name string) (ns *netnsexec.NetNS, err error) {
 		if ns != nil {
 			_ = ns.Close()
 		}
-		// Detached: a process that the test left behind must not keep TempDir from going away. EINVAL: a test that
-		// took the path away itself, or never got one.
+		// Detached: a process that the test left behind must not block the removal of TempDir. EINVAL: not mounted.
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			tb.Fatalf("unmount %s: %v", path, err)
 		}

@@ -15,7 +15,7 @@ const (
 	FromVM  = "vm"
 )
 
-// Probe is one question to the world: where does this connection, or this datagram, end up?
+// Probe is a connection or datagram whose fate is to be found out.
 type Probe struct {
 	From     string         // FromPod, FromOut or FromVM: where it is opened
 	Proto    string         // "tcp" or "udp"
@@ -33,7 +33,7 @@ func (p Probe) String() string {
 	return s
 }
 
-// ParseProbe reads a probe's name. Only the canonical form is taken, so names compare as strings.
+// ParseProbe reads a probe's name. It accepts only the canonical form, so names compare as strings.
 func ParseProbe(name string) (Probe, error) {
 	p, err := parseProbe(strings.Split(name, " "))
 	if err == nil && p.String() != name {
@@ -83,15 +83,15 @@ type Owner struct {
 	UID, GID uint32
 }
 
-// Plan generates a set of probes. Its zero value is Istio's: the 191 probes of [Probes].
+// Plan generates a set of probes. The zero value generates [Probes], for Istio's proxy.
 type Plan struct {
 	Proxy   Owner    // the proxy's own identity; the zero Owner means 1337/1337
-	Inbound []uint16 // the proxy's TCP ports to be tried from outside; nil means 15001 15006 15008 15020 15021 15090
-	Others  []Owner  // more identities to send as than root, the application, the proxy (whole and by half) and 2000/3000
+	Inbound []uint16 // the proxy's TCP ports to try from outside; nil means 15001 15006 15008 15020 15021 15090
+	Others  []Owner  // identities to send as, besides root, the application, the proxy (or its UID or GID only) and 2000/3000
 }
 
-// Probes is the standard set of 191: every identity of interest to every kind of destination, from the pod, from
-// outside, and from a virtual machine behind the pod. In the order of their names.
+// Probes is the standard set of 191, ordered by name: every identity of interest to every kind of destination, from the
+// pod, from outside, and from a virtual machine behind the pod.
 func Probes() []Probe { return Plan{}.Probes() }
 
 // The destinations, by who asks for them.

@@ -7,8 +7,7 @@ import (
 	"os/exec"
 )
 
-// TB is the part of testing.TB that this package uses. *testing.T, *testing.B and *testing.F are such; a program that
-// is no test can bring its own.
+// TB is the part of testing.TB that this package uses. A program that is no test can bring its own.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -17,17 +16,16 @@ type TB interface {
 	TempDir() string
 }
 
-// Need is something that a test cannot do without; see [Require]. The zero Need is always met.
+// Need is something that a test needs; see [Require]. The zero Need is always met.
 type Need struct {
 	name  string
 	check func() error
 }
 
-// String names what is needed.
+// String returns the need's name.
 func (n Need) String() string { return n.name }
 
-// Needing makes a Need from a name, such as "kernel feature xt_TPROXY", and a check that returns nil when it is there
-// and else says what is wrong.
+// Needing makes a Need of a name, such as "kernel feature xt_TPROXY", and a check that returns nil when it is met.
 func Needing(name string, check func() error) Need { return Need{name, check} }
 
 // Root is the right to make network namespaces and to own sockets as other users.
@@ -47,8 +45,8 @@ func Binary(name string) Need {
 	})
 }
 
-// Require skips the test, saying exactly what is missing, when any of needs is. Where the environment has CI=true it
-// fails it instead: a test that CI quietly skips protects nothing.
+// Require skips the test, naming what is missing, unless all needs are met. With CI=true in the environment it fails the
+// test, since a test that CI skips protects nothing.
 func Require(tb TB, needs ...Need) {
 	tb.Helper()
 	var missing []error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// Run makes all the probes at once and returns their fates by the probes' names; see the package documentation for
-// what a fate looks like. It takes as long as the slowest answer, at most Options.Patience.
+// Run makes all probes at once and returns their fates by the probes' names; the package documentation describes fates.
+// It takes as long as the slowest answer, at most Options.Patience.
 func (w *World) Run(probes []Probe) map[string]string {
 	byOrigin := map[string][]Probe{}
 	for _, p := range probes {
@@ -39,52 +40,42 @@ func (w *World) Run(probes []Probe) map[string]string {
 	return fates
 }
 
-// streamWidth is how many connections a stream has open at once.
+// streamWidth is how many probes a stream makes at once.
 const streamWidth = 4
 
-// Stream makes one probe over and over, a few at a time, and counts the fates, to show that none escapes while rules
-// are being replaced. When Stream returns the first ones have ended; stop makes a few more, ends the stream, and
-// returns how often each fate was met. stop may be called again and returns the same counts.
+// Stream makes one probe over and over, a few at a time, and counts the fates, to show that none escapes while rules are
+// replaced. The first few have ended when it returns. stop makes a few more and returns how often each fate was met; it
+// may be called again and returns the same counts.
 //
-// Begin with rules in place that track connections (any NAT rule does). The first such rule in a namespace also takes
-// hold of connections that are half open, whose later packets then go another way than their first: "reset" or "timeout".
+// Begin with rules in place that track connections, as any NAT rule does. The first such rule in a namespace also affects
+// half-open connections, whose later packets then take another way than their first: "reset" or "timeout".
 func (w *World) Stream(p Probe) (stop func() map[string]int) {
-	batch := make([]Probe, streamWidth)
-	for i := range batch {
-		batch[i] = p
-	}
-	var (
-		counts   = map[string]int{}
-		stopping = make(chan struct{})
-		done     = make(chan struct{})
-		started  = make(chan struct{})
-		once     sync.Once
-	)
+	batch := slices.Repeat([]Probe{p}, streamWidth)
+	counts := map[string]int{}
 	round := func() {
 		for _, fate := range w.exchange(p.From, batch) {
 			counts[fate]++
 		}
 	}
+	round()
+	stopping, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		round()
-		close(started)
 		for {
+			round()
 			select {
 			case <-stopping:
 				round()
 				return
 			default:
-				round()
 			}
 		}
 	}()
-	stop = func() map[string]int {
-		once.Do(func() { close(stopping) })
+	stop = sync.OnceValue(func() map[string]int {
+		close(stopping)
 		<-done
 		return counts
-	}
-	<-started
+	})
 	w.tb.Cleanup(func() { stop() })
 	return stop
 }
@@ -105,8 +96,14 @@ func (w *World) exchange(from string, probes []Probe) []string {
 	return fates
 }
 
-// resend is after how long a datagram without answer is sent again. Nothing loses datagrams here but a full queue.
+// resend is when a datagram without answer is sent again. Only a full queue loses datagrams here.
 const resend = 500 * time.Millisecond
+
+// pending is a probe that has no fate yet.
+type pending struct {
+	index int          // of the probe
+	text  bytes.Buffer // what has arrived
+}
 
 // exchange opens every probe's socket in the calling thread's namespace, then waits for the answers. Fates that stay
 // empty had none.
@@ -115,35 +112,29 @@ func exchange(probes []Probe, fates []string, patience time.Duration) error {
 	if err != nil {
 		return err
 	}
-	open := map[int32]int{} // socket to index
+	open := map[int]*pending{} // by socket
 	defer func() {
 		for fd := range open {
-			_ = unix.Close(int(fd))
+			_ = unix.Close(fd)
 		}
 		_ = unix.Close(epoll)
 	}()
 	for i, p := range probes {
 		fd, err := launch(p)
-		if fd >= 0 {
-			open[int32(fd)] = i //nolint:gosec // descriptors are small
-		}
 		if err == nil {
 			err = watch(epoll, fd, unix.EPOLLIN)
 		}
-		if err != nil {
-			fates[i] = fateOf(err)
+		if err == nil {
+			open[fd] = &pending{index: i}
+			continue
+		}
+		fates[i] = fateOf(err)
+		if fd >= 0 {
+			_ = unix.Close(fd)
 		}
 	}
-	left := 0
-	for _, f := range fates {
-		if f == "" {
-			left++
-		}
-	}
-	text := make([]bytes.Buffer, len(probes)) // what arrived so far
 	events := make([]unix.EpollEvent, 64)
-	deadline := time.Now().Add(patience)
-	for left > 0 {
+	for deadline := time.Now().Add(patience); len(open) > 0; {
 		wait := min(time.Until(deadline), resend)
 		if wait <= 0 {
 			return unix.ETIMEDOUT
@@ -153,22 +144,19 @@ func exchange(probes []Probe, fates []string, patience time.Duration) error {
 			return err
 		}
 		for _, e := range events[:max(n, 0)] {
-			i := open[e.Fd]
-			if fates[i] = receive(int(e.Fd), probes[i].Proto, &text[i]); fates[i] != "" {
-				left--
-				delete(open, e.Fd)
-				// Not left to close: a child that is being forked elsewhere holds the socket open until its exec,
-				// and epoll would go on reporting it.
-				_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, int(e.Fd), nil)
-				_ = unix.Close(int(e.Fd))
+			fd := int(e.Fd)
+			p := open[fd]
+			if fates[p.index] = receive(fd, probes[p.index].Proto, &p.text); fates[p.index] != "" {
+				delete(open, fd)
+				// Close alone is not enough: a child that is being forked elsewhere holds the socket open until its
+				// exec, and epoll would go on reporting it.
+				_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, fd, nil)
+				_ = unix.Close(fd)
 			}
 		}
-		if n > 0 {
-			continue
-		}
-		for fd, i := range open {
-			if fates[i] == "" && probes[i].Proto == "udp" {
-				_, _ = unix.Write(int(fd), question)
+		for fd, p := range open {
+			if n <= 0 && probes[p.index].Proto == "udp" {
+				_, _ = unix.Write(fd, question)
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -43,24 +42,27 @@ func (w *World) serve() error {
 	return nil
 }
 
-// server answers on all its ports from one thread. That thread has the server's UID and GID, because a connection
-// belongs to whoever accepts it: rules that look at the owner see the server's answers too.
+// server answers on all its ports from one thread, which has the server's UID and
+// GID: a connection belongs to whoever accepts it, and so do its answers for rules
+// that look at the owner.
 type server struct {
 	who         string
 	owner       Owner
 	tcp, udp    []uint16
 	transparent uint16
 
-	epoll, stop int                  // stop is an eventfd
-	sockets     map[int32]netip.Addr // to its wildcard address
-	ports       map[int32]uint16
-	isUDP       map[int32]bool
+	epoll, stop int // stop is an eventfd
+	listeners   map[int32]listener
+}
+
+type listener struct {
+	at  netip.AddrPort // a wildcard address
+	typ int            // SOCK_STREAM or SOCK_DGRAM
 }
 
 // listen opens the sockets in the calling thread's namespace.
 func (s *server) listen() (err error) {
-	s.epoll, s.stop = -1, -1
-	s.sockets, s.ports, s.isUDP = map[int32]netip.Addr{}, map[int32]uint16{}, map[int32]bool{}
+	s.epoll, s.stop, s.listeners = -1, -1, map[int32]listener{}
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
@@ -70,51 +72,45 @@ func (s *server) listen() (err error) {
 	if err := watch(s.epoll, s.stop, unix.EPOLLIN); err != nil {
 		return err
 	}
-	for _, wild := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		for _, port := range s.tcp {
-			if err := s.add(wild, port, unix.SOCK_STREAM); err != nil {
-				return fmt.Errorf("tcp %s: %w", netip.AddrPortFrom(wild, port), err)
-			}
-		}
-		for _, port := range s.udp {
-			if err := s.add(wild, port, unix.SOCK_DGRAM); err != nil {
-				return fmt.Errorf("udp %s: %w", netip.AddrPortFrom(wild, port), err)
+	for typ, ports := range map[int][]uint16{unix.SOCK_STREAM: s.tcp, unix.SOCK_DGRAM: s.udp} {
+		for _, port := range ports {
+			for _, wild := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+				if err := s.add(listener{netip.AddrPortFrom(wild, port), typ}); err != nil {
+					return fmt.Errorf("%s: %w", netip.AddrPortFrom(wild, port), err)
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func (s *server) add(wild netip.Addr, port uint16, typ int) error {
-	fd, err := ownedSocket(s.owner, wild, typ)
+func (s *server) add(l listener) error {
+	fd, err := ownedSocket(s.owner, l.at.Addr(), l.typ)
 	if err != nil {
 		return err
 	}
-	id := int32(fd) //nolint:gosec // descriptors are small
-	s.sockets[id], s.ports[id], s.isUDP[id] = wild, port, typ == unix.SOCK_DGRAM
+	s.listeners[int32(fd)] = l //nolint:gosec // descriptors are small
+	options := [][2]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR}}
 	level, transparent, pktinfo := unix.SOL_IP, unix.IP_TRANSPARENT, unix.IP_PKTINFO
-	if wild.Is6() {
+	if l.at.Addr().Is6() {
 		level, transparent, pktinfo = unix.SOL_IPV6, unix.IPV6_TRANSPARENT, unix.IPV6_RECVPKTINFO
-		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+		options = append(options, [2]int{level, unix.IPV6_V6ONLY})
+	}
+	switch {
+	case l.typ == unix.SOCK_DGRAM: // an answer must leave from the address that was asked
+		options = append(options, [2]int{level, pktinfo})
+	case l.at.Port() == s.transparent:
+		options = append(options, [2]int{level, transparent})
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o[0], o[1], 1); err != nil {
 			return err
 		}
 	}
-	option := pktinfo // an answer must leave from the address that was asked
-	if typ == unix.SOCK_STREAM {
-		option = transparent
-	}
-	if typ == unix.SOCK_DGRAM || port == s.transparent {
-		if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
-			return err
-		}
-	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+	if err := unix.Bind(fd, sockaddr(l.at)); err != nil {
 		return err
 	}
-	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(wild, port))); err != nil {
-		return err
-	}
-	if typ == unix.SOCK_STREAM {
+	if l.typ == unix.SOCK_STREAM {
 		if err := unix.Listen(fd, 1024); err != nil {
 			return err
 		}
@@ -134,20 +130,20 @@ func (s *server) loop() {
 			return
 		}
 		for _, e := range events[:max(n, 0)] {
-			switch {
+			switch l := s.listeners[e.Fd]; {
 			case e.Fd == int32(s.stop): //nolint:gosec // descriptors are small
 				return
-			case s.isUDP[e.Fd]:
-				s.answerUDP(e.Fd)
+			case l.typ == unix.SOCK_DGRAM:
+				s.answerUDP(int(e.Fd), l)
 			default:
-				s.answerTCP(e.Fd)
+				s.answerTCP(int(e.Fd), l)
 			}
 		}
 	}
 }
 
 func (s *server) close() {
-	for fd := range s.sockets {
+	for fd := range s.listeners {
 		_ = unix.Close(int(fd))
 	}
 	for _, fd := range []int{s.stop, s.epoll} {
@@ -157,14 +153,14 @@ func (s *server) close() {
 	}
 }
 
-// answerTCP accepts one connection and says who we are and where it wanted to go. Errors are the client's to notice.
-func (s *server) answerTCP(listener int32) {
-	fd, _, err := unix.Accept4(int(listener), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+// answerTCP accepts one connection, and sends who accepted it and where it wanted to go. The client notices errors.
+func (s *server) answerTCP(socket int, l listener) {
+	fd, _, err := unix.Accept4(socket, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	if err != nil {
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
-	dst, err := originalDst(fd, s.sockets[listener].Is6())
+	dst, err := originalDst(fd, l.at.Addr().Is6())
 	if err != nil { // ENOENT: conntrack does not know the connection, so nothing can have changed its destination
 		local, err := unix.Getsockname(fd)
 		if err != nil {
@@ -172,34 +168,34 @@ func (s *server) answerTCP(listener int32) {
 		}
 		dst = addrPort(local)
 	}
-	_, _ = unix.Write(fd, fmt.Appendf(nil, "%s:%d orig=%s\n", s.who, s.ports[listener], dst))
+	_, _ = unix.Write(fd, fmt.Appendf(nil, "%s:%d orig=%s\n", s.who, l.at.Port(), dst))
 }
 
 // originalDst is SO_ORIGINAL_DST, which is 80 at both levels (linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST in
-// linux/netfilter_ipv6/ip6_tables.h).
+// linux/netfilter_ipv6/ip6_tables.h). It gives a socket address; the functions used are for other options, whose
+// values are as large.
 func originalDst(fd int, v6 bool) (netip.AddrPort, error) {
-	var raw unix.RawSockaddrAny
-	level, size := unix.SOL_IP, uint32(unix.SizeofSockaddrInet4)
 	if v6 {
-		level, size = unix.SOL_IPV6, unix.SizeofSockaddrInet6
+		info, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, unix.SO_ORIGINAL_DST)
+		if err != nil {
+			return netip.AddrPort{}, err
+		}
+		port := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, info.Addr.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(info.Addr.Addr), port), nil
 	}
-	if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), unix.SO_ORIGINAL_DST,
-		uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size)), 0); errno != 0 {
-		return netip.AddrPort{}, errno
+	raw, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, unix.SO_ORIGINAL_DST)
+	if err != nil {
+		return netip.AddrPort{}, err
 	}
-	b := (*[unix.SizeofSockaddrInet6]byte)(unsafe.Pointer(&raw))
-	port := binary.BigEndian.Uint16(b[2:])
-	if v6 {
-		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), port), nil
-	}
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port), nil
+	b := raw.Multiaddr // a sockaddr_in: family, port, address
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), nil
 }
 
 // answerUDP answers one datagram from the address that it was sent to, which a wildcard socket does not do by itself.
-func (s *server) answerUDP(fd int32) {
+func (s *server) answerUDP(fd int, l listener) {
 	var buf [64]byte
 	oob := make([]byte, 128)
-	_, n, _, from, err := unix.Recvmsg(int(fd), buf[:], oob, unix.MSG_DONTWAIT)
+	_, n, _, from, err := unix.Recvmsg(fd, buf[:], oob, unix.MSG_DONTWAIT)
 	if err != nil {
 		return
 	}
@@ -209,14 +205,12 @@ func (s *server) answerUDP(fd int32) {
 	}
 	var reply []byte
 	for _, m := range messages {
-		switch {
+		switch { // in_pktinfo ends with the address, in6_pktinfo begins with it (ip(7), ipv6(7))
 		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
-			info := *(*unix.Inet4Pktinfo)(unsafe.Pointer(&m.Data[0]))
-			reply = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: info.Addr})
+			reply = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[8:12])})
 		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
-			info := *(*unix.Inet6Pktinfo)(unsafe.Pointer(&m.Data[0]))
-			reply = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: info.Addr})
+			reply = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: [16]byte(m.Data[:16])})
 		}
 	}
-	_, _ = unix.SendmsgN(int(fd), fmt.Appendf(nil, "%s:%d/udp", s.who, s.ports[fd]), reply, from, unix.MSG_DONTWAIT)
+	_, _ = unix.SendmsgN(fd, fmt.Appendf(nil, "%s:%d/udp", s.who, l.at.Port()), reply, from, unix.MSG_DONTWAIT)
 }

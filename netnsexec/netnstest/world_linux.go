@@ -1,6 +1,8 @@
 package netnstest
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -23,40 +25,30 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.ProxyUID == 0 {
-		o.ProxyUID = defaultID
-	}
-	if o.ProxyGID == 0 {
-		o.ProxyGID = defaultID
-	}
+	o.ProxyUID, o.ProxyGID = cmp.Or(o.ProxyUID, defaultID), cmp.Or(o.ProxyGID, defaultID)
+	o.TransparentPort = cmp.Or(o.TransparentPort, 15006)
+	// A lost SYN is sent again after 1 s and after 3 s (RFC 6298): room for both, on a busy machine.
+	o.Patience = cmp.Or(o.Patience, 5*time.Second)
 	if o.ProxyTCP == nil {
 		o.ProxyTCP = []uint16{15001, 15006, 15008, 15020, 15021, 15053, 15090}
 	}
 	if o.ProxyUDP == nil {
 		o.ProxyUDP = []uint16{15053}
 	}
-	if o.TransparentPort == 0 {
-		o.TransparentPort = 15006
-	}
-	if o.Patience == 0 {
-		// A lost SYN is sent again after 1 s and after 3 s (RFC 6298): room for both, on a busy machine.
-		o.Patience = 5 * time.Second
-	}
 	return o
 }
 
-// World is three network namespaces, joined and populated as the package documentation describes. Make one with
-// [NewWorld].
+// World is the three network namespaces of the package documentation. Make one with [NewWorld].
 type World struct {
 	Pod, Out, VM *netnsexec.NetNS
 	opts         Options
 	tb           TB
 }
 
-// PodPath is the path of the pod's network namespace, as a container runtime passes it in CNI_NETNS.
+// PodPath is the path of the pod's network namespace, as a runtime passes it in CNI_NETNS.
 func (w *World) PodPath() string { return w.Pod.Path() }
 
-// NewWorld makes a world and takes it away when the test ends. It requires [Root] and [IPv6].
+// NewWorld makes a world, which is removed when the test ends. It requires [Root] and [IPv6].
 func NewWorld(tb TB, o Options) *World {
 	tb.Helper()
 	Require(tb, Root, IPv6)
@@ -103,8 +95,8 @@ func (w *World) build() (err error) {
 	return w.serve()
 }
 
-// setSysctls acts in the calling thread's namespace. New namespaces take some of these from the host, so each is
-// said: the world is the same on every machine.
+// setSysctls acts in the calling thread's namespace. New namespaces inherit some of these from the host; setting all of
+// them makes the world the same on every machine.
 func setSysctls(forward string) error {
 	for _, kv := range [][2]string{
 		{"ipv6/conf/all/disable_ipv6", "0"},
@@ -128,8 +120,8 @@ func setSysctls(forward string) error {
 	return nil
 }
 
-// A cable is a veth pair. Its pod end has an index that no other end has: where both ends' are equal the kernel takes
-// the link for one of its own kind and puts off its carrier event for up to a second (linkwatch_urgent_event).
+// A cable is a veth pair. Its pod end has an index that no other end has: with equal indexes the kernel delays the
+// carrier event by up to a second (linkwatch_urgent_event).
 var cables = []struct {
 	pod      string
 	podIndex int
@@ -137,7 +129,7 @@ var cables = []struct {
 	farName  string
 }{{"eth0", 101, FromOut, "pod0"}, {"net1", 102, FromOut, "pod1"}, {"virt0", 103, FromVM, "eth0"}}
 
-// site is what one namespace has, by link.
+// site is the addresses and routes of one namespace.
 type site struct {
 	addrs  [][2]string // link, prefix
 	routes [][3]string // link, destination prefix, gateway
@@ -167,7 +159,7 @@ var topology = map[string]site{
 	},
 }
 
-// wire makes the cables, sets both ends up, and waits until they carry packets.
+// wire makes the cables, and waits until they carry packets.
 func (w *World) wire(handles map[string]*netlink.Handle) error {
 	farNS := map[string]*netnsexec.NetNS{FromOut: w.Out, FromVM: w.VM}
 	for _, c := range cables {
@@ -193,11 +185,10 @@ func (w *World) wire(handles map[string]*netlink.Handle) error {
 	return waitForCarrier(handles)
 }
 
-// waitForCarrier polls until each link is operational. The kernel starts a link's queue in a worker of its own; what
-// is sent before is lost, and a lost first packet costs its sender a second.
+// waitForCarrier waits until each link is operational. The kernel starts a link's queue in a worker of its own; what is
+// sent before is lost, and a lost first packet costs its sender a second.
 func waitForCarrier(handles map[string]*netlink.Handle) error {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
-		var down string
+	return poll(func() error {
 		for name, h := range handles {
 			links, err := h.LinkList()
 			if err != nil {
@@ -205,15 +196,19 @@ func waitForCarrier(handles map[string]*netlink.Handle) error {
 			}
 			for _, l := range links {
 				if a := l.Attrs(); a.Index != loIndex && l.Type() == "veth" && a.OperState != netlink.OperUp {
-					down = name + "/" + a.Name
+					return fmt.Errorf("link %s/%s does not come up", name, a.Name)
 				}
 			}
 		}
-		if down == "" {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("link %s does not come up", down)
+		return nil
+	})
+}
+
+// poll calls ready until it returns nil, or gives up after a while with its last error.
+func poll(ready func() error) error {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+		if err := ready(); err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }
@@ -246,19 +241,18 @@ func configure(h *netlink.Handle, s site) error {
 	return waitForAddrs(h, s)
 }
 
-// waitForAddrs polls until the kernel takes each address for its own. It answers the request for an IPv6 address
-// first and makes the local route in a worker of its own (addrconf_dad_work), even where no detection is asked for.
+// waitForAddrs waits until the kernel takes each address for its own. It answers the request for an IPv6 address first
+// and makes the local route in a worker of its own (addrconf_dad_work), even without duplicate address detection.
 func waitForAddrs(h *netlink.Handle, s site) error {
 	for _, a := range s.addrs {
-		ip := ipNet(a[1]).IP
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
-			routes, err := h.RouteGet(ip)
-			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
-				break
+		if err := poll(func() error {
+			routes, err := h.RouteGet(ipNet(a[1]).IP)
+			if err == nil && (len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL) {
+				err = errors.New("it has no local route")
 			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("address %s does not come up: %w", a[1], err)
-			}
+			return err
+		}); err != nil {
+			return fmt.Errorf("address %s does not come up: %w", a[1], err)
 		}
 	}
 	return nil

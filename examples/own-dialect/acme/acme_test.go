@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/examples/own-dialect/acme"
 	"github.com/meshcni/meshcni/redirect"
@@ -46,9 +47,10 @@ func TestAnnotations(t *testing.T) {
 
 // Where packets must end up, without root or kernel.
 func TestPackets(t *testing.T) {
-	built, err := acme.New().Redirect(pod(map[string]string{acme.SkipPorts: "3306"}), nil, dialecttest.Addrs())
+	subject := dialect.Subject{Pod: pod(map[string]string{acme.SkipPorts: "3306"}), Addrs: dialecttest.Addrs()}
+	plan, err := acme.New().Plan(t.Context(), subject, dialect.Options{})
 	require.NoError(t, err)
-	rules := rulesettest.New(t, built.Redirect.MustRuleset(), "10.244.1.5")
+	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")
 	rules.Out("10.96.0.1:80").UID(1000).RedirectedTo(7001)
 	rules.Out("10.96.0.1:3306").UID(1000).Passes()
 	rules.Out("10.96.0.1:80").UID(7001).Passes()
