@@ -3,7 +3,7 @@ module github.com/meshcni/meshcni/e2e
 go 1.26.0
 
 require (
-	github.com/meshcni/meshcni v0.0.0-00010101000000-000000000000
+	github.com/meshcni/meshcni v0.0.0
 	github.com/stretchr/testify v1.12.1
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sync v0.24.0
@@ -20,6 +20,7 @@ require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/meshcni/meshcni/internal/doctest v0.0.0
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
@@ -46,3 +47,11 @@ require (
 )
 
 replace github.com/meshcni/meshcni => ../
+
+replace github.com/meshcni/meshcni/internal/doctest => ../internal/doctest
+
+replace github.com/meshcni/meshcni/installer => ../installer
+
+replace github.com/meshcni/meshcni/repair => ../repair
+
+replace github.com/meshcni/meshcni/cmd => ../cmd
