@@ -200,3 +200,26 @@ func TestWithoutRelease(t *testing.T) {
 	assert.True(t, passed)
 	assert.Contains(t, said, "shallow clone without a release's tag")
 }
+
+// TestNestedModule: it is compared with what the release's commit has of it, and announced in the one changelog.
+func TestNestedModule(t *testing.T) {
+	netnstest.Require(t, tool)
+	r := newRepository(t, released)
+	r.git("tag", "v0.1.0")
+	r.write(map[string]string{
+		"nested/nested.go": "package nested\n\nfunc G() {}\n",
+		"later/go.mod":     "module example.com/m/later\n\ngo 1.24\n", "later/l.go": "package later\n",
+	})
+	nested := r
+	nested.dir = filepath.Join(r.dir, "nested")
+	said, passed := nested.run()
+	assert.False(t, passed, said)
+	assert.Contains(t, said, "incompatible: F: removed")
+	r.write(map[string]string{"CHANGELOG.md": "# Changelog\n\n## Unreleased\n### Breaking\n- `nested`: F is gone\n\n## 0.1.0\n"})
+	said, passed = nested.run()
+	assert.True(t, passed, said)
+	nested.dir = filepath.Join(r.dir, "later")
+	said, passed = nested.run()
+	assert.True(t, passed, said)
+	assert.Contains(t, said, "v0.1.0 has no module example.com/m/later")
+}
