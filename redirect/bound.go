@@ -10,14 +10,14 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// MaxRules is how many rules a [Redirect] may become, of both families
-// together. Lists multiply: each virtual interface has a rule for each included
-// prefix. A pod's author writes the lists, and a root process outside the pod's
-// cgroup makes the rules.
+// MaxRules is the most rules of both families that a [Redirect] may render to.
+// Lists multiply: each virtual interface has a rule for each included prefix. A
+// pod's author writes the lists, and a root process outside the pod's cgroup
+// applies the rules.
 //
-// It is chosen by measuring, see docs/security.md: some thousand prefixes are
-// what careful people list, and 10000 rules of the heaviest kind are in a
-// kernel within some tenths of a second, with each backend, in some 40 MiB.
+// The bound is measured, see docs/security.md: long lists in use have about a
+// thousand prefixes, and each backend applies 10000 rules of the most expensive kind
+// within some tenths of a second, in about 40 MiB.
 const MaxRules = 10_000
 
 // mostBlamed is how many products a [LimitError] names: more would not help.
@@ -27,17 +27,17 @@ const mostBlamed = 5
 // TestCount holds it to that.
 const fixedRules = 40
 
-// LimitError says that a [Redirect] would become more rules than [MaxRules].
-// Get at it with errors.As(err, &limitError).
+// LimitError says that a [Redirect] would render to more than [MaxRules] rules. Get
+// at it with errors.As(err, &limitError).
 type LimitError struct {
-	// Rules is how many rules it would become, of both families; at most
-	// some tens too many, and [math.MaxInt] for what no int can count.
+	// Rules estimates the rules of both families, at most some tens too high;
+	// [math.MaxInt] if an int cannot hold it.
 	Rules int
-	// Products are the lists to blame, the one that makes the most rules first.
+	// Products are the lists that make the most rules, largest first.
 	Products []Product
 }
 
-// Product is some fields of a [Redirect] whose lists multiply.
+// Product names fields of a [Redirect] whose lists multiply.
 type Product struct {
 	// Fields are their paths in JSON, such as "outbound.cidrs".
 	Fields []string
@@ -55,7 +55,7 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("redirect: %d rules would be made, and %d are the most (%s)", e.Rules, MaxRules, e.Blame())
 }
 
-// Blame names the fields that make the rules, and how many.
+// Blame names the fields that make the most rules, and how many.
 func (e *LimitError) Blame() string {
 	parts := make([]string, len(e.Products))
 	for i, p := range e.Products {
@@ -64,10 +64,9 @@ func (e *LimitError) Blame() string {
 	return strings.Join(parts, ", ")
 }
 
-// Count returns at least as many rules as [Redirect.Ruleset] would make, and no
-// more than some tens too many. It makes none, and takes time in proportion to
-// the Redirect's lists, whatever they multiply to. The number is [math.MaxInt]
-// when it would not fit.
+// Count estimates how many rules [Redirect.Ruleset] would make: never too few, and
+// at most some tens too many; [math.MaxInt] if an int cannot hold it. It takes time
+// in proportion to the lists, whatever they multiply to.
 func (r Redirect) Count() int {
 	total, _ := r.count()
 	return total
@@ -115,8 +114,8 @@ func (r Redirect) count() (total int, products []Product) {
 	return total, products
 }
 
-// counter counts what generator makes of each list. Where that changes, this
-// does; TestCount compares the two.
+// counter counts the rules that generator makes of each list. TestCount compares
+// the two.
 type counter struct {
 	generator
 	products []Product

@@ -20,7 +20,7 @@ const (
 	// directly, and takes the proxy's connections to it as inbound: the proxy
 	// has chosen this very pod for a service that the application called.
 	LoopbackHairpin Loopback = ""
-	// LoopbackPass lets everything pass, look-ups included. (A proxy known by its
+	// LoopbackPass lets everything pass, DNS queries included. (A proxy known by its
 	// mark is asked all the same by TCP to the pod's own addresses.)
 	LoopbackPass Loopback = "pass"
 	// LoopbackCapture redirects the application's connections to its own pod
@@ -156,7 +156,7 @@ func (e Exclusion) String() string {
 // VirtualNetwork is what lies behind an interface of the pod that leads to
 // virtual machines or nested containers. TCP that comes in by the interface
 // for any address but those of Local is outbound traffic of the pod, and so
-// are look-ups, when those are captured.
+// are DNS queries, when those are captured.
 type VirtualNetwork struct {
 	Interface string       `json:"interface"`
 	Local     netip.Prefix `json:"local"`

@@ -14,16 +14,16 @@ type Mode string
 
 // The interception modes.
 const (
-	// ModeRedirect rewrites the destination of a connection (iptables
-	// REDIRECT); the proxy sees the pod's own address as the client's peer.
+	// ModeRedirect rewrites the destination of a connection (iptables REDIRECT).
+	// The proxy sees the pod's own address as the client's peer.
 	ModeRedirect Mode = "REDIRECT"
-	// ModeTProxy hands the connection over untouched (iptables TPROXY), so
-	// that the application can see the client's address. Outbound connections
-	// are redirected as in ModeRedirect.
+	// ModeTProxy delivers inbound connections to the proxy unchanged (iptables
+	// TPROXY), so that the application can see the client's address. Outbound
+	// connections are redirected as in ModeRedirect.
 	ModeTProxy Mode = "TPROXY"
 )
 
-// FamilyMode is what happens to one address family. The zero value is invalid.
+// FamilyMode says how one address family is treated. The zero value is invalid.
 type FamilyMode string
 
 // The family modes.
@@ -32,13 +32,13 @@ const (
 	FamilyCapture FamilyMode = "capture"
 	// FamilyPass leaves the family alone: its connections bypass the mesh.
 	FamilyPass FamilyMode = "pass"
-	// FamilyDrop discards TCP of the family, except the proxy's and that on
-	// the loopback interface, so that nothing can bypass the mesh by it.
+	// FamilyDrop drops the family's TCP, except the proxy's own and loopback
+	// traffic, so that nothing bypasses the mesh by it.
 	FamilyDrop FamilyMode = "drop"
 )
 
-// Redirect is which connections of a pod go through its proxy. Start from
-// [Default]: the zero value does not validate.
+// Redirect says which connections of a pod go through its proxy. Start from
+// [Default]: the zero value is invalid.
 type Redirect struct {
 	Mode Mode       `json:"mode"`
 	IPv4 FamilyMode `json:"ipv4"`
@@ -49,69 +49,67 @@ type Redirect struct {
 	Outbound Outbound `json:"outbound"`
 	DNS      DNS      `json:"dns"`
 
-	// Loopback is what happens to connections within the pod; the zero value
-	// is LoopbackHairpin.
+	// Loopback says how connections within the pod are treated; the zero value is
+	// LoopbackHairpin.
 	Loopback Loopback `json:"loopback,omitempty"`
 
-	// ExcludeInterfaces are left alone, both ways.
+	// ExcludeInterfaces are left alone in both directions.
 	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
-	// VirtualInterfaces lead to virtual machines or nested containers: what
-	// comes in by them is outbound traffic of the pod.
+	// VirtualInterfaces lead to virtual machines or nested containers. Traffic that
+	// they bring in counts as the pod's outbound traffic.
 	VirtualInterfaces []string `json:"virtualInterfaces,omitempty"`
-	// VirtualNetworks are the same, with a network behind the interface that
-	// may be spoken to directly; at most one of an interface and family.
+	// VirtualNetworks are the same, with a network behind the interface that is
+	// reached directly; at most one per interface and family.
 	VirtualNetworks []VirtualNetwork `json:"virtualNetworks,omitempty"`
-	// DropInvalid discards packets that conntrack holds invalid, which would
-	// reach the application with their address not rewritten and make it reset
-	// a healthy connection.
+	// DropInvalid drops packets in conntrack state INVALID. Their address is not
+	// rewritten, so they would make the application reset a healthy connection.
 	DropInvalid bool `json:"dropInvalid,omitempty"`
-	// Log has the kernel log each connection that meets the rules. The kernel
-	// does so for a pod only where net.netfilter.nf_log_all_netns is 1.
+	// Log makes the kernel log each connection that meets the rules. In a pod it
+	// does so only if net.netfilter.nf_log_all_netns is 1.
 	Log Log `json:"log,omitzero"`
 
-	// Names are what the rules are called and marked with in the kernel.
+	// Names are the rules' identifiers in the kernel.
 	Names Names `json:"names"`
 }
 
-// Proxy is where the proxy listens and how its own traffic is known.
+// Proxy says where the proxy listens and how its own traffic is recognised.
 type Proxy struct {
-	// UIDs and GIDs own the proxy's sockets; what they send is not redirected.
-	// At least one of either, unless there is a Mark.
+	// UIDs and GIDs own the proxy's sockets, whose traffic is not redirected. At
+	// least one is required, unless there is a Mark.
 	UIDs []uint32 `json:"uids"`
 	GIDs []uint32 `json:"gids,omitempty"`
-	// Mark is on each packet of the proxy (SO_MARK), in place of UIDs and
-	// GIDs. Such a proxy listens in the pod's namespace without being a process
-	// of the pod. It speaks to the application from the client's address, so
-	// the application's replies are routed back to it by Names.InboundMark and
-	// Names.RouteTable. ModeRedirect only. The zero value is none.
+	// Mark is on each packet of the proxy (SO_MARK) and replaces UIDs and GIDs, for
+	// a proxy that listens in the pod's namespace but is not a process of the pod.
+	// It speaks to the application from the client's address, so the
+	// application's replies are routed back to it by Names.InboundMark and
+	// Names.RouteTable. ModeRedirect only. The zero value is no mark.
 	Mark Mark `json:"mark,omitzero"`
-	// OutboundPort and InboundPort take redirected connections.
+	// OutboundPort and InboundPort receive redirected connections.
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
-	// TunnelPort is the proxy's own listener for the mesh's tunnel, never
-	// redirected inbound. 0: none.
+	// TunnelPort is the proxy's listener for the mesh's tunnel, which is never
+	// redirected inbound. 0 is no tunnel.
 	TunnelPort uint16 `json:"tunnelPort,omitempty"`
-	// PassSources are addresses, one of a family at the most, from which the
-	// proxy speaks to the application through the loopback interface.
+	// PassSources are the addresses from which the proxy speaks to the application
+	// over the loopback interface, at most one per family.
 	PassSources []netip.Addr `json:"passSources,omitempty"`
 }
 
-// Inbound is which connections to the pod are redirected.
+// Inbound says which connections to the pod are redirected.
 type Inbound struct {
 	// Ports are redirected: all, these or none.
 	Ports PortSet `json:"ports"`
-	// ExcludePorts are left alone. They count only where Ports is all: a list
-	// says exactly what is redirected.
+	// ExcludePorts are left alone. They count only if Ports is all.
 	ExcludePorts PortSet `json:"excludePorts"`
 	// ExcludeSources are clients that reach the application directly, on any
 	// port. All is not allowed.
 	ExcludeSources PrefixSet `json:"excludeSources,omitzero"`
 }
 
-// Outbound is which TCP connections from the pod are redirected: those to
-// CIDRs or to Ports, unless excluded.
+// Outbound says which TCP connections from the pod are redirected: those to CIDRs
+// or to Ports, unless excluded.
 type Outbound struct {
-	// CIDRs are destinations that are redirected: all, these or none.
+	// CIDRs are the destinations that are redirected: all, these or none.
 	CIDRs PrefixSet `json:"cidrs"`
 	// ExcludeCIDRs win over CIDRs and Ports. All is not allowed.
 	ExcludeCIDRs PrefixSet `json:"excludeCIDRs"`
@@ -119,46 +117,46 @@ type Outbound struct {
 	Ports PortSet `json:"ports"`
 	// ExcludePorts win over all else, for TCP and UDP.
 	ExcludePorts PortSet `json:"excludePorts"`
-	// Exclude are left alone too, each by all that it says.
+	// Exclude lists more traffic that is left alone.
 	Exclude []Exclusion `json:"exclude,omitempty"`
-	// OwnerGroups, when not empty, are the only groups (numeric ids) whose
-	// traffic is redirected. ExcludeOwnerGroups are those whose is not. Only
-	// one of the two may be set.
+	// OwnerGroups, if not empty, are the only groups (numeric ids) whose traffic is
+	// redirected. ExcludeOwnerGroups are groups whose traffic is not. Only one of
+	// the two may be set.
 	OwnerGroups        []uint32 `json:"ownerGroups,omitempty"`
 	ExcludeOwnerGroups []uint32 `json:"excludeOwnerGroups,omitempty"`
 }
 
-// DNS is whether name look-ups go to the proxy.
+// DNS says which DNS queries are redirected.
 type DNS struct {
 	// Servers are the resolvers whose traffic on port 53, UDP and TCP, is
 	// redirected: all, these or none. The zero value captures nothing.
 	Servers PrefixSet `json:"servers"`
-	// Port is the proxy's DNS listener. Either it or To is needed when Servers
-	// is not none.
+	// Port is the proxy's DNS listener. Either Port or To is required unless
+	// Servers is none.
 	Port uint16 `json:"port,omitempty"`
-	// To are resolvers, at most one of a family, to which look-ups are sent in
-	// place of Port; 0 keeps the port. A family without one is not captured.
+	// To are resolvers that get the queries instead of Port, at most one per
+	// family; port 0 keeps the query's port. A family without one is not captured.
 	To []netip.AddrPort `json:"to,omitempty"`
-	// UDPOnly lets look-ups over TCP pass.
+	// UDPOnly lets DNS queries over TCP pass.
 	UDPOnly bool `json:"udpOnly,omitempty"`
-	// TCPOutbound treats look-ups over TCP as any other outbound connection,
+	// TCPOutbound treats DNS queries over TCP as any other outbound connection,
 	// instead of letting them pass. It needs UDPOnly.
 	TCPOutbound bool `json:"tcpOutbound,omitempty"`
-	// OneZone does without conntrack zones of their own for look-ups, for
-	// kernels that have none; see [Names].
+	// OneZone uses no conntrack zones for DNS queries, for kernels without them;
+	// see [Names].
 	OneZone bool `json:"oneZone,omitempty"`
-	// Everyone captures the proxy's own look-ups as well, and before any
-	// exclusion: only for a resolver that asks nobody from within the pod.
+	// Everyone captures the proxy's own DNS queries too, before any exclusion. It is
+	// only for a resolver that sends no queries from within the pod.
 	Everyone bool `json:"everyone,omitempty"`
 }
 
-// Enabled reports whether any look-up is captured.
+// Enabled reports whether any DNS query is captured.
 func (d DNS) Enabled() bool { return !d.Servers.Empty() }
 
-// Names are the identifiers that a mesh's rules take in the kernel. All must
-// be distinct from those of anything else in the pod's network namespace.
+// Names are the identifiers of a mesh's rules in the kernel. They must differ from
+// those of anything else in the pod's network namespace.
 type Names struct {
-	// ChainPrefix begins the name of each chain, in capitals: "MESH_".
+	// ChainPrefix begins the name of each chain, in upper case: "MESH_".
 	ChainPrefix string `json:"chainPrefix"`
 	// InboundMark marks packets on their way to the transparent listener, and
 	// HairpinMark those that the proxy sends to its own pod. TPROXY only.
@@ -167,22 +165,22 @@ type Names struct {
 	// RouteTable holds the route that keeps marked packets local. TPROXY only.
 	RouteTable uint32 `json:"routeTable"`
 	// ProxyZone and AppZone are the conntrack zones of the proxy's and the
-	// application's look-ups: both may use the same source port towards the
-	// same server, and one connection would take the other's answer. DNS only.
+	// application's DNS queries. Both may use the same source port for the same
+	// server, and in one zone one would get the other's answer. DNS only.
 	ProxyZone uint16 `json:"proxyZone"`
 	AppZone   uint16 `json:"appZone"`
-	// MarkMask is the bits of InboundMark that count where the proxy is known
-	// by its mark; 0 means all. RoutePriority is the routing rule's; 0 leaves it
-	// to the kernel.
+	// MarkMask selects the bits of InboundMark that count if the proxy is known by
+	// its mark; 0 is all bits. RoutePriority is the priority of the routing rule; 0
+	// leaves it to the kernel.
 	MarkMask      uint32 `json:"markMask,omitempty"`
 	RoutePriority uint32 `json:"routePriority,omitempty"`
-	// LoopbackIPv6 is an address that lo is given where IPv6 is captured, for
-	// the proxy to speak to the application from; see Proxy.PassSources. (IPv4
-	// needs none: all of 127.0.0.0/8 is on lo.) Invalid, as zero is: none.
+	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the
+	// application from; see Proxy.PassSources. IPv4 needs no such address, since all
+	// of 127.0.0.0/8 is on lo. The zero value is none.
 	LoopbackIPv6 netip.Addr `json:"loopbackIPv6,omitzero"`
 }
 
-// Owner returns what tells the rules of these names from those of others.
+// Owner returns the owner of the rules with these names.
 func (n Names) Owner() ruleset.Owner {
 	o := ruleset.Owner{
 		Prefix:  n.ChainPrefix,
@@ -196,9 +194,9 @@ func (n Names) Owner() ruleset.Owner {
 	return o
 }
 
-// Default redirects all TCP in and out, of both families, to a proxy that runs
-// as user and group 1337 and listens on 15001 (outbound) and 15006 (inbound).
-// Chains are named MESH_*. It validates.
+// Default redirects all inbound and outbound TCP of both families to a proxy that
+// runs as user and group 1337 and listens on 15001 (outbound) and 15006 (inbound).
+// Chains are named MESH_*.
 func Default() Redirect {
 	return Redirect{
 		Mode: ModeRedirect,
@@ -240,7 +238,7 @@ func (r Redirect) Clone() Redirect {
 	return r
 }
 
-// Family returns what happens to a family.
+// Family returns the mode of a family.
 func (r Redirect) Family(f ruleset.Family) FamilyMode {
 	if f == ruleset.IPv4 {
 		return r.IPv4
@@ -248,7 +246,7 @@ func (r Redirect) Family(f ruleset.Family) FamilyMode {
 	return r.IPv6
 }
 
-// String returns the setting in one line, for people and logs.
+// String summarizes r in one line.
 func (r Redirect) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s in %s -> :%d", r.Mode, r.Inbound.Ports, r.Proxy.InboundPort)

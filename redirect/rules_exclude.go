@@ -70,7 +70,7 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 	return rules
 }
 
-// virtualZones puts the look-ups of virtual networks where the proxy's answers
+// virtualZones puts the DNS queries of virtual networks where the proxy's answers
 // are, so that these find their way back.
 func (g *generator) virtualZones() []ruleset.Rule {
 	var rules []ruleset.Rule
@@ -100,7 +100,7 @@ func (g *generator) marked(comment string) []ruleset.Rule {
 // is known by its mark.
 func (g *generator) replyMark() Mark { return Mark{g.Names.InboundMark, g.Names.MarkMask} }
 
-// notWithinPod narrows the rule for look-ups of a proxy known by its mark, which
+// notWithinPod narrows the rule for DNS queries of a proxy known by its mark, which
 // comes before those that let connections within the pod pass: whoever asks a
 // resolver of his own over UDP gets it, and over TCP when it is on localhost.
 func (g *generator) notWithinPod(r *ruleset.Rule) {

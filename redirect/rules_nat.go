@@ -93,7 +93,7 @@ func (g *generator) natOutput() []ruleset.Rule {
 	if src, ok := g.passSource(); ok {
 		pass := ruleset.Rule{Src: ruleset.Prefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound"}
 		if g.DNS.UDPOnly {
-			pass.Proto = ruleset.TCP // all else that it could let through is look-ups
+			pass.Proto = ruleset.TCP // all else that it could let through is DNS queries
 		}
 		rules = append(rules, pass)
 	}
@@ -184,7 +184,7 @@ func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
 	return append(rules, g.onPrefixes(g.Outbound.CIDRs, selected)...)
 }
 
-// dnsProtos are the protocols of look-ups that are captured.
+// dnsProtos are the protocols of DNS queries that are captured.
 func (g *generator) dnsProtos() []ruleset.Proto {
 	if g.DNS.UDPOnly {
 		return []ruleset.Proto{ruleset.UDP}
@@ -192,7 +192,7 @@ func (g *generator) dnsProtos() []ruleset.Proto {
 	return []ruleset.Proto{ruleset.TCP, ruleset.UDP}
 }
 
-// dnsTarget is where look-ups of the family go, if they are captured.
+// dnsTarget is where DNS queries of the family go, if they are captured.
 func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	if len(g.DNS.To) == 0 {
 		return ruleset.RedirectTo(g.DNS.Port), g.DNS.Enabled()
@@ -205,7 +205,7 @@ func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	return ruleset.Target{}, false
 }
 
-// dnsJump leads to the capture of look-ups, and lets those pass that are over
+// dnsJump leads to the capture of DNS queries, and lets those pass that are over
 // TCP when only UDP is captured and they are no outbound connections either.
 func (g *generator) dnsJump() []ruleset.Rule {
 	if len(g.natDNS()) == 0 {
@@ -221,7 +221,7 @@ func (g *generator) dnsJump() []ruleset.Rule {
 	return rules
 }
 
-// natDNS redirects look-ups that reach it: those of the application, or of
+// natDNS redirects DNS queries that reach it: those of the application, or of
 // everyone.
 func (g *generator) natDNS() []ruleset.Rule {
 	target, ok := g.dnsTarget()
@@ -246,14 +246,14 @@ func (g *generator) natDNS() []ruleset.Rule {
 	return rules
 }
 
-// hasZones reports whether look-ups are kept apart; see zones.
+// hasZones reports whether DNS queries are kept apart; see zones.
 func (g *generator) hasZones() bool {
 	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && (g.DNS.Servers.All() || g.DNS.Servers.has(g.family))
 }
 
-// zones keeps the proxy's look-ups apart from the application's. Both are UDP
+// zones keeps the proxy's DNS queries apart from the application's. Both are UDP
 // to the same server, and may come from the same port at the same time. Where
-// look-ups go to another resolver, the proxy makes none of its own.
+// DNS queries go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
 	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
 	port53, dns := ruleset.Ports(ruleset.Port(dnsPort)), ruleset.Ports(ruleset.Port(g.DNS.Port))

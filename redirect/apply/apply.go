@@ -10,13 +10,13 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Runner starts a process in the namespace and waits for it. It is the one
-// seam for processes; *netnsexec.NetNS and *netnsexec.Sandbox have it.
+// Runner runs a process in the namespace. *netnsexec.NetNS and
+// *netnsexec.Sandbox implement it.
 type Runner interface {
 	Run(cmd *exec.Cmd) error
 }
 
-// Namespace is a pod's network namespace; *netnsexec.NetNS has it.
+// Namespace is a pod's network namespace. *netnsexec.NetNS implements it.
 type Namespace interface {
 	Runner
 	// Do runs fn on a thread in the namespace.
@@ -27,23 +27,23 @@ type Namespace interface {
 
 // Result is what an Apply did.
 type Result struct {
-	// Backend is the backend's name, one of those of [ParseBackend] less auto.
+	// Backend is the name of the backend, never auto or iptables.
 	Backend string
-	// Changed is false when the live rules were as wanted already.
+	// Changed is false if the live rules were already as wanted.
 	Changed bool
-	// Skipped are families that the namespace's kernel does not have.
+	// Skipped lists the families that the kernel does not have.
 	Skipped []ruleset.Family
-	// Unusable are parts of the wanted programs, besides their rules, that the
-	// namespace does not take now. The rules of their family are in force.
+	// Unusable lists addresses and routes that the namespace does not accept now.
+	// The rules of their family are in force.
 	Unusable []Unusable
-	// Processes is how many were started, Transactions how many changes of
-	// rules the kernel made.
+	// Processes counts the processes that were started, Transactions the
+	// transactions that the kernel committed.
 	Processes, Transactions int
-	// Duration is the wall time of the Apply.
+	// Duration is the wall time of Apply.
 	Duration time.Duration
 }
 
-// Left returns what each of Unusable is.
+// Left returns the What of each element of Unusable.
 func (r Result) Left() (what []string) {
 	for _, u := range r.Unusable {
 		what = append(what, u.What)
@@ -51,15 +51,15 @@ func (r Result) Left() (what []string) {
 	return what
 }
 
-// Unusable is an address or a route that a program needs and cannot have, since
-// IPv6 is switched off in the namespace or on its lo. It is no failure: where it
-// is off there is nothing to capture. Check does not report it missing until IPv6 is
-// switched on; the next Apply then makes it.
+// Unusable is an address or a route that cannot be added because IPv6 is
+// disabled in the namespace or on its lo. It is not a failure, since there is
+// then no IPv6 to capture. Once IPv6 is enabled, Check reports it missing and the
+// next Apply adds it.
 type Unusable struct {
 	Family ruleset.Family
-	// What is the part, as an iproute2 command.
+	// What is the iproute2 command that would add it.
 	What string
-	// Reason says in words why it cannot be had.
+	// Reason says why it cannot be added.
 	Reason string
 }
 
@@ -69,12 +69,12 @@ func (u Unusable) String() string {
 	return fmt.Sprintf("%s: %s, so left out: %s", u.Family, u.Reason, u.What)
 }
 
-// ErrNoBackend says that rules cannot be applied on this host now: no usable
+// ErrNoBackend says that rules cannot be applied on this host: it has no usable
 // iptables and no usable nftables. Check with errors.Is(err, apply.ErrNoBackend).
 var ErrNoBackend = errors.New("no usable firewall backend")
 
-// FamilyError is the failure of one family. Get at it with errors.As. The
-// other family is then as it was before.
+// FamilyError is the failure of one family. Get at it with errors.As. All rules
+// are then as they were before.
 type FamilyError struct {
 	Family ruleset.Family
 	// Op is "apply", "check" or "remove".

@@ -7,14 +7,15 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Name is a backend as configuration calls it.
+// Name names a backend in configuration and flags.
 type Name string
 
 // The backends.
 const (
-	// Auto is iptables when a usable binary is on the host, else nftables.
+	// Auto is Iptables if its programs are on the host, else Nftables.
 	Auto Name = "auto"
-	// Iptables is the variant in use in the namespace, else nft, else legacy.
+	// Iptables is the variant in use in the namespace, else IptablesNFT, else
+	// IptablesLegacy.
 	Iptables       Name = "iptables"
 	IptablesNFT    Name = "iptables-nft"
 	IptablesLegacy Name = "iptables-legacy"
@@ -23,7 +24,7 @@ const (
 
 var names = []Name{Auto, Iptables, IptablesNFT, IptablesLegacy, Nftables}
 
-// ParseBackend reads a backend's name; empty is [Auto].
+// ParseBackend parses the name of a backend. The empty string is [Auto].
 func ParseBackend(s string) (Name, error) {
 	if s == "" {
 		return Auto, nil
@@ -36,40 +37,38 @@ func ParseBackend(s string) (Name, error) {
 	return "", fmt.Errorf("backend %q: not one of auto, iptables, iptables-nft, iptables-legacy, nftables", s)
 }
 
-// Backend puts rules into one namespace. The context bounds each call; a
-// failure leaves the namespace as it was found, or says that it could not.
+// Backend applies rules to one namespace. A call that fails restores the rules
+// that it found, or its error says that it could not.
 type Backend interface {
-	// Name is the backend's, never Auto or Iptables.
+	// Name is never Auto or Iptables.
 	Name() Name
 	// Apply makes the live rules those of rs.
 	Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error)
-	// Check returns how the live rules differ from rs; nil when they don't.
+	// Check returns the differences between the live rules and rs, or nil.
 	Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error)
-	// Remove takes out all rules and routing of the owner, whichever backend
-	// made them, and leaves the namespace as it was before the first Apply.
+	// Remove removes the owner's rules and routing, whichever backend made them,
+	// and so restores the namespace as it was before the first Apply.
 	Remove(ctx context.Context, owner ruleset.Owner) error
 }
 
 // Options are for [Choose], [Available] and [Live]. The zero value is enough.
 type Options struct {
-	// Backend is the one wanted; empty is [Auto].
+	// Backend is the backend to use; empty is [Auto].
 	Backend Name
 	// Runner starts the iptables programs. Nil is the Sandbox of a
 	// *netnsexec.NetNS, which keeps the host's name service and xtables lock out
 	// of the way, and any other Namespace itself.
 	Runner Runner
-	// Path is where binaries are looked for, in the form of $PATH; empty is
-	// [DefaultPath].
+	// Path lists the directories with the iptables programs, as $PATH does;
+	// empty is [DefaultPath].
 	Path string
-	// Root is the root directory in which binaries are looked for and with which
-	// they run, for a container that has none of its own; empty is our own root.
-	// "/proc/1/root" is the host's in a container that shares the host's processes.
-	// A Runner that covers files, such as *netnsexec.Sandbox, covers them there.
-	// It needs CAP_SYS_CHROOT. A directory that cannot be read is an error of
-	// [Choose] and [Available]: not to know is not the same as to find nothing.
+	// Root is the root directory of the iptables programs, for a container without
+	// programs of its own; empty is the process's own root. "/proc/1/root" is the
+	// host's, in a container that shares the host's PID namespace. It needs
+	// CAP_SYS_CHROOT. [Choose] and [Available] fail if it cannot be read.
 	Root string
 }
 
-// DefaultPath has the directories in which distributions install iptables. The
-// process's own PATH is not asked: container runtimes often set none.
+// DefaultPath lists the directories in which distributions install iptables. The
+// process's own PATH is not used, because container runtimes often set none.
 const DefaultPath = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin:/usr/local/bin"

@@ -20,7 +20,7 @@ func (o Options) path() string {
 	return o.Path
 }
 
-// find returns the first executable file of the name in the path.
+// find returns the first executable of the name in the path.
 func (o Options) find(name string) (string, bool) {
 	for dir := range strings.SplitSeq(o.path(), ":") {
 		full := filepath.Join(dir, name)
@@ -33,9 +33,9 @@ func (o Options) find(name string) (string, bool) {
 	return "", false
 }
 
-// Available reports whether a backend of the name could work on this host, as
-// far as that can be said without a namespace: nil, an error that is
-// [ErrNoBackend], or that of an Options.Root that cannot be read.
+// Available returns nil if the backend could work on this host, as far as that is
+// known without a namespace. The error is [ErrNoBackend], or that of an
+// Options.Root that cannot be read.
 func Available(o Options) error {
 	if err := o.reachable(); err != nil {
 		return err
@@ -67,13 +67,17 @@ func Available(o Options) error {
 	return nil
 }
 
-// Choose returns the backend for a namespace. Of [Auto] and [Iptables] it takes
-// the variant that is in use in the namespace, if its programs are on the host;
-// else nft before legacy; [Auto] falls back to native nftables, which it also
-// takes for a namespace of another user namespace than ours, as that of a pod
-// with hostUsers: false: there the kernel refuses iptables' owner match. It starts no
-// process. It fails with [ErrNoBackend] when what is asked for is not there, and
-// with the system's error when Options.Root cannot be read.
+// Choose returns the backend for a namespace and starts no process. For [Auto] and
+// [Iptables] it takes the variant that is in use in the namespace if its programs
+// are on the host, else nft before legacy. A variant is in use if it has tables
+// with rules; empty legacy tables, which nobody can remove, do not count.
+//
+// [Auto] takes native nftables if the host has no iptables programs, and for a
+// namespace that belongs to another user namespace, as that of a pod with
+// hostUsers: false: the kernel refuses iptables' owner match there.
+//
+// The error is [ErrNoBackend] if what was asked for is missing, or the system's if
+// Options.Root cannot be read.
 func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("choose firewall backend: %w", context.Cause(ctx))

@@ -15,12 +15,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// host is what is found in a namespace before anything is done: enough to
-// choose a backend, and to know where an earlier program may be, without
-// starting a process.
+// host is what a look at a namespace finds without starting a process: enough to
+// choose a backend and to know where an earlier program may be.
 type host struct {
-	// ipv6 is whether the kernel has the protocol in this namespace. That it
-	// is disabled on an interface is another matter.
+	// ipv6 says whether the namespace has the protocol, disabled or not.
 	ipv6 bool
 	// legacy are the tables of xtables that hold anything, by family.
 	legacy map[ruleset.Family][]string
@@ -30,15 +28,14 @@ type host struct {
 	noNFT bool
 }
 
-// inet6 is the file that a kernel without IPv6 lacks. (One with the protocol
-// where sysctl disable_ipv6 is set has it.) A variable for tests.
+// inet6 is a file that only a kernel without IPv6 lacks: sysctl disable_ipv6 does
+// not remove it. A variable for tests.
 var inet6 = "/proc/thread-self/net/if_inet6"
 
 func look(ns Namespace) (host, error) {
 	var h host
 	err := ns.Do(func() error {
-		// Not to know whether IPv6 is there is a failure: to take it for absent
-		// would leave its connections outside the mesh.
+		// To take IPv6 for absent would leave its connections outside the mesh.
 		var err error
 		if h.ipv6, err = hasIPv6(); err != nil {
 			return err
@@ -46,8 +43,8 @@ func look(ns Namespace) (host, error) {
 		if h.legacy, err = legacyTables(); err != nil {
 			return err
 		}
-		// Nor may what cannot be listed be taken for nothing: an earlier program
-		// would stay where it is, besides the one that is made.
+		// To take what cannot be listed for nothing would leave an earlier program
+		// beside ours.
 		h.nft, err = listTables()
 		if h.noNFT = errors.Is(err, ErrNoBackend); h.noNFT {
 			return nil
@@ -58,8 +55,7 @@ func look(ns Namespace) (host, error) {
 }
 
 // ofAnotherUser reports whether the network namespace belongs to another user
-// namespace than that of this process. Of a Namespace without a file descriptor
-// that is not known.
+// namespace than this process. Without a file descriptor it is taken not to.
 func ofAnotherUser(ns Namespace) (bool, error) {
 	file, ok := ns.(interface{ Fd() int })
 	if !ok || file.Fd() < 0 {

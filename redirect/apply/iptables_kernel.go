@@ -13,12 +13,11 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// What iptables-save prints is a text without quoting: a name or a comment with a
-// line feed in it looks like two lines. Whoever may change the namespace's rules, as a
-// pod with CAP_NET_ADMIN, can so make it say what is not there. Of the nft variant the
-// kernel tells the names and the number of rules by netlink, byte for byte, and of the
-// legacy one how many rules and chains a table has. A text is believed when both
-// agree; after a change the kernel's word is what counts.
+// iptables-save does not quote: a name or a comment with a line feed looks like two
+// lines, so a pod with CAP_NET_ADMIN can make it print rules that are not there. The
+// kernel itself tells the names and the number of rules of the nft variant, and how
+// many rules and chains a table of the legacy variant has. A text counts only if the
+// kernel agrees, and a change only if the kernel has it.
 
 // chainRules are the chains of iptables-nft's tables, each with the number of its rules.
 type chainRules map[chainName]int
@@ -73,14 +72,14 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	return found, c.measureSets(family)
 }
 
-// setWeight is how much more than a byte of rules a byte of elements counts. A program makes
-// 300 bytes of an element of 16, and of a rule about twice its size (iptables 1.8.9). And the
-// kernel begins at the front for each part of its answer: it takes 20 s for 800,000 elements.
-// The largest program there may be has 20,000, of 40 bytes.
+// setWeight is how much more a byte of set elements counts than a byte of rules.
+// iptables 1.8.9 needs 300 bytes for an element of 16, and for a rule about twice its
+// size. The kernel starts from the front for each part of its answer, so 800,000
+// elements take it 20 s. The largest program of ours has 20,000, of 40 bytes.
 const setWeight = 24
 
-// measureSets fails where there is more in the sets of iptables-nft's tables than is
-// read: its programs read all of it, whether a rule uses it or not.
+// measureSets fails if the sets in iptables-nft's tables hold too much: its programs
+// read all sets, whether a rule uses them or not.
 func (c *nlConn) measureSets(family byte) error {
 	sets, err := c.listSets(family, nftTable.isIptables)
 	for t, names := range sets {
@@ -93,9 +92,9 @@ func (c *nlConn) measureSets(family byte) error {
 	return err
 }
 
-// maxLive is how many rules of one family are read at most: five times what a
-// pod may become, for those of others. A pod with CAP_NET_ADMIN may make as many
-// as it likes, and iptables-nft-save takes up to a hundred microseconds for each.
+// maxLive is the most rules of one family that are read: five times the bound of our
+// own. A pod with CAP_NET_ADMIN may make any number, and iptables-nft-save takes up
+// to a hundred microseconds for each.
 const maxLive = 50_000
 
 // few fails where there are more rules than are read.

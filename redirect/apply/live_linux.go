@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
@@ -269,26 +268,10 @@ func describeNative(r liveRule, position int, wanted []ruleset.Ruleset) LiveRule
 	case r.family == unix.NFPROTO_IPV6 || strings.Contains(live.Rule, "meta nfproto ipv6"):
 		live.Family = ruleset.IPv6
 	}
-	parseExprs(r.exprs, func(name string, attrs []nlAttr) {
+	parseExprs(r.exprs, func(name string, data nlAttr) {
 		if name == "counter" {
-			live.Counters = parseCounter(attrs)
+			live.Counters = &Counters{Packets: data.attr(unix.NFTA_COUNTER_PACKETS).u64(), Bytes: data.attr(unix.NFTA_COUNTER_BYTES).u64()}
 		}
 	})
 	return live
-}
-
-func parseCounter(attrs []nlAttr) *Counters {
-	var c Counters
-	for _, a := range attrs {
-		if len(a.data) != 8 {
-			continue
-		}
-		switch n := binary.BigEndian.Uint64(a.data); a.typ {
-		case unix.NFTA_COUNTER_BYTES:
-			c.Bytes = n
-		case unix.NFTA_COUNTER_PACKETS:
-			c.Packets = n
-		}
-	}
-	return &c
 }

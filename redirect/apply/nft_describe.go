@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describe puts a live rule into words close to nft's, for people: what we and
-// nft write of matches and targets in full, of other expressions the name.
+// describe returns a live rule in words close to nft's. Expressions that we do not
+// write are only named.
 func describe(r *liveRule) string {
 	var d describer
 	parseExprs(r.exprs, d.expr)
@@ -22,7 +22,7 @@ func describe(r *liveRule) string {
 	return strings.Join(d.words, " ")
 }
 
-// describer knows what register 1 holds, so that a value is shown as what it is.
+// describer tracks what register 1 holds, which says how to show a value.
 type describer struct {
 	words []string
 	key   string
@@ -46,15 +46,8 @@ var compareOps = map[uint32]string{
 	unix.NFT_CMP_GT: "> ", unix.NFT_CMP_GTE: ">= ",
 }
 
-func (d *describer) expr(name string, attrs []nlAttr) {
-	get := func(typ uint16) nlAttr {
-		for _, a := range attrs {
-			if a.typ == typ {
-				return a
-			}
-		}
-		return nlAttr{}
-	}
+func (d *describer) expr(name string, data nlAttr) {
+	get := data.attr
 	value := func(typ uint16) []byte {
 		for v := range nlAttrs(get(typ).data) {
 			return v.data
@@ -88,7 +81,7 @@ func (d *describer) expr(name string, attrs []nlAttr) {
 		d.add("%s %s@%s", d.key, not, get(unix.NFTA_LOOKUP_SET).text())
 	case "immediate":
 		if get(unix.NFTA_IMMEDIATE_DREG).u32() == unix.NFT_REG_VERDICT {
-			d.verdict(get(unix.NFTA_IMMEDIATE_DATA).data)
+			d.verdict(get(unix.NFTA_IMMEDIATE_DATA))
 		} else {
 			d.key, d.value = "", value(unix.NFTA_IMMEDIATE_DATA)
 		}
@@ -123,8 +116,8 @@ func (d *describer) port() string {
 	return fmt.Sprint(binary.BigEndian.Uint16(d.value))
 }
 
-func (d *describer) verdict(data []byte) {
-	verdict := nlAttr{data: data}.attr(unix.NFTA_DATA_VERDICT)
+func (d *describer) verdict(data nlAttr) {
+	verdict := data.attr(unix.NFTA_DATA_VERDICT)
 	code := int32(verdict.attr(unix.NFTA_VERDICT_CODE).u32()) //nolint:gosec // two's complement
 	name, ok := map[int32]string{
 		nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",

@@ -11,16 +11,15 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// UnsupportedError says that the kernel lacks a feature that the nftables
-// backend needs. It is an [ErrNoBackend], so that a caller who has another
-// backend can fall back; nothing was changed. Get at it with
+// UnsupportedError says that the kernel lacks a feature that the nftables backend
+// needs, and that nothing was changed. It is an [ErrNoBackend]. Get at it with
 //
 //	var unsupported *apply.UnsupportedError
 //	errors.As(err, &unsupported)
 type UnsupportedError struct {
-	// Feature is what is missing: "inet nat chain", "tproxy statement".
+	// Feature is the missing feature: "inet nat chain", "tproxy statement".
 	Feature string
-	// Need is what would have it: a kernel version, a build option, a right.
+	// Need says what has it: a kernel version, a build option, a capability.
 	Need string
 	// Err is the kernel's answer.
 	Err error
@@ -51,8 +50,8 @@ type stepError struct {
 func (e *stepError) Error() string { return e.step.String() + ": " + e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
-// classify turns the kernel's ways of saying that it does not know something
-// into an UnsupportedError. Sources of versions: the commits that added each
+// classify turns errors of an unknown feature into an [UnsupportedError]. Source
+// of the versions: the commits that added each feature
 // (inet nat: d164385ec572, inet route: c1deb065cf3b, tproxy: 4ed8eb6570a4, zone:
 // edee4f1e9245, redirect: 9de920eddbd9).
 func classify(err error) error {
@@ -83,9 +82,8 @@ func classify(err error) error {
 	return unsupported("nf_tables for family inet", "Linux 5.2 and CONFIG_NF_TABLES_INET", err)
 }
 
-// featureOf names what of a rule is not in every kernel with nf_tables: all
-// else is in its core. It is empty where there is no such thing; what the
-// kernel does not find is then the chain of a jump.
+// featureOf names the feature of a rule that is not in every kernel with
+// nf_tables, or "": what the kernel did not find is then the target of a jump.
 func featureOf(r *nft.Rule) (feature, need string) {
 	switch r.Target.Action {
 	case ruleset.Redirect:

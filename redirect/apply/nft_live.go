@@ -18,8 +18,8 @@ import (
 
 // nftLive is what of an owner's is in a namespace.
 type nftLive struct {
-	// generation counts the namespace's transactions; a batch that names it is
-	// refused when others came between.
+	// generation counts the namespace's transactions. The kernel refuses a batch
+	// that names an old one.
 	generation uint32
 	// name is that of our table, and table nil where there is none.
 	name   string
@@ -27,8 +27,8 @@ type nftLive struct {
 	chains []liveChain
 	rules  []liveRule
 	sets   []liveSet
-	// leftovers are chains that the owner's program made through iptables-nft,
-	// and leads the rules elsewhere that jump to them.
+	// leftovers are the owner's chains in tables of iptables-nft, and leads the
+	// rules in other chains that jump to them.
 	leftovers []liveChain
 	leads     []liveRule
 }
@@ -66,8 +66,7 @@ type setElement struct {
 	end bool
 }
 
-// readLive lists what there is. In a namespace without nftables that is three
-// requests.
+// readLive lists what the owner has, by three requests if that is nothing.
 func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	l := &nftLive{name: nft.TableName(owner)}
 	var err error
@@ -102,7 +101,7 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	if err := c.readLeads(l); err != nil || !l.present() {
 		return l, err
 	}
-	// The lists are of one moment only if nothing happened since the first.
+	// The lists are consistent only if there was no transaction meanwhile.
 	if now, err := c.generation(); err != nil || now != l.generation {
 		return nil, cmp.Or(err, errInterrupted)
 	}
@@ -241,30 +240,19 @@ func (c *nlConn) readLeads(l *nftLive) error {
 	return nil
 }
 
-// parseExprs splits a rule's expressions into names and attributes.
-func parseExprs(b []byte, fn func(name string, attrs []nlAttr)) {
+// parseExprs calls fn with the name and the attributes of each expression.
+func parseExprs(b []byte, fn func(name string, data nlAttr)) {
 	for elem := range nlAttrs(b) {
-		var name string
-		var attrs []nlAttr
-		for a := range nlAttrs(elem.data) {
-			switch a.typ {
-			case unix.NFTA_EXPR_NAME:
-				name = a.text()
-			case unix.NFTA_EXPR_DATA:
-				attrs = slices.Collect(nlAttrs(a.data))
-			}
-		}
-		fn(name, attrs)
+		fn(elem.attr(unix.NFTA_EXPR_NAME).text(), elem.attr(unix.NFTA_EXPR_DATA))
 	}
 }
 
 // jumpOf returns the chain that a rule jumps or goes to.
 func jumpOf(b []byte) (chain string) {
-	parseExprs(b, func(name string, attrs []nlAttr) {
-		for _, a := range attrs {
-			if name == "immediate" && a.typ == unix.NFTA_IMMEDIATE_DATA {
-				chain = cmp.Or(a.attr(unix.NFTA_DATA_VERDICT).attr(unix.NFTA_VERDICT_CHAIN).text(), chain)
-			}
+	parseExprs(b, func(name string, data nlAttr) {
+		if name == "immediate" {
+			to := data.attr(unix.NFTA_IMMEDIATE_DATA).attr(unix.NFTA_DATA_VERDICT).attr(unix.NFTA_VERDICT_CHAIN)
+			chain = cmp.Or(to.text(), chain)
 		}
 	})
 	return chain
@@ -278,12 +266,13 @@ var nested = map[string][]uint16{
 	"range":     {unix.NFTA_RANGE_FROM_DATA, unix.NFTA_RANGE_TO_DATA},
 }
 
-// canonical makes the same string of expressions that do the same: what we
-// send and what the kernel gives back differ in the order of attributes, their
-// flags, and in defaults said or left out. A set is taken by what it holds.
+// canonical returns the same string for expressions that do the same. What we send
+// and what the kernel returns differ in the order of attributes, their flags and
+// in explicit defaults. A set is compared by its elements.
 func canonical(b []byte, set func(name string) string) string {
 	out := make([]byte, 0, 2*len(b))
-	parseExprs(b, func(name string, attrs []nlAttr) {
+	parseExprs(b, func(name string, data nlAttr) {
+		attrs := slices.Collect(nlAttrs(data.data))
 		slices.SortStableFunc(attrs, func(a, b nlAttr) int { return cmp.Compare(a.typ, b.typ) })
 		out = append(out, name...)
 		for _, a := range attrs {
@@ -316,9 +305,8 @@ func appendData(out []byte, a nlAttr) []byte {
 	return append(append(hex.AppendEncode(out, code.data), ':'), chain.text()...)
 }
 
-// canonicalElements sorts, and leaves out the ends that end nothing, of which nft
-// puts one before the first interval, or one value only: whether a set is one of
-// intervals is not what it holds.
+// canonicalElements sorts the elements and leaves out interval ends that end
+// nothing, such as nft's before the first interval, or a single value.
 func canonicalElements(elements []setElement) string {
 	elements = slices.Clone(elements)
 	slices.SortFunc(elements, func(a, b setElement) int {

@@ -6,22 +6,21 @@ import (
 	"strings"
 )
 
-// Owner tells the chains and rules of a mesh's program from those of others.
-// The zero value owns nothing.
+// Owner identifies the chains and rules of a mesh. The zero value owns nothing.
 type Owner struct {
-	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most
-	// [MaxPrefix] bytes. A chain with the prefix is the mesh's, and so is each
-	// rule in a built-in chain that jumps to one.
+	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most [MaxPrefix]
+	// bytes. Chains with the prefix are the mesh's, and rules in built-in chains
+	// that jump to one.
 	Prefix string `json:"prefix"`
-	// Marks and Zones are the packet marks and conntrack zones that the mesh
-	// uses. An earlier program of the mesh's own init container put rules
-	// directly into built-in chains; they are recognised by these.
+	// Marks and Zones are the packet marks and conntrack zones that the mesh uses.
+	// They identify the rules that the mesh's own init container puts directly
+	// into built-in chains.
 	Marks []uint32 `json:"marks,omitempty"`
 	Zones []uint16 `json:"zones,omitempty"`
-	// Routing is the mesh's policy routing, where a program has any; what else
-	// is in the routing tables is not the mesh's.
+	// Routing is the mesh's policy routing. Everything else in the routing tables
+	// belongs to others.
 	Routing Routing `json:"routing"`
-	// LoopbackAddrs are the addresses that the mesh may give to lo.
+	// LoopbackAddrs are the addresses that the mesh may add to lo.
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
@@ -40,8 +39,8 @@ func (o Owner) EmptyRuleset() Ruleset {
 // suffix takes 11.
 const MaxPrefix = 16
 
-// OwnsChain reports whether the chain is the mesh's. One that is not [SafeChain] is
-// not, whatever it begins with: no program of ours can have made it.
+// OwnsChain reports whether the chain is the mesh's. A name that is not a
+// [SafeChain] never is, because no program of ours can have made it.
 func (o Owner) OwnsChain(name string) bool {
 	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && SafeChain(name)
 }
@@ -56,9 +55,9 @@ func (o Owner) entryOnly(builtin string, r *SavedRule) bool {
 	return o.jumps(r) && r.Rule.Equal(Rule{Target: JumpTo(o.Prefix + builtin)})
 }
 
-// predecessor reports whether the rules of a table were written by a program
-// that, unlike ours, works in the built-in chains themselves. Only then are
-// rules without a jump looked at: elsewhere they are somebody else's.
+// predecessor reports whether the mesh's init container wrote the rules: unlike
+// ours it works in the built-in chains themselves, so rules without a jump may be
+// the mesh's.
 func (o Owner) predecessor(s *Saved) bool {
 	if s == nil {
 		return false

@@ -1,7 +1,5 @@
-// Package trace says what a pod's firewall program does to a packet, without a
-// kernel: the verdict, the rules it met, and the reason in words.
-//
-// The central function is [Trace]:
+// Package trace computes what a pod's firewall program does to a packet, without a
+// kernel: the verdict, the rules that matched, and the reason in words.
 //
 //	result, err := trace.Trace(redirect.Default().MustRuleset(), trace.Packet{
 //		Direction: trace.Out,

@@ -21,16 +21,15 @@ const (
 	In Direction = "in"
 )
 
-// Packet is what is traced: the first packet of a connection, unless State
-// says otherwise. Direction, Proto and Dst's address are required.
+// Packet is a packet to trace: the first of its connection, unless State says
+// otherwise. Direction, Proto and Dst's address are required.
 type Packet struct {
 	Direction Direction
 	Proto     ruleset.Proto
-	// Src may be left out. What goes out then has the source that a kernel
-	// would give it as far as the packet tells: the destination, when that is
-	// the pod's own, else the family's first of PodAddrs. If a rule asks for a
-	// source that is still unknown, tracing fails. Port 0 of Src is a port that
-	// no rule names.
+	// Src is optional. An Out packet without one has the source that the kernel
+	// would choose: the destination if it is the pod's own, else the first of
+	// PodAddrs of the family. Tracing fails if a rule needs a source that is still
+	// unknown. Port 0 is a port that no rule names.
 	Src, Dst netip.AddrPort
 	// UID and GID own the sending socket; Out only.
 	UID, GID uint32
@@ -40,17 +39,15 @@ type Packet struct {
 	// would leave; default "eth0". What goes to a loopback address or to one of
 	// PodAddrs leaves by lo whatever this says.
 	OutInterface string
-	// Mark is the packet's: that of the sending socket (SO_MARK), or 0.
+	// Mark is the packet's mark, as set by SO_MARK.
 	Mark uint32
-	// ConnMark is the mark of the packet's connection, which a first packet's
-	// does not have yet.
+	// ConnMark is the mark of the packet's connection, 0 for a first packet.
 	ConnMark uint32
-	// State is the packet's to connection tracking; default, StateNew. Only new
-	// packets meet the nat table.
+	// State is the packet's conntrack state; default StateNew. Only new packets meet
+	// the nat table.
 	State ruleset.States
-	// PodAddrs are the pod's own addresses. When there are none of a family, In
-	// packets are taken to be for the pod, and only loopback addresses are
-	// known to be its own.
+	// PodAddrs are the pod's own addresses. Without one of the family, In packets
+	// count as addressed to the pod, and only loopback addresses as its own.
 	PodAddrs []netip.Addr
 }
 

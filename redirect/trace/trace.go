@@ -8,9 +8,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// UnmodelledError says that a rule which the packet met is outside the model,
-// so that nothing certain can be said. Get at it with
-// errors.As(err, &unmodelled), where unmodelled is a *trace.UnmodelledError.
+// UnmodelledError says that the packet met a rule outside the model, so the result
+// is unknown. Get at it with errors.As(err, &unmodelled), where unmodelled is a
+// *trace.UnmodelledError.
 type UnmodelledError struct {
 	Table    ruleset.Table
 	Chain    string
@@ -24,8 +24,8 @@ func (e *UnmodelledError) Error() string {
 	return fmt.Sprintf("trace: rule %s/%s:%d (%s): %s", e.Table, e.Chain, e.Position, e.Rule, e.Reason)
 }
 
-// Trace walks the packet through the program of its family. A family without
-// program passes. Errors are a packet that cannot be, or an [UnmodelledError].
+// Trace walks a packet through the program of its family. A family without program
+// passes. The error is an [UnmodelledError], or says why the packet is impossible.
 func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
 	p, err := p.clean()
 	if err != nil {

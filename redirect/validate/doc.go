@@ -15,11 +15,11 @@
 //
 //	the proxy's      A connection to an address of the pod itself (127.0.0.6, or an IPv6 address of an
 //	                 interface; never 127.0.0.1 and ::1) leaves by lo and must come back on the inbound port.
-//	                 Its look-ups are not captured. That DNS is, shows only by TCP to port 53 of the pod
+//	                 Its DNS queries are not captured. That DNS is, shows only by TCP to port 53 of the pod
 //	                 itself: rules with DNS capture leave that alone, rules without send it to the inbound port.
 //	any other        A connection to an address that is not the pod's must arrive at the outbound port. The
 //	                 address is one for documentation (RFC 5737, RFC 3849), or from the included ranges. It needs
-//	                 a route, but no answer. Look-ups over UDP and TCP, to the pod's own loopback addresses where
+//	                 a route, but no answer. DNS queries over UDP and TCP, to the pod's own loopback addresses where
 //	                 all servers are captured, must arrive at the DNS port.
 //	root             Both: with CAP_SETUID and CAP_SETGID sockets are opened in the name of either.
 //

@@ -158,7 +158,7 @@ func (p *planner) trace(rules ruleset.Ruleset, id Identity, c candidate) (trace.
 // toSelf are destinations in the pod. 127.0.0.6, or rather what the proxy calls
 // itself, comes first: it is there even when the pod has no interface. ::6 is
 // not, unless somebody added it. The plain loopback address comes last: rules
-// leave it alone, but for look-ups.
+// leave it alone, but for DNS queries.
 func (p *planner) toSelf(f ruleset.Family, proto ruleset.Proto, port uint16) []candidate {
 	var out []candidate
 	add := func(a netip.Addr) {

@@ -24,7 +24,7 @@ const DefaultTimeout = 5 * time.Second
 type Options struct {
 	// Redirect is what is to be in force.
 	Redirect redirect.Redirect
-	// ProbePort is where trial connections go, unless they are look-ups; 0 is
+	// ProbePort is where trial connections go, unless they are DNS queries; 0 is
 	// [DefaultProbePort].
 	ProbePort uint16
 	// Timeout bounds all trials together; 0 is [DefaultTimeout].
@@ -55,7 +55,7 @@ const (
 	// DNSOverUDP and DNSOverTCP are the proxy's DNS port.
 	DNSOverUDP Aspect = "dns-udp"
 	DNSOverTCP Aspect = "dns-tcp"
-	// DNSExemption is that the proxy's look-ups are left alone: all that the
+	// DNSExemption is that the proxy's DNS queries are left alone: all that the
 	// proxy's user can see of DNS capture.
 	DNSExemption Aspect = "dns-exemption"
 	// Family is all of a family.
