@@ -37,7 +37,7 @@ func (e *BlamedError) Unwrap() error { return e.Err }
 // [redirect.Redirect.Ruleset], the settings of the pod from which the fields
 // come that it names: it is the pod's author who reads it, and who knows
 // annotations. What comes from no setting stays as it is.
-func (b Built) Blame(err error) error {
+func (b Result) Blame(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts []error
 		for _, part := range joined.Unwrap() {

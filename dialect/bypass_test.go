@@ -17,8 +17,8 @@ import (
 func meshOf(proxy redirect.Proxy, own ...string) dialect.Dialect {
 	r := redirect.Default()
 	r.Proxy = proxy
-	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Built, error) {
-		return dialect.Built{Redirect: r, ProxyContainers: own}, nil
+	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Result, error) {
+		return dialect.Result{Redirect: r, ProxyContainers: own}, nil
 	}}
 }
 

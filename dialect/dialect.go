@@ -25,7 +25,7 @@ type Dialect struct {
 	Policy selection.Policy
 	// Build reads a selected pod's configuration. A pod that says something
 	// wrong is an error with all that is wrong in it, never a guess.
-	Build func(Input) (Built, error)
+	Build func(Input) (Result, error)
 	// Names tell the mesh's rules from those of others, for clean-up where
 	// there is no pod to build from.
 	Names redirect.Names
@@ -71,11 +71,11 @@ type Input struct {
 	Addrs []netip.Addr
 }
 
-// Given returns what the pod says, for a [redirect.Schema]. Of several variables
+// Values returns what the pod says, for a [redirect.Schema]. Of several variables
 // of one name the last counts, as it does to the process; one whose value comes
 // from elsewhere is not set.
-func (in Input) Given() redirect.Given {
-	g := redirect.Given{Annotations: in.Pod.Annotations, Env: map[string]string{}}
+func (in Input) Values() redirect.Values {
+	g := redirect.Values{Annotations: in.Pod.Annotations, Env: map[string]string{}}
 	if in.Namespace != nil {
 		g.NamespaceAnnotations = in.Namespace.Annotations
 	}
@@ -91,8 +91,8 @@ func (in Input) Given() redirect.Given {
 	return g
 }
 
-// Built is a pod's Redirect and how it came about.
-type Built struct {
+// Result is a pod's Redirect and how it came about.
+type Result struct {
 	Redirect redirect.Redirect
 	// Origins say where each setting comes from.
 	Origins []redirect.Origin
@@ -125,13 +125,13 @@ func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 // Plan, which knows the operator's options too. The addresses are all of the
 // pod's, its primary one first; without any the pod is taken to have IPv4 only.
 // The result is valid, so that it renders, within [redirect.MaxRules].
-func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Built, error) {
+func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
 	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if err != nil {
-		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
+		return Result{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
 	}
 	if err := b.Redirect.Validate(); err != nil {
-		return Built{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, b.Blame(err))
+		return Result{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, b.Blame(err))
 	}
 	return b, nil
 }

@@ -36,10 +36,10 @@ func toy() dialect.Dialect {
 		Policy:         selection.Policy{ProxyContainers: []string{"toy-proxy"}},
 		Names:          defaults.Names,
 		NeedsNamespace: true,
-		Build: func(in dialect.Input) (dialect.Built, error) {
-			r, origins, warnings, err := schema.Build(in.Given())
+		Build: func(in dialect.Input) (dialect.Result, error) {
+			r, origins, warnings, err := schema.Build(in.Values())
 			if err != nil {
-				return dialect.Built{}, err
+				return dialect.Result{}, err
 			}
 			if in.Namespace != nil && in.Namespace.Annotations["toy/quiet"] == "yes" {
 				r.Outbound.CIDRs = redirect.PrefixSet{}
@@ -47,7 +47,7 @@ func toy() dialect.Dialect {
 			if len(in.Addrs) > 0 && in.Addrs[0].Is4() {
 				r.IPv6 = redirect.FamilyPass
 			}
-			return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, nil
+			return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
 		},
 	}
 }
@@ -100,7 +100,7 @@ func TestRedirectNamesTheMeshAndThePod(t *testing.T) {
 // TestRedirectIsValid: a dialect's mistake is an error and never rules.
 func TestRedirectIsValid(t *testing.T) {
 	mesh := toy()
-	mesh.Build = func(dialect.Input) (dialect.Built, error) { return dialect.Built{}, nil }
+	mesh.Build = func(dialect.Input) (dialect.Result, error) { return dialect.Result{}, nil }
 	_, err := mesh.Redirect(toyPod(nil), nil, nil)
 	var field *redirect.FieldError
 	require.ErrorAs(t, err, &field)
@@ -111,7 +111,7 @@ func TestInput(t *testing.T) {
 	mesh := toy()
 	var got dialect.Input
 	build := mesh.Build
-	mesh.Build = func(in dialect.Input) (dialect.Built, error) { got = in; return build(in) }
+	mesh.Build = func(in dialect.Input) (dialect.Result, error) { got = in; return build(in) }
 	pod, ns := toyPod(nil), &corev1.Namespace{}
 	_, err := mesh.Redirect(pod, ns, v4)
 	require.NoError(t, err)
@@ -120,9 +120,9 @@ func TestInput(t *testing.T) {
 	user := int64(5)
 	pod.Spec.Containers[1].Env = []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}, {Name: "B", ValueFrom: &corev1.EnvVarSource{}}}
 	pod.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &user}
-	given := got.Given()
+	given := got.Values()
 	assert.Equal(t, map[string]string{"A": "2", "B": ""}, given.Env, "the last counts; a value from elsewhere is not known")
 	assert.Equal(t, &user, given.RunAsUser)
 	assert.Nil(t, given.RunAsGroup)
-	assert.Nil(t, dialect.Input{Pod: pod}.Given().RunAsUser, "a pod without proxy")
+	assert.Nil(t, dialect.Input{Pod: pod}.Values().RunAsUser, "a pod without proxy")
 }

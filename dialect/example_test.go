@@ -23,9 +23,9 @@ func ExampleDialect() {
 	mesh := dialect.Dialect{
 		Name:   "example",
 		Policy: selection.Policy{ProxyContainers: []string{"mesh-proxy"}},
-		Build: func(in dialect.Input) (dialect.Built, error) {
-			r, origins, warnings, err := schema.Build(in.Given())
-			return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, err
+		Build: func(in dialect.Input) (dialect.Result, error) {
+			r, origins, warnings, err := schema.Build(in.Values())
+			return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, err
 		},
 		Names: defaults.Names,
 	}

@@ -53,11 +53,11 @@ func (n *Notes) Warn(format string, args ...any) {
 	n.warnings = append(n.warnings, fmt.Sprintf(format, args...))
 }
 
-// Built is what a Build function returns: the Redirect, or, when anything was
+// Result is what a Build function returns: the Redirect, or, when anything was
 // refused, an error with all of it, each a [*redirect.SettingError].
-func (n *Notes) Built(r redirect.Redirect) (Built, error) {
+func (n *Notes) Result(r redirect.Redirect) (Result, error) {
 	if err := errors.Join(n.errs...); err != nil {
-		return Built{Warnings: n.warnings}, err
+		return Result{Warnings: n.warnings}, err
 	}
-	return Built{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
+	return Result{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
 }

@@ -17,10 +17,10 @@ import (
 
 // families is a mesh that treats the families as given.
 func families(ipv4, ipv6 redirect.FamilyMode) dialect.Dialect {
-	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Built, error) {
+	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Result, error) {
 		r := redirect.Default()
 		r.IPv4, r.IPv6 = ipv4, ipv6
-		return dialect.Built{Redirect: r}, nil
+		return dialect.Result{Redirect: r}, nil
 	}}
 }
 
@@ -117,7 +117,7 @@ func TestPlanHeedsItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	mesh, built := toy(), 0
 	build := mesh.Build
-	mesh.Build = func(in dialect.Input) (dialect.Built, error) { built++; cancel(late); return build(in) }
+	mesh.Build = func(in dialect.Input) (dialect.Result, error) { built++; cancel(late); return build(in) }
 	plan, err := mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
 	require.ErrorIs(t, err, late)
 	assert.Nil(t, plan.Ruleset.IPv4)

@@ -10,7 +10,7 @@ type Sandboxes struct {
 	Key string
 	// Build reads it, as Dialect.Build reads a pod's. Of the Input only the
 	// addresses say something.
-	Build func(args map[string]string, in Input) (Built, error)
+	Build func(args map[string]string, in Input) (Result, error)
 }
 
 // ForSandbox returns the mesh as it is for the sandbox that the arguments, those
@@ -25,6 +25,6 @@ func (d Dialect) ForSandbox(args map[string]string) (Dialect, bool) {
 	}
 	build := d.Sandboxes.Build
 	d.Policy, d.NeedsNamespace, d.Applied = selection.Policy{}, false, nil
-	d.Build = func(in Input) (Built, error) { return build(args, in) }
+	d.Build = func(in Input) (Result, error) { return build(args, in) }
 	return d, true
 }

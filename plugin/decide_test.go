@@ -154,14 +154,14 @@ func toy() dialect.Dialect {
 		Name:           "toy",
 		Policy:         selection.Policy{},
 		NeedsNamespace: true,
-		Build: func(in dialect.Input) (dialect.Built, error) {
+		Build: func(in dialect.Input) (dialect.Result, error) {
 			if in.Namespace == nil {
-				return dialect.Built{}, errors.New("no namespace")
+				return dialect.Result{}, errors.New("no namespace")
 			}
 			r := redirect.Default()
 			r.IPv6 = redirect.FamilyPass
 			r.Names.ChainPrefix = "TOY_"
-			return dialect.Built{Redirect: r, Warnings: []string{"toy says hello to " + in.Namespace.Name}}, nil
+			return dialect.Result{Redirect: r, Warnings: []string{"toy says hello to " + in.Namespace.Name}}, nil
 		},
 	}
 }

@@ -21,11 +21,11 @@ func ExampleSchema_Build() {
 		}},
 	}
 
-	r, origins, _, err := mesh.Build(redirect.Given{Annotations: map[string]string{"mesh.example/exclude-inbound-ports": "22, 8000-8100"}})
+	r, origins, _, err := mesh.Build(redirect.Values{Annotations: map[string]string{"mesh.example/exclude-inbound-ports": "22, 8000-8100"}})
 	fmt.Println(r, err)
 	fmt.Println(origins[0].Field, "from", origins[0].Source, origins[0].Key)
 
-	_, _, _, err = mesh.Build(redirect.Given{Annotations: map[string]string{"mesh.example/exclude-inbound-ports": "ssh"}})
+	_, _, _, err = mesh.Build(redirect.Values{Annotations: map[string]string{"mesh.example/exclude-inbound-ports": "ssh"}})
 	fmt.Println(err)
 	// Output:
 	// REDIRECT in * -> :15006 except 22,8000-8100; out * -> :15001; proxy uid [1337] gid [1337]; ipv4 capture ipv6 capture <nil>

@@ -31,10 +31,10 @@ const (
 	FromDefault Source = "default"
 )
 
-// Given is what a pod says about its Redirect. It is a plain value, so that this
+// Values is what a pod says about its Redirect. It is a plain value, so that this
 // package needs no Kubernetes client libraries; package dialect makes it from
 // a Pod.
-type Given struct {
+type Values struct {
 	Annotations map[string]string
 	// NamespaceAnnotations are those of the pod's namespace; nil when unknown.
 	NamespaceAnnotations map[string]string
@@ -125,7 +125,7 @@ func (e *SettingError) Unwrap() error { return e.Err }
 // Build reads a pod's Redirect. Every setting that is refused is in the error,
 // each as a [*SettingError]; the Redirect is then not to be used. Origins tell
 // where each field that can be said comes from; warnings what was said in vain.
-func (s Schema) Build(g Given) (r Redirect, origins []Origin, warnings []string, err error) {
+func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings []string, err error) {
 	r = s.Defaults.Clone()
 	var errs []error
 	for _, setting := range s.Settings {
@@ -190,7 +190,7 @@ func mergeOrigins(origins, more []Origin) []Origin {
 	return origins
 }
 
-func (s Setting) find(g Given) (source Source, key, value string, ok bool) {
+func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
 	for _, key := range s.Keys {
 		switch {
 		case s.Source == FromEnv:
@@ -213,7 +213,7 @@ func (s Setting) find(g Given) (source Source, key, value string, ok bool) {
 	return "", "", "", false
 }
 
-func (s Schema) runAs(r *Redirect, g Given) ([]Origin, error) {
+func (s Schema) runAs(r *Redirect, g Values) ([]Origin, error) {
 	var origins []Origin
 	var errs []error
 	for _, id := range []struct {

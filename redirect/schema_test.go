@@ -37,8 +37,8 @@ var schema = redirect.Schema{
 	},
 }
 
-func annotations(kv ...string) redirect.Given {
-	g := redirect.Given{Annotations: map[string]string{}, Env: map[string]string{}}
+func annotations(kv ...string) redirect.Values {
+	g := redirect.Values{Annotations: map[string]string{}, Env: map[string]string{}}
 	for i := 0; i < len(kv); i += 2 {
 		g.Annotations[kv[i]] = kv[i+1]
 	}
@@ -59,12 +59,12 @@ func origin(t *testing.T, origins []redirect.Origin, field string) redirect.Orig
 
 func TestSchemaTellsUnsetEmptyAndAllApart(t *testing.T) {
 	for _, c := range []struct {
-		given redirect.Given
+		given redirect.Values
 		want  string
 		from  redirect.Origin
 	}{
 		{annotations(), "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
-		{redirect.Given{}, "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
+		{redirect.Values{}, "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromDefault}},
 		{annotations("m/in", ""), "none", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in"}},
 		{annotations("m/in", "*"), "*", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in", Value: "*"}},
 		{annotations("m/in", "80 ,81"), "80,81", redirect.Origin{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "m/in", Value: "80 ,81"}},
@@ -130,7 +130,7 @@ func TestSchemaRunAs(t *testing.T) {
 		{id(1<<32 - 1), nil, nil, nil, true},
 		{nil, id(1 << 40), nil, nil, true},
 	} {
-		r, origins, _, err := schema.Build(redirect.Given{RunAsUser: c.user, RunAsGroup: c.group})
+		r, origins, _, err := schema.Build(redirect.Values{RunAsUser: c.user, RunAsGroup: c.group})
 		assert.Equal(t, c.err, err != nil, "%v", err)
 		assert.Equal(t, c.uids, r.Proxy.UIDs)
 		assert.Equal(t, c.gids, r.Proxy.GIDs)

@@ -4,21 +4,9 @@
 package main
 
 import (
-	"context"
-	"os"
-	"os/signal"
-	"syscall"
-
 	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
-	"github.com/meshcni/meshcni/internal/version"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	o := repaircmd.IO{Env: os.LookupEnv, Stdout: os.Stdout, Stderr: os.Stderr, SetLog: klog.SetSlogLogger, Version: version.Long()}
-	code := repaircmd.Main(ctx, os.Args[1:], o)
-	stop()
-	os.Exit(code)
-}
+func main() { repaircmd.Program{SetLog: klog.SetSlogLogger}.Exec() }

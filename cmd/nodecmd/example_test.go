@@ -11,15 +11,15 @@ import (
 )
 
 // The program is a function: what it would read of the operating system is given.
-func ExampleApp() {
-	app := nodecmd.App{
+func ExampleProgram() {
+	app := nodecmd.Program{
 		Env:    func(key string) (string, bool) { return "nftables", key == "MESHCNI_BACKEND" },
 		Stderr: os.Stdout,
 	}
 	code := app.Main(context.Background(), []string{"install", "--once", "--dialect", "esperanto"})
 	fmt.Println("exit code", code)
 	// Output:
-	// meshcni-node: dialect "esperanto": must be one of istio, linkerd, kuma, consul
+	// meshcni-node: dialect: unknown dialect "esperanto": known is istio, linkerd, kuma, consul
 	// meshcni-node: see --help
 	// exit code 2
 }

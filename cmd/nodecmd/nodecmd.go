@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package nodecmd is the node agent's command line as a function: arguments, environment and streams in, exit code out.
-// The program meshcni-node only chooses the operating system's.
+// Package nodecmd is the node agent's command line as a function: arguments,
+// environment and streams in, exit code out. [Program] is the agent
+// meshcni-node, or one of your own for your own mesh.
 package nodecmd
 
 import (
@@ -10,202 +11,218 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
-	"strings"
+	"reflect"
 	"time"
 
-	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/version/versionmetric"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/serve"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/version/versionmetric"
 )
 
-// App is the program.
-type App struct {
+// Program is the node agent. The zero value is meshcni-node without
+// environment and output.
+type Program struct {
+	// Name is the program's, in messages, logs and metrics. Default meshcni-node.
+	Name string
+	// Version is what --version prints after the name. Default: this module's.
+	Version string
+	// Dialects are those that --dialect may name, the default first. Nil: this
+	// module's, less those that need another agent.
+	Dialects []dialect.Dialect
+	// Config has the defaults of the flags, and what they cannot say. Its zero
+	// value is installer.Default(). An empty Dialect is the first of Dialects.
+	Config installer.Config
 	// Env looks up an environment variable, as os.LookupEnv does. Nil: there are none.
 	Env func(string) (string, bool)
 	// Stdout gets the plugins' records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
-	// Repair runs the repair of pods beside the agent until the context ends. A change of what it is given ends it and starts
-	// it anew. Nil: --repair is refused.
-	Repair func(context.Context, RepairOptions) error
-	// Version is what --version prints after the program's name.
-	Version string
+
+	unfit map[string]string // why dialects are not among Dialects
+	open  func(repaircmd.Settings, repaircmd.Host) (controller, func(), error)
 }
 
-// RepairOptions are what the repair controller is given.
-type RepairOptions struct {
-	Settings Settings
-	Log      *slog.Logger
-	// Registry gets the controller's metrics. What is registered there is taken out when Repair returns.
-	Registry prometheus.Registerer
-	// InstallerReady says why new pods on this node would not be captured, if so: deleting pods would then only make more
-	// of the same.
-	InstallerReady func() error
-	// AddReadiness makes the agent's /readyz say why repair does not work, if so, in place of what was said before.
-	AddReadiness func(ready func() error)
+// Exec runs the program as this process: its arguments, environment, streams
+// and signals. It does not return.
+func (p Program) Exec() {
+	p.Env, p.Stdout, p.Stderr = os.LookupEnv, os.Stdout, os.Stderr
+	cli.Exec(p.Main)
 }
 
-// verifyVariable asks for the rules of running pods to be compared, which goes with any --repair, none included.
-const verifyVariable = "MESHCNI_REPAIR_VERIFY_INTERVAL"
-
-// repairs reports whether there is anything for the repair controller to do.
-func (a App) repairs(s Settings) bool {
-	verify, _ := a.Env(verifyVariable)
-	return a.Repair != nil && (s.Repair != "none" || verify != "")
+// Main runs the program until ctx ends: 0 done, 1 failed or refused, 2 wrong
+// usage. Args are those after the program's name.
+func (p Program) Main(ctx context.Context, args []string) int {
+	p.setDefaults()
+	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: p.command()}.Run(ctx, args)
 }
 
-// errUsage marks what the user has typed wrong: exit code 2.
-var errUsage = errors.New("usage")
-
-// Main runs the program: 0 done, 1 failed or refused, 2 wrong usage. It returns when ctx ends.
-func (a App) Main(ctx context.Context, args []string) int {
-	if a.Env == nil {
-		a.Env = func(string) (string, bool) { return "", false }
+func (p *Program) setDefaults() {
+	if p.Name == "" {
+		p.Name = "meshcni-node"
 	}
-	if a.Stdout == nil {
-		a.Stdout = io.Discard
+	if p.Version == "" {
+		p.Version = version.Long()
 	}
-	if a.Stderr == nil {
-		a.Stderr = io.Discard
+	if p.Dialects == nil {
+		p.Dialects, p.unfit = dialects.ForAgent()
 	}
-	root := a.command()
-	root.SetArgs(args)
-	root.SetOut(a.Stdout)
-	root.SetErr(a.Stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
+	if reflect.ValueOf(p.Config).IsZero() {
+		p.Config = installer.Default()
+		p.Config.Plugin.Dialect = ""
 	}
-	for line := range strings.Lines(err.Error() + "\n") {
-		if line = strings.TrimSpace(strings.TrimPrefix(line, errUsage.Error()+": ")); line != "" {
-			fmt.Fprintln(a.Stderr, "meshcni-node: "+line)
-		}
+	if p.Config.Plugin.Dialect == "" {
+		p.Config.Plugin.Dialect = p.Dialects[0].Name
 	}
-	if errors.Is(err, errUsage) {
-		fmt.Fprintln(a.Stderr, "meshcni-node: see --help")
-		return 2
+	if p.open == nil {
+		p.open = openRepair
 	}
-	return 1
+	if p.Env == nil {
+		p.Env = func(string) (string, bool) { return "", false }
+	}
+	if p.Stdout == nil {
+		p.Stdout = io.Discard
+	}
+	if p.Stderr == nil {
+		p.Stderr = io.Discard
+	}
 }
 
-func (a App) command() *cobra.Command {
-	var showVersion bool
-	root := &cobra.Command{
-		Use: "meshcni-node", Short: "put the meshcni plugin on this node, and keep it there",
-		SilenceErrors: true, SilenceUsage: true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		Args:              cobra.ArbitraryArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("%w: no command %q: run, install or uninstall", errUsage, args[0])
-			}
-			if showVersion {
-				a.printVersion(c)
-				return nil
-			}
-			return fmt.Errorf("%w: name a command: run, install or uninstall", errUsage)
-		},
+// Parse reads the settings that a command line, its command (run, install,
+// uninstall) first, and the environment mean, for those who render or check
+// manifests. It runs nothing, but reads the configuration file and the template
+// that they name. Errors are those that the program would end with.
+func (p Program) Parse(args []string) (Settings, error) {
+	p.setDefaults()
+	c, rest, err := p.command().Find(args)
+	if err != nil {
+		return Settings{}, err
 	}
-	// Not cobra's own version flag with a template: that links text/template, with which the linker keeps every exported
-	// method of the program, 6 MB of them.
-	root.Flags().BoolVarP(&showVersion, "version", "v", false, "say which build this is")
-	root.AddCommand(&cobra.Command{
-		Use: "version", Short: "say which build this is", Args: cobra.NoArgs,
-		Run: func(c *cobra.Command, _ []string) { a.printVersion(c) },
-	})
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	for _, c := range []*cobra.Command{
-		{
-			Use: "run", Short: "install, watch and repair until SIGTERM; the plugin then stays, unless --uninstall-on-exit",
-			RunE: func(c *cobra.Command, _ []string) error { return a.run(c, false) },
-		},
-		{
-			Use: "install", Short: "install and exit: with --once at once, else when there is a network to chain into",
-			RunE: func(c *cobra.Command, _ []string) error {
-				if once, _ := c.Flags().GetBool("once"); !once {
-					return a.run(c, true)
-				}
-				s, log, err := a.settings(c)
-				if err != nil {
-					return err
-				}
-				steps, err := installer.Install(c.Context(), s.Config, log)
-				if err == nil {
-					log.Info("installed", "file", filepath.Join(s.CNIConfDir, steps.Target), "network", steps.Network)
-				}
+	if c.Flags().Lookup("run-dir") == nil {
+		return Settings{}, fmt.Errorf("no command that has settings in %q", args)
+	}
+	if err := c.ParseFlags(rest); err != nil {
+		return Settings{}, err
+	}
+	if c.Flags().NArg() > 0 {
+		return Settings{}, fmt.Errorf("unexpected %q", c.Flags().Args())
+	}
+	return p.resolve(c.Flags())
+}
+
+func (p Program) command() *cobra.Command {
+	root := &cobra.Command{Short: "put the meshcni plugin on this node, and keep it there", Args: cobra.ArbitraryArgs}
+	var once bool
+	run := &cobra.Command{
+		Use: "run", Short: "install, watch and repair until SIGTERM; the plugin then stays, unless --uninstall-on-exit",
+		RunE: func(c *cobra.Command, _ []string) error { return p.run(c.Context(), c.Flags()) },
+	}
+	install := &cobra.Command{
+		Use: "install", Short: "install and exit: with --once at once, else when there is a network to chain into",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, log, err := p.settings(c.Flags())
+			if err != nil {
 				return err
-			},
-		},
-		{
-			Use: "uninstall", Short: "take everything back; the binary stays while attachments made with it need it",
-			RunE: func(c *cobra.Command, _ []string) error {
-				s, log, err := a.settings(c)
-				if err != nil {
-					return err
-				}
-				_, err = installer.Uninstall(c.Context(), s.Config, log)
-				return err
-			},
-		},
-	} {
-		c.Args = func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("%w: unexpected %q", errUsage, args[0])
 			}
-			return nil
-		}
-		if c.Name() == "install" {
-			c.Flags().Bool("once", false, "never wait: fail when there is no valid network file, and say why")
-		}
-		addFlags(c)
+			if !once {
+				return p.installWhenReady(c.Context(), s, log)
+			}
+			steps, err := installer.Install(c.Context(), s.Config, log)
+			if err == nil {
+				log.Info("installed", "file", filepath.Join(s.CNIConfDir, steps.Target), "network", steps.Network)
+			}
+			return err
+		},
+	}
+	install.Flags().BoolVar(&once, "once", false, "never wait: fail when there is no valid network file, and say why")
+	uninstall := &cobra.Command{
+		Use: "uninstall", Short: "take everything back; the binary stays while attachments made with it need it",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, log, err := p.settings(c.Flags())
+			if err != nil {
+				return err
+			}
+			_, err = installer.Uninstall(c.Context(), s.Config, log)
+			return err
+		},
+	}
+	for _, c := range []*cobra.Command{run, install, uninstall} {
+		s := p.defaults() // parsed into, for its errors; resolve reads the flags
+		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
 	return root
 }
 
-func (a App) printVersion(c *cobra.Command) { fmt.Fprintln(c.OutOrStdout(), "meshcni-node", a.Version) }
-
-func (a App) settings(c *cobra.Command) (Settings, *slog.Logger, error) {
-	s, err := resolve(changed(c), a.Env)
+func (p Program) settings(typed *pflag.FlagSet) (Settings, *slog.Logger, error) {
+	s, err := p.resolve(typed)
 	if err != nil {
-		return s, nil, fmt.Errorf("%w: %w", errUsage, err)
+		return s, nil, cli.Usage(err)
 	}
-	return s, slog.New(slog.NewJSONHandler(a.Stderr, &slog.HandlerOptions{Level: level(s.LogLevel)})), nil
+	return s, p.logger(s.Plugin.LogLevel.Level()), nil
 }
 
-func level(name string) (l slog.Level) {
-	_ = l.UnmarshalText([]byte(name)) // validated
-	return l
+func (p Program) logger(l slog.Leveler) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(p.Stderr, &slog.HandlerOptions{Level: l}))
 }
 
-// run is the agent; with untilReady it stops as soon as the plugin is installed.
-func (a App) run(c *cobra.Command, untilReady bool) error {
-	s, _, err := a.settings(c)
+// installWhenReady runs the agent until the plugin is installed.
+func (p Program) installWhenReady(ctx context.Context, s Settings, log *slog.Logger) error {
+	agent, err := installer.New(installer.Options{Config: s.Config, Log: log, PluginLog: p.Stdout})
 	if err != nil {
 		return err
 	}
-	if s.Repair != "none" && a.Repair == nil && !untilReady {
-		return fmt.Errorf("%w: this build has no repair; run meshcni-repair beside it", errUsage)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for agent.Ready() != nil && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		cancel()
+	}()
+	if err := agent.Run(ctx); err != nil {
+		return err
+	}
+	return agent.Ready()
+}
+
+// run is the agent.
+func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
+	s, err := p.resolve(typed)
+	if err != nil {
+		return cli.Usage(err)
 	}
 	var lv slog.LevelVar
-	lv.Set(level(s.LogLevel))
-	log := slog.New(slog.NewJSONHandler(a.Stderr, &slog.HandlerOptions{Level: &lv}))
-	repairs := &repairer{run: a.Repair, log: log, changed: make(chan Settings, 1)}
+	lv.Set(s.Plugin.LogLevel.Level())
+	log := p.logger(&lv)
+	log.Info("starting", "program", p.Name, "version", p.Version)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(versionmetric.Collector("meshcni-node"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(versionmetric.Collector(p.Name), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	repairs := &repairer{program: p, log: log, settings: s}
+	reg.MustRegister(repairs)
 	opts := installer.Options{
-		Config: s.Config, Log: log, PluginLog: a.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
-		MetricsAddress: s.MetricsAddress, HealthAddress: s.HealthAddress,
+		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
 		Reload: func() (installer.Config, error) {
-			next, err := resolve(changed(c), a.Env)
-			if err == nil && (next.Repair != s.Repair || next.NodeName != s.NodeName || next.MetricsAddress != s.MetricsAddress ||
-				next.HealthAddress != s.HealthAddress || next.UninstallOnExit != s.UninstallOnExit || next.DaemonSetName != s.DaemonSetName) {
-				err = errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit and daemonset-name need a restart of the agent")
+			next, err := p.resolve(typed)
+			if err == nil {
+				err = s.keeps(next)
 			}
 			if err == nil {
-				lv.Set(level(next.LogLevel))
+				lv.Set(next.Plugin.LogLevel.Level())
 				repairs.change(next)
 			}
 			return next.Config, err
@@ -216,11 +233,8 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 			opts.ReloadDirs = append(opts.ReloadDirs, filepath.Dir(file), file)
 		}
 	}
-	if untilReady {
-		opts.MetricsAddress, opts.HealthAddress, opts.UninstallOnExit, opts.Reload = "", "", false, nil
-	}
-	if s.UninstallOnExit == OnExitAuto && !untilReady {
-		leaving, stop := watchDaemonSet(c.Context(), s, log)
+	if s.UninstallOnExit == OnExitAuto {
+		leaving, stop := watchDaemonSet(ctx, s, log)
 		defer stop()
 		opts.Leaving = leaving
 	}
@@ -228,37 +242,28 @@ func (a App) run(c *cobra.Command, untilReady bool) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(c.Context())
-	defer cancel()
-	if untilReady {
-		go func() {
-			for agent.Ready() != nil && ctx.Err() == nil {
-				select {
-				case <-ctx.Done():
-				case <-time.After(20 * time.Millisecond):
-				}
-			}
-			cancel()
-		}()
-		if err := agent.Run(ctx); err != nil {
-			return err
-		}
-		return agent.Ready()
+	repairs.installed = agent.Ready
+	stop, err := serve.Start(serve.Options{
+		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
+		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready()) },
+	})
+	if err != nil {
+		return err
 	}
-	var repairErr error
-	repaired := make(chan struct{})
-	go func() {
-		defer close(repaired)
-		if a.repairs(s) {
-			agent.AddReadiness(repairs.ready)
-			if repairErr = repairs.keep(ctx, s, reg, agent.Ready); repairErr != nil {
-				log.Error("repair ended", "error", repairErr)
-				cancel()
-			}
-		}
-	}()
-	err = agent.Run(ctx)
-	cancel()
-	<-repaired
-	return errors.Join(err, repairErr)
+	defer stop()
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return repairs.run(ctx) })
+	both.Go(func() error { return agent.Run(ctx) })
+	return both.Wait()
+}
+
+// keeps refuses a change of what is only read at the start.
+func (s Settings) keeps(next Settings) error {
+	fixed := func(s Settings) [6]string {
+		return [...]string{s.Repair.Action, s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName}
+	}
+	if fixed(next) != fixed(s) {
+		return errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit and daemonset-name need a restart of the agent")
+	}
+	return nil
 }

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,7 +62,7 @@ func lookup(env map[string]string) func(string) (string, bool) {
 func run(t *testing.T, env map[string]string, args ...string) (int, string, string) {
 	t.Helper()
 	var stdout, stderr output
-	code := App{Env: lookup(env), Stdout: &stdout, Stderr: &stderr}.Main(t.Context(), args)
+	code := Program{Env: lookup(env), Stdout: &stdout, Stderr: &stderr}.Main(t.Context(), args)
 	return code, stdout.String(), stderr.String()
 }
 
@@ -137,11 +139,13 @@ func TestUsage(t *testing.T) {
 		says string
 	}{
 		{nil, nil, "name a command"},
-		{[]string{"fly"}, nil, `no command "fly"`},
+		{[]string{"fly"}, nil, `unknown command "fly"`},
 		{[]string{"run", "--fly"}, nil, "--fly"},
 		{[]string{"run", "now"}, nil, `"now"`},
 		{[]string{"run", "--chained=perhaps"}, nil, "--chained"},
-		{[]string{"run", "--repair", "delete", "--node-name", "n"}, nil, "no repair"},
+		{[]string{"run", "--dialect", "ambient"}, nil, `"ambient": its pods need an agent that hands their network namespaces`},
+		{[]string{"run"}, map[string]string{"MESHCNI_REPAIR_NODE_RATE": "many"}, "MESHCNI_REPAIR_NODE_RATE"},
+		{[]string{"run", "--repair", "sweep", "--node-name", "n"}, nil, `"sweep": not one of none, label, delete, repair`},
 		{[]string{"run", "--repair", "delete"}, nil, "node-name"},
 		{[]string{"run", "--dialect", "x", "--backend", "y"}, nil, `backend "y"`},
 		{[]string{"install"}, map[string]string{"MESHCNI_ADD_DEADLINE": "soon"}, "MESHCNI_ADD_DEADLINE"},
@@ -165,15 +169,27 @@ func TestHelpNamesEveryOption(t *testing.T) {
 	for _, command := range []string{"run", "install", "uninstall"} {
 		code, stdout, _ := run(t, nil, command, "--help")
 		assert.Equal(t, 0, code)
-		group := 0
-		for _, o := range options {
-			assert.Contains(t, stdout, "\n  --"+o.name+" ")
-			assert.Contains(t, stdout, o.envName())
-			at := strings.Index(stdout, "\n"+o.group+":\n")
-			require.GreaterOrEqual(t, at, group, "groups are contiguous")
-			group = at
+		c, _, err := Program{}.command().Find([]string{command})
+		require.NoError(t, err)
+		groups := 0
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			assert.Contains(t, stdout, "\n  --"+f.Name)
+			for _, name := range cli.Variables(f) {
+				assert.Contains(t, stdout, name)
+			}
+		})
+		for line := range strings.Lines(stdout) {
+			if !strings.HasPrefix(line, " ") && strings.HasSuffix(line, ":\n") {
+				groups++
+			}
 		}
+		assert.GreaterOrEqual(t, groups, 6)
 	}
+}
+
+// parsed are the settings of run with these arguments.
+func parsed(env map[string]string, args ...string) (Settings, error) {
+	return Program{Env: lookup(env)}.Parse(append([]string{"run"}, args...))
 }
 
 func TestPrecedence(t *testing.T) {
@@ -182,25 +198,25 @@ func TestPrecedence(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("dialect: linkerd\nbackend: nftables\nlog-level: debug\nown-file: true\nexclude-namespaces: [a, b]\nadd-deadline: 5s\n"), 0o644))
 	env["MESHCNI_CONFIG"], env["MESHCNI_BACKEND"], env["MESHCNI_LOG_LEVEL"] = file, "iptables", "warn"
 	env["CNI_CONF_NAME"] = "00-mine.conflist"
-	s, err := resolve(map[string]string{"log-level": "error"}, lookup(env))
+	s, err := parsed(env, "--log-level=error")
 	require.NoError(t, err)
-	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Dialect, s.Backend, s.LogLevel, s.CNIConfName})
-	assert.Equal(t, []string{"a", "b"}, s.ExcludeNamespaces)
+	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, s.Plugin.Backend, string(s.Plugin.LogLevel), s.CNIConfName})
+	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
 	assert.True(t, s.OwnFile)
-	assert.Equal(t, 5*time.Second, s.AddDeadline)
+	assert.Equal(t, 5*time.Second, time.Duration(s.Plugin.AddDeadline))
 
 	// A ConfigMap mounted as a directory, one file a key.
 	mounted := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(mounted, "dialect"), []byte("kuma\n"), 0o644))
 	require.NoError(t, os.Mkdir(filepath.Join(mounted, "..data"), 0o755))
 	env["MESHCNI_CONFIG"] = mounted
-	s, err = resolve(nil, lookup(env))
+	s, err = parsed(env)
 	require.NoError(t, err)
-	assert.Equal(t, "kuma", s.Dialect)
+	assert.Equal(t, "kuma", s.Plugin.Dialect)
 	for _, bad := range []string{"dialekt: x", "dialect: {a: b}", "config: x", "- a", "own-file: perhaps"} {
 		require.NoError(t, os.WriteFile(file, []byte(bad), 0o644))
 		env["MESHCNI_CONFIG"] = file
-		_, err = resolve(nil, lookup(env))
+		_, err = parsed(env)
 		require.Error(t, err, bad)
 	}
 }
@@ -219,7 +235,7 @@ func TestLiveConfiguration(t *testing.T) {
 	var stderr output
 	done := make(chan int, 1)
 	go func() {
-		done <- App{Env: lookup(env), Stderr: &stderr}.Main(ctx, []string{"run", "--config", config, "--metrics-address", "", "--health-address", ""})
+		done <- Program{Env: lookup(env), Stderr: &stderr}.Main(ctx, []string{"run", "--config", config, "--metrics-address", "", "--health-address", ""})
 	}()
 	entry := func() string {
 		data, _ := os.ReadFile(filepath.Join(dir, "net.d/10-calico.conflist"))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -22,9 +21,9 @@ func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving 
 			if s.KubernetesHost == "" {
 				return nil, errors.New("no API server: kubernetes-service-host (KUBERNETES_SERVICE_HOST) is not set")
 			}
-			return rest.HTTPClientFor(apiConfig(s))
+			return rest.HTTPClientFor(s.Repair.API.Config())
 		},
-		Server: s.Server(), Namespace: s.PodNamespace, Name: s.DaemonSetName,
+		Server: s.Server(), Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName,
 	}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -33,14 +32,4 @@ func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving 
 		cancel()
 		running.Wait()
 	}
-}
-
-// apiConfig is how the agent reaches the API server: by its service account, whose token is read anew as the kubelet
-// renews it.
-func apiConfig(s Settings) *rest.Config {
-	c := &rest.Config{Host: s.Server(), BearerTokenFile: filepath.Join(s.ServiceAccountDir, "token")}
-	if s.KubernetesProtocol == "https" {
-		c.CAFile = filepath.Join(s.ServiceAccountDir, "ca.crt")
-	}
-	return c
 }

@@ -6,138 +6,114 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
+	"reflect"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/internal/version"
 )
 
 // repairer keeps the repair of pods running with the settings that hold now.
 type repairer struct {
-	run     func(context.Context, RepairOptions) error
-	log     *slog.Logger
-	changed chan Settings // holds the newest only
+	program   Program
+	log       *slog.Logger
+	installed func() error // says why new pods would not be captured, if so
 
-	mu  sync.Mutex
-	now func() error // says why repair does not work, if so; nil: it has not said yet how to ask
+	mu         sync.Mutex
+	settings   Settings
+	restart    context.CancelFunc
+	controller controller           // nil before the first one runs
+	metrics    *prometheus.Registry // that controller's own, so that they go with it
 }
 
-// repairSettings are what of the settings that may change is a matter of repair.
-type repairSettings struct {
-	dialect, backend, server, serviceAccountDir string
-	uncapturedFamily                            redirect.UncapturedFamily
-	refuseProxyUID                              bool
-}
-
-func (s Settings) forRepair() repairSettings {
-	return repairSettings{s.Dialect, s.Backend, s.Server(), s.ServiceAccountDir, s.UncapturedFamily, s.RefuseProxyUID}
-}
-
-// change tells of settings that were read again.
+// change tells of settings that were read again. Those that repair goes by
+// start it anew.
 func (r *repairer) change(s Settings) {
-	select {
-	case <-r.changed:
-	default:
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed := !reflect.DeepEqual(s.Repair, r.settings.Repair)
+	r.settings = s
+	if changed && r.restart != nil {
+		r.restart()
 	}
-	r.changed <- s
 }
 
 // ready says why repair does not work, if so.
 func (r *repairer) ready() error {
 	r.mu.Lock()
-	now := r.now
+	c := r.controller
 	r.mu.Unlock()
-	if now == nil {
+	if c == nil {
 		return nil
 	}
-	return now()
+	return c.Ready()
 }
 
-func (r *repairer) setReady(ready func() error) {
+// Describe and Collect show the metrics of the controller that runs now.
+func (r *repairer) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is [prometheus.Collector]'s.
+func (r *repairer) Collect(ch chan<- prometheus.Metric) {
+	r.mu.Lock()
+	metrics := r.metrics
+	r.mu.Unlock()
+	if metrics != nil {
+		metrics.Collect(ch)
+	}
+}
+
+// enabled reports whether there is anything for the controller to do.
+func (r *repairer) enabled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now = ready
+	return r.settings.Repair.Enabled()
 }
 
-// keep runs repair until the context ends, and anew when settings that it knows have changed.
-func (r *repairer) keep(ctx context.Context, s Settings, reg prometheus.Registerer, installed func() error) error {
-	for {
-		registered := &registrations{Registerer: reg}
-		running, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() {
-			ended <- r.run(running, RepairOptions{
-				Settings: s, Log: r.log, Registry: registered, InstallerReady: installed, AddReadiness: r.setReady,
-			})
-		}()
-		next, err, again := r.wait(ctx, s, ended)
-		stop()
-		if again {
-			err = <-ended
-			r.setReady(nil)
-			r.log.Info("repair starts anew with the changed configuration")
+// run runs repair until the context ends, and anew when its settings change.
+func (r *repairer) run(ctx context.Context) error {
+	for r.enabled() {
+		running, cancel := context.WithCancel(ctx)
+		c, stop, err := r.open(cancel)
+		if err == nil {
+			err = c.Run(running)
+			stop()
 		}
-		registered.undo()
+		again := running.Err() != nil
+		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the end was asked for
+		case err != nil && !(again && errors.Is(err, context.Canceled)):
+			r.log.Error("repair ended", "error", err)
+			return err
 		case !again:
-			return err
-		case err != nil && !errors.Is(err, context.Canceled):
-			return err
+			return nil
 		}
-		s = next
+		r.log.Info("repair starts anew with the changed configuration")
 	}
+	return nil
 }
 
-// wait waits for the end of repair, or for settings that make it start again.
-func (r *repairer) wait(ctx context.Context, s Settings, ended <-chan error) (next Settings, err error, again bool) {
-	for {
-		select {
-		case err := <-ended:
-			return s, err, false
-		case <-ctx.Done():
-			return s, <-ended, false
-		case next := <-r.changed:
-			if next.forRepair() != s.forRepair() || !slices.Equal(next.ExcludeNamespaces, s.ExcludeNamespaces) {
-				return next, nil, true
-			}
-		}
-	}
-}
-
-// registrations remembers what is registered through it, so that it can be taken out again.
-type registrations struct {
-	prometheus.Registerer
-	mu  sync.Mutex
-	all []prometheus.Collector
-}
-
-func (r *registrations) Register(c prometheus.Collector) error {
-	err := r.Registerer.Register(c)
-	if err == nil {
-		r.mu.Lock()
-		r.all = append(r.all, c)
-		r.mu.Unlock()
-	}
-	return err
-}
-
-func (r *registrations) MustRegister(cs ...prometheus.Collector) {
-	for _, c := range cs {
-		if err := r.Register(c); err != nil {
-			panic(err)
-		}
-	}
-}
-
-func (r *registrations) undo() {
+// open makes a controller with the settings of now; restart ends its run.
+func (r *repairer) open(restart context.CancelFunc) (c controller, stop func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range r.all {
-		r.Unregister(c)
+	r.restart, r.metrics = restart, prometheus.NewRegistry()
+	c, stop, err = r.program.open(r.settings.Repair, repaircmd.Host{
+		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, Metrics: r.metrics, Log: r.log,
+	})
+	if err == nil {
+		r.controller = c
 	}
-	r.all = nil
+	return c, stop, err
 }
+
+// controller is a *repair.Controller, or a test's.
+type controller interface {
+	Run(ctx context.Context) error
+	Ready() error
+}
+
+func openRepair(s repaircmd.Settings, h repaircmd.Host) (controller, func(), error) { return s.Open(h) }

@@ -15,9 +15,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/redirect"
 )
+
+// fake is a controller that is always ready.
+type fake func(ctx context.Context) error
+
+func (f fake) Run(ctx context.Context) error { return f(ctx) }
+func (f fake) Ready() error                  { return nil }
 
 // Repair starts anew with settings that it knows, its metrics and readiness with it, and for no others.
 func TestRepairFollowsTheConfiguration(t *testing.T) {
@@ -29,24 +36,25 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		require.NoError(t, os.Rename(config+".tmp", config))
 	}
 	edit("dialect: istio\n")
-	started := make(chan Settings)
-	app := App{Env: lookup(env), Repair: func(ctx context.Context, o RepairOptions) error {
-		o.Registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "repairs_total", Help: "x"}))
-		o.AddReadiness(func() error { return nil })
-		select {
-		case started <- o.Settings:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		<-ctx.Done()
-		return nil
+	started := make(chan repaircmd.Settings)
+	app := Program{Env: lookup(env), open: func(s repaircmd.Settings, h repaircmd.Host) (controller, func(), error) {
+		h.Metrics.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "repairs_total", Help: "x"}))
+		return fake(func(ctx context.Context) error {
+			select {
+			case started <- s:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			<-ctx.Done()
+			return nil
+		}), func() {}, nil
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int, 1)
 	go func() {
 		done <- app.Main(ctx, []string{"run", "--config", config, "--metrics-address", "", "--health-address", "", "--repair", "label", "--node-name", "n"})
 	}()
-	next := func() Settings {
+	next := func() repaircmd.Settings {
 		t.Helper()
 		select {
 		case s := <-started:
@@ -54,7 +62,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		case <-time.After(time.Minute):
 			require.Fail(t, "repair does not start")
 		}
-		return Settings{}
+		return repaircmd.Settings{}
 	}
 	assert.Equal(t, "istio", next().Dialect)
 	edit("dialect: istio\nlog-level: debug\nadd-deadline: 5s\n")
@@ -75,24 +83,33 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 
 func TestRepairThatEndsEndsTheAgent(t *testing.T) {
 	_, env := node(t)
-	app := App{Env: lookup(env), Repair: func(context.Context, RepairOptions) error { return errors.New("no right") }}
+	app := Program{Env: lookup(env), open: func(repaircmd.Settings, repaircmd.Host) (controller, func(), error) {
+		return fake(func(context.Context) error { return errors.New("no right") }), func() {}, nil
+	}}
 	assert.Equal(t, 1, app.Main(t.Context(), []string{"run", "--metrics-address", "", "--health-address", "", "--repair", "label", "--node-name", "n"}))
 }
 
 func TestParse(t *testing.T) {
-	s, err := Parse([]string{
-		"run", "--cni-bin-dir=/a", "--cni-bin-dir=/b", "--metrics-address=", "--uninstall-on-exit", "--repair=delete", "--node-name=n",
-	}, lookup(map[string]string{
+	s, err := parsed(map[string]string{
 		"MESHCNI_DIALECT": "kuma", "POD_NAMESPACE": "mesh", "MESHCNI_UNCAPTURED_FAMILY": "drop", "MESHCNI_WRITE_STATUS": "true", "MESHCNI_DAEMONSET_NAME": "agent",
-	}))
+		"MESHCNI_REPAIR_NODE_BURST": "3",
+	},
+		"--cni-bin-dir=/a", "--cni-bin-dir=/b", "--metrics-address=", "--uninstall-on-exit", "--repair=delete", "--node-name=n",
+	)
 	require.NoError(t, err)
-	want := defaults()
-	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit, want.Repair, want.NodeName = []string{"/a", "/b"}, "", OnExitUninstall, "delete", "n"
-	want.Dialect, want.PodNamespace, want.UncapturedFamily, want.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
+	p := Program{}
+	p.setDefaults()
+	want := p.defaults()
+	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit = []string{"/a", "/b"}, "", OnExitUninstall
+	want.Plugin.Dialect, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
+	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
+	assert.Equal(t, []string{"delete", "n"}, []string{s.Repair.Action, s.Repair.Node})
+	assert.Equal(t, repaircmd.Plugin{Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
+	s.Repair = want.Repair
 	assert.Equal(t, want, s)
 
 	for value, exit := range map[string]OnExit{"auto": OnExitAuto, "true": OnExitUninstall, "1": OnExitUninstall, "false": OnExitKeep, "0": OnExitKeep} {
-		s, err := Parse([]string{"run", "--uninstall-on-exit=" + value}, nil)
+		s, err := parsed(nil, "--uninstall-on-exit="+value)
 		require.NoError(t, err)
 		assert.Equal(t, exit, s.UninstallOnExit)
 	}
@@ -101,18 +118,18 @@ func TestParse(t *testing.T) {
 		"fly":                           {"run", "--fly"},
 		"now":                           {"run", "now"},
 		`"sometimes" is not auto, true`: {"run", "--uninstall-on-exit=sometimes"},
-		"uncaptured-family":             {"run", "--uncaptured-family=forget"},
+		"uncaptured_family":             {"run", "--uncaptured-family=forget"},
 		"daemonset-name":                {"run", "--uninstall-on-exit=auto", "--daemonset-name="},
 		"refuse-proxy-uid":              {"install", "--refuse-proxy-uid=perhaps"},
 	} {
-		_, err := Parse(args, nil)
+		_, err := Program{}.Parse(args)
 		assert.ErrorContains(t, err, says, args)
 	}
 }
 
 // Settings with their defaults leave the entry as it was before there were such.
 func TestEntryOfPluginSettings(t *testing.T) {
-	s, err := Parse([]string{"run"}, nil)
+	s, err := parsed(nil)
 	require.NoError(t, err)
 	entry, err := s.Entry()
 	require.NoError(t, err)
@@ -122,7 +139,7 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status", "ready_without_agent"} {
 		assert.NotContains(t, string(entry), key)
 	}
-	s, err = Parse([]string{"run", "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true", "--ready-without-agent"}, nil)
+	s, err = parsed(nil, "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true", "--ready-without-agent")
 	require.NoError(t, err)
 	entry, err = s.Entry()
 	require.NoError(t, err)
@@ -134,7 +151,7 @@ func TestEntryOfPluginSettings(t *testing.T) {
 func TestVersion(t *testing.T) {
 	for _, arg := range []string{"version", "--version", "-v"} {
 		var stdout output
-		assert.Equal(t, 0, App{Version: "v1.2.3 (x)", Stdout: &stdout}.Main(t.Context(), []string{arg}))
+		assert.Equal(t, 0, Program{Version: "v1.2.3 (x)", Stdout: &stdout}.Main(t.Context(), []string{arg}))
 		assert.Equal(t, "meshcni-node v1.2.3 (x)\n", stdout.String())
 	}
 }

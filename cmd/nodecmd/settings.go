@@ -12,258 +12,223 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshcni/meshcni/installer"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // Settings are the agent's configuration, from wherever it came.
 type Settings struct {
 	installer.Config
-	// Repair is what to do with pods that run outside of the mesh: none, label, delete or repair.
-	Repair string
-	// NodeName is this node's; repair needs it.
-	NodeName string
-	// MetricsAddress and HealthAddress are what to listen on; empty for not at all.
+	// Repair says what to do with pods that run outside the mesh. What it shares
+	// with Config is as there.
+	Repair repaircmd.Settings
+	// MetricsAddress and HealthAddress are what to listen on; empty: nowhere.
 	MetricsAddress, HealthAddress string
-	// UninstallOnExit is whether everything is taken back on SIGTERM.
+	// UninstallOnExit says whether SIGTERM takes the plugin off the node.
 	UninstallOnExit OnExit
-	// DaemonSetName is the agent's own, in namespace PodNamespace; OnExitAuto watches it.
+	// DaemonSetName is the agent's own, in namespace PodNamespace; [OnExitAuto] watches it.
 	DaemonSetName string
 
 	configFile, pluginConfigFile string
 }
 
-// OnExit is what happens to the plugin on SIGTERM.
+// OnExit is what happens to the plugin on SIGTERM. It is a flag's value.
 type OnExit string
 
 // The values of --uninstall-on-exit.
 const (
 	// OnExitKeep leaves the plugin on the node: pods are captured by it, or wait.
 	OnExitKeep OnExit = "false"
-	// OnExitUninstall takes everything back, whatever the reason of the end.
+	// OnExitUninstall uninstalls, whatever the reason for the end.
 	OnExitUninstall OnExit = "true"
-	// OnExitAuto takes everything back when the agent's DaemonSet, or its namespace, has been seen to be deleted, and not
-	// when its pod is only replaced or restarted. Where that cannot be known, the plugin stays.
+	// OnExitAuto uninstalls if the agent's DaemonSet, or its namespace, was seen
+	// to be deleted, and not when its pod is only replaced or restarted. Where
+	// that cannot be known, the plugin stays.
 	OnExitAuto OnExit = "auto"
 )
 
-// option is one setting: a flag, MESHCNI_ plus its name in upper snake case, and a key of the configuration file.
-type option struct {
-	group, name, usage string
-	env                string // a second environment variable, as others call it
-	kind               string // of the value, for the help
-	set                func(*Settings, string) error
-	get                func(*Settings) string
-}
-
-func text(group, name, kind, usage string, field func(*Settings) *string) option {
-	return option{group: group, name: name, kind: kind, usage: usage,
-		set: func(s *Settings, v string) error { *field(s) = v; return nil },
-		get: func(s *Settings) string { return *field(s) }}
-}
-
-func list(group, name, kind, usage string, field func(*Settings) *[]string) option {
-	return option{group: group, name: name, kind: kind, usage: usage,
-		set: func(s *Settings, v string) error {
-			*field(s) = nil
-			for _, item := range strings.Split(v, ",") {
-				if item = strings.TrimSpace(item); item != "" && !slices.Contains(*field(s), item) {
-					*field(s) = append(*field(s), item)
-				}
-			}
-			return nil
-		},
-		get: func(s *Settings) string { return strings.Join(*field(s), ",") }}
-}
-
-func boolean(group, name, usage string, field func(*Settings) *bool) option {
-	return option{group: group, name: name, kind: "bool", usage: usage,
-		set: func(s *Settings, v string) (err error) {
-			if *field(s), err = strconv.ParseBool(v); err != nil {
-				return fmt.Errorf("%q is neither true nor false", v)
-			}
-			return nil
-		},
-		get: func(s *Settings) string { return strconv.FormatBool(*field(s)) }}
-}
-
-func (o option) alsoEnv(name string) option { o.env = name; return o }
-
-const (
-	gNode   = "Where things are on the node"
-	gChain  = "How the plugin is put into the network"
-	gAPI    = "The API server"
-	gPlugin = "What the plugin does (applied live from --config)"
-	gRepair = "Repair of pods that run outside of the mesh"
-	gAgent  = "The agent itself"
-)
-
-var options = []option{
-	list(gNode, "cni-bin-dir", "dir", "the runtime's plugin directory; repeatable", func(s *Settings) *[]string { return &s.CNIBinDirs }),
-	text(gNode, "cni-conf-dir", "dir", "the runtime's configuration directory", func(s *Settings) *string { return &s.CNIConfDir }),
-	text(gNode, "cni-cache-dir", "dir", "libcni's cache, which names the attachments that still need the binary", func(s *Settings) *string { return &s.CNICacheDir }),
-	text(gNode, "run-dir", "dir", "kubeconfig, log socket and the plugin's log; the same path on the host", func(s *Settings) *string { return &s.RunDir }),
-	text(gNode, "bin-source-dir", "dir", "where the plugin to install is", func(s *Settings) *string { return &s.BinSourceDir }),
-
-	boolean(gChain, "chained", "chain into the node's network; false: a configuration of the plugin alone, for Multus", func(s *Settings) *bool { return &s.Chained }),
-	boolean(gChain, "own-file", "keep a first-sorting list of our own and leave others' files alone", func(s *Settings) *bool { return &s.OwnFile }),
-	text(gChain, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own", func(s *Settings) *string { return &s.CNIConfName }).alsoEnv("CNI_CONF_NAME"),
-
-	text(gAPI, "service-account-dir", "dir", "token and ca.crt", func(s *Settings) *string { return &s.ServiceAccountDir }),
-	text(gAPI, "kubernetes-service-host", "host", "the API server, for the plugin on the host", func(s *Settings) *string { return &s.KubernetesHost }).alsoEnv("KUBERNETES_SERVICE_HOST"),
-	text(gAPI, "kubernetes-service-port", "port", "its port", func(s *Settings) *string { return &s.KubernetesPort }).alsoEnv("KUBERNETES_SERVICE_PORT"),
-	text(gAPI, "kubernetes-service-protocol", "https|http", "its protocol", func(s *Settings) *string { return &s.KubernetesProtocol }).alsoEnv("KUBERNETES_SERVICE_PROTOCOL"),
-
-	list(gPlugin, "exclude-namespaces", "a,b", "namespaces whose pods are never captured", func(s *Settings) *[]string { return &s.ExcludeNamespaces }),
-	text(gPlugin, "dialect", "name", "istio, linkerd, kuma or consul", func(s *Settings) *string { return &s.Dialect }),
-	text(gPlugin, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables", func(s *Settings) *string { return &s.Backend }),
-	text(gPlugin, "log-level", "level", "debug, info, warn or error, of plugin and agent", func(s *Settings) *string { return &s.LogLevel }),
-	text(gPlugin, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials", func(s *Settings) *string { return &s.PodNamespace }).alsoEnv("POD_NAMESPACE"),
-	{
-		group: gPlugin, name: "add-deadline", kind: "duration", usage: "bound of one ADD; a pod that cannot be captured by then fails to start",
-		set: func(s *Settings, v string) (err error) {
-			s.AddDeadline, err = time.ParseDuration(v)
-			return err
-		},
-		get: func(s *Settings) string { return s.AddDeadline.String() },
-	},
-	text(gPlugin, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture", func(s *Settings) *string { return (*string)(&s.UncapturedFamily) }),
-	boolean(gPlugin, "refuse-proxy-uid", "refuse a pod with a container that the rules take for the proxy", func(s *Settings) *bool { return &s.RefuseProxyUID }),
-	boolean(gPlugin, "write-status", "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)", func(s *Settings) *bool { return &s.WriteStatus }),
-	boolean(gPlugin, "ready-without-agent", "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)", func(s *Settings) *bool { return &s.ReadyWithoutAgent }),
-	text(gPlugin, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)", func(s *Settings) *string { return &s.pluginConfigFile }),
-
-	text(gRepair, "repair", "mode", "none, label, delete or repair", func(s *Settings) *string { return &s.Repair }),
-	text(gRepair, "node-name", "name", "this node's name", func(s *Settings) *string { return &s.NodeName }).alsoEnv("NODE_NAME"),
-
-	text(gAgent, "config", "file", "these keys in a YAML file, watched; flags and environment come before it", func(s *Settings) *string { return &s.configFile }),
-	text(gAgent, "metrics-address", "addr", "where /metrics is served; empty: nowhere", func(s *Settings) *string { return &s.MetricsAddress }),
-	text(gAgent, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere", func(s *Settings) *string { return &s.HealthAddress }),
-	{
-		group: gAgent, name: "uninstall-on-exit", kind: "auto|true|false",
-		usage: "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait",
-		set: func(s *Settings, v string) error {
-			if v == string(OnExitAuto) {
-				s.UninstallOnExit = OnExitAuto
-				return nil
-			}
-			b, err := strconv.ParseBool(v)
-			if err != nil {
-				return fmt.Errorf("%q is not auto, true or false", v)
-			}
-			s.UninstallOnExit = OnExit(strconv.FormatBool(b))
-			return nil
-		},
-		get: func(s *Settings) string { return string(s.UninstallOnExit) },
-	},
-	text(gAgent, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it", func(s *Settings) *string { return &s.DaemonSetName }),
-}
-
-func defaults() Settings {
-	return Settings{
-		Config: installer.Default(), Repair: "none", MetricsAddress: ":15014", HealthAddress: ":8000",
-		UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
+// Set reads auto, or a boolean.
+func (e *OnExit) Set(v string) error {
+	if v == string(OnExitAuto) {
+		*e = OnExitAuto
+		return nil
 	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return fmt.Errorf("%q is not auto, true or false", v)
+	}
+	*e = OnExit(strconv.FormatBool(b))
+	return nil
 }
 
-func (o option) envName() string {
-	return "MESHCNI_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
+func (e *OnExit) String() string { return string(*e) }
+
+// Type is what help calls the value.
+func (e *OnExit) Type() string { return "auto|true|false" }
+
+// register declares the flags; what s holds are the defaults.
+func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
+	fs.SortFlags = false
+	text := func(fs *pflag.FlagSet, to *string, name, kind, usage string) {
+		fs.Var(cli.String(to, kind), name, usage)
+	}
+	cli.Group(fs, "Where things are on the node", func(fs *pflag.FlagSet) {
+		fs.Var(cli.List(&s.CNIBinDirs, "dir"), "cni-bin-dir", "the runtime's plugin directory; repeatable")
+		text(fs, &s.CNIConfDir, "cni-conf-dir", "dir", "the runtime's configuration directory")
+		text(fs, &s.CNICacheDir, "cni-cache-dir", "dir", "libcni's cache, which names the attachments that still need the binary")
+		text(fs, &s.RunDir, "run-dir", "dir", "kubeconfig, log socket and the plugin's log; the same path on the host")
+		text(fs, &s.BinSourceDir, "bin-source-dir", "dir", "where the plugin to install is")
+	})
+	cli.Group(fs, "How the plugin is put into the network", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&s.Chained, "chained", s.Chained, "chain into the node's network; false: a configuration of the plugin alone, for Multus")
+		fs.BoolVar(&s.OwnFile, "own-file", s.OwnFile, "keep a first-sorting list of our own and leave others' files alone")
+		text(fs, &s.CNIConfName, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own")
+	})
+	cli.Group(fs, "The API server", func(fs *pflag.FlagSet) {
+		text(fs, &s.ServiceAccountDir, "service-account-dir", "dir", "token and ca.crt")
+		text(fs, &s.KubernetesHost, "kubernetes-service-host", "host", "the API server, for the plugin on the host")
+		text(fs, &s.KubernetesPort, "kubernetes-service-port", "port", "its port")
+		text(fs, &s.KubernetesProtocol, "kubernetes-service-protocol", "https|http", "its protocol")
+	})
+	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
+		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
+		text(fs, &s.Plugin.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
+		text(fs, (*string)(&s.Plugin.LogLevel), "log-level", "level", "debug, info, warn or error, of plugin and agent")
+		text(fs, &s.Plugin.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
+		fs.DurationVar((*time.Duration)(&s.Plugin.AddDeadline), "add-deadline", time.Duration(s.Plugin.AddDeadline), "bound of one ADD; a pod that cannot be captured by then fails to start")
+		text(fs, (*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
+		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
+		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
+		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
+		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
+	})
+	cli.Group(fs, "Repair of pods that run outside of the mesh", func(fs *pflag.FlagSet) {
+		text(fs, &s.Repair.Action, "repair", "mode", "none, label, delete or repair")
+		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
+	})
+	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
+		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
+		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
+		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
+		fs.VarPF(&s.UninstallOnExit, "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
+		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
+	})
+	cli.BindEnv(fs, cli.Prefix, map[string][]string{
+		"cni-conf-name": {"CNI_CONF_NAME"}, "pod-namespace": {"POD_NAMESPACE"}, "node-name": {"NODE_NAME"},
+		"kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"}, "kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"},
+		"kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
+	})
 }
 
-// resolve makes the settings: a flag comes before the environment, that before the file, that before the default. Every bad
-// value is reported, with where it came from.
-func resolve(flags map[string]string, env func(string) (string, bool)) (Settings, error) {
-	s := defaults()
-	var errs []error
-	lookup := func(o option) (value, from string, ok bool) {
-		if v, ok := flags[o.name]; ok {
-			return v, "--" + o.name, true
+// defaults are the settings of a program without flags, environment or file.
+func (p Program) defaults() Settings {
+	s := Settings{
+		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
+	}
+	s.Repair.Action = string(repair.ActionNone)
+	return s
+}
+
+// resolve makes the settings: a flag that was typed comes before the
+// environment, that before the file, that before the default. The error has
+// every bad value, and where it came from.
+func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
+	s := p.defaults()
+	finer, errFiner := repaircmd.FromEnv(p.Env)
+	finer.Flags.Action, finer.Flags.Node = s.Repair.Action, ""
+	s.Repair = finer
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.register(fs, p.Dialects)
+	typed.Visit(func(f *pflag.Flag) {
+		if fs.Lookup(f.Name) != nil {
+			_ = fs.Set(f.Name, f.Value.String()) // parsed before
 		}
-		for _, name := range []string{o.envName(), o.env} {
-			if v, ok := env(name); ok && name != "" && v != "" {
-				return v, name, true
-			}
+	})
+	env := cli.Env(p.Env)
+	config := fs.Lookup("config")
+	if path, _, ok := env(config); ok && !config.Changed {
+		s.configFile = path
+	}
+	file, err := readConfigFile(s.configFile, fs)
+	if err != nil {
+		return s, err
+	}
+	errs := []error{errFiner, cli.Fill(fs, env, file)}
+	s.Repair.Plugin = repaircmd.Plugin{
+		Dialect: s.Plugin.Dialect, Backend: s.Plugin.Backend, UncapturedFamily: s.Plugin.UncapturedFamily, RefuseProxyUID: s.Plugin.RefuseProxyUID,
+		ExcludeNamespaces: s.Plugin.Kubernetes.ExcludeNamespaces, RunDir: s.RunDir,
+	}
+	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
+	if err := s.readTemplate(p.Env); err != nil {
+		errs = append(errs, err)
+	}
+	return s, errors.Join(append(errs, p.validate(s))...)
+}
+
+// validate reports what is wrong with settings that came from anywhere.
+func (p Program) validate(s Settings) error {
+	errs := []error{s.Config.Validate()}
+	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil); err != nil {
+		if why := p.unfit[s.Plugin.Dialect]; why != "" {
+			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)
 		}
-		return "", "", false
+		errs = append(errs, fmt.Errorf("dialect: %w", err))
+	} else if s.Repair.Enabled() {
+		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
-	var file map[string]string
-	for _, o := range options {
-		if o.name == "config" {
-			if path, _, ok := lookup(o); ok && path != "" {
-				var err error
-				if file, err = readConfigFile(path); err != nil {
-					return s, err
-				}
-			}
-		}
+	if s.Plugin.AddDeadline <= 0 {
+		errs = append(errs, fmt.Errorf("add-deadline %v: must be positive", s.Plugin.AddDeadline))
 	}
-	for _, o := range options {
-		value, from, ok := lookup(o)
-		if !ok {
-			if value, ok = file[o.name]; !ok {
-				continue
-			}
-			from = "the configuration file's " + o.name
-		}
-		if err := o.set(&s, value); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", from, err))
-		}
-	}
-	if !slices.Contains([]string{"none", "label", "delete", "repair"}, s.Repair) {
-		errs = append(errs, fmt.Errorf("repair %q: must be one of none, label, delete, repair", s.Repair))
-	}
-	if s.Repair != "none" && s.NodeName == "" {
-		errs = append(errs, errors.New("repair needs node-name"))
-	}
-	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.PodNamespace == "") {
+	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
 	}
-	switch template, ok := env("CNI_NETWORK_CONFIG"); {
-	case s.pluginConfigFile != "":
-		data, err := os.ReadFile(s.pluginConfigFile)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("plugin-config: %w", err))
-		}
-		s.PluginConfig = string(data)
-	case ok:
-		s.PluginConfig = template
-	}
-	return s, errors.Join(append(errs, s.Validate())...)
+	return errors.Join(errs...)
 }
 
-// readConfigFile reads keys and values: of a YAML file, or of a directory with a file for each key.
-func readConfigFile(path string) (map[string]string, error) {
-	raw := map[string]any{}
-	if entries, err := os.ReadDir(path); err == nil {
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), "..") { // the kubelet's links
-				continue
-			}
-			data, err := os.ReadFile(filepath.Join(path, e.Name()))
-			if err != nil {
-				return nil, fmt.Errorf("reading the configuration: %w", err)
-			}
-			raw[e.Name()] = strings.TrimSpace(string(data))
+// readTemplate reads the template of the plugin's entry, if there is one.
+func (s *Settings) readTemplate(env func(string) (string, bool)) error {
+	if s.pluginConfigFile == "" {
+		if template, ok := env("CNI_NETWORK_CONFIG"); ok {
+			s.PluginConfig = template
 		}
-	} else {
-		data, err := os.ReadFile(path)
-		if err != nil {
+		return nil
+	}
+	data, err := os.ReadFile(s.pluginConfigFile)
+	if err != nil {
+		return fmt.Errorf("plugin-config: %w", err)
+	}
+	s.PluginConfig = string(data)
+	return nil
+}
+
+// readConfigFile reads the flags' values from a YAML file, or from a directory
+// with a file for each key; no path, no values.
+func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
+	raw := map[string]any{}
+	if path != "" {
+		var err error
+		if raw, err = readKeys(path); err != nil {
 			return nil, fmt.Errorf("reading the configuration: %w", err)
 		}
-		if err := yaml.UnmarshalStrict(data, &raw); err != nil {
-			return nil, fmt.Errorf("reading the configuration %s: %w", path, err)
-		}
 	}
-	out := map[string]string{}
+	values := map[string]string{}
 	var errs []error
 	for key, value := range raw {
-		if key == "config" || !slices.ContainsFunc(options, func(o option) bool { return o.name == key }) {
+		if key == "config" || fs.Lookup(key) == nil {
 			errs = append(errs, fmt.Errorf("reading the configuration %s: no such key %q", path, key))
 			continue
 		}
-		items := []any{value}
-		if l, ok := value.([]any); ok {
-			items = l
+		items, ok := value.([]any)
+		if !ok {
+			items = []any{value}
 		}
 		var texts []string
 		for _, item := range items {
@@ -275,7 +240,34 @@ func readConfigFile(path string) (map[string]string, error) {
 				errs = append(errs, fmt.Errorf("reading the configuration %s: %q must be a text, a number, a truth value or a list of these", path, key))
 			}
 		}
-		out[key] = strings.Join(texts, ",")
+		values[key] = strings.Join(texts, ",")
 	}
-	return out, errors.Join(errs...)
+	return func(f *pflag.Flag) (value, where string, ok bool) {
+		value, ok = values[f.Name]
+		return value, "the configuration file's " + f.Name, ok
+	}, errors.Join(errs...)
+}
+
+func readKeys(path string) (map[string]any, error) {
+	raw := map[string]any{}
+	entries, err := os.ReadDir(path)
+	if err != nil { // a file, then
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := yaml.UnmarshalStrict(data, &raw); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return raw, nil
+	}
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "..") }) // the kubelet's links
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(path, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		raw[e.Name()] = strings.TrimSpace(string(data))
+	}
+	return raw, nil
 }

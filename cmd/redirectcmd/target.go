@@ -193,7 +193,7 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	if err := built.Redirect.Validate(); err != nil {
 		return usageError{err}
 	}
-	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Built, error) { return built, nil }}
+	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}
 	err = c.plan(ctx, t, flags, silent, nil)
 	t.Decision.Detail = "flags say what the rules are"
 	return err

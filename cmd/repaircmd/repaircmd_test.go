@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -45,8 +46,8 @@ func TestUsage(t *testing.T) {
 	}{
 		"help":                    {args: []string{"--help"}, code: 0},
 		"version":                 {args: []string{"--version"}, code: 0},
-		"unknown flag":            {args: []string{"--nope"}, code: 2, says: "not defined: -nope"},
-		"argument":                {args: []string{"run"}, code: 2, says: `unexpected "run"`},
+		"unknown flag":            {args: []string{"--nope"}, code: 2, says: "unknown flag: --nope"},
+		"argument":                {args: []string{"run"}, code: 2, says: `unexpected argument "run"`},
 		"action":                  {args: []string{"--repair=destroy"}, code: 2, says: `--repair: repair action "destroy": not one of none, label, delete, repair`},
 		"action, environment":     {env: map[string]string{"MESHCNI_REPAIR": "destroy"}, code: 2, says: "--repair"},
 		"number, environment":     {env: map[string]string{"MESHCNI_REPAIR_NODE_RATE": "many"}, code: 2, says: "MESHCNI_REPAIR_NODE_RATE"},
@@ -78,7 +79,7 @@ func TestUsage(t *testing.T) {
 				args = append(args, a)
 			}
 			var stdout, stderr proctest.Buffer
-			code := repaircmd.Main(t.Context(), args, repaircmd.IO{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Version: "v1"})
+			code := repaircmd.Program{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Version: "v1"}.Main(t.Context(), args)
 			assert.Equal(t, c.code, code, stderr.String())
 			assert.Contains(t, stderr.String(), c.says)
 			if c.code == 0 {
@@ -102,10 +103,11 @@ func TestRun(t *testing.T) {
 	var stderr proctest.Buffer
 	code := make(chan int)
 	go func() {
-		code <- repaircmd.Main(ctx, []string{"--metrics-address=127.0.0.1:0", "--health-address=127.0.0.1:0"}, repaircmd.IO{Stderr: &stderr, Env: env(map[string]string{
+		p := repaircmd.Program{Stderr: &stderr, Env: env(map[string]string{
 			"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "MESHCNI_KUBERNETES_SERVICE_PROTOCOL": "http",
 			"MESHCNI_SERVICE_ACCOUNT_DIR": account(t), "NODE_NAME": "node-1", "MESHCNI_REPAIR": "label",
-		})})
+		})}
+		code <- p.Main(ctx, []string{"--metrics-address=127.0.0.1:0", "--health-address="})
 	}()
 	var address string
 	require.Eventually(t, func() bool {
@@ -132,35 +134,65 @@ func TestRun(t *testing.T) {
 	assert.Equal(t, 0, <-code)
 }
 
-func TestAgent(t *testing.T) {
+// TestSettings: an agent that has other flags takes the finer settings from the
+// environment, and opens the controller by the plugin's own.
+func TestSettings(t *testing.T) {
 	t.Parallel()
-	a := repaircmd.Agent{
-		Action: "delete", Node: "node-1", Dialect: "istio", Backend: "auto", ExcludeNamespaces: []string{"kube-system"},
-		Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: account(t),
-		Installed: func() error { return errors.New("not yet") }, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
-		Env: env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label"}),
+	s, err := repaircmd.FromEnv(env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label", "NODE_NAME": "node-1"}))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"label", "node-1"}, []string{s.Action, s.Node})
+	s.Action = "delete"
+	s.Plugin = repaircmd.Plugin{ExcludeNamespaces: []string{"kube-system"}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
+	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
+	require.NoError(t, s.Validate(dialects.All()), "no file is read")
+
+	host := repaircmd.Host{
+		Dialects: dialects.All(), Installed: func() error { return errors.New("not yet") }, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}
-	c, stop, err := a.Open()
+	_, _, err = s.Open(host)
+	require.ErrorContains(t, err, "service account's token")
+	s.ServiceAccountDir = account(t)
+	c, stop, err := s.Open(host)
 	require.NoError(t, err)
 	defer stop()
 	assert.Equal(t, 3, c.NodeBudget.Burst)
-	assert.Equal(t, "delete", string(c.Action), "the agent's flag wins")
+	assert.Equal(t, "delete", string(c.Action))
 	assert.ErrorContains(t, c.Breaker.Installed(), "not yet")
-	require.NoError(t, repaircmd.Agent{Node: "n", UncapturedFamily: "drop", ServiceAccountDir: "/nonexistent"}.Validate(), "no file is read")
-	require.ErrorContains(t, repaircmd.Agent{Node: "n", UncapturedFamily: "keep"}.Validate(), "--uncaptured-family")
-	require.ErrorContains(t, repaircmd.Agent{Node: "n", Env: env(map[string]string{"MESHCNI_REPAIR_HOST_ROOT": "proc"})}.Validate(), "--repair-host-root")
-	a.RefuseProxyUID, a.UncapturedFamily, a.Metrics = true, "drop", prometheus.NewRegistry()
-	refusing, stopRefusing, err := a.Open()
-	require.NoError(t, err)
-	defer stopRefusing()
-	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, refusing.Mender.(*repair.InPlace).Options, "as the plugin's")
-	a.RefuseProxyUID, a.Metrics, a.Env = false, prometheus.NewRegistry(), env(map[string]string{"MESHCNI_REFUSE_PROXY_UID": "true"})
-	refusing, stopPassing, err := a.Open()
-	require.NoError(t, err)
-	defer stopPassing()
-	assert.False(t, refusing.Mender.(*repair.InPlace).Options.RefuseProxyUID, "the agent's own word is the plugin's")
-	a.Node = ""
-	require.ErrorContains(t, a.Validate(), "--node-name")
-	_, _, err = a.Open()
-	assert.ErrorContains(t, err, "--node-name")
+	inPlace := c.Mender.(*repair.InPlace)
+	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, inPlace.Options, "as the plugin's")
+	assert.Equal(t, "istio", inPlace.Dialect.Name, "the first is the default")
+	assert.True(t, inPlace.Dialect.Policy.ExcludesNamespace("kube-system"))
+
+	for says, change := range map[string]func(*repaircmd.Settings){
+		"--uncaptured-family": func(s *repaircmd.Settings) { s.UncapturedFamily = "keep" },
+		"--repair-host-root":  func(s *repaircmd.Settings) { s.HostRoot = "proc" },
+		"--node-name":         func(s *repaircmd.Settings) { s.Node = "" },
+		"--dialect":           func(s *repaircmd.Settings) { s.Dialect = "esperanto" },
+	} {
+		bad := s
+		change(&bad)
+		require.ErrorContains(t, bad.Validate(dialects.All()), says)
+		_, _, err = bad.Open(host)
+		assert.ErrorContains(t, err, says)
+	}
+}
+
+// A program of another name knows the dialects that it is given, and no others.
+func TestOwnProgram(t *testing.T) {
+	t.Parallel()
+	p := repaircmd.Program{Name: "acme-repair", Version: "v9", Dialects: []dialect.Dialect{{Name: "acme"}}}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--version"}, 0, "acme-repair v9\n"},
+		{[]string{"--help"}, 0, "the mesh: acme (default acme)"},
+		{[]string{"--dialect=istio"}, 2, `acme-repair: --dialect: unknown dialect "istio": known is acme`},
+	} {
+		var said proctest.Buffer
+		p.Stdout, p.Stderr = &said, &said
+		assert.Equal(t, c.code, p.Main(t.Context(), c.args))
+		assert.Contains(t, said.String(), c.says)
+	}
 }

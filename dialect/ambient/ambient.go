@@ -142,9 +142,9 @@ func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string)
 	}, nil
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
-	r, origins, warnings, err := schema.Build(in.Given())
-	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, err
+func build(in dialect.Input) (dialect.Result, error) {
+	r, origins, warnings, err := schema.Build(in.Values())
+	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, err
 }
 
 const boolean = "true or false"

@@ -95,7 +95,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
+func build(in dialect.Input) (dialect.Result, error) {
 	r := Defaults()
 	p := parser{root: RedirectTrafficConfig, redirect: &r}
 	dualStack := p.dualStack(in.Pod.Annotations)
@@ -109,9 +109,9 @@ func build(in dialect.Input) (dialect.Built, error) {
 	return built, err
 }
 
-func (p *parser) done(r redirect.Redirect) (dialect.Built, error) {
+func (p *parser) done(r redirect.Redirect) (dialect.Result, error) {
 	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort", "ipv6")
-	return p.Built(r)
+	return p.Result(r)
 }
 
 // proxies are the names of the pod's proxy containers: Consul's injector makes

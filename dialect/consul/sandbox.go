@@ -20,7 +20,7 @@ const (
 )
 
 // buildSandbox is build for what Nomad says of a sandbox.
-func buildSandbox(args map[string]string, in dialect.Input) (dialect.Built, error) {
+func buildSandbox(args map[string]string, in dialect.Input) (dialect.Result, error) {
 	r := Defaults()
 	p := parser{Notes: dialect.Notes{Source: redirect.FromArgs}, root: IptablesConfig, redirect: &r}
 	p.config(args[IptablesConfig], p.byAddress(args[AddressArg], in.Addrs))

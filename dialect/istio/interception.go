@@ -32,7 +32,7 @@ func notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
 	if proxy == nil {
 		return "", false
 	}
-	o, _ := interception(dialect.Input{Pod: pod, Proxy: proxy}.Given())
+	o, _ := interception(dialect.Input{Pod: pod, Proxy: proxy}.Values())
 	if o.Value != modeNone {
 		return "", false
 	}
@@ -48,7 +48,7 @@ func notIntercepted(pod *corev1.Pod, proxy *corev1.Container) (string, bool) {
 // Only NONE is taken from here. Which of the other modes a pod has goes by its
 // annotation alone, as with Istio's own plugin; its injector leaves one on every
 // pod that has no init container.
-func interception(g redirect.Given) (said redirect.Origin, warnings []string) {
+func interception(g redirect.Values) (said redirect.Origin, warnings []string) {
 	for _, s := range []struct {
 		source redirect.Source
 		key    string

@@ -128,20 +128,20 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
-	given := in.Given()
+func build(in dialect.Input) (dialect.Result, error) {
+	given := in.Values()
 	r, origins, warnings, err := schema.Build(given)
 	if _, said := given.Annotations[InterceptionMode]; !said {
 		_, unread := interception(given)
 		warnings = append(warnings, unread...)
 	}
 	if err != nil {
-		return dialect.Built{Warnings: warnings}, err
+		return dialect.Result{Warnings: warnings}, err
 	}
 	if len(in.Addrs) > 0 && ruleset.FamilyOf(in.Addrs[0]) == ruleset.IPv6 {
 		r.IPv6 = redirect.FamilyCapture
 	}
-	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, nil
+	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
 }
 
 // What each grammar allows, for people. Istio's lists know no ranges.

@@ -148,7 +148,7 @@ func TestAnnotations(t *testing.T) {
 	), table)
 }
 
-func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Built {
+func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Result {
 	t.Helper()
 	var parsed []netip.Addr
 	for _, a := range addrs {

@@ -135,15 +135,15 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func (d *documents) build(in dialect.Input) (dialect.Built, error) {
+func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 	p := newParser(in.Pod)
 	if value, ok := configured(in.Pod.Annotations); ok {
 		p.yaml(d.read(value))
 		p.beside()
-		p.runsAs(in.Given().RunAsUser)
+		p.runsAs(in.Values().RunAsUser)
 	} else {
 		p.Warn("annotation %s is absent: the pod is configured by its other annotations", Config)
-		if runs := in.Given().RunAsUser; runs != nil && *runs > 0 && *runs < redirect.NoID {
+		if runs := in.Values().RunAsUser; runs != nil && *runs > 0 && *runs < redirect.NoID {
 			p.r.Proxy.UIDs = []uint32{uint32(*runs)} //nolint:gosec // in range
 			p.Note(redirect.Origin{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: strconv.FormatInt(*runs, 10)})
 		}
@@ -152,7 +152,7 @@ func (d *documents) build(in dialect.Input) (dialect.Built, error) {
 	p.compose()
 	p.Default("inbound.ports", "inbound.excludePorts", "inbound.excludeSources", "outbound.cidrs", "outbound.exclude",
 		"dns.servers", "virtualNetworks", "ipv6", "dropInvalid", "log", "proxy.uids", "proxy.inboundPort", "proxy.outboundPort")
-	return p.Built(p.r)
+	return p.Result(p.r)
 }
 
 // configured returns the YAML, if the pod has any. A blank one is none.

@@ -51,7 +51,7 @@ waitInterval: 0
 	})
 }
 
-func build(t *testing.T, p *corev1.Pod) dialect.Built {
+func build(t *testing.T, p *corev1.Pod) dialect.Result {
 	t.Helper()
 	built, err := kuma.New().Redirect(p, nil, nil)
 	require.NoError(t, err)

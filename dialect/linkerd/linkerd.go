@@ -120,10 +120,10 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Built, error) {
-	r, origins, warnings, err := schema.Build(in.Given())
+func build(in dialect.Input) (dialect.Result, error) {
+	r, origins, warnings, err := schema.Build(in.Values())
 	if err != nil {
-		return dialect.Built{Warnings: warnings}, err
+		return dialect.Result{Warnings: warnings}, err
 	}
 	if component := in.Pod.Labels[ControlPlaneLabel]; component != "" {
 		r.Outbound.ExcludePorts = r.Outbound.ExcludePorts.Union(apiServerPorts)
@@ -134,13 +134,13 @@ func build(in dialect.Input) (dialect.Built, error) {
 	if w := differentUser(in, r); w != "" {
 		warnings = append(warnings, w)
 	}
-	return dialect.Built{Redirect: r, Origins: origins, Warnings: warnings}, nil
+	return dialect.Result{Redirect: r, Origins: origins, Warnings: warnings}, nil
 }
 
 // differentUser warns of an annotation that is not how the proxy runs: its
 // connections would be redirected to itself.
 func differentUser(in dialect.Input, r redirect.Redirect) string {
-	runs := in.Given().RunAsUser
+	runs := in.Values().RunAsUser
 	if runs == nil || *runs == 0 || *runs == int64(r.Proxy.UIDs[0]) {
 		return ""
 	}

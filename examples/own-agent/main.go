@@ -9,11 +9,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
@@ -36,30 +39,29 @@ func inCluster() error {
 	if err != nil {
 		return err
 	}
-	o := installer.Options{Config: nodeConfig(), PluginLog: os.Stdout, HealthAddress: ":8000", MetricsAddress: ":15014"}
-	return run(ctx, o, api, os.Getenv("NODE_NAME"))
+	o := installer.Options{Config: nodeConfig(), PluginLog: os.Stdout}
+	return run(ctx, o, api, os.Getenv("NODE_NAME"), ":8000")
 }
 
-// nodeConfig is where things are, and the plugin's entry in the network list:
-// its type is the name that the binary gets on the node.
+// nodeConfig says where things are, and what the plugin's entry is. Its type is
+// the name that the binary gets on the node.
 func nodeConfig() installer.Config {
 	c := installer.Default()
-	c.BinSourceDir = "/opt/acme/bin"
+	c.Plugin.Type, c.Plugin.Dialect, c.Plugin.PodNamespace = "acme-cni", "acme", "acme-system"
+	c.Plugin.ReadyWithoutAgent = true
+	c.BinSourceDir, c.BinaryName = "/opt/acme/bin", "acme-cni"
 	c.RunDir = "/var/run/acme-cni"
 	c.AgentPrefix = acme.AgentPrefix
 	c.KubernetesHost, c.KubernetesPort = os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	c.PluginConfig = `{
-	  "type": "acme-cni", "run_dir": "/var/run/acme-cni", "pod_namespace": "acme-system", "ready_without_agent": true,
-	  "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"},
-	  "capabilities": {"io.kubernetes.cri.pod-annotations": true}
-	}`
 	return c
 }
 
-// run keeps the plugin installed and repairs pods until ctx ends.
-func run(ctx context.Context, o installer.Options, api *rest.Config, node string) error {
+// run keeps the plugin installed and repairs pods until ctx ends. It serves
+// /healthz, /readyz and /metrics on listen.
+func run(ctx context.Context, o installer.Options, api *rest.Config, node, listen string) error {
 	o.Log = slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	o.Registry = prometheus.NewRegistry()
+	registry := prometheus.NewRegistry()
+	o.Registry = registry
 	agent, err := installer.New(o)
 	if err != nil {
 		return err
@@ -76,7 +78,13 @@ func run(ctx context.Context, o installer.Options, api *rest.Config, node string
 		return err
 	}
 	defer stop()
-	agent.AddReadiness(controller.Ready)
+
+	mux := http.NewServeMux()
+	mux.Handle("/", agent.Handler(controller.Ready))
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: time.Second}
+	defer server.Close()
+	go server.ListenAndServe() // pods are captured whether or not it is free
 
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return agent.Run(ctx) })

@@ -54,7 +54,7 @@ func testNode(t *testing.T) installer.Config {
 	c.RunDir, c.ServiceAccountDir = filepath.Join(node, "run"), filepath.Join(node, "sa")
 	c.KubernetesHost = "192.0.2.1"
 	for path, data := range map[string]string{
-		filepath.Join(c.BinSourceDir, "meshcni"):        "#!/bin/true\n",
+		filepath.Join(c.BinSourceDir, "acme-cni"):       "#!/bin/true\n",
 		filepath.Join(c.CNIBinDirs[0], "bridge"):        "#!/bin/true\n",
 		filepath.Join(c.ServiceAccountDir, "token"):     "token",
 		filepath.Join(c.ServiceAccountDir, "ca.crt"):    "CA",
@@ -73,7 +73,7 @@ func start(t *testing.T, o installer.Options) (stop func()) {
 	t.Cleanup(api.Close)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, o, &rest.Config{Host: api.URL}, "node-1") }()
+	go func() { ended <- run(ctx, o, &rest.Config{Host: api.URL}, "node-1", "127.0.0.1:0") }()
 	require.Eventually(t, func() bool {
 		list, err := os.ReadFile(filepath.Join(o.Config.CNIConfDir, "10-pods.conflist"))
 		return err == nil && strings.Contains(string(list), `"type": "acme-cni"`)

@@ -29,8 +29,8 @@ func New() dialect.Dialect {
 		Name:   "mymesh",
 		Policy: selection.Policy{ProxyContainers: []string{"mymesh-proxy"}, InjectKey: "mymesh.example/inject"},
 		Names:  defaults.Names,
-		Build: func(in dialect.Input) (b dialect.Built, err error) {
-			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Given())
+		Build: func(in dialect.Input) (b dialect.Result, err error) {
+			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Values())
 			return b, err
 		},
 	}

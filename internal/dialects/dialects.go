@@ -5,6 +5,7 @@ package dialects
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -42,4 +43,46 @@ func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {
 		return consul.New(excludedNamespaces...), nil
 	}
 	return dialect.Dialect{}, fmt.Errorf("unknown dialect %q: known is %s", name, strings.Join(Names(), ", "))
+}
+
+// All returns the dialects of [Names], without excluded namespaces.
+func All() []dialect.Dialect {
+	var all []dialect.Dialect
+	for _, name := range Names() {
+		d, _ := ByName(name, nil)
+		all = append(all, d)
+	}
+	return all
+}
+
+// Choose finds a dialect of one's own list by its name; an empty name is the
+// first's. The excluded namespaces are left alone besides those that it
+// excludes itself. The error lists the known names.
+func Choose(known []dialect.Dialect, name string, excludedNamespaces []string) (dialect.Dialect, error) {
+	for _, d := range known {
+		if name == d.Name || name == "" {
+			d.Policy.ExcludedNamespaces = slices.Concat(d.Policy.ExcludedNamespaces, excludedNamespaces)
+			return d, nil
+		}
+	}
+	return dialect.Dialect{}, fmt.Errorf("unknown dialect %q: known is %s", name, strings.Join(NamesOf(known), ", "))
+}
+
+// NamesOf lists the dialects' names, for help.
+func NamesOf(known []dialect.Dialect) []string {
+	var names []string
+	for _, d := range known {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// ForAgent returns the dialects that this module's node agent can run, and why
+// it cannot run the others, by name. The plugin takes all of [Names]: agents of
+// one's own may do what ours does not.
+func ForAgent() (known []dialect.Dialect, unfit map[string]string) {
+	unfit = map[string]string{
+		"ambient": "its pods need an agent that hands their network namespaces to the node's proxy, which this one does not",
+	}
+	return slices.DeleteFunc(All(), func(d dialect.Dialect) bool { return unfit[d.Name] != "" }), unfit
 }

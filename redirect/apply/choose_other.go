@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 var errPlatform = fmt.Errorf("%w: rules are put into Linux, this is %s: %w", ErrNoBackend, runtime.GOOS, errors.ErrUnsupported)
@@ -23,3 +24,8 @@ func Kernel(interface{ Do(fn func() error) error }) (redirect.Kernel, error) {
 
 // Choose returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
 func Choose(context.Context, Namespace, Options) (Backend, error) { return nil, errPlatform }
+
+// Live returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func Live(context.Context, Namespace, Options, ...ruleset.Ruleset) ([]LiveRule, error) {
+	return nil, errPlatform
+}

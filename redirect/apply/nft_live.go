@@ -163,25 +163,7 @@ func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
 	err := c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(w *nlWriter) {
 		w.text(unix.NFTA_RULE_TABLE, table)
 	}, func(m nlMessage) {
-		r := liveRule{family: m.family}
-		for a := range nlAttrs(m.attrs) {
-			switch a.typ {
-			case unix.NFTA_RULE_TABLE:
-				r.table = a.text()
-			case unix.NFTA_RULE_CHAIN:
-				r.chain = a.text()
-			case unix.NFTA_RULE_HANDLE:
-				for _, b := range a.data {
-					r.handle = r.handle<<8 | uint64(b)
-				}
-			case unix.NFTA_RULE_EXPRESSIONS:
-				r.exprs = bytes.Clone(a.data)
-			case unix.NFTA_RULE_USERDATA:
-				if d := a.data; len(d) > 2 && d[0] == udataRuleComment && int(d[1]) == len(d)-2 {
-					r.comment = string(d[2 : len(d)-1])
-				}
-			}
-		}
+		r := parseLiveRule(m)
 		// Old kernels do not filter by table.
 		if r.family == family && r.table == table {
 			fn(r)
@@ -191,6 +173,29 @@ func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
 		return fmt.Errorf("list rules of table %s: %w", table, err)
 	}
 	return nil
+}
+
+func parseLiveRule(m nlMessage) liveRule {
+	r := liveRule{family: m.family}
+	for a := range nlAttrs(m.attrs) {
+		switch a.typ {
+		case unix.NFTA_RULE_TABLE:
+			r.table = a.text()
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = a.text()
+		case unix.NFTA_RULE_HANDLE:
+			for _, b := range a.data {
+				r.handle = r.handle<<8 | uint64(b)
+			}
+		case unix.NFTA_RULE_EXPRESSIONS:
+			r.exprs = bytes.Clone(a.data)
+		case unix.NFTA_RULE_USERDATA:
+			if d := a.data; len(d) > 2 && d[0] == udataRuleComment && int(d[1]) == len(d)-2 {
+				r.comment = string(d[2 : len(d)-1])
+			}
+		}
+	}
+	return r
 }
 
 func (c *nlConn) readTable(l *nftLive) error {

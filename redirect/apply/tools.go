@@ -29,8 +29,8 @@ func (o Options) tools(variant Name) (tools, error) {
 	t := tools{variant, map[ruleset.Family]string{}, map[ruleset.Family]string{}}
 	for _, f := range ruleset.Families {
 		var ok [2]bool
-		t.restore[f], ok[0] = o.applet(variant, programs[f], "restore")
-		t.save[f], ok[1] = o.applet(variant, programs[f], "save")
+		t.restore[f], ok[0] = o.applet(variant, programs[f], "-restore")
+		t.save[f], ok[1] = o.applet(variant, programs[f], "-save")
 		if !ok[0] || !ok[1] {
 			return tools{}, fmt.Errorf("%w: %s: no %s-restore and -save of this variant in %s", ErrNoBackend, variant, programs[f], o.where())
 		}
@@ -40,10 +40,10 @@ func (o Options) tools(variant Name) (tools, error) {
 
 func (o Options) applet(variant Name, program, verb string) (string, bool) {
 	suffix := strings.TrimPrefix(string(variant), "iptables-") // nft or legacy
-	if path, ok := o.find(program + "-" + suffix + "-" + verb); ok {
+	if path, ok := o.find(program + "-" + suffix + verb); ok {
 		return path, true
 	}
-	path, ok := o.find(program + "-" + verb)
+	path, ok := o.find(program + verb)
 	return path, ok && o.variantOf(path) == variant
 }
 

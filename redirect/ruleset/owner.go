@@ -78,6 +78,21 @@ func (o Owner) predecessor(s *Saved) bool {
 	return false
 }
 
+// Rules returns the indexes of the owner's rules in a chain of the live rules.
+func (o Owner) Rules(live *Saved, table, chain string) (own []int) {
+	c := live.chain(table, chain)
+	switch {
+	case c == nil:
+	case IsBuiltin(chain):
+		return o.builtinRules(c, o.predecessor(live))
+	case o.OwnsChain(chain):
+		for i := range c.Rules {
+			own = append(own, i)
+		}
+	}
+	return own
+}
+
 // builtinRules returns the indexes of the mesh's rules in a built-in chain.
 func (o Owner) builtinRules(c *SavedChain, predecessor bool) []int {
 	if c == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // primary is the network list of the node before the plugin is on it.
@@ -47,7 +48,7 @@ func newNode(dir, bin, apiURL, token string, ca []byte) (n node, err error) {
 	n.BinSourceDir, n.CNIBinDirs = source, []string{bin}
 	n.CNIConfDir, n.CNICacheDir = filepath.Join(dir, "net.d"), filepath.Join(dir, "cache")
 	n.RunDir, n.ServiceAccountDir = filepath.Join(dir, "run"), filepath.Join(dir, "serviceaccount")
-	n.KubernetesHost, n.KubernetesPort, n.LogLevel = server.Hostname(), server.Port(), "error"
+	n.KubernetesHost, n.KubernetesPort, n.Plugin.LogLevel = server.Hostname(), server.Port(), "error"
 	n.file = filepath.Join(n.CNIConfDir, "10-demo.conflist")
 	for path, data := range map[string][]byte{
 		n.file: []byte(primary),
@@ -101,7 +102,7 @@ func (s *stage) uninstall(ctx context.Context) error {
 	if !bytes.Equal(data, []byte(primary)) {
 		return fmt.Errorf("the network's list is not as it was:\n%s", data)
 	}
-	if _, err := os.Stat(filepath.Join(s.node.CNIBinDirs[0], installer.PluginName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(s.node.CNIBinDirs[0], netconf.DefaultType)); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("the plugin is still there: %w", err)
 	}
 	s.say("The network's list is, byte for byte, what it was; the plugin and its kubeconfig are gone.")

@@ -47,8 +47,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		Policy:         selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InjectKey: "acme.example/inject"},
 		Names:          Defaults().Names,
 		NeedsNamespace: true,
-		Build: func(in dialect.Input) (b dialect.Built, err error) {
-			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Given())
+		Build: func(in dialect.Input) (b dialect.Result, err error) {
+			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Values())
 			return b, err
 		},
 	}

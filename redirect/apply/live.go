@@ -1,0 +1,33 @@
+package apply
+
+import "github.com/meshcni/meshcni/redirect/ruleset"
+
+// LiveRule is one rule that is in a namespace now; see [Live].
+type LiveRule struct {
+	// Backend is IptablesNFT, IptablesLegacy or Nftables.
+	Backend Name `json:"backend"`
+	// Family is zero for a rule of nftables that applies to both families.
+	Family ruleset.Family `json:"family,omitempty"`
+	// Table is "nat" for iptables, "inet istio" for nftables.
+	Table string `json:"table"`
+	Chain string `json:"chain"`
+	// Position is the rule's place in its chain, from 1.
+	Position int `json:"position"`
+	// Rule is the rule as iptables-save prints it, without "-A CHAIN", or in
+	// words close to nft's.
+	Rule string `json:"rule"`
+	// Counters is nil for a rule that has no counter: nftables counts only where
+	// a rule says so, and the rules that this module writes do not.
+	Counters *Counters `json:"counters,omitempty"`
+	// Ours is set for a rule of the owner of a wanted ruleset.
+	Ours bool `json:"ours"`
+	// Reason says why one of our rules is there, if that is known: it is the
+	// comment of the same rule in the wanted ruleset, or in the kernel.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Counters is what a rule has matched since it was made.
+type Counters struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}

@@ -1,0 +1,293 @@
+package apply
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Live lists all rules in a namespace with their counters: those of both
+// iptables variants, then those of nftables. The wanted rulesets say which rules
+// are ours and why they are there; to ask for an owner's rules without reasons,
+// pass [ruleset.Owner.Nothing].
+//
+// It is for people to look at and starts several iptables processes. It changes
+// nothing, and asks only for tables that exist. Rules that could be read are
+// returned beside the error about those that could not, for which
+// errors.Is(err, apply.ErrNoBackend) holds where the host lacks the programs of
+// a variant that is in use. Options.Root is not supported.
+func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Ruleset) ([]LiveRule, error) {
+	if o.rooted() {
+		return nil, fmt.Errorf("list live rules with programs of root %s: %w", o.Root, errors.ErrUnsupported)
+	}
+	h, err := look(ns)
+	if err != nil {
+		return nil, fmt.Errorf("list live rules: %w", err)
+	}
+	var all []LiveRule
+	var errs []error
+	for _, variant := range []Name{IptablesNFT, IptablesLegacy} {
+		for _, f := range ruleset.Families {
+			if h.uses(variant, f) {
+				rules, err := liveIPTables(ctx, ns, o, variant, f, wanted)
+				all, errs = append(all, rules...), append(errs, err)
+			}
+		}
+	}
+	if !h.noNFT {
+		rules, err := liveNFTables(ctx, ns, wanted)
+		all, errs = append(all, rules...), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return all, fmt.Errorf("list live rules: %w", err)
+	}
+	return all, nil
+}
+
+// liveIPTables lists the rules of one variant and family. Like every text of
+// rules from a pod's namespace, this one counts only if the kernel agrees.
+func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f ruleset.Family, wanted []ruleset.Ruleset) ([]LiveRule, error) {
+	b, err := NewIPTables(ns, variant, o)
+	if err != nil {
+		return nil, err
+	}
+	path, ok := o.applet(variant, programs[f], "")
+	if !ok {
+		return nil, fmt.Errorf("%w: %s: no %s of this variant in %s", ErrNoBackend, variant, programs[f], o.where())
+	}
+	s, done, err := b.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var counted chainRules
+	if variant == IptablesNFT {
+		counted, err = s.kernelRules(ctx, nfProto(f))
+	} else {
+		err = s.measureLegacy(f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var text string
+	var counters map[chainName][]Counters
+	err = ns.Do(func() (err error) {
+		text, counters, err = listIPTables(path, f, s.host.tableNames(variant, f))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	live, err := ruleset.Parse(f, text)
+	if err != nil {
+		return nil, err
+	}
+	if variant == IptablesLegacy {
+		err = s.legacyAgrees(live)
+	}
+	for _, rs := range append(wanted, ruleset.Ruleset{}) { // at least the built-in chains
+		if variant == IptablesNFT && err == nil {
+			err = counted.agree(rs.Owner(), live)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return describeSaved(variant, live, counters, wanted)
+}
+
+// tableNames are the tables that the variant has in the family.
+func (h host) tableNames(variant Name, f ruleset.Family) []string {
+	if variant == IptablesLegacy {
+		return h.legacy[f]
+	}
+	var names []string
+	for _, t := range h.nft {
+		if t.isIptables() && t.family == nfProto(f) {
+			names = append(names, t.name)
+		}
+	}
+	return names
+}
+
+// listIPTables lists the tables as iptables-save prints them, and the counters
+// of the rules apart. The calling thread is in the namespace, and so is the
+// process that go-iptables starts from it.
+func listIPTables(path string, f ruleset.Family, tables []string) (string, map[chainName][]Counters, error) {
+	family := iptables.ProtocolIPv4
+	if f == ruleset.IPv6 {
+		family = iptables.ProtocolIPv6
+	}
+	ipt, err := iptables.New(iptables.Path(path), iptables.IPFamily(family))
+	if err != nil {
+		return "", nil, err
+	}
+	var b strings.Builder
+	counters := map[chainName][]Counters{}
+	for _, table := range tables {
+		t, err := ruleset.ParseTable(table)
+		if err != nil {
+			continue // "security", of which no mesh has anything
+		}
+		chains, err := ipt.ListChains(table)
+		if err != nil {
+			return "", nil, err
+		}
+		b.WriteString("*" + table + "\n")
+		for _, chain := range chains {
+			if !ruleset.SafeChain(chain) {
+				continue // not made by a program, and no program can be asked for it
+			}
+			lines, err := ipt.ListWithCounters(table, chain)
+			if err != nil {
+				return "", nil, err
+			}
+			b.WriteString(":" + chain + " - [0:0]\n")
+			rules, counts := cutCounters(strings.Join(lines[min(1, len(lines)):], "\n"))
+			counters[chainName{nfProto(f), t, chain}] = counts
+			if rules != "" {
+				b.WriteString(rules + "\n")
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.String(), counters, nil
+}
+
+// liveCounters finds a rule's counters. A comment may hold the same words, but
+// then it is quoted, as the alternative before it is.
+var liveCounters = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-c ([0-9]+) ([0-9]+)(?: |$|(\n))`)
+
+// cutCounters takes the counters out of the lines of one chain.
+func cutCounters(text string) (rules string, counters []Counters) {
+	rules = liveCounters.ReplaceAllStringFunc(text, func(match string) string {
+		m := liveCounters.FindStringSubmatch(match)
+		if m[1] == "" {
+			return match
+		}
+		var c Counters
+		c.Packets, _ = strconv.ParseUint(m[1], 10, 64)
+		c.Bytes, _ = strconv.ParseUint(m[2], 10, 64)
+		counters = append(counters, c)
+		return m[3]
+	})
+	return rules, counters
+}
+
+func describeSaved(variant Name, live *ruleset.Saved, counters map[chainName][]Counters, wanted []ruleset.Ruleset) ([]LiveRule, error) {
+	var all []LiveRule
+	for _, t := range live.Tables {
+		table, err := ruleset.ParseTable(t.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range t.Chains {
+			counts := counters[chainName{nfProto(live.Family), table, c.Name}]
+			if len(counts) != len(c.Rules) {
+				return nil, fmt.Errorf("chain %s of table %s: %w", c.Name, t.Name, errText)
+			}
+			first := len(all)
+			for i, r := range c.Rules {
+				all = append(all, LiveRule{
+					Backend: variant, Family: live.Family, Table: t.Name, Chain: c.Name,
+					Position: i + 1, Rule: r.Text, Counters: &counts[i],
+				})
+			}
+			for _, rs := range wanted {
+				for _, i := range rs.Owner().Rules(live, t.Name, c.Name) {
+					all[first+i].Ours = true
+					all[first+i].Reason = reason(rs.Program(live.Family), table, c.Name, c.Rules[i])
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// reason is the comment of the same rule in the wanted program.
+func reason(p *ruleset.Program, table ruleset.Table, chain string, live ruleset.SavedRule) string {
+	if p == nil || !live.Known {
+		return ""
+	}
+	if c := p.Chain(table, chain); c != nil {
+		if i := slices.IndexFunc(c.Rules, live.Rule.Equal); i >= 0 {
+			return c.Rules[i].Comment
+		}
+	}
+	return ""
+}
+
+// liveNFTables lists the rules of nftables that iptables-nft did not write.
+func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (all []LiveRule, err error) {
+	err = NewNFTables(ns).session(ctx, func(s *nftSession) error {
+		all = nil
+		positions := map[liveChain]int{}
+		return s.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+			r := parseLiveRule(m)
+			if isIptables(liveChain{family: r.family, table: r.table}) {
+				return
+			}
+			at := liveChain{family: r.family, table: r.table, name: r.chain}
+			positions[at]++
+			all = append(all, describeNative(r, positions[at], wanted))
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list nftables rules: %w", err)
+	}
+	return all, nil
+}
+
+var nftFamilies = map[byte]string{
+	unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet",
+	unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
+}
+
+func describeNative(r liveRule, position int, wanted []ruleset.Ruleset) LiveRule {
+	live := LiveRule{Backend: Nftables, Table: nftFamilies[r.family] + " " + r.table, Chain: r.chain, Position: position}
+	live.Ours = r.family == unix.NFPROTO_INET && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
+		return rs.Owner().NFTTable() == r.table
+	})
+	if live.Ours {
+		live.Reason, r.comment = r.comment, ""
+	}
+	live.Rule = describe(&r)
+	switch {
+	case r.family == unix.NFPROTO_IPV4 || strings.Contains(live.Rule, "meta nfproto ipv4"):
+		live.Family = ruleset.IPv4
+	case r.family == unix.NFPROTO_IPV6 || strings.Contains(live.Rule, "meta nfproto ipv6"):
+		live.Family = ruleset.IPv6
+	}
+	parseExprs(r.exprs, func(name string, attrs []nlAttr) {
+		if name == "counter" {
+			live.Counters = parseCounter(attrs)
+		}
+	})
+	return live
+}
+
+func parseCounter(attrs []nlAttr) *Counters {
+	var c Counters
+	for _, a := range attrs {
+		if len(a.data) != 8 {
+			continue
+		}
+		switch n := binary.BigEndian.Uint64(a.data); a.typ {
+		case unix.NFTA_COUNTER_BYTES:
+			c.Bytes = n
+		case unix.NFTA_COUNTER_PACKETS:
+			c.Packets = n
+		}
+	}
+	return &c
+}

@@ -1,0 +1,172 @@
+//go:build linux
+
+package apply_test
+
+import (
+	"testing"
+
+	"github.com/coreos/go-iptables/iptables"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestWitness: what go-iptables lists of each chain is the program, rule for rule.
+func TestWitness(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		for name, r := range nftRedirects() {
+			if name == "many ports" {
+				continue // a process for each chain, and nothing new
+			}
+			rs, err := r.Ruleset()
+			require.NoError(t, err, name)
+			ns := netnstest.New(t)
+			b, err := apply.NewIPTables(ns, v, apply.Options{Runner: ns.Sandbox()})
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rs)
+			require.NoError(t, err, name)
+			for _, f := range ruleset.Families {
+				p := rs.Program(f)
+				if p == nil {
+					continue
+				}
+				for _, c := range p.Chains {
+					var want []string
+					for _, r := range c.Rules {
+						want = append(want, "-A "+c.Name+" "+r.Text(f))
+					}
+					assert.Equal(t, want, listed(t, ns, v, f, c.Table.String(), c.Name), "%s: %s %s", name, f, c.Name)
+				}
+			}
+		}
+	})
+}
+
+func listed(t *testing.T, ns apply.Namespace, v apply.Name, f ruleset.Family, table, chain string) (rules []string) {
+	t.Helper()
+	program, family := string(v), iptables.ProtocolIPv4
+	if f == ruleset.IPv6 {
+		program, family = "ip6"+program[len("ip"):], iptables.ProtocolIPv6
+	}
+	require.NoError(t, ns.Do(func() error {
+		ipt, err := iptables.New(iptables.Path(program), iptables.IPFamily(family))
+		if err != nil {
+			return err
+		}
+		rules, err = ipt.List(table, chain)
+		return err
+	}))
+	require.NotEmpty(t, rules)
+	return rules[1:] // the first declares the chain
+}
+
+// ofTable are the live rules of one table of one family.
+func ofTable(rules []apply.LiveRule, f ruleset.Family, table string) (found []apply.LiveRule) {
+	for _, r := range rules {
+		if r.Family == f && r.Table == table {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func TestLiveIPTables(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		w := netnstest.NewWorld(t, netnstest.Options{})
+		rs, err := dual().Ruleset()
+		require.NoError(t, err)
+		b, err := apply.NewIPTables(w.Pod, v, apply.Options{Runner: w.Pod.Sandbox()})
+		require.NoError(t, err)
+		_, err = b.Apply(t.Context(), rs)
+		require.NoError(t, err)
+		shell(t, w.Pod, string(v)+` -t nat -A POSTROUTING -m comment --comment 'not ours -c 8 9' -j RETURN`)
+		probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
+		require.NoError(t, err)
+		w.Run([]netnstest.Probe{probe})
+		before := state(t, w.Pod)
+
+		live, err := apply.Live(t.Context(), w.Pod, apply.Options{}, rs)
+		require.NoError(t, err)
+		for _, f := range ruleset.Families {
+			ours := 0
+			for _, r := range live {
+				assert.Equal(t, v, r.Backend)
+				require.NotNil(t, r.Counters, "iptables counts always")
+				if r.Family != f || !r.Ours {
+					continue
+				}
+				ours++
+				table, err := ruleset.ParseTable(r.Table)
+				require.NoError(t, err)
+				want := rs.Program(f).Chain(table, r.Chain).Rules[r.Position-1]
+				assert.Equal(t, want.Text(f), r.Rule)
+				assert.Equal(t, want.Comment, r.Reason)
+			}
+			assert.Equal(t, rs.Program(f).Rules(), ours)
+		}
+		nat := ofTable(live, ruleset.IPv4, "nat")
+		foreign, redirects := 0, 0
+		for _, r := range nat {
+			if !r.Ours {
+				foreign++
+				assert.Equal(t, `-m comment --comment "not ours -c 8 9" -j RETURN`, r.Rule)
+				assert.Empty(t, r.Reason)
+			}
+			if r.Chain == "ISTIO_REDIRECT" {
+				redirects++
+				assert.Equal(t, uint64(1), r.Counters.Packets, "the probe's connection")
+				assert.Equal(t, uint64(60), r.Counters.Bytes, "of its SYN")
+			}
+		}
+		assert.Equal(t, 1, foreign)
+		assert.Equal(t, 1, redirects)
+		assert.Equal(t, before, state(t, w.Pod), "to look changes nothing")
+
+		live, err = apply.Live(t.Context(), w.Pod, apply.Options{})
+		require.NoError(t, err)
+		for _, r := range live {
+			assert.False(t, r.Ours, "whose nobody said")
+		}
+		_, err = apply.Live(t.Context(), w.Pod, apply.Options{Path: t.TempDir()}, rs)
+		assert.ErrorIs(t, err, apply.ErrNoBackend)
+	})
+}
+
+func TestLiveNFTables(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root)
+	w := netnstest.NewWorld(t, netnstest.Options{})
+	rs, err := dual().Ruleset()
+	require.NoError(t, err)
+	live, err := apply.Live(t.Context(), w.Pod, apply.Options{}, rs)
+	require.NoError(t, err)
+	assert.Empty(t, live)
+
+	_, err = apply.NewNFTables(w.Pod).Apply(t.Context(), rs)
+	require.NoError(t, err)
+	nft(t, w.Pod, "table ip6 other {\nchain out {\ntype filter hook output priority 0\nudp dport 5353 counter packets 3 bytes 300 comment \"why\"\n}\n}", "-f", "-")
+	live, err = apply.Live(t.Context(), w.Pod, apply.Options{Path: t.TempDir()}, rs)
+	require.NoError(t, err, "no program is needed")
+	ours := 0
+	for _, r := range live {
+		assert.Equal(t, apply.Nftables, r.Backend)
+		if r.Ours {
+			ours++
+			assert.Equal(t, "inet istio", r.Table)
+			assert.Nil(t, r.Counters, "none of ours counts")
+			assert.NotContains(t, r.Rule, "comment")
+		}
+	}
+	assert.Equal(t, len(live)-1, ours)
+	assert.Contains(t, live, apply.LiveRule{
+		Backend: apply.Nftables, Table: "inet istio", Chain: "nat/ISTIO_REDIRECT", Position: 1,
+		Rule: "meta l4proto tcp redirect to :15001", Ours: true, Reason: rs.IPv4.Chain(ruleset.NAT, "ISTIO_REDIRECT").Rules[0].Comment,
+	})
+	assert.Equal(t, apply.LiveRule{
+		Backend: apply.Nftables, Family: ruleset.IPv6, Table: "ip6 other", Chain: "out", Position: 1,
+		Rule: `meta l4proto udp th dport 5353 counter comment "why"`, Counters: &apply.Counters{Packets: 3, Bytes: 300},
+	}, live[len(live)-1])
+}
