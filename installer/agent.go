@@ -3,6 +3,7 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,21 +82,11 @@ func New(opts Options) (*Agent, error) {
 	if err := opts.Config.Validate(); err != nil {
 		return nil, err
 	}
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
-	if opts.PluginLog == nil {
-		opts.PluginLog = io.Discard
-	}
-	if opts.Registry == nil {
-		opts.Registry = prometheus.NewRegistry()
-	}
-	if opts.Poll == 0 {
-		opts.Poll = 5 * time.Second
-	}
-	if opts.Settle == 0 {
-		opts.Settle = 300 * time.Millisecond
-	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
+	opts.PluginLog = cmp.Or(opts.PluginLog, io.Discard)
+	opts.Registry = cmp.Or[prometheus.Registerer](opts.Registry, prometheus.NewRegistry())
+	opts.Poll = cmp.Or(opts.Poll, 5*time.Second)
+	opts.Settle = cmp.Or(opts.Settle, 300*time.Millisecond)
 	return &Agent{
 		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), obs: newObserver(), now: time.Now, config: opts.Config,
 		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
@@ -127,8 +119,8 @@ func (a *Agent) Healthy() error {
 // process. Each answers 200, or 503 with the errors.
 func (a *Agent) Handler(also ...func() error) http.Handler {
 	mux := http.NewServeMux()
-	answer := func(path string, checks ...func() error) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+	for path, checks := range map[string][]func() error{"GET /healthz": {a.Healthy}, "GET /readyz": slices.Concat([]func() error{a.Ready}, also)} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			var errs []error
 			for _, check := range checks {
 				errs = append(errs, check())
@@ -140,8 +132,6 @@ func (a *Agent) Handler(also ...func() error) http.Handler {
 			fmt.Fprintln(w, "ok")
 		})
 	}
-	answer("/healthz", a.Healthy)
-	answer("/readyz", append([]func() error{a.Ready}, also...)...)
 	return mux
 }
 

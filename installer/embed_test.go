@@ -76,7 +76,7 @@ func TestPluginTypeOfOnesOwn(t *testing.T) {
 func (n *node) pluginAsLoaded(file string) []byte {
 	n.t.Helper()
 	if filepath.Ext(file) == ".conf" {
-		conf, err := libcni.ConfFromFile(n.conf(file)) //nolint:staticcheck // what Multus still calls
+		conf, err := libcni.NetworkPluginConfFromBytes([]byte(n.read(n.conf(file))))
 		require.NoError(n.t, err)
 		return conf.Bytes
 	}
