@@ -83,8 +83,8 @@ func run(ctx context.Context, o installer.Options, api *rest.Config, node, liste
 	mux.Handle("/", agent.Handler(controller.Ready))
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: time.Second}
-	defer server.Close()
-	go server.ListenAndServe() // pods are captured whether or not it is free
+	defer func() { _ = server.Close() }()
+	go func() { _ = server.ListenAndServe() }() // pods are captured even if the port is taken
 
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return agent.Run(ctx) })
