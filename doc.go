@@ -34,9 +34,10 @@
 //	plugin/attachment        the node's own record of what was done to each pod
 //	plugin/kubepod           one pod from the API server with one GET
 //	installer                the plugin onto a node, kept there, and taken away
-//	cmd/nodecmd        the agent's command line as a function
+//	cmd/nodecmd              the agent's command line as a function, for your own mesh too
 //	repair                   pods that started without rules, found and dealt with
-//	cmd/repaircmd         the repair controller's command line as a function
+//	cmd/repaircmd            the repair controller's, likewise
+//	cmd/redirectcmd          that of explain, rules, trace and show, likewise
 //
 // # For your tests
 //
@@ -51,7 +52,7 @@
 //	cmd/meshcni              the plugin
 //	cmd/meshcni-node         the node agent: install, watch, repair
 //	cmd/meshcni-repair       the repair controller alone
-//	cmd/meshcni-redirect     explain, rules, trace, apply, check, cleanup, validate: no cluster needed
+//	cmd/meshcni-redirect     explain, rules, trace, show, apply, check, cleanup, validate: no cluster needed
 //
 // # Around them
 //

@@ -3,9 +3,6 @@ package deploy_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
-	"io"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,16 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -143,7 +138,7 @@ func TestTheAgentTakesEverySetting(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, rendered)
 			var errOut bytes.Buffer
-			app := nodecmd.App{Env: m.env, Stderr: &errOut}
+			app := nodecmd.Program{Env: m.env, Stderr: &errOut}
 			require.Equal(t, 0, app.Main(t.Context(), append([]string{"install", "--once"}, m.args()...)), "%s", &errOut)
 			for _, arg := range flagsOf(m.c, "cni-bin-dir") {
 				_, at, _ := strings.Cut(arg, "=")
@@ -214,41 +209,31 @@ func TestRepairTakesEverySetting(t *testing.T) {
 	names, all := settingsCases(t)
 	for i, rendered := range renderAll(t, all) {
 		m := newMachine(t, rendered)
-		fs := flag.NewFlagSet("", flag.ContinueOnError)
-		(&repair.Flags{}).Register(fs)
+		asked := map[string]bool{}
+		program := nodecmd.Program{Env: func(name string) (string, bool) {
+			asked[name] = true
+			return m.env(name)
+		}}
+		settings, err := program.Parse(append([]string{"run"}, m.args()...))
+		require.NoError(t, err, names[i])
 		for _, e := range m.c.Env {
-			if name, ok := strings.CutPrefix(e.Name, "MESHCNI_REPAIR_"); ok {
-				name = "repair-" + strings.ToLower(strings.ReplaceAll(name, "_", "-"))
-				assert.NotNil(t, fs.Lookup(name), "%s: nothing reads %s", names[i], e.Name)
+			if strings.HasPrefix(e.Name, "MESHCNI_REPAIR_") {
+				assert.True(t, asked[e.Name], "%s: nothing reads %s", names[i], e.Name)
 			}
 		}
-		require.NoError(t, repaircmd.FromEnv(fs, m.env), names[i])
-		settings, err := nodecmd.Parse(append([]string{"run"}, m.args()...), m.env)
-		require.NoError(t, err, names[i])
-		if settings.Repair == "none" && settings.Dialect == "consul" {
+		r := settings.Repair
+		if r.Action == "none" && r.Plugin.Dialect == "consul" {
 			continue // nothing that the agent would start
 		}
-		c, stop, err := repaircmd.Agent{
-			Action: settings.Repair, Node: settings.NodeName, Dialect: settings.Dialect, Backend: settings.Backend,
-			UncapturedFamily: settings.UncapturedFamily, RefuseProxyUID: settings.RefuseProxyUID, Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: settings.ServiceAccountDir,
-			Env: m.env, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		}.Open()
-		require.NoError(t, err, names[i])
-		require.NotNil(t, c)
-		stop()
-		plugins := dialect.Options{UncapturedFamily: settings.UncapturedFamily, RefuseProxyUID: settings.RefuseProxyUID}
-		assert.Equal(t, plugins, c.Mender.(*repair.InPlace).Options, "%s: repair decides as the plugin", names[i])
+		require.NoError(t, r.Validate(dialects.All()), names[i])
+		assert.Equal(t, settings.Plugin.UncapturedFamily, r.Plugin.UncapturedFamily, "%s: repair decides as the plugin", names[i])
+		assert.Equal(t, settings.Plugin.RefuseProxyUID, r.Plugin.RefuseProxyUID, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
-			got := map[string]string{}
-			fs.VisitAll(func(f *flag.Flag) { got[f.Name] = f.Value.String() })
-			for name, want := range map[string]string{
-				"init-container": "check", "exit-codes": "95,126", "message": "no redirection: $(x) $$", "annotation": "-", "label-selector": "a in (b,c),!d",
-				"field-selector": "metadata.namespace!=dev", "node-rate": "0.5", "node-burst": "2", "cluster-rate": "6", "cluster-burst": "3",
-				"budget-namespace": namespace, "max-broken-share": "0.25", "min-broken": "4", "trial-interval": "1m30s", "spare-unmanaged": "true",
-				"force-delete": "false", "verify-interval": "2m0s", "host-root": "/proc/1/root",
-			} {
-				assert.Equal(t, want, got["repair-"+name], name)
-			}
+			assert.Equal(t, []any{"check", "95,126", "no redirection: $(x) $$", "-", "a in (b,c),!d", "metadata.namespace!=dev", namespace, "/proc/1/root"},
+				[]any{r.InitContainer, r.ExitCodes, r.Message, r.Annotation, r.LabelSelector, r.FieldSelector, r.BudgetNamespace, r.HostRoot})
+			assert.Equal(t, []repair.Budget{{PerMinute: 0.5, Burst: 2}, {PerMinute: 6, Burst: 3}}, []repair.Budget{r.NodeBudget, r.ClusterBudget})
+			assert.Equal(t, []any{0.25, 4, 90 * time.Second, true, false, 2 * time.Minute},
+				[]any{r.MaxBrokenShare, r.MinBroken, r.TrialInterval, r.SpareUnmanaged, r.Force, r.VerifyInterval})
 		}
 	}
 }

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -113,26 +111,6 @@ func (a *Agent) Healthy() error {
 		return fmt.Errorf("the loop has been stuck for %s", since.Round(time.Second))
 	}
 	return nil
-}
-
-// Handler serves /healthz, by Healthy, and /readyz, by Ready and the given functions, which are for what else runs in the
-// process. Each answers 200, or 503 with the errors.
-func (a *Agent) Handler(also ...func() error) http.Handler {
-	mux := http.NewServeMux()
-	for path, checks := range map[string][]func() error{"GET /healthz": {a.Healthy}, "GET /readyz": slices.Concat([]func() error{a.Ready}, also)} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			var errs []error
-			for _, check := range checks {
-				errs = append(errs, check())
-			}
-			if err := errors.Join(errs...); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			fmt.Fprintln(w, "ok")
-		})
-	}
-	return mux
 }
 
 // Config returns the present configuration.

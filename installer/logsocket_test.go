@@ -4,15 +4,11 @@ package installer
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -137,27 +133,6 @@ func TestReadyAndMetrics(t *testing.T) {
 	within(t, patience, "repaired", func() bool {
 		return strings.Contains(scrape(t, a), `meshcni_drift_repairs_total{cause="binary-missing"} 1`)
 	})
-}
-
-func TestHandler(t *testing.T) {
-	a, err := New(Options{Config: nodeConfig("/n")})
-	require.NoError(t, err)
-	var broken error
-	h := a.Handler(func() error { return broken })
-	get := func(path string) string {
-		r := httptest.NewRecorder()
-		h.ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
-		return strconv.Itoa(r.Code) + " " + strings.TrimSpace(r.Body.String())
-	}
-	assert.Equal(t, "200 ok", get("/healthz"))
-	assert.Equal(t, "503 starting: the node has not been looked at yet", get("/readyz"))
-	a.blocked = nil
-	assert.Equal(t, "200 ok", get("/readyz"))
-	broken = errors.New("repair: pods is forbidden")
-	assert.Equal(t, "503 repair: pods is forbidden", get("/readyz"))
-	assert.NoError(t, a.Ready(), "the installation has nothing to do with it")
-	a.now = func() time.Time { return time.Now().Add(2 * time.Minute) }
-	assert.Contains(t, get("/healthz"), "503 the loop has been stuck for 2m")
 }
 
 func TestStuckLoopIsUnhealthy(t *testing.T) {

@@ -170,7 +170,7 @@ func (p Program) settings(typed *pflag.FlagSet) (Settings, *slog.Logger, error) 
 	if err != nil {
 		return s, nil, cli.Usage(err)
 	}
-	return s, p.logger(s.Plugin.LogLevel.Level()), nil
+	return s, p.logger(s.Plugin.LogLevel), nil
 }
 
 func (p Program) logger(l slog.Leveler) *slog.Logger {

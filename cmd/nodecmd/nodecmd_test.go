@@ -203,7 +203,7 @@ func TestPrecedence(t *testing.T) {
 	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, s.Plugin.Backend, string(s.Plugin.LogLevel), s.CNIConfName})
 	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
 	assert.True(t, s.OwnFile)
-	assert.Equal(t, 5*time.Second, time.Duration(s.Plugin.AddDeadline))
+	assert.Equal(t, "5s", s.Plugin.AddDeadline.String())
 
 	// A ConfigMap mounted as a directory, one file a key.
 	mounted := t.TempDir()

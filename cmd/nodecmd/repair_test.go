@@ -64,7 +64,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		}
 		return repaircmd.Settings{}
 	}
-	assert.Equal(t, "istio", next().Dialect)
+	assert.Equal(t, "istio", next().Plugin.Dialect)
 	edit("dialect: istio\nlog-level: debug\nadd-deadline: 5s\n")
 	require.Eventually(t, func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, "net.d/10-calico.conflist"))
@@ -72,11 +72,11 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	}, time.Minute, 2*time.Millisecond)
 	edit("dialect: linkerd\nexclude-namespaces: [a]\nuncaptured-family: drop\n")
 	s := next() // not the one with another log level
-	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Dialect, s.ExcludeNamespaces, s.UncapturedFamily})
+	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
 	edit("dialect: linkerd\nbackend: nftables\n")
-	assert.Equal(t, "nftables", next().Backend)
+	assert.Equal(t, "nftables", next().Plugin.Backend)
 	edit("dialect: linkerd\nbackend: nftables\nrefuse-proxy-uid: true\n")
-	assert.True(t, next().RefuseProxyUID)
+	assert.True(t, next().Plugin.RefuseProxyUID)
 	cancel()
 	assert.Equal(t, 0, <-done)
 }
@@ -104,7 +104,9 @@ func TestParse(t *testing.T) {
 	want.Plugin.Dialect, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
 	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
 	assert.Equal(t, []string{"delete", "n"}, []string{s.Repair.Action, s.Repair.Node})
-	assert.Equal(t, repaircmd.Plugin{Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
+	of := want.Plugin
+	of.RunDir = s.RunDir
+	assert.Equal(t, of, s.Repair.Plugin, "as the plugin's")
 	s.Repair = want.Repair
 	assert.Equal(t, want, s)
 

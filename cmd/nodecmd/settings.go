@@ -162,10 +162,8 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 		return s, err
 	}
 	errs := []error{errFiner, cli.Fill(fs, env, file)}
-	s.Repair.Plugin = repaircmd.Plugin{
-		Dialect: s.Plugin.Dialect, Backend: s.Plugin.Backend, UncapturedFamily: s.Plugin.UncapturedFamily, RefuseProxyUID: s.Plugin.RefuseProxyUID,
-		ExcludeNamespaces: s.Plugin.Kubernetes.ExcludeNamespaces, RunDir: s.RunDir,
-	}
+	s.Repair.Plugin = s.Plugin
+	s.Repair.Plugin.RunDir = s.RunDir
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)
@@ -183,9 +181,6 @@ func (p Program) validate(s Settings) error {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	} else if s.Repair.Enabled() {
 		errs = append(errs, s.Repair.Validate(p.Dialects))
-	}
-	if s.Plugin.AddDeadline <= 0 {
-		errs = append(errs, fmt.Errorf("add-deadline %v: must be positive", s.Plugin.AddDeadline))
 	}
 	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))

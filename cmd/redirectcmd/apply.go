@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -13,27 +14,35 @@ import (
 	"github.com/meshcni/meshcni/redirect/validate"
 )
 
-func applyCommand(i IO) *cobra.Command {
-	cmd, c := newCommand(i, "apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply)
-	c.withNetNS(cmd)
-	return cmd
+func (p Program) applyCommand() *cobra.Command {
+	return p.liveCommand("apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply)
 }
 
-func checkCommand(i IO) *cobra.Command {
-	cmd, c := newCommand(i, "check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck)
-	c.withNetNS(cmd)
-	return cmd
+func (p Program) checkCommand() *cobra.Command {
+	return p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck)
 }
 
-func cleanupCommand(i IO) *cobra.Command {
-	cmd, c := newCommand(i, "cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup)
-	c.withNetNS(cmd)
-	return cmd
+func (p Program) cleanupCommand() *cobra.Command {
+	return p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup)
 }
 
-func validateCommand(i IO) *cobra.Command {
-	cmd, c := newCommand(i, "validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
+func (p Program) validateCommand() *cobra.Command {
+	return p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
+}
+
+// liveCommand is a command that works in the pod's network namespace, which run
+// need not close.
+func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command, *netnsexec.NetNS) error) *cobra.Command {
+	cmd, c := p.newCommand(use, short, func(c *common, cmd *cobra.Command) (err error) {
+		ns, err := c.openNetNS()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, ns.Close()) }()
+		return run(c, cmd, ns)
+	})
 	c.withNetNS(cmd)
+	c.ruleFlags = addRuleFlags(cmd.Flags())
 	return cmd
 }
 
@@ -43,12 +52,7 @@ func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend,
 	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox()})
 }
 
-func runApply(c *common, cmd *cobra.Command) (err error) {
-	ns, err := c.openNetNS()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ns.Close()) }()
+func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	t, err := c.target(cmd.Context(), ns)
 	if err != nil {
 		return err
@@ -98,12 +102,7 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 	}
 }
 
-func runCheck(c *common, cmd *cobra.Command) (err error) {
-	ns, err := c.openNetNS()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ns.Close()) }()
+func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	t, err := c.target(cmd.Context(), ns)
 	if err != nil {
 		return err
@@ -126,7 +125,7 @@ func runCheck(c *common, cmd *cobra.Command) (err error) {
 		fmt.Fprintln(c.Stdout, d)
 	}
 	if len(diffs) > 0 {
-		fmt.Fprintf(c.Stderr, "meshcni-redirect: the live rules differ from the wanted ones in %d places\n", len(diffs))
+		fmt.Fprintf(c.Stderr, c.Name+": the live rules differ from the wanted ones in %d places\n", len(diffs))
 		return errSilent
 	}
 	fmt.Fprintf(c.Stdout, "the live rules are as wanted (%s)\n", backend.Name())
@@ -135,14 +134,9 @@ func runCheck(c *common, cmd *cobra.Command) (err error) {
 
 // runCleanup removes by names alone: a pod that is refused, or no longer in the
 // mesh, must not keep its rules.
-func runCleanup(c *common, cmd *cobra.Command) (err error) {
-	ns, err := c.openNetNS()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ns.Close()) }()
+func runCleanup(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	names := c.dialect.Names
-	b, _, err := c.ruleFlags.build(redirect.Redirect{Names: names}, c.IO, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})
+	b, _, err := c.build(redirect.Redirect{Names: names}, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})
 	if err != nil {
 		return err
 	}
@@ -162,12 +156,7 @@ func runCleanup(c *common, cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func runValidate(c *common, cmd *cobra.Command) (err error) {
-	ns, err := c.openNetNS()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ns.Close()) }()
+func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	t, err := c.target(cmd.Context(), ns)
 	if err != nil {
 		return err
@@ -192,8 +181,8 @@ func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) er
 	var missing *validate.MissingError
 	switch {
 	case errors.As(err, &missing):
-		fmt.Fprintf(c.Stderr, "meshcni-redirect: %v\n", err)
-		return exitError(ExitMissing)
+		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+		return cli.Exit(ExitMissing)
 	case errors.Is(err, validate.ErrNothingTested):
 		return fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Redirect.Proxy.UIDs)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect/compare"
 )
 
@@ -19,18 +20,15 @@ type comparison struct {
 	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
 }
 
-func compareCommand(i IO) *cobra.Command {
+func (p Program) compareCommand() *cobra.Command {
 	var from, output string
-	cmd, _ := newCommand(i, "compare -f pod.yaml --from-rules saved.txt",
+	cmd, _ := p.newCommand("compare -f pod.yaml --from-rules saved.txt",
 		"List every packet whose fate differs between a live pod's saved rules and ours", func(c *common, cmd *cobra.Command) error {
-			if output != "text" && output != "json" {
-				return usagef("--output %q: not text or json", output)
-			}
 			if from == "" {
-				return usagef("--from-rules is required: what iptables-save and ip6tables-save print in the live pod")
+				return cli.Usagef("--from-rules is required: what iptables-save and ip6tables-save print in the live pod")
 			}
 			if from == "-" && (c.file == "-" || c.namespaceFile == "-") {
-				return usagef("--from-rules: only one file can be standard input")
+				return cli.Usagef("--from-rules: only one file can be standard input")
 			}
 			return runCompare(cmd.Context(), c, from, output)
 		})
@@ -43,7 +41,7 @@ Policy routing and addresses of lo are not in iptables-save; the saved rules are
 taken to have the same as ours.`
 	fs := cmd.Flags()
 	fs.StringVar(&from, "from-rules", "", "what iptables-save and ip6tables-save print; - is standard input")
-	fs.StringVarP(&output, "output", "o", "text", "text or json")
+	fs.VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd
 }
 

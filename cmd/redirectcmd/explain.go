@@ -12,17 +12,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
 
-func explainCommand(i IO) *cobra.Command {
+func (p Program) explainCommand() *cobra.Command {
 	var output string
-	cmd, _ := newCommand(i, "explain -f pod.yaml", "Say whether the pod is in the mesh, why, where each setting comes from, and what the rules are",
+	cmd, _ := p.newCommand("explain -f pod.yaml", "Say whether the pod is in the mesh, why, where each setting comes from, and what the rules are",
 		func(c *common, cmd *cobra.Command) error { return runExplain(cmd.Context(), c, output) })
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd
 }
 
@@ -58,9 +59,6 @@ type setting struct {
 }
 
 func runExplain(ctx context.Context, c *common, output string) error {
-	if output != "text" && output != "json" {
-		return usagef("--output %q: not text or json", output)
-	}
 	t, err := c.target(ctx, nil)
 	if t.pod == nil {
 		return err

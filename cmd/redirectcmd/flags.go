@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -18,21 +19,18 @@ import (
 // (tools/istio-iptables, pilot-agent istio-iptables), whose letters, names and
 // variables scripts and pod templates rely on. A flag that is not given leaves
 // the mesh's default, which is to capture; one that is given and empty means
-// none. (That program takes the two for the same and captures nothing unless
-// told to. Injectors always tell.) Who says what is captured says all of it:
-// the default exclusions go, as in that program.
+// none. (That program treats the two alike and captures nothing unless told to.
+// Injectors always tell.) Whoever says what is captured says all of it: the
+// default exclusions go, as in that program.
 type ruleFlag struct {
 	name, short string
-	// env are further variables beside the flag's own, which is its name in
-	// upper case with '_' for '-'. A flag on the command line wins.
-	env   []string
-	usage string
-	bool  bool
-	set   func(b *flagBuild, value string) error
+	kind        string
+	usage       string
+	set         func(b *flagBuild, value string) error
 }
 
 // flagBuild is what flags are read into: the Redirect, and what cannot be
-// said in one before all flags are read.
+// written into it before all flags are read.
 type flagBuild struct {
 	redirect.Redirect
 	gidsSet, dualStack, redirectDNS, captureAllDNS bool
@@ -42,66 +40,83 @@ type flagBuild struct {
 	warnings                                       []string
 }
 
+const (
+	text = "string"
+	flag = "bool"
+)
+
 var ruleFlags = []ruleFlag{
-	{"envoy-port", "p", nil, "port to which outbound connections are redirected", false, port(func(b *flagBuild) *uint16 { return &b.Proxy.OutboundPort })},
-	{"inbound-capture-port", "z", nil, "port to which inbound connections are redirected", false, port(func(b *flagBuild) *uint16 { return &b.Proxy.InboundPort })},
-	{"inbound-tunnel-port", "e", nil, "the proxy's tunnel port, never redirected", false, port(func(b *flagBuild) *uint16 { return &b.Proxy.TunnelPort })},
-	{"proxy-uid", "u", nil, "users of the proxy, whose traffic is not redirected", false, setUIDs},
-	{"proxy-gid", "g", nil, "groups of the proxy; default, the same as the users where the mesh goes by groups too", false, setGIDs},
-	{"istio-inbound-interception-mode", "m", nil, "REDIRECT or TPROXY", false, setMode},
-	{"inbound-tproxy-mark", "t", nil, "mark of packets on their way to a transparent listener", false, number(func(b *flagBuild) *uint32 { return &b.Names.InboundMark })},
-	{"inbound-tproxy-route-table", "r", nil, "route table that keeps marked packets local", false, number(func(b *flagBuild) *uint32 { return &b.Names.RouteTable })},
-	{"istio-inbound-ports", "b", nil, "inbound ports that are redirected; * is all, empty none", false, ports(func(b *flagBuild) *redirect.PortSet { return &b.Inbound.Ports })},
-	{"istio-local-exclude-ports", "d", nil, "inbound ports that are not, when all are", false, ports(func(b *flagBuild) *redirect.PortSet { return &b.Inbound.ExcludePorts })},
-	{"istio-service-cidr", "i", nil, "destinations that are redirected; * is all, empty none", false, prefixes(redirect.AllowAll, func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.CIDRs })},
-	{"istio-service-exclude-cidr", "x", nil, "destinations that are not", false, prefixes(0, func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.ExcludeCIDRs })},
-	{"istio-outbound-ports", "q", nil, "outbound ports that are redirected whatever the destination", false, ports(func(b *flagBuild) *redirect.PortSet { return &b.Outbound.Ports })},
-	{"istio-local-outbound-ports-exclude", "o", nil, "outbound ports that are not", false, ports(func(b *flagBuild) *redirect.PortSet { return &b.Outbound.ExcludePorts })},
-	{"kube-virt-interfaces", "k", nil, "interfaces of virtual machines, whose inbound traffic counts as outbound", false, interfaces(func(b *flagBuild) *[]string { return &b.VirtualInterfaces })},
-	{"istio-exclude-interfaces", "c", nil, "interfaces that are left alone", false, interfaces(func(b *flagBuild) *[]string { return &b.ExcludeInterfaces })},
-	{"istio-outbound-owner-groups", "", nil, "groups (numeric) whose outbound traffic is redirected; * is all", false, setOwnerGroups},
-	{"istio-outbound-owner-groups-exclude", "", nil, "groups (numeric) whose is not", false, ids(func(b *flagBuild) *[]uint32 { return &b.Outbound.ExcludeOwnerGroups })},
-	{"istio-outbound-ipv4-loopback-cidr", "", nil, "fixed to 127.0.0.1/32", false, fixedLoopback},
-	{"redirect-dns", "", []string{"ISTIO_META_DNS_CAPTURE"}, "redirect look-ups to the servers in /etc/resolv.conf", true, boolean(func(b *flagBuild) *bool { return &b.redirectDNS })},
-	{"capture-all-dns", "", nil, "with --redirect-dns: to all servers", true, boolean(func(b *flagBuild) *bool { return &b.captureAllDNS })},
-	{"drop-invalid", "", []string{"INVALID_DROP"}, "drop packets that conntrack holds invalid", true, boolean(func(b *flagBuild) *bool { return &b.DropInvalid })},
-	{"dual-stack", "", []string{"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"}, "capture IPv6 even if the pod's first address is IPv4", true, boolean(func(b *flagBuild) *bool { return &b.dualStack })},
-	{"iptables-probe-port", "", nil, "port of validation's trial connections", false, port(func(b *flagBuild) *uint16 { return &b.probePort })},
-	{"probe-timeout", "", nil, "how long validation may take; default 5s", false, setTimeout},
-	{"dry-run", "n", nil, "print the rules and change nothing", true, boolean(func(b *flagBuild) *bool { return &b.dryRun })},
-	{"skip-rule-apply", "", nil, "do not apply the rules", true, boolean(func(b *flagBuild) *bool { return &b.skipApply })},
-	{"run-validation", "", nil, "validate afterwards", true, boolean(func(b *flagBuild) *bool { return &b.runValidation })},
+	{"envoy-port", "p", text, "port to which outbound connections are redirected", into(redirect.ParsePort, func(b *flagBuild) *uint16 { return &b.Proxy.OutboundPort })},
+	{"inbound-capture-port", "z", text, "port to which inbound connections are redirected", into(redirect.ParsePort, func(b *flagBuild) *uint16 { return &b.Proxy.InboundPort })},
+	{"inbound-tunnel-port", "e", text, "the proxy's tunnel port, never redirected", into(redirect.ParsePort, func(b *flagBuild) *uint16 { return &b.Proxy.TunnelPort })},
+	{"proxy-uid", "u", text, "users of the proxy, whose traffic is not redirected", setUIDs},
+	{"proxy-gid", "g", text, "groups of the proxy; default, the same as the users where the mesh goes by groups too", setGIDs},
+	{"istio-inbound-interception-mode", "m", text, "REDIRECT or TPROXY", into(parseMode, func(b *flagBuild) *redirect.Mode { return &b.Mode })},
+	{"inbound-tproxy-mark", "t", text, "mark of packets on their way to a transparent listener", into(parseNumber, func(b *flagBuild) *uint32 { return &b.Names.InboundMark })},
+	{"inbound-tproxy-route-table", "r", text, "route table that keeps marked packets local", into(parseNumber, func(b *flagBuild) *uint32 { return &b.Names.RouteTable })},
+	{"istio-inbound-ports", "b", text, "inbound ports that are redirected; * is all, empty none", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.Ports })},
+	{"istio-local-exclude-ports", "d", text, "inbound ports that are not, when all are", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.ExcludePorts })},
+	{"istio-service-cidr", "i", text, "destinations that are redirected; * is all, empty none", into(prefixes(redirect.AllowAll), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.CIDRs })},
+	{"istio-service-exclude-cidr", "x", text, "destinations that are not", into(prefixes(0), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.ExcludeCIDRs })},
+	{"istio-outbound-ports", "q", text, "outbound ports that are redirected whatever the destination", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.Ports })},
+	{"istio-local-outbound-ports-exclude", "o", text, "outbound ports that are not", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.ExcludePorts })},
+	{"kube-virt-interfaces", "k", text, "interfaces of virtual machines, whose inbound traffic counts as outbound", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.VirtualInterfaces })},
+	{"istio-exclude-interfaces", "c", text, "interfaces that are left alone", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.ExcludeInterfaces })},
+	{"istio-outbound-owner-groups", "", text, "groups (numeric) whose outbound traffic is redirected; * is all", into(parseOwnerGroups, func(b *flagBuild) *[]uint32 { return &b.Outbound.OwnerGroups })},
+	{"istio-outbound-owner-groups-exclude", "", text, "groups (numeric) whose is not", into(redirect.ParseIDs, func(b *flagBuild) *[]uint32 { return &b.Outbound.ExcludeOwnerGroups })},
+	{"istio-outbound-ipv4-loopback-cidr", "", text, "fixed to 127.0.0.1/32", fixedLoopback},
+	{"redirect-dns", "", flag, "redirect look-ups to the servers in /etc/resolv.conf", into(parseBool, func(b *flagBuild) *bool { return &b.redirectDNS })},
+	{"capture-all-dns", "", flag, "with --redirect-dns: to all servers", into(parseBool, func(b *flagBuild) *bool { return &b.captureAllDNS })},
+	{"drop-invalid", "", flag, "drop packets that conntrack holds invalid", into(parseBool, func(b *flagBuild) *bool { return &b.DropInvalid })},
+	{"dual-stack", "", flag, "capture IPv6 even if the pod's first address is IPv4", into(parseBool, func(b *flagBuild) *bool { return &b.dualStack })},
+	{"iptables-probe-port", "", text, "port of validation's trial connections", into(redirect.ParsePort, func(b *flagBuild) *uint16 { return &b.probePort })},
+	{"probe-timeout", "", text, "how long validation may take; default 5s", into(parseTimeout, func(b *flagBuild) *time.Duration { return &b.probeTimeout })},
+	{"dry-run", "n", flag, "print the rules and change nothing", into(parseBool, func(b *flagBuild) *bool { return &b.dryRun })},
+	{"skip-rule-apply", "", flag, "do not apply the rules", into(parseBool, func(b *flagBuild) *bool { return &b.skipApply })},
+	{"run-validation", "", flag, "validate afterwards", into(parseBool, func(b *flagBuild) *bool { return &b.runValidation })},
+}
+
+// ruleVariables are those of rule flags beside the flag's own name.
+var ruleVariables = map[string][]string{
+	"redirect-dns": {"ISTIO_META_DNS_CAPTURE"},
+	"drop-invalid": {"INVALID_DROP"},
+	"dual-stack":   {"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"},
 }
 
 // actionFlags say what to do, not what the rules are; they go with -f, too.
 var actionFlags = []string{"dry-run", "skip-rule-apply", "run-validation", "iptables-probe-port", "probe-timeout"}
 
-// ruleFlagGroup are the flags of one command.
-type ruleFlagGroup struct{ set *pflag.FlagSet }
-
-func addRuleFlags(fs *pflag.FlagSet) ruleFlagGroup {
-	for _, f := range ruleFlags {
-		if f.bool {
-			fs.BoolP(f.name, f.short, false, f.usage)
-		} else {
-			fs.StringP(f.name, f.short, "", f.usage)
+// addRuleFlags declares the flags and returns them. Their values stay text
+// until all that is wrong with them can be reported at once.
+func addRuleFlags(fs *pflag.FlagSet) *pflag.FlagSet {
+	rules := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cli.Group(rules, "In place of -f, as Istio's init-container program has them", func(fs *pflag.FlagSet) {
+		for _, f := range ruleFlags {
+			if f.kind == flag {
+				fs.BoolP(f.name, f.short, false, f.usage)
+			} else {
+				fs.StringP(f.name, f.short, "", f.usage)
+			}
 		}
-	}
-	return ruleFlagGroup{fs}
+	})
+	cli.BindEnv(rules, "", ruleVariables)
+	fs.AddFlagSet(rules)
+	return rules
 }
 
-// value returns what was said of a flag, and where.
-func (g ruleFlagGroup) value(f ruleFlag, i IO) (value, where string, ok bool) {
-	if flag := g.set.Lookup(f.name); flag.Changed {
-		where = "--" + f.name
-		if f.short != "" {
-			where = "-" + f.short + " (" + where + ")"
+// said returns what was said of a flag, and where: on the command line, or else
+// in the environment, where an empty variable is a value too.
+func (p Program) said(f *pflag.Flag) (value, where string, ok bool) {
+	if f.Changed {
+		where = "--" + f.Name
+		if f.Shorthand != "" {
+			where = "-" + f.Shorthand + " (" + where + ")"
 		}
-		return flag.Value.String(), where, true
+		return f.Value.String(), where, true
 	}
-	for _, name := range append([]string{strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))}, f.env...) {
+	for _, name := range cli.Variables(f) {
 		// A Service called envoy makes the kubelet set ENVOY_PORT=tcp://10.96.0.7:80 in every container.
-		if v, ok := i.lookup(name); ok && (v != "" || !f.bool) && !strings.Contains(v, "://") {
+		if v, ok := p.Env(name); ok && (v != "" || f.Value.Type() != flag) && !strings.Contains(v, "://") {
 			return v, "variable " + name, true
 		}
 	}
@@ -110,7 +125,7 @@ func (g ruleFlagGroup) value(f ruleFlag, i IO) (value, where string, ok bool) {
 
 // build reads the flags over base, which it leaves as it is. Everything that is
 // wrong is in the error. Only says which flags to read, nil all.
-func (g ruleFlagGroup) build(base redirect.Redirect, i IO, only []string) (flagBuild, []redirect.Origin, error) {
+func (c *common) build(base redirect.Redirect, only []string) (flagBuild, []redirect.Origin, error) {
 	b := flagBuild{Redirect: base.Clone()}
 	var origins []redirect.Origin
 	var errs []error
@@ -119,7 +134,7 @@ func (g ruleFlagGroup) build(base redirect.Redirect, i IO, only []string) (flagB
 		if only != nil && !slices.Contains(only, f.name) {
 			continue
 		}
-		value, where, ok := g.value(f, i)
+		value, where, ok := c.said(c.ruleFlags.Lookup(f.name))
 		if !ok {
 			continue
 		}
@@ -137,21 +152,17 @@ func (g ruleFlagGroup) build(base redirect.Redirect, i IO, only []string) (flagB
 		b.Outbound.ExcludePorts = redirect.PortSet{}
 	}
 	if only == nil {
-		errs = append(errs, b.finish(i))
+		errs = append(errs, b.finish(c.Program))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return b, nil, usageError{err}
-	}
-	return b, origins, nil
+	return b, origins, cli.Usage(errors.Join(errs...))
 }
 
 const flagSource redirect.Source = "flag"
 
-// given lists the flags on the command line that say what the rules are.
-func (g ruleFlagGroup) given() []string {
-	var names []string
+// givenRules lists the flags on the command line that say what the rules are.
+func (c *common) givenRules() (names []string) {
 	for _, f := range ruleFlags {
-		if g.set.Lookup(f.name).Changed && !slices.Contains(actionFlags, f.name) {
+		if c.ruleFlags.Lookup(f.name).Changed && !slices.Contains(actionFlags, f.name) {
 			names = append(names, "--"+f.name)
 		}
 	}
@@ -159,7 +170,7 @@ func (g ruleFlagGroup) given() []string {
 }
 
 // finish settles what depends on several flags.
-func (b *flagBuild) finish(i IO) error {
+func (b *flagBuild) finish(p Program) error {
 	if !b.gidsSet && len(b.Proxy.GIDs) > 0 { // a mesh that goes by users alone stays so
 		b.Proxy.GIDs = slices.Clone(b.Proxy.UIDs)
 	}
@@ -170,7 +181,7 @@ func (b *flagBuild) finish(i IO) error {
 	case b.redirectDNS && b.captureAllDNS:
 		b.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: dnsListener}
 	case b.redirectDNS:
-		servers, warnings, err := i.nameservers()
+		servers, warnings, err := p.nameservers()
 		if err != nil {
 			return fmt.Errorf("--redirect-dns without --capture-all-dns: %w", err)
 		}
@@ -189,8 +200,8 @@ const dnsListener = 15053
 const resolvConf = "/etc/resolv.conf"
 
 // nameservers reads the resolvers of the pod that we run in (resolv.conf(5)).
-func (i IO) nameservers() (servers []netip.Prefix, warnings []string, err error) {
-	b, err := i.ReadFile(resolvConf)
+func (p Program) nameservers() (servers []netip.Prefix, warnings []string, err error) {
+	b, err := p.ReadFile(resolvConf)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -213,70 +224,62 @@ func (i IO) nameservers() (servers []netip.Prefix, warnings []string, err error)
 	return servers, warnings, nil
 }
 
-func port(field func(*flagBuild) *uint16) func(*flagBuild, string) error {
-	return func(b *flagBuild, value string) (err error) {
-		*field(b), err = redirect.ParsePort(value)
-		return err
-	}
-}
-
-func number(field func(*flagBuild) *uint32) func(*flagBuild, string) error {
+// into writes a parsed value to its field.
+func into[T any](parse func(string) (T, error), field func(*flagBuild) *T) func(*flagBuild, string) error {
 	return func(b *flagBuild, value string) error {
-		n, err := strconv.ParseUint(value, 0, 32)
-		if err != nil {
-			return errors.New("not a number from 0 to 4294967295")
+		v, err := parse(value)
+		if err == nil {
+			*field(b) = v
 		}
-		*field(b) = uint32(n)
-		return nil
-	}
-}
-
-func ports(field func(*flagBuild) *redirect.PortSet) func(*flagBuild, string) error {
-	return func(b *flagBuild, value string) (err error) {
-		*field(b), err = redirect.ParsePorts(value, redirect.AllowAll)
 		return err
 	}
 }
 
-func prefixes(g redirect.Grammar, field func(*flagBuild) *redirect.PrefixSet) func(*flagBuild, string) error {
-	return func(b *flagBuild, value string) (err error) {
-		*field(b), err = redirect.ParsePrefixes(value, g)
-		return err
-	}
+func parsePorts(value string) (redirect.PortSet, error) {
+	return redirect.ParsePorts(value, redirect.AllowAll)
 }
 
-func interfaces(field func(*flagBuild) *[]string) func(*flagBuild, string) error {
-	return func(b *flagBuild, value string) (err error) {
-		*field(b), err = redirect.ParseInterfaces(value)
-		return err
-	}
+func prefixes(g redirect.Grammar) func(string) (redirect.PrefixSet, error) {
+	return func(value string) (redirect.PrefixSet, error) { return redirect.ParsePrefixes(value, g) }
 }
 
-func ids(field func(*flagBuild) *[]uint32) func(*flagBuild, string) error {
-	return func(b *flagBuild, value string) (err error) {
-		*field(b), err = redirect.ParseIDs(value)
-		return err
+func parseNumber(value string) (uint32, error) {
+	n, err := strconv.ParseUint(value, 0, 32)
+	if err != nil {
+		return 0, errors.New("not a number from 0 to 4294967295")
 	}
+	return uint32(n), nil
 }
 
-func boolean(field func(*flagBuild) *bool) func(*flagBuild, string) error {
-	return func(b *flagBuild, value string) error {
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			return errors.New("not a boolean")
-		}
-		*field(b) = on
-		return nil
+func parseBool(value string) (bool, error) {
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, errors.New("not a boolean")
 	}
+	return on, nil
 }
 
-func setTimeout(b *flagBuild, value string) error {
+func parseTimeout(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d <= 0 {
-		return errors.New("not a duration such as 5s")
+		return 0, errors.New("not a duration such as 5s")
 	}
-	b.probeTimeout = d
-	return nil
+	return d, nil
+}
+
+func parseMode(value string) (redirect.Mode, error) {
+	m := redirect.Mode(value)
+	if m != redirect.ModeRedirect && m != redirect.ModeTProxy {
+		return "", errors.New("not REDIRECT or TPROXY")
+	}
+	return m, nil
+}
+
+func parseOwnerGroups(value string) ([]uint32, error) {
+	if strings.TrimSpace(value) == "*" {
+		return nil, nil
+	}
+	return redirect.ParseIDs(value)
 }
 
 // setUIDs keeps the default for an empty value: a proxy without a user is none.
@@ -296,24 +299,7 @@ func setGIDs(b *flagBuild, value string) error {
 	return err
 }
 
-func setMode(b *flagBuild, value string) error {
-	m := redirect.Mode(value)
-	if m != redirect.ModeRedirect && m != redirect.ModeTProxy {
-		return errors.New("not REDIRECT or TPROXY")
-	}
-	b.Mode = m
-	return nil
-}
-
-func setOwnerGroups(b *flagBuild, value string) error {
-	if strings.TrimSpace(value) == "*" {
-		b.Outbound.OwnerGroups = nil
-		return nil
-	}
-	return ids(func(b *flagBuild) *[]uint32 { return &b.Outbound.OwnerGroups })(b, value)
-}
-
-// fixedLoopback refuses what would be silently not done.
+// fixedLoopback refuses what would silently not be done.
 func fixedLoopback(_ *flagBuild, value string) error {
 	if p, err := netip.ParsePrefix(value); err == nil && p == netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32) {
 		return nil

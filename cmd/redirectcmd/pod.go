@@ -21,15 +21,15 @@ import (
 const maxManifest = 8 << 20
 
 // read returns a file's content; "-" is standard input.
-func (i IO) read(name string) ([]byte, error) {
+func (p Program) read(name string) ([]byte, error) {
 	if name != "-" {
-		b, err := i.ReadFile(name)
+		b, err := p.ReadFile(name)
 		if err == nil && len(b) > maxManifest {
 			err = fmt.Errorf("%s: larger than %d MiB", name, maxManifest>>20)
 		}
 		return b, err
 	}
-	b, err := io.ReadAll(io.LimitReader(i.Stdin, maxManifest+1))
+	b, err := io.ReadAll(io.LimitReader(p.Stdin, maxManifest+1))
 	if err == nil && len(b) > maxManifest {
 		err = fmt.Errorf("larger than %d MiB", maxManifest>>20)
 	}
@@ -41,8 +41,8 @@ func (i IO) read(name string) ([]byte, error) {
 
 // manifest reads the one object of a YAML or JSON file into to. Fields that
 // this program does not know are let be: the cluster may be newer.
-func (i IO) manifest(name, kind string, to any) error {
-	b, err := i.read(name)
+func (p Program) manifest(name, kind string, to any) error {
+	b, err := p.read(name)
 	if err != nil {
 		return err
 	}
@@ -101,9 +101,9 @@ func onlyDocument(b []byte) ([]byte, error) {
 	return only, nil
 }
 
-func (i IO) pod(name string) (*corev1.Pod, error) {
+func (p Program) pod(name string) (*corev1.Pod, error) {
 	var pod corev1.Pod
-	if err := i.manifest(name, "Pod", &pod); err != nil {
+	if err := p.manifest(name, "Pod", &pod); err != nil {
 		return nil, err
 	}
 	// Names end up in messages, where a line break would forge lines.
@@ -118,9 +118,9 @@ func (i IO) pod(name string) (*corev1.Pod, error) {
 	return &pod, nil
 }
 
-func (i IO) namespace(name string) (*corev1.Namespace, error) {
+func (p Program) namespace(name string) (*corev1.Namespace, error) {
 	var ns corev1.Namespace
-	if err := i.manifest(name, "Namespace", &ns); err != nil {
+	if err := p.manifest(name, "Namespace", &ns); err != nil {
 		return nil, err
 	}
 	return &ns, nil

@@ -5,33 +5,27 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-func rulesCommand(i IO) *cobra.Command {
+func (p Program) rulesCommand() *cobra.Command {
 	var format, family string
-	cmd, c := newCommand(i, "rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, cmd *cobra.Command) error {
+	cmd, c := p.newCommand("rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, cmd *cobra.Command) error {
 		return runRules(cmd.Context(), c, format, family)
 	})
-	c.withRuleFlags(cmd)
-	cmd.Flags().StringVar(&format, "format", "iptables", "iptables, nft, json or mermaid")
-	cmd.Flags().StringVar(&family, "family", "all", "4, 6 or all")
+	c.ruleFlags = addRuleFlags(cmd.Flags())
+	cmd.Flags().Var(cli.Choice(&format, "iptables", "nft", "json", "mermaid"), "format", "iptables, nft, json or mermaid")
+	cmd.Flags().Var(cli.Choice(&family, "all", "4", "6"), "family", "4, 6 or all")
 	return cmd
 }
 
 func runRules(ctx context.Context, c *common, format, family string) error {
-	if !slices.Contains([]string{"iptables", "nft", "json", "mermaid"}, format) {
-		return usagef("--format %q: not iptables, nft, json or mermaid", format)
-	}
-	if !slices.Contains([]string{"4", "6", "all"}, family) {
-		return usagef("--family %q: not 4, 6 or all", family)
-	}
 	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err

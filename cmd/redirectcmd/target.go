@@ -10,8 +10,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -21,14 +23,15 @@ import (
 
 // common is what the commands have in common.
 type common struct {
-	IO
+	Program
 	dialectName, backendName   string
 	uncapturedFamily           redirect.UncapturedFamily
 	refuseProxyUID             bool
 	excludeNamespaces, ips     []string
 	file, namespaceFile, netns string
 
-	ruleFlags *ruleFlagGroup // nil when the command takes none
+	ruleFlags *pflag.FlagSet // nil when the command takes none
+	optional  bool           // whether -f may be left out all the same
 
 	// What the flags say, once they are checked.
 	dialect dialect.Dialect
@@ -38,8 +41,8 @@ type common struct {
 
 // newCommand makes a command with the common flags. Run is called with flags
 // that are sound.
-func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
-	c := &common{IO: i}
+func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
+	c := &common{Program: p}
 	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
 		if err := c.check(); err != nil {
 			return err
@@ -49,7 +52,7 @@ func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command)
 	fs := cmd.Flags()
 	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
-	fs.StringVar(&c.dialectName, "dialect", dialects.Default, "the mesh: "+strings.Join(dialects.Names(), ", "))
+	fs.StringVar(&c.dialectName, "dialect", p.Dialects[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(p.Dialects), ", "))
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
@@ -58,24 +61,18 @@ func newCommand(i IO, use, short string, run func(c *common, cmd *cobra.Command)
 	return cmd, c
 }
 
-// withNetNS adds --netns and the flags of the init-container program.
+// withNetNS adds --netns.
 func (c *common) withNetNS(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.netns, "netns", "", "path of the pod's network namespace; default, the one this program is in")
 	cmd.Flags().StringVar(&c.netns, "network-namespace", "", "the same")
 	_ = cmd.Flags().MarkHidden("network-namespace")
-	c.withRuleFlags(cmd)
-}
-
-func (c *common) withRuleFlags(cmd *cobra.Command) {
-	g := addRuleFlags(cmd.Flags())
-	c.ruleFlags = &g
 }
 
 // check reads the flags that have a grammar, and reports all that are wrong.
 func (c *common) check() error {
 	var err error
 	var errs []error
-	if c.dialect, err = dialects.ByName(c.dialectName, c.excludeNamespaces); err != nil {
+	if c.dialect, err = dialects.Choose(c.Dialects, c.dialectName, c.excludeNamespaces); err != nil {
 		errs = append(errs, fmt.Errorf("--dialect: %w", err))
 	}
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
@@ -96,21 +93,18 @@ func (c *common) check() error {
 		c.addrs = append(c.addrs, a.Unmap())
 	}
 	switch {
-	case c.file == "" && c.ruleFlags == nil:
+	case c.file == "" && c.ruleFlags == nil && !c.optional:
 		errs = append(errs, errors.New("-f is required"))
 	case c.file == "" && c.namespaceFile != "":
 		errs = append(errs, errors.New("--namespace-file: needs -f"))
 	case c.file == "-" && c.namespaceFile == "-":
 		errs = append(errs, errors.New("-f and --namespace-file: only one of them can be standard input"))
 	case c.file != "" && c.ruleFlags != nil:
-		if given := c.ruleFlags.given(); len(given) > 0 {
+		if given := c.givenRules(); len(given) > 0 {
 			errs = append(errs, fmt.Errorf("%s: with -f the pod says what the rules are", strings.Join(given, ", ")))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return usageError{err}
-	}
-	return nil
+	return cli.Usage(errors.Join(errs...))
 }
 
 // target is what is wanted of one pod.
@@ -146,19 +140,19 @@ func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, erro
 }
 
 func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) (err error) {
-	if t.pod, err = c.IO.pod(c.file); err != nil {
+	if t.pod, err = c.Program.pod(c.file); err != nil {
 		return err
 	}
 	var namespace *corev1.Namespace
 	if c.namespaceFile != "" {
-		if namespace, err = c.IO.namespace(c.namespaceFile); err != nil {
+		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
 			return err
 		}
 	} else if c.dialect.NeedsNamespace {
 		t.warnings = append(t.warnings, "settings of the pod's Namespace are not known: give it with --namespace-file")
 	}
 	if c.ruleFlags != nil {
-		if t.action, _, err = c.ruleFlags.build(redirect.Redirect{}, c.IO, actionFlags); err != nil {
+		if t.action, _, err = c.build(redirect.Redirect{}, actionFlags); err != nil {
 			return err
 		}
 	}
@@ -185,13 +179,13 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	if err != nil {
 		return err
 	}
-	if t.action, built.Origins, err = c.ruleFlags.build(built.Redirect, c.IO, nil); err != nil {
+	if t.action, built.Origins, err = c.build(built.Redirect, nil); err != nil {
 		return err
 	}
 	built.Redirect = t.action.Redirect
 	t.warnings = append(t.warnings, t.action.warnings...)
 	if err := built.Redirect.Validate(); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}
 	err = c.plan(ctx, t, flags, silent, nil)

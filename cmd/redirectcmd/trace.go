@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -23,25 +24,21 @@ type packetFlags struct {
 	uid, gid, mark                    uint32
 }
 
-func traceCommand(i IO) *cobra.Command {
+func (program Program) traceCommand() *cobra.Command {
 	var p packetFlags
 	var packets, output string
-	cmd, c := newCommand(i, "trace -f pod.yaml (--direction out --dst A --dport N … | --packets -)",
+	cmd, _ := program.newCommand("trace -f pod.yaml (--direction out --dst A --dport N … | --packets -)",
 		"Say what becomes of a packet, and why", func(c *common, cmd *cobra.Command) error {
-			if output != "text" && output != "json" && output != "mermaid" {
-				return usagef("--output %q: not text, json or mermaid", output)
-			}
 			if packets != "" {
 				for _, name := range packetFlagNames {
 					if cmd.Flags().Changed(name) {
-						return usagef("--%s: with --packets the packets are in the file", name)
+						return cli.Usagef("--%s: with --packets the packets are in the file", name)
 					}
 				}
 				return runTraceLines(cmd.Context(), c, packets)
 			}
 			return runTrace(cmd.Context(), c, p, output)
 		})
-	_ = c
 	fs := cmd.Flags()
 	fs.StringVar(&p.direction, "direction", "out", "out: from a process in the pod; in: from outside")
 	fs.StringVar(&p.proto, "proto", "tcp", "tcp or udp")
@@ -54,7 +51,7 @@ func traceCommand(i IO) *cobra.Command {
 	fs.StringVar(&p.iface, "interface", "", `interface that the packet arrives or leaves by (default "eth0")`)
 	fs.Uint32Var(&p.mark, "mark", 0, "the packet's mark")
 	fs.StringVar(&packets, "packets", "", "file of packets, one in JSON a line; - is standard input")
-	fs.StringVarP(&output, "output", "o", "text", "text, json or mermaid")
+	fs.VarP(cli.Choice(&output, "text", "json", "mermaid"), "output", "o", "text, json or mermaid")
 	return cmd
 }
 
@@ -94,7 +91,7 @@ func (p packetFlags) packet() (trace.Packet, error) {
 		errs = append(errs, fmt.Errorf("--direction %q: not out or in", p.direction))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return out, usageError{err}
+		return out, cli.Usage(err)
 	}
 	return out, nil
 }
@@ -147,7 +144,7 @@ const maxLine = 64 << 10
 // by their number; a line that is no packet gets {"error": …}.
 func runTraceLines(ctx context.Context, c *common, name string) error {
 	if name == "-" && (c.file == "-" || c.namespaceFile == "-") {
-		return usagef("--packets and -f: only one of them can be standard input")
+		return cli.Usagef("--packets and -f: only one of them can be standard input")
 	}
 	t, err := c.target(ctx, nil)
 	if err != nil {

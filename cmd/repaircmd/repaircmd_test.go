@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -142,7 +143,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"label", "node-1"}, []string{s.Action, s.Node})
 	s.Action = "delete"
-	s.Plugin = repaircmd.Plugin{ExcludeNamespaces: []string{"kube-system"}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
+	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
 	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
 	require.NoError(t, s.Validate(dialects.All()), "no file is read")
 
@@ -164,10 +165,10 @@ func TestSettings(t *testing.T) {
 	assert.True(t, inPlace.Dialect.Policy.ExcludesNamespace("kube-system"))
 
 	for says, change := range map[string]func(*repaircmd.Settings){
-		"--uncaptured-family": func(s *repaircmd.Settings) { s.UncapturedFamily = "keep" },
+		"--uncaptured-family": func(s *repaircmd.Settings) { s.Plugin.UncapturedFamily = "keep" },
 		"--repair-host-root":  func(s *repaircmd.Settings) { s.HostRoot = "proc" },
 		"--node-name":         func(s *repaircmd.Settings) { s.Node = "" },
-		"--dialect":           func(s *repaircmd.Settings) { s.Dialect = "esperanto" },
+		"--dialect":           func(s *repaircmd.Settings) { s.Plugin.Dialect = "esperanto" },
 	} {
 		bad := s
 		change(&bad)

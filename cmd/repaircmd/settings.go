@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
@@ -27,23 +28,16 @@ import (
 // with. [FromEnv] gives the defaults.
 type Settings struct {
 	repair.Flags
-	Plugin
+	// Plugin is the plugin's configuration, of which repair goes by Dialect,
+	// Backend, UncapturedFamily, RefuseProxyUID, RunDir and ExcludeNamespaces: it
+	// decides and applies as the plugin does.
+	Plugin netconf.Config
 	API
 	// Kubeconfig is used instead of API, if not empty.
 	Kubeconfig string
 	// InstallerReadyURL is the node agent's /readyz. While it does not answer
 	// 200, nothing is deleted. Empty: not asked.
 	InstallerReadyURL string
-}
-
-// Plugin is the part of the plugin's settings that repair goes by: it decides
-// and applies as the plugin does.
-type Plugin struct {
-	Dialect, Backend  string
-	UncapturedFamily  redirect.UncapturedFamily
-	RefuseProxyUID    bool
-	ExcludeNamespaces []string
-	RunDir            string
 }
 
 // API is how a pod reaches the API server.
@@ -55,18 +49,18 @@ type API struct {
 
 // register declares the flags with their defaults.
 func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
-	fs.StringVar(&s.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
-	fs.StringVar(&s.Backend, "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
-	fs.Var(cli.List(&s.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
-	fs.StringVar((*string)(&s.UncapturedFamily), "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
-	fs.BoolVar(&s.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
+	fs.StringVar(&s.Plugin.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+	fs.StringVar(&s.Plugin.Backend, "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
+	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
+	fs.StringVar((*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
+	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
 	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
 	fs.StringVar(&s.Port, "kubernetes-service-port", "443", "its port")
 	fs.StringVar(&s.Protocol, "kubernetes-service-protocol", "https", "its protocol")
 	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
 	fs.StringVar(&s.InstallerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
-	fs.StringVar(&s.RunDir, "run-dir", "/var/run/meshcni", "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
+	fs.StringVar(&s.Plugin.RunDir, "run-dir", netconf.DefaultRunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
 	registerRepair(fs, &s.Flags)
 	bindEnv(fs)
 }
@@ -158,13 +152,13 @@ func (s Settings) Open(h Host) (c *repair.Controller, stop func(), err error) {
 // host is what the controller gets, less the API server.
 func (s Settings) host(h Host) (repair.Host, error) {
 	_, errAction := repair.ParseAction(s.Action)
-	mesh, errDialect := dialects.Choose(h.Dialects, s.Dialect, s.ExcludeNamespaces)
-	backend, errBackend := apply.ParseBackend(s.Backend)
-	uncaptured, errUncaptured := redirect.ParseUncapturedFamily(string(s.UncapturedFamily))
+	mesh, errDialect := dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces)
+	backend, errBackend := apply.ParseBackend(s.Plugin.Backend)
+	uncaptured, errUncaptured := redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily))
 	host := repair.Host{
 		Dialect: mesh, Backend: backend, Metrics: h.Metrics, Log: h.Log, Installed: h.Installed,
-		Options: dialect.Options{UncapturedFamily: uncaptured, RefuseProxyUID: s.RefuseProxyUID},
-		Records: attachment.In(s.RunDir),
+		Options: dialect.Options{UncapturedFamily: uncaptured, RefuseProxyUID: s.Plugin.RefuseProxyUID},
+		Records: attachment.In(s.Plugin.RunDir),
 	}
 	if host.Installed == nil && s.InstallerReadyURL != "" {
 		host.Installed = asker(s.InstallerReadyURL)

@@ -1,7 +1,6 @@
 package monitoring_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +23,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/version/versionmetric"
 )
 
@@ -60,11 +60,11 @@ func lookup(env map[string]string) func(string) (string, bool) {
 // openRepair makes the repair controller as cmd/meshcni-node does. It is not
 // run, since nothing has to happen.
 func openRepair(env map[string]string, registry prometheus.Registerer) (stop func(), err error) {
-	_, stop, err = repaircmd.Agent{
-		Action: env["MESHCNI_REPAIR"], Node: env["MESHCNI_NODE_NAME"], Host: env["MESHCNI_KUBERNETES_SERVICE_HOST"],
-		Port: env["MESHCNI_KUBERNETES_SERVICE_PORT"], Protocol: env["MESHCNI_KUBERNETES_SERVICE_PROTOCOL"],
-		ServiceAccountDir: env["MESHCNI_SERVICE_ACCOUNT_DIR"], Env: lookup(env), Metrics: registry, Log: slog.New(slog.DiscardHandler),
-	}.Open()
+	s, err := nodecmd.Program{Env: lookup(env)}.Parse([]string{"run"})
+	if err != nil {
+		return nil, err
+	}
+	_, stop, err = s.Repair.Open(repaircmd.Host{Dialects: dialects.All(), Metrics: registry, Log: slog.New(slog.DiscardHandler)})
 	return stop, err
 }
 
@@ -94,25 +94,17 @@ func TestScrape(t *testing.T) {
 	env["MESHCNI_METRICS_ADDRESS"], env["MESHCNI_HEALTH_ADDRESS"] = address, address
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
+	var said proctest.Buffer
+	code := make(chan int, 1)
+	go func() { code <- nodecmd.Program{Env: lookup(env), Stderr: &said}.Main(ctx, []string{"run"}) }()
 	var shown string
-	var said bytes.Buffer
-	app := nodecmd.App{Env: lookup(env), Stderr: &said, Repair: func(ctx context.Context, o nodecmd.RepairOptions) error {
-		defer stop()
-		stopRepair, err := openRepair(env, o.Registry)
-		if err != nil {
-			return err
-		}
-		defer stopRepair()
-		for { // it listens soon
-			if shown, err = get(ctx, "http://"+address+"/metrics"); err == nil || ctx.Err() != nil {
-				return err
-			}
-			runtime.Gosched()
-		}
-	}}
-	timeout := time.AfterFunc(time.Minute, stop)
-	defer timeout.Stop()
-	require.Zero(t, app.Main(ctx, []string{"run"}), "%s", &said)
+	require.Eventually(t, func() bool { // it listens soon, and repair begins
+		var err error
+		shown, err = get(ctx, "http://"+address+"/metrics")
+		return err == nil && strings.Contains(shown, "meshcni_repair_ready")
+	}, time.Minute, time.Millisecond, "%s", &said)
+	stop()
+	require.Zero(t, <-code, "%s", &said)
 
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(shown, -1) {

@@ -20,18 +20,19 @@ type flagHelp struct {
 	env                                        []string
 }
 
-// nodeFlags are those of meshcni-node.
-func nodeFlags(t *testing.T) []flagHelp {
-	var out bytes.Buffer
-	require.Zero(t, nodecmd.App{Stdout: &out}.Main(t.Context(), []string{"install", "--help"}))
-	var all []flagHelp
+// flagLine is a flag in help: "  -f, --file string".
+var flagLine = regexp.MustCompile(`^  (?:-(\w), )?--([\w-]+) ?(.*)$`)
+
+// flagsIn reads the flags from a program's help. Those of the plain group "Flags" have none.
+func flagsIn(t *testing.T, help string) (all []flagHelp) {
+	t.Helper()
 	group := ""
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(help) {
 		line = strings.TrimRight(line, "\n")
+		m := flagLine.FindStringSubmatch(line)
 		switch {
-		case strings.HasPrefix(line, "  --"):
-			name, kind, _ := strings.Cut(strings.TrimPrefix(line, "  --"), " ")
-			all = append(all, flagHelp{group: group, name: name, kind: kind})
+		case m != nil:
+			all = append(all, flagHelp{group: strings.TrimPrefix(group, "Flags"), short: m[1], name: m[2], kind: m[3]})
 		case strings.HasPrefix(line, "        ") && len(all) > 0:
 			f, said := &all[len(all)-1], strings.TrimSpace(line)
 			if f.usage == "" {
@@ -43,47 +44,31 @@ func nodeFlags(t *testing.T) []flagHelp {
 			group = strings.TrimSuffix(line, ":")
 		}
 	}
+	require.NotEmpty(t, all)
 	return all
+}
+
+// nodeFlags are those of meshcni-node.
+func nodeFlags(t *testing.T) []flagHelp {
+	var out bytes.Buffer
+	require.Zero(t, nodecmd.Program{Stdout: &out}.Main(t.Context(), []string{"install", "--help"}))
+	return flagsIn(t, out.String())
 }
 
 // repairFlags are those of meshcni-repair.
 func repairFlags(t *testing.T) []flagHelp {
 	var out bytes.Buffer
-	require.Zero(t, repaircmd.Main(t.Context(), []string{"--help"}, repaircmd.IO{Stdout: &out}))
-	var all []flagHelp
-	for line := range strings.Lines(out.String()) {
-		line = strings.TrimRight(line, "\n")
-		switch {
-		case strings.HasPrefix(line, "  -"):
-			name, kind, _ := strings.Cut(strings.TrimPrefix(line, "  -"), " ")
-			env := "MESHCNI_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-			all = append(all, flagHelp{name: name, kind: kind, env: []string{env}})
-		case strings.HasPrefix(line, "    \t") && len(all) > 0:
-			f := &all[len(all)-1]
-			f.usage, f.byDefault = cutDefault(strings.TrimSpace(line))
-		}
-	}
-	return all
+	require.Zero(t, repaircmd.Program{Stdout: &out}.Main(t.Context(), []string{"--help"}))
+	return flagsIn(t, out.String())
 }
 
-var redirectCommands = []string{"explain", "rules", "trace", "compare", "apply", "check", "cleanup", "validate"}
-
-var pflagLine = regexp.MustCompile(`^ +(?:-(\w), )?--([\w-]+)(?: (\w+))? +(.*)$`)
+var redirectCommands = []string{"explain", "rules", "trace", "compare", "show", "apply", "check", "cleanup", "validate"}
 
 // redirectFlags are those of one command of meshcni-redirect.
 func redirectFlags(t *testing.T, command string) []flagHelp {
 	var out bytes.Buffer
-	require.Zero(t, redirectcmd.Main(t.Context(), []string{command, "--help"}, redirectcmd.IO{Stdout: &out, Stderr: &out}))
-	var all []flagHelp
-	for line := range strings.Lines(out.String()) {
-		if m := pflagLine.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil && m[2] != "help" {
-			f := flagHelp{short: m[1], name: m[2], kind: m[3]}
-			f.usage, f.byDefault = cutDefault(m[4])
-			all = append(all, f)
-		}
-	}
-	require.NotEmpty(t, all, command)
-	return all
+	require.Zero(t, redirectcmd.Program{Stdout: &out}.Main(t.Context(), []string{command, "--help"}))
+	return flagsIn(t, out.String())
 }
 
 var usageDefault = regexp.MustCompile(`^(.*) \(default "?([^()"]+?)"?\)$`)

@@ -143,9 +143,9 @@ func (q question) program(t *testing.T) verdict {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
 			"--uncaptured-family", string(q.options.UncapturedFamily), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
-		code := redirectcmd.Main(t.Context(), args, redirectcmd.IO{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
+		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
-		}})
+		}}.Main(t.Context(), args)
 		return out.String(), errOut.String(), code
 	}
 	out, _, code := run("explain", "-o", "json")
@@ -164,7 +164,7 @@ func (q question) program(t *testing.T) verdict {
 		rules, said, code := run("rules", "--family", family)
 		assert.Equal(t, len(x.Refused) > 0, code != 0, said)
 		if code != 0 {
-			v.refused = strings.TrimSuffix(strings.TrimPrefix(said[strings.Index(said, "meshcni-redirect: "):], "meshcni-redirect: "), "\n")
+			v.refused = strings.TrimSuffix(strings.ReplaceAll(said[strings.Index(said, "meshcni-redirect: "):], "meshcni-redirect: ", ""), "\n")
 		}
 		for line := range strings.Lines(rules) {
 			if !strings.HasPrefix(line, "#") {

@@ -127,6 +127,24 @@ func (l *list) Set(s string) error {
 func (l *list) String() string { return strings.Join(*l.to, ",") }
 func (l *list) Type() string   { return l.kind }
 
+// Choice is a flag for one of several words; the first is the default.
+func Choice(to *string, words ...string) pflag.Value {
+	*to = words[0]
+	return &choice{text{to, "string"}, words}
+}
+
+type choice struct {
+	text
+	words []string
+}
+
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.words, s) {
+		return fmt.Errorf("not one of %s", strings.Join(c.words, ", "))
+	}
+	return c.text.Set(s)
+}
+
 // help prints a command: what it does, the commands below it, and its flags by
 // group, each with its default and its variables.
 func help(c *cobra.Command, _ []string) {
@@ -143,22 +161,32 @@ func help(c *cobra.Command, _ []string) {
 			}
 		}
 	}
-	group := ""
+	titles, groups := []string{plain}, map[string][]*pflag.Flag{}
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return
 		}
-		title := "Flags"
+		title := plain
 		if g := f.Annotations[groupKey]; len(g) > 0 {
 			title = g[0]
 		}
-		if title != group {
-			fmt.Fprintf(w, "\n%s:\n", title)
-			group = title
+		if !slices.Contains(titles, title) {
+			titles = append(titles, title)
 		}
-		printFlag(w, f)
+		groups[title] = append(groups[title], f)
 	})
+	for _, title := range titles {
+		if len(groups[title]) > 0 {
+			fmt.Fprintf(w, "\n%s:\n", title)
+		}
+		for _, f := range groups[title] {
+			printFlag(w, f)
+		}
+	}
 }
+
+// plain is the group of flags that are in none.
+const plain = "Flags"
 
 func printFlag(w io.Writer, f *pflag.Flag) {
 	kind, usage := pflag.UnquoteUsage(f)

@@ -14,7 +14,6 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // primary is the network list of the node before the plugin is on it.
@@ -102,7 +101,7 @@ func (s *stage) uninstall(ctx context.Context) error {
 	if !bytes.Equal(data, []byte(primary)) {
 		return fmt.Errorf("the network's list is not as it was:\n%s", data)
 	}
-	if _, err := os.Stat(filepath.Join(s.node.CNIBinDirs[0], netconf.DefaultType)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(s.node.CNIBinDirs[0], s.node.Plugin.Type)); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("the plugin is still there: %w", err)
 	}
 	s.say("The network's list is, byte for byte, what it was; the plugin and its kubeconfig are gone.")

@@ -44,7 +44,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	code := redirectcmd.Main(ctx, []string{"explain", "-f", podFile}, redirectcmd.IO{Env: os.Environ(), Stdin: os.Stdin, Stdout: out, Stderr: os.Stderr})
+	code := redirectcmd.Program{Env: os.LookupEnv, Stdin: os.Stdin, Stdout: out, Stderr: os.Stderr}.Main(ctx, []string{"explain", "-f", podFile})
 	if code != 0 {
 		return fmt.Errorf("explain %s: exit code %d", podFile, code)
 	}

@@ -47,6 +47,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		Policy:         selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InjectKey: "acme.example/inject"},
 		Names:          Defaults().Names,
 		NeedsNamespace: true,
+		// Pods check their redirection with meshcni-redirect validate, which exits with 126 when it is missing.
+		Validation: dialect.Validation{Container: "acme-validation", ExitCode: 126},
 		Build: func(in dialect.Input) (b dialect.Result, err error) {
 			b.Redirect, b.Origins, b.Warnings, err = schema.Build(in.Values())
 			return b, err

@@ -1,0 +1,215 @@
+package redirectcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// showFlags are those of show alone.
+type showFlags struct {
+	output   string
+	watch    bool
+	interval time.Duration
+}
+
+func (p Program) showCommand() *cobra.Command {
+	var f showFlags
+	var pid uint32
+	cmd, c := p.newCommand("show [--netns PATH | --pid N] [-f pod.yaml]", "Show a pod's live rules, what each has matched, and why it is there",
+		func(c *common, cmd *cobra.Command) (err error) {
+			if pid != 0 {
+				if c.netns != "" {
+					return cli.Usagef("--netns and --pid: only one of them can name the namespace")
+				}
+				c.netns = fmt.Sprintf("/proc/%d/ns/net", pid)
+			}
+			if f.interval <= 0 {
+				return cli.Usagef("--interval %s: not above 0", f.interval)
+			}
+			ns, err := c.openNetNS()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, ns.Close()) }()
+			return runShow(cmd.Context(), c, ns, f)
+		})
+	c.optional = true
+	c.withNetNS(cmd)
+	fs := cmd.Flags()
+	fs.Uint32Var(&pid, "pid", 0, "a process of the pod, instead of --netns")
+	fs.VarP(cli.Choice(&f.output, "text", "json"), "output", "o", "text or json")
+	fs.BoolVarP(&f.watch, "watch", "w", false, "show the rules again and again, with what each has matched since")
+	fs.DurationVar(&f.interval, "interval", 2*time.Second, "with --watch: how often")
+	cmd.Long = `show lists the rules of both iptables variants and of nftables that are in a
+network namespace now. With -f each rule of the pod's plan has the reason that
+the plan gives. Without it, rules that most pods of --dialect have still do.
+nftables counts only where a rule says so; the plugin's rules for it do not.`
+	return cmd
+}
+
+// shownRule is a live rule, and what it has matched since it was last shown.
+type shownRule struct {
+	apply.LiveRule
+	Since *apply.Counters `json:"since,omitempty"`
+}
+
+func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) error {
+	wanted, err := c.owned(ctx, ns)
+	if err != nil {
+		return err
+	}
+	var before map[liveKey]apply.Counters
+	for {
+		live, err := apply.Live(ctx, ns, apply.Options{}, wanted...)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end was asked for
+		}
+		rules, counters := since(before, live)
+		if f.watch {
+			c.clear()
+		}
+		if f.output == "json" {
+			err = errors.Join(printJSON(c.Stdout, rules), err)
+		} else {
+			err = errors.Join(printLive(c.Stdout, rules), err)
+		}
+		if err != nil || !f.watch {
+			return err
+		}
+		before = counters
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.interval):
+		}
+	}
+}
+
+// owned returns the rulesets by which live rules are known and explained: the
+// pod's, or else those that say whose rules the meshes' are.
+func (c *common) owned(ctx context.Context, ns *netnsexec.NetNS) ([]ruleset.Ruleset, error) {
+	if c.file != "" {
+		t, err := c.target(ctx, ns)
+		if err != nil {
+			return nil, err
+		}
+		c.warn(t)
+		if t.Decision.Selected {
+			return []ruleset.Ruleset{t.Ruleset}, nil
+		}
+		fmt.Fprintf(c.Stderr, "%s; it should have no rules\n", t.unselected())
+		return c.owners(), nil
+	}
+	return append(c.owners(), c.usual()...), nil // of two that have a rule, the last one explains it
+}
+
+// owners returns a ruleset for each mesh that says which rules are its own, and
+// no more.
+func (c *common) owners() (all []ruleset.Ruleset) {
+	for _, d := range c.Dialects {
+		all = append(all, d.Names.Owner().Nothing())
+	}
+	return all
+}
+
+// usual returns the rules of a pod of --dialect that asks for nothing: most
+// pods have most of them, so they give reasons.
+func (c *common) usual() []ruleset.Ruleset {
+	built, err := c.dialect.Redirect(&corev1.Pod{}, nil, c.addrs)
+	if err != nil {
+		return nil
+	}
+	built.Redirect.IPv4, built.Redirect.IPv6 = redirect.FamilyCapture, redirect.FamilyCapture
+	rs, err := built.Redirect.Ruleset()
+	if err != nil {
+		return nil
+	}
+	return []ruleset.Ruleset{rs}
+}
+
+// liveKey tells rules apart between two looks.
+type liveKey struct {
+	backend            apply.Name
+	family             ruleset.Family
+	table, chain, rule string
+	position           int
+}
+
+// since adds what the rules have matched since the last look; before is nil at
+// the first one. A counter that went back was made anew.
+func since(before map[liveKey]apply.Counters, live []apply.LiveRule) ([]shownRule, map[liveKey]apply.Counters) {
+	rules, counters := []shownRule{}, map[liveKey]apply.Counters{}
+	for _, r := range live {
+		s := shownRule{LiveRule: r}
+		if r.Counters != nil {
+			key := liveKey{r.Backend, r.Family, r.Table, r.Chain, r.Rule, r.Position}
+			now, was := *r.Counters, before[key]
+			if now.Packets < was.Packets {
+				was = apply.Counters{}
+			}
+			counters[key] = now
+			if before != nil {
+				s.Since = &apply.Counters{Packets: now.Packets - was.Packets, Bytes: now.Bytes - was.Bytes}
+			}
+		}
+		rules = append(rules, s)
+	}
+	return rules, counters
+}
+
+// printLive writes the rules for people, a table for each table of a backend.
+func printLive(w io.Writer, rules []shownRule) error {
+	if len(rules) == 0 {
+		_, err := fmt.Fprintln(w, "no rules")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	title := ""
+	for _, r := range rules {
+		if t := heading(r.LiveRule); t != title {
+			title = t
+			fmt.Fprintf(table, "%s\n  CHAIN\t#\tPACKETS\tBYTES\tRULE\tWHY\n", title)
+		}
+		packets, bytes := r.counts()
+		why := r.Reason
+		if !r.Ours {
+			why = "not the mesh's"
+		}
+		fmt.Fprintf(table, "  %s\t%d\t%s\t%s\t%s\t%s\n", r.Chain, r.Position, packets, bytes, r.Rule, why)
+	}
+	return table.Flush()
+}
+
+func heading(r apply.LiveRule) string {
+	if r.Backend == apply.Nftables { // its tables may have rules of both families
+		return fmt.Sprintf("%s, table %s", r.Backend, r.Table)
+	}
+	return fmt.Sprintf("%s, %s, table %s", r.Backend, r.Family, r.Table)
+}
+
+// counts are the counters for people, such as "12 (+3)".
+func (r shownRule) counts() (packets, bytes string) {
+	if r.Counters == nil {
+		return "-", "-"
+	}
+	packets, bytes = strconv.FormatUint(r.Counters.Packets, 10), strconv.FormatUint(r.Counters.Bytes, 10)
+	if r.Since != nil && r.Since.Packets > 0 {
+		packets += fmt.Sprintf(" (+%d)", r.Since.Packets)
+		bytes += fmt.Sprintf(" (+%d)", r.Since.Bytes)
+	}
+	return packets, bytes
+}
