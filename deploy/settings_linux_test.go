@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -153,21 +153,21 @@ func TestTheAgentTakesEverySetting(t *testing.T) {
 func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	t.Helper()
 	entry := m.entry()
-	got, err := plugin.ParseConfig(entry)
+	got, unknown, err := netconf.Parse(entry)
 	require.NoError(t, err)
-	assert.Empty(t, got.Unknown)
+	assert.Empty(t, unknown)
 	if slices.Contains(m.c.Args, "--plugin-config=/etc/meshcni/plugin.json") {
 		return // the entry is the user's own
 	}
 	assert.Equal(t, namespace, got.PodNamespace)
 	assert.Equal(t, want["dialect"], got.Dialect)
-	assert.Equal(t, want["backend"], string(got.Backend))
-	assert.Equal(t, strings.ToUpper(want["log-level"].(string)), got.LogLevel.String())
+	assert.EqualValues(t, want["backend"], got.Backend)
+	assert.EqualValues(t, want["log-level"], got.LogLevel)
 	deadline, err := time.ParseDuration(want["add-deadline"].(string))
 	require.NoError(t, err)
-	assert.Equal(t, deadline, got.AddDeadline)
+	assert.Equal(t, deadline, time.Duration(got.AddDeadline))
 	var excluded []any
-	for _, ns := range got.ExcludeNamespaces {
+	for _, ns := range got.Kubernetes.ExcludeNamespaces {
 		excluded = append(excluded, ns)
 	}
 	assert.ElementsMatch(t, want["exclude-namespaces"], excluded)

@@ -10,248 +10,260 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
 
-// event is what the decision's record says.
-type event struct {
+// add captures the pod, unless it is outside the mesh, and returns the previous plugin's result.
+func (r *run) add(ctx context.Context) ([]byte, Event, *types.Error) {
+	output, err := r.prev.in(r.config.CNIVersion)
+	if err != nil {
+		return nil, Event{}, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
+	}
+	done, failure := r.capture(ctx)
+	if failure != nil {
+		return nil, done.event(), failure
+	}
+	if err := r.remember(done); err != nil {
+		done.warnings = append(done.warnings, err.Error())
+	}
+	return output, done.event(), nil
+}
+
+// captured is how far an ADD got. What it did not reach is zero.
+type captured struct {
+	mesh     string
+	netns    netnsexec.ID // zero: it was not opened
+	answer   answer
 	decision selection.Decision
-	decided  bool
-	outcome  string
-	apiCalls int
+	plan     dialect.Plan
 	backend  apply.Name
-	families []string // that have capturing rules in the kernel
-	// addressed are the families of the pod's addresses.
-	addressed []string
-	warnings  []string
-	bypasses  []string // stable codes
+	result   apply.Result
+	outcome  Outcome
+	patched  int      // requests that wrote to the pod
+	warnings []string // besides those of the decision, the plan and the result
 }
 
-func (c *call) add(ctx context.Context) ([]byte, *types.Error) {
-	output, err := c.config.PrevResult.in(c.config.CNIVersion)
-	if err != nil {
-		return nil, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
-	}
-	defer c.record(ctx)
-	if failure := c.redirected(ctx); failure != nil {
-		return nil, failure
-	}
-	c.remember()
-	return output, nil
-}
-
-// redirected gives the pod its rules, unless it is not in the mesh.
-func (c *call) redirected(ctx context.Context) *types.Error {
-	id, failure := parseArgs(c.env.args)
+func (r *run) capture(ctx context.Context) (done captured, failure *types.Error) {
+	t, failure := r.identify()
 	if failure != nil {
-		return failure
+		return done, failure
 	}
-	c.id = id
-	mesh, err := c.Dialect(c.config.Dialect, c.config.ExcludeNamespaces)
+	done.mesh = t.mesh.Name
+	if decision, out := r.outByName(t); out {
+		return r.passUnopened(done, decision)
+	}
+	ns, err := r.OpenNetNS(r.netns)
 	if err != nil {
-		return codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
-	}
-	mesh, pod, failure := c.forSandbox(mesh)
-	if failure != nil {
-		return failure
-	}
-	c.done.Dialect = mesh.Name
-	if pod == nil {
-		if decision, out := c.outByName(mesh.Policy); out {
-			return c.pass(decision)
-		}
-	}
-	ns, err := c.OpenNetNS(c.env.netns)
-	if err != nil {
-		return codeOf(err, types.ErrInvalidNetNS, "CNI_NETNS")
+		return done, codeOf(err, types.ErrInvalidNetNS, "CNI_NETNS")
 	}
 	defer func() { _ = ns.Close() }()
-	c.done.NetNS = recorded(c.env.netns, ns)
+	done.netns = ns.ID()
+
 	// To look at the namespace takes about as long as the request, and needs none of its answer.
-	looking := start(func() (found, error) { return c.look(ctx, ns) })
-	var namespace *corev1.Namespace
-	if pod == nil {
-		pod, namespace, failure = c.fetch(ctx, mesh)
+	looking := start(func() (found, error) { return r.look(ctx, ns, t) })
+	done.answer = r.fetch(ctx, t)
+	seen, unseen := looking.wait()
+	if done.answer.failure != nil {
+		done.decision, failure = r.presume(ctx, t, done.answer)
+		done.outcome = Passed
+		return done, failure
 	}
-	seen, err := looking.wait()
-	if failure != nil {
-		return c.passUnread(ctx, mesh.Policy, failure)
+
+	plan, refused := t.mesh.Plan(ctx,
+		dialect.Subject{Pod: done.answer.pod, Namespace: done.answer.namespace, Addrs: seen.addrs, Kernel: seen.kernel},
+		dialect.Options{UncapturedFamily: r.config.UncapturedFamily, RefuseProxyUID: r.config.RefuseProxyUID})
+	done.decision = t.explain(plan.Decision)
+	switch {
+	case !plan.Decision.Selected:
+		done.outcome = Passed
+		return done, nil
+	case unseen != nil:
+		return done, r.inTime(ctx, codeOf(unseen, CodeApply, "look at the network namespace of pod "+t.name))
 	}
-	plan, refused := mesh.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: seen.addrs, Kernel: seen.kernel}, c.config.planning())
-	c.decide(plan.Decision)
-	if !plan.Decision.Selected {
-		c.event.outcome = "passed"
-		return nil
+	done.backend, done.plan = seen.backend.Name(), plan
+	if len(seen.addrs) == 0 {
+		done.warnings = append(done.warnings, "the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only")
 	}
-	if err != nil {
-		return c.inTime(ctx, codeOf(err, CodeApply, "look at the network namespace of pod "+id.String()))
-	}
-	c.event.backend = seen.backend.Name()
-	c.planned(plan, len(seen.addrs) > 0)
 	if refused != nil {
-		return c.inTime(ctx, c.refusal(refused))
+		return done, r.inTime(ctx, t.refusal(refused))
 	}
-	c.pod, c.applied = pod, mesh.Applied
-	return c.apply(ctx, seen.backend, plan.Ruleset)
-}
 
-// apply puts the rules in force.
-func (c *call) apply(ctx context.Context, b Backend, rules ruleset.Ruleset) *types.Error {
-	result, err := b.Apply(ctx, rules)
+	done.result, err = seen.backend.Apply(ctx, plan.Ruleset)
 	if err != nil {
-		return c.inTime(ctx, codeOf(err, CodeApply, "apply rules of pod "+c.id.String()))
+		return done, r.inTime(ctx, codeOf(err, CodeApply, "apply rules of pod "+t.name))
 	}
-	c.event.outcome = "redirected"
-	if !result.Changed {
-		c.event.outcome = "same"
+	done.outcome = Redirected
+	if !done.result.Changed {
+		done.outcome = Same
 	}
-	c.done.Applied(string(b.Name()), rules, result.Skipped, result.Left()...)
-	if err := c.writeStatus(ctx); err != nil {
-		// The pod is captured, which is what counts; who waits for the annotation goes on waiting, and can be told why.
-		c.event.warnings = append(c.event.warnings, "status annotation: "+err.Error())
+	if done.patched, err = r.writeStatus(ctx, done.answer.pod, t.mesh.Applied); err != nil {
+		// The pod is captured, which is what counts. Whoever waits for the annotation can be told why it is missing.
+		done.warnings = append(done.warnings, "status annotation: "+err.Error())
 	}
-	for _, f := range result.Skipped {
-		c.event.families = slices.DeleteFunc(c.event.families, func(s string) bool { return s == f.String() })
-	}
-	for _, u := range result.Unusable {
-		c.event.warnings = append(c.event.warnings, u.String())
-	}
-	return nil
+	return done, nil
 }
 
-// found is what a pod's namespace says before anything is done.
+// target is what an ADD is for.
+type target struct {
+	mesh  dialect.Dialect
+	name  string      // for messages
+	pod   *corev1.Pod // stands for a sandbox that CNI_ARGS configure; nil: a pod that has to be read
+	asked string      // the key of CNI_ARGS that configures the sandbox
+}
+
+// identify finds the mesh and, where CNI_ARGS themselves ask for redirection, what stands for the pod. Such keys win over
+// the names of a pod beside them, as with the plugins that read them: whoever may add to CNI_ARGS on such a runtime could
+// otherwise name an excluded namespace.
+func (r *run) identify() (t target, failure *types.Error) {
+	t.name = r.pod.String()
+	var err error
+	if t.mesh, err = r.dialect(r.config); err != nil {
+		return t, codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
+	}
+	keys := dialects.SandboxKeys()
+	if t.mesh.Sandboxes != nil {
+		keys = append(keys, t.mesh.Sandboxes.Key)
+	}
+	args := map[string]string{}
+	for pair := range strings.SplitSeq(r.args, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		if slices.Contains(keys, key) {
+			if _, twice := args[key]; twice {
+				return t, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s is there twice", key)
+			}
+			// An empty value beside the names of a pod asks for nothing.
+			if value != "" || !r.pod.isPod() {
+				t.asked = key
+			}
+		}
+		args[key] = value
+	}
+	if t.asked == "" {
+		return t, nil
+	}
+	mesh, ok := t.mesh.ForSandbox(args)
+	if !ok {
+		return t, hint(fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s asks for redirection, which dialect %s does not read", t.asked, t.mesh.Name),
+			"a sandbox of another mesh does not start outside it; give its network a configuration with that mesh's dialect")
+	}
+	t.mesh = mesh
+	t.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "sandbox", Name: r.attachment.ContainerID}}
+	t.name = t.pod.Namespace + "/" + t.pod.Name
+	return t, nil
+}
+
+// explain says of a sandbox's decision where it comes from.
+func (t target) explain(d selection.Decision) selection.Decision {
+	if t.asked != "" {
+		d.Detail = "CNI_ARGS has " + t.asked
+	}
+	return d
+}
+
+// refusal is the failure of a pod that its mesh's plan refuses.
+func (t target) refusal(err error) *types.Error {
+	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
+	var bypass *dialect.BypassError
+	switch {
+	case errors.As(err, &bypass):
+		return hint(failure, "refuse_proxy_uid is true in the network configuration")
+	case t.asked != "":
+		return hint(failure, "correct what leads to %s in CNI_ARGS; the sandbox does not start without its rules", t.asked)
+	}
+	return hint(failure, "correct the pod's annotations; the pod does not start without its rules")
+}
+
+// outByName decides about pods for which the runtime's words suffice.
+func (r *run) outByName(t target) (selection.Decision, bool) {
+	id := r.pod
+	switch {
+	case t.pod != nil:
+		return selection.Decision{}, false
+	case !id.isPod():
+		return selection.Decision{Reason: selection.NotKubernetes, Detail: "CNI_ARGS names no pod"}, true
+	case id.namespace == r.config.PodNamespace && strings.HasPrefix(id.name, r.AgentPrefix):
+		return selection.Decision{Reason: selection.AgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
+	case t.mesh.Policy.ExcludesNamespace(id.namespace):
+		return selection.Decision{
+			Reason: selection.ExcludedNamespace, Detail: fmt.Sprintf("namespace %q is excluded", id.namespace),
+		}, true
+	case r.config.Annotations != nil:
+		return t.mesh.Policy.RuleOut(r.config.Annotations)
+	}
+	return selection.Decision{}, false
+}
+
+// passUnopened lets a pod through by name. It still refuses the host's namespace, as every plugin built with the CNI
+// library does: the runtime has then mixed up its pods. Nothing else about the path matters to a plugin that does nothing.
+func (r *run) passUnopened(done captured, decision selection.Decision) (captured, *types.Error) {
+	ns, err := r.OpenNetNS(r.netns)
+	if errors.Is(err, netnsexec.ErrHost) {
+		return done, codeOf(err, types.ErrInvalidNetNS, "CNI_NETNS")
+	}
+	if err == nil {
+		done.netns = ns.ID()
+		_ = ns.Close()
+	}
+	done.decision, done.outcome = decision, Passed
+	return done, nil
+}
+
+// found is what the pod's namespace says before anything is done.
 type found struct {
 	backend Backend
 	kernel  redirect.Kernel
 	addrs   []netip.Addr
 }
 
-func (c *call) look(ctx context.Context, ns NetNS) (f found, err error) {
-	if f.backend, err = ns.Backend(ctx, c.config.Backend); err != nil {
+func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error) {
+	if f.backend, err = ns.Backend(ctx, apply.Name(r.config.Backend)); err != nil {
 		return f, codeOf(err, CodeApply, "choose firewall backend")
 	}
 	if f.kernel, err = ns.Kernel(); err != nil {
-		return f, codeOf(err, CodeApply, "network namespace of pod "+c.id.String())
+		return f, codeOf(err, CodeApply, "network namespace of pod "+t.name)
 	}
-	if prev := c.config.PrevResult; prev != nil && len(prev.Addrs) > 0 {
-		f.addrs = prev.Addrs
+	if r.prev != nil && len(r.prev.addrs) > 0 {
+		f.addrs = r.prev.addrs
 		return f, nil
 	}
-	if f.addrs, err = ns.Addrs(c.env.ifName); err != nil {
-		return f, codeOf(err, types.ErrInternal, "read addresses of pod "+c.id.String())
+	if f.addrs, err = ns.Addrs(r.attachment.IfName); err != nil {
+		return f, codeOf(err, types.ErrInternal, "read addresses of pod "+t.name)
 	}
 	return f, nil
 }
 
-// planning is what the operator has decided for all pods.
-func (c Config) planning() dialect.Options {
-	return dialect.Options{UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID}
-}
-
-// planned takes what the record says of a pod of the mesh.
-func (c *call) planned(plan dialect.Plan, hasAddrs bool) {
-	e := &c.event
-	e.warnings = append(e.warnings, plan.Warnings...)
-	for _, b := range plan.Bypasses {
-		e.warnings = append(e.warnings, b.String())
+// presume lets a pod through that could not be read if, by the runtime's word, it has none of the annotations that the
+// mesh's injector always leaves. Without this, a node whose credentials are missing could start nothing: not the network's
+// pods, not the storage of the pods that would bring the credentials. An answer that there is no such pod, or another one,
+// is no reason to let one through.
+func (r *run) presume(ctx context.Context, t target, a answer) (selection.Decision, *types.Error) {
+	decision, out := t.mesh.Policy.PresumeOut(r.config.Annotations)
+	if !out || !a.unread || errors.Is(ctx.Err(), context.Canceled) {
+		return selection.Decision{}, a.failure
 	}
-	if !hasAddrs {
-		e.warnings = append(e.warnings, "the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only")
-	}
-	for _, code := range plan.Codes() {
-		e.bypasses = append(e.bypasses, string(code))
-	}
-	for _, f := range plan.Captured {
-		e.families = append(e.families, f.String())
-	}
-	for _, f := range plan.Addressed {
-		e.addressed = append(e.addressed, f.String())
-	}
-}
-
-// refusal is the failure of a pod that its mesh's plan refuses.
-func (c *call) refusal(err error) *types.Error {
-	var bypass *dialect.BypassError
-	if errors.As(err, &bypass) {
-		return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "refuse_proxy_uid is true in the network configuration")
-	}
-	return hint(fail(types.ErrInvalidNetworkConfig, "%v", err), "%s", c.toCorrect())
-}
-
-// outByName decides what needs no more than the runtime's words.
-func (c *call) outByName(policy selection.Policy) (selection.Decision, bool) {
-	id := c.id
-	switch {
-	case !id.isPod():
-		return selection.Decision{Reason: selection.NotKubernetes, Detail: "CNI_ARGS names no pod"}, true
-	case id.namespace == c.config.PodNamespace && strings.HasPrefix(id.name, c.AgentPrefix):
-		return selection.Decision{Reason: selection.AgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
-	case policy.ExcludesNamespace(id.namespace):
-		return selection.Decision{
-			Reason: selection.ExcludedNamespace, Detail: fmt.Sprintf("namespace %q is excluded", id.namespace),
-		}, true
-	case c.config.Annotations != nil:
-		return policy.RuleOut(c.config.Annotations)
-	}
-	return selection.Decision{}, false
-}
-
-// pass lets a pod through. The host's namespace is refused even so, as every plugin built with the CNI library does:
-// it tells that the runtime has mixed up its pods. What else may be wrong with the path is no concern of this plugin.
-func (c *call) pass(decision selection.Decision) *types.Error {
-	ns, err := c.OpenNetNS(c.env.netns)
-	if err == nil {
-		c.done.NetNS = recorded(c.env.netns, ns)
-		_ = ns.Close()
-	}
-	if errors.Is(err, netnsexec.ErrHost) {
-		return codeOf(err, types.ErrInvalidNetNS, "CNI_NETNS")
-	}
-	c.decide(decision)
-	c.event.outcome = "passed"
-	return nil
-}
-
-func (c *call) decide(d selection.Decision) {
-	if c.asked != "" {
-		d.Detail = "CNI_ARGS has " + c.asked
-	}
-	c.event.decision, c.event.decided = d, true
-	c.event.warnings = append(c.event.warnings, d.Warnings...)
+	decision.Warnings = append(decision.Warnings, "the pod could not be read, so its annotations decide: "+a.failure.Msg)
+	return t.explain(decision), nil
 }
 
 // inTime makes a failure one of time when time is over: whatever broke, broke because of that.
-func (c *call) inTime(ctx context.Context, e *types.Error) *types.Error {
+func (r *run) inTime(ctx context.Context, e *types.Error) *types.Error {
 	if ctx.Err() != nil && e.Code != types.ErrTryAgainLater {
-		return &types.Error{Code: types.ErrTryAgainLater, Msg: c.expired(ctx) + ": " + e.Msg, Details: e.Details}
+		return &types.Error{Code: types.ErrTryAgainLater, Msg: r.expired(ctx) + ": " + e.Msg, Details: e.Details}
 	}
 	return e
 }
 
-// record writes the one line about the decision, if there was one.
-func (c *call) record(ctx context.Context) {
-	e := &c.event
-	if !e.decided {
-		return
+// expired says why there is no more time.
+func (r *run) expired(ctx context.Context) string {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return "interrupted"
 	}
-	if e.outcome == "" {
-		e.outcome = "failed"
-	}
-	c.logger().InfoContext(ctx, "decision",
-		"reason", string(e.decision.Reason), "selected", e.decision.Selected, "detail", brief.Text(e.decision.Detail, maxMessage),
-		"outcome", e.outcome, "verb", c.env.command,
-		"pod", c.id.name, "namespace", c.id.namespace, "uid", c.id.uid,
-		"container_id", c.env.containerID, "netns", c.env.netns,
-		"backend", string(e.backend), "families", append([]string{}, e.families...),
-		"address_families", append([]string{}, e.addressed...), "warnings", brief.List(e.warnings, maxMessage),
-		"bypasses", append([]string{}, e.bypasses...),
-		"api_calls", e.apiCalls, "duration_ms", c.elapsed(),
-	)
+	return fmt.Sprintf("not done within add_deadline %s", r.config.AddDeadline)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -43,10 +44,10 @@ func TestWhatCheckCannotTellPasses(t *testing.T) {
 		"another container": {func(_ *testing.T, c *call) { c.env["CNI_CONTAINERID"] = "beef" }, "no record", "no-record"},
 		"another network":   {func(_ *testing.T, c *call) { c.config["name"] = "other" }, "no record", "no-record"},
 		"no records kept": {func(_ *testing.T, c *call) {
-			c.plugin.Attachments = func(plugin.Config) attachment.Store { return attachment.Store{} }
+			c.plugin.Attachments = func(netconf.Config) attachment.Store { return attachment.Store{} }
 		}, "no record", "no-record"},
 		"a broken record": {func(t *testing.T, c *call) {
-			files, err := filepath.Glob(c.plugin.Attachments(plugin.Config{}).Dir + "/*")
+			files, err := filepath.Glob(c.plugin.Attachments(netconf.Config{}).Dir + "/*")
 			require.NoError(t, err)
 			require.Len(t, files, 1)
 			require.NoError(t, os.WriteFile(files[0], []byte(`{"version":1`), 0o600))

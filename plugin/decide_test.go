@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -25,7 +25,7 @@ func args(namespace, name, uid string) string {
 func TestWhoPassesAndWhatItCosts(t *testing.T) {
 	t.Parallel()
 	annotated := func(a map[string]string) func(*call) {
-		return func(c *call) { c.config["runtimeConfig"] = object{plugin.AnnotationsCapability: a} }
+		return func(c *call) { c.config["runtimeConfig"] = object{netconf.AnnotationsCapability: a} }
 	}
 	noPods := func(c *call) { c.plugin.OpenPods = nil }
 	cases := map[string]struct {
@@ -169,7 +169,7 @@ func toy() dialect.Dialect {
 func TestOwnDialect(t *testing.T) {
 	t.Parallel()
 	c := newCall()
-	c.plugin.Dialect = plugin.Only(toy())
+	c.plugin.Dialects = []dialect.Dialect{toy()}
 	out := c.run(t)
 	require.Zero(t, out.exit, out.stdout)
 	assert.Equal(t, 2, c.pods.Calls(), "the pod and its namespace")
@@ -180,7 +180,7 @@ func TestOwnDialect(t *testing.T) {
 	c.run(t).fails(t, 7, `dialect "istio"`, `"toy"`)
 
 	c = newCall()
-	c.plugin.Dialect = plugin.Only(toy())
+	c.plugin.Dialects = []dialect.Dialect{toy()}
 	c.config["dialect"] = "toy"
 	c.env["CNI_ARGS"] = args("kube-system", "a", "")
 	assert.EqualValues(t, selection.ExcludedNamespace, c.run(t).record(t, "decision")["reason"])

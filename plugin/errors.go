@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// Codes of this plugin's own; the CNI specification leaves those from 100 to plugins.
+// The plugin's own codes. The CNI specification leaves codes from 100 to plugins.
 const (
 	// CodeDiffers: CHECK found that rules which were set up are no longer in force. The message lists the differences.
 	CodeDiffers uint = 100
@@ -21,14 +21,15 @@ const (
 	CodeApply uint = 101
 )
 
-// maxFailure is the size of the largest error on stdout, in bytes. The runtime copies it into its log, into its answer to
-// the kubelet and so into an Event, at every retry.
-const maxFailure = 16 << 10
+const (
+	// maxFailure is the size of the largest error on stdout, in bytes. At every retry the runtime copies it into its log
+	// and into its answer to the kubelet, and so into an Event.
+	maxFailure = 16 << 10
+	// maxMessage is the size of the longest message, in bytes. Escaping quotes may double it.
+	maxMessage = 6 << 10
+)
 
-// maxMessage is the most that one error says of what went wrong, in bytes. JSON may double it, by escaping quotes.
-const maxMessage = 6 << 10
-
-// fail makes a CNI error. Of an error among the arguments the names of the pod's settings stay, however long the rest is.
+// fail makes a CNI error. It shortens long errors among the arguments, but keeps the names of the pod's settings.
 func fail(code uint, format string, args ...any) *types.Error {
 	for i, a := range args {
 		if err, ok := a.(error); ok {
@@ -38,7 +39,7 @@ func fail(code uint, format string, args ...any) *types.Error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// within cuts what a CNI error says until it fits stdout, whatever it is made of.
+// within shortens a CNI error until it fits stdout.
 func within(e *types.Error, render func(*types.Error) []byte) *types.Error {
 	for limit := maxFailure / 2; len(render(e)) > maxFailure && limit > 0; limit /= 2 {
 		e = &types.Error{Code: e.Code, Msg: brief.Text(e.Msg, limit), Details: brief.Text(e.Details, limit/2)}
@@ -46,13 +47,13 @@ func within(e *types.Error, render func(*types.Error) []byte) *types.Error {
 	return e
 }
 
-// hint adds what would help.
+// hint adds advice.
 func hint(e *types.Error, format string, args ...any) *types.Error {
 	e.Details = fmt.Sprintf(format, args...)
 	return e
 }
 
-// codeOf makes err a CNI error. The code is for causes that say nothing better by themselves.
+// codeOf makes err a CNI error. The code is for causes that do not imply one.
 func codeOf(err error, code uint, doing string) *types.Error {
 	var (
 		done     *types.Error
@@ -73,7 +74,7 @@ func codeOf(err error, code uint, doing string) *types.Error {
 	return fail(code, "%s: %v", doing, err)
 }
 
-// fault is a panic on its way from another goroutine, with the stack that it had there.
+// fault is a panic that comes from another goroutine, with its stack there.
 type fault struct {
 	value any
 	stack []byte
@@ -86,7 +87,7 @@ func asFault(recovered any) *fault {
 	return &fault{recovered, debug.Stack()}
 }
 
-// future is the result of a function that runs beside its caller.
+// future is the result of a function that runs concurrently.
 type future[T any] struct {
 	done  chan struct{}
 	value T
@@ -108,7 +109,7 @@ func start[T any](fn func() (T, error)) *future[T] {
 	return f
 }
 
-// wait returns what the function did. Its panic goes on here.
+// wait returns the function's results, or panics as it did.
 func (f *future[T]) wait() (T, error) {
 	<-f.done
 	if f.fault != nil {

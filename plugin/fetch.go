@@ -2,35 +2,35 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/meshcni/meshcni/dialect"
 )
 
 const (
-	// The first pause, which doubles, and the longest one. A pod that the API server does not know yet is there within
-	// some tens of milliseconds; a server that restarts, within seconds.
+	// The first pause, which doubles, and the longest one. A pod that the API server does not know yet turns up within some
+	// tens of milliseconds; a server that restarts, within seconds.
 	minBackoff = 25 * time.Millisecond
 	maxBackoff = time.Second
-	// attemptTime is what the first request may take, the second twice that, and so on: one lost connection must not
-	// use up the whole deadline, and a slow server must be able to answer in the end.
+	// attemptTime is what the first request may take, the second twice that, and so on: one lost connection must not use up
+	// the whole deadline, and a slow server must be able to answer in the end.
 	attemptTime = 10 * time.Second
 	// presumeAfter is how many requests must have failed before a pod passes unread: one may be bad luck.
 	presumeAfter = 2
 )
 
-func (c *call) openPods() (Pods, *types.Error) {
-	if c.OpenPods == nil {
-		return nil, fail(types.ErrPluginNotAvailable, "%s was built without a source of pods", c.Name)
+func (r *run) openPods() (Pods, *types.Error) {
+	if r.OpenPods == nil {
+		return nil, fail(types.ErrPluginNotAvailable, "%s was built without a source of pods", r.Name)
 	}
-	pods, err := c.OpenPods(c.config.Kubeconfig)
+	pods, err := r.OpenPods(r.config.Kubernetes.Kubeconfig)
 	if err != nil {
 		return nil, hint(fail(types.ErrPluginNotAvailable, "%v", err), "the node agent writes the kubeconfig; is it running on this node?")
 	}
@@ -43,54 +43,68 @@ func closePods(pods Pods) {
 	}
 }
 
-// fetch gets the pod, and its namespace when needed, in one request each unless something is in the way.
-func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *corev1.Namespace, *types.Error) {
-	pods, failure := c.openPods()
+// answer is what the source of pods had to say.
+type answer struct {
+	pod       *corev1.Pod
+	namespace *corev1.Namespace
+	calls     int
+	failure   *types.Error
+	unread    bool // the source never said anything about the pod
+}
+
+// fetch gets the pod, and its namespace if the mesh needs it, with one request each unless something is in the way.
+func (r *run) fetch(ctx context.Context, t target) (a answer) {
+	if t.pod != nil {
+		return answer{pod: t.pod}
+	}
+	pods, failure := r.openPods()
 	if failure != nil {
-		c.unread = true
-		return nil, nil, failure
+		return answer{failure: failure, unread: true}
 	}
 	defer func() { closePods(pods) }()
-	if _, ok := pods.(Namespaces); mesh.NeedsNamespace && !ok {
-		return nil, nil, fail(types.ErrInternal, "the dialect needs the pod's namespace, which the source of pods cannot read")
+	if _, ok := pods.(Namespaces); t.mesh.NeedsNamespace && !ok {
+		return answer{failure: fail(types.ErrInternal, "the dialect needs the pod's namespace, which the source of pods cannot read")}
 	}
-	answered := false // whether the server has ever said something of the pod
+	a.unread = true
+	_, presumable := t.mesh.Policy.PresumeOut(r.config.Annotations)
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff
 	for attempt := 1; ; attempt++ {
-		pod, namespace, err := c.once(ctx, pods, mesh, time.Duration(attempt)*attemptTime)
+		pod, namespace, calls, err := r.once(ctx, pods, t, time.Duration(attempt)*attemptTime)
+		a.calls += calls
 		if err == nil {
-			return pod, namespace, nil
+			a.pod, a.namespace, a.unread = pod, namespace, false
+			return a
 		}
 		if ctx.Err() == nil || problem == nil {
 			problem = err
 		}
-		var other mismatch
-		another := errors.As(err, &other)
-		answered = answered || pod != nil || another || apierrors.IsNotFound(err)
-		c.unread = !answered
-		if ctx.Err() == nil && !another && !c.Transient(err) {
-			return nil, nil, fail(types.ErrInternal, "%v", err)
+		var another mismatch
+		isAnother := errors.As(err, &another)
+		if pod != nil || isAnother || apierrors.IsNotFound(err) {
+			a.unread = false
 		}
-		if c.unread && attempt >= presumeAfter && c.presumable(mesh.Policy) {
-			return nil, nil, fail(types.ErrTryAgainLater, "%v", err)
+		if ctx.Err() == nil && !isAnother && !transient(pods, err) {
+			a.failure = fail(types.ErrInternal, "%v", err)
+			return a
+		}
+		if a.unread && presumable && attempt >= presumeAfter {
+			a.failure = fail(types.ErrTryAgainLater, "%v", err)
+			return a
 		}
 		wait := pause/2 + rand.N(pause) // many pods start at once, and should not come back at once
 		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 			wait = max(wait, time.Duration(seconds)*time.Second)
 		}
-		c.logger().Debug("read pod again", "attempt", attempt, "wait_ms", wait.Milliseconds(), "error", err.Error())
+		r.logger().Debug("read pod again", "attempt", attempt, "wait_ms", wait.Milliseconds(), "error", err.Error())
 		if !sleep(ctx, wait) {
-			why := "a pod that may be in the mesh does not start before its rules are known"
-			if apierrors.IsUnauthorized(problem) {
-				why += "; the node's agent renews the token in " + c.config.Kubeconfig + ": is it running?"
-			}
-			return nil, nil, hint(fail(types.ErrTryAgainLater, "%s, after %d attempts: %v", c.expired(ctx), attempt, problem), "%s", why)
+			a.failure = r.tooLate(ctx, attempt, problem)
+			return a
 		}
 		pause = min(2*pause, maxBackoff)
 		if apierrors.IsUnauthorized(err) {
 			// The agent may have written a new token meanwhile.
-			if fresh, failure := c.openPods(); failure == nil {
+			if fresh, failure := r.openPods(); failure == nil {
 				closePods(pods)
 				pods = fresh
 			}
@@ -98,32 +112,44 @@ func (c *call) fetch(ctx context.Context, mesh dialect.Dialect) (*corev1.Pod, *c
 	}
 }
 
-func (c *call) once(ctx context.Context, pods Pods, mesh dialect.Dialect, limit time.Duration) (*corev1.Pod, *corev1.Namespace, error) {
+func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration) (*corev1.Pod, *corev1.Namespace, int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	c.event.apiCalls++
-	pod, err := pods.Pod(ctx, c.id.namespace, c.id.name)
+	pod, err := pods.Pod(ctx, r.pod.namespace, r.pod.name)
+	if err == nil && pod == nil {
+		err = fmt.Errorf("get pod %s: the source of pods gave none", r.pod)
+	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 1, err
 	}
-	if pod == nil {
-		return nil, nil, fmt.Errorf("get pod %s: the source of pods gave none", c.id)
+	if err := r.pod.is(pod); err != nil {
+		return nil, nil, 1, mismatch{err}
 	}
-	if err := c.id.is(pod); err != nil {
-		return nil, nil, mismatch{err}
+	if !t.mesh.ReadsNamespace(pod) {
+		return pod, nil, 1, nil
 	}
-	if !mesh.ReadsNamespace(pod) {
-		return pod, nil, nil
-	}
-	c.event.apiCalls++
-	namespace, err := pods.(Namespaces).Namespace(ctx, c.id.namespace)
-	return pod, namespace, err
+	namespace, err := pods.(Namespaces).Namespace(ctx, r.pod.namespace)
+	return pod, namespace, 2, err
 }
 
-// mismatch is a pod that is not the one meant; the other one may be on its way.
+// mismatch is a pod that is not the one meant; that one may be on its way.
 type mismatch struct{ error }
 
-// sleep reports whether there was time to. It leaves room for one more attempt where the server asks for a longer pause.
+func transient(pods Pods, err error) bool {
+	p, ok := pods.(Retrier)
+	return !ok || p.Transient(err)
+}
+
+// tooLate is the failure of a pod that could not be read in time.
+func (r *run) tooLate(ctx context.Context, attempts int, problem error) *types.Error {
+	why := "a pod that may be in the mesh does not start before its rules are known"
+	if apierrors.IsUnauthorized(problem) {
+		why += "; the node's agent renews the token in " + r.config.Kubernetes.Kubeconfig + ": is it running?"
+	}
+	return hint(fail(types.ErrTryAgainLater, "%s, after %d attempts: %v", r.expired(ctx), attempts, problem), "%s", why)
+}
+
+// sleep reports whether there was time to. It leaves room for one more attempt if the server asks for a longer pause.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok {
 		d = min(d, max(time.Until(end)/2, minBackoff))
@@ -136,10 +162,29 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// expired says why there is no more time.
-func (c *call) expired(ctx context.Context) string {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return "interrupted"
+// writeStatus annotates a pod whose rules are in place, where that is configured and the mesh has annotations for it. The
+// patch names the pod's UID, so that the server refuses it once another pod has taken the name.
+func (r *run) writeStatus(ctx context.Context, pod *corev1.Pod, applied map[string]string) (calls int, err error) {
+	if !r.config.WriteStatus || len(applied) == 0 {
+		return 0, nil
 	}
-	return fmt.Sprintf("not done within add_deadline %s", c.config.AddDeadline)
+	live := maps.Clone(pod.Annotations)
+	maps.DeleteFunc(live, func(key, _ string) bool { _, ours := applied[key]; return !ours })
+	if maps.Equal(live, applied) {
+		return 0, nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": applied}})
+	if err != nil {
+		return 0, fmt.Errorf("make patch: %w", err)
+	}
+	pods, failure := r.openPods()
+	if failure != nil {
+		return 0, failure
+	}
+	defer closePods(pods)
+	patcher, ok := pods.(StatusPatcher)
+	if !ok {
+		return 0, errors.New("the source of pods cannot write")
+	}
+	return 1, patcher.PatchPodStatus(ctx, r.pod.namespace, r.pod.name, patch)
 }

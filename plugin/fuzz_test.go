@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -37,8 +37,8 @@ func FuzzRun(f *testing.F) {
 	f.Add("ADD", "K8S_POD_NAME", good)
 	f.Fuzz(func(t *testing.T, verb, args string, stdin []byte) {
 		c := newCall()
-		c.plugin.Attachments = func(plugin.Config) attachment.Store { return attachment.Store{} }
-		c.plugin.Transient = func(error) bool { return false } // no waiting for pods that aren't there
+		c.plugin.Attachments = func(netconf.Config) attachment.Store { return attachment.Store{} }
+		c.pods.Permanent = true // no waiting for pods that aren't there
 		if len(stdin)%7 == 0 {
 			c.netns.OpenErr = netnsexec.ErrGone
 		}
@@ -73,28 +73,5 @@ func FuzzRun(f *testing.F) {
 		applied := !c.netns.Live.Equal(ruleset.Ruleset{})
 		require.False(t, applied && (code != 0 || verb != "ADD"), "rules after %s and exit code %d", verb, code)
 		require.Equal(t, c.netns.Opened, c.netns.Closed)
-	})
-}
-
-// FuzzParseConfig: a configuration that is taken has values that are allowed, and is taken again.
-func FuzzParseConfig(f *testing.F) {
-	good, err := json.Marshal(newCall().config)
-	require.NoError(f, err)
-	f.Add(good)
-	f.Add([]byte(`{"add_deadline":"1h","backend":"","dialect":null,"kubernetes":{}}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := plugin.ParseConfig(text)
-		require.Positive(t, c.AddDeadline+1)
-		if err != nil {
-			return
-		}
-		require.Positive(t, c.AddDeadline)
-		require.NotEmpty(t, c.RunDir)
-		require.Contains(t, []redirect.UncapturedFamily{redirect.UncapturedAllow, redirect.UncapturedDrop}, c.UncapturedFamily)
-		if c.PrevResult != nil {
-			for _, a := range c.PrevResult.Addrs {
-				require.True(t, a.IsValid())
-			}
-		}
 	})
 }

@@ -311,7 +311,7 @@ func TestRefusedOnTheKernel(t *testing.T) {
 		"missing kubeconfig":  {func(a *plugintest.Attachment) { config(*a)["kubernetes"] = object{"kubeconfig": "/no/such"} }, 50, "/no/such"},
 		"no such pod": {func(a *plugintest.Attachment) {
 			a.Pod = "other"
-			config(*a)["add_deadline"] = "100ms"
+			config(*a)["add_deadline"] = "1s"
 		}, 11, "not found"},
 		"malformed": {func(a *plugintest.Attachment) { a.Config = []byte("{") }, 6, "decode"},
 	} {

@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // firstPlugin gives the test world's addresses, which are there already.
@@ -40,7 +40,7 @@ func TestChainedUnderTheRuntimeLibrary(t *testing.T) {
 		"cniVersion": "1.1.0", "name": "pod-network",
 		"plugins": []object{{"type": "first"}, {
 			"type": "meshcni", "run_dir": n.runDir, "kubernetes": object{"kubeconfig": n.kubeconfig},
-			"capabilities": object{plugin.AnnotationsCapability: true},
+			"capabilities": object{netconf.AnnotationsCapability: true},
 		}},
 	})
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestChainedUnderTheRuntimeLibrary(t *testing.T) {
 					{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name},
 					{"K8S_POD_INFRA_CONTAINER_ID", "sandbox-" + pod.Name}, {"K8S_POD_UID", string(pod.UID)},
 				},
-				CapabilityArgs: map[string]any{plugin.AnnotationsCapability: pod.Annotations},
+				CapabilityArgs: map[string]any{netconf.AnnotationsCapability: pod.Annotations},
 			}
 			require.NoError(t, cni.GetStatusNetworkList(t.Context(), conf))
 			_, err := cni.ValidateNetworkList(t.Context(), conf)

@@ -17,7 +17,9 @@ type kernelNetNS struct {
 	*netnsexec.NetNS
 }
 
-func openNetNS(path string) (NetNS, error) {
+// OpenNetNS is the default of Plugin.OpenNetNS: it opens a namespace of the kernel. Its errors are those of
+// [netnsexec.Open].
+func OpenNetNS(path string) (NetNS, error) {
 	ns, err := netnsexec.Open(path)
 	if err != nil {
 		return nil, err
@@ -25,7 +27,7 @@ func openNetNS(path string) (NetNS, error) {
 	return kernelNetNS{ns}, nil
 }
 
-// Backend implements NetNS. Programs run in the sandbox: the host's lock and name services are not the pod's.
+// Backend implements NetNS. Programs run in the sandbox, away from the host's xtables lock and name services.
 func (k kernelNetNS) Backend(ctx context.Context, name apply.Name) (Backend, error) {
 	return apply.Choose(ctx, k.NetNS, apply.Options{Backend: name, Runner: k.Sandbox()})
 }
@@ -37,14 +39,16 @@ func (k kernelNetNS) Kernel() (redirect.Kernel, error) { return apply.Kernel(k.N
 func (k kernelNetNS) Addrs(ifName string) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	err := k.Do(func() error {
-		// Package net asks the kernel from the calling thread, and starts nothing.
+		// Package net asks the kernel from the calling thread and starts no other.
 		interfaces, err := net.Interfaces()
 		if err != nil {
 			return fmt.Errorf("list interfaces: %w", err)
 		}
-		slices.SortStableFunc(interfaces, func(a, b net.Interface) int {
-			return rank(a, ifName) - rank(b, ifName)
-		})
+		named := slices.IndexFunc(interfaces, func(i net.Interface) bool { return i.Name == ifName })
+		if named > 0 {
+			first := interfaces[named]
+			interfaces = slices.Insert(slices.Delete(interfaces, named, named+1), 0, first)
+		}
 		for _, i := range interfaces {
 			found, err := i.Addrs()
 			if err != nil {
@@ -60,12 +64,4 @@ func (k kernelNetNS) Addrs(ifName string) ([]netip.Addr, error) {
 		return nil
 	})
 	return addrs, err
-}
-
-// rank puts the pod's interface before others, which stay in the order in which they were made.
-func rank(i net.Interface, first string) int {
-	if i.Name == first {
-		return 0
-	}
-	return 1
 }

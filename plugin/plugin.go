@@ -2,12 +2,15 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
-	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -15,89 +18,107 @@ import (
 	"github.com/meshcni/meshcni/internal/pluginlog"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// DefaultAgentPrefix begins the names of the node agent's own pods.
-const DefaultAgentPrefix = "meshcni-node-"
-
-// Plugin is the CNI plugin. Only OpenPods has to be set; what else is zero is as the meshcni binary has it. A Plugin
-// keeps no state: Run may be called any number of times, also at once.
+// Plugin is the CNI plugin. Only OpenPods is required; the zero value of every other field behaves like the meshcni binary.
+// A Plugin keeps no state: Run may be called repeatedly and concurrently.
 type Plugin struct {
-	// Name is what errors and the version line call the plugin; empty: the file name of IO.Args[0], which is the type
-	// that network configurations know it by.
+	// Name is what errors and the version line call the plugin. Default: the file name of IO.Args[0], which is also the
+	// "type" in network configurations. Any name will do.
 	Name string
-	// Version is shown by --version and when no CNI_COMMAND is set; nil: "devel".
+	// Version is printed by --version and when CNI_COMMAND is not set. Default: "devel".
 	Version func() string
-	// Dialect returns the dialect of the configured name, which is empty when configuration has none, and the
-	// namespaces to leave alone. An error is an invalid configuration. nil: this module's dialects. [Only] is for one
-	// dialect of your own.
-	Dialect func(name string, excludedNamespaces []string) (dialect.Dialect, error)
-	// OpenPods returns what pods are read from. It is called for a pod that may be in the mesh, after nothing else
-	// could tell, and by STATUS; never by DEL or GC. An error is not retried. nil: such pods are refused.
+	// Dialects are the meshes that the configuration's "dialect" may name, by their Name. The first one is used when the
+	// configuration names none. Default: this module's dialects.
+	Dialects []dialect.Dialect
+	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
+	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
+	// refused.
 	OpenPods func(kubeconfig string) (Pods, error)
-	// Transient says whether a failed read is worth another try; nil: each is.
-	Transient func(error) bool
-	// AgentPrefix begins the names of the agent's own pods, which pass in the configured pod_namespace; empty:
-	// [DefaultAgentPrefix].
+	// AgentPrefix begins the names of the node agent's pods, which pass unconditionally in the configured pod_namespace.
+	// Default: [netconf.DefaultAgentPrefix].
 	AgentPrefix string
-	// OpenNetNS opens the namespace of CNI_NETNS. Errors should be those of netnsexec.Open. nil: the kernel's.
+	// OpenNetNS opens the namespace that CNI_NETNS names. Its errors should be those of netnsexec.Open. Default:
+	// [OpenNetNS].
 	OpenNetNS func(path string) (NetNS, error)
-	// Available says for STATUS whether rules could be applied by the backend on this host; nil: [apply.Available].
+	// Available reports to STATUS whether the backend could work on this host. Default: [apply.Available].
 	Available func(apply.Name) error
-	// OpenLog returns where log records go, and what closes it; either may be nil, which is none. nil: stderr and the files
-	// in Config.RunDir.
-	OpenLog func(Config, io.Writer) (*slog.Logger, io.Closer)
-	// Attachments returns where ADD leaves its records, for CHECK. nil: the directory in Config.RunDir, see
-	// [attachment.In]; the zero Store keeps none, so that CHECK passes whatever it is asked.
-	Attachments func(Config) attachment.Store
+	// OpenLog returns the logger, and what closes it; either may be nil. Default: [OpenLog].
+	OpenLog func(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer)
+	// OnEvent is called once at the end of every ADD, CHECK, DEL, GC and STATUS, after the log has its records and before
+	// the result is written. A panic in it is ignored. Default: nothing.
+	OnEvent func(context.Context, Event)
+	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [attachment.In] the run_dir. The
+	// zero Store keeps none, and every CHECK then passes.
+	Attachments func(netconf.Config) attachment.Store
 }
 
-// Pods is a source of pods; *kubepod.Client is one. If it has a method Close without results, that is called in the end.
+// Pods is a source of pods, such as *kubepod.Client. It may also implement [Namespaces], [StatusPatcher], [Retrier],
+// [Readier], and Close(), which is called at the end.
 type Pods interface {
-	// Pod reads the pod with one request. Nobody caches it: the answer must be as new as the call.
+	// Pod returns the pod. It may come from a cache: the plugin compares its UID with the one that the runtime passed and,
+	// until add_deadline, asks again if they differ. With a runtime that passes no K8S_POD_UID a cache will not do: a
+	// deleted pod of the same name looks the same.
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 
-// Patcher writes to pods; a source of pods that is one too serves the configuration key "write_status".
-type Patcher interface {
-	// PatchPodStatus applies a JSON merge patch with one request, of the subresource "status": annotations can be set
-	// through it, and the pod's spec cannot.
+// Namespaces is required of a source of pods for dialects with NeedsNamespace.
+type Namespaces interface {
+	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+}
+
+// StatusPatcher is required of a source of pods for "write_status".
+type StatusPatcher interface {
+	// PatchPodStatus applies a JSON merge patch to the pod's subresource "status", which allows annotations to be set but
+	// not the pod's spec.
 	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
 }
 
-// Namespaces is what Pods must be as well for dialects with NeedsNamespace.
-type Namespaces interface {
-	// Namespace reads the namespace with one request.
-	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+// Retrier is implemented by a source of pods that knows which of its errors are worth another try. Without it, all are.
+type Retrier interface {
+	Transient(error) bool
+}
+
+// Readier is implemented by a source of pods that can tell whether it could answer now. STATUS fails with code 50 if it
+// cannot.
+type Readier interface {
+	Ready(context.Context) error
+}
+
+// PodsFrom makes a function for Plugin.OpenPods of one that returns its own type:
+//
+//	plugin.Plugin{OpenPods: plugin.PodsFrom(kubepod.Open)}
+func PodsFrom[P Pods](open func(kubeconfig string) (P, error)) func(string) (Pods, error) {
+	return func(kubeconfig string) (Pods, error) { return open(kubeconfig) }
 }
 
 // NetNS is a pod's network namespace, as the plugin needs it.
 type NetNS interface {
-	// Backend chooses what puts rules into the namespace.
+	// Backend chooses what applies rules in the namespace.
 	Backend(ctx context.Context, name apply.Name) (Backend, error)
-	// ID tells it from others.
+	// ID tells the namespace from others.
 	ID() netnsexec.ID
-	// Kernel says which address families it has; what it cannot tell is an error.
+	// Kernel says which address families the namespace has. What it cannot find out is an error.
 	Kernel() (redirect.Kernel, error)
-	// Addrs are the addresses of its interfaces, those of the named one first, without loopback and link-local ones.
+	// Addrs returns the global addresses of all interfaces, those of the named one first.
 	Addrs(ifName string) ([]netip.Addr, error)
-	// Close lets go of it.
 	Close() error
 }
 
-// Backend puts rules into one namespace; each [apply.Backend] is one.
+// Backend applies rules in one namespace. Every [apply.Backend] is one.
 type Backend interface {
 	Name() apply.Name
-	// Apply makes the live rules those of the ruleset, or leaves them as they were.
+	// Apply replaces the live rules, or fails and leaves them as they were.
 	Apply(context.Context, ruleset.Ruleset) (apply.Result, error)
 	// Check returns how the live rules differ.
 	Check(context.Context, ruleset.Ruleset) ([]ruleset.Difference, error)
 }
 
-// IO is all that the program sees of its process. What is nil is empty, or discarded.
+// IO is all that the program sees of its process. A nil field is empty, or discards what is written to it.
 type IO struct {
 	Args           []string            // as os.Args
 	Getenv         func(string) string // as os.Getenv
@@ -105,45 +126,49 @@ type IO struct {
 	Stdout, Stderr io.Writer
 }
 
-func (p *Plugin) withDefaults(o IO) (Plugin, IO) {
-	q := *p
-	if q.Name == "" && len(o.Args) > 0 {
-		q.Name = filepath.Base(o.Args[0])
+// OpenLog is the default of Plugin.OpenLog: JSON records on stderr, in run_dir/plugin.log and on the agent's socket
+// run_dir/log.sock.
+func OpenLog(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer) {
+	return pluginlog.Open(pluginlog.Options{Level: c.LogLevel.Level(), RunDir: c.RunDir, Stderr: stderr})
+}
+
+func (p Plugin) withDefaults(args []string) Plugin {
+	if p.Name == "" && len(args) > 0 {
+		p.Name = filepath.Base(args[0])
 	}
-	if q.Name == "" {
-		q.Name = "meshcni"
+	if p.Name == "" {
+		p.Name = netconf.DefaultType
 	}
-	if q.Version == nil {
-		q.Version = func() string { return "devel" }
+	if p.Version == nil {
+		p.Version = func() string { return "devel" }
 	}
-	if q.Dialect == nil {
-		q.Dialect = dialects.ByName
+	if p.AgentPrefix == "" {
+		p.AgentPrefix = netconf.DefaultAgentPrefix
 	}
-	if q.Transient == nil {
-		q.Transient = func(error) bool { return true }
+	if p.OpenNetNS == nil {
+		p.OpenNetNS = OpenNetNS
 	}
-	if q.AgentPrefix == "" {
-		q.AgentPrefix = DefaultAgentPrefix
+	if p.Available == nil {
+		p.Available = func(name apply.Name) error { return apply.Available(apply.Options{Backend: name}) }
 	}
-	if q.OpenNetNS == nil {
-		q.OpenNetNS = openNetNS
+	if p.OpenLog == nil {
+		p.OpenLog = OpenLog
 	}
-	if q.Available == nil {
-		q.Available = func(name apply.Name) error { return apply.Available(apply.Options{Backend: name}) }
+	if p.OnEvent == nil {
+		p.OnEvent = func(context.Context, Event) {}
 	}
-	if q.OpenLog == nil {
-		q.OpenLog = func(c Config, stderr io.Writer) (*slog.Logger, io.Closer) {
-			return pluginlog.Open(pluginlog.Options{Level: c.LogLevel, RunDir: c.RunDir, Stderr: stderr})
-		}
+	if p.Attachments == nil {
+		p.Attachments = func(c netconf.Config) attachment.Store { return attachment.In(c.RunDir) }
 	}
-	if q.Attachments == nil {
-		q.Attachments = func(c Config) attachment.Store { return attachment.In(c.RunDir) }
-	}
+	return p
+}
+
+func (o IO) withDefaults() IO {
 	if o.Getenv == nil {
 		o.Getenv = func(string) string { return "" }
 	}
 	if o.Stdin == nil {
-		o.Stdin = eof{}
+		o.Stdin = strings.NewReader("")
 	}
 	if o.Stdout == nil {
 		o.Stdout = io.Discard
@@ -151,21 +176,21 @@ func (p *Plugin) withDefaults(o IO) (Plugin, IO) {
 	if o.Stderr == nil {
 		o.Stderr = io.Discard
 	}
-	return q, o
+	return o
 }
 
-type eof struct{}
-
-func (eof) Read([]byte) (int, error) { return 0, io.EOF }
-
-// Only is for Plugin.Dialect: it accepts configurations of the dialect d and those that name none.
-func Only(d dialect.Dialect) func(string, []string) (dialect.Dialect, error) {
-	return func(name string, excludedNamespaces []string) (dialect.Dialect, error) {
-		if name != "" && name != d.Name {
-			return dialect.Dialect{}, fail(types.ErrInvalidNetworkConfig, "dialect %q: this plugin has only %q", name, d.Name)
-		}
-		own := d
-		own.Policy.ExcludedNamespaces = append(append([]string{}, d.Policy.ExcludedNamespaces...), excludedNamespaces...)
-		return own, nil
+// dialect returns the configured mesh with the namespaces that the configuration excludes.
+func (p Plugin) dialect(c netconf.Config) (dialect.Dialect, error) {
+	if len(p.Dialects) == 0 {
+		return dialects.ByName(c.Dialect, c.Kubernetes.ExcludeNamespaces)
 	}
+	var names []string
+	for i, d := range p.Dialects {
+		if c.Dialect == d.Name || c.Dialect == "" && i == 0 {
+			d.Policy.ExcludedNamespaces = slices.Concat(d.Policy.ExcludedNamespaces, c.Kubernetes.ExcludeNamespaces)
+			return d, nil
+		}
+		names = append(names, strconv.Quote(d.Name))
+	}
+	return dialect.Dialect{}, fmt.Errorf("dialect %q: this plugin has only %s", c.Dialect, strings.Join(names, ", "))
 }

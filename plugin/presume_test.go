@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -24,7 +25,7 @@ import (
 func linkerdCall(annotations map[string]string) *call {
 	c := newCall()
 	c.config["dialect"] = "linkerd"
-	c.config["runtimeConfig"] = object{plugin.AnnotationsCapability: annotations}
+	c.config["runtimeConfig"] = object{netconf.AnnotationsCapability: annotations}
 	pod(c, func(p *corev1.Pod) {
 		p.Annotations = annotations
 		p.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy"}}
@@ -43,7 +44,7 @@ func TestPodThatCannotBeRead(t *testing.T) {
 			c.pods.Hook = func(context.Context, int) error { return errors.New("connection refused") }
 		},
 		"no permission": func(c *call) {
-			c.plugin.Transient = func(error) bool { return false }
+			c.pods.Permanent = true
 			c.pods.Hook = func(context.Context, int) error { return errors.New("forbidden") }
 		},
 	}
@@ -149,7 +150,7 @@ func TestNodeWithoutCredentials(t *testing.T) {
 	a := n.attach(&meshed, ns)
 	config := set(a.Config.(object), "dialect", "linkerd", "kubernetes", object{"kubeconfig": filepath.Join(t.TempDir(), "none")})
 	run := func(annotations map[string]string) plugintest.Outcome {
-		a.Config = set(config, "runtimeConfig", object{plugin.AnnotationsCapability: annotations})
+		a.Config = set(config, "runtimeConfig", object{netconf.AnnotationsCapability: annotations})
 		return a.Run(t, "ADD")
 	}
 	out := run(map[string]string{"kubernetes.io/config.source": "api"})

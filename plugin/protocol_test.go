@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
@@ -70,10 +71,10 @@ func TestZeroPluginAndZeroIO(t *testing.T) {
 // TestNoLogger: whatever OpenLog gives, every verb ends as it would.
 func TestNoLogger(t *testing.T) {
 	t.Parallel()
-	logs := map[string]func(plugin.Config, io.Writer) (*slog.Logger, io.Closer){
-		"nothing":  func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, nil },
-		"a closer": func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, io.NopCloser(nil) },
-		"a logger": func(_ plugin.Config, w io.Writer) (*slog.Logger, io.Closer) {
+	logs := map[string]func(netconf.Config, io.Writer) (*slog.Logger, io.Closer){
+		"nothing":  func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, nil },
+		"a closer": func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return nil, io.NopCloser(nil) },
+		"a logger": func(_ netconf.Config, w io.Writer) (*slog.Logger, io.Closer) {
 			return slog.New(slog.NewJSONHandler(w, nil)), nil
 		},
 	}
@@ -91,7 +92,7 @@ func TestNoLogger(t *testing.T) {
 			for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE"} {
 				t.Run(kind+"/"+fault+"/"+verb, func(t *testing.T) {
 					t.Parallel()
-					run := func(open func(plugin.Config, io.Writer) (*slog.Logger, io.Closer)) outcome {
+					run := func(open func(netconf.Config, io.Writer) (*slog.Logger, io.Closer)) outcome {
 						c := newCall()
 						c.config["cniVersion"] = "1.1.0"
 						c.env["CNI_COMMAND"] = verb
@@ -120,17 +121,17 @@ func TestRunDoesNotPanic(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*call){
 		"OpenLog": func(c *call) {
-			c.plugin.OpenLog = func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { panic("ouch") }
+			c.plugin.OpenLog = func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { panic("ouch") }
 		},
 		"a handler": func(c *call) {
-			c.plugin.OpenLog = func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) { return slog.New(panics{}), nil }
+			c.plugin.OpenLog = func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return slog.New(panics{}), nil }
 		},
 		"a closer": func(c *call) {
-			c.plugin.OpenLog = func(_ plugin.Config, w io.Writer) (*slog.Logger, io.Closer) { return nil, panics{} }
+			c.plugin.OpenLog = func(_ netconf.Config, w io.Writer) (*slog.Logger, io.Closer) { return nil, panics{} }
 		},
 		"stdout":    func(c *call) { c.io.Stdout = panics{} },
 		"a version": func(c *call) { c.plugin.Version = func() string { panic("ouch") } },
-		"records":   func(c *call) { c.plugin.Attachments = func(plugin.Config) attachment.Store { panic("ouch") } },
+		"records":   func(c *call) { c.plugin.Attachments = func(netconf.Config) attachment.Store { panic("ouch") } },
 	} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE", ""} {
 			c := newCall()

@@ -7,54 +7,52 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
-// attachment is what the runtime calls this attachment.
-func (c *call) attachment() attachment.ID {
-	return attachment.ID{Network: c.config.Name, ContainerID: c.env.containerID, IfName: c.env.ifName}
-}
-
-func recorded(path string, ns NetNS) attachment.NetNS {
-	id := ns.ID()
-	return attachment.NetNS{Path: path, Dev: id.Dev, Ino: id.Ino}
-}
-
-// remember leaves the record of what this ADD has done, also that it has passed a pod over. The pod does not depend on it:
+// remember leaves the record of a successful ADD, also of one that passed the pod over. The pod does not depend on it:
 // without a record CHECK passes.
-func (c *call) remember() {
-	r := &c.done
-	r.ID = c.attachment()
-	r.Pod = attachment.Pod{Namespace: c.id.namespace, Name: c.id.name, UID: c.id.uid}
-	if r.Pod.UID == "" && c.pod != nil {
-		r.Pod.UID = string(c.pod.UID)
+func (r *run) remember(done captured) error {
+	record := attachment.Record{
+		ID:       r.attachment,
+		Pod:      attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
+		Selected: done.decision.Selected, Reason: string(done.decision.Reason), Dialect: done.mesh,
+		By: r.command, Program: r.Version(), Time: time.Now().UTC(),
 	}
-	r.Selected, r.Reason = c.event.decision.Selected, string(c.event.decision.Reason)
-	r.By, r.Program, r.Time = c.env.command, c.Version(), time.Now().UTC()
-	store := c.Attachments(c.config)
-	err := store.Write(*r)
-	if err == nil {
-		err = store.Tidy()
+	if done.netns.Ino != 0 {
+		record.NetNS = attachment.NetNS{Path: r.netns, Dev: done.netns.Dev, Ino: done.netns.Ino}
 	}
-	if err != nil {
-		c.event.warnings = append(c.event.warnings, err.Error())
+	if pod := done.answer.pod; pod != nil && record.Pod.UID == "" {
+		record.Pod.UID = string(pod.UID)
+	}
+	if done.outcome != Passed {
+		record.Applied(string(done.backend), done.plan.Ruleset, done.result.Skipped, done.result.Left()...)
+	}
+	store := r.Attachments(r.config)
+	if err := store.Write(record); err != nil {
+		return err
+	}
+	return store.Tidy()
+}
+
+// forget removes the attachment's record. DEL succeeds even if it cannot.
+func (r *run) forget() {
+	if err := r.Attachments(r.config).Remove(r.attachment); err != nil {
+		r.logger().Warn("the attachment's record stays", "verb", r.command, "container_id", r.attachment.ContainerID, "error", err.Error())
 	}
 }
 
-// forget removes the attachment's record. A DEL succeeds whatever comes of it.
-func (c *call) forget() {
-	if err := c.Attachments(c.config).Remove(c.attachment()); err != nil {
-		c.logger().Warn("the attachment's record stays", "verb", c.env.command, "container_id", c.env.containerID, "error", err.Error())
+// forgetOthers removes the records of the network's attachments that the runtime does not list as valid. It removes nothing
+// if there is no list, as opposed to an empty one.
+func (r *run) forgetOthers() {
+	type list []struct { // libcni's types.GCAttachment
+		ContainerID string `json:"containerID"`
+		IfName      string `json:"ifname"`
 	}
-}
-
-// forgetOthers removes the records of the network's attachments that the runtime does not count as valid. A runtime that
-// names none at all, as opposed to an empty list, has not said which are.
-func (c *call) forgetOthers(text []byte) {
 	var given struct {
-		Valid *[]validAttachment `json:"cni.dev/valid-attachments"`
-		// The specification's first edition of GC called it so, and libcni gives both.
-		Attachments *[]validAttachment `json:"cni.dev/attachments"`
+		Valid *list `json:"cni.dev/valid-attachments"`
+		// The specification's first edition of GC used this name, and libcni gives both.
+		Attachments *list `json:"cni.dev/attachments"`
 	}
-	if err := json.Unmarshal(text, &given); err != nil {
-		c.logger().Warn("GC removes nothing: the valid attachments cannot be read", "error", err.Error())
+	if err := json.Unmarshal(r.stdin, &given); err != nil {
+		r.logger().Warn("GC removes nothing: the valid attachments cannot be read", "error", err.Error())
 		return
 	}
 	if given.Valid == nil {
@@ -66,18 +64,12 @@ func (c *call) forgetOthers(text []byte) {
 	var valid []attachment.ID
 	for i, a := range *given.Valid {
 		if a.ContainerID == "" || a.IfName == "" {
-			c.logger().Warn("GC removes nothing: an attachment has no container ID or interface", "index", i)
+			r.logger().Warn("GC removes nothing: an attachment has no container ID or interface", "index", i)
 			return
 		}
 		valid = append(valid, attachment.ID{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
-	if err := c.Attachments(c.config).Retain(c.config.Name, valid); err != nil {
-		c.logger().Warn("records of attachments stay", "verb", c.env.command, "error", err.Error())
+	if err := r.Attachments(r.config).Retain(r.config.Name, valid); err != nil {
+		r.logger().Warn("records of attachments stay", "verb", r.command, "error", err.Error())
 	}
-}
-
-// validAttachment is one that a runtime names to GC (libcni's types.GCAttachment).
-type validAttachment struct {
-	ContainerID string `json:"containerID"`
-	IfName      string `json:"ifname"`
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -83,7 +84,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"kubernetes' type":                     {config("kubernetes", "yes"), 7, []string{"kubernetes: want an object"}},
 		"kubeconfig's type":                    {inKubernetes("kubeconfig", 1), 7, []string{"kubernetes.kubeconfig: want a string"}},
 		"excluded as text":                     {inKubernetes("exclude_namespaces", "a,b"), 7, []string{"kubernetes.exclude_namespaces: want a list of strings"}},
-		"annotations' type":                    {config("runtimeConfig", object{plugin.AnnotationsCapability: []string{"a"}}), 7, []string{plugin.AnnotationsCapability}},
+		"annotations' type":                    {config("runtimeConfig", object{netconf.AnnotationsCapability: []string{"a"}}), 7, []string{netconf.AnnotationsCapability}},
 		"runtimeConfig":                        {config("runtimeConfig", 1), 7, []string{"runtimeConfig: want an object"}},
 		"everything wrong at once": {
 			both(config("backend", 1), config("log_level", 2), config("kubernetes", object{"kubeconfig": 3, "cni_bin_dir": 4}), config("add_deadline", "x")), 7,
@@ -106,7 +107,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"no source of pods": {func(c *call) { c.plugin.OpenPods = nil }, 50, []string{"source of pods"}},
 		"missing kubeconfig": {func(c *call) {
 			c.config["kubernetes"] = object{"kubeconfig": "/no/such/kubeconfig"}
-			c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return kubepod.Open(path) }
+			c.plugin.OpenPods = plugin.PodsFrom(kubepod.Open)
 		}, 50, []string{"/no/such/kubeconfig", "no such file", "agent"}},
 		"pod deleted meanwhile": {both(config("add_deadline", "60ms"), func(c *call) { c.pods = plugintest.NewPods(); c.plugin.OpenPods = c.pods.Open }), 11, []string{`"cart-0" not found`, "60ms"}},
 		"token no longer good": {both(config("add_deadline", "60ms"), func(c *call) {
@@ -115,14 +116,14 @@ func TestWhatIsRefused(t *testing.T) {
 		"another UID":             {both(config("add_deadline", "60ms"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{podUID, "another", "same name"}},
 		"a mirror of another pod": {both(config("add_deadline", "60ms"), annotate("kubernetes.io/config.mirror", "x"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{"same name"}},
 		"hopeless": {func(c *call) {
-			c.plugin.Transient = func(error) bool { return false }
+			c.pods.Permanent = true
 			c.pods.Hook = func(context.Context, int) error { return errors.New("never") }
 		}, 999, []string{"never"}},
 		"a source that gives nothing": {both(config("add_deadline", "60ms"), func(c *call) {
 			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing{}, nil }
 		}), 11, []string{"gave none"}},
 		"a dialect that needs more than the source has": {func(c *call) {
-			c.plugin.Dialect = plugin.Only(toy())
+			c.plugin.Dialects = []dialect.Dialect{toy()}
 			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing{}, nil }
 		}, 999, []string{"namespace"}},
 		"every bad annotation at once": {annotate(
@@ -148,7 +149,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}), 11, []string{"add_deadline", "signal: killed"}},
 
 		// The plugin itself.
-		"a panic":              {func(c *call) { c.plugin.Dialect = func(string, []string) (dialect.Dialect, error) { panic("ouch") } }, 999, []string{"meshcni: internal error: ouch"}},
+		"a panic":              {func(c *call) { c.plugin.OpenNetNS = func(string) (plugin.NetNS, error) { panic("ouch") } }, 999, []string{"meshcni: internal error: ouch"}},
 		"a panic of a pod":     {func(c *call) { c.pods.Hook = func(context.Context, int) error { panic("ouch") } }, 999, []string{"ouch"}},
 		"a panic on the side":  {func(c *call) { c.plugin.OpenNetNS = func(string) (plugin.NetNS, error) { return panicking{}, nil } }, 999, []string{"ouch"}},
 		"a panic in the netns": {func(c *call) { c.netns.ApplyErr = &netnsexec.PanicError{Value: "ouch", Stack: []byte("here")} }, 999, []string{"ouch"}},
@@ -275,8 +276,7 @@ func withServer(t testing.TB, server *plugintest.APIServer) *call {
 	require.NoError(t, err)
 	c := newCall()
 	c.config["kubernetes"] = object{"kubeconfig": kubeconfig}
-	c.plugin.Transient = kubepod.Transient
-	c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return kubepod.Open(path) }
+	c.plugin.OpenPods = plugin.PodsFrom(kubepod.Open)
 	return c
 }
 

@@ -6,29 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
-var mapType = reflect.TypeFor[map[string]json.RawMessage]()
-
-// supported are the versions of the CNI specification, lowest first. Before 0.3.0 there were no chains; 0.3.0, whose
-// results are those of 0.3.1, is still in lists that some networks ship.
+// supported are the versions of the CNI specification, oldest first. Before 0.3.0 there were no chains; some networks still
+// ship lists of 0.3.0, whose results are those of 0.3.1.
 var supported = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// PrevResult is the result of the plugins before this one.
-type PrevResult struct {
-	// Addrs are the pod's addresses, in the order of the result.
-	Addrs []netip.Addr
+func newest() string { return supported[len(supported)-1] }
 
+// prevResult is the result of the plugins before this one.
+type prevResult struct {
+	addrs   []netip.Addr // the pod's, in the order of the result
 	raw     json.RawMessage
 	version string
 }
 
-// parsePrevResult reads a result of the configuration's version, as it must be, or of the one that it names.
-func parsePrevResult(raw json.RawMessage, version string) (*PrevResult, error) {
+// parsePrevResult reads a result. It should have the configuration's version; if it names another, that one counts.
+func parsePrevResult(raw json.RawMessage, version string) (*prevResult, error) {
 	var r struct {
 		CNIVersion string `json:"cniVersion"`
 		IPs        []struct {
@@ -46,7 +43,7 @@ func parsePrevResult(raw json.RawMessage, version string) (*PrevResult, error) {
 		}
 		return nil, err
 	}
-	p := &PrevResult{raw: raw, version: r.CNIVersion}
+	p := &prevResult{raw: raw, version: r.CNIVersion}
 	if p.version == "" {
 		p.version = version
 	}
@@ -63,11 +60,11 @@ func parsePrevResult(raw json.RawMessage, version string) (*PrevResult, error) {
 		// An interface without a sandbox is the host's. An index that leads nowhere says nothing.
 		n := ip.Interface
 		if n == nil || *n < 0 || *n >= len(r.Interfaces) || r.Interfaces[*n].Sandbox != "" {
-			p.Addrs = append(p.Addrs, addr)
+			p.addrs = append(p.addrs, addr)
 		}
 	}
-	if len(p.Addrs) == 0 {
-		p.Addrs = all // some plugins leave out every sandbox
+	if len(p.addrs) == 0 {
+		p.addrs = all // some plugins leave out every sandbox
 	}
 	return p, errors.Join(errs...)
 }
@@ -79,8 +76,8 @@ func prefixed(field string) string {
 	return field + " "
 }
 
-// in returns the result in the version: byte for byte as it came when it has that version.
-func (p *PrevResult) in(version string) ([]byte, error) {
+// in returns the result in the version. A result that has that version is returned byte for byte.
+func (p *prevResult) in(version string) ([]byte, error) {
 	if p == nil {
 		return fmt.Appendf(nil, "{\n    \"cniVersion\": %q\n}\n", version), nil
 	}
@@ -105,7 +102,7 @@ func (p *PrevResult) in(version string) ([]byte, error) {
 	return append(out.Bytes(), '\n'), nil
 }
 
-// withVersion adds the version to a result that has none, as those before 1.0.0 may.
+// withVersion adds the version to a result that has none, as results before 1.0.0 may.
 func withVersion(raw json.RawMessage, version string) []byte {
 	var r struct {
 		CNIVersion string `json:"cniVersion"`

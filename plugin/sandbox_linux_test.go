@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -75,7 +76,7 @@ func TestSandboxOfNomad(t *testing.T) {
 		"the runtime names IPv4":      {nomad(nomadConfig, "IP=10.0.0.2"), ips("fd00::2/64"), only4},
 		"with the names of a pod":     {nomad(nomadConfig, "K8S_POD_NAMESPACE=kube-system", "K8S_POD_NAME=dns"), same, only4},
 		"with the name of the agent":  {nomad(nomadConfig, "K8S_POD_NAMESPACE=meshcni-system", "K8S_POD_NAME=meshcni-node-x"), same, only4},
-		"with annotations that it is": {nomad(nomadConfig), func(c *call) { c.config["runtimeConfig"] = object{plugin.AnnotationsCapability: object{}} }, only4},
+		"with annotations that it is": {nomad(nomadConfig), func(c *call) { c.config["runtimeConfig"] = object{netconf.AnnotationsCapability: object{}} }, only4},
 		"with a status to write":      {nomad(nomadConfig), func(c *call) { c.config["write_status"] = true }, only4},
 	}
 	for name, tt := range tests {

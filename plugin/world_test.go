@@ -21,6 +21,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
@@ -82,12 +83,12 @@ func newCall() *call {
 		OpenLog:   logTo,
 	}
 	records := attachment.In(filepath.Join(programs, fmt.Sprint("run-", runs.Add(1))))
-	c.plugin.Attachments = func(plugin.Config) attachment.Store { return records }
+	c.plugin.Attachments = func(netconf.Config) attachment.Store { return records }
 	return c
 }
 
-func logTo(c plugin.Config, w io.Writer) (*slog.Logger, io.Closer) {
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.LogLevel})), io.NopCloser(nil)
+func logTo(c netconf.Config, w io.Writer) (*slog.Logger, io.Closer) {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.LogLevel.Level()})), io.NopCloser(nil)
 }
 
 type outcome struct {

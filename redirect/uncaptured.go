@@ -17,6 +17,12 @@ const (
 	UncapturedDrop UncapturedFamily = "drop"
 )
 
+// UnmarshalText accepts what [ParseUncapturedFamily] does.
+func (u *UncapturedFamily) UnmarshalText(text []byte) (err error) {
+	*u, err = ParseUncapturedFamily(string(text))
+	return err
+}
+
 // ParseUncapturedFamily parses "allow" or "drop"; an empty string is
 // [UncapturedAllow].
 func ParseUncapturedFamily(s string) (UncapturedFamily, error) {

@@ -200,7 +200,7 @@ func TestPrecedence(t *testing.T) {
 	env["CNI_CONF_NAME"] = "00-mine.conflist"
 	s, err := parsed(env, "--log-level=error")
 	require.NoError(t, err)
-	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, s.Plugin.Backend, string(s.Plugin.LogLevel), s.CNIConfName})
+	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, string(s.Plugin.Backend), string(s.Plugin.LogLevel), s.CNIConfName})
 	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
 	assert.True(t, s.OwnFile)
 	assert.Equal(t, "5s", s.Plugin.AddDeadline.String())

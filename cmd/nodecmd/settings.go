@@ -100,7 +100,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
-		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
+		text(fs, (*string)(&s.Plugin.Backend), "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, (*string)(&s.Plugin.LogLevel), "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		text(fs, &s.Plugin.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
 		fs.DurationVar((*time.Duration)(&s.Plugin.AddDeadline), "add-deadline", time.Duration(s.Plugin.AddDeadline), "bound of one ADD; a pod that cannot be captured by then fails to start")

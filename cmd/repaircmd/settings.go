@@ -50,7 +50,7 @@ type API struct {
 // register declares the flags with their defaults.
 func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.StringVar(&s.Plugin.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
-	fs.StringVar(&s.Plugin.Backend, "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
+	fs.StringVar((*string)(&s.Plugin.Backend), "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
 	fs.StringVar((*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
@@ -153,7 +153,7 @@ func (s Settings) Open(h Host) (c *repair.Controller, stop func(), err error) {
 func (s Settings) host(h Host) (repair.Host, error) {
 	_, errAction := repair.ParseAction(s.Action)
 	mesh, errDialect := dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces)
-	backend, errBackend := apply.ParseBackend(s.Plugin.Backend)
+	backend, errBackend := apply.ParseBackend(string(s.Plugin.Backend))
 	uncaptured, errUncaptured := redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily))
 	host := repair.Host{
 		Dialect: mesh, Backend: backend, Metrics: h.Metrics, Log: h.Log, Installed: h.Installed,

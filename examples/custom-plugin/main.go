@@ -1,36 +1,26 @@
-// Command custom-plugin is a whole CNI plugin for a mesh of one's own: the
-// verbs, the retries, the logs and the backends are meshcni's; the mesh is a
-// dialect that stands in another package, or another repository.
+// Command custom-plugin is a complete CNI plugin for a mesh of your own. The
+// verbs, retries, logs and backends are meshcni's; the mesh is a dialect that
+// lives in another package, or in another repository.
 package main
 
 import (
 	"context"
 	"os"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/examples/own-dialect/acme"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 )
 
-func main() {
-	p := acmePlugin()
-	os.Exit(p.Run(context.Background(), plugin.IO{
-		Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-	}))
+var acmePlugin = plugin.Plugin{
+	Dialects:    []dialect.Dialect{acme.New()},
+	AgentPrefix: acme.AgentPrefix,
+	OpenPods:    plugin.PodsFrom(kubepod.Open),
 }
 
-func acmePlugin() plugin.Plugin {
-	return plugin.Plugin{
-		Name:        "acme-cni",
-		Dialect:     plugin.Only(acme.New()),
-		AgentPrefix: acme.AgentPrefix,
-		Transient:   kubepod.Transient,
-		OpenPods: func(kubeconfig string) (plugin.Pods, error) {
-			c, err := kubepod.Open(kubeconfig)
-			if err != nil {
-				return nil, err
-			}
-			return c, nil
-		},
-	}
+func main() {
+	os.Exit(acmePlugin.Run(context.Background(), plugin.IO{
+		Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+	}))
 }

@@ -21,7 +21,7 @@ func TestAdd(t *testing.T) {
 	})
 	pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	netns := &plugintest.NetNS{}
-	p := acmePlugin()
+	p := acmePlugin
 	p.OpenPods, p.OpenNetNS = pods.Open, netns.Open
 	env := map[string]string{
 		"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/a", "CNI_IFNAME": "eth0",

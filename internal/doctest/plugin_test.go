@@ -2,10 +2,7 @@ package doctest
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // keyRow is a row of the table of the plugin's keys: the key, an example or default as JSON, and the rest.
@@ -32,10 +29,10 @@ func TestPluginKeys(t *testing.T) {
 			documentedKeys[m[1]] = m[2]
 		}
 	}
-	assert.ElementsMatch(t, pluginKeys(t), keysOf(documentedKeys), "keys of %s, and those that plugin/config.go reads", reference)
+	assert.ElementsMatch(t, pluginKeys("", reflect.TypeFor[netconf.Config]()), keysOf(documentedKeys), "keys of %s, and those that plugin/netconf reads", reference)
 
 	const standard = `"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"`
-	plain, err := plugin.ParseConfig([]byte("{" + standard + "}"))
+	plain, _, err := netconf.Parse([]byte("{" + standard + "}"))
 	require.NoError(t, err)
 	for key, byDefault := range documentedKeys {
 		if byDefault == "" || key == "dialect" { // whose default is the plugin's, not the configuration's
@@ -49,10 +46,10 @@ func TestPluginKeys(t *testing.T) {
 		if outer, inner, ok := strings.Cut(key, "."); ok {
 			text = strconv.Quote(outer) + ": {" + strconv.Quote(inner) + ": " + string(value) + "}"
 		}
-		got, err := plugin.ParseConfig([]byte("{" + standard + ", " + text + "}"))
+		got, _, err := netconf.Parse([]byte("{" + standard + ", " + text + "}"))
 		require.NoError(t, err, key)
-		if len(got.ExcludeNamespaces) == 0 {
-			got.ExcludeNamespaces = nil
+		if len(got.Kubernetes.ExcludeNamespaces) == 0 {
+			got.Kubernetes.ExcludeNamespaces = nil
 		}
 		assert.Equal(t, plain, got, "%s is not the default of %s", byDefault, key)
 	}
@@ -66,37 +63,17 @@ func keysOf[V any](m map[string]V) []string {
 	return keys
 }
 
-// pluginKeys are the keys of its own that plugin.ParseConfig takes, by its source.
-func pluginKeys(t *testing.T) []string {
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), "plugin/config.go"), nil, 0)
-	require.NoError(t, err)
-	var keys []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || len(call.Args) == 0 {
-			return true
-		}
-		sel, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		on, ok := sel.X.(*ast.Ident)
-		key, isText := call.Args[0].(*ast.BasicLit)
-		if !ok || !isText || on.Name != "top" && on.Name != "kubernetes" || sel.Sel.Name == "object" || sel.Sel.Name == "take" {
-			return true
-		}
-		name, err := strconv.Unquote(key.Value)
-		require.NoError(t, err)
-		if on.Name == "kubernetes" {
-			name = "kubernetes." + name
-		}
-		switch name {
-		case "cniVersion", "name", "type": // the specification's
+// pluginKeys are the keys of the plugin's own.
+func pluginKeys(path string, config reflect.Type) (keys []string) {
+	for i := range config.NumField() {
+		key, _, _ := strings.Cut(config.Field(i).Tag.Get("json"), ",")
+		switch kind := config.Field(i).Type.Kind(); {
+		case key == "-", key == "cniVersion", key == "name", key == "type": // the runtime's, and the specification's
+		case kind == reflect.Struct:
+			keys = append(keys, pluginKeys(key+".", config.Field(i).Type)...)
 		default:
-			keys = append(keys, name)
+			keys = append(keys, path+key)
 		}
-		return true
-	})
-	require.NotEmpty(t, keys)
+	}
 	return keys
 }

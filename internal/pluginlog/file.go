@@ -22,15 +22,14 @@ type rotated struct {
 	torn bool        // the file ends inside a line
 }
 
-// write appends the record in one write. It waits for no one: when another process is rotating just then, the record
-// goes to the file that is being renamed, which is kept.
+// write appends the record in one write. It waits for no one: while another process rotates, the record goes to the file
+// that is being renamed.
 func (r *rotated) write(record []byte) error {
 	if err := r.ready(); err != nil {
 		return err
 	}
 	if r.torn {
-		// An earlier write stopped short (a full disk): end that line, so that this one is whole. The record is at
-		// most MaxRecord bytes, and the line that it follows is lost anyway.
+		// An earlier write stopped short, on a full disk for instance: end its line, so that this record is whole.
 		record = append([]byte{'\n'}, record...)
 	}
 	n, err := r.file.Write(record)
@@ -44,8 +43,8 @@ func (r *rotated) write(record []byte) error {
 
 // ready leaves r.file open on what the path names now, with room for a record.
 func (r *rotated) ready() error {
-	// Each round either ends or follows another process's rotation. With a tiny maxBytes and many processes those can
-	// go on; a file that is a little too large is better than a plugin that spins.
+	// Each round ends or follows another process's rotation. With a tiny maxBytes and many processes those could go on for
+	// ever; a file that is a little too large is better than a plugin that spins.
 	for range 8 {
 		if r.file == nil {
 			if err := r.open(); err != nil {
@@ -74,7 +73,7 @@ func (r *rotated) open() error {
 	if err := os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
 		return fmt.Errorf("make run directory: %w", err)
 	}
-	// O_NOFOLLOW: root must not be led to another file. O_NONBLOCK: nor wait on a FIFO. Read access is for torn.
+	// O_NOFOLLOW keeps root from being led to another file, O_NONBLOCK from waiting on a FIFO. endsInLine reads.
 	fd, err := unix.Open(r.path, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return &fs.PathError{Op: "open log file", Path: r.path, Err: err}
@@ -86,7 +85,7 @@ func (r *rotated) open() error {
 		err = errors.New("it is no regular file")
 	}
 	if err == nil && stat.Mode&0o777 != 0o600 {
-		err = unix.Fchmod(fd, 0o600) // made by another hand: names of pods are no one else's business
+		err = unix.Fchmod(fd, 0o600) // something else made it, and pods' names are private
 	}
 	if err != nil {
 		_ = file.Close()
@@ -97,9 +96,8 @@ func (r *rotated) open() error {
 	return nil
 }
 
-// endsInLine says whether the file's last byte is not a newline. The kernel lets a file grow page by page, so another
-// process's write may be half visible: a file that has grown since is looked at again. What is missed after that costs
-// an empty line.
+// endsInLine says whether the file's last byte is not a newline. Another process's write may be half visible, since the
+// kernel grows a file page by page, so a file that has grown since is looked at again. A wrong guess costs an empty line.
 func endsInLine(file *os.File, size int64) bool {
 	for range 8 {
 		var last [1]byte
@@ -118,12 +116,12 @@ func endsInLine(file *os.File, size int64) bool {
 	return false
 }
 
-// rotate moves the file aside, or finds that another process has. It returns false when the present file is to be used
-// as it is: another process is rotating it, or it cannot be moved.
+// rotate moves the file aside, or finds that another process has. It returns false if the present file has to do: another
+// process is rotating it, or it cannot be moved.
 //
-// The lock is on the log file itself, so that it leaves nothing behind and ends with its holder. The path is looked at
-// again under the lock: a process that got it after the winner's rename must not move the new file. The log file's own
-// rename comes last, so that nobody finds a new one (and locks that) while the older ones are still moving.
+// The lock is on the log file itself, so that it leaves nothing behind and ends with its holder. A process that gets the
+// lock after the winner's rename must not move the new file, so the path is looked at again under the lock. The log file is
+// renamed last, so that nobody finds a new one, and locks that, while the older ones are still moving.
 func (r *rotated) rotate() bool {
 	fd := int(r.file.Fd())
 	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {

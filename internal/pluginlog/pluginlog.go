@@ -1,10 +1,10 @@
-// Package pluginlog is where a CNI plugin's log records go: as one JSON object a line to stderr, to
-// run_dir/plugin.log, and to the agent's datagram socket run_dir/log.sock while an agent listens.
+// Package pluginlog writes a CNI plugin's log: one JSON object per line to stderr, to run_dir/plugin.log, and to the
+// agent's datagram socket run_dir/log.sock while an agent listens.
 //
-// Many short-lived processes write the same file at once. Each record is one write(2) on a descriptor opened with
-// O_APPEND, so records never mix; the file is rotated by whichever process first finds it full, under a lock that no
-// one waits for. Nothing here fails or delays the plugin: a destination that cannot be used is reported once on
-// stderr, and a socket that is absent or full costs the agent a record, not the pod its start.
+// Many short-lived processes share the file. Each record is one write(2) on a descriptor opened with O_APPEND, so records
+// never mix. Whichever process first finds the file full rotates it, under a lock that no one waits for. Logging never
+// fails or delays the plugin: a destination that cannot be used is reported once on stderr, and the agent misses records
+// while its socket is absent or full.
 //
 // Nothing is opened before the first record, so a program that logs nothing (VERSION) pays nothing.
 package pluginlog
@@ -12,7 +12,6 @@ package pluginlog
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -20,41 +19,39 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// Names and defaults.
 const (
-	// FileName is the log file's name inside Options.RunDir; rotated files add ".1" (newest) to ".3".
+	// FileName is the log file's name in run_dir. Rotated files add ".1" (the newest) to ".3".
 	FileName = "plugin.log"
-	// SocketName is the name of the agent's unixgram socket inside Options.RunDir. One datagram is one record.
-	SocketName = "log.sock"
-	// DefaultMaxBytes is the file size from which the next record goes to a new file: 10 MiB.
+	// DefaultMaxBytes is the file size at which the next record goes to a new file: 10 MiB.
 	DefaultMaxBytes = 10 << 20
 	// DefaultKeep is the number of rotated files that are kept.
 	DefaultKeep = 3
-	// MaxRecord is the size of the largest record in bytes, newline included. It fits a default datagram
-	// (net.core.wmem_default is 212992) and a reader's line buffer. A larger record is cut: see [Open].
-	MaxRecord = 64 << 10
+	// MaxRecord is the size of the largest record in bytes, including the newline. It fits a default datagram
+	// (net.core.wmem_default is 212992) and a reader's line buffer. [Open] says what becomes of a larger one.
+	MaxRecord = netconf.MaxLogRecord
 )
 
 // Options say where records go. The zero value logs from info up to os.Stderr only.
 type Options struct {
-	// Level is the least level that is logged; the zero value is info.
+	// Level is the lowest level that is logged. Default: info.
 	Level slog.Level
-	// RunDir is the directory of the file and the socket, made with mode 0755 when absent. Empty: stderr only.
+	// RunDir is the directory of the file and the socket. It is made with mode 0755 if necessary. Empty: stderr only.
 	RunDir string
-	// Stderr is where records and complaints go; nil is os.Stderr.
+	// Stderr is where records and complaints go. Default: os.Stderr.
 	Stderr io.Writer
-	// MaxBytes is the size in bytes from which the file is rotated; 0 is DefaultMaxBytes.
+	// MaxBytes is the file size in bytes that triggers rotation. Default: DefaultMaxBytes.
 	MaxBytes int64
-	// Keep is the number of rotated files to keep; 0 is DefaultKeep.
+	// Keep is the number of rotated files to keep. Default: DefaultKeep.
 	Keep int
 }
 
-// Open returns a logger on the destinations of o, and what closes them. It always succeeds. A record above [MaxRecord]
-// is replaced by one with its time, level and message, "truncated":true, its size in "bytes" and its first 8 KiB
-// as a string in "record". After Close, records go to stderr only.
+// Open returns a logger, and what closes its destinations. It always succeeds. A record above [MaxRecord] is replaced by
+// one with its time, level and message, "truncated":true, its size in "bytes" and its first 8 KiB as a string in "record".
+// After Close, records go to stderr only.
 func Open(o Options) (*slog.Logger, io.Closer) {
 	if o.Stderr == nil {
 		o.Stderr = os.Stderr
@@ -67,35 +64,29 @@ func Open(o Options) (*slog.Logger, io.Closer) {
 	}
 	s := &sink{stderr: o.Stderr}
 	if o.RunDir != "" {
-		s.file = &rotated{path: filepath.Join(o.RunDir, FileName), maxBytes: o.MaxBytes, keep: o.Keep}
-		s.socket = &socket{path: filepath.Join(o.RunDir, SocketName)}
+		file, socketPath := filepath.Join(o.RunDir, FileName), filepath.Join(o.RunDir, netconf.LogSocketName)
+		s.destinations = []*destination{
+			{what: "file", path: file, target: &rotated{path: file, maxBytes: o.MaxBytes, keep: o.Keep}},
+			{what: "socket", path: socketPath, target: &socket{path: socketPath}},
+		}
 	}
 	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: o.Level})), s
 }
 
-// ParseLevel reads debug, info, warn or error, in any case; empty is info. The error names the value.
-func ParseLevel(text string) (slog.Level, error) {
-	switch strings.ToLower(text) {
-	case "debug":
-		return slog.LevelDebug, nil
-	case "", "info":
-		return slog.LevelInfo, nil
-	case "warn":
-		return slog.LevelWarn, nil
-	case "error":
-		return slog.LevelError, nil
-	}
-	return slog.LevelInfo, fmt.Errorf("log level %q: allowed are debug, info, warn, error", text)
+// sink passes one encoded record per Write (slog.JSONHandler promises that) to every destination.
+type sink struct {
+	stderr       io.Writer
+	mu           sync.Mutex
+	destinations []*destination
 }
 
-// sink takes one encoded record per Write (slog.JSONHandler promises that) to every destination.
-type sink struct {
-	stderr io.Writer
-
-	mu       sync.Mutex
-	file     *rotated // nil: none
-	socket   *socket  // nil: none
-	reported map[string]bool
+type destination struct {
+	what, path string
+	reported   bool
+	target     interface {
+		write(record []byte) error
+		close()
+	}
 }
 
 // Write always succeeds: the plugin has no use for the error.
@@ -106,61 +97,43 @@ func (s *sink) Write(record []byte) (int, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Stderr last: it may be a pipe that nobody empties.
-	if s.file != nil {
-		s.report("file", s.file.path, s.file.write(record))
+	for _, d := range s.destinations {
+		if err := d.target.write(record); err != nil && !d.reported {
+			d.reported = true
+			slog.New(slog.NewJSONHandler(s.stderr, nil)).Warn("log "+d.what+" cannot be used", "path", d.path, "error", err.Error())
+		}
 	}
-	if s.socket != nil {
-		s.report("socket", s.socket.path, s.socket.send(record))
-	}
-	_, _ = s.stderr.Write(record)
+	_, _ = s.stderr.Write(record) // last: it may be a pipe that nobody empties
 	return n, nil
-}
-
-// report says once for each destination that it cannot be used.
-func (s *sink) report(what, path string, err error) {
-	if err == nil || s.reported[what] {
-		return
-	}
-	if s.reported == nil {
-		s.reported = map[string]bool{}
-	}
-	s.reported[what] = true
-	slog.New(slog.NewJSONHandler(s.stderr, nil)).Warn("log "+what+" cannot be used", "path", path, "error", err.Error())
 }
 
 // Close implements io.Closer.
 func (s *sink) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.file != nil {
-		s.file.close()
+	for _, d := range s.destinations {
+		d.target.close()
 	}
-	if s.socket != nil {
-		s.socket.close()
-	}
-	s.file, s.socket = nil, nil
+	s.destinations = nil
 	return nil
 }
 
-// cut makes a record of at most MaxRecord bytes from a larger one. The head may grow sixfold when escaped, so 8 KiB of
-// it is what surely fits.
+// cut makes a record of at most MaxRecord bytes from a larger one. Escaping may make its head six times as long, so 8 KiB
+// of it always fit.
 func cut(record []byte) []byte {
 	const head, message = 8 << 10, 1 << 10
-	var from struct {
-		Time  time.Time `json:"time"`
-		Level string    `json:"level"`
-		Msg   string    `json:"msg"`
-	}
-	_ = json.Unmarshal(record, &from) // slog wrote it; if it is no JSON after all, its head still tells
-	out, err := json.Marshal(struct {
+	var short struct {
 		Time      time.Time `json:"time"`
 		Level     string    `json:"level"`
 		Msg       string    `json:"msg"`
 		Truncated bool      `json:"truncated"`
 		Bytes     int       `json:"bytes"`
 		Record    string    `json:"record"`
-	}{from.Time, from.Level, prefix(from.Msg, message), true, len(record), prefix(string(bytes.TrimSpace(record)), head)})
+	}
+	_ = json.Unmarshal(record, &short) // slog wrote it; if it is no JSON after all, its head still tells
+	short.Msg, short.Truncated, short.Bytes = prefix(short.Msg, message), true, len(record)
+	short.Record = prefix(string(bytes.TrimSpace(record)), head)
+	out, err := json.Marshal(short)
 	if err != nil {
 		return []byte("{\"level\":\"ERROR\",\"msg\":\"record too large\",\"truncated\":true}\n")
 	}
@@ -169,11 +142,5 @@ func cut(record []byte) []byte {
 
 // prefix is at most the first n bytes of s, without a broken character at the end.
 func prefix(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return strings.ToValidUTF8(s[:min(n, len(s))], "")
 }

@@ -51,16 +51,6 @@ func TestWiderFileModeIsNarrowed(t *testing.T) {
 }
 
 func TestLevels(t *testing.T) {
-	for text, want := range map[string]slog.Level{
-		"": slog.LevelInfo, "debug": slog.LevelDebug, "INFO": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
-	} {
-		got, err := pluginlog.ParseLevel(text)
-		require.NoError(t, err)
-		assert.Equal(t, want, got)
-	}
-	_, err := pluginlog.ParseLevel("loud")
-	assert.EqualError(t, err, `log level "loud": allowed are debug, info, warn, error`)
-
 	var stderr bytes.Buffer
 	logger := open(t, pluginlog.Options{Level: slog.LevelWarn, Stderr: &stderr})
 	logger.Info("no")

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket sends records to the agent and forgets those that it cannot take at once. The kernel queues as many datagrams
-// as net.unix.max_dgram_qlen says (10 by default), so a burst may well lose some; the file has them all.
+// socket sends records to the agent and drops those that it cannot take at once. The kernel queues net.unix.max_dgram_qlen
+// datagrams (10 by default), so a burst may lose some; the file has them all.
 type socket struct {
 	path    string
 	fd      int
@@ -16,8 +16,8 @@ type socket struct {
 	dropped int // since the last record that got through
 }
 
-// send returns an error only when the socket is there and can never work; absent and full are no errors.
-func (s *socket) send(record []byte) error {
+// write returns an error only if the socket exists and cannot work; absent and full are no errors.
+func (s *socket) write(record []byte) error {
 	for range 2 {
 		if !s.open {
 			if err := s.connect(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/pluginlog"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // shortDir is a directory whose path leaves room for a socket's name: sun_path has 108 bytes.
@@ -25,7 +26,7 @@ func shortDir(t testing.TB) string {
 
 func listen(t testing.TB, dir string) *net.UnixConn {
 	t.Helper()
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, pluginlog.SocketName), Net: "unixgram"})
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, netconf.LogSocketName), Net: "unixgram"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -89,7 +90,7 @@ func TestAgentAbsentThenThereThenRestarted(t *testing.T) {
 	assert.Equal(t, "first", got.Msg)
 	assert.Equal(t, 1, got.Dropped)
 
-	path := filepath.Join(dir, pluginlog.SocketName)
+	path := filepath.Join(dir, netconf.LogSocketName)
 	require.NoError(t, conn.Close())
 	logger.Info("gone") // the file is there, or not, but nobody listens
 	require.NoError(t, os.RemoveAll(path))

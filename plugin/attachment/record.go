@@ -13,7 +13,7 @@ import (
 // Format is the version of the records that this package writes. It reads no other.
 const Format = 1
 
-// ID names an attachment, by the three values that the CNI specification knows it by. All are required.
+// ID names an attachment by the three values that identify it in the CNI specification. All are required.
 type ID struct {
 	Network     string `json:"network"`     // name of the network configuration
 	ContainerID string `json:"containerID"` // CNI_CONTAINERID
@@ -25,21 +25,21 @@ func (id ID) String() string {
 	return fmt.Sprintf("network %s, container %s, interface %s", id.Network, id.ContainerID, id.IfName)
 }
 
-// NetNS is the network namespace that was programmed. Dev and Ino are the namespace file's, as in [netnsexec.ID]: a path may
-// come to name another namespace.
+// NetNS is the network namespace that was programmed. Dev and Ino are the namespace file's, as in [netnsexec.ID], because a
+// path may come to name another namespace.
 type NetNS struct {
 	Path string `json:"path"`
 	Dev  uint64 `json:"dev,omitempty"`
 	Ino  uint64 `json:"ino,omitempty"`
 }
 
-// Is reports whether it is the namespace of the ID. One that is not known is none.
+// Is reports whether n is the namespace with the ID. A zero n is none.
 func (n NetNS) Is(id netnsexec.ID) bool {
 	return n.Ino != 0 && id == netnsexec.ID{Dev: n.Dev, Ino: n.Ino}
 }
 
-// Pod is whose attachment it is; the zero value where the runtime named none. UID is the runtime's word, by which the
-// pod's control groups are named too: for a static pod that is not the UID of its image at the API server.
+// Pod is the pod that the runtime named; zero if it named none. UID is the one that the runtime and the pod's control
+// groups use: a static pod's copy at the API server has another.
 type Pod struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -48,7 +48,7 @@ type Pod struct {
 
 // Record is what was done to one attachment.
 type Record struct {
-	Version int `json:"version"` // set by Write: Format
+	Version int `json:"version"` // Write sets it to Format
 	ID
 	NetNS NetNS `json:"netns"`
 	Pod   Pod   `json:"pod,omitzero"`
@@ -56,19 +56,18 @@ type Record struct {
 	// Selected is whether the pod's traffic is redirected, and Reason why or why not, as a code of package selection.
 	Selected bool   `json:"selected"`
 	Reason   string `json:"reason"`
-	// Dialect is the mesh's, where one was asked.
+	// Dialect names the mesh that was asked, if one was.
 	Dialect string `json:"dialect,omitempty"`
 
-	// Backend put the Rules there; a name of package apply. Both are zero for a pod that was passed over.
+	// Backend, a name of package apply, applied the Rules. Both are zero for a pod that was passed over.
 	Backend string          `json:"backend,omitempty"`
 	Rules   ruleset.Ruleset `json:"rules,omitzero"`
-	// Skipped are the families of Rules that the kernel did not have, so that their rules were not set up.
+	// Skipped are the families of Rules that the kernel lacked, so that their rules were not set up.
 	Skipped []ruleset.Family `json:"skipped,omitempty"`
-	// Unusable are parts of Rules besides the rules themselves, as iproute2 commands, that the namespace did not take, so
-	// that they were not set up.
+	// Unusable are the routes and addresses of Rules that the namespace did not accept, as iproute2 commands.
 	Unusable []string `json:"unusable,omitempty"`
 
-	// By is who wrote the record, and Program in which version.
+	// By is who wrote the record, and Program its version.
 	By      string    `json:"by"`
 	Program string    `json:"program,omitempty"`
 	Time    time.Time `json:"time"`
@@ -79,9 +78,10 @@ func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []rulese
 	r.Backend, r.Rules, r.Skipped, r.Unusable = backend, rules, skipped, unusable
 }
 
-// Lost tells those of the differences from [Record.InForce] by which redirection that was set up is no longer in force from the others. What
-// could not be set up is not lost when it could be now, and an address, a route or a policy rule too many takes nothing away.
-// An address of lo redirects nothing: without it the proxy may not reach the application, and none gets past the proxy.
+// Lost divides the differences from [Record.InForce] into those by which redirection that was set up is no longer in force,
+// and the others. What could not be set up in the first place is not lost, an extra address, route or policy rule takes
+// nothing away, and an address of lo redirects nothing: without it the proxy may not reach the application, but nothing
+// gets past the proxy.
 func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Difference) {
 	for _, d := range diffs {
 		if d.Table == ruleset.RoutingTable &&
@@ -94,7 +94,7 @@ func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Differ
 	return lost, others
 }
 
-// InForce are the rules that were set up: those of the families that the kernel had.
+// InForce returns the rules that were set up: those of the families that the kernel had.
 func (r *Record) InForce() ruleset.Ruleset {
 	var rs ruleset.Ruleset
 	for _, f := range ruleset.Families {
@@ -111,8 +111,7 @@ func (r *Record) valid() error {
 		return fmt.Errorf("its format is %d, and only %d is known here", r.Version, Format)
 	}
 	for _, f := range ruleset.Families {
-		p := r.Rules.Program(f)
-		switch {
+		switch p := r.Rules.Program(f); {
 		case p == nil:
 		case p.Family != f:
 			return fmt.Errorf("its %s rules are %s", f, p.Family)

@@ -1,7 +1,6 @@
 package attachment
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,42 +12,31 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/meshcni/meshcni/netnsexec"
 )
 
 const (
-	// DirName is the name of the records' directory inside run_dir.
-	DirName = "attachments"
-	// MaxBytes is the size of the largest record, in bytes. A larger one is not kept: memory that a pod's author can claim
-	// must be bounded (run_dir is a tmpfs as a rule), and 4 MiB are some 40 000 rules.
+	// dirName is the directory of the records inside run_dir.
+	dirName = "attachments"
+	// MaxBytes is the size of the largest record that is kept, in bytes. run_dir is usually a tmpfs, and a pod's author
+	// must not be able to claim all of it; 4 MiB are some 40 000 rules.
 	MaxBytes = 4 << 20
 )
 
-// Store keeps records in a directory. The zero Store keeps nothing. Its methods may be used by several processes at once.
+// Store keeps records in a directory. The zero Store keeps nothing. Several processes may use the same directory at once.
 type Store struct {
 	Dir string
 }
 
-// In is the store of a run_dir.
-func In(runDir string) Store { return Store{filepath.Join(runDir, DirName)} }
+// In is the store in a run_dir.
+func In(runDir string) Store { return Store{filepath.Join(runDir, dirName)} }
 
 const (
 	suffix    = ".json"
 	temporary = "." // begins the names of files that are being written; an ID's name begins otherwise
 )
-
-// file is the name of the record's file. It stays in the directory whatever the runtime said: what is not letters, digits
-// or one of "_.-" is refused, and the parts are told from each other by a character that the first two cannot have.
-func (id ID) file() (string, error) {
-	for what, s := range map[string]string{"network": id.Network, "container ID": id.ContainerID} {
-		if !ValidName(s) {
-			return "", fmt.Errorf("%s %q is not letters, digits, '_', '.' and '-', a letter or digit first", what, s)
-		}
-	}
-	if id.IfName == "" || len(id.IfName) > 15 || strings.ContainsAny(id.IfName, "/\x00") {
-		return "", fmt.Errorf("interface %q is no interface name", id.IfName)
-	}
-	return short(id.Network) + "@" + short(id.ContainerID) + "@" + id.IfName + suffix, nil
-}
 
 // ValidName is the CNI specification's rule for container IDs and network names (section 3, "Attachment Parameters").
 func ValidName(s string) bool {
@@ -61,7 +49,21 @@ func ValidName(s string) bool {
 	return s != ""
 }
 
-// short keeps a file's name below the 255 bytes that Linux allows (NAME_MAX); the specification bounds neither part.
+// file is the name of the record's file. Whatever the runtime said, it stays in the directory and belongs to one ID: the
+// separator can occur in neither of the first two parts.
+func (id ID) file() (string, error) {
+	for what, s := range map[string]string{"network": id.Network, "container ID": id.ContainerID} {
+		if !ValidName(s) {
+			return "", fmt.Errorf("%s %q is not letters, digits, '_', '.' and '-', a letter or digit first", what, s)
+		}
+	}
+	if id.IfName == "" || len(id.IfName) > 15 || strings.ContainsAny(id.IfName, "/\x00") {
+		return "", fmt.Errorf("interface %q is no interface name", id.IfName)
+	}
+	return short(id.Network) + "@" + short(id.ContainerID) + "@" + id.IfName + suffix, nil
+}
+
+// short keeps a file's name below Linux's limit of 255 bytes (NAME_MAX); the specification limits neither part.
 func short(s string) string {
 	if len(s) <= 100 {
 		return s
@@ -70,8 +72,15 @@ func short(s string) string {
 	return "@" + hex.EncodeToString(sum[:])
 }
 
-// Write puts the record in place of an earlier one. When that fails there is none: what an earlier one says is no longer
-// so. It makes the directory, and run_dir, where they are not there.
+func wrap(doing string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// Write replaces the attachment's record, and makes the directory and run_dir if necessary. If it fails there is no record
+// left, since an earlier one no longer holds.
 func (s Store) Write(r Record) error {
 	if s.Dir == "" {
 		return nil
@@ -79,41 +88,36 @@ func (s Store) Write(r Record) error {
 	name, err := r.file()
 	if err == nil {
 		r.Version = Format
-		err = s.write(name, r)
+		if err = s.write(name, r); err != nil {
+			err = errors.Join(err, s.remove(name))
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("record the attachment: %w", err)
-	}
-	return nil
+	return wrap("record the attachment", err)
 }
 
 func (s Store) write(name string, r Record) error {
 	text, err := json.Marshal(r)
-	if err == nil && len(text) >= MaxBytes {
-		err = fmt.Errorf("the record would have %d bytes, of at most %d", len(text), MaxBytes)
-	}
-	if err == nil {
-		err = s.replace(name, append(text, '\n'))
-	}
 	if err != nil {
-		return errors.Join(err, s.remove(name))
+		return err
 	}
-	return nil
-}
-
-func (s Store) replace(name string, text []byte) error {
+	if len(text) >= MaxBytes {
+		return fmt.Errorf("the record would have %d bytes, of at most %d", len(text), MaxBytes)
+	}
 	f, err := os.CreateTemp(s.Dir, temporary)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = s.mkdir(); err == nil {
+		// The directories are made only now, because they are there nearly always.
+		if err = os.MkdirAll(filepath.Dir(s.Dir), 0o755); err == nil {
+			err = os.Mkdir(s.Dir, 0o700)
+		}
+		if err == nil || errors.Is(err, fs.ErrExist) {
 			f, err = os.CreateTemp(s.Dir, temporary)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Close())
-	if err == nil {
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), filepath.Join(s.Dir, name))
 	}
 	if err != nil {
@@ -122,24 +126,13 @@ func (s Store) replace(name string, text []byte) error {
 	return nil
 }
 
-func (s Store) mkdir() error {
-	if err := os.MkdirAll(filepath.Dir(s.Dir), 0o755); err != nil {
-		return err
-	}
-	if err := os.Mkdir(s.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}
-
-// Read returns the record. Where there is none the error is one for which errors.Is(err, fs.ErrNotExist) holds; any other
-// error says that there is something which cannot be read, or is not understood.
-func (s Store) Read(id ID) (Record, error) {
+// Read returns the attachment's record. If there is none, errors.Is(err, fs.ErrNotExist) holds; any other error means that
+// the record cannot be read or understood.
+func (s Store) Read(id ID) (r Record, err error) {
 	name, err := id.file()
 	if err == nil && s.Dir == "" {
 		err = fs.ErrNotExist
 	}
-	var r Record
 	if err == nil {
 		r, err = s.read(name)
 	}
@@ -147,7 +140,7 @@ func (s Store) Read(id ID) (Record, error) {
 		err = fmt.Errorf("it is of %s", r.ID)
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read the attachment's record: %w", err)
+		return Record{}, wrap("read the attachment's record", err)
 	}
 	return r, nil
 }
@@ -157,51 +150,52 @@ func (s Store) read(name string) (r Record, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	switch {
-	case err != nil:
+	if err == nil && len(text) > MaxBytes {
+		err = fmt.Errorf("%s has more than %d bytes", name, MaxBytes)
+	}
+	if err != nil {
 		return r, err
-	case len(text) > MaxBytes:
-		return r, fmt.Errorf("%s has more than %d bytes", name, MaxBytes)
 	}
-	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&r); err != nil {
-		return Record{}, fmt.Errorf("%s is no record: %w", name, err)
+	if err = json.Unmarshal(text, &r); err == nil {
+		err = r.valid()
 	}
-	if err := r.valid(); err != nil {
+	if err != nil {
 		return Record{}, fmt.Errorf("%s is no record: %w", name, err)
 	}
 	return r, nil
 }
 
-// All returns every record, or why one cannot be read, in no order. Records that go away meanwhile are left out. Where the
-// directory itself cannot be read that is the only error; one that is not there has no records.
+// All returns every record, or why it cannot be read, in no order. It leaves out records that disappear meanwhile. If the
+// directory cannot be read, that is the only error; a directory that does not exist has no records.
 func (s Store) All() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		names, err := s.names()
 		if err != nil {
-			yield(Record{}, fmt.Errorf("list the records of attachments: %w", err))
+			yield(Record{}, err)
 			return
 		}
 		for _, name := range names {
-			if !strings.HasSuffix(name, suffix) || strings.HasPrefix(name, temporary) {
+			if !isRecord(name) {
 				continue
 			}
 			r, err := s.read(name)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
-			if err != nil {
-				err = fmt.Errorf("read the record of an attachment: %w", err)
-			}
-			if !yield(r, err) {
+			if !yield(r, wrap("read the record of an attachment", err)) {
 				return
 			}
 		}
 	}
 }
 
-// names lists the directory's files; one that is not there has none.
+func isRecord(name string) bool {
+	return strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, temporary)
+}
+
+// names lists the directory's files, without sorting them as os.ReadDir would.
 func (s Store) names() ([]string, error) {
 	if s.Dir == "" {
 		return nil, nil
@@ -210,15 +204,16 @@ func (s Store) names() ([]string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
+	var names []string
+	if err == nil {
+		defer func() { _ = dir.Close() }()
+		names, err = dir.Readdirnames(-1)
 	}
-	defer func() { _ = dir.Close() }() // only read
-	return dir.Readdirnames(-1)
+	return names, wrap("list the records of attachments", err)
 }
 
-// Change writes the records that the function has changed, of which it is to report true. It is called for each record that
-// can be read; the error names those that cannot, since they may be the ones meant, and what could not be written.
+// Change calls the function for every record that can be read, and writes those for which it returns true. The error names
+// the records that cannot be read, since one of them may have been meant, and those that cannot be written.
 func (s Store) Change(change func(*Record) bool) error {
 	var errs []error
 	for r, err := range s.All() {
@@ -230,23 +225,20 @@ func (s Store) Change(change func(*Record) bool) error {
 	return errors.Join(errs...)
 }
 
-// Remove takes the record away. That there is none is no error. Rules are a namespace's, and stay when one of its
-// attachments goes: earlier records of the same container and namespace take them over.
+// Remove removes the attachment's record; that there is none is no error. Rules belong to the namespace and outlive one of
+// its attachments, so earlier records of the same container and namespace take them over.
 func (s Store) Remove(id ID) error {
 	name, err := id.file()
 	if err == nil {
-		err = errors.Join(s.bequeath(id, name), s.remove(name))
+		err = errors.Join(s.handOver(id, name), s.remove(name))
 	}
-	if err != nil {
-		return fmt.Errorf("remove the attachment's record: %w", err)
-	}
-	return nil
+	return wrap("remove the attachment's record", err)
 }
 
-func (s Store) bequeath(id ID, name string) error {
+func (s Store) handOver(id ID, name string) error {
 	own, err := s.Read(id)
 	if err != nil || !own.Selected || own.NetNS.Ino == 0 {
-		return nil //nolint:nilerr // nothing that is known of
+		return nil //nolint:nilerr // there is nothing to hand over
 	}
 	names, err := s.names()
 	if err != nil {
@@ -254,12 +246,12 @@ func (s Store) bequeath(id ID, name string) error {
 	}
 	var errs []error
 	for _, other := range names {
-		if other == name || !strings.Contains(other, "@"+short(id.ContainerID)+"@") || !strings.HasSuffix(other, suffix) {
+		if other == name || !isRecord(other) || !strings.Contains(other, "@"+short(id.ContainerID)+"@") {
 			continue
 		}
 		r, err := s.read(other)
 		if err != nil || !r.Selected || r.NetNS.Dev != own.NetNS.Dev || r.NetNS.Ino != own.NetNS.Ino || !r.Time.Before(own.Time) {
-			continue // also one that has gone meanwhile, or that CHECK cannot read either
+			continue // CHECK cannot read a broken one either
 		}
 		r.Applied(own.Backend, own.Rules, own.Skipped, own.Unusable...)
 		r.Dialect, r.By, r.Program, r.Time = own.Dialect, own.By, own.Program, own.Time
@@ -276,4 +268,70 @@ func (s Store) remove(name string) error {
 		return err
 	}
 	return nil
+}
+
+// Retain removes the network's records except those of the given attachments, and the files of writers that were killed.
+func (s Store) Retain(network string, attachments []ID) error {
+	keep := map[string]bool{}
+	for _, id := range attachments {
+		id.Network = network
+		if name, err := id.file(); err == nil { // an ID without a name has no record
+			keep[name] = true
+		}
+	}
+	return s.removeIf(0, func(name string) bool {
+		return strings.HasPrefix(name, short(network)+"@") && strings.HasSuffix(name, suffix) && !keep[name]
+	})
+}
+
+// Tidying begins at crowded files, several times as many as a node has pods (the kubelet's default limit is 110), and
+// happens at every tidyEvery files more, since it opens all of them.
+const (
+	crowded   = 1024
+	tidyEvery = 64
+)
+
+// Tidy limits the number of records on a node whose runtime does not call DEL for every attachment: once there are more
+// than a thousand it removes those whose network namespace is gone. Call it where the paths of the namespaces mean the same
+// as to the runtime, as in the plugin. A namespace that cannot be looked at counts as existing.
+func (s Store) Tidy() error {
+	return s.removeIf(crowded, func(name string) bool { return isRecord(name) && s.isOver(name) })
+}
+
+// removeIf removes the files that are over, and those that their writers abandoned, if there are enough.
+func (s Store) removeIf(atLeast int, over func(name string) bool) error {
+	names, err := s.names()
+	if err != nil || len(names) < atLeast || atLeast > 0 && len(names)%tidyEvery != 0 {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if s.abandoned(name) || over(name) {
+			errs = append(errs, s.remove(name))
+		}
+	}
+	return wrap("remove records of attachments", errors.Join(errs...))
+}
+
+// abandoned reports whether a file was left by a writer that was killed: a minute is far longer than writing takes.
+func (s Store) abandoned(name string) bool {
+	if !strings.HasPrefix(name, temporary) {
+		return false
+	}
+	st, err := os.Lstat(filepath.Join(s.Dir, name))
+	return err == nil && time.Since(st.ModTime()) > time.Minute
+}
+
+// isOver reports whether the record's namespace is known to be gone.
+func (s Store) isOver(name string) bool {
+	r, err := s.read(name)
+	if err != nil {
+		return false
+	}
+	ns, err := netnsexec.Open(r.NetNS.Path)
+	if err != nil {
+		return errors.Is(err, netnsexec.ErrGone) || errors.Is(err, netnsexec.ErrNotNetNS)
+	}
+	defer func() { _ = ns.Close() }()
+	return r.NetNS.Ino != 0 && !r.NetNS.Is(ns.ID())
 }

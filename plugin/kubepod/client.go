@@ -16,23 +16,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Accepted is the Accept header of every request: protobuf halves the time of a GET on an open connection (see
-// BenchmarkPod); JSON is what a proxy or a very small API server may still answer with.
+// Accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
+// BenchmarkPod); a proxy or a very small API server may answer with JSON.
 const Accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 
-// A Client reads pods and namespaces with the credentials of one kubeconfig. It is safe for concurrent use. Make one
-// with [Open]; the zero Client is not usable.
+// A Client reads pods and namespaces with the credentials of one kubeconfig. It is safe for concurrent use. Make it with
+// [Open]; the zero Client does not work.
 type Client struct {
 	rest      *rest.RESTClient
 	transport *http.Transport
 }
 
-// Open reads the kubeconfig and prepares a client for its current context. It makes no connection. The file and any
-// inline credentials are read once: after a 401, a second Open sees a rotated token. (A tokenFile is read again by
-// client-go as it changes.)
+// Open reads the kubeconfig and prepares a client for its current context, without connecting. Inline credentials are read
+// once, so after a 401 call Open again; client-go rereads a tokenFile by itself.
 //
 // The error is a *[ConfigError]. A user with an exec or auth-provider entry is refused: a plugin that runs as root for
-// every pod starts no credential helper.
+// every pod should not start credential helpers.
 func Open(kubeconfigPath string) (*Client, error) {
 	c, err := open(kubeconfigPath)
 	if err != nil {
@@ -72,8 +71,7 @@ func open(kubeconfigPath string) (*Client, error) {
 	return &Client{rest: r, transport: transport}, nil
 }
 
-// codecs knows the three kinds that an answer can hold and nothing else: registering all of core/v1 costs more than
-// decoding a pod.
+// codecs knows only the three kinds that an answer can have: registering all of core/v1 costs more than decoding a pod.
 func codecs() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.Namespace{})
@@ -81,10 +79,10 @@ func codecs() runtime.NegotiatedSerializer {
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }
 
-// Close closes idle connections. A process that ends right after its request need not call it.
+// Close closes idle connections. A process that exits right after its request need not call it.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
-// Pod makes one GET for the pod. See the package documentation for its errors; ctx bounds every stage of it.
+// Pod makes one GET for the pod; ctx limits all of it. The package documentation lists its errors.
 func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := c.get(ctx, "Pod", namespace, name, pod)
@@ -97,8 +95,8 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	return pod, nil
 }
 
-// Namespace makes one GET for the namespace itself, for dialects that select by its labels or annotations. Errors are
-// as for [Client.Pod].
+// Namespace makes one GET for the namespace, for dialects that use its labels or annotations. Errors are those of
+// [Client.Pod].
 func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	ns := &corev1.Namespace{}
 	err := c.get(ctx, "Namespace", "", name, ns)
@@ -111,10 +109,9 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 	return ns, nil
 }
 
-// PatchPodStatus makes one PATCH, a JSON merge patch, of the pod's subresource "status". Through it the server takes the
-// status and most metadata, annotations among it, and leaves the spec alone, so that the token need not be one that may
-// change what a pod runs. Errors are as for [Client.Pod]; one about a UID that the patch names and the pod does not have
-// satisfies apierrors.IsConflict or apierrors.IsInvalid.
+// PatchPodStatus makes one PATCH, a JSON merge patch, of the pod's subresource "status". That subresource accepts
+// annotations and leaves the spec alone, so the token need not have the right to change what a pod runs. Errors are those
+// of [Client.Pod]; if the patch names another UID than the pod's, apierrors.IsConflict or apierrors.IsInvalid holds.
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {
@@ -131,7 +128,7 @@ func (c *Client) get(ctx context.Context, kind, namespace, name string, into run
 	if err := checkName("name", name); err != nil {
 		return err
 	}
-	// client-go would retry ten times by itself after a Retry-After, and back off as KUBE_CLIENT_BACKOFF_* say.
+	// By itself, client-go would retry ten times after a Retry-After, and back off as KUBE_CLIENT_BACKOFF_* say.
 	request := c.rest.Get().MaxRetries(0).BackOffWithContext(nil)
 	if kind == "Pod" {
 		if err := checkName("namespace", namespace); err != nil {
@@ -141,8 +138,7 @@ func (c *Client) get(ctx context.Context, kind, namespace, name string, into run
 	} else {
 		request = request.Resource("namespaces")
 	}
-	// The zero logger discards: klog's own lines on stderr would break the plugin's stream of JSON records, and say
-	// nothing that the returned error doesn't.
+	// The zero logger discards: klog's lines would break the stream of JSON records on stderr, and the error says it all.
 	result := request.Name(name).Do(klog.NewContext(ctx, klog.Logger{}))
 	if err := result.Error(); err != nil {
 		return err

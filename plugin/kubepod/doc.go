@@ -1,17 +1,16 @@
-// Package kubepod reads one pod from a Kubernetes API server, for a program that lives a few
-// milliseconds: a CNI plugin.
+// Package kubepod reads one pod from a Kubernetes API server, for a program that runs for a few milliseconds: a CNI plugin.
 //
 //	client, err := kubepod.Open("/var/run/meshcni/kubeconfig")
 //	if err != nil { … }
 //	defer client.Close()
 //	pod, err := client.Pod(ctx, "default", "web-0") // exactly one GET
 //
-// A [Client] never retries, never waits for a rate limiter, follows no redirect and starts no process: the
-// caller owns the retry policy and its deadline. [Transient] says which errors are worth another try.
+// A [Client] never retries, has no rate limiter, follows no redirect and starts no process: the caller owns the retry
+// policy and the deadline. [Transient] says which errors are worth another try.
 //
 // # Errors
 //
-// Causes stay wrapped, so each kind has one line to type:
+// Causes stay wrapped. To tell them apart:
 //
 //	apierrors.IsNotFound(err)                          // no such pod (yet)
 //	apierrors.IsForbidden(err)                         // RBAC: the service account may not read pods
@@ -25,15 +24,14 @@
 //
 // # Environment
 //
-// As in any client-go program, HTTPS_PROXY, HTTP_PROXY and NO_PROXY apply unless the kubeconfig names a
-// proxy-url; a plugin inherits them from its container runtime. A runtime with a proxy and no NO_PROXY for
-// the API server's address sends the plugin's requests through that proxy too.
+// As in any client-go program, HTTPS_PROXY, HTTP_PROXY and NO_PROXY apply unless the kubeconfig names a proxy-url. A plugin
+// inherits them from its container runtime, which therefore needs a NO_PROXY for the API server's address.
 //
-// # What it costs
+// # Cost
 //
-// Package client-go/kubernetes would link every API group and its init functions: an 85 MB plugin that needs 37 ms to
-// start. This package registers Pod, Namespace and Status only, and imports client-go's rest and clientcmd.
-// Measured with -s -w -trimpath, static, as a whole program on two cores (median of 200 starts that do nothing):
+// Package client-go/kubernetes would link every API group: an 85 MB plugin that takes 37 ms to start. This package
+// registers only Pod, Namespace and Status, and imports client-go's rest and clientcmd. Measured with -s -w -trimpath,
+// static, on two cores (median of 200 starts that do nothing):
 //
 //	                                               MB   start-up ms
 //	trivial Go program                            1.4       1.1
@@ -43,7 +41,7 @@
 //	with client-go/rest and clientcmd            13.9       2.7
 //	this package                                 13.3       2.7
 //
-// So the types are most of the price. A hand-written kubeconfig parser would save 0.1 ms and 0.2 MB; clientcmd keeps
-// the meaning of the file in one place: relative paths, tokenFile, proxy-url, tls-server-name, impersonation. This
-// package is smaller than the row above it since it brings its own transport and registers three types.
+// The types cost most. A hand-written kubeconfig parser would save 0.1 ms and 0.2 MB, and would have to know relative
+// paths, tokenFile, proxy-url, tls-server-name and impersonation. This package is smaller than the row above it because it
+// brings its own transport and registers three types.
 package kubepod

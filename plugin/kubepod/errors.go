@@ -9,12 +9,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ErrName says that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was
-// made. Check with errors.Is(err, kubepod.ErrName).
+// ErrName means that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was made.
+// Check with errors.Is(err, kubepod.ErrName).
 var ErrName = errors.New("not an object name")
 
-// A ConfigError says that the kubeconfig cannot be used: it is missing, unreadable, malformed, incomplete, or names a
-// credential helper. Check with errors.As; errors.Is(err, fs.ErrNotExist) tells a missing file.
+// A ConfigError means that the kubeconfig cannot be used: it is missing, unreadable, malformed, incomplete, or names a
+// credential helper. Check with errors.As; for a missing file, errors.Is(err, fs.ErrNotExist).
 type ConfigError struct {
 	// Path is the kubeconfig's path as given to Open.
 	Path string
@@ -28,8 +28,8 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("use kubeconfig %q: %v
 // Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// A ResponseError says that the server answered with success but not with the object that was asked for: garbage,
-// another kind, or another object. Check with errors.As. Something other than an API server often sits behind it.
+// A ResponseError means that the server answered with success but with garbage, another kind or another object. Often it is
+// not an API server. Check with errors.As.
 type ResponseError struct {
 	// Kind is the kind that was asked for, "Pod" or "Namespace".
 	Kind string
@@ -43,16 +43,18 @@ func (e *ResponseError) Error() string { return fmt.Sprintf("response is no %s: 
 // Unwrap returns the cause.
 func (e *ResponseError) Unwrap() error { return e.Err }
 
-// Transient reports whether the same GET may well succeed soon. It is true for
+// Transient implements plugin.Retrier; see the function [Transient].
+func (c *Client) Transient(err error) bool { return Transient(err) }
+
+// Transient reports whether the same request may succeed soon. It is true for
 //
 //   - 404: the plugin may run before the pod has reached this API server's cache,
 //   - 401 and 403: a token or a role binding may be on its way,
 //   - 408, 429 and 5xx, refused and reset connections, failed look-ups and handshakes, truncated answers,
-//   - context.DeadlineExceeded, since it may be one attempt's own deadline: the caller knows when its own has passed,
+//   - context.DeadlineExceeded, which may be that of one attempt only,
 //   - a [ResponseError].
 //
-// It is false for nil, a [ConfigError], [ErrName], context.Canceled and every other status (3xx, 400, 410, …): waiting
-// mends none of them.
+// It is false for nil, a [ConfigError], [ErrName], context.Canceled and every other status (3xx, 400, 410, …).
 func Transient(err error) bool {
 	var config *ConfigError
 	switch {

@@ -12,12 +12,12 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// maxBody is the most that is read of one answer, in bytes. An object in etcd has at most 1.5 MiB (its
-// --max-request-bytes default), which JSON can double.
+// maxBody is the most that is read of one answer, in bytes. An object in etcd has at most 1.5 MiB (its --max-request-bytes
+// default), which JSON can double.
 const maxBody = 8 << 20
 
-// load is clientcmd's loading rules for one explicit file, without their fall-backs (KUBECONFIG, ~/.kube, in-cluster):
-// a plugin runs in the runtime's environment, not in a user's or a pod's.
+// load follows clientcmd's rules for one explicit file, without the fall-backs (KUBECONFIG, ~/.kube, in-cluster): a plugin
+// runs in the runtime's environment, not in a user's or a pod's.
 func load(kubeconfigPath string) (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(kubeconfigPath)
 	if err != nil {
@@ -37,8 +37,8 @@ func load(kubeconfigPath string) (*rest.Config, error) {
 	return config, nil
 }
 
-// transportFor makes a transport of its own rather than one from client-go's cache, which is global, never evicted,
-// and starts goroutines that watch certificate files. HTTP/1.1 is what one small GET needs: HTTP/2 adds a settings exchange.
+// transportFor avoids client-go's transport cache, which is global, never evicted, and starts goroutines that watch
+// certificate files. HTTP/1.1 suits one small GET: HTTP/2 adds a settings exchange.
 func transportFor(config *rest.Config) (*http.Transport, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {

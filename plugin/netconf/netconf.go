@@ -1,18 +1,20 @@
-// Package netconf is the plugin's entry in a CNI network configuration: its
-// keys, their defaults, and how to read and write them.
+// Package netconf is the plugin's entry in a CNI network configuration: its keys, their defaults, and how to read and write
+// them.
 //
-// An installer fills in a [Config] and writes it with [Config.Marshal]. The
-// plugin reads it back with [Parse]. The package needs only the standard
-// library and this module's package redirect.
+// An installer fills in a [Config] and writes it with [Config.Marshal]. The plugin reads it back with [Parse]. The package
+// needs only the standard library and this module's package redirect.
 package netconf
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/meshcni/meshcni/redirect"
@@ -21,7 +23,7 @@ import (
 // Defaults of [Config].
 const (
 	DefaultType         = "meshcni"
-	DefaultBackend      = "auto"
+	DefaultBackend      = Backend("auto")
 	DefaultLogLevel     = LogLevel("info")
 	DefaultRunDir       = "/var/run/meshcni"
 	DefaultPodNamespace = "meshcni-system"
@@ -34,85 +36,95 @@ const (
 const (
 	// DefaultDialect is the dialect of an entry that names none.
 	DefaultDialect = "istio"
-	// DefaultAgentPrefix begins the names of the agent's own pods. The plugin
-	// always lets them through when they are in pod_namespace.
+	// DefaultAgentPrefix begins the names of the agent's own pods. The plugin always lets them through when they are in
+	// pod_namespace.
 	DefaultAgentPrefix = "meshcni-node-"
 	// KubeconfigName is the file in run_dir that holds the plugin's credentials.
 	KubeconfigName = "kubeconfig"
-	// LogSocketName is the unixgram socket in run_dir on which the agent receives
-	// the plugin's log. One datagram holds one record of at most MaxLogRecord
-	// bytes.
+	// LogSocketName is the unixgram socket in run_dir on which the agent receives the plugin's log. One datagram holds one
+	// record of at most MaxLogRecord bytes.
 	LogSocketName = "log.sock"
 	MaxLogRecord  = 64 << 10
-	// AnnotationsCapability is the capability under which containerd and CRI-O
-	// pass a pod's annotations to a plugin whose entry declares it.
+	// AnnotationsCapability is the capability under which containerd and CRI-O pass a pod's annotations to a plugin whose
+	// entry declares it.
 	AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 )
 
-// Config is the plugin's configuration. A key that is absent, null or an empty
-// string has its default.
+// Config is the plugin's configuration. A key that is absent, null or an empty string has its default.
 type Config struct {
-	// CNIVersion and Name belong to the network. A list has them, not its
-	// entries, so they are empty in an entry that is to be chained.
+	// CNIVersion and Name belong to the network. A list has them, not its entries, so they are empty in an entry that is to
+	// be chained.
 	CNIVersion string `json:"cniVersion,omitempty"`
 	Name       string `json:"name,omitempty"`
 	// Type is the plugin's file name. Default: DefaultType.
 	Type string `json:"type"`
 	// Dialect names the mesh. Default: the plugin's own choice.
 	Dialect string `json:"dialect,omitempty"`
-	// Backend is auto, iptables, iptables-nft, iptables-legacy or nftables.
-	// Default: DefaultBackend.
-	Backend string `json:"backend"`
+	// Backend applies the rules. Default: DefaultBackend.
+	Backend Backend `json:"backend"`
 	// LogLevel is the lowest level that is logged. Default: DefaultLogLevel.
 	LogLevel LogLevel `json:"log_level"`
-	// RunDir holds the plugin's log and records, and the agent's sockets.
-	// Default: DefaultRunDir.
+	// RunDir holds the plugin's log and records, and the agent's sockets. Default: DefaultRunDir.
 	RunDir string `json:"run_dir"`
-	// PodNamespace is the namespace of the agent's own pods. Default:
-	// DefaultPodNamespace.
+	// PodNamespace is the namespace of the agent's own pods. Default: DefaultPodNamespace.
 	PodNamespace string `json:"pod_namespace"`
-	// AddDeadline limits how long an ADD or CHECK may take. It must be above 0.
-	// Default: DefaultAddDeadline.
+	// AddDeadline limits how long an ADD or CHECK may take. It must be above 0. Default: DefaultAddDeadline.
 	AddDeadline Duration `json:"add_deadline"`
-	// UncapturedFamily says what happens to an address family that the mesh does
-	// not capture. Default: redirect.UncapturedAllow.
+	// UncapturedFamily says what happens to an address family that the mesh does not capture. Default:
+	// redirect.UncapturedAllow.
 	UncapturedFamily redirect.UncapturedFamily `json:"uncaptured_family,omitempty"`
-	// RefuseProxyUID refuses a pod with a container that the rules may take for
-	// the proxy. Default: false.
+	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy. Default: false.
 	RefuseProxyUID bool `json:"refuse_proxy_uid,omitempty"`
-	// WriteStatus annotates the pod once its rules are in place, if the mesh has
-	// an annotation for that. Default: false.
+	// WriteStatus annotates the pod once its rules are in place, if the mesh has an annotation for that. Default: false.
 	WriteStatus bool `json:"write_status,omitempty"`
-	// ReadyWithoutAgent makes STATUS succeed before the agent has written the
-	// kubeconfig. An agent that runs on the pod network needs it: the runtime
-	// would otherwise not start any pod, including the agent's. Default: false.
+	// ReadyWithoutAgent makes STATUS succeed before the agent has written the kubeconfig. An agent that runs on the pod
+	// network needs it: the runtime would otherwise not start any pod, including the agent's. Default: false.
 	ReadyWithoutAgent bool `json:"ready_without_agent,omitempty"`
 
 	Kubernetes Kubernetes `json:"kubernetes"`
 
-	// Annotations are all annotations of the pod, as the runtime passed them in
-	// runtimeConfig under AnnotationsCapability. nil means that they are unknown.
+	// Annotations are all annotations of the pod, as the runtime passed them in runtimeConfig under AnnotationsCapability.
+	// nil means that they are unknown.
 	Annotations map[string]string `json:"-"`
-	// PrevResult is the previous plugin's result, undecoded. nil means that there
-	// is none.
+	// PrevResult is the previous plugin's result, undecoded. nil means that there is none.
 	PrevResult json.RawMessage `json:"-"`
 }
 
 // Kubernetes is the configuration's object of that name.
 type Kubernetes struct {
-	// Kubeconfig is the path of the plugin's credentials. Default:
-	// DefaultKubeconfig; Marshal writes the file in RunDir.
+	// Kubeconfig is the path of the plugin's credentials. Default: DefaultKubeconfig; Marshal writes the file in RunDir.
 	Kubeconfig string `json:"kubeconfig"`
-	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without
-	// asking the API server. Default: none.
+	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without asking the API server. Default: none.
 	ExcludeNamespaces []string `json:"exclude_namespaces"`
-	// CNIBinDir tells readers where the plugin's binary is; the plugin itself
-	// does not use it. Default: DefaultCNIBinDir.
+	// CNIBinDir tells readers where the plugin's binary is; the plugin itself does not use it. Default: DefaultCNIBinDir.
 	CNIBinDir string `json:"cni_bin_dir"`
+}
+
+// Backend is auto, iptables, iptables-nft, iptables-legacy or nftables.
+type Backend string
+
+// UnmarshalText accepts the names of the backends.
+func (b *Backend) UnmarshalText(text []byte) error {
+	names := []string{"auto", "iptables", "iptables-nft", "iptables-legacy", "nftables"}
+	if !slices.Contains(names, string(text)) {
+		return fmt.Errorf("backend %q: not one of %s", text, strings.Join(names, ", "))
+	}
+	*b = Backend(text)
+	return nil
 }
 
 // LogLevel is debug, info, warn or error.
 type LogLevel string
+
+// UnmarshalText accepts the names of the levels in upper and lower case.
+func (l *LogLevel) UnmarshalText(text []byte) error {
+	level := LogLevel(strings.ToLower(string(text)))
+	if _, ok := levels[level]; !ok {
+		return fmt.Errorf("log level %q: allowed are debug, info, warn, error", text)
+	}
+	*l = level
+	return nil
+}
 
 // Level implements slog.Leveler. An unknown level counts as info.
 func (l LogLevel) Level() slog.Level { return levels[l] }
@@ -124,6 +136,18 @@ type Duration time.Duration
 
 // String returns the text of time.Duration.
 func (d Duration) String() string { return time.Duration(d).String() }
+
+// UnmarshalText accepts the text of time.ParseDuration, if it is above 0.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err == nil && parsed <= 0 {
+		err = errors.New("want a duration above 0")
+	}
+	if err == nil {
+		*d = Duration(parsed)
+	}
+	return err
+}
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
@@ -142,10 +166,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Marshal returns the entry as indented JSON with a newline at the end. What is
-// zero is written as its default, or left out if it was added to the plugin
-// after the first version, so that existing entries do not change. The entry
-// declares AnnotationsCapability.
+// Marshal returns the entry as indented JSON with a newline at the end. What is zero is written as its default, or left out
+// if it was added to the plugin after the first version, so that existing entries do not change. The entry declares
+// AnnotationsCapability.
 func (c Config) Marshal() []byte {
 	return encode(c, "  ")
 }
@@ -175,10 +198,3 @@ func encode(v any, indent string) []byte {
 	}
 	return b.Bytes()
 }
-
-// backends are the values of Config.Backend.
-func backends() []string {
-	return []string{"auto", "iptables", "iptables-nft", "iptables-legacy", "nftables"}
-}
-
-func isBackend(name string) bool { return slices.Contains(backends(), name) }

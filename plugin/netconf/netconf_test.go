@@ -75,7 +75,7 @@ func TestBackends(t *testing.T) {
 	for _, name := range []apply.Name{apply.Auto, apply.Iptables, apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables} {
 		c, _, err := netconf.Parse([]byte(`{"backend": "` + string(name) + `"}`))
 		require.NoError(t, err)
-		assert.Equal(t, string(name), c.Backend)
+		assert.EqualValues(t, name, c.Backend)
 	}
 	_, wrong := apply.ParseBackend("ebpf")
 	_, _, err := netconf.Parse([]byte(`{"backend": "ebpf"}`))
@@ -87,10 +87,10 @@ func TestParseReportsEveryKey(t *testing.T) {
 		"refuse_proxy_uid": "yes", "kubernetes": {"kubeconfig": [], "exclude_namespaces": "a", "color": 1}, "colour": 2, "cni.dev/x": 3,
 		"run_dir": "", "pod_namespace": null}`))
 	require.EqualError(t, err, `dialect: want a string, not 1
-uncaptured_family: "keep" is not one of allow, drop
-refuse_proxy_uid: want true or false, not "yes"
 log_level: log level "loud": allowed are debug, info, warn, error
 add_deadline: want a duration above 0
+uncaptured_family: "keep" is not one of allow, drop
+refuse_proxy_uid: want true or false, not "yes"
 kubernetes.kubeconfig: want a string, not []
 kubernetes.exclude_namespaces: want a list of strings, not "a"`)
 	assert.Equal(t, []string{"colour", "kubernetes.color"}, unknown)

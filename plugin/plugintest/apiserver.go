@@ -5,13 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	stdjson "encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -30,25 +29,22 @@ import (
 //	GET /api/v1/namespaces/{name}
 //	PATCH /api/v1/namespaces/{namespace}/pods/{name}/status
 //
-// from the pods that a test has set: in protobuf when the request accepts that, else in JSON, with a
-// Kubernetes Status for 401, 404 and 405, as a real one does. Every request is counted, and a [Hook] can spoil any of them.
+// with the pods that a test sets: in protobuf if the request accepts that, else in JSON, and with a Kubernetes Status for
+// errors, like a real one. It counts every request, and a [Hook] can spoil any of them.
 //
-// What it is not: it keeps no resource versions, has no lists or watches and no writes but merge patches of annotations, checks one bearer token and no
-// RBAC, and speaks HTTP/1.1 and HTTP/2 with a certificate for 127.0.0.1 and localhost. All methods are safe for concurrent use.
+// It has no resource versions, lists or watches, takes no writes but merge patches of annotations, and checks one bearer
+// token and no RBAC. Its certificate is for 127.0.0.1 and localhost. All methods are safe for concurrent use.
 type APIServer struct {
-	url      string
+	http     *httptest.Server
 	caPEM    []byte
-	http     *http.Server
 	stop     context.CancelFunc
-	stopped  chan struct{}
 	encoders map[string]runtime.Encoder
 
-	mu         sync.Mutex
-	token      string
-	pods       map[string]*corev1.Pod
-	namespaces map[string]*corev1.Namespace
-	hook       Hook
-	requests   []string
+	mu       sync.Mutex
+	token    string
+	objects  map[string]runtime.Object // by path; replaced, never changed
+	hook     Hook
+	requests []string
 }
 
 // NewAPIServer starts an APIServer that ends with the test.
@@ -62,57 +58,42 @@ func NewAPIServer(tb testing.TB) *APIServer {
 	return s
 }
 
-// StartAPIServer starts an APIServer on a free port of 127.0.0.1, for programs that are no test. The caller closes it.
+// StartAPIServer starts an APIServer on a free port of 127.0.0.1, for programs that are not tests. The caller closes it.
 func StartAPIServer() (*APIServer, error) {
 	cert, caPEM, err := serverCertificate()
-	if err != nil {
-		return nil, fmt.Errorf("start test API server: %w", err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start test API server: %w", err)
 	}
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.Namespace{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	ctx, stop := context.WithCancel(context.Background())
 	s := &APIServer{
-		url:     "https://" + listener.Addr().String(),
-		caPEM:   caPEM,
-		stop:    stop,
-		stopped: make(chan struct{}),
+		caPEM: caPEM,
 		encoders: map[string]runtime.Encoder{
 			runtime.ContentTypeProtobuf: protobuf.NewSerializer(scheme, scheme),
 			runtime.ContentTypeJSON:     json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
 		},
-		token:      "plugintest-token",
-		pods:       map[string]*corev1.Pod{},
-		namespaces: map[string]*corev1.Namespace{},
+		token:   "plugintest-token",
+		objects: map[string]runtime.Object{},
 	}
-	s.http = &http.Server{
-		Handler:     s,
-		TLSConfig:   &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		// Tests provoke failed handshakes and aborted answers; the client's error is the one that counts.
-		ErrorLog: log.New(io.Discard, "", 0),
-	}
-	go func() {
-		defer close(s.stopped)
-		_ = s.http.ServeTLS(listener, "", "") // always ErrServerClosed, after Close
-	}()
+	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
+	s.http.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	ctx, stop := context.WithCancel(context.Background())
+	s.http.Config.BaseContext, s.stop = func(net.Listener) context.Context { return ctx }, stop
+	s.http.Config.ErrorLog = log.New(io.Discard, "", 0) // tests provoke failed handshakes and aborted answers
+	s.http.StartTLS()
 	return s, nil
 }
 
-// Close drops every connection, ends waiting hooks and stops the server. Later connections are refused. Calling it
-// again does nothing.
+// Close drops every connection, ends waiting hooks and stops the server. Calling it again does nothing.
 func (s *APIServer) Close() {
 	s.stop()
-	_ = s.http.Close()
-	<-s.stopped
+	s.http.CloseClientConnections()
+	s.http.Close()
 }
 
 // URL is "https://127.0.0.1:port".
-func (s *APIServer) URL() string { return s.url }
+func (s *APIServer) URL() string { return s.http.URL }
 
 // CA is the PEM certificate that a client has to trust.
 func (s *APIServer) CA() []byte { return bytes.Clone(s.caPEM) }
@@ -131,38 +112,52 @@ func (s *APIServer) SetToken(token string) {
 	s.token = token
 }
 
-// SetPod stores a copy of the pod under its namespace and name, replacing any other. Its namespace comes to exist too.
+func namespacePath(name string) string { return "/api/v1/namespaces/" + name }
+
+func podPath(namespace, name string) string { return namespacePath(namespace) + "/pods/" + name }
+
+// SetPod stores a copy of the pod under its namespace and name. It creates the namespace if necessary.
 func (s *APIServer) SetPod(pod *corev1.Pod) {
 	stored := pod.DeepCopy()
 	stored.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pods[pod.Namespace+"/"+pod.Name] = stored
-	if s.namespaces[pod.Namespace] == nil {
-		s.setNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}})
+	s.objects[podPath(pod.Namespace, pod.Name)] = stored
+	has := s.objects[namespacePath(pod.Namespace)] != nil
+	s.mu.Unlock()
+	if !has {
+		s.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}})
 	}
 }
 
-// DeletePod forgets the pod, so that it is answered with 404.
+// SetNamespace stores a copy of the namespace.
+func (s *APIServer) SetNamespace(ns *corev1.Namespace) {
+	stored := ns.DeepCopy()
+	stored.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[namespacePath(ns.Name)] = stored
+}
+
+// DeletePod deletes the pod, so that requests for it get 404.
 func (s *APIServer) DeletePod(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.pods, namespace+"/"+name)
+	delete(s.objects, podPath(namespace, name))
 }
 
-// SetNamespace stores a copy of the namespace, replacing any other of its name.
-func (s *APIServer) SetNamespace(ns *corev1.Namespace) {
+// Pod returns the pod as it is now, or nil.
+func (s *APIServer) Pod(namespace, name string) *corev1.Pod {
+	pod, _ := s.find(podPath(namespace, name)).(*corev1.Pod)
+	return pod.DeepCopy()
+}
+
+func (s *APIServer) find(path string) runtime.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.setNamespace(ns.DeepCopy())
+	return s.objects[path]
 }
 
-func (s *APIServer) setNamespace(ns *corev1.Namespace) {
-	ns.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}
-	s.namespaces[ns.Name] = ns
-}
-
-// Handle installs a hook for the requests from now on, in place of any other; nil removes it.
+// Handle sets the hook for all later requests; nil removes it.
 func (s *APIServer) Handle(hook Hook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +171,7 @@ func (s *APIServer) Requests() []string {
 	return append([]string{}, s.requests...)
 }
 
-// ServeHTTP implements http.Handler.
-func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *APIServer) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests = append(s.requests, r.Method+" "+r.URL.Path)
 	n, hook, token := len(s.requests), s.hook, s.token
@@ -198,16 +192,14 @@ func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-var errNotServed = errors.New("the server could not find the requested resource")
-
 func (s *APIServer) get(w http.ResponseWriter, r *http.Request, path string) {
 	contentType := runtime.ContentTypeJSON
 	if strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
 		contentType = runtime.ContentTypeProtobuf
 	}
-	obj, err := s.find(path)
-	if err != nil {
-		WriteStatus(w, http.StatusNotFound, err.Error())
+	obj := s.find(path)
+	if obj == nil {
+		notFound(w, path)
 		return
 	}
 	var body bytes.Buffer
@@ -216,10 +208,15 @@ func (s *APIServer) get(w http.ResponseWriter, r *http.Request, path string) {
 		return
 	}
 	w.Header().Set("Content-Type", contentType)
-	_, _ = w.Write(body.Bytes()) // the client has gone: nothing to tell it
+	_, _ = w.Write(body.Bytes()) // if the client has gone, there is nobody to tell
 }
 
-// patch takes a merge patch of a pod's annotations, through its status.
+func notFound(w http.ResponseWriter, path string) {
+	parts := strings.Split(path, "/")
+	WriteStatus(w, http.StatusNotFound, fmt.Sprintf("%s %q not found", parts[max(0, len(parts)-2)], parts[len(parts)-1]))
+}
+
+// patch applies a merge patch of a pod's annotations through its status. Nobody here has the right to patch the pod itself.
 func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 	var patch struct {
 		Metadata struct {
@@ -227,13 +224,12 @@ func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 			Annotations map[string]string `json:"annotations"`
 		} `json:"metadata"`
 	}
-	// Of the pod itself nobody here has the right to patch anything.
 	path, status := strings.CutSuffix(r.URL.Path, "/status")
-	obj, err := s.find(path)
+	obj := s.find(path)
 	pod, isPod := obj.(*corev1.Pod)
 	switch {
-	case err != nil:
-		WriteStatus(w, http.StatusNotFound, err.Error())
+	case obj == nil:
+		notFound(w, path)
 		return
 	case !status:
 		WriteStatus(w, http.StatusForbidden, "only the status of pods may be patched")
@@ -246,41 +242,9 @@ func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	patched := pod.DeepCopy()
-	if patched.Annotations == nil {
-		patched.Annotations = map[string]string{}
+	for key, value := range patch.Metadata.Annotations {
+		metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, value)
 	}
-	maps.Copy(patched.Annotations, patch.Metadata.Annotations)
 	s.SetPod(patched)
 	s.get(w, r, path)
-}
-
-// Pod returns the pod as it is now, or nil.
-func (s *APIServer) Pod(namespace, name string) *corev1.Pod {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pods[namespace+"/"+name].DeepCopy()
-}
-
-func (s *APIServer) find(path string) (runtime.Object, error) {
-	rest, ok := strings.CutPrefix(path, "/api/v1/namespaces/")
-	if !ok {
-		return nil, errNotServed
-	}
-	parts := strings.Split(rest, "/")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// Stored objects are replaced, never changed: they can be encoded without the lock.
-	switch {
-	case len(parts) == 1:
-		if ns := s.namespaces[parts[0]]; ns != nil {
-			return ns, nil
-		}
-		return nil, fmt.Errorf("namespaces %q not found", parts[0])
-	case len(parts) == 3 && parts[1] == "pods":
-		if pod := s.pods[parts[0]+"/"+parts[2]]; pod != nil {
-			return pod, nil
-		}
-		return nil, fmt.Errorf("pods %q not found", parts[2])
-	}
-	return nil, errNotServed
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Kubeconfig is a kubeconfig for the server: its CA inline and its present token.
+// Kubeconfig returns a kubeconfig with the server's CA and its present token.
 func (s *APIServer) Kubeconfig() []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -34,7 +34,7 @@ contexts:
 - name: plugintest
   context: {cluster: plugintest, user: plugintest}
 current-context: plugintest
-`, s.url, base64.StdEncoding.EncodeToString(s.caPEM), s.Token())
+`, s.URL(), base64.StdEncoding.EncodeToString(s.caPEM), s.Token())
 }
 
 // WriteKubeconfig writes [APIServer.Kubeconfig] to dir/kubeconfig with mode 0600 and returns that path.
@@ -46,8 +46,9 @@ func (s *APIServer) WriteKubeconfig(dir string) (string, error) {
 	return path, nil
 }
 
-// serverCertificate makes a self-signed certificate, which is its own CA. ECDSA, because an RSA key takes
-// a noticeable part of a second to make.
+// serverCertificate makes a self-signed certificate that is its own CA. It is of the server alone, so that a test can have
+// a server which a kubeconfig does not trust. ECDSA, because httptest's RSA certificate would cost each ADD of a benchmark
+// a millisecond.
 func serverCertificate() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

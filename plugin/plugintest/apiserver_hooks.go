@@ -5,13 +5,14 @@ import (
 	"net/http"
 	"strconv"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A Hook sees each request before the [APIServer] does: n counts all requests from 1. It returns true when it has
-// dealt with the request, by writing to w or by leaving the connection as it wants it, and false to pass the request
-// on. It may call any method of the server, for instance SetPod to change a pod's UID between two requests. Calls
-// are concurrent when the requests are.
+// A Hook sees each request before the [APIServer] does; n counts them from 1. It returns true if it has dealt with the
+// request, and false to pass it on. It may call the server's methods, for instance SetPod to change a pod's UID between two
+// requests. Calls are as concurrent as the requests.
 type Hook func(n int, w http.ResponseWriter, r *http.Request) (handled bool)
 
 // First applies hook to the first n requests of the server and passes the others on.
@@ -19,8 +20,7 @@ func First(n int, hook Hook) Hook {
 	return func(i int, w http.ResponseWriter, r *http.Request) bool { return i <= n && hook(i, w, r) }
 }
 
-// Answer replies with code and a Kubernetes Status. With 429 and 503 it asks for a second's delay,
-// in the Retry-After header and in the Status, as a busy API server does.
+// Answer replies with code and a Kubernetes Status. With 429 and 503 it asks for a second's delay, like a busy API server.
 func Answer(code int) Hook {
 	return func(_ int, w http.ResponseWriter, _ *http.Request) bool {
 		WriteStatus(w, code, "plugintest: "+strconv.Itoa(code)+" as asked")
@@ -62,27 +62,13 @@ func Truncate() Hook {
 
 // WriteStatus replies with code and a JSON Status whose reason fits it, for hooks that need another message.
 func WriteStatus(w http.ResponseWriter, code int, message string) {
-	reasons := map[int]metav1.StatusReason{
-		http.StatusBadRequest:          metav1.StatusReasonBadRequest,
-		http.StatusUnauthorized:        metav1.StatusReasonUnauthorized,
-		http.StatusForbidden:           metav1.StatusReasonForbidden,
-		http.StatusNotFound:            metav1.StatusReasonNotFound,
-		http.StatusMethodNotAllowed:    metav1.StatusReasonMethodNotAllowed,
-		http.StatusConflict:            metav1.StatusReasonConflict,
-		http.StatusGone:                metav1.StatusReasonGone,
-		http.StatusTooManyRequests:     metav1.StatusReasonTooManyRequests,
-		http.StatusInternalServerError: metav1.StatusReasonInternalError,
-		http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
-		http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
-	}
-	status := metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reasons[code], Message: message,
-	}
+	retry := 0
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+		retry = 1
 		w.Header().Set("Retry-After", "1")
-		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	}
+	status := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", retry, false).Status()
+	status.TypeMeta, status.Message = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, message
 	body, err := json.Marshal(status)
 	if err != nil {
 		panic(err) // strings and numbers always marshal

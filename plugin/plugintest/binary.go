@@ -2,6 +2,7 @@ package plugintest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,8 +21,8 @@ var (
 	built   = map[string]string{}
 )
 
-// Build compiles a program as releases are, static and without symbols, into dir and returns its path. A test binary
-// builds each program once for all its tests, so dir must outlive them: make it in TestMain.
+// Build compiles a program like a release, static and without symbols, into dir and returns its path. It compiles each
+// program once for all tests of a test binary, so dir must outlive them: make it in TestMain.
 func Build(dir, importPath string) (string, error) {
 	buildMu.Lock()
 	defer buildMu.Unlock()
@@ -80,7 +81,7 @@ func (a Attachment) Command(ctx context.Context, verb string) (*exec.Cmd, error)
 	cmd.Stdin = bytes.NewReader(config)
 	cmd.Env = append([]string{
 		"CNI_COMMAND=" + verb, "CNI_NETNS=" + a.NetNS, "CNI_PATH=" + filepath.Dir(a.Binary),
-		"CNI_CONTAINERID=" + or(a.ContainerID, "plugintest"), "CNI_IFNAME=" + or(a.IfName, "eth0"),
+		"CNI_CONTAINERID=" + cmp.Or(a.ContainerID, "plugintest"), "CNI_IFNAME=" + cmp.Or(a.IfName, "eth0"),
 	}, a.Env...)
 	if a.Pod != "" {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_UID=%s", a.Namespace, a.Pod, a.UID))
@@ -103,11 +104,4 @@ func (a Attachment) Run(tb testing.TB, verb string) Outcome {
 		tb.Fatal(err)
 	}
 	return Outcome{cmd.ProcessState.ExitCode(), stdout.Bytes(), stderr.Bytes()}
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

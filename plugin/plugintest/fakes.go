@@ -1,14 +1,17 @@
 package plugintest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/meshcni/meshcni/netnsexec"
@@ -18,14 +21,18 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Pods is a source of pods in memory, with the errors of the API's machinery for what is not there. It is a
-// plugin.Pods and plugin.Namespaces. The zero value has no pod. The methods are safe for concurrent use; the hook is
-// to be set before the first of them.
+// Pods is a source of pods in memory, with the API machinery's errors for what is not there. It implements plugin.Pods,
+// plugin.Namespaces, plugin.Retrier and plugin.Readier. The zero value has no pod. Its methods are safe for concurrent use;
+// set the fields before the first call.
 //
 // It has no credentials, speaks no protocol and is never slow by itself: for those there is [APIServer].
 type Pods struct {
-	// Hook, if set, sees each call before it is answered, n counting from 1; what it returns other than nil is the answer.
+	// Hook, if set, sees each call before it is answered; n counts from 1. An error that it returns is the answer.
 	Hook func(ctx context.Context, n int) error
+	// Permanent says that no error is worth another try.
+	Permanent bool
+	// NotReady is what Ready returns.
+	NotReady error
 
 	mu         sync.Mutex
 	pods       map[string]*corev1.Pod
@@ -33,40 +40,36 @@ type Pods struct {
 	calls      int
 }
 
-// NewPods returns a source with the pods.
+// NewPods returns a source with the pods, and with a namespace for each.
 func NewPods(pods ...*corev1.Pod) *Pods {
-	p := &Pods{}
+	p := &Pods{pods: map[string]*corev1.Pod{}, namespaces: map[string]*corev1.Namespace{}}
 	for _, pod := range pods {
 		p.Set(pod)
+		p.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}})
 	}
 	return p
 }
 
-// Open is for plugin.Plugin.OpenPods: it returns p whatever the kubeconfig.
+// Transient implements plugin.Retrier.
+func (p *Pods) Transient(error) bool { return !p.Permanent }
+
+// Ready implements plugin.Readier.
+func (p *Pods) Ready(context.Context) error { return p.NotReady }
+
+// Open is for plugin.Plugin.OpenPods: it returns p for any kubeconfig.
 func (p *Pods) Open(string) (plugin.Pods, error) { return p, nil }
 
-// Set stores a copy of the pod, replacing any other of its name. Its namespace comes to exist too.
+// Set stores a copy of the pod. p must be from [NewPods].
 func (p *Pods) Set(pod *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.pods == nil {
-		p.pods, p.namespaces = map[string]*corev1.Pod{}, map[string]*corev1.Namespace{}
-	}
 	p.pods[pod.Namespace+"/"+pod.Name] = pod.DeepCopy()
-	if p.namespaces[pod.Namespace] == nil {
-		ns := &corev1.Namespace{}
-		ns.Name = pod.Namespace
-		p.namespaces[pod.Namespace] = ns
-	}
 }
 
-// SetNamespace stores a copy of the namespace.
+// SetNamespace stores a copy of the namespace. p must be from [NewPods].
 func (p *Pods) SetNamespace(ns *corev1.Namespace) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.namespaces == nil {
-		p.pods, p.namespaces = map[string]*corev1.Pod{}, map[string]*corev1.Namespace{}
-	}
 	p.namespaces[ns.Name] = ns.DeepCopy()
 }
 
@@ -77,59 +80,50 @@ func (p *Pods) Calls() int {
 	return p.calls
 }
 
-func (p *Pods) called(ctx context.Context) error {
+// Pod implements plugin.Pods.
+func (p *Pods) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return get(ctx, p, p.pods, "pods", namespace+"/"+name)
+}
+
+// Namespace implements plugin.Namespaces.
+func (p *Pods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	return get(ctx, p, p.namespaces, "namespaces", name)
+}
+
+func get[O interface{ DeepCopy() O }](ctx context.Context, p *Pods, objects map[string]O, resource, key string) (none O, err error) {
 	p.mu.Lock()
 	p.calls++
 	n := p.calls
 	p.mu.Unlock()
 	if p.Hook != nil {
-		if err := p.Hook(ctx, n); err != nil {
-			return err
-		}
+		err = p.Hook(ctx, n)
 	}
-	return ctx.Err()
-}
-
-// Pod implements plugin.Pods.
-func (p *Pods) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	if err := p.called(ctx); err != nil {
-		return nil, err
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return none, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pod := p.pods[namespace+"/"+name]; pod != nil {
-		return pod.DeepCopy(), nil
+	if o, ok := objects[key]; ok {
+		return o.DeepCopy(), nil
 	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+	return none, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, path.Base(key))
 }
 
-// Namespace implements plugin.Namespaces.
-func (p *Pods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	if err := p.called(ctx); err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if ns := p.namespaces[name]; ns != nil {
-		return ns.DeepCopy(), nil
-	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, name)
-}
-
-// NetNS is a network namespace in memory, and the backend that programs it. It is a plugin.NetNS and plugin.Backend.
-// The zero value is a fresh one without addresses, whose kernel has both families in use. Fields are to be set before the first call, and read after the last.
+// NetNS is a network namespace in memory and the backend that programs it: it implements plugin.NetNS and plugin.Backend.
+// The zero value is a new namespace without addresses, whose kernel has both families in use. Set the fields before the
+// first call, and read them after the last.
 //
-// It keeps one program whole and knows no rules of others, no packets and no time: see netnstest for the kernel's.
+// It knows no rules of others, no packets and no time. Package netnstest makes real namespaces.
 type NetNS struct {
-	// Addresses are what its interfaces have.
+	// Addresses are those of its interfaces.
 	Addresses []netip.Addr
-	// Families are what its kernel has of each; zero: both usable, less those of Skip.
+	// Families are what its kernel has. Default: both usable, except those in Skip.
 	Families redirect.Kernel
-	// What each call returns, if not nil.
+	// The errors that the calls return.
 	OpenErr, BackendErr, KernelErr, AddrsErr, ApplyErr, CheckErr error
 	// Applying, if set, runs before an Apply takes effect.
 	Applying func(context.Context)
-	// Skip are families that its kernel has not.
+	// Skip are families that its kernel lacks.
 	Skip []ruleset.Family
 	// Inode tells it from other namespaces.
 	Inode uint64
@@ -173,14 +167,13 @@ func (n *NetNS) Kernel() (redirect.Kernel, error) {
 	if n.KernelErr != nil || n.Families != (redirect.Kernel{}) {
 		return n.Families, n.KernelErr
 	}
-	k := redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
-	if slices.Contains(n.Skip, ruleset.IPv4) {
-		k.IPv4 = redirect.PresenceAbsent
+	presence := func(f ruleset.Family) redirect.Presence {
+		if slices.Contains(n.Skip, f) {
+			return redirect.PresenceAbsent
+		}
+		return redirect.PresenceUsable
 	}
-	if slices.Contains(n.Skip, ruleset.IPv6) {
-		k.IPv6 = redirect.PresenceAbsent
-	}
-	return k, nil
+	return redirect.Kernel{IPv4: presence(ruleset.IPv4), IPv6: presence(ruleset.IPv6)}, nil
 }
 
 // Addrs implements plugin.NetNS.

@@ -55,7 +55,7 @@ func TestWhatPodsStatusAllows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	user, client := statusAccount(t, w.s, w.admin)
-	var patcher plugin.Patcher = client
+	var patcher plugin.StatusPatcher = client
 	before := w.make(t, "crash-loop", "a")
 	patch := func(text string) error { return patcher.PatchPodStatus(t.Context(), w.ns, "a", []byte(text)) }
 	pod := func() *corev1.Pod { return w.Pod(t, w.ns, "a") }

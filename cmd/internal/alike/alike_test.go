@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -81,7 +82,7 @@ func (q question) plugin(t *testing.T) verdict {
 	pods, ns := plugintest.NewPods(q.pod), &plugintest.NetNS{}
 	pods.SetNamespace(q.namespace)
 	var stdout, log bytes.Buffer
-	p := plugin.Plugin{OpenPods: pods.Open, OpenNetNS: ns.Open, OpenLog: func(plugin.Config, io.Writer) (*slog.Logger, io.Closer) {
+	p := plugin.Plugin{OpenPods: pods.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
 		return slog.New(slog.NewJSONHandler(&log, nil)), io.NopCloser(nil)
 	}}
 	env := map[string]string{

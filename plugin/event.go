@@ -1,0 +1,127 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Outcome is what an ADD or CHECK came to.
+type Outcome string
+
+const (
+	// Passed: the pod is outside the mesh, and nothing was done.
+	Passed Outcome = "passed"
+	// Redirected: ADD applied the rules.
+	Redirected Outcome = "redirected"
+	// Same: ADD found the rules in place.
+	Same Outcome = "same"
+	// Checked: CHECK found the rules in place.
+	Checked Outcome = "checked"
+	// Unknown: CHECK could not tell, and let the pod be.
+	Unknown Outcome = "unknown"
+	// Failed: the plugin returned an error after it had decided.
+	Failed Outcome = "failed"
+)
+
+// Outcomes lists all outcomes, for metrics that start at zero.
+func Outcomes() []Outcome { return []Outcome{Passed, Redirected, Same, Checked, Unknown, Failed} }
+
+// Event is what one run of the plugin did: the values of its log records.
+type Event struct {
+	Verb string // the CNI_COMMAND
+	// Pod is the pod as the runtime names it; zero if it names none.
+	Pod                attachment.Pod
+	ContainerID, NetNS string
+
+	// Decision is whether and why the pod is redirected. Its Reason is empty if the run did not get that far, as with DEL;
+	// Outcome is then empty too.
+	Decision selection.Decision
+	Outcome  Outcome
+	// Backend is the one that was used; empty: none.
+	Backend apply.Name
+	// Families have capturing rules in the kernel. Addressed are those of the pod's addresses.
+	Families, Addressed []ruleset.Family
+	// Warnings include those of the decision.
+	Warnings []string
+	// Bypasses are the ways past the mesh that the pod leaves open.
+	Bypasses []dialect.BypassCode
+	// APICalls is how many requests were made to the source of pods.
+	APICalls int
+
+	Duration time.Duration
+	// Err is the error on stdout; nil: the run succeeded.
+	Err *types.Error
+}
+
+// event returns what an ADD has to say.
+func (c captured) event() Event {
+	e := Event{
+		Decision: c.decision, Outcome: c.outcome, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
+		APICalls: c.answer.calls + c.patched,
+		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
+	}
+	for _, b := range c.plan.Bypasses {
+		e.Warnings = append(e.Warnings, b.String())
+	}
+	e.Warnings = append(e.Warnings, c.warnings...)
+	for _, u := range c.result.Unusable {
+		e.Warnings = append(e.Warnings, u.String())
+	}
+	for _, f := range c.plan.Captured {
+		if !slices.Contains(c.result.Skipped, f) {
+			e.Families = append(e.Families, f)
+		}
+	}
+	return e
+}
+
+// finish completes the event, logs it and hands it to the hook.
+func (r *run) finish(ctx context.Context, e Event, failure *types.Error, attrs ...any) {
+	e.Verb, e.ContainerID, e.NetNS, e.Err = r.command, r.attachment.ContainerID, r.netns, failure
+	e.Pod = attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid}
+	e.Duration = time.Since(r.begin)
+	if failure != nil && e.Decision.Reason != "" {
+		e.Outcome = Failed
+	}
+	ms := float64(e.Duration.Microseconds()) / 1000
+	if d := e.Decision; d.Reason != "" {
+		r.logger().InfoContext(ctx, "decision",
+			"reason", string(d.Reason), "selected", d.Selected, "detail", brief.Text(d.Detail, maxMessage),
+			"outcome", string(e.Outcome), "verb", e.Verb,
+			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID,
+			"container_id", e.ContainerID, "netns", e.NetNS,
+			"backend", string(e.Backend), "families", texts(e.Families),
+			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings, maxMessage),
+			"bypasses", texts(e.Bypasses),
+			"api_calls", e.APICalls, "duration_ms", ms,
+		)
+	}
+	if failure != nil {
+		r.logger().ErrorContext(ctx, "failed", append([]any{
+			"verb", e.Verb, "code", failure.Code, "error", failure.Msg, "hint", failure.Details,
+			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID, "container_id", e.ContainerID,
+			"netns", e.NetNS, "duration_ms", ms, "api_calls", e.APICalls,
+		}, attrs...)...)
+	}
+	quietly(func() { r.OnEvent(ctx, e) })
+}
+
+// texts is never nil, so that a log record has a list.
+func texts[T any](list []T) []string {
+	out := []string{}
+	for _, s := range list {
+		out = append(out, fmt.Sprint(s))
+	}
+	return out
+}

@@ -1,0 +1,35 @@
+package netconf_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
+)
+
+// FuzzParse: a configuration that is accepted has allowed values and survives Marshal.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(entry))
+	f.Add([]byte(`{"cniVersion":"1.0.0","name":"n","type":"meshcni","log_level":"DEBUG","backend":"nftables","uncaptured_family":"drop","prevResult":{}}`))
+	f.Add([]byte(`{"add_deadline":"1h","backend":"","dialect":null,"kubernetes":{"exclude_namespaces":["\u2028<&"]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, _, err := netconf.Parse(text)
+		require.Positive(t, c.AddDeadline)
+		require.NotEmpty(t, c.RunDir)
+		if err != nil {
+			return
+		}
+		again, unknown, err := netconf.Parse(c.Marshal())
+		require.NoError(t, err)
+		require.Empty(t, unknown)
+		c.Annotations, c.PrevResult = nil, nil // the runtime's
+		if c.Type == "" {
+			c.Type = netconf.DefaultType
+		}
+		if c.Kubernetes.ExcludeNamespaces == nil {
+			c.Kubernetes.ExcludeNamespaces = []string{}
+		}
+		require.Equal(t, c, again)
+	})
+}
