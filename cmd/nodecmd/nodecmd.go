@@ -80,11 +80,8 @@ func (p *Program) setDefaults() {
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
-		p.Config.Plugin.Dialect = ""
 	}
-	if p.Config.Plugin.Dialect == "" {
-		p.Config.Plugin.Dialect = p.Dialects[0].Name
-	}
+	p.Config.Plugin.Dialect = p.Dialects[0].Name
 	if p.open == nil {
 		p.open = openRepair
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -74,7 +75,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	s := next() // not the one with another log level
 	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
 	edit("dialect: linkerd\nbackend: nftables\n")
-	assert.Equal(t, "nftables", next().Plugin.Backend)
+	assert.Equal(t, "nftables", string(next().Plugin.Backend))
 	edit("dialect: linkerd\nbackend: nftables\nrefuse-proxy-uid: true\n")
 	assert.True(t, next().Plugin.RefuseProxyUID)
 	cancel()
@@ -104,9 +105,7 @@ func TestParse(t *testing.T) {
 	want.Plugin.Dialect, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
 	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
 	assert.Equal(t, []string{"delete", "n"}, []string{s.Repair.Action, s.Repair.Node})
-	of := want.Plugin
-	of.RunDir = s.RunDir
-	assert.Equal(t, of, s.Repair.Plugin, "as the plugin's")
+	assert.Equal(t, netconf.Config{Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
 	s.Repair = want.Repair
 	assert.Equal(t, want, s)
 

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -162,8 +163,10 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 		return s, err
 	}
 	errs := []error{errFiner, cli.Fill(fs, env, file)}
-	s.Repair.Plugin = s.Plugin
-	s.Repair.Plugin.RunDir = s.RunDir
+	s.Repair.Plugin = netconf.Config{
+		Dialect: s.Plugin.Dialect, Backend: s.Plugin.Backend, UncapturedFamily: s.Plugin.UncapturedFamily, RefuseProxyUID: s.Plugin.RefuseProxyUID,
+		RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: s.Plugin.Kubernetes.ExcludeNamespaces},
+	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)

