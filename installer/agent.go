@@ -3,12 +3,12 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -80,21 +80,11 @@ func New(opts Options) (*Agent, error) {
 	if err := opts.Config.Validate(); err != nil {
 		return nil, err
 	}
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
-	if opts.PluginLog == nil {
-		opts.PluginLog = io.Discard
-	}
-	if opts.Registry == nil {
-		opts.Registry = prometheus.NewRegistry()
-	}
-	if opts.Poll == 0 {
-		opts.Poll = 5 * time.Second
-	}
-	if opts.Settle == 0 {
-		opts.Settle = 300 * time.Millisecond
-	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
+	opts.PluginLog = cmp.Or(opts.PluginLog, io.Discard)
+	opts.Registry = cmp.Or[prometheus.Registerer](opts.Registry, prometheus.NewRegistry())
+	opts.Poll = cmp.Or(opts.Poll, 5*time.Second)
+	opts.Settle = cmp.Or(opts.Settle, 300*time.Millisecond)
 	return &Agent{
 		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), obs: newObserver(), now: time.Now, config: opts.Config,
 		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
@@ -121,28 +111,6 @@ func (a *Agent) Healthy() error {
 		return fmt.Errorf("the loop has been stuck for %s", since.Round(time.Second))
 	}
 	return nil
-}
-
-// Handler serves /healthz, by Healthy, and /readyz, by Ready and the given functions, which are for what else runs in the
-// process. Each answers 200, or 503 with the errors.
-func (a *Agent) Handler(also ...func() error) http.Handler {
-	mux := http.NewServeMux()
-	answer := func(path string, checks ...func() error) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			var errs []error
-			for _, check := range checks {
-				errs = append(errs, check())
-			}
-			if err := errors.Join(errs...); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			fmt.Fprintln(w, "ok")
-		})
-	}
-	answer("/healthz", a.Healthy)
-	answer("/readyz", append([]func() error{a.Ready}, also...)...)
-	return mux
 }
 
 // Config returns the present configuration.

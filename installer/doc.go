@@ -1,36 +1,35 @@
 //go:build linux
 
-// Package installer puts a chained CNI plugin on a node, keeps it there, and takes it away, such that a node can always
-// start pods: at no instant, kill -9 included, does the file that the container runtime loads name a binary that is not
-// there, nor is that file torn, empty or gone.
+// Package installer puts a chained CNI plugin on a node, keeps it there, and takes it away, in such a way that the node can
+// start pods at every instant, also after a kill -9: the file that the container runtime loads never names a binary that does
+// not exist, and is never torn, empty or missing.
 //
-// [Plan] is a pure function from what is wanted and what is there to ordered actions: binary, then kubeconfig, then the
-// network list; the other way round to uninstall. An action that fails holds up those that need it and no others: a token
-// does not wait for room on the binary's disk. [Install] carries it out once, [Uninstall] takes everything back, and an
-// [Agent] watches and repairs, serves health and metrics, and prints what the plugins on the node log.
+// [Install] and [Uninstall] do their work once, [Preview] says what an install would do, and an [Agent] watches and repairs,
+// reports health and metrics, and prints what the node's plugins log. An install proceeds in the order binary, kubeconfig,
+// conflist; an uninstall in reverse. An action that fails holds up only those that need it: a new token does not wait for
+// room on the binary's disk.
 //
-// Other people's files are edited through [github.com/meshcni/meshcni/conflist]: one contiguous insertion, every other
-// byte, the mode and the owner kept; a file that changes between reading and writing is read again.
+// Other people's files are edited through [github.com/meshcni/meshcni/conflist]: one contiguous insertion, with every other
+// byte, the mode and the owner kept. A file that changes between reading and writing is read again.
 //
-// # Names on disk
+// # Files
 //
-// In the CNI configuration directory: a .conf that a list has taken the place of waits as "NAME.meshcni-saved" and is given
-// back by uninstalling; "00-meshcni.conflist" is the list of our own with [Config.OwnFile]. In the run directory:
-// kubeconfig (0600), log.sock (0600), "types" with the names under which the plugin was installed (0600), "agent" while one
-// runs, and "uninstalled" while an uninstall has told it to rest.
+// In the CNI configuration directory, "NAME.meshcni-saved" is a .conf that was replaced by a list; an uninstall gives it back.
+// With [Config.OwnFile], "00-TYPE.conflist" is our own list. In the run directory are the kubeconfig (0600), log.sock (0600),
+// "types" with the types under which the plugin was installed (0600), "agent" while an agent runs, and "uninstalled" while an
+// uninstall has told it to rest.
 //
 // # In a container
 //
-// The agent is user 0 of a container with a read-only root, no /tmp, and no capability: it writes to the directories that
-// [Config] names and to no other place. Where the runtime's directories belong to another user, as where the CNI plugins'
-// archive was unpacked with its owners, it takes CAP_DAC_OVERRIDE, and CAP_CHOWN to edit a file that does; its errors say so.
+// The agent runs as user 0 with a read-only root, without /tmp and without capabilities: it writes only to the directories in
+// [Config]. Where the runtime's directories belong to another user, as when the CNI plugins' archive was unpacked with its
+// owners, it needs CAP_DAC_OVERRIDE, and CAP_CHOWN to edit such a file; its errors say so.
 //
-// [Options].Leaving tells the end of the agent's DaemonSet from that of a pod, which another follows: package nodecmd has
-// one that watches the DaemonSet.
+// [Options].Leaving distinguishes the end of the agent's DaemonSet from that of a pod that another one follows.
 //
 // # Errors
 //
-// A *[Blocked] says why a node cannot capture pods now, with a stable code; errors.As(err, &blocked), and several are joined
-// (errors.Join). A network file that cannot be read is neither taken for the one that counts nor passed over. File errors wrap the
-// system's (errors.Is(err, syscall.EROFS)) and name the path and the remedy; the file on disk is then unchanged.
+// A *[Blocked] says, with a stable code, why a node cannot capture pods now: errors.As(err, &blocked). Several are joined. File
+// errors wrap the system's, as in errors.Is(err, syscall.EROFS), and name the path and the remedy; the file is then
+// unchanged.
 package installer

@@ -69,26 +69,21 @@ func fillGaps(template, settings, defaults map[string]any) (added bool, overrule
 	for key, value := range settings {
 		given, has := template[key]
 		inner, nested := value.(map[string]any)
+		into, isObject := given.(map[string]any)
 		switch {
-		case reflect.DeepEqual(value, defaults[key]), key == "type", reflect.DeepEqual(value, given):
-		case !has && !nested:
-			template[key], added = value, true
-		case nested:
-			into, isObject := given.(map[string]any)
-			if has && !isObject {
-				overruled = append(overruled, key)
-				continue
-			}
+		case key == "type", reflect.DeepEqual(value, defaults[key]), reflect.DeepEqual(value, given):
+		case nested && (isObject || !has):
 			if into == nil {
 				into = map[string]any{}
 			}
 			more, others := fillGaps(into, inner, defaults[key].(map[string]any))
-			if more {
+			if overruled = append(overruled, others...); more {
 				template[key], added = into, true
 			}
-			overruled = append(overruled, others...)
-		default:
+		case has:
 			overruled = append(overruled, key)
+		default:
+			template[key], added = value, true
 		}
 	}
 	return added, overruled
@@ -105,15 +100,13 @@ func object(data []byte) map[string]any {
 
 // entry returns the entry and its type, the default one if the entry is invalid.
 func (c Config) entry() (data []byte, typ string, err error) {
-	data, err = c.Entry()
-	if err != nil {
-		return nil, netconf.DefaultType, err
+	if data, err = c.Entry(); err == nil {
+		var f *conflist.File
+		if f, err = conflist.ParseFile(".conf", data); err == nil {
+			return data, f.Plugins()[0].Type, nil
+		}
 	}
-	f, err := conflist.ParseFile(".conf", data)
-	if err != nil {
-		return nil, netconf.DefaultType, err
-	}
-	return data, f.Plugins()[0].Type, nil
+	return nil, netconf.DefaultType, err
 }
 
 // pluginType is the entry's type: the name of the binary in the runtime's directory.

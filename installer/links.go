@@ -9,10 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
-// mounted is a directory of the host as this process sees it: alone, or with others that are mounted beside it.
+// mounted is a directory of the host, which this process sees alone or with others that are mounted beside it.
 type mounted struct {
 	// root is where the host's root directory would be, if all of it were mounted: "/host", or "/".
 	root string
@@ -20,34 +21,36 @@ type mounted struct {
 	dir string
 }
 
-// mountOf is how to follow symbolic links of dir.
 func mountOf(dir string) mounted {
 	m := mounted{root: "/", dir: dir}
 	if onHost(dir) != dir {
 		m.root = strings.TrimSuffix(hostPrefix, "/")
 	}
 	if real, err := m.lead(dir); err == nil {
-		m.dir = m.seen(real)
+		m.dir = real
 	}
 	return m
 }
 
-func (m mounted) seen(onHost string) string { return filepath.Join(m.root, onHost) }
+// lead follows the symbolic links of path as the host does. What it leads to need not exist.
+func (m mounted) lead(path string) (string, error) {
+	return securejoin.SecureJoin(m.root, strings.TrimPrefix(path, m.root))
+}
 
-// follow gives the file that path, below the directory, is on the host.
+// follow returns the file that path, below the directory, is on the host.
 //
-// A link that leaves the directory leads, on the host, to where we may not see anything, or something else: an absolute
-// one is one of the host, and we have another root. So that there is nothing (errors.Is(err, fs.ErrNotExist)) is said only
-// of what would be in the directory; where we and the host disagree, or might, the error is another one.
+// On the host, a link that leaves the directory leads to where this process sees nothing, or something else, because its root
+// directory is another. So errors.Is(err, fs.ErrNotExist) holds only if nothing is in the directory itself. Where this process
+// and the host disagree, or may, the error is another one.
 func (m mounted) follow(path string) (string, error) {
-	onHost, err := m.lead(path)
+	there, err := m.lead(path)
 	if err != nil {
 		return path, err
 	}
+	onHost := "/" + strings.TrimPrefix(strings.TrimPrefix(there, m.root), "/")
 	if onHost == os.DevNull {
 		return onHost, nil // the same everywhere
 	}
-	there := m.seen(onHost)
 	_, err = os.Lstat(there)
 	inside := strings.HasPrefix(there, m.dir+"/")
 	switch ours, evalErr := filepath.EvalSymlinks(path); {
@@ -61,44 +64,4 @@ func (m mounted) follow(path string) (string, error) {
 		return path, &fs.PathError{Op: "follow", Path: path, Err: fmt.Errorf("a symbolic link to %s, which is another file in this mount namespace than on the host: make the link relative, or put the file itself into the directory", onHost)}
 	}
 	return there, nil
-}
-
-// maxLinks is the kernel's bound (MAXSYMLINKS of linux/namei.h).
-const maxLinks = 40
-
-// lead follows the symbolic links of path as a process does whose root directory is ours, and gives where they lead as the
-// host says it, be there anything or not.
-func (m mounted) lead(path string) (string, error) {
-	rest, err := filepath.Rel(m.root, path)
-	if err != nil {
-		return "", err
-	}
-	at, links := "/", 0
-	for rest != "" {
-		var part string
-		part, rest, _ = strings.Cut(rest, "/")
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			at = filepath.Dir(at)
-			continue
-		}
-		at = filepath.Join(at, part)
-		target, err := os.Readlink(m.seen(at))
-		switch {
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR): // no link
-			continue
-		case err != nil:
-			return "", err
-		}
-		if links++; links > maxLinks {
-			return "", &fs.PathError{Op: "follow", Path: path, Err: syscall.ELOOP}
-		}
-		if at = filepath.Dir(at); filepath.IsAbs(target) {
-			at = "/"
-		}
-		rest = target + "/" + rest
-	}
-	return at, nil
 }

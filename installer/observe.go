@@ -3,7 +3,6 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -178,18 +177,4 @@ func (o *observer) versions(path string, sum [sha256.Size]byte) []string {
 	_ = json.Unmarshal(out, &answer)
 	o.supports[sum] = answer.SupportedVersions
 	return answer.SupportedVersions
-}
-
-// wantKubeconfig returns the kubeconfig to have, and why it must be written; no cause if it is as it should be.
-func wantKubeconfig(c Config, o observed) (data []byte, cause Cause) {
-	data = kubeconfigFor(c, o.credentials)
-	switch {
-	case o.kubeconfig == nil:
-		cause = CauseKubeconfigMissing
-	case !bytes.Equal(o.kubeconfig, data):
-		cause = CauseCredentialsChanged
-	case o.kubeconfigMode != 0o600:
-		cause = CauseKubeconfigMode
-	}
-	return data, cause
 }

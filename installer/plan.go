@@ -3,6 +3,7 @@
 package installer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -156,9 +157,18 @@ func (p *planner) kubeconfig() bool {
 	if p.c.KubernetesHost == "" {
 		return p.block(CodeNoAPIServer, errors.New("the API server's address is unknown: set KUBERNETES_SERVICE_HOST or --kubernetes-service-host"))
 	}
-	if data, cause := wantKubeconfig(p.c, p.o); cause != "" {
-		p.do(Action{Op: OpKubeconfig, Path: p.c.kubeconfig(), New: data, Cause: cause})
+	write := Action{Op: OpKubeconfig, Path: p.c.kubeconfig(), New: kubeconfigFor(p.c, p.o.credentials)}
+	switch {
+	case p.o.kubeconfig == nil:
+		write.Cause = CauseKubeconfigMissing
+	case !bytes.Equal(p.o.kubeconfig, write.New):
+		write.Cause = CauseCredentialsChanged
+	case p.o.kubeconfigMode != 0o600:
+		write.Cause = CauseKubeconfigMode
+	default:
+		return true
 	}
+	p.do(write)
 	return true
 }
 

@@ -5,31 +5,33 @@ package installer
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
 
-// watcher wakes the agent when something may have changed. It promises no more than that: the agent looks for itself, and
-// looks now and then anyhow. When inotify's limits are used up, it says so and looks often.
+// watcher wakes the agent when something may have changed. The agent then looks for itself, and does so now and then anyway.
+// When inotify's limits are used up, the watcher says so, and the agent polls.
 type watcher struct {
 	log  *slog.Logger
 	wake chan struct{}
-	// relevant filters by directory; a directory without an entry is wholly relevant.
+	// relevant filters the files of a directory; all files of a directory without an entry are relevant.
 	relevant map[string]func(name string) bool
 
 	fsw     *fsnotify.Watcher
-	known   map[string]os.FileInfo
+	watched map[string]os.FileInfo
 	broken  error
 	retryAt time.Time
 	newFS   func() (*fsnotify.Watcher, error)
 }
 
 func newWatcher(log *slog.Logger, relevant map[string]func(string) bool) *watcher {
-	return &watcher{log: log, wake: make(chan struct{}, 1), relevant: relevant, known: map[string]os.FileInfo{}, newFS: fsnotify.NewWatcher}
+	return &watcher{log: log, wake: make(chan struct{}, 1), relevant: relevant, newFS: fsnotify.NewWatcher}
 }
 
 func (w *watcher) close() {
@@ -41,21 +43,9 @@ func (w *watcher) close() {
 
 func (w *watcher) polling() bool { return w.broken != nil }
 
-// arm sees to it that all the directories are watched: for one that is not there, the nearest one above it that is. To be
-// called before looking at them, so that no change falls between.
+// arm watches all the directories; for one that does not exist, the nearest above it that does. It must be called before
+// looking at them, so that no change goes unnoticed.
 func (w *watcher) arm(dirs []string) {
-	if w.fsw == nil {
-		if w.broken != nil && time.Now().Before(w.retryAt) {
-			return
-		}
-		fsw, err := w.newFS()
-		if err != nil {
-			w.fail(err)
-			return
-		}
-		w.fsw, w.known = fsw, map[string]os.FileInfo{}
-		go w.forward(fsw)
-	}
 	wanted := map[string]os.FileInfo{}
 	for _, dir := range dirs {
 		for {
@@ -69,29 +59,29 @@ func (w *watcher) arm(dirs []string) {
 			}
 		}
 	}
-	listed := map[string]bool{}
-	for _, dir := range w.fsw.WatchList() {
-		listed[dir] = true
+	if w.fsw != nil && len(w.fsw.WatchList()) == len(wanted) && maps.EqualFunc(w.watched, wanted, os.SameFile) {
+		return
 	}
-	for dir, info := range wanted {
-		if old, ok := w.known[dir]; ok && listed[dir] && os.SameFile(old, info) {
-			continue
-		}
-		_ = w.fsw.Remove(dir) // a watch follows the inode; this name may mean another one now
-		if err := w.fsw.Add(dir); err != nil {
+	if w.broken != nil && time.Now().Before(w.retryAt) {
+		return
+	}
+	// A watch follows the inode, and a name may mean another one by now: begin anew.
+	w.close()
+	fsw, err := w.newFS()
+	if err != nil {
+		w.fail(err)
+		return
+	}
+	w.fsw, w.watched = fsw, wanted
+	go w.forward(fsw)
+	for dir := range wanted {
+		if err := fsw.Add(dir); err != nil {
 			if _, gone := os.Stat(dir); gone != nil {
-				w.poke() // gone since: look again
+				w.poke() // removed meanwhile: look again
 				continue
 			}
 			w.fail(fmt.Errorf("watching %s: %w", dir, err))
 			return
-		}
-		w.known[dir] = info
-	}
-	for dir := range w.known {
-		if _, ok := wanted[dir]; !ok {
-			_ = w.fsw.Remove(dir)
-			delete(w.known, dir)
 		}
 	}
 	if w.broken != nil {

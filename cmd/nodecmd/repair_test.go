@@ -75,7 +75,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	s := next() // not the one with another log level
 	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
 	edit("dialect: linkerd\nbackend: nftables\n")
-	assert.Equal(t, "nftables", next().Plugin.Backend)
+	assert.Equal(t, "nftables", string(next().Plugin.Backend))
 	edit("dialect: linkerd\nbackend: nftables\nrefuse-proxy-uid: true\n")
 	assert.True(t, next().Plugin.RefuseProxyUID)
 	cancel()

@@ -1,16 +1,15 @@
 //go:build linux
 
-// Package diskfile changes files so that a reader, a kill -9 and a power cut see either the old or the new one, whole, and
-// so that what somebody else wrote in the meantime is not lost.
+// Package diskfile changes files so that a reader, a kill -9 and a power cut find either the old file or the new one, whole,
+// and so that what somebody else wrote meanwhile is not lost. The libraries for atomic writes (google/renameio,
+// natefinch/atomic) rename only: they keep neither owner nor attributes, and do not notice another writer.
 //
-// A write goes to a temporary file beside its target (with the target's mode, owner and extended attributes, hence the
-// SELinux label), is synced, takes the target's place in one step, and the directory is synced. Temporary names end in none
-// of the extensions a container runtime looks for. While in use they are locked, so [Stale] can tell those of a
-// killed process from those of a live one.
+// A write goes to a temporary file beside its target, with the target's mode, owner and extended attributes (hence the SELinux
+// label). It is synced and takes the target's place in one step; then the directory is synced. No container runtime looks at
+// the temporary names. The files are locked while in use, so that [Stale] finds those of killed processes.
 //
-// Errors: errors.Is(err, ErrChanged) when the file is not what the caller had seen: look again and start over. Others wrap
-// the system's, so errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOSPC) and so on hold; the target is then
-// unchanged.
+// Errors: errors.Is(err, ErrChanged) if the file is not what the caller had read: read it again and start over. Others wrap
+// the system's, as in errors.Is(err, syscall.ENOSPC); the target is then unchanged.
 package diskfile
 
 import (
@@ -22,26 +21,27 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrChanged: somebody else has changed the file since the caller read it.
+// ErrChanged is the error when somebody else has changed the file since the caller read it.
 var ErrChanged = errors.New("the file changed meanwhile")
 
 const tempMark = ".meshcni-tmp-"
 
-// IsTemp tells whether a file's name is that of a temporary file of this package.
+// IsTemp reports whether a file name is that of a temporary file of this package.
 func IsTemp(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.Contains(name, tempMark)
 }
 
-// Write puts data at path, whatever is there, as a file of exactly that mode.
+// Write writes data to path, whatever is there, with exactly that mode.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	return WriteFrom(path, bytes.NewReader(data), mode)
 }
 
-// WriteFrom is [Write] for content too large to hold. A program that is being executed can be replaced: it keeps its inode.
+// WriteFrom is [Write] for content too large for memory. A program that is running keeps its inode, so it can be replaced.
 func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
 	t, err := newTemp(path, "")
 	if err != nil {
@@ -51,7 +51,7 @@ func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
 	if err := t.fill(src, mode); err != nil {
 		return err
 	}
-	// Closed first: a program that somebody holds open for writing cannot be executed (ETXTBSY).
+	// Closed first: a program that is open for writing cannot be executed (ETXTBSY).
 	if err := t.Close(); err != nil {
 		return fmt.Errorf("writing %s: %w", path, cause(err))
 	}
@@ -61,8 +61,8 @@ func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// Create puts data at path, where nothing may be (else ErrChanged), with the mode, owner and attributes of the file like,
-// or with 0600 when like is empty.
+// Create writes data to path, which must not exist (otherwise ErrChanged), with the mode, owner and attributes of the file
+// like, or with mode 0600 if like is empty.
 func Create(path string, data []byte, like string) error {
 	t, err := newTemp(path, "")
 	if err != nil {
@@ -78,19 +78,15 @@ func Create(path string, data []byte, like string) error {
 	if err != nil {
 		return err
 	}
-	if err := moveNew(t.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+	return MoveNew(t.Name(), path)
 }
 
-// Replace changes the content of path from old to data. A symbolic link stays one: its target is replaced.
+// Replace changes the content of path from old to data. If path is a symbolic link, the file to which it leads is replaced.
 //
-// The new file and the one found are exchanged in one step, and what came out is compared with old: when somebody else
-// wrote in between, the exchange is undone, by this process or, when it is killed right then, by who clears up after it
-// with [RemoveTemp]. Where the file system has no exchange, the comparison is just before the rename.
-// Writers of this package take turns: one that reads between another's exchange and its undoing would build on what is
-// about to go.
+// The new file and the present one are exchanged in one step, and what came out is compared with old. If somebody else wrote in
+// between, the exchange is undone: by this process or, if that is killed right then, by [RemoveTemp]. On a file system
+// without exchange, the comparison is just before the rename. Writers of this package take turns: otherwise one could read
+// between another's exchange and its undoing, and build on what is about to go.
 func Replace(path string, old, data []byte) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -117,8 +113,7 @@ func Replace(path string, old, data []byte) error {
 	}
 	switch err := exchange(t.Name(), real); {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
-		err = os.Rename(t.Name(), real)
-		if err != nil {
+		if err := os.Rename(t.Name(), real); err != nil {
 			return fmt.Errorf("putting %s in place: %w", real, cause(err))
 		}
 	case err != nil:
@@ -132,7 +127,7 @@ func Replace(path string, old, data []byte) error {
 	return syncDir(filepath.Dir(real))
 }
 
-// giveBack undoes an exchange. What comes out should be ours; if not, somebody wrote yet again, and the newest goes back.
+// giveBack undoes an exchange. If what comes out is not ours, somebody wrote yet again, and the newest goes back.
 func (t *temp) giveBack(target string, ours []byte) {
 	for range 8 {
 		in, err := os.ReadFile(t.Name())
@@ -151,7 +146,7 @@ func Remove(path string, old []byte) error {
 	return Delete(path)
 }
 
-// Delete removes path whatever is in it; that it is gone already is no error.
+// Delete removes path, whatever its content. It is no error if there is nothing.
 func Delete(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing %s: %w", path, cause(err))
@@ -159,8 +154,8 @@ func Delete(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// Move renames the file from, whose content is old, to another name in its directory, replacing what is there. When the
-// content turns out to be another's, the file goes back, unless a newer one has taken its place.
+// Move renames the file from, whose content is old, to another name in its directory, replacing what is there. If the content
+// turns out to be another, the file goes back, unless a newer one has taken its place.
 func Move(from, to string, old []byte) error {
 	if err := same(from, old); err != nil {
 		return err
@@ -175,7 +170,7 @@ func Move(from, to string, old []byte) error {
 	return syncDir(filepath.Dir(to))
 }
 
-// MoveNew is [Move] to a name that nothing has (else ErrChanged).
+// MoveNew is [Move] to a name that does not exist (otherwise ErrChanged), whatever the content.
 func MoveNew(from, to string) error {
 	if err := moveNew(from, to); err != nil {
 		return err
@@ -221,15 +216,11 @@ func changedIfGone(err error) error {
 	return err
 }
 
-// cause strips the paths that os puts into its errors: the caller's sentence names them already.
+// cause strips the paths from os's errors, because the caller's sentence names them.
 func cause(err error) error {
-	var link *os.LinkError
-	var path *fs.PathError
-	switch {
-	case errors.As(err, &link):
-		return link.Err
-	case errors.As(err, &path):
-		return path.Err
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
 	}
 	return err
 }

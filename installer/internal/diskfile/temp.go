@@ -20,7 +20,7 @@ import (
 
 type temp struct{ *os.File }
 
-// newTemp makes the temporary file of a target. The tag, of [tag] or empty, is for [RemoveTemp].
+// newTemp makes the temporary file of a target. The tag, from [tag] or empty, is for [RemoveTemp].
 func newTemp(target, tag string) (*temp, error) {
 	dir, base := filepath.Split(target)
 	f, err := os.CreateTemp(dir, "."+base+tempMark+tag+"*")
@@ -35,13 +35,13 @@ func newTemp(target, tag string) (*temp, error) {
 	return t, nil
 }
 
-// discard removes what is still under the temporary name: nothing after a rename, the displaced file after an exchange.
+// discard removes the temporary name: nothing after a rename, the displaced file after an exchange.
 func (t *temp) discard() {
 	_ = os.Remove(t.Name())
 	_ = t.Close()
 }
 
-// fill writes and syncs. A zero mode leaves the mode as it is.
+// fill writes and syncs. A zero mode keeps the file's.
 func (t *temp) fill(src io.Reader, mode fs.FileMode) error {
 	_, err := io.Copy(t, src)
 	if err == nil && mode != 0 {
@@ -56,8 +56,8 @@ func (t *temp) fill(src io.Reader, mode fs.FileMode) error {
 	return nil
 }
 
-// dressLike takes over owner, mode and extended attributes: SELinux label, ACL, and whatever else an owner has put there.
-// The owner comes last: as long as the file is ours, the rest needs no capability.
+// dressLike copies owner, mode and extended attributes (SELinux label, ACL and others). The owner comes last: as long as the
+// file is ours, the rest needs no capability.
 func (t *temp) dressLike(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -80,8 +80,8 @@ func (t *temp) dressLike(path string) error {
 	return nil
 }
 
-// copyXattr copies one attribute of a file. A label that no security module guards can only be set with CAP_SYS_ADMIN
-// (EPERM; a module that is there refuses with EACCES): what a disabled SELinux has left on the node is not worth a failure.
+// copyXattr copies one attribute of a file. Setting a label without its security module takes CAP_SYS_ADMIN (EPERM; a module
+// would refuse with EACCES). A label left behind by a disabled SELinux is not worth a failure.
 func copyXattr(fd int, path, name string) error {
 	value, has := make([]byte, 64<<10), make([]byte, 64<<10) // XATTR_SIZE_MAX of the kernel
 	n, err := unix.Getxattr(path, name, value)
@@ -103,18 +103,10 @@ func listXattrs(path string) []string {
 	if err != nil {
 		return nil // the file system has none
 	}
-	var names []string
-	start := 0
-	for i, c := range buf[:n] {
-		if c == 0 {
-			names = append(names, string(buf[start:i]))
-			start = i + 1
-		}
-	}
-	return names
+	return strings.FieldsFunc(string(buf[:n]), func(r rune) bool { return r == 0 })
 }
 
-// tag names the content that a temporary file is to replace, and its own.
+// tag identifies the content that a temporary file is to replace, and its own.
 func tag(old, data []byte) string { return sum(old) + "-" + sum(data) + "-" }
 
 func sum(data []byte) string {
@@ -122,9 +114,9 @@ func sum(data []byte) string {
 	return hex.EncodeToString(h[:8])
 }
 
-// RemoveTemp removes what a killed run has left at path. When that is neither what the run was to write nor what it was
-// to replace, then it was killed between its exchange and its undoing of it: somebody else's file is there, and goes back to
-// its place if what the run wrote is still in it.
+// RemoveTemp removes what a killed process left at path. If that is neither what the process was to write nor what it was to
+// replace, the process was killed between an exchange and its undoing: somebody else's file is there, and goes back if what
+// the process wrote is still in its place.
 func RemoveTemp(path string) error {
 	dir, name := filepath.Split(path)
 	base, tagged, _ := strings.Cut(strings.TrimPrefix(name, "."), tempMark)
@@ -142,19 +134,13 @@ func RemoveTemp(path string) error {
 	return Delete(path)
 }
 
-// Stale are the temporary files in dir that no live process holds.
+// Stale returns the temporary files in dir that no running process holds.
 func Stale(dir string) []string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
+	entries, _ := os.ReadDir(dir) // one that cannot be read is reported by whoever needs it
 	var out []string
 	for _, e := range entries {
-		if IsTemp(e.Name()) && e.Type().IsRegular() {
-			path := filepath.Join(dir, e.Name())
-			if abandoned(path) {
-				out = append(out, path)
-			}
+		if path := filepath.Join(dir, e.Name()); IsTemp(e.Name()) && e.Type().IsRegular() && abandoned(path) {
+			out = append(out, path)
 		}
 	}
 	return out
@@ -181,11 +167,11 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// turn is how long to wait for other writers of this package, which need milliseconds each.
+// turn is how long to wait for other writers of this package, which take milliseconds each.
 const turn = 10 * time.Second
 
-// lockDir lets one writer of this package at a time change files in dir. The lock is on the directory itself, so it
-// leaves nothing behind and goes with its holder. A file system without locks has none.
+// lockDir admits one writer of this package to dir at a time. The lock is on the directory itself, so it leaves nothing behind
+// and ends with its holder. A file system without locks has none.
 func lockDir(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
