@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,7 +204,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 
 // open opens the pod's network namespace. It remembers the process that led there.
 func (m *InPlace) open(uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
-	root := or(m.ProcRoot, "/proc")
+	root := cmp.Or(m.ProcRoot, "/proc")
 	proc := os.DirFS(root)
 	m.mu.Lock()
 	found := m.found[uid]
