@@ -71,10 +71,8 @@ func (n nodePods) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	}
 	w := &watcher{pods: n, out: make(chan watch.Event, maxPending)}
 	n.c.watchers[w] = true
-	for _, e := range n.c.history {
-		if e.revision > since {
-			w.send(e)
-		}
+	for _, e := range n.c.history[min(since-n.c.oldest, len(n.c.history)):] {
+		w.send(e)
 	}
 	return w, nil
 }
@@ -101,12 +99,12 @@ type watcher struct {
 	out  chan watch.Event
 }
 
-func (w *watcher) send(e change) {
-	if pod, ok := e.event.Object.(*corev1.Pod); !ok || !w.pods.has(pod) || !w.pods.c.watchers[w] {
+func (w *watcher) send(e watch.Event) {
+	if pod, ok := e.Object.(*corev1.Pod); !ok || !w.pods.has(pod) || !w.pods.c.watchers[w] {
 		return
 	}
 	select {
-	case w.out <- watch.Event{Type: e.event.Type, Object: e.event.Object.DeepCopyObject()}:
+	case w.out <- watch.Event{Type: e.Type, Object: e.Object.DeepCopyObject()}:
 	default:
 		w.end()
 	}
