@@ -26,6 +26,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/version/versionmetric"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // metric is what the agent says of one of its metrics.
@@ -59,13 +60,16 @@ func lookup(env map[string]string) func(string) (string, bool) {
 
 // openRepair makes the repair controller as cmd/meshcni-node does. It is not
 // run, since nothing has to happen.
-func openRepair(env map[string]string, registry prometheus.Registerer) (stop func(), err error) {
-	_, stop, err = repaircmd.Agent{
+func openRepair(env map[string]string, registry prometheus.Registerer) error {
+	o, err := repaircmd.Agent{
 		Action: env["MESHCNI_REPAIR"], Node: env["MESHCNI_NODE_NAME"], Host: env["MESHCNI_KUBERNETES_SERVICE_HOST"],
 		Port: env["MESHCNI_KUBERNETES_SERVICE_PORT"], Protocol: env["MESHCNI_KUBERNETES_SERVICE_PROTOCOL"],
 		ServiceAccountDir: env["MESHCNI_SERVICE_ACCOUNT_DIR"], Env: lookup(env), Metrics: registry, Log: slog.New(slog.DiscardHandler),
-	}.Open()
-	return stop, err
+	}.Options()
+	if err == nil {
+		_, err = repair.New(o)
+	}
+	return err
 }
 
 // exported asks the agent's parts for every metric that they can ever export. A
@@ -77,9 +81,7 @@ func exported(t *testing.T) map[string]metric {
 	config.KubernetesHost = "127.0.0.1"
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
-	stop, err := openRepair(env, registry)
-	require.NoError(t, err)
-	t.Cleanup(stop)
+	require.NoError(t, openRepair(env, registry))
 	registry.MustRegister(versionmetric.Collector("meshcni-node"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	found := map[string]metric{}
 	describe(found, registry)
@@ -98,11 +100,10 @@ func TestScrape(t *testing.T) {
 	var said bytes.Buffer
 	app := nodecmd.App{Env: lookup(env), Stderr: &said, Repair: func(ctx context.Context, o nodecmd.RepairOptions) error {
 		defer stop()
-		stopRepair, err := openRepair(env, o.Registry)
+		err := openRepair(env, o.Registry)
 		if err != nil {
 			return err
 		}
-		defer stopRepair()
 		for { // it listens soon
 			if shown, err = get(ctx, "http://"+address+"/metrics"); err == nil || ctx.Err() != nil {
 				return err
