@@ -25,7 +25,7 @@ import (
 	"github.com/meshcni/meshcni/internal/metrictest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 const agentNamespace = "meshcni-system"
