@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // Call is a request in the server's audit log.
@@ -27,8 +25,13 @@ type Call struct {
 
 // String returns, for example, "get pods", "create pods/eviction FORBIDDEN" or "watch leases.coordination.k8s.io".
 func (c Call) String() string {
-	o := c.ObjectRef
-	what := kube.Permission{Verb: c.Verb, Group: o.APIGroup, Resource: o.Resource, Subresource: o.Subresource}.String()
+	what := c.Verb + " " + c.ObjectRef.Resource
+	if c.ObjectRef.APIGroup != "" {
+		what += "." + c.ObjectRef.APIGroup
+	}
+	if c.ObjectRef.Subresource != "" {
+		what += "/" + c.ObjectRef.Subresource
+	}
 	if c.ResponseStatus.Code == http.StatusForbidden {
 		what += " FORBIDDEN"
 	}
