@@ -10,14 +10,10 @@ type Action string
 
 // The actions.
 const (
-	// ActionNone only reports broken pods.
-	ActionNone Action = "none"
-	// ActionLabel labels them.
-	ActionLabel Action = "label"
-	// ActionDelete evicts them.
-	ActionDelete Action = "delete"
-	// ActionRepair writes the rules into the running pods.
-	ActionRepair Action = "repair"
+	ActionNone   Action = "none"   // only report them
+	ActionLabel  Action = "label"  // label them
+	ActionDelete Action = "delete" // evict them
+	ActionRepair Action = "repair" // write the rules into their running network namespaces
 )
 
 // Actions lists all actions.
@@ -40,50 +36,28 @@ type Outcome string
 
 // The outcomes.
 const (
-	// OutcomeFound: the pod is only reported, since the action is none.
-	OutcomeFound Outcome = "found"
-	// OutcomeLabelled: the pod has the label.
-	OutcomeLabelled Outcome = "labelled"
-	// OutcomeUnlabelled: the label was removed, since the pod's check has succeeded.
-	OutcomeUnlabelled Outcome = "unlabelled"
-	// OutcomeEvicted: the pod was evicted.
-	OutcomeEvicted Outcome = "evicted"
-	// OutcomeDeleted: the pod was deleted, since a disruption budget forbade its eviction and Options.Force is set.
-	OutcomeDeleted Outcome = "deleted"
-	// OutcomeRepaired: the rules were written.
-	OutcomeRepaired Outcome = "repaired"
-	// OutcomeIntact: the rules were already right; the pod's check has yet to run again.
-	OutcomeIntact Outcome = "intact"
-	// OutcomeRecovered: the check of a repaired pod has succeeded.
-	OutcomeRecovered Outcome = "recovered"
-	// OutcomeIneffective: the check of a repaired pod has failed again.
-	OutcomeIneffective Outcome = "ineffective"
-	// OutcomeTooLate: the pod has failed for good; rules cannot help it.
-	OutcomeTooLate Outcome = "too-late"
-	// OutcomeGone: the pod was gone, or being deleted, when it was read again.
-	OutcomeGone Outcome = "gone"
-	// OutcomeReplaced: another pod had the same name.
-	OutcomeReplaced Outcome = "replaced"
-	// OutcomeMended: the pod was no longer broken when it was read again.
-	OutcomeMended Outcome = "mended"
-	// OutcomeDeferred: the budget of the node or the cluster is used up for now.
-	OutcomeDeferred Outcome = "deferred"
-	// OutcomeHeld: deletions are held back; the reason says why.
-	OutcomeHeld Outcome = "held"
-	// OutcomeBlocked: a disruption budget forbids eviction for now.
-	OutcomeBlocked Outcome = "blocked"
-	// OutcomeSpared: the pod has no owner that would replace it.
-	OutcomeSpared Outcome = "spared"
-	// OutcomeConflict: the pod changed between the read and the action.
-	OutcomeConflict Outcome = "conflict"
-	// OutcomeNoProcess: no running process leads to the pod's network namespace.
-	OutcomeNoProcess Outcome = "no-process"
-	// OutcomeForbidden: a permission is missing.
-	OutcomeForbidden Outcome = "forbidden"
-	// OutcomeUnverified: the action succeeded, but its effect does not show.
-	OutcomeUnverified Outcome = "unverified"
-	// OutcomeFailed: any other failure.
-	OutcomeFailed Outcome = "failed"
+	OutcomeFound       Outcome = "found"       // reported only, since the action is none
+	OutcomeLabelled    Outcome = "labelled"    // the pod has the label
+	OutcomeUnlabelled  Outcome = "unlabelled"  // the label was removed, since the pod's check has succeeded
+	OutcomeEvicted     Outcome = "evicted"     // the pod was evicted
+	OutcomeDeleted     Outcome = "deleted"     // the pod was deleted, by Options.Force, since it could not be evicted
+	OutcomeRepaired    Outcome = "repaired"    // the rules were written
+	OutcomeIntact      Outcome = "intact"      // the rules were right; the pod's check has yet to run again
+	OutcomeRecovered   Outcome = "recovered"   // the check of a repaired pod has succeeded
+	OutcomeIneffective Outcome = "ineffective" // the check of a repaired pod has failed again
+	OutcomeTooLate     Outcome = "too-late"    // the pod has failed for good, so rules cannot help it
+	OutcomeGone        Outcome = "gone"        // the pod was gone, or being deleted, when it was read again
+	OutcomeReplaced    Outcome = "replaced"    // another pod had the same name
+	OutcomeMended      Outcome = "mended"      // the pod was no longer broken when it was read again
+	OutcomeDeferred    Outcome = "deferred"    // the budget of the node or the cluster is used up for now
+	OutcomeHeld        Outcome = "held"        // deletions are held back; the reason says why
+	OutcomeBlocked     Outcome = "blocked"     // a disruption budget forbids eviction for now
+	OutcomeSpared      Outcome = "spared"      // the pod has no owner that would replace it
+	OutcomeConflict    Outcome = "conflict"    // the pod changed between the read and the action
+	OutcomeNoProcess   Outcome = "no-process"  // no running process leads to the pod's network namespace
+	OutcomeForbidden   Outcome = "forbidden"   // a permission is missing
+	OutcomeUnverified  Outcome = "unverified"  // the action succeeded, but its effect does not show
+	OutcomeFailed      Outcome = "failed"      // any other failure
 )
 
 // Outcomes lists all outcomes.

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,7 +184,7 @@ func (c *Controller) tick(ctx context.Context) {
 // add notes when a pod was first seen.
 func (c *Controller) add(obj any) {
 	if pod, ok := obj.(*corev1.Pod); ok {
-		c.tracks.change(pod.UID, func(t *track) { t.seen = or(t.seen, time.Now()) })
+		c.tracks.change(pod.UID, func(t *track) { t.seen = cmp.Or(t.seen, time.Now()) })
 	}
 	c.enqueue(obj)
 }
@@ -204,7 +205,6 @@ func (c *Controller) forget(obj any) {
 		obj = t.Obj
 	}
 	if pod, ok := obj.(*corev1.Pod); ok {
-		c.tracks.drop(pod.UID)
 		c.queue.Forget(key(pod))
 	}
 }
@@ -314,13 +314,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	}
-}
-
-// or returns v, or the default if v is zero.
-func or[T comparable](v, byDefault T) T {
-	var zero T
-	if v == zero {
-		return byDefault
-	}
-	return v
 }

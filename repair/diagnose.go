@@ -34,32 +34,19 @@ type Reason string
 
 // The reasons, in the order in which Diagnose looks for them. Only CheckFailed means broken.
 const (
-	// NotMatched: a selector or the required annotation excludes the pod.
-	NotMatched Reason = "not-matched"
-	// MirrorPod: the pod stands for a static pod; an action on it would not affect that.
-	MirrorPod Reason = "mirror-pod"
-	// Deleting: the pod is being deleted.
-	Deleting Reason = "deleting"
-	// Completed: the pod has succeeded.
-	Completed Reason = "completed"
-	// NoCheck: the pod has no init container that checks redirection.
-	NoCheck Reason = "no-check"
-	// NotSelected: the mesh's policy passes the pod over, so the plugin would too.
-	NotSelected Reason = "not-selected"
-	// NotChecked: the check has not ended for the first time yet.
-	NotChecked Reason = "not-checked"
-	// CheckPassed: the check succeeded.
-	CheckPassed Reason = "check-passed"
-	// Recovered: the check succeeded after it had failed.
-	Recovered Reason = "recovered"
-	// OtherFailure: the check ended with another exit code or message, so redirection is not what is missing.
-	OtherFailure Reason = "other-failure"
-	// Checking: the check failed and is running again.
-	Checking Reason = "checking"
-	// Handled: the pod has the label that [ActionLabel] sets.
-	Handled Reason = "handled"
-	// CheckFailed: the check failed because redirection is missing.
-	CheckFailed Reason = "check-failed"
+	NotMatched   Reason = "not-matched"   // a selector or the required annotation excludes the pod
+	MirrorPod    Reason = "mirror-pod"    // the pod mirrors a static pod, which no action on it would affect
+	Deleting     Reason = "deleting"      // the pod is being deleted
+	Completed    Reason = "completed"     // the pod has succeeded
+	NoCheck      Reason = "no-check"      // the pod has no init container that checks redirection
+	NotSelected  Reason = "not-selected"  // the mesh's policy passes the pod over, so the plugin would too
+	NotChecked   Reason = "not-checked"   // the check has not ended for the first time yet
+	CheckPassed  Reason = "check-passed"  // the check succeeded
+	Recovered    Reason = "recovered"     // the check succeeded after it had failed
+	OtherFailure Reason = "other-failure" // the check ended with another exit code or message
+	Checking     Reason = "checking"      // the check failed and is running again
+	Handled      Reason = "handled"       // the pod has the label that ActionLabel sets
+	CheckFailed  Reason = "check-failed"  // the check failed because redirection is missing
 )
 
 // Reasons lists all reasons.

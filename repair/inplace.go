@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podnetns"
@@ -62,48 +64,37 @@ type InPlace struct {
 	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
-	mu         sync.Mutex
-	namespaces map[string]cachedNamespace
-	found      map[types.UID]podnetns.Found
-}
-
-type cachedNamespace struct {
-	*corev1.Namespace
-
-	read time.Time
+	once       sync.Once
+	namespaces *cache.LRUExpireCache // by name
+	found      *cache.LRUExpireCache // the process that leads to a pod's network namespace, by the pod's UID
 }
 
 const (
-	// namespaceAge is how long a namespace is cached.
-	namespaceAge = time.Minute
-	// mostFound bounds the cache of processes, some of pods that are gone. A node has fewer pods.
-	mostFound = 1024
+	// maxCached bounds the caches. A node has fewer pods.
+	maxCached = 1024
+	// namespaceAge is how long a namespace is cached. A process is verified before it is used again, so its age does not
+	// matter.
+	namespaceAge, processAge = time.Minute, 24 * time.Hour
 )
+
+func (m *InPlace) init() {
+	m.once.Do(func() { m.namespaces, m.found = cache.NewLRUExpireCache(maxCached), cache.NewLRUExpireCache(maxCached) })
+}
 
 // namespace returns the pod's namespace if the dialect reads it, and otherwise nil.
 func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
 	if !m.Dialect.ReadsNamespace(pod) {
 		return nil, nil
 	}
-	m.mu.Lock()
-	cached := m.namespaces[pod.Namespace]
-	m.mu.Unlock()
-	if cached.Namespace != nil && time.Since(cached.read) < namespaceAge {
-		return cached.Namespace, nil
+	m.init()
+	if cached, ok := m.namespaces.Get(pod.Namespace); ok {
+		return cached.(*corev1.Namespace), nil
 	}
 	ns, err := m.Namespace(ctx, pod.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("read namespace %s: %w", pod.Namespace, err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	fresh := map[string]cachedNamespace{pod.Namespace: {ns, time.Now()}}
-	for name, n := range m.namespaces {
-		if name != pod.Namespace && time.Since(n.read) < namespaceAge {
-			fresh[name] = n
-		}
-	}
-	m.namespaces = fresh
+	m.namespaces.Add(pod.Namespace, ns, namespaceAge)
 	return ns, nil
 }
 
@@ -203,22 +194,17 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 
 // open opens the pod's network namespace. It remembers the process that led there.
 func (m *InPlace) open(uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
-	root := or(m.ProcRoot, "/proc")
+	m.init()
+	root := cmp.Or(m.ProcRoot, "/proc")
 	proc := os.DirFS(root)
-	m.mu.Lock()
-	found := m.found[uid]
-	m.mu.Unlock()
+	cached, _ := m.found.Get(uid)
+	found, _ := cached.(podnetns.Found)
 	if !found.Still(proc, addrs) {
 		var err error
 		if found, err = podnetns.Find(proc, string(uid), addrs); err != nil {
 			return nil, err
 		}
-		m.mu.Lock()
-		if m.found == nil || len(m.found) >= mostFound {
-			m.found = map[types.UID]podnetns.Found{}
-		}
-		m.found[uid] = found
-		m.mu.Unlock()
+		m.found.Add(uid, found, processAge)
 	}
 	return found.Open(root)
 }

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,12 +122,12 @@ type Redirector interface {
 
 // withDefaults fills in zero values.
 func (o Options) withDefaults() Options {
-	o.Action = or(o.Action, ActionNone)
-	o.NodeBudget = or(o.NodeBudget, DefaultNodeBudget)
-	o.BudgetNamespace = or(o.BudgetNamespace, DefaultBudgetNamespace)
-	o.MaxBrokenShare = or(o.MaxBrokenShare, DefaultMaxBrokenShare)
-	o.MinBroken = or(o.MinBroken, DefaultMinBroken)
-	o.TrialInterval = or(o.TrialInterval, DefaultTrialInterval)
+	o.Action = cmp.Or(o.Action, ActionNone)
+	o.NodeBudget = cmp.Or(o.NodeBudget, DefaultNodeBudget)
+	o.BudgetNamespace = cmp.Or(o.BudgetNamespace, DefaultBudgetNamespace)
+	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, DefaultMaxBrokenShare)
+	o.MinBroken = cmp.Or(o.MinBroken, DefaultMinBroken)
+	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
 	criteria := CriteriaFor(o.Dialect)
 	if o.Criteria != nil {
 		criteria = *o.Criteria

@@ -39,13 +39,7 @@ func (t *tracks) change(uid types.UID, f func(*track)) {
 	t.byUID[uid] = k
 }
 
-func (t *tracks) drop(uid types.UID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.byUID, uid)
-}
-
-// keep drops all pods but those given: an attempt may have added one after it was dropped.
+// keep drops all pods but those given.
 func (t *tracks) keep(pods []*corev1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

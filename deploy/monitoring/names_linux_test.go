@@ -32,14 +32,12 @@ var foreignLabels = []string{"daemonset", "alertname", "alertstate", "severity"}
 // values are those of labels that no help text names.
 var values = map[string][]string{
 	"program": {"meshcni-node", "meshcni-repair"},
-	"outcome": {
-		string(repair.OutcomeFound), string(repair.OutcomeLabelled), string(repair.OutcomeUnlabelled), string(repair.OutcomeEvicted),
-		string(repair.OutcomeDeleted), string(repair.OutcomeRepaired), string(repair.OutcomeIntact), string(repair.OutcomeRecovered),
-		string(repair.OutcomeIneffective), string(repair.OutcomeTooLate), string(repair.OutcomeGone), string(repair.OutcomeReplaced),
-		string(repair.OutcomeMended), string(repair.OutcomeDeferred), string(repair.OutcomeHeld), string(repair.OutcomeBlocked),
-		string(repair.OutcomeSpared), string(repair.OutcomeConflict), string(repair.OutcomeNoProcess), string(repair.OutcomeForbidden),
-		string(repair.OutcomeUnverified), string(repair.OutcomeFailed),
-	},
+	"outcome": func() (all []string) {
+		for _, o := range repair.Outcomes {
+			all = append(all, string(o))
+		}
+		return all
+	}(),
 	"reason": func() (all []string) {
 		for _, r := range selection.Reasons {
 			all = append(all, string(r))

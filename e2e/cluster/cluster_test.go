@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // nodeName is the name of the only node.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // kubeletConfig: control groups of our own, also of version 1; no pressure from a disk or a swap that is the machine's. A

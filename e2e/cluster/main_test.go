@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // The addresses of the node and of Service "kubernetes". Both are on the node's lo.

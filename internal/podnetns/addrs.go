@@ -13,8 +13,7 @@ import (
 	"syscall"
 )
 
-// addresses reads the addresses of the namespace that the process is in, without
-// entering it, less loopback and link-local ones.
+// addresses returns the global addresses in the process's network namespace, without entering it.
 func addresses(proc fs.FS, pid int) ([]netip.Addr, error) {
 	dir := path.Join(strconv.Itoa(pid), "net")
 	trie, err := fs.ReadFile(proc, dir+"/fib_trie")
@@ -25,8 +24,7 @@ func addresses(proc fs.FS, pid int) ([]netip.Addr, error) {
 	v6, err := fs.ReadFile(proc, dir+"/if_inet6")
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// The kernel has no IPv6, or the process has ended, which fib_trie would
-		// have told.
+		// The kernel has no IPv6.
 	case err != nil:
 		return nil, fmt.Errorf("read addresses of process %d: %w", pid, err)
 	}
@@ -42,14 +40,11 @@ func addresses(proc fs.FS, pid int) ([]netip.Addr, error) {
 	return has, nil
 }
 
-// localIPv4 picks the local host routes from a dump of the routing trie
-// (net/ipv4/fib_trie.c, fib_trie_seq_show): the address of a leaf after "|--", and
-// below it the line "/32 host LOCAL". Each table repeats them.
+// localIPv4 returns the addresses with local host routes in a dump of the routing trie (net/ipv4/fib_trie.c,
+// fib_trie_seq_show): a leaf's address follows "|--", and "/32 host LOCAL" is on a line below it. Tables repeat leaves.
 func localIPv4(trie string) []netip.Addr {
-	var (
-		addrs []netip.Addr
-		leaf  netip.Addr
-	)
+	var addrs []netip.Addr
+	var leaf netip.Addr
 	for line := range strings.Lines(trie) {
 		line = strings.TrimSpace(line)
 		if text, ok := strings.CutPrefix(line, "|-- "); ok {
@@ -63,8 +58,8 @@ func localIPv4(trie string) []netip.Addr {
 	return addrs
 }
 
-// gone reports whether a file of a process could not be read because the process
-// has ended: ENOENT before the open, ESRCH after it.
+// gone reports whether a process's file could not be read because the process has ended: ENOENT before the open, ESRCH
+// after it.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// groups are the paths of a process's control groups, by hierarchy: the number and
-// the controllers of a line of cgroups(7), "12:pids:" or "0::".
+// groups are the paths of a process's control groups by hierarchy, which is the number and the controllers in a line of
+// cgroups(7): "12:pids" or "0:".
 type groups map[string]string
 
 func parseGroups(text []byte) groups {
@@ -21,14 +21,13 @@ func parseGroups(text []byte) groups {
 	return g
 }
 
-// nodeGroups returns, for each hierarchy, the group of a pod in which the node
-// itself runs, as that of a cluster inside a pod does. Such a part is in the path of
-// every process of the node, so it tells nothing. It is told from process 1, which
-// no container can move. On other nodes it is empty.
+// nodeGroups returns, by hierarchy, the group of the pod in which the node itself runs, if it does, as in a cluster inside a
+// pod. Every process of the node has that part in its path, so it means nothing. Process 1 tells, which no container can
+// move.
 func nodeGroups(proc fs.FS) (groups, error) {
 	text, err := fs.ReadFile(proc, "1/cgroup")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // not to be seen, as with hidepid
+		return nil, nil // hidden, as with hidepid
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read control groups of process 1: %w", err)
@@ -46,12 +45,9 @@ func nodeGroups(proc fs.FS) (groups, error) {
 	return node, nil
 }
 
-// podOf returns the UID of the pod that a process is in, by its control groups;
-// empty when it is in none. In each hierarchy the outermost pod's part decides, which
-// the kubelet has made: what is below belongs to that pod, whatever its name. A
-// container may also be able to make groups in a hierarchy that the kubelet does not
-// manage. So hierarchies that name different pods name none: nothing is
-// done to a pod on the word of another.
+// podOf returns the UID of the pod that a process's control groups name, or "". In each hierarchy the outermost pod's part
+// counts, which the kubelet made; a container may create groups of any name below. It may also create groups in a
+// hierarchy that the kubelet does not manage, so hierarchies that name different pods name none.
 func podOf(text []byte, node groups) (uid string) {
 	for hierarchy, dir := range parseGroups(text) {
 		if above := node[hierarchy]; above != "" {
@@ -72,11 +68,9 @@ func podOf(text []byte, node groups) (uid string) {
 	return uid
 }
 
-// podPart returns the UID when a part of a path is a pod's directory: "pod<UID>"
-// with the cgroupfs driver, "…kubepods…-pod<UID with underscores>.slice" with systemd.
-// A runtime that is set up for the other driver than the kubelet makes one
-// part of the slice, a colon and its own words. A reader in a control group
-// namespace of its own sees paths that begin with "/..", and the pod's part all the same.
+// podPart returns the UID if a part of a path is a pod's directory, and otherwise "": "pod<UID>" with the cgroupfs driver,
+// "…kubepods…-pod<UID with underscores>.slice" with systemd. A runtime that is configured for another driver than the
+// kubelet appends a colon and more. In a control group namespace, paths begin with "/.." and still contain the pod's part.
 func podPart(part string) string {
 	if uid, ok := strings.CutPrefix(part, "pod"); ok && validUID(uid) {
 		return uid

@@ -1,47 +1,45 @@
-// Package podnetns finds the network namespace of a running pod from what the
-// kernel says in /proc: no container runtime is asked, and no pause process needed.
+// Package podnetns finds the network namespace of a running pod by what the kernel shows in /proc. It needs neither a
+// container runtime nor a pause process.
 //
 //	found, err := podnetns.Find(os.DirFS("/host/proc"), uid, addrs)
 //	ns, err := found.Open("/host/proc")
 //
-// A process is the pod's when the path of its control group holds the pod's UID,
-// as the kubelet writes it: version 1 and 2 of control groups, with the systemd
-// and the cgroupfs driver. The outermost such part decides: a container may make
-// groups of any name below its own. Of the pod's processes the oldest one that is not in the
-// host's namespace tells the pod's: younger ones may be in namespaces that the
-// pod made itself, and a runtime's monitor in the pod's group is in the host's.
-// The pod's addresses are a check on the result, never the way to it: an address
-// alone has led other programs into the namespace of another pod.
+// A process belongs to the pod whose UID is in the path of its control group, as the kubelet writes it: version 1 or 2,
+// with the systemd or the cgroupfs driver. The outermost such part counts, since a container may create groups of any name
+// below its own. Of the pod's processes outside the host's network namespace, the oldest is in the pod's: younger ones may
+// be in namespaces that the pod created, and a runtime's monitor in the pod's group is in the host's. The pod's addresses
+// only confirm the result: searching by address alone could lead into another pod's namespace.
 package podnetns
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"path"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/netnsexec"
 )
 
+// Errors of this package. Check with errors.Is(err, podnetns.ErrNoProcess), and so on.
 var (
-	// ErrNoProcess: no process of the pod runs now, or all are in the host's
-	// namespace. Check with errors.Is(err, podnetns.ErrNoProcess). A container that
-	// is restarted now and then is worth another look.
+	// ErrNoProcess: no process of the pod runs now, or all are in the host's namespace. Retrying may help, since
+	// containers restart.
 	ErrNoProcess = errors.New("no process of the pod in a network namespace of its own")
 
-	// ErrAddress: the pod's processes are in namespaces that lack the pod's
-	// addresses. Check with errors.Is(err, podnetns.ErrAddress).
+	// ErrAddress: the namespaces of the pod's processes do not have the pod's addresses.
 	ErrAddress = errors.New("network namespace does not have the pod's addresses")
 
-	// ErrUID: the UID is none that a kubelet would put into a path. Check with
-	// errors.Is(err, podnetns.ErrUID).
+	// ErrUID: the UID does not look like one that a kubelet puts into a path.
 	ErrUID = errors.New("not a pod's UID")
 
-	// ErrChanged: the process has ended, or is another one now, since Find. Check
-	// with errors.Is(err, podnetns.ErrChanged); Find again then.
+	// ErrChanged: since Find, the process has ended or its PID belongs to another one. Call Find again.
 	ErrChanged = errors.New("process has changed")
 )
 
@@ -49,20 +47,19 @@ var (
 type Found struct {
 	// UID is the pod's.
 	UID string
-	// PID is as in the proc file system that was given to Find.
+	// PID is the process ID in the proc file system that was searched.
 	PID int
 	// Started is when the process started, in clock ticks since boot.
 	Started uint64
-	// NetNS is the namespace, as readlink of its file prints it: "net:[4026532281]".
+	// NetNS names the namespace as readlink of its file does: "net:[4026532281]".
 	NetNS string
 }
 
-// Path is the namespace's file below the root of that proc file system.
-func (f Found) Path() string { return path.Join(strconv.Itoa(f.PID), "ns", "net") }
+// Path returns the path of the namespace's file below the root of the proc file system.
+func (f Found) Path() string { return strconv.Itoa(f.PID) + "/ns/net" }
 
-// Still reports whether the process is the one that was found, in the same
-// namespace with the addresses: then there is no need to Find it again, which reads a
-// file of every process on the node.
+// Still reports whether the process still runs in the same namespace with the addresses. It is cheaper than Find, which
+// reads a file of each process on the node.
 func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
 	now, err := look(proc, f.PID, f.UID)
 	if err != nil || now != f || f.PID == 0 {
@@ -72,10 +69,33 @@ func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
 	return err == nil && containsAll(has, addrs)
 }
 
-// Find looks in proc, a proc file system (os.DirFS of its root), for the
-// namespace of the pod. The addresses are the pod's; without any that check is not
-// made. Errors: [ErrUID], [ErrNoProcess], [ErrAddress], or that of a file that
-// could not be read. A process that ends meanwhile is no error.
+// Open opens the namespace. The root is that of the proc file system that Find searched. Open verifies that the file is
+// the one that Find saw. Errors are [ErrChanged] or those of [netnsexec.Open], which refuses the host's namespace.
+func (f Found) Open(procRoot string) (*netnsexec.NetNS, error) {
+	fail := func(err error) error {
+		return fmt.Errorf("open network namespace of pod %s by process %d: %w", f.UID, f.PID, err)
+	}
+	ns, err := netnsexec.Open(filepath.Join(procRoot, f.Path()))
+	if errors.Is(err, netnsexec.ErrGone) {
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	// An open namespace does not change, so looking at the process afterwards is enough.
+	now, err := look(os.DirFS(procRoot), f.PID, f.UID)
+	if gone(err) || err == nil && (now != f || ns.ID().String() != f.NetNS) {
+		err = ErrChanged
+	}
+	if err != nil {
+		return nil, errors.Join(fail(err), ns.Close())
+	}
+	return ns, nil
+}
+
+// Find searches a proc file system for the namespace of the pod. It verifies the pod's addresses, unless there are none.
+// Errors are [ErrUID], [ErrNoProcess], [ErrAddress], or that of a file that could not be read. A process that ends
+// meanwhile is no error.
 func Find(proc fs.FS, uid string, addrs []netip.Addr) (Found, error) {
 	found, err := find(proc, uid, addrs)
 	if err != nil {
@@ -88,7 +108,7 @@ func find(proc fs.FS, uid string, addrs []netip.Addr) (Found, error) {
 	if !validUID(uid) {
 		return Found{}, ErrUID
 	}
-	host, err := hosts(proc)
+	seen, err := hosts(proc)
 	if err != nil {
 		return Found{}, err
 	}
@@ -96,60 +116,49 @@ func find(proc fs.FS, uid string, addrs []netip.Addr) (Found, error) {
 	if err != nil {
 		return Found{}, err
 	}
-	var candidates []Found // the oldest process of each namespace
-	for _, p := range all {
-		if !slices.Contains(host, p.NetNS) && !slices.ContainsFunc(candidates, func(c Found) bool { return c.NetNS == p.NetNS }) {
-			candidates = append(candidates, p)
+	var others []string
+	for _, p := range all { // the oldest process of each namespace but the host's
+		if slices.Contains(seen, p.NetNS) {
+			continue
 		}
+		has, err := addresses(proc, p.PID)
+		switch {
+		case gone(err):
+			continue
+		case err != nil:
+			return Found{}, err
+		case containsAll(has, addrs):
+			return p, nil
+		}
+		seen = append(seen, p.NetNS)
+		others = append(others, fmt.Sprintf("process %d in %s has %v", p.PID, p.NetNS, has))
 	}
-	if len(candidates) == 0 {
+	if len(others) == 0 {
 		return Found{}, fmt.Errorf("%w (%d in the host's)", ErrNoProcess, len(all))
 	}
-	var seen []string
-	for _, c := range candidates {
-		has, err := addresses(proc, c.PID)
-		if err != nil {
-			if gone(err) {
-				continue
-			}
-			return Found{}, err
-		}
-		if containsAll(has, addrs) {
-			return c, nil
-		}
-		seen = append(seen, fmt.Sprintf("process %d in %s has %v", c.PID, c.NetNS, has))
-	}
-	if len(seen) == 0 {
-		return Found{}, ErrNoProcess
-	}
-	return Found{}, fmt.Errorf("%w %v: %s", ErrAddress, addrs, strings.Join(seen, "; "))
+	return Found{}, fmt.Errorf("%w %v: %s", ErrAddress, addrs, strings.Join(others, "; "))
 }
 
-// hosts returns the namespaces that are no pod's: that of process 1, where it can
-// be seen, and our own.
-func hosts(proc fs.FS) ([]string, error) {
-	first, err := fs.ReadLink(proc, "1/ns/net")
-	own, errOwn := fs.ReadLink(proc, "self/ns/net")
-	switch {
-	case err == nil && errOwn == nil:
-		return []string{first, own}, nil
-	case err == nil: // a proc file system of another PID namespace has no self
-		return []string{first}, nil
-	case errOwn == nil:
-		return []string{own}, nil
+// hosts returns the namespaces that are no pod's: that of process 1 and our own, as far as they can be seen. A proc file
+// system of another PID namespace has no self.
+func hosts(proc fs.FS) (namespaces []string, err error) {
+	for _, path := range []string{"1/ns/net", "self/ns/net"} {
+		if ns, errLink := fs.ReadLink(proc, path); errLink == nil {
+			namespaces = append(namespaces, ns)
+		} else {
+			err = errors.Join(err, errLink)
+		}
 	}
-	return nil, fmt.Errorf("read the host's namespace: %w", err)
+	if len(namespaces) == 0 {
+		return nil, fmt.Errorf("read the host's namespace: %w", err)
+	}
+	return namespaces, nil
 }
 
-// validUID keeps a UID from matching more than itself: kubelets use UUIDs, and
-// hashes in hexadecimal for pods from files.
+// validUID ensures that a UID matches nothing but itself. Kubelets use UUIDs and, for pods from files, hexadecimal hashes.
 func validUID(uid string) bool {
-	if len(uid) < 16 || len(uid) > 64 {
-		return false
-	}
-	return !strings.ContainsFunc(uid, func(r rune) bool {
-		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'f') && (r < 'A' || r > 'F')
-	})
+	const digits = "0123456789abcdefABCDEF-"
+	return len(uid) >= 16 && len(uid) <= 64 && strings.TrimLeft(uid, digits) == ""
 }
 
 // processes returns the pod's processes, the oldest first.
@@ -177,18 +186,12 @@ func processes(proc fs.FS, uid string) ([]Found, error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b Found) int {
-		switch {
-		case a.Started < b.Started:
-			return -1
-		case a.Started > b.Started:
-			return 1
-		}
-		return a.PID - b.PID
+		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
 	})
 	return all, nil
 }
 
-// look looks at one process by itself.
+// look looks at a single process.
 func look(proc fs.FS, pid int, uid string) (Found, error) {
 	node, err := nodeGroups(proc)
 	if err != nil {
@@ -197,7 +200,7 @@ func look(proc fs.FS, pid int, uid string) (Found, error) {
 	return process(proc, node, pid, uid)
 }
 
-// process looks at one process, on a node with such groups. The zero Found is one that is not the pod's.
+// process looks at one process. It returns the zero Found if the process is not the pod's.
 func process(proc fs.FS, node groups, pid int, uid string) (Found, error) {
 	dir := strconv.Itoa(pid)
 	text, err := fs.ReadFile(proc, dir+"/cgroup")
@@ -209,7 +212,7 @@ func process(proc fs.FS, node groups, pid int, uid string) (Found, error) {
 		return Found{}, err
 	}
 	started, zombie, err := parseStat(stat)
-	if err != nil || zombie { // a zombie has given up its namespaces
+	if err != nil || zombie { // a zombie has left its namespaces
 		return Found{}, err
 	}
 	netns, err := fs.ReadLink(proc, dir+"/ns/net")
@@ -219,8 +222,8 @@ func process(proc fs.FS, node groups, pid int, uid string) (Found, error) {
 	return Found{UID: uid, PID: pid, Started: started, NetNS: netns}, nil
 }
 
-// parseStat reads the state and the start time, fields 3 and 22 of proc_pid_stat(5).
-// The name before them is in parentheses and may hold anything.
+// parseStat parses the state and the start time, fields 3 and 22 of proc_pid_stat(5). The name before them is in
+// parentheses and may contain anything.
 func parseStat(stat []byte) (started uint64, zombie bool, err error) {
 	end := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[end+1:]))
@@ -236,10 +239,5 @@ func parseStat(stat []byte) (started uint64, zombie bool, err error) {
 }
 
 func containsAll(has, want []netip.Addr) bool {
-	for _, a := range want {
-		if !slices.Contains(has, a) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(want, func(a netip.Addr) bool { return !slices.Contains(has, a) })
 }

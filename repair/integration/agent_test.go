@@ -24,8 +24,8 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/metrictest"
-	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 const agentNamespace = "meshcni-system"

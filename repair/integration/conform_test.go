@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/kube"
-	"github.com/meshcni/meshcni/repair/kubetest"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // The connections that tell whether a pod is in the mesh: one out, one in.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // statusAccount is an account with the rights that the chart gives the plugin with writeStatus, and what the plugin

@@ -12,8 +12,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/kube"
-	"github.com/meshcni/meshcni/repair/kubetest"
 )
 
 // modes are the deployments that deploy/rbac has a role for.

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/kubetest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // TestRepairIsWhatCheckHoldsThePodTo: after a repair in place the plugin's own record says what is in force, and the built

@@ -48,16 +48,11 @@ type Cluster struct {
 	blocked  map[string]bool
 	hook     Hook
 	requests []string
-	history  []change
+	history  []watch.Event // one for each revision after the oldest
 	watchers map[*watcher]bool
 }
 
 var _ repair.Cluster = (*Cluster)(nil)
-
-type change struct {
-	revision int
-	event    watch.Event
-}
 
 // Pod returns a pod for tests with one container, which is ready if the phase is Running.
 func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
@@ -79,7 +74,7 @@ func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
 // New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
-		revision: 1, pods: map[types.NamespacedName]*corev1.Pod{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
+		revision: 1, oldest: 1, pods: map[types.NamespacedName]*corev1.Pod{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
 	}
 }
 
@@ -133,11 +128,11 @@ func (c *Cluster) Gone(namespace, name string) {
 	}
 }
 
-// changed gives the pod a new revision and tells the watchers.
+// changed gives the pod a new revision and tells the watches.
 func (c *Cluster) changed(kind watch.EventType, pod *corev1.Pod) {
 	c.revision++
 	pod.ResourceVersion = strconv.Itoa(c.revision)
-	e := change{c.revision, watch.Event{Type: kind, Object: pod.DeepCopy()}}
+	e := watch.Event{Type: kind, Object: pod.DeepCopy()}
 	c.history = append(c.history, e)
 	for w := range c.watchers {
 		w.send(e)

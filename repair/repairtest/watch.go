@@ -69,14 +69,11 @@ func (n nodePods) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	if since < n.c.oldest {
 		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", since, n.c.oldest))
 	}
-	w := &watcher{pods: n, out: make(chan watch.Event), more: make(chan struct{}, 1), stop: make(chan struct{})}
+	w := &watcher{pods: n, out: make(chan watch.Event, maxPending)}
 	n.c.watchers[w] = true
-	for _, e := range n.c.history {
-		if e.revision > since {
-			w.send(e)
-		}
+	for _, e := range n.c.history[min(since-n.c.oldest, len(n.c.history)):] {
+		w.send(e)
 	}
-	go w.run()
 	return w, nil
 }
 
@@ -89,51 +86,34 @@ func (c *Cluster) Interrupt(expire bool) {
 		c.oldest, c.history = c.revision, nil
 	}
 	for w := range c.watchers {
-		delete(c.watchers, w)
-		close(w.stop)
+		w.end()
 	}
 }
 
-// watcher delivers events in order, however slowly they are read.
+// maxPending is how many events a watch may be behind. Like a real API server, the cluster ends a watch that is slower.
+const maxPending = 10_000
+
+// watcher is a watch. Its methods but ResultChan and Stop are called while the cluster is locked.
 type watcher struct {
-	pods    nodePods
-	out     chan watch.Event
-	more    chan struct{}
-	stop    chan struct{}
-	pending []watch.Event // guarded by the cluster
+	pods nodePods
+	out  chan watch.Event
 }
 
-// send is called while the cluster is locked.
-func (w *watcher) send(e change) {
-	if pod, ok := e.event.Object.(*corev1.Pod); !ok || !w.pods.has(pod) {
+func (w *watcher) send(e watch.Event) {
+	if pod, ok := e.Object.(*corev1.Pod); !ok || !w.pods.has(pod) || !w.pods.c.watchers[w] {
 		return
 	}
-	w.pending = append(w.pending, watch.Event{Type: e.event.Type, Object: e.event.Object.DeepCopyObject()})
 	select {
-	case w.more <- struct{}{}:
+	case w.out <- watch.Event{Type: e.Type, Object: e.Object.DeepCopyObject()}:
 	default:
+		w.end()
 	}
 }
 
-func (w *watcher) run() {
-	defer close(w.out)
-	for {
-		w.pods.c.mu.Lock()
-		batch := w.pending
-		w.pending = nil
-		w.pods.c.mu.Unlock()
-		for _, e := range batch {
-			select {
-			case w.out <- e:
-			case <-w.stop:
-				return
-			}
-		}
-		select {
-		case <-w.more:
-		case <-w.stop:
-			return
-		}
+func (w *watcher) end() {
+	if w.pods.c.watchers[w] {
+		delete(w.pods.c.watchers, w)
+		close(w.out)
 	}
 }
 
@@ -144,8 +124,5 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
 func (w *watcher) Stop() {
 	w.pods.c.mu.Lock()
 	defer w.pods.c.mu.Unlock()
-	if w.pods.c.watchers[w] {
-		delete(w.pods.c.watchers, w)
-		close(w.stop)
-	}
+	w.end()
 }

@@ -1,11 +1,10 @@
 //go:build linux
 
-// Package podproctest makes real processes that look like a pod's to whoever reads
-// /proc: in a pod's control groups and in a network namespace of the test's choice.
+// Package podproctest starts real processes that look like a pod's in /proc: in a pod's control group and in a network
+// namespace of the test's choice.
 package podproctest
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -17,17 +16,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
-// roots are where a hierarchy of control groups may be mounted that processes can
-// be moved in without a controller: version 2 alone or beside version 1, then the named
-// one and a harmless one of version 1.
+// roots are possible mount points of a hierarchy in which processes can be moved without a controller: version 2 alone or
+// beside version 1, then two harmless ones of version 1.
 var roots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"}
 
-// Cgroups is the need for a hierarchy of control groups to make groups in.
+// Cgroups is the need for a hierarchy of control groups to create groups in.
 var Cgroups = netnstest.Needing("a writable control group hierarchy", func() error {
 	_, err := root()
 	return err
@@ -36,26 +35,17 @@ var Cgroups = netnstest.Needing("a writable control group hierarchy", func() err
 func root() (string, error) {
 	var errs []error
 	for _, r := range roots {
-		if _, err := os.Stat(filepath.Join(r, "cgroup.procs")); err != nil {
-			errs = append(errs, err)
-			continue
+		err := unix.Access(filepath.Join(r, "cgroup.procs"), unix.W_OK)
+		if err == nil {
+			return r, nil
 		}
-		if err := unix.Access(r, unix.W_OK); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", r, err))
-			continue
-		}
-		return r, nil
+		errs = append(errs, fmt.Errorf("%s: %w", r, err))
 	}
 	return "", errors.Join(errs...)
 }
 
-// NewUID makes a pod's UID that no other has.
-func NewUID() string {
-	b := make([]byte, 16)
-	_, _ = rand.Read(b) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
+// NewUID returns a new pod's UID.
+func NewUID() string { return string(uuid.NewUUID()) }
 
 // Plain puts the UID into a control group's path as the cgroupfs driver does.
 func Plain(format, uid string) string { return fmt.Sprintf(format, uid) }
@@ -65,9 +55,8 @@ func Underscored(format, uid string) string {
 	return fmt.Sprintf(format, strings.ReplaceAll(uid, "-", "_"))
 }
 
-// Start starts a process that does nothing, in the namespace (nil: that of the test)
-// and in the control group of the path, and ends it with the test. The group is
-// taken away too. It requires root and [Cgroups].
+// Start starts an idle process in a network namespace (nil: the test's) and a control group. The test ends it and removes
+// the group. It requires root and [Cgroups].
 func Start(tb testing.TB, ns *netnsexec.NetNS, cgroup string) *os.Process {
 	tb.Helper()
 	netnstest.Require(tb, netnstest.Root, Cgroups)
@@ -101,8 +90,7 @@ func Start(tb testing.TB, ns *netnsexec.NetNS, cgroup string) *os.Process {
 	return cmd.Process
 }
 
-// removeGroups removes the group and those above it that are empty. A group stays
-// busy for a moment after its last process.
+// removeGroups removes the group and the empty ones above it. A group stays busy for a moment after its last process ends.
 func removeGroups(tb testing.TB, base, dir string) {
 	deadline := time.Now().Add(5 * time.Second)
 	for dir != base {

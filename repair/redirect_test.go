@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/repairtest"
 )
 
 func TestRepairUntilTheCheckSucceeds(t *testing.T) {
@@ -225,5 +229,30 @@ func TestEventsFit(t *testing.T) {
 		got := message(b)
 		assert.Contains(t, got, "1 rules differ")
 		assert.LessOrEqual(t, len(got), 1024)
+	})
+}
+
+// noRoute is a namespace that takes the rules but not their routing, as where IPv6 is off.
+type noRoute struct{ *repairtest.Redirector }
+
+const route = "ip -6 route add local ::/0 dev lo table 133"
+
+func (noRoute) Apply(context.Context, *corev1.Pod) (apply.Result, error) {
+	return apply.Result{Changed: true, Unusable: []apply.Unusable{{Family: ruleset.IPv6, What: route, Reason: "IPv6 is off"}}}, nil
+}
+
+func (noRoute) Check(context.Context, *corev1.Pod) ([]ruleset.Difference, error) {
+	return []ruleset.Difference{{Kind: ruleset.Missing, Family: ruleset.IPv6, Table: ruleset.RoutingTable, Rule: route}}, nil
+}
+
+// TestUnusable: what a namespace does not take is said, and does not make the repair a failure.
+func TestUnusable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, o *repair.Options) {
+			o.Action, o.Redirector = repair.ActionRepair, noRoute{b.rules}
+		}, named(t, "crash-loop", "a"))
+		assert.Equal(t, map[string]int{"repaired check-failed": 1}, b.outcomes())
+		assert.Contains(t, b.log.String(), "IPv6 is off")
+		assert.Contains(t, <-b.events, "IPv6 is off")
 	})
 }

@@ -187,17 +187,12 @@ func (s *Server) StartAPI() (err error) {
 }
 
 func (s *Server) ready() error {
-	config, err := s.Config(AdminToken)
+	a, err := s.admin(time.Second)
 	if err != nil {
 		return err
 	}
-	config.Timeout = time.Second
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return err
-	}
-	defer client.CloseIdleConnections()
-	return (&Admin{client, config.Host}).Try(http.MethodGet, "/readyz", nil, nil)
+	defer a.client.CloseIdleConnections()
+	return a.Try(http.MethodGet, "/readyz", nil, nil)
 }
 
 // StopAPI kills the API server.

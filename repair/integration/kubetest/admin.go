@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -24,11 +25,19 @@ type Admin struct {
 // Admin returns the server's Admin.
 func (s *Server) Admin(tb testing.TB) *Admin {
 	tb.Helper()
+	a, err := s.admin(0)
+	require.NoError(tb, err)
+	return a
+}
+
+func (s *Server) admin(timeout time.Duration) (*Admin, error) {
 	config, err := s.Config(AdminToken)
-	require.NoError(tb, err)
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout = timeout
 	client, err := rest.HTTPClientFor(config)
-	require.NoError(tb, err)
-	return &Admin{client, config.Host}
+	return &Admin{client, config.Host}, err
 }
 
 // Do is [Admin.Try] for a request that must succeed.
