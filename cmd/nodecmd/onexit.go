@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -17,13 +16,15 @@ import (
 // watchDaemonSet watches the agent's own DaemonSet until stop, so also while leaving asks, after the context has ended.
 func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving func(context.Context) (bool, string), stop func()) {
 	w := daemonset.New(daemonset.Source{
-		Client: func() (*http.Client, error) {
+		Config: func() (*rest.Config, error) {
 			if s.KubernetesHost == "" {
 				return nil, errors.New("no API server: kubernetes-service-host (KUBERNETES_SERVICE_HOST) is not set")
 			}
-			return rest.HTTPClientFor(s.Repair.API.Config())
+			c := s.Repair.API.Config()
+			c.UserAgent = "meshcni-node"
+			return c, nil
 		},
-		Server: s.Server(), Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName,
+		Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName,
 	}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

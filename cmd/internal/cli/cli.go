@@ -18,10 +18,9 @@ import (
 
 // The exit codes that the programs share. A program may have more: see [Exit].
 const (
-	ExitOK      = 0
-	ExitFailed  = 1
-	ExitRefused = 1
-	ExitUsage   = 2
+	ExitOK     = 0
+	ExitFailed = 1
+	ExitUsage  = 2
 )
 
 type usageError struct{ error }

@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 )
 
 // Watch is a watch of one DaemonSet. Make one with [New].
@@ -27,7 +29,7 @@ type Watch struct {
 	name string
 
 	mu    sync.Mutex
-	first string // the UID of the DaemonSet that was there first, which is taken for the agent's own
+	first types.UID // the UID of the DaemonSet that was there first, which is taken for the agent's own
 	last  state
 	blind bool // nothing is seen, and the log has said so
 }
@@ -51,10 +53,8 @@ var words = map[state]string{
 
 // Source is how to reach the API server, and what to watch there.
 type Source struct {
-	// Client adds the credentials; see rest.HTTPClientFor of client-go. It is called again, now and then, until it succeeds.
-	Client func() (*http.Client, error)
-	// Server is the API server's URL.
-	Server string
+	// Config reaches the API server. It is called again, now and then, until it succeeds.
+	Config func() (*rest.Config, error)
 	// Namespace and Name are the DaemonSet's.
 	Namespace, Name string
 }
@@ -141,7 +141,7 @@ func (w *Watch) judge(d *object) state {
 		return gone
 	case w.first != "" && d.UID != w.first:
 		return replaced
-	case d.DeletionTimestamp != "":
+	case d.DeletionTimestamp != nil:
 		return deleting
 	}
 	return present
@@ -189,7 +189,7 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 		return last.leaving(), why
 	}
 	// The pods of a namespace that is deleted go before its DaemonSets do (Kubernetes 1.33, KEP-5080).
-	if ns, errNS := w.api.namespace(ctx); errNS == nil && ns != nil && ns.DeletionTimestamp != "" {
+	if ns, errNS := w.api.namespace(ctx); errNS == nil && ns != nil && ns.DeletionTimestamp != nil {
 		return true, "the agent's namespace is being deleted"
 	}
 	return false, why

@@ -19,6 +19,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/proctest"
 )
@@ -29,6 +32,11 @@ type server struct {
 	mu     sync.Mutex
 	answer func(r *http.Request) (int, io.ReadCloser, error)
 	asked  []string
+}
+
+// config reaches the server.
+func (s *server) config() (*rest.Config, error) {
+	return &rest.Config{Host: "https://[::1]:8080/k8s", Transport: s}, nil
 }
 
 // questions are what was asked so far.
@@ -60,7 +68,7 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &http.Response{StatusCode: code, Body: body, Request: r}, nil
+	return &http.Response{StatusCode: code, Body: body, Request: r, Header: http.Header{"Content-Type": {"application/json"}}}, nil
 }
 
 func (s *server) set(answer func(r *http.Request) (int, io.ReadCloser, error)) {
@@ -75,13 +83,22 @@ func text(code int, body string) func(*http.Request) (int, io.ReadCloser, error)
 	}
 }
 
+// now is when what is being deleted began to be.
+const now = "2026-01-01T00:00:00Z"
+
 func meta(uid, version, deleted string) string {
-	b, _ := json.Marshal(object{Name: "agent", UID: uid, ResourceVersion: version, DeletionTimestamp: deleted})
-	return `{"metadata":` + string(b) + `}`
+	o := object{}
+	o.APIVersion, o.Kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+	o.Name, o.UID, o.ResourceVersion = "agent", types.UID(uid), version
+	if deleted != "" {
+		o.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	}
+	b, _ := json.Marshal(o)
+	return string(b)
 }
 
 func listOf(version string, items ...string) string {
-	return fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"items":[%s]}`, version, strings.Join(items, ","))
+	return fmt.Sprintf(`{"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadataList","metadata":{"resourceVersion":%q},"items":[%s]}`, version, strings.Join(items, ","))
 }
 
 func event(kind, object string) string {
@@ -117,8 +134,7 @@ func watching(t *testing.T, test func(t *testing.T, w *Watch, s *server, say fun
 			return http.StatusOK, read, nil
 		})
 		w := New(Source{
-			Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil },
-			Server: "https://api/", Namespace: "mesh", Name: "agent",
+			Config: s.config, Namespace: "mesh", Name: "agent",
 		}, slog.New(slog.NewTextHandler(log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -165,10 +181,10 @@ func TestTheWatchsWord(t *testing.T) {
 		"nothing":           {nil, false, "is there"},
 		"changed":           {[]string{event("MODIFIED", meta("one", "11", ""))}, false, "is there"},
 		"bookmark":          {[]string{event("BOOKMARK", meta("", "12", ""))}, false, "is there"},
-		"deleting":          {[]string{event("MODIFIED", meta("one", "11", "2026-01-01T00:00:00Z"))}, true, "is being deleted"},
+		"deleting":          {[]string{event("MODIFIED", meta("one", "11", now))}, true, "is being deleted"},
 		"deleted":           {[]string{event("DELETED", meta("one", "11", ""))}, true, "is deleted"},
 		"made anew":         {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", ""))}, false, "another one"},
-		"deleting anew":     {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", "x"))}, false, "another one"},
+		"deleting anew":     {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", now))}, false, "another one"},
 		"deleted twice":     {[]string{event("DELETED", meta("one", "11", "")), event("ADDED", meta("two", "12", "")), event("DELETED", meta("two", "13", ""))}, true, "is deleted"},
 		"deleted, then end": {[]string{event("DELETED", meta("one", "11", "")), ""}, true, "is deleted"},
 	} {
@@ -196,9 +212,9 @@ func TestTheLastQuestion(t *testing.T) {
 	}{
 		"there":                 {text(200, meta("one", "5", "")), text(200, meta("ns", "1", "")), false},
 		"gone":                  {text(404, "{}"), nil, true},
-		"deleting":              {text(200, meta("one", "5", "x")), nil, true},
+		"deleting":              {text(200, meta("one", "5", now)), nil, true},
 		"another":               {text(200, meta("two", "5", "")), nil, false},
-		"namespace deleting":    {text(200, meta("one", "5", "")), text(200, meta("ns", "1", "x")), true},
+		"namespace deleting":    {text(200, meta("one", "5", "")), text(200, meta("ns", "1", now)), true},
 		"namespace not allowed": {text(200, meta("one", "5", "")), text(403, "{}"), false},
 		"namespace silent":      {text(200, meta("one", "5", "")), down["silent"], false},
 	} {
@@ -222,19 +238,18 @@ func TestNeverSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := &server{answer: text(http.StatusNotFound, "{}")}, &proctest.Buffer{}
 		source := Source{
-			Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil },
-			Server: "https://api", Namespace: "mesh", Name: "agent",
+			Config: s.config, Namespace: "mesh", Name: "agent",
 		}
 		leaving, why := New(source, slog.New(slog.NewTextHandler(log, nil))).Leaving(t.Context())
 		assert.False(t, leaving)
 		assert.Contains(t, why, "not known")
 
 		// Nor is one that is deleting already when it is first seen, as after a restart of the container, a reason to stay.
-		s.set(text(http.StatusOK, meta("one", "5", "x")))
+		s.set(text(http.StatusOK, meta("one", "5", now)))
 		leaving, _ = New(source, slog.New(slog.DiscardHandler)).Leaving(t.Context())
 		assert.True(t, leaving)
 
-		source.Client = func() (*http.Client, error) { return nil, errors.New("no token") }
+		source.Config = func() (*rest.Config, error) { return nil, errors.New("no token") }
 		leaving, why = New(source, slog.New(slog.DiscardHandler)).Leaving(t.Context())
 		assert.False(t, leaving)
 		assert.Contains(t, why, "no token")
@@ -247,7 +262,7 @@ func TestGoesOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		say(event("BOOKMARK", meta("", "12", "")), "")
 		assert.Equal(t, []string{"list", "watch 10", "watch 12"}, s.questions(), "it goes on from the bookmark")
-		say(event("ERROR", `{"kind":"Status","code":410,"message":"too old"}`))
+		say(event("ERROR", `{"apiVersion":"v1","kind":"Status","code":410,"reason":"Expired","message":"too old"}`))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		assert.Equal(t, []string{"list", "watch 10"}, s.questions()[3:], "it looks again")
@@ -312,11 +327,15 @@ func TestAsksForMetadataAlone(t *testing.T) {
 		got = r
 		return text(http.StatusOK, listOf("1"))(r)
 	}}
-	a := api{source: Source{Client: func() (*http.Client, error) { return &http.Client{Transport: s}, nil }, Server: "http://[::1]:8080/k8s", Namespace: "mesh", Name: "a.b"}}
+	a := api{source: Source{Config: s.config, Namespace: "mesh", Name: "a.b"}}
 	found, version, err := a.list(t.Context())
 	require.NoError(t, err)
 	assert.Nil(t, found)
 	assert.Equal(t, "1", version)
-	assert.Equal(t, "http://[::1]:8080/k8s/apis/apps/v1/namespaces/mesh/daemonsets?fieldSelector=metadata.name%3Da.b", got.URL.String())
-	assert.Equal(t, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", got.Header.Get("Accept"))
+	assert.Equal(t, "https://[::1]:8080/k8s/apis/apps/v1/namespaces/mesh/daemonsets?fieldSelector=metadata.name%3Da.b", got.URL.String())
+	for accepted := range strings.SplitSeq(got.Header.Get("Accept"), ",") {
+		if accepted != "application/json" { // of servers that cannot do it
+			assert.Contains(t, accepted, ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+		}
+	}
 }
