@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/containernetworking/cni v1.3.1
+	github.com/cyphar/filepath-securejoin v0.7.0
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/meshcni/meshcni v0.0.0
 	github.com/prometheus/client_golang v1.23.0
