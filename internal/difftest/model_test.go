@@ -23,8 +23,8 @@ var (
 	net1  = []netip.Prefix{netip.MustParsePrefix("192.168.77.0/24"), netip.MustParsePrefix("fd00:77::/64")}
 	virt0 = []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}
 
-	appTCP = []uint16{22, 443, 7070, 8080, 9090}
-	appUDP = []uint16{5000}
+	appTCP     = []uint16{22, 443, 7070, 8080, 9090}
+	appUDP     = []uint16{5000}
 	outsideTCP = []uint16{53, 80, 443, 3306, 6379, 7070, 8080, 9090, 15008}
 	outsideUDP = []uint16{53, 5353, 8125}
 
