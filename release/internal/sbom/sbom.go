@@ -37,15 +37,12 @@ type Subject struct {
 }
 
 // Write returns the bill of a subject for an architecture. It depends on the arguments alone.
-func Write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) ([]byte, error) {
-	text, err := write(t, arch, s, built, linked)
-	if err != nil {
-		return nil, fmt.Errorf("bill of materials of %s: %w", s.Name, err)
-	}
-	return text, nil
-}
-
-func write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) ([]byte, error) {
+func Write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) (text []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("bill of materials of %s: %w", s.Name, err)
+		}
+	}()
 	subject := cdx.Component{
 		BOMRef: "subject", Type: s.Type, Name: s.Name, Version: t.Version, PackageURL: s.PURL, Licenses: licenses(linked, source.Module),
 		Properties: &[]cdx.Property{{Name: "platform", Value: "linux/" + arch}},
@@ -116,8 +113,7 @@ func write(t source.Tree, arch string, s Subject, built []programs.Program, link
 	}
 	bom.Components, bom.Dependencies = &components, &dependencies
 	bom.Compositions = &[]cdx.Composition{{Aggregate: cdx.CompositionAggregateComplete, Dependencies: references(dependencies)}}
-	text, err := encode(bom)
-	if err != nil {
+	if text, err = encode(bom); err != nil {
 		return nil, err
 	}
 	// A number of its own for each content, and the same one for the same.
