@@ -60,7 +60,7 @@ func (w *World) listen(s server) error {
 			if err != nil {
 				return err
 			}
-			w.background(l, func() { s.answerTCP(l.(*net.TCPListener), port, family.level == unix.SOL_IPV6) })
+			w.background(l, func() { s.answerTCP(l.(*net.TCPListener), port) })
 		}
 		for _, port := range s.udp {
 			config := net.ListenConfig{Control: enable(family.level, family.pktinfo)} // see answerUDP
@@ -97,7 +97,7 @@ func (w *World) background(c io.Closer, f func()) {
 
 // answerTCP sends on each connection who accepted it and where it wanted to go. The thread has the server's UID and GID: a
 // connection belongs to whoever accepts it, and so do its answers for rules that look at the owner.
-func (s server) answerTCP(l *net.TCPListener, port uint16, v6 bool) {
+func (s server) answerTCP(l *net.TCPListener, port uint16) {
 	if s.owner != (Owner{}) { // all threads are root's
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -108,39 +108,35 @@ func (s server) answerTCP(l *net.TCPListener, port uint16, v6 bool) {
 		if err != nil {
 			return
 		}
-		dst := conn.LocalAddr().(*net.TCPAddr).AddrPort()
-		dst = netip.AddrPortFrom(dst.Addr().WithZone(""), dst.Port())
-		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) {
-				// ENOENT: conntrack does not know the connection, so nothing can have changed its destination.
-				if orig, err := originalDst(int(fd), v6); err == nil {
-					dst = orig
-				}
-			})
-		}
-		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s\n", s.who, port, dst) // the client notices errors
+		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s\n", s.who, port, OriginalDst(conn)) // the client notices errors
 		_ = conn.Close()
 	}
 }
 
-// originalDst is SO_ORIGINAL_DST, which is 80 at both levels (linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST in
-// linux/netfilter_ipv6/ip6_tables.h). It gives a socket address; the functions used are for other options, whose
-// values are as large.
-func originalDst(fd int, v6 bool) (netip.AddrPort, error) {
-	if v6 {
-		info, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, unix.SO_ORIGINAL_DST)
-		if err != nil {
-			return netip.AddrPort{}, err
-		}
-		port := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, info.Addr.Port))
-		return netip.AddrPortFrom(netip.AddrFrom16(info.Addr.Addr), port), nil
-	}
-	raw, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, unix.SO_ORIGINAL_DST)
+// OriginalDst is where a connection was to go before NAT changed its destination. If connection tracking does not know
+// the connection, nothing can have changed it: then it is the local address.
+func OriginalDst(conn *net.TCPConn) netip.AddrPort {
+	local := conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	dst := netip.AddrPortFrom(local.Addr().Unmap().WithZone(""), local.Port())
+	raw, err := conn.SyscallConn()
 	if err != nil {
-		return netip.AddrPort{}, err
+		return dst
 	}
-	b := raw.Multiaddr // a sockaddr_in: family, port, address
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), nil
+	// SO_ORIGINAL_DST is 80 at both levels (linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST in
+	// linux/netfilter_ipv6/ip6_tables.h). It gives a socket address; the functions used are for other options, whose
+	// values are as large.
+	_ = raw.Control(func(fd uintptr) {
+		if dst.Addr().Is6() {
+			if info, err := unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); err == nil {
+				port := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, info.Addr.Port))
+				dst = netip.AddrPortFrom(netip.AddrFrom16(info.Addr.Addr), port)
+			}
+		} else if info, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+			b := info.Multiaddr // a sockaddr_in: family, port, address
+			dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:]))
+		}
+	})
+	return dst
 }
 
 // answerUDP answers datagrams from the address that they were sent to, which a wildcard socket does not do by itself.
