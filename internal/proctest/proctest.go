@@ -27,10 +27,6 @@ type Options struct {
 	NetNS string
 	// Env is added to the environment.
 	Env []string
-	// WorkDir is the program's; "" is this process's.
-	WorkDir string
-	// OutliveSignals gives the program a process group of its own, so that an interrupt of the test does not reach it.
-	OutliveSignals bool
 }
 
 // Process is a running program.
@@ -61,8 +57,7 @@ func Start(o Options, program string, args ...string) (*Process, error) {
 		o.Name = filepath.Base(program)
 	}
 	p := &Process{Name: o.Name, cmd: Command(o.NetNS, program, args...), done: make(chan struct{})}
-	p.cmd.Env, p.cmd.Dir = append(os.Environ(), o.Env...), o.WorkDir
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: o.OutliveSignals}
+	p.cmd.Env = append(os.Environ(), o.Env...)
 	if o.Dir != "" {
 		p.log = filepath.Join(o.Dir, o.Name+".log")
 		log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
