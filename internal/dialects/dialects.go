@@ -1,6 +1,5 @@
-// Package dialects finds a dialect of this module by the name that
-// configuration calls it. Only programs need it: a library user holds the
-// [dialect.Dialect] that he wants.
+// Package dialects finds a dialect by its name in a configuration. Only programs need it: a user of the library has the
+// [dialect.Dialect] itself.
 package dialects
 
 import (
@@ -16,48 +15,25 @@ import (
 	"github.com/meshcni/meshcni/dialect/linkerd"
 )
 
-// Default is the dialect of an empty name.
-const Default = "istio"
+// All returns the dialects in the order in which people read them, without excluded namespaces.
+func All() []dialect.Dialect {
+	return []dialect.Dialect{istio.New(), ambient.New(), linkerd.New(), kuma.New(), consul.New()}
+}
 
-// Names are all that ByName knows, in the order in which people read them.
-func Names() []string { return []string{"istio", "ambient", "linkerd", "kuma", "consul"} }
+// Names lists the names of [All].
+func Names() []string { return NamesOf(All()) }
 
-// SandboxKeys are the keys of CNI_ARGS by which runtimes ask for one of these
-// meshes, see [dialect.Sandboxes]. Whoever does not read the one that is there
-// must not let the sandbox pass: it would start outside its mesh.
+// ByName is [Choose] from [All].
+func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {
+	return Choose(All(), name, excludedNamespaces)
+}
+
+// SandboxKeys are the keys of CNI_ARGS by which runtimes ask for one of these meshes, see [dialect.Sandboxes]. A plugin that
+// does not read a key that is set must refuse the sandbox, which would otherwise start outside its mesh.
 func SandboxKeys() []string { return []string{consul.IptablesConfig} }
 
-// ByName returns the dialect; an empty name is [Default]. The excluded
-// namespaces are left alone altogether. The error lists the known names.
-func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {
-	switch name {
-	case "", "istio":
-		return istio.New(excludedNamespaces...), nil
-	case "ambient":
-		return ambient.New(excludedNamespaces...), nil
-	case "linkerd":
-		return linkerd.New(excludedNamespaces...), nil
-	case "kuma":
-		return kuma.New(excludedNamespaces...), nil
-	case "consul":
-		return consul.New(excludedNamespaces...), nil
-	}
-	return dialect.Dialect{}, fmt.Errorf("unknown dialect %q: known is %s", name, strings.Join(Names(), ", "))
-}
-
-// All returns the dialects of [Names], without excluded namespaces.
-func All() []dialect.Dialect {
-	var all []dialect.Dialect
-	for _, name := range Names() {
-		d, _ := ByName(name, nil)
-		all = append(all, d)
-	}
-	return all
-}
-
-// Choose finds a dialect of one's own list by its name; an empty name is the
-// first's. The excluded namespaces are left alone besides those that it
-// excludes itself. The error lists the known names.
+// Choose finds a dialect in a list by its name. An empty name is the first's. The excluded namespaces are added to those
+// that the dialect excludes itself. The error lists the known names.
 func Choose(known []dialect.Dialect, name string, excludedNamespaces []string) (dialect.Dialect, error) {
 	for _, d := range known {
 		if name == d.Name || name == "" {

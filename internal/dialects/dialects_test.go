@@ -18,7 +18,7 @@ func TestEveryNameIsADialectOfThatName(t *testing.T) {
 	}
 	d, err := dialects.ByName("", nil)
 	require.NoError(t, err)
-	assert.Equal(t, dialects.Default, d.Name)
+	assert.Equal(t, "istio", d.Name)
 }
 
 func TestUnknownNameListsTheKnown(t *testing.T) {

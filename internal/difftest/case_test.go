@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/fatemodel"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -40,10 +39,10 @@ func (c Case) Predict() (Fates, error) {
 	if err != nil {
 		return nil, fmt.Errorf("render: %w", err)
 	}
-	model := fatemodel.Of(c.Options())
+	m := model(c.Options())
 	fates := Fates{}
 	for _, p := range c.Probes {
-		fate, _, err := model.Fate(rs, p)
+		fate, _, err := m.Fate(rs, p)
 		if err != nil {
 			return nil, fmt.Errorf("predict %s: %w", p, err)
 		}
@@ -58,7 +57,7 @@ func (c Case) Explain(probe string) string {
 	if err != nil {
 		return err.Error()
 	}
-	fate, result, err := fatemodel.Of(c.Options()).Fate(c.Redirect.MustRuleset(), p)
+	fate, result, err := model(c.Options()).Fate(c.Redirect.MustRuleset(), p)
 	if err != nil {
 		return err.Error()
 	}

@@ -3,10 +3,8 @@
 package hostroottest
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,11 +50,8 @@ func New(tb testing.TB, programs map[string]string) (dir string) {
 		require.NoError(tb, err)
 		path, err = filepath.EvalSymlinks(path)
 		require.NoError(tb, err)
-		inside := "/opt/programs/" + filepath.Base(path)
-		copyFile(tb, path, dir+inside)
-		for _, lib := range libraries(tb, path) {
-			copyFile(tb, lib, dir+lib)
-		}
+		run(tb, "cp", path, dir+"/opt/programs")
+		run(tb, "cp", append([]string{"--dereference", "--parents", "--target-directory", dir}, libraries(tb, path)...)...)
 		require.NoError(tb, os.Symlink("../../opt/programs/"+filepath.Base(path), dir+"/etc/alternatives/"+name))
 		require.NoError(tb, os.Symlink("/etc/alternatives/"+name, dir+"/usr/sbin/"+name))
 	}
@@ -68,9 +63,7 @@ var absolute = regexp.MustCompile(`/\S+`)
 // libraries are the files that the loader loads, the loader included, and those that iptables opens itself.
 func libraries(tb testing.TB, program string) (all []string) {
 	tb.Helper()
-	out, err := exec.CommandContext(tb.Context(), "ldd", program).Output()
-	require.NoError(tb, err, "ldd %s", program)
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(run(tb, "ldd", program)) {
 		_, found, ok := strings.Cut(line, "=>")
 		if !ok {
 			found = line
@@ -89,20 +82,11 @@ func libraries(tb testing.TB, program string) (all []string) {
 	return all
 }
 
-func copyFile(tb testing.TB, from, to string) {
+func run(tb testing.TB, name string, args ...string) string {
 	tb.Helper()
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	require.NoError(tb, os.MkdirAll(filepath.Dir(to), 0o755))
-	in, err := os.Open(from)
-	require.NoError(tb, err)
-	defer func() { _ = in.Close() }()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755) //nolint:gosec // to be run
-	require.NoError(tb, err)
-	defer func() { _ = out.Close() }()
-	_, err = io.Copy(out, in)
-	require.NoError(tb, err)
+	out, err := exec.CommandContext(tb.Context(), name, args...).CombinedOutput()
+	require.NoError(tb, err, "%s %s: %s", name, args, out)
+	return string(out)
 }
 
 // Process starts a process whose root is a directory of [New], as a container sees process 1 of its host: in a mount

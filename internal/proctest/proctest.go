@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -25,10 +27,6 @@ type Options struct {
 	NetNS string
 	// Env is added to the environment.
 	Env []string
-	// WorkDir is the program's; "" is this process's.
-	WorkDir string
-	// OutliveSignals gives the program a process group of its own, so that an interrupt of the test does not reach it.
-	OutliveSignals bool
 }
 
 // Process is a running program.
@@ -59,8 +57,7 @@ func Start(o Options, program string, args ...string) (*Process, error) {
 		o.Name = filepath.Base(program)
 	}
 	p := &Process{Name: o.Name, cmd: Command(o.NetNS, program, args...), done: make(chan struct{})}
-	p.cmd.Env, p.cmd.Dir = append(os.Environ(), o.Env...), o.WorkDir
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: o.OutliveSignals}
+	p.cmd.Env = append(os.Environ(), o.Env...)
 	if o.Dir != "" {
 		p.log = filepath.Join(o.Dir, o.Name+".log")
 		log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -199,4 +196,24 @@ func FreePort() (int, error) {
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Buffer is a bytes.Buffer for several goroutines: a log that is read while it is written. The zero Buffer is empty.
+type Buffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+// Write adds to the buffer; it never fails.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String is all that was written until now.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }

@@ -45,10 +45,8 @@ func Binary(name string) Need {
 	})
 }
 
-// Require skips the test, naming what is missing, unless all needs are met. With CI=true in the environment it fails the
-// test, since a test that CI skips protects nothing.
-func Require(tb TB, needs ...Need) {
-	tb.Helper()
+// Missing returns the needs that are not met, or nil.
+func Missing(needs ...Need) error {
 	var missing []error
 	for _, n := range needs {
 		if n.check == nil {
@@ -58,8 +56,14 @@ func Require(tb TB, needs ...Need) {
 			missing = append(missing, fmt.Errorf("%s: %w", n.name, err))
 		}
 	}
-	err := errors.Join(missing...)
-	switch {
+	return errors.Join(missing...)
+}
+
+// Require skips the test, naming what is missing, unless all needs are met. With CI=true in the environment it fails the
+// test, since a test that CI skips protects nothing.
+func Require(tb TB, needs ...Need) {
+	tb.Helper()
+	switch err := Missing(needs...); {
 	case err == nil:
 	case os.Getenv("CI") == "true":
 		tb.Fatalf("missing, and CI=true allows no skipping:\n%v", err)

@@ -1,11 +1,14 @@
 package netnstest
 
 import (
-	"bytes"
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,137 +87,95 @@ func (w *World) Stream(p Probe) (stop func() map[string]int) {
 func (w *World) exchange(from string, probes []Probe) []string {
 	fates := make([]string, len(probes))
 	ns := map[string]*netnsexec.NetNS{FromPod: w.Pod, FromOut: w.Out, FromVM: w.VM}[from]
-	err := fmt.Errorf("no namespace %q", from)
-	if ns != nil {
-		err = ns.Do(func() error { return exchange(probes, fates, w.opts.Patience) })
+	if ns == nil {
+		return slices.Repeat([]string{fmt.Sprintf("error: no namespace %q", from)}, len(probes))
 	}
-	for i := range fates {
-		if fates[i] == "" {
-			fates[i] = fateOf(err)
+	deadline := time.Now().Add(w.opts.Patience)
+	var wg sync.WaitGroup
+	err := ns.Do(func() error {
+		for i, p := range probes {
+			socket, err := launch(p)
+			if err != nil {
+				fates[i] = fateOf(err)
+				continue
+			}
+			wg.Go(func() { fates[i] = await(socket, p.Proto, deadline) })
 		}
+		return nil
+	})
+	wg.Wait()
+	if err != nil {
+		return slices.Repeat([]string{fateOf(err)}, len(probes))
 	}
 	return fates
-}
-
-// resend is when a datagram without answer is sent again. Only a full queue loses datagrams here.
-const resend = 500 * time.Millisecond
-
-// pending is a probe that has no fate yet.
-type pending struct {
-	index int          // of the probe
-	text  bytes.Buffer // what has arrived
-}
-
-// exchange opens every probe's socket in the calling thread's namespace, then waits for the answers. Fates that stay
-// empty had none.
-func exchange(probes []Probe, fates []string, patience time.Duration) error {
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	open := map[int]*pending{} // by socket
-	defer func() {
-		for fd := range open {
-			_ = unix.Close(fd)
-		}
-		_ = unix.Close(epoll)
-	}()
-	for i, p := range probes {
-		fd, err := launch(p)
-		if err == nil {
-			err = watch(epoll, fd, unix.EPOLLIN)
-		}
-		if err == nil {
-			open[fd] = &pending{index: i}
-			continue
-		}
-		fates[i] = fateOf(err)
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
-	events := make([]unix.EpollEvent, 64)
-	for deadline := time.Now().Add(patience); len(open) > 0; {
-		wait := min(time.Until(deadline), resend)
-		if wait <= 0 {
-			return unix.ETIMEDOUT
-		}
-		n, err := unix.EpollWait(epoll, events, int(wait.Milliseconds())+1)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		for _, e := range events[:max(n, 0)] {
-			fd := int(e.Fd)
-			p := open[fd]
-			if fates[p.index] = receive(fd, probes[p.index].Proto, &p.text); fates[p.index] != "" {
-				delete(open, fd)
-				// Close alone is not enough: a child that is being forked elsewhere holds the socket open until its
-				// exec, and epoll would go on reporting it.
-				_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, fd, nil)
-				_ = unix.Close(fd)
-			}
-		}
-		for fd, p := range open {
-			if n <= 0 && probes[p.index].Proto == "udp" {
-				_, _ = unix.Write(fd, question)
-			}
-		}
-	}
-	return nil
 }
 
 var question = []byte("who?")
 
 // launch opens p's socket and starts its connection or sends its datagram.
-func launch(p Probe) (fd int, err error) {
+func launch(p Probe) (*os.File, error) {
 	typ := unix.SOCK_STREAM
 	if p.Proto == "udp" {
 		typ = unix.SOCK_DGRAM
 	}
-	fd, err = ownedSocket(Owner{p.UID, p.GID}, p.Dst.Addr(), typ)
+	fd, err := ownedSocket(Owner{p.UID, p.GID}, p.Dst.Addr(), typ)
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
+	if err := send(fd, typ, p); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), p.String()), nil
+}
+
+func send(fd, typ int, p Probe) error {
 	if p.Src.IsValid() {
 		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(p.Src, 0))); err != nil {
-			return fd, fmt.Errorf("bind %s: %w", p.Src, err)
+			return fmt.Errorf("bind %s: %w", p.Src, err)
 		}
 	}
 	if typ == unix.SOCK_STREAM {
 		// Close by reset: no TIME_WAIT piles up, however long a stream runs.
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
-			return fd, err
+			return err
 		}
 	}
 	if err := unix.Connect(fd, sockaddr(p.Dst)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return fd, err
+		return err
 	}
 	if typ == unix.SOCK_DGRAM {
-		_, err = unix.Write(fd, question)
+		_, err := unix.Write(fd, question)
+		return err
 	}
-	return fd, err
+	return nil
 }
 
-// receive reads what there is and returns the fate once it is known.
-func receive(fd int, proto string, text *bytes.Buffer) string {
-	var buf [256]byte
-	n, err := unix.Read(fd, buf[:])
-	switch {
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
-		return ""
-	case err != nil:
-		return fateOf(err)
-	case proto == "udp":
-		return string(buf[:n])
-	case n == 0:
-		return fateOf(unix.ECONNRESET) // ended before its line did
+// resend is when a datagram without answer is sent again. Only a full queue loses datagrams here.
+const resend = 500 * time.Millisecond
+
+// await returns a probe's fate, and closes its socket.
+func await(socket *os.File, proto string, deadline time.Time) string {
+	defer func() { _ = socket.Close() }()
+	if proto == "tcp" {
+		_ = socket.SetReadDeadline(deadline)
+		line, err := bufio.NewReader(socket).ReadString('\n')
+		if err != nil {
+			return fateOf(err)
+		}
+		return strings.TrimSuffix(line, "\n")
 	}
-	text.Write(buf[:n])
-	line, _, whole := bytes.Cut(text.Bytes(), []byte("\n"))
-	if !whole {
-		return ""
+	for buf := make([]byte, 256); ; {
+		_ = socket.SetReadDeadline(time.Now().Add(min(resend, time.Until(deadline))))
+		n, err := socket.Read(buf)
+		switch {
+		case err == nil:
+			return string(buf[:n])
+		case !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(deadline):
+			return fateOf(err)
+		}
+		_, _ = socket.Write(question)
 	}
-	return string(line)
 }
 
 // fateOf names what went wrong.
@@ -222,12 +183,16 @@ func fateOf(err error) string {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return "refused"
-	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE), errors.Is(err, io.EOF): // EOF: before the line's end
 		return "reset"
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		return "unreachable"
-	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, unix.EPERM): // EPERM: a datagram dropped on its way out
+	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.EPERM): // EPERM: a datagram dropped on its way out
 		return "timeout"
+	}
+	var path *os.PathError // names the probe
+	if errors.As(err, &path) {
+		err = path.Err
 	}
 	return fmt.Sprintf("error: %v", err)
 }

@@ -36,11 +36,6 @@ func become(o Owner) (restore func()) {
 	}
 }
 
-func watch(epoll, fd int, events uint32) error {
-	e := unix.EpollEvent{Events: events, Fd: int32(fd)} //nolint:gosec // descriptors are small
-	return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &e)
-}
-
 func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if ap.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}
@@ -48,14 +43,4 @@ func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	// A link-local address says by its zone which link it is on: here by the link's index, as probes are sent from any namespace.
 	zone, _ := strconv.ParseUint(ap.Addr().Zone(), 10, 32)
 	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port()), ZoneId: uint32(zone)}
-}
-
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)) //nolint:gosec // a port
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port)) //nolint:gosec // a port
-	}
-	return netip.AddrPort{}
 }

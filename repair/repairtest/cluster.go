@@ -7,8 +7,7 @@
 // A [Cluster] knows pods with their labels, UIDs and resource versions, deletion, eviction, one disruption budget per
 // namespace, and list and watch by node, with expiry. It has no grace periods: a deleted pod stays, with a deletion
 // timestamp, until Gone is called, unless it has no node or LeaveAtOnce is set. It validates nothing, and has no RBAC and
-// no other kinds. A watch with a label selector does not notice pods
-// whose labels begin or cease to match.
+// no other kinds. A watch with a label selector does not notice pods whose labels begin or cease to match.
 package repairtest
 
 import (

@@ -11,7 +11,10 @@ import (
 	"os"
 	"strconv"
 	"syscall"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // The ports that a proxy of Istio's kind has for what is redirected to it.
@@ -102,12 +105,7 @@ func serve(name string, port uint16, transparent bool) error {
 	}
 	go accept(l, func(conn net.Conn) {
 		peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-		orig, err := originalDst(conn.(*net.TCPConn))
-		if err != nil {
-			orig, _ = netip.ParseAddrPort(conn.LocalAddr().String())
-		}
-		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port,
-			netip.AddrPortFrom(orig.Addr().Unmap(), orig.Port()), peer.Addr().Unmap())
+		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port, netnstest.OriginalDst(conn.(*net.TCPConn)), peer.Addr().Unmap())
 	})
 	return nil
 }
@@ -115,55 +113,14 @@ func serve(name string, port uint16, transparent bool) error {
 // setTransparent lets a socket of both families, before it is bound, take what is
 // addressed to others.
 func setTransparent(_, _ string, raw syscall.RawConn) (err error) {
-	const ipv6Transparent = 75 // of linux/in6.h
 	if errRaw := raw.Control(func(fd uintptr) {
 		err = errors.Join(
-			os.NewSyscallError("setsockopt IP_TRANSPARENT", syscall.SetsockoptInt(int(fd), syscall.SOL_IP, syscall.IP_TRANSPARENT, 1)),
-			os.NewSyscallError("setsockopt IPV6_TRANSPARENT", syscall.SetsockoptInt(int(fd), syscall.SOL_IPV6, ipv6Transparent, 1)))
+			os.NewSyscallError("setsockopt IP_TRANSPARENT", unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)),
+			os.NewSyscallError("setsockopt IPV6_TRANSPARENT", unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)))
 	}); errRaw != nil {
 		return errRaw
 	}
 	return err
-}
-
-// originalDst asks connection tracking where a connection was to go.
-func originalDst(conn *net.TCPConn) (dst netip.AddrPort, err error) {
-	const soOriginalDst = 80 // of linux/netfilter_ipv4.h, and the same for IPv6
-	local, _ := netip.ParseAddrPort(conn.LocalAddr().String())
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return dst, err
-	}
-	var errno syscall.Errno
-	if errRaw := raw.Control(func(fd uintptr) {
-		if local.Addr().Unmap().Is4() {
-			var sa syscall.RawSockaddrInet4
-			errno = getsockopt(fd, syscall.SOL_IP, soOriginalDst, unsafe.Pointer(&sa), unsafe.Sizeof(sa))
-			dst = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), ntohs(sa.Port))
-			return
-		}
-		var sa syscall.RawSockaddrInet6
-		errno = getsockopt(fd, syscall.SOL_IPV6, soOriginalDst, unsafe.Pointer(&sa), unsafe.Sizeof(sa))
-		dst = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), ntohs(sa.Port))
-	}); errRaw != nil {
-		return dst, errRaw
-	}
-	if errno != 0 {
-		return dst, errno
-	}
-	return dst, nil
-}
-
-func getsockopt(fd uintptr, level, name int, value unsafe.Pointer, size uintptr) syscall.Errno {
-	length := uint32(size)
-	_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, uintptr(level), uintptr(name), uintptr(value), uintptr(unsafe.Pointer(&length)), 0)
-	return errno
-}
-
-// ntohs reads a port that the kernel left in network order.
-func ntohs(port uint16) uint16 {
-	b := (*[2]byte)(unsafe.Pointer(&port))
-	return binary.BigEndian.Uint16(b[:])
 }
 
 // accept has each connection answered by a goroutine of its own, until the

@@ -55,6 +55,9 @@ type Options struct {
 	Failed func()
 }
 
+// all are the needs, with those of a machine.
+func (o Options) all() []netnstest.Need { return append([]netnstest.Need{netnstest.Root}, o.Needs...) }
+
 // options are Main's, for Require.
 var options Options
 
@@ -70,7 +73,7 @@ func Main(m *testing.M, o Options) {
 		if code = m.Run(); code != 0 && o.Failed != nil {
 			o.Failed()
 		}
-	case missing(o.Needs):
+	case netnstest.Missing(o.all()...) != nil:
 		code = m.Run()
 	default:
 		code, err = outer(o)
@@ -85,27 +88,11 @@ func Main(m *testing.M, o Options) {
 // Require skips the test, or fails it where CI=true, if something is missing that [Main] was told about.
 func Require(tb netnstest.TB) {
 	tb.Helper()
-	netnstest.Require(tb, append([]netnstest.Need{netnstest.Root}, options.Needs...)...)
+	netnstest.Require(tb, options.all()...)
 }
 
 // CgroupParent is the machine's control group in the CRI's form: a path below each hierarchy.
 func CgroupParent() string { return "/" + os.Getenv(nameEnv) }
-
-// asker lets netnstest say, outside of any test, whether something is missing.
-type asker struct {
-	netnstest.TB
-	missing bool
-}
-
-func (a *asker) Helper()               {}
-func (a *asker) Fatalf(string, ...any) { a.missing = true }
-func (a *asker) Skipf(string, ...any)  { a.missing = true }
-
-func missing(needs []netnstest.Need) bool {
-	var a asker
-	netnstest.Require(&a, append([]netnstest.Need{netnstest.Root}, needs...)...)
-	return a.missing
-}
 
 // outer builds, runs the machine, and cleans up after it.
 func outer(o Options) (code int, err error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/meshcni/meshcni/release/internal/programs"
 	"github.com/meshcni/meshcni/release/internal/source"
@@ -50,22 +51,20 @@ func (r *Release) writeRecord() error {
 	return r.write(Record, append(text, '\n'), "what it was made of")
 }
 
-// Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. Where
-// root is a checkout, it must be of the commit that the release says it is made of, and that commit is built from a copy,
-// without changes that are there besides.
-func Verify(ctx context.Context, root, dir string, log io.Writer) error {
+// Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. If root is
+// a checkout, it must be of the commit that the release names. That commit is built from a copy, without changes that are
+// not committed.
+func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
 	sums, err := Check(dir)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "%d files are as %s says\n", len(sums), Checksums)
-	if err := verify(ctx, root, dir, sums, log); err != nil {
-		return fmt.Errorf("verify %s: %w", dir, err)
-	}
-	return nil
-}
-
-func verify(ctx context.Context, root, dir string, sums map[string]string, log io.Writer) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("verify %s: %w", dir, err)
+		}
+	}()
 	text, err := os.ReadFile(filepath.Join(dir, Record))
 	if err != nil {
 		return err
@@ -99,9 +98,14 @@ func verify(ctx context.Context, root, dir string, sums map[string]string, log i
 	if err := errors.Join(r.All(ctx), r.Close()); err != nil {
 		return err
 	}
-	if err := same(sums, out, log); err != nil {
+	second, err := readChecksums(out)
+	if err != nil {
 		return err
 	}
+	if err := same(sums, second); err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "a second build of the sources made the same %d files, byte for byte\n", len(second))
 	if tree.Commit != "" {
 		fmt.Fprintf(log, "they are version %s of commit %s\n", tree.Version, tree.Revision())
 	}
@@ -125,11 +129,7 @@ func checkedOut(ctx context.Context, root string, was record, export string) (st
 }
 
 // same compares the checksums with those of a second build.
-func same(sums map[string]string, again string, log io.Writer) error {
-	second, err := readChecksums(again)
-	if err != nil {
-		return err
-	}
+func same(sums, second map[string]string) error {
 	var wrong []error
 	for name, sum := range second {
 		if sums[name] != sum {
@@ -141,10 +141,14 @@ func same(sums map[string]string, again string, log io.Writer) error {
 			wrong = append(wrong, fmt.Errorf("%s: a second build has no such file", name))
 		}
 	}
-	if wrong != nil {
-		slices.SortFunc(wrong, byText)
-		return fmt.Errorf("not reproduced: %w", errors.Join(wrong...))
+	return joined("not reproduced", wrong)
+}
+
+// joined is an error of the errors, sorted by their texts; nil of none.
+func joined(what string, errs []error) error {
+	if errs == nil {
+		return nil
 	}
-	fmt.Fprintf(log, "a second build of the sources made the same %d files, byte for byte\n", len(second))
-	return nil
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return fmt.Errorf("%s: %w", what, errors.Join(errs...))
 }

@@ -2,11 +2,7 @@ package dist
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
@@ -55,29 +51,10 @@ func (r *Release) archive(ctx context.Context, arch string) error {
 
 // targz writes a tree as a compressed archive into the output directory, and returns its SHA-256.
 func (r *Release) targz(name string, tree []files.File, what string) (digest string, err error) {
-	out, err := os.Create(filepath.Join(r.out, name))
+	// Level 9 is four times as slow, for a third of a percent.
+	digest, err = files.Archive(filepath.Join(r.out, name), tree, r.tree.Time(), files.Gzip(8))
 	if err != nil {
 		return "", err
 	}
-	defer func() {
-		if cerr := out.Close(); err == nil {
-			err = cerr
-		}
-		if err == nil {
-			err = r.wrote(name, what)
-		}
-	}()
-	h := sha256.New()
-	// One more is four times as slow, for a third of a percent.
-	gz, err := files.Gzip(io.MultiWriter(out, h), 8)
-	if err != nil {
-		return "", err
-	}
-	if err := files.WriteTar(gz, tree, r.tree.Time()); err != nil {
-		return "", err
-	}
-	if err := gz.Close(); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return digest, r.wrote(name, what)
 }

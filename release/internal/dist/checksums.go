@@ -88,35 +88,37 @@ func Check(dir string) (map[string]string, error) {
 			wrong = append(wrong, fmt.Errorf("%s is missing", name))
 		}
 	}
-	if wrong != nil {
-		slices.SortFunc(wrong, byText)
-		return nil, fmt.Errorf("check %s: %w", dir, errors.Join(wrong...))
+	if err := joined("check "+dir, wrong); err != nil {
+		return nil, err
 	}
 	return sums, nil
 }
 
-// clear removes from the output directory what an earlier release wrote there: what its list names, and what is called as
-// a release's files are. So nothing of another version is left beside this one's.
-func (r *Release) clear() error {
+// clear removes from the output directory what an earlier release wrote there: the files that its list names, and those
+// named like a release's. So nothing of another version is left beside this one's.
+func (r *Release) clear() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("clear %s: %w", r.out, err)
+		}
+	}()
 	sums, err := readChecksums(r.out)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("clear %s: %w", r.out, err)
+		return err
 	}
 	entries, err := os.ReadDir(r.out)
 	if err != nil {
-		return fmt.Errorf("clear %s: %w", r.out, err)
+		return err
 	}
 	for _, e := range entries {
-		_, listed := sums[e.Name()]
-		ours := listed || e.Name() == Checksums || strings.HasPrefix(e.Name(), "meshcni_") || strings.HasPrefix(e.Name(), "meshcni-")
+		name := e.Name()
+		ours := sums[name] != "" || name == Checksums || strings.HasPrefix(name, "meshcni_") || strings.HasPrefix(name, "meshcni-")
 		if !ours || !e.Type().IsRegular() {
 			continue
 		}
-		if err := os.Remove(filepath.Join(r.out, e.Name())); err != nil {
-			return fmt.Errorf("clear %s: %w", r.out, err)
+		if err := os.Remove(filepath.Join(r.out, name)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
-
-func byText(a, b error) int { return strings.Compare(a.Error(), b.Error()) }

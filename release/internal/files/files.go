@@ -1,10 +1,13 @@
-// Package files holds trees of files as values and writes them as tar archives that depend on nothing else: not on the
-// machine's clock, users, umask or order of directories.
+// Package files holds trees of files as values and writes them as archives. An archive does not depend on the machine's
+// clock, users, umask or order of directories.
 package files
 
 import (
 	"archive/tar"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,22 +15,24 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 )
 
-// File is one regular file of a tree. All belong to root.
+// File is a regular file of a tree. All belong to root.
 type File struct {
-	// Name is its path in the tree: with slashes, and none in front.
+	// Name is its path in the tree, with slashes and none in front.
 	Name string
-	// Mode is its permissions.
 	Mode fs.FileMode
-	// Data is what is in it, unless Path is set.
+	// Data is its content, unless Path is set: then it is a copy of that file on this machine.
 	Data []byte
-	// Path is the file on this machine that it is a copy of.
 	Path string
 }
 
-// Size is how long the content is, in bytes.
+// Size is the length of the content, in bytes.
 func (f File) Size() (int64, error) {
 	if f.Path == "" {
 		return int64(len(f.Data)), nil
@@ -39,7 +44,6 @@ func (f File) Size() (int64, error) {
 	return st.Size(), nil
 }
 
-// copy writes the content.
 func (f File) copy(w io.Writer) error {
 	if f.Path == "" {
 		_, err := w.Write(f.Data)
@@ -54,7 +58,14 @@ func (f File) copy(w io.Writer) error {
 	return err
 }
 
-// Dir returns what is in a directory of this machine, with mode 0644.
+// Digest is the SHA-256 of a file's content, in hexadecimal.
+func Digest(path string) (string, error) {
+	h := sha256.New()
+	err := File{Path: path}.copy(h)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// Dir returns the files in a directory of this machine, with mode 0644.
 func Dir(dir string) ([]File, error) {
 	var list []File
 	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
@@ -78,34 +89,75 @@ func Below(dir string, list []File) []File {
 	return moved
 }
 
+// Compressor begins a compressed stream. Apart from [Plain] they are a module's, not the standard library's, so that go.mod
+// decides on their version, whichever Go runs this.
+type Compressor func(io.Writer) (io.WriteCloser, error)
+
+// Plain does not compress.
+func Plain(w io.Writer) (io.WriteCloser, error) { return nopCloser{w}, nil }
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// Gzip compresses with a level from 1 to 9. The header has no name and no time.
+func Gzip(level int) Compressor {
+	return func(w io.Writer) (io.WriteCloser, error) {
+		gz, err := gzip.NewWriterLevel(w, level)
+		if err != nil {
+			return nil, err
+		}
+		gz.ModTime = time.Unix(0, 0) // means none; the zero time does not
+		return gz, nil
+	}
+}
+
+// Zstd compresses best. Its window is 32 MiB, which is also the memory that unpacking takes; twice as much would save 2 %.
+func Zstd(w io.Writer) (io.WriteCloser, error) {
+	// One goroutine: with more, how they share the input would show in the output.
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(32<<20), zstd.WithEncoderConcurrency(1))
+}
+
+// Archive writes the tar archive of [WriteTar], compressed, to a file. It returns the file's SHA-256 in hexadecimal.
+func Archive(file string, list []File, mtime time.Time, compress Compressor) (digest string, err error) {
+	out, err := os.Create(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	h := sha256.New()
+	w, err := compress(io.MultiWriter(out, h))
+	if err != nil {
+		return "", err
+	}
+	err = errors.Join(WriteTar(w, list, mtime), w.Close())
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
 // WriteTar writes the files and the directories above them, sorted by name. Directories have mode 0755, all have the time
 // mtime. Two files of one name, and names that lead out of the tree, are errors.
 func WriteTar(w io.Writer, list []File, mtime time.Time) error {
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+	list = slices.SortedFunc(slices.Values(list), func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 	tw := tar.NewWriter(w)
-	dirs, names := map[string]bool{}, map[string]bool{}
+	isDir := map[string]bool{} // of what is written
 	for _, f := range list {
-		if !fs.ValidPath(f.Name) || names[f.Name] {
+		if _, twice := isDir[f.Name]; twice || !fs.ValidPath(f.Name) {
 			return fmt.Errorf("write tar: %q is no name of a file, or there twice", f.Name)
 		}
-		names[f.Name] = true
-	}
-	for _, f := range list {
 		for at, c := range f.Name {
 			dir := f.Name[:at]
-			if c != '/' || dirs[dir] {
+			switch dirAlready, written := isDir[dir]; {
+			case c != '/' || dirAlready:
 				continue
-			}
-			if names[dir] {
+			case written:
 				return fmt.Errorf("write tar: %q is a file, and a directory above another", dir)
 			}
-			dirs[dir] = true
-			h := tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: mtime}
-			if err := tw.WriteHeader(&h); err != nil {
+			isDir[dir] = true
+			if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: mtime}); err != nil {
 				return fmt.Errorf("write tar: %s: %w", dir, err)
 			}
 		}
+		isDir[f.Name] = false
 		if err := writeFile(tw, f, mtime); err != nil {
 			return fmt.Errorf("write tar: %s: %w", f.Name, err)
 		}
@@ -129,8 +181,9 @@ func writeFile(tw *tar.Writer, f File, mtime time.Time) error {
 }
 
 // WriteDir writes the files below the directory dir, which it makes, with the modes that [WriteTar] gives, whatever the
-// umask; they belong to whoever runs it.
+// umask. They belong to whoever runs it.
 func WriteDir(dir string, list []File) error {
+	defer syscall.Umask(syscall.Umask(0))
 	for _, f := range list {
 		if err := writeTo(dir, f); err != nil {
 			return fmt.Errorf("write %s: %w", f.Name, err)
@@ -139,29 +192,18 @@ func WriteDir(dir string, list []File) error {
 	return nil
 }
 
-func writeTo(dir string, f File) error {
+func writeTo(dir string, f File) (err error) {
 	if !fs.ValidPath(f.Name) {
 		return fs.ErrInvalid
 	}
-	if err := os.MkdirAll(filepath.Join(dir, path.Dir(f.Name)), 0o755); err != nil {
+	to := filepath.Join(dir, f.Name)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	for at := path.Dir(f.Name); at != "."; at = path.Dir(at) {
-		if err := os.Chmod(filepath.Join(dir, at), 0o755); err != nil {
-			return err
-		}
-	}
-	to := filepath.Join(dir, f.Name)
 	out, err := os.Create(to)
 	if err != nil {
 		return err
 	}
-	err = f.copy(out)
-	if cerr := out.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Chmod(to, f.Mode.Perm())
+	defer func() { err = errors.Join(err, out.Close()) }()
+	return errors.Join(out.Chmod(f.Mode.Perm()), f.copy(out))
 }

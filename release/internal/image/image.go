@@ -4,7 +4,6 @@ package image
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -65,68 +64,38 @@ type Image struct {
 	Unpacked int64
 }
 
-// New makes the image of the files. It is one layer, since nearly all of it is the programs, which change together.
+// New makes the image of the files. It has one layer, since nearly all of it is the programs, which change together.
 // Temporary files go into dir, which it makes.
-func New(arch string, s source.Stamp, tree []files.File, dir string) (*Image, error) {
-	img := &Image{Arch: arch, Stamp: s}
-	err := img.build(tree, dir)
-	if err != nil {
-		return nil, fmt.Errorf("image for %s: %w", arch, err)
-	}
-	return img, nil
-}
-
-func (i *Image) build(tree []files.File, dir string) error {
+func New(arch string, s source.Stamp, tree []files.File, dir string) (i *Image, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("image for %s: %w", arch, err)
+		}
+	}()
+	i = &Image{Arch: arch, Stamp: s}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	for _, f := range tree {
 		size, err := f.Size()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		i.Unpacked += size
 	}
-	zst, gz := filepath.Join(dir, "layer.tar.zst"), filepath.Join(dir, "layer.tar.gz")
-	if err := compressed(zst, tree, i.Stamp.Time(), files.Zstd); err != nil {
-		return err
+	if i.OCI, err = i.of(tree, filepath.Join(dir, "layer.tar.zst"), files.Zstd, types.OCILayerZStd); err != nil {
+		return nil, err
 	}
 	// The best level takes eight times as long, for 3 %.
-	fast := func(w io.Writer) (io.WriteCloser, error) { return files.Gzip(w, 6) }
-	err := compressed(gz, tree, i.Stamp.Time(), fast)
-	if err != nil {
-		return err
-	}
-	if i.OCI, err = i.of(zst, types.OCILayerZStd); err != nil {
-		return err
-	}
-	i.Docker, err = i.of(gz, types.OCILayer)
-	return err
+	i.Docker, err = i.of(tree, filepath.Join(dir, "layer.tar.gz"), files.Gzip(6), types.OCILayer)
+	return i, err
 }
 
-// compressed writes a layer to a file.
-func compressed(file string, tree []files.File, mtime time.Time, compressor func(io.Writer) (io.WriteCloser, error)) (err error) {
-	out, err := os.Create(file)
-	if err != nil {
-		return err
+// of makes the image whose layer it writes to a file.
+func (i *Image) of(tree []files.File, file string, compress files.Compressor, media types.MediaType) (v1.Image, error) {
+	if _, err := files.Archive(file, tree, i.Stamp.Time(), compress); err != nil {
+		return nil, err
 	}
-	defer func() {
-		if cerr := out.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	w, err := compressor(out)
-	if err != nil {
-		return err
-	}
-	if err := files.WriteTar(w, tree, mtime); err != nil {
-		return err
-	}
-	return w.Close()
-}
-
-// of makes the image of a layer's file.
-func (i *Image) of(file string, media types.MediaType) (v1.Image, error) {
 	layer, err := tarball.LayerFromFile(file, tarball.WithMediaType(media))
 	if err != nil {
 		return nil, err
@@ -166,15 +135,12 @@ func (i *Image) WriteDocker(file string) error {
 
 // WriteOCI writes the images of one version as one OCI layout in a tar archive, and returns the digest of their index. The
 // layout is made in dir first.
-func WriteOCI(file string, images []*Image, dir string) (v1.Hash, error) {
-	digest, err := writeOCI(file, images, dir)
-	if err != nil {
-		return v1.Hash{}, fmt.Errorf("write OCI layout: %w", err)
-	}
-	return digest, nil
-}
-
-func writeOCI(file string, images []*Image, dir string) (v1.Hash, error) {
+func WriteOCI(file string, images []*Image, dir string) (digest v1.Hash, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write OCI layout: %w", err)
+		}
+	}()
 	stamp := images[0].Stamp
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, i := range images {
@@ -206,15 +172,7 @@ func writeOCI(file string, images []*Image, dir string) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	out, err := os.Create(file)
-	if err != nil {
-		return v1.Hash{}, err
-	}
-	err = files.WriteTar(out, tree, stamp.Time())
-	if cerr := out.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if _, err := files.Archive(file, tree, stamp.Time(), files.Plain); err != nil {
 		return v1.Hash{}, err
 	}
 	return index.Digest()

@@ -3,12 +3,12 @@
 package modules
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -49,26 +49,20 @@ type Module struct {
 // listed is what `go list -json` says of a package.
 type listed struct {
 	ImportPath string
-	Dir        string
+	Dir, Root  string // Root is GOROOT or the module's directory
 	Standard   bool
 	Imports    []string
-	Module     *struct {
-		Path, Version, Dir string
-		Main               bool
-	}
+	Module     *struct{ Path string }
 }
 
 // Linked returns the modules of programs that were built from the tree, sorted by path; the module that is released is
-// among them. What the programs themselves record decides which they are, and the module cache what their licences are.
-func Linked(ctx context.Context, t source.Tree, arch string, built []programs.Program) ([]Module, error) {
-	found, err := linked(ctx, t, arch, built)
-	if err != nil {
-		return nil, fmt.Errorf("linked modules for %s: %w", arch, err)
-	}
-	return found, nil
-}
-
-func linked(ctx context.Context, t source.Tree, arch string, built []programs.Program) ([]Module, error) {
+// among them. The programs' own records decide which they are, and the files in the module cache what their licences are.
+func Linked(ctx context.Context, t source.Tree, arch string, built []programs.Program) (all []Module, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("linked modules for %s: %w", arch, err)
+		}
+	}()
 	byPath, err := recorded(t, built)
 	if err != nil {
 		return nil, err
@@ -77,11 +71,6 @@ func linked(ctx context.Context, t source.Tree, arch string, built []programs.Pr
 	if err != nil {
 		return nil, err
 	}
-	out, err := programs.Go(ctx, t, arch, "env", "GOROOT").Output()
-	if err != nil {
-		return nil, fmt.Errorf("go env GOROOT: %w", err)
-	}
-	goroot := strings.TrimSpace(string(out))
 	owner := map[string]string{} // package → module
 	for _, p := range pkgs {
 		owner[p.ImportPath] = p.module()
@@ -91,15 +80,13 @@ func linked(ctx context.Context, t source.Tree, arch string, built []programs.Pr
 		if m == nil {
 			return nil, fmt.Errorf("package %s is imported, but no program records its module %s", p.ImportPath, p.module())
 		}
-		root := goroot
-		dir := root // one licence is all of the standard library's
-		if !p.Standard {
-			root, dir = p.Module.Dir, p.Dir
-			if p.module() == source.Module {
-				root = t.Root // the licence of all its modules
-			}
+		switch m.Path {
+		case Std: // has one licence
+			p.Dir = p.Root
+		case source.Module: // all its modules have one
+			p.Root = t.Root
 		}
-		if err := m.addTexts(root, dir); err != nil {
+		if err := m.addTexts(p.Root, p.Dir); err != nil {
 			return nil, err
 		}
 		for _, i := range p.Imports {
@@ -108,16 +95,14 @@ func linked(ctx context.Context, t source.Tree, arch string, built []programs.Pr
 			}
 		}
 	}
-	for _, m := range byPath {
+	for _, path := range slices.Sorted(maps.Keys(byPath)) {
+		m := byPath[path]
 		slices.Sort(m.Requires)
 		slices.SortFunc(m.Texts, func(a, b files.File) int { return cmp.Compare(a.Name, b.Name) })
 		if m.License, err = identify(m.Texts); err != nil {
 			return nil, fmt.Errorf("licence of module %s %s: %w", m.Path, m.Version, err)
 		}
-	}
-	var all []Module
-	for _, path := range slices.Sorted(maps.Keys(byPath)) {
-		all = append(all, *byPath[path])
+		all = append(all, *m)
 	}
 	return all, nil
 }
@@ -164,8 +149,8 @@ func merged(path string) string {
 }
 
 // list returns the packages that the programs are made of.
-func list(ctx context.Context, t source.Tree, arch string) ([]listed, error) {
-	args := []string{"list", "-deps", "-json=ImportPath,Dir,Standard,Imports,Module"}
+func list(ctx context.Context, t source.Tree, arch string) (pkgs []listed, err error) {
+	args := []string{"list", "-deps", "-json=ImportPath,Dir,Root,Standard,Imports,Module"}
 	for _, name := range programs.Names {
 		args = append(args, "./cmd/"+name)
 	}
@@ -174,20 +159,16 @@ func list(ctx context.Context, t source.Tree, arch string) ([]listed, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w: %s", err, stderr.String())
+		return nil, fmt.Errorf("go list: %w: %s", err, &stderr)
 	}
-	var pkgs []listed
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
 		var p listed
-		err := dec.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			return pkgs, nil
-		}
-		if err != nil {
+		if err := dec.Decode(&p); err != nil {
 			return nil, fmt.Errorf("go list: %w", err)
 		}
 		pkgs = append(pkgs, p)
 	}
+	return pkgs, nil
 }
 
 // legal are the names of files with licences and what goes with them.

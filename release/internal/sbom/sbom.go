@@ -37,15 +37,12 @@ type Subject struct {
 }
 
 // Write returns the bill of a subject for an architecture. It depends on the arguments alone.
-func Write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) ([]byte, error) {
-	text, err := write(t, arch, s, built, linked)
-	if err != nil {
-		return nil, fmt.Errorf("bill of materials of %s: %w", s.Name, err)
-	}
-	return text, nil
-}
-
-func write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) ([]byte, error) {
+func Write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) (text []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("bill of materials of %s: %w", s.Name, err)
+		}
+	}()
 	subject := cdx.Component{
 		BOMRef: "subject", Type: s.Type, Name: s.Name, Version: t.Version, PackageURL: s.PURL, Licenses: licenses(linked, source.Module),
 		Properties: &[]cdx.Property{{Name: "platform", Value: "linux/" + arch}},
@@ -56,8 +53,10 @@ func write(t source.Tree, arch string, s Subject, built []programs.Program, link
 	// Programs first, then modules, each sorted by name already.
 	var components []cdx.Component
 	var dependencies []cdx.Dependency
+	var described []cdx.BOMReference
 	depends := func(ref string, on []string) {
 		dependencies = append(dependencies, cdx.Dependency{Ref: ref, Dependencies: &on})
+		described = append(described, cdx.BOMReference(ref))
 	}
 	var all []string
 	for _, p := range built {
@@ -74,13 +73,7 @@ func write(t source.Tree, arch string, s Subject, built []programs.Program, link
 			PackageURL: purl(source.Module, t.Version) + "#cmd/" + p.Name,
 			Properties: &[]cdx.Property{{Name: "path", Value: s.Places[p.Name]}, {Name: "go:version", Value: p.Info.GoVersion}},
 		})
-		var on []string
-		for _, m := range linked {
-			if slices.Contains(m.Programs, p.Name) {
-				on = append(on, purl(m.Path, m.Version))
-			}
-		}
-		depends(ref, on)
+		depends(ref, references(linked, func(m modules.Module) bool { return slices.Contains(m.Programs, p.Name) }))
 	}
 	for _, m := range linked {
 		c := cdx.Component{
@@ -95,13 +88,7 @@ func write(t source.Tree, arch string, s Subject, built []programs.Program, link
 			c.Properties = &[]cdx.Property{{Name: "go:sum", Value: m.Sum}}
 		}
 		components = append(components, c)
-		var on []string
-		for _, r := range linked {
-			if slices.Contains(m.Requires, r.Path) {
-				on = append(on, purl(r.Path, r.Version))
-			}
-		}
-		depends(c.BOMRef, on)
+		depends(c.BOMRef, references(linked, func(on modules.Module) bool { return slices.Contains(m.Requires, on.Path) }))
 	}
 	depends(subject.BOMRef, all)
 
@@ -115,9 +102,8 @@ func write(t source.Tree, arch string, s Subject, built []programs.Program, link
 		Component: &subject,
 	}
 	bom.Components, bom.Dependencies = &components, &dependencies
-	bom.Compositions = &[]cdx.Composition{{Aggregate: cdx.CompositionAggregateComplete, Dependencies: references(dependencies)}}
-	text, err := encode(bom)
-	if err != nil {
+	bom.Compositions = &[]cdx.Composition{{Aggregate: cdx.CompositionAggregateComplete, Dependencies: &described}}
+	if text, err = encode(bom); err != nil {
 		return nil, err
 	}
 	// A number of its own for each content, and the same one for the same.
@@ -134,12 +120,14 @@ func encode(bom *cdx.BOM) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func references(dependencies []cdx.Dependency) *[]cdx.BOMReference {
-	var refs []cdx.BOMReference
-	for _, d := range dependencies {
-		refs = append(refs, cdx.BOMReference(d.Ref))
+// references are the modules to keep, as a bill's dependencies name them.
+func references(linked []modules.Module, keep func(modules.Module) bool) (refs []string) {
+	for _, m := range linked {
+		if keep(m) {
+			refs = append(refs, purl(m.Path, m.Version))
+		}
 	}
-	return &refs
+	return refs
 }
 
 // licenses are those of a module: one by its identifier, several as an expression, which the format keeps apart.

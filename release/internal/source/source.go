@@ -3,11 +3,9 @@
 package source
 
 import (
-	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -18,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/semver"
 )
 
 // Module is the path of the module that is released.
@@ -91,9 +90,6 @@ func Find(dir string) (string, error) {
 	}
 }
 
-// versions are semantic versions, without build metadata.
-var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
-
 // commits are hashes, abbreviated or not.
 var commits = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
 
@@ -120,7 +116,7 @@ func Open(ctx context.Context, root string, o Options) (Tree, error) {
 	switch {
 	case t.Version == "":
 		return Tree{}, fmt.Errorf("%s is no git checkout, which would tell the version: give --version", root)
-	case !versions.MatchString(t.Version):
+	case semver.Canonical(t.Version) != t.Version:
 		return Tree{}, fmt.Errorf("version %q is not of the form v1.2.3 or v1.2.3-suffix", t.Version)
 	case t.Commit != "" && !commits.MatchString(t.Commit):
 		return Tree{}, fmt.Errorf("commit %q is not the hash of a commit", t.Commit)
@@ -130,12 +126,12 @@ func Open(ctx context.Context, root string, o Options) (Tree, error) {
 
 // ask takes from git what the options leave open.
 func (t *Tree) ask(ctx context.Context) error {
-	changes, err := t.git(ctx, "status", "--porcelain")
+	changes, err := t.git(ctx, []string{"status", "--porcelain"})
 	if err != nil {
 		return err
 	}
 	t.Modified = changes != ""
-	seconds, err := t.git(ctx, "log", "-1", "--format=%ct")
+	seconds, err := t.git(ctx, []string{"log", "-1", "--format=%ct"})
 	if err != nil {
 		return err
 	}
@@ -159,16 +155,16 @@ func (t *Tree) ask(ctx context.Context) error {
 }
 
 func (t *Tree) describe(ctx context.Context) (string, error) {
-	tag, err := t.git(ctx, "describe", "--tags", "--abbrev=12", "--match", "v[0-9]*")
+	tag, err := t.git(ctx, []string{"describe", "--tags", "--abbrev=12", "--match", "v[0-9]*"})
 	if err == nil {
 		return tag, nil
 	}
 	// No tag, or none among the commits that a shallow clone has.
-	n, err := t.git(ctx, "rev-list", "--count", "HEAD")
+	n, err := t.git(ctx, []string{"rev-list", "--count", "HEAD"})
 	if err != nil {
 		return "", err
 	}
-	hash, err := t.git(ctx, "rev-parse", "--short=12", "HEAD")
+	hash, err := t.git(ctx, []string{"rev-parse", "--short=12", "HEAD"})
 	return "v0.0.0-" + n + "-g" + hash, err
 }
 
@@ -181,7 +177,7 @@ func IsCheckout(root string) bool {
 // Head returns the hash of the commit that is checked out at root.
 func Head(ctx context.Context, root string) (string, error) {
 	t := Tree{Root: root}
-	return t.git(ctx, "rev-parse", "HEAD")
+	return t.git(ctx, []string{"rev-parse", "HEAD"})
 }
 
 // Export writes a commit of the checkout at root to the directory to, which it makes.
@@ -193,60 +189,21 @@ func Export(ctx context.Context, root, commit, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return fmt.Errorf("export commit %s: %w", commit, err)
 	}
-	// A clone would need the history, which a shallow checkout has not.
-	archive := filepath.Join(to, "export.tar")
-	if _, err := t.git(ctx, "archive", "--format=tar", "--output="+archive, commit); err != nil {
-		return fmt.Errorf("export commit %s: %w", commit, err)
+	// A clone would need the history, which a shallow checkout lacks. The index is one of its own.
+	index := "GIT_INDEX_FILE=" + filepath.Join(to, ".index")
+	for _, args := range [][]string{{"read-tree", commit}, {"checkout-index", "--all", "--prefix=" + to + "/"}} {
+		if _, err := t.git(ctx, args, index); err != nil {
+			return fmt.Errorf("export commit %s: %w", commit, err)
+		}
 	}
-	if err := untar(archive, to); err != nil {
-		return fmt.Errorf("export commit %s: %w", commit, err)
-	}
-	return os.Remove(archive)
+	return os.Remove(filepath.Join(to, ".index"))
 }
 
-// untar unpacks the regular files of an archive; sources have no others.
-func untar(archive, to string) error {
-	f, err := os.Open(archive)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	root, err := os.OpenRoot(to)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unpack(f, root), root.Close())
-}
-
-func unpack(archive io.Reader, root *os.Root) error {
-	for tr := tar.NewReader(archive); ; {
-		h, err := tr.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		data, err := io.ReadAll(tr)
-		if err != nil {
-			return err
-		}
-		if err := root.MkdirAll(filepath.Dir(h.Name), 0o755); err != nil {
-			return err
-		}
-		if err := root.WriteFile(h.Name, data, h.FileInfo().Mode().Perm()); err != nil {
-			return err
-		}
-	}
-}
-
-func (t *Tree) git(ctx context.Context, args ...string) (string, error) {
-	// Whose files they are is of no matter to what is in them, and what is in them is about to be run.
+// git runs git in the tree and returns its trimmed output.
+func (t *Tree) git(ctx context.Context, args []string, env ...string) (string, error) {
+	// The files' owner does not matter: their content is about to be run anyway.
 	cmd := exec.CommandContext(ctx, "git", append([]string{"--no-optional-locks", "-c", "safe.directory=" + t.Root, "-C", t.Root}, args...)...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), env...)
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError

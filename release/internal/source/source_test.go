@@ -151,6 +151,6 @@ func TestExport(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, entries, 2, "go.mod and release")
 	assert.False(t, source.IsCheckout(to))
-	assert.ErrorContains(t, source.Export(t.Context(), root, "1111111111111111111111111111111111111111", t.TempDir()), "git archive")
+	assert.ErrorContains(t, source.Export(t.Context(), root, "1111111111111111111111111111111111111111", t.TempDir()), "git read-tree")
 	assert.ErrorContains(t, source.Export(t.Context(), root, "--help", t.TempDir()), "not the hash of a commit")
 }

@@ -1,4 +1,4 @@
-package fatemodel_test
+package difftest_test
 
 import (
 	"path/filepath"
@@ -13,7 +13,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/fatemodel"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -37,7 +36,7 @@ var meshes = []struct {
 // The tracer foretells what the kernel did to each probe of each recorded pod.
 func TestRecordedFates(t *testing.T) {
 	for _, mesh := range meshes {
-		model := fatemodel.Of(mesh.proxy)
+		m := model(mesh.proxy)
 		tried := 0
 		for name, c := range dialecttest.Recorded(t, filepath.Join("../../testdata/fates", mesh.dir)) {
 			t.Run(mesh.dialect.Name+"/"+name, func(t *testing.T) {
@@ -50,7 +49,7 @@ func TestRecordedFates(t *testing.T) {
 				for probe, fate := range c.Fates {
 					p, err := netnstest.ParseProbe(probe)
 					require.NoError(t, err)
-					got, result, err := model.Fate(rs, p)
+					got, result, err := m.Fate(rs, p)
 					require.NoError(t, err, probe)
 					if r.Mode == redirect.ModeTProxy && strings.HasSuffix(fate, ":15008") && strings.HasPrefix(got, "proxy:15008 ") {
 						// Istio's own program takes the tunnel's port to its

@@ -1,8 +1,4 @@
-// Package fatemodel predicts the fates that package netnstest observes: where a
-// probe ends in its world, given the pod's rules. It is the tracer plus who listens
-// where. The kernel judges it, by the recorded fates of testdata/fates and by
-// package difftest.
-package fatemodel
+package difftest_test
 
 import (
 	"cmp"
@@ -15,20 +11,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Model is a world. The zero value has the default options of netnstest.
-type Model struct {
-	// ProxyTCP and ProxyUDP are the proxy's listeners, TransparentPort the one that
-	// takes TPROXY. Nil and 0 mean the defaults of netnstest.Options.
-	ProxyTCP, ProxyUDP []uint16
-	TransparentPort    uint16
-	// ProxyUID and ProxyGID own the proxy's sockets; 0 means 1337.
-	ProxyUID, ProxyGID uint32
-}
-
-// Of is the model of a world with these options.
-func Of(o netnstest.Options) Model {
-	return Model{ProxyTCP: o.ProxyTCP, ProxyUDP: o.ProxyUDP, TransparentPort: o.TransparentPort, ProxyUID: o.ProxyUID, ProxyGID: o.ProxyGID}
-}
+// model predicts the fates of probes in a world with these options, given the pod's rules: it is the tracer, and who listens
+// where. The kernel judges it, by the recorded fates of testdata/fates and by TestKernelAgrees.
+type model netnstest.Options
 
 // The world of netnstest's documentation.
 var (
@@ -38,10 +23,10 @@ var (
 	net1  = []netip.Prefix{netip.MustParsePrefix("192.168.77.0/24"), netip.MustParsePrefix("fd00:77::/64")}
 	virt0 = []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}
 
-	appTCP = []uint16{22, 443, 7070, 8080, 9090}
-	appUDP = []uint16{5000}
-	outTCP = []uint16{53, 80, 443, 3306, 6379, 7070, 8080, 9090, 15008}
-	outUDP = []uint16{53, 5353, 8125}
+	appTCP     = []uint16{22, 443, 7070, 8080, 9090}
+	appUDP     = []uint16{5000}
+	outsideTCP = []uint16{53, 80, 443, 3306, 6379, 7070, 8080, 9090, 15008}
+	outsideUDP = []uint16{53, 5353, 8125}
 
 	defaultProxyTCP = []uint16{15001, 15006, 15008, 15020, 15021, 15053, 15090}
 	defaultProxyUDP = []uint16{15053}
@@ -57,12 +42,9 @@ func addrs(s ...string) []netip.Addr {
 	return out
 }
 
-// PodAddrs returns the addresses of the world's pod.
-func PodAddrs() []netip.Addr { return slices.Clone(podAddrs) }
-
 // Packet returns the probe's first packet as it reaches the pod's rules. A probe that
 // sends none there, as between an outside namespace and itself, is an error.
-func (m Model) Packet(p netnstest.Probe) (trace.Packet, error) {
+func (m model) Packet(p netnstest.Probe) (trace.Packet, error) {
 	proto, err := trace.ParseProto(p.Proto)
 	if err != nil {
 		return trace.Packet{}, err
@@ -120,7 +102,7 @@ func outSource(link string, dst netip.Addr) netip.Addr {
 }
 
 // Fate predicts the fate of a probe, in netnstest's words, and returns its trace.
-func (m Model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result, error) {
+func (m model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result, error) {
 	packet, err := m.Packet(p)
 	if err != nil {
 		return "", trace.Result{}, err
@@ -165,7 +147,7 @@ func replyLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
 // answerLost reports whether conntrack looks for the proxy's answer to a redirected
 // datagram in another zone, so that it leaves with the proxy's port, not the one that
 // was asked.
-func (m Model) answerLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
+func (m model) answerLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
 	back := trace.Packet{
 		Direction: trace.Out, Proto: sent.Proto, PodAddrs: podAddrs, State: ruleset.StateEstablished,
 		Src: netip.AddrPortFrom(sent.Dst.Addr(), r.ToPort), Dst: netip.AddrPortFrom(sent.Src.Addr(), ephemeral),
@@ -206,7 +188,7 @@ func refusalLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, e
 }
 
 // fate is where a probe ends after the pod's rules.
-func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
+func (m model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 	to := p.Dst
 	switch r.Verdict {
 	case trace.Drop:
@@ -237,14 +219,14 @@ func (m Model) fate(r trace.Result, p netnstest.Probe) (string, error) {
 }
 
 // at is who answers at an address.
-func (m Model) at(to netip.AddrPort, p netnstest.Probe) string {
+func (m model) at(to netip.AddrPort, p netnstest.Probe) string {
 	switch a := to.Addr(); {
 	case a.IsLoopback(), slices.Contains(podAddrs, a):
 		return m.inPod(to.Port(), p)
 	case slices.Contains(outAddrs, a):
-		listeners := outTCP
+		listeners := outsideTCP
 		if p.Proto == "udp" {
-			listeners = outUDP
+			listeners = outsideUDP
 		}
 		if !slices.Contains(listeners, to.Port()) {
 			return "refused"
@@ -256,7 +238,7 @@ func (m Model) at(to netip.AddrPort, p netnstest.Probe) string {
 }
 
 // inPod is who answers on a port of the pod.
-func (m Model) inPod(port uint16, p netnstest.Probe) string {
+func (m model) inPod(port uint16, p netnstest.Probe) string {
 	app, proxy := appTCP, m.ProxyTCP
 	if proxy == nil {
 		proxy = defaultProxyTCP

@@ -1,6 +1,4 @@
-//go:build linux
-
-package apply_test
+package difftest_test
 
 import (
 	"strings"
@@ -9,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/fatemodel"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -43,11 +40,12 @@ func TestAddrType(t *testing.T) {
 	}
 	assert.Contains(t, apply.NFT(rs), "fib saddr type != local fib daddr type local")
 	options := netnstest.Options{}
-	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables} {
+	for _, backend := range backends {
 		t.Run(string(backend), func(t *testing.T) {
 			w := netnstest.NewWorld(t, options)
-			b := choose(t, w.Pod, backend)
-			_, err := b.Apply(t.Context(), rs)
+			b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rs)
 			require.NoError(t, err)
 			diffs, err := b.Check(t.Context(), rs)
 			require.NoError(t, err)
@@ -55,7 +53,7 @@ func TestAddrType(t *testing.T) {
 			redirected := map[string]bool{}
 			fates := w.Run(netnstest.Probes())
 			for _, p := range netnstest.Probes() {
-				want, _, err := fatemodel.Of(options).Fate(rs, p)
+				want, _, err := model(options).Fate(rs, p)
 				require.NoError(t, err)
 				assert.Equal(t, want, fates[p.String()], p)
 				who, _, _ := strings.Cut(want, " ")
