@@ -139,7 +139,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 	for _, setting := range s.Settings {
 		source, key, value, ok := setting.find(g)
 		if !ok {
-			origins = orDefault(origins, setting.Field)
+			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 			continue
 		}
 		if key != setting.Keys[0] {
@@ -147,26 +147,27 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 		}
 		switch err := setting.set(&r, value); {
 		case err == nil:
-			origins = slices.DeleteFunc(origins, func(o Origin) bool { return o == Origin{Field: setting.Field, Source: FromDefault} })
-			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
+			origins = addOrigin(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
 			warnings = append(warnings, Warningf(WarningInvalid, key,
 				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
-			origins = orDefault(origins, setting.Field)
+			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
 		}
 	}
+	user, group := g.RunAsUser, g.RunAsGroup
 	if s.RunAsUser {
 		said := func(o Origin) bool { return o.Field == "proxy.uids" && o.Source != FromDefault }
 		if slices.ContainsFunc(origins, said) {
-			g.RunAsUser = nil
+			user = nil
 		}
-		g.RunAsGroup = nil
+		group = nil
 	}
 	if s.RunAs || s.RunAsUser {
-		ids, err := s.runAs(&r, g)
-		origins = mergeOrigins(origins, ids)
+		origins, err = runAs(&r.Proxy.UIDs, origins, "proxy.uids", "runAsUser", user)
+		errs = append(errs, err)
+		origins, err = runAs(&r.Proxy.GIDs, origins, "proxy.gids", "runAsGroup", group)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -175,27 +176,33 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 	return r, origins, warnings, nil
 }
 
-// orDefault adds the origin of a field that has its default, unless another
-// setting of the same field has added one.
-func orDefault(origins []Origin, field string) []Origin {
-	if slices.ContainsFunc(origins, func(o Origin) bool { return o.Field == field }) {
-		return origins
-	}
-	return append(origins, Origin{Field: field, Source: FromDefault})
-}
-
-// mergeOrigins adds origins, one a field. A default does not hide a setting.
-func mergeOrigins(origins, more []Origin) []Origin {
-	for _, o := range more {
-		i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
-		switch {
-		case i < 0:
-			origins = append(origins, o)
-		case o.Source != FromDefault:
-			origins[i] = o
-		}
+// addOrigin adds an origin. A default gives way to whatever else sets the field; the
+// securityContext replaces it.
+func addOrigin(origins []Origin, o Origin) []Origin {
+	i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
+	switch {
+	case i < 0:
+		return append(origins, o)
+	case o.Source == FromDefault:
+	case origins[i].Source == FromDefault || o.Source == FromSecurityContext:
+		origins[i] = o
+	default:
+		return append(origins, o)
 	}
 	return origins
+}
+
+// runAs takes an id of the proxy from its securityContext. Unset and 0 are the default.
+func runAs(to *[]uint32, origins []Origin, field, key string, id *int64) ([]Origin, error) {
+	if id == nil || *id == 0 {
+		return addOrigin(origins, Origin{Field: field, Source: FromDefault}), nil
+	}
+	value := strconv.FormatInt(*id, 10)
+	if *id < 0 || *id >= math.MaxUint32 {
+		return origins, &SettingError{FromSecurityContext, key, value, "", fmt.Errorf("not an id from 0 to %d", uint32(NoID-1))}
+	}
+	*to = []uint32{uint32(*id)}
+	return addOrigin(origins, Origin{field, FromSecurityContext, key, value}), nil
 }
 
 func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
@@ -219,32 +226,6 @@ func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
 		}
 	}
 	return "", "", "", false
-}
-
-func (s Schema) runAs(r *Redirect, g Values) ([]Origin, error) {
-	var origins []Origin
-	var errs []error
-	for _, id := range []struct {
-		field, key string
-		value      *int64
-		to         *[]uint32
-	}{
-		{"proxy.uids", "runAsUser", g.RunAsUser, &r.Proxy.UIDs},
-		{"proxy.gids", "runAsGroup", g.RunAsGroup, &r.Proxy.GIDs},
-	} {
-		switch {
-		case id.value == nil || *id.value == 0:
-			origins = append(origins, Origin{Field: id.field, Source: FromDefault})
-		case *id.value < 0 || *id.value >= math.MaxUint32:
-			errs = append(errs, &SettingError{
-				FromSecurityContext, id.key, strconv.FormatInt(*id.value, 10), "", fmt.Errorf("not an id from 0 to %d", uint32(NoID-1)),
-			})
-		default:
-			*id.to = []uint32{uint32(*id.value)}
-			origins = append(origins, Origin{id.field, FromSecurityContext, id.key, strconv.FormatInt(*id.value, 10)})
-		}
-	}
-	return origins, errors.Join(errs...)
 }
 
 // set parses the value into the setting's field.
