@@ -51,11 +51,6 @@ func (s PrefixSet) Family(f ruleset.Family) []netip.Prefix {
 	return out
 }
 
-// has reports whether a prefix is of the family; not when the set is all.
-func (s PrefixSet) has(f ruleset.Family) bool {
-	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return ruleset.FamilyOf(p.Addr()) == f })
-}
-
 // HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8
 // or ::1. All is not a loopback range.
 func (s PrefixSet) HasLoopback() bool {
