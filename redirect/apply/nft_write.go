@@ -76,16 +76,21 @@ func (b *nftBatch) message(msg, flags uint16, family byte, s nftStep, attrs func
 	b.end()
 }
 
-func (b *nftBatch) addTable(name string) {
-	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, unix.NFPROTO_INET, nftStep{what: "add table inet " + name}, func() {
-		b.text(unix.NFTA_TABLE_NAME, name)
+// texts is a message whose attributes are strings, of the type first and those after it.
+func (b *nftBatch) texts(msg, flags uint16, family byte, what string, first uint16, values ...string) {
+	b.message(msg, flags, family, nftStep{what: what}, func() {
+		for i, v := range values {
+			b.text(first+uint16(i), v) //nolint:gosec // two at most
+		}
 	})
 }
 
+func (b *nftBatch) addTable(name string) {
+	b.texts(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, unix.NFPROTO_INET, "add table inet "+name, unix.NFTA_TABLE_NAME, name)
+}
+
 func (b *nftBatch) delTable(t nftTable) {
-	b.message(unix.NFT_MSG_DELTABLE, 0, t.family, nftStep{what: "delete table " + t.name}, func() {
-		b.text(unix.NFTA_TABLE_NAME, t.name)
-	})
+	b.texts(unix.NFT_MSG_DELTABLE, 0, t.family, "delete table "+t.name, unix.NFTA_TABLE_NAME, t.name)
 }
 
 // clear takes out all rules and sets of our table, and the chains that are not
@@ -95,15 +100,10 @@ func (b *nftBatch) delTable(t nftTable) {
 // the new one before and the old one after the switch.)
 func (b *nftBatch) clear(want *nft.Table, l *nftLive) (kept []string) {
 	if len(l.rules) > 0 {
-		b.message(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, nftStep{what: "flush table inet " + l.name}, func() {
-			b.text(unix.NFTA_RULE_TABLE, l.name)
-		})
+		b.texts(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, "flush table inet "+l.name, unix.NFTA_RULE_TABLE, l.name)
 	}
-	for i := range l.sets {
-		b.message(unix.NFT_MSG_DELSET, 0, unix.NFPROTO_INET, nftStep{what: "delete set " + l.sets[i].name}, func() {
-			b.text(unix.NFTA_SET_TABLE, l.name)
-			b.text(unix.NFTA_SET_NAME, l.sets[i].name)
-		})
+	for _, s := range l.sets {
+		b.texts(unix.NFT_MSG_DELSET, 0, unix.NFPROTO_INET, "delete set "+s.name, unix.NFTA_SET_TABLE, l.name, s.name)
 	}
 	for i := range l.chains {
 		c := &l.chains[i]
@@ -134,10 +134,7 @@ func (b *nftBatch) clearLeftovers(l *nftLive) {
 		})
 	}
 	for _, c := range l.leftovers {
-		b.message(unix.NFT_MSG_DELRULE, 0, c.family, nftStep{what: "flush chain " + c.table + " " + c.name}, func() {
-			b.text(unix.NFTA_RULE_TABLE, c.table)
-			b.text(unix.NFTA_RULE_CHAIN, c.name)
-		})
+		b.texts(unix.NFT_MSG_DELRULE, 0, c.family, "flush chain "+c.table+" "+c.name, unix.NFTA_RULE_TABLE, c.table, c.name)
 	}
 	for i := range l.leftovers {
 		b.delChain(&l.leftovers[i])
