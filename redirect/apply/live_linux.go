@@ -72,7 +72,7 @@ func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f 
 	defer done()
 	var counted chainRules
 	if variant == IptablesNFT {
-		counted, err = s.kernelRules(ctx, nfProto(f))
+		counted, err = kernelRules(ctx, ns, nfProto(f))
 	} else {
 		err = s.measureLegacy(f)
 	}
