@@ -149,22 +149,15 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || w.src.Addr().IsValid() && !r.Src.Matches(w.src.Addr()) {
 		return false, ""
 	}
-	if !r.DstType.Matches(w.dstLocal()) {
+	// A packet that a process sends has a source of the pod, even if it is not known which.
+	knownType := w.src.Addr().IsValid() || p.Direction == Out
+	switch {
+	case !r.DstType.Matches(w.dstLocal()),
+		knownType && !r.SrcType.Matches(!w.src.Addr().IsValid() || w.own(w.src.Addr())):
 		return false, ""
-	}
-	switch {
-	case r.SrcType == ruleset.AnyType:
-	case w.src.Addr().IsValid() || p.Direction == Out:
-		if !r.SrcType.Matches(p.Direction == Out && !w.src.Addr().IsValid() || w.own(w.src.Addr())) {
-			return false, ""
-		}
-	default:
-		return false, "it asks for the source, which the packet does not tell"
-	}
-	switch {
 	case !w.dstKnown && !r.Dst.IsZero():
 		return false, "it asks for the destination, which is now an address of the interface"
-	case !w.src.Addr().IsValid() && !r.Src.IsZero():
+	case !knownType && r.SrcType != ruleset.AnyType, !w.src.Addr().IsValid() && !r.Src.IsZero():
 		return false, "it asks for the source, which the packet does not tell"
 	}
 	return true, ""
