@@ -37,13 +37,10 @@ func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*se
 	if err != nil {
 		return fmt.Errorf("look for what iptables-legacy may have left: %w", err)
 	}
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
-	return fn(s, changes)
+	return b.session(ctx, func(s *session) error {
+		changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
+		return fn(s, changes)
+	})
 }
 
 func (n native) removeLegacy(ctx context.Context, owner ruleset.Owner) (changed bool, err error) {
