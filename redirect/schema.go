@@ -58,9 +58,8 @@ type Setting struct {
 	Keys []string
 	// Grammar is the set of forms that the value may have.
 	Grammar Grammar
-	// Set parses the value, which may be empty, into r. Its error says what is
-	// wrong with the value. Nil: the value is parsed by the type of Field, which
-	// is a port, ports, prefixes, ids, interface names, a boolean or the mode.
+	// Set parses the value, which may be empty, into r. Nil parses it by the type of
+	// Field: a port, ports, prefixes, ids, interface names, a boolean or the mode.
 	Set func(r *Redirect, value string) error
 	// Add makes ports add to the default instead of replacing it. It is for
 	// settings without Set.
@@ -75,15 +74,14 @@ type Setting struct {
 	Lenient bool
 }
 
-// Schema is how a mesh spells a Redirect in a pod: data, but for Set functions.
+// Schema says how a mesh spells a Redirect in a pod.
 type Schema struct {
 	// Defaults is the Redirect of a pod without settings.
 	Defaults Redirect
 	// Settings are applied in order.
 	Settings []Setting
-	// RunAs takes the proxy's ids from the proxy container's runAsUser and
-	// runAsGroup. Unset and 0 leave the default, since the id of a proxy that runs
-	// as root tells it from nothing.
+	// RunAs takes the proxy's ids from the proxy container's runAsUser and runAsGroup.
+	// Unset and 0 leave the default: root's id does not identify the proxy.
 	RunAs bool
 	// RunAsUser is RunAs for the user only. A setting of proxy.uids wins over it.
 	RunAsUser bool
@@ -110,7 +108,7 @@ type SettingError struct {
 
 // Error returns for example
 // `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is not a port from 0 to 65535 (allowed: ...)`.
-// A long value is cut, and its length given; so is the text of Err.
+// A long value or Err is cut.
 func (e *SettingError) Error() string {
 	s := fmt.Sprintf("%s=%s: %s", e.Setting(), brief.Quote(e.Value), brief.Text(e.Err.Error(), maxReason))
 	if e.Allowed != "" {
@@ -307,8 +305,8 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	}
 }
 
-// SetProxyUser is a Set function for the one user that the proxy runs as, 1 to
-// 4294967294: as root it could not be told from anything else that runs as root.
+// SetProxyUser is a Set function for the user that the proxy runs as, 1 to 4294967294.
+// Root is refused, because its id does not identify the proxy.
 func SetProxyUser(r *Redirect, value string) error {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {

@@ -93,11 +93,10 @@ func (b *nftBatch) delTable(t nftTable) {
 	b.texts(unix.NFT_MSG_DELTABLE, 0, t.family, "delete table "+t.name, unix.NFTA_TABLE_NAME, t.name)
 }
 
-// clear takes out all rules and sets of our table, and the chains that are not
-// wanted or not as wanted. Chains that stay are never without their hook: each
-// swaps its old rules for its new ones in one step. (A table deleted and made
-// anew has, for an instant, two chains in a hook, of which a packet could meet
-// the new one before and the old one after the switch.)
+// clear removes all rules and sets of our table, and the chains that are not wanted or
+// differ. Chains that stay keep their hook and swap their rules in one step. (A table
+// that is deleted and made anew has two chains in a hook for an instant, and a packet
+// could meet the new one before the switch and the old one after it.)
 func (b *nftBatch) clear(want *nft.Table, l *nftLive) (kept []string) {
 	if len(l.rules) > 0 {
 		b.texts(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, "flush table inet "+l.name, unix.NFTA_RULE_TABLE, l.name)
