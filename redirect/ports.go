@@ -89,15 +89,20 @@ func (s PortSet) Equal(o PortSet) bool { return s.all == o.all && slices.Equal(s
 
 // String returns "*", "none" or a list such as "80,8000-8100".
 func (s PortSet) String() string {
+	return setText(s.all, s.ranges, formatRange)
+}
+
+// setText is the text of a set: "*", "none" or its elements.
+func setText[T any](all bool, elements []T, text func(T) string) string {
 	switch {
-	case s.all:
+	case all:
 		return "*"
-	case len(s.ranges) == 0:
+	case len(elements) == 0:
 		return "none"
 	}
-	parts := make([]string, len(s.ranges))
-	for i, r := range s.ranges {
-		parts[i] = formatRange(r)
+	parts := make([]string, len(elements))
+	for i, e := range elements {
+		parts[i] = text(e)
 	}
 	return strings.Join(parts, ",")
 }

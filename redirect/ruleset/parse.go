@@ -11,9 +11,9 @@ import (
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-// ErrForeign says that a rule uses a match or target outside this package's
-// model, so that what it does is not known here; check with
-// errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
+// ErrForeign says that a rule uses a match or target outside this package's model, so
+// its effect is unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps
+// such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
 // Saved is what iptables-save prints: every table in use, rules of others
@@ -40,10 +40,9 @@ type SavedChain struct {
 	Rules  []SavedRule
 }
 
-// SavedRule is a rule as saved. Text is the line without "-A CHAIN". Known says
-// whether Rule is its meaning. The text is then put together from the words that
-// were understood: it names the rule to iptables as found, and can be given back to it.
-// When not, the rule is [ErrForeign] and its text is for people only.
+// SavedRule is a rule as saved. Text is the line without "-A CHAIN". If Known, Rule is
+// its meaning, and Text is made of the words that were understood, so that it can be
+// given back to iptables. If not, the rule is [ErrForeign] and Text is for people only.
 type SavedRule struct {
 	Text  string
 	Rule  Rule
@@ -72,11 +71,11 @@ func chainOf(chains []SavedChain, name string) *SavedChain {
 	return nil
 }
 
-// Parse reads the output of iptables-save or ip6tables-save, or the text of a
-// [Program]. A line that is no such output is an error that gives its number;
-// a rule outside the model is no error (see [SavedRule]). Chains are names that
-// the caller knows of the kernel to be there; they are needed for names with a line
-// feed. Where a name has anything that would separate words, a "?" stands for it.
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a
+// [Program]. The error gives the number of a line that is not such output. A rule
+// outside the model is not an error (see [SavedRule]). Chains are names that the kernel
+// reports, which are needed for names with a line feed. In names, "?" replaces whatever
+// would separate words.
 func Parse(f Family, text string, chains ...string) (*Saved, error) {
 	text, err := maskNames(text, chains)
 	if err != nil {
@@ -187,8 +186,8 @@ func (t *SavedTable) open(name string) *SavedChain {
 	return &t.Chains[len(t.Chains)-1]
 }
 
-// ParseRule reads a rule in iptables-save's words, without "-A CHAIN". A match
-// or target that it does not know makes it fail with [ErrForeign].
+// ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown
+// match or target is [ErrForeign].
 func ParseRule(f Family, text string) (Rule, error) {
 	r, _, err := parseRule(f, text)
 	return r, err

@@ -3,20 +3,24 @@ package ruleset
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-var plainTargets = map[string]Action{"ACCEPT": Accept, "DROP": Drop, "RETURN": Return}
+// plainTargets are the targets without options, by action.
+var plainTargets = [...]string{Accept: "ACCEPT", Drop: "DROP", Return: "RETURN"}
 
 // target reads what follows -j up to the end of the rule: iptables-save prints a
 // target's options last.
 func (p *ruleParser) target() error {
 	name := p.next()
 	t := &p.rule.Target
+	if i := slices.Index(plainTargets[:], name); i > 0 {
+		t.Action = Action(i) //nolint:gosec // a small index
+		return p.end(name)
+	}
 	switch name {
-	case "ACCEPT", "DROP", "RETURN":
-		t.Action = plainTargets[name]
 	case "REDIRECT":
 		t.Action = Redirect
 		return p.oneOption(name, "--to-ports", func(v string) error { return parsePort(v, &t.Port) })
