@@ -47,8 +47,7 @@ func addrs(list ...string) []netip.Addr {
 	return out
 }
 
-// grid holds, for each dimension, where the intervals begin that rules tell
-// apart.
+// grid holds, for each dimension, where the intervals begin that rules tell apart.
 type grid struct {
 	family            ruleset.Family
 	pod, lo           []netip.Addr // the pod's addresses, and more that lo has
