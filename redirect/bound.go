@@ -10,21 +10,19 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// MaxRules is the most rules of both families that a [Redirect] may render to.
-// Lists multiply: each virtual interface has a rule for each included prefix. A
-// pod's author writes the lists, and a root process outside the pod's cgroup
-// applies the rules.
+// MaxRules is the most rules of both families that a [Redirect] may render to. A pod's
+// author writes the lists, which multiply: each virtual interface has a rule for each
+// included prefix. A root process outside the pod's cgroup applies the rules.
 //
-// The bound is measured, see docs/security.md: long lists in use have about a
+// The bound is measured (see docs/security.md): long lists in use have about a
 // thousand prefixes, and each backend applies 10000 rules of the most expensive kind
-// within some tenths of a second, in about 40 MiB.
+// in some tenths of a second and about 40 MiB.
 const MaxRules = 10_000
 
 // mostBlamed is how many products a [LimitError] names: more would not help.
 const mostBlamed = 5
 
-// fixedRules is more than what a family has of rules that no list multiplies.
-// TestCount holds it to that.
+// fixedRules bounds the rules of a family that no list multiplies; see TestCount.
 const fixedRules = 40
 
 // LimitError says that a [Redirect] would render to more than [MaxRules] rules. Get
@@ -72,8 +70,8 @@ func (r Redirect) Count() int {
 	return total
 }
 
-// limit reports more than MaxRules. It blames the largest products, those
-// without which the rest would be few enough.
+// limit reports more than MaxRules. It blames the largest products, without which the
+// others would be few enough.
 func (r Redirect) limit() error {
 	total, products := r.count()
 	if total <= MaxRules {
@@ -91,7 +89,7 @@ func (r Redirect) limit() error {
 // count adds up both families.
 func (r Redirect) count() (total int, products []Product) {
 	for _, f := range ruleset.Families {
-		c := counter{generator: generator{Redirect: r, family: f}}
+		c := counter{generator: generator{Redirect: r, family: f}, products: products}
 		switch r.Family(f) {
 		case FamilyCapture:
 			c.capture()
@@ -100,16 +98,10 @@ func (r Redirect) count() (total int, products []Product) {
 		case FamilyPass:
 			continue
 		}
-		total = plus(total, fixedRules)
-		for _, p := range c.products {
-			total = plus(total, p.Rules)
-			same := func(q Product) bool { return slices.Equal(p.Fields, q.Fields) }
-			if i := slices.IndexFunc(products, same); i >= 0 {
-				products[i].Rules = plus(products[i].Rules, p.Rules)
-			} else {
-				products = append(products, p)
-			}
-		}
+		total, products = plus(total, fixedRules), c.products
+	}
+	for _, p := range products {
+		total = plus(total, p.Rules)
 	}
 	return total, products
 }
@@ -122,7 +114,10 @@ type counter struct {
 }
 
 func (c *counter) add(rules int, fields ...string) {
-	if rules > 0 {
+	same := func(p Product) bool { return slices.Equal(p.Fields, fields) }
+	if i := slices.IndexFunc(c.products, same); i >= 0 {
+		c.products[i].Rules = plus(c.products[i].Rules, rules)
+	} else if rules > 0 {
 		c.products = append(c.products, Product{fields, rules})
 	}
 }
@@ -157,7 +152,9 @@ func (c *counter) capture() {
 	}
 	c.owners(owner)
 	c.add(times(server, c.prefixes(c.DNS.Servers)), "dns.servers")
-	c.add(times(network, c.networks()), "virtualNetworks")
+	for range c.networks() {
+		c.add(network, "virtualNetworks")
+	}
 	c.add(times(len(c.VirtualInterfaces), c.prefixes(c.Outbound.CIDRs)), "outbound.cidrs", "virtualInterfaces")
 	c.add(len(c.VirtualInterfaces), "virtualInterfaces")
 	c.interfaces()
@@ -211,28 +208,12 @@ func (c *counter) outbound() {
 	c.add(c.prefixes(o.CIDRs), "outbound.cidrs")
 }
 
-// networks is how many virtual networks the counter's family has.
-func (c *counter) networks() (n int) {
-	for i := range c.VirtualNetworks {
-		if ruleset.FamilyOf(c.VirtualNetworks[i].Local.Addr()) == c.family {
-			n++
-		}
-	}
-	return n
-}
-
 // prefixes is how many rules there are for a set in the counter's family.
 func (c *counter) prefixes(s PrefixSet) int {
 	if s.All() {
 		return 1
 	}
-	n := 0
-	for _, p := range s.prefixes {
-		if ruleset.FamilyOf(p.Addr()) == c.family {
-			n++
-		}
-	}
-	return n
+	return len(s.Family(c.family))
 }
 
 // chunks is how many rules there are for a set of ports.
@@ -243,8 +224,8 @@ func chunks(s PortSet) int {
 	return len(ruleset.ChunkPorts(s.ranges))
 }
 
-// plus and times stay at [math.MaxInt] where a sum or product, of numbers that
-// are not negative, would pass it.
+// plus and times are for numbers that are not negative. They return [math.MaxInt]
+// instead of a larger result.
 func plus(a, b int) int {
 	if a > math.MaxInt-b {
 		return math.MaxInt

@@ -10,28 +10,28 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Loopback is what happens to connections within the pod, which leave by its
-// loopback interface. Those to 127.0.0.1 and ::1 pass in any case.
+// Loopback says how connections within the pod are treated, which leave by its
+// loopback interface. Those to 127.0.0.1 and ::1 always pass.
 type Loopback string
 
 // The loopback modes.
 const (
-	// LoopbackHairpin, the zero value, lets the application reach its own pod
-	// directly, and takes the proxy's connections to it as inbound: the proxy
-	// has chosen this very pod for a service that the application called.
+	// LoopbackHairpin, the zero value, passes the application's connections to its
+	// own pod. The proxy's connections to it are inbound: the proxy chose its own pod
+	// for a service that the application called.
 	LoopbackHairpin Loopback = ""
-	// LoopbackPass lets everything pass, DNS queries included. (A proxy known by its
-	// mark is asked all the same by TCP to the pod's own addresses.)
+	// LoopbackPass passes everything, DNS queries included. (If the proxy is known by
+	// its mark, DNS queries over TCP to the pod's own addresses are still captured.)
 	LoopbackPass Loopback = "pass"
-	// LoopbackCapture redirects the application's connections to its own pod
-	// as any other outbound connection; the proxy's pass.
+	// LoopbackCapture redirects the application's connections to its own pod like any
+	// other outbound connection, and passes the proxy's.
 	LoopbackCapture Loopback = "capture"
 )
 
-// Mark is a packet mark with the bits of it that count. The zero value is none.
+// Mark is a packet mark and its mask. The zero value is no mark.
 type Mark struct {
 	Value uint32 `json:"value"`
-	// Mask is the bits that count; 0 means all.
+	// Mask selects the bits that are compared; 0 means all.
 	Mask uint32 `json:"mask,omitempty"`
 }
 
@@ -55,7 +55,6 @@ func fullMask(mask uint32) uint32 {
 	return mask
 }
 
-// match returns what matches packets with the mark, or, negated, all others.
 func (m Mark) match(not bool) ruleset.MarkMatch {
 	return ruleset.MarkMatch{Value: m.Value, Mask: fullMask(m.Mask), Not: not}
 }
@@ -75,7 +74,7 @@ func (r IDRange) String() string {
 	return s
 }
 
-// ParseIDRange reads "1000" or "1000-2000", of ids from 0 to 4294967294.
+// ParseIDRange parses "1000" or "1000-2000". Ids are from 0 to 4294967294.
 func ParseIDRange(s string) (IDRange, error) {
 	first, last, isRange := strings.Cut(s, "-")
 	if !isRange {
@@ -112,26 +111,20 @@ const (
 	UDP         Protocol = "udp"
 )
 
-func (p Protocol) proto() ruleset.Proto {
-	switch p {
-	case TCP:
-		return ruleset.TCP
-	case UDP:
-		return ruleset.UDP
-	}
-	return ruleset.AnyProto
-}
+var protos = map[Protocol]ruleset.Proto{TCP: ruleset.TCP, UDP: ruleset.UDP}
 
-// Exclusion is outbound traffic that is left alone: that for which all of its
-// fields hold. At least one must say something.
+func (p Protocol) proto() ruleset.Proto { return protos[p] }
+
+// Exclusion is outbound traffic that is left alone, if all fields match it. At least
+// one field must narrow it.
 type Exclusion struct {
 	Protocol Protocol `json:"protocol,omitempty"`
-	// Ports are destination ports; other than all they need a Protocol. None
-	// would exclude nothing and is not allowed.
+	// Ports are destination ports. All needs no Protocol; none is not allowed, since
+	// it would exclude nothing.
 	Ports PortSet `json:"ports"`
-	// UIDs own the sending socket. Empty: anybody.
+	// UIDs are the users that own the sending socket; empty means any.
 	UIDs []IDRange `json:"uids,omitempty"`
-	// CIDRs are destinations. None would exclude nothing and is not allowed.
+	// CIDRs are destinations. None is not allowed, since it would exclude nothing.
 	CIDRs PrefixSet `json:"cidrs"`
 }
 
@@ -153,17 +146,17 @@ func (e Exclusion) String() string {
 	return strings.Join(parts, " ")
 }
 
-// VirtualNetwork is what lies behind an interface of the pod that leads to
-// virtual machines or nested containers. TCP that comes in by the interface
-// for any address but those of Local is outbound traffic of the pod, and so
-// are DNS queries, when those are captured.
+// VirtualNetwork is the network behind an interface of the pod that leads to virtual
+// machines or nested containers. TCP that comes in by the interface counts as the
+// pod's outbound traffic, unless it is for an address in Local. So do DNS queries, if
+// they are captured.
 type VirtualNetwork struct {
 	Interface string       `json:"interface"`
 	Local     netip.Prefix `json:"local"`
 }
 
-// Log is how connections are logged, at the beginning of the rules for each
-// direction; a line begins with the chain's name.
+// Log configures the logging of connections, before the other rules of each
+// direction. A line begins with the chain's name.
 type Log struct {
 	Enabled bool `json:"enabled"`
 	// Level is syslog's, 0 (emergency) to 7 (debug).

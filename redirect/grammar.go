@@ -11,8 +11,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Grammar is the set of forms that a mesh allows in a value. The zero value is
-// the strictest: plain elements joined by commas.
+// Grammar is the set of forms that a mesh allows in a value. The zero value allows
+// only plain elements, separated by commas.
 type Grammar uint8
 
 // The forms. They are combined with |.
@@ -31,22 +31,35 @@ const (
 	AllowZero
 )
 
-// ParsePorts reads a list of ports, 0 to 65535. An empty or blank value is none.
+// parseList reads elements that are separated by commas. An empty value is nil; so
+// is a blank one with trim, which also takes the spaces off each element.
+func parseList[T any](s string, trim bool, parse func(string) (T, error)) ([]T, error) {
+	if s == "" || trim && strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	list := make([]T, 0, strings.Count(s, ",")+1)
+	for part := range strings.SplitSeq(s, ",") {
+		if trim {
+			part = strings.TrimSpace(part)
+		}
+		v, err := parse(part)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+	}
+	return list, nil
+}
+
+// ParsePorts parses a list of ports, 0 to 65535. An empty or blank value is none.
 // Spaces around an element are allowed; empty elements, signs and words are not.
 func ParsePorts(s string, g Grammar) (PortSet, error) {
 	if s == "*" && g&AllowAll != 0 {
 		return AllPorts(), nil
 	}
-	if strings.TrimSpace(s) == "" {
-		return PortSet{}, nil
-	}
-	ranges := make([]PortRange, 0, strings.Count(s, ",")+1)
-	for part := range strings.SplitSeq(s, ",") {
-		r, err := parseRange(strings.TrimSpace(part), g)
-		if err != nil {
-			return PortSet{}, err
-		}
-		ranges = append(ranges, r)
+	ranges, err := parseList(s, true, func(part string) (PortRange, error) { return parseRange(part, g) })
+	if err != nil {
+		return PortSet{}, err
 	}
 	return newPortSet(ranges), nil
 }
@@ -70,84 +83,68 @@ func parseRange(s string, g Grammar) (PortRange, error) {
 	return ruleset.Port(p), err
 }
 
-// ParsePort reads one port, 1 to 65535, in decimal; from 0 with [AllowZero].
+// ParsePort parses one port, 1 to 65535, in decimal; from 0 with [AllowZero].
 func ParsePort(s string, g Grammar) (uint16, error) {
 	if s == "" {
 		return 0, fmt.Errorf("empty element")
 	}
+	first := 1
+	if g&AllowZero != 0 {
+		first = 0
+	}
 	n, err := strconv.ParseUint(s, 10, 16)
 	switch {
-	case err != nil && g&AllowZero != 0:
-		return 0, fmt.Errorf("%s is not a port from 0 to 65535", brief.Quote(s))
 	case err != nil:
-		return 0, fmt.Errorf("%s is not a port from 1 to 65535", brief.Quote(s))
-	case n == 0 && g&AllowZero == 0:
+		return 0, fmt.Errorf("%s is not a port from %d to 65535", brief.Quote(s), first)
+	case n == 0 && first > 0:
 		return 0, fmt.Errorf("0 is no port to listen on")
 	}
 	return uint16(n), nil
 }
 
-// ParsePrefixes reads a list of CIDR prefixes of either family. An empty value
-// is none. A prefix length is required, except with [AllowAddresses].
+// ParsePrefixes parses a list of CIDR prefixes of either family. An empty value is
+// none. A prefix length is required, except with [AllowAddresses].
 func ParsePrefixes(s string, g Grammar) (PrefixSet, error) {
 	if s == "*" && g&AllowAll != 0 {
 		return AllPrefixes(), nil
 	}
-	if s == "" || g&AllowSpaces != 0 && strings.TrimSpace(s) == "" {
-		return PrefixSet{}, nil
+	list, err := parseList(s, g&AllowSpaces != 0, func(part string) (netip.Prefix, error) { return ParsePrefix(part, g) })
+	if err != nil {
+		return PrefixSet{}, err
 	}
-	var prefixes []netip.Prefix
-	for part := range strings.SplitSeq(s, ",") {
-		if g&AllowSpaces != 0 {
-			part = strings.TrimSpace(part)
-		}
-		p, err := ParsePrefix(part, g)
-		if err != nil {
-			return PrefixSet{}, err
-		}
-		prefixes = append(prefixes, p)
-	}
-	return Prefixes(prefixes...), nil
+	return Prefixes(list...), nil
 }
 
-// ParsePrefix reads one CIDR prefix, or an address with [AllowAddresses].
+// ParsePrefix parses one CIDR prefix, or an address with [AllowAddresses].
 func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
-	if g&AllowAddresses == 0 {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			err = fmt.Errorf("%s is not a CIDR prefix such as 10.0.0.0/8", brief.Quote(s))
+	want := "not a CIDR prefix such as 10.0.0.0/8"
+	if g&AllowAddresses != 0 {
+		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+			return netip.PrefixFrom(a, a.BitLen()), nil
 		}
-		return p, err
-	}
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		return netip.PrefixFrom(a, a.BitLen()), nil
+		want = "neither an address nor a CIDR prefix"
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		err = fmt.Errorf("%s is neither an address nor a CIDR prefix", brief.Quote(s))
+		err = fmt.Errorf("%s is %s", brief.Quote(s), want)
 	}
 	return p, err
 }
 
-// ParseInterfaces reads a list of interface names (see [ValidInterface]), without
+// ParseInterfaces parses a list of interface names (see [ValidInterface]) and drops
 // duplicates. An empty or blank value is none. Spaces around a name are allowed.
 func ParseInterfaces(s string) ([]string, error) {
-	if strings.TrimSpace(s) == "" {
-		return nil, nil
-	}
-	var names []string
-	for part := range strings.SplitSeq(s, ",") {
-		name := strings.TrimSpace(part)
+	names, err := parseList(s, true, func(name string) (string, error) {
 		if !ValidInterface(name) {
-			return nil, fmt.Errorf("%s is not an interface name: %s", brief.Quote(name), interfaceNames)
+			return "", fmt.Errorf("%s is not an interface name: %s", brief.Quote(name), interfaceNames)
 		}
-		names = append(names, name)
-	}
-	return distinct(names), nil
+		return name, nil
+	})
+	return distinct(names), err
 }
 
-// distinct drops duplicates, in place and in linear time, since pods' authors write
-// the lists. An empty list becomes nil.
+// distinct drops duplicates in place. An empty list becomes nil. It takes linear
+// time, because a pod's author controls the length.
 func distinct[T comparable](list []T) []T {
 	if len(list) == 0 {
 		return nil
@@ -162,10 +159,10 @@ func distinct[T comparable](list []T) []T {
 
 const interfaceNames = "at most 15 characters, a letter first, then letters, digits, '.', '-' and '_'"
 
-// ValidInterface reports whether an interface name may stand in a rule: at most 15
-// bytes (IFNAMSIZ less the terminating zero), a letter first, then letters, digits,
-// '.', '-' and '_'. The kernel allows more, but to iptables a leading '-' or a trailing
-// '+' means something else.
+// ValidInterface reports whether a rule may name the interface: at most 15 bytes
+// (IFNAMSIZ less the terminating zero), a letter first, then letters, digits, '.',
+// '-' and '_'. The kernel allows more, but iptables reads a leading '-' as an option
+// and a trailing '+' as a wildcard.
 func ValidInterface(name string) bool {
 	if name == "" || len(name) > 15 {
 		return false
@@ -179,21 +176,17 @@ func ValidInterface(name string) bool {
 	return true
 }
 
-// ParseIDs reads a list of user or group ids, 0 to 4294967294, without duplicates. An
-// empty or blank value is none. Spaces around an element are allowed.
+// ParseIDs parses a list of user or group ids, 0 to 4294967294, and drops
+// duplicates. An empty or blank value is none. Spaces around an element are allowed.
 func ParseIDs(s string) ([]uint32, error) {
-	var ids []uint32
-	if strings.TrimSpace(s) == "" {
-		return nil, nil
-	}
-	for part := range strings.SplitSeq(s, ",") {
-		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 32)
+	ids, err := parseList(s, true, func(id string) (uint32, error) {
+		n, err := strconv.ParseUint(id, 10, 32)
 		if err != nil || n == NoID {
-			return nil, fmt.Errorf("%s is not a numeric id from 0 to %d", brief.Quote(strings.TrimSpace(part)), uint32(NoID-1))
+			return 0, fmt.Errorf("%s is not a numeric id from 0 to %d", brief.Quote(id), uint32(NoID-1))
 		}
-		ids = append(ids, uint32(n))
-	}
-	return distinct(ids), nil
+		return uint32(n), nil
+	})
+	return distinct(ids), err
 }
 
 // NoID is (uid_t)-1, which the kernel reserves: no user or group has it.

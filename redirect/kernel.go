@@ -2,37 +2,32 @@ package redirect
 
 import "github.com/meshcni/meshcni/redirect/ruleset"
 
-// Presence is what a network namespace has of an address family. Zero is
+// Presence says whether a network namespace has an address family. The zero value is
 // [PresenceUnknown].
 type Presence string
 
 // The presences.
 const (
-	// PresenceUnknown says that nobody has looked, as with a pod that is a
-	// manifest only.
+	// PresenceUnknown: nobody has looked, as for a pod that is only a manifest.
 	PresenceUnknown Presence = ""
-	// PresenceAbsent says that the kernel has no such protocol: nothing can
-	// bypass a mesh by it.
+	// PresenceAbsent: the kernel lacks the protocol, so nothing can bypass a mesh by it.
 	PresenceAbsent Presence = "absent"
-	// PresenceOff says that the kernel has the protocol and that it is switched
-	// off on every interface but loopback, and for those that are yet to come. It
-	// may be switched on later.
+	// PresenceOff: the protocol is disabled on every interface except lo, and for new
+	// interfaces. It may be enabled later.
 	PresenceOff Presence = "off"
-	// PresenceUsable says that it works on some interface other than loopback, or
-	// would on one that comes later.
-	// Such an interface has an IPv6 address without being given one (RFC 4862,
-	// section 5.3).
+	// PresenceUsable: it works on an interface other than lo, or will on a new one. Such
+	// an interface assigns itself an IPv6 address (RFC 4862, section 5.3).
 	PresenceUsable Presence = "usable"
 )
 
-// Kernel is what a network namespace has of each family. Zero is that of a
+// Kernel says which address families a network namespace has. The zero value is a
 // namespace at which nobody has looked.
 type Kernel struct {
 	IPv4 Presence `json:"ipv4"`
 	IPv6 Presence `json:"ipv6"`
 }
 
-// Family returns what there is of the family.
+// Family returns the presence of a family.
 func (k Kernel) Family(f ruleset.Family) Presence {
 	if f == ruleset.IPv4 {
 		return k.IPv4

@@ -37,9 +37,9 @@ func Ports(ports ...uint16) PortSet {
 // is below its First holds nothing.
 func PortRanges(ranges ...PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
 
-// newPortSet takes ownership of ranges. It makes the canonical form, so that equal sets
-// have equal rules: sorted, without overlap, neighbours joined, except that two
-// neighbouring ports stay apart, since "80,81" reads better than a range.
+// newPortSet takes ownership of ranges. It makes them canonical, so that equal sets have
+// equal rules: sorted and joined, except that two neighbouring ports stay apart, since
+// "80,81" reads better than a range.
 func newPortSet(ranges []PortRange) PortSet {
 	ranges = slices.DeleteFunc(ranges, func(r PortRange) bool { return r.Last < r.First })
 	slices.SortFunc(ranges, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
@@ -54,10 +54,10 @@ func newPortSet(ranges []PortRange) PortSet {
 	var set PortSet
 	for _, r := range joined {
 		if r.Last-r.First == 1 {
-			set.ranges = append(set.ranges, ruleset.Port(r.First), ruleset.Port(r.Last))
-		} else {
-			set.ranges = append(set.ranges, r)
+			set.ranges = append(set.ranges, ruleset.Port(r.First))
+			r.First = r.Last
 		}
+		set.ranges = append(set.ranges, r)
 	}
 	return set
 }
@@ -89,15 +89,20 @@ func (s PortSet) Equal(o PortSet) bool { return s.all == o.all && slices.Equal(s
 
 // String returns "*", "none" or a list such as "80,8000-8100".
 func (s PortSet) String() string {
+	return setText(s.all, s.ranges, formatRange)
+}
+
+// setText is the text of a set: "*", "none" or its elements.
+func setText[T any](all bool, elements []T, text func(T) string) string {
 	switch {
-	case s.all:
+	case all:
 		return "*"
-	case len(s.ranges) == 0:
+	case len(elements) == 0:
 		return "none"
 	}
-	parts := make([]string, len(s.ranges))
-	for i, r := range s.ranges {
-		parts[i] = formatRange(r)
+	parts := make([]string, len(elements))
+	for i, e := range elements {
+		parts[i] = text(e)
 	}
 	return strings.Join(parts, ",")
 }

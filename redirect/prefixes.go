@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -51,11 +50,6 @@ func (s PrefixSet) Family(f ruleset.Family) []netip.Prefix {
 	return out
 }
 
-// has reports whether a prefix is of the family; not when the set is all.
-func (s PrefixSet) has(f ruleset.Family) bool {
-	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return ruleset.FamilyOf(p.Addr()) == f })
-}
-
 // HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8
 // or ::1. All is not a loopback range.
 func (s PrefixSet) HasLoopback() bool {
@@ -77,17 +71,7 @@ func (s PrefixSet) Equal(o PrefixSet) bool {
 
 // String returns "*", "none" or a list such as "10.0.0.0/8,fd00::/8".
 func (s PrefixSet) String() string {
-	switch {
-	case s.all:
-		return "*"
-	case len(s.prefixes) == 0:
-		return "none"
-	}
-	parts := make([]string, len(s.prefixes))
-	for i, p := range s.prefixes {
-		parts[i] = p.String()
-	}
-	return strings.Join(parts, ",")
+	return setText(s.all, s.prefixes, netip.Prefix.String)
 }
 
 // MarshalJSON writes "*" for all, else an array of prefixes.

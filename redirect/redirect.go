@@ -249,24 +249,19 @@ func (r Redirect) Family(f ruleset.Family) FamilyMode {
 // String summarizes r in one line.
 func (r Redirect) String() string {
 	var b strings.Builder
+	unlessEmpty := func(words string, set interface{ Empty() bool }) {
+		if !set.Empty() {
+			fmt.Fprintf(&b, " %s %s", words, set)
+		}
+	}
 	fmt.Fprintf(&b, "%s in %s -> :%d", r.Mode, r.Inbound.Ports, r.Proxy.InboundPort)
-	if !r.Inbound.ExcludePorts.Empty() {
-		fmt.Fprintf(&b, " except %s", r.Inbound.ExcludePorts)
-	}
-	if !r.Inbound.ExcludeSources.Empty() {
-		fmt.Fprintf(&b, " except from %s", r.Inbound.ExcludeSources)
-	}
+	unlessEmpty("except", r.Inbound.ExcludePorts)
+	unlessEmpty("except from", r.Inbound.ExcludeSources)
 	fmt.Fprintf(&b, "; out %s", r.Outbound.CIDRs)
-	if !r.Outbound.Ports.Empty() {
-		fmt.Fprintf(&b, " and ports %s", r.Outbound.Ports)
-	}
+	unlessEmpty("and ports", r.Outbound.Ports)
 	fmt.Fprintf(&b, " -> :%d", r.Proxy.OutboundPort)
-	if !r.Outbound.ExcludeCIDRs.Empty() {
-		fmt.Fprintf(&b, " except %s", r.Outbound.ExcludeCIDRs)
-	}
-	if !r.Outbound.ExcludePorts.Empty() {
-		fmt.Fprintf(&b, " except ports %s", r.Outbound.ExcludePorts)
-	}
+	unlessEmpty("except", r.Outbound.ExcludeCIDRs)
+	unlessEmpty("except ports", r.Outbound.ExcludePorts)
 	for _, e := range r.Outbound.Exclude {
 		fmt.Fprintf(&b, " except %s", e)
 	}

@@ -6,8 +6,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// The suffixes of our chains' names; [Names.ChainPrefix] comes before them.
-// The two named like hooks hold what a program of ours has in that hook.
+// The suffixes of our chains' names, after [Names.ChainPrefix].
 const (
 	chainInbound    = "INBOUND"
 	chainRedirect   = "REDIRECT"
@@ -20,11 +19,12 @@ const (
 // dnsPort is where resolvers listen (RFC 1035, section 4.2).
 const dnsPort = 53
 
+var port53 = ruleset.Ports(ruleset.Port(dnsPort))
+
 // Ruleset validates r and returns its rules for each family that is not
 // passed, at most [MaxRules] in all. The error is that of [Redirect.Validate].
 //
-// It takes no context: what the bound lets through is made within some ten
-// milliseconds, so who has a deadline looks at it before and after.
+// It takes no context, because the largest ruleset takes some ten milliseconds.
 func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
 	var rs ruleset.Ruleset
 	if err := r.Validate(); err != nil {
@@ -38,7 +38,7 @@ func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
 		case FamilyDrop:
 			rs.Set(g.refuse())
 		case FamilyPass:
-			// No program: whatever is in the family's tables is not ours.
+			// No program: nothing in the family's tables is ours.
 		}
 	}
 	return rs, nil
@@ -67,8 +67,8 @@ type section struct {
 	rules  []ruleset.Rule
 }
 
-// table adds a table's chains in canonical order: entries of hooks, then ours.
-// Sections without rules make no chain, and no jump to one.
+// table adds a table's chains in canonical order: built-in chains, then ours. A
+// section without rules makes no chain and no jump.
 func (g *generator) table(t ruleset.Table, sections ...section) {
 	for _, s := range sections {
 		if len(s.rules) > 0 && ruleset.IsBuiltin(s.suffix) {
@@ -115,8 +115,8 @@ var (
 	drops   = ruleset.Target{Action: ruleset.Drop}
 )
 
-// localhost is the one loopback address that is left alone. The rest of
-// 127.0.0.0/8 is not: a mesh may give services addresses there.
+// localhost is the only loopback address that is left alone: a mesh may give
+// services other addresses of 127.0.0.0/8.
 func (g *generator) localhost() netip.Prefix {
 	a := netip.IPv6Loopback()
 	if g.family == ruleset.IPv4 {
@@ -125,8 +125,8 @@ func (g *generator) localhost() netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// passSource returns the address of the family from which the proxy speaks to
-// the application, if there is one.
+// passSource returns the family's address from which the proxy speaks to the
+// application, if there is one.
 func (g *generator) passSource() (netip.Prefix, bool) {
 	for _, a := range g.Proxy.PassSources {
 		if ruleset.FamilyOf(a) == g.family {
@@ -136,8 +136,8 @@ func (g *generator) passSource() (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// owners are the proxy's ids, users before groups: the order decides between
-// them for a socket that has only one of the two.
+// owners returns the proxy's ids, users first: the order matters for a socket that
+// has only one of its user and its group.
 func (g *generator) owners() []ruleset.OwnerMatch {
 	owners := make([]ruleset.OwnerMatch, 0, len(g.Proxy.UIDs)+len(g.Proxy.GIDs))
 	for _, id := range g.Proxy.UIDs {
@@ -149,7 +149,7 @@ func (g *generator) owners() []ruleset.OwnerMatch {
 	return owners
 }
 
-// excludedInterfaces are the first rules of a hook.
+// excludedInterfaces returns the first rules of a hook.
 func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, name := range g.ExcludeInterfaces {
@@ -164,8 +164,8 @@ func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
 	return rules
 }
 
-// onPorts makes one rule for each group of ports that fits one match; for all
-// ports a single rule, for none none.
+// onPorts returns a rule for each group of ports that fits one match: a single rule
+// for all ports, no rule for none.
 func onPorts(s PortSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}
@@ -179,8 +179,8 @@ func onPorts(s PortSet, base ruleset.Rule) []ruleset.Rule {
 	return rules
 }
 
-// onPrefixes makes one rule for each prefix of the family; for all addresses a
-// single rule, for none none.
+// onPrefixes returns a rule for each prefix of the family: a single rule for all
+// addresses, no rule for none.
 func (g *generator) onPrefixes(s PrefixSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}
@@ -196,7 +196,7 @@ func (g *generator) onPrefixes(s PrefixSet, base ruleset.Rule) []ruleset.Rule {
 	return rules
 }
 
-// groupFilter lets the traffic of groups out that are not to be redirected.
+// groupFilter passes the traffic of groups that is not redirected.
 func (g *generator) groupFilter() []ruleset.Rule {
 	var rules []ruleset.Rule
 	if groups := g.Outbound.OwnerGroups; len(groups) > 0 {

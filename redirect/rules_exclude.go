@@ -1,16 +1,17 @@
 package redirect
 
 import (
+	"iter"
+
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// maxComment is the length of the longest comment of a rule, in bytes. Each rule
-// has its own in JSON, so a list in it would be there as often as it has
-// elements. nft takes 127 bytes at most.
+// maxComment bounds a rule's comment, in bytes. Every rule made from a list repeats
+// the list in its comment, and nft takes at most 127 bytes.
 const maxComment = 120
 
-// logs is the rule that has the kernel log what enters a hook.
+// logs returns the rule that makes the kernel log what enters a hook.
 func (g *generator) logs(hook string) []ruleset.Rule {
 	if !g.Log.Enabled {
 		return nil
@@ -20,7 +21,7 @@ func (g *generator) logs(hook string) []ruleset.Rule {
 	}}
 }
 
-// exclusions makes one rule of each combination of what an exclusion lists.
+// exclusions returns one rule for each combination of an exclusion's lists.
 func (g *generator) exclusions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, e := range g.Outbound.Exclude {
@@ -38,27 +39,48 @@ func (g *generator) exclusions() []ruleset.Rule {
 	return rules
 }
 
-// excludedSources lets clients through to the application.
-func (g *generator) excludedSources() []ruleset.Rule {
+// inboundExceptions returns rules for inbound connections that do not go through
+// the proxy's inbound listener: those of excluded clients, to the tunnel's own
+// listener and to excluded ports.
+func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range g.Inbound.ExcludeSources.Family(g.family) {
 		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(p), Target: returns, Comment: "client is excluded"})
 	}
+	if g.Proxy.TunnelPort != 0 {
+		rules = append(rules, ruleset.Rule{
+			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(g.Proxy.TunnelPort)),
+			Target: returns, Comment: "the proxy's own tunnel listener",
+		})
+	}
+	if g.Inbound.Ports.All() {
+		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
+			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
+		})...)
+	}
 	return rules
 }
 
-// virtualNetworks treats what comes from behind an interface as outbound,
-// unless it is for a neighbour there.
+// networks iterates over the virtual networks of the family.
+func (g *generator) networks() iter.Seq[VirtualNetwork] {
+	return func(yield func(VirtualNetwork) bool) {
+		for _, n := range g.VirtualNetworks {
+			if ruleset.FamilyOf(n.Local.Addr()) == g.family && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// virtualNetworks treats what comes from behind an interface as outbound, unless it
+// is for a neighbour there.
 func (g *generator) virtualNetworks() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, n := range g.VirtualNetworks {
-		if ruleset.FamilyOf(n.Local.Addr()) != g.family {
-			continue
-		}
+	for n := range g.networks() {
 		in := ruleset.InterfaceMatch{Name: n.Interface}
 		if g.DNS.Enabled() && len(g.DNS.To) == 0 {
 			rules = append(rules, ruleset.Rule{
-				In: in, Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
+				In: in, Proto: ruleset.UDP, DstPorts: port53,
 				Target: ruleset.RedirectTo(g.DNS.Port), Comment: "look-up from a virtual network",
 			})
 		}
@@ -70,17 +92,15 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 	return rules
 }
 
-// virtualZones puts the DNS queries of virtual networks where the proxy's answers
-// are, so that these find their way back.
+// virtualZones puts the DNS queries of virtual networks in the zone of the proxy's
+// answers, so that the answers find their way back.
 func (g *generator) virtualZones() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, n := range g.VirtualNetworks {
-		if ruleset.FamilyOf(n.Local.Addr()) == g.family {
-			rules = append(rules, ruleset.Rule{
-				In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
-				Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",
-			})
-		}
+	for n := range g.networks() {
+		rules = append(rules, ruleset.Rule{
+			In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: port53,
+			Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",
+		})
 	}
 	return rules
 }
@@ -88,7 +108,7 @@ func (g *generator) virtualZones() []ruleset.Rule {
 // byMark reports whether the proxy is known by the mark of its packets.
 func (g *generator) byMark() bool { return !g.Proxy.Mark.IsZero() }
 
-// marked is the rule that lets the proxy's marked packets through.
+// marked returns the rule that lets the proxy's marked packets through.
 func (g *generator) marked(comment string) []ruleset.Rule {
 	if !g.byMark() {
 		return nil
@@ -96,13 +116,13 @@ func (g *generator) marked(comment string) []ruleset.Rule {
 	return []ruleset.Rule{{Mark: g.Proxy.Mark.match(false), Target: returns, Comment: comment}}
 }
 
-// replyMark is the mark that routes the application's replies to a proxy that
-// is known by its mark.
+// replyMark is the mark that routes the application's replies to a proxy that is
+// known by its mark.
 func (g *generator) replyMark() Mark { return Mark{g.Names.InboundMark, g.Names.MarkMask} }
 
-// notWithinPod narrows the rule for DNS queries of a proxy known by its mark, which
-// comes before those that let connections within the pod pass: whoever asks a
-// resolver of his own over UDP gets it, and over TCP when it is on localhost.
+// notWithinPod narrows the DNS rule of a proxy known by its mark, because it comes
+// before the rules that pass connections within the pod. Queries to a resolver in
+// the pod are not captured: over UDP wherever it listens, over TCP on localhost.
 func (g *generator) notWithinPod(r *ruleset.Rule) {
 	if r.Proto == ruleset.UDP {
 		r.Out = ruleset.InterfaceMatch{Name: loopback.Name, Not: true}
@@ -111,12 +131,11 @@ func (g *generator) notWithinPod(r *ruleset.Rule) {
 	}
 }
 
-// markMangle keeps the two ends of a connection together that a proxy known by
-// its mark makes to the application with the client's address: the mark of its
-// first packet is remembered with the connection, and put on the replies, which
-// the policy route then keeps in the pod instead of sending them to the client.
-// Nothing that the pod excludes from capture is an exception: such connections
-// also carry what arrived at the proxy's own tunnel listener.
+// markMangle joins the two ends of a connection that a proxy known by its mark
+// makes to the application from the client's address. It saves the mark of the first
+// packet with the connection and puts it on the replies, and the policy route then
+// keeps these in the pod instead of sending them to the client. Exclusions do not
+// apply: such connections also carry what arrived at the tunnel listener.
 func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 	if !g.byMark() {
 		return nil, nil
@@ -131,21 +150,4 @@ func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 		Comment: "application's reply: back to the proxy",
 	}}
 	return prerouting, output
-}
-
-// markZones is what [generator.zones] makes for a proxy known by its mark,
-// whose answers to the application need no zone of their own.
-func (g *generator) markZones(queries []ruleset.Rule) (output, prerouting []ruleset.Rule) {
-	proxy := ruleset.InZone(g.Names.ProxyZone)
-	for _, q := range queries {
-		output = append(output, ruleset.Rule{
-			Dst: q.Dst, Proto: ruleset.UDP, DstPorts: q.DstPorts, Mark: g.Proxy.Mark.match(false),
-			Target: proxy, Comment: "proxy's question",
-		})
-		prerouting = append(prerouting, ruleset.Rule{
-			Src: q.Dst, Proto: ruleset.UDP, SrcPorts: q.DstPorts, Mark: g.Proxy.Mark.match(true),
-			Target: proxy, Comment: "server's answer to the proxy",
-		})
-	}
-	return output, prerouting
 }

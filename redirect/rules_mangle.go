@@ -2,17 +2,17 @@ package redirect
 
 import "github.com/meshcni/meshcni/redirect/ruleset"
 
-// mangle holds transparent interception and the drop of invalid packets.
+// mangle does transparent interception and drops invalid packets.
 //
-// TPROXY gives a packet to the proxy's listener without a change, marked so
-// that the policy route keeps it on this host. Two marks are in play:
+// TPROXY gives a packet to the proxy's listener unchanged, and marks it so that the
+// policy route keeps it on this host. There are two marks:
 //
-//	inbound mark: on its way to the listener. The proxy's own connections to
-//	    the application carry it too (SO_MARK), with the client's address as
-//	    their source, so that the application's replies, marked again from the
-//	    connection, come back to the proxy instead of leaving by eth0.
-//	hairpin mark: from the proxy to this very pod by a service's address. Of
-//	    what arrives by lo only this is inbound traffic.
+//	inbound mark: on packets to the listener, and on the proxy's own connections to
+//	    the application (SO_MARK), whose source is the client's address. The
+//	    connection's mark is put on the application's replies, which therefore
+//	    come back to the proxy instead of leaving by eth0.
+//	hairpin mark: on packets from the proxy to its own pod by a service's address.
+//	    Of what arrives by lo, only these are inbound traffic.
 func (g *generator) mangle() {
 	tproxy := g.Mode == ModeTProxy
 	var prerouting, inbound, output, divert, target []ruleset.Rule
@@ -69,13 +69,7 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 	rules = append(rules, ruleset.Rule{
 		In: loopback, Proto: ruleset.TCP, Mark: ruleset.NotMark(g.Names.HairpinMark), Target: returns, Comment: "application to its own pod",
 	})
-	rules = append(rules, g.excludedSources()...)
-	rules = append(rules, g.tunnel()...)
-	if g.Inbound.Ports.All() {
-		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
-			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
-		})...)
-	}
+	rules = append(rules, g.inboundExceptions()...)
 	rules = append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, States: ruleset.StateRelated | ruleset.StateEstablished,
 		Target: g.to(chainDivert), Comment: "known connection: its socket has it",
@@ -107,9 +101,8 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 	})
 }
 
-// refuse drops the connections that capture would redirect, in a family that
-// is to carry none past the mesh. It stands in mangle, since the nat table sees
-// only first packets and does not take DROP.
+// refuse drops the connections that capture would redirect. It uses the mangle table,
+// because nat sees only first packets and refuses DROP.
 func (g *generator) refuse() *ruleset.Program {
 	marks, replies := g.markMangle()
 	prerouting := append(marks, g.excludedInterfaces(true)...)
@@ -117,13 +110,7 @@ func (g *generator) refuse() *ruleset.Program {
 		ruleset.Rule{In: loopback, Target: returns, Comment: "within the pod"},
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let out"},
 	)
-	prerouting = append(prerouting, g.excludedSources()...)
-	prerouting = append(prerouting, g.tunnel()...)
-	if g.Inbound.Ports.All() {
-		prerouting = append(prerouting, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
-			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
-		})...)
-	}
+	prerouting = append(prerouting, g.inboundExceptions()...)
 	prerouting = append(prerouting, onPorts(g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: drops, Comment: "inbound connection past the mesh",
 	})...)

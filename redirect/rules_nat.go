@@ -6,8 +6,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// nat redirects connections. A connection's first packet decides for all of
-// it, so no rule here has to think of replies.
+// nat redirects connections. The kernel asks this table about the first packet of a
+// connection only, so no rule here is about replies.
 //
 //	outside -> eth0 -> PREROUTING -> INBOUND -> IN_REDIRECT -> proxy :15006
 //	application -> OUTPUT -> REDIRECT -> proxy :15001
@@ -41,7 +41,7 @@ func (g *generator) nat() {
 }
 
 // virtualInterfaces treats what comes from a virtual machine behind the pod as
-// outbound: by address only, and never as a call to the pod.
+// outbound, by address only, and never as a call to the pod.
 func (g *generator) virtualInterfaces() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, name := range g.VirtualInterfaces {
@@ -58,26 +58,10 @@ func (g *generator) natInbound() []ruleset.Rule {
 	if g.Mode != ModeRedirect || g.Inbound.Ports.Empty() {
 		return nil
 	}
-	rules := append(g.marked("proxy to application"), g.excludedSources()...)
-	rules = append(rules, g.tunnel()...)
-	if g.Inbound.Ports.All() {
-		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
-			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
-		})...)
-	}
+	rules := append(g.marked("proxy to application"), g.inboundExceptions()...)
 	return append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: g.to(chainInRedirect), Comment: "inbound connection",
 	})...)
-}
-
-func (g *generator) tunnel() []ruleset.Rule {
-	if g.Proxy.TunnelPort == 0 {
-		return nil
-	}
-	return []ruleset.Rule{{
-		Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(g.Proxy.TunnelPort)),
-		Target: returns, Comment: "the proxy's own tunnel listener",
-	}}
 }
 
 func (g *generator) natOutput() []ruleset.Rule {
@@ -118,16 +102,15 @@ func (g *generator) natOutput() []ruleset.Rule {
 
 var loopback = ruleset.InterfaceMatch{Name: "lo"}
 
-// appendOwner adds the rules about one of the proxy's ids. Packets to any of
-// the pod's own addresses leave by lo, whence three cases:
+// appendOwner adds the rules for one of the proxy's ids. Packets to the pod's own
+// addresses leave by lo, so there are three cases:
 //
 //	proxy -> own service address: back to the proxy, as inbound
 //	application -> own pod: straight, it needs no mesh to call itself
 //	proxy -> anywhere else: out
 //
-// With several ids the second rule of the first id also lets the later ids'
-// calls to the pod go straight. Istio's program does so, and so do we: these
-// rules are applied to pods that it configured.
+// With several ids, the second rule of the first id also passes calls of the later
+// ids to the pod. Istio's own rules do the same, and pods are configured for them.
 func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ruleset.Rule {
 	own, other := []ruleset.OwnerMatch{o}, []ruleset.OwnerMatch{o}
 	other[0].Not = true
@@ -150,11 +133,11 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		hairpin.DstPorts = ruleset.NotPorts(except...)
 	}
 	rules = append(rules, hairpin)
-	// Who includes a loopback range wants calls within the pod redirected.
+	// A loopback range in CIDRs asks for calls within the pod to be redirected.
 	if !g.Outbound.CIDRs.HasLoopback() {
 		straight := ruleset.Rule{Out: loopback, Owner: other, Target: returns, Comment: "application to its own pod"}
 		if g.DNS.Enabled() {
-			// A resolver may listen on localhost; its traffic goes on to the DNS rules.
+			// Queries to a resolver on localhost go on to the DNS rules.
 			straight.Proto, straight.DstPorts = ruleset.TCP, ruleset.NotPorts(ruleset.Port(dnsPort))
 		}
 		rules = append(rules, straight)
@@ -172,9 +155,9 @@ func (g *generator) excludedOutboundPorts() []ruleset.Rule {
 	return rules
 }
 
-// outboundSelection ends the walk of an outbound connection: excluded
-// addresses, ports whatever the address, addresses. Rule gives the target (and
-// the protocol, where the target needs it) for what is selected.
+// outboundSelection is the end of an outbound connection's walk: excluded addresses,
+// included ports, included addresses. The rule gives the target of what is selected,
+// and the protocol if the target needs one.
 func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
 	rules := g.onPrefixes(g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: returns, Comment: "destination is excluded"})
 	byPort := selected
@@ -205,8 +188,8 @@ func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	return ruleset.Target{}, false
 }
 
-// dnsJump leads to the capture of DNS queries, and lets those pass that are over
-// TCP when only UDP is captured and they are no outbound connections either.
+// dnsJump jumps to the capture of DNS queries. It passes queries over TCP if only
+// UDP is captured and they do not count as outbound connections either.
 func (g *generator) dnsJump() []ruleset.Rule {
 	if len(g.natDNS()) == 0 {
 		return nil
@@ -214,15 +197,13 @@ func (g *generator) dnsJump() []ruleset.Rule {
 	rules := []ruleset.Rule{g.jump(chainDNS)}
 	if g.DNS.UDPOnly && !g.DNS.TCPOutbound {
 		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
-			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
-			Target: returns, Comment: "look-up over TCP",
+			Proto: ruleset.TCP, DstPorts: port53, Target: returns, Comment: "look-up over TCP",
 		})...)
 	}
 	return rules
 }
 
-// natDNS redirects DNS queries that reach it: those of the application, or of
-// everyone.
+// natDNS redirects DNS queries of the application, or of everyone.
 func (g *generator) natDNS() []ruleset.Rule {
 	target, ok := g.dnsTarget()
 	if !ok {
@@ -235,8 +216,7 @@ func (g *generator) natDNS() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, proto := range g.dnsProtos() {
 		look := ruleset.Rule{
-			Proto: proto, DstPorts: ruleset.Ports(ruleset.Port(dnsPort)),
-			Target: target, Comment: comment,
+			Proto: proto, DstPorts: port53, Target: target, Comment: comment,
 		}
 		if g.byMark() {
 			g.notWithinPod(&look)
@@ -248,36 +228,39 @@ func (g *generator) natDNS() []ruleset.Rule {
 
 // hasZones reports whether DNS queries are kept apart; see zones.
 func (g *generator) hasZones() bool {
-	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && (g.DNS.Servers.All() || g.DNS.Servers.has(g.family))
+	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && (g.DNS.Servers.All() || len(g.DNS.Servers.Family(g.family)) > 0)
 }
 
-// zones keeps the proxy's DNS queries apart from the application's. Both are UDP
-// to the same server, and may come from the same port at the same time. Where
-// DNS queries go to another resolver, the proxy makes none of its own.
+// zones keeps the proxy's DNS queries apart from the application's: both are UDP to
+// the same server, and may come from the same port at the same time. A proxy known by
+// its mark needs no zone for its answers to the application. Where queries go to
+// another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
 	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
-	port53, dns := ruleset.Ports(ruleset.Port(dnsPort)), ruleset.Ports(ruleset.Port(g.DNS.Port))
+	answers := ruleset.Ports(ruleset.Port(g.DNS.Port))
 	queries := g.onPrefixes(g.DNS.Servers, ruleset.Rule{
 		Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question",
 	})
 	var output, prerouting []ruleset.Rule
-	if g.byMark() {
-		output, prerouting = g.markZones(queries)
-		queries = nil
-	}
 	for _, o := range g.owners() {
 		own := []ruleset.OwnerMatch{o}
 		output = append(output,
 			ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Owner: own, Target: proxy, Comment: "proxy's question"},
-			ruleset.Rule{Proto: ruleset.UDP, SrcPorts: dns, Owner: own, Target: app, Comment: "proxy's answer to the application"},
+			ruleset.Rule{Proto: ruleset.UDP, SrcPorts: answers, Owner: own, Target: app, Comment: "proxy's answer to the application"},
 		)
 	}
-	if !g.byMark() {
-		prerouting = append(prerouting, g.virtualZones()...)
+	answered := ruleset.MarkMatch{}
+	if g.byMark() {
+		answered = g.Proxy.Mark.match(true)
+		for i := range queries {
+			queries[i].Mark, queries[i].Target, queries[i].Comment = g.Proxy.Mark.match(false), proxy, "proxy's question"
+		}
+	} else {
+		prerouting = g.virtualZones()
 	}
-	for _, r := range queries {
+	for _, q := range queries {
 		prerouting = append(prerouting, ruleset.Rule{
-			Src: r.Dst, Proto: ruleset.UDP, SrcPorts: port53, Target: proxy, Comment: "server's answer to the proxy",
+			Src: q.Dst, Proto: ruleset.UDP, SrcPorts: port53, Mark: answered, Target: proxy, Comment: "server's answer to the proxy",
 		})
 	}
 	g.table(ruleset.Raw,

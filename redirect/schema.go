@@ -58,9 +58,8 @@ type Setting struct {
 	Keys []string
 	// Grammar is the set of forms that the value may have.
 	Grammar Grammar
-	// Set parses the value, which may be empty, into r. Its error says what is
-	// wrong with the value. Nil: the value is parsed by the type of Field, which
-	// is a port, ports, prefixes, ids, interface names, a boolean or the mode.
+	// Set parses the value, which may be empty, into r. Nil parses it by the type of
+	// Field: a port, ports, prefixes, ids, interface names, a boolean or the mode.
 	Set func(r *Redirect, value string) error
 	// Add makes ports add to the default instead of replacing it. It is for
 	// settings without Set.
@@ -75,15 +74,14 @@ type Setting struct {
 	Lenient bool
 }
 
-// Schema is how a mesh spells a Redirect in a pod: data, but for Set functions.
+// Schema says how a mesh spells a Redirect in a pod.
 type Schema struct {
 	// Defaults is the Redirect of a pod without settings.
 	Defaults Redirect
 	// Settings are applied in order.
 	Settings []Setting
-	// RunAs takes the proxy's ids from the proxy container's runAsUser and
-	// runAsGroup. Unset and 0 leave the default, since the id of a proxy that runs
-	// as root tells it from nothing.
+	// RunAs takes the proxy's ids from the proxy container's runAsUser and runAsGroup.
+	// Unset and 0 leave the default: root's id does not identify the proxy.
 	RunAs bool
 	// RunAsUser is RunAs for the user only. A setting of proxy.uids wins over it.
 	RunAsUser bool
@@ -110,7 +108,7 @@ type SettingError struct {
 
 // Error returns for example
 // `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is not a port from 0 to 65535 (allowed: ...)`.
-// A long value is cut, and its length given; so is the text of Err.
+// A long value or Err is cut.
 func (e *SettingError) Error() string {
 	s := fmt.Sprintf("%s=%s: %s", e.Setting(), brief.Quote(e.Value), brief.Text(e.Err.Error(), maxReason))
 	if e.Allowed != "" {
@@ -139,7 +137,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 	for _, setting := range s.Settings {
 		source, key, value, ok := setting.find(g)
 		if !ok {
-			origins = orDefault(origins, setting.Field)
+			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 			continue
 		}
 		if key != setting.Keys[0] {
@@ -147,26 +145,27 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 		}
 		switch err := setting.set(&r, value); {
 		case err == nil:
-			origins = slices.DeleteFunc(origins, func(o Origin) bool { return o == Origin{Field: setting.Field, Source: FromDefault} })
-			origins = append(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
+			origins = addOrigin(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case setting.Lenient:
 			warnings = append(warnings, Warningf(WarningInvalid, key,
 				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
-			origins = orDefault(origins, setting.Field)
+			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
 		}
 	}
+	user, group := g.RunAsUser, g.RunAsGroup
 	if s.RunAsUser {
 		said := func(o Origin) bool { return o.Field == "proxy.uids" && o.Source != FromDefault }
 		if slices.ContainsFunc(origins, said) {
-			g.RunAsUser = nil
+			user = nil
 		}
-		g.RunAsGroup = nil
+		group = nil
 	}
 	if s.RunAs || s.RunAsUser {
-		ids, err := s.runAs(&r, g)
-		origins = mergeOrigins(origins, ids)
+		origins, err = runAs(&r.Proxy.UIDs, origins, "proxy.uids", "runAsUser", user)
+		errs = append(errs, err)
+		origins, err = runAs(&r.Proxy.GIDs, origins, "proxy.gids", "runAsGroup", group)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -175,27 +174,33 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 	return r, origins, warnings, nil
 }
 
-// orDefault adds the origin of a field that has its default, unless another
-// setting of the same field has added one.
-func orDefault(origins []Origin, field string) []Origin {
-	if slices.ContainsFunc(origins, func(o Origin) bool { return o.Field == field }) {
-		return origins
-	}
-	return append(origins, Origin{Field: field, Source: FromDefault})
-}
-
-// mergeOrigins adds origins, one a field. A default does not hide a setting.
-func mergeOrigins(origins, more []Origin) []Origin {
-	for _, o := range more {
-		i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
-		switch {
-		case i < 0:
-			origins = append(origins, o)
-		case o.Source != FromDefault:
-			origins[i] = o
-		}
+// addOrigin adds an origin. A default gives way to whatever else sets the field; the
+// securityContext replaces it.
+func addOrigin(origins []Origin, o Origin) []Origin {
+	i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
+	switch {
+	case i < 0:
+		return append(origins, o)
+	case o.Source == FromDefault:
+	case origins[i].Source == FromDefault || o.Source == FromSecurityContext:
+		origins[i] = o
+	default:
+		return append(origins, o)
 	}
 	return origins
+}
+
+// runAs takes an id of the proxy from its securityContext. Unset and 0 are the default.
+func runAs(to *[]uint32, origins []Origin, field, key string, id *int64) ([]Origin, error) {
+	if id == nil || *id == 0 {
+		return addOrigin(origins, Origin{Field: field, Source: FromDefault}), nil
+	}
+	value := strconv.FormatInt(*id, 10)
+	if *id < 0 || *id >= math.MaxUint32 {
+		return origins, &SettingError{FromSecurityContext, key, value, "", fmt.Errorf("not an id from 0 to %d", uint32(NoID-1))}
+	}
+	*to = []uint32{uint32(*id)}
+	return addOrigin(origins, Origin{field, FromSecurityContext, key, value}), nil
 }
 
 func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
@@ -219,32 +224,6 @@ func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
 		}
 	}
 	return "", "", "", false
-}
-
-func (s Schema) runAs(r *Redirect, g Values) ([]Origin, error) {
-	var origins []Origin
-	var errs []error
-	for _, id := range []struct {
-		field, key string
-		value      *int64
-		to         *[]uint32
-	}{
-		{"proxy.uids", "runAsUser", g.RunAsUser, &r.Proxy.UIDs},
-		{"proxy.gids", "runAsGroup", g.RunAsGroup, &r.Proxy.GIDs},
-	} {
-		switch {
-		case id.value == nil || *id.value == 0:
-			origins = append(origins, Origin{Field: id.field, Source: FromDefault})
-		case *id.value < 0 || *id.value >= math.MaxUint32:
-			errs = append(errs, &SettingError{
-				FromSecurityContext, id.key, strconv.FormatInt(*id.value, 10), "", fmt.Errorf("not an id from 0 to %d", uint32(NoID-1)),
-			})
-		default:
-			*id.to = []uint32{uint32(*id.value)}
-			origins = append(origins, Origin{id.field, FromSecurityContext, id.key, strconv.FormatInt(*id.value, 10)})
-		}
-	}
-	return origins, errors.Join(errs...)
 }
 
 // set parses the value into the setting's field.
@@ -326,8 +305,8 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	}
 }
 
-// SetProxyUser is a Set function for the one user that the proxy runs as, 1 to
-// 4294967294: as root it could not be told from anything else that runs as root.
+// SetProxyUser is a Set function for the user that the proxy runs as, 1 to 4294967294.
+// Root is refused, because its id does not identify the proxy.
 func SetProxyUser(r *Redirect, value string) error {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// FieldError says that one field of a [Redirect] is invalid. Get at it with
-// errors.As(err, &fieldError); several are joined, see [errors.Join].
+// FieldError says that a field of a [Redirect] is invalid. Get at it with
+// errors.As(err, &fieldError); several are joined by [errors.Join].
 type FieldError struct {
 	// Field is the field's path in JSON, such as "proxy.inboundPort".
 	Field string
@@ -50,14 +50,12 @@ func (r Redirect) Validate() error {
 	return errors.Join(append(v.errs, r.limit())...)
 }
 
-// maxOwnerGroups bounds the negated owner matches, which must all be in one rule.
-// iptables takes far more.
+// maxOwnerGroups bounds the negated owner matches, which are all in one rule.
 const maxOwnerGroups = 64
 
 type validator struct{ errs []error }
 
-// maxErrors is how many errors of one list are reported; a list may have a
-// hundred thousand elements.
+// maxErrors bounds the errors of one list, which may have 100,000 elements.
 const maxErrors = 16
 
 // each calls fn with the elements of a list until there are enough errors.
@@ -71,7 +69,7 @@ func each[T any](v *validator, list []T, fn func(i int, element T)) {
 	}
 }
 
-// oncePerFamily checks a list of addresses of which each family has one at most.
+// oncePerFamily checks a list with at most one address of each family.
 func (v *validator) oncePerFamily(field string, list []netip.Addr, ok func(netip.Addr) bool) {
 	seen := map[ruleset.Family]bool{}
 	each(v, list, func(_ int, a netip.Addr) {

@@ -40,31 +40,27 @@ func Available(o Options) error {
 	if err := o.reachable(); err != nil {
 		return err
 	}
-	_, errNFT := o.tools(IptablesNFT)
-	_, errLegacy := o.tools(IptablesLegacy)
-	var native error
-	if o.Backend == Nftables || errNFT != nil && errLegacy != nil {
-		// A pod's namespace has what ours has: the same kernel.
-		if _, err := listTables(); err != nil {
-			native = fmt.Errorf("%w: nftables: %w", ErrNoBackend, err)
+	candidates := []Name{IptablesNFT, IptablesLegacy, Nftables}
+	switch o.Backend {
+	case Iptables:
+		candidates = candidates[:2]
+	case IptablesNFT, IptablesLegacy, Nftables:
+		candidates = []Name{o.Backend}
+	}
+	var errs []error
+	for _, name := range candidates {
+		var err error
+		if name != Nftables {
+			_, err = o.tools(name)
+		} else if _, lerr := listTables(); lerr != nil { // a pod's namespace has the same kernel
+			err = fmt.Errorf("%w: nftables: %w", ErrNoBackend, lerr)
 		}
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
 	}
-	switch {
-	case o.Backend == Nftables:
-		return native
-	case o.Backend == IptablesNFT:
-		return errNFT
-	case o.Backend == IptablesLegacy:
-		return errLegacy
-	case errNFT == nil || errLegacy == nil:
-		return nil
-	case o.Backend == Iptables:
-		return errors.Join(errNFT, errLegacy)
-	}
-	if native != nil {
-		return errors.Join(errNFT, errLegacy, native)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Choose returns the backend for a namespace and starts no process. For [Auto] and

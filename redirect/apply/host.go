@@ -15,8 +15,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// host is what a look at a namespace finds without starting a process: enough to
-// choose a backend and to know where an earlier program may be.
+// host is what a look at a namespace finds without starting a process.
 type host struct {
 	// ipv6 says whether the namespace has the protocol, disabled or not.
 	ipv6 bool
@@ -35,7 +34,7 @@ var inet6 = "/proc/thread-self/net/if_inet6"
 func look(ns Namespace) (host, error) {
 	var h host
 	err := ns.Do(func() error {
-		// To take IPv6 for absent would leave its connections outside the mesh.
+		// Taking IPv6 for absent would leave its connections outside the mesh.
 		var err error
 		if h.ipv6, err = hasIPv6(); err != nil {
 			return err
@@ -43,8 +42,7 @@ func look(ns Namespace) (host, error) {
 		if h.legacy, err = legacyTables(); err != nil {
 			return err
 		}
-		// To take what cannot be listed for nothing would leave an earlier program
-		// beside ours.
+		// Taking an error for no tables would leave an earlier program beside ours.
 		h.nft, err = listTables()
 		if h.noNFT = errors.Is(err, ErrNoBackend); h.noNFT {
 			return nil
@@ -69,8 +67,7 @@ func ofAnotherUser(ns Namespace) (bool, error) {
 	}
 	fd, err := unix.IoctlRetInt(file.Fd(), unix.NS_GET_USERNS)
 	if err != nil {
-		// EPERM: one above our own, as for a process in a user namespace that was given a descriptor. Kernels before 4.9
-		// cannot tell.
+		// EPERM: it belongs to a user namespace above ours. Kernels before 4.9 cannot tell.
 		return errors.Is(err, unix.EPERM), nil
 	}
 	defer func() { _ = unix.Close(fd) }()
@@ -85,9 +82,8 @@ var xtablesNames = map[ruleset.Family]string{
 	ruleset.IPv4: "/proc/thread-self/net/ip_tables_names", ruleset.IPv6: "/proc/thread-self/net/ip6_tables_names",
 }
 
-// legacyTables lists the xtables tables of the calling thread's namespace that
-// hold rules or chains. A table can never be removed from a namespace, so an
-// empty one does not mean that the legacy variant is in use.
+// legacyTables lists the xtables tables of the calling thread's namespace that hold
+// rules or chains. An empty table tells nothing, because tables are never removed.
 func legacyTables() (map[ruleset.Family][]string, error) {
 	tables, err := registeredTables()
 	for f := range tables {

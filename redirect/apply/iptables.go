@@ -64,32 +64,37 @@ type session struct {
 	plumbing  plumbing
 }
 
-func (b *iptablesBackend) open(ctx context.Context) (*session, func(), error) {
+// session calls fn with the namespace locked and looked at.
+func (b *iptablesBackend) session(ctx context.Context, fn func(*session) error) error {
 	unlock, err := lock(ctx, b.ns)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	defer unlock()
 	h, err := look(b.ns)
 	if err != nil {
-		unlock()
-		return nil, nil, fmt.Errorf("look at network namespace: %w", err)
+		return fmt.Errorf("look at network namespace: %w", err)
 	}
 	s := &session{iptablesBackend: b, host: h, plumbing: plumbing{ns: b.ns}}
-	return s, func() {
-		s.plumbing.close()
-		unlock()
-	}, nil
+	defer s.plumbing.close()
+	return fn(s)
 }
 
 // Apply makes the live rules those of rs; see [Backend].
-func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (result Result, err error) {
 	start := time.Now()
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return Result{}, err
+	err = b.session(ctx, func(s *session) (err error) {
+		result, err = s.applyAll(ctx, rs)
+		return err
+	})
+	if result.Backend != "" {
+		result.Duration = time.Since(start)
 	}
-	defer done()
-	result := Result{Backend: string(b.Name())}
+	return result, err
+}
+
+func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+	result := Result{Backend: string(s.Name())}
 	owner := rs.Owner()
 	changes, stale, skipped := s.plan(rs, owner)
 	result.Skipped = skipped
@@ -120,7 +125,6 @@ func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result
 	}
 	result.Processes, result.Transactions = int(s.processes.Load()), int(s.commits.Load())
 	result.Changed = result.Transactions > 0 || made || dropped || native
-	result.Duration = time.Since(start)
 	return result, err
 }
 
@@ -206,22 +210,21 @@ func (s *session) apply(ctx context.Context, c *change) error {
 }
 
 // Check returns how the live rules differ from rs; see [Backend].
-func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	changes, stale, _ := s.plan(rs, rs.Owner())
-	found, err := s.differences(ctx, append(changes, stale...))
-	if err != nil {
-		return nil, err
-	}
-	if s.host.hasNative(rs.Owner()) {
-		found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + nft.TableName(rs.Owner())})
-	}
-	diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
-	return append(found, diffs...), err
+func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found []ruleset.Difference, err error) {
+	err = b.session(ctx, func(s *session) (err error) {
+		changes, stale, _ := s.plan(rs, rs.Owner())
+		if found, err = s.differences(ctx, append(changes, stale...)); err != nil {
+			found = nil
+			return err
+		}
+		if s.host.hasNative(rs.Owner()) {
+			found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + nft.TableName(rs.Owner())})
+		}
+		diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
+		found = append(found, diffs...)
+		return err
+	})
+	return found, err
 }
 
 // differences reads what is live and compares, all changes at once.
@@ -242,28 +245,21 @@ func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset
 
 // Remove takes out all rules and routing of the owner; see [Backend].
 func (b *iptablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error {
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	changes, stale, _ := s.plan(owner.EmptyRuleset(), owner)
-	all := append(changes, stale...)
-	if err := s.change(ctx, all); err != nil {
-		return err
-	}
-	if s.host.hasNative(owner) {
-		if err := dropNative(ctx, b.ns, owner); err != nil {
+	return b.session(ctx, func(s *session) error {
+		changes, stale, _ := s.plan(owner.EmptyRuleset(), owner)
+		if err := s.change(ctx, append(changes, stale...)); err != nil {
 			return err
 		}
-	}
-	if _, err := s.plumbing.drop(owner, ruleset.Ruleset{}, s.host.families()); err != nil {
-		return err
-	}
-	if s.commits.Load() == 0 {
-		return nil
-	}
-	return dropEmptyTables(ctx, b.ns)
+		if s.host.hasNative(owner) {
+			if err := dropNative(ctx, b.ns, owner); err != nil {
+				return err
+			}
+		}
+		if _, err := s.plumbing.drop(owner, ruleset.Ruleset{}, s.host.families()); err != nil || s.commits.Load() == 0 {
+			return err
+		}
+		return dropEmptyTables(ctx, b.ns)
+	})
 }
 
 // undoTime bounds putting things back, which must go on when the context of

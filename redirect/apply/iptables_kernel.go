@@ -13,11 +13,11 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// iptables-save does not quote: a name or a comment with a line feed looks like two
-// lines, so a pod with CAP_NET_ADMIN can make it print rules that are not there. The
-// kernel itself tells the names and the number of rules of the nft variant, and how
-// many rules and chains a table of the legacy variant has. A text counts only if the
-// kernel agrees, and a change only if the kernel has it.
+// iptables-save does not quote. A name or a comment with a line feed looks like two
+// lines, so a pod with CAP_NET_ADMIN can make it print rules that do not exist. The
+// kernel tells the chains of the nft variant with their numbers of rules, and how many
+// rules and chains a table of the legacy variant has. What a program prints, and a
+// change that it reports, counts only if the kernel agrees.
 
 // chainRules are the chains of iptables-nft's tables, each with the number of its rules.
 type chainRules map[chainName]int
@@ -28,10 +28,10 @@ type chainName struct {
 	name   string
 }
 
-// kernelRules asks the kernel, of one family or with NFPROTO_UNSPEC of all.
-func (s *session) kernelRules(ctx context.Context, family byte) (chainRules, error) {
+// kernelRules asks the kernel about one family, or with NFPROTO_UNSPEC about all.
+func kernelRules(ctx context.Context, ns Namespace, family byte) (chainRules, error) {
 	var found chainRules
-	err := newNFTables(s.ns).session(ctx, func(c *nftSession) (err error) {
+	err := newNFTables(ns).session(ctx, func(c *nftSession) (err error) {
 		found, err = c.countRules(family)
 		return err
 	})
@@ -72,14 +72,14 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	return found, c.measureSets(family)
 }
 
-// setWeight is how much more a byte of set elements counts than a byte of rules.
-// iptables 1.8.9 needs 300 bytes for an element of 16, and for a rule about twice its
-// size. The kernel starts from the front for each part of its answer, so 800,000
-// elements take it 20 s. The largest program of ours has 20,000, of 40 bytes.
+// setWeight is how much more a byte of set elements counts than a byte of rules:
+// iptables 1.8.9 needs 300 bytes for an element of 16, and about twice its size for a
+// rule. The kernel starts from the front for each part of its answer, so it takes 20 s
+// for 800,000 elements. Our largest program has 20,000, of 40 bytes.
 const setWeight = 24
 
-// measureSets fails if the sets in iptables-nft's tables hold too much: its programs
-// read all sets, whether a rule uses them or not.
+// measureSets fails if the sets in iptables-nft's tables hold too much. Its programs
+// read all sets, used or not.
 func (c *nlConn) measureSets(family byte) error {
 	sets, err := c.listSets(family, nftTable.isIptables)
 	for t, names := range sets {
@@ -92,9 +92,9 @@ func (c *nlConn) measureSets(family byte) error {
 	return err
 }
 
-// maxLive is the most rules of one family that are read: five times the bound of our
-// own. A pod with CAP_NET_ADMIN may make any number, and iptables-nft-save takes up
-// to a hundred microseconds for each.
+// maxLive is the most rules of one family that are read: five times our own bound. A
+// pod with CAP_NET_ADMIN may make any number, and iptables-nft-save takes up to 100 µs
+// for each.
 const maxLive = 50_000
 
 // few fails where there are more rules than are read.
@@ -114,7 +114,7 @@ func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) 
 		var rules chainRules
 		if c.tools.variant == IptablesNFT {
 			var err error
-			if rules, err = s.kernelRules(ctx, nfProto(c.family)); err != nil {
+			if rules, err = kernelRules(ctx, s.ns, nfProto(c.family)); err != nil {
 				return nil, err
 			}
 		} else if err := s.measureLegacy(c.family); err != nil {
@@ -196,7 +196,7 @@ func (s *session) change(ctx context.Context, changes []*change) error {
 			err = s.verifyText(ctx, c)
 		default:
 			if rules == nil {
-				if rules, err = s.kernelRules(ctx, unix.NFPROTO_UNSPEC); err != nil {
+				if rules, err = kernelRules(ctx, s.ns, unix.NFPROTO_UNSPEC); err != nil {
 					return err
 				}
 			}
@@ -209,8 +209,8 @@ func (s *session) change(ctx context.Context, changes []*change) error {
 	return nil
 }
 
-// verifyText reads the rules again. Of the legacy variant the kernel tells no names, only
-// how many rules there are, which is enough where there were none.
+// verifyText verifies a change of the legacy variant by reading the rules again. The
+// kernel tells only how many there are, which is enough where there were none.
 func (s *session) verifyText(ctx context.Context, c *change) error {
 	if c.live == nil {
 		return s.verifyNew(c.want)

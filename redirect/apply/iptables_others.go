@@ -14,17 +14,16 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Rules of one owner are in one place at a time: whichever backend puts them
-// there takes away what the others have left, once its own capture.
+// The rules of one owner are in one place at a time: once a backend's own rules
+// capture, it removes those that another backend left.
 
 // hasNative reports whether the owner has a table of native nftables.
 func (h host) hasNative(owner ruleset.Owner) bool {
 	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, nft.TableName(owner)})
 }
 
-// withLegacy calls fn with what would remove the owner's rules from the legacy
-// variant's tables, if the namespace has any. Routing is not part of it: that is
-// the nftables backend's by now.
+// withLegacy calls fn with the changes that remove the owner's rules from tables of
+// the legacy variant, if there are any. Routing is left to the nftables backend.
 func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*session, []*change) error) error {
 	var legacy map[ruleset.Family][]string
 	err := n.ns.Do(func() (err error) {
@@ -38,13 +37,10 @@ func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*se
 	if err != nil {
 		return fmt.Errorf("look for what iptables-legacy may have left: %w", err)
 	}
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
-	return fn(s, changes)
+	return b.session(ctx, func(s *session) error {
+		changes, _, _ := s.plan(owner.EmptyRuleset(), owner)
+		return fn(s, changes)
+	})
 }
 
 func (n native) removeLegacy(ctx context.Context, owner ruleset.Owner) (changed bool, err error) {
@@ -73,7 +69,7 @@ func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 		return result, err
 	}
 	result.Changed = true
-	// What an earlier program needed is still there, since only the legacy rules told of it.
+	// Only the legacy rules told that an earlier program had fixtures; they are still there.
 	p := plumbing{ns: n.ns}
 	defer p.close()
 	families := slices.DeleteFunc(slices.Clone(ruleset.Families[:]), func(f ruleset.Family) bool { return slices.Contains(result.Skipped, f) })
@@ -102,38 +98,35 @@ func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
 	return err
 }
 
-// IptablesTraces describes the rules that iptables may hold for the owner in the namespace, such as
-// "iptables-nft, chain ISTIO_OUTPUT", and returns "" if there are none. It starts no process, so it also works where
-// iptables is not installed. Any rule of the legacy variant counts: the kernel does not list its chains.
+// IptablesTraces describes the rules that iptables may hold for the owner in the
+// namespace, such as "iptables-nft, chain ISTIO_OUTPUT", or returns "". It starts no
+// process, so it also works where iptables is not installed. Any rule of the legacy
+// variant counts, because the kernel does not list its chains.
 func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Owner) (string, error) {
-	var legacy []string
-	err := ns.Do(func() error {
-		tables, err := legacyTables()
-		legacy = slices.Concat(tables[ruleset.IPv4], tables[ruleset.IPv6])
+	var legacy map[ruleset.Family][]string
+	err := ns.Do(func() (err error) {
+		legacy, err = legacyTables()
 		return err
 	})
-	if err != nil {
-		return "", fmt.Errorf("look for rules of iptables: %w", err)
-	}
-	if len(legacy) > 0 {
-		return "iptables-legacy, tables " + strings.Join(legacy, " "), nil
+	tables := slices.Concat(legacy[ruleset.IPv4], legacy[ruleset.IPv6])
+	if err == nil && len(tables) > 0 {
+		return "iptables-legacy, tables " + strings.Join(tables, " "), nil
 	}
 	var chains chainRules
-	err = newNFTables(ns).session(ctx, func(s *nftSession) (err error) {
-		chains, err = s.countRules(unix.NFPROTO_UNSPEC)
-		return err
-	})
+	if err == nil {
+		chains, err = kernelRules(ctx, ns, unix.NFPROTO_UNSPEC)
+	}
 	if err != nil {
 		return "", fmt.Errorf("look for rules of iptables: %w", err)
 	}
-	var own []string
+	own := ""
 	for c := range chains {
-		if (c.family == unix.NFPROTO_IPV4 || c.family == unix.NFPROTO_IPV6) && owner.OwnsChain(c.name) {
-			own = append(own, c.name)
+		if (nftTable{c.family, c.table.String()}).isIptables() && owner.OwnsChain(c.name) && (own == "" || c.name < own) {
+			own = c.name
 		}
 	}
-	if len(own) == 0 {
+	if own == "" {
 		return "", nil
 	}
-	return "iptables-nft, chain " + slices.Min(own), nil
+	return "iptables-nft, chain " + own, nil
 }

@@ -56,7 +56,7 @@ func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Rulese
 
 // liveIPTables lists the rules of one variant and family. Like every text of
 // rules from a pod's namespace, this one counts only if the kernel agrees.
-func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f ruleset.Family, wanted []ruleset.Ruleset) ([]LiveRule, error) {
+func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f ruleset.Family, wanted []ruleset.Ruleset) (all []LiveRule, err error) {
 	b, err := newIPTables(ns, variant, o)
 	if err != nil {
 		return nil, err
@@ -65,14 +65,19 @@ func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f 
 	if !ok {
 		return nil, fmt.Errorf("%w: %s: no %s of this variant in %s", ErrNoBackend, variant, programs[f], o.where())
 	}
-	s, done, err := b.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+	err = b.session(ctx, func(s *session) (err error) {
+		all, err = s.live(ctx, path, f, wanted)
+		return err
+	})
+	return all, err
+}
+
+func (s *session) live(ctx context.Context, path string, f ruleset.Family, wanted []ruleset.Ruleset) ([]LiveRule, error) {
+	variant := s.tools.variant
 	var counted chainRules
+	var err error
 	if variant == IptablesNFT {
-		counted, err = s.kernelRules(ctx, nfProto(f))
+		counted, err = kernelRules(ctx, s.ns, nfProto(f))
 	} else {
 		err = s.measureLegacy(f)
 	}
@@ -81,7 +86,7 @@ func liveIPTables(ctx context.Context, ns Namespace, o Options, variant Name, f 
 	}
 	var text string
 	var counters map[chainName][]Counters
-	err = ns.Do(func() (err error) {
+	err = s.ns.Do(func() (err error) {
 		text, counters, err = listIPTables(path, f, s.host.tableNames(variant, f))
 		return err
 	})

@@ -16,20 +16,17 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// nftablesBackend writes rules as native nftables by netlink: it starts no process
-// and needs no program, library or xtables module on the host. All rules of a
-// ruleset, of both families, are one table of family inet that is named after
-// the owner and replaced in one transaction, so every packet meets the old rules
-// or the new ones. The same transaction removes rules that the owner left
-// through iptables-nft. The backend does not see rules of iptables-legacy; native
-// looks for those.
+// nftablesBackend writes native nftables rules by netlink, without any process,
+// library or xtables module. A ruleset is one table of family inet for both families,
+// named after the owner and replaced in one transaction, so that a packet meets either
+// the old rules or the new ones. The transaction also removes what the owner left
+// through iptables-nft; for iptables-legacy see native.
 //
-// Packets meet the same fate as under iptables, with one exception: a packet that
-// no socket sent, such as the kernel's own answer, matches iptables' negated owner
-// match and not nftables'.
+// Packets are treated as under iptables, with one exception: iptables' negated owner
+// match takes packets that no socket sent, such as the kernel's own answers, and
+// nftables' does not.
 //
-// It needs Linux 5.2, or a kernel with inet NAT. It keeps nothing open and may be
-// used by several goroutines.
+// It needs Linux 5.2, or a kernel with inet NAT. It is safe for concurrent use.
 type nftablesBackend struct{ ns Namespace }
 
 func newNFTables(ns Namespace) *nftablesBackend { return &nftablesBackend{ns} }
@@ -46,8 +43,8 @@ type nftSession struct {
 	removed bool
 }
 
-// close does not wait for the kernel where rules were taken out: it holds the
-// socket's last user up until no packet can be in them, for some 10 ms.
+// close closes the socket. Where rules were removed that takes some 10 ms, until no
+// packet can be in them, so nobody waits for it.
 func (s *nftSession) close() {
 	if fd := s.fd; s.removed {
 		go func() { _ = unix.Close(fd) }()
@@ -56,8 +53,7 @@ func (s *nftSession) close() {
 	}
 }
 
-// maxAttempts bounds how often a call starts again because somebody else's
-// transaction came between, when the context does not.
+// maxAttempts bounds how often a call starts again because of others' transactions.
 const maxAttempts = 100
 
 // session runs fn with a socket in the namespace, again when it was interrupted.
@@ -104,8 +100,7 @@ func netfilterSocket() (fd int, err error) {
 	return fd, err
 }
 
-// hasIPv6 reports whether the calling thread's namespace has the protocol, by
-// the file that a kernel without it does not have.
+// hasIPv6 reports whether the calling thread's namespace has the protocol.
 func hasIPv6() (bool, error) {
 	_, err := os.Stat(inet6)
 	if err == nil {

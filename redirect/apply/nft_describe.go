@@ -150,37 +150,37 @@ func payloadName(base, offset, length uint32) string {
 
 func (d *describer) show(v []byte) string { return d.as(d.key, v) }
 
-// as shows a value of the key; what is not known, in hexadecimal.
+var local = map[string]string{string(ne32(unix.RTN_LOCAL)): "local"}
+
+// valueNames are the names of values, by key.
+var valueNames = map[string]map[string]string{
+	"meta nfproto": {string([]byte{unix.NFPROTO_IPV4}): "ipv4", string([]byte{unix.NFPROTO_IPV6}): "ipv6"},
+	"meta l4proto": {"\x06": "tcp", "\x11": "udp"}, "fib saddr type": local, "fib daddr type": local,
+}
+
+// byteOrders are those of keys whose values are numbers.
+var byteOrders = map[string]binary.ByteOrder{
+	"meta skuid": binary.NativeEndian, "meta skgid": binary.NativeEndian, "meta mark": binary.NativeEndian,
+	"ct mark": binary.NativeEndian, "ct zone": binary.NativeEndian, "th sport": binary.BigEndian, "th dport": binary.BigEndian,
+}
+
+// as shows a value of the key, or in hexadecimal what it does not know.
 func (d *describer) as(key string, v []byte) string {
-	switch key {
-	case "meta nfproto":
-		return map[string]string{string([]byte{unix.NFPROTO_IPV4}): "ipv4", string([]byte{unix.NFPROTO_IPV6}): "ipv6"}[string(v)]
-	case "meta l4proto":
-		if name, ok := map[string]string{"\x06": "tcp", "\x11": "udp"}[string(v)]; ok {
-			return name
-		}
-	case "iifname", "oifname":
+	if name, ok := valueNames[key][string(v)]; ok {
+		return name
+	}
+	order := byteOrders[key]
+	switch {
+	case key == "iifname" || key == "oifname":
 		return `"` + strings.TrimRight(string(v), "\x00") + `"`
-	case "meta skuid", "meta skgid", "meta mark", "ct mark":
-		if len(v) == 4 {
-			return fmt.Sprint(binary.NativeEndian.Uint32(v))
-		}
-	case "fib saddr type", "fib daddr type":
-		if len(v) == 4 && binary.NativeEndian.Uint32(v) == unix.RTN_LOCAL {
-			return "local"
-		}
-	case "ct zone":
-		if len(v) == 2 {
-			return fmt.Sprint(binary.NativeEndian.Uint16(v))
-		}
-	case "th sport", "th dport":
-		if len(v) == 2 {
-			return fmt.Sprint(binary.BigEndian.Uint16(v))
-		}
-	case "ip saddr", "ip daddr":
+	case key == "ip saddr" || key == "ip daddr":
 		return prefixText(v, 4)
-	case "ip6 saddr", "ip6 daddr":
+	case key == "ip6 saddr" || key == "ip6 daddr":
 		return prefixText(v, 16)
+	case order != nil && len(v) == 4:
+		return fmt.Sprint(order.Uint32(v))
+	case order != nil && len(v) == 2:
+		return fmt.Sprint(order.Uint16(v))
 	}
 	return fmt.Sprintf("0x%x", v)
 }

@@ -54,8 +54,7 @@ func nfProto(f ruleset.Family) byte {
 	return unix.NFPROTO_IPV6
 }
 
-// writeExprs writes a rule's expressions, the same as nft makes of the rule's
-// text.
+// writeExprs writes a rule's expressions, the same as nft makes of the rule's text.
 func writeExprs(w *nlWriter, r *nft.Rule) {
 	e := exprs{w}
 	if r.Family != 0 {
@@ -73,7 +72,7 @@ func writeExprs(w *nlWriter, r *nft.Rule) {
 	e.addrType(fibSrc, r.SrcType)
 	e.addrType(fibDst, r.DstType)
 	if r.States != 0 {
-		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_STATE, unix.NFTA_CT_DREG)
+		e.ct(unix.NFT_CT_STATE)
 		e.mask(ne32(stateBits(r.States)))
 		e.cmp(unix.NFT_CMP_NEQ, ne32(0)...)
 	}
@@ -82,7 +81,7 @@ func writeExprs(w *nlWriter, r *nft.Rule) {
 		e.mark(r.Mark)
 	}
 	if !r.ConnMark.IsZero() {
-		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
+		e.ct(unix.NFT_CT_MARK)
 		e.mark(r.ConnMark)
 	}
 	for _, o := range r.Owner {
@@ -103,17 +102,31 @@ func (e exprs) expr(name string, body func()) {
 	e.w.close()
 }
 
-// load is an expression that puts what the key names into register 1, or, with
-// a source register's attribute, sets it from there.
-func (e exprs) load(name string, keyAttr uint16, key uint32, regAttr uint16) {
+// numbers is an expression whose attributes are numbers: type, value, type, value.
+func (e exprs) numbers(name string, attrs ...uint32) {
 	e.expr(name, func() {
-		e.w.u32(keyAttr, key)
-		e.w.u32(regAttr, unix.NFT_REG_1)
+		for i := 0; i < len(attrs); i += 2 {
+			e.w.u32(uint16(attrs[i]), attrs[i+1]) //nolint:gosec // a type has 16 bits
+		}
 	})
 }
 
+// meta and ct load what the key names into register 1.
 func (e exprs) meta(key uint32) {
-	e.load("meta", unix.NFTA_META_KEY, key, unix.NFTA_META_DREG)
+	e.numbers("meta", unix.NFTA_META_KEY, key, unix.NFTA_META_DREG, unix.NFT_REG_1)
+}
+
+func (e exprs) ct(key uint32) {
+	e.numbers("ct", unix.NFTA_CT_KEY, key, unix.NFTA_CT_DREG, unix.NFT_REG_1)
+}
+
+// setMeta and setCT set what the key names from register 1.
+func (e exprs) setMeta(key uint32) {
+	e.numbers("meta", unix.NFTA_META_KEY, key, unix.NFTA_META_SREG, unix.NFT_REG_1)
+}
+
+func (e exprs) setCT(key uint32) {
+	e.numbers("ct", unix.NFTA_CT_KEY, key, unix.NFTA_CT_SREG, unix.NFT_REG_1)
 }
 
 func (e exprs) data(typ uint16, data []byte) {
@@ -165,12 +178,8 @@ func (e exprs) bitwise(mask, xor []byte) {
 }
 
 func (e exprs) payload(base, offset, length uint32) {
-	e.expr("payload", func() {
-		e.w.u32(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_PAYLOAD_BASE, base)
-		e.w.u32(unix.NFTA_PAYLOAD_OFFSET, offset)
-		e.w.u32(unix.NFTA_PAYLOAD_LEN, length)
-	})
+	e.numbers("payload", unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1, unix.NFTA_PAYLOAD_BASE, base,
+		unix.NFTA_PAYLOAD_OFFSET, offset, unix.NFTA_PAYLOAD_LEN, length)
 }
 
 func (e exprs) lookup(set string, not bool) {
@@ -260,11 +269,7 @@ func (e exprs) addrType(which uint32, t ruleset.AddrType) {
 	if t == ruleset.AnyType {
 		return
 	}
-	e.expr("fib", func() {
-		e.w.u32(nftaFibDreg, unix.NFT_REG_1)
-		e.w.u32(nftaFibResult, fibAddrType)
-		e.w.u32(nftaFibFlags, which)
-	})
+	e.numbers("fib", nftaFibDreg, unix.NFT_REG_1, nftaFibResult, fibAddrType, nftaFibFlags, which)
 	e.cmp(eqOr(t == ruleset.NotLocal), ne32(unix.RTN_LOCAL)...)
 }
 
@@ -299,13 +304,8 @@ func (e exprs) owner(o ruleset.OwnerMatch) {
 		e.cmp(eqOr(o.Not), ne32(o.First)...)
 		return
 	}
-	e.expr("byteorder", func() {
-		e.w.u32(unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON)
-		e.w.u32(unix.NFTA_BYTEORDER_LEN, 4)
-		e.w.u32(unix.NFTA_BYTEORDER_SIZE, 4)
-	})
+	e.numbers("byteorder", unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1, unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1,
+		unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON, unix.NFTA_BYTEORDER_LEN, 4, unix.NFTA_BYTEORDER_SIZE, 4)
 	e.between(be32(o.First), be32(o.Last), o.Not)
 }
 
@@ -332,51 +332,37 @@ func (e exprs) verdict(code int32, chain string) {
 
 func (e exprs) setMark(mark uint32) {
 	e.immediate(unix.NFT_REG_1, ne32(mark))
-	e.load("meta", unix.NFTA_META_KEY, unix.NFT_META_MARK, unix.NFTA_META_SREG)
+	e.setMeta(unix.NFT_META_MARK)
 }
 
 func (e exprs) target(r *nft.Rule) {
 	t := r.Target
 	switch t.Action {
-	case ruleset.NoAction:
-		e.verdict(unix.NFT_CONTINUE, "")
-	case ruleset.Accept:
-		e.verdict(nfAccept, "")
-	case ruleset.Drop:
-		e.verdict(nfDrop, "")
-	case ruleset.Return:
-		e.verdict(unix.NFT_RETURN, "")
-	case ruleset.Jump:
-		e.verdict(unix.NFT_JUMP, t.Chain)
+	case ruleset.NoAction, ruleset.Accept, ruleset.Drop, ruleset.Return, ruleset.Jump:
+		e.verdict(verdicts[t.Action], t.Chain)
 	case ruleset.Redirect:
 		e.immediate(unix.NFT_REG_1, be16(t.Port))
-		e.expr("redir", func() {
-			e.w.u32(unix.NFTA_REDIR_REG_PROTO_MIN, unix.NFT_REG_1)
-			e.w.u32(unix.NFTA_REDIR_REG_PROTO_MAX, unix.NFT_REG_1)
-			e.w.u32(unix.NFTA_REDIR_FLAGS, natPorts)
-		})
+		e.numbers("redir", unix.NFTA_REDIR_REG_PROTO_MIN, unix.NFT_REG_1,
+			unix.NFTA_REDIR_REG_PROTO_MAX, unix.NFT_REG_1, unix.NFTA_REDIR_FLAGS, natPorts)
 	case ruleset.DNAT:
 		e.dnat(r.Family, t.To)
 	case ruleset.TProxy:
 		e.immediate(unix.NFT_REG_1, be16(t.Port))
-		e.expr("tproxy", func() {
-			if r.Family != 0 {
-				e.w.u32(nftaTProxyFamily, uint32(nfProto(r.Family)))
-			} else {
-				e.w.u32(nftaTProxyFamily, unix.NFPROTO_UNSPEC)
-			}
-			e.w.u32(nftaTProxyPort, unix.NFT_REG_1)
-		})
+		family := uint32(unix.NFPROTO_UNSPEC)
+		if r.Family != 0 {
+			family = uint32(nfProto(r.Family))
+		}
+		e.numbers("tproxy", nftaTProxyFamily, family, nftaTProxyPort, unix.NFT_REG_1)
 		e.setMark(t.Mark)
 		e.verdict(nfAccept, "")
 	case ruleset.SetMark:
 		e.setMark(t.Mark)
 	case ruleset.SaveMark:
 		e.meta(unix.NFT_META_MARK)
-		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_SREG)
+		e.setCT(unix.NFT_CT_MARK)
 	case ruleset.RestoreMark:
-		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
-		e.load("meta", unix.NFTA_META_KEY, unix.NFT_META_MARK, unix.NFTA_META_SREG)
+		e.ct(unix.NFT_CT_MARK)
+		e.setMeta(unix.NFT_META_MARK)
 	case ruleset.SetConnMark:
 		e.setConnMark(t.Mark, t.Mask)
 	case ruleset.Log:
@@ -388,7 +374,7 @@ func (e exprs) target(r *nft.Rule) {
 		})
 	case ruleset.Zone:
 		e.immediate(unix.NFT_REG_1, binary.NativeEndian.AppendUint16(nil, t.Zone))
-		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_ZONE, unix.NFTA_CT_SREG)
+		e.setCT(unix.NFT_CT_ZONE)
 	}
 }
 
@@ -398,15 +384,20 @@ const (
 	nfAccept = 1
 )
 
+var verdicts = map[ruleset.Action]int32{
+	ruleset.NoAction: unix.NFT_CONTINUE, ruleset.Accept: nfAccept, ruleset.Drop: nfDrop,
+	ruleset.Return: unix.NFT_RETURN, ruleset.Jump: unix.NFT_JUMP,
+}
+
 // setConnMark keeps the bits outside the mask, as iptables' --set-xmark does.
 func (e exprs) setConnMark(mark, mask uint32) {
 	if mask == ruleset.FullMask {
 		e.immediate(unix.NFT_REG_1, ne32(mark))
 	} else {
-		e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_DREG)
+		e.ct(unix.NFT_CT_MARK)
 		e.bitwise(ne32(^mask), ne32(mark))
 	}
-	e.load("ct", unix.NFTA_CT_KEY, unix.NFT_CT_MARK, unix.NFTA_CT_SREG)
+	e.setCT(unix.NFT_CT_MARK)
 }
 
 func (e exprs) dnat(f ruleset.Family, to netip.AddrPort) {
@@ -414,17 +405,14 @@ func (e exprs) dnat(f ruleset.Family, to netip.AddrPort) {
 	if to.Port() != 0 {
 		e.immediate(unix.NFT_REG_2, be16(to.Port()))
 	}
-	e.expr("nat", func() {
-		e.w.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
-		e.w.u32(unix.NFTA_NAT_FAMILY, uint32(nfProto(f)))
-		e.w.u32(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_NAT_REG_ADDR_MAX, unix.NFT_REG_1)
-		flags := uint32(natMapIPs)
-		if to.Port() != 0 {
-			e.w.u32(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)
-			e.w.u32(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2)
-			flags |= natPorts
-		}
-		e.w.u32(unix.NFTA_NAT_FLAGS, flags)
-	})
+	attrs := []uint32{
+		unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT, unix.NFTA_NAT_FAMILY, uint32(nfProto(f)),
+		unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1, unix.NFTA_NAT_REG_ADDR_MAX, unix.NFT_REG_1,
+	}
+	flags := uint32(natMapIPs)
+	if to.Port() != 0 {
+		attrs = append(attrs, unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2, unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2)
+		flags |= natPorts
+	}
+	e.numbers("nat", append(attrs, unix.NFTA_NAT_FLAGS, flags)...)
 }

@@ -76,34 +76,33 @@ func (b *nftBatch) message(msg, flags uint16, family byte, s nftStep, attrs func
 	b.end()
 }
 
-func (b *nftBatch) addTable(name string) {
-	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, unix.NFPROTO_INET, nftStep{what: "add table inet " + name}, func() {
-		b.text(unix.NFTA_TABLE_NAME, name)
+// texts is a message whose attributes are strings, of the type first and those after it.
+func (b *nftBatch) texts(msg, flags uint16, family byte, what string, first uint16, values ...string) {
+	b.message(msg, flags, family, nftStep{what: what}, func() {
+		for i, v := range values {
+			b.text(first+uint16(i), v) //nolint:gosec // two at most
+		}
 	})
+}
+
+func (b *nftBatch) addTable(name string) {
+	b.texts(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, unix.NFPROTO_INET, "add table inet "+name, unix.NFTA_TABLE_NAME, name)
 }
 
 func (b *nftBatch) delTable(t nftTable) {
-	b.message(unix.NFT_MSG_DELTABLE, 0, t.family, nftStep{what: "delete table " + t.name}, func() {
-		b.text(unix.NFTA_TABLE_NAME, t.name)
-	})
+	b.texts(unix.NFT_MSG_DELTABLE, 0, t.family, "delete table "+t.name, unix.NFTA_TABLE_NAME, t.name)
 }
 
-// clear takes out all rules and sets of our table, and the chains that are not
-// wanted or not as wanted. Chains that stay are never without their hook: each
-// swaps its old rules for its new ones in one step. (A table deleted and made
-// anew has, for an instant, two chains in a hook, of which a packet could meet
-// the new one before and the old one after the switch.)
+// clear removes all rules and sets of our table, and the chains that are not wanted or
+// differ. Chains that stay keep their hook and swap their rules in one step. (A table
+// that is deleted and made anew has two chains in a hook for an instant, and a packet
+// could meet the new one before the switch and the old one after it.)
 func (b *nftBatch) clear(want *nft.Table, l *nftLive) (kept []string) {
 	if len(l.rules) > 0 {
-		b.message(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, nftStep{what: "flush table inet " + l.name}, func() {
-			b.text(unix.NFTA_RULE_TABLE, l.name)
-		})
+		b.texts(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, "flush table inet "+l.name, unix.NFTA_RULE_TABLE, l.name)
 	}
-	for i := range l.sets {
-		b.message(unix.NFT_MSG_DELSET, 0, unix.NFPROTO_INET, nftStep{what: "delete set " + l.sets[i].name}, func() {
-			b.text(unix.NFTA_SET_TABLE, l.name)
-			b.text(unix.NFTA_SET_NAME, l.sets[i].name)
-		})
+	for _, s := range l.sets {
+		b.texts(unix.NFT_MSG_DELSET, 0, unix.NFPROTO_INET, "delete set "+s.name, unix.NFTA_SET_TABLE, l.name, s.name)
 	}
 	for i := range l.chains {
 		c := &l.chains[i]
@@ -134,10 +133,7 @@ func (b *nftBatch) clearLeftovers(l *nftLive) {
 		})
 	}
 	for _, c := range l.leftovers {
-		b.message(unix.NFT_MSG_DELRULE, 0, c.family, nftStep{what: "flush chain " + c.table + " " + c.name}, func() {
-			b.text(unix.NFTA_RULE_TABLE, c.table)
-			b.text(unix.NFTA_RULE_CHAIN, c.name)
-		})
+		b.texts(unix.NFT_MSG_DELRULE, 0, c.family, "flush chain "+c.table+" "+c.name, unix.NFTA_RULE_TABLE, c.table, c.name)
 	}
 	for i := range l.leftovers {
 		b.delChain(&l.leftovers[i])

@@ -17,8 +17,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// fixtures are what a program needs in a namespace besides its rules: an
-// address of lo, or one half of its policy routing.
+// fixture is what a program needs besides its rules: an address of lo, the route or
+// the rule of its policy routing.
 type fixture struct {
 	family  ruleset.Family
 	kind    fixtureKind
@@ -34,8 +34,8 @@ const (
 	policyRule fixtureKind = "rule"
 )
 
-// fixturesOf lists fixtures in the order of their making: the route comes
-// before the rule that leads to it, and both before rules that mark packets.
+// fixturesOf lists fixtures in the order in which they are added: the route before the
+// rule that leads to it.
 func fixturesOf(f ruleset.Family, addrs []netip.Addr, routing *ruleset.Routing) []fixture {
 	var all []fixture
 	for _, a := range addrs {
@@ -60,14 +60,14 @@ func (x fixture) String() string {
 	return ruleset.AddrLine(x.addr)
 }
 
-// plumbing makes and removes fixtures of one namespace. It opens its socket
-// with the first of them, since most pods have none.
+// plumbing adds and removes fixtures of one namespace. It opens its socket only for
+// the first of them, since most pods have none.
 type plumbing struct {
 	ns     Namespace
 	handle *netlink.Handle
-	// made are the fixtures that were not there before, for undoing.
+	// made are the fixtures that were added, for undo.
 	made []fixture
-	// unusable are those that the namespace does not take now.
+	// unusable are those that the namespace does not accept now.
 	unusable []Unusable
 	loUp     bool
 }
@@ -92,8 +92,8 @@ func (p *plumbing) close() {
 	}
 }
 
-// make makes what the programs of the families need and is not there. What the
-// namespace does not take since IPv6 is off is passed over and told.
+// make adds the fixtures that the programs need. Those that the namespace refuses
+// because IPv6 is off are recorded as unusable.
 func (p *plumbing) make(ctx context.Context, rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
 	for _, f := range families {
 		program := rs.Program(f)

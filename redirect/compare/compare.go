@@ -51,9 +51,9 @@ func (d Difference) Kind() Kind {
 }
 
 // String returns for example
-// "out tcp 10.244.1.5 -> 10.0.0.1:443 uid 1000 gid 1000 by eth0: redirect 15001 | pass".
+// "missing: out tcp 10.244.1.5 -> 10.0.0.1:443 uid 1000 gid 1000 by eth0: redirect 15001 | pass".
 func (d Difference) String() string {
-	return Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
+	return string(d.Kind()) + ": " + Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
 }
 
 // Describe names a packet in one line.
@@ -115,9 +115,8 @@ type ForeignRule struct {
 	Reason string         `json:"reason"`
 }
 
-// ForeignError says that saved rules cannot be traced, and which. Get at it
-// with errors.As(err, &foreign), where foreign is a *compare.ForeignError; it
-// is [ruleset.ErrForeign] too.
+// ForeignError lists saved rules that cannot be traced. It is [ruleset.ErrForeign].
+// Get at it with errors.As(err, &foreign), where foreign is a *compare.ForeignError.
 type ForeignError struct{ Rules []ForeignRule }
 
 // Error lists the rules, one a line.
@@ -133,13 +132,12 @@ func (e *ForeignError) Error() string {
 // Unwrap makes it [ruleset.ErrForeign].
 func (e *ForeignError) Unwrap() error { return ruleset.ErrForeign }
 
-// Saved reads what iptables-save and ip6tables-save print, one after the other
-// in any order; which is which is in their first comment, and text without one
-// is IPv4's. Comments of rules are left out. What no such output has, the policy
-// routing and the addresses given to lo, is taken to be that of beside, which is
-// the program to compare with, or the zero Ruleset.
+// Saved parses the output of iptables-save and ip6tables-save, one after the other in
+// any order. Their first comment tells the family; text without one is IPv4. Comments
+// of rules are left out. Such output has no policy routing and no addresses of lo, so
+// these are copied from beside: the program to compare with, or the zero Ruleset.
 //
-// The error is a [ForeignError], or says which line is no such output.
+// The error is a [ForeignError], or names a line that is not such output.
 func Saved(text string, beside ruleset.Ruleset) (ruleset.Ruleset, error) {
 	var rs ruleset.Ruleset
 	foreign := &ForeignError{}

@@ -47,22 +47,21 @@ func addrs(list ...string) []netip.Addr {
 	return out
 }
 
-// grid holds, for each dimension, where the intervals begin that rules tell
-// apart.
+// grid holds, for each dimension, where the intervals begin that rules tell apart.
 type grid struct {
-	family           ruleset.Family
-	pod, lo          []netip.Addr // the pod's addresses, and more that lo has
-	dsts, srcs       []netip.Addr
-	ports, sports    []uint16
-	uids, gids       []uint32
-	marks            []uint32
-	inFaces, outFace []string
+	family            ruleset.Family
+	pod, lo           []netip.Addr // the pod's addresses, and more that lo has
+	dsts, srcs        []netip.Addr
+	ports, sports     []uint16
+	uids, gids        []uint32
+	marks             []uint32
+	inFaces, outFaces []string
 }
 
 func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
 	g := &grid{
 		family: f, ports: []uint16{0}, sports: []uint16{0}, uids: []uint32{0}, gids: []uint32{0}, marks: []uint32{0},
-		inFaces: []string{"eth0"}, outFace: []string{"eth0"},
+		inFaces: []string{"eth0"}, outFaces: []string{"eth0"},
 	}
 	of := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
 	for _, a := range append(slices.Clone(podAddrs), documentation...) {
@@ -70,24 +69,25 @@ func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
 			g.pod = append(g.pod, a)
 		}
 	}
-	zero := ruleset.AnyPrefix(f).Addr()
-	g.dsts, g.srcs = []netip.Addr{zero}, []netip.Addr{zero}
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
 	if f == ruleset.IPv6 {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
-	for _, p := range append(slices.Clone(g.pod), loopback.Addr()) {
-		bits := p.BitLen()
-		if p == loopback.Addr() {
-			bits = loopback.Bits()
-		}
-		g.prefix(&g.dsts, netip.PrefixFrom(p, bits))
-		g.prefix(&g.srcs, netip.PrefixFrom(p, bits))
+	g.both(ruleset.AnyPrefix(f))
+	g.both(loopback)
+	for _, a := range g.pod {
+		g.both(netip.PrefixFrom(a, a.BitLen()))
 	}
 	return g
 }
 
-// prefix notes where a prefix begins, and where what comes after it does.
+// both adds a prefix to the destinations and the sources.
+func (g *grid) both(p netip.Prefix) {
+	g.prefix(&g.dsts, p)
+	g.prefix(&g.srcs, p)
+}
+
+// prefix adds the first address of a prefix, and the first one after it.
 func (g *grid) prefix(to *[]netip.Addr, p netip.Prefix) {
 	*to = append(*to, p.Masked().Addr())
 	if next := last(p).Next(); next.IsValid() {
@@ -107,8 +107,7 @@ func last(p netip.Prefix) netip.Addr {
 func (g *grid) program(p *ruleset.Program) {
 	for _, a := range p.LoopbackAddrs {
 		g.lo = append(g.lo, a)
-		g.prefix(&g.dsts, netip.PrefixFrom(a, a.BitLen()))
-		g.prefix(&g.srcs, netip.PrefixFrom(a, a.BitLen()))
+		g.both(netip.PrefixFrom(a, a.BitLen()))
 	}
 	for _, c := range p.Chains {
 		for i := range c.Rules {
@@ -153,11 +152,11 @@ func (g *grid) rule(t ruleset.Table, r *ruleset.Rule) {
 		g.inFaces = append(g.inFaces, r.In.Name)
 	}
 	if !r.Out.IsZero() && r.Out.Name != "lo" {
-		g.outFace = append(g.outFace, r.Out.Name)
+		g.outFaces = append(g.outFaces, r.Out.Name)
 	}
 }
 
-// spread makes one value of each interval: a nice one where there is one.
+// spread returns one value of each interval, a nice one if there is one.
 func spread[T any](starts, nice []T, compare func(a, b T) int) []T {
 	slices.SortFunc(starts, compare)
 	starts = slices.CompactFunc(starts, func(a, b T) bool { return compare(a, b) == 0 })
@@ -174,46 +173,27 @@ func spread[T any](starts, nice []T, compare func(a, b T) int) []T {
 	return out
 }
 
-func unique(list []string) []string {
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
+// packets makes one packet of each kind. The grid's values become those to send.
 func (g *grid) packets() []trace.Packet {
 	nice := append(slices.Clone(g.pod), niceAddrs...)
 	nice = slices.DeleteFunc(nice, func(a netip.Addr) bool { return ruleset.FamilyOf(a) != g.family })
-	k := &kinds{
-		grid: g,
-		dsts: spread(g.dsts, nice, netip.Addr.Compare), srcs: spread(g.srcs, nice, netip.Addr.Compare),
-		ports: spread(g.ports, nicePorts, cmp.Compare[uint16]), sports: spread(g.sports, []uint16{ephemeral}, cmp.Compare[uint16]),
-		uids: spread(g.uids, niceIDs, cmp.Compare[uint32]), gids: spread(g.gids, niceIDs, cmp.Compare[uint32]),
-	}
 	// Nobody sends to the loopback network's own address.
-	k.dsts = slices.DeleteFunc(k.dsts, func(a netip.Addr) bool { return a == netip.AddrFrom4([4]byte{127}) })
-	k.srcs = slices.DeleteFunc(k.srcs, func(a netip.Addr) bool { return a == netip.AddrFrom4([4]byte{127}) })
-	slices.Sort(g.marks)
-	g.marks = slices.Compact(g.marks)
-	g.inFaces, g.outFace = unique(g.inFaces), unique(g.outFace)
-	k.out()
-	k.in()
-	return k.packets
-}
-
-// kinds makes the packets of a grid.
-type kinds struct {
-	*grid
-	dsts, srcs    []netip.Addr
-	ports, sports []uint16
-	uids, gids    []uint32
-	packets       []trace.Packet
+	network := func(a netip.Addr) bool { return a == netip.AddrFrom4([4]byte{127}) }
+	g.dsts = slices.DeleteFunc(spread(g.dsts, nice, netip.Addr.Compare), network)
+	g.srcs = slices.DeleteFunc(spread(g.srcs, nice, netip.Addr.Compare), network)
+	g.ports, g.sports = spread(g.ports, nicePorts, cmp.Compare), spread(g.sports, []uint16{ephemeral}, cmp.Compare)
+	g.uids, g.gids = spread(g.uids, niceIDs, cmp.Compare), spread(g.gids, niceIDs, cmp.Compare)
+	g.marks = spread(g.marks, nil, cmp.Compare)
+	g.inFaces, g.outFaces = spread(g.inFaces, nil, cmp.Compare), spread(g.outFaces, nil, cmp.Compare)
+	return append(g.out(), g.in()...)
 }
 
 // each calls fn for each protocol, pair of ports and mark.
-func (k *kinds) each(fn func(proto ruleset.Proto, sport, dport uint16, mark uint32)) {
+func (g *grid) each(fn func(proto ruleset.Proto, sport, dport uint16, mark uint32)) {
 	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
-		for _, dport := range k.ports {
-			for _, sport := range k.sports {
-				for _, mark := range k.marks {
+		for _, dport := range g.ports {
+			for _, sport := range g.sports {
+				for _, mark := range g.marks {
 					fn(proto, sport, dport, mark)
 				}
 			}
@@ -223,24 +203,24 @@ func (k *kinds) each(fn func(proto ruleset.Proto, sport, dport uint16, mark uint
 
 // own reports whether the address is the pod's: what is sent to it leaves by
 // lo, and may come from any of the pod's addresses.
-func (k *kinds) own(a netip.Addr) bool {
-	return a.IsLoopback() || slices.Contains(k.pod, a) || slices.Contains(k.lo, a)
+func (g *grid) own(a netip.Addr) bool {
+	return a.IsLoopback() || slices.Contains(g.pod, a) || slices.Contains(g.lo, a)
 }
 
-func (k *kinds) out() {
-	for _, dst := range k.dsts {
-		faces, sources := k.outFace, k.pod[:1]
-		if k.own(dst) {
-			faces, sources = []string{"lo"}, slices.DeleteFunc(slices.Clone(k.srcs), func(a netip.Addr) bool { return !k.own(a) })
+func (g *grid) out() (packets []trace.Packet) {
+	for _, dst := range g.dsts {
+		faces, sources := g.outFaces, g.pod[:1]
+		if g.own(dst) {
+			faces, sources = []string{"lo"}, slices.DeleteFunc(slices.Clone(g.srcs), func(a netip.Addr) bool { return !g.own(a) })
 		}
-		k.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
-			for _, uid := range k.uids {
-				for _, gid := range k.gids {
+		g.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
+			for _, uid := range g.uids {
+				for _, gid := range g.gids {
 					for _, face := range faces {
 						for _, src := range sources {
-							k.packets = append(k.packets, trace.Packet{
+							packets = append(packets, trace.Packet{
 								Direction: trace.Out, Proto: proto, Src: netip.AddrPortFrom(src, sport), Dst: netip.AddrPortFrom(dst, dport),
-								UID: uid, GID: gid, OutInterface: face, Mark: mark, PodAddrs: k.pod,
+								UID: uid, GID: gid, OutInterface: face, Mark: mark, PodAddrs: g.pod,
 							})
 						}
 					}
@@ -248,31 +228,33 @@ func (k *kinds) out() {
 			}
 		})
 	}
+	return packets
 }
 
 // in: the outside sends to the pod; what lies behind its interfaces sends to
 // anybody. Loopback addresses do not come in, and nobody marks for the pod.
-func (k *kinds) in() {
-	for _, face := range k.inFaces {
-		dsts := k.pod
+func (g *grid) in() (packets []trace.Packet) {
+	for _, face := range g.inFaces {
+		dsts := g.pod
 		if face != "eth0" {
-			dsts = slices.DeleteFunc(slices.Clone(k.dsts), netip.Addr.IsLoopback)
+			dsts = slices.DeleteFunc(slices.Clone(g.dsts), netip.Addr.IsLoopback)
 		}
-		for _, src := range k.srcs {
-			if k.own(src) {
+		for _, src := range g.srcs {
+			if g.own(src) {
 				continue
 			}
 			for _, dst := range dsts {
-				k.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
+				g.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
 					if mark != 0 {
 						return
 					}
-					k.packets = append(k.packets, trace.Packet{
+					packets = append(packets, trace.Packet{
 						Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(src, sport), Dst: netip.AddrPortFrom(dst, dport),
-						InInterface: face, PodAddrs: k.pod,
+						InInterface: face, PodAddrs: g.pod,
 					})
 				})
 			}
 		}
 	}
+	return packets
 }

@@ -296,11 +296,10 @@ func (k OwnerKind) flag() string {
 	return "--gid-owner "
 }
 
-// OwnerMatch matches the owner of the socket that sent the packet; First to
-// Last is inclusive. Packets of no socket (forwarded, or made by the kernel, as
-// a reset or an echo reply is) have no owner: a plain match never holds for
-// them; a negated one does under iptables and does not under nftables, which is
-// one more reason to look at the program with processes' packets in mind.
+// OwnerMatch matches the owner of the sending socket, from First to Last. Packets that
+// no socket sent (forwarded ones, and the kernel's resets and echo replies) have no
+// owner. A plain match never takes them; a negated one does under iptables, and does
+// not under nftables.
 type OwnerMatch struct {
 	Kind        OwnerKind
 	First, Last uint32

@@ -12,10 +12,10 @@ import (
 // terminating zero.
 const maxChainName = 28
 
-// SafeChain reports whether a chain's name is one that a program of ours could
-// have: A-Z, a-z, 0-9, "_", "." and "-", at most 28 bytes. The kernel takes any other
-// bytes too, spaces and line feeds among them, and programs do not quote names.
-// So other names are never taken for ours and never written into a text.
+// SafeChain reports whether one of our programs could have a chain of the name: A-Z,
+// a-z, 0-9, "_", "." and "-", at most 28 bytes. The kernel allows any bytes, even line
+// feeds, and programs do not quote names. So other names are never considered ours and
+// never written.
 func SafeChain(name string) bool {
 	return name != "" && len(name) <= maxChainName && !strings.ContainsFunc(name, unsafeRune)
 }
@@ -31,11 +31,10 @@ func unsafeRune(c rune) bool {
 // maxUnsafe bounds how many chains with such names are looked for in a text.
 const maxUnsafe = 256
 
-// maskNames replaces the names of chains that hold what separates words by names
-// without, which are not safe either, so that each line of the text is one chain or
-// one rule. Of the names, only unsafe ones count. A name can be made to look like a
-// part of another rule; who has to be sure compares the number of rules in
-// each chain with the kernel's.
+// maskNames masks the names of chains that hold what separates words, so that each line
+// of the text is one chain or one rule. A masked name is unsafe too. A name may look
+// like a part of another rule: a caller that has to be sure compares the number of
+// rules in each chain with the kernel's.
 func maskNames(text string, names []string) (string, error) {
 	names = append(slices.Clone(names), declaredNames(text)...)
 	names = slices.DeleteFunc(names, func(n string) bool { return !strings.ContainsAny(n, " \t\n\v\f\r\"\\") })
@@ -90,8 +89,8 @@ func parseChainLine(line string) (name, policy string, err error) {
 	return rest[:at], rest[at+1:], nil
 }
 
-// quoteOpen reports whether a quote is open at the end of a line, if one was or was
-// not at its beginning.
+// quoteOpen reports whether a quote is open at the end of a line. The argument says so
+// of its beginning.
 func quoteOpen(line string, open bool) bool {
 	for i := 0; i < len(line); i++ {
 		switch line[i] {
@@ -138,8 +137,7 @@ func splitWords(s string) ([]string, error) {
 	return words, nil
 }
 
-// wordsText puts a known rule's words together again. None has anything to quote
-// but the prefix of a log line.
+// wordsText joins the words of a known rule. Only a log prefix needs quotes.
 func wordsText(words []string) string {
 	var b []byte
 	for i, w := range words {

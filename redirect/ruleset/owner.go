@@ -55,9 +55,8 @@ func (o Owner) entryOnly(builtin string, r *SavedRule) bool {
 	return o.jumps(r) && r.Rule.Equal(Rule{Target: JumpTo(o.Prefix + builtin)})
 }
 
-// predecessor reports whether the mesh's init container wrote the rules: unlike
-// ours it works in the built-in chains themselves, so rules without a jump may be
-// the mesh's.
+// predecessor reports whether the mesh's init container wrote the rules. It also puts
+// rules without a jump into the built-in chains, which we never do.
 func (o Owner) predecessor(s *Saved) bool {
 	if s == nil {
 		return false
@@ -117,9 +116,9 @@ func (o Owner) builtinRules(c *SavedChain, predecessor bool) []int {
 	return own
 }
 
-// direct recognises the rules that an init container's program leaves in
-// built-in chains: conntrack zones, marks, the drop of INVALID packets, DNS
-// capture, and interfaces that bypass the jump after them.
+// direct recognizes the rules that an init container puts into built-in chains:
+// conntrack zones, marks, the drop of INVALID packets, DNS capture, and interfaces that
+// bypass the jump after them.
 func (o Owner) direct(r *Rule, beforeJump bool) bool {
 	byMark := func(m MarkMatch) bool { return !m.IsZero() && slices.Contains(o.Marks, m.Value) }
 	switch {

@@ -11,9 +11,9 @@ import (
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-// ErrForeign says that a rule uses a match or target outside this package's
-// model, so that what it does is not known here; check with
-// errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
+// ErrForeign says that a rule uses a match or target outside this package's model, so
+// its effect is unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps
+// such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
 // Saved is what iptables-save prints: every table in use, rules of others
@@ -40,14 +40,25 @@ type SavedChain struct {
 	Rules  []SavedRule
 }
 
-// SavedRule is a rule as saved. Text is the line without "-A CHAIN". Known says
-// whether Rule is its meaning. The text is then put together from the words that
-// were understood: it names the rule to iptables as found, and can be given back to it.
-// When not, the rule is [ErrForeign] and its text is for people only.
+// SavedRule is a rule as saved. Text is the line without "-A CHAIN". If Known, Rule is
+// its meaning, and Text is made of the words that were understood, so that it can be
+// given back to iptables. If not, the rule is [ErrForeign] and Text is for people only.
 type SavedRule struct {
 	Text  string
 	Rule  Rule
 	Known bool
+}
+
+// chains returns the chains of a table.
+func (s *Saved) chains(table Table) []SavedChain {
+	if s != nil {
+		for i := range s.Tables {
+			if s.Tables[i].Name == table.String() {
+				return s.Tables[i].Chains
+			}
+		}
+	}
+	return nil
 }
 
 // chain returns a chain, or nil if there is none of the name.
@@ -60,11 +71,11 @@ func chainOf(chains []SavedChain, name string) *SavedChain {
 	return nil
 }
 
-// Parse reads the output of iptables-save or ip6tables-save, or the text of a
-// [Program]. A line that is no such output is an error that gives its number;
-// a rule outside the model is no error (see [SavedRule]). Chains are names that
-// the caller knows of the kernel to be there; they are needed for names with a line
-// feed. Where a name has anything that would separate words, a "?" stands for it.
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a
+// [Program]. The error gives the number of a line that is not such output. A rule
+// outside the model is not an error (see [SavedRule]). Chains are names that the kernel
+// reports, which are needed for names with a line feed. In names, "?" replaces whatever
+// would separate words.
 func Parse(f Family, text string, chains ...string) (*Saved, error) {
 	text, err := maskNames(text, chains)
 	if err != nil {
@@ -175,8 +186,8 @@ func (t *SavedTable) open(name string) *SavedChain {
 	return &t.Chains[len(t.Chains)-1]
 }
 
-// ParseRule reads a rule in iptables-save's words, without "-A CHAIN". A match
-// or target that it does not know makes it fail with [ErrForeign].
+// ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown
+// match or target is [ErrForeign].
 func ParseRule(f Family, text string) (Rule, error) {
 	r, _, err := parseRule(f, text)
 	return r, err
@@ -202,7 +213,9 @@ type ruleParser struct {
 	family Family
 	words  []string
 	not    bool
-	rule   Rule
+	// mark is the mark that --mark is about, by the -m before it.
+	mark *MarkMatch
+	rule Rule
 }
 
 func (p *ruleParser) next() string {
@@ -227,62 +240,59 @@ func (p *ruleParser) option() error {
 	not := p.not
 	p.not = false
 	r := &p.rule
-	var err error
+	switch w {
+	case "-p", "--ctstate", "-j":
+		if not {
+			return fmt.Errorf("negated %s: %w", w, ErrForeign)
+		}
+	}
 	switch w {
 	case "-s":
-		err = p.prefix(&r.Src, not)
+		return p.prefix(&r.Src, not)
 	case "-d":
-		err = p.prefix(&r.Dst, not)
+		return p.prefix(&r.Dst, not)
 	case "-i":
-		err = p.iface(&r.In, not)
+		return p.iface(&r.In, not)
 	case "-o":
-		err = p.iface(&r.Out, not)
+		return p.iface(&r.Out, not)
 	case "-p":
-		if not {
-			return fmt.Errorf("negated protocol: %w", ErrForeign)
-		}
 		return p.proto()
 	case "-m":
-		switch m := p.next(); m {
-		case "tcp", "udp", "multiport", "addrtype", "conntrack", "mark", "connmark", "owner":
-			if m == "mark" || m == "connmark" {
-				p.words = append([]string{"match:" + m}, p.words...)
-			}
-			p.not = not
-			return nil
-		default:
-			return fmt.Errorf("match %q: %w", m, ErrForeign)
-		}
-	case "match:mark":
-		return p.mark(&r.Mark)
-	case "match:connmark":
-		return p.mark(&r.ConnMark)
+		p.not = not
+		return p.module()
+	case "--mark":
+		return p.markMatch(not)
 	case "--sport", "--sports":
-		err = p.ports(&r.SrcPorts, not)
+		return p.ports(&r.SrcPorts, not)
 	case "--dport", "--dports":
-		err = p.ports(&r.DstPorts, not)
+		return p.ports(&r.DstPorts, not)
 	case "--src-type":
-		err = p.addrType(&r.SrcType, not)
+		return p.addrType(&r.SrcType, not)
 	case "--dst-type":
-		err = p.addrType(&r.DstType, not)
+		return p.addrType(&r.DstType, not)
 	case "--ctstate":
-		if not || r.States != 0 {
-			return fmt.Errorf("negated or second state: %w", ErrForeign)
-		}
-		r.States, err = parseStates(p.next())
+		return p.states()
 	case "--uid-owner":
-		err = p.owner(UID, not)
+		return p.owner(UID, not)
 	case "--gid-owner":
-		err = p.owner(GID, not)
+		return p.owner(GID, not)
 	case "-j":
-		if not {
-			return fmt.Errorf("negated target: %w", ErrForeign)
-		}
 		return p.target()
-	default:
-		return fmt.Errorf("option %q: %w", w, ErrForeign)
 	}
-	return err
+	return fmt.Errorf("option %q: %w", w, ErrForeign)
+}
+
+func (p *ruleParser) module() error {
+	switch m := p.next(); m {
+	case "tcp", "udp", "multiport", "addrtype", "conntrack", "owner":
+	case "mark":
+		p.mark = &p.rule.Mark
+	case "connmark":
+		p.mark = &p.rule.ConnMark
+	default:
+		return fmt.Errorf("match %q: %w", m, ErrForeign)
+	}
+	return nil
 }
 
 func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
@@ -301,18 +311,16 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 	if FamilyOf(prefix.Addr()) != p.family || prefix.Addr().Zone() != "" {
 		return fmt.Errorf("address %q is not %s: %w", w, p.family, ErrForeign)
 	}
-	if not {
+	if *m = Prefix(prefix); not {
 		*m = NotPrefix(prefix)
-	} else {
-		*m = Prefix(prefix)
 	}
 	return nil
 }
 
+// iface refuses wildcards, and names that no interface can have (the kernel's
+// dev_valid_name) or that need quotes. A mesh's rules have none of these.
 func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 	w := p.next()
-	// A rule of others may ask for a name that no interface has (dev_valid_name of the kernel), or that would have to be
-	// quoted: none of ours does.
 	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, unsafeRune) || !m.IsZero() {
 		return fmt.Errorf("interface %q: %w", w, ErrForeign)
 	}
@@ -321,21 +329,30 @@ func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 }
 
 func (p *ruleParser) proto() error {
-	switch w := p.next(); w {
-	case "all", "0":
-		p.rule.Proto = AnyProto
-	case "tcp", "6":
-		p.rule.Proto = TCP
-	case "udp", "17":
-		p.rule.Proto = UDP
-	default:
-		n, err := strconv.ParseUint(w, 10, 8)
-		if err != nil {
-			return fmt.Errorf("protocol %q: %w", w, ErrForeign)
+	w := p.next()
+	for _, known := range []Proto{AnyProto, TCP, UDP} {
+		if w == known.String() {
+			p.rule.Proto = known
+			return nil
 		}
-		p.rule.Proto = Proto(n)
 	}
+	n, err := strconv.ParseUint(w, 10, 8)
+	if err != nil {
+		return fmt.Errorf("protocol %q: %w", w, ErrForeign)
+	}
+	p.rule.Proto = Proto(n)
 	return nil
+}
+
+// parseRange reads "first", or "first", sep and "last".
+func parseRange(s, sep string, bits int) (first, last uint64, ok bool) {
+	a, b, isRange := strings.Cut(s, sep)
+	if !isRange {
+		b = a
+	}
+	first, err1 := strconv.ParseUint(a, 10, bits)
+	last, err2 := strconv.ParseUint(b, 10, bits)
+	return first, last, err1 == nil && err2 == nil && first <= last
 }
 
 func (p *ruleParser) ports(m *PortMatch, not bool) error {
@@ -343,16 +360,11 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 		return fmt.Errorf("second port match: %w", ErrForeign)
 	}
 	for part := range strings.SplitSeq(p.next(), ",") {
-		first, last, isRange := strings.Cut(part, ":")
-		if !isRange {
-			last = first
-		}
-		a, err1 := strconv.ParseUint(first, 10, 16)
-		b, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil || b < a {
+		first, last, ok := parseRange(part, ":", 16)
+		if !ok {
 			return fmt.Errorf("ports %q: %w", part, ErrForeign)
 		}
-		m.Ranges = append(m.Ranges, PortRange{uint16(a), uint16(b)})
+		m.Ranges = append(m.Ranges, PortRange{uint16(first), uint16(last)})
 	}
 	if m.Not = not; !not {
 		*m = Ports(m.Ranges...)
@@ -364,73 +376,57 @@ func (p *ruleParser) addrType(t *AddrType, not bool) error {
 	if w := p.next(); w != "LOCAL" || *t != AnyType {
 		return fmt.Errorf("address type %q: %w", w, ErrForeign)
 	}
-	*t = Local
-	if not {
+	if *t = Local; not {
 		*t = NotLocal
 	}
 	return nil
 }
 
-func (p *ruleParser) mark(m *MarkMatch) error {
-	w := p.next()
-	not := w == "!"
-	if not {
-		w = p.next()
-	}
-	if w != "--mark" || !m.IsZero() {
-		return fmt.Errorf("mark option %q: %w", w, ErrForeign)
-	}
+func (p *ruleParser) markMatch(not bool) error {
 	value, mask, err := parseMark(p.next())
 	if err != nil {
 		return err
 	}
-	*m = MarkMatch{Value: value, Mask: mask, Not: not}
-	if mask == 0 {
-		return fmt.Errorf("mark with mask 0: %w", ErrForeign)
+	if p.mark == nil || !p.mark.IsZero() || mask == 0 {
+		return fmt.Errorf("mark without its match, given twice or with mask 0: %w", ErrForeign)
 	}
+	*p.mark = MarkMatch{Value: value, Mask: mask, Not: not}
 	return nil
 }
 
 func parseMark(w string) (value, mask uint32, err error) {
 	v, m, masked := strings.Cut(w, "/")
-	mask = FullMask
-	n, err1 := strconv.ParseUint(v, 0, 32)
-	if masked {
-		k, err2 := strconv.ParseUint(m, 0, 32)
-		mask, err1 = uint32(k), errors.Join(err1, err2)
+	if !masked {
+		m = "0xffffffff"
 	}
-	if err1 != nil {
+	a, err1 := strconv.ParseUint(v, 0, 32)
+	b, err2 := strconv.ParseUint(m, 0, 32)
+	if err1 != nil || err2 != nil {
 		return 0, 0, fmt.Errorf("mark %q: %w", w, ErrForeign)
 	}
-	return uint32(n), mask, nil
+	return uint32(a), uint32(b), nil
 }
 
-func parseStates(w string) (States, error) {
-	var s States
-next:
-	for name := range strings.SplitSeq(w, ",") {
-		for i, n := range stateNames {
-			if n == name {
-				s |= 1 << i
-				continue next
-			}
-		}
-		return 0, fmt.Errorf("state %q: %w", name, ErrForeign)
+func (p *ruleParser) states() error {
+	if p.rule.States != 0 {
+		return fmt.Errorf("second state: %w", ErrForeign)
 	}
-	return s, nil
+	for name := range strings.SplitSeq(p.next(), ",") {
+		i := slices.Index(stateNames[:], name)
+		if i < 0 {
+			return fmt.Errorf("state %q: %w", name, ErrForeign)
+		}
+		p.rule.States |= 1 << i
+	}
+	return nil
 }
 
 func (p *ruleParser) owner(k OwnerKind, not bool) error {
 	w := p.next()
-	first, last, isRange := strings.Cut(w, "-")
-	if !isRange {
-		last = first
-	}
-	a, err1 := strconv.ParseUint(first, 10, 32)
-	b, err2 := strconv.ParseUint(last, 10, 32)
-	if err1 != nil || err2 != nil || b < a {
+	first, last, ok := parseRange(w, "-", 32)
+	if !ok {
 		return fmt.Errorf("owner %q: %w", w, ErrForeign)
 	}
-	p.rule.Owner = append(p.rule.Owner, OwnerMatch{Kind: k, First: uint32(a), Last: uint32(b), Not: not})
+	p.rule.Owner = append(p.rule.Owner, OwnerMatch{Kind: k, First: uint32(first), Last: uint32(last), Not: not})
 	return nil
 }

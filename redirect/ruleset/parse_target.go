@@ -3,56 +3,44 @@ package ruleset
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// target reads what follows -j up to the end of the rule: iptables-save
-// prints a target's options last.
+// plainTargets are the targets without options, by action.
+var plainTargets = [...]string{Accept: "ACCEPT", Drop: "DROP", Return: "RETURN"}
+
+// target reads what follows -j up to the end of the rule: iptables-save prints a
+// target's options last.
 func (p *ruleParser) target() error {
 	name := p.next()
 	t := &p.rule.Target
+	if i := slices.Index(plainTargets[:], name); i > 0 {
+		t.Action = Action(i) //nolint:gosec // a small index
+		return p.end(name)
+	}
 	switch name {
-	case "ACCEPT":
-		t.Action = Accept
-	case "DROP":
-		t.Action = Drop
-	case "RETURN":
-		t.Action = Return
 	case "REDIRECT":
 		t.Action = Redirect
-		return p.targetOption(name, "--to-ports", func(v string) error { return parsePort(v, &t.Port) })
+		return p.oneOption(name, "--to-ports", func(v string) error { return parsePort(v, &t.Port) })
 	case "DNAT":
 		t.Action = DNAT
-		return p.targetOption(name, "--to-destination", func(v string) (err error) {
-			if a, aerr := netip.ParseAddr(v); aerr == nil {
-				t.To = netip.AddrPortFrom(a, 0)
-			} else {
-				t.To, err = netip.ParseAddrPort(v)
-			}
-			if t.To.Addr().Zone() != "" { // which may be any text
-				err = fmt.Errorf("address has a zone")
-			}
-			return err
-		})
+		return p.oneOption(name, "--to-destination", t.parseTo)
 	case "TPROXY":
 		t.Action = TProxy
-		return p.tproxy(t)
+		return p.options(name, t.parseTProxy)
 	case "MARK":
 		t.Action = SetMark
-		return p.targetOption(name, "--set-xmark", func(v string) error { return parseFullMark(v, &t.Mark) })
+		return p.oneOption(name, "--set-xmark", func(v string) error { return parseFullMark(v, &t.Mark) })
 	case "CONNMARK":
 		return p.connmark(t)
 	case "LOG":
 		t.Action, t.Level = Log, defaultLogLevel
-		return p.log(t)
+		return p.options(name, t.parseLog)
 	case "CT":
 		t.Action = Zone
-		return p.targetOption(name, "--zone", func(v string) error {
-			n, err := strconv.ParseUint(v, 10, 16)
-			t.Zone = uint16(n)
-			return err
-		})
+		return p.oneOption(name, "--zone", func(v string) error { return parsePort(v, &t.Zone) })
 	case "":
 		return fmt.Errorf("-j without target")
 	default:
@@ -64,8 +52,8 @@ func (p *ruleParser) target() error {
 	return p.end(name)
 }
 
-// end makes any option left over an unknown one: a user's chain takes none, so
-// this also tells apart a jump and a target that is not modelled.
+// end refuses options that are left over. A jump has none, so this also tells a
+// jump from a target that is not modelled.
 func (p *ruleParser) end(target string) error {
 	if len(p.words) > 0 {
 		return fmt.Errorf("option %q of target %s: %w", p.words[0], target, ErrForeign)
@@ -73,7 +61,8 @@ func (p *ruleParser) end(target string) error {
 	return nil
 }
 
-func (p *ruleParser) targetOption(target, name string, set func(string) error) error {
+// oneOption reads the one option of a target.
+func (p *ruleParser) oneOption(target, name string, set func(string) error) error {
 	if w := p.next(); w != name {
 		return fmt.Errorf("option %q of target %s: %w", w, target, ErrForeign)
 	}
@@ -83,28 +72,43 @@ func (p *ruleParser) targetOption(target, name string, set func(string) error) e
 	return p.end(target)
 }
 
-func (p *ruleParser) tproxy(t *Target) error {
+// options reads the rest of the rule as options of a target.
+func (p *ruleParser) options(target string, set func(name, value string) error) error {
 	for len(p.words) > 0 {
-		name, v := p.next(), p.next()
-		var err error
-		switch name {
-		case "--on-port":
-			err = parsePort(v, &t.Port)
-		case "--on-ip":
-			var a netip.Addr
-			if a, err = netip.ParseAddr(v); err == nil && !a.IsUnspecified() {
-				err = fmt.Errorf("address")
-			}
-		case "--tproxy-mark":
-			err = parseFullMark(v, &t.Mark)
-		default:
-			err = fmt.Errorf("unknown")
-		}
-		if err != nil {
-			return fmt.Errorf("%s %q of target TPROXY: %w", name, v, ErrForeign)
+		name, value := p.next(), p.next()
+		if set(name, value) != nil {
+			return fmt.Errorf("%s %q of target %s: %w", name, value, target, ErrForeign)
 		}
 	}
 	return nil
+}
+
+func (t *Target) parseTo(v string) (err error) {
+	if a, aerr := netip.ParseAddr(v); aerr == nil {
+		t.To = netip.AddrPortFrom(a, 0)
+	} else {
+		t.To, err = netip.ParseAddrPort(v)
+	}
+	if t.To.Addr().Zone() != "" { // which may be any text
+		return ErrForeign
+	}
+	return err
+}
+
+func (t *Target) parseTProxy(name, v string) error {
+	switch name {
+	case "--on-port":
+		return parsePort(v, &t.Port)
+	case "--on-ip":
+		a, err := netip.ParseAddr(v)
+		if err == nil && !a.IsUnspecified() {
+			err = ErrForeign
+		}
+		return err
+	case "--tproxy-mark":
+		return parseFullMark(v, &t.Mark)
+	}
+	return ErrForeign
 }
 
 func (p *ruleParser) connmark(t *Target) error {
@@ -123,18 +127,16 @@ func (p *ruleParser) connmark(t *Target) error {
 	default:
 		return fmt.Errorf("option %q of target CONNMARK: %w", w, ErrForeign)
 	}
-	for len(p.words) > 0 {
-		name, v := p.next(), p.next()
-		var mask uint32
-		known := name == "--nfmask" || name == "--ctmask" || name == "--mask"
-		n, err := strconv.ParseUint(v, 0, 32)
-		if mask = uint32(n); !known || err != nil || mask != FullMask {
-			return fmt.Errorf("%s %q of target CONNMARK: %w", name, v, ErrForeign)
+	return p.options("CONNMARK", func(name, v string) error {
+		mask, err := strconv.ParseUint(v, 0, 32)
+		if name != "--nfmask" && name != "--ctmask" && name != "--mask" || mask != FullMask {
+			return ErrForeign
 		}
-	}
-	return nil
+		return err
+	})
 }
 
+// parsePort reads a port, or a conntrack zone.
 func parsePort(s string, to *uint16) error {
 	n, err := strconv.ParseUint(s, 10, 16)
 	*to = uint16(n)
@@ -144,24 +146,24 @@ func parsePort(s string, to *uint16) error {
 func parseFullMark(s string, to *uint32) error {
 	v, mask, err := parseMark(s)
 	if err == nil && mask != FullMask {
-		err = fmt.Errorf("mask")
+		err = ErrForeign
 	}
 	*to = v
 	return err
 }
 
-func (p *ruleParser) log(t *Target) error {
-	for len(p.words) > 0 {
-		name, v := p.next(), p.next()
-		n, err := strconv.ParseUint(v, 10, 8)
-		switch {
-		case name == "--log-prefix" && len(v) <= maxLogPrefix && !strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c >= 0x7f }):
-			t.Prefix = v
-		case name == "--log-level" && err == nil && n <= 7:
-			t.Level = uint8(n)
-		default:
-			return fmt.Errorf("%s %q of target LOG: %w", name, v, ErrForeign)
+func (t *Target) parseLog(name, v string) error {
+	switch name {
+	case "--log-prefix":
+		if len(v) > maxLogPrefix || strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c >= 0x7f }) {
+			return ErrForeign
 		}
+		t.Prefix = v
+		return nil
+	case "--log-level":
+		n, err := strconv.ParseUint(v, 10, 3)
+		t.Level = uint8(n)
+		return err
 	}
-	return nil
+	return ErrForeign
 }

@@ -24,9 +24,8 @@ type Rule struct {
 	// Owner matches hold only in OUTPUT and POSTROUTING; all must hold.
 	Owner  []OwnerMatch
 	Target Target
-	// Comment says why the rule is there. It is for readers of this value and
-	// is never sent to the kernel, whose comment match not every kernel has
-	// (gVisor lacks it); so it plays no part in Equal.
+	// Comment says why the rule is there. Equal ignores it, and iptables never gets it,
+	// because not every kernel has the comment match (gVisor lacks it).
 	Comment string
 }
 
@@ -43,8 +42,8 @@ func equalPorts(a, b PortMatch) bool { return a.Not == b.Not && slices.Equal(a.R
 // Action is what a target does.
 type Action uint8
 
-// The actions. Those that end the packet's walk through the table's chains
-// (the rest go on with the next rule) are marked final.
+// The actions. A final one ends the packet's walk through the table's chains; after any
+// other the packet goes on with the next rule.
 const (
 	// NoAction only counts packets.
 	NoAction Action = iota
@@ -275,12 +274,8 @@ func (t Target) append(b []byte, f Family) []byte {
 	switch t.Action {
 	case NoAction:
 		return b
-	case Accept:
-		return append(b, "-j ACCEPT"...)
-	case Drop:
-		return append(b, "-j DROP"...)
-	case Return:
-		return append(b, "-j RETURN"...)
+	case Accept, Drop, Return:
+		return append(append(b, "-j "...), plainTargets[t.Action]...)
 	case Jump:
 		return append(append(b, "-j "...), t.Chain...)
 	case Redirect:

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -20,33 +21,32 @@ func (o Owner) Present(live *Saved) bool {
 	return false
 }
 
-// Transition returns the text that turns the live rules into those of p, as
-// iptables-restore --noflush takes it: one commit for each table that differs,
-// in which old rules of the same owner go and the new ones come, so that no
-// packet meets a table half written. Rules and chains of others are not named
-// in it. It is empty when nothing differs. A nil live is a namespace without
-// rules.
+// Transition returns the input for iptables-restore --noflush that turns the live
+// rules into those of p, or "" if nothing differs. A nil live is a namespace
+// without rules.
 //
-// Tables that gain rules are committed before tables that lose some, so that a
-// change of interception mode, which moves the capture from one table to
-// another, leaves no moment without it.
+// Each table that differs is one commit, which removes the owner's old rules and
+// adds the new ones, so that no packet meets a table half written. Rules and
+// chains of others are not named. Tables that gain rules come before tables that
+// lose some: a change of interception mode moves the capture from one table to
+// another, and must not leave a moment without it.
 func (p *Program) Transition(live *Saved) string {
-	t := transition{program: p, live: live, predecessor: p.Owner.predecessor(live)}
+	predecessor := p.Owner.predecessor(live)
 	var grow, shrink []byte
 	for _, table := range Tables {
-		text, gains := t.table(table)
-		if gains {
-			grow = append(grow, text...)
+		e := edit{owner: p.Owner, live: live.chains(table), predecessor: predecessor}
+		if e.to(p.table(table), p.Family) {
+			grow = e.append(grow, table)
 		} else {
-			shrink = append(shrink, text...)
+			shrink = e.append(shrink, table)
 		}
 	}
 	return string(append(grow, shrink...))
 }
 
 // Cleanup returns the text that removes exactly this program from a namespace
-// that holds it. To remove whatever of the owner's is there, use
-// Transition of a Program without chains.
+// that holds it. To remove whatever the owner has there, use Transition of
+// [Program.Empty].
 func (p *Program) Cleanup() string {
 	live, err := Parse(p.Family, p.String())
 	if err != nil {
@@ -59,83 +59,143 @@ func (p *Program) Cleanup() string {
 // Empty returns the program of the same family and owner that has no rules.
 func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.Owner} }
 
-type transition struct {
-	program     *Program
-	live        *Saved
-	predecessor bool
+// Back returns the input for iptables-restore --noflush that undoes a change which
+// failed half way: it turns the owner's rules in now into those in before. It is ""
+// if they are the same. Nil is a namespace without rules. Rules of others are
+// assumed to be in both in the same order, and are not named.
+//
+// The text holds only words that the parser understood (see [SavedRule]). Rules in
+// the owner's chains that it did not understand are lost; they are returned for
+// people to read.
+func (o Owner) Back(before, now *Saved) (text string, lost []string) {
+	var b []byte
+	predecessor := o.predecessor(before) || o.predecessor(now)
+	for _, table := range Tables {
+		e := edit{owner: o, live: now.chains(table), predecessor: predecessor}
+		lost = append(lost, e.back(before.chains(table))...)
+		b = e.append(b, table)
+	}
+	return string(b), lost
 }
 
-// table returns the commit of one table, and whether it has as many rules
-// after as before, or more.
-func (t *transition) table(table Table) (text []byte, gains bool) {
-	want := t.program.table(table)
-	owner := t.program.Owner
-	var head, tail []byte
-	before, after := 0, 0
-	changed := false
+// edit is the change of one table under way.
+type edit struct {
+	owner       Owner
+	live        []SavedChain
+	predecessor bool
 
-	// Chains of ours that are no longer wanted. Declaring a chain empties it.
-	led := owner.othersLeadTo(t.live.chains(table))
-	for _, c := range t.live.chains(table) {
-		if !owner.OwnsChain(c.Name) {
-			continue
+	head, body, tail []byte
+	changed          bool
+}
+
+// to edits the live chains into the wanted ones. It reports whether the owner has
+// at least as many rules as before.
+func (e *edit) to(want []Chain, f Family) (gains bool) {
+	at := func(name string) int { return slices.IndexFunc(want, func(c Chain) bool { return c.Name == name }) }
+	before, after := 0, 0
+	for _, c := range e.live {
+		if e.owner.OwnsChain(c.Name) {
+			before += len(c.Rules)
 		}
-		before += len(c.Rules)
-		if slices.IndexFunc(want, func(w Chain) bool { return w.Name == c.Name }) >= 0 {
-			continue
-		}
-		if led[c.Name] {
-			// A rule of others jumps here: a chain that is left empty does
-			// nothing, one that is taken away would make the kernel refuse it all.
-			if len(c.Rules) > 0 {
-				head = appendDeclaration(head, c.Name)
-				changed = true
-			}
-			continue
-		}
-		head = appendDeclaration(head, c.Name)
-		tail = append(append(append(tail, "-X "...), c.Name...), '\n')
-		changed = true
 	}
-	var body []byte
+	e.dropChains(func(name string) bool { return at(name) >= 0 })
 	for i := range want {
 		c := &want[i]
 		after += len(c.Rules)
-		if IsBuiltin(c.Name) {
-			continue
-		}
-		head = appendDeclaration(head, c.Name)
-		body = c.append(body, t.program.Family, false)
-		if !c.equalLive(t.live.chain(table, c.Name)) {
-			changed = true
+		if !IsBuiltin(c.Name) {
+			e.declare(c.Name)
+			e.body = c.append(e.body, f, false)
+			e.changed = e.changed || !c.equalLive(chainOf(e.live, c.Name))
 		}
 	}
 	for _, name := range builtins {
-		lc := t.live.chain(table, name)
-		own := owner.builtinRules(lc, t.predecessor)
-		before += len(own)
-		var wanted Chain
-		if i := slices.IndexFunc(want, func(w Chain) bool { return w.Name == name }); i >= 0 {
-			wanted = want[i]
+		live, c := chainOf(e.live, name), &Chain{}
+		if i := at(name); i >= 0 {
+			c = &want[i]
 		}
-		if sameRules(lc, own, wanted.Rules) {
+		own := e.owner.builtinRules(live, e.predecessor)
+		before += len(own)
+		if slices.EqualFunc(own, c.Rules, func(i int, r Rule) bool { return live.Rules[i].is(r) }) {
 			continue
 		}
-		changed = true
-		for _, i := range own {
-			head = appendRule(head, "-D ", name, lc.Rules[i].Text)
-		}
-		body = wanted.append(body, t.program.Family, false)
+		e.deleteRules(live, own)
+		e.body = c.append(e.body, f, false)
 	}
-	if !changed {
-		return nil, true
-	}
-	return commit(table, head, body, tail), after >= before
+	return !e.changed || after >= before
 }
 
-// appendDeclaration makes a chain, or empties it.
-func appendDeclaration(b []byte, chain string) []byte {
-	return append(append(append(b, ':'), chain...), " - [0:0]\n"...)
+// back edits the owner's live rules into those of before.
+func (e *edit) back(before []SavedChain) (lost []string) {
+	e.dropChains(func(name string) bool { return chainOf(before, name) != nil })
+	for i := range before {
+		c := &before[i]
+		now := chainOf(e.live, c.Name)
+		if !e.owner.OwnsChain(c.Name) || now != nil && slices.EqualFunc(c.Rules, now.Rules, sameText) {
+			continue
+		}
+		e.changed = true
+		e.declare(c.Name)
+		for _, r := range c.Rules {
+			if r.Known {
+				e.body = appendRule(e.body, "-A ", c.Name, r.Text)
+			} else {
+				lost = append(lost, "-A "+c.Name+" "+r.Text)
+			}
+		}
+	}
+	for _, name := range builtins {
+		then, now := chainOf(before, name), chainOf(e.live, name)
+		was, is := e.owner.builtinRules(then, e.predecessor), e.owner.builtinRules(now, e.predecessor)
+		if slices.EqualFunc(was, is, func(i, j int) bool { return i == j && sameText(then.Rules[i], now.Rules[j]) }) {
+			continue
+		}
+		e.deleteRules(now, is)
+		for _, i := range was {
+			e.body = appendRule(e.body, "-I ", name+" "+strconv.Itoa(i+1), then.Rules[i].Text)
+		}
+	}
+	return lost
+}
+
+// dropChains removes the owner's chains that are not wanted. A chain to which a
+// rule of others jumps is only emptied: the kernel would refuse its removal, and
+// the whole commit with it.
+func (e *edit) dropChains(wanted func(name string) bool) {
+	led := e.owner.othersLeadTo(e.live)
+	for _, c := range e.live {
+		if !e.owner.OwnsChain(c.Name) || wanted(c.Name) || led[c.Name] && len(c.Rules) == 0 {
+			continue
+		}
+		e.changed = true
+		e.declare(c.Name)
+		if !led[c.Name] {
+			e.tail = append(append(append(e.tail, "-X "...), c.Name...), '\n')
+		}
+	}
+}
+
+// declare makes a chain, or empties it.
+func (e *edit) declare(chain string) {
+	e.head = append(append(append(e.head, ':'), chain...), " - [0:0]\n"...)
+}
+
+func (e *edit) deleteRules(c *SavedChain, indexes []int) {
+	e.changed = true
+	for _, i := range indexes {
+		e.head = appendRule(e.head, "-D ", c.Name, c.Rules[i].Text)
+	}
+}
+
+// append adds the commit of the table to b, if there is anything to change.
+func (e *edit) append(b []byte, table Table) []byte {
+	if !e.changed {
+		return b
+	}
+	b = append(append(append(b, '*'), table.String()...), '\n')
+	for _, part := range [][]byte{e.head, e.body, e.tail} {
+		b = append(b, part...)
+	}
+	return append(b, "COMMIT\n"...)
 }
 
 func appendRule(b []byte, command, chain, rule string) []byte {
@@ -143,37 +203,23 @@ func appendRule(b []byte, command, chain, rule string) []byte {
 	return append(append(b, rule...), '\n')
 }
 
-// commit puts a table's parts together.
-func commit(table Table, parts ...[]byte) []byte {
-	text := append(append(append([]byte(nil), '*'), table.String()...), '\n')
-	for _, p := range parts {
-		text = append(text, p...)
-	}
-	return append(text, "COMMIT\n"...)
-}
-
 // othersLeadTo returns the owner's chains to which a rule in a chain of others
-// jumps. (What of ours jumps there, in built-in chains too, goes in the same commit.)
-// All at once, since a namespace may have as many chains as its pod likes.
+// jumps. A known jump from a built-in chain is the owner's own.
 func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
-	var led map[string]bool
+	led := map[string]bool{}
 	for _, c := range chains {
 		if o.OwnsChain(c.Name) {
 			continue
 		}
 		for _, r := range c.Rules {
 			if IsBuiltin(c.Name) && r.Known {
-				continue // a known jump to our chains is ours
+				continue
 			}
 			words := strings.Fields(r.Text)
-			for i, w := range words {
-				if (w != "-j" && w != "-g") || i+1 == len(words) || !o.OwnsChain(words[i+1]) {
-					continue
+			for i, w := range words[:max(len(words)-1, 0)] {
+				if (w == "-j" || w == "-g") && o.OwnsChain(words[i+1]) {
+					led[words[i+1]] = true
 				}
-				if led == nil {
-					led = map[string]bool{}
-				}
-				led[words[i+1]] = true
 			}
 		}
 	}
@@ -181,16 +227,13 @@ func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
 }
 
 func (c *Chain) equalLive(live *SavedChain) bool {
-	return live != nil && slices.EqualFunc(c.Rules, live.Rules, func(r Rule, l SavedRule) bool {
-		return l.Known && r.Equal(l.Rule)
-	})
+	return live != nil && slices.EqualFunc(live.Rules, c.Rules, SavedRule.is)
 }
 
-func sameRules(live *SavedChain, indexes []int, want []Rule) bool {
-	return slices.EqualFunc(indexes, want, func(i int, w Rule) bool {
-		return live.Rules[i].Known && live.Rules[i].Rule.Equal(w)
-	})
-}
+// is reports whether the saved rule means the same as r.
+func (s SavedRule) is(r Rule) bool { return s.Known && s.Rule.Equal(r) }
+
+func sameText(a, b SavedRule) bool { return a.Text == b.Text }
 
 // Commits counts the transactions of a text for iptables-restore.
 func Commits(text string) int {

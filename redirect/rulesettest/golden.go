@@ -12,8 +12,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// The name has the package's in it, so that it stays out of the way of a flag
-// "update" of the tests that import this package; one of those counts too.
+// The flag has the package's name, so that it does not clash with a flag "update" of the
+// tests that import this package. Such a flag counts too.
 var update = flag.Bool("rulesettest.update", false, "write the golden files of rulesettest.Golden")
 
 // Golden compares the program's whole text, comments and policy routing

@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,11 +11,11 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Mermaid draws the program of a family as a Mermaid flow chart, which GitHub
-// renders in a ```mermaid block: a box for each chain, in it a node for each
-// rule with what it matches and why, and an edge from the rule to where it
-// sends packets. With a result, the rules that its packet met are highlighted
-// and the edges that it took are thick. It ends in a newline.
+// Mermaid draws the program of a family as a Mermaid flow chart, which GitHub renders
+// in a ```mermaid block. Each chain is a box, and each rule a node in it, with what it
+// matches, why, and an edge to where it sends packets. If r is not nil, the rules that
+// its packet met are highlighted and the edges that it took are thick. The text ends
+// in a newline.
 func Mermaid(rs ruleset.Ruleset, f ruleset.Family, r *Result) string {
 	d := drawing{family: f, program: rs.Program(f), ends: map[string]string{}}
 	d.line("flowchart TD")
@@ -50,27 +51,21 @@ func (d *drawing) line(format string, args ...any) {
 	fmt.Fprintf(&d.text, format+"\n", args...)
 }
 
-// quote makes a label. Mermaid takes entity codes in quoted labels, "#quot;"
-// and the like, and HTML's as HTML, so the characters that mean something to
-// either are written as codes.
 func quote(s string) string { return `"` + escape(s) + `"` }
 
+// escape writes as entity codes what means something to Mermaid or HTML in a label.
 func escape(s string) string { return escaper.Replace(s) }
 
 var escaper = strings.NewReplacer(
 	`#`, "#35;", `"`, "#quot;", `<`, "#lt;", `>`, "#gt;", `&`, "#amp;", "`", "#96;", "*", "#42;", "\n", " ", "\r", " ",
 )
 
-// id makes a name of letters, digits and '_', all that Mermaid takes for sure.
-// Chains of ours have no other characters, so names stay distinct.
+var otherChars = regexp.MustCompile("[^0-9A-Za-z]")
+
+// id makes a node's name of letters, digits and '_', which Mermaid is sure to accept.
+// Our chains have no other characters, so names stay distinct.
 func id(t ruleset.Table, chain string, position int) string {
-	safe := strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
-			return r
-		}
-		return '_'
-	}, chain)
-	s := t.String() + "_" + safe
+	s := t.String() + "_" + otherChars.ReplaceAllString(chain, "_")
 	if position > 0 {
 		s += "_" + strconv.Itoa(position)
 	}
@@ -215,8 +210,7 @@ func (d *drawing) highlight() {
 	}
 	var nodes []string
 	for _, s := range d.steps {
-		n := id(s.Table, s.Chain, s.Position)
-		if !slices.Contains(nodes, n) {
+		if n := id(s.Table, s.Chain, s.Position); !slices.Contains(nodes, n) {
 			nodes = append(nodes, n)
 		}
 	}

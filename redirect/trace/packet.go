@@ -26,18 +26,17 @@ const (
 type Packet struct {
 	Direction Direction
 	Proto     ruleset.Proto
-	// Src is optional. An Out packet without one has the source that the kernel
-	// would choose: the destination if it is the pod's own, else the first of
-	// PodAddrs of the family. Tracing fails if a rule needs a source that is still
-	// unknown. Port 0 is a port that no rule names.
+	// Src is optional. An Out packet without one gets the source that the kernel would
+	// choose: the destination if it is the pod's own, else the family's first of
+	// PodAddrs. If a rule needs a source that is unknown, tracing fails. Port 0 is a port
+	// that no rule names.
 	Src, Dst netip.AddrPort
 	// UID and GID own the sending socket; Out only.
 	UID, GID uint32
 	// InInterface is where an In packet arrives; default "eth0".
 	InInterface string
-	// OutInterface is where an Out packet, or an In packet that is forwarded,
-	// would leave; default "eth0". What goes to a loopback address or to one of
-	// PodAddrs leaves by lo whatever this says.
+	// OutInterface is where an Out packet or a forwarded one would leave; default
+	// "eth0". Packets to loopback addresses and PodAddrs always leave by lo.
 	OutInterface string
 	// Mark is the packet's mark, as set by SO_MARK.
 	Mark uint32
@@ -66,11 +65,9 @@ type packetJSON struct {
 	Mark         uint32     `json:"mark,omitempty"`
 }
 
-// UnmarshalJSON reads {"direction","proto","src","dst","sport","dport","uid",
-// "gid","in_interface","out_interface"} and "mark". Fields that are left out
-// take the defaults of [Packet]; an unknown field is an error, since a
-// misspelt one would make the answer that of another packet. PodAddrs,
-// ConnMark and State are not part of the form; they stay as they were.
+// UnmarshalJSON parses {"direction","proto","src","dst","sport","dport","uid","gid",
+// "in_interface","out_interface","mark"}. Absent fields get the defaults of [Packet],
+// and unknown ones are an error. PodAddrs, ConnMark and State stay as they were.
 func (p *Packet) UnmarshalJSON(b []byte) error {
 	var in packetJSON
 	d := json.NewDecoder(bytes.NewReader(b))

@@ -32,9 +32,9 @@ type Result struct {
 	ToPort uint16 `json:"to_port"`
 	// ToAddr is the address that a DNAT rule gave; otherwise it is invalid.
 	ToAddr netip.Addr `json:"to_addr,omitzero"`
-	// Path names the rules that matched, in order: "nat/OUTPUT:1" is the first
-	// rule of that chain. Never nil. A packet that leaves by lo meets a hook's
-	// rules on its way out and others on its way in; both are here.
+	// Path lists the rules that matched, in order, such as "nat/OUTPUT:1" for the first
+	// rule of that chain. Never nil. For a packet that leaves by lo it has the rules on
+	// the way out and those on the way in.
 	Path []string `json:"path"`
 	// Reason says why, from the comments of the deciding rules.
 	Reason string `json:"reason"`

@@ -8,7 +8,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// UnmodelledError says that the packet met a rule outside the model, so the result
+// UnmodelledError says that the packet met a rule outside the model, so that the result
 // is unknown. Get at it with errors.As(err, &unmodelled), where unmodelled is a
 // *trace.UnmodelledError.
 type UnmodelledError struct {
@@ -90,9 +90,9 @@ type decision struct {
 	why string
 }
 
-// send is the way of a packet that a process of the pod made. The rules of
-// OUTPUT see the interface that was chosen before them, even when one of them
-// makes the packet take another; POSTROUTING sees the new one.
+// send walks a packet that a process of the pod sends. Rules of OUTPUT see the interface
+// that was chosen before them, even if one of them reroutes the packet; those of
+// POSTROUTING see the new one.
 func (w *walker) send() error {
 	w.out = w.leavesBy()
 	if stop, err := w.run(ruleset.Output); stop {
@@ -118,7 +118,7 @@ func (w *walker) keptHere() bool {
 	return w.program.Routing != nil && w.program.Routing.Matches(w.mark)
 }
 
-// receive is the way of a packet that came in by an interface.
+// receive walks a packet that came in by an interface.
 func (w *walker) receive(in string) error {
 	w.in, w.out = in, ""
 	if stop, err := w.run(ruleset.Prerouting); stop {
@@ -143,8 +143,8 @@ func (w *walker) receive(in string) error {
 	return err
 }
 
-// likelySource is the source that the kernel chooses for an unbound socket, or
-// no address when the packet does not tell.
+// likelySource is the source that the kernel chooses for an unbound socket; the zero
+// address if that is not known.
 func (w *walker) likelySource() netip.Addr {
 	if w.own(w.dst.Addr()) {
 		return w.dst.Addr()

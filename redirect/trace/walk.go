@@ -23,8 +23,8 @@ func tablesOf(hook string) []ruleset.Table {
 	return []ruleset.Table{ruleset.Mangle, ruleset.NAT}
 }
 
-// run walks a hook's tables. It reports whether the packet's way ends here, by
-// a drop or an error.
+// run walks a hook's tables. It reports whether the packet ends here, by a drop or an
+// error.
 func (w *walker) run(hook string) (stop bool, err error) {
 	w.hook = hook
 	for _, t := range tablesOf(hook) {
@@ -50,9 +50,8 @@ func (w *walker) track() {
 	w.template = w.template && w.tracked
 }
 
-// decided reports whether the nat table is passed over in this hook: it acts
-// on first packets, and once for a connection's destination and once for its
-// source. Passing the hook decides, with or without a rule.
+// decided reports whether this hook skips the nat table. It acts only on first packets,
+// once for the connection's destination and once for its source, even if no rule matches.
 func (w *walker) decided() bool {
 	if !w.tracked || w.packet.State != ruleset.StateNew && w.packet.State != ruleset.StateRelated {
 		return true
@@ -126,8 +125,8 @@ func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {
 	return next, nil
 }
 
-// matches reports whether all of the rule's matches hold. Where something that
-// the packet does not tell would decide, it returns the reason why it cannot.
+// matches reports whether all of the rule's matches hold. If that depends on something
+// that the packet does not tell, it returns the reason instead.
 func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 	p := &w.packet
 	if r.Proto != ruleset.AnyProto && r.Proto != p.Proto ||
@@ -149,22 +148,15 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || w.src.Addr().IsValid() && !r.Src.Matches(w.src.Addr()) {
 		return false, ""
 	}
-	if !r.DstType.Matches(w.dstLocal()) {
+	// A packet that a process sends has a source of the pod, even if it is not known which.
+	knownType := w.src.Addr().IsValid() || p.Direction == Out
+	switch {
+	case !r.DstType.Matches(w.dstLocal()),
+		knownType && !r.SrcType.Matches(!w.src.Addr().IsValid() || w.own(w.src.Addr())):
 		return false, ""
-	}
-	switch {
-	case r.SrcType == ruleset.AnyType:
-	case w.src.Addr().IsValid() || p.Direction == Out:
-		if !r.SrcType.Matches(p.Direction == Out && !w.src.Addr().IsValid() || w.own(w.src.Addr())) {
-			return false, ""
-		}
-	default:
-		return false, "it asks for the source, which the packet does not tell"
-	}
-	switch {
 	case !w.dstKnown && !r.Dst.IsZero():
 		return false, "it asks for the destination, which is now an address of the interface"
-	case !w.src.Addr().IsValid() && !r.Src.IsZero():
+	case !knownType && r.SrcType != ruleset.AnyType, !w.src.Addr().IsValid() && !r.Src.IsZero():
 		return false, "it asks for the source, which the packet does not tell"
 	}
 	return true, ""

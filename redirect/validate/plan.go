@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// surroundings are what planning depends on besides the rules: a value in
-// tests, the namespace in earnest.
+// surroundings are what planning depends on besides the rules.
 type surroundings struct {
 	// identities are those in whose name sockets can be opened, own first.
 	identities []Identity
@@ -22,19 +22,20 @@ type surroundings struct {
 	route func(dst netip.Addr) (src netip.Addr, by string, ok bool)
 }
 
-// trial is a step and how it is made. A step that is Untested from the start
-// is never made; all others end with an outcome.
+// trial is a step and its sending end. A step that is Untested from the start is
+// never made; all others end with an outcome.
 type trial struct {
 	Step
 	// exempt trials must not arrive at port; the others must.
 	exempt bool
 	port   uint16
-}
 
-// planning makes the trials once the surroundings are known.
-type planning struct {
-	redirect redirect.Redirect
-	plan     func(surroundings) []*trial
+	open     bool // fd is
+	fd       int
+	local    netip.AddrPort
+	question []byte
+	// connected is when somebody accepted the connection; zero before.
+	connected time.Time
 }
 
 // candidate is a packet that might show an aspect.
@@ -155,10 +156,9 @@ func (p *planner) trace(rules ruleset.Ruleset, id Identity, c candidate) (trace.
 	})
 }
 
-// toSelf are destinations in the pod. 127.0.0.6, or rather what the proxy calls
-// itself, comes first: it is there even when the pod has no interface. ::6 is
-// not, unless somebody added it. The plain loopback address comes last: rules
-// leave it alone, but for DNS queries.
+// toSelf returns destinations in the pod. The proxy's own source addresses come first,
+// with 127.0.0.6, which works without any interface. Plain loopback addresses come
+// last: rules leave them alone, except for DNS queries.
 func (p *planner) toSelf(f ruleset.Family, proto ruleset.Proto, port uint16) []candidate {
 	var out []candidate
 	add := func(a netip.Addr) {
@@ -171,22 +171,18 @@ func (p *planner) toSelf(f ruleset.Family, proto ruleset.Proto, port uint16) []c
 			add(a)
 		}
 	}
-	for _, a := range p.addrs {
-		if !a.IsLoopback() {
-			add(a)
-		}
-	}
-	for _, a := range p.addrs {
-		if a.IsLoopback() {
-			add(a)
+	for _, loopback := range []bool{false, true} {
+		for _, a := range p.addrs {
+			if a.IsLoopback() == loopback {
+				add(a)
+			}
 		}
 	}
 	return out
 }
 
-// toOthers are destinations outside the pod, of which planning takes one that
-// is selected. Of an included range its first address is taken, which in a
-// subnet is nobody's.
+// toOthers returns destinations outside the pod. Of an included range it takes the
+// first address, which in a subnet belongs to nobody, and the one after it.
 func (p *planner) toOthers(f ruleset.Family) []candidate {
 	var addrs []netip.Addr
 	for _, a := range documentation {
@@ -212,8 +208,8 @@ func (p *planner) toOthers(f ruleset.Family) []candidate {
 	return out
 }
 
-// lookups are questions to resolvers. Where all are captured, the pod itself
-// is asked, so that nothing leaves it in any case.
+// lookups returns DNS queries. The pod itself is asked first, so that nothing leaves
+// it where queries to all servers are captured.
 func (p *planner) lookups(f ruleset.Family, proto ruleset.Proto) []candidate {
 	out := p.toSelf(f, proto, dnsPort)
 	for _, prefix := range p.redirect.DNS.Servers.Family(f) {
@@ -222,8 +218,8 @@ func (p *planner) lookups(f ruleset.Family, proto ruleset.Proto) []candidate {
 	return out
 }
 
-// exemption is the one sign of DNS capture that the proxy's user sees: to port
-// 53 of the pod itself, it is not redirected; without capture it would be.
+// exemption is the only sign of DNS capture that the proxy's user sees: a connection
+// to port 53 of the pod itself is not redirected. Without capture it would be.
 func (p *planner) exemption(f ruleset.Family) *trial {
 	without := p.redirect.Clone()
 	without.DNS = redirect.DNS{}

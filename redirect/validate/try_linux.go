@@ -12,36 +12,34 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// try looks around, plans, and makes the trials that are not settled yet, all
-// at once. Sockets are opened in the namespace and watched from outside it.
-func try(ctx context.Context, in func(func() error) error, r planning) error {
-	t := tryer{listeners: map[listenKey]*listener{}, clients: map[*trial]*client{}}
-	defer t.close()
-	if err := in(func() error {
-		s, err := look(r.redirect)
-		if err != nil {
+// try makes the trials that the planner chooses, all at once. Sockets are opened in
+// the namespace and watched from outside it.
+func try(ctx context.Context, in func(func() error) error, p planner) (trials []*trial, err error) {
+	t := tryer{listeners: map[listenKey]int{}}
+	defer func() { t.close(trials) }()
+	err = in(func() (err error) {
+		if p.surroundings, err = look(p.redirect); err != nil {
 			return err
 		}
-		for _, trial := range r.plan(s) {
-			if trial.Outcome != "" {
-				continue
-			}
-			if err := t.listen(trial); err != nil {
-				return err
-			}
+		trials = p.plan()
+		for _, trial := range trials {
 			if trial.Outcome == "" {
-				t.pending = append(t.pending, trial)
+				if err := t.listen(trial); err != nil {
+					return err
+				}
 			}
 		}
+		t.pending = unsettled(trials)
 		// Every listener is there before anything is sent.
 		for _, trial := range t.pending {
 			t.launch(trial)
 		}
 		return nil
-	}); err != nil {
-		return err
+	})
+	if err != nil {
+		return trials, err
 	}
-	return t.wait(ctx)
+	return trials, t.wait(ctx)
 }
 
 type listenKey struct {
@@ -50,35 +48,24 @@ type listenKey struct {
 	port   uint16
 }
 
-// listener stands in for the proxy on one of its ports.
-type listener struct {
-	key listenKey
-	fd  int // -1 when the port is taken
-}
-
-// client is the sending end of a trial.
-type client struct {
-	fd       int
-	local    netip.AddrPort
-	question []byte
-	// connected is when the connection was accepted, by whomever; zero before.
-	connected time.Time
-}
-
+// tryer watches the trials that have not ended.
 type tryer struct {
-	pending   []*trial
-	listeners map[listenKey]*listener
-	clients   map[*trial]*client
+	pending []*trial
+	// listeners are the sockets that stand in for the proxy on its ports; -1 is a
+	// port that is taken.
+	listeners map[listenKey]int
 }
 
-func (t *tryer) close() {
-	for _, l := range t.listeners {
-		if l.fd >= 0 {
-			_ = unix.Close(l.fd)
+func (t *tryer) close(trials []*trial) {
+	for _, fd := range t.listeners {
+		if fd >= 0 {
+			_ = unix.Close(fd)
 		}
 	}
-	for _, c := range t.clients {
-		_ = unix.Close(c.fd)
+	for _, s := range trials {
+		if s.open {
+			_ = unix.Close(s.fd)
+		}
 	}
 }
 
@@ -88,7 +75,7 @@ func keyOf(s *trial) listenKey { return listenKey{s.Family, s.Proto, s.port} }
 // redirects what a process of the same host sent.
 func (t *tryer) listen(s *trial) error {
 	key := keyOf(s)
-	if t.listeners[key] != nil {
+	if _, open := t.listeners[key]; open {
 		return nil
 	}
 	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), key.port)
@@ -99,8 +86,7 @@ func (t *tryer) listen(s *trial) error {
 	if err != nil {
 		return fmt.Errorf("open %s socket: %w", key.proto, err)
 	}
-	l := &listener{key: key, fd: fd}
-	t.listeners[key] = l
+	t.listeners[key] = fd
 	if key.proto == tcp {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
@@ -111,7 +97,7 @@ func (t *tryer) listen(s *trial) error {
 		err = unix.Listen(fd, 64)
 	}
 	if errors.Is(err, unix.EADDRINUSE) {
-		l.fd = -1
+		t.listeners[key] = -1
 		return unix.Close(fd)
 	}
 	if errors.Is(err, unix.EADDRNOTAVAIL) && key.family == ruleset.IPv6 {
@@ -140,36 +126,35 @@ func socket(f ruleset.Family, proto string) (int, error) {
 
 // launch sends what the trial is about.
 func (t *tryer) launch(s *trial) {
-	c := &client{fd: -1}
 	err := as(*s.As, func() (err error) {
-		c.fd, err = socket(s.Family, s.Proto)
+		s.fd, err = socket(s.Family, s.Proto)
 		return err
 	})
 	if err != nil {
 		s.settle(Untested, "open socket: "+err.Error())
 		return
 	}
-	t.clients[s] = c
+	s.open = true
 	// What is not redirected ends at the first router.
 	level, hops, errs := unix.SOL_IP, unix.IP_TTL, unix.IP_RECVERR
 	if s.Family == ruleset.IPv6 {
 		level, hops, errs = unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_RECVERR
 	}
-	err = unix.SetsockoptInt(c.fd, level, hops, 1)
+	err = unix.SetsockoptInt(s.fd, level, hops, 1)
 	if err == nil && s.Proto != tcp {
-		err = unix.SetsockoptInt(c.fd, level, errs, 1) // else a datagram's end there would not be told
+		err = unix.SetsockoptInt(s.fd, level, errs, 1) // else a datagram's end there would not be told
 	}
 	if err == nil {
-		if err = unix.Connect(c.fd, sockaddr(s.Destination)); errors.Is(err, unix.EINPROGRESS) {
+		if err = unix.Connect(s.fd, sockaddr(s.Destination)); errors.Is(err, unix.EINPROGRESS) {
 			err = nil
 		}
 	}
 	if err == nil {
-		c.local, err = name(c.fd)
+		s.local, err = name(s.fd)
 	}
 	if err == nil && s.Proto != tcp {
-		c.question = question(c.local.Port())
-		_, err = unix.Write(c.fd, c.question)
+		s.question = question(s.local.Port())
+		_, err = unix.Write(s.fd, s.question)
 	}
 	if err != nil {
 		t.failed(s, err)
@@ -248,42 +233,41 @@ func (t *tryer) watched() ([]unix.PollFd, []func()) {
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: events}) //nolint:gosec // descriptors are small
 		handlers = append(handlers, handle)
 	}
-	for _, l := range t.listeners {
-		if l.fd >= 0 {
-			add(l.fd, unix.POLLIN, func() { t.arrival(l) })
+	for key, fd := range t.listeners {
+		if fd >= 0 {
+			add(fd, unix.POLLIN, func() { t.arrival(key, fd) })
 		}
 	}
 	for _, s := range t.pending {
-		c := t.clients[s]
 		switch {
 		case s.Proto != tcp:
-			add(c.fd, unix.POLLIN, func() { t.answer(s, c) })
-		case c.connected.IsZero():
-			add(c.fd, unix.POLLOUT, func() { t.connected(s, c) })
+			add(s.fd, unix.POLLIN, func() { t.answer(s) })
+		case s.connected.IsZero():
+			add(s.fd, unix.POLLOUT, func() { t.connected(s) })
 		}
 	}
 	return fds, handlers
 }
 
 // arrival takes one connection or datagram at a port of the proxy.
-func (t *tryer) arrival(l *listener) {
-	if l.key.proto != tcp {
+func (t *tryer) arrival(key listenKey, listener int) {
+	if key.proto != tcp {
 		var buf [512]byte
-		n, _, err := unix.Recvfrom(l.fd, buf[:], 0)
+		n, _, err := unix.Recvfrom(listener, buf[:], 0)
 		for _, s := range t.pending {
-			if err == nil && keyOf(s) == l.key && string(t.clients[s].question) == string(buf[:n]) {
+			if err == nil && keyOf(s) == key && string(s.question) == string(buf[:n]) {
 				s.settle(Works, fmt.Sprintf("arrived at port %d", s.port))
 			}
 		}
 		return
 	}
-	fd, from, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	fd, from, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	if err != nil {
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
 	for _, s := range t.pending {
-		if keyOf(s) != l.key || t.clients[s].local != addrPort(from) {
+		if keyOf(s) != key || s.local != addrPort(from) {
 			continue
 		}
 		dst, err := originalDestination(fd, s.Family)
@@ -301,15 +285,15 @@ func (t *tryer) arrival(l *listener) {
 }
 
 // connected learns whether a connection was accepted, by whomever.
-func (t *tryer) connected(s *trial, c *client) {
-	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+func (t *tryer) connected(s *trial) {
+	errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
 	case err != nil:
 		s.settle(Untested, "ask for the connection's state: "+err.Error())
 	case errno != 0:
 		t.failed(s, unix.Errno(errno))
-	case t.listeners[keyOf(s)].fd >= 0:
-		c.connected = time.Now() // its arrival at our listener, if that is where it went, is still to be read
+	case t.listeners[keyOf(s)] >= 0:
+		s.connected = time.Now() // its arrival at our listener, if that is where it went, is still to be read
 	case s.exempt:
 		s.settle(Untested, fmt.Sprintf("accepted, but port %d is in use, so not told by whom", s.port))
 	default:
@@ -318,14 +302,14 @@ func (t *tryer) connected(s *trial, c *client) {
 }
 
 // answer is something that came back to a datagram.
-func (t *tryer) answer(s *trial, c *client) {
+func (t *tryer) answer(s *trial) {
 	var buf [512]byte
-	_, err := unix.Read(c.fd, buf[:])
+	_, err := unix.Read(s.fd, buf[:])
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 	case err != nil:
 		t.failed(s, err)
-	case t.listeners[keyOf(s)].fd >= 0:
+	case t.listeners[keyOf(s)] >= 0:
 		s.settle(Missing, fmt.Sprintf("did not arrive at port %d: somebody else answered", s.port))
 	default:
 		s.settle(Works, fmt.Sprintf("answered, presumably by what listens on port %d already", s.port))
@@ -339,9 +323,8 @@ const arrivalGrace = time.Second
 // elsewhere settles connections that somebody else must have accepted.
 func (t *tryer) elsewhere() {
 	for _, s := range t.pending {
-		c := t.clients[s]
 		switch {
-		case c.connected.IsZero() || time.Since(c.connected) < arrivalGrace:
+		case s.connected.IsZero() || time.Since(s.connected) < arrivalGrace:
 		case s.exempt:
 			s.settle(Works, "left alone: accepted by what listens there")
 		default:
@@ -353,7 +336,7 @@ func (t *tryer) elsewhere() {
 // expire settles what nothing was heard of.
 func (t *tryer) expire() {
 	for _, s := range t.pending {
-		if s.exempt || t.listeners[keyOf(s)].fd < 0 && s.Proto != tcp {
+		if s.exempt || t.listeners[keyOf(s)] < 0 && s.Proto != tcp {
 			s.settle(Untested, "no answer in time")
 			continue
 		}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// try fails: redirection is Linux's.
-func try(context.Context, func(func() error) error, planning) error {
-	return fmt.Errorf("try connections: %w", errors.ErrUnsupported)
+// try fails: only Linux has redirection.
+func try(context.Context, func(func() error) error, planner) ([]*trial, error) {
+	return nil, fmt.Errorf("try connections: %w", errors.ErrUnsupported)
 }

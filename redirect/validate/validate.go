@@ -12,25 +12,25 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// DefaultProbePort is a port of the pod that nobody listens on. 15002 is the
-// one that Istio keeps for this (istio.io/latest/docs/ops/deployment/application-requirements).
+// DefaultProbePort is a port of the pod on which nobody listens. Istio reserves it
+// for this (istio.io/latest/docs/ops/deployment/application-requirements).
 const DefaultProbePort = 15002
 
-// DefaultTimeout bounds a whole [Validate]. A redirected connection takes less
-// than a millisecond; this is for a machine that is starting many pods.
+// DefaultTimeout bounds a whole [Validate]. A redirected connection takes less than
+// a millisecond; the rest is for a node that is starting many pods.
 const DefaultTimeout = 5 * time.Second
 
 // Options are for [Validate]. Redirect is required.
 type Options struct {
-	// Redirect is what is to be in force.
+	// Redirect is the redirection that is expected.
 	Redirect redirect.Redirect
 	// ProbePort is where trial connections go, unless they are DNS queries; 0 is
 	// [DefaultProbePort].
 	ProbePort uint16
 	// Timeout bounds all trials together; 0 is [DefaultTimeout].
 	Timeout time.Duration
-	// Namespace is where to try; nil is where the process is.
-	// *netnsexec.NetNS has it.
+	// Namespace is the network namespace to test, such as a *netnsexec.NetNS; nil is
+	// the process's own.
 	Namespace interface{ Do(fn func() error) error }
 }
 
@@ -76,23 +76,21 @@ const (
 	Untested Outcome = "untested"
 )
 
-// Step is one trial.
+// Step is one trial and its outcome.
 type Step struct {
 	Family ruleset.Family `json:"family"`
 	Aspect Aspect         `json:"aspect"`
-	// Proto, Destination and As are what was sent, and in whose name. They are
-	// zero when nothing was.
+	// Proto, Destination and As are what was sent, and by whom; zero if nothing was.
 	Proto       string         `json:"proto,omitempty"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
 	As          *Identity      `json:"as,omitempty"`
-	// WantPort is the proxy's port where it had to arrive; 0 where it had to be
-	// left alone.
+	// WantPort is the proxy's port that has to receive it; 0 if it has to be left alone.
 	WantPort uint16  `json:"wantPort,omitempty"`
 	Outcome  Outcome `json:"outcome"`
 	// Detail says what happened, or why nothing was tried.
 	Detail string `json:"detail"`
-	// Rule names the rule that decides, such as "nat/ISTIO_OUTPUT:4": the
-	// missing piece when Outcome is Missing.
+	// Rule is the rule that decides, such as "nat/ISTIO_OUTPUT:4". If Outcome is
+	// Missing, it is the one that is not in force.
 	Rule string `json:"rule,omitempty"`
 }
 
@@ -135,9 +133,9 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// ErrNothingTested says that nothing this process can send would show whether
-// redirection works: it is as the wrong user, or the namespace has no address
-// to send to. Check with errors.Is(err, validate.ErrNothingTested).
+// ErrNothingTested says that this process can send nothing that would show whether
+// redirection works: it runs as the wrong user, or the namespace has no address to
+// send to. Check with errors.Is(err, validate.ErrNothingTested).
 var ErrNothingTested = errors.New("nothing could be tested")
 
 // MissingError says that redirection, or a part of it, is missing. Get at it
@@ -156,11 +154,11 @@ func (e *MissingError) Error() string {
 	return "redirection is missing: " + strings.Join(parts, ", ")
 }
 
-// Validate tries what can be tried and reports it. The error is a
-// [*MissingError] when anything that was tried failed, [ErrNothingTested] when
-// nothing was tried; others say that the trial itself could not be made. The
-// report is complete in the first two cases. It runs until all is known, the
-// timeout is over or ctx is done, whichever is first.
+// Validate makes the trials that this process can make and reports how they ended.
+// The error is a [*MissingError] if a trial failed, or [ErrNothingTested] if there was
+// none; the report is then complete. Any other error says that a trial could not be
+// made. Validate returns when every trial has ended, or at the timeout, or when ctx
+// is done.
 func Validate(ctx context.Context, o Options) (Report, error) {
 	rs, err := o.Redirect.Ruleset()
 	if err != nil {
@@ -178,24 +176,17 @@ func Validate(ctx context.Context, o Options) (Report, error) {
 	if o.Namespace != nil {
 		in = o.Namespace.Do
 	}
-	var trials []*trial
-	err = try(ctx, in, planning{o.Redirect, func(s surroundings) []*trial {
-		p := planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort, surroundings: s}
-		trials = p.plan()
-		return trials
-	}})
+	trials, err := try(ctx, in, planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort})
 	var report Report
+	var missing []Step
 	for _, t := range trials {
 		report.Steps = append(report.Steps, t.Step)
+		if t.Outcome == Missing {
+			missing = append(missing, t.Step)
+		}
 	}
 	if err != nil {
 		return report, fmt.Errorf("validate redirection: %w", err)
-	}
-	var missing []Step
-	for _, s := range report.Steps {
-		if s.Outcome == Missing {
-			missing = append(missing, s)
-		}
 	}
 	switch {
 	case len(missing) > 0:

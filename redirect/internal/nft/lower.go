@@ -126,23 +126,19 @@ func chainsOf(p *ruleset.Program, t ruleset.Table) (chains []ruleset.Chain) {
 // enum nf_ip_hook_priorities in linux/netfilter_ipv4.h. A new mark in mangle
 // OUTPUT must reroute the packet, which only type route does.
 func hook(t ruleset.Table, chain string) (typ, hook string, priority int32) {
-	hook = strings.ToLower(chain)
-	switch t {
-	case ruleset.Raw:
-		return "filter", hook, -300
-	case ruleset.Mangle:
-		if chain == ruleset.Output {
-			return "route", hook, -150
-		}
-		return "filter", hook, -150
-	case ruleset.NAT:
-		if chain == ruleset.Prerouting || chain == ruleset.Output {
-			return "nat", hook, -100
-		}
-		return "nat", hook, 100
+	typ, hook, priority = "filter", strings.ToLower(chain), priorities[t]
+	switch {
+	case t == ruleset.Mangle && chain == ruleset.Output:
+		typ = "route"
+	case t == ruleset.NAT && (chain == ruleset.Prerouting || chain == ruleset.Output):
+		typ, priority = "nat", -100
+	case t == ruleset.NAT:
+		typ = "nat"
 	}
-	return "filter", hook, 0
+	return typ, hook, priority
 }
+
+var priorities = map[ruleset.Table]int32{ruleset.Raw: -300, ruleset.Mangle: -150, ruleset.NAT: 100}
 
 // lowerRules lowers one chain of one family and joins neighbouring rules.
 func lowerRules(p *ruleset.Program, t ruleset.Table, chain string) []Rule {
@@ -187,32 +183,28 @@ func lowerRule(from *ruleset.Rule, f ruleset.Family, position int) (r Rule, poss
 	r = Rule{Rule: *from, Family: f, Sources: []Source{{f, position}}}
 	r.Src.Prefix, r.Dst.Prefix = netip.Prefix{}, netip.Prefix{}
 	r.SrcPorts.Ranges, r.DstPorts.Ranges = nil, nil
-	for _, m := range []struct {
-		m  ruleset.PrefixMatch
-		to *[]netip.Prefix
-	}{{from.Src, &r.Srcs}, {from.Dst, &r.Dsts}} {
-		switch {
-		case m.m.IsZero():
-		case m.m.Prefix.Bits() > 0:
-			*m.to = []netip.Prefix{m.m.Prefix.Masked()}
-		case m.m.Not:
-			return r, false
-		}
+	var ok [4]bool
+	r.Srcs, ok[0] = lowerPrefix(from.Src)
+	r.Dsts, ok[1] = lowerPrefix(from.Dst)
+	r.SrcRanges, ok[2] = lowerPorts(from.SrcPorts)
+	r.DstRanges, ok[3] = lowerPorts(from.DstPorts)
+	return r, ok == [4]bool{true, true, true, true}
+}
+
+// lowerPrefix returns the match's prefix, or nil for one that matches every address.
+func lowerPrefix(m ruleset.PrefixMatch) (prefixes []netip.Prefix, possible bool) {
+	if !m.IsZero() && m.Prefix.Bits() > 0 {
+		return []netip.Prefix{m.Prefix.Masked()}, true
 	}
-	for _, m := range []struct {
-		m  ruleset.PortMatch
-		to *[]ruleset.PortRange
-	}{{from.SrcPorts, &r.SrcRanges}, {from.DstPorts, &r.DstRanges}} {
-		ranges := normalRanges(slices.Clone(m.m.Ranges))
-		if len(ranges) == 1 && ranges[0] == (ruleset.PortRange{First: 0, Last: 65535}) {
-			if m.m.Not {
-				return r, false
-			}
-			ranges = nil
-		}
-		*m.to = ranges
+	return nil, m.IsZero() || !m.Not
+}
+
+func lowerPorts(m ruleset.PortMatch) (ranges []ruleset.PortRange, possible bool) {
+	ranges = normalRanges(slices.Clone(m.Ranges))
+	if len(ranges) == 1 && ranges[0] == (ruleset.PortRange{First: 0, Last: 65535}) {
+		return nil, !m.Not
 	}
-	return r, true
+	return ranges, true
 }
 
 // join makes r match what o matches as well, if they differ in a single list

@@ -167,8 +167,8 @@ func (r *Rule) Text() string {
 	if r.Family != 0 && len(r.Srcs)+len(r.Dsts) == 0 {
 		w.add("meta nfproto", r.Family.String())
 	}
-	w.prefixes(ip+" saddr", r.Src.Not, r.Srcs, r.SrcSet)
-	w.prefixes(ip+" daddr", r.Dst.Not, r.Dsts, r.DstSet)
+	list(&w, ip+" saddr", r.Src.Not, r.Srcs, prefixText, r.SrcSet)
+	list(&w, ip+" daddr", r.Dst.Not, r.Dsts, prefixText, r.DstSet)
 	w.iface("iifname", r.In)
 	w.iface("oifname", r.Out)
 	switch {
@@ -176,8 +176,8 @@ func (r *Rule) Text() string {
 	case len(r.SrcRanges)+len(r.DstRanges) == 0:
 		w.add("meta l4proto", protoName(r.Proto))
 	default:
-		w.ports(r.Proto.String()+" sport", r.SrcPorts.Not, r.SrcRanges, r.SrcPortSet)
-		w.ports(r.Proto.String()+" dport", r.DstPorts.Not, r.DstRanges, r.DstPortSet)
+		list(&w, r.Proto.String()+" sport", r.SrcPorts.Not, r.SrcRanges, rangeText, r.SrcPortSet)
+		list(&w, r.Proto.String()+" dport", r.DstPorts.Not, r.DstRanges, rangeText, r.DstPortSet)
 	}
 	w.addrType("fib saddr type", r.SrcType)
 	w.addrType("fib daddr type", r.DstType)
@@ -220,21 +220,13 @@ func protoName(p ruleset.Proto) string {
 	return strconv.Itoa(int(p))
 }
 
-func (w *words) prefixes(key string, not bool, prefixes []netip.Prefix, set string) {
+// list adds a match of a set, or of the only element.
+func list[T any](w *words, key string, not bool, elements []T, text func(T) string, set string) {
 	switch {
 	case set != "":
 		w.add(key, negated(not)+"@"+set)
-	case len(prefixes) == 1:
-		w.add(key, negated(not)+prefixText(prefixes[0]))
-	}
-}
-
-func (w *words) ports(key string, not bool, ranges []ruleset.PortRange, set string) {
-	switch {
-	case set != "":
-		w.add(key, negated(not)+"@"+set)
-	case len(ranges) == 1:
-		w.add(key, negated(not)+rangeText(ranges[0]))
+	case len(elements) == 1:
+		w.add(key, negated(not)+text(elements[0]))
 	}
 }
 
@@ -277,14 +269,8 @@ func hex(v uint32) string { return "0x" + strconv.FormatUint(uint64(v), 16) }
 func (w *words) target(r *Rule, ip string) {
 	t := r.Target
 	switch t.Action {
-	case ruleset.NoAction:
-		w.add("continue")
-	case ruleset.Accept:
-		w.add("accept")
-	case ruleset.Drop:
-		w.add("drop")
-	case ruleset.Return:
-		w.add("return")
+	case ruleset.NoAction, ruleset.Accept, ruleset.Drop, ruleset.Return:
+		w.add(verdicts[t.Action])
 	case ruleset.Jump:
 		w.add("jump", t.Chain)
 	case ruleset.Redirect:
@@ -322,6 +308,10 @@ func (w *words) target(r *Rule, ip string) {
 		}
 		w.add("level", nftLevels[t.Level&7])
 	}
+}
+
+var verdicts = map[ruleset.Action]string{
+	ruleset.NoAction: "continue", ruleset.Accept: "accept", ruleset.Drop: "drop", ruleset.Return: "return",
 }
 
 // nftLevels are nft's names of syslog's levels.
