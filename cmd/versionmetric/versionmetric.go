@@ -4,9 +4,18 @@ package versionmetric
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/meshcni/meshcni/internal/version"
 )
+
+// Registry returns a registry with the program's [Collector] and the metrics of
+// the Go runtime and of the process.
+func Registry(program string) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(Collector(program), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
 
 // Collector is the gauge meshcni_build_info: always 1, with the labels program,
 // version, revision (the commit, empty when not known) and goversion.
