@@ -16,8 +16,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -70,12 +68,10 @@ func (p Program) Main(ctx context.Context, args []string) int {
 }
 
 func (p *Program) setDefaults() {
-	if p.Name == "" {
-		p.Name = "meshcni-node"
-	}
-	if p.Version == "" {
-		p.Version = version.Long()
-	}
+	cli.Default(&p.Name, "meshcni-node")
+	cli.Default(&p.Version, version.Long())
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects, p.unfit = dialects.ForAgent()
 	}
@@ -88,12 +84,6 @@ func (p *Program) setDefaults() {
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
-	}
-	if p.Stdout == nil {
-		p.Stdout = io.Discard
-	}
-	if p.Stderr == nil {
-		p.Stderr = io.Discard
 	}
 }
 
@@ -208,8 +198,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	lv.Set(s.Plugin.LogLevel.Level())
 	log := p.logger(&lv)
 	log.Info("starting", "program", p.Name, "version", p.Version)
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(versionmetric.Collector(p.Name), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg := versionmetric.Registry(p.Name)
 	repairs := &repairer{program: p, log: log, settings: s}
 	reg.MustRegister(repairs)
 	opts := installer.Options{

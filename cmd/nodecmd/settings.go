@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -55,30 +54,24 @@ const (
 	OnExitAuto OnExit = "auto"
 )
 
-// Set reads auto, or a boolean.
-func (e *OnExit) Set(v string) error {
-	if v == string(OnExitAuto) {
-		*e = OnExitAuto
+// UnmarshalText accepts "auto" and what strconv.ParseBool does.
+func (e *OnExit) UnmarshalText(text []byte) error {
+	if *e = OnExit(text); *e == OnExitAuto {
 		return nil
 	}
-	b, err := strconv.ParseBool(v)
+	b, err := strconv.ParseBool(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is not auto, true or false", v)
+		return fmt.Errorf("%q is not auto, true or false", text)
 	}
 	*e = OnExit(strconv.FormatBool(b))
 	return nil
 }
 
-func (e *OnExit) String() string { return string(*e) }
-
-// Type is what help calls the value.
-func (e *OnExit) Type() string { return "auto|true|false" }
-
 // register declares the flags; what s holds are the defaults.
 func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.SortFlags = false
-	text := func(fs *pflag.FlagSet, to *string, name, kind, usage string) {
-		fs.Var(cli.String(to, kind), name, usage)
+	text := func(fs *pflag.FlagSet, to any, name, kind, usage string) {
+		fs.Var(cli.Text(to, kind), name, usage)
 	}
 	cli.Group(fs, "Where things are on the node", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.CNIBinDirs, "dir"), "cni-bin-dir", "the runtime's plugin directory; repeatable")
@@ -101,11 +94,11 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
-		text(fs, (*string)(&s.Plugin.Backend), "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
-		text(fs, (*string)(&s.Plugin.LogLevel), "log-level", "level", "debug, info, warn or error, of plugin and agent")
+		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
+		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		text(fs, &s.Plugin.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
-		fs.DurationVar((*time.Duration)(&s.Plugin.AddDeadline), "add-deadline", time.Duration(s.Plugin.AddDeadline), "bound of one ADD; a pod that cannot be captured by then fails to start")
-		text(fs, (*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
+		text(fs, &s.Plugin.AddDeadline, "add-deadline", "duration", "bound of one ADD; a pod that cannot be captured by then fails to start")
+		text(fs, &s.Plugin.UncapturedFamily, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
 		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
 		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
@@ -119,7 +112,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
-		fs.VarPF(&s.UninstallOnExit, "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
+		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
 		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
 	})
 	cli.BindEnv(fs, cli.Prefix, map[string][]string{

@@ -87,26 +87,16 @@ func (p Program) Main(ctx context.Context, args []string) int {
 }
 
 func (p *Program) setDefaults() {
-	if p.Name == "" {
-		p.Name = "meshcni-redirect"
-	}
-	if p.Version == "" {
-		p.Version = version.Long()
-	}
+	cli.Default(&p.Name, "meshcni-redirect")
+	cli.Default(&p.Version, version.Long())
+	cli.Default[io.Reader](&p.Stdin, strings.NewReader(""))
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
-	}
-	if p.Stdin == nil {
-		p.Stdin = strings.NewReader("")
-	}
-	if p.Stdout == nil {
-		p.Stdout = io.Discard
-	}
-	if p.Stderr == nil {
-		p.Stderr = io.Discard
 	}
 	if p.ReadFile == nil {
 		p.ReadFile = os.ReadFile

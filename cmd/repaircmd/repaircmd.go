@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
@@ -68,20 +66,12 @@ func (p Program) Main(ctx context.Context, args []string) int {
 }
 
 func (p *Program) setDefaults() {
-	if p.Name == "" {
-		p.Name = "meshcni-repair"
-	}
-	if p.Version == "" {
-		p.Version = version.Long()
-	}
+	cli.Default(&p.Name, "meshcni-repair")
+	cli.Default(&p.Version, version.Long())
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
-	}
-	if p.Stdout == nil {
-		p.Stdout = io.Discard
-	}
-	if p.Stderr == nil {
-		p.Stderr = io.Discard
 	}
 }
 
@@ -111,8 +101,7 @@ func (o *options) run(c *cobra.Command) error {
 	if !o.Enabled() {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(versionmetric.Collector(o.Name), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := versionmetric.Registry(o.Name)
 	controller, err := o.New(Host{Dialects: o.Dialects, UserAgent: o.Name + "/" + version.String(), Metrics: registry, Log: log})
 	if err != nil {
 		return err

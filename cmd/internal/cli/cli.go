@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,9 @@ type Program struct {
 	// it, it runs nothing itself.
 	Root *cobra.Command
 }
+
+// Default sets a field of a program that has its zero value.
+func Default[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
 // Run runs the program and returns its exit code. Args are those after the
 // program's name.

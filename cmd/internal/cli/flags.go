@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -90,17 +92,25 @@ func Fill(fs *pflag.FlagSet, sources ...Source) error {
 	return errors.Join(errs...)
 }
 
-// String is a flag for text; kind says in help what the text is.
-func String(to *string, kind string) pflag.Value { return &text{to, kind} }
+// Text is a flag of to, a *string or an [encoding.TextUnmarshaler]. Help shows
+// kind as the flag's type.
+func Text(to any, kind string) pflag.Value { return &text{to, kind} }
 
 type text struct {
-	to   *string
+	to   any
 	kind string
 }
 
-func (t *text) Set(s string) error { *t.to = s; return nil }
-func (t *text) String() string     { return *t.to }
-func (t *text) Type() string       { return t.kind }
+func (t *text) Set(s string) error {
+	if to, ok := t.to.(encoding.TextUnmarshaler); ok {
+		return to.UnmarshalText([]byte(s))
+	}
+	*t.to.(*string) = s
+	return nil
+}
+
+func (t *text) String() string { return fmt.Sprint(reflect.ValueOf(t.to).Elem()) }
+func (t *text) Type() string   { return t.kind }
 
 // List is a flag for several items: separated by commas, or the flag repeated.
 // Empty and repeated items are dropped. The first use replaces the default.
