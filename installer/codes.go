@@ -52,13 +52,6 @@ const (
 	CodeSuperseded         Code = "superseded"          // a newer agent runs on this node
 )
 
-// Codes lists every code.
-var Codes = []Code{
-	CodeStarting, CodeNoNetwork, CodeConfUnreadable, CodeNamedFileMissing, CodeNoInlinePlugins, CodeUnsupportedVersion, CodeConfDir,
-	CodeBinDir, CodeNoBinary, CodeNoCredentials, CodeTokenExpired, CodeNoAPIServer, CodeBadEntry, CodeOwnNameTaken, CodeSortsLater,
-	CodeConflict, CodeWriteFailed, CodeUninstalled, CodeStillNamed, CodeSuperseded,
-}
-
 // Cause says why an [Action] is needed. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
 type Cause string
 
@@ -81,10 +74,3 @@ const (
 	CauseGivenBack          Cause = "given-back"          // a .conf returns to its name
 	CauseUninstall          Cause = "uninstall"           // the plugin is removed
 )
-
-// Causes lists every cause.
-var Causes = []Cause{
-	CauseFirstInstall, CauseEntryRemoved, CauseEntryChanged, CauseEntryElsewhere, CauseConfAppeared, CauseOwnFileMissing,
-	CauseOwnFileOutdated, CauseBinaryMissing, CauseBinaryChanged, CauseKubeconfigMissing, CauseKubeconfigMode,
-	CauseCredentialsChanged, CauseTypeNew, CauseKilledRun, CauseGivenBack, CauseUninstall,
-}

@@ -40,6 +40,8 @@ type snapshot struct {
 type snapshotFile struct {
 	data []byte
 	err  error
+	// noConfig: it is a symbolic link that is not named like a configuration, so at most a list's directory of plugins.
+	noConfig bool
 }
 
 // maxConfig bounds the size of a file that is read. Real ones have a few kilobytes, and containerd takes none above 2 MiB
@@ -79,7 +81,7 @@ func (s *snapshot) readPlugins(in func() mounted, name, full string, linked bool
 		entries, err = os.ReadDir(full)
 	}
 	if err != nil {
-		s.files[name] = snapshotFile{err: err}
+		s.files[name] = snapshotFile{err: err, noConfig: linked}
 		return
 	}
 	s.dirs[name] = entries
@@ -115,7 +117,7 @@ func (s *snapshot) read(in func() mounted, full string, linked bool) snapshotFil
 		s.links = append(s.links, dir)
 	}
 	data, err := os.ReadFile(real)
-	return snapshotFile{data, err}
+	return snapshotFile{data: data, err: err}
 }
 
 // ReadDir implements fs.ReadDirFS.
