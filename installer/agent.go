@@ -130,11 +130,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
-	w := newWatcher(a.log, map[string]func(string) bool{
-		cfg.RunDir: func(name string) bool {
-			return name == cfg.KubeconfigName || name == "uninstalled" || name == netconf.LogSocketName || name == "agent"
-		},
-	})
+	w := newWatcher(a.log, map[string][]string{cfg.RunDir: {cfg.KubeconfigName, "uninstalled", netconf.LogSocketName, "agent"}})
 	defer w.close()
 	a.loop(ctx, w)
 	// The uninstall takes no long time, and must not be cut off by the end of the context.
@@ -154,14 +150,13 @@ func (a *Agent) shallUninstall(ctx context.Context) bool {
 		}
 		return !act
 	}
-	if !a.opts.UninstallOnExit {
+	switch {
+	case !a.opts.UninstallOnExit:
 		a.log.Info("stopping; the plugin stays installed")
 		return false
-	}
-	if superseded() {
+	case superseded():
 		return false
-	}
-	if a.opts.Leaving == nil {
+	case a.opts.Leaving == nil:
 		return true
 	}
 	leaving, why := a.opts.Leaving(ctx)

@@ -25,10 +25,10 @@ func ofInterest(name string) bool {
 	return (strings.Contains(name, ".conf") || strings.Contains(name, ".json")) && !diskfile.IsTemp(name)
 }
 
-// snapshot is a configuration directory as it was at one time, so that it cannot change under a plan. Files on which no plan
-// depends are listed without content.
+// snapshot is a configuration directory at one time, so that a plan sees no changes. It lists files on which no plan depends
+// without their content.
 //
-// What could not be read has its error. errors.Is(err, fs.ErrNotExist) holds only if there is nothing on the host either: see
+// What cannot be read has its error. errors.Is(err, fs.ErrNotExist) holds only if there is nothing on the host either; see
 // [conflist.PassedOver].
 type snapshot struct {
 	dirs  map[string][]fs.DirEntry
