@@ -14,22 +14,6 @@ import (
 	"github.com/meshcni/meshcni/redirect/validate"
 )
 
-func (p Program) applyCommand() *cobra.Command {
-	return p.liveCommand("apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply)
-}
-
-func (p Program) checkCommand() *cobra.Command {
-	return p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck)
-}
-
-func (p Program) cleanupCommand() *cobra.Command {
-	return p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup)
-}
-
-func (p Program) validateCommand() *cobra.Command {
-	return p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
-}
-
 // liveCommand makes a command that works in the pod's network namespace. It closes
 // the namespace after run.
 func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command, *netnsexec.NetNS) error) *cobra.Command {

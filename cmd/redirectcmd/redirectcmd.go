@@ -78,7 +78,10 @@ func (p Program) Main(ctx context.Context, args []string) int {
 	}
 	root.AddCommand(
 		p.explainCommand(), p.rulesCommand(), p.traceCommand(), p.compareCommand(), p.showCommand(),
-		p.applyCommand(), p.checkCommand(), p.cleanupCommand(), p.validateCommand(),
+		p.liveCommand("apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply),
+		p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck),
+		p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup),
+		p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate),
 	)
 	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
 	if err := errors.Join(stdout.err, stderr.err); code == ExitOK && err != nil {

@@ -1,5 +1,5 @@
-// Package versionmetric shows the build among a program's metrics. It is apart
-// from package version, because the plugin links that one and must stay small.
+// Package versionmetric exports the build of a program as a metric. Package version
+// cannot do that, because the plugin links it and must stay small.
 package versionmetric
 
 import (
@@ -17,8 +17,8 @@ func Registry(program string) *prometheus.Registry {
 	return r
 }
 
-// Collector is the gauge meshcni_build_info: always 1, with the labels program,
-// version, revision (the commit, empty when not known) and goversion.
+// Collector returns the gauge meshcni_build_info, which is always 1, with the labels
+// program, version, revision (the commit, empty if unknown) and goversion.
 func Collector(program string) prometheus.Collector {
 	i := version.Get()
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
