@@ -4,13 +4,18 @@ package installer
 
 import "errors"
 
-// Blocked is a reason why pods cannot be captured on this node now.
+// Blocked is a reason why pods cannot be captured on this node at present.
 type Blocked struct {
+	// Code is the kind of the reason.
 	Code Code
-	Err  error
+	// Err is the reason with its remedy.
+	Err error
 }
 
+// Error returns the code and the reason.
 func (b *Blocked) Error() string { return string(b.Code) + ": " + b.Err.Error() }
+
+// Unwrap returns Err.
 func (b *Blocked) Unwrap() error { return b.Err }
 
 // join returns nil, the one reason itself, or all of them joined.
