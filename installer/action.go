@@ -28,18 +28,19 @@ const (
 	OpMoveAside   Op = "move-aside"   // rename From, which contains Old, to Path
 	OpMoveBack    Op = "move-back"    // rename From to Path, which must not exist
 	OpRemoveConf  Op = "remove-conf"  // remove Path, which contains Old
-	OpRemoveOther Op = "remove-other" // remove Path: kubeconfig, binary, or a file that the plugin left
+	OpRemoveOther Op = "remove-other" // remove Path: the kubeconfig, the binary, or a file that the plugin left behind
 )
 
-// Action is one step of a [Plan]. Each is atomic, can be repeated, and leaves a node that can start pods.
+// Action is one step of a [Plan]. Every action is atomic and can be repeated, and the node can start pods after each.
 type Action struct {
-	Op   Op
-	Path string
-	From string
-	// Old is the content that Path or From must still have. If it has not, the plan is made anew.
+	Op Op
+	// Path is the file that changes. From is the other file of Op, if it has one.
+	Path, From string
+	// Old is the content that Path or From must still have; otherwise a new plan is made. New is the content to write.
 	Old, New []byte
-	Cause    Cause
-	// Needs are the paths of earlier actions. When one of these failed, this action is not done.
+	// Cause says why the action is needed.
+	Cause Cause
+	// Needs are the paths of earlier actions. If one of these fails, this action is skipped.
 	Needs []string
 }
 
@@ -96,7 +97,7 @@ func copyBinary(from, to string) error {
 	return diskfile.WriteFrom(to, src, 0o755)
 }
 
-// explain adds the path, if the error does not name it, and a remedy.
+// explain adds a remedy, and the path if the error does not name it.
 func explain(err error, path string) error {
 	if err == nil || errors.Is(err, diskfile.ErrChanged) {
 		return err
@@ -119,7 +120,7 @@ func explain(err error, path string) error {
 	return err
 }
 
-// missing returns what does not exist: path itself, or the highest directory on the way to it.
+// missing returns path, or its highest parent that does not exist.
 func missing(path string) string {
 	for {
 		dir := filepath.Dir(path)

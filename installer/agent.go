@@ -20,12 +20,12 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// Options are what an [Agent] needs. Only Config is required.
+// Options configure an [Agent]. Only Config is required.
 type Options struct {
 	// Config is the initial configuration.
 	Config Config
-	// Reload returns the present configuration. It is called whenever a file in ReloadDirs has changed, and every Poll. On
-	// an error, the agent keeps the configuration that it has. Nil: Config never changes.
+	// Reload returns the present configuration. It is called when a file in ReloadDirs has changed, and every Poll. On an
+	// error, the agent keeps its configuration. Nil: Config never changes.
 	Reload func() (Config, error)
 	// ReloadDirs are the directories of the files that Reload reads.
 	ReloadDirs []string
@@ -35,16 +35,17 @@ type Options struct {
 	PluginLog io.Writer
 	// Registry receives the metrics. Nil: there are none.
 	Registry prometheus.Registerer
-	// UninstallOnExit makes Run uninstall when its context ends. Default: the plugin stays, and new pods of the mesh are
-	// captured, or wait once the token has expired; they never bypass the mesh.
+	// UninstallOnExit makes Run uninstall when its context ends. Default: the plugin stays, and captures new pods of the mesh
+	// until its token expires. Then they wait; they never bypass the mesh.
 	UninstallOnExit bool
-	// Leaving is asked, with UninstallOnExit, when the context has ended: is the agent leaving for good, and how is that
-	// known? If not, the plugin stays. It must answer within seconds. Nil: always uninstall.
+	// Leaving is called after the context has ended, if UninstallOnExit is set. It reports whether the agent leaves for good,
+	// and how that is known; otherwise the plugin stays. It must return within seconds. Nil: always uninstall.
 	Leaving func(context.Context) (leaving bool, why string)
-	// Poll is how often to look at the node if no change was announced: 5 s by default, and at most 500 ms without inotify.
+	// Poll is the time between looks at the node if no change is announced. Default: 5 s. Without inotify it is at most
+	// 500 ms.
 	Poll time.Duration
-	// Settle is how long a file must stay invalid before a later one is chosen instead: 300 ms by default. An owner that
-	// writes in place leaves the file invalid for an instant.
+	// Settle is how long a file must stay invalid before the agent chooses a later one. Default: 300 ms. A file is invalid for
+	// an instant while its owner writes it in place.
 	Settle time.Duration
 }
 
@@ -100,7 +101,7 @@ func (a *Agent) Ready() error {
 	return join(a.blocked)
 }
 
-// stuckAfter is when the loop counts as stuck. It turns every few seconds; only a hanging file system keeps it longer.
+// stuckAfter is when the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
 const stuckAfter = time.Minute
 
 // Healthy returns an error when the agent is stuck and a restart may help.
@@ -120,8 +121,8 @@ func (a *Agent) Config() Config {
 	return a.config
 }
 
-// Run installs the plugin and keeps it installed until the context ends. It waits for a node on which it cannot install, and
-// Ready says why. Its errors are those of [Uninstall], with UninstallOnExit.
+// Run installs the plugin and keeps it installed until the context ends. While it cannot install, it waits, and Ready says
+// why. With UninstallOnExit, it then returns the error of [Uninstall]; otherwise nil.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
@@ -130,14 +131,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
-	w := newWatcher(a.log, map[string]func(string) bool{
-		cfg.RunDir: func(name string) bool {
-			return name == cfg.KubeconfigName || name == "uninstalled" || name == netconf.LogSocketName || name == "agent"
-		},
-	})
+	w := newWatcher(a.log, map[string][]string{cfg.RunDir: {cfg.KubeconfigName, "uninstalled", netconf.LogSocketName, "agent"}})
 	defer w.close()
 	a.loop(ctx, w)
-	// The uninstall takes no long time, and must not be cut off by the end of the context.
+	// The end of the context must not cut off the uninstall, which is short.
 	if ctx = context.WithoutCancel(ctx); !a.shallUninstall(ctx) {
 		return nil
 	}
@@ -145,7 +142,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// shallUninstall decides, and logs, whether the plugin is taken back at the end.
+// shallUninstall decides and logs whether to uninstall at the end.
 func (a *Agent) shallUninstall(ctx context.Context) bool {
 	superseded := func() bool {
 		act, _ := a.lease.keep()
@@ -154,14 +151,13 @@ func (a *Agent) shallUninstall(ctx context.Context) bool {
 		}
 		return !act
 	}
-	if !a.opts.UninstallOnExit {
+	switch {
+	case !a.opts.UninstallOnExit:
 		a.log.Info("stopping; the plugin stays installed")
 		return false
-	}
-	if superseded() {
+	case superseded():
 		return false
-	}
-	if a.opts.Leaving == nil {
+	case a.opts.Leaving == nil:
 		return true
 	}
 	leaving, why := a.opts.Leaving(ctx)

@@ -25,15 +25,15 @@ type ours struct {
 	agentNamespace, agentPrefix string   // of the agent's own pods
 }
 
-// readCache reads libcni's cache: the directory whose "results" fsys is, or "cache/results" with cri-dockerd. A missing
-// cache is empty. Attachments are named network/container/interface.
+// readCache reads libcni's cache from "results" in fsys, or from "cache/results" with cri-dockerd. A missing cache is empty.
+// It names attachments network/container/interface.
 //
-// made are those whose conflist has a plugin of one of the types: the runtime may call its DEL with that very conflist,
-// whatever is in the configuration directory by then. naming describes the others whose conflist has our kubeconfig.
+// made are the attachments whose conflist has a plugin of one of the types: the runtime may call its DEL with that conflist,
+// whatever the configuration directory contains by then. naming describes others whose conflist has our kubeconfig.
 //
-// The agent's own pods do not count where containerd certainly attached them. They outlive the agent that uninstalls, so
-// they would keep the binary for ever; and containerd, unlike CRI-O, calls DEL with the conflist of the configuration
-// directory, from which the plugin is gone. If the runtime is uncertain, they count.
+// The agent's own pods do not count if containerd attached them. They outlive the agent that uninstalls, and would keep the
+// binary for ever. containerd calls their DEL with the conflist of the configuration directory, from which the plugin is gone;
+// CRI-O uses the cached one. If the runtime is uncertain, they count.
 func readCache(fsys fs.FS, ours ours) (made, naming []string, err error) {
 	for _, dir := range []string{"results", "cache/results"} {
 		entries, err := fs.ReadDir(fsys, dir)
@@ -93,8 +93,7 @@ type attachment struct {
 	Result                           struct{ Interfaces []struct{ Sandbox string } }
 }
 
-// agents reports whether it is one of the agent's pods, by the rule by which the plugin lets those through, attached by
-// containerd.
+// agents reports whether containerd attached one of the agent's pods. The plugin recognizes these by the same rule.
 func (a attachment) agents(ours ours) bool {
 	args := map[string]string{}
 	for _, pair := range a.CniArgs {
@@ -104,8 +103,8 @@ func (a attachment) agents(ours ours) bool {
 		args["K8S_POD_NAMESPACE"] == ours.agentNamespace && strings.HasPrefix(args["K8S_POD_NAME"], ours.agentPrefix)
 }
 
-// containerds reports whether containerd certainly made the attachment: no other runtime both passes annotations and names
-// its network namespaces so.
+// containerds reports whether containerd made the attachment: no other runtime both passes annotations and names its network
+// namespaces like this.
 func (a attachment) containerds() bool {
 	if _, ok := a.CapabilityArgs[netconf.AnnotationsCapability]; !ok {
 		return false

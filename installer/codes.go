@@ -4,13 +4,18 @@ package installer
 
 import "errors"
 
-// Blocked is a reason why pods cannot be captured on this node now.
+// Blocked is a reason why pods cannot be captured on this node at present.
 type Blocked struct {
+	// Code is the kind of the reason.
 	Code Code
-	Err  error
+	// Err is the reason with its remedy.
+	Err error
 }
 
+// Error returns the code and the reason.
 func (b *Blocked) Error() string { return string(b.Code) + ": " + b.Err.Error() }
+
+// Unwrap returns Err.
 func (b *Blocked) Unwrap() error { return b.Err }
 
 // join returns nil, the one reason itself, or all of them joined.
@@ -52,13 +57,6 @@ const (
 	CodeSuperseded         Code = "superseded"          // a newer agent runs on this node
 )
 
-// Codes lists every code.
-var Codes = []Code{
-	CodeStarting, CodeNoNetwork, CodeConfUnreadable, CodeNamedFileMissing, CodeNoInlinePlugins, CodeUnsupportedVersion, CodeConfDir,
-	CodeBinDir, CodeNoBinary, CodeNoCredentials, CodeTokenExpired, CodeNoAPIServer, CodeBadEntry, CodeOwnNameTaken, CodeSortsLater,
-	CodeConflict, CodeWriteFailed, CodeUninstalled, CodeStillNamed, CodeSuperseded,
-}
-
 // Cause says why an [Action] is needed. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
 type Cause string
 
@@ -81,10 +79,3 @@ const (
 	CauseGivenBack          Cause = "given-back"          // a .conf returns to its name
 	CauseUninstall          Cause = "uninstall"           // the plugin is removed
 )
-
-// Causes lists every cause.
-var Causes = []Cause{
-	CauseFirstInstall, CauseEntryRemoved, CauseEntryChanged, CauseEntryElsewhere, CauseConfAppeared, CauseOwnFileMissing,
-	CauseOwnFileOutdated, CauseBinaryMissing, CauseBinaryChanged, CauseKubeconfigMissing, CauseKubeconfigMode,
-	CauseCredentialsChanged, CauseTypeNew, CauseKilledRun, CauseGivenBack, CauseUninstall,
-}

@@ -72,7 +72,7 @@ func Default() Config {
 	}
 }
 
-// Validate returns an error for every invalid field, joined. It does not know which dialects the plugin has.
+// Validate returns an error for every invalid field, joined. It accepts any dialect, because a plugin may have its own.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -99,6 +99,9 @@ func (c Config) Validate() error {
 	if c.Plugin.RunDir != "" || c.Plugin.Kubernetes.Kubeconfig != "" || c.Plugin.Kubernetes.CNIBinDir != "" {
 		bad("the plugin's paths follow from RunDir, KubeconfigName and CNIBinDirs: leave run_dir, kubeconfig and cni_bin_dir empty")
 	}
+	if c.OwnFile && !c.Chained {
+		bad("own-file needs chained")
+	}
 	errs = append(errs, c.validateConfName())
 	if !slices.Contains([]string{"http", "https"}, c.KubernetesProtocol) {
 		bad("kubernetes-service-protocol %q: must be one of http, https", c.KubernetesProtocol)
@@ -115,8 +118,6 @@ func (c Config) Validate() error {
 func (c Config) validateConfName() error {
 	name, ext := c.CNIConfName, filepath.Ext(c.CNIConfName)
 	switch {
-	case c.OwnFile && !c.Chained:
-		return errors.Join(errors.New("own-file needs chained"), Config{CNIConfName: name, Chained: true}.validateConfName())
 	case name == "":
 		return nil
 	case name != filepath.Base(name) || !slices.Contains([]string{".conf", ".conflist", ".json"}, ext):
@@ -149,13 +150,13 @@ func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, c.Kubeconfi
 // record is the file with the types, other than the default, under which the plugin has been installed.
 func (c Config) record() string { return filepath.Join(c.RunDir, "types") }
 
-// Server returns the API server's URL, with an IPv6 address in brackets.
-func (c Config) Server() string {
+// server returns the API server's URL, with an IPv6 address in brackets.
+func (c Config) server() string {
 	host := strings.TrimSuffix(strings.TrimPrefix(c.KubernetesHost, "["), "]")
 	return c.KubernetesProtocol + "://" + net.JoinHostPort(host, c.KubernetesPort)
 }
 
-// ownName is the name of the file that is all ours.
+// ownName returns the name of the file that is entirely ours.
 func (c Config) ownName() string {
 	switch typ := cmp.Or(c.Plugin.Type, netconf.DefaultType); {
 	case c.CNIConfName != "" && (c.OwnFile || !c.Chained):

@@ -68,7 +68,7 @@ func kubeconfigFor(c Config, cred credentials) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Written by %s; rewritten when the service account's token changes.\n", cmp.Or(strings.TrimSuffix(c.AgentPrefix, "-"), "the agent"))
 	b.WriteString("apiVersion: v1\nkind: Config\nclusters:\n- name: local\n  cluster:\n")
-	fmt.Fprintf(&b, "    server: %s\n", quote(c.Server()))
+	fmt.Fprintf(&b, "    server: %s\n", quote(c.server()))
 	if c.KubernetesProtocol == "https" {
 		fmt.Fprintf(&b, "    certificate-authority-data: %s\n", base64.StdEncoding.EncodeToString(cred.ca))
 	}

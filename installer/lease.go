@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lease makes the newest agent of a node the only one that acts. During a rolling upgrade two agents run, each with its own
-// binary and configuration; without a lease they would replace each other's for ever. The lease is a locked file: it ends
-// with its process.
+// lease makes the newest agent of a node the only one that acts. The two agents of a rolling upgrade would otherwise replace
+// each other's binary and configuration for ever. The lease is a locked file, so it ends with its process.
 type lease struct {
 	path    string
 	file    *os.File

@@ -93,60 +93,28 @@ func inRun(p string) string {
 	return p
 }
 
-// stillNamed says, for each file of the configuration directory that a runtime loads, or would under another name, which of
-// the types and the kubeconfig it names. A file that cannot be read counts as naming them.
+// stillNamed returns, for each file of the configuration directory that a runtime loads, or would load under another name,
+// which of the types and the kubeconfig it names. A file that cannot be read counts as naming them.
 func (p *planner) stillNamed(types []string) []string {
-	files, errs := p.allConfigs()
-	var out []string
-	for name, err := range errs {
-		out = append(out, fmt.Sprintf("%s cannot be read, and may name them: %v", p.path(name), err))
+	networks := map[string]bool{} // whose lists may keep their plugins in a directory of that name
+	for _, file := range p.o.conf.files {
+		if f, err := conflist.Parse(file.data); err == nil {
+			networks[f.Network()] = true
+		}
 	}
-	for name, data := range files {
-		for _, m := range mentions(data, types, onHost(p.c.kubeconfig())) {
+	var out []string
+	for name, file := range p.o.conf.files {
+		switch {
+		case errors.Is(file.err, fs.ErrNotExist), file.err != nil && file.noConfig && !networks[name]:
+		case file.err != nil:
+			out = append(out, fmt.Sprintf("%s cannot be read, and may name them: %v", p.path(name), file.err))
+		}
+		for _, m := range mentions(file.data, types, onHost(p.c.kubeconfig())) {
 			out = append(out, p.path(name)+" "+m.String())
 		}
 	}
 	slices.Sort(out)
 	return out
-}
-
-// allConfigs reads the files of the directory, and those of the directories in which lists keep their plugins.
-func (p *planner) allConfigs() (files map[string][]byte, errs map[string]error) {
-	files, errs = map[string][]byte{}, map[string]error{}
-	networks := map[string]bool{}
-	read := func(name string) {
-		data, err := fs.ReadFile(p.o.conf, name)
-		switch {
-		case err == nil:
-			files[name] = data
-		case !errors.Is(err, fs.ErrNotExist):
-			errs[name] = err
-		}
-		if f, err := conflist.Parse(data); err == nil {
-			networks[f.Network()] = true
-		}
-	}
-	entries, err := fs.ReadDir(p.o.conf, ".")
-	if err != nil {
-		errs["."] = err
-	}
-	for _, e := range entries {
-		if !e.IsDir() && ofInterest(e.Name()) {
-			read(e.Name())
-		}
-	}
-	for _, e := range entries {
-		inner, err := fs.ReadDir(p.o.conf, e.Name())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && (e.IsDir() || networks[e.Name()] && e.Type()&fs.ModeSymlink != 0) {
-			errs[e.Name()] = err
-		}
-		for _, f := range inner {
-			if path.Ext(f.Name()) == ".conf" && !f.IsDir() {
-				read(path.Join(e.Name(), f.Name()))
-			}
-		}
-	}
-	return files, errs
 }
 
 // stemOf returns what the names of a configuration file have in common: 10-x of 10-x.conf, 10-x.conflist.bak and so on.

@@ -23,7 +23,7 @@ import (
 // observed is the state of the node from which a plan is made.
 type observed struct {
 	// conf is the configuration directory; nil with confErr.
-	conf    fs.FS
+	conf    *snapshot
 	confErr error
 	// sourceErr says why there is no binary to install.
 	sourceErr error
@@ -79,11 +79,11 @@ func newObserver() *observer {
 func (o *observer) look(c Config) observed {
 	var seen observed
 	places := append([]string{c.CNIConfDir, c.RunDir}, c.CNIBinDirs...)
-	if snap, err := takeSnapshot(c.CNIConfDir); err != nil {
+	var err error
+	if seen.conf, err = takeSnapshot(c.CNIConfDir); err != nil {
 		seen.confErr = explain(err, c.CNIConfDir)
 	} else {
-		seen.conf = snap
-		places = append(places, snap.links...)
+		places = append(places, seen.conf.links...)
 	}
 	slices.Sort(places)
 	for _, dir := range slices.Compact(places) {

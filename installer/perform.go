@@ -11,8 +11,7 @@ import (
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
 
-// performer carries out successive plans. It does not retry an action that failed: planning again after a lost race must
-// not repeat it.
+// performer carries out successive plans. It does not repeat an action that failed, for example after a lost race.
 type performer struct {
 	failed map[string]failure // by path
 }

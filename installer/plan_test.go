@@ -4,6 +4,7 @@ package installer
 
 import (
 	"errors"
+	"io/fs"
 	"testing"
 	"testing/fstest"
 
@@ -11,13 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func seen(files map[string]string) observed {
-	net := fstest.MapFS{}
+func snapshotOf(files map[string]string) *snapshot {
+	all, s := fstest.MapFS{}, &snapshot{dirs: map[string][]fs.DirEntry{}, files: map[string]snapshotFile{}}
 	for name, data := range files {
-		net[name] = &fstest.MapFile{Data: []byte(data)}
+		all[name], s.files[name] = &fstest.MapFile{}, snapshotFile{data: []byte(data)}
 	}
+	s.dirs["."], _ = all.ReadDir(".")
+	return s
+}
+
+func seen(files map[string]string) observed {
 	return observed{
-		conf: net, binDirs: []binDir{{path: "/host/opt/cni/bin"}},
+		conf: snapshotOf(files), binDirs: []binDir{{path: "/host/opt/cni/bin"}},
 		credentials: credentials{token: []byte("t"), ca: []byte("ca")},
 	}
 }
@@ -51,7 +57,7 @@ func TestPlanOrder(t *testing.T) {
 	o = seen(map[string]string{"10-a.conflist": both})
 	o.binDirs[0].names, o.kubeconfig = []string{pluginName}, []byte("k")
 	assert.Equal(t, []Op{OpReplace}, ops(planUninstall(wanted(), o)))
-	o.conf = fstest.MapFS{"10-a.conflist": {Data: []byte(list)}}
+	o.conf = snapshotOf(map[string]string{"10-a.conflist": list})
 	s := planUninstall(wanted(), o)
 	assert.Equal(t, []Op{OpRemoveOther, OpRemoveOther}, ops(s))
 	assert.Equal(t, []string{"/var/run/meshcni/kubeconfig", "/host/opt/cni/bin/meshcni"}, []string{s.Actions[0].Path, s.Actions[1].Path})

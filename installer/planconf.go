@@ -38,12 +38,12 @@ func (p *planner) chained() bool {
 	}
 	p.Skipped, p.Network = choice.Skipped, choice.File.Network()
 	found := choice.File.Bytes()
-	if !choice.File.IsList() {
-		p.Target = strings.TrimSuffix(choice.Name, filepath.Ext(choice.Name)) + ".conflist"
+	if p.Target = choice.Name; !choice.File.IsList() {
+		p.Target = choice.ListName()
 		if !p.convert(choice, list) {
 			return false
 		}
-	} else if p.Target = choice.Name; !bytes.Equal(list, found) {
+	} else if !bytes.Equal(list, found) {
 		cause := p.unlessFirst(CauseEntryRemoved)
 		if choice.File.Has(p.typ) {
 			cause = CauseEntryChanged
@@ -62,8 +62,8 @@ func (p *planner) unlessFirst(cause Cause) Cause {
 	return CauseFirstInstall
 }
 
-// withEntry returns the list that results from the choice. It refuses one in a version that the plugin does not support:
-// no pod could start.
+// withEntry returns the chosen list with our entry. It refuses a version that the plugin does not support, because no pod
+// could start.
 func (p *planner) withEntry(choice conflist.Choice) ([]byte, bool) {
 	list, err := conflist.ToList(choice.File.Bytes())
 	if err == nil {
@@ -90,16 +90,16 @@ func (p *planner) withEntry(choice conflist.Choice) ([]byte, bool) {
 	return list, true
 }
 
-// choose finds the file to chain into: the named one, or the one that the runtime loads, ours apart.
+// choose returns the file to chain into: the named one, or the one that the runtime would load without ours.
 func (p *planner) choose() (conflist.Choice, bool) {
 	named := p.c.CNIConfName
 	if named == "" {
 		choice, err := conflist.Primary(p.o.conf, p.oursAlone()...)
 		return choice, err == nil || p.noChoice(err)
 	}
-	stem := strings.TrimSuffix(named, filepath.Ext(named))
+	list := conflist.ListName(named)
 	var errs []error
-	for _, name := range slices.Compact([]string{named, stem + ".conf", stem + ".conflist"}) {
+	for _, name := range slices.Compact([]string{named, strings.TrimSuffix(list, "list"), list}) {
 		data, err := fs.ReadFile(p.o.conf, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -121,8 +121,8 @@ func (p *planner) choose() (conflist.Choice, bool) {
 	return conflist.Choice{}, p.block(CodeNamedFileMissing, fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
 }
 
-// noChoice blocks because of an error of conflist.Primary. A file that cannot be read is not passed over: the runtime may
-// load it, and then the next one would be the wrong target.
+// noChoice blocks for an error of conflist.Primary. It does not pass over an unreadable file: the runtime may load it, and
+// the next one would then be the wrong target.
 func (p *planner) noChoice(err error) bool {
 	var unreadable *conflist.UnreadableError
 	if errors.As(err, &unreadable) {
@@ -136,7 +136,7 @@ func (p *planner) unreadable(name string, err error) bool {
 		&conflist.UnreadableError{Name: p.path(name), Err: err}), p.path(name)))
 }
 
-// oursAlone are the files that we made, whatever the runtime thinks of them.
+// oursAlone returns the names of files that are entirely ours.
 func (p *planner) oursAlone() []string {
 	chained, alone := Config{Plugin: p.c.Plugin, Chained: true}, Config{Plugin: p.c.Plugin}
 	return slices.DeleteFunc([]string{p.c.ownName(), chained.ownName(), alone.ownName()}, func(name string) bool {
@@ -181,8 +181,8 @@ func (p *planner) convert(choice conflist.Choice, list []byte) bool {
 	return true
 }
 
-// derived reports whether we made the list from a single configuration and nobody has changed it since: its one plugin then
-// makes that very list again. The configuration itself may have been rewritten meanwhile.
+// derived reports whether we made the list from a single configuration and nobody has changed it since. Its one plugin then
+// yields the same list again. The configuration itself may have changed meanwhile.
 func (p *planner) derived(list []byte) bool {
 	clean, err := conflist.Remove(list, p.typ)
 	if err != nil {
@@ -201,7 +201,7 @@ func (p *planner) derived(list []byte) bool {
 	return false
 }
 
-// readOwn reads the file that is all ours; nil if there is none. It refuses a file without our entry.
+// readOwn reads the file that is entirely ours; nil if there is none. It refuses a file without our entry.
 func (p *planner) readOwn(name string) (data []byte, ok bool) {
 	data, err := fs.ReadFile(p.o.conf, name)
 	switch {
@@ -216,7 +216,7 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 	return append([]byte{}, data...), true
 }
 
-// writeOwn makes the target, which is all ours, have that content and no other file our entry.
+// writeOwn writes the target, which is entirely ours, and takes our entry out of every other file.
 func (p *planner) writeOwn(there, data []byte, like string) bool {
 	switch {
 	case there == nil:
@@ -299,11 +299,10 @@ func (p *planner) exists(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// giveBack returns a single configuration to its name and then removes the list that stood in for it. It returns the
-// list's name, or nothing if the list stays.
+// giveBack renames a single configuration to its old name and then removes the list that replaced it. It returns the list's
+// name, or "" if the list stays.
 func (p *planner) giveBack(conf string) string {
-	list := strings.TrimSuffix(conf, filepath.Ext(conf)) + ".conflist"
-	saved := conf + savedSuffix
+	list, saved := conflist.ListName(conf), conf+savedSuffix
 	data, err := fs.ReadFile(p.o.conf, list)
 	derived := err == nil && p.derived(data)
 	switch {

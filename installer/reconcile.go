@@ -191,9 +191,7 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 		a.held[plan.Target] = true
 		a.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
-	if snap, ok := seen.conf.(*snapshot); ok {
-		a.wrote = snap.files[plan.Target].data
-	}
+	a.wrote = seen.conf.files[plan.Target].data
 }
 
 func (a *Agent) lastTarget() string {

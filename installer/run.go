@@ -12,8 +12,8 @@ import (
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
 
-// rounds bounds how often a plan is made anew because somebody else writes at the same time. Each lost race means that the
-// other one made progress, so this many in a row is no accident.
+// rounds bounds how often a new plan is made because another process writes at the same time. Each lost race means progress of
+// the other process, so this many in a row are no accident.
 const rounds = 100
 
 // Preview returns what [Install] would do now. It changes nothing.
@@ -24,9 +24,9 @@ func Preview(c Config) (Plan, error) {
 	return planInstall(c, newObserver().look(c)), nil
 }
 
-// Install does all that is to be done and returns the last plan, which has no actions left. If there is nothing to do, it
-// writes nothing. It never waits: without a network to chain into it returns a *[Blocked] that names each file and why the
-// runtime would pass over it.
+// Install carries out plans until one has no actions left, and returns that one. If there is nothing to do, it writes nothing.
+// It never waits: without a network to chain into, it returns a *[Blocked] that names each file and why the runtime would
+// pass over it.
 func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if err := c.Validate(); err != nil {
 		return Plan{}, err
@@ -38,10 +38,10 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	return settle(ctx, log, func() Plan { return planInstall(c, obs.look(c)) })
 }
 
-// Uninstall takes everything back: entries, then kubeconfig, then binary. The binary stays, with a note in the plan, while
-// libcni's cache has attachments made with it. If a configuration that is not ours to change still names the plugin or its
-// kubeconfig, both stay, and the error is a *[Blocked] with CodeStillNamed. An agent running on this run directory is told
-// to rest.
+// Uninstall removes the entries, then the kubeconfig, then the binary. The binary stays, with a note in the plan, while
+// libcni's cache has attachments made with it. If a configuration that we must not change still names the plugin or its
+// kubeconfig, both stay, and the error is a *[Blocked] with CodeStillNamed. A running agent with the same run directory stops
+// installing.
 func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if l := leaseOf(c); !l.taken() {
 		_ = os.Remove(l.path) // a killed agent's, if any
@@ -56,7 +56,7 @@ func uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	return settle(ctx, log, func() Plan { return planUninstall(c, obs.lookForUninstall(c)) })
 }
 
-// settle plans and acts until nothing can be done any more. Its error has everything that could not be done.
+// settle plans and acts until nothing is left that can be done. Its error lists everything that could not be done.
 func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, error) {
 	var last error
 	var doing performer

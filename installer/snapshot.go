@@ -25,10 +25,10 @@ func ofInterest(name string) bool {
 	return (strings.Contains(name, ".conf") || strings.Contains(name, ".json")) && !diskfile.IsTemp(name)
 }
 
-// snapshot is a configuration directory as it was at one time, so that it cannot change under a plan. Files on which no plan
-// depends are listed without content.
+// snapshot is a configuration directory at one time, so that a plan sees no changes. It lists files on which no plan depends
+// without their content.
 //
-// What could not be read has its error. errors.Is(err, fs.ErrNotExist) holds only if there is nothing on the host either: see
+// What cannot be read has its error. errors.Is(err, fs.ErrNotExist) holds only if there is nothing on the host either; see
 // [conflist.PassedOver].
 type snapshot struct {
 	dirs  map[string][]fs.DirEntry
@@ -40,6 +40,8 @@ type snapshot struct {
 type snapshotFile struct {
 	data []byte
 	err  error
+	// noConfig: it is a symbolic link that is not named like a configuration, so at most a list's directory of plugins.
+	noConfig bool
 }
 
 // maxConfig bounds the size of a file that is read. Real ones have a few kilobytes, and containerd takes none above 2 MiB
@@ -79,7 +81,7 @@ func (s *snapshot) readPlugins(in func() mounted, name, full string, linked bool
 		entries, err = os.ReadDir(full)
 	}
 	if err != nil {
-		s.files[name] = snapshotFile{err: err}
+		s.files[name] = snapshotFile{err: err, noConfig: linked}
 		return
 	}
 	s.dirs[name] = entries
@@ -115,7 +117,7 @@ func (s *snapshot) read(in func() mounted, full string, linked bool) snapshotFil
 		s.links = append(s.links, dir)
 	}
 	data, err := os.ReadFile(real)
-	return snapshotFile{data, err}
+	return snapshotFile{data: data, err: err}
 }
 
 // ReadDir implements fs.ReadDirFS.

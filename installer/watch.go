@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -15,13 +16,13 @@ import (
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
 
-// watcher wakes the agent when something may have changed. The agent then looks for itself, and does so now and then anyway.
-// When inotify's limits are used up, the watcher says so, and the agent polls.
+// watcher wakes the agent when something may have changed. The agent then looks for itself, as it does periodically anyway.
+// When inotify's limits are exhausted, the agent polls.
 type watcher struct {
 	log  *slog.Logger
 	wake chan struct{}
-	// relevant filters the files of a directory; all files of a directory without an entry are relevant.
-	relevant map[string]func(name string) bool
+	// relevant lists the files of a directory that matter. All files of a directory without an entry do.
+	relevant map[string][]string
 
 	fsw     *fsnotify.Watcher
 	watched map[string]os.FileInfo
@@ -30,7 +31,7 @@ type watcher struct {
 	newFS   func() (*fsnotify.Watcher, error)
 }
 
-func newWatcher(log *slog.Logger, relevant map[string]func(string) bool) *watcher {
+func newWatcher(log *slog.Logger, relevant map[string][]string) *watcher {
 	return &watcher{log: log, wake: make(chan struct{}, 1), relevant: relevant, newFS: fsnotify.NewWatcher}
 }
 
@@ -43,8 +44,8 @@ func (w *watcher) close() {
 
 func (w *watcher) polling() bool { return w.broken != nil }
 
-// arm watches all the directories; for one that does not exist, the nearest above it that does. It must be called before
-// looking at them, so that no change goes unnoticed.
+// arm watches the directories, and for a missing one its nearest parent that exists. Call it before looking at them, so that
+// no change is missed.
 func (w *watcher) arm(dirs []string) {
 	wanted := map[string]os.FileInfo{}
 	for _, dir := range dirs {
@@ -113,8 +114,8 @@ func (w *watcher) forward(fsw *fsnotify.Watcher) {
 				return
 			}
 			dir, name := filepath.Split(ev.Name)
-			relevant := w.relevant[filepath.Clean(dir)]
-			if !diskfile.IsTemp(name) && (relevant == nil || relevant(name)) {
+			names, some := w.relevant[filepath.Clean(dir)]
+			if !diskfile.IsTemp(name) && (!some || slices.Contains(names, name)) {
 				w.poke()
 			}
 		case _, ok := <-fsw.Errors: // an overflow: something was missed

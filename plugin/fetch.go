@@ -96,11 +96,12 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 			wait = max(wait, time.Duration(seconds)*time.Second)
 		}
-		r.logger().Debug("read pod again", "attempt", attempt, "wait_ms", wait.Milliseconds(), "error", err.Error())
+		began := time.Now()
 		if !sleep(ctx, wait) {
 			a.failure = r.tooLate(ctx, attempt, problem)
 			return a
 		}
+		r.logger().Debug("read pod again", "attempt", attempt, "wait_ms", time.Since(began).Milliseconds(), "error", err.Error())
 		pause = min(2*pause, maxBackoff)
 		if apierrors.IsUnauthorized(err) {
 			// The agent may have written a new token meanwhile.

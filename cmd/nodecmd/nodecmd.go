@@ -1,8 +1,9 @@
 //go:build linux
 
-// Package nodecmd is the node agent's command line as a function: arguments,
-// environment and streams in, exit code out. [Program] is the agent
-// meshcni-node, or one of your own for your own mesh.
+// Package nodecmd implements the command line of meshcni-node, the node agent. It
+// installs the plugin, keeps it installed, and repairs pods that started without
+// redirection. A [Program] with other dialects and another name is the agent of
+// your own mesh.
 package nodecmd
 
 import (
@@ -16,8 +17,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -32,50 +31,49 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// Program is the node agent. The zero value is meshcni-node without
-// environment and output.
+// Program is the node agent. The zero value is meshcni-node with no environment,
+// whose output is discarded.
 type Program struct {
-	// Name is the program's, in messages, logs and metrics. Default meshcni-node.
+	// Name appears in messages, logs and metrics. Default: meshcni-node.
 	Name string
-	// Version is what --version prints after the name. Default: this module's.
+	// Version is printed by --version, after the name. Default: this module's.
 	Version string
-	// Dialects are those that --dialect may name, the default first. Nil: this
-	// module's, less those that need another agent.
+	// Dialects are the values of --dialect; the first is the default. Nil means
+	// those of this module that need no other agent, which leaves out ambient.
 	Dialects []dialect.Dialect
-	// Config has the defaults of the flags, and what they cannot say. Its zero
-	// value is installer.Default(). Its Plugin.Dialect does not count: the default
-	// of --dialect is the first of Dialects.
+	// Config holds the defaults of the flags, and settings that have no flag. Zero
+	// means installer.Default(). Plugin.Dialect is ignored, because the first of
+	// Dialects is the default.
 	Config installer.Config
-	// Env looks up an environment variable, as os.LookupEnv does. Nil: there are none.
+	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
-	// Stdout gets the plugins' records, Stderr the agent's log. Nil discards.
+	// Stdout receives the plugins' log records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
 
 	unfit map[string]string // why dialects are not among Dialects
 	open  func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
 
-// Exec runs the program as this process: its arguments, environment, streams
-// and signals. It does not return.
+// Exec runs the program with the arguments, environment and streams of this
+// process, until SIGINT or SIGTERM, and then exits. It does not return.
 func (p Program) Exec() {
 	p.Env, p.Stdout, p.Stderr = os.LookupEnv, os.Stdout, os.Stderr
 	cli.Exec(p.Main)
 }
 
-// Main runs the program until ctx ends: 0 done, 1 failed or refused, 2 wrong
-// usage. Args are those after the program's name.
+// Main runs the program with args, which do not include the program's name, until
+// it is done or ctx ends. It returns the exit code: 0 for success, 1 for failure,
+// 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: p.command()}.Run(ctx, args)
 }
 
 func (p *Program) setDefaults() {
-	if p.Name == "" {
-		p.Name = "meshcni-node"
-	}
-	if p.Version == "" {
-		p.Version = version.Long()
-	}
+	cli.Default(&p.Name, "meshcni-node")
+	cli.Default(&p.Version, version.Long())
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects, p.unfit = dialects.ForAgent()
 	}
@@ -89,18 +87,12 @@ func (p *Program) setDefaults() {
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}
-	if p.Stdout == nil {
-		p.Stdout = io.Discard
-	}
-	if p.Stderr == nil {
-		p.Stderr = io.Discard
-	}
 }
 
-// Parse reads the settings that a command line, its command (run, install,
-// uninstall) first, and the environment mean, for those who render or check
-// manifests. It runs nothing, but reads the configuration file and the template
-// that they name. Errors are those that the program would end with.
+// Parse returns the settings that the program would run with, so that a manifest
+// can be checked. The first of args is the command: run, install or uninstall.
+// Parse reads the configuration file and the template that args or the
+// environment name. Its errors are those of Main.
 func (p Program) Parse(args []string) (Settings, error) {
 	p.setDefaults()
 	c, rest, err := p.command().Find(args)
@@ -128,47 +120,42 @@ func (p Program) command() *cobra.Command {
 	}
 	install := &cobra.Command{
 		Use: "install", Short: "install and exit: with --once at once, else when there is a network to chain into",
-		RunE: func(c *cobra.Command, _ []string) error {
-			s, log, err := p.settings(c.Flags())
-			if err != nil {
-				return err
-			}
+		RunE: p.with(func(ctx context.Context, s Settings, log *slog.Logger) error {
 			if !once {
-				return p.installWhenReady(c.Context(), s, log)
+				return p.installWhenReady(ctx, s, log)
 			}
-			steps, err := installer.Install(c.Context(), s.Config, log)
+			plan, err := installer.Install(ctx, s.Config, log)
 			if err == nil {
-				log.Info("installed", "file", filepath.Join(s.CNIConfDir, steps.Target), "network", steps.Network)
+				log.Info("installed", "file", filepath.Join(s.CNIConfDir, plan.Target), "network", plan.Network)
 			}
 			return err
-		},
+		}),
 	}
 	install.Flags().BoolVar(&once, "once", false, "never wait: fail when there is no valid network file, and say why")
 	uninstall := &cobra.Command{
 		Use: "uninstall", Short: "take everything back; the binary stays while attachments made with it need it",
-		RunE: func(c *cobra.Command, _ []string) error {
-			s, log, err := p.settings(c.Flags())
-			if err != nil {
-				return err
-			}
-			_, err = installer.Uninstall(c.Context(), s.Config, log)
+		RunE: p.with(func(ctx context.Context, s Settings, log *slog.Logger) error {
+			_, err := installer.Uninstall(ctx, s.Config, log)
 			return err
-		},
+		}),
 	}
 	for _, c := range []*cobra.Command{run, install, uninstall} {
-		s := p.defaults() // parsed into, for its errors; resolve reads the flags
+		s := p.defaults() // parsing fills s, which only serves to find errors: resolve reads the flags
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
 	return root
 }
 
-func (p Program) settings(typed *pflag.FlagSet) (Settings, *slog.Logger, error) {
-	s, err := p.resolve(typed)
-	if err != nil {
-		return s, nil, cli.Usage(err)
+// with makes a command of a function that takes the settings.
+func (p Program) with(do func(context.Context, Settings, *slog.Logger) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error {
+		s, err := p.resolve(c.Flags())
+		if err != nil {
+			return cli.Usage(err)
+		}
+		return do(c.Context(), s, p.logger(s.Plugin.LogLevel))
 	}
-	return s, p.logger(s.Plugin.LogLevel), nil
 }
 
 func (p Program) logger(l slog.Leveler) *slog.Logger {
@@ -208,8 +195,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	lv.Set(s.Plugin.LogLevel.Level())
 	log := p.logger(&lv)
 	log.Info("starting", "program", p.Name, "version", p.Version)
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(versionmetric.Collector(p.Name), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg := versionmetric.Registry(p.Name)
 	repairs := &repairer{program: p, log: log, settings: s}
 	reg.MustRegister(repairs)
 	opts := installer.Options{
@@ -255,7 +241,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	return both.Wait()
 }
 
-// keeps refuses a change of what is only read at the start.
+// keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
 	fixed := func(s Settings) [6]string {
 		return [...]string{string(s.Repair.Action), s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName}

@@ -149,6 +149,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--repair", "delete"}, nil, "node-name"},
 		{[]string{"run", "--dialect", "x", "--backend", "y"}, nil, `backend "y"`},
 		{[]string{"install"}, map[string]string{"MESHCNI_ADD_DEADLINE": "soon"}, "MESHCNI_ADD_DEADLINE"},
+		{[]string{"install"}, map[string]string{"MESHCNI_ADD_DEADLINE": "0s"}, `MESHCNI_ADD_DEADLINE="0s": want a duration above 0`},
+		{[]string{"install"}, map[string]string{"MESHCNI_UNCAPTURED_FAMILY": "keep"}, "MESHCNI_UNCAPTURED_FAMILY"},
 		{[]string{"install"}, map[string]string{"MESHCNI_CONFIG": "/nonexistent/config.yaml"}, "/nonexistent/config.yaml"},
 		{[]string{"install"}, map[string]string{"CNI_NETWORK_CONFIG": "{"}, "template"},
 	} {
@@ -213,7 +215,7 @@ func TestPrecedence(t *testing.T) {
 	s, err = parsed(env)
 	require.NoError(t, err)
 	assert.Equal(t, "kuma", s.Plugin.Dialect)
-	for _, bad := range []string{"dialekt: x", "dialect: {a: b}", "config: x", "- a", "own-file: perhaps"} {
+	for _, bad := range []string{"dialekt: x", "dialect: {a: b}", "config: x", "- a", "own-file: perhaps", "add-deadline: 0s", "uncaptured-family: keep"} {
 		require.NoError(t, os.WriteFile(file, []byte(bad), 0o644))
 		env["MESHCNI_CONFIG"] = file
 		_, err = parsed(env)

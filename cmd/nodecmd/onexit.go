@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/daemonset"
 )
 
-// watchDaemonSet watches the agent's own DaemonSet until stop, so also while leaving asks, after the context has ended.
+// watchDaemonSet watches the agent's DaemonSet until stop, beyond the end of ctx: leaving is called after that.
 func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving func(context.Context) (bool, string), stop func()) {
 	w := daemonset.New(daemonset.Source{
 		Config: func() (*rest.Config, error) {

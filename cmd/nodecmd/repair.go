@@ -15,21 +15,20 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// repairer keeps the repair of pods running with the settings that hold now.
+// repairer runs the repair controller with the present settings.
 type repairer struct {
 	program   Program
 	log       *slog.Logger
-	installed func() error // says why new pods would not be captured, if so
+	installed func() error // why new pods would not be captured; nil: they would
 
 	mu         sync.Mutex
 	settings   Settings
 	restart    context.CancelFunc
 	controller controller           // nil before the first one runs
-	metrics    *prometheus.Registry // that controller's own, so that they go with it
+	metrics    *prometheus.Registry // of that controller alone
 }
 
-// change tells of settings that were read again. Those that repair goes by
-// start it anew.
+// change takes new settings, and restarts repair if they concern it.
 func (r *repairer) change(s Settings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +39,7 @@ func (r *repairer) change(s Settings) {
 	}
 }
 
-// ready says why repair does not work, if so.
+// ready returns why repair does not work, or nil.
 func (r *repairer) ready() error {
 	r.mu.Lock()
 	c := r.controller
@@ -51,10 +50,10 @@ func (r *repairer) ready() error {
 	return c.Ready()
 }
 
-// Describe and Collect show the metrics of the controller that runs now.
+// Describe implements [prometheus.Collector]. The metrics change with the controller.
 func (r *repairer) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is [prometheus.Collector]'s.
+// Collect implements [prometheus.Collector] with the running controller's metrics.
 func (r *repairer) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	metrics := r.metrics
@@ -64,14 +63,13 @@ func (r *repairer) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// enabled reports whether there is anything for the controller to do.
 func (r *repairer) enabled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.settings.Repair.Enabled()
 }
 
-// run runs repair until the context ends, and anew when its settings change.
+// run runs repair until the context ends. It starts over when the settings change.
 func (r *repairer) run(ctx context.Context) error {
 	for r.enabled() {
 		running, cancel := context.WithCancel(ctx)
@@ -83,7 +81,7 @@ func (r *repairer) run(ctx context.Context) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the end was asked for
+			return nil //nolint:nilerr // the caller ended it
 		case err != nil && !(again && errors.Is(err, context.Canceled)):
 			r.log.Error("repair ended", "error", err)
 			return err
@@ -95,7 +93,7 @@ func (r *repairer) run(ctx context.Context) error {
 	return nil
 }
 
-// open makes a controller with the settings of now; restart ends its run.
+// open makes a controller with the present settings. restart ends its run.
 func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +107,7 @@ func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	return c, err
 }
 
-// controller is a *repair.Controller, or a test's.
+// controller is a *repair.Controller; tests have another.
 type controller interface {
 	Run(ctx context.Context) error
 	Ready() error

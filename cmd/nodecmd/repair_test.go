@@ -119,7 +119,10 @@ func TestParse(t *testing.T) {
 		"fly":                           {"run", "--fly"},
 		"now":                           {"run", "now"},
 		`"sometimes" is not auto, true`: {"run", "--uninstall-on-exit=sometimes"},
-		"uncaptured_family":             {"run", "--uncaptured-family=forget"},
+		"--uncaptured-family":           {"run", "--uncaptured-family=forget"},
+		"--add-deadline":                {"run", "--add-deadline=0s"},
+		"--log-level":                   {"install", "--log-level=loud"},
+		"--backend":                     {"uninstall", "--backend="},
 		"daemonset-name":                {"run", "--uninstall-on-exit=auto", "--daemonset-name="},
 		"refuse-proxy-uid":              {"install", "--refuse-proxy-uid=perhaps"},
 	} {

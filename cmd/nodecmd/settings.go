@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -24,61 +23,58 @@ import (
 	"github.com/meshcni/meshcni/repair"
 )
 
-// Settings are the agent's configuration, from wherever it came.
+// Settings are the agent's settings after flags, environment and configuration file.
 type Settings struct {
 	installer.Config
-	// Repair says what to do with pods that run outside the mesh. What it shares
-	// with Config is as there.
+	// Repair is about pods that started without redirection. The settings that it
+	// shares with Config have the same values.
 	Repair repaircmd.Settings
-	// MetricsAddress and HealthAddress are what to listen on; empty: nowhere.
+	// MetricsAddress and HealthAddress are the addresses to listen on. Default:
+	// ":15014" and ":8000". Empty: no server.
 	MetricsAddress, HealthAddress string
-	// UninstallOnExit says whether SIGTERM takes the plugin off the node.
+	// UninstallOnExit says whether SIGTERM uninstalls the plugin. Default: OnExitKeep.
 	UninstallOnExit OnExit
-	// DaemonSetName is the agent's own, in namespace PodNamespace; [OnExitAuto] watches it.
+	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace,
+	// which OnExitAuto watches. Default: meshcni-node.
 	DaemonSetName string
 
 	configFile, pluginConfigFile string
 }
 
-// OnExit is what happens to the plugin on SIGTERM. It is a flag's value.
+// OnExit is a value of --uninstall-on-exit: what SIGTERM does to the plugin.
 type OnExit string
 
 // The values of --uninstall-on-exit.
 const (
-	// OnExitKeep leaves the plugin on the node: pods are captured by it, or wait.
+	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them
+	// wait once its token has expired.
 	OnExitKeep OnExit = "false"
-	// OnExitUninstall uninstalls, whatever the reason for the end.
+	// OnExitUninstall always uninstalls.
 	OnExitUninstall OnExit = "true"
-	// OnExitAuto uninstalls if the agent's DaemonSet, or its namespace, was seen
-	// to be deleted, and not when its pod is only replaced or restarted. Where
-	// that cannot be known, the plugin stays.
+	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or
+	// namespace. It leaves the plugin when the pod is replaced or restarted, and
+	// when the reason is unknown.
 	OnExitAuto OnExit = "auto"
 )
 
-// Set reads auto, or a boolean.
-func (e *OnExit) Set(v string) error {
-	if v == string(OnExitAuto) {
-		*e = OnExitAuto
+// UnmarshalText accepts "auto" and what strconv.ParseBool does.
+func (e *OnExit) UnmarshalText(text []byte) error {
+	if *e = OnExit(text); *e == OnExitAuto {
 		return nil
 	}
-	b, err := strconv.ParseBool(v)
+	b, err := strconv.ParseBool(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is not auto, true or false", v)
+		return fmt.Errorf("%q is not auto, true or false", text)
 	}
 	*e = OnExit(strconv.FormatBool(b))
 	return nil
 }
 
-func (e *OnExit) String() string { return string(*e) }
-
-// Type is what help calls the value.
-func (e *OnExit) Type() string { return "auto|true|false" }
-
-// register declares the flags; what s holds are the defaults.
+// register declares the flags. Their defaults are the values in s.
 func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.SortFlags = false
-	text := func(fs *pflag.FlagSet, to *string, name, kind, usage string) {
-		fs.Var(cli.String(to, kind), name, usage)
+	text := func(fs *pflag.FlagSet, to any, name, kind, usage string) {
+		fs.Var(cli.Text(to, kind), name, usage)
 	}
 	cli.Group(fs, "Where things are on the node", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.CNIBinDirs, "dir"), "cni-bin-dir", "the runtime's plugin directory; repeatable")
@@ -101,11 +97,11 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
-		text(fs, (*string)(&s.Plugin.Backend), "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
-		text(fs, (*string)(&s.Plugin.LogLevel), "log-level", "level", "debug, info, warn or error, of plugin and agent")
+		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
+		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		text(fs, &s.Plugin.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
-		fs.DurationVar((*time.Duration)(&s.Plugin.AddDeadline), "add-deadline", time.Duration(s.Plugin.AddDeadline), "bound of one ADD; a pod that cannot be captured by then fails to start")
-		text(fs, (*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
+		text(fs, &s.Plugin.AddDeadline, "add-deadline", "duration", "bound of one ADD; a pod that cannot be captured by then fails to start")
+		text(fs, &s.Plugin.UncapturedFamily, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
 		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
 		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
@@ -119,7 +115,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
-		fs.VarPF(&s.UninstallOnExit, "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
+		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
 		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
 	})
 	cli.BindEnv(fs, cli.Prefix, map[string][]string{
@@ -129,7 +125,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	})
 }
 
-// defaults are the settings of a program without flags, environment or file.
+// defaults returns the settings without flags, environment and file.
 func (p Program) defaults() Settings {
 	s := Settings{
 		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
@@ -138,9 +134,9 @@ func (p Program) defaults() Settings {
 	return s
 }
 
-// resolve makes the settings: a flag that was typed comes before the
-// environment, that before the file, that before the default. The error has
-// every bad value, and where it came from.
+// resolve returns the settings. A flag on the command line wins over the
+// environment, that over the configuration file, and that over the default. The
+// error lists every bad value with its origin.
 func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	s := p.defaults()
 	finer, errFiner := repaircmd.FromEnv(p.Env)
@@ -150,7 +146,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	s.register(fs, p.Dialects)
 	typed.Visit(func(f *pflag.Flag) {
 		if fs.Lookup(f.Name) != nil {
-			_ = fs.Set(f.Name, f.Value.String()) // parsed before
+			_ = fs.Set(f.Name, f.Value.String()) // cannot fail: typed has parsed it
 		}
 	})
 	env := cli.Env(p.Env)
@@ -174,7 +170,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	return s, errors.Join(append(errs, p.validate(s))...)
 }
 
-// validate reports what is wrong with settings that came from anywhere.
+// validate returns an error for every invalid setting, joined.
 func (p Program) validate(s Settings) error {
 	errs := []error{s.Config.Validate()}
 	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil); err != nil {
@@ -207,8 +203,8 @@ func (s *Settings) readTemplate(env func(string) (string, bool)) error {
 	return nil
 }
 
-// readConfigFile reads the flags' values from a YAML file, or from a directory
-// with a file for each key; no path, no values.
+// readConfigFile reads values of flags from a YAML file, or from a directory with a
+// file for each key. It reads nothing if path is empty.
 func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
 	raw := map[string]any{}
 	if path != "" {
@@ -249,7 +245,7 @@ func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
 func readKeys(path string) (map[string]any, error) {
 	raw := map[string]any{}
 	entries, err := os.ReadDir(path)
-	if err != nil { // a file, then
+	if err != nil { // not a directory
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err

@@ -14,24 +14,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/validate"
 )
 
-func (p Program) applyCommand() *cobra.Command {
-	return p.liveCommand("apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply)
-}
-
-func (p Program) checkCommand() *cobra.Command {
-	return p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck)
-}
-
-func (p Program) cleanupCommand() *cobra.Command {
-	return p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup)
-}
-
-func (p Program) validateCommand() *cobra.Command {
-	return p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
-}
-
-// liveCommand is a command that works in the pod's network namespace, which run
-// need not close.
+// liveCommand makes a command that works in the pod's network namespace. It closes
+// the namespace after run.
 func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command, *netnsexec.NetNS) error) *cobra.Command {
 	cmd, c := p.newCommand(use, short, func(c *common, cmd *cobra.Command) (err error) {
 		ns, err := c.openNetNS()
@@ -46,8 +30,8 @@ func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command
 	return cmd
 }
 
-// chosen opens the backend. The sandbox keeps the host's name service and
-// xtables lock out of the pod's way.
+// chosen opens the backend. The sandbox hides the host's name service and xtables
+// lock.
 func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend, error) {
 	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox()})
 }
@@ -132,8 +116,8 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	return nil
 }
 
-// runCleanup removes by names alone: a pod that is refused, or no longer in the
-// mesh, must not keep its rules.
+// runCleanup goes by the names of chains alone, so it also works for a pod that is
+// refused or has left the mesh.
 func runCleanup(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	names := c.dialect.Names
 	b, _, err := c.build(redirect.Redirect{Names: names}, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})

@@ -1,33 +1,32 @@
 package redirectcmd
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strconv"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// cleanWriter lets nothing through that a terminal would take for a command:
-// what pods say ends up in our output. Characters that don't print become \u
-// escapes, which JSON reads back as the same text.
+// cleanWriter keeps terminal control sequences in a pod's text out of our output.
+// It writes characters that do not print as \u escapes, which JSON decodes to the
+// same text.
 type cleanWriter struct {
 	to   io.Writer
-	rest []byte // the beginning of a character whose end is still to come
-	err  error  // the first failure
+	rest []byte // an incomplete character at the end of the last write
+	err  error  // the first error
 }
 
-// Write never returns an error before the streams' first one: callers that
-// print many small pieces ask once, at the end.
+// Write fails if this or an earlier write failed, so it is enough to check err once
+// at the end.
 func (w *cleanWriter) Write(p []byte) (int, error) {
 	if w.err != nil {
 		return 0, w.err
 	}
 	in := append(w.rest, p...)
 	out := make([]byte, 0, len(in)+16)
-	for len(in) > 0 {
-		if !utf8.FullRune(in) {
-			break
-		}
+	for utf8.FullRune(in) {
 		r, n := utf8.DecodeRune(in)
 		switch {
 		case r == utf8.RuneError && n == 1:
@@ -35,14 +34,14 @@ func (w *cleanWriter) Write(p []byte) (int, error) {
 		case r == '\n' || r == '\t' || strconv.IsPrint(r):
 			out = append(out, in[:n]...)
 		case r > 0xffff:
-			// JSON writes such a character as a surrogate pair.
-			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
 		default:
 			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 		in = in[n:]
 	}
-	w.rest = append([]byte(nil), in...)
+	w.rest = bytes.Clone(in)
 	if _, err := w.to.Write(out); err != nil {
 		w.err = fmt.Errorf("write output: %w", err)
 		return 0, w.err

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/compare"
 )
 
-// comparison is what compare prints as JSON.
+// comparison is the JSON output of compare.
 type comparison struct {
 	Pod      podName `json:"pod"`
 	Dialect  string  `json:"dialect"`

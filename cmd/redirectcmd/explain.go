@@ -32,10 +32,10 @@ type explanation struct {
 	Pod      podName            `json:"pod"`
 	Dialect  string             `json:"dialect"`
 	Decision selection.Decision `json:"decision"`
-	// Refused says what is wrong with the pod's settings, one for each.
+	// Refused lists the pod's invalid settings.
 	Refused []string `json:"refused,omitempty"`
-	// Bypasses are ways past the mesh that the pod leaves open, and BypassCodes
-	// what the plugin's record calls them.
+	// Bypasses describes how traffic of the pod can bypass the mesh. BypassCodes
+	// are the codes for them in the plugin's record.
 	Bypasses    []string             `json:"bypasses"`
 	BypassCodes []dialect.BypassCode `json:"bypassCodes"`
 	Warnings    []string             `json:"warnings"`
@@ -50,10 +50,10 @@ type podName struct {
 	Name      string `json:"name"`
 }
 
-// setting is a field of the Redirect and where it comes from.
+// setting is a field of the Redirect and its origin.
 type setting struct {
 	Field string `json:"field"`
-	// Value is the field's value in effect, From what the pod says.
+	// Value is the value in effect. From holds what the pod says.
 	Value json.RawMessage `json:"value,omitempty"`
 	From  redirect.Origin `json:"from"`
 }
@@ -72,7 +72,7 @@ func runExplain(ctx context.Context, c *common, output string) error {
 	}
 	switch {
 	case err != nil && t.Decision.Reason == "":
-		return err // not the pod's fault: a file that cannot be read
+		return err // no decision was reached: a file cannot be read, say
 	case err != nil:
 		x.Refused = reasons(err)
 	case t.Decision.Selected:
@@ -91,7 +91,7 @@ func runExplain(ctx context.Context, c *common, output string) error {
 	return err
 }
 
-// reasons takes joined errors apart, without what was being done above them.
+// reasons returns the parts of a joined error, without the text that wraps them.
 func reasons(err error) []string {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if joined, ok := e.(interface{ Unwrap() []error }); ok {
@@ -105,7 +105,7 @@ func reasons(err error) []string {
 	return []string{err.Error()}
 }
 
-// settings looks each field's value up by its path in JSON.
+// settings finds the value of each field by its path in JSON.
 func settings(r redirect.Redirect, origins []redirect.Origin) []setting {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -114,7 +114,7 @@ func settings(r redirect.Redirect, origins []redirect.Origin) []setting {
 	var out []setting
 	for _, o := range origins {
 		if o.Field == "" {
-			continue // checked, but it sets nothing
+			continue // validated, but sets no field
 		}
 		out = append(out, setting{Field: o.Field, Value: lookupJSON(b, o.Field), From: o})
 	}
@@ -136,11 +136,10 @@ func lookupJSON(b json.RawMessage, path string) json.RawMessage {
 // words is a setting's value for people.
 func (s setting) words() string {
 	v := strings.TrimSpace(string(s.Value))
-	switch v {
-	case "", "null", "[]":
-		if v == "" && s.Field == "dropInvalid" {
-			return "false" // left out of JSON when it is not set
-		}
+	switch {
+	case v == "" && s.Field == "dropInvalid":
+		return "false" // omitted from JSON when it is not set
+	case v == "", v == "null", v == "[]":
 		return "none"
 	}
 	return strings.Trim(strings.NewReplacer(`"`, "", ",", ", ").Replace(v), "[]")

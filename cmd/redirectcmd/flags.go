@@ -15,13 +15,12 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// ruleFlag is one flag of the init-container program of Istio
-// (tools/istio-iptables, pilot-agent istio-iptables), whose letters, names and
-// variables scripts and pod templates rely on. A flag that is not given leaves
-// the mesh's default, which is to capture; one that is given and empty means
-// none. (That program treats the two alike and captures nothing unless told to.
-// Injectors always tell.) Whoever says what is captured says all of it: the
-// default exclusions go, as in that program.
+// ruleFlag is a flag of Istio's init-container program (tools/istio-iptables,
+// pilot-agent istio-iptables). Scripts and pod templates rely on its letters,
+// names and variables. A flag that is not given leaves the mesh's default, which
+// captures; an empty one means none. (In that program both capture nothing, but
+// injectors always give the flag.) As there, a flag that sets what is captured
+// drops the default exclusions.
 type ruleFlag struct {
 	name, short string
 	kind        string
@@ -29,8 +28,8 @@ type ruleFlag struct {
 	set         func(b *flagBuild, value string) error
 }
 
-// flagBuild is what flags are read into: the Redirect, and what cannot be
-// written into it before all flags are read.
+// flagBuild holds the parsed flags: the Redirect, and what finish adds to it once
+// all flags are read.
 type flagBuild struct {
 	redirect.Redirect
 	gidsSet, dualStack, redirectDNS, captureAllDNS bool
@@ -76,18 +75,18 @@ var ruleFlags = []ruleFlag{
 	{"run-validation", "", flag, "validate afterwards", into(parseBool, func(b *flagBuild) *bool { return &b.runValidation })},
 }
 
-// ruleVariables are those of rule flags beside the flag's own name.
+// ruleVariables are further variables of rule flags.
 var ruleVariables = map[string][]string{
 	"redirect-dns": {"ISTIO_META_DNS_CAPTURE"},
 	"drop-invalid": {"INVALID_DROP"},
 	"dual-stack":   {"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"},
 }
 
-// actionFlags say what to do, not what the rules are; they go with -f, too.
+// actionFlags do not define rules, so they are allowed with -f.
 var actionFlags = []string{"dry-run", "skip-rule-apply", "run-validation", "iptables-probe-port", "probe-timeout"}
 
-// addRuleFlags declares the flags and returns them. Their values stay text
-// until all that is wrong with them can be reported at once.
+// addRuleFlags declares the rule flags and returns them. build parses their
+// values, so that it can report every bad one.
 func addRuleFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	rules := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cli.Group(rules, "In place of -f, as Istio's init-container program has them", func(fs *pflag.FlagSet) {
@@ -104,8 +103,8 @@ func addRuleFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	return rules
 }
 
-// said returns what was said of a flag, and where: on the command line, or else
-// in the environment, where an empty variable is a value too.
+// said returns the value of a flag and its origin: the command line, or else the
+// environment, where an empty variable counts unless the flag is boolean.
 func (p Program) said(f *pflag.Flag) (value, where string, ok bool) {
 	if f.Changed {
 		where = "--" + f.Name
@@ -123,19 +122,16 @@ func (p Program) said(f *pflag.Flag) (value, where string, ok bool) {
 	return "", "", false
 }
 
-// build reads the flags over base, which it leaves as it is. Everything that is
-// wrong is in the error. Only says which flags to read, nil all.
+// build applies the flags named by only, nil for all, to a copy of base. The error
+// lists every bad value.
 func (c *common) build(base redirect.Redirect, only []string) (flagBuild, []redirect.Origin, error) {
 	b := flagBuild{Redirect: base.Clone()}
 	var origins []redirect.Origin
 	var errs []error
 	said := map[string]bool{}
 	for _, f := range ruleFlags {
-		if only != nil && !slices.Contains(only, f.name) {
-			continue
-		}
 		value, where, ok := c.said(c.ruleFlags.Lookup(f.name))
-		if !ok {
+		if !ok || only != nil && !slices.Contains(only, f.name) {
 			continue
 		}
 		said[f.name] = true
@@ -159,7 +155,7 @@ func (c *common) build(base redirect.Redirect, only []string) (flagBuild, []redi
 
 const flagSource redirect.Source = "flag"
 
-// givenRules lists the flags on the command line that say what the rules are.
+// givenRules lists the flags on the command line that define rules.
 func (c *common) givenRules() (names []string) {
 	for _, f := range ruleFlags {
 		if c.ruleFlags.Lookup(f.name).Changed && !slices.Contains(actionFlags, f.name) {
@@ -169,7 +165,7 @@ func (c *common) givenRules() (names []string) {
 	return names
 }
 
-// finish settles what depends on several flags.
+// finish sets what depends on several flags.
 func (b *flagBuild) finish(p Program) error {
 	if !b.gidsSet && len(b.Proxy.GIDs) > 0 { // a mesh that goes by users alone stays so
 		b.Proxy.GIDs = slices.Clone(b.Proxy.UIDs)
@@ -193,13 +189,13 @@ func (b *flagBuild) finish(p Program) error {
 	return nil
 }
 
-// dnsListener is the proxy's DNS port; the init-container program has no flag
-// for it (istio.io/latest/docs/ops/deployment/application-requirements).
+// dnsListener is the proxy's DNS port, for which the init-container program has no
+// flag (istio.io/latest/docs/ops/deployment/application-requirements).
 const dnsListener = 15053
 
 const resolvConf = "/etc/resolv.conf"
 
-// nameservers reads the resolvers of the pod that we run in (resolv.conf(5)).
+// nameservers reads the resolvers of the pod in which this program runs (resolv.conf(5)).
 func (p Program) nameservers() (servers []netip.Prefix, warnings []string, err error) {
 	b, err := p.ReadFile(resolvConf)
 	if err != nil {
@@ -215,8 +211,7 @@ func (p Program) nameservers() (servers []netip.Prefix, warnings []string, err e
 			warnings = append(warnings, fmt.Sprintf("%s: nameserver %q is no address that a rule can name", resolvConf, f[1]))
 			continue
 		}
-		a = a.Unmap()
-		servers = append(servers, netip.PrefixFrom(a, a.BitLen()))
+		servers = append(servers, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 	}
 	if len(servers) == 0 {
 		return nil, nil, fmt.Errorf("%s names no server", resolvConf)
@@ -224,7 +219,7 @@ func (p Program) nameservers() (servers []netip.Prefix, warnings []string, err e
 	return servers, warnings, nil
 }
 
-// into writes a parsed value to its field.
+// into makes a function that parses a value into a field.
 func into[T any](parse func(string) (T, error), field func(*flagBuild) *T) func(*flagBuild, string) error {
 	return func(b *flagBuild, value string) error {
 		v, err := parse(value)
@@ -284,10 +279,10 @@ func parseOwnerGroups(value string) ([]uint32, error) {
 	return redirect.ParseIDs(value)
 }
 
-// setUIDs keeps the default for an empty value: a proxy without a user is none.
+// setUIDs keeps the default for an empty value, because every proxy has a user.
 func setUIDs(b *flagBuild, value string) error {
 	list, err := redirect.ParseIDs(value)
-	if err == nil && len(list) > 0 {
+	if len(list) > 0 {
 		b.Proxy.UIDs = list
 	}
 	return err
@@ -295,13 +290,13 @@ func setUIDs(b *flagBuild, value string) error {
 
 func setGIDs(b *flagBuild, value string) error {
 	list, err := redirect.ParseIDs(value)
-	if err == nil && len(list) > 0 {
+	if len(list) > 0 {
 		b.Proxy.GIDs, b.gidsSet = list, true
 	}
 	return err
 }
 
-// fixedLoopback refuses what would silently not be done.
+// fixedLoopback refuses a value that would have no effect.
 func fixedLoopback(_ *flagBuild, value string) error {
 	if p, err := netip.ParsePrefix(value); err == nil && p == netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32) {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// fate is a typical packet and what becomes of it.
+// fate is a typical packet and its trace.
 type fate struct {
 	What   string        `json:"what"`
 	Packet trace.Packet  `json:"packet"`
@@ -20,8 +20,8 @@ type fate struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// examples are addresses of a family that stand for a kind of destination:
-// documentation prefixes (RFC 5737, RFC 3849) and a cluster's usual ones.
+// examples are addresses for each kind of destination, from the documentation
+// prefixes (RFC 5737, RFC 3849) and from the usual ranges of a cluster.
 var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, client netip.Addr }{
 	ruleset.IPv4: {
 		netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.5.5"), netip.MustParseAddr("10.96.0.10"),
@@ -33,27 +33,26 @@ var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, clien
 	},
 }
 
-// typical makes the table of packets that people ask about, in each family
-// that is not simply passed by.
+// typical traces the packets that users ask about, for each family that the pod
+// or the rules have.
 func (t *target) typical() []fate {
 	var fates []fate
 	for _, f := range ruleset.Families {
-		has := slices.ContainsFunc(t.addrs, func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f })
-		if t.Ruleset.Program(f) == nil && !has {
-			continue
+		if t.Ruleset.Program(f) != nil || slices.ContainsFunc(t.addrs, ofFamily(f)) {
+			fates = append(fates, t.typicalOf(f)...)
 		}
-		fates = append(fates, t.typicalOf(f)...)
 	}
 	return fates
 }
 
+func ofFamily(f ruleset.Family) func(netip.Addr) bool {
+	return func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
+}
+
 func (t *target) typicalOf(f ruleset.Family) []fate {
 	e := examples[f]
-	for _, a := range t.addrs {
-		if ruleset.FamilyOf(a) == f {
-			e.pod = a
-			break
-		}
+	if i := slices.IndexFunc(t.addrs, ofFamily(f)); i >= 0 {
+		e.pod = t.addrs[i]
 	}
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if f == ruleset.IPv6 {
@@ -71,11 +70,12 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	appPort := t.applicationPort()
 
 	var fates []fate
+	podAddrs := t.addrs
+	if !slices.Contains(podAddrs, e.pod) { // the pod's address of this family is unknown
+		podAddrs = append(slices.Clone(podAddrs), e.pod)
+	}
 	add := func(what string, p trace.Packet) {
-		p.PodAddrs = t.addrs
-		if !slices.Contains(p.PodAddrs, e.pod) { // it has none of the family, or nobody told
-			p.PodAddrs = append(slices.Clone(p.PodAddrs), e.pod)
-		}
+		p.PodAddrs = podAddrs
 		fate := fate{What: what, Packet: p}
 		if result, err := trace.Trace(t.Ruleset, p); err != nil {
 			fate.Error = err.Error()
@@ -84,8 +84,8 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 		}
 		fates = append(fates, fate)
 	}
-	out := func(what string, proto ruleset.Proto, uid, gid uint32, dst netip.Addr, port uint16) {
-		add(what, trace.Packet{Direction: trace.Out, Proto: proto, UID: uid, GID: gid, Dst: netip.AddrPortFrom(dst, port)})
+	out := func(what string, proto ruleset.Proto, dst netip.Addr, port uint16) {
+		add(what, trace.Packet{Direction: trace.Out, Proto: proto, UID: appUID, GID: appGID, Dst: netip.AddrPortFrom(dst, port)})
 	}
 	proxy := func(what string, proto ruleset.Proto, dst netip.Addr, port uint16) {
 		add(what, trace.Packet{
@@ -96,21 +96,21 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.client, 0), Dst: netip.AddrPortFrom(e.pod, port)})
 	}
 
-	out("application to a service", ruleset.TCP, appUID, appGID, e.service, 80)
+	out("application to a service", ruleset.TCP, e.service, 80)
 	if t.Ruleset.Program(f) == nil {
 		in("client to the application", ruleset.TCP, appPort)
-		return fates // all else passes, too
+		return fates // without rules, everything passes
 	}
-	out("application to the outside", ruleset.TCP, appUID, appGID, e.outside, 443)
-	out("application to its own pod", ruleset.TCP, appUID, appGID, e.pod, appPort)
-	out("application to localhost", ruleset.TCP, appUID, appGID, loopback, appPort)
-	out("application's look-up", ruleset.UDP, appUID, appGID, e.resolver, 53)
-	out("application, other UDP", ruleset.UDP, appUID, appGID, e.outside, 8125)
+	out("application to the outside", ruleset.TCP, e.outside, 443)
+	out("application to its own pod", ruleset.TCP, e.pod, appPort)
+	out("application to localhost", ruleset.TCP, loopback, appPort)
+	out("application's look-up", ruleset.UDP, e.resolver, 53)
+	out("application, other UDP", ruleset.UDP, e.outside, 8125)
 	for _, excluded := range r.Outbound.ExcludeCIDRs.Family(f) {
-		out("application to an excluded range", ruleset.TCP, appUID, appGID, excluded.Addr(), 443)
+		out("application to an excluded range", ruleset.TCP, excluded.Addr(), 443)
 	}
 	if ports := r.Outbound.ExcludePorts.Ranges(); len(ports) > 0 {
-		out("application to an excluded port", ruleset.TCP, appUID, appGID, e.service, ports[0].First)
+		out("application to an excluded port", ruleset.TCP, e.service, ports[0].First)
 	}
 	proxy("proxy to the outside", ruleset.TCP, e.outside, 443)
 	proxy("proxy to a service of its own pod", ruleset.TCP, e.pod, appPort)
@@ -126,11 +126,8 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	return fates
 }
 
-// app is the pod's first container that is not the proxy.
+// app returns the pod's first container that is not the proxy; nil if there is none.
 func (t *target) app() *corev1.Container {
-	if t.pod == nil {
-		return nil
-	}
 	for i := range t.pod.Spec.Containers {
 		if c := &t.pod.Spec.Containers[i]; c.Name != t.proxyName {
 			return c
@@ -139,23 +136,22 @@ func (t *target) app() *corev1.Container {
 	return nil
 }
 
-// exampleID is what an application runs as when its image decides.
-const exampleID = 1000
-
+// application returns the user and group that the application's manifest asks
+// for, and 1000 where the image decides.
 func (t *target) application() (uid, gid uint32) {
-	uid, gid = exampleID, exampleID
-	app := t.app()
-	if app == nil {
-		return uid, gid
-	}
-	wantUID, wantGID := runsAs(t.pod, app)
-	for _, id := range []struct {
-		want *int64
-		to   *uint32
-	}{{wantUID, &uid}, {wantGID, &gid}} {
-		if id.want != nil && *id.want >= 0 && *id.want < redirect.NoID {
-			*id.to = uint32(*id.want)
+	uid, gid = 1000, 1000
+	set := func(to *uint32, id *int64) {
+		if id != nil && *id >= 0 && *id < redirect.NoID {
+			*to = uint32(*id)
 		}
+	}
+	if sc := t.pod.Spec.SecurityContext; sc != nil {
+		set(&uid, sc.RunAsUser)
+		set(&gid, sc.RunAsGroup)
+	}
+	if app := t.app(); app != nil && app.SecurityContext != nil {
+		set(&uid, app.SecurityContext.RunAsUser)
+		set(&gid, app.SecurityContext.RunAsGroup)
 	}
 	return uid, gid
 }
@@ -171,7 +167,7 @@ func (t *target) applicationPort() uint16 {
 	return 8080
 }
 
-// line is the packet for the table.
+// line describes the packet in the table of packets.
 func (f fate) line() string {
 	p := f.Packet
 	s := fmt.Sprintf("%s %s to %s", p.Direction, p.Proto, p.Dst)

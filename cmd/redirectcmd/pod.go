@@ -10,68 +10,69 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/internal/podyaml"
 )
 
-// maxManifest bounds what is read of a file: far above etcd's 1.5 MiB, which
-// no object exceeds.
+// maxManifest bounds the size of an input file. etcd refuses objects above 1.5 MiB.
 const maxManifest = 8 << 20
 
-// read returns a file's content; "-" is standard input.
-func (p Program) read(name string) ([]byte, error) {
-	if name != "-" {
-		b, err := p.ReadFile(name)
-		if err == nil && len(b) > maxManifest {
-			err = fmt.Errorf("%s: larger than %d MiB", name, maxManifest>>20)
+// standardInput is what errors call the file "-".
+const standardInput = "standard input"
+
+// read returns the content of a file, or of standard input if name is "-".
+func (p Program) read(name string) (b []byte, err error) {
+	if name == "-" {
+		name = standardInput
+		if b, err = io.ReadAll(io.LimitReader(p.Stdin, maxManifest+1)); err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		return b, err
+	} else if b, err = p.ReadFile(name); err != nil {
+		return nil, err
 	}
-	b, err := io.ReadAll(io.LimitReader(p.Stdin, maxManifest+1))
-	if err == nil && len(b) > maxManifest {
-		err = fmt.Errorf("larger than %d MiB", maxManifest>>20)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read standard input: %w", err)
+	if len(b) > maxManifest {
+		return nil, fmt.Errorf("read %s: larger than %d MiB", name, maxManifest>>20)
 	}
 	return b, nil
 }
 
-// manifest reads the one object of a YAML or JSON file into to. Fields that
-// this program does not know are let be: the cluster may be newer.
+// manifest reads the one object of a YAML or JSON file into to. It ignores
+// unknown fields, because the cluster may be newer than this program.
 func (p Program) manifest(name, kind string, to any) error {
 	b, err := p.read(name)
 	if err != nil {
 		return err
 	}
-	where := name
-	if name == "-" {
-		where = "standard input"
-	}
-	doc, err := onlyDocument(b)
-	if err != nil {
-		return fmt.Errorf("read %s from %s: %w", kind, where, err)
-	}
-	var head struct {
-		Kind string `json:"kind"`
-	}
-	if err := yaml.Unmarshal(doc, &head); err != nil {
-		return fmt.Errorf("read %s from %s: %w", kind, where, err)
-	}
-	if head.Kind != "" && head.Kind != kind {
-		return fmt.Errorf("read %s from %s: it is a %q", kind, where, head.Kind)
-	}
-	if err := yaml.Unmarshal(doc, to); err != nil {
-		return fmt.Errorf("read %s from %s: %w", kind, where, err)
+	if err := decode(b, kind, to); err != nil {
+		if name == "-" {
+			name = standardInput
+		}
+		return fmt.Errorf("read %s from %s: %w", kind, name, err)
 	}
 	return nil
 }
 
-// onlyDocument returns the one document of a YAML stream that holds something,
-// and refuses aliases in it: the pod need not be the reader's own.
-// (The YAML library would read the first and say nothing of the others.)
+func decode(b []byte, kind string, to any) error {
+	doc, err := onlyDocument(b)
+	if err != nil {
+		return err
+	}
+	var head metav1.TypeMeta
+	if err := yaml.Unmarshal(doc, &head); err != nil {
+		return err
+	}
+	if head.Kind != "" && head.Kind != kind {
+		return fmt.Errorf("it is a %q", head.Kind)
+	}
+	return yaml.Unmarshal(doc, to)
+}
+
+// onlyDocument returns the only document of a YAML stream that is not empty. The
+// YAML library would read the first and ignore the others without a word. It
+// refuses aliases, because the author of the pod may not be trusted.
 func onlyDocument(b []byte) ([]byte, error) {
 	var only []byte
 	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
@@ -106,7 +107,7 @@ func (p Program) pod(name string) (*corev1.Pod, error) {
 	if err := p.manifest(name, "Pod", &pod); err != nil {
 		return nil, err
 	}
-	// Names end up in messages, where a line break would forge lines.
+	// Messages contain the names, and a line break in one would forge a line.
 	for _, n := range []string{pod.Name, pod.Namespace} {
 		if strings.ContainsAny(n, " \t\r\n/") {
 			return nil, fmt.Errorf("read Pod from %s: %q is no name", name, n)
@@ -120,13 +121,10 @@ func (p Program) pod(name string) (*corev1.Pod, error) {
 
 func (p Program) namespace(name string) (*corev1.Namespace, error) {
 	var ns corev1.Namespace
-	if err := p.manifest(name, "Namespace", &ns); err != nil {
-		return nil, err
-	}
-	return &ns, nil
+	return &ns, p.manifest(name, "Namespace", &ns)
 }
 
-// podAddrs are the addresses in the pod's status, primary first.
+// podAddrs returns the addresses in the pod's status, primary first.
 func podAddrs(pod *corev1.Pod) []netip.Addr {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {

@@ -1,7 +1,7 @@
-// Package redirectcmd is the command line of meshcni-redirect as a function:
-// arguments, environment and streams in, exit code out. It explains, prints,
-// traces, shows, applies, checks, removes and validates the redirection of one
-// pod, and needs no cluster. [Program] takes dialects of your own.
+// Package redirectcmd implements the command line of meshcni-redirect, which
+// explains, prints, traces, shows, applies, checks, removes and validates the
+// redirection of one pod. It needs no cluster. A [Program] with other dialects
+// serves your own mesh.
 package redirectcmd
 
 import (
@@ -21,51 +21,52 @@ import (
 
 // The exit codes.
 const (
-	// ExitOK: done; a pod outside the mesh counts as done, too.
+	// ExitOK means success, also for a pod outside the mesh.
 	ExitOK = cli.ExitOK
-	// ExitRefused: the pod's configuration is refused, the live rules differ,
-	// or something failed.
+	// ExitRefused means that the pod's settings are refused, that the live rules
+	// differ, or that something failed.
 	ExitRefused = cli.ExitFailed
-	// ExitUsage: the command line, or a variable that stands for a flag, is wrong.
+	// ExitUsage means that a flag or its environment variable is wrong.
 	ExitUsage = cli.ExitUsage
-	// ExitMissing is of validate alone: redirection is missing. Repair
-	// controllers know a pod that needs them by it.
+	// ExitMissing means that validate found no redirection. Repair controllers
+	// recognize broken pods by it.
 	ExitMissing = 126
 )
 
-// Program is meshcni-redirect, or a program like it for a mesh of one's own.
+// Program is the redirect program. The zero value is meshcni-redirect with no
+// environment and input, whose output is discarded.
 type Program struct {
-	// Name is the program's. Default meshcni-redirect.
+	// Name appears in messages. Default: meshcni-redirect.
 	Name string
-	// Version is what --version prints after the name. Default: this module's.
+	// Version is printed by --version, after the name. Default: this module's.
 	Version string
-	// Dialects are those that --dialect may name, the default first. Nil: this
-	// module's.
+	// Dialects are the values of --dialect; the first is the default. Nil means
+	// those of this module.
 	Dialects []dialect.Dialect
-	// Env looks up an environment variable, as os.LookupEnv does. Nil: there are none.
+	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(name string) (string, bool)
-	// Stdin may be nil, which is empty. Nil Stdout and Stderr discard.
+	// Nil Stdin is empty. Nil Stdout and Stderr discard.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// ReadFile reads the files that flags name, and /etc/resolv.conf; nil is os.ReadFile.
+	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default:
+	// os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
 
 	clear func() // clears the terminal, if Stdout is one
 }
 
-// errSilent is a failure about which all has been said.
+// errSilent is a failure that the command has reported itself.
 const errSilent = cli.Exit(ExitRefused)
 
-// Exec runs the program as this process: its arguments, environment, streams
-// and signals. It does not return.
+// Exec runs the program with the arguments, environment and streams of this
+// process, until SIGINT or SIGTERM, and then exits. It does not return.
 func (p Program) Exec() {
 	p.Env, p.Stdin, p.Stdout, p.Stderr = os.LookupEnv, os.Stdin, os.Stdout, os.Stderr
 	cli.Exec(p.Main)
 }
 
-// Main runs the program and returns its exit code. Args are those after the
-// program's name. It changes nothing in the process, so that calls may run side
-// by side.
+// Main runs the program with args, which do not include the program's name, and
+// returns its exit code. Concurrent calls are safe.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	stdout, stderr := &cleanWriter{to: p.Stdout}, &cleanWriter{to: p.Stderr}
@@ -77,7 +78,10 @@ func (p Program) Main(ctx context.Context, args []string) int {
 	}
 	root.AddCommand(
 		p.explainCommand(), p.rulesCommand(), p.traceCommand(), p.compareCommand(), p.showCommand(),
-		p.applyCommand(), p.checkCommand(), p.cleanupCommand(), p.validateCommand(),
+		p.liveCommand("apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply),
+		p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck),
+		p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup),
+		p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate),
 	)
 	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
 	if err := errors.Join(stdout.err, stderr.err); code == ExitOK && err != nil {
@@ -87,34 +91,23 @@ func (p Program) Main(ctx context.Context, args []string) int {
 }
 
 func (p *Program) setDefaults() {
-	if p.Name == "" {
-		p.Name = "meshcni-redirect"
-	}
-	if p.Version == "" {
-		p.Version = version.Long()
-	}
+	cli.Default(&p.Name, "meshcni-redirect")
+	cli.Default(&p.Version, version.Long())
+	cli.Default[io.Reader](&p.Stdin, strings.NewReader(""))
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}
-	if p.Stdin == nil {
-		p.Stdin = strings.NewReader("")
-	}
-	if p.Stdout == nil {
-		p.Stdout = io.Discard
-	}
-	if p.Stderr == nil {
-		p.Stderr = io.Discard
-	}
 	if p.ReadFile == nil {
 		p.ReadFile = os.ReadFile
 	}
 }
 
-// clearer clears the screen and goes to its first line (ECMA-48), if w is a
-// terminal.
+// clearer returns a function that clears w if that is a terminal (ECMA-48).
 func clearer(w io.Writer) func() {
 	if f, ok := w.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {

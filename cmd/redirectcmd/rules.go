@@ -33,7 +33,7 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	}
 	c.warn(t)
 	if !t.Decision.Selected {
-		// On stdout there are only rules, and here are none.
+		// stdout is for rules alone.
 		fmt.Fprintf(c.Stderr, "%s; it has no rules\n", t.unselected())
 	}
 	rs := t.Ruleset
@@ -56,8 +56,9 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	return nil
 }
 
-// rulesText is what iptables-restore --noflush and ip6tables-restore --noflush
-// take, with comments. Of two families each has a comment line as its heading.
+// rulesText returns the input of iptables-restore --noflush and
+// ip6tables-restore --noflush, with comments. A comment line heads each family if
+// there are two.
 func rulesText(rs ruleset.Ruleset) string {
 	if rs.IPv4 == nil || rs.IPv6 == nil {
 		return rs.IPv4.Commented() + rs.IPv6.Commented()
@@ -69,8 +70,8 @@ func rulesText(rs ruleset.Ruleset) string {
 	return b.String()
 }
 
-// mermaid is the chart of the one family that there is, or Markdown with one
-// for each: a chart of two families would be two charts.
+// mermaid returns the chart of a single family, or Markdown with a chart for each
+// of two.
 func mermaid(rs ruleset.Ruleset, r *trace.Result) string {
 	var b strings.Builder
 	for _, f := range ruleset.Families {

@@ -61,7 +61,7 @@ nftables counts only where a rule says so; the plugin's rules for it do not.`
 	return cmd
 }
 
-// shownRule is a live rule, and what it has matched since it was last shown.
+// shownRule is a live rule and what it has matched since the previous look.
 type shownRule struct {
 	apply.LiveRule
 	Since *apply.Counters `json:"since,omitempty"`
@@ -76,7 +76,7 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 	for {
 		live, err := apply.Live(ctx, ns, apply.Options{}, wanted...)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end was asked for
+			return nil //nolint:nilerr // the caller ended it
 		}
 		rules, counters := since(before, live)
 		if f.watch {
@@ -99,8 +99,8 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 	}
 }
 
-// owned returns the rulesets by which live rules are known and explained: the
-// pod's, or else those that say whose rules the meshes' are.
+// owned returns the rulesets that recognize and explain live rules: the pod's, or
+// without a pod those of every dialect and of a usual pod.
 func (c *common) owned(ctx context.Context, ns *netnsexec.NetNS) ([]ruleset.Ruleset, error) {
 	if c.file != "" {
 		t, err := c.target(ctx, ns)
@@ -114,11 +114,10 @@ func (c *common) owned(ctx context.Context, ns *netnsexec.NetNS) ([]ruleset.Rule
 		fmt.Fprintf(c.Stderr, "%s; it should have no rules\n", t.unselected())
 		return c.owners(), nil
 	}
-	return append(c.owners(), c.usual()...), nil // of two that have a rule, the last one explains it
+	return append(c.owners(), c.usual()...), nil // the last ruleset that has a rule explains it
 }
 
-// owners returns a ruleset for each mesh that says which rules are its own, and
-// no more.
+// owners returns, for each mesh, a ruleset that is empty but for its owner.
 func (c *common) owners() (all []ruleset.Ruleset) {
 	for _, d := range c.Dialects {
 		all = append(all, d.Names.Owner().EmptyRuleset())
@@ -126,8 +125,8 @@ func (c *common) owners() (all []ruleset.Ruleset) {
 	return all
 }
 
-// usual returns the rules of a pod of --dialect that asks for nothing: most
-// pods have most of them, so they give reasons.
+// usual returns the rules of a pod without settings. Most pods have most of these
+// rules, so they can explain live ones.
 func (c *common) usual() []ruleset.Ruleset {
 	built, err := c.dialect.Redirect(&corev1.Pod{}, nil, c.addrs)
 	if err != nil {
@@ -141,7 +140,7 @@ func (c *common) usual() []ruleset.Ruleset {
 	return []ruleset.Ruleset{rs}
 }
 
-// liveKey tells rules apart between two looks.
+// liveKey identifies a rule across two looks.
 type liveKey struct {
 	backend            apply.Name
 	family             ruleset.Family
@@ -149,8 +148,8 @@ type liveKey struct {
 	position           int
 }
 
-// since adds what the rules have matched since the last look; before is nil at
-// the first one. A counter that went back was made anew.
+// since adds what the rules have matched since the previous look; before is nil at
+// the first one. A counter that decreased belongs to a new rule.
 func since(before map[liveKey]apply.Counters, live []apply.LiveRule) ([]shownRule, map[liveKey]apply.Counters) {
 	rules, counters := []shownRule{}, map[liveKey]apply.Counters{}
 	for _, r := range live {
@@ -171,7 +170,7 @@ func since(before map[liveKey]apply.Counters, live []apply.LiveRule) ([]shownRul
 	return rules, counters
 }
 
-// printLive writes the rules for people, a table for each table of a backend.
+// printLive writes the rules as text, with a heading for each table of a backend.
 func printLive(w io.Writer, rules []shownRule) error {
 	if len(rules) == 0 {
 		_, err := fmt.Fprintln(w, "no rules")
@@ -201,7 +200,7 @@ func heading(r apply.LiveRule) string {
 	return fmt.Sprintf("%s, %s, table %s", r.Backend, r.Family, r.Table)
 }
 
-// counts are the counters for people, such as "12 (+3)".
+// counts formats the counters, such as "12 (+3)".
 func (r shownRule) counts() (packets, bytes string) {
 	if r.Counters == nil {
 		return "-", "-"

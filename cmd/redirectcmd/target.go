@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// common is what the commands have in common.
+// common holds the flags that most commands share.
 type common struct {
 	Program
 	dialectName, backendName   string
@@ -31,16 +31,16 @@ type common struct {
 	file, namespaceFile, netns string
 
 	ruleFlags *pflag.FlagSet // nil when the command takes none
-	optional  bool           // whether -f may be left out all the same
+	optional  bool           // -f may be left out, although there are no rule flags
 
-	// What the flags say, once they are checked.
+	// Set by check.
 	dialect dialect.Dialect
 	backend apply.Name
 	addrs   []netip.Addr
 }
 
-// newCommand makes a command with the common flags. Run is called with flags
-// that are sound.
+// newCommand makes a command with the common flags, which are valid when it calls
+// run.
 func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
 	c := &common{Program: p}
 	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -68,7 +68,7 @@ func (c *common) withNetNS(cmd *cobra.Command) {
 	_ = cmd.Flags().MarkHidden("network-namespace")
 }
 
-// check reads the flags that have a grammar, and reports all that are wrong.
+// check parses the common flags. The error lists every bad one.
 func (c *common) check() error {
 	var err error
 	var errs []error
@@ -107,16 +107,16 @@ func (c *common) check() error {
 	return cli.Usage(errors.Join(errs...))
 }
 
-// target is what is wanted of one pod.
+// target is one pod and the plan for it.
 type target struct {
 	dialect.Plan
-	pod       *corev1.Pod // nil when flags say what is wanted
+	pod       *corev1.Pod // nil when flags define the rules
 	proxyName string      // of its proxy container
 	addrs     []netip.Addr
 	kernel    redirect.Kernel
-	// warnings are all but the bypasses.
+	// warnings are those of the decision, the plan and the flags, without bypasses.
 	warnings []string
-	// action is what flags say to do.
+	// action holds the action flags.
 	action flagBuild
 }
 
@@ -128,9 +128,9 @@ func (t *target) String() string {
 	return "pod " + t.pod.Namespace + "/" + t.pod.Name
 }
 
-// target finds out what is wanted. The namespace is where to look for the pod's
-// addresses and the families of its kernel; nil when there is none to look at. A
-// refused pod is an error, with the decision in the target.
+// target plans the pod that the flags name. It reads the pod's addresses, if they
+// are unknown, and its kernel's families from ns, which may be nil. For a refused
+// pod it returns an error, and the target holds the decision.
 func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
 	t := &target{addrs: c.addrs}
 	if c.file != "" {
@@ -168,8 +168,8 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 	return c.plan(ctx, t, c.dialect, t.pod, namespace)
 }
 
-// targetFlags starts from what the mesh's dialect makes of a pod that says
-// nothing.
+// targetFlags applies the rule flags to what the dialect makes of a pod without
+// settings.
 func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS) error {
 	if err := t.look(ns); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	return err
 }
 
-// plan asks the dialect, as the plugin does.
+// plan calls the dialect's Plan, as the plugin does.
 func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
 	t.Plan, err = d.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
 		UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID,
@@ -202,7 +202,7 @@ func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *co
 	return err
 }
 
-// look finds out in the namespace what flags and the pod have not told.
+// look reads the kernel's families, and the addresses if they are unknown, from ns.
 func (t *target) look(ns *netnsexec.NetNS) (err error) {
 	if ns == nil {
 		return nil
@@ -224,23 +224,6 @@ func (t *target) look(ns *netnsexec.NetNS) (err error) {
 	})
 }
 
-// runsAs is the user and group that a container's manifest asks for; nil where
-// the image decides.
-func runsAs(pod *corev1.Pod, ctr *corev1.Container) (uid, gid *int64) {
-	if sc := pod.Spec.SecurityContext; sc != nil {
-		uid, gid = sc.RunAsUser, sc.RunAsGroup
-	}
-	if sc := ctr.SecurityContext; sc != nil {
-		if sc.RunAsUser != nil {
-			uid = sc.RunAsUser
-		}
-		if sc.RunAsGroup != nil {
-			gid = sc.RunAsGroup
-		}
-	}
-	return uid, gid
-}
-
 // openNetNS opens the namespace to work on.
 func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 	if c.netns == "" {
@@ -249,14 +232,13 @@ func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 	return netnsexec.Open(c.netns)
 }
 
-// warn prints what is worth knowing beside a command's result. What nobody has
-// looked at is for explain to say, which is asked about the pod as a whole.
+// warn prints bypasses and warnings. It leaves bypasses that are only possible to
+// explain, which describes the pod as a whole.
 func (c *common) warn(t *target) {
 	for _, b := range t.Bypasses {
-		if b.Unsure {
-			continue
+		if !b.Unsure {
+			fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
 		}
-		fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
 	}
 	for _, w := range t.warnings {
 		fmt.Fprintf(c.Stderr, "warning: %s\n", w)

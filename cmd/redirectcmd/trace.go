@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// packetFlags are one packet in flags.
+// packetFlags are the flags that describe one packet.
 type packetFlags struct {
 	direction, proto, src, dst, iface string
 	sport, dport                      uint16
@@ -57,7 +57,7 @@ func (program Program) traceCommand() *cobra.Command {
 
 var packetFlagNames = []string{"direction", "proto", "src", "dst", "sport", "dport", "uid", "gid", "interface", "mark"}
 
-// packet reads the flags; all that is wrong is in the error.
+// packet parses the flags. The error lists every bad one.
 func (p packetFlags) packet() (trace.Packet, error) {
 	var errs []error
 	addr := func(flag, s string) (a netip.Addr) {
@@ -90,14 +90,11 @@ func (p packetFlags) packet() (trace.Packet, error) {
 	default:
 		errs = append(errs, fmt.Errorf("--direction %q: not out or in", p.direction))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return out, cli.Usage(err)
-	}
-	return out, nil
+	return out, cli.Usage(errors.Join(errs...))
 }
 
-// trace answers for one packet. Selection comes first: a pod outside the mesh
-// has no rules, and that is the reason.
+// trace traces one packet. A packet of a pod outside the mesh passes, with the
+// decision as its reason.
 func (t *target) trace(p trace.Packet) (trace.Result, error) {
 	if !t.Decision.Selected {
 		return trace.Result{
@@ -137,11 +134,11 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string) 
 	return nil
 }
 
-// maxLine is more than any packet takes.
+// maxLine bounds a line of --packets in bytes; a packet takes a few hundred.
 const maxLine = 64 << 10
 
-// runTraceLines answers each line with one, so that answers can be told apart
-// by their number; a line that is no packet gets {"error": …}.
+// runTraceLines writes one result for each line that is not blank, in order. A
+// line that is not a packet gets {"error": …}.
 func runTraceLines(ctx context.Context, c *common, name string) error {
 	if name == "-" && (c.file == "-" || c.namespaceFile == "-") {
 		return cli.Usagef("--packets and -f: only one of them can be standard input")
@@ -170,18 +167,16 @@ func runTraceLines(ctx context.Context, c *common, name string) error {
 			continue
 		}
 		var p trace.Packet
+		var answer any
 		err := json.Unmarshal(lines.Bytes(), &p)
-		var r trace.Result
 		if err == nil {
-			r, err = t.trace(p)
-		}
-		if err == nil {
-			err = e.Encode(r)
-		} else {
-			bad++
-			err = e.Encode(map[string]string{"error": fmt.Sprintf("line %d: %s", number, strings.ReplaceAll(err.Error(), "\n", "; "))})
+			answer, err = t.trace(p)
 		}
 		if err != nil {
+			bad++
+			answer = map[string]string{"error": fmt.Sprintf("line %d: %s", number, strings.ReplaceAll(err.Error(), "\n", "; "))}
+		}
+		if err := e.Encode(answer); err != nil {
 			return err
 		}
 	}

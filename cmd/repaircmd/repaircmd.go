@@ -1,5 +1,7 @@
-// Package repaircmd is the command line of meshcni-repair as a function:
-// arguments, environment and streams in, exit code out.
+// Package repaircmd implements the command line of meshcni-repair, which finds the
+// pods of one node that started without redirection, and labels, deletes or
+// repairs them. A [Program] with other dialects serves your own mesh. Agents that
+// run the same controller use [Settings].
 package repaircmd
 
 import (
@@ -13,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
@@ -25,33 +25,34 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// Program is meshcni-repair, or a program like it for a mesh of one's own. The
-// zero value is meshcni-repair without environment and output.
+// Program is the repair program. The zero value is meshcni-repair with no
+// environment, whose output is discarded.
 type Program struct {
-	// Name is the program's. Default meshcni-repair.
+	// Name appears in messages, logs and metrics. Default: meshcni-repair.
 	Name string
-	// Version is what --version prints after the name. Default: this module's.
+	// Version is printed by --version, after the name. Default: this module's.
 	Version string
-	// Dialects are those that --dialect may name, the default first. Nil: this
-	// module's.
+	// Dialects are the values of --dialect; the first is the default. Nil means
+	// those of this module.
 	Dialects []dialect.Dialect
-	// Env looks up an environment variable, as os.LookupEnv does. Nil: there are none.
+	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
-	// Stdout gets help, Stderr the log. Nil discards.
+	// Stdout receives help and version, Stderr the log. Nil discards.
 	Stdout, Stderr io.Writer
-	// SetLog, if not nil, is given the log, for libraries that have a global one.
+	// SetLog is called with the log, for libraries with a global logger. Default: none.
 	SetLog func(*slog.Logger)
 }
 
-// Exec runs the program as this process: its arguments, environment, streams
-// and signals. It does not return.
+// Exec runs the program with the arguments, environment and streams of this
+// process, until SIGINT or SIGTERM, and then exits. It does not return.
 func (p Program) Exec() {
 	p.Env, p.Stdout, p.Stderr = os.LookupEnv, os.Stdout, os.Stderr
 	cli.Exec(p.Main)
 }
 
-// Main runs the program until the context ends: 0 done, 1 failed, 2 wrong usage.
-// Args are those after the program's name.
+// Main runs the program with args, which do not include the program's name, until
+// ctx ends. It returns the exit code: 0 for success, 1 for failure, 2 for wrong
+// usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	o := &options{Program: p}
@@ -68,24 +69,16 @@ func (p Program) Main(ctx context.Context, args []string) int {
 }
 
 func (p *Program) setDefaults() {
-	if p.Name == "" {
-		p.Name = "meshcni-repair"
-	}
-	if p.Version == "" {
-		p.Version = version.Long()
-	}
+	cli.Default(&p.Name, "meshcni-repair")
+	cli.Default(&p.Version, version.Long())
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
 	}
-	if p.Stdout == nil {
-		p.Stdout = io.Discard
-	}
-	if p.Stderr == nil {
-		p.Stderr = io.Discard
-	}
 }
 
-// options are the settings and what only this program has.
+// options are the settings and the flags that only this program has.
 type options struct {
 	Program
 	Settings
@@ -111,8 +104,7 @@ func (o *options) run(c *cobra.Command) error {
 	if !o.Enabled() {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(versionmetric.Collector(o.Name), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := versionmetric.Registry(o.Name)
 	controller, err := o.New(Host{Dialects: o.Dialects, UserAgent: o.Name + "/" + version.String(), Metrics: registry, Log: log})
 	if err != nil {
 		return err
@@ -127,7 +119,7 @@ func (o *options) run(c *cobra.Command) error {
 	return controller.Run(c.Context())
 }
 
-// asker asks a readiness address, and is content for a second with what it said.
+// asker returns a function that asks a readiness URL at most once a second.
 func asker(url string) func() error {
 	var (
 		mu    sync.Mutex

@@ -25,28 +25,29 @@ import (
 	"github.com/meshcni/meshcni/repair"
 )
 
-// Settings are the controller's, and those of the plugin that it has to agree
-// with. [FromEnv] gives the defaults.
+// Settings are the controller's settings, and those of the plugin that it shares.
+// [FromEnv] returns the defaults of the former.
 type Settings struct {
-	// Options are the controller's, less what [Settings.New] fills in.
+	// Options are the controller's options. [Settings.New] sets those that follow
+	// from the fields below and from [Host].
 	repair.Options
 	criteria
-	// Plugin is the plugin's configuration, of which repair goes by Dialect,
-	// Backend, UncapturedFamily, RefuseProxyUID, RunDir and ExcludeNamespaces: it
-	// decides and applies as the plugin does.
+	// Plugin is the plugin's configuration. Repair uses Dialect, Backend,
+	// UncapturedFamily, RefuseProxyUID, RunDir and Kubernetes.ExcludeNamespaces, to
+	// decide and apply as the plugin does.
 	Plugin netconf.Config
 	API
-	// Kubeconfig is used instead of API, if not empty.
+	// Kubeconfig is the path of a kubeconfig to use instead of API. Default: none.
 	Kubeconfig string
-	// InstallerReadyURL is the node agent's /readyz. While it does not answer
-	// 200, nothing is deleted. Empty: not asked.
+	// InstallerReadyURL is the URL of the node agent's /readyz. Nothing is deleted
+	// unless it answers 200. Empty: it is not asked.
 	InstallerReadyURL string
 }
 
 // API is how a pod reaches the API server.
 type API struct {
 	Host, Port, Protocol string
-	// ServiceAccountDir holds token and ca.crt.
+	// ServiceAccountDir contains the files token and ca.crt.
 	ServiceAccountDir string
 }
 
@@ -76,7 +77,7 @@ func bindEnv(fs *pflag.FlagSet) {
 	cli.BindEnv(fs, cli.Prefix, also)
 }
 
-// criteria say which pods are broken, as flags have it; see [repair.Criteria].
+// criteria are the texts of the flags for [repair.Criteria].
 type criteria struct {
 	InitContainer, ExitCodes, Message, Annotation, Label, LabelSelector, FieldSelector string
 }
@@ -107,10 +108,10 @@ func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.DurationVar(&s.VerifyInterval, "repair-verify-interval", 0, "compare the rules of each running captured pod with the wanted ones once in this time; 0 for never")
 }
 
-// FromEnv reads the controller's settings from the variables that stand for
+// FromEnv returns the controller's settings from the environment variables of
 // meshcni-repair's flags, such as MESHCNI_REPAIR_NODE_RATE for
-// --repair-node-rate: an agent that has other flags takes its finer settings so.
-// Errors name the variable.
+// --repair-node-rate, and the flags' defaults for the rest. It is for agents that
+// do not have these flags. The error names every bad variable.
 func FromEnv(env func(string) (string, bool)) (Settings, error) {
 	var s Settings
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -119,33 +120,33 @@ func FromEnv(env func(string) (string, bool)) (Settings, error) {
 	return s, cli.Fill(fs, cli.Env(env))
 }
 
-// Host is what the program that runs a controller brings.
+// Host is the program that runs the controller.
 type Host struct {
-	// Dialects are those that Settings.Dialect may name.
+	// Dialects are those that Settings.Plugin.Dialect may name. Required.
 	Dialects []dialect.Dialect
-	// UserAgent is how the program calls itself at the API server. Default: client-go's.
+	// UserAgent is sent to the API server. Default: client-go's.
 	UserAgent string
-	// Installed says why new pods of this node would not be redirected, if so.
-	// Nil: InstallerReadyURL is asked.
+	// Installed returns an error while new pods of this node would not be
+	// redirected; nothing is deleted then. Nil: InstallerReadyURL is asked.
 	Installed func() error
-	// Metrics may be nil.
+	// Metrics receives the controller's metrics. Nil: there are none.
 	Metrics prometheus.Registerer
-	Log     *slog.Logger
+	// Log is the controller's log.
+	Log *slog.Logger
 }
 
-// Enabled reports whether there is anything to do: an action, or verification.
+// Enabled reports whether an action or verification is set.
 func (s Settings) Enabled() bool {
 	return s.Action != "" && s.Action != repair.ActionNone || s.VerifyInterval > 0
 }
 
-// Validate says what is wrong with the settings. It asks nobody, and reads no
-// file. Errors name the flag.
+// Validate checks the settings without network or files. Errors name the flag.
 func (s Settings) Validate(known []dialect.Dialect) error {
 	_, err := s.options(Host{Dialects: known})
 	return err
 }
 
-// New makes the controller. Errors name the flag.
+// New makes the controller. For a bad setting the error names the flag.
 func (s Settings) New(h Host) (*repair.Controller, error) {
 	o, err := s.options(h)
 	if err != nil {
@@ -158,7 +159,7 @@ func (s Settings) New(h Host) (*repair.Controller, error) {
 	return repair.New(o)
 }
 
-// options are the controller's, less the API server.
+// options returns the controller's options without the API server.
 func (s Settings) options(h Host) (o repair.Options, err error) {
 	o = s.Options
 	o.Metrics, o.Log, o.Installed = h.Metrics, h.Log, h.Installed
@@ -243,14 +244,14 @@ func named(flag string, err error) error {
 	return fmt.Errorf("--%s: %w", flag, err)
 }
 
-// Requests to the API server: a few at once, so that a node full of broken pods
-// does not become a burden on it.
+// The bounds of requests to the API server, so that a node full of broken pods does
+// not overload it.
 const (
 	requestsPerSecond = 20
 	requestsAtOnce    = 40
 )
 
-// restConfig reads the kubeconfig, or what a pod has.
+// restConfig reads the kubeconfig, or uses the pod's service account.
 func (s Settings) restConfig() (config *rest.Config, err error) {
 	if s.Kubeconfig != "" {
 		if config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig); err != nil {
@@ -269,8 +270,8 @@ func (s Settings) restConfig() (config *rest.Config, err error) {
 	return config, nil
 }
 
-// Config is the API server as a service account reaches it. The token is read
-// again as the kubelet renews it.
+// Config returns the client configuration of a pod's service account. client-go
+// reads the token again when the kubelet renews it.
 func (a API) Config() *rest.Config {
 	c := &rest.Config{
 		Host:            a.Protocol + "://" + net.JoinHostPort(strings.Trim(a.Host, "[]"), a.Port),

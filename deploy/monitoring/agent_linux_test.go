@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -72,13 +71,12 @@ func openRepair(env map[string]string, registry prometheus.Registerer) error {
 // scrape shows only those that something has happened for.
 func exported(t *testing.T) map[string]metric {
 	t.Helper()
-	env, registry := settings(t), prometheus.NewRegistry()
+	env, registry := settings(t), versionmetric.Registry("meshcni-node")
 	config := installer.Default()
 	config.KubernetesHost = "127.0.0.1"
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(versionmetric.Collector("meshcni-node"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	found := map[string]metric{}
 	describe(found, registry)
 	return found

@@ -1,13 +1,12 @@
-// Package version says which build this is: each of the module's programs
-// answers --version with it, in one format.
+// Package version identifies the build, for --version of the module's programs.
 //
-// A release's version is set by the linker:
+// The linker sets the version of a release:
 //
 //	go build -ldflags "-X github.com/meshcni/meshcni/internal/version.version=v1.2.3" ./cmd/...
 //
-// Without that it is what the go command recorded: the tag of `go install
-// …@v1.2.3`, or the pseudo-version of the checkout that was built. Nothing is
-// read before it is asked for, since the plugin is started for each pod.
+// Otherwise the version is the one that the go command recorded: the tag of `go
+// install …@v1.2.3`, or the pseudo-version of the checkout. It is read on demand,
+// because the plugin starts for each pod.
 package version
 
 import (
@@ -19,34 +18,33 @@ import (
 // Module is this module's path.
 const Module = "github.com/meshcni/meshcni"
 
-// Devel is the version of a build of which nothing is known.
+// Devel is the version of a build without a recorded one.
 const Devel = "devel"
 
-// The linker's variables. All may be empty. commit and date serve builds that
-// know better than the go command, or are made outside of a checkout.
+// Variables for the linker. All may be empty. commit and date override what the go
+// command records, for example in a build outside a checkout.
 var (
-	version string // as String gives it
+	version string // the result of String
 	commit  string // the full hash, with "-dirty" where the checkout had changes
 	date    string // of the commit, RFC 3339
 )
 
-// Info is what is known of a build.
+// Info describes a build.
 type Info struct {
 	// Version is a tag, a pseudo-version, with "+dirty" if the checkout had
 	// changes, or [Devel]. It is never empty.
 	Version string
-	// Commit is the hash of the commit that was built; empty: not known.
+	// Commit is the hash of the commit; empty if unknown.
 	Commit string
-	// Date is that commit's, in RFC 3339; empty: not known.
+	// Date is the date of the commit in RFC 3339; empty if unknown.
 	Date string
-	// Modified reports whether the checkout differed from Commit, as far as
-	// the go command noticed.
+	// Modified reports whether the checkout differed from Commit.
 	Modified bool
-	// Go is the version of Go that built it, Platform its GOOS/GOARCH.
+	// Go is the version of Go, Platform is GOOS/GOARCH.
 	Go, Platform string
 }
 
-// String is the version alone.
+// String returns the version alone.
 func String() string {
 	if version != "" {
 		return version
@@ -55,18 +53,17 @@ func String() string {
 	return recorded(info)
 }
 
-// Get returns all that is known.
+// Get returns the description of this build.
 func Get() Info {
 	build, _ := debug.ReadBuildInfo()
 	return from(build, version, commit, date)
 }
 
-// Long is the version and where it comes from, in one line:
+// Long returns the version and its origin in one line:
 //
 //	v1.2.3 (commit 0123456789ab, 2026-11-21T09:00:00Z, go1.26.8, linux/amd64)
 //
-// What is not known is left out. What --version prints is the program's name
-// and this.
+// It omits what is unknown. --version prints it after the program's name.
 func Long() string { return Get().String() }
 
 // String is [Long] for the build i.
@@ -88,7 +85,7 @@ func (i Info) String() string {
 	return i.Version + " (" + strings.Join(append(parts, i.Go, i.Platform), ", ") + ")"
 }
 
-// shortHash is how much of a commit's hash pseudo-versions show, too.
+// shortHash is the length of a commit's hash in a pseudo-version.
 const shortHash = 12
 
 func from(build *debug.BuildInfo, version, commit, date string) Info {
@@ -97,7 +94,7 @@ func from(build *debug.BuildInfo, version, commit, date string) Info {
 	if i.Version == "" {
 		i.Version = recorded(build)
 	}
-	// The go command's record of the checkout is of the main module's alone.
+	// The go command records the checkout of the main module only.
 	if build == nil || build.Main.Path != Module {
 		return i
 	}
@@ -114,8 +111,8 @@ func from(build *debug.BuildInfo, version, commit, date string) Info {
 	return i
 }
 
-// recorded is the version of this module in the build, which in others'
-// programs is one of the dependencies.
+// recorded returns the version of this module, which is a dependency in programs of
+// other modules.
 func recorded(build *debug.BuildInfo) string {
 	if build == nil {
 		return Devel

@@ -1,9 +1,10 @@
-// Package cli runs the command lines of meshcni's programs: flags with their
-// environment forms, help, version, messages and exit codes are the same in
-// all of them.
+// Package cli runs the command lines of meshcni's programs, which share the
+// handling of flags and their environment variables, help, version, messages and
+// exit codes.
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,25 +40,28 @@ func Usage(err error) error {
 // Usagef is [Usage] of a formatted error.
 func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Exit is an error that makes [Program.Run] return the code and print nothing:
-// the command has said all that there is to say.
+// Exit is an error that makes [Program.Run] return the code and print nothing,
+// because the command has printed its own message.
 type Exit int
 
 func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// Program is a command line and what it has of its process.
+// Program is a command line with its streams.
 type Program struct {
 	// Name begins every message. Version is what --version prints after it.
 	Name, Version string
 	// Stdout and Stderr are required.
 	Stdout, Stderr io.Writer
-	// Root is the program's command; its Use is set by Run. With commands below
-	// it, it runs nothing itself.
+	// Root is the program's command. Run sets its Use. If it has subcommands, its
+	// own RunE is ignored.
 	Root *cobra.Command
 }
 
-// Run runs the program and returns its exit code. Args are those after the
-// program's name.
+// Default sets a field of a program that has its zero value.
+func Default[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
+
+// Run runs the program with args, which do not include the program's name, and
+// returns its exit code.
 func (p Program) Run(ctx context.Context, args []string) int {
 	p.prepare()
 	p.Root.SetArgs(append([]string{}, args...)) // never nil, which would mean os.Args

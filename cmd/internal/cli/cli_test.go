@@ -25,7 +25,7 @@ type settings struct {
 func (s *settings) register(fs *pflag.FlagSet) {
 	s.zones = []string{"a"}
 	cli.Group(fs, "What is done", func(fs *pflag.FlagSet) {
-		fs.VarP(cli.String(&s.name, "word"), "name", "n", "what it is called")
+		fs.VarP(cli.Text(&s.name, "word"), "name", "n", "what it is called")
 		fs.Var(cli.List(&s.zones, "a,b"), "zone", "where")
 		fs.Var(cli.Choice(&s.mode, "text", "json"), "mode", "text or json")
 	})

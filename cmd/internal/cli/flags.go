@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -36,8 +38,8 @@ func annotate(f *pflag.Flag, key string, values ...string) {
 	f.Annotations[key] = values
 }
 
-// BindEnv gives each flag of fs its environment forms: prefix and its name in
-// upper snake case, then those that also has for it.
+// BindEnv gives each flag of fs its environment variables: prefix with the flag's
+// name in upper snake case, then those in also.
 func BindEnv(fs *pflag.FlagSet, prefix string, also map[string][]string) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		own := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
@@ -45,22 +47,22 @@ func BindEnv(fs *pflag.FlagSet, prefix string, also map[string][]string) {
 	})
 }
 
-// Variables are the flag's environment forms, the first to be set counts.
+// Variables returns the flag's environment variables. The first that is set counts.
 func Variables(f *pflag.Flag) []string { return f.Annotations[envKey] }
 
-// Source finds out what a flag is set to, and where: a variable, say. [Fill]
-// asks it for flags that were not typed.
+// Source returns the value of a flag and its origin, such as a variable. [Fill]
+// calls it for flags that are not on the command line.
 type Source func(f *pflag.Flag) (value, where string, ok bool)
 
-// Env reads the variables of a flag; an empty one counts as unset. Lookup is
-// as os.LookupEnv; nil finds nothing.
+// Env is a source that reads a flag's variables with lookup, which is like
+// os.LookupEnv; nil finds nothing. An empty variable counts as unset.
 func Env(lookup func(name string) (string, bool)) Source {
 	return func(f *pflag.Flag) (value, where string, ok bool) {
 		for _, name := range Variables(f) {
 			if lookup == nil {
 				break
 			}
-			if v, ok := lookup(name); ok && v != "" {
+			if v, _ := lookup(name); v != "" {
 				return v, name, true
 			}
 		}
@@ -68,8 +70,8 @@ func Env(lookup func(name string) (string, bool)) Source {
 	}
 }
 
-// Fill sets each flag that was not typed from the first source that has it.
-// The error has every value that a flag refuses, with where it came from.
+// Fill sets each flag that is not on the command line from the first source that
+// has it. The error lists every bad value with its origin.
 func Fill(fs *pflag.FlagSet, sources ...Source) error {
 	var errs []error
 	fs.VisitAll(func(f *pflag.Flag) {
@@ -90,17 +92,25 @@ func Fill(fs *pflag.FlagSet, sources ...Source) error {
 	return errors.Join(errs...)
 }
 
-// String is a flag for text; kind says in help what the text is.
-func String(to *string, kind string) pflag.Value { return &text{to, kind} }
+// Text is a flag of to, a *string or an [encoding.TextUnmarshaler]. Help shows
+// kind as the flag's type.
+func Text(to any, kind string) pflag.Value { return &text{to, kind} }
 
 type text struct {
-	to   *string
+	to   any
 	kind string
 }
 
-func (t *text) Set(s string) error { *t.to = s; return nil }
-func (t *text) String() string     { return *t.to }
-func (t *text) Type() string       { return t.kind }
+func (t *text) Set(s string) error {
+	if to, ok := t.to.(encoding.TextUnmarshaler); ok {
+		return to.UnmarshalText([]byte(s))
+	}
+	*t.to.(*string) = s
+	return nil
+}
+
+func (t *text) String() string { return fmt.Sprint(reflect.ValueOf(t.to).Elem()) }
+func (t *text) Type() string   { return t.kind }
 
 // List is a flag for several items: separated by commas, or the flag repeated.
 // Empty and repeated items are dropped. The first use replaces the default.
@@ -145,8 +155,8 @@ func (c *choice) Set(s string) error {
 	return c.text.Set(s)
 }
 
-// help prints a command: what it does, the commands below it, and its flags by
-// group, each with its default and its variables.
+// help prints the command's description, its subcommands, and its flags by group
+// with their defaults and variables.
 func help(c *cobra.Command, _ []string) {
 	w := c.OutOrStdout()
 	fmt.Fprintf(w, "%s: %s\n\nUsage:\n  %s\n", c.CommandPath(), c.Short, c.UseLine())
@@ -185,7 +195,7 @@ func help(c *cobra.Command, _ []string) {
 	}
 }
 
-// plain is the group of flags that are in none.
+// plain is the title for flags without a group.
 const plain = "Flags"
 
 func printFlag(w io.Writer, f *pflag.Flag) {

@@ -23,7 +23,7 @@ var (
 	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
-// object is the metadata of an object, which is all that the server is asked for.
+// object is the metadata of an object. Nothing else is requested.
 type object = metav1.PartialObjectMetadata
 
 // api makes the requests.
@@ -33,84 +33,66 @@ type api struct {
 	client metadata.Interface
 }
 
-func (a *api) resource(r schema.GroupVersionResource) (metadata.Getter, error) {
+// connect returns the client. It tries again if an earlier attempt failed.
+func (a *api) connect() (metadata.Interface, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.client == nil {
-		config, err := a.source.Config()
-		if err != nil {
-			return nil, fmt.Errorf("prepare to ask the API server: %w", err)
-		}
-		if a.client, err = metadata.NewForConfig(config); err != nil {
-			a.client = nil
-			return nil, fmt.Errorf("prepare to ask the API server: %w", err)
-		}
+	if a.client != nil {
+		return a.client, nil
 	}
-	return a.client.Resource(r), nil
+	config, err := a.source.Config()
+	if err != nil {
+		return nil, fmt.Errorf("prepare to ask the API server: %w", err)
+	}
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to ask the API server: %w", err)
+	}
+	a.client = client
+	return client, nil
 }
 
-func (a *api) daemonSets() (metadata.ResourceInterface, error) {
-	r, err := a.resource(daemonSets)
+// get reads an object; nil if there is none. The namespace of one without is "".
+func (a *api) get(ctx context.Context, r schema.GroupVersionResource, namespace, name string) (*object, error) {
+	client, err := a.connect()
 	if err != nil {
 		return nil, err
 	}
-	return r.Namespace(a.source.Namespace), nil
-}
-
-// get reads the DaemonSet; nil if there is none.
-func (a *api) get(ctx context.Context) (*object, error) {
-	r, err := a.daemonSets()
-	if err != nil {
-		return nil, err
-	}
-	return one(ctx, r, a.source.Name)
-}
-
-// namespace reads the DaemonSet's namespace; nil if there is none.
-func (a *api) namespace(ctx context.Context) (*object, error) {
-	r, err := a.resource(namespaces)
-	if err != nil {
-		return nil, err
-	}
-	return one(ctx, r, a.source.Namespace)
-}
-
-func one(ctx context.Context, r metadata.ResourceInterface, name string) (*object, error) {
-	o, err := r.Get(ctx, name, metav1.GetOptions{})
+	o, err := client.Resource(r).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case o.UID == "":
-		return nil, errors.New("the API server's answer is no object")
+		return nil, errors.New("the API server's answer is not an object")
 	}
 	return o, nil
 }
 
-// selection is for a list and a watch of one name, which a role may grant by resourceNames.
+// selection selects the one name, so that a role may grant list and watch by resourceNames.
 func (a *api) selection() string {
 	return fields.OneTermEqualSelector("metadata.name", a.source.Name).String()
 }
 
-// listTimeout is for a server that takes a request and never answers.
+// listTimeout bounds a request to a server that never answers.
 const listTimeout = 30 * time.Second
 
-// list reads the DaemonSet, nil if there is none, and the version of the list, from where a watch may start. (That of the
-// object may be long gone from the server's memory.)
+// list reads the DaemonSet, nil if there is none. A watch starts at the list's version, because the server may have
+// forgotten that of the object.
 func (a *api) list(ctx context.Context) (found *object, version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	r, err := a.daemonSets()
+	client, err := a.connect()
 	if err != nil {
 		return nil, "", err
 	}
-	list, err := r.List(ctx, metav1.ListOptions{FieldSelector: a.selection()})
+	list, err := client.Resource(daemonSets).Namespace(a.source.Namespace).List(ctx, metav1.ListOptions{FieldSelector: a.selection()})
 	if err != nil {
 		return nil, "", err
 	}
 	if list.ResourceVersion == "" {
-		return nil, "", errors.New("the API server's answer is no list")
+		return nil, "", errors.New("the API server's answer is not a list")
 	}
 	for i := range list.Items {
 		if list.Items[i].Name == a.source.Name {
@@ -120,17 +102,17 @@ func (a *api) list(ctx context.Context) (found *object, version string, err erro
 	return found, list.ResourceVersion, nil
 }
 
-// watch calls note with each change of the DaemonSet since a version, until the server ends the watch, as it does after some
-// minutes; version is then where to go on.
+// watch calls note with each change of the DaemonSet since a version, until the server ends the watch, which it does after
+// some minutes. The next watch starts at the version that it returns.
 func (a *api) watch(ctx context.Context, since string, note func(*object)) (version string, err error) {
 	lasts := int64(300 + rand.IntN(300)) //nolint:gosec // spreads nodes, keeps no secret
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(lasts)*time.Second+listTimeout)
 	defer cancel()
-	r, err := a.daemonSets()
+	client, err := a.connect()
 	if err != nil {
 		return since, err
 	}
-	w, err := r.Watch(ctx, metav1.ListOptions{
+	w, err := client.Resource(daemonSets).Namespace(a.source.Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: a.selection(), ResourceVersion: since, AllowWatchBookmarks: true, TimeoutSeconds: &lasts,
 	})
 	if err != nil {
@@ -140,7 +122,7 @@ func (a *api) watch(ctx context.Context, since string, note func(*object)) (vers
 	for event := range w.ResultChan() {
 		o, ok := event.Object.(*object)
 		switch {
-		case event.Type == watch.Error: // 410: the version is too old by now
+		case event.Type == watch.Error: // 410, for one: the version is too old
 			return since, apierrors.FromObject(event.Object)
 		case !ok:
 			return since, fmt.Errorf("watch: the API server sent a %T", event.Object)

@@ -1,12 +1,11 @@
 //go:build linux
 
-// Package daemonset tells an agent whether the DaemonSet that runs it is being deleted, which is when it has to take back
-// what it has put on the node. Its pod is stopped for many other reasons (an update, a reboot, a failed probe), after which
-// another comes.
+// Package daemonset tells an agent whether its DaemonSet is being deleted, so that it uninstalls then, and not when its pod
+// is stopped for another reason (an update, a reboot, a failed probe).
 //
-// Whoever takes a release away deletes the DaemonSet, and at once the role, its binding and the service account; the pods
-// are stopped only afterwards, when they may not ask any more. So a [Watch] looks at the DaemonSet all the time, remembers
-// that it went, and asks once more at the end.
+// Removing a release deletes the DaemonSet together with the role, its binding and the service account. The pods are stopped
+// only afterwards, when they have lost the permission to ask. So a [Watch] follows the DaemonSet all the time, remembers its
+// deletion, and asks once more at the end.
 package daemonset
 
 import (
@@ -29,9 +28,9 @@ type Watch struct {
 	name string
 
 	mu    sync.Mutex
-	first types.UID // the UID of the DaemonSet that was there first, which is taken for the agent's own
+	first types.UID // of the first DaemonSet seen, which counts as the agent's own
 	last  state
-	blind bool // nothing is seen, and the log has said so
+	blind bool // the DaemonSet cannot be watched, and that is logged
 }
 
 // state is what is known of the agent's own DaemonSet.
@@ -51,27 +50,27 @@ var words = map[state]string{
 	unknown: "not known", present: "there", deleting: "being deleted", gone: "deleted", replaced: "another one",
 }
 
-// Source is how to reach the API server, and what to watch there.
+// Source says how to reach the API server, and what to watch.
 type Source struct {
-	// Config reaches the API server. It is called again, now and then, until it succeeds.
+	// Config returns the client's configuration. It is called again until it succeeds.
 	Config func() (*rest.Config, error)
 	// Namespace and Name are the DaemonSet's.
 	Namespace, Name string
 }
 
-// New makes a watch. It does nothing before Run.
+// New makes a watch, which begins with Run.
 func New(s Source, log *slog.Logger) *Watch {
 	return &Watch{api: api{source: s}, log: log, name: s.Namespace + "/" + s.Name}
 }
 
-// The bounds of the pauses between attempts. An attempt of thousands of nodes whose API server has just come back is no
-// burden with these: it is a list of one object's metadata.
+// The bounds of the pauses between attempts. They spare an API server that has just come back thousands of nodes at once;
+// each lists the metadata of one object.
 const (
 	firstPause = 250 * time.Millisecond
 	lastPause  = 30 * time.Second
 )
 
-// Run watches until the context ends. What it cannot see it says once in the log.
+// Run watches until the context ends. It logs an outage once.
 func (w *Watch) Run(ctx context.Context) {
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -94,11 +93,11 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// errBrief is the end of a watch that has just begun: something between us and the server cuts them off. It is no outage,
-// since each look before a watch tells how things are.
+// errBrief means that something cuts watches off as soon as they begin. That is not an outage, because the list before each
+// watch succeeds.
 var errBrief = errors.New("the watch ended at once")
 
-// follow looks at the DaemonSet, and then at what becomes of it, until that fails.
+// follow lists the DaemonSet and then watches it, until that fails.
 func (w *Watch) follow(ctx context.Context) error {
 	found, version, err := w.api.list(ctx)
 	if err != nil {
@@ -118,7 +117,7 @@ func (w *Watch) follow(ctx context.Context) error {
 	}
 }
 
-// note takes in what the server says; nil is that there is none.
+// note records what the server has; nil means no DaemonSet.
 func (w *Watch) note(d *object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,7 +131,7 @@ func (w *Watch) note(d *object) {
 	}
 }
 
-// judge needs the lock. A DaemonSet that was never seen is no evidence when it is not there: its name may be wrong.
+// judge needs the lock. The absence of a DaemonSet that was never seen proves nothing: the name may be wrong.
 func (w *Watch) judge(d *object) state {
 	switch {
 	case d == nil && w.first == "":
@@ -147,7 +146,7 @@ func (w *Watch) judge(d *object) state {
 	return present
 }
 
-// trouble says once that the DaemonSet cannot be watched, and why, or that it can again.
+// trouble logs, once each, that the DaemonSet cannot be watched, and that it can be watched again.
 func (w *Watch) trouble(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,13 +167,13 @@ func (w *Watch) trouble(err error) {
 // Bound is how long [Watch.Leaving] takes at most.
 const Bound = 3 * time.Second
 
-// Leaving reports whether the DaemonSet is being deleted, or is gone, and why that is thought. It asks the server once more,
-// and believes the watch where that may not be asked any more or does not answer. That another DaemonSet of the name is
-// there is no reason to leave: its agent takes over what is on the node, and until it does pods are captured by what is there.
+// Leaving reports whether the DaemonSet is being deleted or is gone, and how that is known. It asks the server once more; if
+// that fails, what was watched counts. Another DaemonSet of the same name is no reason to leave: its agent takes over the
+// node, and until then the plugin keeps capturing pods.
 func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 	ctx, cancel := context.WithTimeout(ctx, Bound)
 	defer cancel()
-	d, err := w.api.get(ctx)
+	d, err := w.api.get(ctx, daemonSets, w.api.source.Namespace, w.api.source.Name)
 	if err == nil {
 		w.note(d)
 	}
@@ -189,7 +188,7 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 		return last.leaving(), why
 	}
 	// The pods of a namespace that is deleted go before its DaemonSets do (Kubernetes 1.33, KEP-5080).
-	if ns, errNS := w.api.namespace(ctx); errNS == nil && ns != nil && ns.DeletionTimestamp != nil {
+	if ns, errNS := w.api.get(ctx, namespaces, "", w.api.source.Namespace); errNS == nil && ns != nil && ns.DeletionTimestamp != nil {
 		return true, "the agent's namespace is being deleted"
 	}
 	return false, why

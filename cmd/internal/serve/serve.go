@@ -19,9 +19,10 @@ import (
 // Options say what to serve, and where.
 type Options struct {
 	// HealthAddress serves /healthz and /readyz, MetricsAddress these and
-	// /metrics. Empty: not at all. Equal: one server.
+	// /metrics. An empty address serves nothing. If both are equal, one server
+	// serves all.
 	HealthAddress, MetricsAddress string
-	// Healthy and Ready say what is wrong, if something is. Nil: nothing is.
+	// Healthy and Ready return what is wrong. Nil: nothing ever is.
 	Healthy, Ready func() error
 	Metrics        prometheus.Gatherer
 	Log            *slog.Logger
@@ -50,10 +51,9 @@ func answer(wrong func() error) http.HandlerFunc {
 	}
 }
 
-// Start serves until stop. An address that another process listens on is no
-// error, since an agent must do its work without being watched too: it is
-// tried again every second. The log tells each address that is served, with
-// the port that a ":0" got.
+// Start serves until stop. It tries an address that is in use again every second,
+// because an agent must also do its work without monitoring. It logs each address
+// that it serves, with the port for ":0".
 func Start(o Options) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -85,7 +85,7 @@ func Start(o Options) (stop func(), err error) {
 	return stop, nil
 }
 
-// listenLater tries until it succeeds; nil when the context ends.
+// listenLater tries until it succeeds. It returns nil when the context ends.
 func listenLater(ctx context.Context, address string) net.Listener {
 	for {
 		select {
