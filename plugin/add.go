@@ -21,19 +21,20 @@ import (
 )
 
 // add captures the pod, unless it is outside the mesh, and returns the previous plugin's result.
-func (r *run) add(ctx context.Context) ([]byte, Event, *types.Error) {
+func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.Error) {
+	defer r.rescue(&failure)
 	output, err := r.prev.in(r.config.CNIVersion)
 	if err != nil {
-		return nil, Event{}, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
+		return nil, e, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
 	}
 	done, failure := r.capture(ctx)
-	if failure != nil {
-		return nil, done.event(), failure
+	if e = done.event(); failure != nil {
+		return nil, e, failure
 	}
 	if err := r.remember(done); err != nil {
-		done.warnings = append(done.warnings, err.Error())
+		e.Warnings = append(e.Warnings, err.Error())
 	}
-	return output, done.event(), nil
+	return output, e, nil
 }
 
 // captured is how far an ADD got. What it did not reach is zero.
@@ -50,7 +51,9 @@ type captured struct {
 	warnings []string // besides those of the decision, the plan and the result
 }
 
+// capture redirects the pod or passes it over. After a failure or a panic, done still says how far it got.
 func (r *run) capture(ctx context.Context) (done captured, failure *types.Error) {
+	defer r.rescue(&failure)
 	t, failure := r.identify()
 	if failure != nil {
 		return done, failure

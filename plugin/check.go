@@ -22,10 +22,11 @@ const NoRecord selection.Reason = "no-record"
 // check compares what is in force with what ADD recorded. It asks neither the API server nor what today's pod,
 // configuration or plugin would make of it: a runtime that is told of a difference recreates the pod, so only redirection
 // that is no longer in force is one. What cannot be told passes.
-func (r *run) check(ctx context.Context) (Event, *types.Error) {
+func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
+	defer r.rescue(&failure)
+	e.Decision.Reason = NoRecord
 	store := r.Attachments(r.config)
 	record, unread := store.Read(r.attachment)
-	e := Event{Decision: selection.Decision{Reason: NoRecord}}
 	if unread == nil {
 		e.Decision = selection.Decision{Selected: record.Selected, Reason: selection.Reason(record.Reason)}
 	}

@@ -87,6 +87,16 @@ func asFault(recovered any) *fault {
 	return &fault{recovered, debug.Stack()}
 }
 
+// rescue, when deferred, makes a panic the failure of the function, whose other results stay. The runtime must get JSON, the
+// pod must not start, and the log must say how far the run got.
+func (r *run) rescue(failure **types.Error) {
+	if v := recover(); v != nil {
+		f := asFault(v)
+		r.stack = f.stack
+		*failure = fail(types.ErrInternal, "%s: internal error: %v", r.Name, f.value)
+	}
+}
+
 // future is the result of a function that runs concurrently.
 type future[T any] struct {
 	done  chan struct{}

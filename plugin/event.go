@@ -87,7 +87,9 @@ func (c captured) event() Event {
 }
 
 // finish completes the event, logs it and hands it to the hook.
-func (r *run) finish(ctx context.Context, e Event, failure *types.Error, attrs ...any) {
+// It returns an error if logging panics.
+func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogged *types.Error) {
+	defer r.rescue(&unlogged)
 	e.Verb, e.ContainerID, e.NetNS, e.Err = r.command, r.attachment.ContainerID, r.netns, failure
 	e.Pod = attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid}
 	e.Duration = time.Since(r.begin)
@@ -108,13 +110,18 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error, attrs .
 		)
 	}
 	if failure != nil {
-		r.logger().ErrorContext(ctx, "failed", append([]any{
+		attrs := []any{
 			"verb", e.Verb, "code", failure.Code, "error", failure.Msg, "hint", failure.Details,
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID, "container_id", e.ContainerID,
 			"netns", e.NetNS, "duration_ms", ms, "api_calls", e.APICalls,
-		}, attrs...)...)
+		}
+		if r.stack != nil {
+			attrs = append(attrs, "stack", string(r.stack))
+		}
+		r.logger().ErrorContext(ctx, "failed", attrs...)
 	}
 	quietly(func() { r.OnEvent(ctx, e) })
+	return nil
 }
 
 // texts is never nil, so that a log record has a list.
