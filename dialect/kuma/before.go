@@ -9,9 +9,10 @@ import (
 
 // before reads the annotations of a pod without YAML, as the plugin of Kuma 2.x did.
 func (p *parser) before() {
-	for _, a := range annotations {
-		if value, ok := p.annotations[a.key]; ok {
-			p.read(a.field, a.key, value, a.allowed, func(v string) error { return a.parse(p, v) })
+	p.dnsAll = true // as Kuma 2.x
+	for _, s := range settings {
+		if value, ok := p.annotations[s.annotation]; ok && s.annotation != "" {
+			s.apply(p, s.annotation, s.elements(value))
 		}
 	}
 	p.virtualProbes()

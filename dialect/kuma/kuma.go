@@ -165,7 +165,7 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Rea
 	if !ok || !strings.ContainsAny(value, `\!`) && !strings.Contains(strings.ToLower(value), "dryrun") {
 		return "", ""
 	}
-	if r := d.read(value); r.err != nil || !r.document.DryRun {
+	if doc := d.read(value); doc.err != nil || !doc.has(dryRun) {
 		return "", ""
 	}
 	return selection.DryRun, Config + ".dryRun is true: no rules are to be applied"
