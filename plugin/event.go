@@ -86,8 +86,7 @@ func (c captured) event() Event {
 	return e
 }
 
-// finish completes the event, logs it and hands it to the hook.
-// It returns an error if logging panics.
+// finish completes the event, logs it and hands it to the hook. It returns an error if logging panics.
 func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogged *types.Error) {
 	defer r.rescue(&unlogged)
 	e.Verb, e.ContainerID, e.NetNS, e.Err = r.command, r.attachment.ContainerID, r.netns, failure

@@ -1,9 +1,7 @@
-// Package consul is the dialect of Consul's service mesh with transparent proxying:
-// pods that Consul's injector configures by JSON in one annotation, and sandboxes
-// of Nomad, which has the same JSON in CNI_ARGS.
+// Package consul is the dialect of Consul's service mesh with transparent proxying: pods that Consul's injector
+// configures by JSON in one annotation, and sandboxes of Nomad, which has the same JSON in CNI_ARGS.
 //
-// It follows Consul's own CNI plugin (consul-k8s) and its rules (package
-// sdk/iptables of consul), except:
+// It follows Consul's own CNI plugin (consul-k8s) and its rules (package sdk/iptables of consul), except:
 //
 //   - Every value of the JSON is checked, and refused with its key; Consul passes
 //     them to iptables as they are. Whatever iptables accepts is accepted: "80:90"
@@ -14,15 +12,13 @@
 //     whole pod. Here it is patched once, and only if the plugin's configuration has
 //     "write_status".
 //
-// An application's connections to its own pod's address are redirected, as by
-// Consul's rules; those to localhost pass.
+// An application's connections to its own pod's address are redirected, as by Consul's rules; those to localhost pass.
 //
 // # Families
 //
-// IPv4 is always captured, IPv6 when the annotation dual-stack is true. Otherwise
-// IPv6 connections bypass the mesh if the pod's kernel has IPv6; [dialect.Options]
-// can close that. With dual stack, Consul's DNS is reached by IPv6 only, and
-// without it by IPv4 only.
+// IPv4 is always captured, IPv6 when the annotation dual-stack is true. Otherwise IPv6 connections bypass the mesh if
+// the pod's kernel has IPv6; [dialect.Options] can close that. With dual stack, Consul's DNS is reached by IPv6 only,
+// and without it by IPv4 only.
 package consul
 
 import (

@@ -1,5 +1,4 @@
-// Package dialecttest tests a dialect: what it makes of a pod's settings, and
-// where real packets end under its rules.
+// Package dialecttest tests a dialect: what it makes of a pod's settings, and where real packets end under its rules.
 //
 //   - [Settings] tries each setting with good and bad values. It needs no kernel.
 //   - [Fates] applies a pod's rules with each backend to the test world of package

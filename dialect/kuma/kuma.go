@@ -1,12 +1,10 @@
 // Package kuma is the dialect of Kuma: pods with a kuma-sidecar container that
 // Kuma's injector has added, configured by an annotation that holds YAML.
 //
-// It follows Kuma's documentation (kuma.io/docs, "Transparent proxying") and the
-// rules of its CNI plugin. Where there is YAML, it alone counts, since the injector
-// has merged users' annotations into it; an annotation that contradicts it is a
-// warning. Without YAML, as with Kuma 2.x, the other annotations configure the pod.
-// A pod whose YAML has dryRun is left alone. The dialect differs from the plugin
-// where the plugin falls short of the documentation:
+// It follows Kuma's documentation (kuma.io/docs, "Transparent proxying") and the rules of its CNI plugin. Where there
+// is YAML, it alone counts, since the injector has merged users' annotations into it; an annotation that contradicts it
+// is a warning. Without YAML, as with Kuma 2.x, the other annotations configure the pod. A pod whose YAML has dryRun is
+// left alone. The dialect differs from the plugin where the plugin falls short of the documentation:
 //
 //   - With captureAll off, DNS queries to the servers of the pod's dnsConfig are
 //     captured if that lists all of them (dnsPolicy None), else to any server. The
@@ -156,8 +154,7 @@ func configured(annotations map[string]string) (string, bool) {
 	return value, strings.TrimSpace(value) != ""
 }
 
-// decline leaves a pod alone whose YAML asks for a dry run. YAML that cannot be
-// read does not: Build refuses the pod.
+// decline leaves a pod alone whose YAML asks for a dry run. YAML that cannot be read does not: Build refuses the pod.
 func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
 	value, ok := configured(pod.Annotations)
 	// Reading YAML costs more than the rest of the decision, and hardly any pod
@@ -189,8 +186,7 @@ func (p *parser) compose() {
 	r.Outbound.Exclude = append(p.excludeUsers, p.excludeAddresses()...)
 	switch {
 	case !p.outbound:
-		// DNS queries within the pod are still captured, which LoopbackPass would
-		// prevent.
+		// DNS queries within the pod are still captured, which LoopbackPass would prevent.
 		r.Outbound.CIDRs = redirect.PrefixSet{}
 		r.Loopback = redirect.LoopbackCapture
 	case !p.includeOutbound.Empty():
