@@ -6,11 +6,9 @@
 //   - Every value of the JSON is checked, and refused with its key; Consul passes
 //     them to iptables as they are. Whatever iptables accepts is accepted: "80:90"
 //     is a range of ports, "10.0.0.1" a prefix, "1000-2000" a range of users.
-//   - A list may have prefixes of both families; Consul passes all of them to both
-//     iptables and ip6tables, which fail.
-//   - Consul's plugin updates the status annotation twice in each ADD, with the
-//     whole pod. Here it is patched once, and only if the plugin's configuration has
-//     "write_status".
+//   - A list may have prefixes of both families; Consul passes all of them to both iptables and ip6tables, which fail.
+//   - Consul's plugin updates the status annotation twice in each ADD, with the whole pod. Here it is patched once, and
+//     only if the plugin's configuration has "write_status".
 //
 // An application's connections to its own pod's address are redirected, as by Consul's rules; those to localhost pass.
 //

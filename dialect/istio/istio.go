@@ -3,12 +3,9 @@
 //
 // It follows Istio's own CNI plugin, except:
 //
-//   - With TPROXY, the tunnel port 15008 is let through, as in REDIRECT mode; the
-//     plugin captures it.
-//   - A pod with the interception mode NONE, a proxy without interception, is left
-//     alone; the plugin fails it.
-//   - Without the annotation of the mode, the proxy's environment and ProxyConfig
-//     count; the plugin assumes REDIRECT.
+//   - With TPROXY, the tunnel port 15008 is let through, as in REDIRECT mode; the plugin captures it.
+//   - A pod with the interception mode NONE, a proxy without interception, is left alone; the plugin fails it.
+//   - Without the annotation of the mode, the proxy's environment and ProxyConfig count; the plugin assumes REDIRECT.
 //
 // # Families
 //

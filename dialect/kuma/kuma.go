@@ -6,15 +6,12 @@
 // is a warning. Without YAML, as with Kuma 2.x, the other annotations configure the pod. A pod whose YAML has dryRun is
 // left alone. The dialect differs from the plugin where the plugin falls short of the documentation:
 //
-//   - With captureAll off, DNS queries to the servers of the pod's dnsConfig are
-//     captured if that lists all of them (dnsPolicy None), else to any server. The
-//     plugin reads the node's resolv.conf, which is not the pod's.
+//   - With captureAll off, DNS queries to the servers of the pod's dnsConfig are captured if that lists all of them
+//     (dnsPolicy None), else to any server. The plugin reads the node's resolv.conf, which is not the pod's.
 //   - User ids may exceed 65535; the plugin reads them as 16 bits.
-//   - IPv6 is captured, or applying fails; the plugin leaves it open when it cannot
-//     set it up.
+//   - IPv6 is captured, or applying fails; the plugin leaves it open when it cannot set it up.
 //   - The interfaces of virtual networks are whole names: "br+" is refused.
-//   - An empty list of exclusions by user exempts nobody; with the plugin it
-//     exempts everybody.
+//   - An empty list of exclusions by user exempts nobody; with the plugin it exempts everybody.
 //
 // DNS queries over TCP pass, as in Kuma (kuma#15401), unless
 // insertRedirectInsteadOfAppend puts the redirection before that rule.
