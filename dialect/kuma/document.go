@@ -58,7 +58,7 @@ func (d *document) decode() error {
 // section reads an object, whose settings' paths begin with at. Kuma ignores keys that it does not know, but a misspelled or
 // newer setting should not go unnoticed.
 func (d *document) section(at string, v any) error {
-	keys, err := objectOf(at, v)
+	keys, err := object(at, v)
 	if err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (d *document) section(at string, v any) error {
 }
 
 func (d *document) leaf(s *setting, v any) error {
-	if s.kind == object {
-		keys, err := objectOf(s.path, v)
+	if s.path == ebpf {
+		keys, err := object(ebpf, v)
 		d.ebpf = keys["enabled"] == true
 		return err
 	}
@@ -118,65 +118,51 @@ type kind int
 const (
 	anything kind = iota // not read
 	flag
-	one    // text or a number
-	many   // a list of these, or one with commas
-	object // with keys that are not all known
+	one  // text or a number
+	many // a list of these, or one with commas
 )
 
 // values returns the texts of a value; none: it is null or empty, which means nothing.
-func (k kind) values(v any) ([]string, error) {
-	text, isText := textOf(v)
-	list, isList := v.([]any)
-	on, isFlag := v.(bool)
-	switch {
-	case v == nil || k == anything:
+func (k kind) values(v any) (texts []string, err error) {
+	if v == nil || k == anything {
 		return nil, nil
-	case k == flag && isFlag:
-		return []string{strconv.FormatBool(on)}, nil
-	case k == flag:
-		return nil, wanted(v, "neither true nor false")
-	case k == one && isText && text == "":
-		return nil, nil
-	case k == one && isText:
-		return []string{text}, nil
-	case k == one:
-		return nil, wanted(v, "neither text nor a number")
-	case isText:
-		return strings.Split(text, ","), nil
-	case !isList:
-		return nil, wanted(v, "neither a list nor text")
 	}
-	var texts []string
-	for _, e := range list {
-		text, isText := textOf(e)
-		if !isText && e != nil {
-			return nil, wanted(e, "neither text nor a number")
+	switch v := v.(type) {
+	case bool:
+		if k == flag {
+			return []string{strconv.FormatBool(v)}, nil
 		}
-		texts = append(texts, text)
+	case string, json.Number:
+		switch text := fmt.Sprint(v); {
+		case k == many:
+			return strings.Split(text, ","), nil
+		case k == one && text == "":
+			return nil, nil
+		case k == one:
+			return []string{text}, nil
+		}
+	case []any:
+		for _, e := range v {
+			if text, err := one.values(e); err == nil {
+				texts = append(texts, strings.Join(text, "")) // of null: ""
+			}
+		}
+		if k == many && len(texts) == len(v) {
+			return texts, nil
+		}
 	}
-	return texts, nil
+	wanted := [...]string{flag: "neither true nor false", one: "neither text nor a number", many: "neither a list nor text"}
+	return nil, fmt.Errorf("%s is %s", brief.Quote(fmt.Sprint(v)), wanted[k])
 }
 
-// objectOf returns the keys of an object, or of null, which has none.
-func objectOf(path string, v any) (map[string]any, error) {
+// object returns the keys of an object, or of null, which has none.
+func object(path string, v any) (map[string]any, error) {
 	keys, ok := v.(map[string]any)
 	if !ok && v != nil {
-		return nil, fmt.Errorf("%s: %w", cmp.Or(strings.TrimSuffix(path, "."), "document"), wanted(v, "no object"))
+		return nil, fmt.Errorf("%s: %s is no object", cmp.Or(strings.TrimSuffix(path, "."), "document"), brief.Quote(fmt.Sprint(v)))
 	}
 	return keys, nil
 }
-
-func textOf(v any) (string, bool) {
-	switch v := v.(type) {
-	case string:
-		return v, true
-	case json.Number:
-		return v.String(), true
-	}
-	return "", false
-}
-
-func wanted(v any, is string) error { return fmt.Errorf("%s is %s", brief.Quote(fmt.Sprint(v)), is) }
 
 // some returns the first few of a list, for people.
 func some(list []string) string {

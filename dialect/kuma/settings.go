@@ -95,7 +95,7 @@ var settings = []setting{
 
 	{"", dryRun, "", value{kind: flag}, nil}, // for the decision
 	// Ebpf is a way to capture without rules, which later versions of Kuma lack.
-	{"", ebpf, "", value{kind: object}, nil},
+	{"", ebpf, "", value{}, nil},
 	// These configure Kuma's program that applies the rules, not the rules.
 	{path: "cniMode"}, {path: "comments"}, {path: "iptablesExecutables"}, {path: "retry"}, {path: "storeFirewalld"},
 	{path: "verbose"}, {path: "wait"}, {path: "waitInterval"},
@@ -208,10 +208,10 @@ func (p *parser) setLogLevel(value string) error {
 
 // setGateway captures nothing inbound: clients connect to a gateway's proxy.
 func (p *parser) setGateway(value string) error {
-	on, err := value == "builtin", error(nil)
-	if !on {
-		on, err = parseBool(value)
+	if value == "builtin" {
+		value = "true"
 	}
+	on, err := parseBool(value)
 	p.inbound = p.inbound && !on
 	return err
 }
