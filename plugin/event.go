@@ -20,18 +20,12 @@ import (
 type Outcome string
 
 const (
-	// Passed: the pod is outside the mesh, and nothing was done.
-	Passed Outcome = "passed"
-	// Redirected: ADD applied the rules.
-	Redirected Outcome = "redirected"
-	// Same: ADD found the rules in place.
-	Same Outcome = "same"
-	// Checked: CHECK found the rules in place.
-	Checked Outcome = "checked"
-	// Unknown: CHECK could not tell, and let the pod be.
-	Unknown Outcome = "unknown"
-	// Failed: the plugin returned an error after it had decided.
-	Failed Outcome = "failed"
+	Passed     Outcome = "passed"     // the pod is outside the mesh, and nothing was done
+	Redirected Outcome = "redirected" // ADD applied the rules
+	Same       Outcome = "same"       // ADD found the rules in place
+	Checked    Outcome = "checked"    // CHECK found the rules in place
+	Unknown    Outcome = "unknown"    // CHECK could not tell, and let the pod be
+	Failed     Outcome = "failed"     // the plugin returned an error after it had decided
 )
 
 // Outcomes lists all outcomes, for metrics that start at zero.
