@@ -58,11 +58,7 @@ const (
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
-	r.Proxy = redirect.Proxy{
-		UIDs:         []uint32{ProxyUID},
-		OutboundPort: OutboundPort,
-		InboundPort:  InboundPort,
-	}
+	r.Proxy = redirect.Proxy{UIDs: []uint32{ProxyUID}, OutboundPort: OutboundPort, InboundPort: InboundPort}
 	r.Loopback = redirect.LoopbackCapture
 	r.Names.ChainPrefix = "CONSUL_PROXY_"
 	return r
