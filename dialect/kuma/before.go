@@ -12,7 +12,7 @@ func (p *parser) before() {
 	p.dnsAll = true // as Kuma 2.x
 	for _, s := range settings {
 		if value, ok := p.annotations[s.annotation]; ok && s.annotation != "" {
-			s.apply(p, s.annotation, s.elements(value))
+			s.apply(p, s.annotation, value, s.elements(value))
 		}
 	}
 	p.virtualProbes()
@@ -24,8 +24,8 @@ func (p *parser) before() {
 	}
 }
 
-// virtualProbes lets the kubelet's probes reach the port where the proxy serves
-// them, unless a newer Kuma's probe proxy does.
+// virtualProbes lets the kubelet's probes reach the port where the proxy serves them, unless a newer Kuma's probe proxy
+// does.
 func (p *parser) virtualProbes() {
 	port := strconv.Itoa(ProbePort)
 	key := VirtualProbes

@@ -1,6 +1,8 @@
 package kuma
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -46,7 +48,7 @@ func (p *parser) yaml(d *document) {
 	}
 	for _, s := range settings {
 		if values, ok := d.values[s.path]; ok && s.set != nil {
-			s.apply(p, Config+"."+s.path, values)
+			s.apply(p, Config+"."+s.path, strings.Join(values, ","), values)
 		}
 	}
 }

@@ -107,8 +107,7 @@ const (
 )
 
 // apply reads a value of the setting, and remembers where it came from or why it is wrong.
-func (s setting) apply(p *parser, key string, values []string) {
-	text := strings.Join(values, ",")
+func (s setting) apply(p *parser, key, text string, values []string) {
 	if err := s.set(p, values); err != nil {
 		p.Refuse(key, text, s.allowed, err)
 		return

@@ -253,3 +253,17 @@ func TestYAMLOfAnotherKind(t *testing.T) {
 	}))
 	assert.Equal(t, kuma.Defaults(), built.Redirect)
 }
+
+// What is said about an annotation has its value as it was written.
+func TestOriginHasTheAnnotationsText(t *testing.T) {
+	const key, users = kuma.ExcludeOutboundPortsForUIDs, "tcp:22:1000-2000;53:1001"
+	with := func(value string) *corev1.Pod {
+		return meshed(withoutYAML, func(p *corev1.Pod) { p.Annotations[key] = value })
+	}
+	assert.Contains(t, build(t, with(users)).Origins,
+		redirect.Origin{Field: "outbound.exclude", Source: redirect.FromAnnotation, Key: key, Value: users})
+	_, err := kuma.New().Redirect(with(users+";x"), nil, nil)
+	var setting *redirect.SettingError
+	require.ErrorAs(t, err, &setting)
+	assert.Equal(t, users+";x", setting.Value)
+}
