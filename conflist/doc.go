@@ -1,5 +1,5 @@
-// Package conflist edits CNI network configuration files: it adds a plugin to a list that somebody else owns, and removes
-// it again, without touching any other byte.
+// Package conflist edits CNI network configuration files: it adds a plugin to a list that another program owns, and
+// removes it again, without changing any other byte.
 //
 // [Insert] makes one contiguous insertion behind the last plugin, indented like its neighbours. Key order, the spelling of
 // numbers (9007199254740993 stays), escapes, tabs, CRLF and a missing final newline survive, because the file is never
@@ -7,9 +7,9 @@
 // loads, and says why it passes over the others. A single plugin's configuration (a .conf file) cannot be chained to:
 // [ToList] makes a list of it.
 //
-// The package does no I/O but on the fs.FS it is given. libcni (github.com/containernetworking/cni v1.3) defines what a
-// file means, and the tests compare the two. So a number beyond the range of float64, such as 1e400, is [ErrInvalid]: no
-// runtime loads a list that has one.
+// The package does no I/O except on the fs.FS that it is given. A file means what libcni (github.com/containernetworking/cni
+// v1.3) makes of it; the tests compare the two. For example, a number beyond the range of float64, such as 1e400, is
+// [ErrInvalid], because no runtime loads such a list.
 //
 // # Errors
 //
@@ -27,8 +27,10 @@ var (
 	ErrLastPlugin = errors.New("no plugin would be left")
 	// ErrNoInlinePlugins: the list's plugins are in a directory (CNI 1.1), so there is no array to insert into.
 	ErrNoInlinePlugins = errors.New("the list has no inline plugins")
-	// ErrUnreadable: a file could not be read, so a runtime may load it or not. errors.As to *[UnreadableError] names it.
+	// ErrUnreadable: a file could not be read, so a runtime may load it or not. Get its name with errors.As and an
+	// *[UnreadableError].
 	ErrUnreadable = errors.New("cannot be read, so a runtime may load it or not")
-	// ErrNoNetwork: a runtime would load no file of the directory. errors.As to *[NoNetworkError] says why, for each.
+	// ErrNoNetwork: a runtime would load no file of the directory. Get the reason for each file with errors.As and a
+	// *[NoNetworkError].
 	ErrNoNetwork = errors.New("no valid network configuration")
 )

@@ -11,18 +11,18 @@ import (
 // Insert adds entry, a plugin's JSON object with a "type", behind the last plugin of the list in data. It keeps all other
 // bytes, and returns a new slice.
 //
-// A plugin of the entry's type stays where it is: untouched when it is the same JSON value, replaced when it is not. Further
-// plugins of the type are removed. A second Insert changes nothing.
+// If the list already has a plugin of the entry's type, Insert leaves it in place: unchanged if it is the same JSON value,
+// otherwise replaced by entry. Insert removes further plugins of the type. A second Insert changes nothing.
 //
-// Errors: errors.Is(err, ErrInvalid) for data or entry, errors.Is(err, ErrSingle), errors.Is(err, ErrNoInlinePlugins).
+// Errors: [ErrInvalid] for data or entry, [ErrSingle], [ErrNoInlinePlugins].
 func Insert(data, entry []byte) ([]byte, error) {
 	doc, err := object(entry)
 	if err != nil {
-		return nil, fmt.Errorf("reading the entry: %w", err)
+		return nil, fmt.Errorf("read entry: %w", err)
 	}
 	own, err := parseListed(doc)
 	if err != nil {
-		return nil, fmt.Errorf("reading the entry: %w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("read entry: %w: %w", ErrInvalid, err)
 	}
 	f, err := parseForEdit(data)
 	if err != nil {
@@ -46,10 +46,10 @@ func Insert(data, entry []byte) ([]byte, error) {
 	return splice(f.data, there, st.render(nil, entry, top(entry), 0)), nil
 }
 
-// Remove removes every plugin of the type from the list in data. It is the inverse of Insert, to the byte; without such a
-// plugin the result equals data.
+// Remove removes every plugin of the type from the list in data. It undoes Insert byte for byte. Without such a plugin the
+// result equals data.
 //
-// Errors: errors.Is(err, ErrInvalid), errors.Is(err, ErrLastPlugin).
+// Errors: [ErrInvalid], [ErrLastPlugin].
 func Remove(data []byte, pluginType string) ([]byte, error) {
 	f, err := Parse(data)
 	if err != nil {
@@ -61,7 +61,7 @@ func Remove(data []byte, pluginType string) ([]byte, error) {
 			return bytes.Clone(f.data), nil
 		}
 		if len(f.plugins) == 1 {
-			return nil, fmt.Errorf("removing %q from network %q: %w", pluginType, f.name, ErrLastPlugin)
+			return nil, fmt.Errorf("remove %q from network %q: %w", pluginType, f.name, ErrLastPlugin)
 		}
 		if f, err = Parse(f.cut(at[len(at)-1])); err != nil {
 			return nil, err
@@ -69,11 +69,11 @@ func Remove(data []byte, pluginType string) ([]byte, error) {
 	}
 }
 
-// ToList makes a list of a single plugin's configuration: same network, same cniVersion, and the plugin's object verbatim.
-// Without a cniVersion the list has 0.3.1, the first that chains plugins. A list is returned as it is. The result belongs
-// under [ListName] of the file's name.
+// ToList converts a single plugin's configuration to a list with the same network name, the same cniVersion and the
+// plugin's object verbatim. If cniVersion is absent, the list has 0.3.1, the first version with chained plugins. A list is
+// returned unchanged. Store the result under the file's [ListName].
 //
-// Errors: errors.Is(err, ErrInvalid), also when the configuration has no network name.
+// Errors: [ErrInvalid], also if the configuration has no network name.
 func ToList(data []byte) ([]byte, error) {
 	f, err := Parse(data)
 	if err != nil {

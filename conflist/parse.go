@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Newest is the newest supported version of the CNI specification (https://www.cni.dev/docs/spec/). Newer "cniVersions" of
-// a list are not chosen.
+// Newest is the newest supported version of the CNI specification (https://www.cni.dev/docs/spec/). Newer ones in a list's
+// "cniVersions" are ignored.
 const Newest = "1.1.0"
 
 // Plugin is one plugin of a list.
@@ -66,8 +66,8 @@ func (f *File) Plugin(pluginType string) (Plugin, bool) {
 	return Plugin{}, false
 }
 
-// Parse reads a list or, if it has a "type" and no "plugins", a single plugin's configuration. Errors:
-// errors.Is(err, ErrInvalid).
+// Parse reads a list or, if it has a "type" and no "plugins", a single plugin's configuration.
+// Errors: [ErrInvalid].
 func Parse(data []byte) (*File, error) {
 	var probe map[string]json.RawMessage
 	if err := json.Unmarshal(data, &probe); err == nil {
@@ -80,7 +80,7 @@ func Parse(data []byte) (*File, error) {
 }
 
 // ParseFile reads data as a runtime does, by the file's name: a list in .conflist, a single plugin in .conf and .json.
-// Errors: errors.Is(err, ErrInvalid).
+// Errors: [ErrInvalid].
 func ParseFile(name string, data []byte) (*File, error) {
 	if path.Ext(name) == ".conflist" {
 		return parseList(data)

@@ -18,12 +18,12 @@ type Choice struct {
 	Skipped []Skipped
 }
 
-// ListName is the name under which an edited list belongs; see [ListName].
+// ListName returns the name under which the edited list is to be stored; see the function [ListName].
 func (c Choice) ListName() string { return ListName(c.Name) }
 
-// ListName is the file name under which a list belongs that comes from the file of that name: the same name, with the
-// extension .conflist, since runtimes read a list from no other. A .conf sorts before the .conflist of the same stem, so
-// it must go once the list is in place.
+// ListName returns the name under which a list made from the named file is to be stored: the same name with the extension
+// .conflist, because runtimes read lists from such files only. A .conf file sorts before the .conflist file of the same
+// stem, so remove it once the list is in place.
 func ListName(name string) string { return strings.TrimSuffix(name, path.Ext(name)) + ".conflist" }
 
 // Skipped is a file that was passed over.
@@ -32,7 +32,7 @@ type Skipped struct {
 	Err  error
 }
 
-// NoNetworkError says of each file of a directory why no runtime would load it. errors.Is(err, ErrNoNetwork).
+// NoNetworkError says why no runtime would load any file of a directory. errors.Is(err, ErrNoNetwork) holds.
 type NoNetworkError struct{ Skipped []Skipped }
 
 func (e *NoNetworkError) Error() string {
@@ -50,7 +50,7 @@ func (e *NoNetworkError) Error() string {
 // Is makes errors.Is(err, ErrNoNetwork) hold.
 func (e *NoNetworkError) Is(target error) bool { return target == ErrNoNetwork }
 
-// UnreadableError names a file that could not be read. errors.Is(err, ErrUnreadable), and what Err is.
+// UnreadableError names a file that could not be read. errors.Is holds for [ErrUnreadable] and for the cause.
 type UnreadableError struct {
 	Name string
 	Err  error
@@ -60,12 +60,12 @@ func (e *UnreadableError) Error() string {
 	return e.Name + " " + ErrUnreadable.Error() + ": " + e.Err.Error()
 }
 
-// Unwrap makes errors.Is(err, ErrUnreadable) hold, and errors.Is of the cause.
+// Unwrap returns ErrUnreadable and the cause.
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
-// PassedOver reports whether a runtime would pass over a file whose reading or parsing gave err too: its content is
-// invalid, or nothing is there (a symbolic link may dangle). Any other error is about the reader, not the file: a runtime
-// with other rights, mounts or bounds may load it.
+// PassedOver reports whether a runtime, too, would pass over a file that could not be read or parsed because of err: its
+// content is invalid, or it does not exist (a dangling symbolic link). Any other error concerns the reader and not the
+// file, and a runtime with other permissions or mounts may load it.
 func PassedOver(err error) bool { return errors.Is(err, ErrInvalid) || errors.Is(err, fs.ErrNotExist) }
 
 // IsConfigName reports whether a runtime looks at files of that name.
@@ -80,13 +80,14 @@ func IsConfigName(name string) bool {
 // Skipped is worth a warning. A list whose plugins are in a directory named after the network (CNI 1.1) is valid when those
 // are. A single configuration without a network name counts as invalid: runtimes load it, and then fail every pod.
 //
-// A file that cannot be read, and sorts before the first valid one, leaves the question open: see [PassedOver].
+// If a file that sorts before the first valid one cannot be read, Primary cannot tell and returns an error; see
+// [PassedOver].
 //
 // Errors: *[NoNetworkError], *[UnreadableError], or what reading the directory gave (errors.Is(err, fs.ErrNotExist)).
 func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
-		return Choice{}, fmt.Errorf("listing the network configurations: %w", err)
+		return Choice{}, fmt.Errorf("list network configurations: %w", err)
 	}
 	var skipped []Skipped
 	for _, e := range entries { // sorted by name

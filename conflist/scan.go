@@ -16,8 +16,7 @@ type member struct {
 	key, val span
 }
 
-// The functions below find positions in documents that encoding/json has
-// accepted, so they have no error path.
+// The functions below find positions in documents that encoding/json has accepted, so they have no error path.
 
 // top is the one value of a document, without the white space around it.
 func top(b []byte) span {
@@ -57,8 +56,7 @@ func inside(b []byte, of span) *json.Decoder {
 	return d
 }
 
-// nextValue is the decoder's next value, in a document of which it reads the part
-// from base on.
+// nextValue is the decoder's next value, in a document of which it reads the part from base on.
 func nextValue(d *json.Decoder, base int) span {
 	var raw json.RawMessage
 	_ = d.Decode(&raw)

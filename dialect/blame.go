@@ -8,9 +8,8 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// BlamedError is an error about a pod's Redirect, with the pod's settings that
-// caused it. Get it with errors.As(err, &blamedError). The cause is a
-// [*redirect.LimitError] or a [*redirect.FieldError].
+// BlamedError is an error about a pod's Redirect, with the pod's settings that caused it. Get it with errors.As(err,
+// &blamedError). The cause is a [*redirect.LimitError] or a [*redirect.FieldError].
 type BlamedError struct {
 	// Origins are the settings, without repeats.
 	Origins []redirect.Origin
@@ -33,10 +32,9 @@ func (e *BlamedError) Setting() string {
 // Unwrap returns the cause.
 func (e *BlamedError) Unwrap() error { return e.Err }
 
-// Blame adds to an error of [redirect.Redirect.Validate] or
-// [redirect.Redirect.Ruleset] the pod's settings that set the fields it names,
-// because its reader, the pod's author, knows annotations and not fields. An error
-// about no setting is returned as it is.
+// Blame adds to an error of [redirect.Redirect.Validate] or [redirect.Redirect.Ruleset] the pod's settings that set the
+// fields it names, because its reader, the pod's author, knows annotations and not fields. An error about no setting is
+// returned as it is.
 func (b Result) Blame(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts []error

@@ -11,8 +11,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// BypassCode is the kind of a [Bypass]. Codes are stable: never renamed, never
-// reused.
+// BypassCode is the kind of a [Bypass]. Codes are stable: never renamed, never reused.
 type BypassCode string
 
 // The codes.
@@ -22,9 +21,8 @@ const (
 	BypassIPv6 BypassCode = "ipv6"
 	// BypassProxyID: a container runs as the proxy's user or group.
 	BypassProxyID BypassCode = "proxy-id"
-	// BypassNetRaw: the rules know the proxy by a mark, and a container may have a
-	// capability that sets marks: NET_ADMIN, or since Linux 5.17 NET_RAW
-	// (sk_setsockopt, net/core/sock.c).
+	// BypassNetRaw: the rules know the proxy by a mark, and a container may have a capability that sets marks:
+	// NET_ADMIN, or since Linux 5.17 NET_RAW (sk_setsockopt, net/core/sock.c).
 	BypassNetRaw BypassCode = "net-raw"
 )
 
@@ -47,8 +45,7 @@ type Bypass struct {
 	// "runAsGroup", with the value in ID, "capabilities" or "privileged".
 	Field string `json:"field,omitempty"`
 	ID    uint32 `json:"id,omitempty"`
-	// Inherited: the container itself does not say so. An id is the pod's, a
-	// capability the runtime's default.
+	// Inherited: the container itself does not say so. An id is the pod's, a capability the runtime's default.
 	Inherited bool `json:"inherited,omitempty"`
 }
 
@@ -213,9 +210,8 @@ func byCapability(pod *corev1.Pod, c *corev1.Container) []Bypass {
 	return []Bypass{b}
 }
 
-// cannotGain reports whether the container's processes can have no capability in
-// effect: they are not root, and may not become more than they are. (No runtime
-// sets ambient capabilities.)
+// cannotGain reports whether the container's processes can have no capability in effect: they are not root, and may not
+// become more than they are. (No runtime sets ambient capabilities.)
 func cannotGain(its corev1.SecurityContext, pods corev1.PodSecurityContext) bool {
 	user, nonRoot := its.RunAsUser, its.RunAsNonRoot
 	if user == nil {

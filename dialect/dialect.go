@@ -1,6 +1,5 @@
-// Package dialect describes a mesh: which pods it redirects, how they are
-// configured, and what its conventions are. A [Dialect] is a struct of data and
-// one function, so a mesh can keep its own in its own repository; there is no
+// Package dialect describes a mesh: which pods it redirects, how they are configured, and what its conventions are. A
+// [Dialect] is a struct of data and one function, so a mesh can keep its own in its own repository; there is no
 // registry and no interface.
 //
 // [Dialect.Plan] is the one way from a pod to its rules. The dialects of known
@@ -23,20 +22,17 @@ type Dialect struct {
 	Name string
 	// Policy says which pods are in the mesh.
 	Policy selection.Policy
-	// Build reads a selected pod's configuration. Its error holds everything that
-	// is wrong with it. See [FromSchema].
+	// Build reads a selected pod's configuration. Its error holds everything that is wrong with it. See [FromSchema].
 	Build func(Input) (Result, error)
 	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
 	// NeedsNamespace makes callers fetch the pod's Namespace, one API call, for
 	// Decide and Build; see [Dialect.ReadsNamespace].
 	NeedsNamespace bool
-	// Applied are annotations that say that a pod's rules are in place. They are
-	// written only where configured, since that takes one more request per pod and
-	// the right to patch pods.
+	// Applied are annotations that say that a pod's rules are in place. They are written only where configured, since
+	// that takes one more request per pod and the right to patch pods.
 	Applied map[string]string
-	// Sandboxes is how the mesh is configured without Kubernetes; nil: it is not.
-	// See [Dialect.ForSandbox].
+	// Sandboxes is how the mesh is configured without Kubernetes; nil: it is not. See [Dialect.ForSandbox].
 	Sandboxes *Sandboxes
 	// Validation is how the mesh proves, in the pod, that redirection works.
 	Validation Validation
@@ -48,8 +44,7 @@ type Validation struct {
 	Container string
 	// ExitCode is its exit code when redirection is missing, 1 to 255.
 	ExitCode int
-	// ProbePort is a port that nothing in the pod listens on. Connections to it
-	// reach the proxy when redirection works.
+	// ProbePort is a port that nothing in the pod listens on. Connections to it reach the proxy when redirection works.
 	ProbePort uint16
 	// ProbeAddrs are the addresses that the check connects to, at most one a
 	// family. Nobody has them. Empty: any such address.
@@ -69,9 +64,8 @@ type Input struct {
 	Addrs []netip.Addr
 }
 
-// Values returns the parts of the pod that a [redirect.Schema] reads. Of several
-// variables of one name the last counts, as it does to the process. A variable
-// without a literal value counts as not set.
+// Values returns the parts of the pod that a [redirect.Schema] reads. Of several variables of one name the last counts,
+// as it does to the process. A variable without a literal value counts as not set.
 func (in Input) Values() redirect.Values {
 	g := redirect.Values{Annotations: in.Pod.Annotations, Env: map[string]string{}}
 	if in.Namespace != nil {
@@ -117,8 +111,7 @@ func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.
 	return d.Policy.Decide(pod, namespace)
 }
 
-// ReadsNamespace reports whether the pod's Namespace is needed: not when the pod
-// alone rules itself out.
+// ReadsNamespace reports whether the pod's Namespace is needed: not when the pod alone rules itself out.
 func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 	if !d.NeedsNamespace {
 		return false
@@ -127,10 +120,9 @@ func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 	return alone.Selected || alone.Reason == selection.NotEnabled
 }
 
-// Redirect reads a selected pod's configuration. It is the dialect's own step of
-// [Dialect.Plan], for its tests; the Plan also applies the operator's options.
-// Addrs are all of the pod's addresses, its primary one first; without any the pod
-// counts as IPv4 only. The Redirect is valid.
+// Redirect reads a selected pod's configuration. It is the dialect's own step of [Dialect.Plan], for its tests; the
+// Plan also applies the operator's options. Addrs are all of the pod's addresses, its primary one first; without any
+// the pod counts as IPv4 only. The Redirect is valid.
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
 	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if err != nil {

@@ -21,8 +21,7 @@ type Subject struct {
 	// Namespace is the pod's, where the dialect needs it (see
 	// [Dialect.ReadsNamespace]); nil: its settings count as absent.
 	Namespace *corev1.Namespace
-	// Addrs are all of the pod's addresses, its primary one first. Empty: not
-	// known, which counts as IPv4 only.
+	// Addrs are all of the pod's addresses, its primary one first. Empty: not known, which counts as IPv4 only.
 	Addrs []netip.Addr
 	// Kernel is what the pod's network namespace has; zero: not known. It decides
 	// about warnings and bypasses, never about rules: a family may come up later.
@@ -31,22 +30,18 @@ type Subject struct {
 
 // Options are an operator's choices for all pods. The zero value is the default.
 type Options struct {
-	// UncapturedFamily says what happens to an address family that the mesh does
-	// not capture.
+	// UncapturedFamily says what happens to an address family that the mesh does not capture.
 	UncapturedFamily redirect.UncapturedFamily
-	// RefuseProxyUID refuses a pod with a container that the rules may take for the
-	// proxy: it runs as the proxy's user or group, or may set its mark. Families
-	// that bypass the mesh refuse no pod; UncapturedFamily closes them.
+	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy: it runs as the proxy's user
+	// or group, or may set its mark. Families that bypass the mesh refuse no pod; UncapturedFamily closes them.
 	RefuseProxyUID bool
 }
 
 // Plan is everything that a mesh means for a pod.
 type Plan struct {
-	// Decision says whether the pod is in the mesh. If not, the other fields are
-	// empty.
+	// Decision says whether the pod is in the mesh. If not, the other fields are empty.
 	Decision selection.Decision
-	// Redirect is the pod's configuration with the Options applied, and Ruleset
-	// its rules.
+	// Redirect is the pod's configuration with the Options applied, and Ruleset its rules.
 	Redirect redirect.Redirect
 	Ruleset  ruleset.Ruleset
 	// Origins are where the Redirect's fields come from.
@@ -56,21 +51,17 @@ type Plan struct {
 	Warnings redirect.Warnings
 	// Bypasses are the ways past the mesh that remain open.
 	Bypasses []Bypass
-	// Captured are the families that the rules redirect, without those known to be
-	// absent from the kernel. Addressed are the families of the pod's addresses.
-	// Either may have one that the other lacks.
+	// Captured are the families that the rules redirect, without those known to be absent from the kernel. Addressed
+	// are the families of the pod's addresses. Either may have one that the other lacks.
 	Captured, Addressed []ruleset.Family
 }
 
-// Plan decides whether the pod is in the mesh, what its rules are, and what
-// bypasses them. Everything that captures, checks, compares, repairs or explains a
-// pod calls it, so all decide alike. It reads nothing but its arguments.
+// Plan decides whether the pod is in the mesh, what its rules are, and what bypasses them. Everything that captures,
+// checks, compares, repairs or explains a pod calls it, so all decide alike. It reads nothing but its arguments.
 //
-// An error refuses the pod. The Plan then has the decision, and those warnings and
-// bypasses that are known. errors.As finds a [*redirect.SettingError] for each
-// setting that is wrong, a [*BlamedError] for settings that are wrong together, and
-// a [*BypassError] for each container that the options refuse. When ctx ends, the
-// error is its cause.
+// An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known. errors.As
+// finds a [*redirect.SettingError] for each setting that is wrong, a [*BlamedError] for settings that are wrong
+// together, and a [*BypassError] for each container that the options refuse. When ctx ends, the error is its cause.
 func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	p := Plan{Decision: d.Decide(s.Pod, s.Namespace)}
 	if !p.Decision.Selected {
@@ -103,8 +94,7 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	return p, nil
 }
 
-// families applies the option about uncaptured families, and fills in the fields
-// about families.
+// families applies the option about uncaptured families, and fills in the fields about families.
 func (p *Plan) families(s Subject, o Options) {
 	for _, f := range ruleset.Families {
 		mode := &p.Redirect.IPv4

@@ -5,17 +5,14 @@ import "github.com/meshcni/meshcni/selection"
 // Sandboxes is a mesh's configuration under runtimes other than Kubernetes', which
 // pass a sandbox's configuration to the plugin in CNI_ARGS.
 type Sandboxes struct {
-	// Key is the key of CNI_ARGS that holds the configuration. A sandbox that has
-	// it is in the mesh.
+	// Key is the key of CNI_ARGS that holds the configuration. A sandbox that has it is in the mesh.
 	Key string
-	// Build reads it, as Dialect.Build reads a pod's. Only the Input's addresses
-	// are set.
+	// Build reads it, as Dialect.Build reads a pod's. Only the Input's addresses are set.
 	Build func(args map[string]string, in Input) (Result, error)
 }
 
-// ForSandbox returns the mesh's dialect for the sandbox that CNI_ARGS, by key,
-// configure: it selects every pod and reads only the arguments. It reports whether
-// they have the mesh's key.
+// ForSandbox returns the mesh's dialect for the sandbox that CNI_ARGS, by key, configure: it selects every pod and
+// reads only the arguments. It reports whether they have the mesh's key.
 func (d Dialect) ForSandbox(args map[string]string) (Dialect, bool) {
 	if d.Sandboxes == nil {
 		return d, false

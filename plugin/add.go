@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
@@ -21,19 +22,20 @@ import (
 )
 
 // add captures the pod, unless it is outside the mesh, and returns the previous plugin's result.
-func (r *run) add(ctx context.Context) ([]byte, Event, *types.Error) {
+func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.Error) {
+	defer r.rescue(&failure)
 	output, err := r.prev.in(r.config.CNIVersion)
 	if err != nil {
-		return nil, Event{}, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
+		return nil, e, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
 	}
 	done, failure := r.capture(ctx)
-	if failure != nil {
-		return nil, done.event(), failure
+	if e = done.event(); failure != nil {
+		return nil, e, failure
 	}
 	if err := r.remember(done); err != nil {
-		done.warnings = append(done.warnings, err.Error())
+		e.Warnings = append(e.Warnings, err.Error())
 	}
-	return output, done.event(), nil
+	return output, e, nil
 }
 
 // captured is how far an ADD got. What it did not reach is zero.
@@ -50,7 +52,9 @@ type captured struct {
 	warnings []string // besides those of the decision, the plan and the result
 }
 
+// capture redirects the pod or passes it over. After a failure or a panic, done still says how far it got.
 func (r *run) capture(ctx context.Context) (done captured, failure *types.Error) {
+	defer r.rescue(&failure)
 	t, failure := r.identify()
 	if failure != nil {
 		return done, failure
@@ -67,9 +71,18 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	done.netns = ns.ID()
 
 	// To look at the namespace takes about as long as the request, and needs none of its answer.
-	looking := start(func() (found, error) { return r.look(ctx, ns, t) })
+	var (
+		seen     found
+		unseen   error
+		panicked *netnsexec.PanicError
+		looking  sync.WaitGroup
+	)
+	looking.Go(func() { seen, unseen = r.look(ctx, ns, t) })
 	done.answer = r.fetch(ctx, t)
-	seen, unseen := looking.wait()
+	looking.Wait()
+	if errors.As(unseen, &panicked) {
+		panic(panicked)
+	}
 	if done.answer.failure != nil {
 		done.decision, failure = r.presume(ctx, t, done.answer)
 		done.outcome = Passed
@@ -118,9 +131,9 @@ type target struct {
 	asked string      // the key of CNI_ARGS that configures the sandbox
 }
 
-// identify finds the mesh and, where CNI_ARGS themselves ask for redirection, what stands for the pod. Such keys win over
-// the names of a pod beside them, as with the plugins that read them: whoever may add to CNI_ARGS on such a runtime could
-// otherwise name an excluded namespace.
+// identify finds the mesh. If CNI_ARGS configure the sandbox themselves, it also makes a pod to stand for it. Such keys take
+// precedence over the name of a pod in CNI_ARGS, as in the plugins that read them: otherwise whoever can add to CNI_ARGS
+// could name an excluded namespace.
 func (r *run) identify() (t target, failure *types.Error) {
 	t.name = r.pod.String()
 	var err error
@@ -180,7 +193,7 @@ func (t target) refusal(err error) *types.Error {
 	return hint(failure, "correct the pod's annotations; the pod does not start without its rules")
 }
 
-// outByName decides about pods for which the runtime's words suffice.
+// outByName decides about pods for which what the runtime passed is enough.
 func (r *run) outByName(t target) (selection.Decision, bool) {
 	id := r.pod
 	switch {
@@ -201,7 +214,7 @@ func (r *run) outByName(t target) (selection.Decision, bool) {
 }
 
 // passUnopened lets a pod through by name. It still refuses the host's namespace, as every plugin built with the CNI
-// library does: the runtime has then mixed up its pods. Nothing else about the path matters to a plugin that does nothing.
+// library does, because the runtime has then confused its pods. Any other problem with the path does not matter here.
 func (r *run) passUnopened(done captured, decision selection.Decision) (captured, *types.Error) {
 	ns, err := r.OpenNetNS(r.netns)
 	if errors.Is(err, netnsexec.ErrHost) {
@@ -222,7 +235,13 @@ type found struct {
 	addrs   []netip.Addr
 }
 
+// look runs in a goroutine of its own, so it returns a panic as a *netnsexec.PanicError.
 func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = asPanic(v)
+		}
+	}()
 	if f.backend, err = ns.Backend(ctx, apply.Name(r.config.Backend)); err != nil {
 		return f, codeOf(err, CodeApply, "choose firewall backend")
 	}
@@ -239,10 +258,10 @@ func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error)
 	return f, nil
 }
 
-// presume lets a pod through that could not be read if, by the runtime's word, it has none of the annotations that the
-// mesh's injector always leaves. Without this, a node whose credentials are missing could start nothing: not the network's
-// pods, not the storage of the pods that would bring the credentials. An answer that there is no such pod, or another one,
-// is no reason to let one through.
+// presume lets through a pod that could not be read if, according to the runtime, it has none of the annotations that the
+// mesh's injector always writes. Otherwise a node without credentials could not start the very pods that would bring them,
+// such as those of the network or of storage. It does not apply if the server answered that the pod does not exist or has
+// another UID.
 func (r *run) presume(ctx context.Context, t target, a answer) (selection.Decision, *types.Error) {
 	decision, out := t.mesh.Policy.PresumeOut(r.config.Annotations)
 	if !out || !a.unread || errors.Is(ctx.Err(), context.Canceled) {
@@ -253,7 +272,7 @@ func (r *run) presume(ctx context.Context, t target, a answer) (selection.Decisi
 	return t.explain(decision), nil
 }
 
-// inTime makes a failure one of time when time is over: whatever broke, broke because of that.
+// inTime turns a failure after the deadline into one that asks the runtime to try again.
 func (r *run) inTime(ctx context.Context, e *types.Error) *types.Error {
 	if ctx.Err() != nil && e.Code != types.ErrTryAgainLater {
 		return &types.Error{Code: types.ErrTryAgainLater, Msg: r.expired(ctx) + ": " + e.Msg, Details: e.Details}

@@ -16,16 +16,16 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// NoRecord is the reason of a CHECK that does not know what ADD did to the attachment.
+// NoRecord is the reason in the event of a CHECK that finds no usable record of what ADD did.
 const NoRecord selection.Reason = "no-record"
 
-// check compares what is in force with what ADD recorded. It asks neither the API server nor what today's pod,
-// configuration or plugin would make of it: a runtime that is told of a difference recreates the pod, so only redirection
-// that is no longer in force is one. What cannot be told passes.
-func (r *run) check(ctx context.Context) (Event, *types.Error) {
+// check compares the live rules with what ADD recorded. It uses neither the API server nor today's configuration. A runtime
+// recreates a pod whose CHECK fails, so check fails only if redirection is no longer in force, and passes if it cannot tell.
+func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
+	defer r.rescue(&failure)
+	e.Decision.Reason = NoRecord
 	store := r.Attachments(r.config)
 	record, unread := store.Read(r.attachment)
-	e := Event{Decision: selection.Decision{Reason: NoRecord}}
 	if unread == nil {
 		e.Decision = selection.Decision{Selected: record.Selected, Reason: selection.Reason(record.Reason)}
 	}
@@ -99,9 +99,9 @@ type comparison struct {
 func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (c comparison, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			f := asFault(v)
-			r.logger().Error("CHECK panicked", "error", fmt.Sprint(f.value), "stack", string(f.stack))
-			c.lost, err = nil, fmt.Errorf("internal error: %v", f.value)
+			p := asPanic(v)
+			r.logger().Error("CHECK panicked", "error", fmt.Sprint(p.Value), "stack", string(p.Stack))
+			c.lost, err = nil, fmt.Errorf("internal error: %v", p.Value)
 		}
 	}()
 	rules := record.InForce()

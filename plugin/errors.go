@@ -39,7 +39,7 @@ func fail(code uint, format string, args ...any) *types.Error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// within shortens a CNI error until it fits stdout.
+// within shortens a CNI error until its JSON has at most maxFailure bytes.
 func within(e *types.Error, render func(*types.Error) []byte) *types.Error {
 	for limit := maxFailure / 2; len(render(e)) > maxFailure && limit > 0; limit /= 2 {
 		e = &types.Error{Code: e.Code, Msg: brief.Text(e.Msg, limit), Details: brief.Text(e.Details, limit/2)}
@@ -63,7 +63,7 @@ func codeOf(err error, code uint, doing string) *types.Error {
 	case errors.As(err, &done):
 		return done
 	case errors.As(err, &panicked):
-		panic(&fault{panicked.Value, panicked.Stack})
+		panic(panicked)
 	case errors.Is(err, netnsexec.ErrHost), errors.Is(err, netnsexec.ErrNotNetNS), errors.Is(err, netnsexec.ErrGone):
 		return fail(types.ErrInvalidNetNS, "CNI_NETNS: %v", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
@@ -74,46 +74,20 @@ func codeOf(err error, code uint, doing string) *types.Error {
 	return fail(code, "%s: %v", doing, err)
 }
 
-// fault is a panic that comes from another goroutine, with its stack there.
-type fault struct {
-	value any
-	stack []byte
-}
-
-func asFault(recovered any) *fault {
-	if f, ok := recovered.(*fault); ok {
-		return f
+// asPanic returns a recovered panic with the stack of the goroutine in which it began.
+func asPanic(recovered any) *netnsexec.PanicError {
+	if p, ok := recovered.(*netnsexec.PanicError); ok { // of another goroutine
+		return p
 	}
-	return &fault{recovered, debug.Stack()}
+	return &netnsexec.PanicError{Value: recovered, Stack: debug.Stack()}
 }
 
-// future is the result of a function that runs concurrently.
-type future[T any] struct {
-	done  chan struct{}
-	value T
-	err   error
-	fault *fault
-}
-
-func start[T any](fn func() (T, error)) *future[T] {
-	f := &future[T]{done: make(chan struct{})}
-	go func() {
-		defer close(f.done)
-		defer func() {
-			if r := recover(); r != nil {
-				f.fault = asFault(r)
-			}
-		}()
-		f.value, f.err = fn()
-	}()
-	return f
-}
-
-// wait returns the function's results, or panics as it did.
-func (f *future[T]) wait() (T, error) {
-	<-f.done
-	if f.fault != nil {
-		panic(f.fault)
+// rescue, when deferred, makes a panic the failure of the function, whose other results stay. The runtime must get JSON, the
+// pod must not start, and the log must say how far the run got.
+func (r *run) rescue(failure **types.Error) {
+	if v := recover(); v != nil {
+		p := asPanic(v)
+		r.stack = p.Stack
+		*failure = fail(types.ErrInternal, "%s: internal error: %v", r.Name, p.Value)
 	}
-	return f.value, f.err
 }

@@ -20,18 +20,12 @@ import (
 type Outcome string
 
 const (
-	// Passed: the pod is outside the mesh, and nothing was done.
-	Passed Outcome = "passed"
-	// Redirected: ADD applied the rules.
-	Redirected Outcome = "redirected"
-	// Same: ADD found the rules in place.
-	Same Outcome = "same"
-	// Checked: CHECK found the rules in place.
-	Checked Outcome = "checked"
-	// Unknown: CHECK could not tell, and let the pod be.
-	Unknown Outcome = "unknown"
-	// Failed: the plugin returned an error after it had decided.
-	Failed Outcome = "failed"
+	Passed     Outcome = "passed"     // the pod is outside the mesh, and nothing was done
+	Redirected Outcome = "redirected" // ADD applied the rules
+	Same       Outcome = "same"       // ADD found the rules in place
+	Checked    Outcome = "checked"    // CHECK found the rules in place
+	Unknown    Outcome = "unknown"    // CHECK could not tell, and let the pod be
+	Failed     Outcome = "failed"     // the plugin returned an error after it had decided
 )
 
 // Outcomes lists all outcomes, for metrics that start at zero.
@@ -86,8 +80,9 @@ func (c captured) event() Event {
 	return e
 }
 
-// finish completes the event, logs it and hands it to the hook.
-func (r *run) finish(ctx context.Context, e Event, failure *types.Error, attrs ...any) {
+// finish completes the event, logs it and hands it to the hook. It returns an error if logging panics.
+func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogged *types.Error) {
+	defer r.rescue(&unlogged)
 	e.Verb, e.ContainerID, e.NetNS, e.Err = r.command, r.attachment.ContainerID, r.netns, failure
 	e.Pod = attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid}
 	e.Duration = time.Since(r.begin)
@@ -108,13 +103,18 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error, attrs .
 		)
 	}
 	if failure != nil {
-		r.logger().ErrorContext(ctx, "failed", append([]any{
+		attrs := []any{
 			"verb", e.Verb, "code", failure.Code, "error", failure.Msg, "hint", failure.Details,
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID, "container_id", e.ContainerID,
 			"netns", e.NetNS, "duration_ms", ms, "api_calls", e.APICalls,
-		}, attrs...)...)
+		}
+		if r.stack != nil {
+			attrs = append(attrs, "stack", string(r.stack))
+		}
+		r.logger().ErrorContext(ctx, "failed", attrs...)
 	}
 	quietly(func() { r.OnEvent(ctx, e) })
+	return nil
 }
 
 // texts is never nil, so that a log record has a list.

@@ -54,6 +54,10 @@ type answer struct {
 
 // fetch gets the pod, and its namespace if the mesh needs it, with one request each unless something is in the way.
 func (r *run) fetch(ctx context.Context, t target) (a answer) {
+	defer func() {
+		a.unread = a.unread && r.stack == nil // a panic is no reason to let a pod through
+	}()
+	defer r.rescue(&a.failure)
 	if t.pod != nil {
 		return answer{pod: t.pod}
 	}
@@ -70,8 +74,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff
 	for attempt := 1; ; attempt++ {
-		pod, namespace, calls, err := r.once(ctx, pods, t, time.Duration(attempt)*attemptTime)
-		a.calls += calls
+		pod, namespace, err := r.once(ctx, pods, t, time.Duration(attempt)*attemptTime, &a.calls)
 		if err == nil {
 			a.pod, a.namespace, a.unread = pod, namespace, false
 			return a
@@ -113,24 +116,27 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	}
 }
 
-func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration) (*corev1.Pod, *corev1.Namespace, int, error) {
+// once makes one attempt and counts its requests.
+func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration, calls *int) (*corev1.Pod, *corev1.Namespace, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	*calls++
 	pod, err := pods.Pod(ctx, r.pod.namespace, r.pod.name)
 	if err == nil && pod == nil {
 		err = fmt.Errorf("get pod %s: the source of pods gave none", r.pod)
 	}
 	if err != nil {
-		return nil, nil, 1, err
+		return nil, nil, err
 	}
 	if err := r.pod.is(pod); err != nil {
-		return nil, nil, 1, mismatch{err}
+		return nil, nil, mismatch{err}
 	}
 	if !t.mesh.ReadsNamespace(pod) {
-		return pod, nil, 1, nil
+		return pod, nil, nil
 	}
+	*calls++
 	namespace, err := pods.(Namespaces).Namespace(ctx, r.pod.namespace)
-	return pod, namespace, 2, err
+	return pod, namespace, err
 }
 
 // mismatch is a pod that is not the one meant; that one may be on its way.

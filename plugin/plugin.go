@@ -61,24 +61,25 @@ type Plugin struct {
 // [Readier], and Close(), which is called at the end.
 type Pods interface {
 	// Pod returns the pod. It may come from a cache: the plugin compares its UID with the one that the runtime passed and,
-	// until add_deadline, asks again if they differ. With a runtime that passes no K8S_POD_UID a cache will not do: a
-	// deleted pod of the same name looks the same.
+	// until add_deadline, asks again if they differ. A cache is not enough with a runtime that passes no K8S_POD_UID,
+	// because a deleted pod of the same name looks the same.
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 
-// Namespaces is required of a source of pods for dialects with NeedsNamespace.
+// Namespaces is implemented by a source of pods that can read namespaces. Dialects with NeedsNamespace require it.
 type Namespaces interface {
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
-// StatusPatcher is required of a source of pods for "write_status".
+// StatusPatcher is implemented by a source of pods that can annotate a pod. "write_status" requires it.
 type StatusPatcher interface {
 	// PatchPodStatus applies a JSON merge patch to the pod's subresource "status", which allows annotations to be set but
 	// not the pod's spec.
 	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
 }
 
-// Retrier is implemented by a source of pods that knows which of its errors are worth another try. Without it, all are.
+// Retrier is implemented by a source of pods that knows which of its errors are worth another try. Without it, the plugin
+// retries after every error.
 type Retrier interface {
 	Transient(error) bool
 }

@@ -128,7 +128,7 @@ func TestRecordedPodsAreNeverPresumedOut(t *testing.T) {
 	files, err := filepath.Glob(fates + "/linkerd/cases/*.json")
 	require.NoError(t, err)
 	require.Len(t, files, 5)
-	for _, file := range append(files, "../repair/testdata/pods/linkerd.json") {
+	for _, file := range append(files, "../testdata/pods/linkerd.json") {
 		var p corev1.Pod
 		readJSON(t, file, &p)
 		_, out := linkerd.New().Policy.PresumeOut(p.Annotations)

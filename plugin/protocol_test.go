@@ -334,3 +334,47 @@ func TestStdoutHasOneDocument(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(out.stdout, "cniVersion"))
 	assert.True(t, strings.HasSuffix(out.stdout, "}\n"))
 }
+
+// TestAPanicIsLogged with the decision that was made before it, how many requests were made, and where it happened.
+func TestAPanicIsLogged(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*call){
+		"apply":   func(c *call) { c.netns.Applying = func(context.Context) { panic("ouch") } },
+		"records": func(c *call) { c.plugin.Attachments = func(netconf.Config) attachment.Store { panic("ouch") } },
+	} {
+		c := newCall()
+		spoil(c)
+		var events []plugin.Event
+		c.plugin.OnEvent = func(_ context.Context, e plugin.Event) { events = append(events, e) }
+		out := c.run(t)
+		require.Equal(t, 1, out.exit, name)
+		assert.Equal(t, 999, out.failure.Code, name)
+		require.Len(t, out.records, 2, name)
+		decision, failed := out.records[0], out.records[1]
+		assert.Equal(t, "decision", decision["msg"], name)
+		assert.Equal(t, "failed", decision["outcome"], name)
+		assert.Equal(t, true, decision["selected"], name)
+		assert.Equal(t, "failed", failed["msg"], name)
+		for _, record := range out.records {
+			assert.EqualValues(t, 1, record["api_calls"], name)
+		}
+		assert.Contains(t, failed["stack"], "protocol_test.go", name)
+		require.Len(t, events, 1, name)
+		assert.Equal(t, plugin.Failed, events[0].Outcome, name)
+		assert.Equal(t, 1, events[0].APICalls, name)
+	}
+
+	c := newCall()
+	c.pods.Hook = func(context.Context, int) error { panic("ouch") }
+	out := c.run(t)
+	require.Len(t, out.records, 1, "there was no decision")
+	assert.EqualValues(t, 1, out.records[0]["api_calls"], "the request that panicked")
+
+	c = newCall()
+	c.env["CNI_COMMAND"] = "CHECK"
+	c.plugin.OpenNetNS = func(string) (plugin.NetNS, error) { panic("ouch") }
+	out = c.run(t)
+	require.Len(t, out.records, 2)
+	assert.Equal(t, "decision", out.records[0]["msg"])
+	assert.Equal(t, "no-record", out.records[0]["reason"])
+}

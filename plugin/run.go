@@ -44,7 +44,7 @@ func (p *Plugin) Run(ctx context.Context, o IO) (code int) {
 		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", r.Name, r.Version(), strings.Join(supported, ", "))
 		return 0
 	}
-	output, failure := r.guarded(ctx, o)
+	output, failure := r.perform(ctx, o)
 	if failure != nil {
 		code, output = 1, r.render(failure)
 	}
@@ -75,6 +75,7 @@ type run struct {
 	stderr   io.Writer
 	log      *slog.Logger // opened by the first record
 	closeLog io.Closer
+	stack    []byte // of a panic
 }
 
 func (r *run) logger() *slog.Logger {
@@ -88,35 +89,32 @@ func (r *run) logger() *slog.Logger {
 	return r.log
 }
 
-// guarded makes a panic an error like others: the runtime must get JSON, and the pod must not start.
-func (r *run) guarded(ctx context.Context, o IO) (output []byte, failure *types.Error) {
-	defer func() {
-		if v := recover(); v != nil {
-			f := asFault(v)
-			failure = within(fail(types.ErrInternal, "%s: internal error: %v", r.Name, f.value), r.render)
-			quietly(func() { r.finish(ctx, Event{}, failure, "stack", string(f.stack)) })
-		}
-	}()
-	if r.request, failure = parse(o); failure != nil {
-		failure = within(failure, r.render)
-		r.finish(ctx, Event{}, failure)
-		return nil, failure
+// perform does what is asked and logs it.
+func (r *run) perform(ctx context.Context, o IO) (output []byte, failure *types.Error) {
+	output, event, failure := r.dispatch(ctx, o)
+	if r.command == "VERSION" && failure == nil {
+		return output, nil
 	}
-	if r.command == "VERSION" {
-		return version(r.stdin), nil
-	}
-	output, event, failure := r.dispatch(ctx)
 	if failure != nil {
 		failure = within(failure, r.render)
 	}
-	r.finish(ctx, event, failure)
+	if unlogged := r.finish(ctx, event, failure); unlogged != nil {
+		failure = within(unlogged, r.render)
+		quietly(func() { _ = r.finish(ctx, Event{}, failure) })
+	}
 	return output, failure
 }
 
-func (r *run) dispatch(ctx context.Context) (output []byte, event Event, failure *types.Error) {
+func (r *run) dispatch(ctx context.Context, o IO) (output []byte, event Event, failure *types.Error) {
+	defer r.rescue(&failure)
+	if r.request, failure = parse(o); failure != nil {
+		return nil, event, failure
+	}
 	ctx, cancel := context.WithDeadline(ctx, r.begin.Add(time.Duration(r.config.AddDeadline)))
 	defer cancel()
 	switch r.command {
+	case "VERSION":
+		output = version(r.stdin)
 	case "ADD":
 		if len(r.unknown) > 0 {
 			r.logger().Warn("unknown configuration keys are ignored", "keys", r.unknown)
@@ -134,7 +132,7 @@ func (r *run) dispatch(ctx context.Context) (output []byte, event Event, failure
 	case "STATUS":
 		failure = r.status(ctx)
 	}
-	return nil, event, failure
+	return output, event, failure
 }
 
 func (r *run) render(e *types.Error) []byte {

@@ -239,20 +239,20 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (wanted []ruleset
 	if err != nil {
 		return nil, nil, err
 	}
-	if d := m.Dialect.Decide(pod, namespace); !d.Selected {
-		return nil, nil, fmt.Errorf("%w: %s", ErrNotSelected, d.Detail)
-	}
-	if addrs, err = podAddrs(pod); err != nil {
-		return nil, nil, err
-	}
+	addrs, errAddrs := podAddrs(pod)
 	orders := [][]netip.Addr{addrs}
-	if reversed := slices.Clone(addrs); addrs[0].Is4() != addrs[len(addrs)-1].Is4() {
+	if n := len(addrs); n > 0 && addrs[0].Is4() != addrs[n-1].Is4() {
+		reversed := slices.Clone(addrs)
 		slices.Reverse(reversed)
 		orders = append(orders, reversed)
 	}
 	for _, order := range orders {
 		plan, err := m.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Plan)
 		switch {
+		case !plan.Decision.Selected:
+			return nil, nil, fmt.Errorf("%w: %s", ErrNotSelected, plan.Decision.Detail)
+		case errAddrs != nil:
+			return nil, nil, errAddrs
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
 		case err != nil:

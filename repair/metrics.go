@@ -14,27 +14,22 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer, action Action) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshcni_repair_" + name, Help: help}, labels)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshcni_repair_" + name, Help: help}, labels)
+	}
 	m := &metrics{
-		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "meshcni_repair_outcomes_total",
-			Help: "Attempts to deal with broken pods, by action, outcome and reason. An outcome that stays the same counts once a pod.",
-		}, []string{"action", "outcome", "reason"}),
-		verified: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "meshcni_repair_verifications_total",
-			Help: "Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, restored, no-process, variant, refused, failed.",
-		}, []string{"result"}),
-		watch: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "meshcni_repair_watch_errors_total",
-			Help: "Interruptions of the list and watch of pods, by kind: expired, forbidden, closed, other.",
-		}, []string{"kind"}),
-		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "meshcni_repair_pods",
-			Help: "Pods of this node, by state: known, candidate (checks its redirection), broken, drifted.",
-		}, []string{"state"}),
-		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "meshcni_repair_held",
-			Help: "Whether deleting is held back, by reason.",
-		}, []string{"reason"}),
+		outcomes: counter("outcomes_total",
+			"Attempts to deal with broken pods, by action, outcome and reason. An outcome that stays the same counts once a pod.",
+			"action", "outcome", "reason"),
+		verified: counter("verifications_total",
+			"Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, restored, no-process, variant, refused, failed.",
+			"result"),
+		watch: counter("watch_errors_total", "Interruptions of the list and watch of pods, by kind: expired, forbidden, closed, other.", "kind"),
+		pods:  gauge("pods", "Pods of this node, by state: known, candidate (checks its redirection), broken, drifted.", "state"),
+		held:  gauge("held", "Whether deleting is held back, by reason.", "reason"),
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "meshcni_repair_ready",
 			Help: "Whether the repair controller works: 1 or 0.",
@@ -55,14 +50,14 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 
 // troubles are the outcomes that need attention, with their reasons.
 var troubles = map[Outcome][]string{
-	OutcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
-	OutcomeForbidden:   {"forbidden"},
-	OutcomeIneffective: {"fails-again", "gave-up"},
-	OutcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
-	OutcomeNoProcess:   {"no-process"},
-	OutcomeTooLate:     {string(CheckFailed)},
-	OutcomeDeferred:    {"node-budget", "cluster-budget"},
-	OutcomeBlocked:     {"disruption-budget"},
+	outcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
+	outcomeForbidden:   {"forbidden"},
+	outcomeIneffective: {"fails-again", "gave-up"},
+	outcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
+	outcomeNoProcess:   {"no-process"},
+	outcomeTooLate:     {string(CheckFailed)},
+	outcomeDeferred:    {"node-budget", "cluster-budget"},
+	outcomeBlocked:     {"disruption-budget"},
 }
 
 // begin creates the series that alerts watch. Prometheus does not count a first sample of 1 as an increase, so the series

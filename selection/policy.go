@@ -15,21 +15,18 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// Policy is a mesh's rule for which pods it redirects. An empty field checks
-// nothing, so the zero Policy selects every pod that has a network namespace of
-// its own.
+// Policy is a mesh's rule for which pods it redirects. An empty field checks nothing, so the zero Policy selects every
+// pod that has a network namespace of its own.
 type Policy struct {
 	// ExcludedNamespaces are namespaces whose pods are left alone.
 	ExcludedNamespaces []string
 	// InitContainers are the names of containers, init or regular, that set the
 	// rules from inside the pod. A pod with one is left alone.
 	InitContainers []string
-	// ProxyContainers are the names that the proxy container may have, as a
-	// regular container or as a native sidecar (an init container that keeps
-	// running). A pod without one is left alone.
+	// ProxyContainers are the names that the proxy container may have, as a regular container or as a native sidecar
+	// (an init container that keeps running). A pod without one is left alone.
 	ProxyContainers []string
-	// DisableEnv is a boolean variable of the proxy container that disables the
-	// mesh for the pod.
+	// DisableEnv is a boolean variable of the proxy container that disables the mesh for the pod.
 	DisableEnv string
 	// ProxyCommand and ProxyTypes select by the proxy's first two arguments:
 	// when the first is ProxyCommand, the second must be one of ProxyTypes.
@@ -41,34 +38,29 @@ type Policy struct {
 	// InjectOn and InjectOff are the values of InjectKey, exactly as written.
 	// With both empty the value is a boolean, in any form of strconv.ParseBool.
 	InjectOn, InjectOff []string
-	// ForeignAnnotation marks pods that have a proxy of another kind, which are
-	// left alone.
+	// ForeignAnnotation marks pods that have a proxy of another kind, which are left alone.
 	ForeignAnnotation string
 	// Selectors pick pods by labels; one that matches is enough.
 	Selectors []Selector
-	// StatusAnnotation is an annotation that the injector leaves on each pod,
-	// with any value.
+	// StatusAnnotation is an annotation that the injector leaves on each pod, with any value.
 	StatusAnnotation string
 	// Required are annotations that the injector leaves with certain values.
 	Required []Requirement
-	// Decline is the dialect's last word on a pod that nothing above rules out:
-	// with a reason other than "" the pod is left alone. Detail is a sentence that
-	// names what was found. The reason is [DryRun], [InterceptionNone], or a code
-	// of the dialect's own, in lower case with hyphens; logs, explain, events and
-	// metrics report it. Decline must be pure.
+	// Decline is the dialect's last word on a pod that nothing above rules out: with a reason other than "" the pod is
+	// left alone. Detail is a sentence that names what was found. The reason is [DryRun], [InterceptionNone], or a code
+	// of the dialect's own, in lower case with hyphens; logs, explain, events and metrics report it. Decline must be
+	// pure.
 	//
 	// It is also asked where only the pod's annotations are known. Proxy is then
 	// nil, and it must decline only what no other part of the pod can overrule.
 	Decline func(pod *corev1.Pod, proxy *corev1.Container) (reason Reason, detail string)
-	// Traces are annotations of which the injector leaves at least one on every
-	// pod that it injects. They do not decide about a pod that can be read; see
-	// [Policy.PresumeOut].
+	// Traces are annotations of which the injector leaves at least one on every pod that it injects. They do not decide
+	// about a pod that can be read; see [Policy.PresumeOut].
 	Traces []string
 }
 
-// Selector matches a pod by its own labels and those of its namespace. An empty
-// half matches everything, an invalid one nothing (see [Policy.Validate]).
-// Without a Namespace object its labels count as absent.
+// Selector matches a pod by its own labels and those of its namespace. An empty half matches everything, an invalid one
+// nothing (see [Policy.Validate]). Without a Namespace object its labels count as absent.
 type Selector struct {
 	Pod       metav1.LabelSelector `json:"podSelector"`
 	Namespace metav1.LabelSelector `json:"namespaceSelector"`
@@ -81,8 +73,7 @@ type Requirement struct {
 	Values []string
 }
 
-// decided makes the Decision that rules a pod out, for the functions below. They
-// report whether they do.
+// decided makes the Decision that rules a pod out, for the functions below. They report whether they do.
 func decided(r Reason, format string, args ...any) (Decision, bool) {
 	return Decision{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
 }
@@ -168,15 +159,13 @@ func (p Policy) selectedBecause(proxy *corev1.Container) string {
 	return fmt.Sprintf("container %q and annotation %s are there", proxy.Name, p.StatusAnnotation)
 }
 
-// ExcludesNamespace reports whether the namespace is in ExcludedNamespaces. It
-// needs no pod.
+// ExcludesNamespace reports whether the namespace is in ExcludedNamespaces. It needs no pod.
 func (p Policy) ExcludesNamespace(name string) bool {
 	return slices.Contains(p.ExcludedNamespaces, name)
 }
 
-// RuleOut decides by a pod's annotations alone, all of them, which a container
-// runtime may pass to a plugin. It reports whether they rule the pod out; if not,
-// nothing is decided yet.
+// RuleOut decides by a pod's annotations alone, all of them, which a container runtime may pass to a plugin. It reports
+// whether they rule the pod out; if not, nothing is decided yet.
 func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	if d, out := p.foreign(annotations); out {
 		return d, true
@@ -187,11 +176,10 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	return p.declined(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
 }
 
-// PresumeOut is for a pod that cannot be read. It decides by the pod's
-// annotations, all of them, or nil when they are not known, and reports whether
-// none of Traces is among them, so that the injector has not touched the pod.
-// Such a pod may be let through, where otherwise no pod of the node would start.
-// Where the pod can be read, [Policy.Decide] has the last word.
+// PresumeOut is for a pod that cannot be read. It decides by the pod's annotations, all of them, or nil when they are
+// not known, and reports whether none of Traces is among them, so that the injector has not touched the pod. Such a pod
+// may be let through, where otherwise no pod of the node would start. Where the pod can be read, [Policy.Decide] has
+// the last word.
 func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
 	injected := slices.ContainsFunc(p.Traces, func(key string) bool { _, ok := annotations[key]; return ok })
 	if annotations == nil || len(p.Traces) == 0 || injected {
@@ -266,8 +254,7 @@ func (p Policy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Proxy returns the pod's proxy container, regular containers before init
-// containers; nil when it has none.
+// Proxy returns the pod's proxy container, regular containers before init containers; nil when it has none.
 func (p Policy) Proxy(pod *corev1.Pod) *corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {

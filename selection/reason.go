@@ -8,40 +8,25 @@ type Reason string
 
 // The reasons of [Policy.Decide], in the order in which they are checked.
 const (
-	// ExcludedNamespace: the pod's namespace is in Policy.ExcludedNamespaces.
-	ExcludedNamespace Reason = "excluded-namespace"
-	// HostNetwork: the pod has no network namespace of its own.
-	HostNetwork Reason = "host-network"
-	// InitContainer: an init container of the mesh sets the rules itself.
-	InitContainer Reason = "init-container"
-	// ProxyDisabled: the proxy container's environment disables the mesh.
-	ProxyDisabled Reason = "proxy-disabled"
-	// NoProxy: the pod has no proxy container.
-	NoProxy Reason = "no-proxy"
-	// ProxyType: the proxy is of a kind that takes no redirected traffic.
-	ProxyType Reason = "proxy-type"
-	// InjectDisabled: a label or annotation disables injection.
-	InjectDisabled Reason = "inject-disabled"
-	// HasSidecar: the pod has a proxy of another kind, which captures its traffic.
-	HasSidecar Reason = "has-sidecar"
-	// NotEnabled: no selector matches the labels of the pod and its namespace.
-	NotEnabled Reason = "not-enabled"
-	// NotInjected: the injector's annotations are missing.
-	NotInjected Reason = "not-injected"
-	// DryRun: the pod's configuration asks for a dry run, which applies no rules.
-	DryRun Reason = "dry-run"
-	// InterceptionNone: the pod has a proxy and asks for no redirection to it.
-	InterceptionNone Reason = "interception-none"
-	// Selected: none of the above; the pod's traffic is redirected.
-	Selected Reason = "selected"
+	ExcludedNamespace Reason = "excluded-namespace" // the pod's namespace is in Policy.ExcludedNamespaces
+	HostNetwork       Reason = "host-network"       // the pod has no network namespace of its own
+	InitContainer     Reason = "init-container"     // an init container of the mesh sets the rules itself
+	ProxyDisabled     Reason = "proxy-disabled"     // the proxy container's environment disables the mesh
+	NoProxy           Reason = "no-proxy"           // the pod has no proxy container
+	ProxyType         Reason = "proxy-type"         // the proxy is of a kind that takes no redirected traffic
+	InjectDisabled    Reason = "inject-disabled"    // a label or annotation disables injection
+	HasSidecar        Reason = "has-sidecar"        // the pod has a proxy of another kind, which captures its traffic
+	NotEnabled        Reason = "not-enabled"        // no selector matches the labels of the pod and its namespace
+	NotInjected       Reason = "not-injected"       // the injector's annotations are missing
+	DryRun            Reason = "dry-run"            // the pod's configuration asks for a dry run, which applies no rules
+	InterceptionNone  Reason = "interception-none"  // the pod has a proxy and asks for no redirection to it
+	Selected          Reason = "selected"           // none of the above; the pod's traffic is redirected
 )
 
 // Reasons that callers of Decide give where they need not call it.
 const (
-	// NotKubernetes: the runtime named no pod.
-	NotKubernetes Reason = "not-kubernetes"
-	// AgentPod: the pod is the node agent's own.
-	AgentPod Reason = "agent-pod"
+	NotKubernetes Reason = "not-kubernetes" // the runtime named no pod
+	AgentPod      Reason = "agent-pod"      // the pod is the node agent's own
 )
 
 // Reasons lists the reasons of Decide, except those that dialects add.

@@ -1,17 +1,14 @@
-// Package ambient is the dialect of Istio's ambient mode: pods without a sidecar,
-// whose node proxy (ztunnel) opens its sockets inside each pod's network namespace.
-// Rules know it by the mark of its packets, not by a user.
+// Package ambient is the dialect of Istio's ambient mode: pods without a sidecar, whose node proxy (ztunnel) opens its
+// sockets inside each pod's network namespace. Rules know it by the mark of its packets, not by a user.
 //
-// It follows the rules that Istio's node agent sets in a pod, and the selectors of
-// Istio's chart. An annotation that cannot be read refuses the pod; Istio's agent
-// logs and ignores it.
+// It follows the rules that Istio's node agent sets in a pod, and the selectors of Istio's chart. An annotation that
+// cannot be read refuses the pod; Istio's agent logs and ignores it.
 //
 // # Out of scope
 //
-// The rest of ambient mode is the work of an agent: passing the namespace to the
-// node proxy, enrolling pods that run already, the annotation that reports it, and
-// the host's rules that give the kubelet's probes the source [ProbeSources]. It
-// needs a pod's Plan only, whose Ruleset includes the routing.
+// The rest of ambient mode is the work of an agent: passing the namespace to the node proxy, enrolling pods that run
+// already, the annotation that reports it, and the host's rules that give the kubelet's probes the source
+// [ProbeSources]. It needs a pod's Plan only, whose Ruleset includes the routing.
 //
 // # Families
 //
@@ -60,8 +57,7 @@ const (
 	RoutePriority = 32764
 )
 
-// ProbeSources are the source addresses that the host's rules give the kubelet's
-// probes.
+// ProbeSources are the source addresses that the host's rules give the kubelet's probes.
 func ProbeSources() redirect.PrefixSet {
 	return redirect.Prefixes(
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 7, 127}), 32),
@@ -104,8 +100,7 @@ func Defaults() redirect.Redirect {
 	return r
 }
 
-// New returns the dialect with Istio's own selectors. Pods of the excluded namespaces
-// are left alone.
+// New returns the dialect with Istio's own selectors. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	d, err := WithSelectors(Selectors(), excludedNamespaces...)
 	if err != nil {

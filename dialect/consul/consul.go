@@ -1,28 +1,22 @@
-// Package consul is the dialect of Consul's service mesh with transparent proxying:
-// pods that Consul's injector configures by JSON in one annotation, and sandboxes
-// of Nomad, which has the same JSON in CNI_ARGS.
+// Package consul is the dialect of Consul's service mesh with transparent proxying: pods that Consul's injector
+// configures by JSON in one annotation, and sandboxes of Nomad, which has the same JSON in CNI_ARGS.
 //
-// It follows Consul's own CNI plugin (consul-k8s) and its rules (package
-// sdk/iptables of consul), except:
+// It follows Consul's own CNI plugin (consul-k8s) and its rules (package sdk/iptables of consul), except:
 //
 //   - Every value of the JSON is checked, and refused with its key; Consul passes
 //     them to iptables as they are. Whatever iptables accepts is accepted: "80:90"
 //     is a range of ports, "10.0.0.1" a prefix, "1000-2000" a range of users.
-//   - A list may have prefixes of both families; Consul passes all of them to both
-//     iptables and ip6tables, which fail.
-//   - Consul's plugin updates the status annotation twice in each ADD, with the
-//     whole pod. Here it is patched once, and only if the plugin's configuration has
-//     "write_status".
+//   - A list may have prefixes of both families; Consul passes all of them to both iptables and ip6tables, which fail.
+//   - Consul's plugin updates the status annotation twice in each ADD, with the whole pod. Here it is patched once, and
+//     only if the plugin's configuration has "write_status".
 //
-// An application's connections to its own pod's address are redirected, as by
-// Consul's rules; those to localhost pass.
+// An application's connections to its own pod's address are redirected, as by Consul's rules; those to localhost pass.
 //
 // # Families
 //
-// IPv4 is always captured, IPv6 when the annotation dual-stack is true. Otherwise
-// IPv6 connections bypass the mesh if the pod's kernel has IPv6; [dialect.Options]
-// can close that. With dual stack, Consul's DNS is reached by IPv6 only, and
-// without it by IPv4 only.
+// IPv4 is always captured, IPv6 when the annotation dual-stack is true. Otherwise IPv6 connections bypass the mesh if
+// the pod's kernel has IPv6; [dialect.Options] can close that. With dual stack, Consul's DNS is reached by IPv6 only,
+// and without it by IPv4 only.
 package consul
 
 import (
@@ -64,11 +58,7 @@ const (
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
-	r.Proxy = redirect.Proxy{
-		UIDs:         []uint32{ProxyUID},
-		OutboundPort: OutboundPort,
-		InboundPort:  InboundPort,
-	}
+	r.Proxy = redirect.Proxy{UIDs: []uint32{ProxyUID}, OutboundPort: OutboundPort, InboundPort: InboundPort}
 	r.Loopback = redirect.LoopbackCapture
 	r.Names.ChainPrefix = "CONSUL_PROXY_"
 	return r

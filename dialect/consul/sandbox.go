@@ -27,9 +27,8 @@ func buildSandbox(args map[string]string, in dialect.Input) (dialect.Result, err
 	return p.done(r)
 }
 
-// byAddress decides about dual stack, which the JSON lacks, as Consul's plugin does:
-// by the address that the runtime names. Without one, a sandbox with IPv6 addresses
-// only counts as dual stack; Consul's plugin does not capture it.
+// byAddress decides about dual stack, which the JSON lacks, as Consul's plugin does: by the address that the runtime
+// names. Without one, a sandbox with IPv6 addresses only counts as dual stack; Consul's plugin does not capture it.
 func (p *parser) byAddress(value string, addrs []netip.Addr) bool {
 	is6 := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == ruleset.IPv6 }
 	dualStack := len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !is6(a) })

@@ -31,9 +31,8 @@ func Addrs() []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
 }
 
-// Recorded reads a directory of recordings. cases/NAME.json is a Pod, with the
-// annotations of its Namespace as namespaceAnnotations. expected.json has, by name,
-// whether it is accepted (exit 0) and the fates.
+// Recorded reads a directory of recordings. cases/NAME.json is a Pod, with the annotations of its Namespace as
+// namespaceAnnotations. expected.json has, by name, whether it is accepted (exit 0) and the fates.
 func Recorded(t testing.TB, dir string) map[string]Case {
 	t.Helper()
 	var expected map[string]struct {

@@ -27,9 +27,8 @@ type Setting struct {
 	Ignored bool
 }
 
-// Settings builds the pod once with each setting. The table must try each of the
-// keys with a good value and with a bad one. Defaults is the Redirect of the pod
-// as given.
+// Settings builds the pod once with each setting. The table must try each of the keys with a good value and with a bad
+// one. Defaults is the Redirect of the pod as given.
 func Settings(t *testing.T, d dialect.Dialect, pod *corev1.Pod, defaults redirect.Redirect, keys []string, table []Setting) {
 	t.Helper()
 	good, bad := map[string]bool{}, map[string]bool{}

@@ -16,9 +16,8 @@ import (
 // Backends are those that each case is tried with.
 var Backends = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables}
 
-// Fates applies the rules of a case with each backend, in a world with the given
-// proxy, and sends the case's probes: they must end where Case.Fates says. A case
-// that is Refused must fail to build.
+// Fates applies the rules of a case with each backend, in a world with the given proxy, and sends the case's probes:
+// they must end where Case.Fates says. A case that is Refused must fail to build.
 func Fates(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case) {
 	t.Helper()
 	c.fates(t, d, o, "the case says")
@@ -56,11 +55,10 @@ func (c Case) fates(t *testing.T, d dialect.Dialect, o netnstest.Options, expect
 	}
 }
 
-// Equivalent compares the rules of a case with the mesh's own, given for each
-// family as iptables-restore takes them; a family without has no rules. It has two
-// halves, whose failures say which of them failed: the subtest "traced" looks for
-// a packet whose fate differs by package redirect/compare, and the subtest "sent"
-// applies the rules with each backend and compares where the probes really end.
+// Equivalent compares the rules of a case with the mesh's own, given for each family as iptables-restore takes them; a
+// family without has no rules. It has two halves, whose failures say which of them failed: the subtest "traced" looks
+// for a packet whose fate differs by package redirect/compare, and the subtest "sent" applies the rules with each
+// backend and compares where the probes really end.
 func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, own map[ruleset.Family]string, probes []netnstest.Probe) {
 	t.Helper()
 	w := netnstest.NewWorld(t, o)

@@ -15,8 +15,7 @@ import (
 // applications connect to it by its address.
 const modeNone = "NONE"
 
-// maxProxyConfig bounds a ProxyConfig, in bytes. It is our own: the largest known
-// ones have a few kilobytes.
+// maxProxyConfig bounds a ProxyConfig, in bytes. It is our own: the largest known ones have a few kilobytes.
 const maxProxyConfig = 16 << 10
 
 // noneNumber is NONE as a number
@@ -40,10 +39,9 @@ func decline(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string
 	return selection.InterceptionNone, fmt.Sprintf("%s %s says interception mode %q", o.Source, o.Key, o.Value)
 }
 
-// interception finds the interception mode of a pod without an annotation of it: the
-// injector's word to the proxy, else the pod's ProxyConfig. The zero Origin: there
-// is none. What cannot be read counts as absent, with a warning, so the pod is
-// captured.
+// interception finds the interception mode of a pod without an annotation of it: the injector's word to the proxy, else
+// the pod's ProxyConfig. The zero Origin: there is none. What cannot be read counts as absent, with a warning, so the
+// pod is captured.
 //
 // Only NONE is taken from here. The other modes come from the annotation alone, as
 // with Istio's plugin; the injector leaves one on every pod without init container.
@@ -69,8 +67,7 @@ func interception(v redirect.Values) (found redirect.Origin, warnings redirect.W
 	return redirect.Origin{}, warnings
 }
 
-// proxyConfigMode returns the mode of a ProxyConfig, in YAML or JSON; empty if it has
-// none.
+// proxyConfigMode returns the mode of a ProxyConfig, in YAML or JSON; empty if it has none.
 func proxyConfigMode(text string) (string, error) {
 	var c struct {
 		Mode  any `json:"interceptionMode"`

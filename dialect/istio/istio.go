@@ -1,21 +1,16 @@
-// Package istio is the dialect of Istio's sidecars: pods with an istio-proxy
-// container, configured by annotations of sidecar.istio.io and
-// traffic.sidecar.istio.io and by the proxy's environment.
+// Package istio is the dialect of Istio's sidecars: pods with an istio-proxy container, configured by annotations of
+// sidecar.istio.io and traffic.sidecar.istio.io and by the proxy's environment.
 //
 // It follows Istio's own CNI plugin, except:
 //
-//   - With TPROXY, the tunnel port 15008 is let through, as in REDIRECT mode; the
-//     plugin captures it.
-//   - A pod with the interception mode NONE, a proxy without interception, is left
-//     alone; the plugin fails it.
-//   - Without the annotation of the mode, the proxy's environment and ProxyConfig
-//     count; the plugin assumes REDIRECT.
+//   - With TPROXY, the tunnel port 15008 is let through, as in REDIRECT mode; the plugin captures it.
+//   - A pod with the interception mode NONE, a proxy without interception, is left alone; the plugin fails it.
+//   - Without the annotation of the mode, the proxy's environment and ProxyConfig count; the plugin assumes REDIRECT.
 //
 // # Families
 //
-// IPv4 is always captured, IPv6 when the pod's first address is IPv6 or
-// ISTIO_DUAL_STACK is true. Otherwise IPv6 connections bypass the mesh if the pod's
-// kernel has IPv6; [dialect.Options] can close that.
+// IPv4 is always captured, IPv6 when the pod's first address is IPv6 or ISTIO_DUAL_STACK is true. Otherwise IPv6
+// connections bypass the mesh if the pod's kernel has IPv6; [dialect.Options] can close that.
 package istio
 
 import (

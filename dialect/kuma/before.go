@@ -9,9 +9,10 @@ import (
 
 // before reads the annotations of a pod without YAML, as the plugin of Kuma 2.x did.
 func (p *parser) before() {
-	for _, a := range annotations {
-		if value, ok := p.annotations[a.key]; ok {
-			p.read(a.field, a.key, value, a.allowed, func(v string) error { return a.parse(p, v) })
+	p.dnsAll = true // as Kuma 2.x
+	for _, s := range settings {
+		if value, ok := p.annotations[s.annotation]; ok && s.annotation != "" {
+			s.apply(p, s.annotation, value, s.elements(value))
 		}
 	}
 	p.virtualProbes()
@@ -23,8 +24,8 @@ func (p *parser) before() {
 	}
 }
 
-// virtualProbes lets the kubelet's probes reach the port where the proxy serves
-// them, unless a newer Kuma's probe proxy does.
+// virtualProbes lets the kubelet's probes reach the port where the proxy serves them, unless a newer Kuma's probe proxy
+// does.
 func (p *parser) virtualProbes() {
 	port := strconv.Itoa(ProbePort)
 	key := VirtualProbes
@@ -48,9 +49,8 @@ func (p *parser) virtualProbes() {
 	}
 }
 
-// inboundPortIPv6 reads the port of inbound IPv6 connections. Since Kuma 2.5, whose
-// family mode says whether they are captured, they go to the inbound port. Before,
-// 0 meant that they are not captured.
+// inboundPortIPv6 reads the port of inbound IPv6 connections. Since Kuma 2.5, whose family mode says whether they are
+// captured, they go to the inbound port. Before, 0 meant that they are not captured.
 func (p *parser) inboundPortIPv6(value string) {
 	port, err := redirect.ParsePort(value, redirect.AllowZero)
 	_, mode := p.annotations[IPFamilyMode]

@@ -1,22 +1,17 @@
 // Package kuma is the dialect of Kuma: pods with a kuma-sidecar container that
 // Kuma's injector has added, configured by an annotation that holds YAML.
 //
-// It follows Kuma's documentation (kuma.io/docs, "Transparent proxying") and the
-// rules of its CNI plugin. Where there is YAML, it alone counts, since the injector
-// has merged users' annotations into it; an annotation that contradicts it is a
-// warning. Without YAML, as with Kuma 2.x, the other annotations configure the pod.
-// A pod whose YAML has dryRun is left alone. The dialect differs from the plugin
-// where the plugin falls short of the documentation:
+// It follows Kuma's documentation (kuma.io/docs, "Transparent proxying") and the rules of its CNI plugin. Where there
+// is YAML, it alone counts, since the injector has merged users' annotations into it; an annotation that contradicts it
+// is a warning. Without YAML, as with Kuma 2.x, the other annotations configure the pod. A pod whose YAML has dryRun is
+// left alone. The dialect differs from the plugin where the plugin falls short of the documentation:
 //
-//   - With captureAll off, DNS queries to the servers of the pod's dnsConfig are
-//     captured if that lists all of them (dnsPolicy None), else to any server. The
-//     plugin reads the node's resolv.conf, which is not the pod's.
+//   - With captureAll off, DNS queries to the servers of the pod's dnsConfig are captured if that lists all of them
+//     (dnsPolicy None), else to any server. The plugin reads the node's resolv.conf, which is not the pod's.
 //   - User ids may exceed 65535; the plugin reads them as 16 bits.
-//   - IPv6 is captured, or applying fails; the plugin leaves it open when it cannot
-//     set it up.
+//   - IPv6 is captured, or applying fails; the plugin leaves it open when it cannot set it up.
 //   - The interfaces of virtual networks are whole names: "br+" is refused.
-//   - An empty list of exclusions by user exempts nobody; with the plugin it
-//     exempts everybody.
+//   - An empty list of exclusions by user exempts nobody; with the plugin it exempts everybody.
 //
 // DNS queries over TCP pass, as in Kuma (kuma#15401), unless
 // insertRedirectInsteadOfAppend puts the redirection before that rule.
@@ -156,8 +151,7 @@ func configured(annotations map[string]string) (string, bool) {
 	return value, strings.TrimSpace(value) != ""
 }
 
-// decline leaves a pod alone whose YAML asks for a dry run. YAML that cannot be
-// read does not: Build refuses the pod.
+// decline leaves a pod alone whose YAML asks for a dry run. YAML that cannot be read does not: Build refuses the pod.
 func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
 	value, ok := configured(pod.Annotations)
 	// Reading YAML costs more than the rest of the decision, and hardly any pod
@@ -165,7 +159,7 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Rea
 	if !ok || !strings.ContainsAny(value, `\!`) && !strings.Contains(strings.ToLower(value), "dryrun") {
 		return "", ""
 	}
-	if r := d.read(value); r.err != nil || !r.document.DryRun {
+	if doc := d.read(value); doc.err != nil || !doc.has(dryRun) {
 		return "", ""
 	}
 	return selection.DryRun, Config + ".dryRun is true: no rules are to be applied"
@@ -189,8 +183,7 @@ func (p *parser) compose() {
 	r.Outbound.Exclude = append(p.excludeUsers, p.excludeAddresses()...)
 	switch {
 	case !p.outbound:
-		// DNS queries within the pod are still captured, which LoopbackPass would
-		// prevent.
+		// DNS queries within the pod are still captured, which LoopbackPass would prevent.
 		r.Outbound.CIDRs = redirect.PrefixSet{}
 		r.Loopback = redirect.LoopbackCapture
 	case !p.includeOutbound.Empty():

@@ -234,3 +234,36 @@ func TestReadOnce(t *testing.T) {
 	}
 	assert.InEpsilon(t, allocations("no word"), allocations("dryRun!"), 0.1)
 }
+
+// A value of another kind than the key's refuses the pod, whatever the key.
+func TestYAMLOfAnotherKind(t *testing.T) {
+	for _, yaml := range []string{
+		"[]", "5", "log: 5", "ebpf: 5", "redirect: {inbound: []}", "dropInvalidPackets: 1", "dropInvalidPackets: []", "dryRun: {}",
+		"kumaDPUser: true", "kumaDPUser: []", "redirect: {vnet: {networks: {}}}", "redirect: {vnet: {networks: [[]]}}",
+		"redirect: {outbound: {excludePorts: true}}", "redirect: {inbound: {insertRedirectInsteadOfAppend: 1}}",
+	} {
+		_, err := kuma.New().Redirect(meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = yaml }), nil, nil)
+		var setting *redirect.SettingError
+		require.ErrorAs(t, err, &setting, yaml)
+		assert.Equal(t, kuma.Config, setting.Key, yaml)
+	}
+	// Null and empty values mean nothing.
+	built := build(t, meshed(func(p *corev1.Pod) {
+		p.Annotations[kuma.Config] = "log: null\nebpf: null\nkumaDPUser: ''\nipFamilyMode: null\nredirect: {outbound: {enabled: null, excludePorts: [], excludePortsForIPs: [null, '']}}"
+	}))
+	assert.Equal(t, kuma.Defaults(), built.Redirect)
+}
+
+// What is said about an annotation has its value as it was written.
+func TestOriginHasTheAnnotationsText(t *testing.T) {
+	const key, users = kuma.ExcludeOutboundPortsForUIDs, "tcp:22:1000-2000;53:1001"
+	with := func(value string) *corev1.Pod {
+		return meshed(withoutYAML, func(p *corev1.Pod) { p.Annotations[key] = value })
+	}
+	assert.Contains(t, build(t, with(users)).Origins,
+		redirect.Origin{Field: "outbound.exclude", Source: redirect.FromAnnotation, Key: key, Value: users})
+	_, err := kuma.New().Redirect(with(users+";x"), nil, nil)
+	var setting *redirect.SettingError
+	require.ErrorAs(t, err, &setting)
+	assert.Equal(t, users+";x", setting.Value)
+}

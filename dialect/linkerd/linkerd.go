@@ -1,10 +1,8 @@
-// Package linkerd is the dialect of Linkerd: pods with a linkerd-proxy container,
-// configured by annotations of config.linkerd.io on the pod or, where the pod has
-// none, on its namespace.
+// Package linkerd is the dialect of Linkerd: pods with a linkerd-proxy container, configured by annotations of
+// config.linkerd.io on the pod or, where the pod has none, on its namespace.
 //
-// It follows Linkerd's reference of proxy configuration
-// (linkerd.io/2/reference/proxy-configuration), and otherwise Linkerd's CNI plugin.
-// It differs from the plugin where the plugin falls short of the reference:
+// It follows Linkerd's reference of proxy configuration (linkerd.io/2/reference/proxy-configuration), and otherwise
+// Linkerd's CNI plugin. It differs from the plugin where the plugin falls short of the reference:
 //
 //   - A bad port is refused, with its key. The plugin logs and drops it, so traffic
 //     that should be skipped is redirected.
@@ -16,9 +14,8 @@
 //
 // # Families
 //
-// Both are captured, unless the proxy listens on IPv4 only
-// (LINKERD2_PROXY_INBOUND_LISTEN_ADDR). IPv6 connections then bypass the mesh if
-// the pod's kernel has IPv6; [dialect.Options] can close that.
+// Both are captured, unless the proxy listens on IPv4 only (LINKERD2_PROXY_INBOUND_LISTEN_ADDR). IPv6 connections then
+// bypass the mesh if the pod's kernel has IPv6; [dialect.Options] can close that.
 package linkerd
 
 import (
@@ -43,9 +40,8 @@ const (
 	OutboundPort      = "config.linkerd.io/outbound-port"
 )
 
-// The annotations on pods with a proxy, by the injector, "linkerd inject --manual",
-// and, on the control plane's pods, the chart. Every version writes the first; some
-// write the others.
+// The annotations on pods with a proxy, by the injector, "linkerd inject --manual", and, on the control plane's pods,
+// the chart. Every version writes the first; some write the others.
 const (
 	ProxyVersion = "linkerd.io/proxy-version"
 	CreatedBy    = "linkerd.io/created-by"
@@ -53,8 +49,7 @@ const (
 	TrustRoot    = "linkerd.io/trust-root-sha256"
 )
 
-// ControlPlaneLabel is on pods of Linkerd's control plane, whose connections to the
-// API server bypass the mesh.
+// ControlPlaneLabel is on pods of Linkerd's control plane, whose connections to the API server bypass the mesh.
 const ControlPlaneLabel = "linkerd.io/control-plane-component"
 
 // The variables that tell the proxy where to listen.

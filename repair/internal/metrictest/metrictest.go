@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Counts are the values of a counter or gauge that are not 0, by the values of
-// its labels, which are joined by spaces in the order of their names. The labels
-// named in without are left out, and what is then alike is added up.
+// Counts are the values of a counter or gauge that are not 0, by the values of its labels, which are joined by spaces
+// in the order of their names. The labels named in without are left out, and what is then alike is added up.
 func Counts(t testing.TB, g prometheus.Gatherer, name string, without ...string) map[string]int {
 	t.Helper()
 	families, err := g.Gather()
