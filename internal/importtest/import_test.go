@@ -88,6 +88,50 @@ func outside(t *testing.T, name string) string {
 	return dir
 }
 
+// TestFirstMesh builds the dialect, plugin, agent and command line that docs/embedding.md prints, in a module of their own,
+// and asks each program something that only this mesh's knows.
+func TestFirstMesh(t *testing.T) {
+	t.Parallel()
+	dir, examples := t.TempDir(), filepath.Join(root(t), "examples")
+	for file, most := range map[string]int{
+		"own-dialect/acme/acme.go": 40, "custom-plugin/main.go": 25, "own-agent/main.go": 15, "own-redirect/main.go": 10,
+		"go.mod": 999, "go.sum": 9999,
+	} {
+		text, err := os.ReadFile(filepath.Join(examples, file))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, codeLines(string(text)), most, "%s: lines of code", file)
+		outside := strings.NewReplacer(module+"/examples", "acme.example/mesh", "=> ..", "=> "+root(t)).Replace(string(text))
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(outside), 0o644))
+	}
+	goCommand(t, dir, "mod", "tidy")
+	goCommand(t, dir, "build", "-o", dir+"/bin/", "./...")
+	const pod = `{"kind": "Pod", "metadata": {"name": "cart"}, "spec": {"containers": [{"name": "cart"}, {"name": "acme-proxy"}]}}`
+	for _, c := range []struct{ command, env, stdin, says string }{
+		{"custom-plugin", "CNI_COMMAND=VERSION", `{"cniVersion": "1.0.0"}`, `"1.1.0"`},
+		{"own-agent --version", "", "", "acme-node v1.0.0"},
+		{"own-redirect explain -f -", "", pod, "is in the mesh (acme)"},
+		{"own-redirect trace -f - --dst 10.0.0.1 --dport 443 --uid 1000", "", pod, "redirect 7001"},
+	} {
+		args := strings.Fields(c.command)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", args[0]), args[1:]...)
+		cmd.Env, cmd.Stdin = []string{c.env}, strings.NewReader(c.stdin)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", c.command, out)
+		assert.Contains(t, string(out), c.says, c.command)
+	}
+}
+
+// codeLines counts a file's lines that are neither blank nor a comment.
+func codeLines(text string) (n int) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			n++
+		}
+	}
+	return n
+}
+
 // listed is what `go list -json` says of a package.
 type listed struct {
 	ImportPath string
@@ -106,7 +150,7 @@ var table = regexp.MustCompile(`(?s)(<!-- packages: go test \./internal/importte
 func TestTable(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
-	for _, dir := range []string{".", "installer", "repair"} {
+	for _, dir := range []string{".", "installer", "repair", "cmd"} {
 		writeRows(t, &b, filepath.Join(root(t), dir))
 	}
 	page := filepath.Join(root(t), "docs", "embedding.md")
