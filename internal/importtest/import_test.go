@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,7 +26,7 @@ import (
 
 const module = "github.com/meshcni/meshcni"
 
-var update = flag.Bool("update", false, "write the lists of modules and the table in docs/embedding.md anew")
+var update = flag.Bool("update", false, "write the lists of modules and the tables in docs/embedding.md anew")
 
 // goCommand runs the go command outside of the workspace, for Linux, and returns its standard output.
 func goCommand(t *testing.T, dir string, args ...string) []byte {
@@ -144,20 +145,32 @@ type listed struct {
 	Module     struct{ Path string }
 }
 
-var table = regexp.MustCompile(`(?s)(<!-- packages: go test \./internal/importtest -update -->\n).*?(<!-- end of packages -->)`)
+// modules are those that get a version, and what each is for.
+var modules = [][2]string{{".", "everything but the agent"}, {"installer", "the agent's half that installs"}, {"repair", "the half that repairs"},
+	{"cmd", "the programs and their command lines"}}
 
-// TestTable: docs/embedding.md says what each public package exports and brings along.
-func TestTable(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
-	for _, dir := range []string{".", "installer", "repair", "cmd"} {
-		writeRows(t, &b, filepath.Join(root(t), dir))
+// TestTables: docs/embedding.md says what versions each module needs, and what each public package exports and brings along.
+func TestTables(t *testing.T) {
+	var packages, versions strings.Builder
+	versions.WriteString("| module | for | Go | k8s.io |\n|---|---|---|---|\n")
+	packages.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
+	for _, m := range modules {
+		text, err := os.ReadFile(filepath.Join(root(t), m[0], "go.mod"))
+		require.NoError(t, err)
+		v := regexp.MustCompile(`(?s)\ngo (\d+\.\d+).*\tk8s\.io/api (\S+)`).FindSubmatch(text)
+		require.NotNil(t, v, m[0])
+		fmt.Fprintf(&versions, "| `%s` | %s | %s | %s |\n", path.Join(module, m[0]), m[1], v[1], v[2])
+		writeRows(t, &packages, filepath.Join(root(t), m[0]))
 	}
 	page := filepath.Join(root(t), "docs", "embedding.md")
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	require.Regexp(t, table, string(text))
-	want := table.ReplaceAllString(string(text), "${1}"+b.String()+"${2}")
+	want := string(text)
+	for name, table := range map[string]string{"modules": versions.String(), "packages": packages.String()} {
+		mark := regexp.MustCompile("(?s)(<!-- " + name + `: go test \./internal/importtest -update -->\n).*?(<!-- end of ` + name + " -->)")
+		require.Regexp(t, mark, want)
+		want = mark.ReplaceAllString(want, "${1}"+table+"${2}")
+	}
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return
@@ -177,10 +190,10 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 		require.NoError(t, err)
 		packages[p.ImportPath] = p
 	}
-	for _, path := range slices.Sorted(maps.Keys(packages)) {
-		p := packages[path]
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		p := packages[name]
 		names := exported(t, p)
-		if p.DepOnly || p.Name == "main" || strings.Contains(path+"/", "/internal/") || names == 0 {
+		if p.DepOnly || p.Name == "main" || strings.Contains(name+"/", "/internal/") || names == 0 {
 			continue
 		}
 		ours, others, modules := 0, 0, map[string]bool{}
@@ -198,7 +211,7 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 		if len(modules) > 0 && len(modules) < 4 {
 			list += ": " + strings.Join(slices.Sorted(maps.Keys(modules)), ", ")
 		}
-		fmt.Fprintf(b, "| `%s` | %d | %d | %d | %s |\n", strings.TrimPrefix(path, module+"/"), names, ours, others, list)
+		fmt.Fprintf(b, "| `%s` | %d | %d | %d | %s |\n", strings.TrimPrefix(name, module+"/"), names, ours, others, list)
 	}
 }
 

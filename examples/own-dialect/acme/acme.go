@@ -12,7 +12,7 @@ import (
 const (
 	SkipPorts   = "acme.example/skip-ports"
 	SkipClients = "acme.example/skip-clients"
-	LookUps     = "acme.example/capture-look-ups"
+	CaptureDNS  = "acme.example/capture-dns"
 )
 
 // AgentPrefix begins the names of the pods of Acme's node agent. The plugin lets them through, and the agent knows its own
@@ -34,7 +34,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	schema := redirect.Schema{Defaults: Defaults(), RunAsUser: true, Settings: []redirect.Setting{
 		{Field: "outbound.excludePorts", Keys: []string{SkipPorts}, Grammar: redirect.AllowRanges, Allowed: "ports and ranges", Inherited: true},
 		{Field: "inbound.excludeSources", Keys: []string{SkipClients}, Allowed: "CIDR prefixes", Inherited: true},
-		{Field: "dns.servers", Keys: []string{LookUps}, Allowed: "true or false", Inherited: true, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
+		{Field: "dns.servers", Keys: []string{CaptureDNS}, Allowed: "true or false", Inherited: true, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 			if on {
 				r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 7053}
 			}
