@@ -178,6 +178,9 @@ func TestTables(t *testing.T) {
 	assert.Equal(t, want, string(text), "to write it anew: go test ./internal/importtest -update")
 }
 
+// private are packages that are not for others to import; see "The Go API" in docs/stability.md.
+var private = regexp.MustCompile(`/internal/|/repair/integration/|/cmd/versionmetric/`)
+
 func writeRows(t *testing.T, b *strings.Builder, dir string) {
 	t.Helper()
 	packages := map[string]listed{}
@@ -193,7 +196,7 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
 		p := packages[name]
 		names := exported(t, p)
-		if p.DepOnly || p.Name == "main" || strings.Contains(name+"/", "/internal/") || names == 0 {
+		if p.DepOnly || p.Name == "main" || private.MatchString(name+"/") || names == 0 {
 			continue
 		}
 		ours, others, modules := 0, 0, map[string]bool{}
