@@ -1,68 +1,71 @@
-// Package meshcni is the map of a module that puts a pod's traffic through its
-// mesh proxy, by rules that a CNI plugin applies before the pod starts. The
-// package itself is empty; take the parts that you need.
+// Package meshcni is the map of this repository: a library for CNI plugins that
+// redirect a pod's traffic to its mesh proxy, and the programs made from it.
+// The package itself is empty.
 //
-// Data flows one way, and each step is a value that can be printed, compared
-// and tested where there is no kernel:
+// Data flows one way. Each step makes a value that you can print, compare and
+// test without a kernel:
 //
 //	Pod → Decision → Redirect → Ruleset → iptables text or netlink messages → kernel
 //
 // # Values: no I/O, no environment, no programs
 //
-//	selection                which pods are in the mesh, each answer with a stable reason
-//	redirect                 which connections of a pod go through its proxy, as a typed value
-//	redirect/ruleset         the firewall program: text, parse, diff, transition, nftables
-//	redirect/trace           what becomes of a packet, and why
-//	redirect/compare         whether two programs do the same, by a packet of each kind
-//	dialect                  what a mesh is to the engine: data and one function
-//	dialect/istio            Istio's sidecars
-//	dialect/ambient          Istio's ambient mode: a proxy on the node, known by the mark of its packets
-//	dialect/linkerd          Linkerd
-//	dialect/kuma             Kuma
-//	dialect/consul           Consul
-//	conflist                 CNI network lists, edited in one insertion
+//	selection               is this pod in the mesh, and why
+//	redirect                which of a pod's connections go through its proxy, as a typed value
+//	redirect/ruleset        the firewall rules as values: text, parse, diff, transition
+//	redirect/trace          what happens to a packet, and why
+//	redirect/compare        the packets that two rulesets treat differently
+//	dialect                 a mesh as data and one function; Dialect.Plan decides on a pod
+//	dialect/istio           Istio's sidecars
+//	dialect/ambient         Istio's ambient mode, whose proxy is recognized by a packet mark
+//	dialect/linkerd         Linkerd
+//	dialect/kuma            Kuma
+//	dialect/consul          Consul
+//	conflist                CNI conflists, edited in one insertion
+//	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal
 //
 // redirect, redirect/ruleset and redirect/trace need the standard library only:
 // no Kubernetes types, no os/exec, no net/http.
 //
 // # Effects
 //
-//	netnsexec                code and programs run inside a network namespace that is proven to be a pod's
-//	redirect/apply           a Ruleset into a namespace, by iptables or by native nftables; check; remove
-//	redirect/validate        proof with real connections, from inside the pod, that redirection works
-//	plugin                   the CNI verbs as a value
-//	plugin/netconf           the plugin's network configuration: keys, defaults, read and written
-//	plugin/attachment        the node's own record of what was done to each pod
-//	plugin/kubepod           one pod from the API server with one GET
-//	plugin/netconf           the plugin's entry in a network configuration, to read and to write
-//	installer                the plugin onto a node, kept there, and taken away
-//	cmd/nodecmd              the agent's command line as a function, for your own mesh too
-//	repair                   pods that started without rules, found and dealt with
-//	cmd/repaircmd            the repair controller's, likewise
-//	cmd/redirectcmd          that of explain, rules, trace and show, likewise
+//	netnsexec               run code and programs in a network namespace that is proven to be a pod's
+//	redirect/apply          apply, check and remove rules in a namespace: iptables, or nftables by netlink
+//	redirect/validate       prove redirection with real connections, from inside the pod
+//	plugin                  the CNI verbs as a value
+//	plugin/attachment       the node's record of what ADD did to each pod
+//	plugin/kubepod          one pod from the API server, with one GET
+//	installer               install the plugin on a node, keep it there, remove it
+//	repair                  find pods that started without rules, and label, evict or repair them
+//
+// # Command lines, for your own mesh too
+//
+//	cmd/nodecmd             the node agent's
+//	cmd/repaircmd           the repair controller's
+//	cmd/redirectcmd         explain, rules, trace, compare, show, apply, check, cleanup, validate
 //
 // # For your tests
 //
-//	redirect/rulesettest     one line says where a packet must end up; no root, no kernel
-//	dialect/dialecttest      a dialect's fates in a world of network namespaces
-//	netnsexec/netnstest      that world: a pod, the outside, a virtual machine
-//	plugin/plugintest        an API server with the pods and the failures that a test wants
-//	repair/repairtest        a cluster's pods in memory
+//	redirect/rulesettest    one line says where a packet must end up; no root, no kernel
+//	dialect/dialecttest     a dialect's settings, and its packets in network namespaces
+//	netnsexec/netnstest     those namespaces: a pod, the outside, a virtual machine
+//	plugin/plugintest       an API server with the pods, and the failures, that a test needs
+//	repair/repairtest       a cluster's pods in memory
 //
 // # Programs
 //
-//	cmd/meshcni              the plugin
-//	cmd/meshcni-node         the node agent: install, watch, repair
-//	cmd/meshcni-repair       the repair controller alone
-//	cmd/meshcni-redirect     explain, rules, trace, show, apply, check, cleanup, validate: no cluster needed
+//	cmd/meshcni             the plugin
+//	cmd/meshcni-node        the node agent: install, watch, repair
+//	cmd/meshcni-repair      the repair controller alone
+//	cmd/meshcni-redirect    redirectcmd for this module's dialects; needs no cluster
 //
-// # Around them
+// # The rest
 //
-//	deploy                   the Helm chart, plain manifests, roles, dashboard and alerts
-//	docs                     for users; its commands are run by tests
-//	examples                 runnable
-//	release                  images, archives, bills of materials (a module of its own)
-//	e2e                      a container runtime, and a cluster of one node (a module of its own)
+//	deploy                  Helm chart, plain manifests, roles, dashboard, alerts
+//	docs                    documentation; tests run its commands
+//	examples                programs to copy
+//	release                 makes images, archives and bills of materials
+//	e2e                     tests with a container runtime and with a cluster of one node
 //
-// Which package may import which is a test, in internal/repotest.
+// installer, repair, cmd, deploy, examples, release and e2e are modules of
+// their own. internal/repotest holds which package may import which.
 package meshcni

@@ -1,7 +1,7 @@
-// Package appmesh is a dialect of AWS App Mesh, written from the outside to try this library. It reads the annotations that
+// Package appmesh is a dialect of AWS App Mesh, written to try this library as its users do. It reads the annotations that
 // App Mesh's controller writes in CNI mode (appmesh.k8s.aws/appmeshCNI); other pods have the init container proxyinit. Names
-// and defaults are the controller's (aws/aws-app-mesh-controller-for-k8s, pkg/inject). Not verified: the variable of a
-// virtual gateway, and that IPv6 is not captured.
+// and defaults are those of the controller (aws/aws-app-mesh-controller-for-k8s, pkg/inject). Two things are not verified: the
+// variable of a virtual gateway, and that IPv6 is not captured.
 package appmesh
 
 import (
@@ -47,7 +47,7 @@ func New() dialect.Dialect {
 	}
 }
 
-// VirtualGateway is why a gateway's pod is left alone: its clients connect to Envoy.
+// VirtualGateway is the reason why a gateway's pod is left alone: its clients connect to Envoy directly.
 const VirtualGateway selection.Reason = "virtual-gateway"
 
 func decline(_ *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {

@@ -1,6 +1,6 @@
 // Command custom-plugin is a complete CNI plugin for a mesh of your own. The
-// verbs, retries, logs and backends are meshcni's; the mesh is a dialect that
-// lives in another package, or in another repository.
+// verbs, retries, logs and backends are meshcni's; the mesh is a dialect from
+// another package.
 package main
 
 import (

@@ -1,7 +1,6 @@
-// Command embed is a CNI plugin that does something else, and redirects pods to
-// a mesh on the way: the plugin's verbs, its configuration and its source of
-// pods are its own, and meshcni's packages give it the decision, the rules and
-// their application.
+// Command embed is a CNI plugin that does something else, and also redirects
+// pods to a mesh. Its verbs, configuration and source of pods are its own;
+// meshcni's packages decide on the pod, make the rules and apply them.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command own-redirect is meshcni-redirect for a mesh of one's own: explain,
-// rules, trace, compare, show, apply, check, cleanup and validate know its pods.
+// Command own-redirect is meshcni-redirect for a mesh of your own: explain,
+// rules, trace, compare, show, apply, check, cleanup and validate.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command rules prints the firewall rules of a pod of an Istio mesh: from a
-// file to iptables-restore's input in fifteen lines, without a cluster.
+// Command rules reads a pod of an Istio mesh and prints its firewall rules, in
+// the form that iptables-restore takes. It needs no cluster.
 //
 //	go run ./examples/rules < examples/pod.yaml
 package main

@@ -1,6 +1,5 @@
-// Package mymesh is a mesh that somebody might write: a dialect of its own,
-// made from meshcni's parts, in its own repository. Its test, which needs no
-// root, no kernel and no cluster, is the point of the example.
+// Package mymesh is the dialect of a made-up mesh. Its test is the point of the
+// example: it says where packets end up, without root, kernel or cluster.
 package mymesh
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// SkipPorts is the annotation with which a pod keeps outbound ports out of the mesh.
+// SkipPorts is the annotation that keeps outbound ports out of the mesh.
 const SkipPorts = "mymesh.example/skip-outbound-ports"
 
 // New returns the dialect.

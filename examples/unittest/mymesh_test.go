@@ -22,8 +22,8 @@ func pod(annotations map[string]string) *corev1.Pod {
 	}
 }
 
-// What the mesh promises, packet by packet: this holds however the rules are
-// written, and says which rule was to blame when it does not hold.
+// TestWhereTrafficGoes states what the mesh promises, packet by packet. It holds however the rules are written; a failure names
+// the rule that is to blame.
 func TestWhereTrafficGoes(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
 	built, err := mymesh.New().Redirect(pod(map[string]string{mymesh.SkipPorts: "3306,6000-6999"}), nil, addrs)

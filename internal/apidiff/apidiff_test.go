@@ -20,7 +20,7 @@ var tool = netnstest.Needing("apidiff (.ci/tool apidiff)", func() error {
 	return exec.Command("../../.ci/tool", "apidiff").Run()
 })
 
-// repository is a module of three public packages and three that are not, with
+// repository is a module of four public packages and three that are not, with
 // one release.
 type repository struct {
 	t   *testing.T
@@ -34,6 +34,7 @@ var released = map[string]string{
 	"apply/nft/nft.go":   "package nft\n\nfunc List() []string { return nil }\n",
 	"internal/in/in.go":  "package in\n\nfunc F() {}\n",
 	"cmd/p/main.go":      "package main\n\nfunc F() {}\n\nfunc main() {}\n",
+	"cmd/pcmd/pcmd.go":   "package pcmd\n\nfunc F() {}\n",
 	"examples/e/e.go":    "package e\n\nfunc F() {}\n",
 	"apply/a_test.go":    "package apply\n\nfunc F() {}\n",
 	"nested/go.mod":      "module example.com/m/nested\n\ngo 1.24\n",
@@ -124,6 +125,10 @@ func TestScript(t *testing.T) {
 		"the root's own package": {
 			change: map[string]string{"m.go": "package m\n\nconst Name = \"m\"\n"}, fails: true,
 			want: []string{"incompatible: Name: changed from untyped int to untyped string"},
+		},
+		"a command line": {
+			change: map[string]string{"cmd/pcmd/pcmd.go": "package pcmd\n"}, fails: true,
+			want: []string{"incompatible: ./cmd/pcmd.F: removed"},
 		},
 		"what nobody is meant to import": {
 			change: map[string]string{"internal/in/in.go": "package in\n", "examples/e/e.go": "package e\n", "cmd/p/main.go": "package main\n\nfunc main() {}\n", "nested/nested.go": "package nested\n"},

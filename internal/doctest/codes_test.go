@@ -5,7 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,21 +36,6 @@ func explained(t *testing.T, title string, columns int) []string {
 			}
 		}
 	}
-	return all
-}
-
-// inSource are the first groups of what matches in the Go files below some folders.
-func inSource(t *testing.T, pattern string, below ...string) []string {
-	like := regexp.MustCompile(pattern)
-	var all []string
-	for _, text := range sources(t, below...) {
-		for _, m := range like.FindAllStringSubmatch(text, -1) {
-			all = append(all, m[1])
-		}
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	require.NotEmpty(t, all, pattern)
 	return all
 }
 
@@ -87,30 +71,12 @@ func TestReasonsOfDecisions(t *testing.T) {
 }
 
 func TestReasonsOfReadiness(t *testing.T) {
-	want := inSource(t, `Code\w+ +Code = "([\w-]+)"`, "installer")
+	want := constants(t, "installer", "Code")
 	assert.ElementsMatch(t, want, explained(t, "## The node is not ready", 1)[:len(want)])
 }
 
 func TestCausesOfDrift(t *testing.T) {
-	assert.ElementsMatch(t, inSource(t, `Cause\w+ +Cause = "([\w-]+)"`, "installer"), explained(t, "### What the agent repairs", 1))
-}
-
-func TestCodesOfRepair(t *testing.T) {
-	got := explained(t, "## Repair", 2)
-	want := append(constants(t, "repair", "Reason"), constants(t, "repair", "Outcome")...)
-	want = append(want, inSource(t, `\bverified\w+ += "([\w-]+)"`, "repair")...)
-	want = append(want, inSource(t, `"(Mesh[A-Z]\w+)"`, "repair")...)
-	for _, code := range want {
-		assert.Contains(t, got, code, "%s does not explain it", troubleshooting)
-	}
-	for _, code := range got {
-		assert.Contains(t, want, code, "%s explains a code that repair does not give", troubleshooting)
-	}
-	section, text := "## Repair", read(t, troubleshooting)
-	_, text, _ = strings.Cut(text, section)
-	for _, held := range inSource(t, `\bheld\w+ += "([\w-]+)"`, "repair") {
-		assert.Contains(t, text, "`"+held+"`", "why deleting is held back")
-	}
+	assert.ElementsMatch(t, constants(t, "installer", "Cause"), explained(t, "### What the agent repairs", 1))
 }
 
 func TestBypasses(t *testing.T) {

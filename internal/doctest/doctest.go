@@ -1,7 +1,7 @@
-// Package doctest checks the documentation against the tree. It finds the commands that a Markdown page shows, runs
-// them, and compares their output with what the page says they print.
+// Package doctest checks the documentation against the tree. It runs the commands that Markdown pages show, and compares their
+// output with what the pages say.
 //
-// A command is a fenced block whose language is sh. An HTML comment above it, which readers do not see, says who runs it:
+// A command is a fenced block whose language is sh. An HTML comment above it says who runs it:
 //
 //	<!-- run: local -->            the tests of this package; needs neither root nor a cluster
 //	<!-- run: root -->             the tests of this package; needs root on Linux
@@ -9,10 +9,10 @@
 //	<!-- run: local, exit 1 -->    the same, and the block must end with exit code 1
 //	<!-- not run: why -->          nobody, for the reason given
 //
-// A text block under `<!-- expect -->` holds lines that the command above it must print, in this order. Other lines may
-// stand between them, and … in a line matches anything. With `<!-- expect: all -->` the command may print nothing else.
+// A text block under `<!-- expect -->` has lines that the command above it must print, in this order. Other lines may come
+// between them, and … in a line matches anything. With `<!-- expect: all -->` the command may print nothing else.
 //
-// Each block runs as its own `bash -euo pipefail`, in the root of the repository. Blocks share nothing but files.
+// Each block is a `bash -euo pipefail` of its own, in the root of the repository. Blocks share only files.
 package doctest
 
 import (
@@ -48,9 +48,9 @@ type Block struct {
 	Exit int
 	// NotRun is the reason given by a "not run" comment.
 	NotRun string
-	// Mark is the text of any other HTML comment directly above the block.
+	// Mark is the text of another HTML comment directly above the block, such as "from: FILE".
 	Mark string
-	// Expect are the lines that the block must print; nil if the page does not say.
+	// Expect has the lines that the block must print; nil if the page does not say.
 	Expect []string
 	// ExpectAll says that the block must print nothing else.
 	ExpectAll bool

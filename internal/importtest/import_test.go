@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,7 +26,7 @@ import (
 
 const module = "github.com/meshcni/meshcni"
 
-var update = flag.Bool("update", false, "write the lists of modules and the table in docs/embedding.md anew")
+var update = flag.Bool("update", false, "write the lists of modules and the tables in docs/embedding.md anew")
 
 // goCommand runs the go command outside of the workspace, for Linux, and returns its standard output.
 func goCommand(t *testing.T, dir string, args ...string) []byte {
@@ -88,6 +89,50 @@ func outside(t *testing.T, name string) string {
 	return dir
 }
 
+// TestFirstMesh builds the dialect, plugin, agent and command line that docs/embedding.md prints, in a module of their own,
+// and asks each program something that only this mesh's knows.
+func TestFirstMesh(t *testing.T) {
+	t.Parallel()
+	dir, examples := t.TempDir(), filepath.Join(root(t), "examples")
+	for file, most := range map[string]int{
+		"unittest/mymesh.go": 30, "own-dialect/acme/acme.go": 40, "custom-plugin/main.go": 25, "own-agent/main.go": 15, "own-redirect/main.go": 10,
+		"go.mod": 999, "go.sum": 9999,
+	} {
+		text, err := os.ReadFile(filepath.Join(examples, file))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, codeLines(string(text)), most, "%s: lines of code", file)
+		outside := strings.NewReplacer(module+"/examples", "acme.example/mesh", "=> ..", "=> "+root(t)).Replace(string(text))
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(outside), 0o644))
+	}
+	goCommand(t, dir, "mod", "tidy")
+	goCommand(t, dir, "build", "-o", dir+"/bin/", "./...")
+	const pod = `{"kind": "Pod", "metadata": {"name": "cart"}, "spec": {"containers": [{"name": "cart"}, {"name": "acme-proxy"}]}}`
+	for _, c := range []struct{ command, env, stdin, says string }{
+		{"custom-plugin", "CNI_COMMAND=VERSION", `{"cniVersion": "1.0.0"}`, `"1.1.0"`},
+		{"own-agent --version", "", "", "acme-node v1.0.0"},
+		{"own-redirect explain -f -", "", pod, "is in the mesh (acme)"},
+		{"own-redirect trace -f - --dst 10.0.0.1 --dport 443 --uid 1000", "", pod, "redirect 7001"},
+	} {
+		args := strings.Fields(c.command)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", args[0]), args[1:]...)
+		cmd.Env, cmd.Stdin = []string{c.env}, strings.NewReader(c.stdin)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", c.command, out)
+		assert.Contains(t, string(out), c.says, c.command)
+	}
+}
+
+// codeLines counts a file's lines that are neither blank nor a comment.
+func codeLines(text string) (n int) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			n++
+		}
+	}
+	return n
+}
+
 // listed is what `go list -json` says of a package.
 type listed struct {
 	ImportPath string
@@ -100,26 +145,41 @@ type listed struct {
 	Module     struct{ Path string }
 }
 
-var table = regexp.MustCompile(`(?s)(<!-- packages: go test \./internal/importtest -update -->\n).*?(<!-- end of packages -->)`)
+// modules are those that get a version, and what each is for.
+var modules = [][2]string{{".", "everything but the agent"}, {"installer", "the agent's half that installs"}, {"repair", "the half that repairs"},
+	{"cmd", "the programs and their command lines"}}
 
-// TestTable: docs/embedding.md says what each public package exports and brings along.
-func TestTable(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
-	for _, dir := range []string{".", "installer", "repair"} {
-		writeRows(t, &b, filepath.Join(root(t), dir))
+// TestTables: docs/embedding.md says what versions each module needs, and what each public package exports and brings along.
+func TestTables(t *testing.T) {
+	var packages, versions strings.Builder
+	versions.WriteString("| module | for | Go | k8s.io |\n|---|---|---|---|\n")
+	packages.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
+	for _, m := range modules {
+		text, err := os.ReadFile(filepath.Join(root(t), m[0], "go.mod"))
+		require.NoError(t, err)
+		v := regexp.MustCompile(`(?s)\ngo (\d+\.\d+).*\tk8s\.io/api (\S+)`).FindSubmatch(text)
+		require.NotNil(t, v, m[0])
+		fmt.Fprintf(&versions, "| `%s` | %s | %s | %s |\n", path.Join(module, m[0]), m[1], v[1], v[2])
+		writeRows(t, &packages, filepath.Join(root(t), m[0]))
 	}
 	page := filepath.Join(root(t), "docs", "embedding.md")
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	require.Regexp(t, table, string(text))
-	want := table.ReplaceAllString(string(text), "${1}"+b.String()+"${2}")
+	want := string(text)
+	for name, table := range map[string]string{"modules": versions.String(), "packages": packages.String()} {
+		mark := regexp.MustCompile("(?s)(<!-- " + name + `: go test \./internal/importtest -update -->\n).*?(<!-- end of ` + name + " -->)")
+		require.Regexp(t, mark, want)
+		want = mark.ReplaceAllString(want, "${1}"+table+"${2}")
+	}
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return
 	}
 	assert.Equal(t, want, string(text), "to write it anew: go test ./internal/importtest -update")
 }
+
+// private are packages that are not for others to import; see "The Go API" in docs/stability.md.
+var private = regexp.MustCompile(`/internal/|/repair/integration/|/cmd/versionmetric/`)
 
 func writeRows(t *testing.T, b *strings.Builder, dir string) {
 	t.Helper()
@@ -133,10 +193,10 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 		require.NoError(t, err)
 		packages[p.ImportPath] = p
 	}
-	for _, path := range slices.Sorted(maps.Keys(packages)) {
-		p := packages[path]
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		p := packages[name]
 		names := exported(t, p)
-		if p.DepOnly || p.Name == "main" || strings.Contains(path+"/", "/internal/") || names == 0 {
+		if p.DepOnly || p.Name == "main" || private.MatchString(name+"/") || names == 0 {
 			continue
 		}
 		ours, others, modules := 0, 0, map[string]bool{}
@@ -154,7 +214,7 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 		if len(modules) > 0 && len(modules) < 4 {
 			list += ": " + strings.Join(slices.Sorted(maps.Keys(modules)), ", ")
 		}
-		fmt.Fprintf(b, "| `%s` | %d | %d | %d | %s |\n", strings.TrimPrefix(path, module+"/"), names, ours, others, list)
+		fmt.Fprintf(b, "| `%s` | %d | %d | %d | %s |\n", strings.TrimPrefix(name, module+"/"), names, ours, others, list)
 	}
 }
 

@@ -39,18 +39,18 @@ var rules = []rule{
 	{
 		packages: values,
 		forbid:   []string{"os", "os/exec", "os/user", "net", "net/http", "syscall", "golang.org/x/sys/..."},
-		why:      "no I/O, no environment, no programs in a package of values: what was found on the host is an argument",
+		why:      "a package of values has no I/O, no environment and no programs: findings on the host are arguments",
 	},
 	{
 		packages: values, transitively: true,
 		forbid: []string{"os/exec", "k8s.io/client-go/...", "github.com/vishvananda/...", "github.com/google/nftables/...", "github.com/spf13/..."},
-		why: "values depend on no kernel and on no cluster; k8s.io/api, which is types, is as far as it goes " +
-			"(it links net/http by itself, through apimachinery)",
+		why: "values depend on no kernel and no cluster; of Kubernetes they import only types, k8s.io/api " +
+			"(which links net/http through apimachinery)",
 	},
 	{
 		packages: values,
 		forbid:   []string{"time", "math/rand", "math/rand/v2", "log", "log/slog"},
-		why:      "the same pod gives the same rules, always, and what there is to say is in the result",
+		why:      "the same pod always gives the same rules, and warnings are part of the result",
 	},
 	{
 		packages: []string{"netnsexec", "redirect/apply", "plugin", "redirect/validate"}, transitively: true,
@@ -60,12 +60,12 @@ var rules = []rule{
 	{
 		packages: []string{"netnsexec"}, transitively: true,
 		forbid: []string{"k8s.io/...", module + "/redirect/...", module + "/selection", module + "/dialect/..."},
-		why:    "entering a namespace is of use to programs that know no mesh; apply takes it through a one-method interface",
+		why:    "programs that know no mesh can use it too; apply takes it through a one-method interface",
 	},
 	{
 		packages: []string{"redirect/apply"}, transitively: true,
 		forbid: []string{"k8s.io/...", module + "/dialect/...", module + "/selection"},
-		why:    "rules are applied the same whoever made them",
+		why:    "rules are applied alike, whoever made them",
 	},
 	{
 		packages: []string{"cmd/meshcni"}, transitively: true,
@@ -102,7 +102,7 @@ func forbidden(path, pattern string) bool {
 	return path == pattern
 }
 
-// TestImportsOfOthers: what is nobody's to import.
+// TestImportsOfOthers: nothing imports examples, and only tests import test packages and test libraries.
 func TestImportsOfOthers(t *testing.T) {
 	for _, p := range packages(t) {
 		for _, i := range p.Imports {
@@ -110,12 +110,12 @@ func TestImportsOfOthers(t *testing.T) {
 			if !ours {
 				isTestLibrary := forbidden(i, "github.com/stretchr/testify/...") || i == "pgregory.net/rapid" || i == "go.uber.org/goleak"
 				assert.False(t, isTestLibrary && !strings.HasSuffix(p.Name, "test") && p.module() != "e2e",
-					"package %s, which is for no test, imports %s", p.path(), i)
+					"package %s, which is not for tests, imports %s", p.path(), i)
 				continue
 			}
-			assert.False(t, within(i, "examples") && !within(p.path(), "examples"), "package %s imports %s, which is for nobody to import", p.path(), i)
+			assert.False(t, within(i, "examples") && !within(p.path(), "examples"), "package %s imports %s, which is an example", p.path(), i)
 			testing := strings.HasSuffix(i, "test") && !within(p.path(), "internal", "cmd/internal", "examples", "e2e") && !strings.HasSuffix(p.path(), "test")
-			assert.False(t, testing, "package %s, which is for no test, imports %s", p.path(), i)
+			assert.False(t, testing, "package %s, which is not for tests, imports %s", p.path(), i)
 		}
 	}
 }

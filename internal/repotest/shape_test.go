@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// maxLines is where a file has more than one concept in it.
+// maxLines is the length above which a file has more than one concept.
 const maxLines = 600
 
 func TestFilesAreShort(t *testing.T) {
@@ -72,8 +72,8 @@ func TestNoSilentSkips(t *testing.T) {
 
 var meshes = regexp.MustCompile(`(?i)istio|linkerd|consul|kuma|envoy`)
 
-// TestNoMeshInTheEngine: meshes are data. Comments and tests may speak of
-// them; code outside their dialects, and what chooses among dialects, may not.
+// TestNoMeshInTheEngine: meshes are data. Comments and tests may name them; code may not, outside the dialects and what
+// chooses among dialects.
 func TestNoMeshInTheEngine(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.isTest() || !within(s.dir(), "selection", "redirect", "netnsexec", "conflist", "installer/internal") && s.dir() != "dialect" ||
@@ -92,8 +92,7 @@ func TestNoMeshInTheEngine(t *testing.T) {
 	}
 }
 
-// TestExamples: each package that is for others to import has an Example, and
-// those of values show their output. (A command line as a function has --help.)
+// TestExamples: each public package has an Example, and those of values show their output. Command lines have --help instead.
 func TestExamples(t *testing.T) {
 	examples := map[string][]*doc.Example{}
 	names := map[string]string{}
@@ -169,8 +168,8 @@ func exampleBody(t *testing.T) string {
 	return ""
 }
 
-// TestNoTemplatesInPrograms: text/template calls methods by names that the linker cannot know, so it keeps every exported
-// method of everything. cobra links it only for its setters of templates.
+// TestNoTemplatesInPrograms: text/template calls methods by name, so the linker keeps every exported method. cobra links it
+// only if a template is set.
 func TestNoTemplatesInPrograms(t *testing.T) {
 	setter := regexp.MustCompile(`\.Set(Version|Usage|Help)Template\(`)
 	for _, s := range sources(t) {

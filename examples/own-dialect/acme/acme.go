@@ -1,5 +1,5 @@
-// Package acme is a mesh's own dialect, as it would stand in the mesh's own
-// repository: what it knows is data, and there is nothing to register.
+// Package acme is the dialect of a made-up mesh, as it would be in that mesh's
+// own repository. It is data, and there is nothing to register.
 package acme
 
 import (
@@ -8,23 +8,23 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// What users may write on a pod, or on its namespace.
+// The annotations that users set on a pod or on its namespace.
 const (
 	SkipPorts   = "acme.example/skip-ports"
 	SkipClients = "acme.example/skip-clients"
-	LookUps     = "acme.example/capture-look-ups"
+	CaptureDNS  = "acme.example/capture-dns"
 )
 
-// AgentPrefix begins the names of the pods of Acme's node agent. The plugin lets them through, and the agent knows its own
-// by it; so both have it from here.
+// AgentPrefix begins the names of the node agent's pods. The plugin lets these pods through, and the agent recognizes its own
+// by it, so both take it from here.
 const AgentPrefix = "acme-node-"
 
-// Defaults is the redirection of a pod that says nothing.
+// Defaults is the redirection of a pod without settings.
 func Defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{UIDs: []uint32{7001}, OutboundPort: 7001, InboundPort: 7002}
 	r.Inbound.ExcludePorts = redirect.Ports(7003) // the proxy's health check
-	r.Loopback = redirect.LoopbackPass            // nobody needs a mesh to call himself
+	r.Loopback = redirect.LoopbackPass            // a pod's calls to itself pass
 	r.Names.ChainPrefix = "ACME_"
 	return r
 }
@@ -34,7 +34,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	schema := redirect.Schema{Defaults: Defaults(), RunAsUser: true, Settings: []redirect.Setting{
 		{Field: "outbound.excludePorts", Keys: []string{SkipPorts}, Grammar: redirect.AllowRanges, Allowed: "ports and ranges", Inherited: true},
 		{Field: "inbound.excludeSources", Keys: []string{SkipClients}, Allowed: "CIDR prefixes", Inherited: true},
-		{Field: "dns.servers", Keys: []string{LookUps}, Allowed: "true or false", Inherited: true, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
+		{Field: "dns.servers", Keys: []string{CaptureDNS}, Allowed: "true or false", Inherited: true, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 			if on {
 				r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 7053}
 			}
@@ -46,5 +46,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		Names:          Defaults().Names,
 		NeedsNamespace: true,
 		Build:          dialect.FromSchema(schema),
+		// Acme's pods have an init container that runs acme-redirect validate (see own-redirect).
+		Validation: dialect.Validation{Container: "acme-validation", ExitCode: 126, ProbePort: 7004, Outbound: 7001, Inbound: 7002},
 	}
 }

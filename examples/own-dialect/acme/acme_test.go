@@ -32,7 +32,7 @@ func TestWhichPods(t *testing.T) {
 
 // Each annotation, with a value that is taken and one that is refused.
 func TestAnnotations(t *testing.T) {
-	dialecttest.Settings(t, acme.New(), pod(nil), acme.Defaults(), []string{acme.SkipPorts, acme.SkipClients, acme.LookUps}, []dialecttest.Setting{
+	dialecttest.Settings(t, acme.New(), pod(nil), acme.Defaults(), []string{acme.SkipPorts, acme.SkipClients, acme.CaptureDNS}, []dialecttest.Setting{
 		{Key: acme.SkipPorts, Value: "3306", Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
 		{Key: acme.SkipPorts, Value: "3306", Source: redirect.FromNamespace, Want: func(r *redirect.Redirect) { r.Outbound.ExcludePorts = redirect.Ports(3306) }},
 		{Key: acme.SkipPorts, Value: "mysql"},
@@ -40,8 +40,8 @@ func TestAnnotations(t *testing.T) {
 			r.Inbound.ExcludeSources = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"))
 		}},
 		{Key: acme.SkipClients, Value: "10.0.0.0"},
-		{Key: acme.LookUps, Value: "true", Want: func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 7053} }},
-		{Key: acme.LookUps, Value: "maybe"},
+		{Key: acme.CaptureDNS, Value: "true", Want: func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 7053} }},
+		{Key: acme.CaptureDNS, Value: "maybe"},
 	})
 }
 

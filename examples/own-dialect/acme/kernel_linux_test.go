@@ -12,7 +12,7 @@ import (
 func TestFates(t *testing.T) {
 	proxy := netnstest.Options{ProxyUID: 7001, ProxyGID: 7001, ProxyTCP: []uint16{7001, 7002, 7003}, ProxyUDP: []uint16{7053}}
 	dialecttest.Fates(t, acme.New(), proxy, dialecttest.Case{
-		Pod: pod(map[string]string{acme.SkipPorts: "3306", acme.LookUps: "true"}),
+		Pod: pod(map[string]string{acme.SkipPorts: "3306", acme.CaptureDNS: "true"}),
 		Fates: map[string]string{
 			"pod tcp 1000/1000 -> 10.96.5.5:80":        "proxy:7001 orig=10.96.5.5:80",
 			"pod tcp 1000/1000 -> [fd00:96::5]:80":     "proxy:7001 orig=[fd00:96::5]:80",
