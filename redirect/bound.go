@@ -152,8 +152,10 @@ func (c *counter) capture() {
 	}
 	c.owners(owner)
 	c.add(times(server, c.prefixes(c.DNS.Servers)), "dns.servers")
-	for range c.networks() {
-		c.add(network, "virtualNetworks")
+	for i := range c.VirtualNetworks {
+		if c.hasNetwork(&c.VirtualNetworks[i]) {
+			c.add(network, "virtualNetworks")
+		}
 	}
 	c.add(times(len(c.VirtualInterfaces), c.prefixes(c.Outbound.CIDRs)), "outbound.cidrs", "virtualInterfaces")
 	c.add(len(c.VirtualInterfaces), "virtualInterfaces")

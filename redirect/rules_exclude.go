@@ -1,8 +1,6 @@
 package redirect
 
 import (
-	"iter"
-
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -61,22 +59,19 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 	return rules
 }
 
-// networks iterates over the virtual networks of the family.
-func (g *generator) networks() iter.Seq[VirtualNetwork] {
-	return func(yield func(VirtualNetwork) bool) {
-		for _, n := range g.VirtualNetworks {
-			if ruleset.FamilyOf(n.Local.Addr()) == g.family && !yield(n) {
-				return
-			}
-		}
-	}
+// hasNetwork reports whether a virtual network is of the family.
+func (g *generator) hasNetwork(n *VirtualNetwork) bool {
+	return ruleset.FamilyOf(n.Local.Addr()) == g.family
 }
 
 // virtualNetworks treats what comes from behind an interface as outbound, unless it
 // is for a neighbour there.
 func (g *generator) virtualNetworks() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for n := range g.networks() {
+	for _, n := range g.VirtualNetworks {
+		if !g.hasNetwork(&n) {
+			continue
+		}
 		in := ruleset.InterfaceMatch{Name: n.Interface}
 		if g.DNS.Enabled() && len(g.DNS.To) == 0 {
 			rules = append(rules, ruleset.Rule{
@@ -96,7 +91,10 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 // answers, so that the answers find their way back.
 func (g *generator) virtualZones() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for n := range g.networks() {
+	for _, n := range g.VirtualNetworks {
+		if !g.hasNetwork(&n) {
+			continue
+		}
 		rules = append(rules, ruleset.Rule{
 			In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: port53,
 			Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",

@@ -213,8 +213,8 @@ type ruleParser struct {
 	family Family
 	words  []string
 	not    bool
-	// mark is the mark that --mark is about, by the -m before it.
-	mark *MarkMatch
+	// mark is the match that --mark belongs to: "mark" or "connmark".
+	mark string
 	rule Rule
 }
 
@@ -285,10 +285,8 @@ func (p *ruleParser) option() error {
 func (p *ruleParser) module() error {
 	switch m := p.next(); m {
 	case "tcp", "udp", "multiport", "addrtype", "conntrack", "owner":
-	case "mark":
-		p.mark = &p.rule.Mark
-	case "connmark":
-		p.mark = &p.rule.ConnMark
+	case "mark", "connmark":
+		p.mark = m
 	default:
 		return fmt.Errorf("match %q: %w", m, ErrForeign)
 	}
@@ -387,10 +385,14 @@ func (p *ruleParser) markMatch(not bool) error {
 	if err != nil {
 		return err
 	}
-	if p.mark == nil || !p.mark.IsZero() || mask == 0 {
+	to := &p.rule.Mark
+	if p.mark == "connmark" {
+		to = &p.rule.ConnMark
+	}
+	if p.mark == "" || !to.IsZero() || mask == 0 {
 		return fmt.Errorf("mark without its match, given twice or with mask 0: %w", ErrForeign)
 	}
-	*p.mark = MarkMatch{Value: value, Mask: mask, Not: not}
+	*to = MarkMatch{Value: value, Mask: mask, Not: not}
 	return nil
 }
 

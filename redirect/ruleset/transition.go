@@ -206,7 +206,7 @@ func appendRule(b []byte, command, chain, rule string) []byte {
 // othersLeadTo returns the owner's chains to which a rule in a chain of others
 // jumps. A known jump from a built-in chain is the owner's own.
 func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
-	led := map[string]bool{}
+	var led map[string]bool
 	for _, c := range chains {
 		if o.OwnsChain(c.Name) {
 			continue
@@ -217,9 +217,13 @@ func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
 			}
 			words := strings.Fields(r.Text)
 			for i, w := range words[:max(len(words)-1, 0)] {
-				if (w == "-j" || w == "-g") && o.OwnsChain(words[i+1]) {
-					led[words[i+1]] = true
+				if w != "-j" && w != "-g" || !o.OwnsChain(words[i+1]) {
+					continue
 				}
+				if led == nil {
+					led = map[string]bool{}
+				}
+				led[words[i+1]] = true
 			}
 		}
 	}
