@@ -106,8 +106,7 @@ func (r Redirect) count() (total int, products []Product) {
 	return total, products
 }
 
-// counter counts the rules that generator makes of each list. TestCount compares
-// the two.
+// counter counts the rules that generator makes of each list. TestCount compares the two.
 type counter struct {
 	generator
 	products []Product

@@ -37,9 +37,8 @@ func (g *generator) exclusions() []ruleset.Rule {
 	return rules
 }
 
-// inboundExceptions returns rules for inbound connections that do not go through
-// the proxy's inbound listener: those of excluded clients, to the tunnel's own
-// listener and to excluded ports.
+// inboundExceptions returns rules for inbound connections that do not go through the proxy's
+// inbound listener: those of excluded clients, to the tunnel's own listener and to excluded ports.
 func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range g.Inbound.ExcludeSources.Family(g.family) {
@@ -114,8 +113,7 @@ func (g *generator) marked(comment string) []ruleset.Rule {
 	return []ruleset.Rule{{Mark: g.Proxy.Mark.match(false), Target: returns, Comment: comment}}
 }
 
-// replyMark is the mark that routes the application's replies to a proxy that is
-// known by its mark.
+// replyMark is the mark that routes the application's replies to a proxy that is known by its mark.
 func (g *generator) replyMark() Mark { return Mark{g.Names.InboundMark, g.Names.MarkMask} }
 
 // notWithinPod narrows the DNS rule of a proxy known by its mark, because it comes

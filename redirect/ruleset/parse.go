@@ -11,9 +11,8 @@ import (
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-// ErrForeign says that a rule uses a match or target outside this package's model, so
-// its effect is unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps
-// such rules as text.
+// ErrForeign says that a rule uses a match or target outside this package's model, so its effect is
+// unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
 // Saved is what iptables-save prints: every table in use, rules of others
@@ -71,11 +70,10 @@ func chainOf(chains []SavedChain, name string) *SavedChain {
 	return nil
 }
 
-// Parse parses the output of iptables-save or ip6tables-save, or the text of a
-// [Program]. The error gives the number of a line that is not such output. A rule
-// outside the model is not an error (see [SavedRule]). Chains are names that the kernel
-// reports, which are needed for names with a line feed. In names, "?" replaces whatever
-// would separate words.
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program]. The error
+// gives the number of a line that is not such output. A rule outside the model is not an error (see
+// [SavedRule]). Chains are names that the kernel reports, which are needed for names with a line
+// feed. In names, "?" replaces whatever would separate words.
 func Parse(f Family, text string, chains ...string) (*Saved, error) {
 	text, err := maskNames(text, chains)
 	if err != nil {
