@@ -106,8 +106,7 @@ func (r Redirect) count() (total int, products []Product) {
 	return total, products
 }
 
-// counter counts the rules that generator makes of each list. TestCount compares
-// the two.
+// counter counts the rules that generator makes of each list. TestCount compares the two.
 type counter struct {
 	generator
 	products []Product
@@ -152,8 +151,10 @@ func (c *counter) capture() {
 	}
 	c.owners(owner)
 	c.add(times(server, c.prefixes(c.DNS.Servers)), "dns.servers")
-	for range c.networks() {
-		c.add(network, "virtualNetworks")
+	for i := range c.VirtualNetworks {
+		if c.hasNetwork(&c.VirtualNetworks[i]) {
+			c.add(network, "virtualNetworks")
+		}
 	}
 	c.add(times(len(c.VirtualInterfaces), c.prefixes(c.Outbound.CIDRs)), "outbound.cidrs", "virtualInterfaces")
 	c.add(len(c.VirtualInterfaces), "virtualInterfaces")

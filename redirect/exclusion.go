@@ -100,8 +100,7 @@ func (r *IDRange) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// Protocol is a transport protocol of an [Exclusion]: "tcp", "udp" or, for
-// both and all others, "".
+// Protocol is a transport protocol of an [Exclusion]: "tcp", "udp" or, for both and all others, "".
 type Protocol string
 
 // The protocols.
@@ -146,10 +145,9 @@ func (e Exclusion) String() string {
 	return strings.Join(parts, " ")
 }
 
-// VirtualNetwork is the network behind an interface of the pod that leads to virtual
-// machines or nested containers. TCP that comes in by the interface counts as the
-// pod's outbound traffic, unless it is for an address in Local. So do DNS queries, if
-// they are captured.
+// VirtualNetwork is the network behind an interface of the pod that leads to virtual machines or
+// nested containers. TCP that comes in by the interface counts as the pod's outbound traffic,
+// unless it is for an address in Local. So do DNS queries, if they are captured.
 type VirtualNetwork struct {
 	Interface string       `json:"interface"`
 	Local     netip.Prefix `json:"local"`

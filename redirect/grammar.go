@@ -24,8 +24,7 @@ const (
 	// AllowAddresses lets an element of a prefix list be an address, which means
 	// that address alone: 10.0.0.1 is 10.0.0.1/32.
 	AllowAddresses
-	// AllowSpaces lets spaces surround an element of a prefix list. Other lists
-	// always allow them.
+	// AllowSpaces lets spaces surround an element of a prefix list. Other lists always allow them.
 	AllowSpaces
 	// AllowZero lets a single port be 0. Port lists always allow it.
 	AllowZero
@@ -159,10 +158,9 @@ func distinct[T comparable](list []T) []T {
 
 const interfaceNames = "at most 15 characters, a letter first, then letters, digits, '.', '-' and '_'"
 
-// ValidInterface reports whether a rule may name the interface: at most 15 bytes
-// (IFNAMSIZ less the terminating zero), a letter first, then letters, digits, '.',
-// '-' and '_'. The kernel allows more, but iptables reads a leading '-' as an option
-// and a trailing '+' as a wildcard.
+// ValidInterface reports whether a rule may name the interface: at most 15 bytes (IFNAMSIZ less the
+// terminating zero), a letter first, then letters, digits, '.', '-' and '_'. The kernel allows
+// more, but iptables reads a leading '-' as an option and a trailing '+' as a wildcard.
 func ValidInterface(name string) bool {
 	if name == "" || len(name) > 15 {
 		return false

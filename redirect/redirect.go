@@ -49,8 +49,7 @@ type Redirect struct {
 	Outbound Outbound `json:"outbound"`
 	DNS      DNS      `json:"dns"`
 
-	// Loopback says how connections within the pod are treated; the zero value is
-	// LoopbackHairpin.
+	// Loopback says how connections within the pod are treated; the zero value is LoopbackHairpin.
 	Loopback Loopback `json:"loopback,omitempty"`
 
 	// ExcludeInterfaces are left alone in both directions.
@@ -78,11 +77,10 @@ type Proxy struct {
 	// least one is required, unless there is a Mark.
 	UIDs []uint32 `json:"uids"`
 	GIDs []uint32 `json:"gids,omitempty"`
-	// Mark is on each packet of the proxy (SO_MARK) and replaces UIDs and GIDs, for
-	// a proxy that listens in the pod's namespace but is not a process of the pod.
-	// It speaks to the application from the client's address, so the
-	// application's replies are routed back to it by Names.InboundMark and
-	// Names.RouteTable. ModeRedirect only. The zero value is no mark.
+	// Mark is on each packet of the proxy (SO_MARK) and replaces UIDs and GIDs, for a proxy that
+	// listens in the pod's namespace but is not a process of the pod. It speaks to the application
+	// from the client's address, so the application's replies are routed back to it by
+	// Names.InboundMark and Names.RouteTable. ModeRedirect only. The zero value is no mark.
 	Mark Mark `json:"mark,omitzero"`
 	// OutboundPort and InboundPort receive redirected connections.
 	OutboundPort uint16 `json:"outboundPort"`
@@ -119,9 +117,8 @@ type Outbound struct {
 	ExcludePorts PortSet `json:"excludePorts"`
 	// Exclude lists more traffic that is left alone.
 	Exclude []Exclusion `json:"exclude,omitempty"`
-	// OwnerGroups, if not empty, are the only groups (numeric ids) whose traffic is
-	// redirected. ExcludeOwnerGroups are groups whose traffic is not. Only one of
-	// the two may be set.
+	// OwnerGroups, if not empty, are the only groups (numeric ids) whose traffic is redirected.
+	// ExcludeOwnerGroups are groups whose traffic is not. Only one of the two may be set.
 	OwnerGroups        []uint32 `json:"ownerGroups,omitempty"`
 	ExcludeOwnerGroups []uint32 `json:"excludeOwnerGroups,omitempty"`
 }
@@ -131,8 +128,7 @@ type DNS struct {
 	// Servers are the resolvers whose traffic on port 53, UDP and TCP, is
 	// redirected: all, these or none. The zero value captures nothing.
 	Servers PrefixSet `json:"servers"`
-	// Port is the proxy's DNS listener. Either Port or To is required unless
-	// Servers is none.
+	// Port is the proxy's DNS listener. Either Port or To is required unless Servers is none.
 	Port uint16 `json:"port,omitempty"`
 	// To are resolvers that get the queries instead of Port, at most one per
 	// family; port 0 keeps the query's port. A family without one is not captured.
@@ -142,8 +138,7 @@ type DNS struct {
 	// TCPOutbound treats DNS queries over TCP as any other outbound connection,
 	// instead of letting them pass. It needs UDPOnly.
 	TCPOutbound bool `json:"tcpOutbound,omitempty"`
-	// OneZone uses no conntrack zones for DNS queries, for kernels without them;
-	// see [Names].
+	// OneZone uses no conntrack zones for DNS queries, for kernels without them; see [Names].
 	OneZone bool `json:"oneZone,omitempty"`
 	// Everyone captures the proxy's own DNS queries too, before any exclusion. It is
 	// only for a resolver that sends no queries from within the pod.
@@ -169,9 +164,8 @@ type Names struct {
 	// server, and in one zone one would get the other's answer. DNS only.
 	ProxyZone uint16 `json:"proxyZone"`
 	AppZone   uint16 `json:"appZone"`
-	// MarkMask selects the bits of InboundMark that count if the proxy is known by
-	// its mark; 0 is all bits. RoutePriority is the priority of the routing rule; 0
-	// leaves it to the kernel.
+	// MarkMask selects the bits of InboundMark that count if the proxy is known by its mark; 0 is
+	// all bits. RoutePriority is the priority of the routing rule; 0 leaves it to the kernel.
 	MarkMask      uint32 `json:"markMask,omitempty"`
 	RoutePriority uint32 `json:"routePriority,omitempty"`
 	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the
@@ -194,9 +188,8 @@ func (n Names) Owner() ruleset.Owner {
 	return o
 }
 
-// Default redirects all inbound and outbound TCP of both families to a proxy that
-// runs as user and group 1337 and listens on 15001 (outbound) and 15006 (inbound).
-// Chains are named MESH_*.
+// Default redirects all inbound and outbound TCP of both families to a proxy that runs as user and
+// group 1337 and listens on 15001 (outbound) and 15006 (inbound). Chains are named MESH_*.
 func Default() Redirect {
 	return Redirect{
 		Mode: ModeRedirect,

@@ -1,8 +1,6 @@
 package redirect
 
 import (
-	"iter"
-
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -39,9 +37,8 @@ func (g *generator) exclusions() []ruleset.Rule {
 	return rules
 }
 
-// inboundExceptions returns rules for inbound connections that do not go through
-// the proxy's inbound listener: those of excluded clients, to the tunnel's own
-// listener and to excluded ports.
+// inboundExceptions returns rules for inbound connections that do not go through the proxy's
+// inbound listener: those of excluded clients, to the tunnel's own listener and to excluded ports.
 func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range g.Inbound.ExcludeSources.Family(g.family) {
@@ -61,22 +58,19 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 	return rules
 }
 
-// networks iterates over the virtual networks of the family.
-func (g *generator) networks() iter.Seq[VirtualNetwork] {
-	return func(yield func(VirtualNetwork) bool) {
-		for _, n := range g.VirtualNetworks {
-			if ruleset.FamilyOf(n.Local.Addr()) == g.family && !yield(n) {
-				return
-			}
-		}
-	}
+// hasNetwork reports whether a virtual network is of the family.
+func (g *generator) hasNetwork(n *VirtualNetwork) bool {
+	return ruleset.FamilyOf(n.Local.Addr()) == g.family
 }
 
 // virtualNetworks treats what comes from behind an interface as outbound, unless it
 // is for a neighbour there.
 func (g *generator) virtualNetworks() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for n := range g.networks() {
+	for _, n := range g.VirtualNetworks {
+		if !g.hasNetwork(&n) {
+			continue
+		}
 		in := ruleset.InterfaceMatch{Name: n.Interface}
 		if g.DNS.Enabled() && len(g.DNS.To) == 0 {
 			rules = append(rules, ruleset.Rule{
@@ -96,7 +90,10 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 // answers, so that the answers find their way back.
 func (g *generator) virtualZones() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for n := range g.networks() {
+	for _, n := range g.VirtualNetworks {
+		if !g.hasNetwork(&n) {
+			continue
+		}
 		rules = append(rules, ruleset.Rule{
 			In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: port53,
 			Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",
@@ -116,8 +113,7 @@ func (g *generator) marked(comment string) []ruleset.Rule {
 	return []ruleset.Rule{{Mark: g.Proxy.Mark.match(false), Target: returns, Comment: comment}}
 }
 
-// replyMark is the mark that routes the application's replies to a proxy that is
-// known by its mark.
+// replyMark is the mark that routes the application's replies to a proxy that is known by its mark.
 func (g *generator) replyMark() Mark { return Mark{g.Names.InboundMark, g.Names.MarkMask} }
 
 // notWithinPod narrows the DNS rule of a proxy known by its mark, because it comes

@@ -48,8 +48,7 @@ type Values struct {
 
 // Setting is one setting that a pod may have.
 type Setting struct {
-	// Field is the field of the Redirect that it sets, as a path in JSON such as
-	// "inbound.ports".
+	// Field is the field of the Redirect that it sets, as a path in JSON such as "inbound.ports".
 	Field string
 	// Source is where the setting stands: FromAnnotation, the default, or FromEnv.
 	Source Source
@@ -61,16 +60,14 @@ type Setting struct {
 	// Set parses the value, which may be empty, into r. Nil parses it by the type of
 	// Field: a port, ports, prefixes, ids, interface names, a boolean or the mode.
 	Set func(r *Redirect, value string) error
-	// Add makes ports add to the default instead of replacing it. It is for
-	// settings without Set.
+	// Add makes ports add to the default instead of replacing it. It is for settings without Set.
 	Add bool
 	// Allowed is what errors tell people about the values that are allowed.
 	Allowed string
 	// Inherited makes the namespace's annotation count where the pod's is absent.
 	// An empty one, of either, counts as absent.
 	Inherited bool
-	// Lenient makes a bad value count as not set, with a warning, instead of being
-	// an error.
+	// Lenient makes a bad value count as not set, with a warning, instead of being an error.
 	Lenient bool
 }
 
@@ -106,9 +103,8 @@ type SettingError struct {
 	Err     error
 }
 
-// Error returns for example
-// `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is not a port from 0 to 65535 (allowed: ...)`.
-// A long value or Err is cut.
+// Error returns for example `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is
+// not a port from 0 to 65535 (allowed: ...)`. A long value or Err is cut.
 func (e *SettingError) Error() string {
 	s := fmt.Sprintf("%s=%s: %s", e.Setting(), brief.Quote(e.Value), brief.Text(e.Err.Error(), maxReason))
 	if e.Allowed != "" {
@@ -121,16 +117,14 @@ func (e *SettingError) Error() string {
 // element of the value, and for what is allowed.
 const maxReason = 400
 
-// Setting names the setting, as in
-// "annotation traffic.sidecar.istio.io/excludeInboundPorts".
+// Setting names the setting, as in "annotation traffic.sidecar.istio.io/excludeInboundPorts".
 func (e *SettingError) Setting() string { return string(e.Source) + " " + e.Key }
 
 // Unwrap returns what is wrong with the value.
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// Build reads a pod's Redirect. The error holds a [*SettingError] for each setting
-// that is refused; only the warnings are then valid. Origins has an entry for each
-// field that a setting can set.
+// Build reads a pod's Redirect. The error holds a [*SettingError] for each setting that is refused;
+// only the warnings are then valid. Origins has an entry for each field that a setting can set.
 func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings, err error) {
 	r = s.Defaults.Clone()
 	var errs []error
@@ -292,8 +286,7 @@ func fieldOf(r *Redirect, path string) any {
 	return v.Addr().Interface()
 }
 
-// Bool makes a Set function from one that takes a boolean, read in any form of
-// strconv.ParseBool.
+// Bool makes a Set function from one that takes a boolean, read in any form of strconv.ParseBool.
 func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	return func(r *Redirect, value string) error {
 		on, err := strconv.ParseBool(value)

@@ -23,8 +23,7 @@ func (u *UncapturedFamily) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseUncapturedFamily parses "allow" or "drop"; an empty string is
-// [UncapturedAllow].
+// ParseUncapturedFamily parses "allow" or "drop"; an empty string is [UncapturedAllow].
 func ParseUncapturedFamily(s string) (UncapturedFamily, error) {
 	switch f := UncapturedFamily(s); f {
 	case "":

@@ -2,8 +2,7 @@ package redirect
 
 import "fmt"
 
-// WarningCode is the kind of a [Warning]. Codes are stable: never renamed, never
-// reused.
+// WarningCode is the kind of a [Warning]. Codes are stable: never renamed, never reused.
 type WarningCode string
 
 // The codes.

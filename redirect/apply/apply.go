@@ -10,8 +10,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Runner runs a process in the namespace. *netnsexec.NetNS and
-// *netnsexec.Sandbox implement it.
+// Runner runs a process in the namespace. *netnsexec.NetNS and *netnsexec.Sandbox implement it.
 type Runner interface {
 	Run(cmd *exec.Cmd) error
 }
@@ -51,10 +50,9 @@ func (r Result) Left() (what []string) {
 	return what
 }
 
-// Unusable is an address or a route that cannot be added because IPv6 is
-// disabled in the namespace or on its lo. It is not a failure, since there is
-// then no IPv6 to capture. Once IPv6 is enabled, Check reports it missing and the
-// next Apply adds it.
+// Unusable is an address or a route that cannot be added because IPv6 is disabled in the namespace
+// or on its lo. It is not a failure, since there is then no IPv6 to capture. Once IPv6 is enabled,
+// Check reports it missing and the next Apply adds it.
 type Unusable struct {
 	Family ruleset.Family
 	// What is the iproute2 command that would add it.
@@ -88,8 +86,7 @@ func (e *FamilyError) Error() string { return fmt.Sprintf("%s %s rules: %v", e.O
 // Unwrap returns the cause.
 func (e *FamilyError) Unwrap() error { return e.Err }
 
-// NFT returns the ruleset as input for nft -f: one transaction that replaces an
-// earlier program of the same owner. It has the same rules that the
-// nftables backend writes. It is empty if no family has a program. Policy routing, which nftables
-// lacks, is in comments as iproute2 commands.
+// NFT returns the ruleset as input for nft -f: one transaction that replaces an earlier program of
+// the same owner. It has the same rules that the nftables backend writes. It is empty if no family
+// has a program. Policy routing, which nftables lacks, is in comments as iproute2 commands.
 func NFT(rs ruleset.Ruleset) string { return nft.Text(rs) }

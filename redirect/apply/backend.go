@@ -14,8 +14,7 @@ type Name string
 const (
 	// Auto is Iptables if its programs are on the host, else Nftables.
 	Auto Name = "auto"
-	// Iptables is the variant in use in the namespace, else IptablesNFT, else
-	// IptablesLegacy.
+	// Iptables is the variant in use in the namespace, else IptablesNFT, else IptablesLegacy.
 	Iptables       Name = "iptables"
 	IptablesNFT    Name = "iptables-nft"
 	IptablesLegacy Name = "iptables-legacy"
@@ -55,12 +54,10 @@ type Backend interface {
 type Options struct {
 	// Backend is the backend to use; empty is [Auto].
 	Backend Name
-	// Runner starts the iptables programs. Nil is the Sandbox of a
-	// *netnsexec.NetNS, which keeps the host's name service and xtables lock out
-	// of the way, and any other Namespace itself.
+	// Runner starts the iptables programs. Nil is the Sandbox of a *netnsexec.NetNS, which keeps
+	// the host's name service and xtables lock out of the way, and any other Namespace itself.
 	Runner Runner
-	// Path lists the directories with the iptables programs, as $PATH does;
-	// empty is [DefaultPath].
+	// Path lists the directories with the iptables programs, as $PATH does; empty is [DefaultPath].
 	Path string
 	// Root is the root directory of the iptables programs, for a container without
 	// programs of its own; empty is the process's own root. "/proc/1/root" is the

@@ -33,9 +33,8 @@ func (o Options) find(name string) (string, bool) {
 	return "", false
 }
 
-// Available returns nil if the backend could work on this host, as far as that is
-// known without a namespace. The error is [ErrNoBackend], or that of an
-// Options.Root that cannot be read.
+// Available returns nil if the backend could work on this host, as far as that is known without a
+// namespace. The error is [ErrNoBackend], or that of an Options.Root that cannot be read.
 func Available(o Options) error {
 	if err := o.reachable(); err != nil {
 		return err

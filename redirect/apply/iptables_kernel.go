@@ -92,9 +92,8 @@ func (c *nlConn) measureSets(family byte) error {
 	return err
 }
 
-// maxLive is the most rules of one family that are read: five times our own bound. A
-// pod with CAP_NET_ADMIN may make any number, and iptables-nft-save takes up to 100 µs
-// for each.
+// maxLive is the most rules of one family that are read: five times our own bound. A pod with
+// CAP_NET_ADMIN may make any number, and iptables-nft-save takes up to 100 µs for each.
 const maxLive = 50_000
 
 // few fails where there are more rules than are read.

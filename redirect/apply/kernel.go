@@ -17,9 +17,8 @@ import (
 // later. Of /proc/sys/net a thread sees its own namespace's. A variable for tests.
 var ipv6Conf = "/proc/sys/net/ipv6/conf"
 
-// Kernel finds out which address families the namespace has. IPv4 is always
-// usable: what has no address yet may be given one. What cannot be read is an
-// error, never an absence.
+// Kernel finds out which address families the namespace has. IPv4 is always usable: what has no
+// address yet may be given one. What cannot be read is an error, never an absence.
 func Kernel(ns interface{ Do(fn func() error) error }) (redirect.Kernel, error) {
 	k := redirect.Kernel{IPv4: redirect.PresenceUsable}
 	err := ns.Do(func() (err error) {

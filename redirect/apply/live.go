@@ -13,8 +13,7 @@ type LiveRule struct {
 	Chain string `json:"chain"`
 	// Position is the rule's place in its chain, from 1.
 	Position int `json:"position"`
-	// Rule is the rule as iptables-save prints it, without "-A CHAIN", or in
-	// words close to nft's.
+	// Rule is the rule as iptables-save prints it, without "-A CHAIN", or in words close to nft's.
 	Rule string `json:"rule"`
 	// Counters is nil for a rule that has no counter: nftables counts only where
 	// a rule says so, and the rules that this module writes do not.

@@ -16,16 +16,14 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Live lists all rules in a namespace with their counters: those of both
-// iptables variants, then those of nftables. The wanted rulesets say which rules
-// are ours and why they are there; to ask for an owner's rules without reasons,
-// pass [ruleset.Owner.EmptyRuleset].
+// Live lists all rules in a namespace with their counters: those of both iptables variants, then
+// those of nftables. The wanted rulesets say which rules are ours and why they are there; to ask
+// for an owner's rules without reasons, pass [ruleset.Owner.EmptyRuleset].
 //
-// It is for people to look at and starts several iptables processes. It changes
-// nothing, and asks only for tables that exist. Rules that could be read are
-// returned beside the error about those that could not, for which
-// errors.Is(err, apply.ErrNoBackend) holds where the host lacks the programs of
-// a variant that is in use. Options.Root is not supported.
+// It is for people to look at and starts several iptables processes. It changes nothing, and asks
+// only for tables that exist. Rules that could be read are returned beside the error about those
+// that could not, for which errors.Is(err, apply.ErrNoBackend) holds where the host lacks the
+// programs of a variant that is in use. Options.Root is not supported.
 func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Ruleset) ([]LiveRule, error) {
 	if o.rooted() {
 		return nil, fmt.Errorf("list live rules with programs of root %s: %w", o.Root, errors.ErrUnsupported)
@@ -125,9 +123,8 @@ func (h host) tableNames(variant Name, f ruleset.Family) []string {
 	return names
 }
 
-// listIPTables lists the tables as iptables-save prints them, and the counters
-// of the rules apart. The calling thread is in the namespace, and so is the
-// process that go-iptables starts from it.
+// listIPTables lists the tables as iptables-save prints them, and the counters of the rules apart.
+// The calling thread is in the namespace, and so is the process that go-iptables starts from it.
 func listIPTables(path string, f ruleset.Family, tables []string) (string, map[chainName][]Counters, error) {
 	family := iptables.ProtocolIPv4
 	if f == ruleset.IPv6 {

@@ -22,9 +22,8 @@ import (
 // the old rules or the new ones. The transaction also removes what the owner left
 // through iptables-nft; for iptables-legacy see native.
 //
-// Packets are treated as under iptables, with one exception: iptables' negated owner
-// match takes packets that no socket sent, such as the kernel's own answers, and
-// nftables' does not.
+// Packets are treated as under iptables, with one exception: iptables' negated owner match takes
+// packets that no socket sent, such as the kernel's own answers, and nftables' does not.
 //
 // It needs Linux 5.2, or a kernel with inet NAT. It is safe for concurrent use.
 type nftablesBackend struct{ ns Namespace }

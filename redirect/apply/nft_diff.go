@@ -13,9 +13,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// diffLive compares rule by rule. A wanted rule that is missing is named as in
-// the program that it comes from, once for each family; one that is not wanted,
-// as nftables has it.
+// diffLive compares rule by rule. A wanted rule that is missing is named as in the program that it
+// comes from, once for each family; one that is not wanted, as nftables has it.
 func diffLive(rs ruleset.Ruleset, want *nft.Table, live *nftLive) []ruleset.Difference {
 	var diffs []ruleset.Difference
 	liveSets := live.setContents()

@@ -50,10 +50,9 @@ type stepError struct {
 func (e *stepError) Error() string { return e.step.String() + ": " + e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
-// classify turns errors of an unknown feature into an [UnsupportedError]. Source
-// of the versions: the commits that added each feature
-// (inet nat: d164385ec572, inet route: c1deb065cf3b, tproxy: 4ed8eb6570a4, zone:
-// edee4f1e9245, redirect: 9de920eddbd9).
+// classify turns errors of an unknown feature into an [UnsupportedError]. Source of the versions:
+// the commits that added each feature (inet nat: d164385ec572, inet route: c1deb065cf3b, tproxy:
+// 4ed8eb6570a4, zone: edee4f1e9245, redirect: 9de920eddbd9).
 func classify(err error) error {
 	if err == nil || errors.Is(err, ErrNoBackend) {
 		return err

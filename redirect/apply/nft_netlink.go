@@ -19,8 +19,7 @@ import (
 // were written, or that an answer was lost. The call then starts again.
 var errInterrupted = errors.New("rules changed meanwhile")
 
-// nlConn is a netlink socket to the kernel's netfilter in one namespace. It is
-// for one goroutine.
+// nlConn is a netlink socket to the kernel's netfilter in one namespace. It is for one goroutine.
 type nlConn struct {
 	fd  int
 	seq uint32

@@ -26,9 +26,8 @@ func (t nftTable) isIptables() bool {
 	return (err == nil || t.name == "security") && (t.family == unix.NFPROTO_IPV4 || t.family == unix.NFPROTO_IPV6)
 }
 
-// listTables returns all nftables tables of the calling thread's namespace. A
-// kernel without nftables is an [ErrNoBackend]; any other error says that what is
-// there cannot be told.
+// listTables returns all nftables tables of the calling thread's namespace. A kernel without
+// nftables is an [ErrNoBackend]; any other error says that what is there cannot be told.
 func listTables() (found []nftTable, err error) {
 	fd, err := netfilterSocket()
 	if err != nil {

@@ -190,8 +190,7 @@ func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 	return diffs, err
 }
 
-// each calls fn for every fixture that a program of the owner's may have, the
-// last made first.
+// each calls fn for every fixture that a program of the owner's may have, the last made first.
 func (p *plumbing) each(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family, fn func(x fixture, wanted bool) error) error {
 	for _, f := range families {
 		var wanted []fixture

@@ -47,9 +47,8 @@ func (o Options) applet(variant Name, program, verb string) (string, bool) {
 	return path, ok && o.variantOf(path) == variant
 }
 
-// variantOf tells the variant from the multi-call binary behind a link:
-// xtables-nft-multi, xtables-legacy-multi, or xtables-multi, which was the only
-// one, legacy, before iptables 1.8.
+// variantOf tells the variant from the multi-call binary behind a link: xtables-nft-multi,
+// xtables-legacy-multi, or xtables-multi, which was the only one, legacy, before iptables 1.8.
 func (o Options) variantOf(path string) Name {
 	real, err := o.follow(path)
 	if err != nil {
@@ -95,9 +94,8 @@ func (l *limited) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// run starts a program with input on stdin and returns its output. Its
-// environment is ours alone: a variable such as XTABLES_LIBDIR would make a
-// root process load code.
+// run starts a program with input on stdin and returns its output. Its environment is ours alone: a
+// variable such as XTABLES_LIBDIR would make a root process load code.
 func run(ctx context.Context, o Options, input, path string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)

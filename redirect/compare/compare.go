@@ -1,12 +1,11 @@
 // Package compare checks whether two firewall programs treat a pod's packets
 // alike: ours, and the one that another program has left in a running pod.
 //
-// [Compare] traces one packet of every kind that the rules of either program can
-// tell apart. For each dimension (destination, port, protocol, user, group,
-// source, interface, mark) [Packets] takes one value of each interval between
-// the bounds in the rules. No rule of the model can treat two packets of a kind
-// differently, so without a difference both programs treat every first packet of
-// a connection alike.
+// [Compare] traces one packet of every kind that the rules of either program can tell apart. For
+// each dimension (destination, port, protocol, user, group, source, interface, mark) [Packets]
+// takes one value of each interval between the bounds in the rules. No rule of the model can treat
+// two packets of a kind differently, so without a difference both programs treat every first packet
+// of a connection alike.
 //
 // [Saved] reads iptables-save's output. It does not guess: rules outside the
 // model make a [ForeignError] that lists them.

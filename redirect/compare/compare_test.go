@@ -209,6 +209,6 @@ COMMIT
 		fmt.Println(d)
 	}
 	// Output:
-	// out tcp 10.244.1.5 -> 10.96.0.10:22 uid 1000 gid 1000 by eth0: pass | redirect 15001
-	// out tcp 10.244.1.5 -> 10.96.0.10:22 uid 2000 gid 1000 by eth0: pass | redirect 15001
+	// extra: out tcp 10.244.1.5 -> 10.96.0.10:22 uid 1000 gid 1000 by eth0: pass | redirect 15001
+	// extra: out tcp 10.244.1.5 -> 10.96.0.10:22 uid 2000 gid 1000 by eth0: pass | redirect 15001
 }

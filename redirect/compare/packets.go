@@ -9,9 +9,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Packets are one packet of each kind that the rules of the programs tell
-// apart, for a pod with the given addresses. A family without address of the
-// pod's has one of documentation's.
+// Packets are one packet of each kind that the rules of the programs tell apart, for a pod with the
+// given addresses. A family without address of the pod's has one of documentation's.
 func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
 	var packets []trace.Packet
 	for _, f := range ruleset.Families {

@@ -11,8 +11,7 @@ import (
 // Kind says how a live rule differs from what is wanted.
 type Kind string
 
-// The kinds of difference. A rule at the wrong place is missing at one and
-// unexpected at the other.
+// The kinds of difference. A rule at the wrong place is missing at one and unexpected at the other.
 const (
 	Missing    Kind = "missing"
 	Unexpected Kind = "unexpected"
@@ -39,9 +38,8 @@ type Difference struct {
 	Rule string `json:"rule"`
 }
 
-// String returns for example
-// "ipv4 nat/ISTIO_OUTPUT:3 missing: -d 127.0.0.1/32 -j RETURN".
-// What cannot be printed is escaped: the rule may be anybody's.
+// String returns for example "ipv4 nat/ISTIO_OUTPUT:3 missing: -d 127.0.0.1/32 -j RETURN". What
+// cannot be printed is escaped: the rule may be anybody's.
 func (d Difference) String() string {
 	text := fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule)
 	if !strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
@@ -51,10 +49,9 @@ func (d Difference) String() string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// Diff compares the live rules of the program's owner with the program, by
-// rule and in order. Rules of others do not count, wherever they stand. It
-// returns nil when the live rules are as wanted. Policy routing is not part of
-// iptables-save, so it is not compared here.
+// Diff compares the live rules of the program's owner with the program, by rule and in order. Rules
+// of others do not count, wherever they stand. It returns nil when the live rules are as wanted.
+// Policy routing is not part of iptables-save, so it is not compared here.
 func (p *Program) Diff(live *Saved) []Difference {
 	var diffs []Difference
 	predecessor := p.Owner.predecessor(live)

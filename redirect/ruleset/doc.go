@@ -1,6 +1,5 @@
-// Package ruleset models the firewall program of one pod as a value: typed
-// tables, chains and rules for each address family, and the policy routing that
-// transparent proxying needs.
+// Package ruleset models the firewall program of one pod as a value: typed tables, chains and rules
+// for each address family, and the policy routing that transparent proxying needs.
 //
 // A [Ruleset] holds one [Program] per family. A Program has one canonical text,
 // [Program.String], which iptables-restore --noflush takes and which
@@ -9,10 +8,9 @@
 //
 // # Ownership
 //
-// A pod's network namespace may hold rules of others. Ours are in chains whose
-// names begin with a prefix, and in one rule in each built-in chain that jumps to
-// them. [Owner] says which rules and chains are ours. [Program.Transition] never
-// changes anything else.
+// A pod's network namespace may hold rules of others. Ours are in chains whose names begin with a
+// prefix, and in one rule in each built-in chain that jumps to them. [Owner] says which rules and
+// chains are ours. [Program.Transition] never changes anything else.
 //
 // The package does no I/O. Package redirect chooses the rules, and package
 // redirect/apply applies them.

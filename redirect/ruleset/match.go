@@ -259,8 +259,7 @@ func (t AddrType) Matches(local bool) bool { return t == AnyType || (t == Local)
 // FullMask is the mask that compares or sets all bits of a mark.
 const FullMask = 0xffffffff
 
-// MarkMatch matches a packet's or connection's mark. The zero value, whose
-// Mask is 0, matches any.
+// MarkMatch matches a packet's or connection's mark. The zero value, whose Mask is 0, matches any.
 type MarkMatch struct {
 	Value, Mask uint32
 	Not         bool
@@ -296,10 +295,9 @@ func (k OwnerKind) flag() string {
 	return "--gid-owner "
 }
 
-// OwnerMatch matches the owner of the sending socket, from First to Last. Packets that
-// no socket sent (forwarded ones, and the kernel's resets and echo replies) have no
-// owner. A plain match never takes them; a negated one does under iptables, and does
-// not under nftables.
+// OwnerMatch matches the owner of the sending socket, from First to Last. Packets that no socket
+// sent (forwarded ones, and the kernel's resets and echo replies) have no owner. A plain match
+// never takes them; a negated one does under iptables, and does not under nftables.
 type OwnerMatch struct {
 	Kind        OwnerKind
 	First, Last uint32

@@ -7,15 +7,13 @@ import (
 	"strings"
 )
 
-// maxChainName is the longest name that iptables takes for a chain.
-// Source: XT_EXTENSION_MAXNAMELEN in linux/netfilter/x_tables.h, less the
-// terminating zero.
+// maxChainName is the longest name that iptables takes for a chain. Source: XT_EXTENSION_MAXNAMELEN
+// in linux/netfilter/x_tables.h, less the terminating zero.
 const maxChainName = 28
 
-// SafeChain reports whether one of our programs could have a chain of the name: A-Z,
-// a-z, 0-9, "_", "." and "-", at most 28 bytes. The kernel allows any bytes, even line
-// feeds, and programs do not quote names. So other names are never considered ours and
-// never written.
+// SafeChain reports whether one of our programs could have a chain of the name: A-Z, a-z, 0-9, "_",
+// "." and "-", at most 28 bytes. The kernel allows any bytes, even line feeds, and programs do not
+// quote names. So other names are never considered ours and never written.
 func SafeChain(name string) bool {
 	return name != "" && len(name) <= maxChainName && !strings.ContainsFunc(name, unsafeRune)
 }
@@ -31,10 +29,9 @@ func unsafeRune(c rune) bool {
 // maxUnsafe bounds how many chains with such names are looked for in a text.
 const maxUnsafe = 256
 
-// maskNames masks the names of chains that hold what separates words, so that each line
-// of the text is one chain or one rule. A masked name is unsafe too. A name may look
-// like a part of another rule: a caller that has to be sure compares the number of
-// rules in each chain with the kernel's.
+// maskNames masks the names of chains that hold what separates words, so that each line of the text
+// is one chain or one rule. A masked name is unsafe too. A name may look like a part of another
+// rule: a caller that has to be sure compares the number of rules in each chain with the kernel's.
 func maskNames(text string, names []string) (string, error) {
 	names = append(slices.Clone(names), declaredNames(text)...)
 	names = slices.DeleteFunc(names, func(n string) bool { return !strings.ContainsAny(n, " \t\n\v\f\r\"\\") })
@@ -75,8 +72,7 @@ func declaredNames(text string) (names []string) {
 	return names
 }
 
-// parseChainLine reads ":NAME POLICY [PACKETS:BYTES]" from its end, since a name
-// may have spaces.
+// parseChainLine reads ":NAME POLICY [PACKETS:BYTES]" from its end, since a name may have spaces.
 func parseChainLine(line string) (name, policy string, err error) {
 	rest := line[1:]
 	if at := strings.LastIndex(rest, " ["); at > 0 {

@@ -8,13 +8,11 @@ import (
 
 // Owner identifies the chains and rules of a mesh. The zero value owns nothing.
 type Owner struct {
-	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most [MaxPrefix]
-	// bytes. Chains with the prefix are the mesh's, and rules in built-in chains
-	// that jump to one.
+	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most [MaxPrefix] bytes. Chains
+	// with the prefix are the mesh's, and rules in built-in chains that jump to one.
 	Prefix string `json:"prefix"`
-	// Marks and Zones are the packet marks and conntrack zones that the mesh uses.
-	// They identify the rules that the mesh's own init container puts directly
-	// into built-in chains.
+	// Marks and Zones are the packet marks and conntrack zones that the mesh uses. They identify
+	// the rules that the mesh's own init container puts directly into built-in chains.
 	Marks []uint32 `json:"marks,omitempty"`
 	Zones []uint16 `json:"zones,omitempty"`
 	// Routing is the mesh's policy routing. Everything else in the routing tables
@@ -34,9 +32,8 @@ func (o Owner) EmptyRuleset() Ruleset {
 	return rs
 }
 
-// MaxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain
-// name (XT_EXTENSION_MAXNAMELEN less the terminating zero), and our longest
-// suffix takes 11.
+// MaxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain name
+// (XT_EXTENSION_MAXNAMELEN less the terminating zero), and our longest suffix takes 11.
 const MaxPrefix = 16
 
 // OwnsChain reports whether the chain is the mesh's. A name that is not a
@@ -116,9 +113,8 @@ func (o Owner) builtinRules(c *SavedChain, predecessor bool) []int {
 	return own
 }
 
-// direct recognizes the rules that an init container puts into built-in chains:
-// conntrack zones, marks, the drop of INVALID packets, DNS capture, and interfaces that
-// bypass the jump after them.
+// direct recognizes the rules that an init container puts into built-in chains: conntrack zones,
+// marks, the drop of INVALID packets, DNS capture, and interfaces that bypass the jump after them.
 func (o Owner) direct(r *Rule, beforeJump bool) bool {
 	byMark := func(m MarkMatch) bool { return !m.IsZero() && slices.Contains(o.Marks, m.Value) }
 	switch {

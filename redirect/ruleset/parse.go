@@ -11,9 +11,8 @@ import (
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-// ErrForeign says that a rule uses a match or target outside this package's model, so
-// its effect is unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps
-// such rules as text.
+// ErrForeign says that a rule uses a match or target outside this package's model, so its effect is
+// unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
 // Saved is what iptables-save prints: every table in use, rules of others
@@ -71,11 +70,10 @@ func chainOf(chains []SavedChain, name string) *SavedChain {
 	return nil
 }
 
-// Parse parses the output of iptables-save or ip6tables-save, or the text of a
-// [Program]. The error gives the number of a line that is not such output. A rule
-// outside the model is not an error (see [SavedRule]). Chains are names that the kernel
-// reports, which are needed for names with a line feed. In names, "?" replaces whatever
-// would separate words.
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program]. The error
+// gives the number of a line that is not such output. A rule outside the model is not an error (see
+// [SavedRule]). Chains are names that the kernel reports, which are needed for names with a line
+// feed. In names, "?" replaces whatever would separate words.
 func Parse(f Family, text string, chains ...string) (*Saved, error) {
 	text, err := maskNames(text, chains)
 	if err != nil {
@@ -213,8 +211,8 @@ type ruleParser struct {
 	family Family
 	words  []string
 	not    bool
-	// mark is the mark that --mark is about, by the -m before it.
-	mark *MarkMatch
+	// mark is the match that --mark belongs to: "mark" or "connmark".
+	mark string
 	rule Rule
 }
 
@@ -285,10 +283,8 @@ func (p *ruleParser) option() error {
 func (p *ruleParser) module() error {
 	switch m := p.next(); m {
 	case "tcp", "udp", "multiport", "addrtype", "conntrack", "owner":
-	case "mark":
-		p.mark = &p.rule.Mark
-	case "connmark":
-		p.mark = &p.rule.ConnMark
+	case "mark", "connmark":
+		p.mark = m
 	default:
 		return fmt.Errorf("match %q: %w", m, ErrForeign)
 	}
@@ -387,10 +383,14 @@ func (p *ruleParser) markMatch(not bool) error {
 	if err != nil {
 		return err
 	}
-	if p.mark == nil || !p.mark.IsZero() || mask == 0 {
+	to := &p.rule.Mark
+	if p.mark == "connmark" {
+		to = &p.rule.ConnMark
+	}
+	if p.mark == "" || !to.IsZero() || mask == 0 {
 		return fmt.Errorf("mark without its match, given twice or with mask 0: %w", ErrForeign)
 	}
-	*p.mark = MarkMatch{Value: value, Mask: mask, Not: not}
+	*to = MarkMatch{Value: value, Mask: mask, Not: not}
 	return nil
 }
 

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Ruleset is the whole program of a pod. The zero value is the empty program,
-// in force where nothing is redirected. A nil Program means that the family is
-// left alone.
+// Ruleset is the whole program of a pod. The zero value is the empty program, in force where
+// nothing is redirected. A nil Program means that the family is left alone.
 type Ruleset struct {
 	IPv4 *Program `json:"ipv4,omitempty"`
 	IPv6 *Program `json:"ipv6,omitempty"`
@@ -50,8 +49,7 @@ func (rs Ruleset) Equal(o Ruleset) bool {
 	return rs.IPv4.Equal(o.IPv4) && rs.IPv6.Equal(o.IPv6)
 }
 
-// String returns the texts of both families, each under a comment line that
-// names it.
+// String returns the texts of both families, each under a comment line that names it.
 func (rs Ruleset) String() string {
 	var b strings.Builder
 	for _, f := range Families {
@@ -72,8 +70,7 @@ type Program struct {
 	Chains []Chain
 	// Routing makes packets with a mark stay on this host. Nil: none needed.
 	Routing *Routing
-	// LoopbackAddrs are addresses that lo must have, so that the proxy can bind
-	// to them.
+	// LoopbackAddrs are addresses that lo must have, so that the proxy can bind to them.
 	LoopbackAddrs []netip.Addr
 }
 
@@ -84,9 +81,8 @@ type Chain struct {
 	Rules []Rule
 }
 
-// Routing is a policy rule and the one local route of its table, in iproute2's
-// terms: "ip rule add fwmark MARK lookup TABLE" and "ip route add local
-// default dev lo table TABLE".
+// Routing is a policy rule and the one local route of its table, in iproute2's terms: "ip rule add
+// fwmark MARK lookup TABLE" and "ip route add local default dev lo table TABLE".
 type Routing struct {
 	Mark  uint32 `json:"mark"`
 	Table uint32 `json:"table"`
@@ -105,8 +101,7 @@ func (r *Routing) Matches(mark uint32) bool {
 	return mark == r.Mark
 }
 
-// Equal reports whether both programs do the same, comments aside. Two nil
-// programs are equal.
+// Equal reports whether both programs do the same, comments aside. Two nil programs are equal.
 func (p *Program) Equal(o *Program) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -162,9 +157,8 @@ func (p *Program) table(t Table) []Chain {
 // of it. It ends in a newline; a program without rules is the empty string.
 func (p *Program) String() string { return p.text(false) }
 
-// Commented is String with each rule's comment on a line above it and the
-// policy routing at the end as comments in iproute2's words; it means the same
-// to iptables-restore.
+// Commented is String with each rule's comment on a line above it and the policy routing at the end
+// as comments in iproute2's words; it means the same to iptables-restore.
 func (p *Program) Commented() string { return p.text(true) }
 
 func (p *Program) text(comments bool) string {

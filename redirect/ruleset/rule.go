@@ -73,8 +73,7 @@ const (
 	// Zone puts the packet's connection in the conntrack zone Target.Zone,
 	// unless an earlier rule chose one. Raw table only.
 	Zone
-	// SetConnMark sets the bits of Target.Mask in the connection's mark to
-	// those of Target.Mark.
+	// SetConnMark sets the bits of Target.Mask in the connection's mark to those of Target.Mark.
 	SetConnMark
 	// Log has the kernel log the packet with Target.Prefix, at Target.Level.
 	Log
@@ -91,8 +90,7 @@ type Target struct {
 	To     netip.AddrPort
 	// Mask is SetConnMark's.
 	Mask uint32
-	// Prefix, at most 29 bytes, and Level, syslog's 0 to 7, are
-	// Log's.
+	// Prefix, at most 29 bytes, and Level, syslog's 0 to 7, are Log's.
 	Prefix string
 	Level  uint8
 }
@@ -311,8 +309,7 @@ func (t Target) append(b []byte, f Family) []byte {
 	return b
 }
 
-// appendLog leaves out what is the default, and quotes the prefix where
-// iptables-save does.
+// appendLog leaves out what is the default, and quotes the prefix where iptables-save does.
 func (t Target) appendLog(b []byte) []byte {
 	b = append(b, "-j LOG"...)
 	if t.Prefix != "" {

@@ -21,15 +21,13 @@ func (o Owner) Present(live *Saved) bool {
 	return false
 }
 
-// Transition returns the input for iptables-restore --noflush that turns the live
-// rules into those of p, or "" if nothing differs. A nil live is a namespace
-// without rules.
+// Transition returns the input for iptables-restore --noflush that turns the live rules into those
+// of p, or "" if nothing differs. A nil live is a namespace without rules.
 //
-// Each table that differs is one commit, which removes the owner's old rules and
-// adds the new ones, so that no packet meets a table half written. Rules and
-// chains of others are not named. Tables that gain rules come before tables that
-// lose some: a change of interception mode moves the capture from one table to
-// another, and must not leave a moment without it.
+// Each table that differs is one commit, which removes the owner's old rules and adds the new ones,
+// so that no packet meets a table half written. Rules and chains of others are not named. Tables
+// that gain rules come before tables that lose some: a change of interception mode moves the
+// capture from one table to another, and must not leave a moment without it.
 func (p *Program) Transition(live *Saved) string {
 	predecessor := p.Owner.predecessor(live)
 	var grow, shrink []byte
@@ -44,9 +42,8 @@ func (p *Program) Transition(live *Saved) string {
 	return string(append(grow, shrink...))
 }
 
-// Cleanup returns the text that removes exactly this program from a namespace
-// that holds it. To remove whatever the owner has there, use Transition of
-// [Program.Empty].
+// Cleanup returns the text that removes exactly this program from a namespace that holds it. To
+// remove whatever the owner has there, use Transition of [Program.Empty].
 func (p *Program) Cleanup() string {
 	live, err := Parse(p.Family, p.String())
 	if err != nil {
@@ -64,9 +61,8 @@ func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.
 // if they are the same. Nil is a namespace without rules. Rules of others are
 // assumed to be in both in the same order, and are not named.
 //
-// The text holds only words that the parser understood (see [SavedRule]). Rules in
-// the owner's chains that it did not understand are lost; they are returned for
-// people to read.
+// The text holds only words that the parser understood (see [SavedRule]). Rules in the owner's
+// chains that it did not understand are lost; they are returned for people to read.
 func (o Owner) Back(before, now *Saved) (text string, lost []string) {
 	var b []byte
 	predecessor := o.predecessor(before) || o.predecessor(now)
@@ -157,9 +153,8 @@ func (e *edit) back(before []SavedChain) (lost []string) {
 	return lost
 }
 
-// dropChains removes the owner's chains that are not wanted. A chain to which a
-// rule of others jumps is only emptied: the kernel would refuse its removal, and
-// the whole commit with it.
+// dropChains removes the owner's chains that are not wanted. A chain to which a rule of others
+// jumps is only emptied: the kernel would refuse its removal, and the whole commit with it.
 func (e *edit) dropChains(wanted func(name string) bool) {
 	led := e.owner.othersLeadTo(e.live)
 	for _, c := range e.live {
@@ -206,7 +201,7 @@ func appendRule(b []byte, command, chain, rule string) []byte {
 // othersLeadTo returns the owner's chains to which a rule in a chain of others
 // jumps. A known jump from a built-in chain is the owner's own.
 func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
-	led := map[string]bool{}
+	var led map[string]bool
 	for _, c := range chains {
 		if o.OwnsChain(c.Name) {
 			continue
@@ -217,9 +212,13 @@ func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
 			}
 			words := strings.Fields(r.Text)
 			for i, w := range words[:max(len(words)-1, 0)] {
-				if (w == "-j" || w == "-g") && o.OwnsChain(words[i+1]) {
-					led[words[i+1]] = true
+				if w != "-j" && w != "-g" || !o.OwnsChain(words[i+1]) {
+					continue
 				}
+				if led == nil {
+					led = map[string]bool{}
+				}
+				led[words[i+1]] = true
 			}
 		}
 	}

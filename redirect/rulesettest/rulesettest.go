@@ -122,8 +122,7 @@ func (p Packet) RedirectedToAddr(to string) trace.Result {
 	return p.rules.check(p.packet, "redirect "+to)
 }
 
-// TProxiedTo fails the test unless the transparent listener on the port gets
-// the packet.
+// TProxiedTo fails the test unless the transparent listener on the port gets the packet.
 func (p Packet) TProxiedTo(port uint16) trace.Result {
 	p.rules.tb.Helper()
 	return p.rules.check(p.packet, fmt.Sprintf("tproxy %d", port))
@@ -141,10 +140,9 @@ func (p Packet) Dropped() trace.Result {
 	return p.rules.check(p.packet, "drop")
 }
 
-// Table checks packets, one a line: the packet as [trace.ParsePacket] reads it,
-// "=>", and the verdict: "pass", "drop", "redirect PORT", "redirect ADDR:PORT"
-// or "tproxy PORT". Empty lines, and what follows '#', do not count. Every line
-// is tried; a line that cannot be read is a failure.
+// Table checks packets, one a line: the packet as [trace.ParsePacket] reads it, "=>", and the
+// verdict: "pass", "drop", "redirect PORT", "redirect ADDR:PORT" or "tproxy PORT". Empty lines, and
+// what follows '#', do not count. Every line is tried; a line that cannot be read is a failure.
 func (r *Rules) Table(text string) {
 	r.tb.Helper()
 	n, tried := 0, 0

@@ -11,11 +11,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Mermaid draws the program of a family as a Mermaid flow chart, which GitHub renders
-// in a ```mermaid block. Each chain is a box, and each rule a node in it, with what it
-// matches, why, and an edge to where it sends packets. If r is not nil, the rules that
-// its packet met are highlighted and the edges that it took are thick. The text ends
-// in a newline.
+// Mermaid draws the program of a family as a Mermaid flow chart, which GitHub renders in a
+// ```mermaid block. Each chain is a box, and each rule a node in it, with what it matches, why, and
+// an edge to where it sends packets. If r is not nil, the rules that its packet met are highlighted
+// and the edges that it took are thick. The text ends in a newline.
 func Mermaid(rs ruleset.Ruleset, f ruleset.Family, r *Result) string {
 	d := drawing{family: f, program: rs.Program(f), ends: map[string]string{}}
 	d.line("flowchart TD")
@@ -141,9 +140,8 @@ func (d *drawing) met(c *ruleset.Chain, position int) bool {
 	})
 }
 
-// target is the node that a rule leads to; empty when packets go on. A RETURN
-// is drawn to where it ends up when that is certain, which is in a chain that
-// is only entered by a last rule.
+// target is the node that a rule leads to; empty when packets go on. A RETURN is drawn to where it
+// ends up when that is certain, which is in a chain that is only entered by a last rule.
 func (d *drawing) target(c *ruleset.Chain, t ruleset.Target) string {
 	end := func(name, label string) string {
 		d.ends[name] = label

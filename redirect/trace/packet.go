@@ -26,10 +26,9 @@ const (
 type Packet struct {
 	Direction Direction
 	Proto     ruleset.Proto
-	// Src is optional. An Out packet without one gets the source that the kernel would
-	// choose: the destination if it is the pod's own, else the family's first of
-	// PodAddrs. If a rule needs a source that is unknown, tracing fails. Port 0 is a port
-	// that no rule names.
+	// Src is optional. An Out packet without one gets the source that the kernel would choose: the
+	// destination if it is the pod's own, else the family's first of PodAddrs. If a rule needs a
+	// source that is unknown, tracing fails. Port 0 is a port that no rule names.
 	Src, Dst netip.AddrPort
 	// UID and GID own the sending socket; Out only.
 	UID, GID uint32
@@ -42,8 +41,7 @@ type Packet struct {
 	Mark uint32
 	// ConnMark is the mark of the packet's connection, 0 for a first packet.
 	ConnMark uint32
-	// State is the packet's conntrack state; default StateNew. Only new packets meet
-	// the nat table.
+	// State is the packet's conntrack state; default StateNew. Only new packets meet the nat table.
 	State ruleset.States
 	// PodAddrs are the pod's own addresses. Without one of the family, In packets
 	// count as addressed to the pod, and only loopback addresses as its own.

@@ -8,9 +8,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// UnmodelledError says that the packet met a rule outside the model, so that the result
-// is unknown. Get at it with errors.As(err, &unmodelled), where unmodelled is a
-// *trace.UnmodelledError.
+// UnmodelledError says that the packet met a rule outside the model, so that the result is unknown.
+// Get at it with errors.As(err, &unmodelled), where unmodelled is a *trace.UnmodelledError.
 type UnmodelledError struct {
 	Table    ruleset.Table
 	Chain    string

@@ -23,8 +23,7 @@ func tablesOf(hook string) []ruleset.Table {
 	return []ruleset.Table{ruleset.Mangle, ruleset.NAT}
 }
 
-// run walks a hook's tables. It reports whether the packet ends here, by a drop or an
-// error.
+// run walks a hook's tables. It reports whether the packet ends here, by a drop or an error.
 func (w *walker) run(hook string) (stop bool, err error) {
 	w.hook = hook
 	for _, t := range tablesOf(hook) {
@@ -74,8 +73,7 @@ const (
 	accept             // leave the table
 )
 
-// maxDepth is far above what programs nest; more is a loop, which the kernel
-// refuses to load.
+// maxDepth is far above what programs nest; more is a loop, which the kernel refuses to load.
 const maxDepth = 32
 
 func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {

@@ -13,8 +13,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// look finds out about the calling thread's namespace. Nothing it asks needs a
-// capability.
+// look finds out about the calling thread's namespace. Nothing it asks needs a capability.
 func look(r redirect.Redirect) (surroundings, error) {
 	s := surroundings{route: route, identities: identities(r)}
 	addrs, err := netlink.AddrList(nil, unix.AF_UNSPEC)
@@ -50,8 +49,7 @@ func route(dst netip.Addr) (src netip.Addr, by string, ok bool) {
 	return src.Unmap(), link.Attrs().Name, true
 }
 
-// identities are the process's own and, where it may take others, the proxy's
-// and an application's.
+// identities are the process's own and, where it may take others, the proxy's and an application's.
 func identities(r redirect.Redirect) []Identity {
 	own := Identity{uint32(os.Geteuid()), uint32(os.Getegid())} //nolint:gosec // the kernel's ids are 32 bits
 	all := []Identity{own}
@@ -82,9 +80,8 @@ func identities(r redirect.Redirect) []Identity {
 // nobody is the overflow id, which owns nothing (sysctl kernel.overflowuid).
 const nobody = 65534
 
-// as runs fn on this thread with another filesystem UID and GID, which is what
-// owner matches look at and what a thread can change by itself. It fails
-// where that is not allowed.
+// as runs fn on this thread with another filesystem UID and GID, which is what owner matches look
+// at and what a thread can change by itself. It fails where that is not allowed.
 func as(id Identity, fn func() error) error {
 	if id.UID == uint32(os.Geteuid()) && id.GID == uint32(os.Getegid()) { //nolint:gosec // the kernel's ids are 32 bits
 		return fn()

@@ -57,9 +57,8 @@ func originalDestination(fd int, f ruleset.Family) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(raw[4:8])), port), nil
 }
 
-// question is a DNS query that any resolver can answer and that leads nowhere:
-// the address of a name below .invalid (RFC 6761), with the number in it to
-// know it by (RFC 1035, section 4).
+// question is a DNS query that any resolver can answer and that leads nowhere: the address of a
+// name below .invalid (RFC 6761), with the number in it to know it by (RFC 1035, section 4).
 func question(n uint16) []byte {
 	b := binary.BigEndian.AppendUint16(nil, n)
 	b = append(b, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0) // recursion desired; one question

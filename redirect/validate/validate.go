@@ -154,11 +154,10 @@ func (e *MissingError) Error() string {
 	return "redirection is missing: " + strings.Join(parts, ", ")
 }
 
-// Validate makes the trials that this process can make and reports how they ended.
-// The error is a [*MissingError] if a trial failed, or [ErrNothingTested] if there was
-// none; the report is then complete. Any other error says that a trial could not be
-// made. Validate returns when every trial has ended, or at the timeout, or when ctx
-// is done.
+// Validate makes the trials that this process can make and reports how they ended. The error is a
+// [*MissingError] if a trial failed, or [ErrNothingTested] if there was none; the report is then
+// complete. Any other error says that a trial could not be made. Validate returns when every trial
+// has ended, or at the timeout, or when ctx is done.
 func Validate(ctx context.Context, o Options) (Report, error) {
 	rs, err := o.Redirect.Ruleset()
 	if err != nil {

@@ -401,9 +401,8 @@ func (s *Set) content() string {
 // defaultTable is the table of an owner without prefix.
 const defaultTable = "mesh"
 
-// TableName returns the name of the owner's nftables table: the prefix in lower
-// case without its final underscore, "istio" for "ISTIO_". A name that is a
-// keyword of nft keeps the underscore.
+// TableName returns the name of the owner's nftables table: the prefix in lower case without its
+// final underscore, "istio" for "ISTIO_". A name that is a keyword of nft keeps the underscore.
 func TableName(o ruleset.Owner) string {
 	name := strings.ToLower(strings.TrimRight(o.Prefix, "_"))
 	switch {
