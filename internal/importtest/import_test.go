@@ -160,6 +160,11 @@ func TestTables(t *testing.T) {
 		v := regexp.MustCompile(`(?s)\ngo (\d+\.\d+).*\tk8s\.io/api (\S+)`).FindSubmatch(text)
 		require.NotNil(t, v, m[0])
 		fmt.Fprintf(&versions, "| `%s` | %s | %s | %s |\n", path.Join(module, m[0]), m[1], v[1], v[2])
+		if m[0] == "." {
+			readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+			require.NoError(t, err)
+			assert.Contains(t, string(readme), fmt.Sprintf("Go %s and k8s.io %s or newer", v[1], bytes.TrimSuffix(v[2], []byte(".0"))))
+		}
 		writeRows(t, &packages, filepath.Join(root(t), m[0]))
 	}
 	page := filepath.Join(root(t), "docs", "embedding.md")
