@@ -102,6 +102,31 @@ func (t *text) Set(s string) error { *t.to = s; return nil }
 func (t *text) String() string     { return *t.to }
 func (t *text) Type() string       { return t.kind }
 
+// Required is a flag for text that refuses to be empty. An empty text would
+// mean the default, which is not what somebody who types it wants.
+func Required(to *string, kind string) pflag.Value {
+	return Reads(String(to, kind), func(s []byte) error {
+		if len(s) == 0 {
+			return errors.New("must not be empty")
+		}
+		*to = string(s)
+		return nil
+	})
+}
+
+// Reads is the flag v, set by the UnmarshalText of what it is for: it refuses
+// what that refuses.
+func Reads(v pflag.Value, unmarshalText func([]byte) error) pflag.Value {
+	return reads{v, unmarshalText}
+}
+
+type reads struct {
+	pflag.Value
+	unmarshalText func([]byte) error
+}
+
+func (r reads) Set(s string) error { return r.unmarshalText([]byte(s)) }
+
 // List is a flag for several items: separated by commas, or the flag repeated.
 // Empty and repeated items are dropped. The first use replaces the default.
 func List(to *[]string, kind string) pflag.Value { return &list{to: to, kind: kind} }
