@@ -171,7 +171,7 @@ func parseArgs(args string) (podID, *types.Error) {
 		}
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok {
-			return id, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %q is not KEY=VALUE", pair)
+			return podID{}, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %q is not KEY=VALUE", pair)
 		}
 		switch key {
 		case "K8S_POD_NAMESPACE":
@@ -186,7 +186,7 @@ func parseArgs(args string) (podID, *types.Error) {
 		}
 		// Both become part of a URL. The API server has stricter rules and the last word.
 		if value != "" && !attachment.ValidName(value) {
-			return id, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s=%q is no name of an object", key, value)
+			return podID{}, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s=%q is no name of an object", key, value)
 		}
 	}
 	return id, nil

@@ -96,10 +96,10 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	})
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
-		text(fs, &s.Plugin.Dialect, "dialect", "name", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+		fs.Var(cli.Required(&s.Plugin.Dialect, "name"), "dialect", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
-		text(fs, &s.Plugin.PodNamespace, "pod-namespace", "name", "the agent's own namespace, where its pods start without credentials")
+		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
 		text(fs, &s.Plugin.AddDeadline, "add-deadline", "duration", "bound of one ADD; a pod that cannot be captured by then fails to start")
 		text(fs, &s.Plugin.UncapturedFamily, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
@@ -108,7 +108,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
 	cli.Group(fs, "Repair of pods that run outside of the mesh", func(fs *pflag.FlagSet) {
-		text(fs, (*string)(&s.Repair.Action), "repair", "mode", "none, label, delete or repair")
+		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair")
 		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
 	})
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {

@@ -77,6 +77,7 @@ func TestProgram(t *testing.T) {
 			args: []string{"explain", "--dialect", "x", "--backend", "y", "--ip", "z", "--uncaptured-family", "w"}, code: 2, silent: true,
 			errOut: []string{`unknown dialect "x"`, `backend "y"`, `--ip "z"`, `--uncaptured-family: "w"`, "-f is required"},
 		},
+		"empty family":       {args: []string{"rules", "-f", "web.yaml", "--uncaptured-family", ""}, code: 2, errOut: []string{"--uncaptured-family"}, silent: true},
 		"file missing":       {args: []string{"explain", "-f", "absent.yaml"}, code: 1, errOut: []string{"absent.yaml"}, silent: true},
 		"no YAML":            {args: []string{"explain", "-f", "-"}, call: call{stdin: "a: [b"}, code: 1, errOut: []string{"read Pod from standard input"}, silent: true},
 		"empty":              {args: []string{"explain", "-f", "-"}, code: 1, errOut: []string{"it is empty"}, silent: true},

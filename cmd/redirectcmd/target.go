@@ -56,7 +56,8 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
-	fs.StringVar((*string)(&c.uncapturedFamily), "uncaptured-family", "allow", "what to do with a family of the pod that is not captured: allow or drop")
+	c.uncapturedFamily = redirect.UncapturedAllow
+	fs.Var(cli.Required((*string)(&c.uncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
 	fs.BoolVar(&c.refuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
 	return cmd, c
 }

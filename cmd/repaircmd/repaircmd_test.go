@@ -55,6 +55,7 @@ func TestUsage(t *testing.T) {
 		"dialect":                 {args: []string{"--dialect=esperanto"}, code: 2, says: "--dialect"},
 		"backend":                 {args: []string{"--backend=ebpf"}, code: 2, says: "--backend"},
 		"uncaptured family":       {args: []string{"--uncaptured-family=maybe"}, code: 2, says: "--uncaptured-family"},
+		"empty family":            {args: []string{"--uncaptured-family="}, code: 2, says: "--uncaptured-family"},
 		"refusal":                 {args: []string{"--refuse-proxy-uid=maybe"}, code: 2, says: "refuse-proxy-uid"},
 		"refusal, environment":    {env: map[string]string{"MESHCNI_REFUSE_PROXY_UID": "maybe"}, code: 2, says: "MESHCNI_REFUSE_PROXY_UID"},
 		"log level":               {args: []string{"--log-level=loud"}, code: 2, says: "--log-level"},

@@ -56,7 +56,8 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.StringVar(&s.Plugin.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
 	fs.StringVar((*string)(&s.Plugin.Backend), "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
-	fs.StringVar((*string)(&s.Plugin.UncapturedFamily), "uncaptured-family", "allow", "what the plugin does with an address family that the mesh does not capture: allow, drop")
+	s.Plugin.UncapturedFamily = redirect.UncapturedAllow
+	fs.Var(cli.Required((*string)(&s.Plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
 	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")

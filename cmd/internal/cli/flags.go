@@ -62,7 +62,7 @@ func Env(lookup func(name string) (string, bool)) Source {
 			if lookup == nil {
 				break
 			}
-			if v, _ := lookup(name); v != "" {
+			if v, ok := lookup(name); ok && v != "" {
 				return v, name, true
 			}
 		}
@@ -111,6 +111,19 @@ func (t *text) Set(s string) error {
 
 func (t *text) String() string { return fmt.Sprint(reflect.ValueOf(t.to).Elem()) }
 func (t *text) Type() string   { return t.kind }
+
+// Required is like Text and refuses an empty text, which would mean the default:
+// not what somebody who types it wants.
+func Required(to any, kind string) pflag.Value { return required{&text{to, kind}} }
+
+type required struct{ *text }
+
+func (r required) Set(s string) error {
+	if s == "" {
+		return errors.New("must not be empty")
+	}
+	return r.text.Set(s)
+}
 
 // List is a flag for several items: separated by commas, or the flag repeated.
 // Empty and repeated items are dropped. The first use replaces the default.
