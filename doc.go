@@ -1,9 +1,7 @@
-// Package meshcni is the map of this repository: a library for CNI plugins that
-// redirect a pod's traffic to its mesh proxy, and the programs made from it.
-// The package itself is empty.
+// Package meshcni is the map of this repository: a library for CNI plugins that redirect a pod's traffic to its mesh
+// proxy, and the programs made from it. The package itself is empty.
 //
-// Data flows one way. Each step makes a value that you can print, compare and
-// test without a kernel:
+// Data flows one way. Each step makes a value that you can print, compare and test without a kernel:
 //
 //	Pod → Decision → Redirect → Ruleset → iptables text or netlink messages → kernel
 //

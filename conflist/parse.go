@@ -66,8 +66,7 @@ func (f *File) Plugin(pluginType string) (Plugin, bool) {
 	return Plugin{}, false
 }
 
-// Parse reads a list or, if it has a "type" and no "plugins", a single plugin's configuration.
-// Errors: [ErrInvalid].
+// Parse reads a list or, if it has a "type" and no "plugins", a single plugin's configuration. Errors: [ErrInvalid].
 func Parse(data []byte) (*File, error) {
 	var probe map[string]json.RawMessage
 	if err := json.Unmarshal(data, &probe); err == nil {

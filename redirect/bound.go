@@ -14,9 +14,8 @@ import (
 // author writes the lists, which multiply: each virtual interface has a rule for each
 // included prefix. A root process outside the pod's cgroup applies the rules.
 //
-// The bound is measured (see docs/security.md): long lists in use have about a
-// thousand prefixes, and each backend applies 10000 rules of the most expensive kind
-// in some tenths of a second and about 40 MiB.
+// The bound is measured (see docs/security.md): long lists in use have about a thousand prefixes, and each backend
+// applies 10000 rules of the most expensive kind in some tenths of a second and about 40 MiB.
 const MaxRules = 10_000
 
 // mostBlamed is how many products a [LimitError] names: more would not help.
@@ -28,8 +27,7 @@ const fixedRules = 40
 // LimitError says that a [Redirect] would render to more than [MaxRules] rules. Get
 // at it with errors.As(err, &limitError).
 type LimitError struct {
-	// Rules estimates the rules of both families, at most some tens too high;
-	// [math.MaxInt] if an int cannot hold it.
+	// Rules estimates the rules of both families, at most some tens too high; [math.MaxInt] if an int cannot hold it.
 	Rules int
 	// Products are the lists that make the most rules, largest first.
 	Products []Product
@@ -62,16 +60,14 @@ func (e *LimitError) Blame() string {
 	return strings.Join(parts, ", ")
 }
 
-// Count estimates how many rules [Redirect.Ruleset] would make: never too few, and
-// at most some tens too many; [math.MaxInt] if an int cannot hold it. It takes time
-// in proportion to the lists, whatever they multiply to.
+// Count estimates how many rules [Redirect.Ruleset] would make: never too few, and at most some tens too many;
+// [math.MaxInt] if an int cannot hold it. It takes time in proportion to the lists, whatever they multiply to.
 func (r Redirect) Count() int {
 	total, _ := r.count()
 	return total
 }
 
-// limit reports more than MaxRules. It blames the largest products, without which the
-// others would be few enough.
+// limit reports more than MaxRules. It blames the largest products, without which the others would be few enough.
 func (r Redirect) limit() error {
 	total, products := r.count()
 	if total <= MaxRules {
@@ -225,8 +221,7 @@ func chunks(s PortSet) int {
 	return len(ruleset.ChunkPorts(s.ranges))
 }
 
-// plus and times are for numbers that are not negative. They return [math.MaxInt]
-// instead of a larger result.
+// plus and times are for numbers that are not negative. They return [math.MaxInt] instead of a larger result.
 func plus(a, b int) int {
 	if a > math.MaxInt-b {
 		return math.MaxInt

@@ -16,9 +16,8 @@ type Loopback string
 
 // The loopback modes.
 const (
-	// LoopbackHairpin, the zero value, passes the application's connections to its
-	// own pod. The proxy's connections to it are inbound: the proxy chose its own pod
-	// for a service that the application called.
+	// LoopbackHairpin, the zero value, passes the application's connections to its own pod. The proxy's connections to
+	// it are inbound: the proxy chose its own pod for a service that the application called.
 	LoopbackHairpin Loopback = ""
 	// LoopbackPass passes everything, DNS queries included. (If the proxy is known by
 	// its mark, DNS queries over TCP to the pod's own addresses are still captured.)
@@ -114,12 +113,10 @@ var protos = map[Protocol]ruleset.Proto{TCP: ruleset.TCP, UDP: ruleset.UDP}
 
 func (p Protocol) proto() ruleset.Proto { return protos[p] }
 
-// Exclusion is outbound traffic that is left alone, if all fields match it. At least
-// one field must narrow it.
+// Exclusion is outbound traffic that is left alone, if all fields match it. At least one field must narrow it.
 type Exclusion struct {
 	Protocol Protocol `json:"protocol,omitempty"`
-	// Ports are destination ports. All needs no Protocol; none is not allowed, since
-	// it would exclude nothing.
+	// Ports are destination ports. All needs no Protocol; none is not allowed, since it would exclude nothing.
 	Ports PortSet `json:"ports"`
 	// UIDs are the users that own the sending socket; empty means any.
 	UIDs []IDRange `json:"uids,omitempty"`

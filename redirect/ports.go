@@ -33,13 +33,11 @@ func Ports(ports ...uint16) PortSet {
 	return newPortSet(ranges)
 }
 
-// PortRanges is the set of the ports in any of the ranges. A range whose Last
-// is below its First holds nothing.
+// PortRanges is the set of the ports in any of the ranges. A range whose Last is below its First holds nothing.
 func PortRanges(ranges ...PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
 
-// newPortSet takes ownership of ranges. It makes them canonical, so that equal sets have
-// equal rules: sorted and joined, except that two neighbouring ports stay apart, since
-// "80,81" reads better than a range.
+// newPortSet takes ownership of ranges. It makes them canonical, so that equal sets have equal rules: sorted and
+// joined, except that two neighbouring ports stay apart, since "80,81" reads better than a range.
 func newPortSet(ranges []PortRange) PortSet {
 	ranges = slices.DeleteFunc(ranges, func(r PortRange) bool { return r.Last < r.First })
 	slices.SortFunc(ranges, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })

@@ -9,8 +9,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// PrefixSet is a set of addresses of both families: none, those in some prefixes, or
-// all. The zero value is none.
+// PrefixSet is a set of addresses of both families: none, those in some prefixes, or all. The zero value is none.
 type PrefixSet struct {
 	all      bool
 	prefixes []netip.Prefix
@@ -19,9 +18,8 @@ type PrefixSet struct {
 // AllPrefixes is the set of every address.
 func AllPrefixes() PrefixSet { return PrefixSet{all: true} }
 
-// Prefixes is the set of the addresses in any of the prefixes. It clears host bits,
-// drops duplicates, and keeps the order, which becomes that of the rules. It panics on
-// an invalid prefix, such as the zero netip.Prefix.
+// Prefixes is the set of the addresses in any of the prefixes. It clears host bits, drops duplicates, and keeps the
+// order, which becomes that of the rules. It panics on an invalid prefix, such as the zero netip.Prefix.
 func Prefixes(prefixes ...netip.Prefix) PrefixSet {
 	out := make([]netip.Prefix, len(prefixes))
 	for i, p := range prefixes {
@@ -50,8 +48,7 @@ func (s PrefixSet) Family(f ruleset.Family) []netip.Prefix {
 	return out
 }
 
-// HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8
-// or ::1. All is not a loopback range.
+// HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8 or ::1. All is not a loopback range.
 func (s PrefixSet) HasLoopback() bool {
 	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }

@@ -17,9 +17,8 @@ const (
 	// ModeRedirect rewrites the destination of a connection (iptables REDIRECT).
 	// The proxy sees the pod's own address as the client's peer.
 	ModeRedirect Mode = "REDIRECT"
-	// ModeTProxy delivers inbound connections to the proxy unchanged (iptables
-	// TPROXY), so that the application can see the client's address. Outbound
-	// connections are redirected as in ModeRedirect.
+	// ModeTProxy delivers inbound connections to the proxy unchanged (iptables TPROXY), so that the application can see
+	// the client's address. Outbound connections are redirected as in ModeRedirect.
 	ModeTProxy Mode = "TPROXY"
 )
 
@@ -85,8 +84,7 @@ type Proxy struct {
 	// OutboundPort and InboundPort receive redirected connections.
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
-	// TunnelPort is the proxy's listener for the mesh's tunnel, which is never
-	// redirected inbound. 0 is no tunnel.
+	// TunnelPort is the proxy's listener for the mesh's tunnel, which is never redirected inbound. 0 is no tunnel.
 	TunnelPort uint16 `json:"tunnelPort,omitempty"`
 	// PassSources are the addresses from which the proxy speaks to the application
 	// over the loopback interface, at most one per family.
@@ -99,13 +97,11 @@ type Inbound struct {
 	Ports PortSet `json:"ports"`
 	// ExcludePorts are left alone. They count only if Ports is all.
 	ExcludePorts PortSet `json:"excludePorts"`
-	// ExcludeSources are clients that reach the application directly, on any
-	// port. All is not allowed.
+	// ExcludeSources are clients that reach the application directly, on any port. All is not allowed.
 	ExcludeSources PrefixSet `json:"excludeSources,omitzero"`
 }
 
-// Outbound says which TCP connections from the pod are redirected: those to CIDRs
-// or to Ports, unless excluded.
+// Outbound says which TCP connections from the pod are redirected: those to CIDRs or to Ports, unless excluded.
 type Outbound struct {
 	// CIDRs are the destinations that are redirected: all, these or none.
 	CIDRs PrefixSet `json:"cidrs"`
@@ -159,18 +155,16 @@ type Names struct {
 	HairpinMark uint32 `json:"hairpinMark"`
 	// RouteTable holds the route that keeps marked packets local. TPROXY only.
 	RouteTable uint32 `json:"routeTable"`
-	// ProxyZone and AppZone are the conntrack zones of the proxy's and the
-	// application's DNS queries. Both may use the same source port for the same
-	// server, and in one zone one would get the other's answer. DNS only.
+	// ProxyZone and AppZone are the conntrack zones of the proxy's and the application's DNS queries. Both may use the
+	// same source port for the same server, and in one zone one would get the other's answer. DNS only.
 	ProxyZone uint16 `json:"proxyZone"`
 	AppZone   uint16 `json:"appZone"`
 	// MarkMask selects the bits of InboundMark that count if the proxy is known by its mark; 0 is
 	// all bits. RoutePriority is the priority of the routing rule; 0 leaves it to the kernel.
 	MarkMask      uint32 `json:"markMask,omitempty"`
 	RoutePriority uint32 `json:"routePriority,omitempty"`
-	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the
-	// application from; see Proxy.PassSources. IPv4 needs no such address, since all
-	// of 127.0.0.0/8 is on lo. The zero value is none.
+	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the application from; see
+	// Proxy.PassSources. IPv4 needs no such address, since all of 127.0.0.0/8 is on lo. The zero value is none.
 	LoopbackIPv6 netip.Addr `json:"loopbackIPv6,omitzero"`
 }
 

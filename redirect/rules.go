@@ -44,8 +44,7 @@ func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
 	return rs, nil
 }
 
-// MustRuleset is Ruleset for a Redirect known to be valid, as in examples and
-// tests. It panics on error.
+// MustRuleset is Ruleset for a Redirect known to be valid, as in examples and tests. It panics on error.
 func (r Redirect) MustRuleset() ruleset.Ruleset {
 	rs, err := r.Ruleset()
 	if err != nil {
@@ -115,8 +114,7 @@ var (
 	drops   = ruleset.Target{Action: ruleset.Drop}
 )
 
-// localhost is the only loopback address that is left alone: a mesh may give
-// services other addresses of 127.0.0.0/8.
+// localhost is the only loopback address that is left alone: a mesh may give services other addresses of 127.0.0.0/8.
 func (g *generator) localhost() netip.Prefix {
 	a := netip.IPv6Loopback()
 	if g.family == ruleset.IPv4 {
@@ -125,8 +123,7 @@ func (g *generator) localhost() netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// passSource returns the family's address from which the proxy speaks to the
-// application, if there is one.
+// passSource returns the family's address from which the proxy speaks to the application, if there is one.
 func (g *generator) passSource() (netip.Prefix, bool) {
 	for _, a := range g.Proxy.PassSources {
 		if ruleset.FamilyOf(a) == g.family {
@@ -164,8 +161,7 @@ func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
 	return rules
 }
 
-// onPorts returns a rule for each group of ports that fits one match: a single rule
-// for all ports, no rule for none.
+// onPorts returns a rule for each group of ports that fits one match: a single rule for all ports, no rule for none.
 func onPorts(s PortSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}
@@ -179,8 +175,7 @@ func onPorts(s PortSet, base ruleset.Rule) []ruleset.Rule {
 	return rules
 }
 
-// onPrefixes returns a rule for each prefix of the family: a single rule for all
-// addresses, no rule for none.
+// onPrefixes returns a rule for each prefix of the family: a single rule for all addresses, no rule for none.
 func (g *generator) onPrefixes(s PrefixSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}

@@ -63,8 +63,7 @@ func (g *generator) hasNetwork(n *VirtualNetwork) bool {
 	return ruleset.FamilyOf(n.Local.Addr()) == g.family
 }
 
-// virtualNetworks treats what comes from behind an interface as outbound, unless it
-// is for a neighbour there.
+// virtualNetworks treats what comes from behind an interface as outbound, unless it is for a neighbour there.
 func (g *generator) virtualNetworks() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, n := range g.VirtualNetworks {
@@ -127,11 +126,10 @@ func (g *generator) notWithinPod(r *ruleset.Rule) {
 	}
 }
 
-// markMangle joins the two ends of a connection that a proxy known by its mark
-// makes to the application from the client's address. It saves the mark of the first
-// packet with the connection and puts it on the replies, and the policy route then
-// keeps these in the pod instead of sending them to the client. Exclusions do not
-// apply: such connections also carry what arrived at the tunnel listener.
+// markMangle joins the two ends of a connection that a proxy known by its mark makes to the application from the
+// client's address. It saves the mark of the first packet with the connection and puts it on the replies, and the
+// policy route then keeps these in the pod instead of sending them to the client. Exclusions do not apply: such
+// connections also carry what arrived at the tunnel listener.
 func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 	if !g.byMark() {
 		return nil, nil

@@ -155,9 +155,8 @@ func (g *generator) excludedOutboundPorts() []ruleset.Rule {
 	return rules
 }
 
-// outboundSelection is the end of an outbound connection's walk: excluded addresses,
-// included ports, included addresses. The rule gives the target of what is selected,
-// and the protocol if the target needs one.
+// outboundSelection is the end of an outbound connection's walk: excluded addresses, included ports, included
+// addresses. The rule gives the target of what is selected, and the protocol if the target needs one.
 func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
 	rules := g.onPrefixes(g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: returns, Comment: "destination is excluded"})
 	byPort := selected
@@ -231,10 +230,9 @@ func (g *generator) hasZones() bool {
 	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && (g.DNS.Servers.All() || len(g.DNS.Servers.Family(g.family)) > 0)
 }
 
-// zones keeps the proxy's DNS queries apart from the application's: both are UDP to
-// the same server, and may come from the same port at the same time. A proxy known by
-// its mark needs no zone for its answers to the application. Where queries go to
-// another resolver, the proxy makes none of its own.
+// zones keeps the proxy's DNS queries apart from the application's: both are UDP to the same server, and may come from
+// the same port at the same time. A proxy known by its mark needs no zone for its answers to the application. Where
+// queries go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
 	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
 	answers := ruleset.Ports(ruleset.Port(g.DNS.Port))

@@ -41,8 +41,7 @@ type Values struct {
 	NamespaceAnnotations map[string]string
 	// Env are the proxy container's variables that have a literal value.
 	Env map[string]string
-	// RunAsUser and RunAsGroup are those of the proxy container's
-	// securityContext; nil when it has none.
+	// RunAsUser and RunAsGroup are those of the proxy container's securityContext; nil when it has none.
 	RunAsUser, RunAsGroup *int64
 }
 
@@ -52,8 +51,7 @@ type Setting struct {
 	Field string
 	// Source is where the setting stands: FromAnnotation, the default, or FromEnv.
 	Source Source
-	// Keys are the annotations or variables that hold it. The first one present
-	// counts; all but Keys[0] are deprecated.
+	// Keys are the annotations or variables that hold it. The first one present counts; all but Keys[0] are deprecated.
 	Keys []string
 	// Grammar is the set of forms that the value may have.
 	Grammar Grammar
@@ -168,8 +166,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 	return r, origins, warnings, nil
 }
 
-// addOrigin adds an origin. A default gives way to whatever else sets the field; the
-// securityContext replaces it.
+// addOrigin adds an origin. A default gives way to whatever else sets the field; the securityContext replaces it.
 func addOrigin(origins []Origin, o Origin) []Origin {
 	i := slices.IndexFunc(origins, func(p Origin) bool { return p.Field == o.Field })
 	switch {

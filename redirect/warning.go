@@ -35,8 +35,7 @@ var WarningCodes = []WarningCode{
 // Warning reports a setting that was ignored or tolerated. In JSON it is its text.
 type Warning struct {
 	Code WarningCode
-	// Key is the setting's annotation, label or variable; empty when the warning
-	// is about no setting.
+	// Key is the setting's annotation, label or variable; empty when the warning is about no setting.
 	Key string
 	// Text is the warning as a sentence. Its wording may change.
 	Text string

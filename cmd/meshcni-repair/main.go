@@ -1,6 +1,5 @@
-// Command meshcni-repair finds the pods of one node that started without the
-// mesh's redirection, and labels, deletes or repairs them: the part of
-// meshcni-node that does so, for those who run it apart from the agent.
+// Command meshcni-repair finds the pods of one node that started without the mesh's redirection, and labels, deletes or
+// repairs them: the part of meshcni-node that does so, for those who run it apart from the agent.
 package main
 
 import (

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package nodecmd implements the command line of meshcni-node, the node agent. It
-// installs the plugin, keeps it installed, and repairs pods that started without
-// redirection. A [Program] with other dialects and another name is the agent of
-// your own mesh.
+// Package nodecmd implements the command line of meshcni-node, the node agent. It installs the plugin, keeps it
+// installed, and repairs pods that started without redirection. A [Program] with other dialects and another name is the
+// agent of your own mesh.
 package nodecmd
 
 import (
@@ -31,8 +30,7 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// Program is the node agent. The zero value is meshcni-node with no environment,
-// whose output is discarded.
+// Program is the node agent. The zero value is meshcni-node with no environment, whose output is discarded.
 type Program struct {
 	// Name appears in messages, logs and metrics. Default: meshcni-node.
 	Name string
@@ -41,9 +39,8 @@ type Program struct {
 	// Dialects are the values of --dialect; the first is the default. Nil means
 	// those of this module that need no other agent, which leaves out ambient.
 	Dialects []dialect.Dialect
-	// Config holds the defaults of the flags, and settings that have no flag. Zero
-	// means installer.Default(). Plugin.Dialect is ignored, because the first of
-	// Dialects is the default.
+	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
+	// Plugin.Dialect is ignored, because the first of Dialects is the default.
 	Config installer.Config
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
@@ -61,9 +58,8 @@ func (p Program) Exec() {
 	cli.Exec(p.Main)
 }
 
-// Main runs the program with args, which do not include the program's name, until
-// it is done or ctx ends. It returns the exit code: 0 for success, 1 for failure,
-// 2 for wrong usage.
+// Main runs the program with args, which do not include the program's name, until it is done or ctx ends. It returns
+// the exit code: 0 for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: p.command()}.Run(ctx, args)
@@ -89,9 +85,8 @@ func (p *Program) setDefaults() {
 	}
 }
 
-// Parse returns the settings that the program would run with, so that a manifest
-// can be checked. The first of args is the command: run, install or uninstall.
-// Parse reads the configuration file and the template that args or the
+// Parse returns the settings that the program would run with, so that a manifest can be checked. The first of args is
+// the command: run, install or uninstall. Parse reads the configuration file and the template that args or the
 // environment name. Its errors are those of Main.
 func (p Program) Parse(args []string) (Settings, error) {
 	p.setDefaults()

@@ -29,8 +29,7 @@ type Settings struct {
 	// Repair is about pods that started without redirection. The settings that it
 	// shares with Config have the same values.
 	Repair repaircmd.Settings
-	// MetricsAddress and HealthAddress are the addresses to listen on. Default:
-	// ":15014" and ":8000". Empty: no server.
+	// MetricsAddress and HealthAddress are the addresses to listen on. Default: ":15014" and ":8000". Empty: no server.
 	MetricsAddress, HealthAddress string
 	// UninstallOnExit says whether SIGTERM uninstalls the plugin. Default: OnExitKeep.
 	UninstallOnExit OnExit
@@ -46,14 +45,12 @@ type OnExit string
 
 // The values of --uninstall-on-exit.
 const (
-	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them
-	// wait once its token has expired.
+	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them wait once its token has expired.
 	OnExitKeep OnExit = "false"
 	// OnExitUninstall always uninstalls.
 	OnExitUninstall OnExit = "true"
-	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or
-	// namespace. It leaves the plugin when the pod is replaced or restarted, and
-	// when the reason is unknown.
+	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or namespace. It leaves the plugin when
+	// the pod is replaced or restarted, and when the reason is unknown.
 	OnExitAuto OnExit = "auto"
 )
 
@@ -134,9 +131,8 @@ func (p Program) defaults() Settings {
 	return s
 }
 
-// resolve returns the settings. A flag on the command line wins over the
-// environment, that over the configuration file, and that over the default. The
-// error lists every bad value with its origin.
+// resolve returns the settings. A flag on the command line wins over the environment, that over the configuration file,
+// and that over the default. The error lists every bad value with its origin.
 func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	s := p.defaults()
 	finer, errFiner := repaircmd.FromEnv(p.Env)

@@ -14,8 +14,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/validate"
 )
 
-// liveCommand makes a command that works in the pod's network namespace. It closes
-// the namespace after run.
+// liveCommand makes a command that works in the pod's network namespace. It closes the namespace after run.
 func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command, *netnsexec.NetNS) error) *cobra.Command {
 	cmd, c := p.newCommand(use, short, func(c *common, cmd *cobra.Command) (err error) {
 		ns, err := c.openNetNS()
@@ -30,8 +29,7 @@ func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command
 	return cmd
 }
 
-// chosen opens the backend. The sandbox hides the host's name service and xtables
-// lock.
+// chosen opens the backend. The sandbox hides the host's name service and xtables lock.
 func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend, error) {
 	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox()})
 }
@@ -116,8 +114,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	return nil
 }
 
-// runCleanup goes by the names of chains alone, so it also works for a pod that is
-// refused or has left the mesh.
+// runCleanup goes by the names of chains alone, so it also works for a pod that is refused or has left the mesh.
 func runCleanup(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	names := c.dialect.Names
 	b, _, err := c.build(redirect.Redirect{Names: names}, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})

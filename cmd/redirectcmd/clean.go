@@ -9,17 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// cleanWriter keeps terminal control sequences in a pod's text out of our output.
-// It writes characters that do not print as \u escapes, which JSON decodes to the
-// same text.
+// cleanWriter keeps terminal control sequences in a pod's text out of our output. It writes characters that do not
+// print as \u escapes, which JSON decodes to the same text.
 type cleanWriter struct {
 	to   io.Writer
 	rest []byte // an incomplete character at the end of the last write
 	err  error  // the first error
 }
 
-// Write fails if this or an earlier write failed, so it is enough to check err once
-// at the end.
+// Write fails if this or an earlier write failed, so it is enough to check err once at the end.
 func (w *cleanWriter) Write(p []byte) (int, error) {
 	if w.err != nil {
 		return 0, w.err

@@ -15,12 +15,10 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// ruleFlag is a flag of Istio's init-container program (tools/istio-iptables,
-// pilot-agent istio-iptables). Scripts and pod templates rely on its letters,
-// names and variables. A flag that is not given leaves the mesh's default, which
-// captures; an empty one means none. (In that program both capture nothing, but
-// injectors always give the flag.) As there, a flag that sets what is captured
-// drops the default exclusions.
+// ruleFlag is a flag of Istio's init-container program (tools/istio-iptables, pilot-agent istio-iptables). Scripts and
+// pod templates rely on its letters, names and variables. A flag that is not given leaves the mesh's default, which
+// captures; an empty one means none. (In that program both capture nothing, but injectors always give the flag.) As
+// there, a flag that sets what is captured drops the default exclusions.
 type ruleFlag struct {
 	name, short string
 	kind        string
@@ -28,8 +26,7 @@ type ruleFlag struct {
 	set         func(b *flagBuild, value string) error
 }
 
-// flagBuild holds the parsed flags: the Redirect, and what finish adds to it once
-// all flags are read.
+// flagBuild holds the parsed flags: the Redirect, and what finish adds to it once all flags are read.
 type flagBuild struct {
 	redirect.Redirect
 	gidsSet, dualStack, redirectDNS, captureAllDNS bool
@@ -122,8 +119,7 @@ func (p Program) said(f *pflag.Flag) (value, where string, ok bool) {
 	return "", "", false
 }
 
-// build applies the flags named by only, nil for all, to a copy of base. The error
-// lists every bad value.
+// build applies the flags named by only, nil for all, to a copy of base. The error lists every bad value.
 func (c *common) build(base redirect.Redirect, only []string) (flagBuild, []redirect.Origin, error) {
 	b := flagBuild{Redirect: base.Clone()}
 	var origins []redirect.Origin

@@ -33,8 +33,7 @@ var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, clien
 	},
 }
 
-// typical traces the packets that users ask about, for each family that the pod
-// or the rules have.
+// typical traces the packets that users ask about, for each family that the pod or the rules have.
 func (t *target) typical() []fate {
 	var fates []fate
 	for _, f := range ruleset.Families {
@@ -136,8 +135,7 @@ func (t *target) app() *corev1.Container {
 	return nil
 }
 
-// application returns the user and group that the application's manifest asks
-// for, and 1000 where the image decides.
+// application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
 func (t *target) application() (uid, gid uint32) {
 	uid, gid = 1000, 1000
 	set := func(to *uint32, id *int64) {

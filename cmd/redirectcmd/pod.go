@@ -70,9 +70,8 @@ func decode(b []byte, kind string, to any) error {
 	return yaml.Unmarshal(doc, to)
 }
 
-// onlyDocument returns the only document of a YAML stream that is not empty. The
-// YAML library would read the first and ignore the others without a word. It
-// refuses aliases, because the author of the pod may not be trusted.
+// onlyDocument returns the only document of a YAML stream that is not empty. The YAML library would read the first and
+// ignore the others without a word. It refuses aliases, because the author of the pod may not be trusted.
 func onlyDocument(b []byte) ([]byte, error) {
 	var only []byte
 	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))

@@ -1,7 +1,6 @@
-// Package redirectcmd implements the command line of meshcni-redirect, which
-// explains, prints, traces, shows, applies, checks, removes and validates the
-// redirection of one pod. It needs no cluster. A [Program] with other dialects
-// serves your own mesh.
+// Package redirectcmd implements the command line of meshcni-redirect, which explains, prints, traces, shows, applies,
+// checks, removes and validates the redirection of one pod. It needs no cluster. A [Program] with other dialects serves
+// your own mesh.
 package redirectcmd
 
 import (
@@ -23,13 +22,11 @@ import (
 const (
 	// ExitOK means success, also for a pod outside the mesh.
 	ExitOK = cli.ExitOK
-	// ExitRefused means that the pod's settings are refused, that the live rules
-	// differ, or that something failed.
+	// ExitRefused means that the pod's settings are refused, that the live rules differ, or that something failed.
 	ExitRefused = cli.ExitFailed
 	// ExitUsage means that a flag or its environment variable is wrong.
 	ExitUsage = cli.ExitUsage
-	// ExitMissing means that validate found no redirection. Repair controllers
-	// recognize broken pods by it.
+	// ExitMissing means that validate found no redirection. Repair controllers recognize broken pods by it.
 	ExitMissing = 126
 )
 
@@ -40,16 +37,14 @@ type Program struct {
 	Name string
 	// Version is printed by --version, after the name. Default: this module's.
 	Version string
-	// Dialects are the values of --dialect; the first is the default. Nil means
-	// those of this module.
+	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(name string) (string, bool)
 	// Nil Stdin is empty. Nil Stdout and Stderr discard.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default:
-	// os.ReadFile.
+	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default: os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
 
 	clear func() // clears the terminal, if Stdout is one

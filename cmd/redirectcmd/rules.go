@@ -56,9 +56,8 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	return nil
 }
 
-// rulesText returns the input of iptables-restore --noflush and
-// ip6tables-restore --noflush, with comments. A comment line heads each family if
-// there are two.
+// rulesText returns the input of iptables-restore --noflush and ip6tables-restore --noflush, with comments. A comment
+// line heads each family if there are two.
 func rulesText(rs ruleset.Ruleset) string {
 	if rs.IPv4 == nil || rs.IPv6 == nil {
 		return rs.IPv4.Commented() + rs.IPv6.Commented()
@@ -70,8 +69,7 @@ func rulesText(rs ruleset.Ruleset) string {
 	return b.String()
 }
 
-// mermaid returns the chart of a single family, or Markdown with a chart for each
-// of two.
+// mermaid returns the chart of a single family, or Markdown with a chart for each of two.
 func mermaid(rs ruleset.Ruleset, r *trace.Result) string {
 	var b strings.Builder
 	for _, f := range ruleset.Families {

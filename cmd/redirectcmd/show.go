@@ -125,8 +125,7 @@ func (c *common) owners() (all []ruleset.Ruleset) {
 	return all
 }
 
-// usual returns the rules of a pod without settings. Most pods have most of these
-// rules, so they can explain live ones.
+// usual returns the rules of a pod without settings. Most pods have most of these rules, so they can explain live ones.
 func (c *common) usual() []ruleset.Ruleset {
 	built, err := c.dialect.Redirect(&corev1.Pod{}, nil, c.addrs)
 	if err != nil {

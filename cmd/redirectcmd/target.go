@@ -39,8 +39,7 @@ type common struct {
 	addrs   []netip.Addr
 }
 
-// newCommand makes a command with the common flags, which are valid when it calls
-// run.
+// newCommand makes a command with the common flags, which are valid when it calls run.
 func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
 	c := &common{Program: p}
 	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -129,9 +128,8 @@ func (t *target) String() string {
 	return "pod " + t.pod.Namespace + "/" + t.pod.Name
 }
 
-// target plans the pod that the flags name. It reads the pod's addresses, if they
-// are unknown, and its kernel's families from ns, which may be nil. For a refused
-// pod it returns an error, and the target holds the decision.
+// target plans the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's
+// families from ns, which may be nil. For a refused pod it returns an error, and the target holds the decision.
 func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
 	t := &target{addrs: c.addrs}
 	if c.file != "" {
@@ -169,8 +167,7 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 	return c.plan(ctx, t, c.dialect, t.pod, namespace)
 }
 
-// targetFlags applies the rule flags to what the dialect makes of a pod without
-// settings.
+// targetFlags applies the rule flags to what the dialect makes of a pod without settings.
 func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS) error {
 	if err := t.look(ns); err != nil {
 		return err

@@ -93,8 +93,7 @@ func (p packetFlags) packet() (trace.Packet, error) {
 	return out, cli.Usage(errors.Join(errs...))
 }
 
-// trace traces one packet. A packet of a pod outside the mesh passes, with the
-// decision as its reason.
+// trace traces one packet. A packet of a pod outside the mesh passes, with the decision as its reason.
 func (t *target) trace(p trace.Packet) (trace.Result, error) {
 	if !t.Decision.Selected {
 		return trace.Result{

@@ -1,7 +1,6 @@
-// Package repaircmd implements the command line of meshcni-repair, which finds the
-// pods of one node that started without redirection, and labels, deletes or
-// repairs them. A [Program] with other dialects serves your own mesh. Agents that
-// run the same controller use [Settings].
+// Package repaircmd implements the command line of meshcni-repair, which finds the pods of one node that started
+// without redirection, and labels, deletes or repairs them. A [Program] with other dialects serves your own mesh.
+// Agents that run the same controller use [Settings].
 package repaircmd
 
 import (
@@ -25,15 +24,13 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// Program is the repair program. The zero value is meshcni-repair with no
-// environment, whose output is discarded.
+// Program is the repair program. The zero value is meshcni-repair with no environment, whose output is discarded.
 type Program struct {
 	// Name appears in messages, logs and metrics. Default: meshcni-repair.
 	Name string
 	// Version is printed by --version, after the name. Default: this module's.
 	Version string
-	// Dialects are the values of --dialect; the first is the default. Nil means
-	// those of this module.
+	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
@@ -50,9 +47,8 @@ func (p Program) Exec() {
 	cli.Exec(p.Main)
 }
 
-// Main runs the program with args, which do not include the program's name, until
-// ctx ends. It returns the exit code: 0 for success, 1 for failure, 2 for wrong
-// usage.
+// Main runs the program with args, which do not include the program's name, until ctx ends. It returns the exit code: 0
+// for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	o := &options{Program: p}

@@ -32,9 +32,8 @@ type Settings struct {
 	// from the fields below and from [Host].
 	repair.Options
 	criteria
-	// Plugin is the plugin's configuration. Repair uses Dialect, Backend,
-	// UncapturedFamily, RefuseProxyUID, RunDir and Kubernetes.ExcludeNamespaces, to
-	// decide and apply as the plugin does.
+	// Plugin is the plugin's configuration. Repair uses Dialect, Backend, UncapturedFamily, RefuseProxyUID, RunDir and
+	// Kubernetes.ExcludeNamespaces, to decide and apply as the plugin does.
 	Plugin netconf.Config
 	API
 	// Kubeconfig is the path of a kubeconfig to use instead of API. Default: none.
@@ -245,8 +244,7 @@ func named(flag string, err error) error {
 	return fmt.Errorf("--%s: %w", flag, err)
 }
 
-// The bounds of requests to the API server, so that a node full of broken pods does
-// not overload it.
+// The bounds of requests to the API server, so that a node full of broken pods does not overload it.
 const (
 	requestsPerSecond = 20
 	requestsAtOnce    = 40

@@ -9,8 +9,7 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// Registry returns a registry with the program's [Collector] and the metrics of
-// the Go runtime and of the process.
+// Registry returns a registry with the program's [Collector] and the metrics of the Go runtime and of the process.
 func Registry(program string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(Collector(program), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -1,6 +1,5 @@
-// Command custom-plugin is a complete CNI plugin for a mesh of your own. The
-// verbs, retries, logs and backends are meshcni's; the mesh is a dialect from
-// another package.
+// Command custom-plugin is a complete CNI plugin for a mesh of your own. The verbs, retries, logs and backends are
+// meshcni's; the mesh is a dialect from another package.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command embed is a CNI plugin that does something else, and also redirects
-// pods to a mesh. Its verbs, configuration and source of pods are its own;
-// meshcni's packages decide on the pod, make the rules and apply them.
+// Command embed is a CNI plugin that does something else, and also redirects pods to a mesh. Its verbs, configuration
+// and source of pods are its own; meshcni's packages decide on the pod, make the rules and apply them.
 package main
 
 import (

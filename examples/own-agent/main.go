@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command own-agent is a node agent for a mesh of your own. It installs the
-// mesh's CNI plugin (see custom-plugin), keeps it on the node, and repairs pods
-// that started without it. Its flags are those of meshcni-node.
+// Command own-agent is a node agent for a mesh of your own. It installs the mesh's CNI plugin (see custom-plugin),
+// keeps it on the node, and repairs pods that started without it. Its flags are those of meshcni-node.
 package main
 
 import (

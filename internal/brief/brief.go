@@ -1,6 +1,5 @@
-// Package brief shortens texts that a pod's author controls. They may have hundreds of
-// kilobytes, and go into errors of a CNI plugin, logs, Events and terminals, again at
-// each retry.
+// Package brief shortens texts that a pod's author controls. They may have hundreds of kilobytes, and go into errors of
+// a CNI plugin, logs, Events and terminals, again at each retry.
 //
 // [Quote] shortens one value, for an error or a warning. [Error] and [Text] shorten the
 // whole where it leaves the program, and keep the names of settings above all.
@@ -43,9 +42,8 @@ func Quote(s string) string {
 // minLine is how much of a line is kept at least; less says nothing.
 const minLine = 80
 
-// Text returns s in at most limit bytes, which should be some hundreds. Each line, as
-// [errors.Join] makes of an error, keeps its beginning, and short lines all of it. If
-// there are too many, the last line says how many more.
+// Text returns s in at most limit bytes, which should be some hundreds. Each line, as [errors.Join] makes of an error,
+// keeps its beginning, and short lines all of it. If there are too many, the last line says how many more.
 func Text(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -76,8 +74,7 @@ func List(texts []string, limit int) []string {
 	return strings.Split(Text(strings.Join(out, "\n"), limit), "\n")
 }
 
-// fairShare is the length to which lines must be cut to fit; shorter ones leave the
-// rest to the others.
+// fairShare is the length to which lines must be cut to fit; shorter ones leave the rest to the others.
 func fairShare(lines []string, limit int) int {
 	sizes := make([]int, len(lines))
 	for i, line := range lines {
@@ -114,8 +111,7 @@ type Named interface {
 	Setting() string
 }
 
-// Error returns the error's text in at most limit bytes, with the names of all settings
-// that it is about, if they fit.
+// Error returns the error's text in at most limit bytes, with the names of all settings that it is about, if they fit.
 func Error(err error, limit int) string {
 	full := err.Error()
 	if len(full) <= limit {
@@ -165,8 +161,7 @@ func settings(err error) []string {
 	return names
 }
 
-// list joins names. Neighbours in one annotation share its name:
-// "annotation mesh.io/config.{uid, ports}".
+// list joins names. Neighbours in one annotation share its name: "annotation mesh.io/config.{uid, ports}".
 func list(names []string) string {
 	var out []string
 	for i := 0; i < len(names); {

@@ -53,9 +53,8 @@ func NamesOf(known []dialect.Dialect) []string {
 	return names
 }
 
-// ForAgent returns the dialects that this module's node agent can run, and why
-// it cannot run the others, by name. The plugin takes all of [Names]: agents of
-// one's own may do what ours does not.
+// ForAgent returns the dialects that this module's node agent can run, and why it cannot run the others, by name. The
+// plugin takes all of [Names]: agents of one's own may do what ours does not.
 func ForAgent() (known []dialect.Dialect, unfit map[string]string) {
 	unfit = map[string]string{
 		"ambient": "its pods need an agent that hands their network namespaces to the node's proxy, which this one does not",

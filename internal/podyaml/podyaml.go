@@ -1,6 +1,5 @@
-// Package podyaml reads YAML that a pod's author may have written. It refuses aliases,
-// which repeat what an anchor names, before it decodes anything: with them a hundred
-// kilobytes can become gigabytes.
+// Package podyaml reads YAML that a pod's author may have written. It refuses aliases, which repeat what an anchor
+// names, before it decodes anything: with them a hundred kilobytes can become gigabytes.
 package podyaml
 
 import (
@@ -12,14 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// MaxSize is the default limit of a document, in bytes: half of what the API server
-// allows for all annotations of an object (TotalAnnotationSizeLimitB of
-// k8s.io/apimachinery/pkg/api/validation), or seven thousand prefixes. The library
+// MaxSize is the default limit of a document, in bytes: half of what the API server allows for all annotations of an
+// object (TotalAnnotationSizeLimitB of k8s.io/apimachinery/pkg/api/validation), or seven thousand prefixes. The library
 // takes a microsecond or more per byte.
 const MaxSize = 128 << 10
 
-// ErrAlias: the document has an anchor or an alias. Check with
-// errors.Is(err, podyaml.ErrAlias).
+// ErrAlias: the document has an anchor or an alias. Check with errors.Is(err, podyaml.ErrAlias).
 var ErrAlias = errors.New("anchors and aliases are not read: write the value out")
 
 // ErrSize: the document is too long. Check with errors.Is(err, podyaml.ErrSize).
@@ -52,9 +49,8 @@ func check(text []byte, limit int) error {
 	return plain(text)
 }
 
-// plain refuses anchors and aliases, which a tree of nodes does not expand; the
-// library bounds its depth. Nearly every document has no '&', so no anchor, and an
-// alias without anchor is an error anyway.
+// plain refuses anchors and aliases, which a tree of nodes does not expand; the library bounds its depth. Nearly every
+// document has no '&', so no anchor, and an alias without anchor is an error anyway.
 func plain(text []byte) error {
 	if !strings.Contains(string(text), "&") {
 		return nil

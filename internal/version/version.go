@@ -4,9 +4,8 @@
 //
 //	go build -ldflags "-X github.com/meshcni/meshcni/internal/version.version=v1.2.3" ./cmd/...
 //
-// Otherwise the version is the one that the go command recorded: the tag of `go
-// install …@v1.2.3`, or the pseudo-version of the checkout. It is read on demand,
-// because the plugin starts for each pod.
+// Otherwise the version is the one that the go command recorded: the tag of `go install …@v1.2.3`, or the
+// pseudo-version of the checkout. It is read on demand, because the plugin starts for each pod.
 package version
 
 import (
@@ -31,8 +30,7 @@ var (
 
 // Info describes a build.
 type Info struct {
-	// Version is a tag, a pseudo-version, with "+dirty" if the checkout had
-	// changes, or [Devel]. It is never empty.
+	// Version is a tag, a pseudo-version, with "+dirty" if the checkout had changes, or [Devel]. It is never empty.
 	Version string
 	// Commit is the hash of the commit; empty if unknown.
 	Commit string
@@ -111,8 +109,7 @@ func from(build *debug.BuildInfo, version, commit, date string) Info {
 	return i
 }
 
-// recorded returns the version of this module, which is a dependency in programs of
-// other modules.
+// recorded returns the version of this module, which is a dependency in programs of other modules.
 func recorded(build *debug.BuildInfo) string {
 	if build == nil {
 		return Devel

@@ -1,3 +1,2 @@
-// Package vuln holds the tests of .ci/vuln, which looks for known
-// vulnerabilities.
+// Package vuln holds the tests of .ci/vuln, which looks for known vulnerabilities.
 package vuln

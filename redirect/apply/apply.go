@@ -35,8 +35,7 @@ type Result struct {
 	// Unusable lists addresses and routes that the namespace does not accept now.
 	// The rules of their family are in force.
 	Unusable []Unusable
-	// Processes counts the processes that were started, Transactions the
-	// transactions that the kernel committed.
+	// Processes counts the processes that were started, Transactions the transactions that the kernel committed.
 	Processes, Transactions int
 	// Duration is the wall time of Apply.
 	Duration time.Duration
@@ -71,8 +70,7 @@ func (u Unusable) String() string {
 // iptables and no usable nftables. Check with errors.Is(err, apply.ErrNoBackend).
 var ErrNoBackend = errors.New("no usable firewall backend")
 
-// FamilyError is the failure of one family. Get at it with errors.As. All rules
-// are then as they were before.
+// FamilyError is the failure of one family. Get at it with errors.As. All rules are then as they were before.
 type FamilyError struct {
 	Family ruleset.Family
 	// Op is "apply", "check" or "remove".

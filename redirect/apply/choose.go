@@ -62,17 +62,14 @@ func Available(o Options) error {
 	return errors.Join(errs...)
 }
 
-// Choose returns the backend for a namespace and starts no process. For [Auto] and
-// [Iptables] it takes the variant that is in use in the namespace if its programs
-// are on the host, else nft before legacy. A variant is in use if it has tables
-// with rules; empty legacy tables, which nobody can remove, do not count.
+// Choose returns the backend for a namespace and starts no process. For [Auto] and [Iptables] it takes the variant that
+// is in use in the namespace if its programs are on the host, else nft before legacy. A variant is in use if it has
+// tables with rules; empty legacy tables, which nobody can remove, do not count.
 //
-// [Auto] takes native nftables if the host has no iptables programs, and for a
-// namespace that belongs to another user namespace, as that of a pod with
-// hostUsers: false: the kernel refuses iptables' owner match there.
+// [Auto] takes native nftables if the host has no iptables programs, and for a namespace that belongs to another user
+// namespace, as that of a pod with hostUsers: false: the kernel refuses iptables' owner match there.
 //
-// The error is [ErrNoBackend] if what was asked for is missing, or the system's if
-// Options.Root cannot be read.
+// The error is [ErrNoBackend] if what was asked for is missing, or the system's if Options.Root cannot be read.
 func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("choose firewall backend: %w", context.Cause(ctx))

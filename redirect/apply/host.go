@@ -27,8 +27,7 @@ type host struct {
 	noNFT bool
 }
 
-// inet6 is a file that only a kernel without IPv6 lacks: sysctl disable_ipv6 does
-// not remove it. A variable for tests.
+// inet6 is a file that only a kernel without IPv6 lacks: sysctl disable_ipv6 does not remove it. A variable for tests.
 var inet6 = "/proc/thread-self/net/if_inet6"
 
 func look(ns Namespace) (host, error) {
@@ -115,8 +114,7 @@ func (h host) usesNFT(f ruleset.Family) bool {
 	return slices.ContainsFunc(h.nft, func(t nftTable) bool { return t.isIptables() && t.family == nfProto(f) })
 }
 
-// uses reports whether the variant has tables in the family, so that an
-// earlier program may be there.
+// uses reports whether the variant has tables in the family, so that an earlier program may be there.
 func (h host) uses(variant Name, f ruleset.Family) bool {
 	if variant == IptablesNFT {
 		return h.usesNFT(f)

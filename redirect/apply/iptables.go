@@ -16,9 +16,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// iptablesBackend feeds the host's iptables-restore: one process for each family
-// in a fresh namespace, and one more to read the live rules if there may be any.
-// It is safe for concurrent use.
+// iptablesBackend feeds the host's iptables-restore: one process for each family in a fresh namespace, and one more to
+// read the live rules if there may be any. It is safe for concurrent use.
 type iptablesBackend struct {
 	ns    Namespace
 	tools tools
@@ -128,9 +127,8 @@ func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, err
 	return result, err
 }
 
-// plan lists what is to be changed: each family by our variant, and by the
-// other where that has tables, so that one pod never has rules in both. A
-// family without a program is to have none of the owner's rules.
+// plan lists what is to be changed: each family by our variant, and by the other where that has tables, so that one pod
+// never has rules in both. A family without a program is to have none of the owner's rules.
 func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Owner) (ours, stale []*change, skipped []ruleset.Family) {
 	for _, f := range ruleset.Families {
 		want := rs.Program(f)
@@ -163,8 +161,7 @@ func otherVariant(v Name) Name {
 	return IptablesNFT
 }
 
-// each runs fn for all changes at once: the families are independent, and most
-// of the time is the start of a process.
+// each runs fn for all changes at once: the families are independent, and most of the time is the start of a process.
 func each(changes []*change, fn func(*change) error) error {
 	errs := make([]error, len(changes))
 	var wg sync.WaitGroup

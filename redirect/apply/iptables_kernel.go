@@ -13,11 +13,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// iptables-save does not quote. A name or a comment with a line feed looks like two
-// lines, so a pod with CAP_NET_ADMIN can make it print rules that do not exist. The
-// kernel tells the chains of the nft variant with their numbers of rules, and how many
-// rules and chains a table of the legacy variant has. What a program prints, and a
-// change that it reports, counts only if the kernel agrees.
+// iptables-save does not quote. A name or a comment with a line feed looks like two lines, so a pod with CAP_NET_ADMIN
+// can make it print rules that do not exist. The kernel tells the chains of the nft variant with their numbers of
+// rules, and how many rules and chains a table of the legacy variant has. What a program prints, and a change that it
+// reports, counts only if the kernel agrees.
 
 // chainRules are the chains of iptables-nft's tables, each with the number of its rules.
 type chainRules map[chainName]int
@@ -72,14 +71,12 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	return found, c.measureSets(family)
 }
 
-// setWeight is how much more a byte of set elements counts than a byte of rules:
-// iptables 1.8.9 needs 300 bytes for an element of 16, and about twice its size for a
-// rule. The kernel starts from the front for each part of its answer, so it takes 20 s
-// for 800,000 elements. Our largest program has 20,000, of 40 bytes.
+// setWeight is how much more a byte of set elements counts than a byte of rules: iptables 1.8.9 needs 300 bytes for an
+// element of 16, and about twice its size for a rule. The kernel starts from the front for each part of its answer, so
+// it takes 20 s for 800,000 elements. Our largest program has 20,000, of 40 bytes.
 const setWeight = 24
 
-// measureSets fails if the sets in iptables-nft's tables hold too much. Its programs
-// read all sets, used or not.
+// measureSets fails if the sets in iptables-nft's tables hold too much. Its programs read all sets, used or not.
 func (c *nlConn) measureSets(family byte) error {
 	sets, err := c.listSets(family, nftTable.isIptables)
 	for t, names := range sets {

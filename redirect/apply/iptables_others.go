@@ -52,8 +52,7 @@ func (n native) removeLegacy(ctx context.Context, owner ruleset.Owner) (changed 
 	return changed, err
 }
 
-// native is the nftables backend in a namespace that may hold rules of the
-// legacy variant, which nftables cannot see.
+// native is the nftables backend in a namespace that may hold rules of the legacy variant, which nftables cannot see.
 type native struct {
 	*nftablesBackend
 	opts Options
@@ -98,10 +97,9 @@ func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
 	return err
 }
 
-// IptablesTraces describes the rules that iptables may hold for the owner in the
-// namespace, such as "iptables-nft, chain ISTIO_OUTPUT", or returns "". It starts no
-// process, so it also works where iptables is not installed. Any rule of the legacy
-// variant counts, because the kernel does not list its chains.
+// IptablesTraces describes the rules that iptables may hold for the owner in the namespace, such as "iptables-nft,
+// chain ISTIO_OUTPUT", or returns "". It starts no process, so it also works where iptables is not installed. Any rule
+// of the legacy variant counts, because the kernel does not list its chains.
 func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Owner) (string, error) {
 	var legacy map[ruleset.Family][]string
 	err := ns.Do(func() (err error) {

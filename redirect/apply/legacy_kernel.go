@@ -21,9 +21,8 @@ type legacyInfo struct {
 	size    int // of the blob, in bytes
 }
 
-// entriesOf counts the entries of a table with so many rules and chains of its own: besides
-// the rules, a policy for each built-in chain, a head and an end for each other, and
-// the end of the table (net/ipv4/netfilter/ip_tables.c).
+// entriesOf counts the entries of a table with so many rules and chains of its own: besides the rules, a policy for
+// each built-in chain, a head and an end for each other, and the end of the table (net/ipv4/netfilter/ip_tables.c).
 func (i legacyInfo) entriesOf(rules, chains int) int { return rules + i.hooks + 2*chains + 1 }
 
 func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error) {
@@ -45,9 +44,8 @@ func readLegacyInfo(socket func(domain, typ, proto int) (int, error), f ruleset.
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// struct ipt_getinfo: a name of 32 bytes, the mask of hooks, two lists of five
-	// offsets, the number of entries, their size. Source: IPT_SO_GET_INFO, which IPv6 has too,
-	// in linux/netfilter_ipv4/ip_tables.h.
+	// struct ipt_getinfo: a name of 32 bytes, the mask of hooks, two lists of five offsets, the number of entries,
+	// their size. Source: IPT_SO_GET_INFO, which IPv6 has too, in linux/netfilter_ipv4/ip_tables.h.
 	const getInfo, hooksAt, entriesAt, sizeAt, length = 64, 32, 76, 80, 84
 	var info [length]byte
 	copy(info[:hooksAt-1], table)
@@ -64,8 +62,7 @@ func readLegacyInfo(socket func(domain, typ, proto int) (int, error), f ruleset.
 	}, nil
 }
 
-// measureLegacy fails where the family's tables are larger than is read, before a program
-// reads them.
+// measureLegacy fails where the family's tables are larger than is read, before a program reads them.
 func (s *session) measureLegacy(f ruleset.Family) error {
 	left, rules := listLimit, 0
 	for _, table := range s.host.legacy[f] {
@@ -102,8 +99,7 @@ func (s *session) legacyAgrees(live *ruleset.Saved) error {
 	return nil
 }
 
-// verifyNew makes sure that a program has come into a namespace that had no tables of
-// the legacy variant.
+// verifyNew makes sure that a program has come into a namespace that had no tables of the legacy variant.
 func (s *session) verifyNew(want *ruleset.Program) error {
 	var tables map[ruleset.Family][]string
 	err := s.ns.Do(func() (err error) {

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock lets one process at a time change a namespace: the xtables lock is private, so
-// two legacy programs would each write back what they read. It locks the namespace's
-// own file, which needs no path, ends with its holder and keeps no other pod waiting. A
-// Namespace without a file descriptor is not locked.
+// lock lets one process at a time change a namespace: the xtables lock is private, so two legacy programs would each
+// write back what they read. It locks the namespace's own file, which needs no path, ends with its holder and keeps no
+// other pod waiting. A Namespace without a file descriptor is not locked.
 func lock(ctx context.Context, ns Namespace) (unlock func(), err error) {
 	file, ok := ns.(interface{ Fd() int })
 	if !ok || file.Fd() < 0 {

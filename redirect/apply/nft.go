@@ -16,11 +16,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// nftablesBackend writes native nftables rules by netlink, without any process,
-// library or xtables module. A ruleset is one table of family inet for both families,
-// named after the owner and replaced in one transaction, so that a packet meets either
-// the old rules or the new ones. The transaction also removes what the owner left
-// through iptables-nft; for iptables-legacy see native.
+// nftablesBackend writes native nftables rules by netlink, without any process, library or xtables module. A ruleset is
+// one table of family inet for both families, named after the owner and replaced in one transaction, so that a packet
+// meets either the old rules or the new ones. The transaction also removes what the owner left through iptables-nft;
+// for iptables-legacy see native.
 //
 // Packets are treated as under iptables, with one exception: iptables' negated owner match takes
 // packets that no socket sent, such as the kernel's own answers, and nftables' does not.

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describe returns a live rule in words close to nft's. Expressions that we do not
-// write are only named.
+// describe returns a live rule in words close to nft's. Expressions that we do not write are only named.
 func describe(r *liveRule) string {
 	var d describer
 	parseExprs(r.exprs, d.expr)

@@ -27,8 +27,7 @@ const (
 	fibDst           = 2 // NFTA_FIB_F_DADDR
 )
 
-// Data types of set keys, for nft to print them by. Source: enum datatypes in
-// nftables' include/datatype.h.
+// Data types of set keys, for nft to print them by. Source: enum datatypes in nftables' include/datatype.h.
 const (
 	typeIPAddr      = 7
 	typeIP6Addr     = 8
@@ -43,8 +42,7 @@ const (
 	byteOrderBigEndian   = 2
 )
 
-// What each family's header has where; the first byte counts from the start of
-// the header. RFC 791, RFC 8200.
+// What each family's header has where; the first byte counts from the start of the header. RFC 791, RFC 8200.
 var addressOffset = map[ruleset.Family]struct{ src, dst uint32 }{ruleset.IPv4: {12, 16}, ruleset.IPv6: {8, 24}}
 
 func nfProto(f ruleset.Family) byte {

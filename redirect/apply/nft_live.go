@@ -18,8 +18,7 @@ import (
 
 // nftLive is what of an owner's is in a namespace.
 type nftLive struct {
-	// generation counts the namespace's transactions. The kernel refuses a batch
-	// that names an old one.
+	// generation counts the namespace's transactions. The kernel refuses a batch that names an old one.
 	generation uint32
 	// name is that of our table, and table nil where there is none.
 	name   string
@@ -266,9 +265,8 @@ var nested = map[string][]uint16{
 	"range":     {unix.NFTA_RANGE_FROM_DATA, unix.NFTA_RANGE_TO_DATA},
 }
 
-// canonical returns the same string for expressions that do the same. What we send
-// and what the kernel returns differ in the order of attributes, their flags and
-// in explicit defaults. A set is compared by its elements.
+// canonical returns the same string for expressions that do the same. What we send and what the kernel returns differ
+// in the order of attributes, their flags and in explicit defaults. A set is compared by its elements.
 func canonical(b []byte, set func(name string) string) string {
 	out := make([]byte, 0, 2*len(b))
 	parseExprs(b, func(name string, data nlAttr) {

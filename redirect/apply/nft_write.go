@@ -59,8 +59,7 @@ func (b *nftBatch) failed(seq uint32) nftStep {
 	return nftStep{what: "commit"}
 }
 
-// finish asks for the last message to be acknowledged, which is done when all
-// is, and returns its number.
+// finish asks for the last message to be acknowledged, which is done when all is, and returns its number.
 func (b *nftBatch) finish() (last uint32) {
 	b.flag(unix.NLM_F_ACK)
 	last = b.seq - 1
@@ -93,10 +92,9 @@ func (b *nftBatch) delTable(t nftTable) {
 	b.texts(unix.NFT_MSG_DELTABLE, 0, t.family, "delete table "+t.name, unix.NFTA_TABLE_NAME, t.name)
 }
 
-// clear removes all rules and sets of our table, and the chains that are not wanted or
-// differ. Chains that stay keep their hook and swap their rules in one step. (A table
-// that is deleted and made anew has two chains in a hook for an instant, and a packet
-// could meet the new one before the switch and the old one after it.)
+// clear removes all rules and sets of our table, and the chains that are not wanted or differ. Chains that stay keep
+// their hook and swap their rules in one step. (A table that is deleted and made anew has two chains in a hook for an
+// instant, and a packet could meet the new one before the switch and the old one after it.)
 func (b *nftBatch) clear(want *nft.Table, l *nftLive) (kept []string) {
 	if len(l.rules) > 0 {
 		b.texts(unix.NFT_MSG_DELRULE, 0, unix.NFPROTO_INET, "flush table inet "+l.name, unix.NFTA_RULE_TABLE, l.name)
@@ -200,8 +198,7 @@ func (b *nftBatch) addRule(table string, c *nft.Chain, r *nft.Rule) {
 	})
 }
 
-// elementsPerMessage keeps a list of elements below the 64 KiB of an attribute:
-// one of IPv6 takes 44 bytes.
+// elementsPerMessage keeps a list of elements below the 64 KiB of an attribute: one of IPv6 takes 44 bytes.
 const elementsPerMessage = 1000
 
 func (b *nftBatch) addSet(table string, s *nft.Set, id uint32) {
@@ -248,8 +245,7 @@ func (b *nftBatch) addSet(table string, s *nft.Set, id uint32) {
 	}
 }
 
-// setElements gives an interval as its first value and, unless it goes on to
-// the last there is, the one after it.
+// setElements gives an interval as its first value and, unless it goes on to the last there is, the one after it.
 func setElements(s *nft.Set) []setElement {
 	var out []setElement
 	add := func(first, next []byte) {

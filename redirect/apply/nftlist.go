@@ -79,9 +79,8 @@ func dropNative(ctx context.Context, ns Namespace, owner ruleset.Owner) error {
 	})
 }
 
-// dropEmptyTables removes tables that iptables-nft made and that hold nothing:
-// only its own base chains, which accept. iptables makes them again when it
-// needs them. (Tables of the legacy variant cannot be removed from a namespace.)
+// dropEmptyTables removes tables that iptables-nft made and that hold nothing: only its own base chains, which accept.
+// iptables makes them again when it needs them. (Tables of the legacy variant cannot be removed from a namespace.)
 func dropEmptyTables(ctx context.Context, ns Namespace) error {
 	return dropTables(ctx, ns, func(s *nftSession) (empty []nftTable, err error) {
 		used := map[nftTable]bool{}

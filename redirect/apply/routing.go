@@ -17,8 +17,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// fixture is what a program needs besides its rules: an address of lo, the route or
-// the rule of its policy routing.
+// fixture is what a program needs besides its rules: an address of lo, the route or the rule of its policy routing.
 type fixture struct {
 	family  ruleset.Family
 	kind    fixtureKind
@@ -34,8 +33,7 @@ const (
 	policyRule fixtureKind = "rule"
 )
 
-// fixturesOf lists fixtures in the order in which they are added: the route before the
-// rule that leads to it.
+// fixturesOf lists fixtures in the order in which they are added: the route before the rule that leads to it.
 func fixturesOf(f ruleset.Family, addrs []netip.Addr, routing *ruleset.Routing) []fixture {
 	var all []fixture
 	for _, a := range addrs {
@@ -277,8 +275,7 @@ func (p *plumbing) remove(x fixture) (changed bool, err error) {
 		default:
 			err = p.handle.AddrDel(x.address())
 		}
-		// What each says of a thing that is not there; EAFNOSUPPORT is a
-		// family without a single policy rule or table.
+		// What each says of a thing that is not there; EAFNOSUPPORT is a family without a single policy rule or table.
 		for _, gone := range []error{unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL, unix.EAFNOSUPPORT} {
 			if errors.Is(err, gone) {
 				return changed, nil

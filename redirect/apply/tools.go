@@ -22,9 +22,8 @@ type tools struct {
 
 var programs = map[ruleset.Family]string{ruleset.IPv4: "iptables", ruleset.IPv6: "ip6tables"}
 
-// tools looks for a variant's programs: by their own names, or by the general
-// ones when those lead to the variant. Which variant a program is can be told
-// from the name of the file that it is a link to, without running it.
+// tools looks for a variant's programs: by their own names, or by the general ones when those lead to the variant.
+// Which variant a program is can be told from the name of the file that it is a link to, without running it.
 func (o Options) tools(variant Name) (tools, error) {
 	t := tools{variant, map[ruleset.Family]string{}, map[ruleset.Family]string{}}
 	for _, f := range ruleset.Families {
@@ -72,8 +71,7 @@ const outputLimit = 16 << 20
 
 var errTooMuch = fmt.Errorf("more than %d bytes of rules in the namespace", outputLimit)
 
-// limited takes a number of bytes and then fails, which ends the program that
-// writes, or when cut, drops the rest.
+// limited takes a number of bytes and then fails, which ends the program that writes, or when cut, drops the rest.
 type limited struct {
 	to   *bytes.Buffer
 	left int

@@ -1,11 +1,10 @@
 // Package compare checks whether two firewall programs treat a pod's packets
 // alike: ours, and the one that another program has left in a running pod.
 //
-// [Compare] traces one packet of every kind that the rules of either program can tell apart. For
-// each dimension (destination, port, protocol, user, group, source, interface, mark) [Packets]
-// takes one value of each interval between the bounds in the rules. No rule of the model can treat
-// two packets of a kind differently, so without a difference both programs treat every first packet
-// of a connection alike.
+// [Compare] traces one packet of every kind that the rules of either program can tell apart. For each dimension
+// (destination, port, protocol, user, group, source, interface, mark) [Packets] takes one value of each interval
+// between the bounds in the rules. No rule of the model can treat two packets of a kind differently, so without a
+// difference both programs treat every first packet of a connection alike.
 //
 // [Saved] reads iptables-save's output. It does not guess: rules outside the
 // model make a [ForeignError] that lists them.
@@ -131,10 +130,9 @@ func (e *ForeignError) Error() string {
 // Unwrap makes it [ruleset.ErrForeign].
 func (e *ForeignError) Unwrap() error { return ruleset.ErrForeign }
 
-// Saved parses the output of iptables-save and ip6tables-save, one after the other in
-// any order. Their first comment tells the family; text without one is IPv4. Comments
-// of rules are left out. Such output has no policy routing and no addresses of lo, so
-// these are copied from beside: the program to compare with, or the zero Ruleset.
+// Saved parses the output of iptables-save and ip6tables-save, one after the other in any order. Their first comment
+// tells the family; text without one is IPv4. Comments of rules are left out. Such output has no policy routing and no
+// addresses of lo, so these are copied from beside: the program to compare with, or the zero Ruleset.
 //
 // The error is a [ForeignError], or names a line that is not such output.
 func Saved(text string, beside ruleset.Ruleset) (ruleset.Ruleset, error) {

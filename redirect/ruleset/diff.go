@@ -113,8 +113,7 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 	return diffs
 }
 
-// diffChain is the shortest edit script, from the longest common subsequence;
-// for long chains see package align.
+// diffChain is the shortest edit script, from the longest common subsequence; for long chains see package align.
 func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Difference {
 	n, m := len(want.Rules), len(live)
 	kept := align.Lists{

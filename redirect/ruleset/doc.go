@@ -1,10 +1,9 @@
 // Package ruleset models the firewall program of one pod as a value: typed tables, chains and rules
 // for each address family, and the policy routing that transparent proxying needs.
 //
-// A [Ruleset] holds one [Program] per family. A Program has one canonical text,
-// [Program.String], which iptables-restore --noflush takes and which
-// iptables-save prints back, rule for rule. [Parse] reads that output, rules of
-// others included, and [Program.Diff] compares live rules with wanted ones.
+// A [Ruleset] holds one [Program] per family. A Program has one canonical text, [Program.String], which
+// iptables-restore --noflush takes and which iptables-save prints back, rule for rule. [Parse] reads that output, rules
+// of others included, and [Program.Diff] compares live rules with wanted ones.
 //
 // # Ownership
 //
@@ -12,6 +11,5 @@
 // prefix, and in one rule in each built-in chain that jumps to them. [Owner] says which rules and
 // chains are ours. [Program.Transition] never changes anything else.
 //
-// The package does no I/O. Package redirect chooses the rules, and package
-// redirect/apply applies them.
+// The package does no I/O. Package redirect chooses the rules, and package redirect/apply applies them.
 package ruleset

@@ -39,8 +39,7 @@ type jsonRule struct {
 	Comment string `json:"comment,omitempty"`
 }
 
-// MarshalJSON writes the program's chains in order, each rule as its canonical
-// text with its comment beside it.
+// MarshalJSON writes the program's chains in order, each rule as its canonical text with its comment beside it.
 func (p *Program) MarshalJSON() ([]byte, error) {
 	out := jsonProgram{Family: p.Family, Owner: p.Owner, Routing: p.Routing, LoopbackAddrs: p.LoopbackAddrs, Chains: []jsonChain{}}
 	for _, c := range p.Chains {

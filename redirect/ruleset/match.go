@@ -46,8 +46,7 @@ func (f Family) Bits() int {
 	return 128
 }
 
-// Table is a netfilter table. Their order is that of their hooks' priorities,
-// lowest (first to see a packet) first.
+// Table is a netfilter table. Their order is that of their hooks' priorities, lowest (first to see a packet) first.
 type Table uint8
 
 // The tables that a mesh's rules use.
@@ -172,8 +171,7 @@ func (r PortRange) Contains(p uint16) bool { return r.First <= p && p <= r.Last 
 // slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
 const maxPortSlots = 15
 
-// PortMatch matches a port of the packet, and needs the rule's Proto to be TCP
-// or UDP. The zero value matches any.
+// PortMatch matches a port of the packet, and needs the rule's Proto to be TCP or UDP. The zero value matches any.
 type PortMatch struct {
 	Ranges []PortRange
 	Not    bool

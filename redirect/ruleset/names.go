@@ -85,8 +85,7 @@ func parseChainLine(line string) (name, policy string, err error) {
 	return rest[:at], rest[at+1:], nil
 }
 
-// quoteOpen reports whether a quote is open at the end of a line. The argument says so
-// of its beginning.
+// quoteOpen reports whether a quote is open at the end of a line. The argument says so of its beginning.
 func quoteOpen(line string, open bool) bool {
 	for i := 0; i < len(line); i++ {
 		switch line[i] {

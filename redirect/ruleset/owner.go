@@ -15,15 +15,13 @@ type Owner struct {
 	// the rules that the mesh's own init container puts directly into built-in chains.
 	Marks []uint32 `json:"marks,omitempty"`
 	Zones []uint16 `json:"zones,omitempty"`
-	// Routing is the mesh's policy routing. Everything else in the routing tables
-	// belongs to others.
+	// Routing is the mesh's policy routing. Everything else in the routing tables belongs to others.
 	Routing Routing `json:"routing"`
 	// LoopbackAddrs are the addresses that the mesh may add to lo.
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
 }
 
-// EmptyRuleset returns a ruleset without rules: to apply it removes the owner's
-// rules and leaves those of others alone.
+// EmptyRuleset returns a ruleset without rules: to apply it removes the owner's rules and leaves those of others alone.
 func (o Owner) EmptyRuleset() Ruleset {
 	var rs Ruleset
 	for _, f := range Families {
@@ -46,8 +44,7 @@ func (o Owner) jumps(r *SavedRule) bool {
 	return r.Known && r.Rule.Target.Action == Jump && o.OwnsChain(r.Rule.Target.Chain)
 }
 
-// entryOnly reports whether a rule is the one that we write into a built-in
-// chain: an unconditional jump.
+// entryOnly reports whether a rule is the one that we write into a built-in chain: an unconditional jump.
 func (o Owner) entryOnly(builtin string, r *SavedRule) bool {
 	return o.jumps(r) && r.Rule.Equal(Rule{Target: JumpTo(o.Prefix + builtin)})
 }

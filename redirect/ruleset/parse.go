@@ -70,10 +70,9 @@ func chainOf(chains []SavedChain, name string) *SavedChain {
 	return nil
 }
 
-// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program]. The error
-// gives the number of a line that is not such output. A rule outside the model is not an error (see
-// [SavedRule]). Chains are names that the kernel reports, which are needed for names with a line
-// feed. In names, "?" replaces whatever would separate words.
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program]. The error gives the number of
+// a line that is not such output. A rule outside the model is not an error (see [SavedRule]). Chains are names that the
+// kernel reports, which are needed for names with a line feed. In names, "?" replaces whatever would separate words.
 func Parse(f Family, text string, chains ...string) (*Saved, error) {
 	text, err := maskNames(text, chains)
 	if err != nil {
@@ -184,8 +183,7 @@ func (t *SavedTable) open(name string) *SavedChain {
 	return &t.Chains[len(t.Chains)-1]
 }
 
-// ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown
-// match or target is [ErrForeign].
+// ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown match or target is [ErrForeign].
 func ParseRule(f Family, text string) (Rule, error) {
 	r, _, err := parseRule(f, text)
 	return r, err

@@ -11,8 +11,7 @@ import (
 // plainTargets are the targets without options, by action.
 var plainTargets = [...]string{Accept: "ACCEPT", Drop: "DROP", Return: "RETURN"}
 
-// target reads what follows -j up to the end of the rule: iptables-save prints a
-// target's options last.
+// target reads what follows -j up to the end of the rule: iptables-save prints a target's options last.
 func (p *ruleParser) target() error {
 	name := p.next()
 	t := &p.rule.Target

@@ -88,8 +88,7 @@ type Routing struct {
 	Table uint32 `json:"table"`
 	// Mask is the bits of a packet's mark that are compared; 0 means all.
 	Mask uint32 `json:"mask,omitempty"`
-	// Priority is the rule's, lower first; 0 leaves it to the kernel, which
-	// puts it before all others.
+	// Priority is the rule's, lower first; 0 leaves it to the kernel, which puts it before all others.
 	Priority uint32 `json:"priority,omitempty"`
 }
 
@@ -152,9 +151,8 @@ func (p *Program) table(t Table) []Chain {
 	return p.Chains[first:last]
 }
 
-// String returns the canonical text: what iptables-restore --noflush (or
-// ip6tables-restore) takes to put the program into a namespace that has none
-// of it. It ends in a newline; a program without rules is the empty string.
+// String returns the canonical text: what iptables-restore --noflush (or ip6tables-restore) takes to put the program
+// into a namespace that has none of it. It ends in a newline; a program without rules is the empty string.
 func (p *Program) String() string { return p.text(false) }
 
 // Commented is String with each rule's comment on a line above it and the policy routing at the end

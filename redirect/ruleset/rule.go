@@ -55,11 +55,9 @@ const (
 	Return
 	// Jump walks the chain Target.Chain, then comes back.
 	Jump
-	// Redirect rewrites the destination to the host's own address and
-	// Target.Port. NAT table only. Final.
+	// Redirect rewrites the destination to the host's own address and Target.Port. NAT table only. Final.
 	Redirect
-	// DNAT rewrites the destination to Target.To, whose port 0 keeps the
-	// packet's. NAT table only. Final.
+	// DNAT rewrites the destination to Target.To, whose port 0 keeps the packet's. NAT table only. Final.
 	DNAT
 	// TProxy gives the packet to the local socket on Target.Port without
 	// rewriting it, and sets the packet's mark. Mangle PREROUTING only. Final.
@@ -132,8 +130,7 @@ func ToMark(mark uint32) Target { return Target{Action: SetMark, Mark: mark} }
 // InZone is the target that chooses a conntrack zone.
 func InZone(zone uint16) Target { return Target{Action: Zone, Zone: zone} }
 
-// Text returns the rule's matches and target as iptables-save prints them,
-// without the leading "-A CHAIN".
+// Text returns the rule's matches and target as iptables-save prints them, without the leading "-A CHAIN".
 func (r Rule) Text(f Family) string { return string(r.append(nil, f)) }
 
 // append writes the rule in iptables-save's own order, so that the text of a
@@ -232,8 +229,7 @@ func appendStates(b []byte, s States) []byte {
 	return b
 }
 
-// appendPorts uses the protocol's own match for one port or range and
-// multiport for more, as iptables does.
+// appendPorts uses the protocol's own match for one port or range and multiport for more, as iptables does.
 func (r *Rule) appendPorts(b []byte) []byte {
 	single := func(m PortMatch) bool { return len(m.Ranges) == 1 }
 	if single(r.SrcPorts) || single(r.DstPorts) {

@@ -56,10 +56,9 @@ func (p *Program) Cleanup() string {
 // Empty returns the program of the same family and owner that has no rules.
 func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.Owner} }
 
-// Back returns the input for iptables-restore --noflush that undoes a change which
-// failed half way: it turns the owner's rules in now into those in before. It is ""
-// if they are the same. Nil is a namespace without rules. Rules of others are
-// assumed to be in both in the same order, and are not named.
+// Back returns the input for iptables-restore --noflush that undoes a change which failed half way: it turns the
+// owner's rules in now into those in before. It is "" if they are the same. Nil is a namespace without rules. Rules of
+// others are assumed to be in both in the same order, and are not named.
 //
 // The text holds only words that the parser understood (see [SavedRule]). Rules in the owner's
 // chains that it did not understand are lost; they are returned for people to read.
@@ -84,8 +83,7 @@ type edit struct {
 	changed          bool
 }
 
-// to edits the live chains into the wanted ones. It reports whether the owner has
-// at least as many rules as before.
+// to edits the live chains into the wanted ones. It reports whether the owner has at least as many rules as before.
 func (e *edit) to(want []Chain, f Family) (gains bool) {
 	at := func(name string) int { return slices.IndexFunc(want, func(c Chain) bool { return c.Name == name }) }
 	before, after := 0, 0

@@ -14,7 +14,6 @@
 //		in  tcp -> 10.244.1.5:22          => pass
 //	`)
 //
-// A failure shows the verdict, the reason and each rule that the packet met.
-// [Golden] keeps a program's whole text under review. The answers are package
-// trace's, and so are the limits: a rule that it does not model fails the test.
+// A failure shows the verdict, the reason and each rule that the packet met. [Golden] keeps a program's whole text
+// under review. The answers are package trace's, and so are the limits: a rule that it does not model fails the test.
 package rulesettest

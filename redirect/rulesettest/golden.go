@@ -16,9 +16,8 @@ import (
 // tests that import this package. Such a flag counts too.
 var update = flag.Bool("rulesettest.update", false, "write the golden files of rulesettest.Golden")
 
-// Golden compares the program's whole text, comments and policy routing
-// included, with a file. Run the tests with -rulesettest.update to write the
-// file (or with -update, where the test binary has a flag of that name).
+// Golden compares the program's whole text, comments and policy routing included, with a file. Run the tests with
+// -rulesettest.update to write the file (or with -update, where the test binary has a flag of that name).
 func Golden(tb TB, rs ruleset.Ruleset, path string) {
 	tb.Helper()
 	got := Text(rs)
@@ -62,8 +61,7 @@ func Text(rs ruleset.Ruleset) string {
 	return b.String()
 }
 
-// lineDiff returns the lines that differ between two texts, each run of changes
-// under the line that it follows.
+// lineDiff returns the lines that differ between two texts, each run of changes under the line that it follows.
 func lineDiff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	same := align.Lists{

@@ -23,9 +23,8 @@ type Rules struct {
 	podAddrs []netip.Addr
 }
 
-// New starts assertions on a program. The pod's addresses tell which packets
-// stay within the pod; with none of a family given, each packet that comes in
-// is taken to be for the pod. A malformed address ends the test.
+// New starts assertions on a program. The pod's addresses tell which packets stay within the pod; with none of a family
+// given, each packet that comes in is taken to be for the pod. A malformed address ends the test.
 func New(tb TB, rs ruleset.Ruleset, podAddrs ...string) *Rules {
 	tb.Helper()
 	r := &Rules{tb: tb, rules: rs}
@@ -39,8 +38,7 @@ func New(tb TB, rs ruleset.Ruleset, podAddrs ...string) *Rules {
 	return r
 }
 
-// Packet is a packet in the making. Its methods return changed copies, so one
-// packet can begin several.
+// Packet is a packet in the making. Its methods return changed copies, so one packet can begin several.
 type Packet struct {
 	rules  *Rules
 	packet trace.Packet
@@ -105,8 +103,7 @@ func (p Packet) From(src string) Packet {
 // Mark sets the packet's mark, as SO_MARK does.
 func (p Packet) Mark(mark uint32) Packet { p.packet.Mark = mark; return p }
 
-// State sets what connection tracking holds the packet to be; without it, the
-// first of its connection.
+// State sets what connection tracking holds the packet to be; without it, the first of its connection.
 func (p Packet) State(s ruleset.States) Packet { p.packet.State = s; return p }
 
 // RedirectedTo fails the test unless the packet is redirected to the local port.
@@ -115,8 +112,7 @@ func (p Packet) RedirectedTo(port uint16) trace.Result {
 	return p.rules.check(p.packet, fmt.Sprintf("redirect %d", port))
 }
 
-// RedirectedToAddr fails the test unless the packet's destination is rewritten
-// to one such as "127.0.0.1:8600".
+// RedirectedToAddr fails the test unless the packet's destination is rewritten to one such as "127.0.0.1:8600".
 func (p Packet) RedirectedToAddr(to string) trace.Result {
 	p.rules.tb.Helper()
 	return p.rules.check(p.packet, "redirect "+to)

@@ -12,14 +12,13 @@
 //
 // # What is modelled
 //
-// The model has the hooks and tables in the kernel's order: raw, connection tracking, mangle, nat,
-// filter. A process's packets meet OUTPUT and POSTROUTING, arriving ones PREROUTING and INPUT or
-// FORWARD, and those that leave by lo all of these but FORWARD. The first packet of a connection
-// decides its destination, in the first of nat OUTPUT and PREROUTING that it meets: what passed
-// OUTPUT is not looked at again when lo brings it to PREROUTING. A redirected packet goes to the
-// loopback address, or in PREROUTING to the address of the interface. A new mark or destination
-// routes the packet again, and policy routing keeps marked packets on this host, but the rules of a
-// hook go on seeing the interface that was chosen before it.
+// The model has the hooks and tables in the kernel's order: raw, connection tracking, mangle, nat, filter. A process's
+// packets meet OUTPUT and POSTROUTING, arriving ones PREROUTING and INPUT or FORWARD, and those that leave by lo all of
+// these but FORWARD. The first packet of a connection decides its destination, in the first of nat OUTPUT and
+// PREROUTING that it meets: what passed OUTPUT is not looked at again when lo brings it to PREROUTING. A redirected
+// packet goes to the loopback address, or in PREROUTING to the address of the interface. A new mark or destination
+// routes the packet again, and policy routing keeps marked packets on this host, but the rules of a hook go on seeing
+// the interface that was chosen before it.
 //
 // A match or target outside this model is an [UnmodelledError], never a guess.
 //

@@ -11,10 +11,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Mermaid draws the program of a family as a Mermaid flow chart, which GitHub renders in a
-// ```mermaid block. Each chain is a box, and each rule a node in it, with what it matches, why, and
-// an edge to where it sends packets. If r is not nil, the rules that its packet met are highlighted
-// and the edges that it took are thick. The text ends in a newline.
+// Mermaid draws the program of a family as a Mermaid flow chart, which GitHub renders in a ```mermaid block. Each chain
+// is a box, and each rule a node in it, with what it matches, why, and an edge to where it sends packets. If r is not
+// nil, the rules that its packet met are highlighted and the edges that it took are thick. The text ends in a newline.
 func Mermaid(rs ruleset.Ruleset, f ruleset.Family, r *Result) string {
 	d := drawing{family: f, program: rs.Program(f), ends: map[string]string{}}
 	d.line("flowchart TD")

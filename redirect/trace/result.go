@@ -32,14 +32,12 @@ type Result struct {
 	ToPort uint16 `json:"to_port"`
 	// ToAddr is the address that a DNAT rule gave; otherwise it is invalid.
 	ToAddr netip.Addr `json:"to_addr,omitzero"`
-	// Path lists the rules that matched, in order, such as "nat/OUTPUT:1" for the first
-	// rule of that chain. Never nil. For a packet that leaves by lo it has the rules on
-	// the way out and those on the way in.
+	// Path lists the rules that matched, in order, such as "nat/OUTPUT:1" for the first rule of that chain. Never nil.
+	// For a packet that leaves by lo it has the rules on the way out and those on the way in.
 	Path []string `json:"path"`
 	// Reason says why, from the comments of the deciding rules.
 	Reason string `json:"reason"`
-	// Zone is the connection's conntrack zone, Mark the packet's last mark and
-	// ConnMark its connection's.
+	// Zone is the connection's conntrack zone, Mark the packet's last mark and ConnMark its connection's.
 	Zone     uint16 `json:"zone,omitempty"`
 	Mark     uint32 `json:"mark,omitempty"`
 	ConnMark uint32 `json:"conn_mark,omitempty"`

@@ -43,10 +43,9 @@ func (p Packet) String() string {
 	return s
 }
 
-// ParsePacket reads a packet as a line of words: the direction, the protocol,
-// then "-> ADDR:PORT" and, in any order, "uid N", "gid N", "from ADDR" or
-// "from ADDR:PORT", "in INTERFACE", "out INTERFACE", "mark N", "connmark N" and
-// "state new", "invalid", "related", "established" or "untracked":
+// ParsePacket reads a packet as a line of words: the direction, the protocol, then "-> ADDR:PORT" and, in any order,
+// "uid N", "gid N", "from ADDR" or "from ADDR:PORT", "in INTERFACE", "out INTERFACE", "mark N", "connmark N" and "state
+// new", "invalid", "related", "established" or "untracked":
 //
 //	out tcp uid 1000 -> 10.0.0.1:443
 //	in udp from 10.0.0.9 -> [fd00::5]:53 in net1

@@ -89,9 +89,8 @@ type decision struct {
 	why string
 }
 
-// send walks a packet that a process of the pod sends. Rules of OUTPUT see the interface
-// that was chosen before them, even if one of them reroutes the packet; those of
-// POSTROUTING see the new one.
+// send walks a packet that a process of the pod sends. Rules of OUTPUT see the interface that was chosen before them,
+// even if one of them reroutes the packet; those of POSTROUTING see the new one.
 func (w *walker) send() error {
 	w.out = w.leavesBy()
 	if stop, err := w.run(ruleset.Output); stop {
@@ -142,8 +141,7 @@ func (w *walker) receive(in string) error {
 	return err
 }
 
-// likelySource is the source that the kernel chooses for an unbound socket; the zero
-// address if that is not known.
+// likelySource is the source that the kernel chooses for an unbound socket; the zero address if that is not known.
 func (w *walker) likelySource() netip.Addr {
 	if w.own(w.dst.Addr()) {
 		return w.dst.Addr()

@@ -238,8 +238,7 @@ func (w *walker) redirect(port uint16) {
 	w.dst = netip.AddrPortFrom(addr, port)
 }
 
-// why is the comment of the rule that matched last, or else of the jump that
-// led to it, or else the rule's text.
+// why is the comment of the rule that matched last, or else of the jump that led to it, or else the rule's text.
 func (w *walker) why() string {
 	last := w.steps[len(w.steps)-1]
 	if last.Rule.Comment != "" {

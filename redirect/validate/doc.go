@@ -1,11 +1,9 @@
-// Package validate proves, with real connections from inside a pod, that the pod's
-// redirection works. The init container of a mesh runs it before the application
-// starts, if a CNI plugin was to set the rules.
+// Package validate proves, with real connections from inside a pod, that the pod's redirection works. The init
+// container of a mesh runs it before the application starts, if a CNI plugin was to set the rules.
 //
-// The central function is [Validate]. It starts from the same [redirect.Redirect] as
-// the rules. Package trace tells which connections of this process the rules would
-// redirect, and to where. Validate makes a few of those, and each has to arrive at a
-// listener on the proxy's port with its original destination.
+// The central function is [Validate]. It starts from the same [redirect.Redirect] as the rules. Package trace tells
+// which connections of this process the rules would redirect, and to where. Validate makes a few of those, and each has
+// to arrive at a listener on the proxy's port with its original destination.
 //
 // # What is tried
 //
@@ -21,9 +19,8 @@
 //	                 they go to the pod's own loopback addresses.
 //	root             Both: with CAP_SETUID and CAP_SETGID it opens sockets as either.
 //
-// Each captured family that the namespace has is tried. Redirection of connections
-// from outside cannot be seen from inside, but its rules are loaded in the same
-// transaction as those that are tried.
+// Each captured family that the namespace has is tried. Redirection of connections from outside cannot be seen from
+// inside, but its rules are loaded in the same transaction as those that are tried.
 //
 // # What leaves the pod
 //

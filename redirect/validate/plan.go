@@ -106,8 +106,7 @@ func (p *planner) family(f ruleset.Family) []*trial {
 	return trials
 }
 
-// find returns a trial with the first candidate that the rules send to the
-// port, for any of the identities.
+// find returns a trial with the first candidate that the rules send to the port, for any of the identities.
 func (p *planner) find(f ruleset.Family, a Aspect, port uint16, candidates []candidate) *trial {
 	why := "no address to send to"
 	for _, id := range p.identities {
@@ -156,9 +155,8 @@ func (p *planner) trace(rules ruleset.Ruleset, id Identity, c candidate) (trace.
 	})
 }
 
-// toSelf returns destinations in the pod. The proxy's own source addresses come first,
-// with 127.0.0.6, which works without any interface. Plain loopback addresses come
-// last: rules leave them alone, except for DNS queries.
+// toSelf returns destinations in the pod. The proxy's own source addresses come first, with 127.0.0.6, which works
+// without any interface. Plain loopback addresses come last: rules leave them alone, except for DNS queries.
 func (p *planner) toSelf(f ruleset.Family, proto ruleset.Proto, port uint16) []candidate {
 	var out []candidate
 	add := func(a netip.Addr) {

@@ -51,8 +51,7 @@ type listenKey struct {
 // tryer watches the trials that have not ended.
 type tryer struct {
 	pending []*trial
-	// listeners are the sockets that stand in for the proxy on its ports; -1 is a
-	// port that is taken.
+	// listeners are the sockets that stand in for the proxy on its ports; -1 is a port that is taken.
 	listeners map[listenKey]int
 }
 

@@ -24,13 +24,11 @@ const DefaultTimeout = 5 * time.Second
 type Options struct {
 	// Redirect is the redirection that is expected.
 	Redirect redirect.Redirect
-	// ProbePort is where trial connections go, unless they are DNS queries; 0 is
-	// [DefaultProbePort].
+	// ProbePort is where trial connections go, unless they are DNS queries; 0 is [DefaultProbePort].
 	ProbePort uint16
 	// Timeout bounds all trials together; 0 is [DefaultTimeout].
 	Timeout time.Duration
-	// Namespace is the network namespace to test, such as a *netnsexec.NetNS; nil is
-	// the process's own.
+	// Namespace is the network namespace to test, such as a *netnsexec.NetNS; nil is the process's own.
 	Namespace interface{ Do(fn func() error) error }
 }
 
@@ -55,8 +53,7 @@ const (
 	// DNSOverUDP and DNSOverTCP are the proxy's DNS port.
 	DNSOverUDP Aspect = "dns-udp"
 	DNSOverTCP Aspect = "dns-tcp"
-	// DNSExemption is that the proxy's DNS queries are left alone: all that the
-	// proxy's user can see of DNS capture.
+	// DNSExemption is that the proxy's DNS queries are left alone: all that the proxy's user can see of DNS capture.
 	DNSExemption Aspect = "dns-exemption"
 	// Family is all of a family.
 	Family Aspect = "family"
@@ -71,8 +68,7 @@ const (
 	Works Outcome = "works"
 	// Missing: it did not.
 	Missing Outcome = "missing"
-	// Untested: nothing that this process can send would tell, or the family is
-	// not captured or not there.
+	// Untested: nothing that this process can send would tell, or the family is not captured or not there.
 	Untested Outcome = "untested"
 )
 
@@ -133,9 +129,8 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// ErrNothingTested says that this process can send nothing that would show whether
-// redirection works: it runs as the wrong user, or the namespace has no address to
-// send to. Check with errors.Is(err, validate.ErrNothingTested).
+// ErrNothingTested says that this process can send nothing that would show whether redirection works: it runs as the
+// wrong user, or the namespace has no address to send to. Check with errors.Is(err, validate.ErrNothingTested).
 var ErrNothingTested = errors.New("nothing could be tested")
 
 // MissingError says that redirection, or a part of it, is missing. Get at it
@@ -154,10 +149,9 @@ func (e *MissingError) Error() string {
 	return "redirection is missing: " + strings.Join(parts, ", ")
 }
 
-// Validate makes the trials that this process can make and reports how they ended. The error is a
-// [*MissingError] if a trial failed, or [ErrNothingTested] if there was none; the report is then
-// complete. Any other error says that a trial could not be made. Validate returns when every trial
-// has ended, or at the timeout, or when ctx is done.
+// Validate makes the trials that this process can make and reports how they ended. The error is a [*MissingError] if a
+// trial failed, or [ErrNothingTested] if there was none; the report is then complete. Any other error says that a trial
+// could not be made. Validate returns when every trial has ended, or at the timeout, or when ctx is done.
 func Validate(ctx context.Context, o Options) (Report, error) {
 	rs, err := o.Redirect.Ruleset()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package cli runs the command lines of meshcni's programs, which share the
-// handling of flags and their environment variables, help, version, messages and
-// exit codes.
+// Package cli runs the command lines of meshcni's programs, which share the handling of flags and their environment
+// variables, help, version, messages and exit codes.
 package cli
 
 import (
@@ -28,8 +27,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// Usage marks err as a mistake on the command line: [Program.Run] returns
-// [ExitUsage]. It is nil if err is.
+// Usage marks err as a mistake on the command line: [Program.Run] returns [ExitUsage]. It is nil if err is.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -52,16 +50,14 @@ type Program struct {
 	Name, Version string
 	// Stdout and Stderr are required.
 	Stdout, Stderr io.Writer
-	// Root is the program's command. Run sets its Use. If it has subcommands, its
-	// own RunE is ignored.
+	// Root is the program's command. Run sets its Use. If it has subcommands, its own RunE is ignored.
 	Root *cobra.Command
 }
 
 // Default sets a field of a program that has its zero value.
 func Default[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
-// Run runs the program with args, which do not include the program's name, and
-// returns its exit code.
+// Run runs the program with args, which do not include the program's name, and returns its exit code.
 func (p Program) Run(ctx context.Context, args []string) int {
 	p.prepare()
 	p.Root.SetArgs(append([]string{}, args...)) // never nil, which would mean os.Args

@@ -92,8 +92,7 @@ func Fill(fs *pflag.FlagSet, sources ...Source) error {
 	return errors.Join(errs...)
 }
 
-// Text is a flag of to, a *string or an [encoding.TextUnmarshaler]. Help shows
-// kind as the flag's type.
+// Text is a flag of to, a *string or an [encoding.TextUnmarshaler]. Help shows kind as the flag's type.
 func Text(to any, kind string) pflag.Value { return &text{to, kind} }
 
 type text struct {
@@ -112,8 +111,7 @@ func (t *text) Set(s string) error {
 func (t *text) String() string { return fmt.Sprint(reflect.ValueOf(t.to).Elem()) }
 func (t *text) Type() string   { return t.kind }
 
-// Required is like Text and refuses an empty text, which would mean the default:
-// not what somebody who types it wants.
+// Required is like Text and refuses an empty text, which would mean the default: not what somebody who types it wants.
 func Required(to any, kind string) pflag.Value { return required{&text{to, kind}} }
 
 type required struct{ *text }
@@ -168,8 +166,7 @@ func (c *choice) Set(s string) error {
 	return c.text.Set(s)
 }
 
-// help prints the command's description, its subcommands, and its flags by group
-// with their defaults and variables.
+// help prints the command's description, its subcommands, and its flags by group with their defaults and variables.
 func help(c *cobra.Command, _ []string) {
 	w := c.OutOrStdout()
 	fmt.Fprintf(w, "%s: %s\n\nUsage:\n  %s\n", c.CommandPath(), c.Short, c.UseLine())

@@ -18,9 +18,8 @@ import (
 
 // Options say what to serve, and where.
 type Options struct {
-	// HealthAddress serves /healthz and /readyz, MetricsAddress these and
-	// /metrics. An empty address serves nothing. If both are equal, one server
-	// serves all.
+	// HealthAddress serves /healthz and /readyz, MetricsAddress these and /metrics. An empty address serves nothing. If
+	// both are equal, one server serves all.
 	HealthAddress, MetricsAddress string
 	// Healthy and Ready return what is wrong. Nil: nothing ever is.
 	Healthy, Ready func() error
@@ -51,9 +50,8 @@ func answer(wrong func() error) http.HandlerFunc {
 	}
 }
 
-// Start serves until stop. It tries an address that is in use again every second,
-// because an agent must also do its work without monitoring. It logs each address
-// that it serves, with the port for ":0".
+// Start serves until stop. It tries an address that is in use again every second, because an agent must also do its
+// work without monitoring. It logs each address that it serves, with the port for ":0".
 func Start(o Options) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -90,10 +90,9 @@ func answer(query []byte) []byte {
 	return append(reply, 192, 0, 2, 53)
 }
 
-// serve answers connections at a port of all addresses with "NAME:PORT
-// orig=ADDRESS:PORT peer=ADDRESS", where orig is where the connection was to go
-// before it was redirected. Transparent takes connections to addresses that are
-// not the pod's, too, for which it needs CAP_NET_ADMIN.
+// serve answers connections at a port of all addresses with "NAME:PORT orig=ADDRESS:PORT peer=ADDRESS", where orig is
+// where the connection was to go before it was redirected. Transparent takes connections to addresses that are not the
+// pod's, too, for which it needs CAP_NET_ADMIN.
 func serve(name string, port uint16, transparent bool) error {
 	var config net.ListenConfig
 	if transparent {
@@ -110,8 +109,7 @@ func serve(name string, port uint16, transparent bool) error {
 	return nil
 }
 
-// setTransparent lets a socket of both families, before it is bound, take what is
-// addressed to others.
+// setTransparent lets a socket of both families, before it is bound, take what is addressed to others.
 func setTransparent(_, _ string, raw syscall.RawConn) (err error) {
 	if errRaw := raw.Control(func(fd uintptr) {
 		err = errors.Join(
@@ -123,8 +121,7 @@ func setTransparent(_, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// accept has each connection answered by a goroutine of its own, until the
-// listener is closed.
+// accept has each connection answered by a goroutine of its own, until the listener is closed.
 func accept(l net.Listener, talk func(net.Conn)) {
 	for {
 		conn, err := l.Accept()

@@ -14,9 +14,8 @@ import (
 
 // Table is a ruleset as one nftables table of family inet for both families.
 //
-// Each chain becomes one chain. Each rule becomes one rule, with two exceptions
-// that change no packet's fate: neighbouring rules that differ only in their
-// ports or in one prefix become one rule with a set, and a rule that both
+// Each chain becomes one chain. Each rule becomes one rule, with two exceptions that change no packet's fate:
+// neighbouring rules that differ only in their ports or in one prefix become one rule with a set, and a rule that both
 // families share is written once. [Rule.Sources] leads back to the originals.
 type Table struct {
 	Name   string
@@ -24,18 +23,16 @@ type Table struct {
 	Chains []Chain
 }
 
-// Set is a named set of ports, or of prefixes of one family. Elements are
-// sorted and do not overlap.
+// Set is a named set of ports, or of prefixes of one family. Elements are sorted and do not overlap.
 type Set struct {
 	Name     string
 	Ports    []ruleset.PortRange
 	Prefixes []netip.Prefix
 }
 
-// maxBitmap is the most ports a set without intervals holds. Linux keeps such a
-// set as a bitmap with a list, which it walks for each new port
-// (nft_bitmap_insert in net/netfilter/nft_set_bitmap.c): the 32768 ports that
-// annotations can name would take seconds. A set of intervals is a tree.
+// maxBitmap is the most ports a set without intervals holds. Linux keeps such a set as a bitmap with a list, which it
+// walks for each new port (nft_bitmap_insert in net/netfilter/nft_set_bitmap.c): the 32768 ports that annotations can
+// name would take seconds. A set of intervals is a tree.
 const maxBitmap = 500
 
 // Interval reports whether the set needs nftables' interval flag.
@@ -56,9 +53,8 @@ type Chain struct {
 	Rules      []Rule
 }
 
-// Rule is one rule of the nftables table. Prefixes and ports are in the lists
-// here, and the embedded rule only says whether they are negated. An empty list
-// matches everything, a single element is written in place, and more elements
+// Rule is one rule of the nftables table. Prefixes and ports are in the lists here, and the embedded rule only says
+// whether they are negated. An empty list matches everything, a single element is written in place, and more elements
 // are in the named set. A jump's target is a [Chain.Name].
 type Rule struct {
 	ruleset.Rule
@@ -122,9 +118,8 @@ func chainsOf(p *ruleset.Program, t ruleset.Table) (chains []ruleset.Chain) {
 	return chains
 }
 
-// hook returns the type and priority of a built-in chain. Source of priorities:
-// enum nf_ip_hook_priorities in linux/netfilter_ipv4.h. A new mark in mangle
-// OUTPUT must reroute the packet, which only type route does.
+// hook returns the type and priority of a built-in chain. Source of priorities: enum nf_ip_hook_priorities in
+// linux/netfilter_ipv4.h. A new mark in mangle OUTPUT must reroute the packet, which only type route does.
 func hook(t ruleset.Table, chain string) (typ, hook string, priority int32) {
 	typ, hook, priority = "filter", strings.ToLower(chain), priorities[t]
 	switch {
@@ -207,9 +202,8 @@ func lowerPorts(m ruleset.PortMatch) (ranges []ruleset.PortRange, possible bool)
 	return ranges, true
 }
 
-// join makes r match what o matches as well, if they differ in a single list
-// that is not negated. With a target that is not final a packet that both match
-// must meet it twice, so the lists must then be disjoint.
+// join makes r match what o matches as well, if they differ in a single list that is not negated. With a target that is
+// not final a packet that both match must meet it twice, so the lists must then be disjoint.
 func (r *Rule) join(o *Rule) bool {
 	if r.Comment != o.Comment || !r.Rule.Equal(o.Rule) {
 		return false
@@ -314,9 +308,8 @@ func (r *Rule) key() string {
 	return rule.Text(ruleset.IPv4)
 }
 
-// mergeFamilies interleaves the rules of two families. Any order is right that
-// keeps each family's own, since rules of one do not match packets of the other.
-// The longest common subsequence gives the shortest chain.
+// mergeFamilies interleaves the rules of two families. Any order is right that keeps each family's own, since rules of
+// one do not match packets of the other. The longest common subsequence gives the shortest chain.
 func mergeFamilies(a, b []Rule) []Rule {
 	shared := align.Lists{
 		N: len(a), M: len(b),
@@ -356,8 +349,7 @@ func (t *Table) nameSets(owner ruleset.Owner) {
 	}
 }
 
-// setNames finds a set by its content or its name; last counts the suffixes that
-// were tried for a name.
+// setNames finds a set by its content or its name; last counts the suffixes that were tried for a name.
 type setNames struct {
 	byContent map[string]string
 	taken     map[string]bool

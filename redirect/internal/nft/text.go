@@ -9,9 +9,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Text returns the ruleset as input for nft -f: one transaction that replaces an
-// earlier program of the same owner. It is empty if no family has a program.
-// Policy routing, which nftables lacks, is in comments as iproute2 commands.
+// Text returns the ruleset as input for nft -f: one transaction that replaces an earlier program of the same owner. It
+// is empty if no family has a program. Policy routing, which nftables lacks, is in comments as iproute2 commands.
 func Text(rs ruleset.Ruleset) string {
 	if rs.IPv4 == nil && rs.IPv6 == nil {
 		return ""
@@ -108,8 +107,7 @@ func (c *Chain) write(b *strings.Builder) {
 	b.WriteString("\t}\n")
 }
 
-// priorityName uses the names that nft knows since 0.9.1, which is also the
-// first to know NAT in inet tables.
+// priorityName uses the names that nft knows since 0.9.1, which is also the first to know NAT in inet tables.
 func priorityName(p int32, hook string) string {
 	switch {
 	case p == -300:
@@ -130,8 +128,7 @@ func priorityName(p int32, hook string) string {
 // Source: NFTNL_UDATA_COMMENT_MAXLEN in libnftnl/udata.h, with its final zero.
 const nftCommentMax = 127
 
-// KernelComment is the rule's comment in the form that nft takes: a single line
-// without quotes of at most 127 bytes.
+// KernelComment is the rule's comment in the form that nft takes: a single line without quotes of at most 127 bytes.
 func (r *Rule) KernelComment() string {
 	s := plain(r.Comment)
 	for len(s) > nftCommentMax {
