@@ -2,6 +2,7 @@ package alike_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,7 +144,7 @@ func (q question) program(t *testing.T) verdict {
 	run := func(args ...string) (string, string, int) {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
-			"--uncaptured-family", string(q.options.UncapturedFamily), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
+			"--uncaptured-family", string(cmp.Or(q.options.UncapturedFamily, redirect.UncapturedAllow)), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
 		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
 		}}.Main(t.Context(), args)
