@@ -24,10 +24,10 @@ type packetFlags struct {
 	uid, gid, mark                    uint32
 }
 
-func (program Program) traceCommand() *cobra.Command {
-	var p packetFlags
+func (p Program) traceCommand() *cobra.Command {
+	var flags packetFlags
 	var packets, output string
-	cmd, _ := program.newCommand("trace -f pod.yaml (--direction out --dst A --dport N … | --packets -)",
+	cmd, _ := p.newCommand("trace -f pod.yaml (--direction out --dst A --dport N … | --packets -)",
 		"Say what becomes of a packet, and why", func(c *common, cmd *cobra.Command) error {
 			if packets != "" {
 				for _, name := range packetFlagNames {
@@ -37,19 +37,19 @@ func (program Program) traceCommand() *cobra.Command {
 				}
 				return runTraceLines(cmd.Context(), c, packets)
 			}
-			return runTrace(cmd.Context(), c, p, output)
+			return runTrace(cmd.Context(), c, flags, output)
 		})
 	fs := cmd.Flags()
-	fs.StringVar(&p.direction, "direction", "out", "out: from a process in the pod; in: from outside")
-	fs.StringVar(&p.proto, "proto", "tcp", "tcp or udp")
-	fs.StringVar(&p.src, "src", "", "source address")
-	fs.StringVar(&p.dst, "dst", "", "destination address")
-	fs.Uint16Var(&p.sport, "sport", 0, "source port")
-	fs.Uint16Var(&p.dport, "dport", 0, "destination port")
-	fs.Uint32Var(&p.uid, "uid", 0, "user that sends, when out")
-	fs.Uint32Var(&p.gid, "gid", 0, "group that sends, when out")
-	fs.StringVar(&p.iface, "interface", "", `interface that the packet arrives or leaves by (default "eth0")`)
-	fs.Uint32Var(&p.mark, "mark", 0, "the packet's mark")
+	fs.StringVar(&flags.direction, "direction", "out", "out: from a process in the pod; in: from outside")
+	fs.StringVar(&flags.proto, "proto", "tcp", "tcp or udp")
+	fs.StringVar(&flags.src, "src", "", "source address")
+	fs.StringVar(&flags.dst, "dst", "", "destination address")
+	fs.Uint16Var(&flags.sport, "sport", 0, "source port")
+	fs.Uint16Var(&flags.dport, "dport", 0, "destination port")
+	fs.Uint32Var(&flags.uid, "uid", 0, "user that sends, when out")
+	fs.Uint32Var(&flags.gid, "gid", 0, "group that sends, when out")
+	fs.StringVar(&flags.iface, "interface", "", `interface that the packet arrives or leaves by (default "eth0")`)
+	fs.Uint32Var(&flags.mark, "mark", 0, "the packet's mark")
 	fs.StringVar(&packets, "packets", "", "file of packets, one in JSON a line; - is standard input")
 	fs.VarP(cli.Choice(&output, "text", "json", "mermaid"), "output", "o", "text, json or mermaid")
 	return cmd

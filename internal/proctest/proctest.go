@@ -160,7 +160,7 @@ func (p *Process) Tail(n int) string {
 func (p *Process) WaitFor(patience time.Duration, ready func() error) error {
 	err := poll(patience, p.done, ready)
 	if err != nil && !p.Running() {
-		return fmt.Errorf("%s ended (%v) and was not ready: %w\n%s", p.Name, p.err, err, p.Tail(2000))
+		return fmt.Errorf("%s ended (%s) and was not ready: %w\n%s", p.Name, fmt.Sprint(p.err), err, p.Tail(2000))
 	} else if err != nil {
 		return fmt.Errorf("%s: %w\n%s", p.Name, err, p.Tail(2000))
 	}

@@ -112,5 +112,5 @@ func (o Options) serve(ctx context.Context, s *http.Server, l net.Listener) {
 	defer cancel()
 	_ = s.Shutdown(ending)
 	_ = s.Close()
-	<-ended
+	<-ended //nolint:errcheck // Shutdown is why it ended
 }
