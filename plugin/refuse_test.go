@@ -325,3 +325,18 @@ func TestInterruptedWhileWaiting(t *testing.T) {
 	c.pods.Hook = func(context.Context, int) error { cancel(); return errors.New("down") }
 	c.runContext(t, ctx).fails(t, 11, "interrupted", "down")
 }
+
+// TestRefusedNamesAreNotRecorded: what CNI_ARGS must not have as a name does not get into the fields of records.
+func TestRefusedNamesAreNotRecorded(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.env["CNI_ARGS"] = args("shop", "../secrets/x", "")
+	events := 0
+	c.plugin.OnEvent = func(_ context.Context, e plugin.Event) {
+		events++
+		assert.Zero(t, e.Pod)
+		assert.NotNil(t, e.Err)
+	}
+	c.run(t).fails(t, 4, "K8S_POD_NAME")
+	assert.Equal(t, 1, events)
+}

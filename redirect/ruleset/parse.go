@@ -283,6 +283,10 @@ func (p *ruleParser) module() error {
 	case "tcp", "udp", "multiport", "addrtype", "conntrack", "owner":
 	case "mark", "connmark":
 		p.mark = m
+		// Without its option, to accept the match would be to drop it.
+		if next := p.words; len(next) == 0 || next[0] != "--mark" && (len(next) < 2 || next[0] != "!" || next[1] != "--mark") {
+			return fmt.Errorf("match %q without --mark: %w", m, ErrForeign)
+		}
 	default:
 		return fmt.Errorf("match %q: %w", m, ErrForeign)
 	}

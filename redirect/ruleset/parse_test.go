@@ -101,6 +101,8 @@ func TestForeignRules(t *testing.T) {
 		"-m conntrack ! --ctstate NEW -j RETURN",
 		"-m conntrack --ctstate SNAT -j RETURN",
 		"-m mark --mark 0x1/0x0 -j RETURN",
+		"-m mark -j RETURN",
+		"-m connmark -p tcp --mark 0x1 -j RETURN",
 		"-m owner --socket-exists -j RETURN",
 		"-m owner --uid-owner root -j RETURN",
 		"-j MARK --set-xmark 0x1/0xff",
