@@ -67,7 +67,7 @@ type pod struct {
 }
 
 // template is the pod's labels, annotations and containers, as the mesh's injector leaves them. The application serves 8080
-// and 9090.
+// and 9090. Without the probes a pod would be ready before its containers listen.
 func (p pod) template(m mesh) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "metadata:\n  name: %[1]s\n  labels: {app: %[1]s}\n  annotations:\n    e2e: \"true\"\n", p.name)
@@ -93,12 +93,14 @@ func (p pod) template(m mesh) string {
     image: %[1]s
     args: [serve, "8080", "9090"]
     securityContext: {runAsUser: 1000}
+    readinessProbe: {tcpSocket: {port: 9090}, periodSeconds: 1}
 `, image.Tool)
 	if !p.outside {
 		fmt.Fprintf(&b, `  - name: %s
     image: %s
     args: [serve, "%d", "%d"]
     securityContext: {runAsUser: %[5]d, runAsGroup: %[5]d}
+    readinessProbe: {tcpSocket: {port: %[4]d}, periodSeconds: 1}
 `, m.container, image.Tool, m.out, m.in, m.uid)
 	}
 	return b.String()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,8 @@ func (c *cluster) Env() []string {
 		"KUBECONFIG=" + c.Kubeconfig, "CONTAINERD_ADDRESS=" + containerd.Socket, "CONTAINERD_NAMESPACE=k8s.io",
 		"PATH=" + userBin + string(filepath.ListSeparator) + os.Getenv("PATH"),
 		"HELM_CACHE_HOME=" + machine.Dir + "/helm/cache", "HELM_CONFIG_HOME=" + machine.Dir + "/helm/config", "HELM_DATA_HOME=" + machine.Dir + "/helm/data",
+		// kubectl loses a command's output now and then over WebSockets: "Unknown stream id 1, discarding message".
+		"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false",
 	}
 }
 
@@ -55,29 +58,35 @@ func (c *cluster) Try(name string, args ...string) (string, error) {
 
 // TryInput is Try with a standard input.
 func (c *cluster) TryInput(input, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := c.run(&out, &out, input, name, args...)
+	return out.String(), err
+}
+
+func (c *cluster) run(stdout, stderr io.Writer, input, name string, args ...string) error {
 	path, err := program(name)
 	if err != nil {
-		return "", err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir, cmd.Env = proctest.Root(), append(os.Environ(), c.Env()...)
 	cmd.Stdin = strings.NewReader(input)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 	}
-	return out.String(), nil
+	return nil
 }
 
-// Run is Try for a command that must succeed.
+// Run runs a command that must succeed, and returns its standard output: warnings on standard error are no part of an answer.
 func (c *cluster) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, err := c.Try(name, args...)
-	require.NoError(t, err, out)
-	return strings.TrimSpace(out)
+	var stdout, stderr bytes.Buffer
+	err := c.run(&stdout, &stderr, "", name, args...)
+	require.NoError(t, err, stdout.String()+stderr.String())
+	return strings.TrimSpace(stdout.String())
 }
 
 // Apply gives manifests to the API server.
