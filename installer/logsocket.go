@@ -4,6 +4,7 @@ package installer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,6 +135,7 @@ const maxBypasses = 8
 func (s *logSocket) account(record []byte) []byte {
 	var r struct {
 		Level, Msg, Reason, Verb, Outcome string
+		Pod, Namespace, UID               string
 		Bypasses                          []string
 		Code                              json.RawMessage
 		Duration                          *float64 `json:"duration_ms"`
@@ -144,12 +146,20 @@ func (s *logSocket) account(record []byte) []byte {
 		return marshalLine(map[string]string{"level": "WARN", "msg": "a plugin sent no log record", "record": string(record)})
 	}
 	s.m.records.WithLabelValues(oneOf(logLevels, r.Level)).Inc()
+	pod := cmp.Or(r.UID, r.Namespace+"/"+r.Pod)
 	switch r.Msg {
 	case "failed":
-		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), oneOf(errorCodes, string(r.Code))).Inc()
+		code := oneOf(errorCodes, string(r.Code))
+		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), code).Inc()
+		if r.Verb == "ADD" {
+			s.m.failing.failed(pod, code)
+		}
 	case "decision":
 		s.m.outcomes.WithLabelValues(oneOf(outcomeVerbs, r.Verb), oneOf(outcomes, r.Outcome)).Inc()
 		s.m.decisions.WithLabelValues(s.m.reason(r.Reason)).Inc()
+		if r.Verb == "ADD" && r.Outcome != "failed" {
+			s.m.failing.started(pod)
+		}
 		for _, code := range r.Bypasses[:min(len(r.Bypasses), maxBypasses)] {
 			s.m.bypasses.WithLabelValues(s.m.reason(code)).Inc()
 		}

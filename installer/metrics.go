@@ -19,6 +19,7 @@ type metrics struct {
 	blocked                                *prometheus.GaugeVec
 	ready, polling, tokenAge, tokenExpires prometheus.Gauge
 	add                                    prometheus.Histogram
+	failing                                *failing
 
 	mu        sync.Mutex
 	reasons   map[string]bool
@@ -54,7 +55,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "meshcni_plugin_add_duration_seconds", Help: "How long ADD took in the plugin, as it reported.",
 			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
+		failing: newFailing(),
 		reasons: map[string]bool{},
+	}
+	if reg != nil {
+		reg.MustRegister(m.failing)
 	}
 	m.begin()
 	return m
@@ -77,7 +82,7 @@ func (m *metrics) begin() {
 	for _, outcome := range []string{"passed", "redirected", "same", "failed"} {
 		m.outcomes.WithLabelValues("ADD", outcome)
 	}
-	for _, code := range []string{"7", "11", "50", "101", "999"} {
+	for _, code := range addCodes {
 		m.failed.WithLabelValues("ADD", code)
 	}
 	m.failed.WithLabelValues("STATUS", "50")
@@ -101,6 +106,9 @@ func (m *metrics) setBlocked(blocked []*Blocked) {
 	}
 	m.blockedBy = is
 }
+
+// addCodes are the error codes with which an ADD usually fails.
+var addCodes = []string{"7", "11", "50", "101", "999"}
 
 // The label values of the plugins' metrics. Whatever else a record says becomes "other".
 var (

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -21,6 +22,7 @@ var foreign = map[string]string{
 	"up": "Prometheus", "ALERTS": "Prometheus",
 	"kube_daemonset_status_desired_number_scheduled": "kube-state-metrics",
 	"kube_daemonset_status_number_ready":             "kube-state-metrics",
+	"kube_node_info":                                 "kube-state-metrics",
 }
 
 // targetLabels are what a scrape adds to each series; README.md says so.
@@ -44,7 +46,7 @@ var values = map[string][]string{
 		}
 		return all
 	}(),
-	"code": {"429", "5..", "error"},
+	"code": {"429", "5..", "error", string(installer.CodeConflict)},
 }
 
 var placeholder = regexp.MustCompile(`\{\{-? *(?:\$labels\.)?([a-z_]+) *-?\}\}|\$labels\.([a-z_]+)`)
