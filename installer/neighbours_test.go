@@ -31,7 +31,7 @@ func TestNeighbours(t *testing.T) {
 		"several, one of them twice": {map[string]string{file: listOf("calico", "kuma-cni", "meshcni", "consul-cni", "kuma-cni")}, nil,
 			[]string{"kuma-cni before " + file, "consul-cni after " + file}},
 		"a single configuration, which becomes a list": {map[string]string{"10-x.conf": `{"name":"n","type":"kmesh-cni"}`}, nil, []string{"kmesh-cni before " + file}},
-		"in a file that the runtime does not load": {map[string]string{file: listOf("calico"), "20-y.conflist": listOf("calico", "istio-cni")}, nil, nil},
+		"in a file that the runtime does not load":     {map[string]string{file: listOf("calico"), "20-y.conflist": listOf("calico", "istio-cni")}, nil, nil},
 		"delegated to": {map[string]string{file: `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"multus","delegates":[{"name":"d","plugins":[{"type":"istio-cni"}]}]}]}`},
 			nil, []string{"istio-cni before " + file}},
 		"only named": {map[string]string{file: `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","args":{"type":"istio-cni"},"log":"istio-cni"}]}`}, nil, nil},
