@@ -121,44 +121,49 @@ func readFile(fsys fs.FS, e fs.DirEntry) (*File, error) {
 		return nil, err
 	case f.single && f.name == "":
 		return nil, errNameless
-	case f.single || !f.dropIns:
+	case f.single:
 		return f, nil
 	}
-	n, err := readDropIns(fsys, f.name)
+	more, err := f.DropIns(fsys)
 	if err != nil {
 		return nil, err
 	}
-	if n+len(f.plugins) == 0 {
+	if len(more)+len(f.plugins) == 0 {
 		return nil, fmt.Errorf("%w: no plugins, neither inline nor in the directory %q", ErrInvalid, f.name)
 	}
 	return f, nil
 }
 
-// readDropIns counts the plugins in the directory of the network's name. One bad file there makes the list invalid.
-func readDropIns(fsys fs.FS, network string) (int, error) {
-	if !fs.ValidPath(network) || network == "." {
-		return 0, nil // outside of what we were given
+// DropIns returns the plugins that a runtime loads behind the inline ones (CNI 1.1): those in the directory of fsys that has
+// the network's name, in order. There are none in a single configuration, and none if the list asks for inlined plugins
+// only. One bad file there makes the list invalid.
+//
+// Errors: [ErrInvalid], or what reading gave.
+func (f *File) DropIns(fsys fs.FS) ([]Plugin, error) {
+	if !f.dropIns || !fs.ValidPath(f.name) || f.name == "." { // the last two: outside of what we were given
+		return nil, nil
 	}
-	entries, err := fs.ReadDir(fsys, network)
+	entries, err := fs.ReadDir(fsys, f.name)
 	if err != nil {
-		if info, statErr := fs.Stat(fsys, network); errors.Is(err, fs.ErrNotExist) || statErr == nil && !info.IsDir() {
-			return 0, nil
+		if info, statErr := fs.Stat(fsys, f.name); errors.Is(err, fs.ErrNotExist) || statErr == nil && !info.IsDir() {
+			return nil, nil
 		}
-		return 0, err
+		return nil, err
 	}
-	n := 0
+	var plugins []Plugin
 	for _, e := range entries {
 		if e.IsDir() || path.Ext(e.Name()) != ".conf" {
 			continue
 		}
-		data, err := fs.ReadFile(fsys, path.Join(network, e.Name()))
-		if err == nil {
-			_, err = parseSingle(data)
-		}
+		data, err := fs.ReadFile(fsys, path.Join(f.name, e.Name()))
 		if err != nil {
-			return n, fmt.Errorf("%s: %w", path.Join(network, e.Name()), err)
+			return nil, fmt.Errorf("%s: %w", path.Join(f.name, e.Name()), err)
 		}
-		n++
+		plugin, err := parseSingle(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path.Join(f.name, e.Name()), err)
+		}
+		plugins = append(plugins, plugin.plugins...)
 	}
-	return n, nil
+	return plugins, nil
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,12 @@ type Options struct {
 	// Poll is the time between looks at the node if no change is announced. Default: 5 s. Without inotify it is at most
 	// 500 ms.
 	Poll time.Duration
+	// Notify receives what people who look at the node should know: why it is not ready, that a conflict begins or ends, which
+	// other mesh's plugin is beside ours. Each is told once, and again every half an hour while it lasts. It is called by the
+	// agent's loop, so it must return at once. Nil: nobody is told.
+	Notify func(Notice)
+	// NotifyAfter is how long a reason why the node is not ready must last before Notify is told. Default: 10 s.
+	NotifyAfter time.Duration
 	// Settle is how long a file must stay invalid before the agent chooses a later one. Default: 300 ms. A file is invalid for
 	// an instant while its owner writes it in place.
 	Settle time.Duration
@@ -58,14 +65,17 @@ type Agent struct {
 	sock *logSocket
 	now  func() time.Time
 
-	mu       sync.Mutex
-	config   Config
-	blocked  []*Blocked
-	target   string
-	lastLoop time.Time
+	mu         sync.Mutex
+	config     Config
+	blocked    []*Blocked
+	neighbours []Neighbour
+	target     string
+	lastLoop   time.Time
 
 	// Only the loop uses these.
 	conflict   *conflict
+	taken      bool // a file of our own is kept by OwnFileAuto
+	notices    notices
 	wrote      []byte          // the target when it last had our entry
 	held       map[string]bool // files that have had our entry
 	doubt      string          // the choice that Settle delays
@@ -86,10 +96,15 @@ func New(opts Options) (*Agent, error) {
 	opts.Registry = cmp.Or[prometheus.Registerer](opts.Registry, prometheus.NewRegistry())
 	opts.Poll = cmp.Or(opts.Poll, 5*time.Second)
 	opts.Settle = cmp.Or(opts.Settle, 300*time.Millisecond)
+	opts.NotifyAfter = cmp.Or(opts.NotifyAfter, 10*time.Second)
+	if opts.Notify == nil {
+		opts.Notify = func(Notice) {}
+	}
 	return &Agent{
 		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), obs: newObserver(), now: time.Now, config: opts.Config,
 		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
+		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[string]*trouble{}},
 	}, nil
 }
 
@@ -99,6 +114,13 @@ func (a *Agent) Ready() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return join(a.blocked)
+}
+
+// Neighbours returns the other meshes' plugins that are in the list with ours now.
+func (a *Agent) Neighbours() []Neighbour {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.neighbours)
 }
 
 // stuckAfter is when the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
@@ -177,12 +199,14 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 		if w.polling() {
 			pause = min(pause, 500*time.Millisecond)
 		}
-		if soon := a.reconcile(ctx); soon > 0 {
-			pause = min(pause, soon)
-		}
+		soon := a.reconcile(ctx)
 		a.mu.Lock()
 		a.lastLoop = a.now()
+		blocked, neighbours := a.blocked, a.neighbours
 		a.mu.Unlock()
+		if soon = soonest(soon, a.notices.update(a.now(), blocked, neighbours)); soon > 0 {
+			pause = min(pause, soon)
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

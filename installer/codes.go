@@ -68,6 +68,7 @@ const (
 	CauseEntryElsewhere     Cause = "entry-elsewhere"     // the entry is in a file that is not the target
 	CauseConfAppeared       Cause = "conf-appeared"       // a .conf appeared that sorts before the list
 	CauseOwnFileMissing     Cause = "own-file-missing"    // our own file was removed
+	CauseOwnFileTaken       Cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
 	CauseOwnFileOutdated    Cause = "own-file-outdated"   // the file that ours is derived from has changed
 	CauseBinaryMissing      Cause = "binary-missing"      // there is no usable binary
 	CauseBinaryChanged      Cause = "binary-changed"      // the binary is not the one to install

@@ -36,14 +36,14 @@ type Config struct {
 	CNICacheDir string
 	// CNIConfName names a file in CNIConfDir. Chained, it is the file to edit (.conf and .conflist stand for each other), by
 	// default the one that the runtime loads. Otherwise it is our own file: by default 00-TYPE.conflist with OwnFile, and
-	// TYPE.conf without Chained.
+	// TYPE.conf without Chained. It must be empty with OwnFileAuto, where a file by our own name is the sign that it is kept.
 	CNIConfName string
 	// Chained adds the entry to the node's network. If false, the file has the plugin alone, for Multus to delegate to.
 	// Default: true.
 	Chained bool
 	// OwnFile keeps a file of our own, which sorts first and is derived from the runtime's, instead of editing that. Default:
-	// false.
-	OwnFile bool
+	// OwnFileNever, which the zero value means too.
+	OwnFile OwnFile
 	// RunDir contains the kubeconfig and the log socket. It has the same path on the host. Default: /var/run/meshcni.
 	RunDir string
 	// KubeconfigName is the file name of the plugin's credentials in RunDir. Default: kubeconfig.
@@ -55,6 +55,9 @@ type Config struct {
 	// AgentPrefix begins the names of the agent's own pods, which are in the plugin's PodNamespace. An uninstall does not wait
 	// for them to end. The plugin needs the same prefix. Default: meshcni-node-. Empty: no pod is the agent's.
 	AgentPrefix string
+	// MeshPlugins are the types of plugins of other meshes to warn about in the runtime's list, beside those that a
+	// [Neighbour] is found by anyway. Default: none.
+	MeshPlugins []string
 }
 
 // Default returns the configuration of the published manifests.
@@ -65,7 +68,7 @@ func Default() Config {
 			PodNamespace: netconf.DefaultPodNamespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
 		BinSourceDir: "/opt/meshcni/bin", BinaryName: netconf.DefaultType, CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
-		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true,
+		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileNever,
 		RunDir: netconf.DefaultRunDir, KubeconfigName: netconf.KubeconfigName,
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 		KubernetesPort:    "443", KubernetesProtocol: "https", AgentPrefix: netconf.DefaultAgentPrefix,
@@ -99,7 +102,10 @@ func (c Config) Validate() error {
 	if c.Plugin.RunDir != "" || c.Plugin.Kubernetes.Kubeconfig != "" || c.Plugin.Kubernetes.CNIBinDir != "" {
 		bad("the plugin's paths follow from RunDir, KubeconfigName and CNIBinDirs: leave run_dir, kubeconfig and cni_bin_dir empty")
 	}
-	if c.OwnFile && !c.Chained {
+	if err := c.OwnFile.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.OwnFile.wanted() && !c.Chained {
 		bad("own-file needs chained")
 	}
 	errs = append(errs, c.validateConfName())
@@ -122,7 +128,9 @@ func (c Config) validateConfName() error {
 		return nil
 	case name != filepath.Base(name) || !slices.Contains([]string{".conf", ".conflist", ".json"}, ext):
 		return fmt.Errorf("cni-conf-name %q: must be a file's name ending in .conf, .conflist or .json", name)
-	case c.OwnFile && ext != ".conflist":
+	case c.OwnFile == OwnFileAuto:
+		return fmt.Errorf("cni-conf-name %q: must be empty with own-file=auto, which chains into the file that the runtime loads, and knows its own by the default name", name)
+	case c.OwnFile == OwnFileAlways && ext != ".conflist":
 		return fmt.Errorf("cni-conf-name %q: a list of our own must end in .conflist", name)
 	case !c.Chained && ext == ".conflist":
 		return fmt.Errorf("cni-conf-name %q: a configuration of the plugin alone must end in .conf or .json", name)
@@ -159,7 +167,7 @@ func (c Config) server() string {
 // ownName returns the name of the file that is entirely ours.
 func (c Config) ownName() string {
 	switch typ := cmp.Or(c.Plugin.Type, netconf.DefaultType); {
-	case c.CNIConfName != "" && (c.OwnFile || !c.Chained):
+	case c.CNIConfName != "" && (c.OwnFile == OwnFileAlways || !c.Chained):
 		return c.CNIConfName
 	case !c.Chained:
 		return typ + ".conf"

@@ -28,7 +28,7 @@ type conflict struct {
 }
 
 func newConflict() *conflict {
-	return &conflict{limit: 5, window: 30 * time.Second, first: time.Second, max: 5 * time.Minute}
+	return &conflict{limit: 3, window: 15 * time.Second, first: time.Second, max: 5 * time.Minute}
 }
 
 // lost records at now that the entry is gone. It reports whether to add it again now, and whether a conflict begins.
@@ -65,16 +65,20 @@ func (c *conflict) kept(now time.Time) time.Duration {
 		return 0
 	}
 	if len(c.losses) == 0 || now.Sub(c.losses[len(c.losses)-1]) >= c.window {
-		c.losses, c.pause, c.report = nil, 0, ""
+		c.end()
 		return 0
 	}
 	return c.window - now.Sub(c.losses[len(c.losses)-1])
 }
 
-// culprit describes the conflicting writer, by what we wrote and what is there now, and what may stop it.
-func culprit(file string, wrote, found []byte, losses int, over time.Duration) string {
+// end forgets the conflict and its losses.
+func (c *conflict) end() { c.losses, c.pause, c.report = nil, 0, "" }
+
+// culprit describes the conflicting writer, by what we wrote and what is there now, and what stops it. own says that the file is
+// entirely ours.
+func culprit(file string, own bool, wrote, found []byte, losses int, over time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: our entry was removed %d times in %s; ", file, losses, over.Round(time.Millisecond))
+	fmt.Fprintf(&b, "%s: our entry was removed %d times in %s, and pods that start before it is back bypass the mesh; ", file, losses, over.Round(time.Millisecond))
 	if found == nil {
 		b.WriteString("the file itself was removed or renamed")
 	} else {
@@ -91,9 +95,11 @@ func culprit(file string, wrote, found []byte, losses int, over time.Duration) s
 	}
 	if strings.Contains(strings.ToLower(names), "cilium") {
 		b.WriteString("; set cni.exclusive=false in Cilium's configuration, so that it leaves other plugins alone")
-	} else {
-		b.WriteString("; find the agent that writes it (two chaining agents, or one that wants the file for itself), or use --own-file")
 	}
+	if !own {
+		b.WriteString("; --own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, which the runtime loads first")
+	}
+	b.WriteString("; or find the program that writes it (two chaining agents, or one that wants the file for itself)")
 	return b.String()
 }
 

@@ -27,11 +27,13 @@ import (
 // crashAgent is the process that is killed: an agent on even rounds, installs and uninstalls in turn on odd ones.
 func crashAgent(dir string) {
 	c := nodeConfig(dir)
-	c.OwnFile = os.Getenv("MESHCNI_TEST_OWN_FILE") == "true"
+	c.OwnFile = OwnFile(os.Getenv("MESHCNI_TEST_OWN_FILE"))
 	if os.Getenv("MESHCNI_TEST_ODD") == "" {
 		a, err := New(Options{Config: c, Settle: time.Millisecond})
 		if err == nil {
-			a.conflict.limit = 1 << 30
+			if c.OwnFile != OwnFileAuto {
+				a.conflict.limit = 1 << 30
+			}
 			err = a.Run(context.Background())
 		}
 		fmt.Fprintln(os.Stderr, err)
@@ -56,11 +58,13 @@ func TestCrash(t *testing.T) {
 	rounds := setting(t, "MESHCNI_CRASH_ROUNDS", 60)
 	for _, kind := range []struct {
 		name, file, data string
-		own              bool
+		own              OwnFile
 	}{
-		{"list", "10-calico.conflist", calicoList, false},
-		{"conf", "10-x.conf", bridgeConf, false},
-		{"own-file", "10-calico.conflist", calicoList, true},
+		{"list", "10-calico.conflist", calicoList, OwnFileNever},
+		{"conf", "10-x.conf", bridgeConf, OwnFileNever},
+		{"own-file", "10-calico.conflist", calicoList, OwnFileAlways},
+		{"auto", "10-calico.conflist", calicoList, OwnFileAuto},
+		{"auto-conf", "10-x.conf", bridgeConf, OwnFileAuto},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			n := newNode(t, nil)
@@ -133,7 +137,7 @@ func (w *owner) write() {
 // owner writing whenever its file has our entry.
 func (w *owner) round(i int) int {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "MESHCNI_TEST_CRASH_AGENT="+filepath.Dir(w.CNIConfDir), "MESHCNI_TEST_OWN_FILE="+strconv.FormatBool(w.OwnFile))
+	cmd.Env = append(os.Environ(), "MESHCNI_TEST_CRASH_AGENT="+filepath.Dir(w.CNIConfDir), "MESHCNI_TEST_OWN_FILE="+string(w.OwnFile))
 	if i%2 == 1 {
 		cmd.Env = append(cmd.Env, "MESHCNI_TEST_ODD=1")
 	}

@@ -36,7 +36,7 @@ func TestPluginTypeOfOnesOwn(t *testing.T) {
 		file   string
 	}{
 		"chained":    {func(*Config) {}, "10-x.conflist"},
-		"own file":   {func(c *Config) { c.OwnFile = true }, "00-acme-cni.conflist"},
+		"own file":   {func(c *Config) { c.OwnFile = OwnFileAlways }, "00-acme-cni.conflist"},
 		"for Multus": {func(c *Config) { c.Chained = false }, "acme-cni.conf"},
 	} {
 		t.Run(name, func(t *testing.T) {

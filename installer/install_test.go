@@ -25,15 +25,15 @@ func TestNodeFilesThereAndBack(t *testing.T) {
 	paths, err := filepath.Glob("../conflist/testdata/nodes/*")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
-	for _, own := range []bool{false, true} {
+	for _, own := range []OwnFile{OwnFileNever, OwnFileAlways, OwnFileAuto} {
 		for _, path := range paths {
 			name := filepath.Base(path)
-			t.Run(map[bool]string{false: "chained/", true: "own-file/"}[own]+name, func(t *testing.T) {
+			t.Run("own-file="+string(own)+"/"+name, func(t *testing.T) {
 				data, err := os.ReadFile(path)
 				require.NoError(t, err)
 				n := newNode(t, map[string]string{name: string(data), "notes.txt": "x"})
 				n.OwnFile = own
-				if own && name < n.ownName() {
+				if own == OwnFileAlways && name < n.ownName() {
 					n.CNIConfName = "00-00.conflist"
 				}
 				if os.Geteuid() == 0 {
@@ -49,7 +49,7 @@ func TestNodeFilesThereAndBack(t *testing.T) {
 				assert.Equal(t, was.File.Network(), is.File.Network())
 				_, err = libcni.ConfListFromFile(n.conf(is.Name))
 				require.NoError(t, err)
-				if own {
+				if own == OwnFileAlways {
 					assert.Equal(t, string(data), n.read(n.conf(name)), "the owner's file is left alone")
 				}
 
@@ -232,8 +232,8 @@ func TestInstallBlocked(t *testing.T) {
 		{"a version the plugin does not speak", map[string]string{"10-a.conflist": strings.Replace(calicoList, "0.3.1", "0.2.0", 1)}, func(n *node) {
 			n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
 		}, "unsupported-version", []string{"10-a.conflist", "0.2.0", "0.3.1, 1.0.0"}},
-		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = true }, "own-name-taken", []string{"00-meshcni.conflist"}},
-		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = true }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
+		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = OwnFileAlways }, "own-name-taken", []string{"00-meshcni.conflist"}},
+		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = OwnFileAlways }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t, tc.files)
@@ -308,11 +308,11 @@ func TestFromChainedToOwnFileAndBack(t *testing.T) {
 	n := newNode(t, map[string]string{"10-x.conf": bridgeConf})
 	before := n.tree()
 	n.install()
-	n.OwnFile = true
+	n.OwnFile = OwnFileAlways
 	assert.Equal(t, "00-meshcni.conflist", n.install().Target)
 	assert.Equal(t, bridgeConf, n.read(n.conf("10-x.conf")))
 	assert.Len(t, n.tree(), 2)
-	n.OwnFile = false
+	n.OwnFile = OwnFileNever
 	assert.Equal(t, "10-x.conflist", n.install().Target)
 	n.uninstall()
 	assert.Equal(t, before, n.tree())
@@ -355,7 +355,7 @@ func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
 
 func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
 	c := Default()
-	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", true, false
+	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", OwnFileAuto, false
 	err := c.Validate()
 	for _, key := range []string{"log_level", "backend", "run-dir", "cni-conf-name", "own-file"} {
 		require.ErrorContains(t, err, key)

@@ -16,8 +16,9 @@ type metrics struct {
 	repairs, failures, reloads             *prometheus.CounterVec
 	decisions, bypasses, outcomes, failed  *prometheus.CounterVec
 	records, dropped                       *prometheus.CounterVec
-	blocked                                *prometheus.GaugeVec
+	blocked, otherMesh                     *prometheus.GaugeVec
 	ready, polling, tokenAge, tokenExpires prometheus.Gauge
+	ownFile                                prometheus.Gauge
 	add                                    prometheus.Histogram
 	failing                                *failing
 
@@ -47,6 +48,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		records:      counter("plugin_log_records_total", "Records that plugins sent, by level.", "level"),
 		dropped:      counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long).", "why"),
 		blocked:      gauge("blocked", "1 for each reason why new pods on this node are not captured now, by its code; no series when they are.", "code"),
+		otherMesh:    gauge("other_mesh", "1 for each plugin of another mesh in the list that the runtime loads, by its type; no series without one.", "plugin"),
+		ownFile:      gauge("own_file", "1 while the agent keeps a list of its own instead of an entry in the network's.").WithLabelValues(),
 		ready:        gauge("ready", "1 when every new pod on this node will be captured.").WithLabelValues(),
 		polling:      gauge("watch_polling", "1 when inotify cannot be used and files are polled.").WithLabelValues(),
 		tokenAge:     gauge("token_age_seconds", "Age of the service account token in the plugin's kubeconfig.").WithLabelValues(),
@@ -105,6 +108,18 @@ func (m *metrics) setBlocked(blocked []*Blocked) {
 		}
 	}
 	m.blockedBy = is
+}
+
+// setNeighbours shows the other meshes' plugins. It does not touch a series that stays.
+func (m *metrics) setNeighbours(before, after []Neighbour) {
+	for _, n := range after {
+		m.otherMesh.WithLabelValues(n.Plugin).Set(1)
+	}
+	for _, n := range before {
+		if !slices.ContainsFunc(after, func(is Neighbour) bool { return is.Plugin == n.Plugin }) {
+			m.otherMesh.DeleteLabelValues(n.Plugin)
+		}
+	}
 }
 
 // addCodes are the error codes with which an ADD usually fails.

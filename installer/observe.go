@@ -42,6 +42,8 @@ type observed struct {
 	types []string
 	// held are the files that have had the entry since this process began.
 	held map[string]bool
+	// taken: this process keeps a file of its own by OwnFileAuto.
+	taken bool
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another
 	// plugin that has our kubeconfig. left are files that the plugin leaves in the run directory.

@@ -29,6 +29,10 @@ type Plan struct {
 	Blocked []*Blocked
 	// Notes are warnings for the log.
 	Notes []string
+	// Neighbours are other meshes' plugins in the list that the runtime loads.
+	Neighbours []Neighbour
+
+	unseen bool // the configurations could not be judged, so nor could Neighbours
 }
 
 // Err returns nil, a *[Blocked], or several joined.
@@ -69,10 +73,14 @@ func planInstall(c Config, o observed) Plan {
 	binaries, kubeconfig := p.binaries(), p.kubeconfig()
 	p.record()
 	before := len(p.Actions)
-	if !p.conf() || !binaries || !kubeconfig {
+	conf := p.conf()
+	if !conf || !binaries || !kubeconfig {
 		p.Actions = p.Actions[:before]
 	} else {
 		p.notes()
+	}
+	if p.unseen = !conf; conf {
+		p.Neighbours = p.neighbours()
 	}
 	if len(p.Blocked) > 0 {
 		p.Target = ""

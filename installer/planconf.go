@@ -21,7 +21,7 @@ func (p *planner) conf() bool {
 		return p.block(CodeConfDir, fmt.Errorf("reading the configuration directory: %w", p.o.confErr))
 	case !p.c.Chained:
 		return p.standalone()
-	case p.c.OwnFile:
+	case p.keepsOwn():
 		return p.ownFile()
 	}
 	return p.chained()
@@ -70,8 +70,8 @@ func (p *planner) withEntry(choice conflist.Choice) ([]byte, bool) {
 		list, err = conflist.Insert(list, p.entry)
 	}
 	switch {
-	case errors.Is(err, conflist.ErrNoInlinePlugins) && !p.c.OwnFile:
-		return nil, p.block(CodeNoInlinePlugins, fmt.Errorf("%s: %w: use --own-file or --cni-conf-name", choice.Name, err))
+	case errors.Is(err, conflist.ErrNoInlinePlugins):
+		return nil, p.block(CodeNoInlinePlugins, fmt.Errorf("%s: %w: list them in the file, or name another with --cni-conf-name", choice.Name, err))
 	case err != nil:
 		return nil, p.block(CodeBadEntry, fmt.Errorf("%s: %w", choice.Name, err))
 	}
@@ -211,7 +211,7 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 		return nil, p.unreadable(name, err)
 	}
 	if f, err := conflist.Parse(data); len(bytes.TrimSpace(data)) > 0 && (err != nil || !f.Has(p.typ)) {
-		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is somebody else's: choose another --cni-conf-name", p.path(name)))
+		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is somebody else's: remove it, or set --own-file=true and another --cni-conf-name", p.path(name)))
 	}
 	return append([]byte{}, data...), true
 }
@@ -220,7 +220,11 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 func (p *planner) writeOwn(there, data []byte, like string) bool {
 	switch {
 	case there == nil:
-		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: like, New: data, Cause: p.unlessFirst(CauseOwnFileMissing)})
+		cause := p.unlessFirst(CauseOwnFileMissing)
+		if p.o.taken && cause == CauseFirstInstall {
+			cause = CauseOwnFileTaken
+		}
+		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: like, New: data, Cause: cause})
 	case !bytes.Equal(there, data):
 		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: data, Cause: CauseOwnFileOutdated})
 	}
@@ -239,7 +243,7 @@ func (p *planner) ownFile() bool {
 		return p.noChoice(err) // our file stays: the owner's plugin refuses pods itself while its agent is away
 	}
 	if own > choice.Name {
-		return p.block(CodeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --cni-conf-name to a name before it", choice.Name, own))
+		return p.block(CodeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --own-file=true and --cni-conf-name to a name before it", choice.Name, own))
 	}
 	list, ok := p.withEntry(choice)
 	if !ok {

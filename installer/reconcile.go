@@ -27,6 +27,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		a.failed("lease", err)
 	}
 	if !act {
+		a.forgetOwn()
 		a.report(Plan{}, []*Blocked{{CodeSuperseded, errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
 		return 0
 	}
@@ -37,18 +38,22 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		return a.rest(ctx, c)
 	}
 	a.rested = false
+	a.taken = a.taken && c.OwnFile == OwnFileAuto
 	judged := false // losing a race for the file is not another loss of the entry
 	var doing performer
 	for range rounds {
 		seen := a.obs.look(c)
-		seen.held = a.held
+		seen.held, seen.taken = a.held, a.taken
 		plan := planInstall(c, seen)
 		a.token(seen)
 		wait := a.doubtful(plan)
 		if wait == 0 && !judged {
 			judged = true
 			var conflict *Blocked
-			if conflict, wait = a.contested(plan); conflict != nil {
+			if conflict, wait = a.contested(c, seen, plan); a.taken && !seen.taken {
+				continue
+			}
+			if conflict != nil {
 				plan.Blocked = append(plan.Blocked, conflict)
 			}
 		}
@@ -123,6 +128,7 @@ func soonest(a, b time.Duration) time.Duration {
 // rest uninstalls once, because an uninstall has left its marker, and then does nothing. It retries what failed ever more
 // slowly.
 func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
+	a.forgetOwn()
 	blocked := []*Blocked{{CodeUninstalled, fmt.Errorf("an uninstall has run; remove %s to install again", marker(c))}}
 	if !a.rested {
 		plan, err := uninstall(ctx, c, a.log)
@@ -158,20 +164,28 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 	return max(0, a.opts.Settle-a.now().Sub(a.doubtSince))
 }
 
-// contested decides whether to put back an entry that was removed. If not, it says why, and how long to wait.
-func (a *Agent) contested(plan Plan) (*Blocked, time.Duration) {
+// contested decides whether to put back an entry that was removed. If not, it says why, and how long to wait. It may take a file
+// of our own instead.
+func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Duration) {
 	i := slices.IndexFunc(plan.Actions, Action.conf)
 	if i < 0 || !a.held[plan.Target] || !slices.Contains(losses, plan.Actions[i].Cause) {
 		return nil, 0
 	}
 	found := plan.Actions[i].Old
 	now := a.now()
-	retry, begins := a.conflict.lost(now, func(losses int, over time.Duration) string {
-		return culprit(plan.Target, a.wrote, found, losses, over)
-	})
+	report := func(losses int, over time.Duration) string {
+		return culprit(plan.Target, plan.Target == c.ownName(), a.wrote, found, losses, over)
+	}
+	retry, begins := a.conflict.lost(now, report)
 	if begins {
 		a.m.conflicts.Inc()
-		a.log.Error("a conflicting writer keeps removing our entry: backing off", "detail", a.conflict.report, "pause", a.conflict.pause)
+		a.log.Error("a conflicting writer keeps removing our entry: backing off", "detail", a.conflict.report, "pause", a.conflict.pause.String())
+		if a.take(c, seen, plan) {
+			return nil, 0
+		}
+	}
+	if n := len(a.conflict.losses); retry && n > 1 {
+		a.log.Warn("our entry was removed again", "detail", report(n, now.Sub(a.conflict.losses[0])))
 	}
 	if retry {
 		return nil, 0
@@ -192,6 +206,8 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 		a.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
 	a.wrote = seen.conf.files[plan.Target].data
+	a.taken = c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
+	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
 }
 
 func (a *Agent) lastTarget() string {
@@ -243,8 +259,19 @@ func (a *Agent) report(plan Plan, blocked []*Blocked) {
 	if len(blocked) == 0 {
 		a.target = plan.Target
 	}
+	before := a.neighbours
+	if !plan.unseen {
+		a.neighbours = plan.Neighbours
+	}
+	after := a.neighbours
 	a.m.setBlocked(blocked) // under the lock, so that Ready and the metrics agree
+	a.m.setNeighbours(before, after)
 	a.mu.Unlock()
+	for _, n := range after {
+		if !slices.Contains(before, n) {
+			a.log.Warn(n.Text(), "code", string(NoticeOtherMesh), "plugin", n.Plugin)
+		}
+	}
 	switch is := join(blocked); {
 	case is == nil && (was != nil || wasTarget != plan.Target):
 		for _, n := range plan.Notes {

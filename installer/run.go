@@ -73,6 +73,9 @@ func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, erro
 			for _, n := range append(p.Notes, notes...) {
 				log.Warn(n)
 			}
+			for _, n := range p.Neighbours {
+				log.Warn(n.Text(), "code", string(NoticeOtherMesh), "plugin", n.Plugin)
+			}
 			p.Blocked = append(failed, p.Blocked...)
 			return p, p.Err()
 		}

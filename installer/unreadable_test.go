@@ -69,8 +69,8 @@ func TestUnreadableFileBlocks(t *testing.T) {
 			if strings.HasPrefix(name, "plugin") && file == "05-pods.conf" || strings.HasPrefix(name, "a plugin") && file == "05-pods.conf" {
 				continue // a list's
 			}
-			for _, own := range []bool{false, true} {
-				t.Run(name+"/"+file+map[bool]string{true: "/own-file"}[own], func(t *testing.T) {
+			for _, own := range []OwnFile{OwnFileNever, OwnFileAlways} {
+				t.Run(name+"/"+file+"/own-file="+string(own), func(t *testing.T) {
 					n := newNode(t, map[string]string{"10-calico.conflist": calicoList, "20-cilium.conflist": ciliumList})
 					n.OwnFile = own
 					n.install()

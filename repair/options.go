@@ -73,6 +73,9 @@ type Options struct {
 	Redirector Redirector
 	// Events receives the pods' events. nil means the API server.
 	Events record.EventRecorder
+	// Suspects names what may have replaced a pod's rules, such as the plugin of another mesh beside ours; reports of rules
+	// that have drifted repeat it. nil: nobody is suspected.
+	Suspects func() []string
 	// Metrics is where the controller registers its metrics. nil means nowhere.
 	Metrics prometheus.Registerer
 	// Log receives one record per outcome. nil discards them.

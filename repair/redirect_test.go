@@ -110,6 +110,20 @@ func TestVerification(t *testing.T) {
 	}
 }
 
+// TestSuspects: a report of drifted rules names who may have replaced them.
+func TestSuspects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Options) {
+			c.VerifyInterval = 10 * time.Minute
+			c.Suspects = func() []string { return []string{"istio-cni, after our entry", "another"} }
+			b.rules.SetRules(b.pod("a").UID, false)
+		}, named(t, "passed", "a"))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Contains(t, b.log.String(), "; chains of our names may have been replaced by istio-cni, after our entry, another")
+	})
+}
+
 // TestNoPauseProcess: the pod has a process only while its check runs.
 func TestNoPauseProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

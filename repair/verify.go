@@ -3,6 +3,7 @@ package repair
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,11 +109,23 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case len(diffs) == 0:
 		c.verified(pod, verifiedIntact, "")
 	default:
-		c.verified(pod, verifiedDrifted, summary(diffs))
+		c.verified(pod, verifiedDrifted, summary(diffs)+c.suspects())
 		if c.opts.Action == ActionRepair {
 			c.restore(ctx, pod, diffs)
 		}
 	}
+}
+
+// suspects says who may have changed the rules.
+func (c *Controller) suspects() string {
+	if c.opts.Suspects == nil {
+		return ""
+	}
+	names := c.opts.Suspects()
+	if len(names) == 0 {
+		return ""
+	}
+	return "; chains of our names may have been replaced by " + strings.Join(names, ", ")
 }
 
 func verifyFailed(err error) verification {

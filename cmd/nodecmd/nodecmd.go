@@ -217,14 +217,29 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		defer stop()
 		opts.Leaving = leaving
 	}
+	notify, quiet := tell(s, p.Name, log)
+	defer quiet()
+	opts.Notify = notify
 	agent, err := installer.New(opts)
 	if err != nil {
 		return err
 	}
 	repairs.installed = agent.Ready
+	repairs.suspects = func() (texts []string) {
+		for _, n := range agent.Neighbours() {
+			texts = append(texts, n.String())
+		}
+		return texts
+	}
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready()) },
+		Warnings: func() (texts []string) {
+			for _, n := range agent.Neighbours() {
+				texts = append(texts, string(installer.NoticeOtherMesh)+": "+n.Text())
+			}
+			return texts
+		},
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/installer"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -211,7 +212,7 @@ func TestPrecedence(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, string(s.Plugin.Backend), string(s.Plugin.LogLevel), s.CNIConfName})
 	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
-	assert.True(t, s.OwnFile)
+	assert.Equal(t, installer.OwnFileAlways, s.OwnFile)
 	assert.Equal(t, "5s", s.Plugin.AddDeadline.String())
 
 	// A ConfigMap mounted as a directory, one file a key.

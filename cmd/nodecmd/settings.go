@@ -82,7 +82,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	})
 	cli.Group(fs, "How the plugin is put into the network", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&s.Chained, "chained", s.Chained, "chain into the node's network; false: a configuration of the plugin alone, for Multus")
-		fs.BoolVar(&s.OwnFile, "own-file", s.OwnFile, "keep a first-sorting list of our own and leave others' files alone")
+		fs.VarPF(cli.Text(&s.OwnFile, "auto|true|false"), "own-file", "", "keep a first-sorting list of our own and leave others' files alone; auto: once another program keeps removing our entry").NoOptDefVal = "true"
 		text(fs, &s.CNIConfName, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own")
 	})
 	cli.Group(fs, "The API server", func(fs *pflag.FlagSet) {

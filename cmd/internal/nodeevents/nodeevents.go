@@ -1,0 +1,144 @@
+// Package nodeevents writes an agent's news about its node as Events on the Node, where kubectl describe node shows them.
+package nodeevents
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni/internal/brief"
+)
+
+const (
+	// maxNote is the maximum length of an event's message in bytes: the API server's limit for notes (noteLengthLimit in
+	// k8s.io/kubernetes/pkg/apis/core/validation/events.go).
+	maxNote = 1024
+	// timeout bounds the request for one event.
+	timeout = 10 * time.Second
+)
+
+// Source says whose events they are.
+type Source struct {
+	// Config returns how to reach the API server. It is called when the first event is sent, and again until it succeeds.
+	Config func() (*rest.Config, error)
+	// Component is the reporting controller, Node the name of the node.
+	Component, Node string
+	// Log is told once if the API server refuses events.
+	Log *slog.Logger
+}
+
+// Start returns a function that records an event of a code such as no-network, whose reason is then NoNetwork. It never
+// waits: events are sent behind its back, and what cannot be sent for two minutes is dropped. Equal events become one with a
+// count, and client-go bounds their rate. stop ends it without waiting for events that are not sent yet.
+func (s Source) Start() (event func(warning bool, code, text string), stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
+	recorder := broadcaster.NewRecorder(scheme, corev1.EventSource{Component: s.Component, Host: s.Node})
+	// The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.Node, UID: types.UID(s.Node)}
+	event = func(warning bool, code, text string) {
+		kind := corev1.EventTypeNormal
+		if warning {
+			kind = corev1.EventTypeWarning
+		}
+		recorder.Event(node, kind, Reason(code), brief.Text(text, maxNote))
+	}
+	return event, func() {
+		cancel()
+		broadcaster.Shutdown()
+	}
+}
+
+// Reason is a code as a reason of events: CamelCase, as Kubernetes has them.
+func Reason(code string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(code, "-") {
+		if word != "" {
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return b.String()
+}
+
+// scheme has the one kind that is sent: a whole clientset would take several times the agent's memory.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
+	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
+	return s
+}()
+
+// sink implements [record.EventSink].
+type sink struct {
+	ctx    context.Context
+	source Source
+
+	mu      sync.Mutex
+	client  rest.Interface
+	refused sync.Once
+}
+
+func (s *sink) connect() (rest.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		return s.client, nil
+	}
+	config, err := s.source.Config()
+	if err == nil {
+		config = rest.CopyConfig(config)
+		config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		s.client, err = rest.RESTClientFor(config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prepare to send events: %w", err)
+	}
+	return s.client, nil
+}
+
+// Create sends a new event.
+func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
+	return s.send(e, func(c rest.Interface) *rest.Request { return c.Post().Body(e) })
+}
+
+// Patch changes the count of one.
+func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
+	return s.send(e, func(c rest.Interface) *rest.Request {
+		return c.Patch(types.StrategicMergePatchType).Name(e.Name).Body(patch)
+	})
+}
+
+// Update is not used: the recorder patches instead.
+func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return e, nil }
+
+func (s *sink) send(e *corev1.Event, request func(rest.Interface) *rest.Request) (*corev1.Event, error) {
+	client, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	defer cancel()
+	out := &corev1.Event{}
+	err = request(client).Namespace(e.Namespace).Resource("events").Do(ctx).Into(out)
+	if apierrors.IsForbidden(err) {
+		s.refused.Do(func() {
+			s.source.Log.Warn("the API server refuses events about the node: grant create and patch of events in its namespace", "error", err)
+		})
+		return e, nil
+	}
+	return out, err
+}

@@ -1,0 +1,117 @@
+package nodeevents
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(kubetest.Main(m, kubetest.Options{DisableAdmission: []string{"ServiceAccount"}}))
+}
+
+// eventsOf are a node's events, as kubectl describe node looks for them.
+func eventsOf(t *testing.T, a *kubetest.Admin, node string) []corev1.Event {
+	t.Helper()
+	var list corev1.EventList
+	a.Do(t, http.MethodGet, "/api/v1/events?fieldSelector=involvedObject.kind=Node,involvedObject.name="+node+",involvedObject.uid="+node, nil, &list)
+	return list.Items
+}
+
+func TestEventsOfANode(t *testing.T) {
+	s := kubetest.Shared(t)
+	var log proctest.Buffer
+	var asked atomic.Int32
+	event, stop := Source{
+		Config: func() (*rest.Config, error) {
+			asked.Add(1)
+			return s.Config(kubetest.AdminToken)
+		},
+		Component: "meshcni-node", Node: "n1", Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}.Start()
+	defer stop()
+	assert.Zero(t, asked.Load(), "nothing is asked before there is something to say")
+	for range 3 {
+		event(true, "no-network", "not ready: there is none")
+	}
+	event(false, "ready", strings.Repeat("long ", 1000))
+	a := s.Admin(t)
+	var all []corev1.Event
+	require.Eventually(t, func() bool {
+		all = eventsOf(t, a, "n1")
+		return len(all) == 2 && all[0].Count+all[1].Count == 4
+	}, time.Minute, 10*time.Millisecond)
+	for _, e := range all {
+		assert.Equal(t, "default", e.Namespace)
+		assert.Equal(t, "meshcni-node", e.ReportingController)
+		assert.Equal(t, "n1", e.Source.Host)
+		switch e.Reason {
+		case "NoNetwork":
+			assert.Equal(t, corev1.EventTypeWarning, e.Type)
+			assert.Equal(t, "not ready: there is none", e.Message)
+			assert.EqualValues(t, 3, e.Count, "equal events are one")
+		case "Ready":
+			assert.Equal(t, corev1.EventTypeNormal, e.Type)
+			assert.LessOrEqual(t, len(e.Message), maxNote)
+		default:
+			assert.Fail(t, e.Reason)
+		}
+	}
+	assert.Empty(t, log.String())
+}
+
+// An API server that is away, or refuses, holds up nobody; the latter is said once.
+func TestEventsThatCannotBeSent(t *testing.T) {
+	var log proctest.Buffer
+	asked := make(chan struct{}, 1)
+	event, stop := Source{
+		Config: func() (*rest.Config, error) {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			return nil, errors.New("no token yet")
+		},
+		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}.Start()
+	for range 5000 { // more than are kept
+		event(true, "fight", "text")
+	}
+	<-asked
+	stop()
+	assert.Empty(t, log.String())
+
+	s := kubetest.Shared(t)
+	a := s.Admin(t)
+	token := a.ServiceAccount(t, a.Namespace(t), "without-rights")
+	event, stop = Source{
+		Config:    func() (*rest.Config, error) { return s.Config(token) },
+		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}.Start()
+	defer stop()
+	event(true, "fight", "text")
+	event(true, "no-network", "text")
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "refuses events") }, time.Minute, 10*time.Millisecond)
+	assert.Contains(t, log.String(), "forbidden")
+	assert.Equal(t, 1, strings.Count(log.String(), "refuses events"))
+	assert.Empty(t, eventsOf(t, a, "n2"))
+}
+
+func TestReason(t *testing.T) {
+	for code, want := range map[string]string{"fight": "Fight", "no-api-server": "NoApiServer", "other-mesh-gone": "OtherMeshGone"} {
+		assert.Equal(t, want, Reason(code))
+	}
+}

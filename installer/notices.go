@@ -1,0 +1,103 @@
+//go:build linux
+
+package installer
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Notice is news about the node, for people who do not read the agent's log; see [Options].Notify.
+type Notice struct {
+	// Code is the kind of the news: that of a [Blocked], or one of the NoticeCodes below.
+	Code NoticeCode
+	// Warning says that something is wrong. Otherwise something is over, or has been done about it.
+	Warning bool
+	// Text is a sentence, with the remedy.
+	Text string
+}
+
+// NoticeCode is a stable code of a [Notice].
+type NoticeCode string
+
+// The codes that are not those of a [Blocked].
+const (
+	NoticeReady         NoticeCode = "ready"           // after a Blocked: new pods are captured again
+	NoticeOwnFileTaken  NoticeCode = "own-file-taken"  // the entry was fought over, so the agent keeps a file of its own
+	NoticeOtherMesh     NoticeCode = "other-mesh"      // there is a Neighbour
+	NoticeOtherMeshGone NoticeCode = "other-mesh-gone" // and no longer
+)
+
+// remindAfter is when a notice of what is still wrong is repeated. Kubernetes forgets an event after an hour by default
+// (kube-apiserver --event-ttl).
+const remindAfter = 30 * time.Minute
+
+// notices finds out what is news.
+type notices struct {
+	send   func(Notice)
+	moment time.Duration // how long a reason must last to be news
+	open   map[string]*trouble
+	told   []string // the codes of Blocked that have been told of since the agent was ready
+}
+
+// trouble is what is wrong at present.
+type trouble struct{ since, told time.Time }
+
+// unremarkable are reasons that are no news: what comes with every start and every upgrade.
+var unremarkable = []Code{CodeStarting, CodeSuperseded}
+
+// update tells what has come and what is over at now. It returns after which time to call it again; 0 if there is no need.
+func (n *notices) update(now time.Time, blocked []*Blocked, neighbours []Neighbour) (wait time.Duration) {
+	wrong := map[string]bool{}
+	look := func(key string, after time.Duration, notice Notice) {
+		if wrong[key] {
+			return
+		}
+		wrong[key] = true
+		t := n.open[key]
+		if t == nil {
+			t = &trouble{since: now}
+			n.open[key] = t
+		}
+		due := t.since.Add(after)
+		if !t.told.IsZero() {
+			due = t.told.Add(remindAfter)
+		}
+		if !now.Before(due) {
+			notice.Warning = true
+			n.send(notice)
+			t.told, due = now, now.Add(remindAfter)
+		}
+		wait = soonest(wait, due.Sub(now))
+	}
+	for _, b := range blocked {
+		if slices.Contains(unremarkable, b.Code) {
+			continue
+		}
+		after := n.moment
+		if b.Code == CodeConflict { // has lasted already
+			after = 0
+		}
+		look(string(b.Code), after, Notice{Code: NoticeCode(b.Code), Text: "not ready: " + b.Err.Error()})
+		if !n.open[string(b.Code)].told.IsZero() && !slices.Contains(n.told, string(b.Code)) {
+			n.told = append(n.told, string(b.Code))
+		}
+	}
+	for _, other := range neighbours {
+		look(string(NoticeOtherMesh)+" "+other.Plugin, 0, Notice{Code: NoticeOtherMesh, Text: other.Text()})
+	}
+	for key := range n.open {
+		if plugin, ok := strings.CutPrefix(key, string(NoticeOtherMesh)+" "); ok && !wrong[key] {
+			n.send(Notice{Code: NoticeOtherMeshGone, Text: plugin + " is no longer chained with our plugin; delete the pods that started with both"})
+		}
+		if !wrong[key] {
+			delete(n.open, key)
+		}
+	}
+	if len(blocked) == 0 && len(n.told) > 0 {
+		n.send(Notice{Code: NoticeReady, Text: "every new pod of the mesh is captured again; it was: " + strings.Join(n.told, ", ")})
+		n.told = nil
+	}
+	return wait
+}

@@ -1,0 +1,77 @@
+//go:build linux
+
+package installer
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// OwnFile is a value of [Config].OwnFile: whether the agent keeps a list of its own.
+type OwnFile string
+
+// The values of OwnFile.
+const (
+	// OwnFileNever chains into the network's file.
+	OwnFileNever OwnFile = "false"
+	// OwnFileAlways keeps a list of our own, and leaves others' files alone.
+	OwnFileAlways OwnFile = "true"
+	// OwnFileAuto chains into the network's file until another program is found to remove the entry again and again, and keeps
+	// a list of our own from then on. While that list exists, so does the decision: it outlives the agent, until an
+	// uninstall, another value, or somebody who removes the list while no agent runs.
+	OwnFileAuto OwnFile = "auto"
+)
+
+// UnmarshalText accepts "auto" and what strconv.ParseBool does.
+func (o *OwnFile) UnmarshalText(text []byte) error {
+	if *o = OwnFile(text); *o == OwnFileAuto {
+		return nil
+	}
+	b, err := strconv.ParseBool(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not auto, true or false", text)
+	}
+	*o = OwnFile(strconv.FormatBool(b))
+	return nil
+}
+
+func (o OwnFile) validate() error {
+	switch o {
+	case "", OwnFileNever, OwnFileAlways, OwnFileAuto:
+		return nil
+	}
+	return fmt.Errorf("own-file %q: must be one of false, true, auto", string(o))
+}
+
+// wanted reports whether a file of our own may be kept.
+func (o OwnFile) wanted() bool { return o == OwnFileAlways || o == OwnFileAuto }
+
+// keepsOwn reports whether our own file is the target. With OwnFileAuto that is so once it has been taken, which its existence
+// tells an agent that has begun since.
+func (p *planner) keepsOwn() bool {
+	return p.c.OwnFile == OwnFileAlways || p.c.OwnFile == OwnFileAuto && (p.o.taken || p.exists(p.c.ownName()))
+}
+
+// take makes the agent keep a file of its own from now on, if that is left to it and can be done. The conflict is then over.
+func (a *Agent) take(c Config, seen observed, plan Plan) bool {
+	if c.OwnFile != OwnFileAuto || plan.Target == c.ownName() {
+		return false
+	}
+	seen.taken = true
+	if own := planInstall(c, seen); len(own.Blocked) > 0 {
+		a.log.Error("our entry is fought over, and own-file=auto cannot end it", "error", own.Err())
+		return false
+	}
+	a.taken = true
+	text := fmt.Sprintf("%s; so the agent keeps a list of its own from now on, %s (own-file=auto)", a.conflict.report, c.ownName())
+	a.log.Warn("our entry is fought over: taking a file of our own", "detail", text)
+	a.notices.send(Notice{Code: NoticeOwnFileTaken, Text: text})
+	a.conflict.end()
+	return true
+}
+
+// forgetOwn leaves it to the files on the node whether one of our own is kept, when this agent acts again.
+func (a *Agent) forgetOwn() {
+	a.taken = false
+	a.m.ownFile.Set(0)
+}
