@@ -29,6 +29,8 @@ type Plan struct {
 	Blocked []*Blocked
 	// Notes are warnings for the log.
 	Notes []string
+
+	broken error // why no runtime can load the target, whose earlier text Actions put back; nil: it is no such plan
 }
 
 // Err returns nil, a *[Blocked], or several joined.

@@ -41,7 +41,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	var doing performer
 	for range rounds {
 		seen := a.obs.look(c)
-		seen.held = a.held
+		seen.held, seen.good = a.held, a.good
 		plan := planInstall(c, seen)
 		a.token(seen)
 		wait := a.doubtful(plan)
@@ -51,6 +51,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			if conflict, wait = a.contested(plan); conflict != nil {
 				plan.Blocked = append(plan.Blocked, conflict)
 			}
+		}
+		if wait > 0 && plan.broken != nil {
+			plan.Blocked = append(plan.Blocked, &Blocked{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
 		}
 		if wait > 0 { // everything but the network's configuration
 			plan.Actions = slices.DeleteFunc(plan.Actions, Action.conf)
@@ -137,25 +140,28 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	return 0
 }
 
-// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid: its owner
-// may just be writing. Each choice is delayed once, and anew when what is there changes.
+// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, or before
+// putting a broken file's earlier text back: its owner may just be writing. Each choice is delayed once, and anew when what is there changes.
 func (a *Agent) doubtful(plan Plan) time.Duration {
 	if plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf) {
 		a.doubt = ""
 		return 0
 	}
 	last := a.lastTarget()
-	if len(plan.Skipped) == 0 && (last == "" || plan.Target <= last) {
+	if plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last) {
 		return 0
 	}
-	doubt := plan.Target
+	doubt, settle := plan.Target, a.opts.Settle
+	if plan.broken != nil { // its owner's next text must not be lost
+		doubt, settle = doubt+"\n"+plan.broken.Error(), 10*settle
+	}
 	for _, s := range plan.Skipped {
 		doubt += "\n" + s.Name + ": " + s.Err.Error()
 	}
 	if doubt != a.doubt {
 		a.doubt, a.doubtSince = doubt, a.now()
 	}
-	return max(0, a.opts.Settle-a.now().Sub(a.doubtSince))
+	return max(0, settle-a.now().Sub(a.doubtSince))
 }
 
 // contested decides whether to put back an entry that was removed. If not, it says why, and how long to wait.
@@ -180,7 +186,7 @@ func (a *Agent) contested(plan Plan) (*Blocked, time.Duration) {
 }
 
 // losses are the causes for which somebody else has removed or changed the entry.
-var losses = []Cause{CauseEntryRemoved, CauseEntryChanged, CauseOwnFileMissing, CauseConfAppeared}
+var losses = []Cause{CauseEntryRemoved, CauseEntryChanged, CauseOwnFileMissing, CauseConfAppeared, CauseConfBroken}
 
 // settled remembers a node with the entry in place.
 func (a *Agent) settled(c Config, seen observed, plan Plan) {
@@ -192,6 +198,7 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 		a.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
 	a.wrote = seen.conf.files[plan.Target].data
+	a.remember(c, plan.Target, a.wrote)
 }
 
 func (a *Agent) lastTarget() string {
