@@ -255,26 +255,80 @@ func TestUsersComeFirst(t *testing.T) {
 	assert.Len(t, all.of("SecurityContextConstraints"), 1)
 }
 
-// TestHealthOnTheHost: on the host's network it is not for others, unless the user wants it so, and the kubelet asks where it is.
-func TestHealthOnTheHost(t *testing.T) {
+// TestPorts: on the host's network they are for nobody else, unless the user wants it so or something is to scrape; the kubelet
+// asks where they are; and none is declared, which would keep the next agent from the node.
+func TestPorts(t *testing.T) {
 	t.Parallel()
+	const local, scraped = "127.0.0.1:15014", "[$(POD_IP)]:15014"
 	for _, c := range []struct {
-		values               values
-		address, host, ports string
+		values                 values
+		health, metrics, probe string
+		port                   int32
 	}{
-		{values{}, ":8000", "", "8000"},
-		{values{"hostNetwork": true}, "127.0.0.1:8000", "127.0.0.1", "8000"},
-		{values{"hostNetwork": true, "health": values{"host": ""}}, ":8000", "", "8000"},
-		{values{"hostNetwork": true, "health": values{"host": "::1", "port": 1}}, "[::1]:1", "::1", "1"},
-		{values{"health": values{"host": "0.0.0.0"}}, "0.0.0.0:8000", "", "8000"},
+		{values{}, "127.0.0.1:8000", local, "127.0.0.1", 8000},
+		{values{"health": values{"host": ""}, "metrics": values{"host": ""}}, ":8000", ":15014", "", 8000},
+		{values{"health": values{"host": "::1", "port": 1}, "metrics": values{"host": "::1", "port": 2}}, "[::1]:1", "[::1]:2", "::1", 1},
+		{values{"metrics": values{"serviceMonitor": values{"enabled": true}}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
+		{values{"metrics": values{"podMonitor": values{"enabled": true}}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
+		{values{"metrics": values{"service": values{"enabled": true}}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
+		{values{"metrics": values{"scrapeAnnotations": true}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
+		{values{"metrics": values{"scrapeAnnotations": true, "host": "10.0.0.1"}}, "127.0.0.1:8000", "10.0.0.1:15014", "127.0.0.1", 8000},
+		{values{"metrics": values{"prometheusRule": values{"enabled": true}, "dashboard": values{"enabled": true}}}, "127.0.0.1:8000", local, "127.0.0.1", 8000},
+		{values{"metrics": values{"enabled": false}}, "127.0.0.1:8000", "", "127.0.0.1", 8000},
+		{values{"hostNetwork": false}, ":8000", ":15014", "", 8000},
+		{values{"hostNetwork": false, "health": values{"host": "0.0.0.0"}, "metrics": values{"podMonitor": values{"enabled": true}}}, "0.0.0.0:8000", ":15014", "", 8000},
 	} {
-		agent := one[appsv1.DaemonSet](t, mustRender(t, c.values), "DaemonSet", "meshcni-node").Spec.Template.Spec.Containers[0]
-		assert.Equal(t, []string{"--health-address=" + c.address}, flagsOf(agent, "health-address"))
+		pod := one[appsv1.DaemonSet](t, mustRender(t, c.values), "DaemonSet", "meshcni-node").Spec.Template.Spec
+		agent := pod.Containers[0]
+		assert.Equal(t, []string{"--health-address=" + c.health, "--metrics-address=" + c.metrics}, flagsOf(agent, "health-address", "metrics-address"))
 		for _, probe := range []*corev1.Probe{agent.StartupProbe, agent.LivenessProbe, agent.ReadinessProbe} {
-			assert.Equal(t, c.host, probe.HTTPGet.Host)
-			assert.Equal(t, "health", probe.HTTPGet.Port.StrVal)
+			assert.Equal(t, c.probe, probe.HTTPGet.Host)
+			assert.Equal(t, c.port, probe.HTTPGet.Port.IntVal)
 		}
-		assert.Equal(t, c.ports, fmt.Sprint(agent.Ports[0].ContainerPort))
+		assert.Equal(t, corev1.DNSDefault, pod.DNSPolicy)
+		assert.Equal(t, c.values["hostNetwork"] == nil, pod.HostNetwork)
+		asked := slices.IndexFunc(agent.Env, func(e corev1.EnvVar) bool { return e.Name == "POD_IP" })
+		if assert.Equal(t, c.metrics == scraped, asked >= 0, "its address is asked for") && asked >= 0 {
+			assert.Equal(t, "status.podIP", agent.Env[asked].ValueFrom.FieldRef.FieldPath)
+		}
+		if pod.HostNetwork {
+			assert.Empty(t, agent.Ports)
+		} else {
+			assert.Equal(t, []corev1.ContainerPort{{Name: "health", ContainerPort: 8000}, {Name: "metrics", ContainerPort: 15014}}, agent.Ports)
+		}
+	}
+}
+
+// TestMonitorsFindTheAgent: by its Service, by its declared port, or by its address, of either family.
+func TestMonitorsFindTheAgent(t *testing.T) {
+	t.Parallel()
+	endpoint := func(kind, list string, v values) map[string]any {
+		found := mustRender(t, v).of(kind)
+		require.Len(t, found, 1)
+		return found[0].Object["spec"].(map[string]any)[list].([]any)[0].(map[string]any)
+	}
+	services := values{"metrics": values{"port": 9100, "serviceMonitor": values{"enabled": true}}}
+	assert.Equal(t, "metrics", endpoint("ServiceMonitor", "endpoints", services)["port"])
+	service := one[corev1.Service](t, mustRender(t, services), "Service", "meshcni-node").Spec.Ports[0]
+	assert.Equal(t, []any{"metrics", 9100}, []any{service.Name, service.TargetPort.IntValue()})
+
+	pods := values{"metrics": values{"port": 9100, "podMonitor": values{"enabled": true}}}
+	assert.Equal(t, "metrics", endpoint("PodMonitor", "podMetricsEndpoints", pods.with(values{"hostNetwork": false}))["port"])
+	onHost := endpoint("PodMonitor", "podMetricsEndpoints", pods)
+	assert.NotContains(t, onHost, "port", "Prometheus would keep only pods that declare it")
+	for ip, want := range map[string]string{"10.1.2.3": "10.1.2.3:9100", "2001:db8::1": "[2001:db8::1]:9100"} {
+		address := ""
+		for _, r := range onHost["relabelings"].([]any) {
+			rule := r.(map[string]any)
+			if rule["targetLabel"] != "__address__" {
+				continue
+			}
+			assert.Equal(t, []any{"__meta_kubernetes_pod_ip"}, rule["sourceLabels"])
+			if whole := regexp.MustCompile("^(?:" + rule["regex"].(string) + ")$"); whole.MatchString(ip) { // Prometheus anchors it
+				address = whole.ReplaceAllString(ip, rule["replacement"].(string))
+			}
+		}
+		assert.Equal(t, want, address)
 	}
 }
 

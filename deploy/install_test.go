@@ -28,9 +28,10 @@ func TestLifeOfARelease(t *testing.T) {
 		with(options["alerts, dashboard"]).with(options["pod monitor"]).with(options["network policy"]))
 	require.NoError(t, err)
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
-	assert.NotContains(t, out, "WARNING")
+	assert.Equal(t, 1, strings.Count(out, "WARNING: "), "%s", out)
+	assert.Contains(t, out, "WARNING: With hostNetwork false")
 	assert.Len(t, labelled(t, admin), 19)
-	_, err = on("upgrade", values{"profile": "bottlerocket", "hostNetwork": true, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
+	_, err = on("upgrade", values{"profile": "bottlerocket", "metrics": values{"serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
 	// What a profile said is not kept as if the user had said it.
 	_, err = on("upgrade", nil, chart, "--reuse-values", "--set", "profile=gke")
@@ -102,7 +103,11 @@ func TestNotes(t *testing.T) {
 		"admission":       {strict, values{"openshift": values{"scc": "create"}}, []string{admission + ", which have host paths. Allow them:\n  kubectl label namespace mesh-strict --overwrite pod-security.kubernetes.io/enforce=privileged"}},
 		"talos":           {plain, values{"profile": "talos"}, []string{admission, openshift}},
 		"multus":          {plain, values{"cni": values{"chained": false}}, []string{openshift, "cni.chained is false, so only Multus"}},
-		"host network":    {plain, values{"hostNetwork": true, "networkPolicy": values{"enabled": true}}, []string{openshift, "networkPolicy does nothing", "metrics are open on port 15014"}},
+		"host network":    {plain, values{"networkPolicy": values{"enabled": true}}, []string{openshift, "networkPolicy does nothing"}},
+		"scraped":         {plain, values{"metrics": values{"podMonitor": values{"enabled": true}}}, []string{openshift, "open, without authentication, on port 15014 of each node's own address"}},
+		"open":            {plain, values{"metrics": values{"host": ""}}, []string{openshift, "on port 15014 of every address of each node"}},
+		"not reached":     {plain, values{"metrics": values{"host": "::1", "service": values{"enabled": true}}}, []string{openshift, "only a scraper on the node itself"}},
+		"pods' network":   {plain, values{"hostNetwork": false}, []string{openshift, "the agent starts through the plugin that it installs"}},
 		"repair":          {plain, values{"repair": values{"forceDelete": true, "clusterRate": 1}}, []string{openshift, "repair.forceDelete does nothing with repair.mode none", "repair.clusterRate does nothing"}},
 		"always":          {plain, values{"uninstallOnExit": true}, []string{openshift, "uninstallOnExit true takes the plugin away"}},
 		"never":           {plain, values{"uninstallOnExit": false}, []string{openshift, "uninstallOnExit false leaves the plugin"}},

@@ -75,7 +75,8 @@ func TestPrivileges(t *testing.T) {
 			assert.False(t, *got, "%s: %s", v.mode.name, what)
 		}
 		assert.True(t, *c.SecurityContext.ReadOnlyRootFilesystem)
-		assert.False(t, pod.HostNetwork || pod.HostIPC)
+		assert.True(t, pod.HostNetwork, "the agent starts without the network that it mends")
+		assert.False(t, pod.HostIPC)
 		assert.Len(t, pod.Containers, 1)
 		assert.Empty(t, pod.InitContainers)
 		assert.Equal(t, "system-node-critical", pod.PriorityClassName)
@@ -178,16 +179,14 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	assert.Equal(t, repairs+4, count, "roles and bindings")
 }
 
-// TestReadyWithoutAgent: an agent in the node's network must not keep the runtime
-// from starting it; one on the host's is started anyway, and pods may wait for it.
+// TestReadyWithoutAgent: a node whose agent is away starts the pods that are outside of the mesh.
 func TestReadyWithoutAgent(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, true, configOf(t, mustRender(t, nil))["ready-without-agent"])
-	assert.Nil(t, configOf(t, mustRender(t, values{"hostNetwork": true}))["ready-without-agent"])
+	assert.Equal(t, true, configOf(t, mustRender(t, values{"hostNetwork": false}))["ready-without-agent"])
 }
 
-// TestNewAgentBesideTheOld: the token that the plugin has ends with the agent's pod,
-// so the new agent's must be there before; two agents cannot have the host's ports.
+// TestNewAgentBesideTheOld: no node is without an agent while a new one cannot start, on whichever network.
 func TestNewAgentBesideTheOld(t *testing.T) {
 	t.Parallel()
 	update := func(set values) *appsv1.RollingUpdateDaemonSet {
@@ -195,7 +194,7 @@ func TestNewAgentBesideTheOld(t *testing.T) {
 	}
 	percent, none, one := intstr.FromString("10%"), intstr.FromInt32(0), intstr.FromInt32(1)
 	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxSurge: &percent, MaxUnavailable: &none}, update(nil))
-	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &percent}, update(values{"hostNetwork": true}))
+	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxSurge: &percent, MaxUnavailable: &none}, update(values{"hostNetwork": false}))
 	own := values{"updateStrategy": values{"rollingUpdate": values{"maxUnavailable": 1}}}
 	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one}, update(own), "what is set comes before it as a whole")
 }

@@ -73,7 +73,7 @@ func (m *machine) args() (args []string) {
 		if ok && strings.HasPrefix(at, "/") {
 			at = m.path(at)
 		}
-		args = append(args, name+"="+strings.ReplaceAll(at, "$(NODE_NAME)", "node-1"))
+		args = append(args, name+"="+strings.NewReplacer("$(NODE_NAME)", "node-1", "$(POD_IP)", "10.0.0.1").Replace(at))
 	}
 	for flag, at := range map[string]string{"bin-source-dir": "/opt/meshcni/bin", "service-account-dir": "/var/run/secrets/kubernetes.io/serviceaccount"} {
 		args = append(args, "--"+flag+"="+m.path(at))
@@ -85,7 +85,7 @@ func (m *machine) args() (args []string) {
 func (m *machine) env(name string) (string, bool) {
 	for _, e := range m.c.Env {
 		if e.Name == name && e.ValueFrom != nil {
-			v, ok := map[string]string{"spec.nodeName": "node-1", "metadata.namespace": namespace}[e.ValueFrom.FieldRef.FieldPath]
+			v, ok := map[string]string{"spec.nodeName": "node-1", "metadata.namespace": namespace, "status.podIP": "10.0.0.1"}[e.ValueFrom.FieldRef.FieldPath]
 			return v, ok
 		}
 	}

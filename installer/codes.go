@@ -67,6 +67,7 @@ const (
 	CauseEntryChanged       Cause = "entry-changed"       // the entry differs from the one wanted
 	CauseEntryElsewhere     Cause = "entry-elsewhere"     // the entry is in a file that is not the target
 	CauseConfAppeared       Cause = "conf-appeared"       // a .conf appeared that sorts before the list
+	CauseConfBroken         Cause = "conf-broken"         // no runtime could load the file with the entry any more
 	CauseOwnFileMissing     Cause = "own-file-missing"    // our own file was removed
 	CauseOwnFileTaken       Cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
 	CauseOwnFileOutdated    Cause = "own-file-outdated"   // the file that ours is derived from has changed

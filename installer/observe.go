@@ -44,6 +44,8 @@ type observed struct {
 	held map[string]bool
 	// taken: this process keeps a file of its own by OwnFileAuto.
 	taken bool
+	// good is what the target was; an agent's only.
+	good goodList
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another
 	// plugin that has our kubeconfig. left are files that the plugin leaves in the run directory.
@@ -118,6 +120,7 @@ func (o *observer) lookForUninstall(c Config) observed {
 		types: typesOf(c.pluginType(), seen), kubeconfig: onHost(c.kubeconfig()),
 		agentNamespace: c.agentNamespace(), agentPrefix: c.AgentPrefix,
 	}
+	seen.good = readGood(c)
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
 	for _, pattern := range []string{"plugin.log*", "attachments/*", "attachments", filepath.Base(c.record())} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed

@@ -32,7 +32,8 @@ type Plan struct {
 	// Neighbours are other meshes' plugins in the list that the runtime loads.
 	Neighbours []Neighbour
 
-	unseen bool // the configurations could not be judged, so nor could Neighbours
+	unseen bool  // the configurations could not be judged, so nor could Neighbours
+	broken error // why no runtime can load the target, whose earlier text Actions put back; nil: it is no such plan
 }
 
 // Err returns nil, a *[Blocked], or several joined.

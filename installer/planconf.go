@@ -28,9 +28,12 @@ func (p *planner) conf() bool {
 }
 
 func (p *planner) chained() bool {
-	choice, ok := p.choose()
-	if !ok {
-		return false
+	choice, broken := p.restorable()
+	if broken == nil {
+		var ok bool
+		if choice, ok = p.choose(); !ok {
+			return false
+		}
 	}
 	list, ok := p.withEntry(choice)
 	if !ok {
@@ -38,7 +41,9 @@ func (p *planner) chained() bool {
 	}
 	p.Skipped, p.Network = choice.Skipped, choice.File.Network()
 	found := choice.File.Bytes()
-	if p.Target = choice.Name; !choice.File.IsList() {
+	if p.Target = choice.Name; broken != nil {
+		p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: broken, New: list, Cause: CauseConfBroken})
+	} else if !choice.File.IsList() {
 		p.Target = choice.ListName()
 		if !p.convert(choice, list) {
 			return false
@@ -210,7 +215,11 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 	case err != nil:
 		return nil, p.unreadable(name, err)
 	}
-	if f, err := conflist.Parse(data); len(bytes.TrimSpace(data)) > 0 && (err != nil || !f.Has(p.typ)) {
+	switch f, err := conflist.Parse(data); {
+	case len(bytes.TrimSpace(data)) == 0, err != nil && p.brokenOwn(name, data), err == nil && f.Has(p.typ):
+	case err != nil:
+		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is broken, so it does not say whose it is: remove it, or choose another --cni-conf-name: %w", p.path(name), err))
+	default:
 		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is somebody else's: remove it, or set --own-file=true and another --cni-conf-name", p.path(name)))
 	}
 	return append([]byte{}, data...), true

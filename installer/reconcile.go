@@ -43,7 +43,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	var doing performer
 	for range rounds {
 		seen := a.obs.look(c)
-		seen.held, seen.taken = a.held, a.taken
+		seen.held, seen.taken, seen.good = a.held, a.taken, a.good
 		plan := planInstall(c, seen)
 		a.token(seen)
 		wait := a.doubtful(plan)
@@ -56,6 +56,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			if conflict != nil {
 				plan.Blocked = append(plan.Blocked, conflict)
 			}
+		}
+		if wait > 0 && plan.broken != nil {
+			plan.Blocked = append(plan.Blocked, &Blocked{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
 		}
 		if wait > 0 { // everything but the network's configuration
 			plan.Actions = slices.DeleteFunc(plan.Actions, Action.conf)
@@ -143,25 +146,28 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	return 0
 }
 
-// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid: its owner
-// may just be writing. Each choice is delayed once, and anew when what is there changes.
+// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, or before
+// putting a broken file's earlier text back: its owner may just be writing. Each choice is delayed once, and anew when what is there changes.
 func (a *Agent) doubtful(plan Plan) time.Duration {
 	if plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf) {
 		a.doubt = ""
 		return 0
 	}
 	last := a.lastTarget()
-	if len(plan.Skipped) == 0 && (last == "" || plan.Target <= last) {
+	if plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last) {
 		return 0
 	}
-	doubt := plan.Target
+	doubt, settle := plan.Target, a.opts.Settle
+	if plan.broken != nil { // its owner's next text must not be lost
+		doubt, settle = doubt+"\n"+plan.broken.Error(), 10*settle
+	}
 	for _, s := range plan.Skipped {
 		doubt += "\n" + s.Name + ": " + s.Err.Error()
 	}
 	if doubt != a.doubt {
 		a.doubt, a.doubtSince = doubt, a.now()
 	}
-	return max(0, a.opts.Settle-a.now().Sub(a.doubtSince))
+	return max(0, settle-a.now().Sub(a.doubtSince))
 }
 
 // contested decides whether to put back an entry that was removed. If not, it says why, and how long to wait. It may take a file
@@ -194,7 +200,7 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Du
 }
 
 // losses are the causes for which somebody else has removed or changed the entry.
-var losses = []Cause{CauseEntryRemoved, CauseEntryChanged, CauseOwnFileMissing, CauseConfAppeared}
+var losses = []Cause{CauseEntryRemoved, CauseEntryChanged, CauseOwnFileMissing, CauseConfAppeared, CauseConfBroken}
 
 // settled remembers a node with the entry in place.
 func (a *Agent) settled(c Config, seen observed, plan Plan) {
@@ -208,6 +214,7 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 	a.wrote = seen.conf.files[plan.Target].data
 	a.taken = c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
 	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
+	a.remember(c, plan.Target, a.wrote)
 }
 
 func (a *Agent) lastTarget() string {

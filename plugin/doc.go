@@ -48,9 +48,9 @@
 //
 // # STATUS
 //
-// STATUS says whether an ADD could work now. If not, the runtime starts only pods on the host's network. An agent on the
-// pod network could then never write the kubeconfig: with "ready_without_agent": true a missing kubeconfig does not fail
-// STATUS. It still fails the ADD of a pod that may be in the mesh.
+// STATUS says whether an ADD could work now. If not, the runtime starts only pods on the host's network: none outside of
+// the mesh, and no agent on the pod network. So with "ready_without_agent": true a missing kubeconfig does not fail STATUS.
+// It still fails the ADD of a pod that may be in the mesh.
 //
 // # Errors
 //

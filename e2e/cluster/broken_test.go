@@ -20,13 +20,13 @@ func upgradeToNothing(t *testing.T, c *cluster, values string) {
 	})
 }
 
-// TestBrokenUpgrade: the old agent stays until the new one is ready, and with it the token that the plugin has. So nobody
-// notices that the new one cannot start.
+// TestBrokenUpgrade: the old agent stays until the new one is ready, and with it the token that the plugin has. So no pod
+// notices that the new one cannot start, here on the pods' network.
 func TestBrokenUpgrade(t *testing.T) {
 	c := sharedCluster(t)
 	s := newShop(t, c, "beside")
-	install(t, c, "--set", "addDeadline=3s")
-	upgradeToNothing(t, c, "")
+	install(t, c, "--set", "addDeadline=3s,hostNetwork=false")
+	upgradeToNothing(t, c, ",hostNetwork=false")
 	s.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})
 	s.ready(t, "client", "cart")
 	s.assertCaptured(t, "cart", "client")
@@ -35,7 +35,28 @@ func TestBrokenUpgrade(t *testing.T) {
 	s.leave(t)
 }
 
-// TestBrokenUpgradeInItsPlace: where the new agent takes the old one's place, as on the host's network, the old one's token
+// TestWaitForTheUpgrade: helm, told to wait, fails while a node's new agent crashes; the old one goes on, on the host's network
+// too.
+func TestWaitForTheUpgrade(t *testing.T) {
+	c := sharedCluster(t)
+	s := newShop(t, c, "waited")
+	install(t, c)
+	agent := agentPod(t, c)
+	out, err := c.Try("helm", "upgrade", release, chart, "--namespace", system, "--set", "extraArgs={--no-such-flag}", "--wait", "--timeout", "20s")
+	assert.Error(t, err, out)
+	assert.Contains(t, c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].lastState.terminated.exitCode}"), "2", "it crashed")
+	s.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})
+	s.ready(t, "client", "cart")
+	s.assertCaptured(t, "cart", "client")
+	c.Run(t, "kubectl", "--namespace", system, "wait", "pod", agent, "--for=condition=Ready", "--timeout=10s")
+
+	c.Run(t, "helm", "rollback", release, "--namespace", system, "--wait", "--timeout", "60s")
+	rolledOut(t, c)
+	assert.Equal(t, agent, agentPod(t, c), "it was never replaced")
+	s.leave(t)
+}
+
+// TestBrokenUpgradeInItsPlace: where the new agent takes the old one's place, as with maxUnavailable, the old one's token
 // is gone with it. Pods outside the mesh don't notice; those of the mesh wait, and say what for, until somebody rolls back.
 func TestBrokenUpgradeInItsPlace(t *testing.T) {
 	c := sharedCluster(t)

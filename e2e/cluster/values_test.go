@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOwnFile: on the host's network, with a list of our own beside the network's, and what else can be chosen that needs no
-// more than a cluster.
+// TestOwnFile: with a list of our own beside the network's, and what else can be chosen that needs no more than a cluster. Metrics
+// are where a Service leads: at the node's address.
 func TestOwnFile(t *testing.T) {
 	c := sharedCluster(t)
 	s := newShop(t, c, "own")
 	s.create(t, pod{name: "client", outside: true})
-	install(t, c, "--set", "cni.ownFile=true,hostNetwork=true,writeStatus=true,resourceQuota.enabled=true,networkPolicy.enabled=true,metrics.service.enabled=true")
+	install(t, c, "--set", "cni.ownFile=true,writeStatus=true,resourceQuota.enabled=true,networkPolicy.enabled=true,metrics.service.enabled=true")
 
 	list, err := os.ReadFile(confList)
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestOwnFile(t *testing.T) {
 	s.assertUncaptured(t, "late", "client")
 }
 
-// metrics are what the agent on the host's network serves.
+// metrics are what the agent serves at the address of its pod.
 func metrics(t *testing.T, c *cluster) (text string) {
 	t.Helper()
 	ip := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[0].status.podIP}")

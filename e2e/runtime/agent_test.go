@@ -3,7 +3,6 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -39,7 +38,6 @@ type agent struct {
 	n *node
 	*sandbox
 	volumes map[string]string
-	url     string
 }
 
 // runAgent applies the manifest, starts the DaemonSet's pod with more flags, and
@@ -60,17 +58,16 @@ func (n *node) runAgent(t testing.TB, args ...string) *agent {
 		}
 		assert.NoError(t, n.RemoveAll(ctx))
 		n.admin.Remove(t, agentNamespace, pod.Name)
-		// In the host's network, which takes no plugin to come and to go.
 		last := pod.DeepCopy()
-		last.Name, last.Spec.HostNetwork = agentName+"-last", true
+		last.Name = agentName + "-last"
 		last.Spec.Containers = nil
 		s, err := n.RunPod(ctx, last, nil)
 		require.NoError(t, err)
-		(&agent{n, s, volumes, ""}).uninstall(ctx, t, pod)
+		(&agent{n, s, volumes}).uninstall(ctx, t, pod)
 		assert.NoFileExists(t, plugin)
 		assert.NoError(t, os.RemoveAll(runDir))
 	})
-	a := n.newAgent(t, s, volumes)
+	a := &agent{n, s, volumes}
 	a.ready(t)
 	return a
 }
@@ -88,11 +85,6 @@ func (n *node) agentPod(t testing.TB, suffix string, args ...string) *corev1.Pod
 	return pod
 }
 
-func (n *node) newAgent(t testing.TB, s *sandbox, volumes map[string]string) *agent {
-	t.Helper()
-	return &agent{n, s, volumes, fmt.Sprintf("http://%s:8000", addrs(t, s)[0])}
-}
-
 // ready waits until the agent says that pods are captured, and until the runtime
 // has read what the agent wrote.
 func (a *agent) ready(t testing.TB) {
@@ -105,7 +97,7 @@ func (a *agent) ready(t testing.TB) {
 func (a *agent) notReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8000/readyz", nil)
 	if err != nil {
 		return err
 	}

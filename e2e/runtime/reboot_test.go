@@ -157,7 +157,7 @@ func TestReboot(t *testing.T) {
 	require.NoError(t, os.MkdirAll(runDir, 0o755))
 	again, err := first.Again(t.Context(), first.volumes)
 	require.NoError(t, err, "nor does the agent")
-	a := n.newAgent(t, again, first.volumes)
+	a := &agent{n, again, first.volumes}
 	first.sandbox = again // whose log to show
 	a.ready(t)
 	for _, s := range pods[:2] {

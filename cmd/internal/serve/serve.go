@@ -57,8 +57,8 @@ func answer(wrong func() error, warnings func() []string) http.HandlerFunc {
 	}
 }
 
-// Start serves until stop. It tries an address that is in use again every second, because an agent must also do its
-// work without monitoring. It logs each address that it serves, with the port for ":0".
+// Start serves until stop. It tries an address that the system refuses again every second: the agent before this one has it for
+// a while yet, or another program, and an agent must do its work without monitoring too. It logs each address that it serves, with the port for ":0".
 func Start(o Options) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -71,9 +71,10 @@ func Start(o Options) (stop func(), err error) {
 	for address, metrics := range addresses {
 		s := &http.Server{Handler: o.Handler(metrics), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 		l, err := net.Listen("tcp", address)
+		var refused syscall.Errno
 		switch {
-		case errors.Is(err, syscall.EADDRINUSE):
-			o.Log.Error("cannot serve yet: set --metrics-address or --health-address", "address", address, "error", err)
+		case errors.As(err, &refused):
+			o.Log.Warn("cannot serve yet; if it is not for another agent's end: set --metrics-address or --health-address", "address", address, "error", err)
 		case err != nil:
 			stop()
 			return nil, fmt.Errorf("listen on %s (set --metrics-address or --health-address): %w", address, err)

@@ -90,6 +90,21 @@ func TestAddressInUse(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
+// TestAddressNotThere: an address that the host does not have keeps no agent from its work, nor from its other address.
+func TestAddressNotThere(t *testing.T) {
+	var log proctest.Buffer
+	stop, err := serve.Start(serve.Options{
+		HealthAddress: "192.0.2.1:8000", MetricsAddress: "127.0.0.1:0", Metrics: registry(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	require.NoError(t, err)
+	defer stop()
+	assert.Contains(t, log.String(), "192.0.2.1:8000")
+	address := regexp.MustCompile(`msg=serving address=(\S+)`)
+	require.Eventually(t, func() bool { return address.MatchString(log.String()) }, time.Minute, time.Millisecond)
+	status, _ := get(t, "http://"+address.FindStringSubmatch(log.String())[1]+"/metrics")
+	assert.Equal(t, http.StatusOK, status)
+}
+
 func TestAddressThatIsNone(t *testing.T) {
 	_, err := serve.Start(serve.Options{HealthAddress: "127.0.0.1:0", MetricsAddress: "nowhere:x", Metrics: registry(), Log: slog.New(slog.DiscardHandler)})
 	assert.ErrorContains(t, err, "--metrics-address")

@@ -11,8 +11,8 @@
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
 {{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
-{{- /* A runtime that waited for the agent before it starts any pod would wait for ever: the agent is one. */ -}}
-{{- if not $.Values.hostNetwork }}{{- $_ := set $config "ready-without-agent" true }}{{- end -}}
+{{- /* A runtime that waits for the agent starts no pod at all, while the plugin can start those outside of the mesh. */ -}}
+{{- $_ := set $config "ready-without-agent" true -}}
 {{- toYaml $config -}}
 {{- end -}}
 
@@ -33,9 +33,11 @@
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
 {{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}
-{{- $args = append $args (printf "--metrics-address=%s" (ternary (include "meshcni.listen" $.Values.metrics) "" $.Values.metrics.enabled)) -}}
 {{- $out := list "run" -}}
 {{- range $args }}{{- $out = append $out (include "meshcni.literal" .) }}{{- end -}}
+{{- /* Not literally: it may be $(POD_IP). */ -}}
+{{- $metrics := include "meshcni.listen" (dict "host" (include "meshcni.metricsHost" .) "port" .Values.metrics.port) -}}
+{{- $out = append $out (printf "--metrics-address=%s" (ternary $metrics "" $.Values.metrics.enabled)) -}}
 {{- toYaml (concat $out $.Values.extraArgs) -}}
 {{- end -}}
 
@@ -49,6 +51,12 @@
   valueFrom:
     fieldRef:
       fieldPath: metadata.namespace
+{{- if contains "$" (include "meshcni.metricsHost" .) }}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+{{- end }}
 - name: MESHCNI_DAEMONSET_NAME
   value: {{ include "meshcni.name" . }}
 {{- if include "meshcni.usesHostPrograms" . }}

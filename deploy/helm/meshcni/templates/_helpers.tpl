@@ -168,9 +168,24 @@ type: Unconfined
 {{- if kindIs "invalid" .Values.health.host }}{{ ternary "127.0.0.1" "" .Values.hostNetwork }}{{ else }}{{ .Values.health.host }}{{ end -}}
 {{- end -}}
 
-{{/* host:port to listen on, an IPv6 address in brackets. */}}
+{{/* Whether something is to scrape metrics from outside. Empty is no. */}}
+{{- define "meshcni.scraped" -}}
+{{- with .Values.metrics }}{{ if and .enabled (or .service.enabled .serviceMonitor.enabled .podMonitor.enabled .scrapeAnnotations) }}yes{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* Where metrics are served: on the host's network for nobody else, unless it is said, or something is to scrape them; then at
+the one address at which it does. */}}
+{{- define "meshcni.metricsHost" -}}
+{{- if not (kindIs "invalid" .Values.metrics.host) }}{{ .Values.metrics.host }}
+{{- else if not .Values.hostNetwork }}
+{{- else if include "meshcni.scraped" . }}$(POD_IP)
+{{- else }}127.0.0.1
+{{- end -}}
+{{- end -}}
+
+{{/* host:port to listen on, an IPv6 address in brackets, and one that is not known yet too. */}}
 {{- define "meshcni.listen" -}}
-{{- if contains ":" .host -}}[{{ .host }}]{{- else -}}{{ .host }}{{- end -}}:{{ .port | int }}
+{{- if or (contains ":" .host) (contains "$" .host) -}}[{{ .host }}]{{- else -}}{{ .host }}{{- end -}}:{{ .port | int }}
 {{- end -}}
 
 {{- define "meshcni.serviceAccountName" -}}{{ .Values.serviceAccount.name }}{{- end -}}
