@@ -11,9 +11,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -28,6 +30,7 @@ type logSocket struct {
 	path   string
 	out    io.Writer
 	m      *metrics
+	unread func() // called when a plugin could not read its pod in time; nil does nothing
 	queue  chan []byte
 	queued atomic.Int64
 	conn   *net.UnixConn
@@ -127,6 +130,9 @@ func (s *logSocket) print() {
 	}
 }
 
+// tryAgain is the plugin's error code for a pod that could not be read in time, for instance because its token is worthless.
+var tryAgain = strconv.Itoa(int(types.ErrTryAgainLater))
+
 // maxBypasses bounds what one record can count; there are four kinds.
 const maxBypasses = 8
 
@@ -146,6 +152,9 @@ func (s *logSocket) account(record []byte) []byte {
 	s.m.records.WithLabelValues(oneOf(logLevels, r.Level)).Inc()
 	switch r.Msg {
 	case "failed":
+		if string(r.Code) == tryAgain && s.unread != nil {
+			s.unread()
+		}
 		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), oneOf(errorCodes, string(r.Code))).Inc()
 	case "decision":
 		s.m.outcomes.WithLabelValues(oneOf(outcomeVerbs, r.Verb), oneOf(outcomes, r.Outcome)).Inc()
