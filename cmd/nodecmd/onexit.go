@@ -16,14 +16,7 @@ import (
 // watchDaemonSet watches the agent's DaemonSet until stop, beyond the end of ctx: leaving is called after that.
 func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving func(context.Context) (bool, string), stop func()) {
 	w := daemonset.New(daemonset.Source{
-		Config: func() (*rest.Config, error) {
-			if s.KubernetesHost == "" {
-				return nil, errors.New("no API server: kubernetes-service-host (KUBERNETES_SERVICE_HOST) is not set")
-			}
-			c := s.Repair.API.Config()
-			c.UserAgent = "meshcni-node"
-			return c, nil
-		},
+		Config:    func() (*rest.Config, error) { return s.apiConfig("meshcni-node") },
 		Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName,
 	}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -33,4 +26,14 @@ func watchDaemonSet(ctx context.Context, s Settings, log *slog.Logger) (leaving 
 		cancel()
 		running.Wait()
 	}
+}
+
+// apiConfig is the agent's own way to the API server.
+func (s Settings) apiConfig(userAgent string) (*rest.Config, error) {
+	if s.KubernetesHost == "" {
+		return nil, errors.New("no API server: kubernetes-service-host (KUBERNETES_SERVICE_HOST) is not set")
+	}
+	c := s.Repair.API.Config()
+	c.UserAgent = userAgent
+	return c, nil
 }
