@@ -82,7 +82,7 @@ const (
 	// askTimeout bounds one request.
 	askTimeout = 30 * time.Second
 	// calm is the shortest time between requests that plugins cause by failing.
-	calm = time.Minute
+	calm = 30 * time.Second
 	// unsupportedPause is the time between requests to an API server that does not support them, which may be updated.
 	unsupportedPause = time.Hour
 	// The pauses after a failure double from leastPause to mostPause, or to a twentieth of the token's lifetime.

@@ -259,7 +259,7 @@ func TestDoubt(t *testing.T) {
 	})
 	require.GreaterOrEqual(t, len(times), 2)
 	assert.Equal(t, 10*time.Minute, times[1])
-	assert.LessOrEqual(t, len(times), 2+5+1)
+	assert.LessOrEqual(t, len(times), 2+10+1)
 }
 
 // The doubt comes from the plugin's own record, and from no other.
