@@ -136,7 +136,7 @@ func TestRoles(t *testing.T) {
 				}
 				want := map[string]any{}
 				for _, role := range roles {
-					for _, o := range rbacFile(t, role) {
+					for _, o := range rbacFile(t, "repair-"+role) {
 						want[o.GetKind()+"/"+o.GetName()] = rights(o)
 					}
 				}
@@ -164,19 +164,65 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	if mesh.NeedsNamespace {
 		want = append(want, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
 	}
-	assert.Equal(t, want, one[rbacv1.ClusterRole](t, rendered, "ClusterRole", "meshcni-node").Rules)
+	assert.Equal(t, want, one[rbacv1.ClusterRole](t, rendered, "ClusterRole", "meshcni-plugin").Rules)
 	assert.Equal(t, []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"meshcni-node"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{namespace}, Verbs: []string{"get"}},
 	}, one[rbacv1.Role](t, rendered, "Role", "meshcni-node").Rules)
 	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "meshcni-node", Namespace: namespace}}
-	assert.Equal(t, account, one[rbacv1.ClusterRoleBinding](t, rendered, "ClusterRoleBinding", "meshcni-node").Subjects)
 	assert.Equal(t, account, one[rbacv1.RoleBinding](t, rendered, "RoleBinding", "meshcni-node").Subjects)
 	count := 0
 	for _, kind := range []string{"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} {
 		count += len(rendered.of(kind))
 	}
-	assert.Equal(t, repairs+4, count, "roles and bindings")
+	assert.Equal(t, repairs+6, count, "roles and bindings")
+}
+
+// TestPluginsAccount: the plugin's account, its rights, and the agent's right to make tokens of it and of no other, are those of
+// deploy/rbac, object by object; with another name likewise.
+func TestPluginsAccount(t *testing.T) {
+	t.Parallel()
+	all := mustRender(t, nil)
+	for _, want := range rbacFile(t, "plugin") {
+		var got unstructured.Unstructured
+		for _, o := range all.of(want.GetKind()) {
+			if o.GetName() == want.GetName() {
+				got = o
+			}
+		}
+		assert.Equal(t, rights(want), rights(got), "%s %s", want.GetKind(), want.GetName())
+	}
+	all = mustRender(t, values{"pluginServiceAccount": values{"name": "reader", "annotations": values{"a": "b"}}, "tokenLifetime": "1h30m"})
+	account := one[corev1.ServiceAccount](t, all, "ServiceAccount", "reader")
+	assert.Equal(t, map[string]string{"a": "b"}, account.Annotations)
+	assert.False(t, *account.AutomountServiceAccountToken)
+	assert.Equal(t, []string{"reader"}, one[rbacv1.Role](t, all, "Role", "meshcni-plugin-token").Rules[0].ResourceNames)
+	reader := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "reader", Namespace: namespace}}
+	assert.Equal(t, reader, one[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding", "meshcni-plugin").Subjects)
+	pod := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
+	assert.Equal(t, []string{"--plugin-service-account=reader", "--token-lifetime=1h30m"}, flagsOf(pod.Containers[0], "plugin-service-account", "token-lifetime"))
+	assert.Equal(t, int64(5400), *ownToken(pod).ExpirationSeconds, "the agent's own")
+
+	for _, o := range mustRender(t, values{"pluginServiceAccount": values{"create": false}}).of("ServiceAccount") {
+		assert.NotEqual(t, "meshcni-plugin", o.GetName(), "somebody else's")
+	}
+	// Where tokens cannot be bound to nodes, the plugin has the agent's, which then needs the plugin's rights.
+	old := one[rbacv1.ClusterRoleBinding](t, mustRender(t, nil, "--kube-version", "1.30.14"), "ClusterRoleBinding", "meshcni-plugin")
+	assert.Len(t, old.Subjects, 2)
+	assert.Equal(t, "meshcni-node", old.Subjects[1].Name)
+}
+
+// ownToken is the agent's own, which no API server extends: of a lifetime of our choosing, and not mounted by itself.
+func ownToken(pod corev1.PodSpec) *corev1.ServiceAccountTokenProjection {
+	if *pod.AutomountServiceAccountToken {
+		return nil
+	}
+	for _, v := range pod.Volumes {
+		if v.Name == "token" {
+			return v.Projected.Sources[0].ServiceAccountToken
+		}
+	}
+	return nil
 }
 
 // TestReadyWithoutAgent: a node whose agent is away starts the pods that are outside of the mesh.
@@ -206,14 +252,14 @@ func TestWriteStatusGrantsPatch(t *testing.T) {
 	assert.Equal(t, []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
 		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
-	}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-node").Rules)
+	}, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-plugin").Rules)
 	assert.Equal(t, true, configOf(t, all)["write-status"])
 }
 
 func rbacFile(t testing.TB, role string) (all objects) {
 	t.Helper()
-	text := readAll(t, "rbac")["repair-"+role+".yaml"]
-	require.NotEmpty(t, text, filepath.Join("rbac", "repair-"+role+".yaml"))
+	text := readAll(t, "rbac")[role+".yaml"]
+	require.NotEmpty(t, text, filepath.Join("rbac", role+".yaml"))
 	for _, doc := range strings.Split(text, "\n---\n") {
 		o := map[string]any{}
 		require.NoError(t, yaml.UnmarshalStrict([]byte(doc), &o))

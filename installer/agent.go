@@ -36,6 +36,12 @@ type Options struct {
 	PluginLog io.Writer
 	// Registry receives the metrics. Nil: there are none.
 	Registry prometheus.Registerer
+	// Token returns a new token for the plugin, with which it reads pods and namespaces. It is called at the start, before half of
+	// a token's lifetime has passed, and when a plugin could not read its pod; each time with 30 s, and again after a failure. The
+	// token must be a JWT that says when it was issued and expires. An error that wraps [errors.ErrUnsupported] says that the API
+	// server makes no such tokens. Without a valid token the plugin gets the agent's own, the one in ServiceAccountDir. Nil: it
+	// always gets that.
+	Token func(context.Context) (string, error)
 	// UninstallOnExit makes Run uninstall when its context ends. Default: the plugin stays, and captures new pods of the mesh
 	// until its token expires. Then they wait; they never bypass the mesh.
 	UninstallOnExit bool
@@ -58,12 +64,13 @@ type Options struct {
 
 // Agent keeps the plugin installed on a node. Make one with [New]. Its methods are safe for concurrent use.
 type Agent struct {
-	opts Options
-	log  *slog.Logger
-	m    *metrics
-	obs  *observer
-	sock *logSocket
-	now  func() time.Time
+	opts   Options
+	log    *slog.Logger
+	m      *metrics
+	obs    *observer
+	sock   *logSocket
+	tokens *tokens
+	now    func() time.Time
 
 	mu         sync.Mutex
 	config     Config
@@ -101,8 +108,10 @@ func New(opts Options) (*Agent, error) {
 	if opts.Notify == nil {
 		opts.Notify = func(Notice) {}
 	}
+	m := newMetrics(opts.Registry)
 	return &Agent{
-		opts: opts, log: opts.Log, m: newMetrics(opts.Registry), obs: newObserver(), now: time.Now, config: opts.Config,
+		opts: opts, log: opts.Log, m: m, obs: newObserver(), now: time.Now, config: opts.Config,
+		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
 		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
 		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[string]*trouble{}},
@@ -149,6 +158,7 @@ func (a *Agent) Config() Config {
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
+	a.sock.unread = a.tokens.suspect
 	defer a.sock.close()
 	defer a.lease.end()
 	if os.Remove(marker(cfg)) == nil {
@@ -157,7 +167,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.good = readGood(cfg)
 	w := newWatcher(a.log, map[string][]string{cfg.RunDir: {cfg.KubeconfigName, "uninstalled", netconf.LogSocketName, "agent"}})
 	defer w.close()
+	a.tokens.changed = w.poke
+	wait := a.tokens.start(ctx)
 	a.loop(ctx, w)
+	wait()
 	// The end of the context must not cut off the uninstall, which is short.
 	if ctx = context.WithoutCancel(ctx); !a.shallUninstall(ctx) {
 		return nil

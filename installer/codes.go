@@ -45,7 +45,7 @@ const (
 	CodeBinDir             Code = "bin-dir"             // a binary directory cannot be read
 	CodeNoBinary           Code = "no-binary"           // there is no binary to install
 	CodeNoCredentials      Code = "no-credentials"      // the service account cannot be read
-	CodeTokenExpired       Code = "token-expired"       // the service account's token has expired
+	CodeTokenExpired       Code = "token-expired"       // the plugin's token has expired
 	CodeNoAPIServer        Code = "no-api-server"       // the API server's address is unknown
 	CodeBadEntry           Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
 	CodeOwnNameTaken       Code = "own-name-taken"      // the name of our own file belongs to somebody else

@@ -12,9 +12,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -29,6 +31,7 @@ type logSocket struct {
 	path   string
 	out    io.Writer
 	m      *metrics
+	unread func() // called when a plugin could not read its pod in time; nil does nothing
 	queue  chan []byte
 	queued atomic.Int64
 	conn   *net.UnixConn
@@ -128,6 +131,9 @@ func (s *logSocket) print() {
 	}
 }
 
+// tryAgain is the plugin's error code for a pod that could not be read in time, for instance because its token is worthless.
+var tryAgain = strconv.Itoa(int(types.ErrTryAgainLater))
+
 // maxBypasses bounds what one record can count; there are four kinds.
 const maxBypasses = 8
 
@@ -149,6 +155,9 @@ func (s *logSocket) account(record []byte) []byte {
 	pod := cmp.Or(r.UID, r.Namespace+"/"+r.Pod)
 	switch r.Msg {
 	case "failed":
+		if string(r.Code) == tryAgain && s.unread != nil {
+			s.unread()
+		}
 		code := oneOf(errorCodes, string(r.Code))
 		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), code).Inc()
 		if r.Verb == "ADD" {

@@ -16,7 +16,7 @@ type metrics struct {
 	repairs, failures, reloads             *prometheus.CounterVec
 	decisions, bypasses, outcomes, failed  *prometheus.CounterVec
 	records, dropped                       *prometheus.CounterVec
-	blocked, otherMesh                     *prometheus.GaugeVec
+	blocked, otherMesh, tokenBound         *prometheus.GaugeVec
 	ready, polling, tokenAge, tokenExpires prometheus.Gauge
 	ownFile                                prometheus.Gauge
 	add                                    prometheus.Histogram
@@ -53,6 +53,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ready:        gauge("ready", "1 when every new pod on this node will be captured.").WithLabelValues(),
 		polling:      gauge("watch_polling", "1 when inotify cannot be used and files are polled.").WithLabelValues(),
 		tokenAge:     gauge("token_age_seconds", "Age of the service account token in the plugin's kubeconfig.").WithLabelValues(),
+		tokenBound:   gauge("token_bound", "1 for the kind of object with which that token ends (node, pod, none), besides its expiry.", "object"),
 		tokenExpires: gauge("token_expires_timestamp_seconds", "When that token expires, in Unix time; 0 when it does not say.").WithLabelValues(),
 		add: auto.NewHistogram(prometheus.HistogramOpts{
 			Name: "meshcni_plugin_add_duration_seconds", Help: "How long ADD took in the plugin, as it reported.",
@@ -76,7 +77,7 @@ func (m *metrics) begin() {
 		m.records:  {"DEBUG", "INFO", "WARN", "ERROR", "malformed"},
 		m.dropped:  {"queue-full", "too-long"},
 		m.reloads:  {"applied", "refused"},
-		m.failures: {"run-dir", "lease", "log-socket", "uninstall", string(OpBinary), string(OpKubeconfig), string(OpCreate), string(OpReplace), string(OpMoveAside)},
+		m.failures: {"run-dir", "lease", "log-socket", "uninstall", "token", string(OpBinary), string(OpKubeconfig), string(OpCreate), string(OpReplace), string(OpMoveAside)},
 	} {
 		for _, v := range values {
 			vec.WithLabelValues(v)

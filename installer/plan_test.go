@@ -24,7 +24,7 @@ func snapshotOf(files map[string]string) *snapshot {
 func seen(files map[string]string) observed {
 	return observed{
 		conf: snapshotOf(files), binDirs: []binDir{{path: "/host/opt/cni/bin"}},
-		credentials: credentials{token: []byte("t"), ca: []byte("ca")},
+		credentials: credentials{token: parseToken("t"), ca: []byte("ca")},
 	}
 }
 

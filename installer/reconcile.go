@@ -44,6 +44,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	for range rounds {
 		seen := a.obs.look(c)
 		seen.held, seen.taken, seen.good = a.held, a.taken, a.good
+		if seen.credentialsErr == nil {
+			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
+		}
 		plan := planInstall(c, seen)
 		a.token(seen)
 		wait := a.doubtful(plan)
@@ -96,7 +99,7 @@ func (a *Agent) conclude(c Config, seen observed, plan Plan, doing performer, wa
 		blocked = append(blocked, &Blocked{CodeConflict, errors.New(a.conflict.report)})
 	}
 	if exp := seen.credentials.expires; !exp.IsZero() && a.now().After(exp) {
-		blocked = append(blocked, &Blocked{CodeTokenExpired, fmt.Errorf("the service account token expired at %s: is the kubelet projecting it?", exp.Format(time.RFC3339))})
+		blocked = append(blocked, &Blocked{CodeTokenExpired, fmt.Errorf("the plugin's token expired at %s, and there is no newer one: does the API server answer, and is the node's clock right?", exp.Format(time.RFC3339))})
 	}
 	a.report(plan, blocked)
 	return soonest(wait, retry)
@@ -250,6 +253,9 @@ func (a *Agent) token(seen observed) {
 	a.m.tokenAge.Set(a.now().Sub(since).Seconds())
 	if exp := seen.credentials.expires; !exp.IsZero() {
 		a.m.tokenExpires.Set(float64(exp.Unix()))
+	}
+	for _, kind := range boundTo {
+		a.m.tokenBound.WithLabelValues(kind).Set(map[bool]float64{true: 1}[kind == seen.credentials.bound])
 	}
 }
 

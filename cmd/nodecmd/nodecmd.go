@@ -195,6 +195,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	reg.MustRegister(repairs)
 	opts := installer.Options{
 		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
+		Token: p.pluginToken(s),
 		Reload: func() (installer.Config, error) {
 			next, err := p.resolve(typed)
 			if err == nil {
@@ -253,11 +254,14 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [6]string {
-		return [...]string{string(s.Repair.Action), s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName}
+	fixed := func(s Settings) [8]string {
+		return [...]string{
+			string(s.Repair.Action), s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName,
+			s.PluginServiceAccount, s.TokenLifetime.String(),
+		}
 	}
 	if fixed(next) != fixed(s) {
-		return errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit and daemonset-name need a restart of the agent")
+		return errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, plugin-service-account and token-lifetime need a restart of the agent")
 	}
 	return nil
 }

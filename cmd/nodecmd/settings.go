@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -37,6 +38,14 @@ type Settings struct {
 	// which OnExitAuto watches. Default: meshcni-node.
 	DaemonSetName string
 
+	// PluginServiceAccount is the service account in the namespace Plugin.PodNamespace whose token the plugin gets; the agent must be
+	// allowed to create tokens of it (create on serviceaccounts/token). It needs Repair.Node. Default: meshcni-plugin. Empty: the
+	// plugin gets the agent's own token.
+	PluginServiceAccount string
+	// TokenLifetime is how long such a token is valid: 10 minutes to 24 hours. It is renewed before half of that has passed.
+	// Default: 4 hours.
+	TokenLifetime netconf.Duration
+
 	configFile, pluginConfigFile string
 }
 
@@ -45,7 +54,7 @@ type OnExit string
 
 // The values of --uninstall-on-exit.
 const (
-	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them wait once its token has expired.
+	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them wait once its token is worthless.
 	OnExitKeep OnExit = "false"
 	// OnExitUninstall always uninstalls.
 	OnExitUninstall OnExit = "true"
@@ -86,7 +95,9 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.CNIConfName, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own")
 	})
 	cli.Group(fs, "The API server", func(fs *pflag.FlagSet) {
-		text(fs, &s.ServiceAccountDir, "service-account-dir", "dir", "token and ca.crt")
+		text(fs, &s.ServiceAccountDir, "service-account-dir", "dir", "the agent's token and ca.crt")
+		text(fs, &s.PluginServiceAccount, "plugin-service-account", "name", "whose token the plugin gets, bound to this node (needs --node-name, and create on its serviceaccounts/token); empty: the agent's own")
+		text(fs, &s.TokenLifetime, "token-lifetime", "duration", "how long that token is valid; renewed before half of it has passed")
 		text(fs, &s.KubernetesHost, "kubernetes-service-host", "host", "the API server, for the plugin on the host")
 		text(fs, &s.KubernetesPort, "kubernetes-service-port", "port", "its port")
 		text(fs, &s.KubernetesProtocol, "kubernetes-service-protocol", "https|http", "its protocol")
@@ -126,6 +137,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 func (p Program) defaults() Settings {
 	s := Settings{
 		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
+		PluginServiceAccount: "meshcni-plugin", TokenLifetime: netconf.Duration(4 * time.Hour),
 	}
 	s.Repair.Action = repair.ActionNone
 	return s
@@ -168,7 +180,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 
 // validate returns an error for every invalid setting, joined.
 func (p Program) validate(s Settings) error {
-	errs := []error{s.Config.Validate()}
+	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime)}
 	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil); err != nil {
 		if why := p.unfit[s.Plugin.Dialect]; why != "" {
 			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)

@@ -84,37 +84,47 @@ func assertConfined(t *testing.T, pid int, wanted []string) {
 	}
 }
 
-// assertRights compares what the agent's roles grant with what it has asked for since a point of the API server's audit log:
-// no more, and no less but for those rights that are for later.
+// assertRights compares what the roles of the agent and of the plugin grant with what each has asked for since a point of the API
+// server's audit log: no more, and no less but for those rights that are for later.
 func assertRights(t *testing.T, c *cluster, since int, later ...string) {
 	t.Helper()
-	asked := map[string]int{}
-	for _, call := range c.Server.Audit(t)[since:] {
-		if call.User.Username == "system:serviceaccount:"+system+":meshcni-node" {
-			assert.NotContains(t, call.String(), "FORBIDDEN")
-			asked[call.String()]++
+	granted := grants(t, c)
+	for _, account := range []string{"meshcni-node", "meshcni-plugin"} {
+		asked := map[string]int{}
+		for _, call := range c.Server.Audit(t)[since:] {
+			if call.User.Username == "system:serviceaccount:"+system+":"+account {
+				assert.NotContains(t, call.String(), "FORBIDDEN", account)
+				asked[call.String()]++
+			}
 		}
-	}
-	var unused []string
-	for _, grant := range grants(t, c) {
-		if asked[grant] == 0 && !slices.Contains(later, grant) {
-			unused = append(unused, grant)
+		var unused []string
+		for _, grant := range granted[account] {
+			if asked[grant] == 0 && !slices.Contains(later, grant) {
+				unused = append(unused, grant)
+			}
 		}
+		assert.NotEmpty(t, granted[account], account)
+		assert.Empty(t, unused, "granted to %s, and not asked for: %v", account, asked)
 	}
-	assert.Empty(t, unused, "granted, and not asked for: %v", asked)
 }
 
-// grants are the agent's rights, one a line as the API server's audit log has them.
-func grants(t *testing.T, c *cluster) (all []string) {
+// grants are the rights of each service account, one a line as the API server's audit log has them.
+func grants(t *testing.T, c *cluster) map[string][]string {
 	t.Helper()
 	var list struct {
 		Items []struct {
-			Rules []struct{ APIGroups, Resources, Verbs []string }
+			Kind     string
+			Metadata struct{ Name string }
+			Rules    []struct{ APIGroups, Resources, Verbs []string }
+			RoleRef  struct{ Kind, Name string }
+			Subjects []struct{ Name string }
 		}
 	}
-	out := c.Run(t, "kubectl", "get", "roles,clusterroles", "--namespace", system, "-l", "app.kubernetes.io/instance="+release, "-o", "json")
+	out := c.Run(t, "kubectl", "get", "roles,clusterroles,rolebindings,clusterrolebindings", "--namespace", system, "-l", "app.kubernetes.io/instance="+release, "-o", "json")
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	roles, accounts := map[string][]string{}, map[string][]string{}
 	for _, role := range list.Items {
+		key := role.Kind + "/" + role.Metadata.Name
 		for _, rule := range role.Rules {
 			for _, resource := range rule.Resources {
 				name, sub, _ := strings.Cut(resource, "/")
@@ -125,11 +135,15 @@ func grants(t *testing.T, c *cluster) (all []string) {
 					name += "/" + sub
 				}
 				for _, verb := range rule.Verbs {
-					all = append(all, verb+" "+name)
+					roles[key] = append(roles[key], verb+" "+name)
 				}
 			}
 		}
 	}
-	require.NotEmpty(t, all)
-	return all
+	for _, binding := range list.Items {
+		for _, account := range binding.Subjects {
+			accounts[account.Name] = append(accounts[account.Name], roles[binding.RoleRef.Kind+"/"+binding.RoleRef.Name]...)
+		}
+	}
+	return accounts
 }

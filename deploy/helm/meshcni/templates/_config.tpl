@@ -30,6 +30,8 @@
 {{- range $key, $value := $.Values.apiServer }}
 {{- if $value }}{{- $args = append $args (printf "--kubernetes-service-%s=%v" $key $value) }}{{- end -}}
 {{- end -}}
+{{- $args = append $args (printf "--plugin-service-account=%s" $.Values.pluginServiceAccount.name) -}}
+{{- $args = append $args (printf "--token-lifetime=%s" $.Values.tokenLifetime) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
 {{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}

@@ -1,4 +1,5 @@
-{{/* A role's binding to the agent's account. Use: (dict "root" . "kind" "ClusterRole" "name" "…" "component" "…") */}}
+{{/* A role's binding, to the agent's account unless others are named. Use:
+(dict "root" . "kind" "ClusterRole" "name" "…" "component" "…" "accounts" (list "…")) */}}
 {{- define "meshcni.binding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ .kind }}Binding
@@ -14,9 +15,31 @@ roleRef:
   kind: {{ .kind }}
   name: {{ .name }}
 subjects:
+  {{- range .accounts | default (list (include "meshcni.serviceAccountName" .root)) }}
   - kind: ServiceAccount
-    name: {{ include "meshcni.serviceAccountName" .root | quote }}
-    namespace: {{ .root.Release.Namespace | quote }}
+    name: {{ . | quote }}
+    namespace: {{ $.root.Release.Namespace | quote }}
+  {{- end }}
+{{- end -}}
+
+{{/* Who has the plugin's rights: its own account; and the agent's where tokens cannot be bound to nodes (Kubernetes up to 1.30), so
+that the plugin has the agent's token. */}}
+{{- define "meshcni.pluginAccounts" -}}
+- {{ .Values.pluginServiceAccount.name | quote }}
+{{- if semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version }}
+- {{ include "meshcni.serviceAccountName" . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The seconds of tokenLifetime. */}}
+{{- define "meshcni.tokenSeconds" -}}
+{{- $seconds := 0 -}}
+{{- range $unit, $each := dict "h" 3600 "m" 60 "s" 1 -}}
+{{- with regexFind (printf "[0-9]+%s" $unit) $.Values.tokenLifetime -}}
+{{- $seconds = add $seconds (mul (trimSuffix $unit . | int) $each) -}}
+{{- end -}}
+{{- end -}}
+{{- $seconds -}}
 {{- end -}}
 
 {{/* The name of the role of deploy/rbac for the mode of repair. */}}
