@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -65,23 +66,33 @@ func (c *common) configure() error {
 		return nil
 	}
 	c.config = configuration{File: e.File, Loaded: e.Loaded, expected: true}
-	for _, setting := range []struct {
-		flag string
-		take func()
-	}{
-		{"dialect", func() { c.dialectName = e.Dialect }},
-		{"backend", func() { c.backendName = string(e.Backend) }},
-		{"exclude-namespaces", func() { c.excludeNamespaces = e.Kubernetes.ExcludeNamespaces }},
-		{"uncaptured-family", func() { c.uncapturedFamily = e.UncapturedFamily }},
-		{"refuse-proxy-uid", func() { c.refuseProxyUID = e.RefuseProxyUID }},
-	} {
-		if c.flags.Changed(setting.flag) {
-			c.config.Flags = append(c.config.Flags, "--"+setting.flag)
-		} else {
-			setting.take()
+	return errors.Join(c.take(reflect.ValueOf(e.Config)), c.take(reflect.ValueOf(e.Kubernetes)))
+}
+
+// take gives the flags that were not typed the values of the keys of their names.
+func (c *common) take(keys reflect.Value) error {
+	var errs []error
+	for i := range keys.NumField() {
+		key, _, _ := strings.Cut(keys.Type().Field(i).Tag.Get("json"), ",")
+		f := c.flags.Lookup(strings.ReplaceAll(key, "_", "-"))
+		switch {
+		case f == nil: // not about a single pod
+		case f.Changed:
+			c.config.Flags = append(c.config.Flags, "--"+f.Name)
+		default:
+			value := fmt.Sprint(keys.Field(i))
+			if list, ok := keys.Field(i).Interface().([]string); ok {
+				value = strings.Join(list, ",")
+			}
+			if value == "" {
+				break // the flag's default is the key's
+			}
+			if err := f.Value.Set(value); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %s: %w", c.config.File, key, err))
+			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // origin says for an error where a setting comes from: the flag, or the installed configuration.
