@@ -31,23 +31,18 @@ const (
 )
 
 // parseList reads elements that are separated by commas. An empty value is nil; so
-// is a blank one with trim, which also takes the spaces off each element.
+// is a blank one with trim, which also takes the spaces off each element. The error
+// names every element that is wrong.
 func parseList[T any](s string, trim bool, parse func(string) (T, error)) ([]T, error) {
 	if s == "" || trim && strings.TrimSpace(s) == "" {
 		return nil, nil
 	}
-	list := make([]T, 0, strings.Count(s, ",")+1)
-	for part := range strings.SplitSeq(s, ",") {
+	return brief.Each(strings.SplitSeq(s, ","), func(part string) (T, error) {
 		if trim {
 			part = strings.TrimSpace(part)
 		}
-		v, err := parse(part)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	return list, nil
+		return parse(part)
+	})
 }
 
 // ParsePorts parses a list of ports, 0 to 65535. An empty or blank value is none.

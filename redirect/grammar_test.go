@@ -1,6 +1,7 @@
 package redirect_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -132,6 +133,30 @@ func TestParsePrefixes(t *testing.T) {
 			assert.Equal(t, c.want, s.String())
 		})
 	}
+}
+
+// TestEveryBadElement: who corrects a list hears of all that is wrong with it, once, in few words.
+func TestEveryBadElement(t *testing.T) {
+	_, err := redirect.ParsePorts("3306,80a,70000,80a,,90-80", redirect.AllowRanges)
+	require.EqualError(t, err, `"80a" is not a port from 0 to 65535; "70000" is not a port from 0 to 65535; empty element; range "90-80" ends before it begins`)
+	_, err = redirect.ParsePrefixes("10.0.0.0/8,10.0.0.0/33,db", 0)
+	require.EqualError(t, err, `"10.0.0.0/33" is not a CIDR prefix such as 10.0.0.0/8; "db" is not a CIDR prefix such as 10.0.0.0/8`)
+	_, err = redirect.ParseInterfaces("eth0,eth+,-i")
+	require.ErrorContains(t, err, `"eth+" is not`)
+	require.ErrorContains(t, err, `"-i" is not`)
+	ids, err := redirect.ParseIDs("root,0,-1")
+	require.ErrorContains(t, err, `"root" is not`)
+	require.ErrorContains(t, err, `"-1" is not`)
+	assert.Empty(t, ids)
+
+	var long strings.Builder
+	for i := range 100000 {
+		fmt.Fprintf(&long, "p%d,", i)
+	}
+	_, err = redirect.ParsePorts(long.String(), 0)
+	require.ErrorContains(t, err, `"p0" is not a port from 0 to 65535; "p1" is not`)
+	assert.Less(t, len(err.Error()), 3<<10)
+	assert.True(t, strings.HasSuffix(err.Error(), "; and more"))
 }
 
 func TestParsePort(t *testing.T) {

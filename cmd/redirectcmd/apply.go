@@ -31,7 +31,7 @@ func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command
 
 // chosen opens the backend. The sandbox hides the host's name service and xtables lock.
 func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend, error) {
-	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox()})
+	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox(), Root: c.hostRoot})
 }
 
 func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
@@ -40,6 +40,7 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		return err
 	}
 	c.warn(t)
+	c.sayConfig(c.Stdout, "# ")
 	switch {
 	case !t.Decision.Selected:
 		fmt.Fprintf(c.Stdout, "%s; nothing applied\n", t.unselected())
@@ -90,6 +91,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		return err
 	}
 	c.warn(t)
+	c.sayConfig(c.Stdout, "")
 	want := t.Ruleset
 	if !t.Decision.Selected {
 		fmt.Fprintln(c.Stdout, t.unselected())
@@ -143,6 +145,7 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		return err
 	}
 	c.warn(t)
+	c.sayConfig(c.Stdout, "")
 	if !t.Decision.Selected {
 		fmt.Fprintf(c.Stdout, "%s; nothing to validate\n", t.unselected())
 		return nil

@@ -34,6 +34,7 @@ func (c call) run(t *testing.T, args ...string) said {
 	var out, errOut bytes.Buffer
 	p := redirectcmd.Program{
 		Env: c.lookup, Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &errOut, Version: "v1.2.3",
+		CNIConfDirs: []string{"/nonexistent/net.d"}, // whatever network the machine has
 		ReadFile: func(name string) ([]byte, error) {
 			if text, ok := c.files[name]; ok {
 				return []byte(text), nil

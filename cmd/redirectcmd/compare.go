@@ -18,6 +18,8 @@ type comparison struct {
 	Selected bool    `json:"selected"`
 	compare.Report
 	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
+	// Configuration says where the settings come from.
+	Configuration configuration `json:"configuration"`
 }
 
 func (p Program) compareCommand() *cobra.Command {
@@ -27,7 +29,7 @@ func (p Program) compareCommand() *cobra.Command {
 			if from == "" {
 				return cli.Usagef("--from-rules is required: what iptables-save and ip6tables-save print in the live pod")
 			}
-			if from == "-" && (c.file == "-" || c.namespaceFile == "-") {
+			if from == "-" && c.inputs() > 0 {
 				return cli.Usagef("--from-rules: only one file can be standard input")
 			}
 			return runCompare(cmd.Context(), c, from, output)
@@ -57,7 +59,7 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 	}
 	result := comparison{
 		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Selected: t.Decision.Selected,
-		Report: compare.Report{Differences: []compare.Difference{}},
+		Report: compare.Report{Differences: []compare.Difference{}}, Configuration: c.config,
 	}
 	saved, err := compare.Saved(string(text), t.Ruleset)
 	var foreign *compare.ForeignError
@@ -85,6 +87,7 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 }
 
 func (c *common) printComparison(t *target, result comparison) {
+	c.sayConfig(c.Stdout, "")
 	if !t.Decision.Selected {
 		fmt.Fprintf(c.Stdout, "%s; ours are no rules\n", t.unselected())
 	}

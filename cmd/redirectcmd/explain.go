@@ -29,9 +29,11 @@ func (p Program) explainCommand() *cobra.Command {
 
 // explanation is what explain prints, as JSON or in words.
 type explanation struct {
-	Pod      podName            `json:"pod"`
-	Dialect  string             `json:"dialect"`
-	Decision selection.Decision `json:"decision"`
+	Pod     podName `json:"pod"`
+	Dialect string  `json:"dialect"`
+	// Configuration says where the dialect and the other settings of the plugin come from.
+	Configuration configuration      `json:"configuration"`
+	Decision      selection.Decision `json:"decision"`
 	// Refused lists the pod's invalid settings.
 	Refused []string `json:"refused,omitempty"`
 	// Bypasses describes how traffic of the pod can bypass the mesh. BypassCodes
@@ -64,7 +66,7 @@ func runExplain(ctx context.Context, c *common, output string) error {
 		return err
 	}
 	x := explanation{
-		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Decision: t.Decision,
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Configuration: c.config, Decision: t.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, t.Codes()...), Warnings: append([]string{}, t.warnings...),
 	}
 	for _, b := range t.Bypasses {
@@ -163,6 +165,7 @@ func (x explanation) print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "pod %s/%s %s (%s)\n", x.Pod.Namespace, x.Pod.Name, in, x.Dialect)
 	fmt.Fprintf(w, "  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
+	fmt.Fprintf(w, "  %s\n", x.Configuration)
 	for _, r := range x.Refused {
 		fmt.Fprintf(w, "  refused: %s\n", r)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
@@ -212,4 +213,37 @@ func TestAddressesOfTheNamespace(t *testing.T) {
 	got = call{}.run(t, "apply", "--dry-run", "--netns", off.Path(), "--uncaptured-family", "drop")
 	assert.Zero(t, got.code)
 	assert.Contains(t, got.out, "# ipv6", "it may be switched on")
+}
+
+// TestHostRoot: in a container without iptables the host's programs serve, and the installed configuration says what is wanted.
+func TestHostRoot(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	host := hostroottest.New(t, hostroottest.Iptables("nft"))
+	w := netnstest.NewWorld(t, netnstest.Options{})
+	on := func(command string, more ...string) []string {
+		return append([]string{command, "-f", "web.yaml", "--netns", w.Pod.Path(), "--host-root", host}, more...)
+	}
+	dir := node(t, map[string]string{"10-calico.conflist": list(`{"type":"meshcni","backend":"iptables"}`)})
+	installed := call{env: []string{"MESHCNI_CNI_CONF_DIR=" + dir}}
+	got := installed.run(t, on("apply")...)
+	require.Equal(t, 0, got.code, got.errOut)
+	assert.Contains(t, got.out, "with iptables-nft")
+	got = installed.run(t, on("check")...)
+	require.Equal(t, 0, got.code, got.errOut)
+	assert.Equal(t, "configuration: "+dir+"/10-calico.conflist\nthe live rules are as wanted (iptables-nft)\n", got.out)
+	got = installed.run(t, on("show")...)
+	require.Equal(t, 0, got.code, got.errOut)
+	assert.Contains(t, got.out, "iptables-nft, ipv4, table nat")
+	assert.Contains(t, got.errOut, "configuration: "+dir+"/10-calico.conflist\n")
+
+	// A pod that the configuration excludes should have no rules.
+	dir = node(t, map[string]string{"10-calico.conflist": list(excludes)})
+	got = call{env: []string{"MESHCNI_CNI_CONF_DIR=" + dir}}.run(t, on("check")...)
+	assert.Equal(t, 1, got.code)
+	assert.Contains(t, got.out, "excluded-namespace")
+	assert.Contains(t, got.out, "unexpected")
+	got = call{}.run(t, on("check", "--host-root", host+"/absent", "--backend", "iptables")...)
+	assert.Equal(t, 1, got.code)
+	assert.Contains(t, got.errOut, "look for iptables in root "+host+"/absent")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // The exit codes.
@@ -39,6 +40,13 @@ type Program struct {
 	Version string
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
+	// PluginType is the type of the plugin's entry in the node's network configuration, from which the settings come that
+	// no flag gives. Default: netconf.DefaultType.
+	PluginType string
+	// CNIConfDirs are where that configuration is; the first directory that exists counts. The variable
+	// MESHCNI_CNI_CONF_DIR names another. Nil means /host/etc/cni/net.d and /etc/cni/net.d; with
+	// none, nothing is looked for.
+	CNIConfDirs []string
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(name string) (string, bool)
 	// Nil Stdin is empty. Nil Stdout and Stderr discard.
@@ -96,6 +104,10 @@ func (p *Program) setDefaults() {
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
+	}
+	cli.Default(&p.PluginType, netconf.DefaultType)
+	if p.CNIConfDirs == nil {
+		p.CNIConfDirs = defaultConfDirs
 	}
 	if p.ReadFile == nil {
 		p.ReadFile = os.ReadFile

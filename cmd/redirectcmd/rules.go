@@ -36,6 +36,12 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 		// stdout is for rules alone.
 		fmt.Fprintf(c.Stderr, "%s; it has no rules\n", t.unselected())
 	}
+	switch format {
+	case "iptables", "nft":
+		c.sayConfig(c.Stdout, "# ")
+	default: // JSON has no comments, and a chart begins with its kind
+		c.sayConfig(c.Stderr, "")
+	}
 	rs := t.Ruleset
 	switch family {
 	case "4":

@@ -72,9 +72,10 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 	if err != nil {
 		return err
 	}
+	c.sayConfig(c.Stderr, "") // standard output is a list, in JSON too
 	var before map[liveKey]apply.Counters
 	for {
-		live, err := apply.Live(ctx, ns, apply.Options{}, wanted...)
+		live, err := apply.Live(ctx, ns, apply.Options{Root: c.hostRoot}, wanted...)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
 		}

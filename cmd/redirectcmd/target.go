@@ -29,11 +29,14 @@ type common struct {
 	refuseProxyUID             bool
 	excludeNamespaces, ips     []string
 	file, namespaceFile, netns string
+	configFile, hostRoot       string
 
+	flags     *pflag.FlagSet // of the command
 	ruleFlags *pflag.FlagSet // nil when the command takes none
 	optional  bool           // -f may be left out, although there are no rule flags
 
-	// Set by check.
+	// Set by configure and check.
+	config  configuration
 	dialect dialect.Dialect
 	backend apply.Name
 	addrs   []netip.Addr
@@ -43,12 +46,17 @@ type common struct {
 func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
 	c := &common{Program: p}
 	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
+		if err := c.configure(); err != nil {
+			return err
+		}
 		if err := c.check(); err != nil {
 			return err
 		}
 		return run(c, cmd)
 	}}
 	fs := cmd.Flags()
+	c.flags = fs
+	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry, which gives the settings below: a file, a directory, or - for standard input; none: go without (default: with -f, the one installed on this node, if it is one)")
 	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
 	fs.StringVar(&c.dialectName, "dialect", p.Dialects[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(p.Dialects), ", "))
@@ -66,6 +74,7 @@ func (c *common) withNetNS(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.netns, "netns", "", "path of the pod's network namespace; default, the one this program is in")
 	cmd.Flags().StringVar(&c.netns, "network-namespace", "", "the same")
 	_ = cmd.Flags().MarkHidden("network-namespace")
+	cmd.Flags().StringVar(&c.hostRoot, "host-root", "", "root directory whose iptables is run: /host in a pod of kubectl debug (default: our own)")
 }
 
 // check parses the common flags. The error lists every bad one.
@@ -73,13 +82,13 @@ func (c *common) check() error {
 	var err error
 	var errs []error
 	if c.dialect, err = dialects.Choose(c.Dialects, c.dialectName, c.excludeNamespaces); err != nil {
-		errs = append(errs, fmt.Errorf("--dialect: %w", err))
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("dialect"), err))
 	}
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
-		errs = append(errs, fmt.Errorf("--backend: %w", err))
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("backend"), err))
 	}
 	if c.uncapturedFamily, err = redirect.ParseUncapturedFamily(string(c.uncapturedFamily)); err != nil {
-		errs = append(errs, fmt.Errorf("--uncaptured-family: %w", err))
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("uncaptured-family"), err))
 	}
 	for _, ip := range c.ips {
 		a, err := netip.ParseAddr(ip)
@@ -97,14 +106,24 @@ func (c *common) check() error {
 		errs = append(errs, errors.New("-f is required"))
 	case c.file == "" && c.namespaceFile != "":
 		errs = append(errs, errors.New("--namespace-file: needs -f"))
-	case c.file == "-" && c.namespaceFile == "-":
-		errs = append(errs, errors.New("-f and --namespace-file: only one of them can be standard input"))
+	case c.inputs() > 1:
+		errs = append(errs, errors.New("-f, --namespace-file and --config: only one of them can be standard input"))
 	case c.file != "" && c.ruleFlags != nil:
 		if given := c.givenRules(); len(given) > 0 {
 			errs = append(errs, fmt.Errorf("%s: with -f the pod says what the rules are", strings.Join(given, ", ")))
 		}
 	}
 	return cli.Usage(errors.Join(errs...))
+}
+
+// inputs is how many of the files are standard input.
+func (c *common) inputs() (n int) {
+	for _, name := range []string{c.file, c.namespaceFile, c.configFile} {
+		if name == "-" {
+			n++
+		}
+	}
+	return n
 }
 
 // target is one pod and the plan for it.

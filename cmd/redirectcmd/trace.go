@@ -120,15 +120,20 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string) 
 	}
 	switch output {
 	case "json":
-		return printJSON(c.Stdout, r)
+		return printJSON(c.Stdout, struct {
+			trace.Result
+			Configuration configuration `json:"configuration"`
+		}{r, c.config})
 	case "mermaid":
 		var rs ruleset.Ruleset
 		if program := t.Ruleset.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
 			rs.Set(program)
 		}
+		c.sayConfig(c.Stderr, "")
 		fmt.Fprint(c.Stdout, mermaid(rs, &r))
 		return nil
 	}
+	c.sayConfig(c.Stdout, "")
 	fmt.Fprintf(c.Stdout, "%s\n%s", p, r.Explain())
 	return nil
 }
@@ -139,13 +144,14 @@ const maxLine = 64 << 10
 // runTraceLines writes one result for each line that is not blank, in order. A
 // line that is not a packet gets {"error": …}.
 func runTraceLines(ctx context.Context, c *common, name string) error {
-	if name == "-" && (c.file == "-" || c.namespaceFile == "-") {
+	if name == "-" && c.inputs() > 0 {
 		return cli.Usagef("--packets and -f: only one of them can be standard input")
 	}
 	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err
 	}
+	c.sayConfig(c.Stderr, "") // standard output has a line for each packet
 	in := c.Stdin
 	if name != "-" {
 		b, err := c.read(name)

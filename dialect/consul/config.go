@@ -125,27 +125,11 @@ func (p *parser) port(name, field string, value int, to *uint16) {
 	p.Set(field, p.key(name), strconv.Itoa(value))
 }
 
-// each reads a list. Its error names the first bad element, and counts the others.
+// each reads a list. Its error names every bad element.
 func each[T any](p *parser, name, field, allowed string, values []string, parse func(string) (T, error)) []T {
-	out := make([]T, 0, len(values))
-	var first error
-	var value string
-	wrong := 0
-	for _, v := range values {
-		t, err := parse(v)
-		if err == nil {
-			out = append(out, t)
-			continue
-		}
-		if wrong++; first == nil {
-			value, first = v, err
-		}
-	}
-	if wrong > 1 {
-		first = fmt.Errorf("%w, and %d more are wrong", first, wrong-1)
-	}
-	if first != nil {
-		p.Refuse(p.key(name), value, allowed, first)
+	out, err := brief.Each(slices.Values(values), parse)
+	if err != nil {
+		p.Refuse(p.key(name), strings.Join(values, ","), allowed, err)
 	}
 	if len(values) > 0 {
 		p.Set(field, p.key(name), strings.Join(values, ","))

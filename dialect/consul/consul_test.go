@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -132,7 +133,7 @@ func TestRefused(t *testing.T) {
 		{`{"ProxyInboundPort":0}`, "false", "ProxyInboundPort", "0"},
 		{`{"ProxyInboundPort":65536}`, "false", "ProxyInboundPort", "65536"},
 		{`{"ProxyOutboundPort":-1}`, "false", "ProxyOutboundPort", "-1"},
-		{`{"ExcludeInboundPorts":["22","http"]}`, "false", "ExcludeInboundPorts", "http"},
+		{`{"ExcludeInboundPorts":["22","http"]}`, "false", "ExcludeInboundPorts", "22,http"},
 		{`{"ExcludeInboundPorts":["90:80"]}`, "false", "ExcludeInboundPorts", "90:80"},
 		{`{"ExcludeOutboundPorts":["1,2"]}`, "false", "ExcludeOutboundPorts", "1,2"},
 		{`{"ExcludeOutboundPorts":[""]}`, "false", "ExcludeOutboundPorts", ""},
@@ -151,6 +152,20 @@ func TestRefused(t *testing.T) {
 		require.True(t, errors.As(err, &e), "%s: %v", tt.config, err)
 		assert.Equal(t, consul.RedirectTrafficConfig+"."+tt.key, e.Key)
 		assert.Equal(t, tt.value, e.Value)
+	}
+}
+
+// Every bad element of a list is named, not the first alone.
+func TestEveryBadElement(t *testing.T) {
+	for key, bad := range map[string][]string{
+		"ExcludeInboundPorts": {"80a", "70000", "90:80"}, "ExcludeOutboundCIDRs": {"10.0.0.0/33", "db.example"}, "ExcludeUIDs": {"root", "2-1"},
+	} {
+		list, err := json.Marshal(append([]string{"22"}, bad...))
+		require.NoError(t, err)
+		_, err = consul.New().Redirect(meshed(complete(t, `{"`+key+`":`+string(list)+`}`), "false"), nil, nil)
+		for _, element := range bad {
+			assert.ErrorContains(t, err, strconv.Quote(element))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -212,6 +213,24 @@ func TestSettings(t *testing.T) {
 		}),
 		config("kumaDPUser: [", nil),
 	})
+}
+
+// Every bad element of a list is named, not the first alone.
+func TestEveryBadElement(t *testing.T) {
+	for key, list := range map[string]struct{ good, sep, bad1, bad2 string }{
+		kuma.ExcludeOutboundPorts:        {"3306", ",", "80a", "70000"},
+		kuma.ExcludeInboundIPs:           {"10.0.0.1", ",", "1.2.3", "::ffff:10.0.0.0/95"},
+		kuma.ExcludeOutboundPortsForUIDs: {"tcp:22:1000", ";", "tcp:1:root", "sctp:1:5"},
+	} {
+		_, err := kuma.New().Redirect(meshed(withoutYAML, func(p *corev1.Pod) {
+			p.Annotations[key] = strings.Join([]string{list.good, list.bad1, list.bad2}, list.sep)
+		}), nil, nil)
+		require.ErrorContains(t, err, strconv.Quote(list.bad1))
+		require.ErrorContains(t, err, strconv.Quote(list.bad2))
+		var e *redirect.SettingError
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, key, e.Key)
+	}
 }
 
 // Each wrong value of the YAML is refused by its place.

@@ -2,6 +2,7 @@ package kuma
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -241,27 +242,25 @@ func refuseUsers(_ *parser, values []string) error {
 }
 
 // setNetworks reads INTERFACE:PREFIX; an IPv6 prefix has colons of its own.
-func (p *parser) setNetworks(values []string) error {
-	var networks []redirect.VirtualNetwork
-	for _, v := range values {
-		name, rest, ok := strings.Cut(v, ":")
-		if !ok {
-			return fmt.Errorf("%s is not INTERFACE:PREFIX", brief.Quote(v))
-		}
-		if !redirect.ValidInterface(name) {
-			return fmt.Errorf("%s is not the whole name of an interface", brief.Quote(name))
-		}
-		local, err := netip.ParsePrefix(rest)
-		if err != nil {
-			return fmt.Errorf("%s is not a CIDR prefix", brief.Quote(rest))
-		}
-		if local, err = unmapped(local); err != nil {
-			return err
-		}
-		networks = append(networks, redirect.VirtualNetwork{Interface: name, Local: local.Masked()})
+func (p *parser) setNetworks(values []string) (err error) {
+	p.r.VirtualNetworks, err = brief.Each(slices.Values(values), parseNetwork)
+	return err
+}
+
+func parseNetwork(v string) (redirect.VirtualNetwork, error) {
+	name, rest, ok := strings.Cut(v, ":")
+	if !ok {
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not INTERFACE:PREFIX", brief.Quote(v))
 	}
-	p.r.VirtualNetworks = networks
-	return nil
+	if !redirect.ValidInterface(name) {
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not the whole name of an interface", brief.Quote(name))
+	}
+	local, err := netip.ParsePrefix(rest)
+	if err != nil {
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not a CIDR prefix", brief.Quote(rest))
+	}
+	local, err = unmapped(local)
+	return redirect.VirtualNetwork{Interface: name, Local: local.Masked()}, err
 }
 
 // parseBool reads the booleans of Kuma's annotations.
@@ -280,48 +279,56 @@ func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, 
 func plainPorts(list []string) (redirect.PortSet, error) { return parsePorts(list, false) }
 
 func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
-	var set []redirect.PortRange
-	for s := range strings.SplitSeq(strings.Join(list, ","), ",") {
-		s = strings.TrimSpace(s)
-		if s == "" {
-			continue
-		}
-		var g redirect.Grammar
-		if ranges {
-			g = redirect.AllowRanges
-		}
-		one, err := redirect.ParsePorts(s, g)
-		if err != nil {
-			return redirect.PortSet{}, err
-		}
-		if one.Contains(0) {
-			return redirect.PortSet{}, fmt.Errorf("%s holds port 0", brief.Quote(s))
-		}
-		set = append(set, one.Ranges()...)
+	var g redirect.Grammar
+	if ranges {
+		g = redirect.AllowRanges
 	}
-	return redirect.PortRanges(set...), nil
+	sets, err := brief.Each(elements(list), func(s string) ([]redirect.PortRange, error) {
+		one, err := redirect.ParsePorts(s, g)
+		if err == nil && one.Contains(0) {
+			err = fmt.Errorf("%s holds port 0", brief.Quote(s))
+		}
+		return one.Ranges(), err
+	})
+	if err != nil {
+		return redirect.PortSet{}, err
+	}
+	return redirect.PortRanges(slices.Concat(sets...)...), nil
+}
+
+// elements are those of lists with commas, without the spaces around them; empty ones mean nothing.
+func elements(lists []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, list := range lists {
+			for s := range strings.SplitSeq(list, ",") {
+				if s = strings.TrimSpace(s); s != "" && !yield(s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // setExcludeUsers reads exclusions by user, PROTOCOLS:PORTS:USERS. The first one or
 // two parts may be missing, or "*", for any.
 func (p *parser) setExcludeUsers(list []string) error {
-	var all []redirect.Exclusion
-	for _, s := range list {
+	named := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return strings.TrimSpace(s) == "" })
+	// Each makes at least one rule, and takes more memory than its text.
+	if len(named) > redirect.MaxRules {
+		return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
+	}
+	all, err := brief.Each(slices.Values(named), func(s string) ([]redirect.Exclusion, error) {
 		s = strings.TrimSpace(s)
-		if s == "" {
-			continue
-		}
 		some, err := parseUserExclusion(s)
 		if err != nil {
-			return fmt.Errorf("%s: %w", brief.Quote(s), err)
+			err = fmt.Errorf("%s: %w", brief.Quote(s), err)
 		}
-		// Each makes at least one rule, and takes more memory than its text.
-		if all = append(all, some...); len(all) > redirect.MaxRules {
-			return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
-		}
+		return some, err
+	})
+	if p.excludeUsers = slices.Concat(all...); len(p.excludeUsers) > redirect.MaxRules {
+		return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
 	}
-	p.excludeUsers = all
-	return nil
+	return err
 }
 
 func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
@@ -367,21 +374,15 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 
 // parseIPs reads addresses and prefixes; empty elements mean nothing.
 func parseIPs(values []string) (redirect.PrefixSet, error) {
-	var prefixes []netip.Prefix
-	for _, v := range values {
-		for s := range strings.SplitSeq(v, ",") {
-			if s = strings.TrimSpace(s); s == "" {
-				continue
-			}
-			prefix, err := redirect.ParsePrefix(s, redirect.AllowAddresses)
-			if err == nil {
-				prefix, err = unmapped(prefix)
-			}
-			if err != nil {
-				return redirect.PrefixSet{}, err
-			}
-			prefixes = append(prefixes, prefix)
+	prefixes, err := brief.Each(elements(values), func(s string) (netip.Prefix, error) {
+		prefix, err := redirect.ParsePrefix(s, redirect.AllowAddresses)
+		if err == nil {
+			prefix, err = unmapped(prefix)
 		}
+		return prefix, err
+	})
+	if err != nil {
+		return redirect.PrefixSet{}, err
 	}
 	return redirect.Prefixes(prefixes...), nil
 }

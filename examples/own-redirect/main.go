@@ -8,6 +8,9 @@ import (
 	"github.com/meshcni/meshcni/examples/own-dialect/acme"
 )
 
-var program = redirectcmd.Program{Name: "acme-redirect", Version: "v1.0.0", Dialects: []dialect.Dialect{acme.New()}}
+// On a node, the entry of type acme-cni in the network configuration gives the settings that no flag does.
+var program = redirectcmd.Program{
+	Name: "acme-redirect", Version: "v1.0.0", PluginType: "acme-cni", Dialects: []dialect.Dialect{acme.New()},
+}
 
 func main() { program.Exec() }

@@ -22,8 +22,8 @@ import (
 func Iptables(variant string) map[string]string {
 	programs := map[string]string{}
 	for _, p := range []string{"iptables", "ip6tables"} {
-		for _, verb := range []string{"save", "restore"} {
-			programs[p+"-"+verb] = p + "-" + variant + "-" + verb
+		for _, verb := range []string{"", "-save", "-restore"} {
+			programs[p+verb] = p + "-" + variant + verb
 		}
 	}
 	return programs

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect/internal/nft"
@@ -23,10 +22,10 @@ import (
 // It is for people to look at and starts several iptables processes. It changes nothing, and asks
 // only for tables that exist. Rules that could be read are returned beside the error about those
 // that could not, for which errors.Is(err, apply.ErrNoBackend) holds where the host lacks the
-// programs of a variant that is in use. Options.Root is not supported.
+// programs of a variant that is in use.
 func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Ruleset) ([]LiveRule, error) {
-	if o.rooted() {
-		return nil, fmt.Errorf("list live rules with programs of root %s: %w", o.Root, errors.ErrUnsupported)
+	if err := o.reachable(); err != nil {
+		return nil, fmt.Errorf("list live rules: %w", err)
 	}
 	h, err := look(ns)
 	if err != nil {
@@ -82,12 +81,7 @@ func (s *session) live(ctx context.Context, path string, f ruleset.Family, wante
 	if err != nil {
 		return nil, err
 	}
-	var text string
-	var counters map[chainName][]Counters
-	err = s.ns.Do(func() (err error) {
-		text, counters, err = listIPTables(path, f, s.host.tableNames(variant, f))
-		return err
-	})
+	text, counters, err := s.list(ctx, path, f, s.host.tableNames(variant, f))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -123,17 +117,8 @@ func (h host) tableNames(variant Name, f ruleset.Family) []string {
 	return names
 }
 
-// listIPTables lists the tables as iptables-save prints them, and the counters of the rules apart.
-// The calling thread is in the namespace, and so is the process that go-iptables starts from it.
-func listIPTables(path string, f ruleset.Family, tables []string) (string, map[chainName][]Counters, error) {
-	family := iptables.ProtocolIPv4
-	if f == ruleset.IPv6 {
-		family = iptables.ProtocolIPv6
-	}
-	ipt, err := iptables.New(iptables.Path(path), iptables.IPFamily(family))
-	if err != nil {
-		return "", nil, err
-	}
+// list lists the tables as iptables-save prints them, and the counters of the rules apart.
+func (s *session) list(ctx context.Context, path string, f ruleset.Family, tables []string) (string, map[chainName][]Counters, error) {
 	var b strings.Builder
 	counters := map[chainName][]Counters{}
 	for _, table := range tables {
@@ -141,22 +126,24 @@ func listIPTables(path string, f ruleset.Family, tables []string) (string, map[c
 		if err != nil {
 			continue // "security", of which no mesh has anything
 		}
-		chains, err := ipt.ListChains(table)
+		all, err := run(ctx, s.opts, "", path, "-t", table, "-S")
 		if err != nil {
 			return "", nil, err
 		}
 		b.WriteString("*" + table + "\n")
-		for _, chain := range chains {
-			if !ruleset.SafeChain(chain) {
-				continue // not made by a program, and no program can be asked for it
+		for line := range strings.Lines(all) {
+			words := strings.Fields(line)
+			if len(words) < 2 || words[0] != "-P" && words[0] != "-N" || !ruleset.SafeChain(words[1]) {
+				continue // a rule, or a chain that no program made and no program can be asked for
 			}
-			lines, err := ipt.ListWithCounters(table, chain)
+			chain := words[1]
+			rules, err := run(ctx, s.opts, "", path, "-t", table, "-v", "-S", chain)
 			if err != nil {
 				return "", nil, err
 			}
 			b.WriteString(":" + chain + " - [0:0]\n")
-			rules, counts := cutCounters(strings.Join(lines[min(1, len(lines)):], "\n"))
-			counters[chainName{nfProto(f), t, chain}] = counts
+			_, rules, _ = strings.Cut(rules, "\n") // the first line is the chain's own
+			rules, counters[chainName{nfProto(f), t, chain}] = cutCounters(strings.TrimSuffix(rules, "\n"))
 			if rules != "" {
 				b.WriteString(rules + "\n")
 			}

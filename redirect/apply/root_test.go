@@ -80,6 +80,16 @@ func TestHostRoot(t *testing.T) {
 			diffs, err := b.Check(t.Context(), rs)
 			require.NoError(t, err)
 			assert.Empty(t, diffs)
+			live, err := apply.Live(t.Context(), w.Pod, o, rs)
+			require.NoError(t, err)
+			ours := 0
+			for _, r := range live {
+				assert.Equal(t, c.want, r.Backend)
+				if r.Ours {
+					ours++
+				}
+			}
+			assert.Positive(t, ours)
 			require.NoError(t, b.Remove(t.Context(), rs.Owner()))
 			assert.Equal(t, before, state(t, w.Pod))
 		})

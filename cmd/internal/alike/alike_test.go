@@ -145,7 +145,7 @@ func (q question) program(t *testing.T) verdict {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
 			"--uncaptured-family", string(cmp.Or(q.options.UncapturedFamily, redirect.UncapturedAllow)), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
-		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, ReadFile: func(name string) ([]byte, error) {
+		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, CNIConfDirs: []string{}, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
 		}}.Main(t.Context(), args)
 		return out.String(), errOut.String(), code

@@ -91,7 +91,30 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- include "meshcni.argsAsEnv" . }}
 {{- with $.Values.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The agent's arguments as variables, so that programs which are run in its container by hand (kubectl exec) know them too. */}}
+{{- define "meshcni.argsAsEnv" -}}
+{{- $vars := dict -}}
+{{- range include "meshcni.args" . | fromYamlArray -}}
+{{- $flag := regexFind "^--[a-z-]+=" . -}}
+{{- if $flag -}}
+{{- $name := $flag | trimPrefix "--" | trimSuffix "=" | upper | replace "-" "_" | printf "MESHCNI_%s" -}}
+{{- $value := trimPrefix $flag . -}}
+{{- $again := and (eq $flag "--cni-bin-dir=") (hasKey $vars $name) -}}
+{{- $_ := set $vars $name (ternary (printf "%s,%s" (get $vars $name) $value) $value $again) -}}
+{{- end -}}
+{{- end -}}
+{{- range $.Values.extraEnv }}{{- $_ := unset $vars .name }}{{- end -}}
+{{- with $vars }}
+# The arguments again, for programs that are run in this container by hand.
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
 {{- end }}
 {{- end -}}

@@ -1,0 +1,171 @@
+package redirectcmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/installed"
+	"github.com/meshcni/meshcni/plugin/netconf"
+)
+
+// configuration says which installed configuration counts.
+type configuration struct {
+	// File is the network configuration with the plugin's entry. Empty: none counts, and None says why.
+	File string `json:"file,omitempty"`
+	None string `json:"none,omitempty"`
+	// Loaded is the file that the runtime loads, if that is another.
+	Loaded string `json:"loaded,omitempty"`
+	// Flags are those that were typed, and so count instead of the file's settings.
+	Flags []string `json:"flags,omitempty"`
+
+	expected bool // this is a node, or the user named a file
+}
+
+// String is the configuration in one line.
+func (c configuration) String() string {
+	if c.File == "" {
+		return "configuration: none (" + c.None + "), so flags and defaults"
+	}
+	s := "configuration: " + c.File
+	if c.Loaded != "" {
+		s += ", although the runtime loads " + c.Loaded
+	}
+	if len(c.Flags) > 0 {
+		s += ", but for " + strings.Join(c.Flags, ", ")
+	}
+	return s
+}
+
+// defaultConfDirs are where the agent's container has the runtime's configuration directory, and where the node has it.
+var defaultConfDirs = []string{"/host/etc/cni/net.d", "/etc/cni/net.d"}
+
+const none = "none"
+
+// configure takes the settings that no flag gives from the installed configuration.
+func (c *common) configure() error {
+	e, err := c.installed()
+	var no *installed.NoneError
+	switch {
+	case errors.As(err, &no) && c.configFile == "":
+		c.config = configuration{None: no.Why, expected: !no.NoDir}
+		return nil
+	case err != nil && c.configFile != "":
+		return fmt.Errorf("--config: %w", err)
+	case err != nil:
+		return fmt.Errorf("%w\n--config FILE gives the configuration, --config none goes without one", err)
+	case e.File == "":
+		c.config = configuration{None: "--config " + none}
+		return nil
+	}
+	c.config = configuration{File: e.File, Loaded: e.Loaded, expected: true}
+	return errors.Join(c.take(reflect.ValueOf(e.Config)), c.take(reflect.ValueOf(e.Kubernetes)))
+}
+
+// take gives the flags that were not typed the values of the keys of their names.
+func (c *common) take(keys reflect.Value) error {
+	var errs []error
+	for i := range keys.NumField() {
+		key, _, _ := strings.Cut(keys.Type().Field(i).Tag.Get("json"), ",")
+		f := c.flags.Lookup(strings.ReplaceAll(key, "_", "-"))
+		switch {
+		case f == nil: // not about a single pod
+		case f.Changed:
+			c.config.Flags = append(c.config.Flags, "--"+f.Name)
+		default:
+			value := fmt.Sprint(keys.Field(i))
+			if list, ok := keys.Field(i).Interface().([]string); ok {
+				value = strings.Join(list, ",")
+			}
+			if value == "" {
+				break // the flag's default is the key's
+			}
+			if err := f.Value.Set(value); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %s: %w", c.config.File, key, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// origin says for an error where a setting comes from: the flag, or the installed configuration.
+func (c *common) origin(flag string) string {
+	if c.config.File == "" || slices.Contains(c.config.Flags, "--"+flag) {
+		return "--" + flag
+	}
+	return c.config.File + ": " + strings.ReplaceAll(flag, "-", "_")
+}
+
+// installed finds the plugin's entry. Without an error and a file, none is wanted.
+func (c *common) installed() (e installed.Entry, err error) {
+	if c.configFile == none || c.configFile == "" && c.file == "" && !c.optional { // then flags say what the rules are
+		return e, nil
+	}
+	types, unread := c.types()
+	if info, statErr := os.Stat(c.configFile); c.configFile == "" {
+		e, err = c.installedHere(types)
+	} else if statErr == nil && info.IsDir() {
+		e, err = installed.Dir(c.configFile, types)
+	} else {
+		var data []byte
+		if data, err = c.read(c.configFile); err == nil {
+			e, err = installed.Parse(c.configFile, data, types)
+		}
+	}
+	if no := (*installed.NoneError)(nil); unread != nil && errors.As(err, &no) && !no.NoDir {
+		err = fmt.Errorf("%s, and whether it has another type is unknown: %w", no, unread)
+	}
+	return e, err
+}
+
+// installedHere looks into the first directory of network configurations that is there.
+func (c *common) installedHere(types []string) (e installed.Entry, err error) {
+	dirs := c.CNIConfDirs
+	if dir, ok := c.Env(cli.Prefix + "CNI_CONF_DIR"); ok && dir != "" {
+		dirs = []string{dir}
+	}
+	for _, dir := range dirs {
+		var no *installed.NoneError
+		if e, err = installed.Dir(dir, types); !errors.As(err, &no) || !no.NoDir {
+			return e, err
+		}
+	}
+	if len(dirs) == 0 {
+		return e, &installed.NoneError{Why: "none is looked for", NoDir: true}
+	}
+	return e, &installed.NoneError{Why: "no directory " + strings.Join(dirs, " or "), NoDir: true}
+}
+
+// types are the types that the plugin's entry may have: the usual one, and those on the agent's record, which it keeps for
+// templates (--plugin-config).
+func (c *common) types() (types []string, err error) {
+	dirs := []string{netconf.DefaultRunDir, "/host/run/meshcni"}
+	if dir, ok := c.Env(cli.Prefix + "RUN_DIR"); ok && dir != "" {
+		dirs = []string{dir}
+	}
+	var errs []error
+	types = []string{c.PluginType}
+	for _, dir := range dirs {
+		text, err := c.ReadFile(filepath.Join(dir, "types"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		types = append(types, strings.Fields(string(text))...)
+	}
+	return types, errors.Join(errs...)
+}
+
+// sayConfig writes which configuration counts, as the first line of what a command prints for people. Where there is no
+// node, only explain says so.
+func (c *common) sayConfig(w io.Writer, comment string) {
+	if c.config.expected {
+		fmt.Fprintf(w, "%s%s\n", comment, c.config)
+	}
+}
