@@ -33,6 +33,8 @@ type Options struct {
 	Log *slog.Logger
 	// PluginLog receives the plugins' log records, one JSON object a line. Nil discards them.
 	PluginLog io.Writer
+	// OnDecision is called with each decision that plugins on this node log. It must not wait. Nil: nothing is.
+	OnDecision func(Decision)
 	// Registry receives the metrics. Nil: there are none.
 	Registry prometheus.Registerer
 	// UninstallOnExit makes Run uninstall when its context ends. Default: the plugin stays, and captures new pods of the mesh
@@ -126,6 +128,7 @@ func (a *Agent) Config() Config {
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
+	a.sock.decided = a.opts.OnDecision
 	defer a.sock.close()
 	defer a.lease.end()
 	if os.Remove(marker(cfg)) == nil {

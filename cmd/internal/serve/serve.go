@@ -23,22 +23,24 @@ type Options struct {
 	HealthAddress, MetricsAddress string
 	// Healthy and Ready return what is wrong. Nil: nothing ever is.
 	Healthy, Ready func() error
-	Metrics        prometheus.Gatherer
-	Log            *slog.Logger
+	// Warnings returns what /readyz says beside "ok". Nil: nothing.
+	Warnings func() []string
+	Metrics  prometheus.Gatherer
+	Log      *slog.Logger
 }
 
 // Handler serves /healthz and /readyz, and /metrics if asked for.
 func (o Options) Handler(metrics bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", answer(o.Healthy))
-	mux.HandleFunc("GET /readyz", answer(o.Ready))
+	mux.HandleFunc("GET /healthz", answer(o.Healthy, nil))
+	mux.HandleFunc("GET /readyz", answer(o.Ready, o.Warnings))
 	if metrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{}))
 	}
 	return mux
 }
 
-func answer(wrong func() error) http.HandlerFunc {
+func answer(wrong func() error, warnings func() []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if wrong != nil {
 			if err := wrong(); err != nil {
@@ -47,6 +49,11 @@ func answer(wrong func() error) http.HandlerFunc {
 			}
 		}
 		_, _ = fmt.Fprintln(w, "ok")
+		if warnings != nil {
+			for _, text := range warnings() {
+				_, _ = fmt.Fprintln(w, "warning:", text)
+			}
+		}
 	}
 }
 
