@@ -43,13 +43,14 @@ const (
 	CaptureNoTrace    CaptureCode = "no-trace"   // cannot-tell: the node has no attachment and no record of the pod
 	CaptureUnreadable CaptureCode = "unreadable" // cannot-tell: attachments or records cannot be read
 	CaptureDelegated  CaptureCode = "delegated"  // cannot-tell: Multus set up its network, and what it called is not known
+	CaptureNamespace  CaptureCode = "namespace"  // cannot-tell: the labels of its namespace decide, and cannot be read
 )
 
 // CaptureCodes lists all codes.
 var CaptureCodes = []CaptureCode{
 	CaptureRecorded, CaptureAttached, CaptureChecked, CaptureVerified,
 	CaptureNotCalled, CapturePassedOver, CaptureNoRules,
-	CaptureNoTrace, CaptureUnreadable, CaptureDelegated,
+	CaptureNoTrace, CaptureUnreadable, CaptureDelegated, CaptureNamespace,
 }
 
 // Capture is what is known of one pod.

@@ -45,6 +45,7 @@ type Controller struct {
 	opts          Options
 	cluster       Cluster
 	redirector    Redirector
+	namespace     func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
 	events        record.EventRecorder
 	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
 	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
@@ -55,7 +56,6 @@ type Controller struct {
 	tracks        tracks
 	reports       reports
 	tracer        *tracer
-	namespace     func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // nil: namespaces cannot be read
 	mayTell       func() bool                                                   // whether the events' limit allows one more
 	metrics       *metrics
 	informer      cache.SharedIndexInformer
@@ -95,9 +95,11 @@ func newController(o Options) (*Controller, error) {
 			return nil, err
 		}
 		c.useAPI(api)
-		inPlace.Namespace = api.Namespace
-		c.namespace = inPlace.namespace
 	}
+	if n, ok := c.cluster.(namespaceReader); ok {
+		inPlace.Namespace = n.Namespace
+	}
+	c.namespace = inPlace.namespace
 	if o.Detect != nil {
 		c.tracer = newTracer(o.Detect.CacheDir, o.Records)
 		inPlace.Network = c.network

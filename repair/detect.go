@@ -123,7 +123,9 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 
 // capture returns what is known of the pod; in is false for one that is none of the mesh's, or has no network yet.
 func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (now Capture, in bool) {
-	if !c.concerns(ctx, pod) {
+	if in, err := c.concerns(ctx, pod); err != nil {
+		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, true
+	} else if !in {
 		return Capture{}, false
 	}
 	return c.known(pod, found, t), true
@@ -151,22 +153,24 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) Capture {
 	return now
 }
 
-// concerns reports whether a pod has a network, and the plugin would redirect it.
-func (c *Controller) concerns(ctx context.Context, pod *corev1.Pod) bool {
+// concerns reports whether a pod has a network, and the plugin would redirect it. An error says that this cannot be told.
+func (c *Controller) concerns(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	d := c.opts.Detect
 	switch {
 	case pod.DeletionTimestamp != nil, pod.Status.Phase != corev1.PodRunning && (pod.Status.Phase != corev1.PodPending || len(pod.Status.PodIPs) == 0):
-		return false
+		return false, nil
 	case d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix):
-		return false
+		return false, nil
 	}
 	decision := c.opts.Dialect.Decide(pod, nil)
-	if decision.Reason == selection.NotEnabled && c.opts.Dialect.NeedsNamespace && c.namespace != nil {
-		if ns, err := c.namespace(ctx, pod); err == nil {
-			decision = c.opts.Dialect.Decide(pod, ns)
+	if c.opts.namespaceDecides() && (decision.Selected || decision.Reason == selection.NotEnabled) {
+		ns, err := c.namespace(ctx, pod)
+		if err != nil {
+			return false, err
 		}
+		decision = c.opts.Dialect.Decide(pod, ns)
 	}
-	return decision.Selected
+	return decision.Selected, nil
 }
 
 // diagnose is [Diagnose], and besides finds the pods that are not captured, if an action is to concern them.
@@ -197,6 +201,15 @@ func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
 		}
 	}
 	return id, ""
+}
+
+// observe tells what there is to tell of a pod that has changed.
+func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
+	if c.opts.Detect != nil {
+		c.detect(ctx, pod, c.tracer.look())
+		c.countCaptures()
+	}
+	c.tellBypasses(ctx, pod)
 }
 
 // sweep looks at all pods, and forgets what there was of those that are gone.
@@ -245,14 +258,16 @@ func (c *Controller) countCaptures() {
 	}
 }
 
+// StateDrifted is the State of a [PodStatus] whose live rules are not the wanted ones.
+const StateDrifted = "drifted"
+
 // PodStatus is what a controller knows of one pod in the mesh.
 type PodStatus struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Dialect   string `json:"dialect"`
-	// State is a [CaptureState], or "drifted" if live rules are not the wanted ones, and Reason its code; a drifted pod has
-	// none.
+	// State is a [CaptureState], and Reason its code, or StateDrifted without a reason.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
@@ -273,7 +288,7 @@ func (c *Controller) Pods() (all []PodStatus) {
 			State: string(t.capture.State), Reason: string(t.capture.Code), Detail: t.capture.Detail, Since: t.capture.Since, Backend: t.capture.Backend,
 		}
 		if t.drifted && t.capture.State == Captured {
-			s.State, s.Reason, s.Detail = "drifted", "", "its live rules are not the wanted ones"
+			s.State, s.Reason, s.Detail = StateDrifted, "", "its live rules are not the wanted ones"
 		}
 		all = append(all, s)
 	}

@@ -184,12 +184,15 @@ func (o Options) limitsCluster() bool {
 	return o.Action == ActionDelete && o.ClusterBudget != Budget{} && o.ClusterBudget != Unlimited
 }
 
+// namespaceDecides reports whether the labels of a pod's namespace may decide whether the pod is in the mesh.
+func (o Options) namespaceDecides() bool { return len(o.Dialect.Policy.Selectors) > 0 }
+
 // uses says which permissions the options take.
 func (o Options) uses() kube.Uses {
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
 		Namespaces: o.Dialect.NeedsNamespace && (o.Action == ActionRepair || o.VerifyInterval > 0 ||
-			o.Detect != nil && len(o.Dialect.Policy.Selectors) > 0),
+			o.Detect != nil && o.namespaceDecides()),
 	}
 	if o.limitsCluster() {
 		u.LeaseNamespace = o.BudgetNamespace

@@ -35,11 +35,9 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if pod == nil {
 		return 0, false
 	}
-	if c.opts.Detect != nil {
-		c.detect(ctx, pod, c.tracer.look())
-		c.countCaptures()
-	}
-	c.tellBypasses(ctx, pod)
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	c.observe(ctx, pod)
 	f := c.diagnose(pod)
 	switch {
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
@@ -56,8 +54,6 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if wait := c.suspended(); wait > 0 {
 		return wait, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	r := c.attempt(ctx, pod, f)
 	if r.outcome != "" {
 		c.report(pod, r)
