@@ -56,7 +56,7 @@ type Controller struct {
 	tracks        tracks
 	reports       reports
 	tracer        *tracer
-	mayTell       func() bool                                                   // whether the events' limit allows one more
+	mayTell       func() bool // whether the events' limit allows one more
 	metrics       *metrics
 	informer      cache.SharedIndexInformer
 	queue         workqueue.TypedRateLimitingInterface[types.NamespacedName]
