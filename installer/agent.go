@@ -34,6 +34,8 @@ type Options struct {
 	Log *slog.Logger
 	// PluginLog receives the plugins' log records, one JSON object a line. Nil discards them.
 	PluginLog io.Writer
+	// OnDecision is called with each decision that plugins on this node log. It must not wait. Nil: nothing is.
+	OnDecision func(Decision)
 	// Registry receives the metrics. Nil: there are none.
 	Registry prometheus.Registerer
 	// Token returns a new token for the plugin, with which it reads pods and namespaces. It is called at the start, before half of
@@ -158,7 +160,7 @@ func (a *Agent) Config() Config {
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.Config()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
-	a.sock.unread = a.tokens.suspect
+	a.sock.unread, a.sock.decided = a.tokens.suspect, a.opts.OnDecision
 	defer a.sock.close()
 	defer a.lease.end()
 	if os.Remove(marker(cfg)) == nil {

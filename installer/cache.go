@@ -3,7 +3,6 @@
 package installer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/cnicache"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -35,20 +35,20 @@ type ours struct {
 // binary for ever. containerd calls their DEL with the conflist of the configuration directory, from which the plugin is gone;
 // CRI-O uses the cached one. If the runtime is uncertain, they count.
 func readCache(fsys fs.FS, ours ours) (made, naming []string, err error) {
-	for _, dir := range []string{"results", "cache/results"} {
+	for _, dir := range cnicache.Dirs {
 		entries, err := fs.ReadDir(fsys, dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
 		}
 		for _, e := range entries {
-			cached, err := readAttachment(fsys, dir+"/"+e.Name())
+			cached, err := cnicache.Read(fsys, dir+"/"+e.Name())
 			if err != nil {
 				return nil, nil, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
 			}
 			found := mentions(cached.Config, ours.types, ours.kubeconfig)
 			name := cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
 			switch {
-			case len(found) == 0 || cached.agents(ours):
+			case len(found) == 0 || ours.agents(cached):
 			case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):
 				made = append(made, name)
 			default:
@@ -59,53 +59,15 @@ func readCache(fsys fs.FS, ours ours) (made, naming []string, err error) {
 	return made, naming, nil
 }
 
-// readAttachment returns an empty attachment for what is none.
-func readAttachment(fsys fs.FS, name string) (attachment, error) {
-	info, err := fs.Stat(fsys, name) // before opening, which would block on a pipe
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // its DEL came just now
-		return attachment{}, nil
-	case err != nil:
-		return attachment{}, err
-	case info.IsDir():
-		return attachment{}, nil
-	case !info.Mode().IsRegular():
-		return attachment{}, &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
-	}
-	data, err := fs.ReadFile(fsys, name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return attachment{}, err
-	}
-	var cached attachment
-	if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
-		return attachment{}, nil // libcni could not use it either; it may use what only has other types than here
-	}
-	return cached, nil
-}
-
-// attachment is libcni's cachedInfo (libcni/api.go).
-type attachment struct {
-	Config                           []byte
-	NetworkName, ContainerID, IfName string
-	NetNS                            string // of libcni 1.2 and newer
-	CniArgs                          [][2]string
-	CapabilityArgs                   map[string]json.RawMessage
-	Result                           struct{ Interfaces []struct{ Sandbox string } }
-}
-
 // agents reports whether containerd attached one of the agent's pods. The plugin recognizes these by the same rule.
-func (a attachment) agents(ours ours) bool {
-	args := map[string]string{}
-	for _, pair := range a.CniArgs {
-		args[pair[0]] = pair[1]
-	}
-	return a.containerds() && ours.agentPrefix != "" &&
-		args["K8S_POD_NAMESPACE"] == ours.agentNamespace && strings.HasPrefix(args["K8S_POD_NAME"], ours.agentPrefix)
+func (o ours) agents(a cnicache.Attachment) bool {
+	return containerds(a) && o.agentPrefix != "" &&
+		a.Arg("K8S_POD_NAMESPACE") == o.agentNamespace && strings.HasPrefix(a.Arg("K8S_POD_NAME"), o.agentPrefix)
 }
 
 // containerds reports whether containerd made the attachment: no other runtime both passes annotations and names its network
 // namespaces like this.
-func (a attachment) containerds() bool {
+func containerds(a cnicache.Attachment) bool {
 	if _, ok := a.CapabilityArgs[netconf.AnnotationsCapability]; !ok {
 		return false
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -28,15 +29,26 @@ const maxQueued = 4 << 20
 // logSocket receives the plugins' records, one JSON object a datagram, and prints each as a line. A plugin never waits for
 // that: a record that finds the queue full is counted and dropped.
 type logSocket struct {
-	path   string
-	out    io.Writer
-	m      *metrics
-	unread func() // called when a plugin could not read its pod in time; nil does nothing
-	queue  chan []byte
-	queued atomic.Int64
-	conn   *net.UnixConn
-	inode  os.FileInfo
-	done   chan struct{}
+	path  string
+	out   io.Writer
+	m     *metrics
+	queue chan []byte
+	// unread is called when a plugin could not read its pod in time; nil: nobody is told.
+	unread func()
+	// decided is told of each decision; nil: nobody is. It is set before anything is received.
+	decided func(Decision)
+	queued  atomic.Int64
+	conn    *net.UnixConn
+	inode   os.FileInfo
+	done    chan struct{}
+}
+
+// Decision is what a plugin of this node logged of one ADD or CHECK, as its record says. See [plugin.Event].
+type Decision struct {
+	Pod                   attachment.Pod
+	Verb, Outcome, Reason string
+	// Bypasses are at most eight codes of ways past the mesh.
+	Bypasses []string
 }
 
 func newLogSocket(path string, out io.Writer, m *metrics) *logSocket {
@@ -171,6 +183,12 @@ func (s *logSocket) account(record []byte) []byte {
 		}
 		for _, code := range r.Bypasses[:min(len(r.Bypasses), maxBypasses)] {
 			s.m.bypasses.WithLabelValues(s.m.reason(code)).Inc()
+		}
+		if s.decided != nil {
+			s.decided(Decision{
+				Pod:  attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID},
+				Verb: r.Verb, Outcome: r.Outcome, Reason: r.Reason, Bypasses: r.Bypasses[:min(len(r.Bypasses), maxBypasses)],
+			})
 		}
 		if r.Duration != nil && r.Verb == "ADD" {
 			s.m.add.Observe(*r.Duration / 1000)

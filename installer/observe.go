@@ -122,7 +122,7 @@ func (o *observer) lookForUninstall(c Config) observed {
 	}
 	seen.good = readGood(c)
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
-	for _, pattern := range []string{"plugin.log*", "attachments/*", "attachments", filepath.Base(c.record())} {
+	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments", filepath.Base(c.record())} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
 		seen.left = append(seen.left, paths...)
 	}

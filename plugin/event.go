@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -91,7 +92,11 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 	}
 	ms := float64(e.Duration.Microseconds()) / 1000
 	if d := e.Decision; d.Reason != "" {
-		r.logger().InfoContext(ctx, "decision",
+		level := slog.LevelInfo
+		if len(e.Warnings) > 0 && e.Verb == "ADD" {
+			level = slog.LevelWarn
+		}
+		r.logger().Log(ctx, level, "decision",
 			"reason", string(d.Reason), "selected", d.Selected, "detail", brief.Text(d.Detail, maxMessage),
 			"outcome", string(e.Outcome), "verb", e.Verb,
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID,

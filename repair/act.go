@@ -20,7 +20,7 @@ const blockedWait = 15 * time.Second
 
 // act takes the action on a pod that was just read, and verifies its effect.
 func (c *Controller) act(ctx context.Context, pod *corev1.Pod) result {
-	f := Diagnose(pod, *c.opts.Criteria)
+	f := c.diagnose(pod)
 	switch c.opts.Action {
 	case ActionLabel:
 		return c.label(ctx, pod, f)
@@ -87,7 +87,7 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 	}
 	again := false
 	c.tracks.change(pod.UID, func(t *track) {
-		t.repaired = time.Now()
+		t.repaired, t.verified = time.Now(), verifiedRestored
 		t.times++
 		again = t.times > 1
 	})

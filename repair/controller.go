@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/repair/internal/kube"
@@ -31,8 +32,11 @@ const (
 	attemptTimeout = 30 * time.Second
 	// sayAgain is how often a lasting outage is logged.
 	sayAgain = 30 * time.Minute
-	// askAgain is how often the server is asked for missing permissions.
+	// askAgain is how often the server is asked for missing permissions, and all pods are looked at for their rules.
 	askAgain = 10 * time.Second
+	// tellBurst and tellRate limit the events about pods that are not captured: so many at once, and so many a second. A node
+	// has some hundred pods.
+	tellBurst, tellRate = 50, 1
 )
 
 // Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
@@ -41,6 +45,7 @@ type Controller struct {
 	opts          Options
 	cluster       Cluster
 	redirector    Redirector
+	namespace     func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
 	events        record.EventRecorder
 	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
 	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
@@ -49,16 +54,22 @@ type Controller struct {
 	breaker       breaker
 	lineage       lineage
 	tracks        tracks
+	reports       reports
+	tracer        *tracer
+	mayTell       func() bool // whether the events' limit allows one more
 	metrics       *metrics
 	informer      cache.SharedIndexInformer
 	queue         workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
-	mu        sync.Mutex
-	started   bool
-	hasSynced func() bool
-	denied    error // a permission is missing
-	watchErr  error // why the pods could not be listed or watched
-	watchSaid time.Time
+	detecting sync.Mutex
+
+	mu         sync.Mutex
+	started    bool
+	hasSynced  func() bool
+	denied     error // a permission is missing
+	watchErr   error // why the pods could not be listed or watched
+	watchSaid  time.Time
+	unreadable string // what was said of traces that cannot be read
 }
 
 // newController makes a controller from valid options with defaults filled in.
@@ -69,6 +80,8 @@ func newController(o Options) (*Controller, error) {
 		breaker:   breaker{maxShare: o.MaxBrokenShare, minBroken: o.MinBroken, trialInterval: o.TrialInterval, installed: o.Installed},
 		tracks:    tracks{byUID: map[types.UID]track{}},
 		metrics:   newMetrics(o.Metrics, o.Action),
+		tracer:    newTracer("", o.Records),
+		mayTell:   flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
 		hasSynced: func() bool { return false },
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
@@ -82,7 +95,14 @@ func newController(o Options) (*Controller, error) {
 			return nil, err
 		}
 		c.useAPI(api)
-		inPlace.Namespace = api.Namespace
+	}
+	if n, ok := c.cluster.(namespaceReader); ok {
+		inPlace.Namespace = n.Namespace
+	}
+	c.namespace = inPlace.namespace
+	if o.Detect != nil {
+		c.tracer = newTracer(o.Detect.CacheDir, o.Records)
+		inPlace.Network = c.network
 	}
 	if c.redirector == nil {
 		c.redirector = inPlace
@@ -91,7 +111,7 @@ func newController(o Options) (*Controller, error) {
 		c.events = &record.FakeRecorder{} // discards them
 	}
 	selector := ""
-	if o.Criteria.Labels != nil {
+	if o.Criteria.Labels != nil && o.Detect == nil { // detection is about all of the node's pods
 		selector = o.Criteria.Labels.String()
 	}
 	c.informer = cache.NewSharedIndexInformer(c.cluster.Pods(o.Node, selector), &corev1.Pod{}, resync, cache.Indexers{})
@@ -150,6 +170,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
 		return nil // the context has ended
 	}
+	c.sweep(ctx)
 	c.count()
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
 		"pods", len(c.informer.GetStore().ListKeys()), "action", string(c.opts.Action))
@@ -175,6 +196,8 @@ func (c *Controller) tick(ctx context.Context) {
 		if c.synced() {
 			c.count()
 			c.tracks.keep(c.pods())
+			c.sweep(ctx)
+			c.retryReports()
 		}
 		c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))
 		c.metrics.setReady(c.Ready())
@@ -251,7 +274,7 @@ func (c *Controller) pods() (pods []*corev1.Pod) {
 func (c *Controller) count() (candidates, broken int) {
 	all := c.pods()
 	for _, pod := range all {
-		f := Diagnose(pod, *c.opts.Criteria)
+		f := c.diagnose(pod)
 		if f.Candidate {
 			candidates++
 		}

@@ -32,7 +32,7 @@ type Finding struct {
 // Reason is a stable code for a finding.
 type Reason string
 
-// The reasons, in the order in which Diagnose looks for them. Only CheckFailed means broken.
+// The reasons, in the order in which Diagnose looks for them. Only CheckFailed and NotCaptured mean broken.
 const (
 	NotMatched   Reason = "not-matched"   // a selector or the required annotation excludes the pod
 	MirrorPod    Reason = "mirror-pod"    // the pod mirrors a static pod, which no action on it would affect
@@ -47,12 +47,13 @@ const (
 	Checking     Reason = "checking"      // the check failed and is running again
 	Handled      Reason = "handled"       // the pod has the label that ActionLabel sets
 	CheckFailed  Reason = "check-failed"  // the check failed because redirection is missing
+	NotCaptured  Reason = "not-captured"  // detection found it (see [Detection]); Diagnose never says so
 )
 
 // Reasons lists all reasons.
 var Reasons = []Reason{
 	NotMatched, MirrorPod, Deleting, Completed, NoCheck, NotSelected, NotChecked,
-	CheckPassed, Recovered, OtherFailure, Checking, Handled, CheckFailed,
+	CheckPassed, Recovered, OtherFailure, Checking, Handled, CheckFailed, NotCaptured,
 }
 
 // Diagnose tells from the pod's status whether the pod is broken.

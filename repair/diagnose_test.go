@@ -107,6 +107,7 @@ func TestDiagnose(t *testing.T) {
 		})
 		seen[c.want] = true
 	}
+	seen[repair.NotCaptured] = true // not Diagnose's
 	for _, r := range repair.Reasons {
 		assert.True(t, seen[r], "no case for reason %s", r)
 	}

@@ -61,6 +61,10 @@ type InPlace struct {
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 	// Records are the plugin's records on this node, which Apply updates for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
+	// Network returns the attachment by which the pod got its present network, and the path of its network namespace as the
+	// runtime names it. Apply leaves a record for it if a pod has none. nil, or an ID without a container, means that it is
+	// not known; the pod then stays without.
+	Network func(pod *corev1.Pod) (id attachment.ID, netns string)
 	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
@@ -81,10 +85,18 @@ func (m *InPlace) init() {
 	m.once.Do(func() { m.namespaces, m.found = cache.NewLRUExpireCache(maxCached), cache.NewLRUExpireCache(maxCached) })
 }
 
+// namespaceReader is a [Cluster] that can read namespaces.
+type namespaceReader interface {
+	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+}
+
 // namespace returns the pod's namespace if the dialect reads it, and otherwise nil.
 func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
 	if !m.Dialect.ReadsNamespace(pod) {
 		return nil, nil
+	}
+	if m.Namespace == nil {
+		return nil, errors.New("read namespace " + pod.Namespace + ": nothing here can")
 	}
 	m.init()
 	if cached, ok := m.namespaces.Get(pod.Namespace); ok {
@@ -143,20 +155,35 @@ func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Resu
 }
 
 // record updates the plugin's records of the pod, so that CHECK compares the pod with what is in force now. A pod that
-// started without the plugin has none and gets none: CHECK then passes.
+// started without the plugin has none: it gets one if its attachment is known, and otherwise CHECK passes.
 func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, rs ruleset.Ruleset, result apply.Result) {
-	err := m.Records.Change(func(r *attachment.Record) bool {
-		if r.Pod.UID != string(pod.UID) || !r.NetNS.Is(netns) {
-			return false
-		}
-		if r.Selected && r.Backend == result.Backend && r.Rules.Equal(rs) && slices.Equal(r.Unusable, result.Left()) {
-			return false
-		}
+	set := func(r *attachment.Record) {
 		r.Applied(result.Backend, rs, result.Skipped, result.Left()...)
 		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), m.Dialect.Name
 		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
+	}
+	recorded := false
+	err := m.Records.Change(func(r *attachment.Record) bool {
+		if r.Pod.UID != uidOf(pod) || !r.NetNS.Is(netns) {
+			return false
+		}
+		recorded = true
+		if r.Selected && r.Backend == result.Backend && r.Rules.Equal(rs) && slices.Equal(r.Unusable, result.Left()) {
+			return false
+		}
+		set(r)
 		return true
 	})
+	if !recorded && err == nil && m.Network != nil {
+		if id, path := m.Network(pod); id.ContainerID != "" {
+			r := attachment.Record{
+				ID: id, NetNS: attachment.NetNS{Path: path, Dev: netns.Dev, Ino: netns.Ino},
+				Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: uidOf(pod)},
+			}
+			set(&r)
+			err = m.Records.Write(r)
+		}
+	}
 	if err != nil && m.Log != nil {
 		// The rules are in force, which is what counts. CHECK passes a pod whose record could not be written.
 		m.Log.Warn("cannot update the plugin's record of a repaired pod",

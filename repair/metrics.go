@@ -4,13 +4,14 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // metrics are the metrics of a [Controller].
 type metrics struct {
-	outcomes *prometheus.CounterVec
-	verified *prometheus.CounterVec
-	watch    *prometheus.CounterVec
-	pods     *prometheus.GaugeVec
-	held     *prometheus.GaugeVec
-	ready    prometheus.Gauge
-	duration *prometheus.HistogramVec
+	outcomes   *prometheus.CounterVec
+	verified   *prometheus.CounterVec
+	watch      *prometheus.CounterVec
+	pods       *prometheus.GaugeVec
+	uncaptured *prometheus.CounterVec
+	held       *prometheus.GaugeVec
+	ready      prometheus.Gauge
+	duration   *prometheus.HistogramVec
 }
 
 func newMetrics(reg prometheus.Registerer, action Action) *metrics {
@@ -25,11 +26,13 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 			"Attempts to deal with broken pods, by action, outcome and reason. An outcome that stays the same counts once a pod.",
 			"action", "outcome", "reason"),
 		verified: counter("verifications_total",
-			"Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, restored, no-process, variant, refused, failed.",
+			"Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, uncaptured (it never had any), restored, no-process, variant, refused, failed.",
 			"result"),
 		watch: counter("watch_errors_total", "Interruptions of the list and watch of pods, by kind: expired, forbidden, closed, other.", "kind"),
-		pods:  gauge("pods", "Pods of this node, by state: known, candidate (checks its redirection), broken, drifted.", "state"),
-		held:  gauge("held", "Whether deleting is held back, by reason.", "reason"),
+		pods:  gauge("pods", "Pods of this node, by state: known, candidate (checks its redirection), broken, drifted; captured, uncaptured and cannot-tell are those in the mesh, by what is known of their start.", "state"),
+		uncaptured: counter("uncaptured_total",
+			"Pods in the mesh that were found to run without their rules, by how it is known: not-called, passed-over, no-rules. A pod counts once for each.", "code"),
+		held: gauge("held", "Whether deleting is held back, by reason.", "reason"),
 		ready: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "meshcni_repair_ready",
 			Help: "Whether the repair controller works: 1 or 0.",
@@ -43,7 +46,7 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 	m.setHeld(nil)
 	m.begin(action)
 	if reg != nil {
-		reg.MustRegister(m.outcomes, m.verified, m.watch, m.pods, m.held, m.ready, m.duration)
+		reg.MustRegister(m.outcomes, m.verified, m.watch, m.pods, m.uncaptured, m.held, m.ready, m.duration)
 	}
 	return m
 }
@@ -68,6 +71,9 @@ func (m *metrics) begin(action Action) {
 	}
 	for _, result := range verifications {
 		m.verified.WithLabelValues(string(result))
+	}
+	for _, code := range []CaptureCode{CaptureNotCalled, CapturePassedOver, CaptureNoRules} {
+		m.uncaptured.WithLabelValues(string(code))
 	}
 	if action == ActionNone {
 		return // found is the only outcome

@@ -41,6 +41,9 @@ type Options struct {
 	// VerifyInterval is the time in which the rules of all running captured pods are verified once. Zero means never.
 	VerifyInterval time.Duration
 
+	// Detect finds the pods in the mesh that started without the plugin. nil means not to look for them.
+	Detect *Detection
+
 	// NodeBudget limits all actions on this node. Zero means [DefaultNodeBudget].
 	NodeBudget Budget
 	// ClusterBudget limits deletions in the whole cluster; set the same on all nodes. Zero means no such limit. The
@@ -139,6 +142,9 @@ func (o Options) withDefaults() Options {
 		criteria.HandledLabel = "" // another action's label does not mean handled
 	}
 	o.Criteria = &criteria
+	if o.Detect != nil {
+		o.Detect = o.Detect.withDefaults()
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -151,7 +157,7 @@ func (o Options) validate() error {
 	if o.limitsCluster() {
 		err = errors.Join(err, o.ClusterBudget.Validate())
 	}
-	if o.Action != ActionNone || o.VerifyInterval == 0 { // else rules can be verified without any check in the pods
+	if o.needsCheck() {
 		err = errors.Join(err, o.Criteria.Validate())
 	}
 	switch {
@@ -167,16 +173,29 @@ func (o Options) validate() error {
 	return err
 }
 
+// needsCheck reports whether the controller could do nothing without a check in the pods: neither verification nor detection
+// needs one.
+func (o Options) needsCheck() bool {
+	if o.Action == ActionNone {
+		return o.VerifyInterval == 0 && o.Detect == nil
+	}
+	return o.Detect == nil || !o.Detect.Act
+}
+
 // limitsCluster reports whether the cluster's budget applies.
 func (o Options) limitsCluster() bool {
 	return o.Action == ActionDelete && o.ClusterBudget != Budget{} && o.ClusterBudget != Unlimited
 }
 
+// namespaceDecides reports whether the labels of a pod's namespace may decide whether the pod is in the mesh.
+func (o Options) namespaceDecides() bool { return len(o.Dialect.Policy.Selectors) > 0 }
+
 // uses says which permissions the options take.
 func (o Options) uses() kube.Uses {
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
-		Namespaces: o.Dialect.NeedsNamespace && (o.Action == ActionRepair || o.VerifyInterval > 0),
+		Namespaces: o.Dialect.NeedsNamespace && (o.Action == ActionRepair || o.VerifyInterval > 0 ||
+			o.Detect != nil && o.namespaceDecides()),
 	}
 	if o.limitsCluster() {
 		u.LeaseNamespace = o.BudgetNamespace

@@ -35,7 +35,10 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if pod == nil {
 		return 0, false
 	}
-	f := Diagnose(pod, *c.opts.Criteria)
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	c.observe(ctx, pod)
+	f := c.diagnose(pod)
 	switch {
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
@@ -51,8 +54,6 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if wait := c.suspended(); wait > 0 {
 		return wait, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	r := c.attempt(ctx, pod, f)
 	if r.outcome != "" {
 		c.report(pod, r)
@@ -162,7 +163,7 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case fresh.Spec.NodeName != c.opts.Node:
 		return nil, result{outcome: outcomeReplaced, reason: "other-node", detail: "the pod is on node " + fresh.Spec.NodeName}, false
 	}
-	f := Diagnose(fresh, *c.opts.Criteria)
+	f := c.diagnose(fresh)
 	switch {
 	case f.Broken, c.staleLabel(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true

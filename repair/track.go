@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect"
 )
 
 // track is what the controller remembers of a pod while it exists. After a restart this is lost, which costs a repeated
@@ -18,6 +20,9 @@ type track struct {
 	times    int       // how often they were written
 	verified verification
 	drifted  bool
+	capture  Capture              // zero: none of the mesh's, or nobody has looked
+	told     CaptureCode          // that an event was sent for
+	bypasses []dialect.BypassCode // that events were sent for
 }
 
 type tracks struct {

@@ -3,6 +3,7 @@ package repair
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,17 +19,18 @@ import (
 type verification string
 
 const (
-	verifiedIntact    verification = "intact"
-	verifiedDrifted   verification = "drifted"
-	verifiedRestored  verification = "restored"
-	verifiedNoProcess verification = "no-process"
-	verifiedVariant   verification = "variant"
-	verifiedRefused   verification = "refused"
-	verifiedFailed    verification = "failed"
+	verifiedIntact     verification = "intact"
+	verifiedDrifted    verification = "drifted"    // it had its rules, and some are not as they were
+	verifiedUncaptured verification = "uncaptured" // none is there, and nothing says that it had any
+	verifiedRestored   verification = "restored"
+	verifiedNoProcess  verification = "no-process"
+	verifiedVariant    verification = "variant"
+	verifiedRefused    verification = "refused"
+	verifiedFailed     verification = "failed"
 )
 
 var verifications = []verification{
-	verifiedIntact, verifiedDrifted, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedRefused, verifiedFailed,
+	verifiedIntact, verifiedDrifted, verifiedUncaptured, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedRefused, verifiedFailed,
 }
 
 // The reasons of events about drift.
@@ -73,7 +75,7 @@ func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
 	if d := criteria.Policy.Decide(pod, nil); !d.Selected && d.Reason != selection.NotEnabled {
 		return false
 	}
-	return !Diagnose(pod, criteria).Broken
+	return !c.diagnose(pod).Broken
 }
 
 // verify compares one pod's rules with the wanted ones. The cached pod is good enough to find that all is well. Before
@@ -109,7 +111,12 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case len(diffs) == 0:
 		c.verified(pod, verifiedIntact, "")
 	default:
-		c.verified(pod, verifiedDrifted, summary(diffs)+c.suspects())
+		if found := c.tracer.look(); c.neverHad(ctx, pod, found, diffs) {
+			c.verified(pod, verifiedUncaptured, "")
+			c.verifiedNone(ctx, pod, found)
+		} else {
+			c.verified(pod, verifiedDrifted, summary(diffs)+c.suspects())
+		}
 		if c.opts.Action == ActionRepair {
 			c.restore(ctx, pod, diffs)
 		}
@@ -126,6 +133,62 @@ func (c *Controller) suspects() string {
 		return ""
 	}
 	return "; chains of our names may have been replaced by " + strings.Join(names, ", ")
+}
+
+// neverHad reports whether a pod has none of its rules, and nothing says that it had any.
+func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found traces, diffs []ruleset.Difference) bool {
+	known := c.known(pod, found, c.tracks.get(pod.UID))
+	if known.State == Captured {
+		return false
+	}
+	r, ok := c.redirector.(interface {
+		Rulesets(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error)
+	})
+	if !ok {
+		return known.State == Uncaptured
+	}
+	wanted, err := r.Rulesets(ctx, pod)
+	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return noneOf(rs, diffs) })
+}
+
+// noneOf reports whether the differences are all that a namespace without any of the rules has. A family without
+// differences is one that the kernel lacks.
+func noneOf(rs ruleset.Ruleset, diffs []ruleset.Difference) bool {
+	missing := map[ruleset.Family]int{}
+	for _, d := range diffs {
+		switch {
+		case d.Table == ruleset.RoutingTable:
+		case d.Kind != ruleset.Missing:
+			return false
+		default:
+			missing[d.Family]++
+		}
+	}
+	for family, n := range missing {
+		p := rs.Program(family)
+		if p == nil {
+			return false
+		}
+		for _, chain := range p.Chains {
+			n -= len(chain.Rules)
+		}
+		if n != 0 {
+			return false
+		}
+	}
+	return len(missing) > 0
+}
+
+// verifiedNone reports a pod that never had its rules, as detection would.
+func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found traces) {
+	if c.opts.Detect != nil {
+		c.detect(ctx, pod, found)
+	} else {
+		c.detecting.Lock()
+		c.foundUncaptured(ctx, pod, c.known(pod, found, c.tracks.get(pod.UID)))
+		c.detecting.Unlock()
+	}
+	c.countCaptures()
 }
 
 func verifyFailed(err error) verification {
@@ -167,7 +230,9 @@ func (c *Controller) verified(pod *corev1.Pod, result verification, detail strin
 		case verifiedDrifted:
 			t.drifted = true
 		case verifiedIntact, verifiedRestored:
-			t.drifted = false
+			if t.drifted = false; c.opts.Detect == nil {
+				t.capture, t.told = Capture{}, ""
+			}
 		}
 	})
 	c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))

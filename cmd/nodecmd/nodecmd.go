@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -139,6 +141,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
+	root.AddCommand(p.statusCommands()...)
 	return root
 }
 
@@ -154,7 +157,7 @@ func (p Program) with(do func(context.Context, Settings, *slog.Logger) error) fu
 }
 
 func (p Program) logger(l slog.Leveler) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(p.Stderr, &slog.HandlerOptions{Level: l}))
+	return cli.Logger(p.Stderr, l)
 }
 
 // installWhenReady runs the agent until the plugin is installed.
@@ -195,7 +198,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	reg.MustRegister(repairs)
 	opts := installer.Options{
 		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
-		Token: p.pluginToken(s),
+		Token: p.pluginToken(s), OnDecision: repairs.decided,
 		Reload: func() (installer.Config, error) {
 			next, err := p.resolve(typed)
 			if err == nil {
@@ -235,7 +238,8 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready()) },
-		Warnings: func() (texts []string) {
+		Warnings: func() []string {
+			texts := repairs.warnings()
 			for _, n := range agent.Neighbours() {
 				texts = append(texts, string(installer.NoticeOtherMesh)+": "+n.Text())
 			}
@@ -249,19 +253,30 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return repairs.run(ctx) })
 	both.Go(func() error { return agent.Run(ctx) })
+	both.Go(func() error {
+		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
+			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: repairs.warnings(), Pods: repairs.pods()}
+			if err := errors.Join(agent.Ready(), repairs.ready()); err != nil {
+				now.NotReady = strings.Split(err.Error(), "\n")
+			}
+			now.Ready = len(now.NotReady) == 0
+			return now
+		}}.run(ctx)
+	})
 	return both.Wait()
 }
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [8]string {
+	fixed := func(s Settings) [9]string {
 		return [...]string{
-			string(s.Repair.Action), s.Repair.Node, s.MetricsAddress, s.HealthAddress, string(s.UninstallOnExit), s.DaemonSetName,
-			s.PluginServiceAccount, s.TokenLifetime.String(),
+			string(s.Repair.Action), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
+			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(),
 		}
 	}
 	if fixed(next) != fixed(s) {
-		return errors.New("repair, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, plugin-service-account and token-lifetime need a restart of the agent")
+		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
+			"plugin-service-account and token-lifetime need a restart of the agent")
 	}
 	return nil
 }

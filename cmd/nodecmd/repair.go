@@ -5,14 +5,20 @@ package nodecmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // repairer runs the repair controller with the present settings.
@@ -27,6 +33,7 @@ type repairer struct {
 	restart    context.CancelFunc
 	controller controller           // nil before the first one runs
 	metrics    *prometheus.Registry // of that controller alone
+	failed     string               // why detection, which is all that is set, does not work
 }
 
 // change takes new settings, and restarts repair if they concern it.
@@ -40,15 +47,70 @@ func (r *repairer) change(s Settings) {
 	}
 }
 
-// ready returns why repair does not work, or nil.
+// ready returns why repair does not work, or nil. Detection alone keeps no pod from being captured.
 func (r *repairer) ready() error {
+	r.mu.Lock()
+	c, acts := r.controller, r.settings.Repair.Acts()
+	r.mu.Unlock()
+	if c == nil || !acts {
+		return nil
+	}
+	return c.Ready()
+}
+
+// pods returns what is known of the node's pods in the mesh.
+func (r *repairer) pods() []repair.PodStatus {
 	r.mu.Lock()
 	c := r.controller
 	r.mu.Unlock()
 	if c == nil {
 		return nil
 	}
-	return c.Ready()
+	return c.Pods()
+}
+
+// warnings returns what people should know of the node's pods, and why it may not be all.
+func (r *repairer) warnings() (all []string) {
+	n := map[string]int{}
+	for _, p := range r.pods() {
+		n[p.State]++
+	}
+	for _, f := range []struct{ state, says string }{
+		{string(repair.Uncaptured), "in the mesh and bypass it"},
+		{repair.StateDrifted, "in the mesh and do not have the rules that they should"},
+		{string(repair.CannotTell), "in the mesh, and nothing on the node says whether they have their rules"},
+	} {
+		if n[f.state] > 0 {
+			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.state, n[f.state], f.says, r.program.Name))
+		}
+	}
+	r.mu.Lock()
+	c, failed, only := r.controller, r.failed, !r.settings.Repair.Acts()
+	r.mu.Unlock()
+	if c != nil && only && failed == "" {
+		if err := c.Ready(); err != nil {
+			failed = err.Error()
+		}
+	}
+	if failed != "" {
+		all = append(all, "detection: "+failed)
+	}
+	return all
+}
+
+// decided hands the bypasses of a plugin's decision to the controller, which may write events.
+func (r *repairer) decided(d installer.Decision) {
+	r.mu.Lock()
+	c := r.controller
+	r.mu.Unlock()
+	if c == nil || d.Verb != "ADD" || d.Outcome != string(plugin.Redirected) && d.Outcome != string(plugin.Same) {
+		return
+	}
+	b := repair.Bypasses{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: d.Pod.UID}
+	for _, code := range d.Bypasses {
+		b.Codes = append(b.Codes, dialect.BypassCode(code))
+	}
+	c.ReportBypasses(b)
 }
 
 // Describe implements [prometheus.Collector]. The metrics change with the controller.
@@ -83,6 +145,12 @@ func (r *repairer) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the caller ended it
+		case err != nil && !again && r.onlyDetects(err):
+			select {
+			case <-ctx.Done():
+			case <-time.After(detectAgain):
+			}
+			continue
 		case err != nil && !(again && errors.Is(err, context.Canceled)):
 			r.log.Error("repair ended", "error", err)
 			return err
@@ -94,6 +162,23 @@ func (r *repairer) run(ctx context.Context) error {
 	return nil
 }
 
+// detectAgain is when detection that could not begin is tried again.
+const detectAgain = 30 * time.Second
+
+// onlyDetects reports whether detection is all that is set: that it fails must not end the agent.
+func (r *repairer) onlyDetects(err error) bool {
+	r.mu.Lock()
+	only, news := !r.settings.Repair.Acts(), r.failed != err.Error()
+	if only {
+		r.failed, r.controller = err.Error(), nil
+	}
+	r.mu.Unlock()
+	if only && news {
+		r.log.Warn("pods that start without the plugin are not looked for", "error", err)
+	}
+	return only
+}
+
 // open makes a controller with the present settings. restart ends its run.
 func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	r.mu.Lock()
@@ -103,7 +188,7 @@ func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, Suspects: r.suspects, Metrics: r.metrics, Log: r.log,
 	})
 	if err == nil {
-		r.controller = c
+		r.controller, r.failed = c, ""
 	}
 	return c, err
 }
@@ -112,6 +197,8 @@ func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 type controller interface {
 	Run(ctx context.Context) error
 	Ready() error
+	Pods() []repair.PodStatus
+	ReportBypasses(repair.Bypasses)
 }
 
 func openRepair(s repaircmd.Settings, h repaircmd.Host) (controller, error) { return s.New(h) }

@@ -19,13 +19,16 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // fake is a controller that is always ready.
 type fake func(ctx context.Context) error
 
-func (f fake) Run(ctx context.Context) error { return f(ctx) }
-func (f fake) Ready() error                  { return nil }
+func (f fake) Run(ctx context.Context) error  { return f(ctx) }
+func (f fake) Ready() error                   { return nil }
+func (f fake) Pods() []repair.PodStatus       { return nil }
+func (f fake) ReportBypasses(repair.Bypasses) {}
 
 // Repair starts anew with settings that it knows, its metrics and readiness with it, and for no others.
 func TestRepairFollowsTheConfiguration(t *testing.T) {
@@ -105,7 +108,7 @@ func TestParse(t *testing.T) {
 	want.Plugin.Dialect, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
 	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
 	assert.Equal(t, []string{"delete", "n"}, []string{string(s.Repair.Action), s.Repair.Node})
-	assert.Equal(t, netconf.Config{Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
+	assert.Equal(t, netconf.Config{Type: "meshcni", Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", PodNamespace: "mesh", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
 	s.Repair = want.Repair
 	assert.Equal(t, want, s)
 

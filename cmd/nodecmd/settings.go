@@ -115,7 +115,8 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
-	cli.Group(fs, "Repair of pods that run outside of the mesh", func(fs *pflag.FlagSet) {
+	cli.Group(fs, "Pods that run outside of the mesh", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&s.Repair.Detect, "detect", s.Repair.Detect, "find this node's pods in the mesh that started without the plugin, and say so: an event, a metric, a log line")
 		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair")
 		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
 	})
@@ -139,7 +140,7 @@ func (p Program) defaults() Settings {
 		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
 		PluginServiceAccount: "meshcni-plugin", TokenLifetime: netconf.Duration(4 * time.Hour),
 	}
-	s.Repair.Action = repair.ActionNone
+	s.Repair.Action, s.Repair.Detect = repair.ActionNone, true
 	return s
 }
 
@@ -148,7 +149,7 @@ func (p Program) defaults() Settings {
 func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	s := p.defaults()
 	finer, errFiner := repaircmd.FromEnv(p.Env)
-	finer.Action, finer.Node = s.Repair.Action, ""
+	finer.Action, finer.Detect, finer.Node = s.Repair.Action, s.Repair.Detect, ""
 	s.Repair = finer
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.register(fs, p.Dialects)
@@ -167,15 +168,27 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 		return s, err
 	}
 	errs := []error{errFiner, cli.Fill(fs, env, file)}
-	s.Repair.Plugin = netconf.Config{
-		Dialect: s.Plugin.Dialect, Backend: s.Plugin.Backend, UncapturedFamily: s.Plugin.UncapturedFamily, RefuseProxyUID: s.Plugin.RefuseProxyUID,
-		RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: s.Plugin.Kubernetes.ExcludeNamespaces},
-	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)
 	}
+	s.Repair.Plugin, s.Repair.CNICacheDir, s.Repair.AgentPrefix = s.asInstalled(), s.CNICacheDir, s.AgentPrefix
 	return s, errors.Join(append(errs, p.validate(s))...)
+}
+
+// asInstalled returns what repair and detection have to know of the plugin's configuration, as it will be on the node: a
+// template may say otherwise than the flags.
+func (s Settings) asInstalled() netconf.Config {
+	c := s.Plugin
+	if entry, err := s.Entry(); err == nil && s.PluginConfig != "" {
+		if c, _, err = netconf.Parse(entry); err != nil {
+			c = s.Plugin
+		}
+	}
+	return netconf.Config{
+		Type: c.Type, Dialect: c.Dialect, Backend: c.Backend, UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID,
+		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: c.Kubernetes.ExcludeNamespaces},
+	}
 }
 
 // validate returns an error for every invalid setting, joined.
@@ -186,7 +199,7 @@ func (p Program) validate(s Settings) error {
 			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)
 		}
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
-	} else if s.Repair.Enabled() {
+	} else if s.Repair.Acts() { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
 	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {

@@ -92,12 +92,12 @@ func (o *options) run(c *cobra.Command) error {
 	if err := o.Validate(o.Dialects); err != nil {
 		return cli.Usage(err)
 	}
-	log := slog.New(slog.NewJSONHandler(o.Stderr, &slog.HandlerOptions{Level: level}))
+	log := cli.Logger(o.Stderr, level)
 	if o.SetLog != nil {
 		o.SetLog(log)
 	}
 	log.Info("starting", "program", o.Name, "version", o.Version)
-	if !o.Enabled() {
+	if !o.Acts() {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
 	registry := versionmetric.Registry(o.Name)

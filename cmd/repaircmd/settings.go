@@ -32,8 +32,17 @@ type Settings struct {
 	// from the fields below and from [Host].
 	repair.Options
 	criteria
-	// Plugin is the plugin's configuration. Repair uses Dialect, Backend, UncapturedFamily, RefuseProxyUID, RunDir and
-	// Kubernetes.ExcludeNamespaces, to decide and apply as the plugin does.
+	// Detect finds the pods in the mesh that started without the plugin, by the attachments in CNICacheDir and by the
+	// plugin's records. It takes the place of Options.Detect.
+	Detect bool
+	// CNICacheDir is libcni's cache.
+	CNICacheDir string
+	// Uncaptured makes the action concern the pods that Detect finds.
+	Uncaptured bool
+	// AgentPrefix begins the names of the node agent's own pods, in Plugin.PodNamespace.
+	AgentPrefix string
+	// Plugin is the plugin's configuration. Repair uses Type, Dialect, Backend, UncapturedFamily, RefuseProxyUID, RunDir,
+	// PodNamespace and Kubernetes.ExcludeNamespaces, to decide and apply as the plugin does.
 	Plugin netconf.Config
 	API
 	// Kubeconfig is the path of a kubeconfig to use instead of API. Default: none.
@@ -65,6 +74,11 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
 	fs.StringVar(&s.InstallerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
 	fs.StringVar(&s.Plugin.RunDir, "run-dir", netconf.DefaultRunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
+	fs.BoolVar(&s.Detect, "detect", true, "find pods in the mesh that started without the plugin, and say so")
+	fs.StringVar(&s.CNICacheDir, "cni-cache-dir", "/var/lib/cni", "libcni's cache, for --detect; without it the plugin's records alone tell")
+	fs.StringVar(&s.Plugin.Type, "plugin-type", netconf.DefaultType, "the plugin's name in the network's configuration, for --detect")
+	fs.StringVar(&s.Plugin.PodNamespace, "pod-namespace", netconf.DefaultPodNamespace, "the node agent's own namespace, whose pods the plugin lets through")
+	s.AgentPrefix = netconf.DefaultAgentPrefix
 	s.registerRepair(fs)
 	bindEnv(fs)
 }
@@ -85,6 +99,7 @@ type criteria struct {
 // registerRepair declares the controller's own flags.
 func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&s.Action), "repair", "none", "what to do with pods that started without redirection: none, label, delete, repair")
+	fs.BoolVar(&s.Uncaptured, "repair-uncaptured", true, "do so also with the pods that --detect finds, which may have no check; false: only with those whose check fails")
 	fs.StringVar(&s.Node, "node-name", "", "name of this node (spec.nodeName of its pods)")
 	fs.StringVar(&s.InitContainer, "repair-init-container", "", "name of the init container that checks redirection (default: the dialect's)")
 	fs.StringVar(&s.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
@@ -137,8 +152,11 @@ type Host struct {
 	Log *slog.Logger
 }
 
-// Enabled reports whether an action or verification is set.
-func (s Settings) Enabled() bool {
+// Enabled reports whether an action, verification or detection is set.
+func (s Settings) Enabled() bool { return s.Acts() || s.Detect }
+
+// Acts reports whether an action or verification is set.
+func (s Settings) Acts() bool {
 	return s.Action != "" && s.Action != repair.ActionNone || s.VerifyInterval > 0
 }
 
@@ -182,6 +200,14 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	}
 	o.Plan.RefuseProxyUID = s.Plugin.RefuseProxyUID
 	o.Records = attachment.In(s.Plugin.RunDir)
+	if o.Detect = nil; s.Detect {
+		o.Detect = &repair.Detection{
+			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, AgentPrefix: s.AgentPrefix, Act: s.Uncaptured,
+		}
+		if s.Plugin.Type != "" {
+			o.Detect.Types = []string{s.Plugin.Type}
+		}
+	}
 	if s.Node == "" {
 		return o, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
 	}

@@ -32,6 +32,7 @@
 {{- end -}}
 {{- $args = append $args (printf "--plugin-service-account=%s" $.Values.pluginServiceAccount.name) -}}
 {{- $args = append $args (printf "--token-lifetime=%s" $.Values.tokenLifetime) -}}
+{{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
 {{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}
@@ -74,6 +75,7 @@
       "NODE_RATE" $r.nodeRate "NODE_BURST" $r.nodeBurst
       "MAX_BROKEN_SHARE" $r.maxBrokenShare "MIN_BROKEN" $r.minBroken "TRIAL_INTERVAL" $r.trialInterval }}
 {{- if $r.exitCodes }}{{- $_ := set $settings "EXIT_CODES" (join "," $r.exitCodes) }}{{- end }}
+{{- if not $r.uncaptured }}{{- $_ := set $settings "UNCAPTURED" false }}{{- end }}
 {{- if include "meshcni.verifies" . }}{{- $_ := set $settings "VERIFY_INTERVAL" $r.verifyInterval }}{{- end }}
 {{- if eq $r.mode "delete" }}
 {{- $_ := set $settings "CLUSTER_BURST" $r.clusterBurst }}

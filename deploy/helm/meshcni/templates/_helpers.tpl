@@ -97,12 +97,12 @@ by labels, some by annotations. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether the repair controller runs, and whether it enters pods' namespaces. Empty is no. */}}
+{{/* Whether the repair controller runs, to act, verify or detect, and whether it enters pods' namespaces. Empty is no. */}}
 {{- define "meshcni.verifies" -}}
 {{- if not (regexMatch "^(0+(\\.0+)?(ns|us|µs|ms|s|m|h))*$|^0$" (toString .Values.repair.verifyInterval)) }}yes{{ end -}}
 {{- end -}}
 {{- define "meshcni.repairs" -}}
-{{- if or (ne .Values.repair.mode "none") (include "meshcni.verifies" .) }}yes{{ end -}}
+{{- if or (ne .Values.repair.mode "none") (include "meshcni.verifies" .) .Values.detect.enabled }}yes{{ end -}}
 {{- end -}}
 {{- define "meshcni.entersPods" -}}
 {{- if or (eq .Values.repair.mode "repair") (include "meshcni.verifies" .) }}yes{{ end -}}

@@ -1,0 +1,198 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/repair"
+)
+
+// statusFile is the file in the run directory in which a running agent says how its node is. Only root reads it: it has names
+// of pods.
+const statusFile = "status.json"
+
+const (
+	// statusEvery is how often the agent looks whether its status has changed, statusAnew how often it writes the same again, so
+	// that its time tells that the agent lives.
+	statusEvery, statusAnew = time.Second, 10 * time.Second
+	// statusOld is the age from which on the file's writer counts as gone.
+	statusOld = 3 * statusAnew
+)
+
+// Status is how a node is, as the agent's file status.json and "status -o json" have it.
+type Status struct {
+	// Time is when it was so.
+	Time time.Time `json:"time"`
+	Node string    `json:"node"`
+	// Ready is whether every new pod of the node will be captured, and NotReady why not.
+	Ready    bool     `json:"ready"`
+	NotReady []string `json:"not_ready,omitempty"`
+	// Warnings are what does not keep new pods from being captured, and somebody should look at.
+	Warnings []string `json:"warnings,omitempty"`
+	// Pods are the node's in the mesh that have a network; see [repair.Controller.Pods].
+	Pods []repair.PodStatus `json:"pods"`
+}
+
+// reporter keeps the status file.
+type reporter struct {
+	path string
+	now  func() Status
+	log  *slog.Logger
+}
+
+// run writes the file until the context ends, and then takes it away, unless another agent has written it since.
+func (r reporter) run(ctx context.Context) error {
+	var last Status
+	var wrote os.FileInfo
+	said := ""
+	for ctx.Err() == nil {
+		s := r.now()
+		is, _ := os.Lstat(r.path)
+		same := s
+		same.Time = last.Time
+		if is == nil || wrote == nil || s.Time.Sub(last.Time) >= statusAnew || !reflect.DeepEqual(same, last) {
+			var err error
+			if wrote, err = r.write(s); err != nil && err.Error() != said {
+				said = err.Error()
+				r.log.Warn("the status file cannot be written", "path", r.path, "error", said)
+			}
+			last = s
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(statusEvery):
+		}
+	}
+	if is, err := os.Lstat(r.path); err == nil && wrote != nil && os.SameFile(is, wrote) {
+		_ = os.Remove(r.path)
+	}
+	return nil
+}
+
+func (r reporter) write(s Status) (os.FileInfo, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(filepath.Dir(r.path), "."+statusFile) // 0600
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), r.path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Lstat(r.path)
+}
+
+// statusCommands are the commands that show what the agent has written. They need no API server and no running container, only
+// the run directory.
+func (p Program) statusCommands() []*cobra.Command {
+	dir, output := p.Config.RunDir, "text"
+	make := func(c *cobra.Command, show func(io.Writer, Status) bool) *cobra.Command {
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			if err := cli.Fill(c.Flags(), cli.Env(p.Env)); err != nil {
+				return cli.Usage(err)
+			}
+			s, err := readStatus(filepath.Join(dir, statusFile), time.Now())
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				e := json.NewEncoder(p.Stdout)
+				e.SetIndent("", "  ")
+				return e.Encode(s)
+			}
+			if !show(p.Stdout, s) {
+				return cli.Exit(1)
+			}
+			return nil
+		}
+		c.Flags().Var(cli.Text(&dir, "dir"), "run-dir", "where the agent's status is")
+		c.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
+		cli.BindEnv(c.Flags(), cli.Prefix, nil)
+		return c
+	}
+	return []*cobra.Command{
+		make(&cobra.Command{Use: "status", Short: "say how this node is: readiness, warnings, pods that bypass the mesh; exits 1 unless all is well"}, showStatus),
+		make(&cobra.Command{Use: "pods", Short: "list this node's pods in the mesh, and whether they have their rules; exits 1 unless all do"}, showPods),
+	}
+}
+
+func readStatus(path string, now time.Time) (s Status, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, fmt.Errorf("no agent has written its status: is it running on this node? %w", err)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the agent's status: %w", err)
+	}
+	if age := now.Sub(s.Time).Round(time.Second); age > statusOld {
+		return s, fmt.Errorf("the agent's status in %s is %s old: the agent is gone, or hangs", path, age)
+	}
+	return s, nil
+}
+
+// wrong reports whether a pod needs somebody's attention.
+func wrong(p repair.PodStatus) bool {
+	return p.State == string(repair.Uncaptured) || p.State == repair.StateDrifted
+}
+
+func showStatus(w io.Writer, s Status) (well bool) {
+	word := "ready"
+	if !s.Ready {
+		word = "not ready"
+	}
+	_, _ = fmt.Fprintf(w, "node %s: %s\n", cmp.Or(s.Node, "(no name)"), word)
+	for _, why := range s.NotReady {
+		_, _ = fmt.Fprintln(w, "not ready:", why)
+	}
+	for _, text := range s.Warnings {
+		_, _ = fmt.Fprintln(w, "warning:", text)
+	}
+	for _, p := range s.Pods {
+		if wrong(p) {
+			_, _ = fmt.Fprintln(w, strings.TrimSpace(fmt.Sprintf("%s: %s/%s %s", p.State, p.Namespace, p.Name, p.Reason))+": "+p.Detail)
+		}
+	}
+	return s.Ready && !slices.ContainsFunc(s.Pods, wrong)
+}
+
+func showPods(w io.Writer, s Status) (well bool) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "NAMESPACE\tNAME\tUID\tDIALECT\tSTATE\tREASON\tSINCE\tBACKEND")
+	for _, p := range s.Pods {
+		since := "-"
+		if !p.Since.IsZero() {
+			since = p.Since.UTC().Format(time.RFC3339)
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			p.Namespace, p.Name, p.UID, p.Dialect, p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"))
+	}
+	_ = table.Flush()
+	return !slices.ContainsFunc(s.Pods, wrong)
+}

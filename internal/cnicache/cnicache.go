@@ -1,0 +1,119 @@
+// Package cnicache reads libcni's cache, in which a container runtime keeps the configuration and the result of each
+// attachment that it has made.
+package cnicache
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Dirs are the directories of a cache that have attachments, as "/"-separated paths in it: libcni's own, and cri-dockerd's.
+var Dirs = []string{"results", "cache/results"}
+
+// MultusDir is the directory of the attachments that Multus makes by itself (its cniDir), in the same cache.
+const MultusDir = "multus/results"
+
+// Attachment is libcni's cachedInfo (libcni/api.go).
+type Attachment struct {
+	Config                           []byte
+	NetworkName, ContainerID, IfName string
+	NetNS                            string // of libcni 1.2 and newer
+	CniArgs                          [][2]string
+	CapabilityArgs                   map[string]json.RawMessage
+	Result                           struct {
+		Interfaces []struct{ Sandbox string }
+		IPs        []struct{ Address string } // of specification 0.3.0 and newer
+	}
+}
+
+// Read reads a file of the cache. It returns an empty attachment for what is none.
+func Read(fsys fs.FS, name string) (Attachment, error) {
+	info, err := fs.Stat(fsys, name) // before opening, which would block on a pipe
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // its DEL came just now
+		return Attachment{}, nil
+	case err != nil:
+		return Attachment{}, err
+	case info.IsDir():
+		return Attachment{}, nil
+	case !info.Mode().IsRegular():
+		return Attachment{}, &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
+	}
+	data, err := fs.ReadFile(fsys, name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Attachment{}, err
+	}
+	var cached Attachment
+	if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
+		return Attachment{}, nil // libcni could not use it either; it may use what only has other types than here
+	}
+	return cached, nil
+}
+
+// Arg returns the value of a key of CNI_ARGS; empty if it is absent. Of several the last counts, as in an environment.
+func (a Attachment) Arg(key string) (value string) {
+	for _, pair := range a.CniArgs {
+		if pair[0] == key {
+			value = pair[1]
+		}
+	}
+	return value
+}
+
+// Addrs returns the addresses that the attachment was given.
+func (a Attachment) Addrs() (addrs []netip.Addr) {
+	for _, ip := range a.Result.IPs {
+		if p, err := netip.ParsePrefix(ip.Address); err == nil {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
+}
+
+// Sandbox returns the path of the network namespace; empty if the file does not say.
+func (a Attachment) Sandbox() string {
+	for _, i := range a.Result.Interfaces {
+		if a.NetNS == "" && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return a.NetNS
+}
+
+// holdsEntries are the keys with further entries below them: a conflist's, and those by which flannel and Multus delegate.
+var holdsEntries = []string{"plugins", "delegate", "delegates"}
+
+// Types returns the types of the plugins that the attachment was made with, those to which others delegate included. They
+// are empty if the file has no configuration, as libcni before 0.8 wrote it.
+func (a Attachment) Types() (types []string) {
+	var doc any
+	if json.Unmarshal(a.Config, &doc) != nil {
+		return nil
+	}
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, entry := range v {
+				walk(entry)
+			}
+		case map[string]any:
+			for key, value := range v {
+				key = strings.ToLower(key) // libcni decodes any case
+				if s, ok := value.(string); ok && key == "type" && s != "" && !slices.Contains(types, s) {
+					types = append(types, s)
+				}
+				if slices.Contains(holdsEntries, key) {
+					walk(value)
+				}
+			}
+		}
+	}
+	walk(doc)
+	slices.Sort(types)
+	return types
+}

@@ -1,0 +1,131 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Bypasses is what the plugin reported of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
+// so the controller does.
+type Bypasses struct {
+	// Namespace, Name and UID are the pod's, as the runtime names it. An empty UID is not known.
+	Namespace, Name, UID string
+	// Codes are the ways past the mesh. Others than [dialect.BypassCodes] are ignored.
+	Codes []dialect.BypassCode
+}
+
+// anyFamily is the kernel of a pod whose plugin reported a bypass by a family: it has it.
+var anyFamily = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
+
+const (
+	// maxReports bounds the reports that wait for their pods. A node has fewer pods.
+	maxReports = 1024
+	// maxWaits is how many ticks a report waits for its pod to be seen.
+	maxWaits = 6
+)
+
+// reports are those that wait for their pod.
+type reports struct {
+	mu    sync.Mutex
+	byPod map[types.NamespacedName]report
+}
+
+type report struct {
+	uid   string
+	codes []dialect.BypassCode
+	waits int
+}
+
+// ReportBypasses sends an event for each bypass of a pod of this node, once for each of the pod's UIDs. It does not wait: it may be
+// called before the pod is known here.
+func (c *Controller) ReportBypasses(b Bypasses) {
+	of := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	var codes []dialect.BypassCode
+	for _, code := range dialect.BypassCodes {
+		if slices.Contains(b.Codes, code) {
+			codes = append(codes, code)
+		}
+	}
+	c.reports.mu.Lock()
+	defer c.reports.mu.Unlock()
+	if c.reports.byPod == nil {
+		c.reports.byPod = map[types.NamespacedName]report{}
+	}
+	if _, known := c.reports.byPod[of]; len(codes) == 0 || !known && len(c.reports.byPod) >= maxReports {
+		return
+	}
+	c.reports.byPod[of] = report{uid: b.UID, codes: codes}
+	c.queue.Add(of)
+}
+
+// tellBypasses sends the events of a pod's report, if there is one.
+func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
+	c.reports.mu.Lock()
+	r, ok := c.reports.byPod[key(pod)]
+	c.reports.mu.Unlock()
+	if !ok || r.uid != "" && r.uid != uidOf(pod) { // it is of a pod that has yet to be seen
+		return
+	}
+	told := c.tracks.get(pod.UID).bypasses
+	plan, _ := c.plan(ctx, pod) // with an error, what is known of it
+	for _, code := range r.codes {
+		if slices.Contains(told, code) {
+			continue
+		}
+		if !c.mayTell() {
+			return // the next tick goes on
+		}
+		kind, detail := bypassWords(pod, plan, code)
+		c.event(pod, kind, eventBypass, detail)
+		told = append(slices.Clone(told), code)
+		c.tracks.change(pod.UID, func(t *track) { t.bypasses = told })
+	}
+	c.reports.mu.Lock()
+	delete(c.reports.byPod, key(pod))
+	c.reports.mu.Unlock()
+}
+
+// bypassWords returns an event's kind and message. It is no warning that a pod without address of a family has the link-local
+// one that each interface gives itself: nearly every pod of a cluster without IPv6 does.
+func bypassWords(pod *corev1.Pod, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
+	kind = corev1.EventTypeWarning
+	var words []string
+	for _, b := range plan.Bypasses {
+		if b.Code == code {
+			words = append(words, b.String())
+		}
+	}
+	if len(words) == 0 {
+		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s)", code)}
+	}
+	for _, f := range ruleset.Families {
+		if string(code) == f.String() && !slices.Contains(plan.Addressed, f) && len(plan.Addressed) > 0 {
+			kind = corev1.EventTypeNormal
+		}
+	}
+	return kind, string(code) + ": " + strings.Join(words, "; ")
+}
+
+// retryReports has another look at the pods with reports, and drops those whose pods do not appear.
+func (c *Controller) retryReports() {
+	c.reports.mu.Lock()
+	defer c.reports.mu.Unlock()
+	for of, r := range c.reports.byPod {
+		if r.waits++; r.waits > maxWaits && c.pod(of) == nil {
+			delete(c.reports.byPod, of)
+			continue
+		}
+		c.reports.byPod[of] = r
+		c.queue.Add(of)
+	}
+}

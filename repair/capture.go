@@ -1,0 +1,181 @@
+package repair
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// CaptureState says whether a pod in the mesh started with its rules.
+type CaptureState string
+
+// The states.
+const (
+	Captured   CaptureState = "captured"
+	Uncaptured CaptureState = "uncaptured"  // its traffic bypasses the mesh
+	CannotTell CaptureState = "cannot-tell" // nothing on the node says so, either way
+)
+
+// CaptureStates lists all states.
+var CaptureStates = []CaptureState{Captured, Uncaptured, CannotTell}
+
+// CaptureCode is a stable code for how a state is known. The log, events and metrics use it.
+type CaptureCode string
+
+// The codes of the states.
+const (
+	CaptureRecorded CaptureCode = "recorded"     // captured: the plugin's record says so
+	CaptureAttached CaptureCode = "attached"     // captured: its network was set up with the plugin in the list
+	CaptureChecked  CaptureCode = "check-passed" // captured: the check in the pod has succeeded, whoever wrote the rules
+	CaptureVerified CaptureCode = "verified"     // captured: its live rules were compared with the wanted ones
+
+	CaptureNotCalled  CaptureCode = "not-called"  // uncaptured: its network was set up without the plugin
+	CapturePassedOver CaptureCode = "passed-over" // uncaptured: the plugin passed it over, and would not do so now
+	CaptureNoRules    CaptureCode = "no-rules"    // uncaptured: verification found none of its rules, and nothing says that it had any
+
+	CaptureNoTrace    CaptureCode = "no-trace"   // cannot-tell: the node has no attachment and no record of the pod
+	CaptureUnreadable CaptureCode = "unreadable" // cannot-tell: attachments or records cannot be read
+	CaptureDelegated  CaptureCode = "delegated"  // cannot-tell: Multus set up its network, and what it called is not known
+	CaptureNamespace  CaptureCode = "namespace"  // cannot-tell: the labels of its namespace decide, and cannot be read
+)
+
+// CaptureCodes lists all codes.
+var CaptureCodes = []CaptureCode{
+	CaptureRecorded, CaptureAttached, CaptureChecked, CaptureVerified,
+	CaptureNotCalled, CapturePassedOver, CaptureNoRules,
+	CaptureNoTrace, CaptureUnreadable, CaptureDelegated, CaptureNamespace,
+}
+
+// Capture is what is known of one pod.
+type Capture struct {
+	State CaptureState
+	Code  CaptureCode
+	// Detail says the same for people.
+	Detail string
+	// Since is when the pod's network was set up. Zero: not known.
+	Since time.Time
+	// Backend is what applied the rules, as in package apply. Empty: not known.
+	Backend string
+}
+
+// network is what libcni's cache says of one attachment.
+type network struct {
+	attachment.ID
+
+	pod    attachment.Pod
+	netns  string
+	addrs  []netip.Addr
+	types  []string  // of the plugins
+	made   time.Time // when the file was written
+	multus bool      // Multus made it
+}
+
+// uidOf returns the UID by which the runtime knows a pod: that of a static pod's copy is another at the API server.
+func uidOf(pod *corev1.Pod) string {
+	if uid, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		return uid
+	}
+	return string(pod.UID)
+}
+
+// is reports whether what a runtime or a record calls a pod is the pod. Without a UID one of its addresses must be the pod's:
+// a pod before it may have had the same name.
+func is(named attachment.Pod, pod *corev1.Pod, addrs []netip.Addr) bool {
+	if named.UID != "" {
+		return named.UID == uidOf(pod)
+	}
+	return named.Namespace == pod.Namespace && named.Name == pod.Name && addressed(pod, addrs)
+}
+
+// addressed reports whether the pod's status has one of the addresses.
+func addressed(pod *corev1.Pod, addrs []netip.Addr) bool {
+	return slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool {
+		a, err := netip.ParseAddr(ip.IP)
+		return err == nil && slices.Contains(addrs, a)
+	})
+}
+
+// sandboxOf returns the attachments of the pod's present sandbox. A pod may have others: of sandboxes before a reboot, say,
+// whose DEL has not come yet. The present one has the pod's address; failing that, it is the latest.
+func sandboxOf(pod *corev1.Pod, networks []network) (sandbox []network) {
+	var present network
+	for _, n := range networks {
+		if !is(n.pod, pod, n.addrs) {
+			continue
+		}
+		has, had := addressed(pod, n.addrs), addressed(pod, present.addrs)
+		if present.ContainerID == "" || has && !had || has == had && n.made.After(present.made) {
+			present = n
+		}
+	}
+	for _, n := range networks {
+		if present.ContainerID != "" && n.ContainerID == present.ContainerID {
+			sandbox = append(sandbox, n)
+		}
+	}
+	return sandbox
+}
+
+// recordOf returns the record that counts for the pod: of its present sandbox, and if that is not known, of the pod. One that
+// says that the pod is redirected wins over others, because a pod may have several attachments, and then the latest does.
+func recordOf(pod *corev1.Pod, sandbox []network, records []attachment.Record) (found attachment.Record, ok bool) {
+	for _, r := range records {
+		switch {
+		case len(sandbox) > 0 && r.ContainerID != sandbox[0].ContainerID, len(sandbox) == 0 && (r.Pod.UID == "" || !is(r.Pod, pod, nil)):
+		case !ok, r.Selected && !found.Selected, r.Selected == found.Selected && r.Time.After(found.Time):
+			found, ok = r, true
+		}
+	}
+	return found, ok
+}
+
+// traces is what a node has of its pods' attachments.
+type traces struct {
+	networks []network
+	records  []attachment.Record
+	err      error // what of it cannot be read
+}
+
+// judge tells whether a pod in the mesh was captured. Types are those under which the plugin is called.
+func (t traces) judge(pod *corev1.Pod, types []string) Capture {
+	sandbox := sandboxOf(pod, t.networks)
+	record, recorded := recordOf(pod, sandbox, t.records)
+	var since time.Time
+	var lists []string
+	ours, delegated, multus, blank := false, false, false, false
+	for _, n := range sandbox {
+		since = n.made
+		ours = ours || slices.ContainsFunc(n.types, func(typ string) bool { return slices.Contains(types, typ) })
+		delegated = delegated || slices.ContainsFunc(n.types, func(typ string) bool { return strings.HasPrefix(typ, "multus") })
+		multus, blank = multus || n.multus, blank || len(n.types) == 0
+		lists = append(lists, fmt.Sprintf("%s (%s)", n.Network, strings.Join(n.types, ", ")))
+	}
+	slices.Sort(lists)
+	switch {
+	case recorded && record.Selected:
+		return Capture{Captured, CaptureRecorded, "the plugin's record says so", record.Time, record.Backend}
+	case recorded && record.Reason == string(selection.AgentPod):
+		return Capture{Captured, CaptureRecorded, "the plugin let it through as the agent's own", record.Time, ""}
+	case recorded:
+		return Capture{Uncaptured, CapturePassedOver,
+			fmt.Sprintf("the plugin passed it over (%s) when it started, and would not do so now", record.Reason), record.Time, ""}
+	case ours:
+		return Capture{Captured, CaptureAttached, "its network was set up with the plugin", since, ""}
+	case delegated && !multus:
+		return Capture{CannotTell, CaptureDelegated, "Multus set up its network, and its own cache has nothing of the pod", since, ""}
+	case blank:
+		return Capture{CannotTell, CaptureUnreadable, "the runtime's cache does not say by which plugins its network was set up", since, ""}
+	case len(sandbox) > 0:
+		return Capture{Uncaptured, CaptureNotCalled, "its network was set up without the plugin, by " + strings.Join(lists, ", "), since, ""}
+	case t.err != nil:
+		return Capture{CannotTell, CaptureUnreadable, t.err.Error(), since, ""}
+	}
+	return Capture{CannotTell, CaptureNoTrace, "the node has neither an attachment nor a record of the pod", since, ""}
+}

@@ -1,0 +1,307 @@
+package repair
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Detection says where a [Controller] looks for pods in the mesh that started without the plugin: beside the API server's
+// pods, in libcni's cache and in the plugin's records (Options.Records). It takes no privilege but to read these.
+type Detection struct {
+	// CacheDir is libcni's cache, as this process sees it. Required. While it cannot be read, the records alone tell.
+	CacheDir string
+	// Types are the plugin's names in the network's configuration. Empty means meshcni.
+	Types []string
+	// AgentNamespace and AgentPrefix name the node agent's own pods, which the plugin lets through: those of the namespace
+	// whose names begin with the prefix. An empty prefix names none.
+	AgentNamespace, AgentPrefix string
+	// Act makes Options.Action concern the pods that are found, also those that have no check of their own.
+	Act bool
+}
+
+// The reasons of events about pods that are not captured, or not wholly.
+const (
+	eventUncaptured = "MeshNotCaptured"
+	eventBypass     = "MeshBypass"
+)
+
+// detect finds out whether a pod is captured, and reports it if that is news. It is called for each change of a pod, and
+// for all pods now and then.
+func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) {
+	c.detecting.Lock()
+	defer c.detecting.Unlock()
+	t := c.tracks.get(pod.UID)
+	now, in := c.capture(ctx, pod, found, t)
+	if now.State != Uncaptured {
+		c.tracks.change(pod.UID, func(t *track) {
+			if t.capture = now; now.State == Captured {
+				t.told = "" // should it start anew without the plugin, that is news
+			}
+		})
+	}
+	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID))
+	switch {
+	case !in || now.State == t.capture.State && now.Code == t.capture.Code && (now.State != Uncaptured || t.told == now.Code):
+	case now.State == Uncaptured:
+		c.foundUncaptured(ctx, pod, now)
+	case now.State == CannotTell:
+		log.Info("cannot tell whether a pod is captured", "code", string(now.Code), "detail", words(fmt.Errorf("%s", now.Detail)))
+	case t.capture.State == Uncaptured:
+		log.Info("a pod is captured now", "code", string(now.Code), "detail", now.Detail)
+	}
+}
+
+// foundUncaptured counts and logs a pod, and sends its event, once for each code. An event that the limit holds back is sent by
+// a later call.
+func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now Capture) {
+	was := c.tracks.get(pod.UID)
+	detail := "this pod is in the mesh and its traffic bypasses it: " + now.Detail + "; " + c.remedy(ctx, pod)
+	if was.capture.State != Uncaptured || was.capture.Code != now.Code {
+		c.metrics.uncaptured.WithLabelValues(string(now.Code)).Inc()
+		c.opts.Log.Warn("a pod in the mesh is not captured", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
+			"code", string(now.Code), "detail", brief.Text(detail, maxNote))
+	}
+	told := was.told == now.Code
+	if !told && c.mayTell() {
+		c.event(pod, corev1.EventTypeWarning, eventUncaptured, detail)
+		told = true
+	}
+	c.tracks.change(pod.UID, func(t *track) {
+		t.capture = now
+		if told {
+			t.told = now.Code
+		}
+	})
+}
+
+// remedy says what helps a pod that is not captured.
+func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
+	cure := "delete the pod: the one that replaces it is captured"
+	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	switch {
+	case static:
+		cure = "it is a static pod: move its manifest away from the kubelet's directory and back"
+	case metav1.GetControllerOfNoCopy(pod) == nil:
+		cure = "delete the pod and create it again, since nothing replaces it"
+	}
+	if c.opts.Installed != nil && c.opts.Installed() != nil {
+		cure = "once the node's agent is ready again, " + cure
+	}
+	if _, err := c.plan(ctx, pod); err != nil {
+		cure = fmt.Sprintf("its settings would be refused (%s): correct these, then %s", brief.Error(err, maxNote/2), cure)
+	}
+	return cure
+}
+
+// plan returns what the mesh means for a cached pod, without its namespace's settings.
+func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, error) {
+	var addrs []netip.Addr
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	if c.opts.Dialect.Build == nil {
+		return dialect.Plan{}, nil
+	}
+	return c.opts.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}, c.opts.Plan)
+}
+
+// capture returns what is known of the pod; in is false for one that is none of the mesh's, or has no network yet.
+func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (now Capture, in bool) {
+	if in, err := c.concerns(ctx, pod); err != nil {
+		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, true
+	} else if !in {
+		return Capture{}, false
+	}
+	return c.known(pod, found, t), true
+}
+
+// known is what the node's traces, the pod's own check and verification say of a pod.
+func (c *Controller) known(pod *corev1.Pod, found traces, t track) Capture {
+	var ours []string
+	if c.opts.Detect != nil {
+		ours = c.opts.Detect.Types
+	}
+	now := found.judge(pod, ours)
+	if now.State == Captured {
+		return now
+	}
+	f := Diagnose(pod, *c.opts.Criteria)
+	switch {
+	case f.Reason == CheckPassed, f.Reason == Recovered:
+		now = Capture{Captured, CaptureChecked, f.Detail, now.Since, ""}
+	case t.verified == verifiedIntact, t.verified == verifiedRestored:
+		now = Capture{Captured, CaptureVerified, "its live rules are the wanted ones", now.Since, ""}
+	case now.State == CannotTell && t.verified == verifiedUncaptured:
+		now = Capture{Uncaptured, CaptureNoRules, "none of its rules is there, and nothing says that it had any", now.Since, ""}
+	}
+	return now
+}
+
+// concerns reports whether a pod has a network, and the plugin would redirect it. An error says that this cannot be told.
+func (c *Controller) concerns(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	d := c.opts.Detect
+	switch {
+	case pod.DeletionTimestamp != nil, pod.Status.Phase != corev1.PodRunning && (pod.Status.Phase != corev1.PodPending || len(pod.Status.PodIPs) == 0):
+		return false, nil
+	case d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix):
+		return false, nil
+	}
+	decision := c.opts.Dialect.Decide(pod, nil)
+	if c.opts.namespaceDecides() && (decision.Selected || decision.Reason == selection.NotEnabled) {
+		ns, err := c.namespace(ctx, pod)
+		if err != nil {
+			return false, err
+		}
+		decision = c.opts.Dialect.Decide(pod, ns)
+	}
+	return decision.Selected, nil
+}
+
+// diagnose is [Diagnose], and besides finds the pods that are not captured, if an action is to concern them.
+func (c *Controller) diagnose(pod *corev1.Pod) Finding {
+	f := Diagnose(pod, *c.opts.Criteria)
+	known := c.tracks.get(pod.UID).capture
+	if c.opts.Detect == nil || !c.opts.Detect.Act || c.opts.Action == ActionNone || f.Broken || known.State == "" {
+		return f
+	}
+	if _, out := leftOut(pod, *c.opts.Criteria); out {
+		return f
+	}
+	f.Candidate = true
+	if known.State == Uncaptured && f.Reason != Handled {
+		f = Finding{Broken: true, Candidate: true, Reason: NotCaptured, Detail: known.Detail}
+		if c.opts.Criteria.handled(pod) {
+			f.Broken, f.Reason = false, Handled
+		}
+	}
+	return f
+}
+
+// network returns the attachment by which a pod got its present network.
+func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
+	for _, n := range sandboxOf(pod, c.tracer.look().networks) {
+		if !n.multus {
+			return n.ID, n.netns
+		}
+	}
+	return id, ""
+}
+
+// observe tells what there is to tell of a pod that has changed.
+func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
+	if c.opts.Detect != nil {
+		c.detect(ctx, pod, c.tracer.look())
+		c.countCaptures()
+	}
+	c.tellBypasses(ctx, pod)
+}
+
+// sweep looks at all pods, and forgets what there was of those that are gone.
+func (c *Controller) sweep(ctx context.Context) {
+	if c.opts.Detect == nil || !c.synced() {
+		return
+	}
+	found := c.tracer.look()
+	c.sayUnreadable(found.err)
+	for _, pod := range c.pods() {
+		was := c.tracks.get(pod.UID).capture.State
+		c.detect(ctx, pod, found)
+		if was != Uncaptured && c.tracks.get(pod.UID).capture.State == Uncaptured {
+			c.enqueue(pod)
+		}
+	}
+	c.countCaptures()
+}
+
+// sayUnreadable logs once what cannot be read.
+func (c *Controller) sayUnreadable(err error) {
+	text := ""
+	if err != nil {
+		text = words(err)
+	}
+	c.mu.Lock()
+	news := text != c.unreadable
+	c.unreadable = text
+	c.mu.Unlock()
+	switch {
+	case news && err != nil:
+		c.opts.Log.Warn("what the node has of its pods' attachments cannot all be read, so pods without rules may not be found", "error", text)
+	case news:
+		c.opts.Log.Info("what the node has of its pods' attachments can be read")
+	}
+}
+
+// countCaptures sets the metric.
+func (c *Controller) countCaptures() {
+	n := map[CaptureState]int{}
+	for _, pod := range c.pods() {
+		n[c.tracks.get(pod.UID).capture.State]++
+	}
+	for _, s := range CaptureStates {
+		c.metrics.pods.WithLabelValues(string(s)).Set(float64(n[s]))
+	}
+}
+
+// StateDrifted is the State of a [PodStatus] whose live rules are not the wanted ones.
+const StateDrifted = "drifted"
+
+// PodStatus is what a controller knows of one pod in the mesh.
+type PodStatus struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Dialect   string `json:"dialect"`
+	// State is a [CaptureState], and Reason its code, or StateDrifted without a reason.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	// Since is when the pod's network was set up. Zero: not known.
+	Since   time.Time `json:"since,omitzero"`
+	Backend string    `json:"backend,omitempty"`
+}
+
+// Pods returns the node's pods in the mesh that have a network, by namespace and name. Without Options.Detect there are none.
+func (c *Controller) Pods() (all []PodStatus) {
+	for _, pod := range c.pods() {
+		t := c.tracks.get(pod.UID)
+		if t.capture.State == "" {
+			continue
+		}
+		s := PodStatus{
+			Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Dialect: c.opts.Dialect.Name,
+			State: string(t.capture.State), Reason: string(t.capture.Code), Detail: t.capture.Detail, Since: t.capture.Since, Backend: t.capture.Backend,
+		}
+		if t.drifted && t.capture.State == Captured {
+			s.State, s.Reason, s.Detail = StateDrifted, "", "its live rules are not the wanted ones"
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b PodStatus) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// withDefaults fills in zero values.
+func (d Detection) withDefaults() *Detection {
+	if len(d.Types) == 0 {
+		d.Types = []string{netconf.DefaultType}
+	}
+	return &d
+}

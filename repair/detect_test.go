@@ -1,0 +1,291 @@
+package repair_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// traces are a node's, in files.
+type traces struct {
+	t     testing.TB
+	cache string
+	store attachment.Store
+}
+
+func newTraces(t testing.TB) traces {
+	t.Helper()
+	dir := t.TempDir()
+	return traces{t, filepath.Join(dir, "cni"), attachment.In(filepath.Join(dir, "run"))}
+}
+
+// detecting is a configuration with them.
+func (n traces) detecting(a repair.Action) func(*bench, *repair.Options) {
+	return func(_ *bench, o *repair.Options) {
+		o.Action, o.Records = a, n.store
+		o.Detect = &repair.Detection{CacheDir: n.cache, Act: true, AgentNamespace: "meshcni-system", AgentPrefix: "meshcni-node-"}
+	}
+}
+
+// attach leaves what libcni does after a successful ADD.
+func (n traces) attach(pod *corev1.Pod, container string, types ...string) {
+	n.t.Helper()
+	var entries []string
+	for _, typ := range types {
+		entries = append(entries, fmt.Sprintf(`{"type":%q}`, typ))
+	}
+	config := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"k8s","plugins":[%s]}`, strings.Join(entries, ","))
+	text, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": container, "config": []byte(config), "ifName": "eth0", "networkName": "k8s", "netns": "/var/run/netns/cni-" + container,
+		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name}, {"K8S_POD_UID", string(pod.UID)}},
+		"result":  map[string]any{"cniVersion": "1.0.0", "ips": []any{map[string]any{"address": pod.Status.PodIP + "/24"}}},
+	})
+	require.NoError(n.t, err)
+	dir := filepath.Join(n.cache, "results")
+	require.NoError(n.t, os.MkdirAll(dir, 0o755))
+	require.NoError(n.t, os.WriteFile(filepath.Join(dir, "k8s-"+container+"-eth0"), text, 0o600))
+}
+
+// record leaves what the plugin does.
+func (n traces) record(pod *corev1.Pod, container string, selected bool) {
+	n.t.Helper()
+	r := attachment.Record{
+		ID:  attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"},
+		Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Reason: "excluded-namespace", Time: time.Now(),
+	}
+	if selected {
+		r.Selected, r.Reason, r.Backend = true, "selected", "nftables"
+	}
+	require.NoError(n.t, n.store.Write(r))
+}
+
+func states(b *bench) map[string]int {
+	all := b.counter("meshcni_repair_pods")
+	for _, other := range []string{"known", "candidate", "broken", "drifted"} {
+		delete(all, other)
+	}
+	return all
+}
+
+// bare is a pod in the mesh without a check of its own.
+func bare(t testing.TB, name string) *corev1.Pod { return named(t, "no-check", name) }
+
+func TestDetection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		start := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionNone)(b, o)
+			n.attach(b.pod("well"), "c1", "ptp", "meshcni")
+			n.record(b.pod("well"), "c1", true)
+			n.attach(b.pod("silent"), "c2", "ptp", "portmap")
+			n.attach(b.pod("over"), "c3", "ptp", "meshcni")
+			n.record(b.pod("over"), "c3", false)
+			n.attach(b.pod("proven"), "c4", "ptp")
+			n.attach(b.pod("refused"), "c5", "ptp")
+			n.attach(b.pod("outside"), "c6", "ptp")
+		},
+			bare(t, "well"), bare(t, "silent"), bare(t, "over"), bare(t, "dark"), named(t, "passed", "proven"), named(t, "host-network", "host"),
+			with(bare(t, "refused"), func(p *corev1.Pod) { p.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"] = "http" }),
+			with(bare(t, "outside"), func(p *corev1.Pod) { p.Annotations = nil }),
+			with(bare(t, "leaving"), func(p *corev1.Pod) { now := p.CreationTimestamp; p.DeletionTimestamp = &now }),
+			with(bare(t, "meshcni-node-x"), func(p *corev1.Pod) { p.Namespace = "meshcni-system" }),
+		)
+		assert.Equal(t, map[string]int{"captured": 2, "uncaptured": 3, "cannot-tell": 1}, states(start))
+		assert.Equal(t, map[string]int{"not-called": 2, "passed-over": 1}, start.counter("meshcni_repair_uncaptured_total"))
+		events := start.texts("MeshNotCaptured")
+		require.Len(t, events, 3)
+		joined := strings.Join(events, "\n")
+		assert.Contains(t, joined, "its network was set up without the plugin, by k8s (portmap, ptp); delete the pod")
+		assert.Contains(t, joined, "the plugin passed it over (excluded-namespace)")
+		assert.Regexp(t, `its settings would be refused \(.*excludeInboundPorts.*\): correct these, then delete the pod`, joined)
+		before := len(start.requests())
+		time.Sleep(time.Hour)
+		assert.Len(t, start.requests(), before, "nothing but the watch")
+
+		rows := map[string]string{}
+		for _, p := range start.ctl.Pods() {
+			rows[p.Name] = p.State + " " + p.Reason
+		}
+		assert.Equal(t, map[string]string{
+			"well": "captured recorded", "silent": "uncaptured not-called", "over": "uncaptured passed-over", "dark": "cannot-tell no-trace",
+			"proven": "captured check-passed", "refused": "uncaptured not-called",
+		}, rows)
+
+		for range 3 { // changes of the pod, and rounds
+			start.cluster.Set(with(start.pod("silent"), func(p *corev1.Pod) { p.Labels["x"] += "y" }))
+			time.Sleep(time.Hour)
+		}
+		assert.Empty(t, start.texts("MeshNotCaptured"), "said once")
+		assert.Contains(t, start.log.String(), `level=WARN msg="a pod in the mesh is not captured" namespace=default pod=silent`)
+
+		// Its sandbox is made anew, with the plugin, and then without.
+		require.NoError(t, os.RemoveAll(n.cache))
+		n.attach(start.pod("silent"), "c7", "ptp", "meshcni")
+		start.settle()
+		time.Sleep(time.Minute)
+		assert.Equal(t, "captured attached", rowOf(start, "silent"))
+		require.NoError(t, os.RemoveAll(n.cache))
+		n.attach(start.pod("silent"), "c8", "ptp")
+		start.cluster.Set(with(start.pod("silent"), func(p *corev1.Pod) { p.Labels["x"] = "z" }))
+		start.settle()
+		assert.Equal(t, "uncaptured not-called", rowOf(start, "silent"), "by the pod's own change, not by a round")
+		assert.Len(t, start.texts("MeshNotCaptured"), 1, "that is news")
+	})
+}
+
+func rowOf(b *bench, name string) string {
+	for _, p := range b.ctl.Pods() {
+		if p.Name == name {
+			return p.State + " " + p.Reason
+		}
+	}
+	return ""
+}
+
+// texts are the events with a reason so far.
+func (b *bench) texts(reason string) (all []string) {
+	for {
+		select {
+		case e := <-b.events:
+			if strings.Contains(e, " "+reason+" ") {
+				all = append(all, e)
+			}
+		default:
+			return all
+		}
+	}
+}
+
+// TestDetectionWithoutACache: what cannot be read is no reason to say anything of a pod, and is itself said once.
+func TestDetectionWithoutACache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		b := start(t, n.detecting(repair.ActionDelete), bare(t, "a"), bare(t, "b"))
+		n.record(b.pod("a"), "c1", true)
+		time.Sleep(time.Hour)
+		assert.Equal(t, map[string]int{"captured": 1, "cannot-tell": 1}, states(b))
+		assert.Equal(t, "cannot-tell unreadable", rowOf(b, "b"))
+		assert.Empty(t, b.drainEvents())
+		assert.Equal(t, []string{"get default/a"}, b.requests(), "the test's own")
+		assert.Equal(t, 1, strings.Count(b.log.String(), "cannot all be read"))
+		require.NoError(t, os.MkdirAll(n.cache, 0o755))
+		time.Sleep(time.Minute)
+		assert.Equal(t, "cannot-tell no-trace", rowOf(b, "b"))
+		assert.Contains(t, b.log.String(), "can be read")
+	})
+}
+
+// TestEventsOfDetectionAreLimited: a node full of pods that are not captured does not flood the API server, and each is told in
+// the end.
+func TestEventsOfDetectionAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		var pods []*corev1.Pod
+		for i := range 110 {
+			pods = append(pods, bare(t, fmt.Sprintf("p%d", i)))
+		}
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionNone)(b, o)
+			for _, p := range pods {
+				n.attach(b.pod(p.Name), "c"+p.Name, "ptp")
+			}
+		}, pods...)
+		first := len(b.texts("MeshNotCaptured"))
+		assert.LessOrEqual(t, first, 55)
+		assert.GreaterOrEqual(t, first, 50)
+		assert.Equal(t, 110, states(b)["uncaptured"], "counted at once")
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, 110, first+len(b.texts("MeshNotCaptured")))
+	})
+}
+
+// TestActionsOnWhatIsDetected: each action takes detection for a reason, if it is to.
+func TestActionsOnWhatIsDetected(t *testing.T) {
+	for name, c := range map[string]struct {
+		action   repair.Action
+		change   func(*bench, *repair.Options)
+		outcomes map[string]int
+	}{
+		"label":  {repair.ActionLabel, nil, map[string]int{"labelled not-captured": 1}},
+		"delete": {repair.ActionDelete, nil, map[string]int{"evicted not-captured": 1}},
+		"repair": {repair.ActionRepair, nil, map[string]int{"repaired not-captured": 1}},
+		"not":    {repair.ActionDelete, func(_ *bench, o *repair.Options) { o.Detect.Act = false }, map[string]int{}},
+		"a mesh without a check": {repair.ActionLabel, func(_ *bench, o *repair.Options) {
+			o.Dialect = consul.New()
+			o.Dialect.Policy = selection.Policy{ProxyContainers: []string{"istio-proxy"}}
+		}, map[string]int{"labelled not-captured": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newTraces(t)
+				b := start(t, func(b *bench, o *repair.Options) {
+					n.detecting(c.action)(b, o)
+					n.attach(b.pod("silent"), "c1", "ptp")
+					n.attach(b.pod("well"), "c2", "ptp", "meshcni")
+					if c.change != nil {
+						c.change(b, o)
+					}
+				}, bare(t, "silent"), bare(t, "well"))
+				time.Sleep(time.Hour)
+				assert.Equal(t, c.outcomes, b.outcomes())
+				if c.action == repair.ActionRepair {
+					assert.Equal(t, map[string]int{"captured": 2}, states(b))
+				}
+			})
+		})
+	}
+}
+
+// TestBypassesAreEvents: the plugin's reports become events of pods that the API server has, once for each pod and bypass, also
+// when the report comes first.
+func TestBypassesAreEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := int64(1337)
+		b := start(t, action(repair.ActionNone), with(bare(t, "a"), func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
+		}))
+		report := func(name, uid string, codes ...dialect.BypassCode) {
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes})
+			b.settle()
+		}
+		uid := string(b.pod("a").UID)
+		report("a", uid, dialect.BypassProxyID, dialect.BypassIPv6, "made-up")
+		got := strings.Join(b.texts("MeshBypass"), "\n")
+		assert.Contains(t, got, "Warning MeshBypass proxy-id: container \""+b.pod("a").Spec.Containers[0].Name+"\" bypasses the mesh")
+		assert.Contains(t, got, "Normal MeshBypass ipv6: ipv6 bypasses the mesh", "the pod has no such address but the interface's own")
+		assert.NotContains(t, got, "made-up")
+		report("a", uid, dialect.BypassProxyID)
+		assert.Empty(t, b.texts("MeshBypass"), "said once")
+		report("a", uid, dialect.BypassNetRaw)
+		assert.Len(t, b.texts("MeshBypass"), 1, "another is news")
+		report("a", "another", dialect.BypassIPv6)
+		report("nobody", "x", dialect.BypassIPv6)
+		time.Sleep(time.Hour)
+		assert.Empty(t, b.texts("MeshBypass"))
+
+		report("late", "", dialect.BypassProxyID)
+		b.cluster.Set(bare(t, "late"))
+		b.settle()
+		assert.Len(t, b.texts("MeshBypass"), 1)
+		for i := range 5000 {
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: fmt.Sprint("made-up-", i), Codes: []dialect.BypassCode{dialect.BypassIPv6}})
+		}
+		time.Sleep(time.Hour)
+		assert.Empty(t, b.texts("MeshBypass"))
+	})
+}
