@@ -198,7 +198,9 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 		a.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
 	a.wrote = seen.conf.files[plan.Target].data
-	a.remember(c, plan.Target, a.wrote)
+	if err := a.good.remember(c, plan.Target, a.wrote); err != nil {
+		a.failed("run-dir", err)
+	}
 }
 
 func (a *Agent) lastTarget() string {
