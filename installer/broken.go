@@ -34,20 +34,18 @@ func readGood(c Config) (good goodList) {
 	return good
 }
 
-// remember keeps the text of the target for the case that somebody breaks the file.
-func (a *Agent) remember(c Config, target string, text []byte) {
-	good := goodList{target, string(text)}
-	if good == a.good {
-		return
+// remember keeps the text of the target for the case that somebody breaks the file. On an error only g has it.
+func (g *goodList) remember(c Config, target string, text []byte) error {
+	now := goodList{target, string(text)}
+	if now == *g || target == "" {
+		return nil
 	}
-	a.good = good // also if it cannot be written: this agent has it
-	data, err := json.Marshal(good)
+	*g = now
+	data, err := json.Marshal(now)
 	if err == nil {
 		err = diskfile.Write(c.goodPath(), data, 0o600)
 	}
-	if err != nil {
-		a.failed("run-dir", explain(err, c.goodPath()))
-	}
+	return explain(err, c.goodPath())
 }
 
 // restorable looks for a list of which no runtime can load what it is now, while it is known what it was. It returns that, and

@@ -217,7 +217,9 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 	a.wrote = seen.conf.files[plan.Target].data
 	a.taken = c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
 	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
-	a.remember(c, plan.Target, a.wrote)
+	if err := a.good.remember(c, plan.Target, a.wrote); err != nil {
+		a.failed("run-dir", err)
+	}
 }
 
 func (a *Agent) lastTarget() string {

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -18,47 +19,49 @@ import (
 // nobody's help.
 func TestDeadlock(t *testing.T) {
 	c := sharedCluster(t)
-	for _, d := range []struct {
-		name      string
-		wreck     func(t *testing.T)
-		nothing   func(t *testing.T, c *cluster, system, meshed shop) // shows that it is wrecked
-		namespace string
+	meshed, excluded := newShop(t, c, "deadlock"), shop{c, "kube-system", istio}
+	install(t, c, "--set", "addDeadline=3s")
+	list := fileText(t, confList)
+	meshed.create(t, pod{name: "client", outside: true})
+	meshed.ready(t, "client")
+	for i, d := range []struct {
+		name  string
+		wreck func(t *testing.T)
+		// wrecked waits until it shows, by a pod of kube-system and one of the mesh.
+		wrecked func(t *testing.T, dns, cart string)
 	}{
-		{"the binary is gone", removed(binary), func(t *testing.T, _ *cluster, system, meshed shop) {
-			assert.Contains(t, system.event(t, "dns", "FailedCreatePodSandBox"), `failed to find plugin "meshcni"`)
-			assert.Contains(t, meshed.event(t, "cart", "FailedCreatePodSandBox"), `failed to find plugin "meshcni"`)
-		}, "nobinary"},
-		{"the kubeconfig is gone", removed(kubeconfig), func(t *testing.T, _ *cluster, system, meshed shop) {
-			system.ready(t, "dns")
-			assert.Contains(t, meshed.event(t, "cart", "FailedCreatePodSandBox"), kubeconfig)
-		}, "nokubeconfig"},
-		{"the list is cut off", func(t *testing.T) { cutOff(t, 30) }, networkNotReady, "cutoff"},
+		{"the binary is gone", removed(binary), func(t *testing.T, dns, cart string) {
+			assert.Contains(t, excluded.event(t, dns, "FailedCreatePodSandBox"), `failed to find plugin "meshcni"`)
+			assert.Contains(t, meshed.event(t, cart, "FailedCreatePodSandBox"), `failed to find plugin "meshcni"`)
+		}},
+		{"the kubeconfig is gone", removed(kubeconfig), func(t *testing.T, dns, cart string) {
+			excluded.ready(t, dns)
+			assert.Contains(t, meshed.event(t, cart, "FailedCreatePodSandBox"), kubeconfig)
+		}},
+		{"the list is cut off", cutOff(30), func(t *testing.T, _, _ string) { networkNotReady(t, c) }},
 		{"the list is empty, and the rest gone", func(t *testing.T) {
-			cutOff(t, len(fileText(t, confList)))
+			cutOff(len(list))(t)
 			removed(binary, kubeconfig)(t)
-		}, networkNotReady, "allgone"},
+		}, func(t *testing.T, _, _ string) { networkNotReady(t, c) }},
 	} {
 		step(t, c, d.name, func(t *testing.T) {
-			meshed, system := newShop(t, c, d.namespace), shop{c, "kube-system", istio}
-			install(t, c, "--set", "addDeadline=3s")
-			list := fileText(t, confList)
+			dns, cart := fmt.Sprint("dns-", i), fmt.Sprint("cart-", i)
 			agentAway(t, c)
-
 			d.wreck(t)
-			system.create(t, pod{name: "dns", outside: true})
-			meshed.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})
-			d.nothing(t, c, system, meshed)
+			t.Cleanup(func() { excluded.kubectl(t, "delete", "pod", dns, "--timeout=60s") })
+			excluded.create(t, pod{name: dns, outside: true})
+			meshed.create(t, pod{name: cart, validated: true})
+			d.wrecked(t, dns, cart)
 
 			agentBack(t, c)
 			assert.Equal(t, list, fileText(t, confList), "the network's list, with our entry")
-			system.ready(t, "dns")
-			meshed.ready(t, "client", "cart")
-			meshed.assertCaptured(t, "cart", "client")
-			system.kubectl(t, "delete", "pod", "dns", "--timeout=60s")
-			meshed.leave(t)
-			meshed.assertNothingLeft(t)
+			excluded.ready(t, dns)
+			meshed.ready(t, cart)
+			meshed.assertCaptured(t, cart, "client")
 		})
 	}
+	meshed.leave(t)
+	meshed.assertNothingLeft(t)
 }
 
 // removed takes files from the node.
@@ -72,13 +75,15 @@ func removed(paths ...string) func(t *testing.T) {
 }
 
 // cutOff leaves the network's list without its last bytes, as a full disk does.
-func cutOff(t *testing.T, bytes int) {
-	t.Helper()
-	require.NoError(t, os.Truncate(confList, int64(len(fileText(t, confList))-bytes)))
+func cutOff(bytes int) func(t *testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		require.NoError(t, os.Truncate(confList, int64(len(fileText(t, confList))-bytes)))
+	}
 }
 
 // networkNotReady waits until the kubelet says so of its node, which then starts pods on the host's network only.
-func networkNotReady(t *testing.T, c *cluster, _, _ shop) {
+func networkNotReady(t *testing.T, c *cluster) {
 	t.Helper()
 	eventually(t, 60*time.Second, "the node's network is not ready", func() error {
 		if why := c.Run(t, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`); !strings.Contains(why, "NetworkReady=false") {
@@ -128,7 +133,9 @@ func TestDeadlockOnThePodsNetwork(t *testing.T) {
 		}
 		return nil
 	})
-	assert.Contains(t, agents.event(t, next, "FailedCreatePodSandBox"), `failed to find plugin "meshcni"`)
+	agents.event(t, next, "FailedCreatePodSandBox")
+	assert.Contains(t, c.Run(t, "kubectl", "get", "events", "--all-namespaces", "--field-selector", "reason=FailedCreatePodSandBox"),
+		`failed to find plugin "meshcni"`)
 
 	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "hostNetwork=true", "--wait", "--timeout", "90s")
 	rolledOut(t, c)
