@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -44,7 +45,8 @@ var values = map[string][]string{
 		}
 		return all
 	}(),
-	"code": {"429", "5..", "error"},
+	"code":  {"429", "5..", "error"},
+	"cause": {string(installer.CauseCredentialsChanged)},
 }
 
 var placeholder = regexp.MustCompile(`\{\{-? *(?:\$labels\.)?([a-z_]+) *-?\}\}|\$labels\.([a-z_]+)`)
