@@ -379,6 +379,6 @@ func TestNamesThatLookLikeNumbers(t *testing.T) {
 		assert.Equal(t, want, got, name)
 	}
 	assert.Equal(t, []any{"7", "8e1"}, configOf(t, all)["exclude-namespaces"])
-	binding := one[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding", "meshcni-node")
+	binding := one[rbacv1.RoleBinding](t, all, "RoleBinding", "meshcni-plugin-token")
 	assert.Equal(t, []rbacv1.Subject{{Kind: "ServiceAccount", Name: "0", Namespace: "123"}}, binding.Subjects)
 }

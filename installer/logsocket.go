@@ -12,11 +12,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -143,8 +141,9 @@ func (s *logSocket) print() {
 	}
 }
 
-// tryAgain is the plugin's error code for a pod that could not be read in time, for instance because its token is worthless.
-var tryAgain = strconv.Itoa(int(types.ErrTryAgainLater))
+// tryAgain is the code of a pod that could not be read in time, for instance because the token is worthless: ErrTryAgainLater of
+// github.com/containernetworking/cni/pkg/types.
+const tryAgain = "11"
 
 // maxBypasses bounds what one record can count; there are four kinds.
 const maxBypasses = 8

@@ -113,6 +113,15 @@ func (o *observer) look(c Config) observed {
 	return seen
 }
 
+// lookForInstall is look for an install that gets no token for the plugin: one that an agent has left stays while it is good.
+func (o *observer) lookForInstall(c Config) observed {
+	seen := o.look(c)
+	if kept, ok := keptToken(seen.kubeconfig, time.Now()); ok {
+		seen.credentials.token = kept
+	}
+	return seen
+}
+
 // lookForUninstall is look with what only an uninstall needs.
 func (o *observer) lookForUninstall(c Config) observed {
 	seen := o.look(c)

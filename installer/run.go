@@ -21,11 +21,11 @@ func Preview(c Config) (Plan, error) {
 	if err := c.Validate(); err != nil {
 		return Plan{}, err
 	}
-	return planInstall(c, newObserver().look(c)), nil
+	return planInstall(c, newObserver().lookForInstall(c)), nil
 }
 
 // Install carries out plans until one has no actions left, and returns that one. If there is nothing to do, it writes nothing.
-// It never waits: without a network to chain into, it returns a *[Blocked] that names each file and why the runtime would
+// A token that a running agent has given the plugin stays. It never waits: without a network to chain into, it returns a *[Blocked] that names each file and why the runtime would
 // pass over it.
 func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if err := c.Validate(); err != nil {
@@ -35,7 +35,7 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 		log.Info("an earlier uninstall is over")
 	}
 	obs := newObserver()
-	plan, err := settle(ctx, log, func() Plan { return planInstall(c, obs.look(c)) })
+	plan, err := settle(ctx, log, func() Plan { return planInstall(c, obs.lookForInstall(c)) })
 	if err != nil {
 		return plan, err
 	}

@@ -20,8 +20,6 @@ type token struct {
 	value string
 	// issued and expires are zero if the token does not say.
 	issued, expires time.Time
-	// subject is the service account.
-	subject string
 	// bound is the kind of the object with which the token ends; one of boundTo.
 	bound string
 }
@@ -43,7 +41,6 @@ func parseToken(value string) token {
 	}
 	var claims struct {
 		Iat, Exp float64
-		Sub      string
 		Objects  struct{ Node, Pod *struct{} } `json:"kubernetes.io"`
 	}
 	if json.Unmarshal(payload, &claims) != nil {
@@ -55,7 +52,7 @@ func parseToken(value string) token {
 		}
 		return time.Unix(int64(s), 0)
 	}
-	t.issued, t.expires, t.subject = at(claims.Iat), at(claims.Exp), claims.Sub
+	t.issued, t.expires = at(claims.Iat), at(claims.Exp)
 	switch {
 	case claims.Objects.Pod != nil: // which also names the pod's node
 		t.bound = "pod"
@@ -74,6 +71,13 @@ func tokenOf(kubeconfig []byte) token {
 		return parseToken(string(found[1]))
 	}
 	return token{}
+}
+
+// keptToken returns the token that an agent has left in the kubeconfig for the plugin, if it is still good: bound to the node, as
+// nobody else's is, and not expired.
+func keptToken(kubeconfig []byte, now time.Time) (kept token, ok bool) {
+	kept = tokenOf(kubeconfig)
+	return kept, kept.bound == "node" && now.Before(kept.expires)
 }
 
 const (
@@ -198,8 +202,8 @@ func spread(least, more time.Duration) time.Duration {
 	return least + rand.N(more) //nolint:gosec // spreads nodes, keeps no secret
 }
 
-// choose returns the credentials that the plugin is to have: the held token; before there is one, that which the kubeconfig has
-// from an earlier agent, unless it ends with that agent's pod; else the agent's own, which are given.
+// choose returns the credentials that the plugin is to have: the held token; before there is one, that which an earlier agent has
+// left; else the agent's own, which are given.
 func (t *tokens) choose(own credentials, kubeconfig []byte) credentials {
 	if t.ask == nil {
 		return own
@@ -207,9 +211,9 @@ func (t *tokens) choose(own credentials, kubeconfig []byte) credentials {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	chosen, given, now := own, "agent", t.now()
-	if kept := tokenOf(kubeconfig); now.Before(t.until) {
+	if now.Before(t.until) {
 		chosen.token, given = t.held, "plugin"
-	} else if kept.subject != own.subject && kept.bound != "pod" && now.Before(kept.expires) {
+	} else if kept, ok := keptToken(kubeconfig, now); ok {
 		chosen.token, given = kept, "plugin"
 	}
 	switch {

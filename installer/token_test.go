@@ -64,6 +64,8 @@ func TestPluginHasATokenOfItsOwn(t *testing.T) {
 		return strings.Contains(n.read(n.kubeconfig()), base64.StdEncoding.EncodeToString([]byte("another CA")))
 	})
 	assert.Equal(t, own, n.token())
+	assert.Empty(t, n.install().Actions, "an install beside the agent leaves it")
+	assert.Equal(t, own, n.token())
 }
 
 // Without an answer the node is made ready all the same, with the agent's own token; that is said once. What the kubeconfig has
@@ -76,15 +78,15 @@ func TestWithoutAnAnswer(t *testing.T) {
 		kept  bool
 		err   error
 	}{
-		"nothing there":               {err: errors.New("connection refused")},
-		"not supported":               {err: fmt.Errorf("%w: no tokens for nodes", errors.ErrUnsupported)},
-		"the plugin's":                {found: jwt("plugin", "node", now.Add(-time.Hour), 4*time.Hour), kept: true, err: errors.New("connection refused")},
-		"the plugin's, bound to none": {found: jwt("plugin", "", now, time.Hour), kept: true, err: errors.New("forbidden")},
-		"the plugin's, expired":       {found: jwt("plugin", "node", now.Add(-5*time.Hour), 4*time.Hour), err: errors.New("forbidden")},
-		"an earlier agent's":          {found: jwt("agent", "pod", now, time.Hour), err: errors.New("connection refused")},
-		"one of the agent's account":  {found: jwt("agent", "", now, time.Hour), err: errors.New("connection refused")},
-		"another agent's":             {found: jwt("old-agent", "pod", now, time.Hour), err: errors.New("connection refused")},
-		"no token":                    {found: "token", err: errors.New("connection refused")},
+		"nothing there":           {err: errors.New("connection refused")},
+		"not supported":           {err: fmt.Errorf("%w: no tokens for nodes", errors.ErrUnsupported)},
+		"the plugin's":            {found: jwt("plugin", "node", now.Add(-time.Hour), 4*time.Hour), kept: true, err: errors.New("connection refused")},
+		"the plugin's, forbidden": {found: jwt("plugin", "node", now, time.Hour), kept: true, err: errors.New("forbidden")},
+		"the plugin's, expired":   {found: jwt("plugin", "node", now.Add(-5*time.Hour), 4*time.Hour), err: errors.New("forbidden")},
+		"an earlier agent's":      {found: jwt("agent", "pod", now, time.Hour), err: errors.New("connection refused")},
+		"one by hand":             {found: jwt("agent", "", now, time.Hour), err: errors.New("connection refused")},
+		"another agent's":         {found: jwt("old-agent", "pod", now, time.Hour), err: errors.New("connection refused")},
+		"no token":                {found: "token", err: errors.New("connection refused")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -188,7 +190,7 @@ func TestRenewal(t *testing.T) {
 
 // While requests fail, the token stays until it expires, and the pauses grow.
 func TestRenewalFails(t *testing.T) {
-	own := credentials{token: token{value: "own", subject: "agent"}}
+	own := credentials{token: token{value: "own", bound: "pod"}}
 	given := map[time.Duration]string{}
 	times, failures := asked(t, 5*time.Hour, func(since time.Duration) (string, error) {
 		if since > 0 {
@@ -199,7 +201,7 @@ func TestRenewalFails(t *testing.T) {
 		start := time.Now()
 		for _, at := range []time.Duration{time.Minute, 3 * time.Hour, 4*time.Hour - time.Minute, 4*time.Hour + time.Minute} {
 			time.Sleep(at - time.Since(start))
-			given[at] = k.choose(own, nil).subject
+			given[at] = k.choose(own, nil).bound
 		}
 	})
 	require.Greater(t, len(times), 10)
@@ -209,7 +211,7 @@ func TestRenewalFails(t *testing.T) {
 		assert.LessOrEqual(t, at-times[i+1], 2*mostPause)
 	}
 	assert.Equal(t, map[time.Duration]string{
-		time.Minute: "plugin", 3 * time.Hour: "plugin", 4*time.Hour - time.Minute: "plugin", 4*time.Hour + time.Minute: "agent",
+		time.Minute: "node", 3 * time.Hour: "node", 4*time.Hour - time.Minute: "node", 4*time.Hour + time.Minute: "pod",
 	}, given)
 }
 

@@ -46,7 +46,8 @@ var values = map[string][]string{
 		}
 		return all
 	}(),
-	"code": {"429", "5..", "error", string(installer.CodeConflict)},
+	"code":  {"429", "5..", "error", string(installer.CodeConflict)},
+	"cause": {string(installer.CauseCredentialsChanged)},
 }
 
 var placeholder = regexp.MustCompile(`\{\{-? *(?:\$labels\.)?([a-z_]+) *-?\}\}|\$labels\.([a-z_]+)`)

@@ -23,6 +23,7 @@ const (
 	agentNamespace = "meshcni-system"
 	agentName      = "meshcni-node"
 	agentUser      = "system:serviceaccount:" + agentNamespace + ":" + agentName
+	pluginUser     = "system:serviceaccount:" + agentNamespace + ":meshcni-plugin"
 	runDir         = "/var/run/meshcni"
 	daemonSets     = "/apis/apps/v1/namespaces/" + agentNamespace + "/daemonsets"
 

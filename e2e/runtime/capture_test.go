@@ -43,17 +43,19 @@ func TestCapture(t *testing.T) {
 func capture(t *testing.T, n *node, dual bool) {
 	ns := n.namespace(t)
 	dualStack := proxyEnv(istio.DualStack, "true")
-	before := n.server.Calls(t, agentUser)
+	before := n.server.Calls(t, pluginUser)
 
 	pods := n.runAll(t,
 		meshed(ns, "excludes", excluding, withHostPort, dualStack),
 		meshed(ns, "dns", proxyEnv(istio.DNSCapture, "true"), dualStack),
 		plain(ns, "plain"))
 	excludes, dns, free := pods[0], pods[1], pods[2]
-	calls := n.server.Calls(t, agentUser)
+	calls := n.server.Calls(t, pluginUser)
 	assert.Equal(t, before["get pods"]+2, calls["get pods"], "one GET for each pod of the mesh; for another the runtime's annotations will do")
-	for what := range calls {
-		assert.NotContains(t, what, "FORBIDDEN", "the manifest grants what is asked for")
+	for _, user := range []string{agentUser, pluginUser} {
+		for what := range n.server.Calls(t, user) {
+			assert.NotContains(t, what, "FORBIDDEN", "the manifest grants what is asked for")
+		}
 	}
 
 	nowhere, elsewhere := []string{nowhere4}, []string{elsewhere4}

@@ -83,7 +83,7 @@ func (n *node) volumes(t testing.TB, pod *corev1.Pod) map[string]string {
 			var m corev1.ConfigMap
 			n.admin.Do(t, http.MethodGet, collections["ConfigMap"]+"/"+v.ConfigMap.Name, nil, &m)
 			files = m.Data
-		case v.Projected != nil: // which admission adds, for the service account
+		case v.Projected != nil: // the service account's
 			ca, err := os.ReadFile(n.server.CAFile())
 			require.NoError(t, err)
 			files["ca.crt"], files["namespace"] = string(ca), pod.Namespace

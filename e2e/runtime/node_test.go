@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
@@ -102,6 +103,7 @@ func newNode(t testing.TB, network string) *node {
 	require.NoError(t, errNode)
 	n := sharedNode
 	n.admin = n.server.Admin(t)
+	n.admin.Do(t, http.MethodPost, "/api/v1/nodes", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, nil)
 	for _, name := range []string{"loopback", "ptp", "bridge", "host-local", "portmap"} {
 		path := filepath.Join(containerd.CNIBinDir, name)
 		if _, err := os.Lstat(path); err != nil {
