@@ -1,11 +1,12 @@
-{{/* A role's binding to the agent's account. Use: (dict "root" . "kind" "ClusterRole" "name" "…" "component" "…") */}}
+{{/* A role's binding to the agent's account. Use: (dict "root" . "kind" "ClusterRole" "name" "…" "component" "…" "namespace" "…"), the last by
+default the release's. */}}
 {{- define "meshcni.binding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ .kind }}Binding
 metadata:
   name: {{ .name }}
   {{- if eq .kind "Role" }}
-  namespace: {{ .root.Release.Namespace | quote }}
+  namespace: {{ .namespace | default .root.Release.Namespace | quote }}
   {{- end }}
   labels:
     {{- include "meshcni.labelsOf" . | nindent 4 }}
