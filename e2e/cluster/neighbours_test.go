@@ -23,7 +23,7 @@ func nodeEvent(t *testing.T, c *cluster, reason string) (message string) {
 	eventually(t, 60*time.Second, "event "+reason+" of the node", func() error {
 		message = c.Run(t, "kubectl", "get", "events", "--namespace=default",
 			"--field-selector", "involvedObject.kind=Node,involvedObject.name="+nodeName+",reportingComponent=meshcni-node,reason="+reason,
-			"-o", "jsonpath={.items[-1:].message}")
+			"-o", "jsonpath={.items[*].message}")
 		if message == "" {
 			return fmt.Errorf("there is none")
 		}
@@ -148,8 +148,8 @@ func TestFoughtOver(t *testing.T) {
 		assert.FileExists(t, own, "the next agent stays with it")
 		captured(t, "b4")
 		stop()
+		s.leave(t)
 	})
-	s.leave(t)
 }
 
 // TestNodeSaysWhyTheAgentIsNotReady: what keeps an agent from being ready is an event of its node, with the code.
