@@ -57,6 +57,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 				plan.Blocked = append(plan.Blocked, conflict)
 			}
 		}
+		if wait > 0 && plan.noNetwork() {
+			plan.Blocked = nil // not yet
+		}
 		if wait > 0 { // everything but the network's configuration
 			plan.Actions = slices.DeleteFunc(plan.Actions, Action.conf)
 		}
@@ -143,20 +146,23 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	return 0
 }
 
-// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid: its owner
-// may just be writing. Each choice is delayed once, and anew when what is there changes.
+// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, and before
+// believing that a network is gone: its owner may just be writing. Each choice is delayed once, and anew when what is there
+// changes.
 func (a *Agent) doubtful(plan Plan) time.Duration {
-	if plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf) {
+	var doubt string
+	switch last := a.lastTarget(); {
+	case last != "" && plan.noNetwork():
+		doubt = string(CodeNoNetwork)
+	case plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf),
+		len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
 		a.doubt = ""
 		return 0
-	}
-	last := a.lastTarget()
-	if len(plan.Skipped) == 0 && (last == "" || plan.Target <= last) {
-		return 0
-	}
-	doubt := plan.Target
-	for _, s := range plan.Skipped {
-		doubt += "\n" + s.Name + ": " + s.Err.Error()
+	default:
+		doubt = plan.Target
+		for _, s := range plan.Skipped {
+			doubt += "\n" + s.Name + ": " + s.Err.Error()
+		}
 	}
 	if doubt != a.doubt {
 		a.doubt, a.doubtSince = doubt, a.now()
@@ -270,6 +276,11 @@ func (a *Agent) report(plan Plan, blocked []*Blocked) {
 	for _, n := range after {
 		if !slices.Contains(before, n) {
 			a.log.Warn(n.Text(), "code", string(NoticeOtherMesh), "plugin", n.Plugin)
+		}
+	}
+	for _, n := range before {
+		if !slices.Contains(after, n) {
+			a.log.Info("no longer chained with ours", "plugin", n.Plugin, "position", n.Position, "file", n.File)
 		}
 	}
 	switch is := join(blocked); {
