@@ -61,9 +61,10 @@ var dialectNames = []string{"istio", "linkerd", "kuma", "consul"}
 
 // chaining are the ways of getting into the network.
 var chaining = map[string]values{
-	"chained":  {"cni": values{"chained": true, "confName": ""}, "networkAttachmentDefinition": values{"enabled": false}},
-	"own file": {"cni": values{"chained": true, "ownFile": true, "confName": "01-mesh.conflist"}, "networkAttachmentDefinition": values{"enabled": false}},
-	"multus":   {"cni": values{"chained": false, "confName": ""}, "networkAttachmentDefinition": values{"enabled": true, "namespaces": []string{"default", "kube-system"}}},
+	"chained":       {"cni": values{"chained": true, "confName": ""}, "networkAttachmentDefinition": values{"enabled": false}},
+	"own file auto": {"cni": values{"chained": true, "ownFile": "auto", "confName": ""}, "networkAttachmentDefinition": values{"enabled": false}},
+	"own file":      {"cni": values{"chained": true, "ownFile": true, "confName": "01-mesh.conflist"}, "networkAttachmentDefinition": values{"enabled": false}},
+	"multus":        {"cni": values{"chained": false, "confName": ""}, "networkAttachmentDefinition": values{"enabled": true, "namespaces": []string{"default", "kube-system"}}},
 }
 
 var backends = []string{"auto", "iptables", "iptables-nft", "iptables-legacy", "nftables"}

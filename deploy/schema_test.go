@@ -128,6 +128,8 @@ func TestCombinationsAreRefused(t *testing.T) {
 		says   []string
 	}{
 		{values{"cni": values{"ownFile": true, "chained": false}}, []string{"cni.ownFile needs cni.chained"}},
+		{values{"cni": values{"ownFile": "auto", "chained": false}}, []string{"cni.ownFile needs cni.chained"}},
+		{values{"cni": values{"ownFile": "auto", "confName": "00.conflist"}}, []string{`cni.confName "00.conflist": must be empty with cni.ownFile auto`}},
 		{values{"cni": values{"ownFile": true, "confName": "00.conf"}}, []string{`cni.confName "00.conf": with cni.ownFile it must end in .conflist`}},
 		{values{"cni": values{"chained": false, "confName": "a.conflist"}}, []string{`cni.confName "a.conflist": without cni.chained it must end in .conf or .json`}},
 		{values{"networkAttachmentDefinition": values{"enabled": true}}, []string{"networkAttachmentDefinition.enabled needs cni.chained false"}},

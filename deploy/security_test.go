@@ -119,7 +119,7 @@ func TestAppArmorBefore130(t *testing.T) {
 
 // TestRoles: for each mode of repair and each dialect, the rights of repair are
 // those of deploy/rbac, object by object, and besides them there are only the
-// plugin's and the sight of the agent's own DaemonSet.
+// plugin's and the sight of the agent's own DaemonSet, and its events about the node.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	var cases []func(objects)
@@ -171,6 +171,12 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	}, one[rbacv1.Role](t, rendered, "Role", "meshcni-node").Rules)
 	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "meshcni-node", Namespace: namespace}}
 	assert.Equal(t, account, one[rbacv1.RoleBinding](t, rendered, "RoleBinding", "meshcni-node").Subjects)
+	events := one[rbacv1.Role](t, rendered, "Role", "meshcni-node-events")
+	assert.Equal(t, []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}, events.Rules)
+	assert.Equal(t, "default", events.Namespace, "where the events of nodes are")
+	binding := one[rbacv1.RoleBinding](t, rendered, "RoleBinding", "meshcni-node-events")
+	assert.Equal(t, account, binding.Subjects)
+	assert.Equal(t, []string{"default", "meshcni-node-events"}, []string{binding.Namespace, binding.RoleRef.Name})
 	count := 0
 	for _, kind := range []string{"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} {
 		count += len(rendered.of(kind))

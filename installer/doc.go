@@ -19,6 +19,11 @@
 // "types" with the types under which the plugin was installed (0600), "agent" while an agent runs, and "uninstalled" while an
 // uninstall has told it to rest.
 //
+// # Who is told
+//
+// The log, the metrics and [Agent.Ready] say what the state is. [Options].Notify receives what people who look at the node
+// should know, for events of Kubernetes or a pager.
+//
 // # In a container
 //
 // The agent runs as user 0 with a read-only root, without /tmp and without capabilities: it writes only to the directories in

@@ -236,3 +236,23 @@ func TestAutoNeedsItsName(t *testing.T) {
 	require.ErrorContains(t, err, filepath.Join(n.CNIConfDir, "00-meshcni.conflist"))
 	assert.Equal(t, calicoList, n.read(n.conf("00-meshcni.conflist")), fmt.Sprint(err))
 }
+
+// While the owner writes the file in place, from which ours is derived, the node stays ready: ours is in force.
+func TestTornFileIsNoNews(t *testing.T) {
+	const file = "10-calico.conflist"
+	for _, own := range []OwnFile{OwnFileNever, OwnFileAlways} {
+		n := newNode(t, map[string]string{file: calicoList})
+		n.OwnFile = own
+		a, _ := n.agent(func(o *Options) { onEvents(o); o.Settle = 1 << 60 })
+		within(t, patience, "ready", ready(a))
+		for range 2 {
+			n.write(n.conf(file), calicoList[:len(calicoList)/2], 0o644)
+			// The agent has seen the half when it has repaired something that was broken after it.
+			require.NoError(t, os.Remove(n.kubeconfig()))
+			within(t, patience, "looked", func() bool { _, err := os.Stat(n.kubeconfig()); return err == nil })
+			require.NoError(t, a.Ready())
+			n.write(n.conf(file), calicoList, 0o644)
+			within(t, patience, "captured", n.captured)
+		}
+	}
+}

@@ -39,6 +39,9 @@ type Plan struct {
 // Err returns nil, a *[Blocked], or several joined.
 func (p Plan) Err() error { return join(p.Blocked) }
 
+// noNetwork reports whether there is no network to chain into, and nothing else is wrong.
+func (p Plan) noNetwork() bool { return len(p.Blocked) == 1 && p.Blocked[0].Code == CodeNoNetwork }
+
 type planner struct {
 	Plan
 	c     Config

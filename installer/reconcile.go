@@ -62,6 +62,8 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		}
 		if wait > 0 && plan.broken != nil {
 			plan.Blocked = append(plan.Blocked, &Blocked{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
+		} else if wait > 0 && plan.noNetwork() {
+			plan.Blocked = nil // not yet
 		}
 		if wait > 0 { // everything but the network's configuration
 			plan.Actions = slices.DeleteFunc(plan.Actions, Action.conf)
@@ -149,23 +151,26 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	return 0
 }
 
-// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, or before
-// putting a broken file's earlier text back: its owner may just be writing. Each choice is delayed once, and anew when what is there changes.
+// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, before putting
+// a broken file's earlier text back, and before believing that a network is gone: its owner may just be writing. Each choice is
+// delayed once, and anew when what is there changes.
 func (a *Agent) doubtful(plan Plan) time.Duration {
-	if plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf) {
+	doubt, settle := "", a.opts.Settle
+	switch last := a.lastTarget(); {
+	case last != "" && plan.noNetwork():
+		doubt = string(CodeNoNetwork)
+	case plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf),
+		plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
 		a.doubt = ""
 		return 0
-	}
-	last := a.lastTarget()
-	if plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last) {
-		return 0
-	}
-	doubt, settle := plan.Target, a.opts.Settle
-	if plan.broken != nil { // its owner's next text must not be lost
-		doubt, settle = doubt+"\n"+plan.broken.Error(), 10*settle
-	}
-	for _, s := range plan.Skipped {
-		doubt += "\n" + s.Name + ": " + s.Err.Error()
+	default:
+		doubt = plan.Target
+		if plan.broken != nil { // its owner's next text must not be lost
+			doubt, settle = doubt+"\n"+plan.broken.Error(), 10*settle
+		}
+		for _, s := range plan.Skipped {
+			doubt += "\n" + s.Name + ": " + s.Err.Error()
+		}
 	}
 	if doubt != a.doubt {
 		a.doubt, a.doubtSince = doubt, a.now()
@@ -285,6 +290,11 @@ func (a *Agent) report(plan Plan, blocked []*Blocked) {
 	for _, n := range after {
 		if !slices.Contains(before, n) {
 			a.log.Warn(n.Text(), "code", string(NoticeOtherMesh), "plugin", n.Plugin)
+		}
+	}
+	for _, n := range before {
+		if !slices.Contains(after, n) {
+			a.log.Info("no longer chained with ours", "plugin", n.Plugin, "position", n.Position, "file", n.File)
 		}
 	}
 	switch is := join(blocked); {

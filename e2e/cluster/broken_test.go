@@ -3,9 +3,9 @@ package cluster_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
-	"time"
 )
 
 // upgradeToNothing replaces the agent by one that cannot start.

@@ -75,6 +75,10 @@ func TestReasonsOfReadiness(t *testing.T) {
 	assert.ElementsMatch(t, want, explained(t, "## The node is not ready", 1)[:len(want)])
 }
 
+func TestCodesOfNotices(t *testing.T) {
+	assert.ElementsMatch(t, constants(t, "installer", "NoticeCode"), explained(t, "### Events of the node", 1))
+}
+
 func TestCausesOfDrift(t *testing.T) {
 	assert.ElementsMatch(t, constants(t, "installer", "Cause"), explained(t, "### What the agent repairs", 1))
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/internal/brief"
 )
@@ -35,7 +36,7 @@ type Source struct {
 	Config func() (*rest.Config, error)
 	// Component is the reporting controller, Node the name of the node.
 	Component, Node string
-	// Log is told once if the API server refuses events.
+	// Log is told when events cannot be sent, once until one could.
 	Log *slog.Logger
 }
 
@@ -43,7 +44,8 @@ type Source struct {
 // waits: events are sent behind its back, and what cannot be sent for two minutes is dropped. Equal events become one with a
 // count, and client-go bounds their rate. stop ends it without waiting for events that are not sent yet.
 func (s Source) Start() (event func(warning bool, code, text string), stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
 	recorder := broadcaster.NewRecorder(scheme, corev1.EventSource{Component: s.Component, Host: s.Node})
@@ -87,8 +89,8 @@ type sink struct {
 	source Source
 
 	mu      sync.Mutex
-	client  rest.Interface
-	refused sync.Once
+	client  rest.Interface // nil until it could be made
+	failing bool
 }
 
 func (s *sink) connect() (rest.Interface, error) {
@@ -98,16 +100,18 @@ func (s *sink) connect() (rest.Interface, error) {
 		return s.client, nil
 	}
 	config, err := s.source.Config()
-	if err == nil {
-		config = rest.CopyConfig(config)
-		config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
-		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		s.client, err = rest.RESTClientFor(config)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("prepare to send events: %w", err)
 	}
-	return s.client, nil
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to send events: %w", err)
+	}
+	s.client = client
+	return client, nil
 }
 
 // Create sends a new event.
@@ -126,19 +130,26 @@ func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
 func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return e, nil }
 
 func (s *sink) send(e *corev1.Event, request func(rest.Interface) *rest.Request) (*corev1.Event, error) {
-	client, err := s.connect()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, timeout)
-	defer cancel()
 	out := &corev1.Event{}
-	err = request(client).Namespace(e.Namespace).Resource("events").Do(ctx).Into(out)
+	client, err := s.connect()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(s.ctx, timeout)
+		defer cancel()
+		err = request(client).Namespace(e.Namespace).Resource("events").Do(ctx).Into(out)
+	}
+	s.note(err)
 	if apierrors.IsForbidden(err) {
-		s.refused.Do(func() {
-			s.source.Log.Warn("the API server refuses events about the node: grant create and patch of events in its namespace", "error", err)
-		})
-		return e, nil
+		return e, nil // another attempt would fare no better
 	}
 	return out, err
+}
+
+// note logs the first of several failures.
+func (s *sink) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && !s.failing && s.ctx.Err() == nil {
+		s.source.Log.Warn("events about the node cannot be sent now; they need create and patch of events in the namespace default", "error", err)
+	}
+	s.failing = err != nil
 }

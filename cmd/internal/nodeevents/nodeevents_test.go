@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -91,8 +92,8 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 		event(true, "fight", "text")
 	}
 	<-asked
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "no token yet") }, time.Minute, time.Millisecond)
 	stop()
-	assert.Empty(t, log.String())
 
 	s := kubetest.Shared(t)
 	a := s.Admin(t)
@@ -104,10 +105,36 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	defer stop()
 	event(true, "fight", "text")
 	event(true, "no-network", "text")
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "refuses events") }, time.Minute, 10*time.Millisecond)
-	assert.Contains(t, log.String(), "forbidden")
-	assert.Equal(t, 1, strings.Count(log.String(), "refuses events"))
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "forbidden") }, time.Minute, 10*time.Millisecond)
+	assert.Equal(t, 1, strings.Count(log.String(), "forbidden"))
 	assert.Empty(t, eventsOf(t, a, "n2"))
+}
+
+// Credentials that cannot be used yet are tried again with the next event, or the same one once more.
+func TestCredentialsThatComeLater(t *testing.T) {
+	s := kubetest.Shared(t)
+	good, err := s.Config(kubetest.AdminToken)
+	require.NoError(t, err)
+	bad := rest.CopyConfig(good)
+	bad.CAFile, bad.CAData = "", []byte("half a certificate")
+	var log proctest.Buffer
+	given := bad
+	to := &sink{ctx: t.Context(), source: Source{
+		Config: func() (*rest.Config, error) { return given, nil }, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}}
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "n3.1"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "n3", UID: "n3"},
+	}
+	for range 2 {
+		_, err = to.Create(event)
+		require.ErrorContains(t, err, "prepare to send events")
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "prepare to send events"))
+	given = good
+	_, err = to.Create(event)
+	require.NoError(t, err)
+	assert.Len(t, eventsOf(t, s.Admin(t), "n3"), 1)
 }
 
 func TestReason(t *testing.T) {

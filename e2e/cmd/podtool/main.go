@@ -8,6 +8,8 @@
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each
 //	podtool cat FILE         prints a file
 //
+// Called by a container runtime as a CNI plugin, it is another mesh's, which replaces our rules by its own.
+//
 // A probe is tcp:ADDRESS:PORT or dns:ADDRESS:PORT (with UDP) or dnstcp:ADDRESS:PORT.
 package main
 
@@ -28,6 +30,9 @@ func main() {
 }
 
 func run(args []string) error {
+	if command := os.Getenv("CNI_COMMAND"); command != "" {
+		return cni(command, os.Stdin)
+	}
 	if len(args) == 0 {
 		return wait()
 	}

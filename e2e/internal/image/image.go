@@ -32,6 +32,9 @@ const Ours = "meshcni/meshcni:" + oursVersion
 
 const oursVersion = "v0.0.0-e2e"
 
+// ToolProgram is the test tool itself, as [Build] makes it.
+func ToolProgram() string { return proctest.Cache("e2e", "podtool") }
+
 // ToolArchive is the archive of [Pause] and [Tool] that [Build] makes.
 func ToolArchive() string { return proctest.Cache("e2e", "podtool.tar") }
 

@@ -25,7 +25,7 @@
 {{- $args = append $args (printf "--cni-cache-dir=/host%s" $.Values.cni.cacheDir) -}}
 {{- with $.Values.cni.confName }}{{- $args = append $args (printf "--cni-conf-name=%s" .) }}{{- end -}}
 {{- $args = append $args (printf "--chained=%t" $.Values.cni.chained) -}}
-{{- $args = append $args (printf "--own-file=%t" $.Values.cni.ownFile) -}}
+{{- $args = append $args (printf "--own-file=%v" $.Values.cni.ownFile) -}}
 {{- $args = append $args (printf "--run-dir=%s" $.Values.cni.runDir) -}}
 {{- range $key, $value := $.Values.apiServer }}
 {{- if $value }}{{- $args = append $args (printf "--kubernetes-service-%s=%v" $key $value) }}{{- end -}}

@@ -1,12 +1,12 @@
-{{/* A role's binding, to the agent's account unless others are named. Use:
-(dict "root" . "kind" "ClusterRole" "name" "…" "component" "…" "accounts" (list "…")) */}}
+{{/* A role's binding, to the agent's account unless others are named, in the release's namespace unless another is. Use:
+(dict "root" . "kind" "ClusterRole" "name" "…" "component" "…" "accounts" (list "…") "namespace" "…") */}}
 {{- define "meshcni.binding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ .kind }}Binding
 metadata:
   name: {{ .name }}
   {{- if eq .kind "Role" }}
-  namespace: {{ .root.Release.Namespace | quote }}
+  namespace: {{ .namespace | default .root.Release.Namespace | quote }}
   {{- end }}
   labels:
     {{- include "meshcni.labelsOf" . | nindent 4 }}

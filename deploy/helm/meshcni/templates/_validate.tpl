@@ -3,7 +3,8 @@
 {{- $bad := list -}}
 {{- if and $.Values.cni.ownFile (not $.Values.cni.chained) }}{{- $bad = append $bad "cni.ownFile needs cni.chained: a list of our own holds the network's plugins too" }}{{- end -}}
 {{- with $.Values.cni.confName -}}
-{{- if and $.Values.cni.ownFile (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
+{{- if eq (toString $.Values.cni.ownFile) "auto" }}{{- $bad = append $bad (printf "cni.confName %q: must be empty with cni.ownFile auto, which chains into the file that the runtime loads" .) }}
+{{- else if and $.Values.cni.ownFile (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
 {{- if and (not $.Values.cni.chained) (hasSuffix ".conflist" .) }}{{- $bad = append $bad (printf "cni.confName %q: without cni.chained it must end in .conf or .json" .) }}{{- end -}}
 {{- end -}}
 {{- if and $.Values.networkAttachmentDefinition.enabled $.Values.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
