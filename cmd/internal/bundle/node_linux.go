@@ -128,8 +128,11 @@ func Get(ctx context.Context, address, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "localhost"
+	switch host { // the image has no /etc/hosts of its own
+	case "", "0.0.0.0", "localhost":
+		host = "127.0.0.1"
+	case "::":
+		host = "::1"
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
