@@ -32,7 +32,7 @@ var (
 
 	// ErrVariant: iptables made the pod's rules, and its programs are missing here, so the rules can be neither compared
 	// nor replaced.
-	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path (--repair-host-root names the root of a host that has it)")
+	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path (MESHCNI_REPAIR_HOST_ROOT, or meshcni-repair's --repair-host-root, names the root of a host that has it)")
 
 	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no rules.
 	ErrNotSelected = errors.New("the pod is not in the mesh")

@@ -88,7 +88,7 @@ func (p *Program) setDefaults() {
 }
 
 // Parse returns the settings that the program would run with, so that a manifest can be checked. The first of args is
-// the command: run, install or uninstall. Parse reads the configuration file and the template that args or the
+// the command, such as run. Parse reads the configuration file and the template that args or the
 // environment name. Its errors are those of Main.
 func (p Program) Parse(args []string) (Settings, error) {
 	p.setDefaults()
@@ -141,7 +141,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(p.statusCommands()...)
+	root.AddCommand(append(p.statusCommands(), p.bundleCommand())...)
 	return root
 }
 

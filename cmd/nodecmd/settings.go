@@ -163,11 +163,8 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	if path, _, ok := env(config); ok && !config.Changed {
 		s.configFile = path
 	}
-	file, err := readConfigFile(s.configFile, fs)
-	if err != nil {
-		return s, err
-	}
-	errs := []error{errFiner, cli.Fill(fs, env, file)}
+	file, errFile := readConfigFile(s.configFile, fs)
+	errs := []error{errFiner, errFile, cli.Fill(fs, env, file)}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)
@@ -228,14 +225,14 @@ func (s *Settings) readTemplate(env func(string) (string, bool)) error {
 // file for each key. It reads nothing if path is empty.
 func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
 	raw := map[string]any{}
+	var errs []error
 	if path != "" {
 		var err error
 		if raw, err = readKeys(path); err != nil {
-			return nil, fmt.Errorf("reading the configuration: %w", err)
+			errs = append(errs, fmt.Errorf("reading the configuration: %w", err))
 		}
 	}
 	values := map[string]string{}
-	var errs []error
 	for key, value := range raw {
 		if key == "config" || fs.Lookup(key) == nil {
 			errs = append(errs, fmt.Errorf("reading the configuration %s: no such key %q", path, key))

@@ -58,6 +58,11 @@ func nodeFlags(t *testing.T) []flagHelp {
 	return flagsIn(t, help(t, "meshcni-node", "install"))
 }
 
+// bundleFlags are those of its support-bundle, which takes the others too.
+func bundleFlags(t *testing.T) []flagHelp {
+	return flagsIn(t, help(t, "meshcni-node", "support-bundle"))
+}
+
 // repairFlags are those of meshcni-repair.
 func repairFlags(t *testing.T) []flagHelp {
 	return flagsIn(t, help(t, "meshcni-repair"))

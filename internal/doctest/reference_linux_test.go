@@ -35,6 +35,7 @@ func tables(t *testing.T) map[string]string {
 		b.WriteByte('\n')
 	}
 	all["meshcni-node"] = b.String()
+	all["meshcni-node support-bundle"] = table(without(bundleFlags(t), node), false)
 	all["meshcni-repair"] = table(repairFlags(t), false)
 
 	rules, trace := redirectFlags(t, "rules"), redirectFlags(t, "trace")
@@ -142,7 +143,8 @@ var calls = regexp.MustCompile(`(helm \w+ )?\bmeshcni(?:-node|-redirect|-repair)
 // TestFlagsExist: a flag that documentation names is in some program's --help.
 func TestFlagsExist(t *testing.T) {
 	known := map[string]bool{}
-	all := append(nodeFlags(t), repairFlags(t)...)
+	all := append(bundleFlags(t), repairFlags(t)...)
+	all = append(all, nodeFlags(t)...)
 	for _, command := range redirectCommands {
 		all = append(all, redirectFlags(t, command)...)
 	}

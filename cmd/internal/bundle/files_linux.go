@@ -1,0 +1,155 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// Records returns the plugin's records of attachments, one a line, without their rules. all are the records themselves.
+func Records(runDir string, s *Scrubber) (text []byte, all []attachment.Record, err error) {
+	var errs []error
+	for r, err := range attachment.In(runDir).All() {
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, r)
+		brief := r
+		brief.Rules.IPv4, brief.Rules.IPv6 = nil, nil
+		line, err := json.Marshal(brief)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		text = append(text, s.Lines(append(line, '\n'))...)
+	}
+	return text, all, errors.Join(errs...)
+}
+
+// Cache lists the attachments in libcni's cache, one a line. Of their network configurations, which may have secrets, it
+// says only whether they have an entry of one of the types.
+func Cache(cacheDir string, types []string) ([]byte, error) {
+	var b bytes.Buffer
+	var errs []error
+	for _, sub := range []string{"results", "cache/results"} {
+		entries, err := os.ReadDir(filepath.Join(cacheDir, sub))
+		if err != nil {
+			if sub == "results" || !os.IsNotExist(err) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		for _, e := range entries[:min(len(entries), maxEntries)] {
+			text, err := Read(filepath.Join(cacheDir, sub, e.Name()))
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			// libcni's cachedInfo (libcni/api.go).
+			var cached struct {
+				Config                           []byte
+				NetworkName, ContainerID, IfName string
+				CniArgs                          [][2]string
+			}
+			if err := json.Unmarshal(text, &cached); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", e.Name(), err))
+				continue
+			}
+			args := map[string]string{}
+			for _, pair := range cached.CniArgs {
+				args[pair[0]] = pair[1]
+			}
+			f, err := conflist.Parse(cached.Config)
+			ours := "without the plugin"
+			for _, typ := range types {
+				if err != nil {
+					ours = "with a configuration that cannot be read"
+				} else if f.Has(typ) {
+					ours = "with the plugin " + typ
+				}
+			}
+			fmt.Fprintf(&b, "network %q container %q interface %q pod %q uid %q: %s\n", cached.NetworkName, cached.ContainerID,
+				cached.IfName, args["K8S_POD_NAMESPACE"]+"/"+args["K8S_POD_NAME"], args["K8S_POD_UID"], ours)
+		}
+	}
+	return b.Bytes(), errors.Join(errs...)
+}
+
+// kubeconfig is what is looked at of one.
+type kubeconfig struct {
+	Clusters []struct {
+		Cluster struct{ Server string }
+	}
+	Users []struct{ User map[string]any }
+}
+
+// Kubeconfig tells the scrubber the secrets of a kubeconfig, and returns what is none: the server, and of what kind the
+// credentials are.
+func Kubeconfig(name string, s *Scrubber) ([]byte, error) {
+	text, err := Read(name)
+	if err != nil {
+		return nil, err
+	}
+	var k kubeconfig
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		return nil, errors.New("no kubeconfig") // the parser's error quotes the text
+	}
+	var b bytes.Buffer
+	for _, c := range k.Clusters {
+		fmt.Fprintf(&b, "server %q\n", c.Cluster.Server)
+	}
+	for _, u := range k.Users {
+		for key, v := range u.User {
+			secret, isText := v.(string)
+			if s.Know(secret); !isText {
+				s.Know(leaves(v)...)
+			}
+			fmt.Fprintf(&b, "user with %q%s\n", key, tokenTimes(secret))
+		}
+	}
+	return []byte(s.Text(b.String())), nil
+}
+
+// leaves are the texts in a value.
+func leaves(v any) (all []string) {
+	switch v := v.(type) {
+	case string:
+		return []string{v}
+	case []any:
+		for _, inner := range v {
+			all = append(all, leaves(inner)...)
+		}
+	case map[string]any:
+		for _, inner := range v {
+			all = append(all, leaves(inner)...)
+		}
+	}
+	return all
+}
+
+// tokenTimes says when a JWT was issued and when it expires, and nothing of another text.
+func tokenTimes(token string) string {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	var claims struct{ Iat, Exp float64 }
+	if err != nil || json.Unmarshal(payload, &claims) != nil {
+		return ""
+	}
+	at := func(s float64) string { return time.Unix(int64(s), 0).UTC().Format(time.DateTime) }
+	return fmt.Sprintf(", issued at %s and valid until %s UTC", at(claims.Iat), at(claims.Exp))
+}

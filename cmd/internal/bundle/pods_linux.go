@@ -1,0 +1,104 @@
+package bundle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// podRules are the live rules of a pod's network namespace.
+type podRules struct {
+	attachment.ID
+	Pod attachment.Pod `json:"pod"`
+	// NetNS is how the namespace was found.
+	NetNS string           `json:"netns"`
+	Rules []apply.LiveRule `json:"rules"`
+	// Differences are those from what ADD set up.
+	Differences []string `json:"differences"`
+}
+
+// Rules returns the live rules of a pod of which there is a record, and how they differ from what was set up, as JSON. It
+// finds the namespace by the record, or by the pod's processes.
+func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Scrubber) ([]byte, error) {
+	ns, err := enter(record, hostRoot)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = ns.Close() }()
+	o := apply.Options{Root: hostRoot}
+	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: ns.Path(), Rules: []apply.LiveRule{}, Differences: []string{}}
+	wanted := record.InForce()
+	live, err := apply.Live(ctx, ns, o, wanted)
+	p.Rules = append(p.Rules, live...)
+	if record.Selected {
+		diffs, checkErr := differences(ctx, ns, record, wanted, o)
+		for _, d := range diffs {
+			p.Differences = append(p.Differences, d.String())
+		}
+		err = errors.Join(err, checkErr)
+	}
+	text, encodeErr := json.Marshal(p)
+	if encodeErr == nil {
+		text, encodeErr = s.JSON(text)
+	}
+	return text, errors.Join(err, encodeErr)
+}
+
+func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Record, wanted ruleset.Ruleset, o apply.Options) ([]ruleset.Difference, error) {
+	name, err := apply.ParseBackend(record.Backend)
+	if err != nil {
+		return nil, err
+	}
+	o.Backend, o.Runner = name, ns.Sandbox()
+	b, err := apply.Choose(ctx, ns, o)
+	if err != nil {
+		return nil, err
+	}
+	return b.Check(ctx, wanted)
+}
+
+// enter opens the namespace of the record. Its path is the host's, whose root may be elsewhere, and may by now lead to
+// another namespace.
+func enter(record attachment.Record, hostRoot string) (*netnsexec.NetNS, error) {
+	path := record.NetNS.Path
+	if strings.HasPrefix(path, "/var/run/") { // a link, which would lead out of the host's root
+		path = strings.TrimPrefix(path, "/var")
+	}
+	var errs []error
+	for _, root := range []string{hostRoot, ""} {
+		ns, err := netnsexec.Open(filepath.Join("/", root, path))
+		if err == nil && record.NetNS.Is(ns.ID()) {
+			return ns, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s is another namespace by now", ns.Path())
+			_ = ns.Close()
+		}
+		errs = append(errs, err)
+		if hostRoot == "" {
+			break
+		}
+	}
+	found, err := podnetns.Find(os.DirFS("/proc"), record.Pod.UID, nil)
+	if err != nil {
+		return nil, errors.Join(append(errs, err)...)
+	}
+	ns, err := found.Open("/proc")
+	if err == nil && record.NetNS.Ino != 0 && !record.NetNS.Is(ns.ID()) {
+		err = errors.Join(fmt.Errorf("%s is not the namespace of the record", ns.Path()), ns.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(append(errs, err)...)
+	}
+	return ns, nil
+}
