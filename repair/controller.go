@@ -41,6 +41,7 @@ type Controller struct {
 	opts          Options
 	cluster       Cluster
 	redirector    Redirector
+	namespace     func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
 	events        record.EventRecorder
 	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
 	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
@@ -82,8 +83,11 @@ func newController(o Options) (*Controller, error) {
 			return nil, err
 		}
 		c.useAPI(api)
-		inPlace.Namespace = api.Namespace
 	}
+	if n, ok := c.cluster.(namespaceReader); ok {
+		inPlace.Namespace = n.Namespace
+	}
+	c.namespace = inPlace.namespace
 	if c.redirector == nil {
 		c.redirector = inPlace
 	}
@@ -252,6 +256,9 @@ func (c *Controller) count() (candidates, broken int) {
 	all := c.pods()
 	for _, pod := range all {
 		f := Diagnose(pod, *c.opts.Criteria)
+		if f.Broken && c.tracks.get(pod.UID).excluded {
+			continue
+		}
 		if f.Candidate {
 			candidates++
 		}

@@ -42,7 +42,8 @@ var (
 )
 
 // InPlace is a [Redirector] that programs pods in their running network namespaces, with the plan and the backends of the
-// plugin. Dialect is required, and so is Namespace if the dialect needs it. It is safe for concurrent use.
+// plugin. Dialect is required, and so is Namespace if the dialect
+// may read it. It is safe for concurrent use.
 type InPlace struct {
 	// Dialect is the mesh's.
 	Dialect dialect.Dialect
@@ -81,10 +82,18 @@ func (m *InPlace) init() {
 	m.once.Do(func() { m.namespaces, m.found = cache.NewLRUExpireCache(maxCached), cache.NewLRUExpireCache(maxCached) })
 }
 
+// namespaceReader is a [Cluster] that can read namespaces.
+type namespaceReader interface {
+	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+}
+
 // namespace returns the pod's namespace if the dialect reads it, and otherwise nil.
 func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
 	if !m.Dialect.ReadsNamespace(pod) {
 		return nil, nil
+	}
+	if m.Namespace == nil {
+		return nil, errors.New("read namespace " + pod.Namespace + ": nothing here can")
 	}
 	m.init()
 	if cached, ok := m.namespaces.Get(pod.Namespace); ok {

@@ -67,7 +67,7 @@ type Options struct {
 	Records            attachment.Store
 
 	// Cluster replaces the API server at Config, for tests. There are then no events, no permission checks and no
-	// ClusterBudget.
+	// ClusterBudget. It needs a method Namespace like [InPlace]'s if the dialect may read namespaces.
 	Cluster Cluster
 	// Redirector programs running pods. nil means an [InPlace] made from these Options.
 	Redirector Redirector
@@ -171,9 +171,10 @@ func (o Options) limitsCluster() bool {
 
 // uses says which permissions the options take.
 func (o Options) uses() kube.Uses {
+	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
-		Namespaces: o.Dialect.NeedsNamespace && (o.Action == ActionRepair || o.VerifyInterval > 0),
+		Namespaces: o.Dialect.NeedsNamespace && inPlace || len(o.Dialect.Policy.ExcludedNamespaceLabels) > 0,
 	}
 	if o.limitsCluster() {
 		u.LeaseNamespace = o.BudgetNamespace

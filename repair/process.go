@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/selection"
 )
 
 // maxRepairs is how often a pod's rules are written although its check keeps failing.
@@ -35,7 +37,20 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if pod == nil {
 		return 0, false
 	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
 	f := Diagnose(pod, *c.opts.Criteria)
+	if f.Broken {
+		out, err := c.excluded(ctx, pod)
+		if err != nil {
+			r := c.failed(err)
+			c.report(pod, r)
+			return r.wait, r.retry
+		}
+		if out {
+			return 0, false
+		}
+	}
 	switch {
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
@@ -51,13 +66,26 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if wait := c.suspended(); wait > 0 {
 		return wait, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	r := c.attempt(ctx, pod, f)
 	if r.outcome != "" {
 		c.report(pod, r)
 	}
 	return r.wait, r.retry
+}
+
+// excluded reports whether the labels of a broken pod's namespace exclude it, so that the plugin left it alone on purpose.
+func (c *Controller) excluded(ctx context.Context, pod *corev1.Pod) (out bool, err error) {
+	policy := c.opts.Criteria.Policy
+	if policy == nil || len(policy.ExcludedNamespaceLabels) == 0 {
+		return false, nil
+	}
+	namespace, err := c.namespace(ctx, pod)
+	if err != nil {
+		return false, err
+	}
+	out = policy.Decide(pod, namespace).Reason == selection.NamespaceExcludedByLabel
+	c.tracks.change(pod.UID, func(t *track) { t.excluded = out })
+	return out, nil
 }
 
 // staleLabel reports whether a healthy pod still has the label.

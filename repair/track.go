@@ -18,6 +18,7 @@ type track struct {
 	times    int       // how often they were written
 	verified verification
 	drifted  bool
+	excluded bool // by the labels of its namespace, when it was last looked at
 }
 
 type tracks struct {
