@@ -29,7 +29,7 @@ func TestUninstallWithoutAgent(t *testing.T) {
 	c := sharedCluster(t)
 	for name, leave := range map[string]func(t *testing.T){
 		"sent to other nodes": func(t *testing.T) {
-			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "nodeSelector.nowhere=true")
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "nodeSelector.nowhere=yes")
 		},
 		"cannot start any more": func(t *testing.T) {
 			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
