@@ -55,7 +55,14 @@ func TestUninstallOfEveryNode(t *testing.T) {
 		assert.True(t, *job.Containers[0].SecurityContext.RunAsNonRoot)
 		assert.Empty(t, job.Volumes)
 		for _, toleration := range job.Tolerations {
-			assert.NotContains(t, []string{"", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}, toleration.Key)
+			assert.NotEmpty(t, toleration.Key)
+			if slices.Contains([]string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}, toleration.Key) {
+				assert.Equal(t, corev1.TaintEffectNoExecute, toleration.Effect)
+				assert.Zero(t, *toleration.TolerationSeconds)
+			}
+		}
+		if agent.Affinity != nil {
+			assert.Equal(t, agent.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, job.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 		}
 		assert.Equal(t, []rbacv1.PolicyRule{
 			{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"meshcni-uninstall"}, Verbs: []string{"get"}},

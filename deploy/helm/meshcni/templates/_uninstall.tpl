@@ -13,8 +13,8 @@ app.kubernetes.io/component: uninstall
 {{- include "meshcni.labelsOf" (dict "root" . "component" "uninstall" "more" (dict "sidecar.istio.io/inject" "false" "istio.io/dataplane-mode" "none" "kuma.io/sidecar-injection" "disabled")) -}}
 {{- end -}}
 
-{{/* What both kinds of pods have: they start whatever the plugin or the network are like, on a node that is no virtual one. No
-priority class, for which some platforms want a quota that is deleted by then. */}}
+{{/* What both kinds of pods have: they start whatever the plugin or the network are like. No priority class, for which some
+platforms want a quota that is deleted by then. */}}
 {{- define "meshcni.uninstallPod" -}}
 serviceAccountName: meshcni-uninstall
 {{- with .Values.imagePullSecrets }}
@@ -25,18 +25,23 @@ hostNetwork: true
 dnsPolicy: Default
 nodeSelector:
   kubernetes.io/os: linux
-{{- with .Values.affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
 {{- end -}}
 
-{{/* The taints that the Job's pod tolerates: it must not come onto a node that is down, where it would wait for ever. */}}
-{{- define "meshcni.uninstallTolerations" -}}
-{{- $all := list -}}
+{{/* Where the Job's pod goes: best to a node that a kubelet has registered. On one that is down it would wait for ever, so it
+leaves at once when that is known. */}}
+{{- define "meshcni.uninstallJobPlace" -}}
+{{- $known := dict "matchExpressions" (list (dict "key" "kubernetes.io/arch" "operator" "Exists") (dict "key" "kubernetes.io/hostname" "operator" "Exists")) -}}
+{{- $prefers := dict "nodeAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "preference" $known))) -}}
+affinity:
+  {{- toYaml (mergeOverwrite (deepCopy (.Values.affinity | default dict)) $prefers) | nindent 2 }}
+{{- $tolerations := list -}}
 {{- range list "node-role.kubernetes.io/control-plane" "node-role.kubernetes.io/master" "node.kubernetes.io/unschedulable" "node.kubernetes.io/network-unavailable" "CriticalAddonsOnly" -}}
-{{- $all = append $all (dict "key" . "operator" "Exists") -}}
+{{- $tolerations = append $tolerations (dict "key" . "operator" "Exists") -}}
 {{- end -}}
-{{- range .Values.tolerations }}{{- if .key }}{{- $all = append $all . }}{{- end }}{{- end -}}
-{{- toYaml $all -}}
+{{- range list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $tolerations = append $tolerations (dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 0) -}}
+{{- end -}}
+{{- range .Values.tolerations }}{{- if .key }}{{- $tolerations = append $tolerations . }}{{- end }}{{- end }}
+tolerations:
+  {{- toYaml $tolerations | nindent 2 }}
 {{- end -}}
