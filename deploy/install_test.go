@@ -29,7 +29,7 @@ func TestLifeOfARelease(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
 	assert.NotContains(t, out, "WARNING")
-	assert.Len(t, labelled(t, admin), 19)
+	assert.Len(t, labelled(t, admin), 20)
 	_, err = on("upgrade", values{"profile": "bottlerocket", "hostNetwork": true, "metrics": values{"host": "127.0.0.1", "serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
 	// What a profile said is not kept as if the user had said it.
