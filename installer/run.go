@@ -52,8 +52,9 @@ func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	return uninstall(ctx, c, log)
 }
 
-// AwaitAgent waits until no agent with the same run directory runs. When ctx ends before, it returns an error that wraps its
-// cause.
+// AwaitAgent waits until no agent with the same run directory runs. When ctx ends before, the error wraps its cause:
+//
+//	errors.Is(err, context.DeadlineExceeded)
 func AwaitAgent(ctx context.Context, c Config) error {
 	for l := leaseOf(c); l.taken(); {
 		select {
