@@ -39,7 +39,7 @@ func server(t *testing.T) *kubetest.Admin {
 		}
 		guarded := values{"metadata": values{"name": "guarded", "labels": values{"pod-security.kubernetes.io/enforce": "baseline"}}}
 		admin.Do(t, http.MethodPost, collection("v1", "Namespace", ""), guarded, nil)
-		for _, name := range []string{"meshcni-node", "meshcni-plugin", "reader", "somebody", "default"} {
+		for _, name := range []string{"meshcni-node", "meshcni-plugin", "meshcni-uninstall", "reader", "somebody", "default"} {
 			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			admin.Do(t, http.MethodPost, collection("v1", "ServiceAccount", namespace), account, nil)
 			admin.Do(t, http.MethodPost, collection("v1", "ServiceAccount", "guarded"), account, nil)

@@ -171,6 +171,8 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 		excluded = append(excluded, ns)
 	}
 	assert.ElementsMatch(t, want["exclude-namespaces"], excluded)
+	selector, _ := want["exclude-namespace-selector"].(string)
+	assert.Equal(t, selector, got.Kubernetes.ExcludeNamespaceSelector)
 	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == redirect.UncapturedDrop)
 	assert.Equal(t, want["refuse-proxy-uid"] == true, got.RefuseProxyUID)
 	assert.Equal(t, want["write-status"] == true, got.WriteStatus)

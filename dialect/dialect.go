@@ -27,7 +27,7 @@ type Dialect struct {
 	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
 	// NeedsNamespace makes callers fetch the pod's Namespace, one API call, for
-	// Decide and Build; see [Dialect.ReadsNamespace].
+	// Decide and Build; see [Dialect.MayReadNamespace] and [Dialect.ReadsNamespace].
 	NeedsNamespace bool
 	// Applied are annotations that say that a pod's rules are in place. They are written only where configured, since
 	// that takes one more request per pod and the right to patch pods.
@@ -111,9 +111,14 @@ func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.
 	return d.Policy.Decide(pod, namespace)
 }
 
+// MayReadNamespace reports whether any pod's Namespace is needed, by the mesh or by ExcludedNamespaceLabels of its Policy.
+func (d Dialect) MayReadNamespace() bool {
+	return d.NeedsNamespace || len(d.Policy.ExcludedNamespaceLabels) > 0
+}
+
 // ReadsNamespace reports whether the pod's Namespace is needed: not when the pod alone rules itself out.
 func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
-	if !d.NeedsNamespace {
+	if !d.MayReadNamespace() {
 		return false
 	}
 	alone := d.Policy.Decide(pod, nil)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -19,7 +20,8 @@ type Subject struct {
 	// Pod is required.
 	Pod *corev1.Pod
 	// Namespace is the pod's, where the dialect needs it (see
-	// [Dialect.ReadsNamespace]); nil: its settings count as absent.
+	// [Dialect.ReadsNamespace]); nil: its settings count as absent, and a pod is refused whose Policy has
+	// ExcludedNamespaceLabels.
 	Namespace *corev1.Namespace
 	// Addrs are all of the pod's addresses, its primary one first. Empty: not known, which counts as IPv4 only.
 	Addrs []netip.Addr
@@ -56,16 +58,23 @@ type Plan struct {
 	Captured, Addressed []ruleset.Family
 }
 
+// ErrNamespaceUnknown refuses a pod of which it is not known whether the labels of its namespace exclude it.
+var ErrNamespaceUnknown = errors.New("the labels of its namespace are not known")
+
 // Plan decides whether the pod is in the mesh, what its rules are, and what bypasses them. Everything that captures,
 // checks, compares, repairs or explains a pod calls it, so all decide alike. It reads nothing but its arguments.
 //
 // An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known. errors.As
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*BlamedError] for settings that are wrong
 // together, and a [*BypassError] for each container that the options refuse. When ctx ends, the error is its cause.
+// Without the Namespace that ExcludedNamespaceLabels ask for, errors.Is(err, dialect.ErrNamespaceUnknown).
 func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	p := Plan{Decision: d.Decide(s.Pod, s.Namespace)}
 	if !p.Decision.Selected {
 		return p, nil
+	}
+	if by := d.Policy.ExcludedNamespaceLabels; len(by) > 0 && s.Namespace == nil {
+		return p, fmt.Errorf("pod %s/%s: %w, so it cannot be told whether %s excludes it", s.Pod.Namespace, s.Pod.Name, ErrNamespaceUnknown, brief.Quote(fmt.Sprint(by)))
 	}
 	if ctx.Err() != nil {
 		return p, context.Cause(ctx)

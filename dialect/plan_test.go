@@ -9,10 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // families is a mesh that treats the families as given.
@@ -109,6 +112,34 @@ func TestPlanOfWhoIsNoneOfTheMeshs(t *testing.T) {
 	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
 	require.ErrorContains(t, err, `toy configuration of pod shop/cart: annotation toy/ports="x"`)
 	assert.True(t, plan.Decision.Selected)
+}
+
+// TestPlanDoesNotGuessAtLabels: a pod is refused while it is not known whether its namespace is excluded, unless it is out anyhow.
+func TestPlanDoesNotGuessAtLabels(t *testing.T) {
+	mesh := toy()
+	mesh.NeedsNamespace = false
+	assert.False(t, mesh.MayReadNamespace())
+	mesh.Policy.ExcludedNamespaceLabels = []labels.Selector{labels.SelectorFromSet(labels.Set{"mesh": "off"})}
+	assert.True(t, mesh.MayReadNamespace())
+	assert.True(t, mesh.ReadsNamespace(toyPod(nil)))
+	plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
+	require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+	require.ErrorContains(t, err, "pod shop/cart")
+	assert.Nil(t, plan.Ruleset.IPv4)
+
+	for value, reason := range map[string]selection.Reason{"off": selection.NamespaceExcludedByLabel, "on": selection.Selected} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"mesh": value}}}
+		plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: ns}, dialect.Options{})
+		require.NoError(t, err)
+		assert.Equal(t, reason, plan.Decision.Reason)
+		assert.Equal(t, value == "on", plan.Ruleset.IPv4 != nil)
+	}
+	out := toyPod(nil)
+	out.Spec.HostNetwork = true
+	assert.False(t, mesh.ReadsNamespace(out))
+	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: out}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, selection.HostNetwork, plan.Decision.Reason)
 }
 
 // TestPlanHeedsItsContext: its end is the error, before anything is built and before it is rendered.

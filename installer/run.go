@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/meshcni/meshcni/installer/internal/diskfile"
 )
@@ -62,6 +63,23 @@ func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	}
 	return uninstall(ctx, c, log)
 }
+
+// AwaitAgent waits until no agent with the same run directory runs. When ctx ends before, the error wraps its cause:
+//
+//	errors.Is(err, context.DeadlineExceeded)
+func AwaitAgent(ctx context.Context, c Config) error {
+	for l := leaseOf(c); l.taken(); {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the node's agent to end: %w", context.Cause(ctx))
+		case <-time.After(leaseLook):
+		}
+	}
+	return nil
+}
+
+// leaseLook is how often AwaitAgent looks. Nothing tells when a file's lock is given up but asking for it.
+const leaseLook = 50 * time.Millisecond
 
 func uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	obs := newObserver()

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
@@ -28,6 +29,11 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 		return func(c *call) { c.config["runtimeConfig"] = object{netconf.AnnotationsCapability: a} }
 	}
 	noPods := func(c *call) { c.plugin.OpenPods = nil }
+	off := func(c *call) {
+		c.config["kubernetes"] = set(c.config["kubernetes"].(object), "exclude_namespace_selector", "mesh in (off,no)")
+		c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"mesh": "off"}}})
+	}
+	unlabelled := func(c *call) { c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}) }
 	cases := map[string]struct {
 		change []func(*call)
 		reason selection.Reason
@@ -84,7 +90,16 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 		"on the host's network": {
 			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.HostNetwork = true }) }}, selection.HostNetwork, 1, false,
 		},
-		"no UID from the runtime": {[]func(*call){func(c *call) { c.env["CNI_ARGS"] = args("shop", "cart-0", "") }}, selection.Selected, 1, true},
+		"a namespace excluded by its labels": {[]func(*call){off}, selection.NamespaceExcludedByLabel, 2, false},
+		"labels that the selector leaves":    {[]func(*call){off, unlabelled}, selection.Selected, 2, true},
+		"a pod that needs no namespace": {
+			[]func(*call){off, func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations = nil }) }}, selection.NotInjected, 1, false,
+		},
+		"its namespace is excluded by name too": {
+			[]func(*call){noPods, off, func(c *call) { c.env["CNI_ARGS"] = args("kube-system", "dns", podUID) }}, selection.ExcludedNamespace, 0, false,
+		},
+		"the runtime's annotations come first": {[]func(*call){noPods, off, annotated(map[string]string{})}, selection.NotInjected, 0, false},
+		"no UID from the runtime":              {[]func(*call){func(c *call) { c.env["CNI_ARGS"] = args("shop", "cart-0", "") }}, selection.Selected, 1, true},
 		"a mirror pod": {
 			[]func(*call){func(c *call) {
 				pod(c, func(p *corev1.Pod) { p.UID, p.Annotations["kubernetes.io/config.mirror"] = "other", podUID })
@@ -177,7 +192,7 @@ func TestOwnDialect(t *testing.T) {
 	assert.Contains(t, out.record(t, "decision")["warnings"], "toy says hello to shop")
 
 	c.config["dialect"] = "istio"
-	c.run(t).fails(t, 7, `dialect "istio"`, `"toy"`)
+	c.run(t).fails(t, 7, `dialect "istio"`, "known is toy")
 
 	c = newCall()
 	c.plugin.Dialects = []dialect.Dialect{toy()}

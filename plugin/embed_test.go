@@ -91,7 +91,7 @@ func TestSeveralDialects(t *testing.T) {
 	c := newCall()
 	c.plugin.Dialects = []dialect.Dialect{toy(), istio.New()}
 	c.config["dialect"] = "kuma"
-	c.run(t).fails(t, 7, `dialect "kuma": this plugin has only "toy", "istio"`)
+	c.run(t).fails(t, 7, `unknown dialect "kuma": known is toy, istio`)
 }
 
 // TestLoggerThatIsWrapped: the plugin's own log, and the embedder's beside it.

@@ -66,8 +66,8 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		return answer{failure: failure, unread: true}
 	}
 	defer func() { closePods(pods) }()
-	if _, ok := pods.(Namespaces); t.mesh.NeedsNamespace && !ok {
-		return answer{failure: fail(types.ErrInternal, "the dialect needs the pod's namespace, which the source of pods cannot read")}
+	if _, ok := pods.(Namespaces); t.mesh.MayReadNamespace() && !ok {
+		return answer{failure: fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")}
 	}
 	a.unread = true
 	_, presumable := t.mesh.Policy.PresumeOut(r.config.Annotations)

@@ -2,13 +2,12 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // Plugin is the CNI plugin. Only OpenPods is required; the zero value of every other field behaves like the meshcni binary.
@@ -66,7 +66,8 @@ type Pods interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 
-// Namespaces is implemented by a source of pods that can read namespaces. Dialects with NeedsNamespace require it.
+// Namespaces is implemented by a source of pods that can read namespaces. Dialects with NeedsNamespace
+// require it, and so does "exclude_namespace_selector".
 type Namespaces interface {
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
@@ -182,16 +183,14 @@ func (o IO) withDefaults() IO {
 
 // dialect returns the configured mesh with the namespaces that the configuration excludes.
 func (p Plugin) dialect(c netconf.Config) (dialect.Dialect, error) {
-	if len(p.Dialects) == 0 {
-		return dialects.ByName(c.Dialect, c.Kubernetes.ExcludeNamespaces)
+	known := p.Dialects
+	if len(known) == 0 {
+		known = dialects.All()
 	}
-	var names []string
-	for i, d := range p.Dialects {
-		if c.Dialect == d.Name || c.Dialect == "" && i == 0 {
-			d.Policy.ExcludedNamespaces = slices.Concat(d.Policy.ExcludedNamespaces, c.Kubernetes.ExcludeNamespaces)
-			return d, nil
-		}
-		names = append(names, strconv.Quote(d.Name))
+	excluded, wrong := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
+	if wrong != nil {
+		wrong = fmt.Errorf("kubernetes.exclude_namespace_selector: %w", wrong)
 	}
-	return dialect.Dialect{}, fmt.Errorf("dialect %q: this plugin has only %s", c.Dialect, strings.Join(names, ", "))
+	d, err := dialects.Choose(known, c.Dialect, c.Kubernetes.ExcludeNamespaces, excluded)
+	return d, errors.Join(err, wrong)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -84,6 +85,11 @@ func TestWhatIsRefused(t *testing.T) {
 		"kubernetes' type":                     {config("kubernetes", "yes"), 7, []string{"kubernetes: want an object"}},
 		"kubeconfig's type":                    {inKubernetes("kubeconfig", 1), 7, []string{"kubernetes.kubeconfig: want a string"}},
 		"excluded as text":                     {inKubernetes("exclude_namespaces", "a,b"), 7, []string{"kubernetes.exclude_namespaces: want a list of strings"}},
+		"excluded labels":                      {inKubernetes("exclude_namespace_selector", "mesh in (off"), 7, []string{`kubernetes.exclude_namespace_selector: label selector "mesh in (off"`}},
+		"excluded labels that are all":         {inKubernetes("exclude_namespace_selector", " "), 7, []string{"exclude_namespace_selector", "requires nothing"}},
+		"excluded labels' type":                {inKubernetes("exclude_namespace_selector", []string{"a=b"}), 7, []string{"kubernetes.exclude_namespace_selector: want a string"}},
+		"excluded labels without end":          {inKubernetes("exclude_namespace_selector", strings.Repeat("a,", 3000)+"a"), 7, []string{"6001 bytes", "at most 4096"}},
+		"excluded labels and dialect":          {both(config("dialect", "osm"), inKubernetes("exclude_namespace_selector", "a=b=c")), 7, []string{`"osm"`, `"a=b=c"`}},
 		"annotations' type":                    {config("runtimeConfig", object{netconf.AnnotationsCapability: []string{"a"}}), 7, []string{netconf.AnnotationsCapability}},
 		"runtimeConfig":                        {config("runtimeConfig", 1), 7, []string{"runtimeConfig: want an object"}},
 		"everything wrong at once": {

@@ -96,14 +96,14 @@ func newController(o Options) (*Controller, error) {
 		}
 		c.useAPI(api)
 	}
-	if n, ok := c.cluster.(namespaceReader); ok {
-		inPlace.Namespace = n.Namespace
-	}
-	c.namespace = inPlace.namespace
 	if o.Detect != nil {
 		c.tracer = newTracer(o.Detect.CacheDir, o.Records)
 		inPlace.Network = c.network
 	}
+	if n, ok := c.cluster.(namespaceReader); ok {
+		inPlace.Namespace = n.Namespace
+	}
+	c.namespace = inPlace.namespace
 	if c.redirector == nil {
 		c.redirector = inPlace
 	}
@@ -275,6 +275,9 @@ func (c *Controller) count() (candidates, broken int) {
 	all := c.pods()
 	for _, pod := range all {
 		f := c.diagnose(pod)
+		if f.Broken && c.tracks.get(pod.UID).excluded {
+			continue
+		}
 		if f.Candidate {
 			candidates++
 		}

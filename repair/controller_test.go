@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -20,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/selection"
 )
 
 func TestEachAction(t *testing.T) {
@@ -94,6 +97,19 @@ func TestEachAction(t *testing.T) {
 				with(named(t, "crash-loop", "excluded"), func(p *corev1.Pod) { p.Namespace = "kube-system" }),
 			}, outcomes: map[string]int{},
 		},
+		"an excluded namespace, by its labels, is left alone": {
+			config: excludingOff(repair.ActionDelete), pods: []*corev1.Pod{named(t, "crash-loop", "a")},
+			requests: []string{"get /default"}, outcomes: map[string]int{},
+		},
+		"and not even reported": {
+			config: excludingOff(repair.ActionNone), pods: []*corev1.Pod{named(t, "crash-loop", "a")},
+			requests: []string{"get /default"}, outcomes: map[string]int{},
+		},
+		"another is not": {
+			config: excludingOff(repair.ActionLabel), pods: []*corev1.Pod{with(named(t, "crash-loop", "a"), func(p *corev1.Pod) { p.Namespace = "shop" })},
+			requests: []string{"get /shop", "get shop/a", "label shop/a"},
+			outcomes: map[string]int{"labelled check-failed": 1}, events: []string{"Warning MeshRepairLabelled"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -107,6 +123,31 @@ func TestEachAction(t *testing.T) {
 			})
 		})
 	}
+}
+
+// excludingOff excludes namespaces labelled mesh=off, which "default" is and "shop" is not.
+func excludingOff(a repair.Action) func(*bench, *repair.Options) {
+	return func(b *bench, o *repair.Options) {
+		o.Action = a
+		off, err := selection.ParseLabels("mesh=off")
+		if err != nil {
+			panic(err)
+		}
+		o.Dialect.Policy.ExcludedNamespaceLabels = []labels.Selector{off}
+		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"mesh": "off"}}})
+		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	}
+}
+
+// TestExclusionThatCannotBeTold: while the namespace cannot be read, nothing is done to its pods.
+func TestExclusionThatCannotBeTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, excludingOff(repair.ActionDelete), with(named(t, "crash-loop", "a"), func(p *corev1.Pod) { p.Namespace = "unknown" }))
+		for _, r := range b.requests() {
+			assert.Equal(t, "get /unknown", r)
+		}
+		assert.NotEmpty(t, b.outcomes(), "and that is said")
+	})
 }
 
 func TestBreaksBetweenReadingAndActing(t *testing.T) {

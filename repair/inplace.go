@@ -42,7 +42,8 @@ var (
 )
 
 // InPlace is a [Redirector] that programs pods in their running network namespaces, with the plan and the backends of the
-// plugin. Dialect is required, and so is Namespace if the dialect needs it. It is safe for concurrent use.
+// plugin. Dialect is required, and so is Namespace if the dialect
+// may read it. It is safe for concurrent use.
 type InPlace struct {
 	// Dialect is the mesh's.
 	Dialect dialect.Dialect

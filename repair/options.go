@@ -70,7 +70,7 @@ type Options struct {
 	Records            attachment.Store
 
 	// Cluster replaces the API server at Config, for tests. There are then no events, no permission checks and no
-	// ClusterBudget.
+	// ClusterBudget. It needs a method Namespace like [InPlace]'s if the dialect may read namespaces.
 	Cluster Cluster
 	// Redirector programs running pods. nil means an [InPlace] made from these Options.
 	Redirector Redirector
@@ -188,14 +188,17 @@ func (o Options) limitsCluster() bool {
 }
 
 // namespaceDecides reports whether the labels of a pod's namespace may decide whether the pod is in the mesh.
-func (o Options) namespaceDecides() bool { return len(o.Dialect.Policy.Selectors) > 0 }
+func (o Options) namespaceDecides() bool {
+	return len(o.Dialect.Policy.Selectors) > 0 || len(o.Dialect.Policy.ExcludedNamespaceLabels) > 0
+}
 
 // uses says which permissions the options take.
 func (o Options) uses() kube.Uses {
+	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
-		Namespaces: o.Dialect.NeedsNamespace && (o.Action == ActionRepair || o.VerifyInterval > 0 ||
-			o.Detect != nil && o.namespaceDecides()),
+		Namespaces: o.Dialect.NeedsNamespace && (inPlace || o.Detect != nil && len(o.Dialect.Policy.Selectors) > 0) ||
+			len(o.Dialect.Policy.ExcludedNamespaceLabels) > 0,
 	}
 	if o.limitsCluster() {
 		u.LeaseNamespace = o.BudgetNamespace

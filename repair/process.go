@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/selection"
 )
 
 // maxRepairs is how often a pod's rules are written although its check keeps failing.
@@ -39,6 +41,17 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	defer cancel()
 	c.observe(ctx, pod)
 	f := c.diagnose(pod)
+	if f.Broken {
+		out, err := c.excluded(ctx, pod)
+		if err != nil {
+			r := c.failed(err)
+			c.report(pod, r)
+			return r.wait, r.retry
+		}
+		if out {
+			return 0, false
+		}
+	}
 	switch {
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
@@ -59,6 +72,21 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 		c.report(pod, r)
 	}
 	return r.wait, r.retry
+}
+
+// excluded reports whether the labels of a broken pod's namespace exclude it, so that the plugin left it alone on purpose.
+func (c *Controller) excluded(ctx context.Context, pod *corev1.Pod) (out bool, err error) {
+	policy := c.opts.Criteria.Policy
+	if policy == nil || len(policy.ExcludedNamespaceLabels) == 0 {
+		return false, nil
+	}
+	namespace, err := c.namespace(ctx, pod)
+	if err != nil {
+		return false, err
+	}
+	out = policy.Decide(pod, namespace).Reason == selection.NamespaceExcludedByLabel
+	c.tracks.change(pod.UID, func(t *track) { t.excluded = out })
+	return out, nil
 }
 
 // staleLabel reports whether a healthy pod still has the label.

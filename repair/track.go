@@ -23,6 +23,7 @@ type track struct {
 	capture  Capture              // zero: none of the mesh's, or nobody has looked
 	told     CaptureCode          // that an event was sent for
 	bypasses []dialect.BypassCode // that events were sent for
+	excluded bool                 // by the labels of its namespace, when it was last looked at
 }
 
 type tracks struct {

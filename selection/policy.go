@@ -20,6 +20,9 @@ import (
 type Policy struct {
 	// ExcludedNamespaces are namespaces whose pods are left alone.
 	ExcludedNamespaces []string
+	// ExcludedNamespaceLabels select namespaces whose pods are left alone; one that matches is enough. They are asked last,
+	// so that the Namespace object is needed only for pods that nothing else rules out. See [ParseLabels].
+	ExcludedNamespaceLabels []labels.Selector
 	// InitContainers are the names of containers, init or regular, that set the
 	// rules from inside the pod. A pod with one is left alone.
 	InitContainers []string
@@ -78,8 +81,9 @@ func decided(r Reason, format string, args ...any) (Decision, bool) {
 	return Decision{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
 }
 
-// Decide reports whether the pod's traffic is to be redirected. The Namespace
-// object may be nil; only Selectors read it.
+// Decide reports whether the pod's traffic is to be redirected. Only Selectors and ExcludedNamespaceLabels read the
+// Namespace object. If it is nil, neither matches by the labels of a namespace; dialect.Plan refuses to guess about the
+// latter.
 func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	var warnings redirect.Warnings
 	d, out := p.ruleOut(pod, namespace, &warnings)
@@ -126,7 +130,15 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	if d, out := p.notInjected(pod.Annotations); out {
 		return d, true
 	}
-	return p.declined(pod, proxy)
+	if d, out := p.declined(pod, proxy); out {
+		return d, true
+	}
+	for _, by := range p.ExcludedNamespaceLabels {
+		if namespace != nil && by.Matches(labels.Set(namespace.Labels)) {
+			return decided(NamespaceExcludedByLabel, "namespace %q is excluded: its labels match %s", pod.Namespace, brief.Quote(by.String()))
+		}
+	}
+	return Decision{}, false
 }
 
 // readSwitch reads a value that turns something on or off: by words of its own, or

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
@@ -18,13 +19,16 @@ import (
 // policy is like a mesh's in everything that a Policy can say.
 var policy = selection.Policy{
 	ExcludedNamespaces: []string{"kube-system", "mesh-system"},
-	InitContainers:     []string{"mesh-init"},
-	ProxyContainers:    []string{"mesh-proxy"},
-	DisableEnv:         "MESH_OFF",
-	ProxyCommand:       "proxy",
-	ProxyTypes:         []string{"sidecar"},
-	InjectKey:          "mesh/inject",
-	ForeignAnnotation:  "other/status",
+	ExcludedNamespaceLabels: []labels.Selector{
+		labels.SelectorFromSet(labels.Set{"team": "nobody"}), labels.SelectorFromSet(labels.Set{"mesh": "off"}),
+	},
+	InitContainers:    []string{"mesh-init"},
+	ProxyContainers:   []string{"mesh-proxy"},
+	DisableEnv:        "MESH_OFF",
+	ProxyCommand:      "proxy",
+	ProxyTypes:        []string{"sidecar"},
+	InjectKey:         "mesh/inject",
+	ForeignAnnotation: "other/status",
 	Selectors: []selection.Selector{
 		{Pod: metav1.LabelSelector{MatchLabels: map[string]string{"mesh/mode": "on"}}},
 		{Pod: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "mesh/mode", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"off"}}}}},
@@ -70,6 +74,15 @@ func meshed(changes ...func(*corev1.Pod)) *corev1.Pod {
 
 func in(namespace string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Namespace = namespace }
+}
+
+// namespaceOf is a pod's. The one that is named off has the label for it.
+func namespaceOf(pod *corev1.Pod) *corev1.Namespace {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}}
+	if pod.Namespace == "off" {
+		ns.Labels = map[string]string{"mesh": "off"}
+	}
+	return ns
 }
 
 func onHost(p *corev1.Pod) { p.Spec.HostNetwork = true }
@@ -177,6 +190,7 @@ var cases = []struct {
 	{"no interception, by annotation", []func(*corev1.Pod){annotate("mesh/interception", "none")}, selection.InterceptionNone, 0},
 	{"no interception, by the proxy", []func(*corev1.Pod){proxyEnv("MESH_INTERCEPTION", "none")}, selection.InterceptionNone, 0},
 	{"no interception, with warnings", []func(*corev1.Pod){annotate("mesh/interception", "none"), label("no")}, selection.InterceptionNone, 1},
+	{"its namespace has the label", []func(*corev1.Pod){in("off")}, selection.NamespaceExcludedByLabel, 0},
 	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
 }
 
@@ -185,13 +199,15 @@ func TestDecide(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			pod := meshed(c.changes...)
 			before := pod.DeepCopy()
-			d := policy.Decide(pod, nil)
+			d := policy.Decide(pod, namespaceOf(pod))
 			assert.Equal(t, c.reason, d.Reason, d.Detail)
 			assert.Equal(t, c.reason == selection.Selected, d.Selected)
 			assert.NotEmpty(t, d.Detail)
 			assert.Len(t, d.Warnings, c.warnings)
 			assert.Equal(t, before, pod, "Decide changed the pod")
-			assert.Equal(t, d, policy.Decide(pod, &corev1.Namespace{}), "the namespace changed the answer")
+			if pod.Namespace != "off" {
+				assert.Equal(t, d, policy.Decide(pod, nil), "the namespace changed the answer")
+			}
 		})
 	}
 }
@@ -223,19 +239,22 @@ func TestOrder(t *testing.T) {
 			p.Labels = maps.Clone(p.Labels)
 			p.Labels["mesh/mode"] = "off"
 		},
-		selection.NotInjected:      withoutStatus,
-		selection.DryRun:           annotate("mesh/trial", "yes"),
-		selection.InterceptionNone: annotate("mesh/interception", "none"),
+		selection.NotInjected:              withoutStatus,
+		selection.DryRun:                   annotate("mesh/trial", "yes"),
+		selection.InterceptionNone:         annotate("mesh/interception", "none"),
+		selection.NamespaceExcludedByLabel: in("off"),
 	}
 	// Both are about the proxy container, which the other says is absent.
 	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
+	spaces := []selection.Reason{selection.ExcludedNamespace, selection.NamespaceExcludedByLabel} // a pod has one namespace
 	for i, first := range selection.Reasons {
 		for _, second := range selection.Reasons[i+1:] {
 			if second == selection.Selected || first == selection.NoProxy && slices.Contains(apart, second) ||
-				second == selection.NoProxy && slices.Contains(apart, first) {
+				second == selection.NoProxy && slices.Contains(apart, first) || slices.Contains(spaces, first) && slices.Contains(spaces, second) {
 				continue
 			}
-			d := policy.Decide(meshed(against[first], against[second]), nil)
+			pod := meshed(against[first], against[second])
+			d := policy.Decide(pod, namespaceOf(pod))
 			assert.Equal(t, first, d.Reason, "%s against %s", first, second)
 		}
 	}
@@ -321,6 +340,7 @@ func TestProxy(t *testing.T) {
 func TestReasonsAreStable(t *testing.T) {
 	assert.Equal(t, []selection.Reason{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
-		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "interception-none", "selected",
+		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "interception-none",
+		"namespace-excluded-by-label", "selected",
 	}, selection.Reasons, "users' alerts are written for these codes")
 }

@@ -20,7 +20,9 @@ const (
 	NotInjected       Reason = "not-injected"       // the injector's annotations are missing
 	DryRun            Reason = "dry-run"            // the pod's configuration asks for a dry run, which applies no rules
 	InterceptionNone  Reason = "interception-none"  // the pod has a proxy and asks for no redirection to it
-	Selected          Reason = "selected"           // none of the above; the pod's traffic is redirected
+	// NamespaceExcludedByLabel: the labels of the pod's namespace match Policy.ExcludedNamespaceLabels.
+	NamespaceExcludedByLabel Reason = "namespace-excluded-by-label"
+	Selected                 Reason = "selected" // none of the above; the pod's traffic is redirected
 )
 
 // Reasons that callers of Decide give where they need not call it.
@@ -32,7 +34,8 @@ const (
 // Reasons lists the reasons of Decide, except those that dialects add.
 var Reasons = []Reason{
 	ExcludedNamespace, HostNetwork, InitContainer, ProxyDisabled, NoProxy,
-	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, DryRun, InterceptionNone, Selected,
+	ProxyType, InjectDisabled, HasSidecar, NotEnabled, NotInjected, DryRun, InterceptionNone,
+	NamespaceExcludedByLabel, Selected,
 }
 
 // Decision is the answer about one pod.

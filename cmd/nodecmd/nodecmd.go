@@ -111,6 +111,7 @@ func (p Program) Parse(args []string) (Settings, error) {
 func (p Program) command() *cobra.Command {
 	root := &cobra.Command{Short: "put the meshcni plugin on this node, and keep it there", Args: cobra.ArbitraryArgs}
 	var once bool
+	var awaited time.Duration
 	run := &cobra.Command{
 		Use: "run", Short: "install, watch and repair until SIGTERM; the plugin then stays, unless --uninstall-on-exit",
 		RunE: func(c *cobra.Command, _ []string) error { return p.run(c.Context(), c.Flags()) },
@@ -132,16 +133,24 @@ func (p Program) command() *cobra.Command {
 	uninstall := &cobra.Command{
 		Use: "uninstall", Short: "take everything back; the binary stays while attachments made with it need it",
 		RunE: p.with(func(ctx context.Context, s Settings, log *slog.Logger) error {
+			if awaited > 0 {
+				waiting, stop := context.WithTimeout(ctx, awaited)
+				defer stop()
+				if err := installer.AwaitAgent(waiting, s.Config); err != nil {
+					return err
+				}
+			}
 			_, err := installer.Uninstall(ctx, s.Config, log)
 			return err
 		}),
 	}
+	uninstall.Flags().DurationVar(&awaited, "await-agent", 0, "let the node's agent end first, for so long at most; 0: stop it from installing")
 	for _, c := range []*cobra.Command{run, install, uninstall} {
 		s := p.defaults() // parsing fills s, which only serves to find errors: resolve reads the flags
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.bundleCommand())...)
+	root.AddCommand(append(p.statusCommands(), p.bundleCommand(), p.awaitUninstall())...)
 	return root
 }
 

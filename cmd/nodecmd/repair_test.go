@@ -74,9 +74,10 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		data, _ := os.ReadFile(filepath.Join(dir, "net.d/10-calico.conflist"))
 		return strings.Contains(string(data), `"add_deadline":"5s"`)
 	}, time.Minute, 2*time.Millisecond)
-	edit("dialect: linkerd\nexclude-namespaces: [a]\nuncaptured-family: drop\n")
+	edit("dialect: linkerd\nexclude-namespaces: [a]\nexclude-namespace-selector: mesh=off,!on\nuncaptured-family: drop\n")
 	s := next() // not the one with another log level
 	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
+	assert.Equal(t, "mesh=off,!on", s.Plugin.Kubernetes.ExcludeNamespaceSelector)
 	edit("dialect: linkerd\nbackend: nftables\n")
 	assert.Equal(t, "nftables", string(next().Plugin.Backend))
 	edit("dialect: linkerd\nbackend: nftables\nrefuse-proxy-uid: true\n")
@@ -127,7 +128,8 @@ func TestParse(t *testing.T) {
 		"--log-level":                   {"install", "--log-level=loud"},
 		"--backend":                     {"uninstall", "--backend="},
 		"daemonset-name":                {"run", "--uninstall-on-exit=auto", "--daemonset-name="},
-		"refuse-proxy-uid":              {"install", "--refuse-proxy-uid=perhaps"},
+		`exclude-namespace-selector: label selector "a=("`: {"install", "--exclude-namespace-selector=a=("},
+		"refuse-proxy-uid": {"install", "--refuse-proxy-uid=perhaps"},
 	} {
 		_, err := Program{}.Parse(args)
 		assert.ErrorContains(t, err, says, args)
@@ -143,14 +145,14 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	was, err := installer.Default().Entry()
 	require.NoError(t, err)
 	assert.Equal(t, string(was), string(entry))
-	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status", "ready_without_agent"} {
+	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status", "ready_without_agent", "exclude_namespace_selector"} {
 		assert.NotContains(t, string(entry), key)
 	}
-	s, err = parsed(nil, "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true", "--ready-without-agent")
+	s, err = parsed(nil, "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true", "--ready-without-agent", "--exclude-namespace-selector=mesh in (off,no)")
 	require.NoError(t, err)
 	entry, err = s.Entry()
 	require.NoError(t, err)
-	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`, `"ready_without_agent": true`} {
+	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`, `"ready_without_agent": true`, `"exclude_namespace_selector": "mesh in (off,no)"`} {
 		assert.Contains(t, string(entry), setting)
 	}
 }

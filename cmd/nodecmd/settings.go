@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // Settings are the agent's settings after flags, environment and configuration file.
@@ -104,6 +105,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	})
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
+		text(fs, &s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "labels", "labels of namespaces whose pods are never captured, such as mesh=off (needs get on namespaces)")
 		fs.Var(cli.Required(&s.Plugin.Dialect, "name"), "dialect", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
@@ -184,13 +186,18 @@ func (s Settings) asInstalled() netconf.Config {
 	}
 	return netconf.Config{
 		Type: c.Type, Dialect: c.Dialect, Backend: c.Backend, UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID,
-		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: c.Kubernetes.ExcludeNamespaces},
+		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{
+			ExcludeNamespaces: c.Kubernetes.ExcludeNamespaces, ExcludeNamespaceSelector: c.Kubernetes.ExcludeNamespaceSelector,
+		},
 	}
 }
 
 // validate returns an error for every invalid setting, joined.
 func (p Program) validate(s Settings) error {
 	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime)}
+	if _, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector); err != nil {
+		errs = append(errs, fmt.Errorf("exclude-namespace-selector: %w", err))
+	}
 	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil); err != nil {
 		if why := p.unfit[s.Plugin.Dialect]; why != "" {
 			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)

@@ -97,7 +97,35 @@ func TestProgram(t *testing.T) {
 
 		"explain outsider": {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
 		"explain excluded": {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
-		"explain bad pod":  {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
+		"explain excluded by label": {
+			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh in (off)", "--namespace-file", "-"},
+			call: call{stdin: "kind: Namespace\nmetadata: {name: shop, labels: {mesh: \"off\"}}"},
+			out:  []string{"is not in the mesh", `namespace-excluded-by-label: namespace "shop" is excluded: its labels match "mesh in (off)"`},
+		},
+		"rules excluded by label": {
+			args: []string{"rules", "-f", "web.yaml", "--exclude-namespace-selector", "mesh", "--namespace-file", "-"},
+			call: call{stdin: "kind: Namespace\nmetadata: {labels: {mesh: \"\"}}"}, errOut: []string{"is not in the mesh: namespace-excluded-by-label"}, silent: true,
+		},
+		"trace excluded by label": {
+			args: []string{"trace", "-f", "web.yaml", "--exclude-namespace-selector", "!mesh", "--namespace-file", "-", "--dst", "10.0.0.1", "--dport", "80"},
+			call: call{stdin: "kind: Namespace"}, out: []string{"pass", "namespace-excluded-by-label"},
+		},
+		"explain not excluded by label": {
+			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh=off", "--namespace-file", "-"},
+			call: call{stdin: "kind: Namespace\nmetadata: {labels: {mesh: \"on\"}}"}, out: []string{"is in the mesh"},
+		},
+		"explain by labels that nobody gave": {
+			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh=off"}, code: 1,
+			out: []string{"is refused", "the labels of its namespace are not known", "--namespace-file"},
+		},
+		"rules by labels that nobody gave": {
+			args: []string{"rules", "-f", "web.yaml", "--exclude-namespace-selector", "mesh=off"}, code: 1, errOut: []string{"the labels of its namespace are not known"}, silent: true,
+		},
+		"explain outsider by labels that nobody gave": {args: []string{"explain", "-f", "-", "--exclude-namespace-selector", "mesh=off"}, call: call{stdin: outsider}, out: []string{"no-proxy:"}},
+		"bad selector and dialect": {
+			args: []string{"rules", "-f", "web.yaml", "--exclude-namespace-selector", "a b", "--dialect", "osm"}, code: 2, errOut: []string{`--exclude-namespace-selector: label selector "a b"`, "osm"}, silent: true,
+		},
+		"explain bad pod": {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
 		"explain refused by a container": {
 			args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid"}, code: 1,
 			out: []string{"pod shop/leaky-1 is refused (istio)", `refused: container "web" bypasses the mesh: it runs as the proxy's user, 1337`},

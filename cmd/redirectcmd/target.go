@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // common holds the flags that most commands share.
@@ -28,6 +29,7 @@ type common struct {
 	uncapturedFamily           redirect.UncapturedFamily
 	refuseProxyUID             bool
 	excludeNamespaces, ips     []string
+	excludeNamespaceSelector   string
 	file, namespaceFile, netns string
 	configFile, hostRoot       string
 
@@ -62,6 +64,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.dialectName, "dialect", p.Dialects[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(p.Dialects), ", "))
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
+	fs.StringVar(&c.excludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
 	c.uncapturedFamily = redirect.UncapturedAllow
 	fs.Var(cli.Required((*string)(&c.uncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
@@ -79,9 +82,12 @@ func (c *common) withNetNS(cmd *cobra.Command) {
 
 // check parses the common flags. The error lists every bad one.
 func (c *common) check() error {
-	var err error
 	var errs []error
-	if c.dialect, err = dialects.Choose(c.Dialects, c.dialectName, c.excludeNamespaces); err != nil {
+	excludedLabels, err := selection.ParseLabels(c.excludeNamespaceSelector)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("exclude-namespace-selector"), err))
+	}
+	if c.dialect, err = dialects.Choose(c.Dialects, c.dialectName, c.excludeNamespaces, excludedLabels); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("dialect"), err))
 	}
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
@@ -166,7 +172,7 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
 			return err
 		}
-	} else if c.dialect.NeedsNamespace {
+	} else if c.dialect.MayReadNamespace() {
 		t.warnings = append(t.warnings, "settings of the pod's Namespace are not known: give it with --namespace-file")
 	}
 	if c.ruleFlags != nil {

@@ -3,6 +3,7 @@ package repaircmd_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -65,6 +66,7 @@ func TestUsage(t *testing.T) {
 		"no node name":            {args: []string{"--repair=label", "SA"}, code: 2, says: "--node-name: not set"},
 		"exit codes":              {args: []string{"--node-name=n", "--repair-exit-codes=0", "SA"}, code: 2, says: "--repair-exit-codes"},
 		"label":                   {args: []string{"--node-name=n", "--repair-label=broken", "SA"}, code: 2, says: "--repair-label"},
+		"excluded labels":         {args: []string{"--node-name=n", "--exclude-namespace-selector=a in b", "SA"}, code: 2, says: `--exclude-namespace-selector: label selector "a in b"`},
 		"label selector":          {args: []string{"--node-name=n", "--repair-label-selector=a in b", "SA"}, code: 2, says: "--repair-label-selector"},
 		"field selector":          {args: []string{"--node-name=n", "--repair-field-selector=status.happy=true", "SA"}, code: 2, says: `pods are not selected by "status.happy"`},
 		"node budget":             {args: []string{"--node-name=n", "--repair-node-rate=0", "SA"}, code: 2, says: "--repair-node-rate"},
@@ -144,7 +146,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"label", "node-1"}, []string{string(s.Action), s.Node})
 	s.Action = "delete"
-	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
+	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
 	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
 	require.NoError(t, s.Validate(dialects.All()), "no file is read")
 
@@ -165,6 +167,7 @@ func TestSettings(t *testing.T) {
 	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, o.Plan, "as the plugin's")
 	assert.Equal(t, "istio", o.Dialect.Name, "the first is the default")
 	assert.True(t, o.Dialect.Policy.ExcludesNamespace("kube-system"))
+	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Dialect.Policy.ExcludedNamespaceLabels))
 
 	for says, change := range map[string]func(*repaircmd.Settings){
 		"--uncaptured-family": func(s *repaircmd.Settings) { s.Plugin.UncapturedFamily = "keep" },

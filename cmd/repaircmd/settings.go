@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // Settings are the controller's settings, and those of the plugin that it shares.
@@ -42,7 +43,7 @@ type Settings struct {
 	// AgentPrefix begins the names of the node agent's own pods, in Plugin.PodNamespace.
 	AgentPrefix string
 	// Plugin is the plugin's configuration. Repair uses Type, Dialect, Backend, UncapturedFamily, RefuseProxyUID, RunDir,
-	// PodNamespace and Kubernetes.ExcludeNamespaces, to decide and apply as the plugin does.
+	// PodNamespace and the namespaces that Kubernetes excludes, to decide and apply as the plugin does.
 	Plugin netconf.Config
 	API
 	// Kubeconfig is the path of a kubeconfig to use instead of API. Default: none.
@@ -64,6 +65,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.StringVar(&s.Plugin.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
 	fs.StringVar((*string)(&s.Plugin.Backend), "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
+	fs.StringVar(&s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces to leave alone, such as mesh=off (needs get on namespaces)")
 	s.Plugin.UncapturedFamily = redirect.UncapturedAllow
 	fs.Var(cli.Required((*string)(&s.Plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
@@ -189,7 +191,11 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if _, err := repair.ParseAction(string(s.Action)); err != nil {
 		return o, named("repair", err)
 	}
-	if o.Dialect, err = dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces); err != nil {
+	excludedLabels, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector)
+	if err != nil {
+		return o, named("exclude-namespace-selector", err)
+	}
+	if o.Dialect, err = dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
 		return o, named("dialect", err)
 	}
 	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {

@@ -203,7 +203,7 @@ func rolledOut(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
 	eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
-		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); len(strings.Fields(agents)) != 1 {
+		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != 1 {
 			return errors.New(agents)
 		}
 		return nil
@@ -222,6 +222,8 @@ func (s shop) leave(t *testing.T) {
 func uninstall(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "helm", "uninstall", release, "--namespace", system, "--wait")
+	assert.Empty(t, c.Run(t, "kubectl", "get", "daemonsets,jobs,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings",
+		"-A", "-l", "app.kubernetes.io/instance="+release, "-o", "name"), "what the release or its removal made")
 	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
 }
 

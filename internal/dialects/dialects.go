@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/consul"
@@ -24,20 +26,26 @@ func All() []dialect.Dialect {
 func Names() []string { return NamesOf(All()) }
 
 // ByName is [Choose] from [All].
-func ByName(name string, excludedNamespaces []string) (dialect.Dialect, error) {
-	return Choose(All(), name, excludedNamespaces)
+func ByName(name string, excludedNamespaces []string, excludedLabels ...labels.Selector) (dialect.Dialect, error) {
+	return Choose(All(), name, excludedNamespaces, excludedLabels...)
 }
 
 // SandboxKeys are the keys of CNI_ARGS by which runtimes ask for one of these meshes, see [dialect.Sandboxes]. A plugin that
 // does not read a key that is set must refuse the sandbox, which would otherwise start outside its mesh.
 func SandboxKeys() []string { return []string{consul.IptablesConfig} }
 
-// Choose finds a dialect in a list by its name. An empty name is the first's. The excluded namespaces are added to those
-// that the dialect excludes itself. The error lists the known names.
-func Choose(known []dialect.Dialect, name string, excludedNamespaces []string) (dialect.Dialect, error) {
+// Choose finds a dialect in a list by its name. An empty name is the first's. The excluded namespaces, by name and by
+// their labels, are added to those that the dialect excludes itself; a nil selector excludes none. The error lists the known
+// names.
+func Choose(known []dialect.Dialect, name string, excludedNamespaces []string, excludedLabels ...labels.Selector) (dialect.Dialect, error) {
 	for _, d := range known {
 		if name == d.Name || name == "" {
 			d.Policy.ExcludedNamespaces = slices.Concat(d.Policy.ExcludedNamespaces, excludedNamespaces)
+			for _, by := range excludedLabels {
+				if by != nil {
+					d.Policy.ExcludedNamespaceLabels = append(slices.Clone(d.Policy.ExcludedNamespaceLabels), by)
+				}
+			}
 			return d, nil
 		}
 	}

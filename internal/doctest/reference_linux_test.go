@@ -134,7 +134,7 @@ func TestReference(t *testing.T) {
 // flagsOfOthers are flags of programs that are not ours, which prose speaks of.
 var flagsOfOthers = map[string]string{
 	"--noflush": "iptables-restore", "--set": "helm", "--set-file": "helm", "--dry-run": "kubectl too", "--previous": "kubectl",
-	"--wait": "helm", "--help": "every program", "--version": "every program",
+	"--wait": "helm", "--no-hooks": "helm", "--help": "every program", "--version": "every program",
 }
 
 // calls are what our programs are called with, in a block of commands.
@@ -147,6 +147,9 @@ func TestFlagsExist(t *testing.T) {
 	all = append(all, nodeFlags(t)...)
 	for _, command := range redirectCommands {
 		all = append(all, redirectFlags(t, command)...)
+	}
+	for _, command := range []string{"uninstall", "await-uninstall"} {
+		all = append(all, flagsIn(t, help(t, "meshcni-node", command))...)
 	}
 	for _, f := range all {
 		known["--"+f.name] = true

@@ -96,6 +96,9 @@ type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without asking the API server. Default: none.
 	ExcludeNamespaces []string `json:"exclude_namespaces"`
+	// ExcludeNamespaceSelector is a label selector for namespaces whose pods the plugin leaves alone, in the form of
+	// selection.ParseLabels. Reading the labels takes one more request for each pod that nothing else rules out. Default: none.
+	ExcludeNamespaceSelector string `json:"exclude_namespace_selector,omitempty"`
 	// CNIBinDir tells readers where the plugin's binary is; the plugin itself does not use it. Default: DefaultCNIBinDir.
 	CNIBinDir string `json:"cni_bin_dir"`
 }

@@ -44,6 +44,7 @@ type Cluster struct {
 	uids     int
 	oldest   int // the first revision that a watch may begin at
 	pods     map[types.NamespacedName]*corev1.Pod
+	spaces   map[string]*corev1.Namespace
 	blocked  map[string]bool
 	hook     Hook
 	requests []string
@@ -73,7 +74,7 @@ func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
 // New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
-		revision: 1, oldest: 1, pods: map[types.NamespacedName]*corev1.Pod{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
+		revision: 1, oldest: 1, pods: map[types.NamespacedName]*corev1.Pod{}, spaces: map[string]*corev1.Namespace{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
 	}
 }
 
@@ -171,6 +172,26 @@ func (c *Cluster) change(ctx context.Context, verb string, meant *corev1.Pod, f 
 		return apierrors.NewConflict(pods, meant.Name, fmt.Errorf("the resource version is %s, not %s", stored.ResourceVersion, meant.ResourceVersion))
 	}
 	return f(stored)
+}
+
+// SetNamespace adds or replaces a namespace.
+func (c *Cluster) SetNamespace(ns *corev1.Namespace) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spaces[ns.Name] = ns.DeepCopy()
+}
+
+// Namespace returns a namespace. Only those of [Cluster.SetNamespace] are there.
+func (c *Cluster) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	if err := c.asked(ctx, "get", types.NamespacedName{Name: name}); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ns := c.spaces[name]; ns != nil {
+		return ns.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
 }
 
 // Pod implements [repair.Cluster].

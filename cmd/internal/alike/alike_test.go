@@ -31,6 +31,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // question is a pod, and what is known and wanted of it.
@@ -40,6 +41,16 @@ type question struct {
 	namespace *corev1.Namespace
 	addrs     []netip.Addr
 	options   dialect.Options
+	excluded  string // labels of namespaces that are excluded
+}
+
+// dialect is the mesh as a configuration would have it.
+func (q question) dialect(t *testing.T) dialect.Dialect {
+	excluded, err := selection.ParseLabels(q.excluded)
+	require.NoError(t, err)
+	d, err := dialects.ByName(q.mesh, nil, excluded)
+	require.NoError(t, err)
+	return d
 }
 
 // verdict is what one door says.
@@ -55,9 +66,7 @@ func text(rs ruleset.Ruleset) string { return rs.IPv4.String() + rs.IPv6.String(
 var usable = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
 
 func (q question) plan(t *testing.T) verdict {
-	d, err := dialects.ByName(q.mesh, nil)
-	require.NoError(t, err)
-	p, err := d.Plan(t.Context(), dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable}, q.options)
+	p, err := q.dialect(t).Plan(t.Context(), dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable}, q.options)
 	v := verdict{selected: p.Decision.Selected, rules: text(p.Ruleset)}
 	for _, c := range p.Codes() {
 		v.bypasses = append(v.bypasses, string(c))
@@ -76,6 +85,7 @@ func (q question) plugin(t *testing.T) verdict {
 	}
 	config, err := json.Marshal(object{
 		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "dialect": q.mesh,
+		"kubernetes":        object{"exclude_namespace_selector": q.excluded},
 		"uncaptured_family": q.options.UncapturedFamily, "refuse_proxy_uid": q.options.RefuseProxyUID,
 		"prevResult": object{"cniVersion": "1.0.0", "ips": ips},
 	})
@@ -119,9 +129,7 @@ func (q question) plugin(t *testing.T) verdict {
 
 // repair does not say what it finds of bypasses; that is the plugin's to log.
 func (q question) repair(t *testing.T, bypasses []string) verdict {
-	d, err := dialects.ByName(q.mesh, nil)
-	require.NoError(t, err)
-	m := &repair.InPlace{Dialect: d, Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	m := &repair.InPlace{Dialect: q.dialect(t), Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
 	rs, err := m.Rulesets(t.Context(), q.pod)
 	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {
@@ -143,7 +151,7 @@ func (q question) program(t *testing.T) verdict {
 	}
 	run := func(args ...string) (string, string, int) {
 		var out, errOut bytes.Buffer
-		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh,
+		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh, "--exclude-namespace-selector", q.excluded,
 			"--uncaptured-family", string(cmp.Or(q.options.UncapturedFamily, redirect.UncapturedAllow)), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
 		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, CNIConfDirs: []string{}, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
@@ -213,6 +221,39 @@ func TestEveryDoorDecidesAlike(t *testing.T) {
 	}
 	for _, code := range []dialect.BypassCode{dialect.BypassIPv6, dialect.BypassProxyID, dialect.BypassNetRaw} {
 		assert.NotZero(t, bypasses[string(code)], "no pod left %s open", code)
+	}
+}
+
+// TestEveryDoorExcludesAlike: by the labels of the pod's namespace.
+func TestEveryDoorExcludesAlike(t *testing.T) {
+	t.Parallel()
+	taken, left := map[string]int{}, map[string]int{}
+	for name, q := range questions(t) {
+		for excluded, matches := range map[string]bool{"team in (data,ml)": true, "team!=ml": false, "!team": false} {
+			q.addrs, q.excluded, q.namespace = dialecttest.Addrs(), excluded, q.namespace.DeepCopy()
+			q.pod.Status.PodIPs = nil
+			for _, a := range q.addrs {
+				q.pod.Status.PodIPs = append(q.pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
+			}
+			if q.namespace.Labels == nil {
+				q.namespace.Labels = map[string]string{}
+			}
+			q.namespace.Labels["team"] = "ml"
+			want, what := q.plan(t), name+" "+excluded
+			assert.False(t, matches && want.selected, what)
+			assert.Equal(t, want, q.plugin(t), "the plugin: %s", what)
+			assert.Equal(t, want, q.repair(t, want.bypasses), "repair: %s", what)
+			assert.Equal(t, want, q.program(t), "the rule program: %s", what)
+			if open := q; want.selected {
+				taken[q.mesh]++
+			} else if open.excluded = ""; open.plan(t).selected {
+				left[q.mesh]++
+			}
+		}
+	}
+	for _, mesh := range dialects.Names() {
+		assert.NotZero(t, taken[mesh], mesh)
+		assert.NotZero(t, left[mesh], mesh)
 	}
 }
 

@@ -8,6 +8,7 @@
       "log-level" $.Values.logLevel
       "add-deadline" $.Values.addDeadline
       "exclude-namespaces" $.Values.excludeNamespaces -}}
+{{- with $.Values.excludeNamespaceSelector }}{{- $_ := set $config "exclude-namespace-selector" . }}{{- end -}}
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
 {{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
@@ -16,10 +17,9 @@
 {{- toYaml $config -}}
 {{- end -}}
 
-{{/* What is fixed for the life of a pod: its arguments, a YAML list. Host directories are mounted below /host. */}}
-{{- define "meshcni.args" -}}
-{{- $args := list "--config=/etc/meshcni/config.yaml" -}}
-{{- if $.Values.pluginConfig }}{{- $args = append $args "--plugin-config=/etc/meshcni/plugin.json" }}{{- end -}}
+{{/* Where things are on the node, below /host, and how the plugin gets into its network: a YAML list. */}}
+{{- define "meshcni.placeArgs" -}}
+{{- $args := list -}}
 {{- range $.Values.cni.binDirs }}{{- $args = append $args (printf "--cni-bin-dir=/host%s" .) }}{{- end -}}
 {{- $args = append $args (printf "--cni-conf-dir=/host%s" $.Values.cni.confDir) -}}
 {{- $args = append $args (printf "--cni-cache-dir=/host%s" $.Values.cni.cacheDir) -}}
@@ -27,9 +27,23 @@
 {{- $args = append $args (printf "--chained=%t" $.Values.cni.chained) -}}
 {{- $args = append $args (printf "--own-file=%v" $.Values.cni.ownFile) -}}
 {{- $args = append $args (printf "--run-dir=%s" $.Values.cni.runDir) -}}
+{{- toYaml $args -}}
+{{- end -}}
+
+{{/* How the API server is reached, as far as that is set: a YAML list. */}}
+{{- define "meshcni.apiServerArgs" -}}
+{{- $args := list -}}
 {{- range $key, $value := $.Values.apiServer }}
 {{- if $value }}{{- $args = append $args (printf "--kubernetes-service-%s=%v" $key $value) }}{{- end -}}
 {{- end -}}
+{{- toYaml $args -}}
+{{- end -}}
+
+{{/* What is fixed for the life of a pod: its arguments, a YAML list. Host directories are mounted below /host. */}}
+{{- define "meshcni.args" -}}
+{{- $args := list "--config=/etc/meshcni/config.yaml" -}}
+{{- if $.Values.pluginConfig }}{{- $args = append $args "--plugin-config=/etc/meshcni/plugin.json" }}{{- end -}}
+{{- $args = concat $args (include "meshcni.placeArgs" . | fromYamlArray) (include "meshcni.apiServerArgs" . | fromYamlArray) -}}
 {{- $args = append $args (printf "--plugin-service-account=%s" $.Values.pluginServiceAccount.name) -}}
 {{- $args = append $args (printf "--token-lifetime=%s" $.Values.tokenLifetime) -}}
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}

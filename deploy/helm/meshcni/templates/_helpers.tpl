@@ -13,6 +13,9 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- range $key, $value := $values -}}
 {{- $_ := set $.Values $key $value -}}
 {{- end -}}
+{{- with .Values.global }}{{- with .imageRegistry }}
+{{- $_ := set $.Values "image" (merge (dict "registry" .) $.Values.image) -}}
+{{- end }}{{- end -}}
 {{- $_ := set .Values "_holds" true -}}
 {{- end -}}
 {{- end -}}
@@ -29,11 +32,13 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- end -}}
 {{- end -}}
 
-{{/* The DaemonSet's name, which the plugin knows: it lets its pods through without credentials. */}}
-{{- define "meshcni.name" -}}meshcni-node{{- end -}}
+{{/* The DaemonSet's name. It begins with meshcni-node, which the plugin knows: it lets such pods through without credentials. */}}
+{{- define "meshcni.name" -}}{{ .Values.fullnameOverride | default "meshcni-node" }}{{- end -}}
+
+{{- define "meshcni.appName" -}}{{ .Values.nameOverride | default "meshcni" }}{{- end -}}
 
 {{- define "meshcni.selector" -}}
-app.kubernetes.io/name: meshcni
+app.kubernetes.io/name: {{ include "meshcni.appName" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: node
 {{- end -}}
@@ -108,9 +113,12 @@ by labels, some by annotations. */}}
 {{- if or (eq .Values.repair.mode "repair") (include "meshcni.verifies" .) }}yes{{ end -}}
 {{- end -}}
 
-{{/* Whether the dialect's pods are decided on with their Namespace object. */}}
+{{/* Whether pods are decided on with their Namespace object, by the plugin and by repair. */}}
 {{- define "meshcni.readsNamespaces" -}}
-{{- if eq .Values.dialect "linkerd" }}yes{{ end -}}
+{{- if or (eq .Values.dialect "linkerd") .Values.excludeNamespaceSelector }}yes{{ end -}}
+{{- end -}}
+{{- define "meshcni.repairReadsNamespaces" -}}
+{{- if or (and (eq .Values.dialect "linkerd") (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's

@@ -7,6 +7,9 @@
 {{- else if and $.Values.cni.ownFile (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
 {{- if and (not $.Values.cni.chained) (hasSuffix ".conflist" .) }}{{- $bad = append $bad (printf "cni.confName %q: without cni.chained it must end in .conf or .json" .) }}{{- end -}}
 {{- end -}}
+{{- with $.Values.fullnameOverride -}}
+{{- if not (or (eq . "meshcni-node") (hasPrefix "meshcni-node-" .)) }}{{- $bad = append $bad (printf "fullnameOverride %q must be meshcni-node or begin with meshcni-node-: by that the plugin knows the agent's own pods, and lets them start" .) }}{{- end -}}
+{{- end -}}
 {{- if and $.Values.networkAttachmentDefinition.enabled $.Values.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
 {{- if and $.Values.metrics.enabled (eq ($.Values.metrics.port | int) ($.Values.health.port | int)) }}{{- $bad = append $bad "metrics.port and health.port must differ" }}{{- end -}}
 {{- if not $.Values.metrics.enabled -}}

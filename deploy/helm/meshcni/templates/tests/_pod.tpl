@@ -68,7 +68,8 @@ metadata:
     {{- include "meshcni.labelsOf" (dict "root" . "component" "test") | nindent 4 }}
   annotations:
     helm.sh/hook: test
-    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    # It stays until the next one, since --logs reads it after the test. The release's removal takes it away.
+    helm.sh/hook-delete-policy: before-hook-creation
     {{- with $mesh.annotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

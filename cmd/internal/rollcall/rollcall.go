@@ -1,0 +1,175 @@
+// Package rollcall waits until each pod of a DaemonSet has done its work once, and says of which nodes that is not so.
+package rollcall
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Cluster is what the roll is called of.
+type Cluster interface {
+	// DaemonSet reads the one whose pods work.
+	DaemonSet(context.Context) (*appsv1.DaemonSet, error)
+	// Pods reads the pods of its namespace.
+	Pods(context.Context) ([]corev1.Pod, error)
+}
+
+// Roll is a DaemonSet's, while pods of another may be in its way.
+type Roll struct {
+	Cluster Cluster
+	// Before says of which pods a node must be rid before the work counts; nil: of none. Where one is seen after the work was
+	// done, the work has to be done again.
+	Before func(*corev1.Pod) bool
+
+	again map[string]int32 // by node: the first run that counts, from 0 on
+}
+
+// Absent is a node whose work is not done.
+type Absent struct{ Node, Why string }
+
+// Wait asks every interval until the work is done on each node, or ctx ends. It returns how many nodes there are, and those
+// where the work is not done, by name.
+func (r *Roll) Wait(ctx context.Context, interval time.Duration) (nodes int, absent []Absent) {
+	for {
+		n, now, err := r.call(ctx)
+		if err == nil && len(now) == 0 {
+			return n, nil
+		}
+		if err != nil {
+			now = []Absent{{"no node is known", err.Error()}}
+		}
+		if ctx.Err() == nil || absent == nil { // what the end cut off says nothing
+			nodes, absent = n, now
+		}
+		select {
+		case <-ctx.Done():
+			return nodes, absent
+		case <-time.After(interval):
+		}
+	}
+}
+
+// call returns the nodes where the work is not done, by name, and how many nodes there are.
+func (r *Roll) call(ctx context.Context) (nodes int, absent []Absent, err error) {
+	set, err := r.Cluster.DaemonSet(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read DaemonSet: %w", err)
+	}
+	pods, err := r.Cluster.Pods(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("list pods: %w", err)
+	}
+	if set.Status.ObservedGeneration < set.Generation {
+		return 0, nil, fmt.Errorf("nobody has made pods of DaemonSet %s yet: does the controller manager run?", set.Name)
+	}
+	r.sendBack(set, pods)
+	nodes = int(set.Status.DesiredNumberScheduled)
+	seen := map[string]bool{}
+	for i := range pods {
+		pod := &pods[i]
+		if !owned(pod, set) {
+			continue
+		}
+		node := nodeOf(pod)
+		if seen[node] {
+			continue // one that is being replaced
+		}
+		seen[node] = true
+		if why := r.undone(pod, node); why != "" {
+			absent = append(absent, Absent{node, why})
+		}
+	}
+	for i := range pods {
+		if pod := &pods[i]; r.Before != nil && r.Before(pod) && !slices.ContainsFunc(absent, func(a Absent) bool { return a.Node == nodeOf(pod) }) {
+			absent = append(absent, Absent{nodeOf(pod), "pod " + pod.Name + " is still there"})
+		}
+	}
+	slices.SortFunc(absent, func(a, b Absent) int { return cmp.Compare(a.Node, b.Node) })
+	if missing := nodes - len(seen); missing > 0 {
+		absent = append(absent, Absent{fmt.Sprintf("%d more nodes", missing), "no pod could be made for them: kubectl describe daemonset " + set.Name + " says why"})
+	}
+	return nodes, absent, nil
+}
+
+// sendBack notes on which nodes the work that is done already does not count, since another pod is still there.
+func (r *Roll) sendBack(set *appsv1.DaemonSet, pods []corev1.Pod) {
+	if r.again == nil {
+		r.again = map[string]int32{}
+	}
+	for i := range pods {
+		if r.Before == nil || !r.Before(&pods[i]) {
+			continue
+		}
+		node := nodeOf(&pods[i])
+		for j := range pods {
+			if pod := &pods[j]; owned(pod, set) && nodeOf(pod) == node && len(pod.Status.ContainerStatuses) > 0 {
+				_, run := lastRun(&pod.Status.ContainerStatuses[0])
+				r.again[node] = run + 1
+			}
+		}
+	}
+}
+
+// undone says why the work of a pod is not done; empty: it is.
+func (r *Roll) undone(pod *corev1.Pod, node string) string {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		for _, c := range pod.Status.Conditions {
+			if c.Status == corev1.ConditionFalse && c.Message != "" {
+				return c.Message
+			}
+		}
+		return "the kubelet has not begun: is the node up?"
+	}
+	s := &pod.Status.ContainerStatuses[0]
+	end, run := lastRun(s)
+	switch {
+	case end != nil && end.ExitCode == 0 && run >= r.again[node]:
+		return ""
+	case end != nil && end.ExitCode != 0:
+		return fmt.Sprintf("exit code %d: %s", end.ExitCode, strings.Join(strings.Fields(end.Message), " "))
+	case s.State.Waiting != nil:
+		return strings.TrimSuffix(s.State.Waiting.Reason+": "+s.State.Waiting.Message, ": ")
+	}
+	return "not done yet"
+}
+
+// lastRun is how the container's last run ended, nil if none has, and which it was, from 0 on.
+func lastRun(s *corev1.ContainerStatus) (end *corev1.ContainerStateTerminated, run int32) {
+	if s.State.Running != nil {
+		return s.LastTerminationState.Terminated, s.RestartCount - 1
+	}
+	end = cmp.Or(s.State.Terminated, s.LastTerminationState.Terminated)
+	if end == nil {
+		return nil, -1
+	}
+	return end, s.RestartCount
+}
+
+func owned(pod *corev1.Pod, set *appsv1.DaemonSet) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == set.UID })
+}
+
+// nodeOf is the node that a DaemonSet's pod is on, or is for.
+func nodeOf(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" {
+		return pod.Spec.NodeName
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, f := range term.MatchFields {
+				if f.Key == metav1.ObjectNameField && len(f.Values) == 1 {
+					return f.Values[0]
+				}
+			}
+		}
+	}
+	return "pod " + pod.Name
+}

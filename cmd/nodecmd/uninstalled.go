@@ -1,0 +1,89 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/rollcall"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
+)
+
+// absences is how many nodes an error names. The rest are counted.
+const absences = 100
+
+// awaitUninstall makes the command that a release's removal ends with. Pods of a DaemonSet run "uninstall" on each node; it
+// waits for all of them and says of which nodes that failed.
+func (p Program) awaitUninstall() *cobra.Command {
+	var api repaircmd.API
+	var namespace, daemonSet, agents, testPod string
+	var patience time.Duration
+	c := &cobra.Command{
+		Use: "await-uninstall", Short: "wait until each pod of a DaemonSet has run uninstall, and say on which nodes that failed",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if namespace == "" || daemonSet == "" || api.Host == "" {
+				return cli.Usage(errors.New("--pod-namespace, --daemonset-name and --kubernetes-service-host are required"))
+			}
+			config := api.Config()
+			config.UserAgent = p.Name
+			cluster, err := rollcall.Connect(config, namespace, daemonSet)
+			if err != nil {
+				return err
+			}
+			ctx, stop := context.WithTimeout(c.Context(), patience)
+			defer stop()
+			roll := rollcall.Roll{Cluster: cluster, Before: func(pod *corev1.Pod) bool {
+				return agents != "" && strings.HasPrefix(pod.Name, agents)
+			}}
+			if testPod != "" {
+				err = cluster.DeletePod(ctx, testPod)
+			}
+			nodes, absent := roll.Wait(ctx, time.Second)
+			if len(absent) > 0 {
+				return errors.Join(err, uncleaned(absent, patience))
+			}
+			fmt.Fprintf(p.Stdout, "The plugin is uninstalled on all %d nodes.\n", nodes)
+			return err
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().StringVar(&daemonSet, "daemonset-name", "", "the DaemonSet whose pods run uninstall")
+	c.Flags().StringVar(&namespace, "pod-namespace", "", "its namespace")
+	c.Flags().StringVar(&agents, "agent-prefix", "", "how the names of the agents' pods begin, which must be gone before")
+	c.Flags().StringVar(&testPod, "delete-pod", "", "a pod to delete first, such as one that a test has left")
+	c.Flags().DurationVar(&patience, "timeout", 2*time.Minute, "how long to wait")
+	c.Flags().StringVar(&api.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "token and ca.crt")
+	c.Flags().StringVar(&api.Host, "kubernetes-service-host", "", "the API server")
+	c.Flags().StringVar(&api.Port, "kubernetes-service-port", "443", "its port")
+	c.Flags().StringVar(&api.Protocol, "kubernetes-service-protocol", "https", "its protocol")
+	fill := map[string][]string{"pod-namespace": {"POD_NAMESPACE"}}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if strings.HasPrefix(f.Name, "kubernetes-service-") {
+			fill[f.Name] = []string{strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))}
+		}
+	})
+	cli.BindEnv(c.Flags(), cli.Prefix, fill)
+	c.PreRunE = func(c *cobra.Command, _ []string) error { return cli.Usage(cli.Fill(c.Flags(), cli.Env(p.Env))) }
+	return c
+}
+
+// uncleaned is the error of nodes on which the plugin may be left.
+func uncleaned(absent []rollcall.Absent, patience time.Duration) error {
+	var lines strings.Builder
+	for _, a := range absent[:min(absences, len(absent))] {
+		fmt.Fprintf(&lines, "\n  %s: %s", a.Node, a.Why)
+	}
+	if more := len(absent) - absences; more > 0 {
+		fmt.Fprintf(&lines, "\n  … and %d more", more)
+	}
+	return fmt.Errorf("the plugin may be left on these nodes, after %s:%s\nOnce they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it", patience, lines.String())
+}

@@ -1,0 +1,47 @@
+{{/* Whether every node is uninstalled when the release is. Empty is no. */}}
+{{- define "meshcni.uninstallsNodes" -}}
+{{- if and .Values.uninstall.check .Values.rbac.create (ne (toString .Values.uninstallOnExit) "false") }}yes{{ end -}}
+{{- end -}}
+
+{{- define "meshcni.uninstallSelector" -}}
+app.kubernetes.io/name: {{ include "meshcni.appName" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: uninstall
+{{- end -}}
+
+{{- define "meshcni.uninstallLabels" -}}
+{{- include "meshcni.labelsOf" (dict "root" . "component" "uninstall" "more" (dict "sidecar.istio.io/inject" "false" "istio.io/dataplane-mode" "none" "kuma.io/sidecar-injection" "disabled")) -}}
+{{- end -}}
+
+{{/* What both kinds of pods have: they start whatever the plugin or the network are like. No priority class, for which some
+platforms want a quota that is deleted by then. */}}
+{{- define "meshcni.uninstallPod" -}}
+serviceAccountName: meshcni-uninstall
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+hostNetwork: true
+dnsPolicy: Default
+nodeSelector:
+  kubernetes.io/os: linux
+{{- end -}}
+
+{{/* Where the Job's pod goes: best to a node that a kubelet has registered. On one that is down it would wait for ever, so it
+leaves at once when that is known. */}}
+{{- define "meshcni.uninstallJobPlace" -}}
+{{- $known := dict "matchExpressions" (list (dict "key" "kubernetes.io/arch" "operator" "Exists") (dict "key" "kubernetes.io/hostname" "operator" "Exists")) -}}
+{{- $prefers := dict "nodeAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "preference" $known))) -}}
+affinity:
+  {{- toYaml (mergeOverwrite (deepCopy (.Values.affinity | default dict)) $prefers) | nindent 2 }}
+{{- $tolerations := list -}}
+{{- range list "node-role.kubernetes.io/control-plane" "node-role.kubernetes.io/master" "node.kubernetes.io/unschedulable" "node.kubernetes.io/network-unavailable" "CriticalAddonsOnly" -}}
+{{- $tolerations = append $tolerations (dict "key" . "operator" "Exists") -}}
+{{- end -}}
+{{- range list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $tolerations = append $tolerations (dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 0) -}}
+{{- end -}}
+{{- range .Values.tolerations }}{{- if .key }}{{- $tolerations = append $tolerations . }}{{- end }}{{- end }}
+tolerations:
+  {{- toYaml $tolerations | nindent 2 }}
+{{- end -}}

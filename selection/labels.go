@@ -1,0 +1,34 @@
+package selection
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/meshcni/meshcni/internal/brief"
+)
+
+// MaxSelector is the longest text that [ParseLabels] reads, in bytes. It is ten of the longest requirements that there
+// can be: a label's key has at most 317 bytes, and its value at most 63.
+const MaxSelector = 4096
+
+// ParseLabels reads a label selector in the form of kubectl's --selector, such as "mesh=off,team in (a,b),!legacy". The
+// empty text is nil. The error is of a text that is no selector, is longer than [MaxSelector], or requires nothing, so
+// that it would match everything.
+func ParseLabels(text string) (labels.Selector, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(text) > MaxSelector {
+		return nil, fmt.Errorf("label selector of %d bytes: at most %d are read", len(text), MaxSelector)
+	}
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("label selector %s: %w", brief.Quote(text), err)
+	}
+	if requirements, _ := selector.Requirements(); len(requirements) == 0 {
+		return nil, errors.New("label selector " + brief.Quote(text) + ": requires nothing, so it would match everything")
+	}
+	return selector, nil
+}
