@@ -16,6 +16,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
-{{- if and (include "meshcni.repairs" .) (eq $.Values.dialect "consul") (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection" }}{{- end -}}
+{{- $detected := and $.Values.detect.enabled $.Values.repair.uncaptured (not $.Values.repair.initContainer) (not $.Values.repair.exitCodes) -}}
+{{- if and (ne $.Values.repair.mode "none") (eq $.Values.dialect "consul") (not $detected) (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection" }}{{- end -}}
 {{- if $bad }}{{- fail (printf "\n\nthese values cannot work together:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
 {{- end -}}
