@@ -81,9 +81,12 @@ func readNetwork(fsys fs.FS, name string) (n network, err error) {
 		return n, err
 	}
 	a, err := cnicache.Read(fsys, name)
+	if err != nil || a.IfName == "lo" { // containerd sets lo up by a network of its own, cni-loopback, and before the pod's
+		return n, err
+	}
 	return network{
 		ID:    attachment.ID{Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName},
 		pod:   attachment.Pod{Namespace: a.Arg("K8S_POD_NAMESPACE"), Name: a.Arg("K8S_POD_NAME"), UID: a.Arg("K8S_POD_UID")},
 		netns: a.Sandbox(), addrs: a.Addrs(), types: a.Types(), made: info.ModTime(), multus: strings.HasPrefix(name, cnicache.MultusDir+"/"),
-	}, err
+	}, nil
 }
