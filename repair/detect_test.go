@@ -267,7 +267,7 @@ func TestBypassesAreEvents(t *testing.T) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
 		}))
 		report := func(name, uid string, codes ...dialect.BypassCode) {
-			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes})
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes, AddressFamilies: []string{"ipv4"}})
 			b.settle()
 		}
 		uid := string(b.pod("a").UID)
@@ -285,6 +285,9 @@ func TestBypassesAreEvents(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Empty(t, b.texts("MeshBypass"))
 
+		b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: "a", UID: uid, Codes: []dialect.BypassCode{"ipv4"}, AddressFamilies: []string{"ipv4"}})
+		b.settle()
+		assert.Contains(t, strings.Join(b.texts("MeshBypass"), "\n"), "Warning MeshBypass ipv4", "the pod has such an address")
 		report("late", "", dialect.BypassProxyID)
 		b.cluster.Set(bare(t, "late"))
 		b.settle()
