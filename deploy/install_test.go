@@ -112,7 +112,6 @@ func TestNotes(t *testing.T) {
 		"repair":          {plain, values{"repair": values{"forceDelete": true, "clusterRate": 1}}, []string{openshift, "repair.forceDelete does nothing with repair.mode none", "repair.clusterRate does nothing"}},
 		"always":          {plain, values{"uninstallOnExit": true}, []string{openshift, "uninstallOnExit true takes the plugin away"}},
 		"never":           {plain, values{"uninstallOnExit": false}, []string{openshift, "uninstallOnExit false leaves the plugin"}},
-		"template":        {plain, values{"pluginConfig": `{"type":"meshcni"}`, "repair": values{"mode": "repair"}}, []string{openshift, "repair makes rules from the values, not from pluginConfig"}},
 		"microk8s":        {plain, values{"profile": "microk8s", "repair": values{"mode": "repair"}}, []string{openshift, "MicroK8s gives its plugins files of its own"}},
 		"roles of others": {plain, values{"rbac": values{"create": false}}, []string{openshift, "rbac.create is false"}},
 	} {

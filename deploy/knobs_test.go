@@ -35,10 +35,14 @@ type repairMode struct {
 	roles []string
 	// enters is whether it enters pods' namespaces.
 	enters bool
+	// blind is detection switched off.
+	blind bool
 }
 
 var repairModes = []repairMode{
-	{name: "none", values: values{}},
+	{name: "none", values: values{}, roles: []string{"none"}},
+	{name: "none, no detection", values: values{}, blind: true},
+	{name: "label, no detection", values: values{"mode": "label", "uncaptured": false}, roles: []string{"label"}, blind: true},
 	{name: "verify", values: values{"verifyInterval": "5m"}, roles: []string{"none"}, enters: true},
 	{name: "label", values: values{"mode": "label"}, roles: []string{"label"}},
 	{name: "label, verify", values: values{"mode": "label", "verifyInterval": "1h"}, roles: []string{"label"}, enters: true},
@@ -50,7 +54,7 @@ var repairModes = []repairMode{
 
 // in are the mode's values with a dialect's.
 func (m repairMode) in(dialect string) values {
-	v := values{"dialect": dialect, "repair": m.values}
+	v := values{"dialect": dialect, "repair": m.values, "detect": values{"enabled": !m.blind}}
 	if dialect == "consul" && m.roles != nil { // which has no container that checks
 		v = v.with(values{"repair": values{"initContainer": "check", "exitCodes": []int{126}}})
 	}

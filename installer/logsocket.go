@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // maxQueued bounds the bytes waiting to be printed.
@@ -47,6 +48,8 @@ type Decision struct {
 	Verb, Outcome, Reason string
 	// Bypasses are at most eight codes of ways past the mesh.
 	Bypasses []string
+	// AddressFamilies are those of the pod's addresses: ipv4, ipv6.
+	AddressFamilies []string
 }
 
 func newLogSocket(path string, out io.Writer, m *metrics) *logSocket {
@@ -154,6 +157,7 @@ func (s *logSocket) account(record []byte) []byte {
 		Level, Msg, Reason, Verb, Outcome string
 		Pod, Namespace, UID               string
 		Bypasses                          []string
+		AddressFamilies                   []string `json:"address_families"`
 		Code                              json.RawMessage
 		Duration                          *float64 `json:"duration_ms"`
 	}
@@ -187,6 +191,7 @@ func (s *logSocket) account(record []byte) []byte {
 			s.decided(Decision{
 				Pod:  attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID},
 				Verb: r.Verb, Outcome: r.Outcome, Reason: r.Reason, Bypasses: r.Bypasses[:min(len(r.Bypasses), maxBypasses)],
+				AddressFamilies: r.AddressFamilies[:min(len(r.AddressFamilies), len(ruleset.Families))],
 			})
 		}
 		if r.Duration != nil && r.Verb == "ADD" {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // plugin sends records as the plugin does.
@@ -31,7 +32,8 @@ func plugin(t testing.TB, socket string) (*slog.Logger, net.Conn) {
 func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	var out proctest.Buffer
-	a, _ := n.agent(func(o *Options) { o.PluginLog = &out })
+	decisions := make(chan Decision, 9)
+	a, _ := n.agent(func(o *Options) { o.PluginLog, o.OnDecision = &out, func(d Decision) { decisions <- d } })
 	within(t, patience, "ready", ready(a))
 	socket := filepath.Join(n.RunDir, "log.sock")
 	info, err := os.Lstat(socket)
@@ -39,7 +41,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	log, raw := plugin(t, socket)
-	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id", "net-raw"})
+	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id", "net-raw"}, "address_families", []string{"ipv4"})
 	log.Info("decision", "reason", "excluded-namespace", "verb", "ADD", "duration_ms", 1500)
 	log.Error("something else", "reason", "ignored")
 	_, err = raw.Write([]byte("no json\nat all"))
@@ -51,6 +53,10 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	log.Info("last")
 	within(t, patience, "printed", func() bool { return strings.Contains(out.String(), `"last"`) })
 
+	require.Len(t, decisions, 3, "of all records")
+	assert.Equal(t, Decision{
+		Pod: attachment.Pod{Namespace: "b", Name: "a"}, Verb: "ADD", Outcome: "redirected", Reason: "injected", Bypasses: []string{"ipv6", "proxy-id", "net-raw"}, AddressFamilies: []string{"ipv4"},
+	}, <-decisions)
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, got, 9)
 	for _, line := range got {

@@ -91,6 +91,7 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		t.times++
 		again = t.times > 1
 	})
+	c.observe(ctx, pod)
 	r := of(outcomeRepaired, f)
 	switch {
 	case !applied.Changed && again:

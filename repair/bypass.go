@@ -12,7 +12,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // Bypasses is what the plugin reported of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
@@ -22,6 +21,8 @@ type Bypasses struct {
 	Namespace, Name, UID string
 	// Codes are the ways past the mesh. Others than [dialect.BypassCodes] are ignored.
 	Codes []dialect.BypassCode
+	// AddressFamilies are those of the pod's addresses, which its status may not have yet. Empty: not known.
+	AddressFamilies []string
 }
 
 // anyFamily is the kernel of a pod whose plugin reported a bypass by a family: it has it.
@@ -41,8 +42,8 @@ type reports struct {
 }
 
 type report struct {
-	uid   string
-	codes []dialect.BypassCode
+	Bypasses
+
 	waits int
 }
 
@@ -64,7 +65,8 @@ func (c *Controller) ReportBypasses(b Bypasses) {
 	if _, known := c.reports.byPod[of]; len(codes) == 0 || !known && len(c.reports.byPod) >= maxReports {
 		return
 	}
-	c.reports.byPod[of] = report{uid: b.UID, codes: codes}
+	b.Codes = codes
+	c.reports.byPod[of] = report{Bypasses: b}
 	c.queue.Add(of)
 }
 
@@ -73,19 +75,19 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	c.reports.mu.Lock()
 	r, ok := c.reports.byPod[key(pod)]
 	c.reports.mu.Unlock()
-	if !ok || r.uid != "" && r.uid != uidOf(pod) { // it is of a pod that has yet to be seen
+	if !ok || r.UID != "" && r.UID != uidOf(pod) { // it is of a pod that has yet to be seen
 		return
 	}
 	told := c.tracks.get(pod.UID).bypasses
 	plan, _ := c.plan(ctx, pod) // with an error, what is known of it
-	for _, code := range r.codes {
+	for _, code := range r.Codes {
 		if slices.Contains(told, code) {
 			continue
 		}
 		if !c.mayTell() {
 			return // the next tick goes on
 		}
-		kind, detail := bypassWords(pod, plan, code)
+		kind, detail := bypassWords(r.AddressFamilies, plan, code)
 		c.event(pod, kind, eventBypass, detail)
 		told = append(slices.Clone(told), code)
 		c.tracks.change(pod.UID, func(t *track) { t.bypasses = told })
@@ -97,7 +99,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 
 // bypassWords returns an event's kind and message. It is no warning that a pod without address of a family has the link-local
 // one that each interface gives itself: nearly every pod of a cluster without IPv6 does.
-func bypassWords(pod *corev1.Pod, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
+func bypassWords(addressed []string, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
 	kind = corev1.EventTypeWarning
 	var words []string
 	for _, b := range plan.Bypasses {
@@ -108,10 +110,9 @@ func bypassWords(pod *corev1.Pod, plan dialect.Plan, code dialect.BypassCode) (k
 	if len(words) == 0 {
 		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s)", code)}
 	}
-	for _, f := range ruleset.Families {
-		if string(code) == f.String() && !slices.Contains(plan.Addressed, f) && len(plan.Addressed) > 0 {
-			kind = corev1.EventTypeNormal
-		}
+	family := code == dialect.BypassIPv4 || code == dialect.BypassIPv6
+	if family && len(addressed) > 0 && !slices.Contains(addressed, string(code)) {
+		kind = corev1.EventTypeNormal
 	}
 	return kind, string(code) + ": " + strings.Join(words, "; ")
 }

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -29,7 +30,7 @@ func TestCodesAreExplained(t *testing.T) {
 			explained[m[1]] = true
 		}
 	}
-	given := map[string]bool{eventDrifted: true, eventRestored: true}
+	given := map[string]bool{eventDrifted: true, eventRestored: true, eventUncaptured: true}
 	for _, r := range Reasons {
 		given[string(r)] = true
 	}
@@ -43,6 +44,13 @@ func TestCodesAreExplained(t *testing.T) {
 		given[e.reason] = true
 	}
 	assert.Equal(t, given, explained)
+	_, detection, _ := strings.Cut(string(text), "\n### A pod started without the plugin\n")
+	detection, _, _ = strings.Cut(detection, "\n## ")
+	assert.Contains(t, detection, eventUncaptured)
+	for _, c := range CaptureCodes {
+		assert.Contains(t, detection, fmt.Sprintf("| `%s` | `%s` |", stateOf[c], c))
+	}
+	assert.Contains(t, string(text), "`"+eventBypass+"`")
 	for _, r := range []heldReason{heldNotInstalled, heldShare, heldSuccessor} {
 		assert.Contains(t, section, "`"+string(r)+"`", "why deletions are held back")
 	}

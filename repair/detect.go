@@ -206,7 +206,11 @@ func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
 // observe tells what there is to tell of a pod that has changed.
 func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
 	if c.opts.Detect != nil {
-		c.detect(ctx, pod, c.tracer.look())
+		found, ok := c.tracer.recent()
+		if in, _ := c.concerns(ctx, pod); in && (!ok || found.judge(pod, c.opts.Detect.Types).State != Captured) {
+			found = c.tracer.look()
+		}
+		c.detect(ctx, pod, found)
 		c.countCaptures()
 	}
 	c.tellBypasses(ctx, pod)

@@ -42,23 +42,29 @@ func (n traces) detecting(a repair.Action) func(*bench, *repair.Options) {
 	}
 }
 
-// attach leaves what libcni does after a successful ADD.
+// attach leaves what libcni does after a successful ADD, and before it that of lo, as containerd makes it.
 func (n traces) attach(pod *corev1.Pod, container string, types ...string) {
+	n.t.Helper()
+	n.cached(pod, container, "cni-loopback", "lo", "127.0.0.1/8", "loopback")
+	n.cached(pod, container, "k8s", "eth0", pod.Status.PodIP+"/24", types...)
+}
+
+func (n traces) cached(pod *corev1.Pod, container, network, ifName, address string, types ...string) {
 	n.t.Helper()
 	var entries []string
 	for _, typ := range types {
 		entries = append(entries, fmt.Sprintf(`{"type":%q}`, typ))
 	}
-	config := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"k8s","plugins":[%s]}`, strings.Join(entries, ","))
+	config := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[%s]}`, network, strings.Join(entries, ","))
 	text, err := json.Marshal(map[string]any{
-		"kind": "cniCacheV1", "containerId": container, "config": []byte(config), "ifName": "eth0", "networkName": "k8s", "netns": "/var/run/netns/cni-" + container,
+		"kind": "cniCacheV1", "containerId": container, "config": []byte(config), "ifName": ifName, "networkName": network, "netns": "/var/run/netns/cni-" + container,
 		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name}, {"K8S_POD_UID", string(pod.UID)}},
-		"result":  map[string]any{"cniVersion": "1.0.0", "ips": []any{map[string]any{"address": pod.Status.PodIP + "/24"}}},
+		"result":  map[string]any{"cniVersion": "1.0.0", "ips": []any{map[string]any{"address": address}}},
 	})
 	require.NoError(n.t, err)
 	dir := filepath.Join(n.cache, "results")
 	require.NoError(n.t, os.MkdirAll(dir, 0o755))
-	require.NoError(n.t, os.WriteFile(filepath.Join(dir, "k8s-"+container+"-eth0"), text, 0o600))
+	require.NoError(n.t, os.WriteFile(filepath.Join(dir, network+"-"+container+"-"+ifName), text, 0o600))
 }
 
 // record leaves what the plugin does.
@@ -98,6 +104,7 @@ func TestDetection(t *testing.T) {
 			n.attach(b.pod("proven"), "c4", "ptp")
 			n.attach(b.pod("refused"), "c5", "ptp")
 			n.attach(b.pod("outside"), "c6", "ptp")
+			n.cached(b.pod("dark"), "c9", "cni-loopback", "lo", "127.0.0.1/8", "loopback") // its network is yet to come
 		},
 			bare(t, "well"), bare(t, "silent"), bare(t, "over"), bare(t, "dark"), named(t, "passed", "proven"), named(t, "host-network", "host"),
 			with(bare(t, "refused"), func(p *corev1.Pod) { p.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"] = "http" }),
@@ -260,7 +267,7 @@ func TestBypassesAreEvents(t *testing.T) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
 		}))
 		report := func(name, uid string, codes ...dialect.BypassCode) {
-			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes})
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes, AddressFamilies: []string{"ipv4"}})
 			b.settle()
 		}
 		uid := string(b.pod("a").UID)
@@ -278,6 +285,9 @@ func TestBypassesAreEvents(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Empty(t, b.texts("MeshBypass"))
 
+		b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: "a", UID: uid, Codes: []dialect.BypassCode{"ipv4"}, AddressFamilies: []string{"ipv4"}})
+		b.settle()
+		assert.Contains(t, strings.Join(b.texts("MeshBypass"), "\n"), "Warning MeshBypass ipv4", "the pod has such an address")
 		report("late", "", dialect.BypassProxyID)
 		b.cluster.Set(bare(t, "late"))
 		b.settle()

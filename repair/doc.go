@@ -1,5 +1,5 @@
-// Package repair finds pods that started without redirection rules, because the CNI plugin was not on their node yet,
-// and repairs them.
+// Package repair finds pods that started without redirection rules, because the CNI plugin was not on their node yet or was
+// not called, and repairs them.
 //
 // A mesh's injector gives each pod an init container that checks redirection and ends with a known exit code when it is
 // missing (see [dialect.Validation]). [Diagnose] is a pure function that tells from a pod's status whether the pod is
@@ -16,6 +16,12 @@
 // the rate on the node and, for deletions, in the cluster, without a leader. While the plugin is not ready, or too many
 // of the node's pods are broken, the controller deletes nothing: replacements would be no better. It verifies the effect
 // of each action.
+//
+// # Detection
+//
+// With Options.Detect the controller also finds pods in the mesh that started without the plugin and have no check of their own.
+// It compares the node's pods with libcni's cache and the plugin's records, which takes no privilege: see [Detection] and
+// [CaptureCode]. It reports them with any action, and takes [Action] on them if Detection.Act is set.
 //
 // The controller keeps no state that matters: pods' status says what is broken; labels, deletion timestamps and the live
 // rules say what was done.
@@ -38,5 +44,5 @@
 // Measured by TestScale in repair/integration, with meshcni-repair on a real API server with 5,000 pods, 200 of them on
 // this node, of which 100 break at once: 25 MB of memory at rest, 32 MB at most; 9 requests until it is at rest, then
 // only the open watch; for each broken pod a read, the eviction, another read, and one or two events. Pods of other nodes
-// are not cached.
+// are not cached. Detection adds no request but its events; BenchmarkLook measures what it takes on the node.
 package repair

@@ -3,11 +3,21 @@ package repair
 import (
 	"context"
 
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // Trim is what the informer keeps of a pod.
 var Trim = trimPod
+
+// Look returns a function that looks at a node's traces, and returns how many there are.
+func Look(cacheDir string, records attachment.Store) func() (networks, recorded int, err error) {
+	t := newTracer(cacheDir, records)
+	return func() (int, int, error) {
+		found := t.look()
+		return len(found.networks), len(found.records), found.err
+	}
+}
 
 // SetPermissions replaces how the controller finds out which permissions are missing.
 func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permission, error)) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/meshcni/meshcni/internal/cnicache"
 	"github.com/meshcni/meshcni/internal/filememo"
@@ -20,16 +21,29 @@ type tracer struct {
 	mu      sync.Mutex
 	cache   filememo.Memo[network]
 	records *attachment.Index
+	last    traces
+	lookAt  time.Time // of last
 }
+
+// recently is for how long a look that finds a pod captured need not be repeated. Pods change in bursts.
+const recently = time.Second
 
 func newTracer(cacheDir string, records attachment.Store) *tracer {
 	return &tracer{cacheDir: cacheDir, records: records.Index()}
+}
+
+// recent returns the last look, and false if it was too long ago.
+func (t *tracer) recent() (traces, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last, !t.lookAt.IsZero() && time.Since(t.lookAt) < recently
 }
 
 // look returns what there is now.
 func (t *tracer) look() (found traces) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	defer func() { t.last, t.lookAt = found, time.Now() }()
 	var errCache, errRecords error
 	found.records, errRecords = t.records.Records()
 	if t.cacheDir != "" {
@@ -67,9 +81,12 @@ func readNetwork(fsys fs.FS, name string) (n network, err error) {
 		return n, err
 	}
 	a, err := cnicache.Read(fsys, name)
+	if err != nil || a.IfName == "lo" { // containerd sets lo up by a network of its own, cni-loopback, and before the pod's
+		return n, err
+	}
 	return network{
 		ID:    attachment.ID{Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName},
 		pod:   attachment.Pod{Namespace: a.Arg("K8S_POD_NAMESPACE"), Name: a.Arg("K8S_POD_NAME"), UID: a.Arg("K8S_POD_UID")},
 		netns: a.Sandbox(), addrs: a.Addrs(), types: a.Types(), made: info.ModTime(), multus: strings.HasPrefix(name, cnicache.MultusDir+"/"),
-	}, err
+	}, nil
 }

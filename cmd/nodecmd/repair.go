@@ -106,7 +106,7 @@ func (r *repairer) decided(d installer.Decision) {
 	if c == nil || d.Verb != "ADD" || d.Outcome != string(plugin.Redirected) && d.Outcome != string(plugin.Same) {
 		return
 	}
-	b := repair.Bypasses{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: d.Pod.UID}
+	b := repair.Bypasses{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: d.Pod.UID, AddressFamilies: d.AddressFamilies}
 	for _, code := range d.Bypasses {
 		b.Codes = append(b.Codes, dialect.BypassCode(code))
 	}

@@ -70,7 +70,8 @@ func (r reporter) run(ctx context.Context) error {
 		same.Time = last.Time
 		if is == nil || wrote == nil || s.Time.Sub(last.Time) >= statusAnew || !reflect.DeepEqual(same, last) {
 			var err error
-			if wrote, err = r.write(s); err != nil && err.Error() != said {
+			// The agent's loop makes the directory.
+			if wrote, err = r.write(s); err != nil && !errors.Is(err, fs.ErrNotExist) && err.Error() != said {
 				said = err.Error()
 				r.log.Warn("the status file cannot be written", "path", r.path, "error", said)
 			}

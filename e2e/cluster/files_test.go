@@ -39,12 +39,18 @@ func files() (map[string]string, error) {
 				return nil
 			}
 			info, err := d.Info()
+			if os.IsNotExist(err) { // the agent writes some of its files anew now and then
+				return nil
+			}
 			if err != nil {
 				return err
 			}
 			what := info.Mode().String()
 			if info.Mode().IsRegular() {
 				text, err := os.ReadFile(p)
+				if os.IsNotExist(err) {
+					return nil
+				}
 				if err != nil {
 					return err
 				}

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -62,6 +63,8 @@ type pod struct {
 	outside bool
 	// validated has an init container that fails unless redirection works, as the injector puts it in.
 	validated bool
+	// appUID is the application's user; 0 is 1000.
+	appUID int
 	// replicas is how many a Deployment has; 0 is 1.
 	replicas int
 }
@@ -92,9 +95,9 @@ func (p pod) template(m mesh) string {
   - name: app
     image: %[1]s
     args: [serve, "8080", "9090"]
-    securityContext: {runAsUser: 1000}
+    securityContext: {runAsUser: %[2]d}
     readinessProbe: {tcpSocket: {port: 9090}, periodSeconds: 1}
-`, image.Tool)
+`, image.Tool, cmp.Or(p.appUID, 1000))
 	if !p.outside {
 		fmt.Fprintf(&b, `  - name: %s
     image: %s

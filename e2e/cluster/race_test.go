@@ -28,7 +28,8 @@ func TestRace(t *testing.T) {
 	later := []string{"get daemonsets.apps", "get namespaces", "patch events"}
 	step(t, c, "label", func(t *testing.T) {
 		s.kubectl(t, "wait", "pod", "stuck", web, "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=30s")
-		assert.Equal(t, "stuck "+web, s.kubectl(t, "get", "pods", "-l", "meshcni.io/not-redirected", "--sort-by=.metadata.name", "-o", "jsonpath={.items[*].metadata.name}"))
+		s.kubectl(t, "wait", "pod", "running", "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=30s") // without a check of its own
+		assert.Equal(t, "running stuck "+web, s.kubectl(t, "get", "pods", "-l", "meshcni.io/not-redirected", "--sort-by=.metadata.name", "-o", "jsonpath={.items[*].metadata.name}"))
 		assertRights(t, c, since, later...)
 	})
 	step(t, c, "delete", func(t *testing.T) {
