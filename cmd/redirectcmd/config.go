@@ -120,7 +120,7 @@ func (c *common) installed() (e installed.Entry, err error) {
 		}
 	}
 	if no := (*installed.NoneError)(nil); unread != nil && errors.As(err, &no) && !no.NoDir {
-		err = fmt.Errorf("%s, and whether it has another type is unknown: %w", no, unread)
+		err = fmt.Errorf("%s, and whether it has another type is unknown: %w", no.Why, unread)
 	}
 	return e, err
 }

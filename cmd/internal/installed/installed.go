@@ -158,6 +158,11 @@ func open(dir string) (fs.FS, func(), error) {
 		_, err := os.Stat(dir)
 		return files{os.DirFS(dir), dir}, func() {}, err
 	}
+	return openRoot(dir)
+}
+
+// openRoot opens a directory of which no link leads out.
+func openRoot(dir string) (fs.FS, func(), error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, nil, err
