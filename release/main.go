@@ -54,6 +54,7 @@ func command() *cobra.Command {
 	flags.StringVarP(&s.output, "output", "o", "dist", "directory to write to; a relative one is in the sources' root")
 	flags.StringVar(&s.Version, "version", "", `version, "v1.2.3" (default: from git's tags)`)
 	flags.StringVar(&s.Commit, "commit", "", "hash of the commit (default: from git)")
+	flags.StringVar(&s.Registry, "registry", "", "where image and chart will be pulled from, a host and perhaps a path (default: who installs must say it)")
 	s.Epoch = os.Getenv("SOURCE_DATE_EPOCH")
 
 	arches := func(cmd *cobra.Command) *cobra.Command {

@@ -83,7 +83,7 @@ func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
 			return err
 		}
 	}
-	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Commit: was.Commit, Epoch: fmt.Sprint(was.Epoch)})
+	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Commit: was.Commit, Registry: was.Registry, Epoch: fmt.Sprint(was.Epoch)})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,14 @@
-{{/* What no schema says: combinations that cannot work. All of them at once. */}}
+{{/* What no schema says: what cannot work, alone or together. All of them at once. */}}
 {{- define "meshcni.validate" -}}
 {{- $bad := list -}}
+{{- $image := include "meshcni.image" . -}}
+{{- if not (include "meshcni.hasHost" $image) -}}
+{{- with $.Values.image.registry -}}
+{{- $bad = append $bad (printf "image.registry %q is no registry's host: without a dot or a port it is a name at the container runtime's default registry, where anybody may own it" .) -}}
+{{- else -}}
+{{- $bad = append $bad (printf "image.registry is not set, and this chart, which is of no release, has no default: say image.registry=HOST for the registry that you pushed the image to, or image.registry=localhost if each node has it imported as localhost/%s" $image) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $.Values.cni.ownFile (not $.Values.cni.chained) }}{{- $bad = append $bad "cni.ownFile needs cni.chained: a list of our own holds the network's plugins too" }}{{- end -}}
 {{- with $.Values.cni.confName -}}
 {{- if and $.Values.cni.ownFile (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
@@ -17,5 +25,5 @@
 {{- end -}}
 {{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
 {{- if and (include "meshcni.repairs" .) (eq $.Values.dialect "consul") (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection" }}{{- end -}}
-{{- if $bad }}{{- fail (printf "\n\nthese values cannot work together:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
+{{- if $bad }}{{- fail (printf "\n\nthese values cannot work:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
 {{- end -}}
