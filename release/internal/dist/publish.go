@@ -1,0 +1,287 @@
+package dist
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"helm.sh/helm/v3/pkg/registry"
+
+	"github.com/meshcni/meshcni/release/internal/cosign"
+	"github.com/meshcni/meshcni/release/internal/files"
+	"github.com/meshcni/meshcni/release/internal/image"
+)
+
+// chartRepository is where the charts are in the registry: below the image, so that one permission is enough for both.
+const chartRepository = "meshcni/charts/meshcni"
+
+// Registry is where a release is published.
+type Registry struct {
+	// Name must be the one that the release was made for. Empty: whichever that is.
+	Name string
+	// PlainHTTP is for a registry without TLS.
+	PlainHTTP bool
+}
+
+// published is a release and its places in its registry.
+type published struct {
+	record
+	image, chart name.Tag
+	index        v1.ImageIndex
+	archive      string // the chart's
+	plainHTTP    bool
+	options      []remote.Option
+	log          io.Writer
+}
+
+// Publish puts the images and the chart of the release in dir into the registry that it was made for, and signs them. What is
+// there already stays; a version that is there with another content is an error, and nothing is changed.
+func (r Registry) Publish(ctx context.Context, dir string, key signature.SignerVerifier, log io.Writer) error {
+	return r.with(ctx, dir, log, func(p *published) error {
+		images, chart, err := p.found()
+		if err != nil {
+			return err
+		}
+		if !images {
+			if err := remote.WriteIndex(p.image, p.index, p.options...); err != nil {
+				return fmt.Errorf("push %s: %w", p.image, err)
+			}
+		}
+		if !chart {
+			if err := p.pushChart(); err != nil {
+				return fmt.Errorf("push chart %s: %w", p.chart, err)
+			}
+		}
+		return p.each(func(at name.Digest) error { return cosign.Sign(at, key, p.options...) }, "signed")
+	})
+}
+
+// Verify checks that the registry has the release in dir, and that it is signed with the key.
+func (r Registry) Verify(ctx context.Context, dir string, key signature.Verifier, log io.Writer) error {
+	return r.with(ctx, dir, log, func(p *published) error {
+		images, chart, err := p.found()
+		if err == nil && !(images && chart) {
+			err = fmt.Errorf("%s or chart %s is missing", p.image, p.chart)
+		}
+		if err != nil {
+			return err
+		}
+		return p.each(func(at name.Digest) error { return cosign.Verify(at, key, p.options...) }, "has a good signature")
+	})
+}
+
+// with opens the release in dir, whose files must be whole.
+func (r Registry) with(ctx context.Context, dir string, log io.Writer, do func(*published) error) (err error) {
+	if _, err := Check(dir); err != nil {
+		return err
+	}
+	p := &published{plainHTTP: r.PlainHTTP, log: log, options: []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}}
+	if p.record, err = readRecord(dir); err != nil {
+		return err
+	}
+	switch p.Registry {
+	case "":
+		return fmt.Errorf("%s was made for no registry, so its chart names none: make it with --registry", dir)
+	case cmp.Or(r.Name, p.Registry):
+	default:
+		return fmt.Errorf("%s was made for registry %s, which its chart names, not for %s", dir, p.Registry, r.Name)
+	}
+	var insecure []name.Option
+	if r.PlainHTTP {
+		insecure = append(insecure, name.Insecure)
+	}
+	named, err := image.Name(p.Stamp)
+	if err != nil {
+		return err
+	}
+	if p.image, err = name.NewTag(named.String(), insecure...); err != nil {
+		return err
+	}
+	if p.chart, err = name.NewTag(p.Registry+"/"+chartRepository+":"+p.Number(), insecure...); err != nil {
+		return err
+	}
+	p.archive = filepath.Join(dir, "meshcni-"+p.Number()+".tgz")
+
+	work, err := os.MkdirTemp("", "meshcni-layout-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	archive := filepath.Join(dir, "meshcni_"+p.Number()+"_image_oci.tar")
+	if p.index, err = openLayout(archive, work); err != nil {
+		return fmt.Errorf("%s: %w", archive, err)
+	}
+	return do(p)
+}
+
+// openLayout unpacks an OCI layout and returns its only index.
+func openLayout(archive, to string) (v1.ImageIndex, error) {
+	if err := untar(archive, to); err != nil {
+		return nil, err
+	}
+	outer, err := layout.ImageIndexFromPath(to)
+	if err != nil {
+		return nil, err
+	}
+	m, err := outer.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Manifests) != 1 {
+		return nil, fmt.Errorf("%d entries, not one", len(m.Manifests))
+	}
+	return outer.ImageIndex(m.Manifests[0].Digest)
+}
+
+// untar unpacks the regular files of an archive below a directory.
+func untar(archive, to string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for tr := tar.NewReader(f); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		if err := root.MkdirAll(filepath.Dir(h.Name), 0o755); err != nil {
+			return err
+		}
+		out, err := root.Create(h.Name)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, tr)
+		if err := errors.Join(err, out.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// found reports what of the release is in the registry. What is there under its names must be it.
+func (p *published) found() (images, chart bool, err error) {
+	want, err := p.index.Digest()
+	if err != nil {
+		return false, false, err
+	}
+	d, err := p.get(p.image)
+	if err != nil {
+		return false, false, err
+	}
+	if images = d != nil; images && d.Digest != want {
+		err = errors.Join(err, fmt.Errorf("%s is another image, %s, not %s", p.image, d.Digest, want))
+	}
+	d, errChart := p.get(p.chart)
+	if chart = d != nil; chart && errChart == nil {
+		errChart = p.isChart(d)
+	}
+	return images, chart, errors.Join(err, errChart)
+}
+
+// get returns the manifest with that name; nil if there is none.
+func (p *published) get(tag name.Tag) (*remote.Descriptor, error) {
+	d, err := remote.Get(tag, p.options...)
+	var answer *transport.Error
+	if errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for %s: %w", tag, err)
+	}
+	return d, nil
+}
+
+// isChart checks that what is in the registry is the chart's archive.
+func (p *published) isChart(d *remote.Descriptor) error {
+	var m v1.Manifest
+	if err := json.Unmarshal(d.Manifest, &m); err != nil {
+		return fmt.Errorf("chart %s: %w", p.chart, err)
+	}
+	want, err := files.Digest(p.archive)
+	if err != nil {
+		return err
+	}
+	if m.Config.MediaType != registry.ConfigMediaType || len(m.Layers) != 1 || m.Layers[0].MediaType != registry.ChartLayerMediaType || m.Layers[0].Digest.Hex != want {
+		return fmt.Errorf("%s is not the chart of this release, whose SHA-256 is %s", p.chart, want)
+	}
+	return nil
+}
+
+// pushChart does as `helm push` does, but for the time of day.
+func (p *published) pushChart() error {
+	text, err := os.ReadFile(p.archive)
+	if err != nil {
+		return err
+	}
+	options := []registry.ClientOption{registry.ClientOptWriter(io.Discard)}
+	if p.plainHTTP {
+		options = append(options, registry.ClientOptPlainHTTP())
+	}
+	client, err := registry.NewClient(options...)
+	if err != nil {
+		return err
+	}
+	_, err = client.Push(text, p.chart.String(), registry.PushOptCreationTime(p.Time().Format(time.RFC3339)))
+	return err
+}
+
+// each does something with the index, the images in it, and the chart, and tells of each. All that goes wrong is reported.
+func (p *published) each(do func(name.Digest) error, done string) error {
+	m, err := p.index.IndexManifest()
+	if err != nil {
+		return err
+	}
+	index, err := p.index.Digest()
+	if err != nil {
+		return err
+	}
+	chart, err := p.get(p.chart)
+	if err != nil {
+		return err
+	}
+	type thing struct {
+		what string
+		at   name.Digest
+	}
+	all := []thing{{p.image.String(), p.image.Digest(index.String())}}
+	for _, d := range m.Manifests {
+		all = append(all, thing{"  " + d.Platform.String(), p.image.Digest(d.Digest.String())})
+	}
+	all = append(all, thing{"oci://" + p.chart.String(), p.chart.Digest(chart.Digest.String())})
+	var failed []error
+	for _, t := range all {
+		if err := do(t.at); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		fmt.Fprintf(p.log, "%s  %s  %s\n", t.what, t.at.DigestStr(), done)
+	}
+	return errors.Join(failed...)
+}
