@@ -101,7 +101,7 @@ func TestExamplesNameTheImage(t *testing.T) {
 	for _, file := range append(files(t, ".yaml", "examples"), files(t, ".md", "docs/getting-started.md")...) {
 		for _, name := range image.FindAllString(read(t, file), -1) {
 			found++
-			assert.Equal(t, "localhost/meshcni/meshcni:"+c.AppVersion, strings.TrimPrefix(name, "…"), file)
+			assert.Equal(t, "localhost/meshcni/meshcni:"+c.AppVersion, strings.TrimLeft(name, "…`"), file)
 		}
 	}
 	assert.NotZero(t, found)

@@ -24,11 +24,11 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// The format's names: the media type of what is signed, and the annotation that has its signature in base64.
-const (
-	payloadType   types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
-	signatureName                 = "dev.cosignproject.cosign/signature"
-)
+// payloadType is what the format calls what is signed.
+const payloadType types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
+
+// signatureName is the annotation that has its signature, in base64.
+const signatureName = "dev.cosignproject.cosign/signature"
 
 // maxPayload is the most that is read of a payload, in bytes. Ours have some 250.
 const maxPayload = 64 << 10
@@ -146,6 +146,6 @@ func read(image v1.Image, digest v1.Hash) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
-	return io.ReadAll(r)
+	text, err := io.ReadAll(r)
+	return text, errors.Join(err, r.Close())
 }

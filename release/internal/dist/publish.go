@@ -131,7 +131,11 @@ func (r Registry) with(ctx context.Context, dir string, log io.Writer, do func(*
 
 // openLayout unpacks an OCI layout and returns its only index.
 func openLayout(archive, to string) (v1.ImageIndex, error) {
-	if err := untar(archive, to); err != nil {
+	tree, err := untar(archive)
+	if err != nil {
+		return nil, err
+	}
+	if err := files.WriteDir(to, tree); err != nil {
 		return nil, err
 	}
 	outer, err := layout.ImageIndexFromPath(to)
@@ -148,40 +152,29 @@ func openLayout(archive, to string) (v1.ImageIndex, error) {
 	return outer.ImageIndex(m.Manifests[0].Digest)
 }
 
-// untar unpacks the regular files of an archive below a directory.
-func untar(archive, to string) error {
+// untar returns the regular files of an archive.
+func untar(archive string) (tree []files.File, err error) {
 	f, err := os.Open(archive)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
-	root, err := os.OpenRoot(to)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
 	for tr := tar.NewReader(f); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return tree, nil
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if h.Typeflag != tar.TypeReg {
 			continue
 		}
-		if err := root.MkdirAll(filepath.Dir(h.Name), 0o755); err != nil {
-			return err
-		}
-		out, err := root.Create(h.Name)
+		data, err := io.ReadAll(tr)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		_, err = io.Copy(out, tr)
-		if err := errors.Join(err, out.Close()); err != nil {
-			return err
-		}
+		tree = append(tree, files.File{Name: h.Name, Mode: 0o644, Data: data})
 	}
 }
 
