@@ -27,7 +27,7 @@ import (
 	"github.com/meshcni/meshcni/release/internal/image"
 )
 
-// chartRepository is where the charts are in the registry: below the image, so that one permission is enough for both.
+// chartRepository is where the charts are in the registry, in one place with the image: one permission is enough for both.
 const chartRepository = "meshcni/charts/meshcni"
 
 // Registry is where a release is published.
@@ -43,7 +43,8 @@ type published struct {
 	record
 	image, chart name.Tag
 	index        v1.ImageIndex
-	archive      string // the chart's
+	digest       v1.Hash // the index's
+	archive      string  // the chart's
 	plainHTTP    bool
 	options      []remote.Option
 	log          io.Writer
@@ -126,6 +127,9 @@ func (r Registry) with(ctx context.Context, dir string, log io.Writer, do func(*
 	if p.index, err = openLayout(archive, work); err != nil {
 		return fmt.Errorf("%s: %w", archive, err)
 	}
+	if p.digest, err = p.index.Digest(); err != nil {
+		return err
+	}
 	return do(p)
 }
 
@@ -180,22 +184,12 @@ func untar(archive string) (tree []files.File, err error) {
 
 // found reports what of the release is in the registry. What is there under its names must be it.
 func (p *published) found() (images, chart bool, err error) {
-	want, err := p.index.Digest()
-	if err != nil {
-		return false, false, err
-	}
 	d, err := p.get(p.image)
-	if err != nil {
-		return false, false, err
+	if err == nil && d != nil && d.Digest != p.digest {
+		err = fmt.Errorf("%s is another image, %s, not %s", p.image, d.Digest, p.digest)
 	}
-	if images = d != nil; images && d.Digest != want {
-		err = errors.Join(err, fmt.Errorf("%s is another image, %s, not %s", p.image, d.Digest, want))
-	}
-	d, errChart := p.get(p.chart)
-	if chart = d != nil; chart && errChart == nil {
-		errChart = p.isChart(d)
-	}
-	return images, chart, errors.Join(err, errChart)
+	c, errChart := p.getChart()
+	return d != nil, c != nil, errors.Join(err, errChart)
 }
 
 // get returns the manifest with that name; nil if there is none.
@@ -211,20 +205,24 @@ func (p *published) get(tag name.Tag) (*remote.Descriptor, error) {
 	return d, nil
 }
 
-// isChart checks that what is in the registry is the chart's archive.
-func (p *published) isChart(d *remote.Descriptor) error {
+// getChart returns the chart's manifest, which must be of this release's chart; nil if there is none.
+func (p *published) getChart() (*remote.Descriptor, error) {
+	d, err := p.get(p.chart)
+	if d == nil || err != nil {
+		return nil, err
+	}
 	var m v1.Manifest
 	if err := json.Unmarshal(d.Manifest, &m); err != nil {
-		return fmt.Errorf("chart %s: %w", p.chart, err)
+		return nil, fmt.Errorf("chart %s: %w", p.chart, err)
 	}
 	want, err := files.Digest(p.archive)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if m.Config.MediaType != registry.ConfigMediaType || len(m.Layers) != 1 || m.Layers[0].MediaType != registry.ChartLayerMediaType || m.Layers[0].Digest.Hex != want {
-		return fmt.Errorf("%s is not the chart of this release, whose SHA-256 is %s", p.chart, want)
+		return nil, fmt.Errorf("%s is not the chart of this release, whose SHA-256 is %s", p.chart, want)
 	}
-	return nil
+	return d, nil
 }
 
 // pushChart does as `helm push` does, but for the time of day.
@@ -251,30 +249,27 @@ func (p *published) each(do func(name.Digest) error, done string) error {
 	if err != nil {
 		return err
 	}
-	index, err := p.index.Digest()
+	// What the registry answers now is what is signed, so it is looked at again.
+	chart, err := p.getChart()
+	if err == nil && chart == nil {
+		err = fmt.Errorf("chart %s is missing", p.chart)
+	}
 	if err != nil {
 		return err
 	}
-	chart, err := p.get(p.chart)
-	if err != nil {
-		return err
-	}
-	type thing struct {
-		what string
-		at   name.Digest
-	}
-	all := []thing{{p.image.String(), p.image.Digest(index.String())}}
-	for _, d := range m.Manifests {
-		all = append(all, thing{"  " + d.Platform.String(), p.image.Digest(d.Digest.String())})
-	}
-	all = append(all, thing{"oci://" + p.chart.String(), p.chart.Digest(chart.Digest.String())})
 	var failed []error
-	for _, t := range all {
-		if err := do(t.at); err != nil {
+	one := func(what string, repository name.Repository, digest v1.Hash) {
+		err := do(repository.Digest(digest.String()))
+		if err != nil {
 			failed = append(failed, err)
-			continue
+			return
 		}
-		fmt.Fprintf(p.log, "%s  %s  %s\n", t.what, t.at.DigestStr(), done)
+		fmt.Fprintf(p.log, "%s  %s  %s\n", what, digest, done)
 	}
+	one(p.image.String(), p.image.Repository, p.digest)
+	for _, d := range m.Manifests {
+		one("  "+d.Platform.String(), p.image.Repository, d.Digest)
+	}
+	one("oci://"+p.chart.String(), p.chart.Repository, chart.Digest)
 	return errors.Join(failed...)
 }
