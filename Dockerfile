@@ -1,6 +1,6 @@
 # The same image as `go -C release run . image` makes, for those whose tools start from a Dockerfile:
 #
-#   docker build --build-arg VERSION=v1.2.3 -t meshcni/meshcni:v1.2.3 .
+#   docker build --build-arg VERSION=v1.2.3 -t registry.example.com/meshcni/meshcni:v1.2.3 .
 #   docker build --platform linux/amd64,linux/arm64 ...
 #
 # The files are the same, byte for byte; their times, and so the digest, are the builder's.

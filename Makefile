@@ -6,6 +6,8 @@ GO ?= go
 FUZZTIME ?= 10s
 # The chart names the image that it was released with.
 VERSION ?= $(shell sed -n 's/^appVersion: //p' deploy/helm/meshcni/Chart.yaml)
+# Where the image and the chart are pulled from, a host and perhaps a path. Empty: an image to import, a chart that asks for one.
+REGISTRY ?=
 export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
 
 .PHONY: help
@@ -52,13 +54,21 @@ e2e-newest: e2e ## The same on newer containerd, runc and reference plugins than
 
 .PHONY: image
 image: ## The container image for this machine's architecture, into dist/
-	$(GO) -C release run . image --arch $$($(GO) env GOARCH) --version $(VERSION)
+	$(GO) -C release run . image --arch $$($(GO) env GOARCH) --version $(VERSION) --registry "$(REGISTRY)"
+
+.PHONY: chart
+chart: ## The chart and the plain manifests with REGISTRY in them, into dist/
+	$(GO) -C release run . chart --version $(VERSION) --registry "$(REGISTRY)"
 
 .PHONY: release
 release: ## All that a release consists of, into dist/: archives, images, chart, manifests, bills of materials, checksums
 	.ci/tool helm
-	$(GO) -C release run . all --version $(VERSION)
+	$(GO) -C release run . all --version $(VERSION) --registry "$(REGISTRY)"
 	$(GO) -C release run . verify dist
+
+.PHONY: publish
+publish: ## Push the images and the chart in dist/ to the registry that they were made for, and sign them with KEY
+	$(GO) -C release run . publish dist --key "$(KEY)"
 
 .PHONY: manifests
 manifests: ## Write deploy/manifests anew from the chart

@@ -372,7 +372,7 @@ func TestNamesThatLookLikeNumbers(t *testing.T) {
 	assert.Equal(t, "0", ds.Spec.Template.Spec.ServiceAccountName)
 	assert.Equal(t, "1", ds.Spec.Template.Spec.PriorityClassName)
 	agent := ds.Spec.Template.Spec.Containers[0]
-	assert.Equal(t, "meshcni/meshcni:1.0", agent.Image)
+	assert.Equal(t, placeholder+"/meshcni/meshcni:1.0", agent.Image)
 	assert.Equal(t, []string{"--kubernetes-service-host=10.0", "--kubernetes-service-port=443"}, flagsOf(agent, "kubernetes-service-host", "kubernetes-service-port"))
 	for name, want := range map[string]string{"CLUSTER_RATE": "1000000", "CLUSTER_BURST": "2000000", "ANNOTATION": "2", "MESSAGE": "3", "BUDGET_NAMESPACE": "123"} {
 		got, _ := value(agent, "MESHCNI_REPAIR_"+name)

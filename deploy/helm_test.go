@@ -98,10 +98,16 @@ func readAll(t testing.TB, dir string) map[string]string {
 	return files
 }
 
-// write writes values to a file.
+// placeholder is the registry of the plain manifests: a name that never resolves (RFC 6761).
+const placeholder = "registry.invalid"
+
+// located says where the image is, unless the values do: the chart does not render without.
+func (v values) located() values { return set("image.registry", placeholder).with(v) }
+
+// write writes values to a file, with a place of the image.
 func (v values) write(t testing.TB) (path string) {
 	t.Helper()
-	text, err := yaml.Marshal(v)
+	text, err := yaml.Marshal(v.located())
 	require.NoError(t, err)
 	path = filepath.Join(t.TempDir(), "values.yaml")
 	require.NoError(t, os.WriteFile(path, text, 0o600))
@@ -164,7 +170,7 @@ func templateAll(t testing.TB, all []values) (out string, err error) {
 	require.NoError(t, yaml.Unmarshal(text, &chartFile))
 	given, dependencies := values{}, []values{}
 	for i, v := range all {
-		given[alias(i)] = v
+		given[alias(i)] = v.located()
 		dependencies = append(dependencies, values{"name": "meshcni", "version": chartFile.Version, "alias": alias(i)})
 	}
 	text, err = yaml.Marshal(values{"apiVersion": "v2", "name": "all", "version": "0.0.0", "dependencies": dependencies})

@@ -19,8 +19,8 @@ var update = flag.Bool("update", false, "write deploy/manifests and the chart's 
 
 // header says what the file is.
 const header = `# meshcni for PLATFORM, as plain manifests: kubectl apply -f FILE
-# Made from deploy/helm/meshcni by "make manifests"; changes belong there. The image is MESHIMAGE, which your
-# nodes must have or be able to pull.
+# Made from deploy/helm/meshcni by "make manifests"; changes belong there. The image is MESHIMAGE.
+# registry.invalid exists nowhere: put in your registry, or localhost for an image that was imported on the nodes under that name.
 `
 
 // namespaceManifest is what Helm's users make themselves.

@@ -57,8 +57,7 @@ func openLayout(t *testing.T) v1.ImageIndex {
 	m, err := outer.IndexManifest()
 	require.NoError(t, err)
 	require.Len(t, m.Manifests, 1, "tools that take a layout of one image take no other")
-	name := m.Manifests[0].Annotations["io.containerd.image.name"]
-	assert.True(t, strings.HasSuffix(name, "/meshcni/meshcni:"+testVersion), name)
+	assert.Equal(t, testRegistry+"/meshcni/meshcni:"+testVersion, m.Manifests[0].Annotations["io.containerd.image.name"])
 	assert.Equal(t, testVersion, m.Manifests[0].Annotations["org.opencontainers.image.ref.name"])
 	index, err := outer.ImageIndex(m.Manifests[0].Digest)
 	require.NoError(t, err)
@@ -161,7 +160,7 @@ func TestDockerArchives(t *testing.T) {
 		m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(file) })
 		require.NoError(t, err)
 		require.Len(t, m, 1)
-		assert.Equal(t, []string{"meshcni/meshcni:" + testVersion}, m[0].RepoTags)
+		assert.Equal(t, []string{testRegistry + "/meshcni/meshcni:" + testVersion}, m[0].RepoTags)
 	}
 }
 

@@ -54,6 +54,7 @@ func command() *cobra.Command {
 	flags.StringVarP(&s.output, "output", "o", "dist", "directory to write to; a relative one is in the sources' root")
 	flags.StringVar(&s.Version, "version", "", `version, "v1.2.3" (default: from git's tags)`)
 	flags.StringVar(&s.Commit, "commit", "", "hash of the commit (default: from git)")
+	flags.StringVar(&s.Registry, "registry", "", "registry that image and chart are for, a host and perhaps a path (default: none, and who installs must say it)")
 	s.Epoch = os.Getenv("SOURCE_DATE_EPOCH")
 
 	arches := func(cmd *cobra.Command) *cobra.Command {
@@ -63,6 +64,7 @@ func command() *cobra.Command {
 	simple := func(use, short string, do func(context.Context, *dist.Release) error) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: s.run(do)}
 	}
+	root.AddCommand(s.publish(), s.verifyPublished())
 	root.AddCommand(
 		simple("all", "Make everything, with checksums", func(ctx context.Context, r *dist.Release) error {
 			return r.All(ctx)
@@ -110,7 +112,7 @@ func command() *cobra.Command {
 					return err
 				}
 				dir := append(args, s.output)[0]
-				return dist.Verify(cmd.Context(), root, within(root, dir), cmd.OutOrStdout())
+				return dist.Verify(cmd.Context(), root, within(root, dir), s.Registry, cmd.OutOrStdout())
 			},
 		},
 	)

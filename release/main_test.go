@@ -8,13 +8,18 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -28,14 +33,28 @@ const (
 	testEpoch   = "1234567890"
 )
 
-var temp string // of the fixture
+var (
+	temp string // of the fixture
+	// testRegistry is a registry of this process, for which the release is made.
+	testRegistry string
+	serving      atomic.Value // of http.Handler
+)
+
+// emptyRegistry forgets what was pushed.
+func emptyRegistry() { serving.Store(registry.New(registry.Logger(log.New(io.Discard, "", 0)))) }
 
 func TestMain(m *testing.M) {
 	var err error
 	if temp, err = os.MkdirTemp("", "meshcni-release-test-"); err != nil {
 		panic(err)
 	}
+	emptyRegistry()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serving.Load().(http.Handler).ServeHTTP(w, r)
+	}))
+	testRegistry = server.Listener.Addr().String() + "/team"
 	code := m.Run()
+	server.Close()
 	if err := os.RemoveAll(temp); err != nil {
 		panic(err)
 	}
@@ -52,7 +71,7 @@ var released = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	c := command()
-	c.SetArgs([]string{"all", "--source", sources, "--output", out, "--version", testVersion, "--commit", testCommit})
+	c.SetArgs([]string{"all", "--source", sources, "--output", out, "--version", testVersion, "--commit", testCommit, "--registry", testRegistry})
 	c.SetOut(io.Discard)
 	return out, errors.Join(c.ExecuteContext(context.Background()), os.Unsetenv("SOURCE_DATE_EPOCH"))
 })
@@ -116,6 +135,7 @@ func TestVerify(t *testing.T) {
 	text, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	assert.Contains(t, string(text), "a second build of the sources made the same 12 files, byte for byte")
+	assert.Contains(t, string(text), "its chart and manifests install from "+testRegistry+"\n")
 }
 
 // TestVerifyRefuses: other sources do not make the same.
@@ -165,6 +185,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"image", "--version", "v1.2.3+more"}, `version "v1.2.3+more" is not of the form v1.2.3`},
 		{[]string{"image", "--version", "v1.2.3", "--commit", "main"}, `commit "main" is not the hash of a commit`},
 		{[]string{"image", "--version", "v1.2.3", "--arch", "riscv64"}, `architecture "riscv64": only amd64 and arm64`},
+		{[]string{"chart", "--version", "v1.2.3", "--registry", "team"}, `registry "team" makes no image's name: "team/meshcni/meshcni:v1.2.3"`},
+		{[]string{"chart", "--version", "v1.2.3", "--registry", "registry.example/"}, `registry "registry.example/" makes no image's name`},
+		{[]string{"image", "--version", "v1.2.3", "--registry", "https://registry.example"}, `registry "https://registry.example" makes no image's name`},
 		{[]string{"rootfs", "--version", "v1.2.3"}, "rootfs is for one architecture"},
 		{[]string{"image", "--source", "/"}, "is module " + source.Module},
 		{[]string{"verify", "/nonexistent"}, "checksums.txt: no such file"},

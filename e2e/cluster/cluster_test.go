@@ -166,8 +166,8 @@ func installNetwork() error {
 	return os.WriteFile(confList, []byte(primary), 0o644)
 }
 
-// chartImage is the name of the image that the chart has when nobody says another: the checkout's, under the version of the next
-// release.
+// chartImage is the name of the image that the chart has when it is told that the image was imported: the checkout's, under the
+// version of the next release.
 var chartImage = func() string {
 	text, err := os.ReadFile(filepath.Join(proctest.Root(), "deploy", "helm", "meshcni", "Chart.yaml"))
 	if err != nil {
@@ -186,16 +186,7 @@ const nextTag = "next"
 
 // nameImages gives the checkout's image the name that the chart has, and the next one.
 func nameImages() error {
-	list, err := containerd.Ctr("images", "ls", "-q")
-	if err != nil {
-		return err
-	}
-	for _, name := range strings.Fields(list) {
-		if prefix, ok := strings.CutSuffix(name, image.Ours); ok {
-			repository, _, _ := strings.Cut(chartImage, ":")
-			_, err := containerd.Ctr("images", "tag", "--force", name, prefix+chartImage, prefix+repository+":"+nextTag)
-			return err
-		}
-	}
-	return fmt.Errorf("no image %s was imported, only %s", image.Ours, list)
+	repository, _, _ := strings.Cut(chartImage, ":")
+	_, err := containerd.Ctr("images", "tag", "--force", image.Ours, chartImage, repository+":"+nextTag)
+	return err
 }

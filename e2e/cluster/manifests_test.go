@@ -1,13 +1,25 @@
 package cluster_test
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/image"
+	"github.com/meshcni/meshcni/internal/proctest"
 )
 
 // TestManifests: the plain manifests do what the chart does.
 func TestManifests(t *testing.T) {
-	const file = "deploy/manifests/install.yaml"
 	c := sharedCluster(t)
+	text, err := os.ReadFile(filepath.Join(proctest.Root(), "deploy", "manifests", "install.yaml"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "registry.invalid/")
+	file := filepath.Join(t.TempDir(), "install.yaml")
+	require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte("registry.invalid/"), []byte(image.Registry+"/")), 0o600))
 	s := newShop(t, c, "plain")
 	s.create(t, pod{name: "client", outside: true})
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +182,9 @@ const (
 	chart   = "deploy/helm/meshcni"
 )
 
+// located says to the chart that the image was imported on the node.
+var located = []string{"--set", "image.registry=" + image.Registry}
+
 // install installs the chart as the README says, and takes it away when the test ends. It returns how long the API server's
 // audit log is then.
 func install(t *testing.T, c *cluster, values ...string) (audited int) {
@@ -190,7 +194,7 @@ func install(t *testing.T, c *cluster, values ...string) (audited int) {
 	t.Cleanup(func() {
 		_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
 	})
-	c.Run(t, "helm", append([]string{"install", release, chart, "--namespace", system, "--create-namespace"}, values...)...)
+	c.Run(t, "helm", slices.Concat([]string{"install", release, chart, "--namespace", system, "--create-namespace"}, located, values)...)
 	rolledOut(t, c)
 	return audited
 }
@@ -198,7 +202,7 @@ func install(t *testing.T, c *cluster, values ...string) (audited int) {
 // upgrade changes values of the release.
 func upgrade(t *testing.T, c *cluster, values ...string) {
 	t.Helper()
-	c.Run(t, "helm", append([]string{"upgrade", release, chart, "--namespace", system}, values...)...)
+	c.Run(t, "helm", slices.Concat([]string{"upgrade", release, chart, "--namespace", system}, located, values)...)
 	rolledOut(t, c)
 }
 

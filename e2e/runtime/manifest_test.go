@@ -55,9 +55,8 @@ func withOurImage(t testing.TB, object map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(object)
 	require.NoError(t, err)
-	name, _, _ := strings.Cut(image.Ours, ":")
 	var out map[string]any
-	before, after, found := strings.Cut(string(text), `"`+name+":")
+	before, after, found := strings.Cut(string(text), `"registry.invalid/meshcni/meshcni:`)
 	if found {
 		_, after, _ = strings.Cut(after, `"`)
 		text = []byte(before + `"` + image.Ours + `"` + after)

@@ -134,7 +134,8 @@ func TestReference(t *testing.T) {
 // flagsOfOthers are flags of programs that are not ours, which prose speaks of.
 var flagsOfOthers = map[string]string{
 	"--noflush": "iptables-restore", "--set": "helm", "--set-file": "helm", "--dry-run": "kubectl too", "--previous": "kubectl",
-	"--wait": "helm", "--no-hooks": "helm", "--help": "every program", "--version": "every program",
+	"--wait": "helm", "--no-hooks": "helm", "--private-infrastructure": "cosign", "--registry": "release",
+	"--help": "every program", "--version": "every program",
 }
 
 // calls are what our programs are called with, in a block of commands.

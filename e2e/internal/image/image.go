@@ -27,8 +27,11 @@ const (
 // ToolPath is the program's path in [Tool].
 const ToolPath = "/podtool"
 
-// Ours is the image of the checkout's programs.
-const Ours = "meshcni/meshcni:" + oursVersion
+// Ours is the image of the checkout's programs, under the name of one that is imported and in no registry.
+const Ours = Registry + "/meshcni/meshcni:" + oursVersion
+
+// Registry is what the chart and the manifests want to hear of such an image.
+const Registry = "localhost"
 
 const oursVersion = "v0.0.0-e2e"
 

@@ -51,10 +51,21 @@ func (r *Release) writeRecord() error {
 	return r.write(Record, append(text, '\n'), "what it was made of")
 }
 
+func readRecord(dir string) (was record, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, Record))
+	if err != nil {
+		return record{}, err
+	}
+	if err := json.Unmarshal(text, &was); err != nil {
+		return record{}, fmt.Errorf("%s: %w", Record, err)
+	}
+	return was, nil
+}
+
 // Verify checks the files of the release in dir, makes the release again from the sources at root, and compares. If root is
 // a checkout, it must be of the commit that the release names. That commit is built from a copy, without changes that are
-// not committed.
-func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
+// not committed. The registry, if one is given, must be the one that the release installs from.
+func Verify(ctx context.Context, root, dir, registry string, log io.Writer) (err error) {
 	sums, err := Check(dir)
 	if err != nil {
 		return err
@@ -65,13 +76,12 @@ func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
 			err = fmt.Errorf("verify %s: %w", dir, err)
 		}
 	}()
-	text, err := os.ReadFile(filepath.Join(dir, Record))
+	was, err := readRecord(dir)
 	if err != nil {
 		return err
 	}
-	var was record
-	if err := json.Unmarshal(text, &was); err != nil {
-		return fmt.Errorf("%s: %w", Record, err)
+	if registry != "" && registry != was.Registry {
+		return fmt.Errorf("it was made for registry %q, not for %s", was.Registry, registry)
 	}
 	work, err := os.MkdirTemp("", "meshcni-verify-")
 	if err != nil {
@@ -83,7 +93,7 @@ func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
 			return err
 		}
 	}
-	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Commit: was.Commit, Epoch: fmt.Sprint(was.Epoch)})
+	tree, err := source.Open(ctx, root, source.Options{Version: was.Version, Commit: was.Commit, Registry: was.Registry, Epoch: fmt.Sprint(was.Epoch)})
 	if err != nil {
 		return err
 	}
@@ -106,6 +116,9 @@ func Verify(ctx context.Context, root, dir string, log io.Writer) (err error) {
 		return err
 	}
 	fmt.Fprintf(log, "a second build of the sources made the same %d files, byte for byte\n", len(second))
+	if tree.Registry != "" {
+		fmt.Fprintf(log, "its chart and manifests install from %s\n", tree.Registry)
+	}
 	if tree.Commit != "" {
 		fmt.Fprintf(log, "they are version %s of commit %s\n", tree.Version, tree.Revision())
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/meshcni/meshcni/release/internal/image"
 	"github.com/meshcni/meshcni/release/internal/modules"
 	"github.com/meshcni/meshcni/release/internal/programs"
 	"github.com/meshcni/meshcni/release/internal/source"
@@ -21,6 +22,8 @@ type Release struct {
 	out, work string
 	log       io.Writer
 	platforms map[string]*platform
+	// index is the digest of the images' index, once that is made.
+	index string
 	// written are the names of the files in out.
 	written []string
 }
@@ -35,6 +38,9 @@ type platform struct {
 // New returns a release of the tree into the directory out, which it makes. What it writes is told to log, a line each.
 // Close removes what was needed on the way.
 func New(tree source.Tree, out string, log io.Writer) (*Release, error) {
+	if _, err := image.Name(tree.Stamp); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, fmt.Errorf("release into %s: %w", out, err)
 	}

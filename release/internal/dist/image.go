@@ -95,7 +95,8 @@ func (r *Release) Images(ctx context.Context, arches []string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.wrote(file, "index "+digest.String()); err != nil {
+	r.index = digest.String()
+	if err := r.wrote(file, "index "+r.index); err != nil {
 		return err
 	}
 	for _, i := range images {

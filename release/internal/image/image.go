@@ -3,6 +3,7 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,6 +24,18 @@ import (
 
 // Repository is what the image is called, without a registry.
 const Repository = "meshcni/meshcni"
+
+// Name is what the image of a version is called, with its registry. Without one it is localhost's: an image that is imported
+// and never pulled. A name without a host would be one at some public registry.
+func Name(s source.Stamp) (name.Tag, error) {
+	full := cmp.Or(s.Registry, "localhost") + "/" + Repository + ":" + s.Version
+	// The container runtimes' own parser, which would complete a name that has no host.
+	_, err := reference.ParseNamed(full)
+	if err != nil {
+		return name.Tag{}, fmt.Errorf("registry %q makes no image's name: %q: %w", s.Registry, full, err)
+	}
+	return name.NewTag(full, name.StrictValidation)
+}
 
 // Config is what a container of the image runs. It has to be the superuser to write the node's files and to enter pods'
 // network namespaces; which capabilities that takes is said where it is deployed.
@@ -123,7 +136,7 @@ func (i *Image) of(tree []files.File, file string, compress files.Compressor, me
 
 // WriteDocker writes the image as a docker-archive, which also holds its name.
 func (i *Image) WriteDocker(file string) error {
-	tag, err := name.NewTag(Repository + ":" + i.Stamp.Version)
+	tag, err := Name(i.Stamp)
 	if err == nil {
 		err = tarball.WriteToFile(file, tag, i.Docker)
 	}
@@ -151,15 +164,13 @@ func WriteOCI(file string, images []*Image, dir string) (digest v1.Hash, err err
 	}
 	index = mutate.Annotations(index, Labels(stamp)).(v1.ImageIndex)
 
-	// Runtimes know an image without a registry by a longer name, which they write themselves wherever it is short; in a
-	// layout they take what is there.
-	full, err := reference.ParseNormalizedNamed(Repository + ":" + stamp.Version)
+	tag, err := Name(stamp)
 	if err != nil {
 		return v1.Hash{}, err
 	}
 	named := map[string]string{
 		"org.opencontainers.image.ref.name": stamp.Version,
-		"io.containerd.image.name":          full.String(),
+		"io.containerd.image.name":          tag.String(),
 	}
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {

@@ -44,6 +44,9 @@ type Stamp struct {
 	Modified bool `json:"modified,omitempty"`
 	// Epoch is the time of all that is built, in seconds since 1970: SOURCE_DATE_EPOCH, else the commit's, else 0.
 	Epoch int64 `json:"sourceDateEpoch"`
+	// Registry is where the image and the chart will be, a host with a path if need be: the chart and the manifests install
+	// from there. Empty: whoever installs says it.
+	Registry string `json:"registry,omitempty"`
 }
 
 // Time is Epoch, in UTC.
@@ -64,8 +67,9 @@ const dirty = "-dirty"
 
 // Options are what git is not asked for. Empty fields are.
 type Options struct {
-	Version string
-	Commit  string
+	Version  string
+	Commit   string
+	Registry string
 	// Epoch is SOURCE_DATE_EPOCH.
 	Epoch string
 }
@@ -97,12 +101,11 @@ var commits = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
 // it; "-dirty" follows when there are changes. Without a tag it is v0.0.0 and the number of commits, without git it must
 // be in the options.
 func Open(ctx context.Context, root string, o Options) (Tree, error) {
-	t := Tree{Root: root}
+	t := Tree{Root: root, Stamp: Stamp{Version: o.Version, Commit: o.Commit, Registry: o.Registry}}
 	var err error
 	if t.Go, err = toolchain(filepath.Join(root, "release", "go.mod")); err != nil {
 		return Tree{}, err
 	}
-	t.Version, t.Commit = o.Version, o.Commit
 	if IsCheckout(root) {
 		if err := t.ask(ctx); err != nil {
 			return Tree{}, err

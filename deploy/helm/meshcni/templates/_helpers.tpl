@@ -91,11 +91,25 @@ by labels, some by annotations. */}}
 {{- include "meshcni.merged" (list $own .Values.podAnnotations) -}}
 {{- end -}}
 
+{{/* Whether a name begins with a registry's host, as the container runtimes see it. Empty is no. */}}
+{{- define "meshcni.hasHost" -}}
+{{- if regexMatch "^(localhost|[^/]*[.:][^/]*)/" . }}yes{{ end -}}
+{{- end -}}
+
+{{/* Where the image is. A release's chart has its registry, and its image's digest, in annotations of the chart. So values are
+the user's alone: a registry is that of the same image, so the digest holds there too; but a tag is asked for as it is, and so is
+what was imported on the nodes, which is known there by its tag only. */}}
 {{- define "meshcni.image" -}}
+{{- $release := .Chart.Annotations | default dict -}}
 {{- with .Values.image -}}
-{{- $name := ternary (printf "%s/%s" .registry .repository) .repository (ne .registry "") -}}
-{{- if .digest -}}
-{{ $name }}@{{ .digest }}
+{{- $name := .repository -}}
+{{- $registry := .registry -}}
+{{- if not (or $registry (include "meshcni.hasHost" $name)) }}{{ $registry = index $release "meshcni.io/image-registry" }}{{ end -}}
+{{- with $registry }}{{ $name = printf "%s/%s" . $name }}{{ end -}}
+{{- $digest := .digest -}}
+{{- if not (or $digest .tag (hasPrefix "localhost/" $name)) }}{{ $digest = index $release "meshcni.io/image-digest" }}{{ end -}}
+{{- if $digest -}}
+{{ $name }}@{{ $digest }}
 {{- else -}}
 {{ $name }}:{{ .tag | default $.Chart.AppVersion }}
 {{- end -}}

@@ -1,6 +1,14 @@
-{{/* What no schema says: combinations that cannot work. All of them at once. */}}
+{{/* What no schema says: what cannot work, alone or together. All of them at once. */}}
 {{- define "meshcni.validate" -}}
 {{- $bad := list -}}
+{{- $image := include "meshcni.image" . -}}
+{{- if not (include "meshcni.hasHost" $image) -}}
+{{- with $.Values.image.registry -}}
+{{- $bad = append $bad (printf "image.registry %q is no registry's host: without a dot or a port it is a name at the container runtime's default registry, where anybody may own it" .) -}}
+{{- else -}}
+{{- $bad = append $bad (printf "image.registry is not set, and this chart, which is of no release, has no default: say image.registry=HOST for the registry that you pushed the image to, or image.registry=localhost if each node has it imported as localhost/%s" $image) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $.Values.cni.ownFile (not $.Values.cni.chained) }}{{- $bad = append $bad "cni.ownFile needs cni.chained: a list of our own holds the network's plugins too" }}{{- end -}}
 {{- with $.Values.cni.confName -}}
 {{- if eq (toString $.Values.cni.ownFile) "auto" }}{{- $bad = append $bad (printf "cni.confName %q: must be empty with cni.ownFile auto, which chains into the file that the runtime loads" .) }}
@@ -25,5 +33,5 @@
 {{- $seconds := include "meshcni.tokenSeconds" . | int -}}
 {{- if or (lt $seconds 600) (gt $seconds 86400) (eq $seconds 3607) }}{{- $bad = append $bad (printf "tokenLifetime %s: it must be between 10m and 24h, and not 3607s, which API servers extend to a year" $.Values.tokenLifetime) }}{{- end -}}
 {{- if eq $.Values.pluginServiceAccount.name (include "meshcni.serviceAccountName" .) }}{{- $bad = append $bad "pluginServiceAccount.name and serviceAccount.name must differ: the plugin needs less than the agent" }}{{- end -}}
-{{- if $bad }}{{- fail (printf "\n\nthese values cannot work together:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
+{{- if $bad }}{{- fail (printf "\n\nthese values cannot work:\n  - %s\n" (join "\n  - " $bad)) }}{{- end -}}
 {{- end -}}
