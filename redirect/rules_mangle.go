@@ -70,11 +70,11 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 		In: loopback, Proto: ruleset.TCP, Mark: ruleset.NotMark(g.Names.HairpinMark), Target: returns, Comment: "application to its own pod",
 	})
 	rules = append(rules, g.inboundExceptions()...)
-	rules = append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
+	rules = append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, States: ruleset.StateRelated | ruleset.StateEstablished,
 		Target: g.to(chainDivert), Comment: "known connection: its socket has it",
 	})...)
-	return append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
+	return append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: g.to(chainTProxy), Comment: "inbound connection",
 	})...)
 }
@@ -85,14 +85,13 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 	rules = append(rules, ruleset.Rule{
 		Out: loopback, Proto: ruleset.TCP, Mark: isInbound, Target: returns, Comment: "proxy to application",
 	})
-	for _, o := range g.owners() {
-		if g.Loopback != LoopbackHairpin {
-			break
-		}
-		rules = append(rules, ruleset.Rule{
-			Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
-			Owner:  []ruleset.OwnerMatch{o},
-			Target: ruleset.ToMark(g.Names.HairpinMark), Comment: "proxy to this very pod, by a service's address",
+	if g.Loopback == LoopbackHairpin {
+		g.owners(&rules, func(o ruleset.OwnerMatch) {
+			rules = append(rules, ruleset.Rule{
+				Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
+				Owner:  []ruleset.OwnerMatch{o},
+				Target: ruleset.ToMark(g.Names.HairpinMark), Comment: "proxy to this very pod, by a service's address",
+			})
 		})
 	}
 	return append(rules, ruleset.Rule{
@@ -103,7 +102,7 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 
 // refuse drops the connections that capture would redirect. It uses the mangle table,
 // because nat sees only first packets and refuses DROP.
-func (g *generator) refuse() *ruleset.Program {
+func (g *generator) refuse() {
 	marks, replies := g.markMangle()
 	prerouting := append(marks, g.excludedInterfaces(true)...)
 	prerouting = append(prerouting,
@@ -111,7 +110,7 @@ func (g *generator) refuse() *ruleset.Program {
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let out"},
 	)
 	prerouting = append(prerouting, g.inboundExceptions()...)
-	prerouting = append(prerouting, onPorts(g.Inbound.Ports, ruleset.Rule{
+	prerouting = append(prerouting, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: drops, Comment: "inbound connection past the mesh",
 	})...)
 
@@ -123,11 +122,10 @@ func (g *generator) refuse() *ruleset.Program {
 		ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"},
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let in"},
 	)
-	for _, o := range g.owners() {
+	g.owners(&output, func(o ruleset.OwnerMatch) {
 		output = append(output, ruleset.Rule{Owner: []ruleset.OwnerMatch{o}, Target: returns, Comment: "proxy"})
-	}
+	})
 	output = append(output, g.groupFilter()...)
 	output = append(output, g.outboundSelection(ruleset.Rule{Proto: ruleset.TCP, Target: drops})...)
 	g.table(ruleset.Mangle, section{ruleset.Prerouting, prerouting}, section{ruleset.Output, output})
-	return g.program()
 }
