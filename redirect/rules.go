@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -91,7 +92,7 @@ type section struct {
 // section without rules makes no chain and no jump.
 func (g *generator) table(t ruleset.Table, sections ...section) {
 	for _, s := range sections {
-		if len(s.rules) > 0 && ruleset.IsBuiltin(s.suffix) {
+		if len(s.rules) > 0 && chains.IsBuiltin(s.suffix) {
 			g.chains = append(g.chains, ruleset.Chain{Table: t, Name: s.suffix, Rules: []ruleset.Rule{g.jump(s.suffix)}})
 		}
 	}
@@ -103,7 +104,7 @@ func (g *generator) table(t ruleset.Table, sections ...section) {
 }
 
 func (g *generator) to(suffix string) ruleset.Target {
-	return ruleset.JumpTo(g.Names.ChainPrefix + suffix)
+	return ruleset.Target{Action: ruleset.Jump, Chain: g.Names.ChainPrefix + suffix}
 }
 
 func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Target: g.to(suffix)} }
@@ -196,7 +197,7 @@ func (g *generator) onPorts(field string, s PortSet, base ruleset.Rule) []rulese
 		return []ruleset.Rule{base}
 	}
 	var rules []ruleset.Rule
-	chunks := ruleset.ChunkPorts(s.ranges)
+	chunks := chunkPorts(s.ranges)
 	g.each(field, len(chunks), &rules, func(i int) {
 		base.DstPorts = ruleset.Ports(chunks[i]...)
 		rules = append(rules, base)
@@ -225,7 +226,7 @@ func (g *generator) groupFilter() []ruleset.Rule {
 	if groups := g.Outbound.OwnerGroups; len(groups) > 0 {
 		others := make([]ruleset.OwnerMatch, len(groups))
 		for i, id := range groups {
-			others[i] = ruleset.OwnerIsNot(ruleset.GID, id)
+			others[i] = ruleset.OwnerMatch{Kind: ruleset.GID, First: id, Last: id, Not: true}
 		}
 		rules = append(rules, ruleset.Rule{Owner: others, Target: returns, Comment: "group is not among those that are redirected"})
 	}

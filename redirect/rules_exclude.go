@@ -18,7 +18,7 @@ func (g *generator) logs(hook string) []ruleset.Rule {
 		return nil
 	}
 	return []ruleset.Rule{{
-		Target: ruleset.LogAs(g.Names.ChainPrefix+hook+": ", g.Log.Level), Comment: "log each connection",
+		Target: ruleset.Target{Action: ruleset.Log, Prefix: g.Names.ChainPrefix + hook + ": ", Level: g.Log.Level}, Comment: "log each connection",
 	}}
 }
 
@@ -85,11 +85,11 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 		if g.DNS.Enabled() && len(g.DNS.To) == 0 {
 			rules = append(rules, ruleset.Rule{
 				In: in, Proto: ruleset.UDP, DstPorts: port53,
-				Target: ruleset.RedirectTo(g.DNS.Port), Comment: "look-up from a virtual network",
+				Target: ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, Comment: "look-up from a virtual network",
 			})
 		}
 		rules = append(rules, ruleset.Rule{
-			Dst: ruleset.NotPrefix(n.Local), In: in, Proto: ruleset.TCP,
+			Dst: ruleset.PrefixMatch{Prefix: n.Local.Masked(), Not: true}, In: in, Proto: ruleset.TCP,
 			Target: g.to(chainRedirect), Comment: "outbound traffic of a virtual network",
 		})
 	})
@@ -103,7 +103,7 @@ func (g *generator) virtualZones() []ruleset.Rule {
 	g.networks(&rules, func(n VirtualNetwork) {
 		rules = append(rules, ruleset.Rule{
 			In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: port53,
-			Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",
+			Target: ruleset.Target{Action: ruleset.Zone, Zone: g.Names.AppZone}, Comment: "question from a virtual network",
 		})
 	})
 	return rules
@@ -130,7 +130,7 @@ func (g *generator) notWithinPod(r *ruleset.Rule) {
 	if r.Proto == ruleset.UDP {
 		r.Out = ruleset.InterfaceMatch{Name: loopback.Name, Not: true}
 	} else {
-		r.Dst = ruleset.NotPrefix(g.localhost())
+		r.Dst = ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}
 	}
 }
 
@@ -144,7 +144,7 @@ func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 	}
 	prerouting = []ruleset.Rule{{
 		Mark:    g.Proxy.Mark.match(false),
-		Target:  ruleset.ToConnMark(g.Names.InboundMark, fullMask(g.Names.MarkMask)),
+		Target:  ruleset.Target{Action: ruleset.SetConnMark, Mark: g.Names.InboundMark, Mask: fullMask(g.Names.MarkMask)},
 		Comment: "proxy to application with the client's address: remember it for the replies",
 	}}
 	output = []ruleset.Rule{{

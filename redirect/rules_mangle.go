@@ -27,16 +27,16 @@ func (g *generator) mangle() {
 	marks, replies := g.markMangle()
 	prerouting, output = append(prerouting, marks...), append(output, replies...)
 	if tproxy {
-		isInbound := ruleset.Mark(g.Names.InboundMark)
+		isInbound := Mark{Value: g.Names.InboundMark}.match(false)
 		if inbound = g.tproxyInbound(); len(inbound) > 0 {
 			prerouting = append(prerouting, ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInbound)})
 			divert = []ruleset.Rule{
-				{Target: ruleset.ToMark(g.Names.InboundMark)},
+				{Target: ruleset.Target{Action: ruleset.SetMark, Mark: g.Names.InboundMark}},
 				{Target: accepts},
 			}
 			target = []ruleset.Rule{{
-				Dst: ruleset.NotPrefix(g.localhost()), Proto: ruleset.TCP,
-				Target: ruleset.TProxyTo(g.Proxy.InboundPort, g.Names.InboundMark),
+				Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Proto: ruleset.TCP,
+				Target: ruleset.Target{Action: ruleset.TProxy, Port: g.Proxy.InboundPort, Mark: g.Names.InboundMark},
 			}}
 		}
 		prerouting = append(prerouting, ruleset.Rule{
@@ -59,7 +59,7 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 		return nil
 	}
 	rules := []ruleset.Rule{{
-		Proto: ruleset.TCP, Mark: ruleset.Mark(g.Names.InboundMark), Target: returns, Comment: "proxy to application",
+		Proto: ruleset.TCP, Mark: Mark{Value: g.Names.InboundMark}.match(false), Target: returns, Comment: "proxy to application",
 	}}
 	if src, ok := g.passSource(); ok {
 		rules = append(rules, ruleset.Rule{
@@ -67,7 +67,7 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 		})
 	}
 	rules = append(rules, ruleset.Rule{
-		In: loopback, Proto: ruleset.TCP, Mark: ruleset.NotMark(g.Names.HairpinMark), Target: returns, Comment: "application to its own pod",
+		In: loopback, Proto: ruleset.TCP, Mark: Mark{Value: g.Names.HairpinMark}.match(true), Target: returns, Comment: "application to its own pod",
 	})
 	rules = append(rules, g.inboundExceptions()...)
 	rules = append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
@@ -81,16 +81,16 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 
 func (g *generator) tproxyOutput() []ruleset.Rule {
 	rules := g.excludedInterfaces(false)
-	isInbound := ruleset.Mark(g.Names.InboundMark)
+	isInbound := Mark{Value: g.Names.InboundMark}.match(false)
 	rules = append(rules, ruleset.Rule{
 		Out: loopback, Proto: ruleset.TCP, Mark: isInbound, Target: returns, Comment: "proxy to application",
 	})
 	if g.Loopback == LoopbackHairpin {
 		g.owners(&rules, func(o ruleset.OwnerMatch) {
 			rules = append(rules, ruleset.Rule{
-				Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
+				Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Out: loopback, Proto: ruleset.TCP,
 				Owner:  []ruleset.OwnerMatch{o},
-				Target: ruleset.ToMark(g.Names.HairpinMark), Comment: "proxy to this very pod, by a service's address",
+				Target: ruleset.Target{Action: ruleset.SetMark, Mark: g.Names.HairpinMark}, Comment: "proxy to this very pod, by a service's address",
 			})
 		})
 	}

@@ -29,7 +29,7 @@ func (g *generator) nat() {
 		if !slices.ContainsFunc(users, uses) {
 			return section{}
 		}
-		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.RedirectTo(port)}}}
+		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: port}}}}
 	}
 	g.table(ruleset.NAT,
 		section{ruleset.Prerouting, prerouting},
@@ -129,11 +129,11 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		except = append(except, ruleset.Port(g.Proxy.TunnelPort))
 	}
 	hairpin := ruleset.Rule{
-		Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
+		Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Out: loopback, Proto: ruleset.TCP,
 		Owner: own, Target: g.to(chainInRedirect), Comment: "proxy to this very pod, by a service's address",
 	}
 	if len(except) > 0 {
-		hairpin.DstPorts = ruleset.NotPorts(except...)
+		hairpin.DstPorts = ruleset.PortMatch{Ranges: except, Not: true}
 	}
 	rules = append(rules, hairpin)
 	// A loopback range in CIDRs asks for calls within the pod to be redirected.
@@ -141,7 +141,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		straight := ruleset.Rule{Out: loopback, Owner: other, Target: returns, Comment: "application to its own pod"}
 		if g.DNS.Enabled() {
 			// Queries to a resolver on localhost go on to the DNS rules.
-			straight.Proto, straight.DstPorts = ruleset.TCP, ruleset.NotPorts(ruleset.Port(dnsPort))
+			straight.Proto, straight.DstPorts = ruleset.TCP, ruleset.PortMatch{Ranges: []ruleset.PortRange{ruleset.Port(dnsPort)}, Not: true}
 		}
 		rules = append(rules, straight)
 	}
@@ -180,11 +180,11 @@ func (g *generator) dnsProtos() []ruleset.Proto {
 // dnsTarget is where DNS queries of the family go, if they are captured.
 func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	if len(g.DNS.To) == 0 {
-		return ruleset.RedirectTo(g.DNS.Port), g.DNS.Enabled()
+		return ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, g.DNS.Enabled()
 	}
 	for _, to := range g.DNS.To {
 		if ruleset.FamilyOf(to.Addr()) == g.family {
-			return ruleset.DNATTo(to), g.DNS.Enabled()
+			return ruleset.Target{Action: ruleset.DNAT, To: to}, g.DNS.Enabled()
 		}
 	}
 	return ruleset.Target{}, false
@@ -234,7 +234,7 @@ func (g *generator) hasZones() bool {
 // the same port at the same time. A proxy known by its mark needs no zone for its answers to the application. Where
 // queries go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
-	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
+	proxy, app := ruleset.Target{Action: ruleset.Zone, Zone: g.Names.ProxyZone}, ruleset.Target{Action: ruleset.Zone, Zone: g.Names.AppZone}
 	var output, prerouting []ruleset.Rule
 	g.owners(&output, func(o ruleset.OwnerMatch) {
 		own := []ruleset.OwnerMatch{o}

@@ -125,12 +125,16 @@ func (v *validator) interfaces(field string, names []string) {
 	})
 }
 
+// maxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain name
+// (XT_EXTENSION_MAXNAMELEN less the terminating zero), and our longest suffix takes 11.
+const maxPrefix = 16
+
 func (v *validator) names(r Redirect) {
 	n := r.Names
-	valid := n.ChainPrefix != "" && len(n.ChainPrefix) <= ruleset.MaxPrefix &&
+	valid := n.ChainPrefix != "" && len(n.ChainPrefix) <= maxPrefix &&
 		strings.Trim(n.ChainPrefix, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == "" &&
 		n.ChainPrefix[0] >= 'A' && n.ChainPrefix[0] <= 'Z'
-	v.check(valid, "names.chainPrefix", "%q is not 1 to %d capitals, digits and '_', a capital first", n.ChainPrefix, ruleset.MaxPrefix)
+	v.check(valid, "names.chainPrefix", "%q is not 1 to %d capitals, digits and '_', a capital first", n.ChainPrefix, maxPrefix)
 	v.check(r.Mode != ModeTProxy || r.Proxy.Mark.IsZero(), "proxy.mark", "needs mode REDIRECT")
 	v.check(r.Mode != ModeTProxy || n.MarkMask == 0, "names.markMask", "is for proxy.mark only")
 	if !r.Proxy.Mark.IsZero() {

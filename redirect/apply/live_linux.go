@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -141,13 +142,13 @@ func listIPTables(path string, f ruleset.Family, tables []string) (string, map[c
 		if err != nil {
 			continue // "security", of which no mesh has anything
 		}
-		chains, err := ipt.ListChains(table)
+		found, err := ipt.ListChains(table)
 		if err != nil {
 			return "", nil, err
 		}
 		b.WriteString("*" + table + "\n")
-		for _, chain := range chains {
-			if !ruleset.SafeChain(chain) {
+		for _, chain := range found {
+			if !chains.Safe(chain) {
 				continue // not made by a program, and no program can be asked for it
 			}
 			lines, err := ipt.ListWithCounters(table, chain)

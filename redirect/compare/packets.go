@@ -72,7 +72,11 @@ func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
 	if f == ruleset.IPv6 {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
-	g.both(ruleset.AnyPrefix(f))
+	every := netip.IPv4Unspecified()
+	if f == ruleset.IPv6 {
+		every = netip.IPv6Unspecified()
+	}
+	g.both(netip.PrefixFrom(every, 0))
 	g.both(loopback)
 	for _, a := range g.pod {
 		g.both(netip.PrefixFrom(a, a.BitLen()))

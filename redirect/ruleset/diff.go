@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Kind says how a live rule differs from what is wanted.
@@ -70,7 +71,7 @@ func (p *Program) ownRules(c *SavedChain, predecessor bool) []liveRule {
 		return nil
 	}
 	var rules []liveRule
-	if IsBuiltin(c.Name) {
+	if chains.IsBuiltin(c.Name) {
 		for _, i := range p.Owner.builtinRules(c, predecessor) {
 			rules = append(rules, liveRule{i + 1, c.Rules[i]})
 		}
@@ -98,11 +99,11 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 		for i := range t.Chains {
 			c := &t.Chains[i]
 			table, err := ParseTable(t.Name)
-			if err != nil || p.Chain(table, c.Name) != nil || !IsBuiltin(c.Name) && !p.Owner.OwnsChain(c.Name) {
+			if err != nil || p.Chain(table, c.Name) != nil || !chains.IsBuiltin(c.Name) && !p.Owner.OwnsChain(c.Name) {
 				continue
 			}
 			rules := p.ownRules(c, predecessor)
-			if len(rules) == 0 && !IsBuiltin(c.Name) && !led[c.Name] {
+			if len(rules) == 0 && !chains.IsBuiltin(c.Name) && !led[c.Name] {
 				diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: t.Name, Chain: c.Name})
 			}
 			for _, r := range rules {
