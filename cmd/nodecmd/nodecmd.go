@@ -107,7 +107,7 @@ func (p Program) Parse(args []string) (Settings, error) {
 }
 
 func (p Program) command() *cobra.Command {
-	root := &cobra.Command{Short: "put the meshcni plugin on this node, and keep it there", Args: cobra.ArbitraryArgs}
+	root := &cobra.Command{Short: "put the " + p.Config.Plugin.Type + " plugin on this node, and keep it there", Args: cobra.ArbitraryArgs}
 	var once bool
 	run := &cobra.Command{
 		Use: "run", Short: "install, watch and repair until SIGTERM; the plugin then stays, unless --uninstall-on-exit",
