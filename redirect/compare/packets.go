@@ -9,8 +9,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Packets are one packet of each kind that the rules of the programs tell apart, for a pod with the
-// given addresses. A family without address of the pod's has one of documentation's.
+// Packets returns one packet of each kind that the rules of the programs tell apart, for a pod with
+// the given addresses. In a family without one, the pod gets an address that is reserved for documentation.
 func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
 	var packets []trace.Packet
 	for _, f := range ruleset.Families {

@@ -54,8 +54,8 @@ func (p *Program) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model, or a chain
-// that is not [SafeChain], is an error, which is [ErrForeign].
+// UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model, or a chain whose
+// name no mesh's chain can have (see [Owner.OwnsChain]), is an error, which is [ErrForeign].
 func (p *Program) UnmarshalJSON(b []byte) error {
 	var in jsonProgram
 	if err := json.Unmarshal(b, &in); err != nil {

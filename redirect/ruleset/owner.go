@@ -32,8 +32,8 @@ func (o Owner) EmptyRuleset() Ruleset {
 	return rs
 }
 
-// OwnsChain reports whether the chain is the mesh's. A name that is not a
-// [SafeChain] never is, because no program of ours can have made it.
+// OwnsChain reports whether the chain is the mesh's. A name of more than 28 bytes, or with other
+// characters than letters, digits, "_", "." and "-", never is: no program of ours can have made it.
 func (o Owner) OwnsChain(name string) bool {
 	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && chains.Safe(name)
 }
