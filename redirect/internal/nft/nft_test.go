@@ -117,7 +117,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 		}
 		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, byte(rnd.IntN(4))}), []int{0, 8, 15, 16}[rnd.IntN(4)]).Masked()
 	}
-	targets := []ruleset.Target{{Action: ruleset.Return}, {Action: ruleset.Return}, ruleset.Target{Action: ruleset.SetMark, Mark: 1}, ruleset.Target{Action: ruleset.Jump, Chain: "X"}}
+	targets := []ruleset.Target{{Action: ruleset.Return}, {Action: ruleset.Return}, {Action: ruleset.SetMark, Mark: 1}, {Action: ruleset.Jump, Chain: "X"}}
 	for range 20000 {
 		var rs ruleset.Ruleset
 		for _, f := range ruleset.Families {
