@@ -129,12 +129,25 @@ func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 // Plan also applies the operator's options. Addrs are all of the pod's addresses, its primary one first; without any
 // the pod counts as IPv4 only. The Redirect is valid.
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
-	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
+	b, err := d.build(pod, namespace, addrs)
 	if err != nil {
-		return Result{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
+		return Result{}, err
 	}
 	if err := b.Redirect.Validate(); err != nil {
-		return Result{}, fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, b.Blame(err))
+		return Result{}, d.refused(pod, b.Blame(err))
 	}
 	return b, nil
+}
+
+// build is Redirect without the last check, which making the rules repeats.
+func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
+	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
+	if err != nil {
+		return Result{}, d.refused(pod, err)
+	}
+	return b, nil
+}
+
+func (d Dialect) refused(pod *corev1.Pod, err error) error {
+	return fmt.Errorf("%s configuration of pod %s/%s: %w", d.Name, pod.Namespace, pod.Name, err)
 }

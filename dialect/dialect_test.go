@@ -83,7 +83,7 @@ func TestOwnDialect(t *testing.T) {
 	quiet := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"toy/quiet": "yes"}}}
 	built, err = mesh.Redirect(pod, quiet, v4)
 	require.NoError(t, err)
-	rulesettest.New(t, built.Redirect.MustRuleset(), "10.244.1.5").Out("10.0.0.1:443").UID(1000).Passes()
+	rulesettest.New(t, built.Redirect.MustRuleset(), "10.244.1.5").Table("out tcp uid 1000 -> 10.0.0.1:443 => pass")
 }
 
 func TestRedirectNamesTheMeshAndThePod(t *testing.T) {

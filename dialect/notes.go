@@ -38,7 +38,7 @@ func (n *Notes) Default(fields ...string) {
 	}
 }
 
-// Refuse records that a setting's value is wrong. Allowed tells people what is not.
+// Refuse records that a setting's value is wrong. Allowed says for people which values are right.
 func (n *Notes) Refuse(key, value, allowed string, err error) {
 	n.errs = append(n.errs, &redirect.SettingError{Source: n.source(), Key: key, Value: value, Allowed: allowed, Err: err})
 }

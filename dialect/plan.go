@@ -79,7 +79,7 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	if ctx.Err() != nil {
 		return p, context.Cause(ctx)
 	}
-	b, err := d.Redirect(s.Pod, s.Namespace, s.Addrs)
+	b, err := d.build(s.Pod, s.Namespace, s.Addrs)
 	p.Warnings = b.Warnings
 	if err != nil {
 		return p, err
@@ -88,7 +88,8 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	p.Bypasses = containerBypasses(s.Pod, own, b.Redirect.Proxy)
 	if o.RefuseProxyUID {
 		if err := refusal(p.Bypasses); err != nil {
-			return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
+			invalid := b.Blame(b.Redirect.Validate())
+			return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))
 		}
 	}
 	p.Redirect, p.Origins = b.Redirect, b.Origins
@@ -97,8 +98,7 @@ func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 		return p, context.Cause(ctx)
 	}
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
-		// The rules of a dropped family may be the ones past the bound.
-		return p, fmt.Errorf("rules of pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, b.Blame(err))
+		return p, d.refused(s.Pod, b.Blame(err))
 	}
 	return p, nil
 }

@@ -160,3 +160,27 @@ func TestPlanHeedsItsContext(t *testing.T) {
 	_, err = mesh.Plan(ctx, dialect.Subject{Pod: pod}, dialect.Options{})
 	assert.NoError(t, err, "who is outside is told so even then")
 }
+
+// TestPlanSaysAllThatIsWrong: a container that the options refuse does not hide that the settings are wrong too.
+func TestPlanSaysAllThatIsWrong(t *testing.T) {
+	mesh := dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Result, error) {
+		r := redirect.Default()
+		r.ExcludeInterfaces = []string{"no name"}
+		return dialect.Result{
+			Redirect: r,
+			Origins:  []redirect.Origin{{Field: "excludeInterfaces", Source: redirect.FromAnnotation, Key: "toy/interfaces", Value: "no name"}},
+		}, nil
+	}}
+	proxy := int64(1337)
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", SecurityContext: &corev1.SecurityContext{RunAsUser: &proxy}}}}}
+	for _, refuse := range []bool{false, true} {
+		plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: refuse})
+		var blamed *dialect.BlamedError
+		require.ErrorAs(t, err, &blamed)
+		assert.Equal(t, "annotation toy/interfaces", blamed.Setting())
+		var bypass *dialect.BypassError
+		assert.Equal(t, refuse, errors.As(err, &bypass))
+		assert.Equal(t, ruleset.Ruleset{}, plan.Ruleset)
+		assert.Contains(t, plan.Codes(), dialect.BypassProxyID)
+	}
+}

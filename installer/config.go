@@ -26,7 +26,7 @@ type Config struct {
 	PluginConfig string
 	// BinSourceDir contains the binary to install. Default: /opt/meshcni/bin.
 	BinSourceDir string
-	// BinaryName is the binary's file name in BinSourceDir. Default: meshcni.
+	// BinaryName is the binary's file name in BinSourceDir. Default: Plugin.Type.
 	BinaryName string
 	// CNIBinDirs are the runtime's binary directories. They must exist. Default: /host/opt/cni/bin.
 	CNIBinDirs []string
@@ -67,7 +67,7 @@ func Default() Config {
 			Type: netconf.DefaultType, Dialect: netconf.DefaultDialect, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
 			PodNamespace: netconf.DefaultPodNamespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
-		BinSourceDir: "/opt/meshcni/bin", BinaryName: netconf.DefaultType, CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
+		BinSourceDir: "/opt/meshcni/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
 		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileNever,
 		RunDir: netconf.DefaultRunDir, KubeconfigName: netconf.KubeconfigName,
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
@@ -94,7 +94,7 @@ func (c Config) Validate() error {
 			bad("%s %q: must be an absolute path", p[0], p[1])
 		}
 	}
-	for _, name := range []string{c.BinaryName, c.KubeconfigName, c.Plugin.Type} {
+	for _, name := range []string{c.binaryName(), c.KubeconfigName, c.Plugin.Type} {
 		if !fileName.MatchString(name) {
 			bad("%q: must be a file name (the binary's, the kubeconfig's and the plugin's type)", name)
 		}
@@ -152,7 +152,8 @@ func onHost(path string) string {
 	return path
 }
 
-func (c Config) source() string     { return filepath.Join(c.BinSourceDir, c.BinaryName) }
+func (c Config) binaryName() string { return cmp.Or(c.BinaryName, c.Plugin.Type) }
+func (c Config) source() string     { return filepath.Join(c.BinSourceDir, c.binaryName()) }
 func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, c.KubeconfigName) }
 
 // record is the file with the types, other than the default, under which the plugin has been installed.

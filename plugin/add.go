@@ -33,7 +33,7 @@ func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.E
 		return nil, e, failure
 	}
 	if err := r.remember(done); err != nil {
-		e.Warnings = append(e.Warnings, err.Error())
+		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningNotWritten, Text: err.Error()})
 	}
 	return output, e, nil
 }
@@ -48,8 +48,8 @@ type captured struct {
 	backend  apply.Name
 	result   apply.Result
 	outcome  Outcome
-	patched  int      // requests that wrote to the pod
-	warnings []string // besides those of the decision, the plan and the result
+	patched  int               // requests that wrote to the pod
+	warnings redirect.Warnings // besides those of the decision, the plan and the result
 }
 
 // capture redirects the pod or passes it over. After a failure or a panic, done still says how far it got.
@@ -102,7 +102,8 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	}
 	done.backend, done.plan = seen.backend.Name(), plan
 	if len(seen.addrs) == 0 {
-		done.warnings = append(done.warnings, "the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only")
+		done.warnings = append(done.warnings, redirect.Warningf(redirect.WarningFallback, "",
+			"the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only"))
 	}
 	if refused != nil {
 		return done, r.inTime(ctx, t.refusal(refused))
@@ -118,7 +119,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	}
 	if done.patched, err = r.writeStatus(ctx, done.answer.pod, t.mesh.Applied); err != nil {
 		// The pod is captured, which is what counts. Whoever waits for the annotation can be told why it is missing.
-		done.warnings = append(done.warnings, "status annotation: "+err.Error())
+		done.warnings = append(done.warnings, redirect.Warningf(WarningNotWritten, "", "status annotation: %v", err))
 	}
 	return done, nil
 }

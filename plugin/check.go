@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -91,7 +92,7 @@ type comparison struct {
 	families []ruleset.Family // that have rules in the record
 	backend  apply.Name
 	lost     []ruleset.Difference // by which redirection is no longer in force
-	warnings []string             // the other differences
+	warnings redirect.Warnings    // the other differences
 }
 
 // compare asks the backend that set the rules up. A panic is an error here: a record that was damaged in a way nobody
@@ -125,7 +126,7 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 	lost, others := record.Lost(diffs)
 	c.lost = lost
 	for _, d := range others {
-		c.warnings = append(c.warnings, d.String())
+		c.warnings = append(c.warnings, redirect.Warning{Code: WarningDiffers, Text: d.String()})
 	}
 	return c, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -32,6 +33,19 @@ const (
 // Outcomes lists all outcomes, for metrics that start at zero.
 func Outcomes() []Outcome { return []Outcome{Passed, Redirected, Same, Checked, Unknown, Failed} }
 
+// The codes of the warnings about a run, which join those about the pod's settings ([redirect.WarningCodes]). They are
+// stable: never renamed, never reused.
+const (
+	// WarningBypass: a way past the mesh is open; Event.Bypasses has its kind.
+	WarningBypass redirect.WarningCode = "bypass"
+	// WarningUnusable: the namespace does not accept an address or a route now; see [apply.Unusable].
+	WarningUnusable redirect.WarningCode = "unusable"
+	// WarningNotWritten: the record or the status annotation of a pod that is captured could not be written.
+	WarningNotWritten redirect.WarningCode = "not-written"
+	// WarningDiffers: CHECK found a difference that leaves redirection in force.
+	WarningDiffers redirect.WarningCode = "differs"
+)
+
 // Event is what one run of the plugin did: the values of its log records.
 type Event struct {
 	Verb string // the CNI_COMMAND
@@ -47,8 +61,8 @@ type Event struct {
 	Backend apply.Name
 	// Families have capturing rules in the kernel. Addressed are those of the pod's addresses.
 	Families, Addressed []ruleset.Family
-	// Warnings include those of the decision.
-	Warnings []string
+	// Warnings include those of the decision. Their codes are redirect's and those of this package.
+	Warnings redirect.Warnings
 	// Bypasses are the ways past the mesh that the pod leaves open.
 	Bypasses []dialect.BypassCode
 	// APICalls is how many requests were made to the source of pods.
@@ -64,14 +78,14 @@ func (c captured) event() Event {
 	e := Event{
 		Decision: c.decision, Outcome: c.outcome, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
 		APICalls: c.answer.calls + c.patched,
-		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings).Texts(),
+		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
 	for _, b := range c.plan.Bypasses {
-		e.Warnings = append(e.Warnings, b.String())
+		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningBypass, Text: b.String()})
 	}
 	e.Warnings = append(e.Warnings, c.warnings...)
 	for _, u := range c.result.Unusable {
-		e.Warnings = append(e.Warnings, u.String())
+		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u.String()})
 	}
 	for _, f := range c.plan.Captured {
 		if !slices.Contains(c.result.Skipped, f) {
@@ -102,7 +116,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID,
 			"container_id", e.ContainerID, "netns", e.NetNS,
 			"backend", string(e.Backend), "families", texts(e.Families),
-			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings, maxMessage),
+			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings.Texts(), maxMessage),
 			"bypasses", texts(e.Bypasses),
 			"api_calls", e.APICalls, "duration_ms", ms,
 		)

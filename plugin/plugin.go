@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/pluginlog"
+	build "github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -30,8 +31,9 @@ type Plugin struct {
 	// Name is what errors and the version line call the plugin. Default: the file name of IO.Args[0], which is also the
 	// "type" in network configurations. Any name will do.
 	Name string
-	// Version is printed by --version and when CNI_COMMAND is not set. Default: "devel".
-	Version func() string
+	// Version is printed by --version and when CNI_COMMAND is not set, and is in the record of each attachment.
+	// Default: that of this module in the build.
+	Version string
 	// Dialects are the meshes that the configuration's "dialect" may name, by their Name. The first one is used when the
 	// configuration names none. Default: this module's dialects.
 	Dialects []dialect.Dialect
@@ -134,15 +136,20 @@ func OpenLog(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer) {
 	return pluginlog.Open(pluginlog.Options{Level: c.LogLevel.Level(), RunDir: c.RunDir, Stderr: stderr})
 }
 
+// version is not made before it is asked for: it takes a good part of a short run.
+func (p Plugin) version() string {
+	if p.Version != "" {
+		return p.Version
+	}
+	return build.Long()
+}
+
 func (p Plugin) withDefaults(args []string) Plugin {
 	if p.Name == "" && len(args) > 0 {
 		p.Name = filepath.Base(args[0])
 	}
 	if p.Name == "" {
 		p.Name = netconf.DefaultType
-	}
-	if p.Version == nil {
-		p.Version = func() string { return "devel" }
 	}
 	if p.AgentPrefix == "" {
 		p.AgentPrefix = netconf.DefaultAgentPrefix

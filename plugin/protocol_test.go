@@ -45,7 +45,7 @@ func TestRunByHandSaysWhatItIs(t *testing.T) {
 	t.Parallel()
 	c := newCall()
 	c.env = nil
-	c.plugin.Version = func() string { return "v1.2.3" }
+	c.plugin.Version = "v1.2.3"
 	out := c.run(t)
 	assert.Zero(t, out.exit)
 	assert.Empty(t, out.stdout)
@@ -129,9 +129,8 @@ func TestRunDoesNotPanic(t *testing.T) {
 		"a closer": func(c *call) {
 			c.plugin.OpenLog = func(_ netconf.Config, w io.Writer) (*slog.Logger, io.Closer) { return nil, panics{} }
 		},
-		"stdout":    func(c *call) { c.io.Stdout = panics{} },
-		"a version": func(c *call) { c.plugin.Version = func() string { panic("ouch") } },
-		"records":   func(c *call) { c.plugin.Attachments = func(netconf.Config) attachment.Store { panic("ouch") } },
+		"stdout":  func(c *call) { c.io.Stdout = panics{} },
+		"records": func(c *call) { c.plugin.Attachments = func(netconf.Config) attachment.Store { panic("ouch") } },
 	} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION", "NONE", ""} {
 			c := newCall()

@@ -14,7 +14,7 @@ func (r *run) remember(done captured) error {
 		ID:       r.attachment,
 		Pod:      attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
 		Selected: done.decision.Selected, Reason: string(done.decision.Reason), Dialect: done.mesh,
-		By: r.command, Program: r.Version(), Time: time.Now().UTC(),
+		By: r.command, Program: r.version(), Time: time.Now().UTC(),
 	}
 	if done.netns.Ino != 0 {
 		record.NetNS = attachment.NetNS{Path: r.netns, Dev: done.netns.Dev, Ino: done.netns.Ino}

@@ -37,11 +37,11 @@ func (p *Plugin) Run(ctx context.Context, o IO) (code int) {
 		}
 	}()
 	if len(o.Args) > 1 && slices.Contains([]string{"--version", "-version", "version"}, o.Args[1]) {
-		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", r.Name, r.Version())
+		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", r.Name, r.version())
 		return 0
 	}
 	if o.Getenv("CNI_COMMAND") == "" {
-		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", r.Name, r.Version(), strings.Join(supported, ", "))
+		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", r.Name, r.version(), strings.Join(supported, ", "))
 		return 0
 	}
 	output, failure := r.perform(ctx, o)

@@ -234,13 +234,15 @@ func TestProxyByMark(t *testing.T) {
 	r := marked()
 	r.Inbound.ExcludeSources = prefixSet("169.254.7.127/32")
 	rules := rulesettest.New(t, r.MustRuleset(), "10.244.1.5")
-	rules.Out("10.0.0.1:80").UID(1337).RedirectedTo(15001)
-	rules.Out("10.0.0.1:80").Mark(0x539).Passes()
-	rules.Out("10.0.0.1:80").Mark(0xabc539).Passes()
-	rules.Out("10.244.1.5:8080").Mark(0x539).From("192.0.2.7").Passes()
-	rules.In("10.244.1.5:8080").From("192.0.2.7").RedirectedTo(15006)
-	rules.In("10.244.1.5:8080").From("169.254.7.127").Passes()
-	rules.In("10.244.1.5:15008").From("192.0.2.7").Passes()
+	rules.Table(`
+		out tcp uid 1337 -> 10.0.0.1:80                      => redirect 15001
+		out tcp -> 10.0.0.1:80 mark 0x539                    => pass
+		out tcp -> 10.0.0.1:80 mark 0xabc539                 => pass
+		out tcp from 192.0.2.7 -> 10.244.1.5:8080 mark 0x539 => pass
+		in  tcp from 192.0.2.7 -> 10.244.1.5:8080            => redirect 15006
+		in  tcp from 169.254.7.127 -> 10.244.1.5:8080        => pass
+		in  tcp from 192.0.2.7 -> 10.244.1.5:15008           => pass
+	`)
 }
 
 // What the proxy's mark is for holds in a family that is discarded, too: the
@@ -254,10 +256,12 @@ func TestProxyByMarkInDroppedFamily(t *testing.T) {
 	require.NotNil(t, rs.IPv4.Routing)
 	assert.EqualValues(t, 100, rs.IPv4.Routing.Table)
 	rules := rulesettest.New(t, rs, "10.244.1.5")
-	rules.In("10.244.1.5:15008").From("192.0.2.7").Passes()
-	rules.In("10.244.1.5:8080").From("192.0.2.7").Dropped()
-	rules.Out("10.0.0.1:80").Dropped()
-	rules.Out("10.0.0.1:80").Mark(0x539).Passes()
+	rules.Table(`
+		in  tcp from 192.0.2.7 -> 10.244.1.5:15008 => pass
+		in  tcp from 192.0.2.7 -> 10.244.1.5:8080  => drop
+		out tcp -> 10.0.0.1:80                     => drop
+		out tcp -> 10.0.0.1:80 mark 0x539          => pass
+	`)
 }
 
 func TestIDRange(t *testing.T) {

@@ -149,3 +149,28 @@ func (s *PortSet) UnmarshalJSON(b []byte) error {
 	*s = newPortSet(ranges)
 	return nil
 }
+
+// maxPortSlots is how many ports one multiport match takes; a range takes two
+// slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
+const maxPortSlots = 15
+
+// chunkPorts splits ranges into groups that each fit one multiport match.
+func chunkPorts(ranges []PortRange) [][]PortRange {
+	var chunks [][]PortRange
+	slots, start := 0, 0
+	for i, r := range ranges {
+		n := 1
+		if r.First != r.Last {
+			n = 2
+		}
+		if slots+n > maxPortSlots {
+			chunks = append(chunks, ranges[start:i:i])
+			slots, start = 0, i
+		}
+		slots += n
+	}
+	if start < len(ranges) {
+		chunks = append(chunks, ranges[start:])
+	}
+	return chunks
+}

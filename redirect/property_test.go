@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -159,7 +160,7 @@ func rendersToItself(t require.TestingT, r redirect.Redirect) {
 			}
 			require.NotEmpty(t, c.Rules, "chain %s is empty", c.Name)
 			require.LessOrEqual(t, len(c.Name), 28, "iptables takes no longer names")
-			if ruleset.IsBuiltin(c.Name) {
+			if chains.IsBuiltin(c.Name) {
 				require.Len(t, c.Rules, 1, "%s holds more than the jump", c.Name)
 			}
 		}

@@ -1,8 +1,10 @@
 package redirect
 
 import (
+	"errors"
 	"net/netip"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -26,22 +28,37 @@ var port53 = ruleset.Ports(ruleset.Port(dnsPort))
 //
 // It takes no context, because the largest ruleset takes some ten milliseconds.
 func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
-	var rs ruleset.Ruleset
-	if err := r.Validate(); err != nil {
-		return rs, err
+	if errs := r.invalid(); len(errs) > 0 {
+		return ruleset.Ruleset{}, errors.Join(append(errs, r.limit())...)
 	}
-	for _, f := range ruleset.Families {
-		g := generator{Redirect: r, family: f}
-		switch r.Family(f) {
-		case FamilyCapture:
-			rs.Set(g.capture())
-		case FamilyDrop:
-			rs.Set(g.refuse())
-		case FamilyPass:
-			// No program: nothing in the family's tables is ours.
+	// Nearly all programs are short. A long one is counted before it is made.
+	rs, made := r.generate(longList)
+	if made > MaxRules {
+		if err := r.limit(); err != nil {
+			return ruleset.Ruleset{}, err
 		}
+		rs, _ = r.generate(MaxRules)
 	}
 	return rs, nil
+}
+
+// longList is the length from which rules are counted first.
+const longList = 400
+
+// generate makes the rules of both families, and counts them: more than [MaxRules]
+// if a list of them is longer than the most, so that they are not all made.
+func (r Redirect) generate(most int) (rs ruleset.Ruleset, made int) {
+	for _, f := range ruleset.Families {
+		g := generator{Redirect: r, family: f, most: most}
+		if p := g.program(); p != nil {
+			rs.Set(p)
+			made += p.Rules()
+		}
+		if g.cut {
+			return rs, MaxRules + 1
+		}
+	}
+	return rs, made
 }
 
 // MustRuleset is Ruleset for a Redirect known to be valid, as in examples and tests. It panics on error.
@@ -58,6 +75,11 @@ type generator struct {
 	Redirect
 	family ruleset.Family
 	chains []ruleset.Chain
+	// most is the most rules of one chain that lists make; cut is set if they would make more.
+	most int
+	cut  bool
+	// count is set if rules are only counted, not made; see each.
+	count *counter
 }
 
 // section is the rules of one chain of ours, by the suffix of its name.
@@ -70,7 +92,7 @@ type section struct {
 // section without rules makes no chain and no jump.
 func (g *generator) table(t ruleset.Table, sections ...section) {
 	for _, s := range sections {
-		if len(s.rules) > 0 && ruleset.IsBuiltin(s.suffix) {
+		if len(s.rules) > 0 && chains.IsBuiltin(s.suffix) {
 			g.chains = append(g.chains, ruleset.Chain{Table: t, Name: s.suffix, Rules: []ruleset.Rule{g.jump(s.suffix)}})
 		}
 	}
@@ -82,12 +104,21 @@ func (g *generator) table(t ruleset.Table, sections ...section) {
 }
 
 func (g *generator) to(suffix string) ruleset.Target {
-	return ruleset.JumpTo(g.Names.ChainPrefix + suffix)
+	return ruleset.Target{Action: ruleset.Jump, Chain: g.Names.ChainPrefix + suffix}
 }
 
 func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Target: g.to(suffix)} }
 
+// program makes the family's program; nil if nothing in the family's tables is ours.
 func (g *generator) program() *ruleset.Program {
+	switch g.Family(g.family) {
+	case FamilyCapture:
+		g.capture()
+	case FamilyDrop:
+		g.refuse()
+	case FamilyPass:
+		return nil
+	}
 	p := &ruleset.Program{Family: g.family, Owner: g.Names.Owner(), Chains: g.chains}
 	if g.byMark() || g.Mode == ModeTProxy && g.Family(g.family) == FamilyCapture {
 		p.Routing = &p.Owner.Routing
@@ -98,14 +129,13 @@ func (g *generator) program() *ruleset.Program {
 	return p
 }
 
-func (g *generator) capture() *ruleset.Program {
+func (g *generator) capture() {
 	g.chains = make([]ruleset.Chain, 0, 12)
 	if g.hasZones() {
 		g.zones()
 	}
 	g.mangle()
 	g.nat()
-	return g.program()
 }
 
 var (
@@ -133,61 +163,60 @@ func (g *generator) passSource() (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// owners returns the proxy's ids, users first: the order matters for a socket that
-// has only one of its user and its group.
-func (g *generator) owners() []ruleset.OwnerMatch {
-	owners := make([]ruleset.OwnerMatch, 0, len(g.Proxy.UIDs)+len(g.Proxy.GIDs))
-	for _, id := range g.Proxy.UIDs {
-		owners = append(owners, ruleset.OwnerIs(ruleset.UID, id))
+// owners calls fn with each of the proxy's ids, users first: the order matters for a
+// socket that has only one of its user and its group.
+func (g *generator) owners(rules *[]ruleset.Rule, fn func(ruleset.OwnerMatch)) {
+	for _, list := range []struct {
+		field string
+		kind  ruleset.OwnerKind
+		ids   []uint32
+	}{{"proxy.uids", ruleset.UID, g.Proxy.UIDs}, {"proxy.gids", ruleset.GID, g.Proxy.GIDs}} {
+		g.each(list.field, len(list.ids), rules, func(i int) { fn(ruleset.OwnerIs(list.kind, list.ids[i])) })
 	}
-	for _, id := range g.Proxy.GIDs {
-		owners = append(owners, ruleset.OwnerIs(ruleset.GID, id))
-	}
-	return owners
 }
 
 // excludedInterfaces returns the first rules of a hook.
 func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, name := range g.ExcludeInterfaces {
+	g.each("excludeInterfaces", len(g.ExcludeInterfaces), &rules, func(i int) {
 		r := ruleset.Rule{Target: returns, Comment: "interface is excluded"}
 		if in {
-			r.In.Name = name
+			r.In.Name = g.ExcludeInterfaces[i]
 		} else {
-			r.Out.Name = name
+			r.Out.Name = g.ExcludeInterfaces[i]
 		}
 		rules = append(rules, r)
-	}
+	})
 	return rules
 }
 
-// onPorts returns a rule for each group of ports that fits one match: a single rule for all ports, no rule for none.
-func onPorts(s PortSet, base ruleset.Rule) []ruleset.Rule {
+// onPorts returns a rule for each group of the field's ports that fits one match:
+// a single rule for all ports, no rule for none.
+func (g *generator) onPorts(field string, s PortSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}
 	}
 	var rules []ruleset.Rule
-	for _, chunk := range ruleset.ChunkPorts(s.ranges) {
-		r := base
-		r.DstPorts = ruleset.Ports(chunk...)
-		rules = append(rules, r)
-	}
+	chunks := chunkPorts(s.ranges)
+	g.each(field, len(chunks), &rules, func(i int) {
+		base.DstPorts = ruleset.Ports(chunks[i]...)
+		rules = append(rules, base)
+	})
 	return rules
 }
 
-// onPrefixes returns a rule for each prefix of the family: a single rule for all addresses, no rule for none.
-func (g *generator) onPrefixes(s PrefixSet, base ruleset.Rule) []ruleset.Rule {
+// onPrefixes returns a rule for each of the field's prefixes of the family: a single
+// rule for all addresses, no rule for none.
+func (g *generator) onPrefixes(field string, s PrefixSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}
 	}
 	var rules []ruleset.Rule
-	for _, p := range s.prefixes {
-		if ruleset.FamilyOf(p.Addr()) == g.family {
-			r := base
-			r.Dst = ruleset.Prefix(p)
-			rules = append(rules, r)
-		}
-	}
+	prefixes := s.Family(g.family)
+	g.each(field, len(prefixes), &rules, func(i int) {
+		base.Dst = ruleset.Prefix(prefixes[i])
+		rules = append(rules, base)
+	})
 	return rules
 }
 
@@ -197,14 +226,15 @@ func (g *generator) groupFilter() []ruleset.Rule {
 	if groups := g.Outbound.OwnerGroups; len(groups) > 0 {
 		others := make([]ruleset.OwnerMatch, len(groups))
 		for i, id := range groups {
-			others[i] = ruleset.OwnerIsNot(ruleset.GID, id)
+			others[i] = ruleset.OwnerMatch{Kind: ruleset.GID, First: id, Last: id, Not: true}
 		}
 		rules = append(rules, ruleset.Rule{Owner: others, Target: returns, Comment: "group is not among those that are redirected"})
 	}
-	for _, id := range g.Outbound.ExcludeOwnerGroups {
+	g.each("outbound.excludeOwnerGroups", len(g.Outbound.ExcludeOwnerGroups), &rules, func(i int) {
 		rules = append(rules, ruleset.Rule{
-			Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.GID, id)}, Target: returns, Comment: "group is excluded",
+			Owner:  []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.GID, g.Outbound.ExcludeOwnerGroups[i])},
+			Target: returns, Comment: "group is excluded",
 		})
-	}
+	})
 	return rules
 }

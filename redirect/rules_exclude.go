@@ -1,6 +1,9 @@
 package redirect
 
 import (
+	"net/netip"
+	"slices"
+
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -15,24 +18,33 @@ func (g *generator) logs(hook string) []ruleset.Rule {
 		return nil
 	}
 	return []ruleset.Rule{{
-		Target: ruleset.LogAs(g.Names.ChainPrefix+hook+": ", g.Log.Level), Comment: "log each connection",
+		Target: ruleset.Target{Action: ruleset.Log, Prefix: g.Names.ChainPrefix + hook + ": ", Level: g.Log.Level}, Comment: "log each connection",
 	}}
 }
 
 // exclusions returns one rule for each combination of an exclusion's lists.
 func (g *generator) exclusions() []ruleset.Rule {
 	var rules []ruleset.Rule
+	const field = "outbound.exclude"
 	for _, e := range g.Outbound.Exclude {
-		base := ruleset.Rule{Proto: e.Protocol.proto(), Target: returns, Comment: brief.Text("excluded: "+e.String(), maxComment)}
-		for _, r := range g.onPrefixes(e.CIDRs, base) {
-			if len(e.UIDs) == 0 {
-				rules = append(rules, onPorts(e.Ports, r)...)
-			}
-			for _, ids := range e.UIDs {
-				r.Owner = []ruleset.OwnerMatch{{Kind: ruleset.UID, First: ids.First, Last: ids.Last}}
-				rules = append(rules, onPorts(e.Ports, r)...)
-			}
+		r := ruleset.Rule{Proto: e.Protocol.proto(), Target: returns}
+		if g.count == nil { // it may be as long as the lists
+			r.Comment = brief.Text("excluded: "+e.String(), maxComment)
 		}
+		prefixes := []netip.Prefix{{}} // all: no match
+		if !e.CIDRs.All() {
+			prefixes = e.CIDRs.Family(g.family)
+		}
+		g.each(field, len(prefixes), &rules, func(i int) {
+			r.Dst = ruleset.Prefix(prefixes[i])
+			if len(e.UIDs) == 0 {
+				rules = append(rules, g.onPorts(field, e.Ports, r)...)
+			}
+			g.each(field, len(e.UIDs), &rules, func(j int) {
+				r.Owner = []ruleset.OwnerMatch{{Kind: ruleset.UID, First: e.UIDs[j].First, Last: e.UIDs[j].Last}}
+				rules = append(rules, g.onPorts(field, e.Ports, r)...)
+			})
+		})
 	}
 	return rules
 }
@@ -41,9 +53,10 @@ func (g *generator) exclusions() []ruleset.Rule {
 // inbound listener: those of excluded clients, to the tunnel's own listener and to excluded ports.
 func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, p := range g.Inbound.ExcludeSources.Family(g.family) {
-		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(p), Target: returns, Comment: "client is excluded"})
-	}
+	sources := g.Inbound.ExcludeSources.Family(g.family)
+	g.each("inbound.excludeSources", len(sources), &rules, func(i int) {
+		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(sources[i]), Target: returns, Comment: "client is excluded"})
+	})
 	if g.Proxy.TunnelPort != 0 {
 		rules = append(rules, ruleset.Rule{
 			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(g.Proxy.TunnelPort)),
@@ -51,37 +64,35 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 		})
 	}
 	if g.Inbound.Ports.All() {
-		rules = append(rules, onPorts(g.Inbound.ExcludePorts, ruleset.Rule{
+		rules = append(rules, g.onPorts("inbound.excludePorts", g.Inbound.ExcludePorts, ruleset.Rule{
 			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
 		})...)
 	}
 	return rules
 }
 
-// hasNetwork reports whether a virtual network is of the family.
-func (g *generator) hasNetwork(n *VirtualNetwork) bool {
-	return ruleset.FamilyOf(n.Local.Addr()) == g.family
+// networks calls fn with each virtual network of the family.
+func (g *generator) networks(rules *[]ruleset.Rule, fn func(VirtualNetwork)) {
+	all := slices.DeleteFunc(slices.Clone(g.VirtualNetworks), func(n VirtualNetwork) bool { return ruleset.FamilyOf(n.Local.Addr()) != g.family })
+	g.each("virtualNetworks", len(all), rules, func(i int) { fn(all[i]) })
 }
 
 // virtualNetworks treats what comes from behind an interface as outbound, unless it is for a neighbour there.
 func (g *generator) virtualNetworks() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, n := range g.VirtualNetworks {
-		if !g.hasNetwork(&n) {
-			continue
-		}
+	g.networks(&rules, func(n VirtualNetwork) {
 		in := ruleset.InterfaceMatch{Name: n.Interface}
 		if g.DNS.Enabled() && len(g.DNS.To) == 0 {
 			rules = append(rules, ruleset.Rule{
 				In: in, Proto: ruleset.UDP, DstPorts: port53,
-				Target: ruleset.RedirectTo(g.DNS.Port), Comment: "look-up from a virtual network",
+				Target: ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, Comment: "look-up from a virtual network",
 			})
 		}
 		rules = append(rules, ruleset.Rule{
-			Dst: ruleset.NotPrefix(n.Local), In: in, Proto: ruleset.TCP,
+			Dst: ruleset.PrefixMatch{Prefix: n.Local.Masked(), Not: true}, In: in, Proto: ruleset.TCP,
 			Target: g.to(chainRedirect), Comment: "outbound traffic of a virtual network",
 		})
-	}
+	})
 	return rules
 }
 
@@ -89,15 +100,12 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 // answers, so that the answers find their way back.
 func (g *generator) virtualZones() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, n := range g.VirtualNetworks {
-		if !g.hasNetwork(&n) {
-			continue
-		}
+	g.networks(&rules, func(n VirtualNetwork) {
 		rules = append(rules, ruleset.Rule{
 			In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: port53,
-			Target: ruleset.InZone(g.Names.AppZone), Comment: "question from a virtual network",
+			Target: ruleset.Target{Action: ruleset.Zone, Zone: g.Names.AppZone}, Comment: "question from a virtual network",
 		})
-	}
+	})
 	return rules
 }
 
@@ -122,7 +130,7 @@ func (g *generator) notWithinPod(r *ruleset.Rule) {
 	if r.Proto == ruleset.UDP {
 		r.Out = ruleset.InterfaceMatch{Name: loopback.Name, Not: true}
 	} else {
-		r.Dst = ruleset.NotPrefix(g.localhost())
+		r.Dst = ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}
 	}
 }
 
@@ -136,7 +144,7 @@ func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 	}
 	prerouting = []ruleset.Rule{{
 		Mark:    g.Proxy.Mark.match(false),
-		Target:  ruleset.ToConnMark(g.Names.InboundMark, fullMask(g.Names.MarkMask)),
+		Target:  ruleset.Target{Action: ruleset.SetConnMark, Mark: g.Names.InboundMark, Mask: fullMask(g.Names.MarkMask)},
 		Comment: "proxy to application with the client's address: remember it for the replies",
 	}}
 	output = []ruleset.Rule{{

@@ -27,16 +27,16 @@ func (g *generator) mangle() {
 	marks, replies := g.markMangle()
 	prerouting, output = append(prerouting, marks...), append(output, replies...)
 	if tproxy {
-		isInbound := ruleset.Mark(g.Names.InboundMark)
+		isInbound := Mark{Value: g.Names.InboundMark}.match(false)
 		if inbound = g.tproxyInbound(); len(inbound) > 0 {
 			prerouting = append(prerouting, ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInbound)})
 			divert = []ruleset.Rule{
-				{Target: ruleset.ToMark(g.Names.InboundMark)},
+				{Target: ruleset.Target{Action: ruleset.SetMark, Mark: g.Names.InboundMark}},
 				{Target: accepts},
 			}
 			target = []ruleset.Rule{{
-				Dst: ruleset.NotPrefix(g.localhost()), Proto: ruleset.TCP,
-				Target: ruleset.TProxyTo(g.Proxy.InboundPort, g.Names.InboundMark),
+				Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Proto: ruleset.TCP,
+				Target: ruleset.Target{Action: ruleset.TProxy, Port: g.Proxy.InboundPort, Mark: g.Names.InboundMark},
 			}}
 		}
 		prerouting = append(prerouting, ruleset.Rule{
@@ -59,7 +59,7 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 		return nil
 	}
 	rules := []ruleset.Rule{{
-		Proto: ruleset.TCP, Mark: ruleset.Mark(g.Names.InboundMark), Target: returns, Comment: "proxy to application",
+		Proto: ruleset.TCP, Mark: Mark{Value: g.Names.InboundMark}.match(false), Target: returns, Comment: "proxy to application",
 	}}
 	if src, ok := g.passSource(); ok {
 		rules = append(rules, ruleset.Rule{
@@ -67,32 +67,31 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 		})
 	}
 	rules = append(rules, ruleset.Rule{
-		In: loopback, Proto: ruleset.TCP, Mark: ruleset.NotMark(g.Names.HairpinMark), Target: returns, Comment: "application to its own pod",
+		In: loopback, Proto: ruleset.TCP, Mark: Mark{Value: g.Names.HairpinMark}.match(true), Target: returns, Comment: "application to its own pod",
 	})
 	rules = append(rules, g.inboundExceptions()...)
-	rules = append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
+	rules = append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, States: ruleset.StateRelated | ruleset.StateEstablished,
 		Target: g.to(chainDivert), Comment: "known connection: its socket has it",
 	})...)
-	return append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
+	return append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: g.to(chainTProxy), Comment: "inbound connection",
 	})...)
 }
 
 func (g *generator) tproxyOutput() []ruleset.Rule {
 	rules := g.excludedInterfaces(false)
-	isInbound := ruleset.Mark(g.Names.InboundMark)
+	isInbound := Mark{Value: g.Names.InboundMark}.match(false)
 	rules = append(rules, ruleset.Rule{
 		Out: loopback, Proto: ruleset.TCP, Mark: isInbound, Target: returns, Comment: "proxy to application",
 	})
-	for _, o := range g.owners() {
-		if g.Loopback != LoopbackHairpin {
-			break
-		}
-		rules = append(rules, ruleset.Rule{
-			Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
-			Owner:  []ruleset.OwnerMatch{o},
-			Target: ruleset.ToMark(g.Names.HairpinMark), Comment: "proxy to this very pod, by a service's address",
+	if g.Loopback == LoopbackHairpin {
+		g.owners(&rules, func(o ruleset.OwnerMatch) {
+			rules = append(rules, ruleset.Rule{
+				Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Out: loopback, Proto: ruleset.TCP,
+				Owner:  []ruleset.OwnerMatch{o},
+				Target: ruleset.Target{Action: ruleset.SetMark, Mark: g.Names.HairpinMark}, Comment: "proxy to this very pod, by a service's address",
+			})
 		})
 	}
 	return append(rules, ruleset.Rule{
@@ -103,7 +102,7 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 
 // refuse drops the connections that capture would redirect. It uses the mangle table,
 // because nat sees only first packets and refuses DROP.
-func (g *generator) refuse() *ruleset.Program {
+func (g *generator) refuse() {
 	marks, replies := g.markMangle()
 	prerouting := append(marks, g.excludedInterfaces(true)...)
 	prerouting = append(prerouting,
@@ -111,7 +110,7 @@ func (g *generator) refuse() *ruleset.Program {
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let out"},
 	)
 	prerouting = append(prerouting, g.inboundExceptions()...)
-	prerouting = append(prerouting, onPorts(g.Inbound.Ports, ruleset.Rule{
+	prerouting = append(prerouting, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: drops, Comment: "inbound connection past the mesh",
 	})...)
 
@@ -123,11 +122,10 @@ func (g *generator) refuse() *ruleset.Program {
 		ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"},
 		ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished, Target: returns, Comment: "reply to what was let in"},
 	)
-	for _, o := range g.owners() {
+	g.owners(&output, func(o ruleset.OwnerMatch) {
 		output = append(output, ruleset.Rule{Owner: []ruleset.OwnerMatch{o}, Target: returns, Comment: "proxy"})
-	}
+	})
 	output = append(output, g.groupFilter()...)
 	output = append(output, g.outboundSelection(ruleset.Rule{Proto: ruleset.TCP, Target: drops})...)
 	g.table(ruleset.Mangle, section{ruleset.Prerouting, prerouting}, section{ruleset.Output, output})
-	return g.program()
 }

@@ -20,7 +20,8 @@ func (g *generator) nat() {
 	if len(inbound) > 0 {
 		prerouting = append(prerouting, ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInbound)})
 	}
-	output := g.natOutput()
+	dns := g.natDNS()
+	output := g.natOutput(len(dns) > 0)
 	redirects := func(suffix string, port uint16, users ...[]ruleset.Rule) section {
 		uses := func(rules []ruleset.Rule) bool {
 			return slices.ContainsFunc(rules, func(r ruleset.Rule) bool { return r.Target == g.to(suffix) })
@@ -28,13 +29,13 @@ func (g *generator) nat() {
 		if !slices.ContainsFunc(users, uses) {
 			return section{}
 		}
-		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.RedirectTo(port)}}}
+		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: port}}}}
 	}
 	g.table(ruleset.NAT,
 		section{ruleset.Prerouting, prerouting},
 		section{ruleset.Output, output},
 		section{chainInbound, inbound},
-		section{chainDNS, g.natDNS()},
+		section{chainDNS, dns},
 		redirects(chainInRedirect, g.Proxy.InboundPort, inbound, output),
 		redirects(chainRedirect, g.Proxy.OutboundPort, prerouting, output),
 	)
@@ -44,13 +45,13 @@ func (g *generator) nat() {
 // outbound, by address only, and never as a call to the pod.
 func (g *generator) virtualInterfaces() []ruleset.Rule {
 	var rules []ruleset.Rule
-	for _, name := range g.VirtualInterfaces {
-		in := ruleset.InterfaceMatch{Name: name}
-		rules = append(rules, g.onPrefixes(g.Outbound.CIDRs, ruleset.Rule{
+	g.each("virtualInterfaces", len(g.VirtualInterfaces), &rules, func(i int) {
+		in := ruleset.InterfaceMatch{Name: g.VirtualInterfaces[i]}
+		rules = append(rules, g.onPrefixes("outbound.cidrs", g.Outbound.CIDRs, ruleset.Rule{
 			In: in, Target: g.to(chainRedirect), Comment: "outbound traffic of a virtual machine",
 		})...)
 		rules = append(rules, ruleset.Rule{In: in, Target: returns, Comment: "the rest of a virtual machine's traffic"})
-	}
+	})
 	return rules
 }
 
@@ -59,16 +60,20 @@ func (g *generator) natInbound() []ruleset.Rule {
 		return nil
 	}
 	rules := append(g.marked("proxy to application"), g.inboundExceptions()...)
-	return append(rules, onPorts(g.Inbound.Ports, ruleset.Rule{
+	return append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
 		Proto: ruleset.TCP, Target: g.to(chainInRedirect), Comment: "inbound connection",
 	})...)
 }
 
-func (g *generator) natOutput() []ruleset.Rule {
+// natOutput jumps to the capture of DNS queries, if there is any.
+func (g *generator) natOutput(capturesDNS bool) []ruleset.Rule {
 	rules := make([]ruleset.Rule, 0, 16)
 	rules = append(rules, g.logs(ruleset.Output)...)
 	rules = append(rules, g.excludedInterfaces(false)...)
-	dns := g.dnsJump()
+	var dns []ruleset.Rule
+	if capturesDNS {
+		dns = g.dnsJump()
+	}
 	if g.DNS.Everyone {
 		rules, dns = append(rules, dns...), nil
 	}
@@ -86,9 +91,7 @@ func (g *generator) natOutput() []ruleset.Rule {
 		rules, dns = append(rules, dns...), nil
 		rules = append(rules, ruleset.Rule{Mark: g.replyMark().match(false), Target: returns, Comment: "application's reply"})
 	}
-	for _, o := range g.owners() {
-		rules = g.appendOwner(rules, o)
-	}
+	g.owners(&rules, func(o ruleset.OwnerMatch) { rules = g.appendOwner(rules, o) })
 	if g.Loopback == LoopbackPass {
 		rules = append(rules, ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"})
 	}
@@ -126,11 +129,11 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		except = append(except, ruleset.Port(g.Proxy.TunnelPort))
 	}
 	hairpin := ruleset.Rule{
-		Dst: ruleset.NotPrefix(g.localhost()), Out: loopback, Proto: ruleset.TCP,
+		Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Out: loopback, Proto: ruleset.TCP,
 		Owner: own, Target: g.to(chainInRedirect), Comment: "proxy to this very pod, by a service's address",
 	}
 	if len(except) > 0 {
-		hairpin.DstPorts = ruleset.NotPorts(except...)
+		hairpin.DstPorts = ruleset.PortMatch{Ranges: except, Not: true}
 	}
 	rules = append(rules, hairpin)
 	// A loopback range in CIDRs asks for calls within the pod to be redirected.
@@ -138,7 +141,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		straight := ruleset.Rule{Out: loopback, Owner: other, Target: returns, Comment: "application to its own pod"}
 		if g.DNS.Enabled() {
 			// Queries to a resolver on localhost go on to the DNS rules.
-			straight.Proto, straight.DstPorts = ruleset.TCP, ruleset.NotPorts(ruleset.Port(dnsPort))
+			straight.Proto, straight.DstPorts = ruleset.TCP, ruleset.PortMatch{Ranges: []ruleset.PortRange{ruleset.Port(dnsPort)}, Not: true}
 		}
 		rules = append(rules, straight)
 	}
@@ -148,7 +151,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 func (g *generator) excludedOutboundPorts() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
-		rules = append(rules, onPorts(g.Outbound.ExcludePorts, ruleset.Rule{
+		rules = append(rules, g.onPorts("outbound.excludePorts", g.Outbound.ExcludePorts, ruleset.Rule{
 			Proto: proto, Target: returns, Comment: "outbound port is excluded",
 		})...)
 	}
@@ -158,12 +161,12 @@ func (g *generator) excludedOutboundPorts() []ruleset.Rule {
 // outboundSelection is the end of an outbound connection's walk: excluded addresses, included ports, included
 // addresses. The rule gives the target of what is selected, and the protocol if the target needs one.
 func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
-	rules := g.onPrefixes(g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: returns, Comment: "destination is excluded"})
+	rules := g.onPrefixes("outbound.excludeCIDRs", g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: returns, Comment: "destination is excluded"})
 	byPort := selected
 	byPort.Proto, byPort.Comment = ruleset.TCP, "outbound port is included, whatever the address"
-	rules = append(rules, onPorts(g.Outbound.Ports, byPort)...)
+	rules = append(rules, g.onPorts("outbound.ports", g.Outbound.Ports, byPort)...)
 	selected.Comment = "outbound connection"
-	return append(rules, g.onPrefixes(g.Outbound.CIDRs, selected)...)
+	return append(rules, g.onPrefixes("outbound.cidrs", g.Outbound.CIDRs, selected)...)
 }
 
 // dnsProtos are the protocols of DNS queries that are captured.
@@ -177,11 +180,11 @@ func (g *generator) dnsProtos() []ruleset.Proto {
 // dnsTarget is where DNS queries of the family go, if they are captured.
 func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	if len(g.DNS.To) == 0 {
-		return ruleset.RedirectTo(g.DNS.Port), g.DNS.Enabled()
+		return ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, g.DNS.Enabled()
 	}
 	for _, to := range g.DNS.To {
 		if ruleset.FamilyOf(to.Addr()) == g.family {
-			return ruleset.DNATTo(to), g.DNS.Enabled()
+			return ruleset.Target{Action: ruleset.DNAT, To: to}, g.DNS.Enabled()
 		}
 	}
 	return ruleset.Target{}, false
@@ -190,12 +193,9 @@ func (g *generator) dnsTarget() (ruleset.Target, bool) {
 // dnsJump jumps to the capture of DNS queries. It passes queries over TCP if only
 // UDP is captured and they do not count as outbound connections either.
 func (g *generator) dnsJump() []ruleset.Rule {
-	if len(g.natDNS()) == 0 {
-		return nil
-	}
 	rules := []ruleset.Rule{g.jump(chainDNS)}
 	if g.DNS.UDPOnly && !g.DNS.TCPOutbound {
-		rules = append(rules, g.onPrefixes(g.DNS.Servers, ruleset.Rule{
+		rules = append(rules, g.onPrefixes("dns.servers", g.DNS.Servers, ruleset.Rule{
 			Proto: ruleset.TCP, DstPorts: port53, Target: returns, Comment: "look-up over TCP",
 		})...)
 	}
@@ -220,7 +220,7 @@ func (g *generator) natDNS() []ruleset.Rule {
 		if g.byMark() {
 			g.notWithinPod(&look)
 		}
-		rules = append(rules, g.onPrefixes(g.DNS.Servers, look)...)
+		rules = append(rules, g.onPrefixes("dns.servers", g.DNS.Servers, look)...)
 	}
 	return rules
 }
@@ -234,35 +234,32 @@ func (g *generator) hasZones() bool {
 // the same port at the same time. A proxy known by its mark needs no zone for its answers to the application. Where
 // queries go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
-	proxy, app := ruleset.InZone(g.Names.ProxyZone), ruleset.InZone(g.Names.AppZone)
-	answers := ruleset.Ports(ruleset.Port(g.DNS.Port))
-	queries := g.onPrefixes(g.DNS.Servers, ruleset.Rule{
-		Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question",
-	})
+	proxy, app := ruleset.Target{Action: ruleset.Zone, Zone: g.Names.ProxyZone}, ruleset.Target{Action: ruleset.Zone, Zone: g.Names.AppZone}
 	var output, prerouting []ruleset.Rule
-	for _, o := range g.owners() {
+	g.owners(&output, func(o ruleset.OwnerMatch) {
 		own := []ruleset.OwnerMatch{o}
 		output = append(output,
 			ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Owner: own, Target: proxy, Comment: "proxy's question"},
-			ruleset.Rule{Proto: ruleset.UDP, SrcPorts: answers, Owner: own, Target: app, Comment: "proxy's answer to the application"},
+			ruleset.Rule{
+				Proto: ruleset.UDP, SrcPorts: ruleset.Ports(ruleset.Port(g.DNS.Port)), Owner: own,
+				Target: app, Comment: "proxy's answer to the application",
+			},
 		)
-	}
-	answered := ruleset.MarkMatch{}
+	})
+	query := ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question"}
+	answer := ruleset.Rule{Proto: ruleset.UDP, SrcPorts: port53, Target: proxy, Comment: "server's answer to the proxy"}
 	if g.byMark() {
-		answered = g.Proxy.Mark.match(true)
-		for i := range queries {
-			queries[i].Mark, queries[i].Target, queries[i].Comment = g.Proxy.Mark.match(false), proxy, "proxy's question"
-		}
+		query.Mark, query.Target, query.Comment = g.Proxy.Mark.match(false), proxy, "proxy's question"
+		answer.Mark = g.Proxy.Mark.match(true)
 	} else {
 		prerouting = g.virtualZones()
 	}
-	for _, q := range queries {
-		prerouting = append(prerouting, ruleset.Rule{
-			Src: q.Dst, Proto: ruleset.UDP, SrcPorts: port53, Mark: answered, Target: proxy, Comment: "server's answer to the proxy",
-		})
+	for _, r := range g.onPrefixes("dns.servers", g.DNS.Servers, answer) {
+		r.Src, r.Dst = r.Dst, r.Src
+		prerouting = append(prerouting, r)
 	}
 	g.table(ruleset.Raw,
 		section{ruleset.Prerouting, prerouting},
-		section{ruleset.Output, append(output, queries...)},
+		section{ruleset.Output, append(output, g.onPrefixes("dns.servers", g.DNS.Servers, query)...)},
 	)
 }

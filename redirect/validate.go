@@ -24,8 +24,12 @@ func (e *FieldError) Error() string { return "redirect: " + e.Field + ": " + e.R
 
 // Validate reports all invalid fields, joined. Each error is a [*FieldError], or a
 // [*LimitError] if there would be too many rules. A valid Redirect always renders
-// to at most [MaxRules] rules, which the kernel takes. Validate makes no rules.
-func (r Redirect) Validate() error {
+// to at most [MaxRules] rules, which the kernel takes. Validate takes time in
+// proportion to the lists, whatever they multiply to.
+func (r Redirect) Validate() error { return errors.Join(append(r.invalid(), r.limit())...) }
+
+// invalid returns an error for each invalid field.
+func (r Redirect) invalid() []error {
 	v := validator{}
 	v.check(r.Mode == ModeRedirect || r.Mode == ModeTProxy, "mode", "%q is not REDIRECT or TPROXY", r.Mode)
 	v.family("ipv4", r.IPv4)
@@ -47,7 +51,7 @@ func (r Redirect) Validate() error {
 	v.interfaces("excludeInterfaces", r.ExcludeInterfaces)
 	v.interfaces("virtualInterfaces", r.VirtualInterfaces)
 	v.names(r)
-	return errors.Join(append(v.errs, r.limit())...)
+	return v.errs
 }
 
 // maxOwnerGroups bounds the negated owner matches, which are all in one rule.
@@ -121,12 +125,16 @@ func (v *validator) interfaces(field string, names []string) {
 	})
 }
 
+// maxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain name
+// (XT_EXTENSION_MAXNAMELEN less the terminating zero), and our longest suffix takes 11.
+const maxPrefix = 16
+
 func (v *validator) names(r Redirect) {
 	n := r.Names
-	valid := n.ChainPrefix != "" && len(n.ChainPrefix) <= ruleset.MaxPrefix &&
+	valid := n.ChainPrefix != "" && len(n.ChainPrefix) <= maxPrefix &&
 		strings.Trim(n.ChainPrefix, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == "" &&
 		n.ChainPrefix[0] >= 'A' && n.ChainPrefix[0] <= 'Z'
-	v.check(valid, "names.chainPrefix", "%q is not 1 to %d capitals, digits and '_', a capital first", n.ChainPrefix, ruleset.MaxPrefix)
+	v.check(valid, "names.chainPrefix", "%q is not 1 to %d capitals, digits and '_', a capital first", n.ChainPrefix, maxPrefix)
 	v.check(r.Mode != ModeTProxy || r.Proxy.Mark.IsZero(), "proxy.mark", "needs mode REDIRECT")
 	v.check(r.Mode != ModeTProxy || n.MarkMask == 0, "names.markMask", "is for proxy.mark only")
 	if !r.Proxy.Mark.IsZero() {

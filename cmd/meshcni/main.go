@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 )
@@ -22,7 +21,7 @@ func run() int {
 	if verb := os.Getenv("CNI_COMMAND"); verb == "ADD" || verb == "CHECK" {
 		go interruptible(cancel)
 	}
-	p := plugin.Plugin{Version: version.Long, OpenPods: plugin.PodsFrom(kubepod.Open)}
+	p := plugin.Plugin{OpenPods: plugin.PodsFrom(kubepod.Open)}
 	return p.Run(ctx, plugin.IO{
 		Args: os.Args, Getenv: os.Getenv, Stdin: stdin(), Stdout: os.Stdout, Stderr: os.Stderr,
 	})

@@ -109,7 +109,7 @@ func (p Program) Parse(args []string) (Settings, error) {
 }
 
 func (p Program) command() *cobra.Command {
-	root := &cobra.Command{Short: "put the meshcni plugin on this node, and keep it there", Args: cobra.ArbitraryArgs}
+	root := &cobra.Command{Short: "put the " + p.Config.Plugin.Type + " plugin on this node, and keep it there", Args: cobra.ArbitraryArgs}
 	var once bool
 	var awaited time.Duration
 	run := &cobra.Command{

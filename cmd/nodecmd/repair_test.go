@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -154,6 +155,25 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	require.NoError(t, err)
 	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`, `"ready_without_agent": true`, `"exclude_namespace_selector": "mesh in (off,no)"`} {
 		assert.Contains(t, string(entry), setting)
+	}
+}
+
+// The agent of another plugin has that plugin's name in its help, installs the binary of that name unless told otherwise,
+// and cannot repair pods of a mesh that does not say how they find out that they are broken.
+func TestOwnPlugin(t *testing.T) {
+	c := installer.Default()
+	c.Plugin.Type = "acme-cni"
+	var stdout output
+	p := Program{Config: c, Dialects: []dialect.Dialect{{Name: "acme"}}, Stdout: &stdout}
+	assert.Equal(t, 0, p.Main(t.Context(), []string{"--help"}))
+	assert.Contains(t, stdout.String(), "put the acme-cni plugin on this node")
+	assert.NotContains(t, stdout.String(), "meshcni plugin")
+
+	_, err := p.Parse([]string{"run", "--kubernetes-service-host=::1"})
+	require.NoError(t, err)
+	for _, action := range []string{"label", "delete", "repair"} {
+		_, err = p.Parse([]string{"run", "--kubernetes-service-host=::1", "--node-name=n", "--repair=" + action})
+		assert.ErrorContains(t, err, "--repair-init-container, --repair-exit-codes: dialect acme: repair criteria: no init container to look at")
 	}
 }
 

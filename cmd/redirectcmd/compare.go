@@ -96,7 +96,7 @@ func (c *common) printComparison(t *target, result comparison) {
 		return
 	}
 	for _, d := range result.Differences {
-		fmt.Fprintf(c.Stdout, "%s\n  saved  %s: %s\n  ours   %s: %s\n", compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
+		fmt.Fprintf(c.Stdout, "%s: %s\n  saved  %s: %s\n  ours   %s: %s\n", d.Kind(), compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
 	}
 	if len(result.Differences) == 0 {
 		fmt.Fprintf(c.Stdout, "the same: %d packets, one of each kind that the rules tell apart\n", result.Packets)

@@ -55,7 +55,7 @@ func TestCompareSame(t *testing.T) {
 func TestCompareDifferent(t *testing.T) {
 	got := compared(t, both(strings.Replace(savedRules, "--dports 3306 ", "--dports 3307 ", 1)))
 	assert.Equal(t, 1, got.code)
-	assert.Contains(t, got.out, "out tcp 10.244.1.5 -> 10.96.0.10:3306 uid 1000 gid 1000 by eth0\n"+
+	assert.Contains(t, got.out, "missing: out tcp 10.244.1.5 -> 10.96.0.10:3306 uid 1000 gid 1000 by eth0\n"+
 		"  saved  redirect 4140: rule nat/PROXY_INIT_OUTPUT:4 (\"-p tcp -j REDIRECT --to-ports 4140\"): redirected to port 4140\n"+
 		"  ours   pass: outbound port is excluded: passes\n")
 	assert.Regexp(t, `\n\d+ of \d+ packets differ\n$`, got.out)

@@ -195,6 +195,7 @@ func TestOwnProgram(t *testing.T) {
 		{[]string{"--version"}, 0, "acme-repair v9\n"},
 		{[]string{"--help"}, 0, "the mesh: acme (default acme)"},
 		{[]string{"--dialect=istio"}, 2, `acme-repair: --dialect: unknown dialect "istio": known is acme`},
+		{[]string{"--node-name=n"}, 2, "acme-repair: --repair-init-container, --repair-exit-codes: dialect acme: repair criteria: no init container"},
 	} {
 		var said proctest.Buffer
 		p.Stdout, p.Stderr = &said, &said

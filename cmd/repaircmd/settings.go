@@ -228,8 +228,13 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	} else if err := s.ClusterBudget.Validate(); err != nil {
 		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
 	}
-	o.Criteria, err = s.criteria.read(o.Dialect)
-	return o, err
+	if o.Criteria, err = s.criteria.read(o.Dialect); err != nil {
+		return o, err
+	}
+	if err := o.Criteria.Validate(); err != nil {
+		return o, fmt.Errorf("--repair-init-container, --repair-exit-codes: dialect %s: %w", o.Dialect.Name, err)
+	}
+	return o, nil
 }
 
 func (f criteria) read(d dialect.Dialect) (*repair.Criteria, error) {

@@ -110,7 +110,7 @@ func ExampleNew() {
 			fmt.Println(c.Table, c.Name, r.Text(program.Family))
 		}
 	}
-	for _, line := range program.Routing.Lines(program.Family) {
+	for _, line := range program.Fixtures() {
 		fmt.Println(line)
 	}
 	// Output:

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,21 +80,14 @@ const maxUnknown = 8
 
 // unknown warns of unknown keys, which may be a newer Consul's.
 func (p *parser) unknown(text string) {
-	known := []string{
-		"consuldnsip", "consuldnsport", "proxyuserid", "proxyinboundport", "proxyoutboundport", "excludeinboundports",
-		"excludeoutboundports", "excludeoutboundcidrs", "excludeuids", "netns", "iptablesprovider", "nftablesprovider",
-	}
 	var all map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &all) != nil {
 		return
 	}
-	var names []string
-	for name := range all {
-		if !slices.Contains(known, strings.ToLower(name)) {
-			names = append(names, name)
-		}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[config]()) {
+		maps.DeleteFunc(all, func(name string, _ json.RawMessage) bool { return strings.EqualFold(name, f.Name) })
 	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(all))
 	for _, name := range names[:min(len(names), maxUnknown)] {
 		if q := brief.Quote(name); q != `"`+name+`"` {
 			name = q

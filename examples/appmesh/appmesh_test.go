@@ -69,10 +69,12 @@ func TestPackets(t *testing.T) {
 	plan, err := appmesh.New().Plan(t.Context(), subject, dialect.Options{})
 	require.NoError(t, err)
 	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")
-	rules.Out("10.96.0.1:80").UID(1000).RedirectedTo(15001)
-	rules.Out("10.96.0.1:22").UID(1000).Passes()
-	rules.Out("169.254.169.254:80").UID(1000).Passes()
-	rules.Out("10.96.0.1:80").UID(1337).Passes()
-	rules.In("10.244.1.5:8080").From("192.0.2.1").RedirectedTo(15000)
-	rules.In("10.244.1.5:9090").From("192.0.2.1").Passes()
+	rules.Table(`
+		out tcp uid 1000 -> 10.96.0.1:80          => redirect 15001
+		out tcp uid 1000 -> 10.96.0.1:22          => pass
+		out tcp uid 1000 -> 169.254.169.254:80    => pass
+		out tcp uid 1337 -> 10.96.0.1:80          => pass
+		in  tcp from 192.0.2.1 -> 10.244.1.5:8080 => redirect 15000
+		in  tcp from 192.0.2.1 -> 10.244.1.5:9090 => pass
+	`)
 }

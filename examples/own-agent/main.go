@@ -13,7 +13,7 @@ import (
 
 func program() nodecmd.Program {
 	c := installer.Default()
-	c.BinSourceDir, c.BinaryName, c.RunDir, c.AgentPrefix = "/opt/acme/bin", "acme-cni", "/var/run/acme-cni", acme.AgentPrefix
+	c.BinSourceDir, c.RunDir, c.AgentPrefix = "/opt/acme/bin", "/var/run/acme-cni", acme.AgentPrefix
 	c.Plugin.Type, c.Plugin.PodNamespace, c.Plugin.ReadyWithoutAgent = "acme-cni", "acme-system", true
 	return nodecmd.Program{Name: "acme-node", Version: "v1.0.0", Dialects: []dialect.Dialect{acme.New()}, Config: c}
 }

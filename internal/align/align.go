@@ -23,6 +23,33 @@ type Lists struct {
 // Pair is an element of the first list and one of the second that are the same.
 type Pair struct{ I, J int }
 
+// Strings are two lists of strings.
+func Strings(a, b []string) Lists {
+	return Lists{
+		N: len(a), M: len(b),
+		Same:  func(i, j int) bool { return a[i] == b[j] },
+		First: func(i int) string { return a[i] }, Second: func(j int) string { return b[j] },
+	}
+}
+
+// Differences calls first with each element of the first list that is in no pair of [Lists.Pairs], and second with each
+// such element of the second, in order. Of a run of both, the first list's come first, or with SecondFirst the second's.
+func (l Lists) Differences(first, second func(i int)) {
+	i, j := 0, 0
+	for _, p := range append(l.Pairs(), Pair{l.N, l.M}) {
+		for ; l.SecondFirst && j < p.J; j++ {
+			second(j)
+		}
+		for ; i < p.I; i++ {
+			first(i)
+		}
+		for ; j < p.J; j++ {
+			second(j)
+		}
+		i, j = p.I+1, p.J+1
+	}
+}
+
 // Pairs returns a longest common subsequence, in order. For long lists it takes
 // N log N steps, and may be shorter where elements repeat.
 func (l Lists) Pairs() []Pair {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/ownsock"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
@@ -118,7 +119,7 @@ func launch(p Probe) (*os.File, error) {
 	if p.Proto == "udp" {
 		typ = unix.SOCK_DGRAM
 	}
-	fd, err := ownedSocket(Owner{p.UID, p.GID}, p.Dst.Addr(), typ)
+	fd, err := ownsock.Open(p.UID, p.GID, p.Dst.Addr(), typ)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func launch(p Probe) (*os.File, error) {
 
 func send(fd, typ int, p Probe) error {
 	if p.Src.IsValid() {
-		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(p.Src, 0))); err != nil {
+		if err := unix.Bind(fd, ownsock.Sockaddr(netip.AddrPortFrom(p.Src, 0))); err != nil {
 			return fmt.Errorf("bind %s: %w", p.Src, err)
 		}
 	}
@@ -141,7 +142,7 @@ func send(fd, typ int, p Probe) error {
 			return err
 		}
 	}
-	if err := unix.Connect(fd, sockaddr(p.Dst)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	if err := unix.Connect(fd, ownsock.Sockaddr(p.Dst)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return err
 	}
 	if typ == unix.SOCK_DGRAM {

@@ -2,7 +2,6 @@ package netnstest
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/ownsock"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
@@ -42,7 +42,11 @@ type server struct {
 
 // listen opens the sockets in the calling thread's namespace. They are closed when the test ends.
 func (w *World) listen(s server) error {
-	defer become(s.owner)()
+	restore, err := ownsock.Become(s.owner.UID, s.owner.GID)
+	if err != nil {
+		return err
+	}
+	defer restore()
 	for _, family := range []struct {
 		name, wildcard              string
 		level, transparent, pktinfo int
@@ -101,7 +105,9 @@ func (s server) answerTCP(l *net.TCPListener, port uint16) {
 	if s.owner != (Owner{}) { // all threads are root's
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		defer become(s.owner)()
+		if restore, err := ownsock.Become(s.owner.UID, s.owner.GID); err == nil { // as when the socket was opened
+			defer restore()
+		}
 	}
 	for {
 		conn, err := l.AcceptTCP()
@@ -122,18 +128,9 @@ func OriginalDst(conn *net.TCPConn) netip.AddrPort {
 	if err != nil {
 		return dst
 	}
-	// SO_ORIGINAL_DST is 80 at both levels (linux/netfilter_ipv4.h, IP6T_SO_ORIGINAL_DST in
-	// linux/netfilter_ipv6/ip6_tables.h). It gives a socket address; the functions used are for other options, whose
-	// values are as large.
 	_ = raw.Control(func(fd uintptr) {
-		if dst.Addr().Is6() {
-			if info, err := unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); err == nil {
-				port := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, info.Addr.Port))
-				dst = netip.AddrPortFrom(netip.AddrFrom16(info.Addr.Addr), port)
-			}
-		} else if info, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
-			b := info.Multiaddr // a sockaddr_in: family, port, address
-			dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:]))
+		if original, err := ownsock.OriginalDst(int(fd), dst.Addr().Is6()); err == nil {
+			dst = original
 		}
 	})
 	return dst

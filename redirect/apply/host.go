@@ -89,7 +89,7 @@ func legacyTables() (map[ruleset.Family][]string, error) {
 		tables[f] = slices.DeleteFunc(tables[f], func(table string) bool {
 			info, ierr := readLegacyInfo(unix.Socket, f, table)
 			err = errors.Join(err, ierr)
-			return ierr == nil && info.entries == info.entriesOf(0, 0)
+			return ierr == nil && info.entries == info.entriesOf(tableSize{})
 		})
 	}
 	return tables, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -202,7 +203,7 @@ func (s *session) apply(ctx context.Context, c *change) error {
 		}
 		return fail(err)
 	}
-	s.commits.Add(int32(ruleset.Commits(text)))
+	s.commits.Add(int32(strings.Count(text, "\nCOMMIT\n")))
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -136,7 +137,7 @@ func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) 
 
 func (r chainRules) names() (names []string) {
 	for c := range r {
-		if !ruleset.SafeChain(c.name) {
+		if !chains.Safe(c.name) {
 			names = append(names, c.name)
 		}
 	}
@@ -148,7 +149,7 @@ var errText = errors.New("what the program prints is not what the kernel has, so
 
 // agree compares the chains that matter: the owner's, and the built-in ones.
 func (r chainRules) agree(owner ruleset.Owner, live *ruleset.Saved) error {
-	matters := func(name string) bool { return owner.OwnsChain(name) || ruleset.IsBuiltin(name) }
+	matters := func(name string) bool { return owner.OwnsChain(name) || chains.IsBuiltin(name) }
 	seen := chainRules{}
 	for _, t := range live.Tables {
 		table, err := ruleset.ParseTable(t.Name)
@@ -160,7 +161,7 @@ func (r chainRules) agree(owner ruleset.Owner, live *ruleset.Saved) error {
 			if !matters(c.Name) {
 				continue
 			}
-			if _, there := r[at]; !there && !ruleset.IsBuiltin(c.Name) {
+			if _, there := r[at]; !there && !chains.IsBuiltin(c.Name) {
 				return fmt.Errorf("chain %s of table %s: %w", c.Name, table, errText)
 			}
 			seen[at] = len(c.Rules)
@@ -225,7 +226,7 @@ func (r chainRules) verify(want *ruleset.Program) error {
 	family := nfProto(want.Family)
 	for _, w := range want.Chains {
 		n, there := r[chainName{family, w.Table, w.Name}]
-		if !there || n < len(w.Rules) || n > len(w.Rules) && !ruleset.IsBuiltin(w.Name) {
+		if !there || n < len(w.Rules) || n > len(w.Rules) && !chains.IsBuiltin(w.Name) {
 			return fmt.Errorf("%w: chain %s of table %s has %d rules, not %d", errNothing, w.Name, w.Table, n, len(w.Rules))
 		}
 	}

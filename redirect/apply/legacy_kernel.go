@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -21,9 +22,19 @@ type legacyInfo struct {
 	size    int // of the blob, in bytes
 }
 
-// entriesOf counts the entries of a table with so many rules and chains of its own: besides the rules, a policy for
-// each built-in chain, a head and an end for each other, and the end of the table (net/ipv4/netfilter/ip_tables.c).
-func (i legacyInfo) entriesOf(rules, chains int) int { return rules + i.hooks + 2*chains + 1 }
+// tableSize is a table's rules, and its chains that are not built in.
+type tableSize struct{ rules, chains int }
+
+func (t *tableSize) add(chain string, rules int) {
+	t.rules += rules
+	if !chains.IsBuiltin(chain) {
+		t.chains++
+	}
+}
+
+// entriesOf counts the entries of a table of the size: besides the rules, a policy for each built-in chain, a head and
+// an end for each other, and the end of the table (net/ipv4/netfilter/ip_tables.c).
+func (i legacyInfo) entriesOf(t tableSize) int { return t.rules + i.hooks + 2*t.chains + 1 }
 
 func (s *session) legacyInfo(f ruleset.Family, table string) (legacyInfo, error) {
 	return readLegacyInfo(s.ns.Socket, f, table)
@@ -81,18 +92,15 @@ func (s *session) measureLegacy(f ruleset.Family) error {
 // legacyAgrees compares what iptables-legacy-save printed with the size of each table.
 func (s *session) legacyAgrees(live *ruleset.Saved) error {
 	for _, t := range live.Tables {
-		rules, chains := 0, 0
+		var size tableSize
 		for _, c := range t.Chains {
-			rules += len(c.Rules)
-			if !ruleset.IsBuiltin(c.Name) {
-				chains++
-			}
+			size.add(c.Name, len(c.Rules))
 		}
 		info, err := s.legacyInfo(live.Family, t.Name)
 		if err != nil {
 			return err
 		}
-		if want := info.entriesOf(rules, chains); info.entries != want {
+		if want := info.entriesOf(size); info.entries != want {
 			return fmt.Errorf("table %s has %d entries, printed are %d: %w", t.Name, info.entries, want, errText)
 		}
 	}
@@ -109,17 +117,15 @@ func (s *session) verifyNew(want *ruleset.Program) error {
 	if err != nil {
 		return err
 	}
+	sizes := map[ruleset.Table]tableSize{}
+	for _, c := range want.Chains {
+		size := sizes[c.Table]
+		size.add(c.Name, len(c.Rules))
+		sizes[c.Table] = size
+	}
 	for _, table := range ruleset.Tables {
-		rules, chains := 0, 0
-		for _, c := range want.Chains {
-			if c.Table == table {
-				rules += len(c.Rules)
-				if !ruleset.IsBuiltin(c.Name) {
-					chains++
-				}
-			}
-		}
-		if rules+chains == 0 {
+		size := sizes[table]
+		if size == (tableSize{}) {
 			continue
 		}
 		if !slices.Contains(tables[want.Family], table.String()) {
@@ -129,7 +135,7 @@ func (s *session) verifyNew(want *ruleset.Program) error {
 		if err != nil {
 			return err
 		}
-		if n := info.entriesOf(rules, chains); info.entries < n {
+		if n := info.entriesOf(size); info.entries < n {
 			return fmt.Errorf("%w: table %s has %d entries, not %d", errNothing, table, info.entries, n)
 		}
 	}

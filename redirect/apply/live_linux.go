@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -81,7 +83,7 @@ func (s *session) live(ctx context.Context, path string, f ruleset.Family, wante
 	if err != nil {
 		return nil, err
 	}
-	text, counters, err := s.list(ctx, path, f, s.host.tableNames(variant, f))
+	text, counters, err := s.listIPTables(ctx, path, f, s.host.tableNames(variant, f))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -117,8 +119,60 @@ func (h host) tableNames(variant Name, f ruleset.Family) []string {
 	return names
 }
 
-// list lists the tables as iptables-save prints them, and the counters of the rules apart.
-func (s *session) list(ctx context.Context, path string, f ruleset.Family, tables []string) (string, map[chainName][]Counters, error) {
+// lister is what Live takes of go-iptables.
+type lister interface {
+	ListChains(table string) ([]string, error)
+	// ListWithCounters lists a chain as iptables -v -S does.
+	ListWithCounters(table, chain string) ([]string, error)
+}
+
+// rootedLister lists with a program in another root, in which go-iptables starts none.
+type rootedLister struct {
+	ctx  context.Context
+	opts Options
+	path string
+}
+
+func (l rootedLister) lines(args ...string) ([]string, error) {
+	text, err := run(l.ctx, l.opts, "", l.path, args...)
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n"), err
+}
+
+func (l rootedLister) ListChains(table string) (found []string, err error) {
+	lines, err := l.lines("-t", table, "-S")
+	for _, line := range lines {
+		if words := strings.Fields(line); len(words) > 1 && (words[0] == "-P" || words[0] == "-N") {
+			found = append(found, words[1])
+		}
+	}
+	return found, err
+}
+
+func (l rootedLister) ListWithCounters(table, chain string) ([]string, error) {
+	return l.lines("-t", table, "-v", "-S", chain)
+}
+
+// listIPTables lists the tables as iptables-save prints them, and the counters of the rules apart.
+func (s *session) listIPTables(ctx context.Context, path string, f ruleset.Family, tables []string) (text string, counters map[chainName][]Counters, err error) {
+	if s.opts.rooted() {
+		return listIPTables(rootedLister{ctx, s.opts, path}, f, tables)
+	}
+	family := iptables.ProtocolIPv4
+	if f == ruleset.IPv6 {
+		family = iptables.ProtocolIPv6
+	}
+	// The calling thread is in the namespace, and so are the processes that go-iptables starts from it.
+	err = s.ns.Do(func() error {
+		ipt, err := iptables.New(iptables.Path(path), iptables.IPFamily(family))
+		if err == nil {
+			text, counters, err = listIPTables(ipt, f, tables)
+		}
+		return err
+	})
+	return text, counters, err
+}
+
+func listIPTables(ipt lister, f ruleset.Family, tables []string) (string, map[chainName][]Counters, error) {
 	var b strings.Builder
 	counters := map[chainName][]Counters{}
 	for _, table := range tables {
@@ -126,24 +180,22 @@ func (s *session) list(ctx context.Context, path string, f ruleset.Family, table
 		if err != nil {
 			continue // "security", of which no mesh has anything
 		}
-		all, err := run(ctx, s.opts, "", path, "-t", table, "-S")
+		found, err := ipt.ListChains(table)
 		if err != nil {
 			return "", nil, err
 		}
 		b.WriteString("*" + table + "\n")
-		for line := range strings.Lines(all) {
-			words := strings.Fields(line)
-			if len(words) < 2 || words[0] != "-P" && words[0] != "-N" || !ruleset.SafeChain(words[1]) {
-				continue // a rule, or a chain that no program made and no program can be asked for
+		for _, chain := range found {
+			if !chains.Safe(chain) {
+				continue // not made by a program, and no program can be asked for it
 			}
-			chain := words[1]
-			rules, err := run(ctx, s.opts, "", path, "-t", table, "-v", "-S", chain)
+			lines, err := ipt.ListWithCounters(table, chain)
 			if err != nil {
 				return "", nil, err
 			}
 			b.WriteString(":" + chain + " - [0:0]\n")
-			_, rules, _ = strings.Cut(rules, "\n") // the first line is the chain's own
-			rules, counters[chainName{nfProto(f), t, chain}] = cutCounters(strings.TrimSuffix(rules, "\n"))
+			rules, counts := cutCounters(strings.Join(lines[min(1, len(lines)):], "\n"))
+			counters[chainName{nfProto(f), t, chain}] = counts
 			if rules != "" {
 				b.WriteString(rules + "\n")
 			}

@@ -44,7 +44,8 @@ func diffLive(rs ruleset.Ruleset, want *nft.Table, live *nftLive) []ruleset.Diff
 		for j := range rules {
 			liveKeys[j] = canonical(rules[j].exprs, in(liveSets))
 		}
-		missing, extra := edits(wantKeys, liveKeys)
+		var missing, extra []int
+		align.Strings(wantKeys, liveKeys).Differences(func(i int) { missing = append(missing, i) }, func(j int) { extra = append(extra, j) })
 		diffs = appendMissing(diffs, rs, c, missing)
 		for _, j := range extra {
 			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
@@ -141,25 +142,4 @@ func unexpectedRule(r *liveRule, position int) ruleset.Difference {
 		d.Family = ruleset.IPv6
 	}
 	return d
-}
-
-// edits returns the indexes of a that are missing from b, and of b that are not
-// in a, in order, from a longest common subsequence; for long lists see package align.
-func edits(a, b []string) (missing, extra []int) {
-	kept := align.Lists{
-		N: len(a), M: len(b),
-		Same:  func(i, j int) bool { return a[i] == b[j] },
-		First: func(i int) string { return a[i] }, Second: func(j int) string { return b[j] },
-	}.Pairs()
-	i, j := 0, 0
-	for _, k := range append(kept, align.Pair{I: len(a), J: len(b)}) {
-		for ; i < k.I; i++ {
-			missing = append(missing, i)
-		}
-		for ; j < k.J; j++ {
-			extra = append(extra, j)
-		}
-		i, j = k.I+1, k.J+1
-	}
-	return missing, extra
 }

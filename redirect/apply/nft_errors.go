@@ -26,7 +26,7 @@ type UnsupportedError struct {
 }
 
 // Error returns for example
-// "the kernel has no inet nat chain (needs Linux 5.2 and CONFIG_NFT_NAT): operation not supported".
+// "the kernel has no usable inet nat chain (needs Linux 5.2 and CONFIG_NFT_NAT): operation not supported".
 func (e *UnsupportedError) Error() string {
 	return "the kernel has no usable " + e.Feature + " (needs " + e.Need + "): " + e.Err.Error()
 }

@@ -161,7 +161,7 @@ func TestNFTFailureChangesNothing(t *testing.T) {
 	r.Mode = redirect.ModeTProxy
 	bad := r.MustRuleset()
 	c := bad.IPv6.Chain(ruleset.NAT, "MESH_OUTPUT")
-	c.Rules = append(c.Rules, ruleset.Rule{Target: ruleset.JumpTo("NOWHERE"), Comment: "no such chain"})
+	c.Rules = append(c.Rules, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Jump, Chain: "NOWHERE"}, Comment: "no such chain"})
 	_, err = b.Apply(t.Context(), bad)
 	require.ErrorContains(t, err, "apply nftables rules: add rule to chain nat/MESH_OUTPUT: meta nfproto ipv6 jump nat/NOWHERE: no such file or directory")
 	assert.Equal(t, before, nft(t, ns, "", "list", "ruleset"))

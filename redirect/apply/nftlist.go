@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -87,7 +88,7 @@ func dropEmptyTables(ctx context.Context, ns Namespace) error {
 		err = s.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
 			c := parseChain(m)
 			t := nftTable{c.family, c.table}
-			used[t] = used[t] || !ruleset.IsBuiltin(c.name) || c.drops
+			used[t] = used[t] || !chains.IsBuiltin(c.name) || c.drops
 		})
 		if err != nil {
 			return nil, err

@@ -49,13 +49,15 @@ func fixturesOf(f ruleset.Family, addrs []netip.Addr, routing *ruleset.Routing) 
 
 // String returns the fixture in iproute2's words.
 func (x fixture) String() string {
+	p := ruleset.Program{Family: x.family, Routing: &x.routing}
 	switch x.kind {
 	case localRoute:
-		return x.routing.Lines(x.family)[1]
+		return p.Fixtures()[1]
 	case policyRule:
-		return x.routing.Lines(x.family)[0]
+		return p.Fixtures()[0]
 	}
-	return ruleset.AddrLine(x.addr)
+	p.LoopbackAddrs = []netip.Addr{x.addr}
+	return p.Fixtures()[0]
 }
 
 // plumbing adds and removes fixtures of one namespace. It opens its socket only for

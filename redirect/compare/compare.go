@@ -84,8 +84,8 @@ type Report struct {
 	Differences []Difference `json:"differences"`
 }
 
-// Compare traces the packets through both programs. The error is one of the
-// tracer's; use errors.As with a *[trace.UnmodelledError].
+// Compare traces the packets through both programs. The error is that of [trace.Trace]: get at a
+// rule outside the model with errors.As(err, &unmodelled), where unmodelled is a *[trace.UnmodelledError].
 func Compare(a, b ruleset.Ruleset, packets []trace.Packet) (Report, error) {
 	report := Report{Packets: len(packets), Differences: []Difference{}}
 	for _, p := range packets {

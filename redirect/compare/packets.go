@@ -9,8 +9,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Packets are one packet of each kind that the rules of the programs tell apart, for a pod with the
-// given addresses. A family without address of the pod's has one of documentation's.
+// Packets returns one packet of each kind that the rules of the programs tell apart, for a pod with
+// the given addresses. In a family without one, the pod gets an address that is reserved for documentation.
 func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
 	var packets []trace.Packet
 	for _, f := range ruleset.Families {
@@ -72,7 +72,11 @@ func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
 	if f == ruleset.IPv6 {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
-	g.both(ruleset.AnyPrefix(f))
+	every := netip.IPv4Unspecified()
+	if f == ruleset.IPv6 {
+		every = netip.IPv6Unspecified()
+	}
+	g.both(netip.PrefixFrom(every, 0))
 	g.both(loopback)
 	for _, a := range g.pod {
 		g.both(netip.PrefixFrom(a, a.BitLen()))

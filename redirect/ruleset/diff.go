@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Kind says how a live rule differs from what is wanted.
@@ -70,7 +71,7 @@ func (p *Program) ownRules(c *SavedChain, predecessor bool) []liveRule {
 		return nil
 	}
 	var rules []liveRule
-	if IsBuiltin(c.Name) {
+	if chains.IsBuiltin(c.Name) {
 		for _, i := range p.Owner.builtinRules(c, predecessor) {
 			rules = append(rules, liveRule{i + 1, c.Rules[i]})
 		}
@@ -98,11 +99,11 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 		for i := range t.Chains {
 			c := &t.Chains[i]
 			table, err := ParseTable(t.Name)
-			if err != nil || p.Chain(table, c.Name) != nil || !IsBuiltin(c.Name) && !p.Owner.OwnsChain(c.Name) {
+			if err != nil || p.Chain(table, c.Name) != nil || !chains.IsBuiltin(c.Name) && !p.Owner.OwnsChain(c.Name) {
 				continue
 			}
 			rules := p.ownRules(c, predecessor)
-			if len(rules) == 0 && !IsBuiltin(c.Name) && !led[c.Name] {
+			if len(rules) == 0 && !chains.IsBuiltin(c.Name) && !led[c.Name] {
 				diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: t.Name, Chain: c.Name})
 			}
 			for _, r := range rules {
@@ -115,9 +116,9 @@ func (p *Program) strays(live *Saved, predecessor bool) []Difference {
 
 // diffChain is the shortest edit script, from the longest common subsequence; for long chains see package align.
 func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Difference {
-	n, m := len(want.Rules), len(live)
-	kept := align.Lists{
-		N: n, M: m, SecondFirst: true,
+	var diffs []Difference
+	align.Lists{
+		N: len(want.Rules), M: len(live), SecondFirst: true,
 		Same:  func(i, j int) bool { return live[j].Known && want.Rules[i].Equal(live[j].Rule) },
 		First: func(i int) string { return want.Rules[i].Text(p.Family) },
 		Second: func(j int) string {
@@ -126,17 +127,10 @@ func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Differen
 			}
 			return live[j].Rule.Text(p.Family)
 		},
-	}.Pairs()
-	var diffs []Difference
-	i, j := 0, 0
-	for _, k := range append(kept, align.Pair{I: n, J: m}) {
-		for ; j < k.J; j++ {
-			diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].position, live[j].Text})
-		}
-		for ; i < k.I; i++ {
-			diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
-		}
-		i, j = k.I+1, k.J+1
-	}
+	}.Differences(func(i int) {
+		diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
+	}, func(j int) {
+		diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].position, live[j].Text})
+	})
 	return diffs
 }

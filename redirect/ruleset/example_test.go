@@ -35,9 +35,9 @@ func ExampleProgram_Transition() {
 		Family: ruleset.IPv4,
 		Owner:  ruleset.Owner{Prefix: "MESH_"},
 		Chains: []ruleset.Chain{
-			{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.JumpTo("MESH_OUTPUT")}}},
+			{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: "MESH_OUTPUT"}}}},
 			{Table: ruleset.NAT, Name: "MESH_OUTPUT", Rules: []ruleset.Rule{
-				{Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(443)), Target: ruleset.RedirectTo(15001)},
+				{Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(443)), Target: ruleset.Target{Action: ruleset.Redirect, Port: 15001}},
 			}},
 		},
 	}

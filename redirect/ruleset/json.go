@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // MarshalText makes a Family "ipv4" or "ipv6" in JSON.
@@ -52,8 +54,8 @@ func (p *Program) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model, or a chain
-// that is not [SafeChain], is an error, which is [ErrForeign].
+// UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model, or a chain whose
+// name no mesh's chain can have (see [Owner.OwnsChain]), is an error, which is [ErrForeign].
 func (p *Program) UnmarshalJSON(b []byte) error {
 	var in jsonProgram
 	if err := json.Unmarshal(b, &in); err != nil {
@@ -65,7 +67,7 @@ func (p *Program) UnmarshalJSON(b []byte) error {
 		if err != nil {
 			return fmt.Errorf("program from JSON: chain %s: %w", jc.Name, err)
 		}
-		if !SafeChain(jc.Name) {
+		if !chains.Safe(jc.Name) {
 			return fmt.Errorf("program from JSON: chain %q: not a name of a mesh's chain: %w", jc.Name, ErrForeign)
 		}
 		c := Chain{Table: table, Name: jc.Name}

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -79,7 +80,7 @@ func (k kernel) rules() []string {
 	var lines []string
 	for _, table := range k.saved().Tables {
 		for _, c := range table.Chains {
-			if !ruleset.IsBuiltin(c.Name) {
+			if !chains.IsBuiltin(c.Name) {
 				lines = append(lines, table.Name+" :"+c.Name)
 			}
 			for _, r := range c.Rules {

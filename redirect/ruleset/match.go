@@ -89,11 +89,6 @@ const (
 	Postrouting = "POSTROUTING"
 )
 
-var builtins = []string{Prerouting, Input, Forward, Output, Postrouting}
-
-// IsBuiltin reports whether a chain is built in, the entry of a hook.
-func IsBuiltin(chain string) bool { return slices.Contains(builtins, chain) }
-
 // Proto is a transport protocol. The zero value, [AnyProto], matches all.
 type Proto uint8
 
@@ -132,9 +127,6 @@ func Prefix(p netip.Prefix) PrefixMatch {
 	return PrefixMatch{Prefix: p.Masked()}
 }
 
-// NotPrefix matches addresses outside p.
-func NotPrefix(p netip.Prefix) PrefixMatch { return PrefixMatch{Prefix: p.Masked(), Not: true} }
-
 // IsZero reports whether m matches any address.
 func (m PrefixMatch) IsZero() bool { return !m.Prefix.IsValid() }
 
@@ -167,10 +159,6 @@ func Port(p uint16) PortRange { return PortRange{p, p} }
 // Contains reports whether p is in the range.
 func (r PortRange) Contains(p uint16) bool { return r.First <= p && p <= r.Last }
 
-// maxPortSlots is how many ports one multiport match takes; a range takes two
-// slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
-const maxPortSlots = 15
-
 // PortMatch matches a port of the packet, and needs the rule's Proto to be TCP or UDP. The zero value matches any.
 type PortMatch struct {
 	Ranges []PortRange
@@ -186,9 +174,6 @@ func Ports(r ...PortRange) PortMatch {
 	return PortMatch{Ranges: r}
 }
 
-// NotPorts matches packets to none of the ranges.
-func NotPorts(r ...PortRange) PortMatch { return PortMatch{Ranges: r, Not: true} }
-
 // IsZero reports whether m matches any port.
 func (m PortMatch) IsZero() bool { return len(m.Ranges) == 0 }
 
@@ -198,27 +183,6 @@ func (m PortMatch) Matches(p uint16) bool {
 		return true
 	}
 	return slices.ContainsFunc(m.Ranges, func(r PortRange) bool { return r.Contains(p) }) != m.Not
-}
-
-// ChunkPorts splits ranges into groups that each fit one multiport match.
-func ChunkPorts(ranges []PortRange) [][]PortRange {
-	var chunks [][]PortRange
-	slots, start := 0, 0
-	for i, r := range ranges {
-		n := 1
-		if r.First != r.Last {
-			n = 2
-		}
-		if slots+n > maxPortSlots {
-			chunks = append(chunks, ranges[start:i:i])
-			slots, start = 0, i
-		}
-		slots += n
-	}
-	if start < len(ranges) {
-		chunks = append(chunks, ranges[start:])
-	}
-	return chunks
 }
 
 // States is a set of conntrack states. The zero value matches any.
@@ -263,12 +227,6 @@ type MarkMatch struct {
 	Not         bool
 }
 
-// Mark matches a mark that equals v in all bits.
-func Mark(v uint32) MarkMatch { return MarkMatch{Value: v, Mask: FullMask} }
-
-// NotMark matches any mark but v.
-func NotMark(v uint32) MarkMatch { return MarkMatch{Value: v, Mask: FullMask, Not: true} }
-
 // IsZero reports whether m matches any mark.
 func (m MarkMatch) IsZero() bool { return m.Mask == 0 }
 
@@ -304,11 +262,6 @@ type OwnerMatch struct {
 
 // OwnerIs matches packets of sockets owned by the id.
 func OwnerIs(k OwnerKind, id uint32) OwnerMatch { return OwnerMatch{Kind: k, First: id, Last: id} }
-
-// OwnerIsNot matches packets of sockets owned by any other id.
-func OwnerIsNot(k OwnerKind, id uint32) OwnerMatch {
-	return OwnerMatch{Kind: k, First: id, Last: id, Not: true}
-}
 
 // Matches reports whether a socket with the ids is matched.
 func (m OwnerMatch) Matches(uid, gid uint32) bool {

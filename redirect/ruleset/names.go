@@ -5,26 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
-
-// maxChainName is the longest name that iptables takes for a chain. Source: XT_EXTENSION_MAXNAMELEN
-// in linux/netfilter/x_tables.h, less the terminating zero.
-const maxChainName = 28
-
-// SafeChain reports whether one of our programs could have a chain of the name: A-Z, a-z, 0-9, "_",
-// "." and "-", at most 28 bytes. The kernel allows any bytes, even line feeds, and programs do not
-// quote names. So other names are never considered ours and never written.
-func SafeChain(name string) bool {
-	return name != "" && len(name) <= maxChainName && !strings.ContainsFunc(name, unsafeRune)
-}
-
-func unsafeRune(c rune) bool {
-	switch {
-	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		return false
-	}
-	return c != '_' && c != '.' && c != '-'
-}
 
 // maxUnsafe bounds how many chains with such names are looked for in a text.
 const maxUnsafe = 256
@@ -45,7 +28,7 @@ func maskNames(text string, names []string) (string, error) {
 	text = "\n" + text
 	for _, name := range names {
 		mask := strings.Map(func(c rune) rune {
-			if unsafeRune(c) {
+			if chains.UnsafeRune(c) {
 				return '?'
 			}
 			return c
@@ -64,7 +47,7 @@ func maskNames(text string, names []string) (string, error) {
 func declaredNames(text string) (names []string) {
 	for line := range strings.Lines(text) {
 		if line[0] == ':' {
-			if name, _, err := parseChainLine(strings.TrimRight(line, "\r\n")); err == nil && !SafeChain(name) {
+			if name, _, err := parseChainLine(strings.TrimRight(line, "\r\n")); err == nil && !chains.Safe(name) {
 				names = append(names, name)
 			}
 		}
@@ -139,7 +122,7 @@ func wordsText(words []string) string {
 		if i > 0 {
 			b = append(b, ' ')
 		}
-		if strings.ContainsFunc(w, func(c rune) bool { return unsafeRune(c) && !strings.ContainsRune("/,:!+", c) }) || w == "" {
+		if strings.ContainsFunc(w, func(c rune) bool { return chains.UnsafeRune(c) && !strings.ContainsRune("/,:!+", c) }) || w == "" {
 			b = appendWord(b, w)
 		} else {
 			b = append(b, w...)

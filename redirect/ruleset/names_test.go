@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -25,7 +26,7 @@ func requireOwn(t testing.TB, owner ruleset.Owner, f ruleset.Family, text string
 		require.NotNil(t, m, "%q", line)
 		for i, name := range ownLine.SubexpNames() {
 			switch {
-			case m[i] == "" || name == "" || name == "of" && ruleset.IsBuiltin(m[i]):
+			case m[i] == "" || name == "" || name == "of" && chains.IsBuiltin(m[i]):
 			case name == "rule":
 				require.NotContains(t, m[i], "\t")
 				r, err := ruleset.ParseRule(f, m[i])

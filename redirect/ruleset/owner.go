@@ -4,11 +4,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Owner identifies the chains and rules of a mesh. The zero value owns nothing.
 type Owner struct {
-	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most [MaxPrefix] bytes. Chains
+	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most 16 bytes. Chains
 	// with the prefix are the mesh's, and rules in built-in chains that jump to one.
 	Prefix string `json:"prefix"`
 	// Marks and Zones are the packet marks and conntrack zones that the mesh uses. They identify
@@ -30,14 +32,10 @@ func (o Owner) EmptyRuleset() Ruleset {
 	return rs
 }
 
-// MaxPrefix is the longest chain prefix: iptables allows 28 bytes for a chain name
-// (XT_EXTENSION_MAXNAMELEN less the terminating zero), and our longest suffix takes 11.
-const MaxPrefix = 16
-
-// OwnsChain reports whether the chain is the mesh's. A name that is not a
-// [SafeChain] never is, because no program of ours can have made it.
+// OwnsChain reports whether the chain is the mesh's. A name of more than 28 bytes, or with other
+// characters than letters, digits, "_", "." and "-", never is: no program of ours can have made it.
 func (o Owner) OwnsChain(name string) bool {
-	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && SafeChain(name)
+	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && chains.Safe(name)
 }
 
 func (o Owner) jumps(r *SavedRule) bool {
@@ -46,7 +44,7 @@ func (o Owner) jumps(r *SavedRule) bool {
 
 // entryOnly reports whether a rule is the one that we write into a built-in chain: an unconditional jump.
 func (o Owner) entryOnly(builtin string, r *SavedRule) bool {
-	return o.jumps(r) && r.Rule.Equal(Rule{Target: JumpTo(o.Prefix + builtin)})
+	return o.jumps(r) && r.Rule.Equal(Rule{Target: Target{Action: Jump, Chain: o.Prefix + builtin}})
 }
 
 // predecessor reports whether the mesh's init container wrote the rules. It also puts
@@ -57,7 +55,7 @@ func (o Owner) predecessor(s *Saved) bool {
 	}
 	for i := range s.Tables {
 		for _, c := range s.Tables[i].Chains {
-			if !IsBuiltin(c.Name) {
+			if !chains.IsBuiltin(c.Name) {
 				continue
 			}
 			for j := range c.Rules {
@@ -75,7 +73,7 @@ func (o Owner) Rules(live *Saved, table Table, chain string) (own []int) {
 	c := live.chain(table, chain)
 	switch {
 	case c == nil:
-	case IsBuiltin(chain):
+	case chains.IsBuiltin(chain):
 		return o.builtinRules(c, o.predecessor(live))
 	case o.OwnsChain(chain):
 		for i := range c.Rules {

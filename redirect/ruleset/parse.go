@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
@@ -176,7 +178,7 @@ func (t *SavedTable) open(name string) *SavedChain {
 	}
 	t.at[name] = len(t.Chains)
 	policy := "-"
-	if IsBuiltin(name) {
+	if chains.IsBuiltin(name) {
 		policy = "ACCEPT"
 	}
 	t.Chains = append(t.Chains, SavedChain{Name: name, Policy: policy})
@@ -310,7 +312,7 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 		return fmt.Errorf("address %q is not %s: %w", w, p.family, ErrForeign)
 	}
 	if *m = Prefix(prefix); not {
-		*m = NotPrefix(prefix)
+		*m = PrefixMatch{Prefix: prefix.Masked(), Not: true}
 	}
 	return nil
 }
@@ -319,7 +321,7 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 // dev_valid_name) or that need quotes. A mesh's rules have none of these.
 func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 	w := p.next()
-	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, unsafeRune) || !m.IsZero() {
+	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, chains.UnsafeRune) || !m.IsZero() {
 		return fmt.Errorf("interface %q: %w", w, ErrForeign)
 	}
 	*m = InterfaceMatch{Name: w, Not: not}

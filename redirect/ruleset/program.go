@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Ruleset is the whole program of a pod. The zero value is the empty program, in force where
@@ -165,18 +167,18 @@ func (p *Program) text(comments bool) string {
 	}
 	b := make([]byte, 0, 128+64*p.Rules())
 	for _, t := range Tables {
-		chains := p.table(t)
-		if len(chains) == 0 {
+		in := p.table(t)
+		if len(in) == 0 {
 			continue
 		}
 		b = append(append(append(b, '*'), t.String()...), '\n')
-		for _, c := range chains {
-			if !IsBuiltin(c.Name) {
+		for _, c := range in {
+			if !chains.IsBuiltin(c.Name) {
 				b = append(append(append(b, ':'), c.Name...), " - [0:0]\n"...)
 			}
 		}
-		for i := range chains {
-			b = chains[i].append(b, p.Family, comments)
+		for i := range in {
+			b = in[i].append(b, p.Family, comments)
 		}
 		b = append(b, "COMMIT\n"...)
 	}
@@ -200,14 +202,21 @@ func (c *Chain) append(b []byte, f Family, comments bool) []byte {
 	return b
 }
 
-// Lines returns the routing as iproute2 commands.
-func (r *Routing) Lines(f Family) []string {
-	ip := "ip "
-	any := "0.0.0.0/0"
-	if f == IPv6 {
-		ip, any = "ip -6 ", "::/0"
+// Fixtures returns what the program needs besides rules, as iproute2 commands: the
+// addresses of lo, then the policy rule and the route of Routing.
+func (p *Program) Fixtures() []string {
+	ip, every := "ip ", "0.0.0.0/0"
+	if p.Family == IPv6 {
+		ip, every = "ip -6 ", "::/0"
 	}
-	table := decimal(r.Table)
+	var lines []string
+	for _, a := range p.LoopbackAddrs {
+		lines = append(lines, ip+"addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev lo")
+	}
+	r := p.Routing
+	if r == nil {
+		return lines
+	}
 	mark := string(appendHex(nil, r.Mark))
 	if r.Mask != 0 && r.Mask != FullMask {
 		mark += "/" + string(appendHex(nil, r.Mask))
@@ -215,37 +224,6 @@ func (r *Routing) Lines(f Family) []string {
 	if r.Priority != 0 {
 		mark += " pref " + decimal(r.Priority)
 	}
-	return []string{
-		ip + "rule add fwmark " + mark + " lookup " + table,
-		ip + "route add local " + any + " dev lo table " + table,
-	}
-}
-
-// Fixtures returns what the program needs besides rules, as iproute2 commands.
-func (p *Program) Fixtures() []string {
-	var lines []string
-	for _, a := range p.LoopbackAddrs {
-		lines = append(lines, AddrLine(a))
-	}
-	if p.Routing != nil {
-		lines = append(lines, p.Routing.Lines(p.Family)...)
-	}
-	return lines
-}
-
-// AddrLine returns the giving of an address to lo as an iproute2 command.
-func AddrLine(a netip.Addr) string {
-	ip := "ip "
-	if FamilyOf(a) == IPv6 {
-		ip = "ip -6 "
-	}
-	return ip + "addr add " + netip.PrefixFrom(a, a.BitLen()).String() + " dev lo"
-}
-
-// AnyPrefix is the family's prefix of length 0.
-func AnyPrefix(f Family) netip.Prefix {
-	if f == IPv4 {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	table := decimal(r.Table)
+	return append(lines, ip+"rule add fwmark "+mark+" lookup "+table, ip+"route add local "+every+" dev lo table "+table)
 }

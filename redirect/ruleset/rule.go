@@ -93,43 +93,6 @@ type Target struct {
 	Level  uint8
 }
 
-// maxLogPrefix is the longest prefix of a log line: 30 bytes less the
-// terminating zero (struct xt_log_info in linux/netfilter/xt_LOG.h).
-const maxLogPrefix = 29
-
-// defaultLogLevel is iptables', syslog's "warning", which iptables-save leaves out.
-const defaultLogLevel = 4
-
-// ToConnMark is the target that marks connections, in the bits of mask.
-func ToConnMark(mark, mask uint32) Target {
-	return Target{Action: SetConnMark, Mark: mark, Mask: mask}
-}
-
-// LogAs is the target that logs packets.
-func LogAs(prefix string, level uint8) Target {
-	return Target{Action: Log, Prefix: prefix, Level: level}
-}
-
-// JumpTo is the target that walks a chain.
-func JumpTo(chain string) Target { return Target{Action: Jump, Chain: chain} }
-
-// RedirectTo is the target that redirects to a local port.
-func RedirectTo(port uint16) Target { return Target{Action: Redirect, Port: port} }
-
-// DNATTo is the target that rewrites the destination.
-func DNATTo(to netip.AddrPort) Target { return Target{Action: DNAT, To: to} }
-
-// TProxyTo is the target that hands packets to a transparent socket.
-func TProxyTo(port uint16, mark uint32) Target {
-	return Target{Action: TProxy, Port: port, Mark: mark}
-}
-
-// ToMark is the target that marks packets.
-func ToMark(mark uint32) Target { return Target{Action: SetMark, Mark: mark} }
-
-// InZone is the target that chooses a conntrack zone.
-func InZone(zone uint16) Target { return Target{Action: Zone, Zone: zone} }
-
 // Text returns the rule's matches and target as iptables-save prints them, without the leading "-A CHAIN".
 func (r Rule) Text(f Family) string { return string(r.append(nil, f)) }
 
@@ -163,7 +126,7 @@ func (r *Rule) append(b []byte, f Family) []byte {
 		}
 		b = append(b, ' ')
 	}
-	b = r.Target.append(b, f)
+	b = appendTarget(b, r.Target, f)
 	if n := len(b); n > 0 && b[n-1] == ' ' {
 		b = b[:n-1]
 	}
@@ -262,59 +225,6 @@ func appendPortFlag(b []byte, flag string, m PortMatch) []byte {
 		}
 	}
 	return append(b, ' ')
-}
-
-func (t Target) append(b []byte, f Family) []byte {
-	switch t.Action {
-	case NoAction:
-		return b
-	case Accept, Drop, Return:
-		return append(append(b, "-j "...), plainTargets[t.Action]...)
-	case Jump:
-		return append(append(b, "-j "...), t.Chain...)
-	case Redirect:
-		return strconv.AppendUint(append(b, "-j REDIRECT --to-ports "...), uint64(t.Port), 10)
-	case DNAT:
-		b = append(b, "-j DNAT --to-destination "...)
-		if t.To.Port() == 0 {
-			return t.To.Addr().AppendTo(b)
-		}
-		return t.To.AppendTo(b)
-	case TProxy:
-		any := "0.0.0.0"
-		if f == IPv6 {
-			any = "::"
-		}
-		b = strconv.AppendUint(append(b, "-j TPROXY --on-port "...), uint64(t.Port), 10)
-		b = append(append(b, " --on-ip "...), any...)
-		return append(appendHex(append(b, " --tproxy-mark "...), t.Mark), "/0xffffffff"...)
-	case SetMark:
-		return append(appendHex(append(b, "-j MARK --set-xmark "...), t.Mark), "/0xffffffff"...)
-	case SaveMark:
-		return append(b, "-j CONNMARK --save-mark --nfmask 0xffffffff --ctmask 0xffffffff"...)
-	case RestoreMark:
-		return append(b, "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff"...)
-	case Zone:
-		return strconv.AppendUint(append(b, "-j CT --zone "...), uint64(t.Zone), 10)
-	case SetConnMark:
-		b = appendHex(append(b, "-j CONNMARK --set-xmark "...), t.Mark)
-		return appendHex(append(b, '/'), t.Mask)
-	case Log:
-		return t.appendLog(b)
-	}
-	return b
-}
-
-// appendLog leaves out what is the default, and quotes the prefix where iptables-save does.
-func (t Target) appendLog(b []byte) []byte {
-	b = append(b, "-j LOG"...)
-	if t.Prefix != "" {
-		b = appendWord(append(b, " --log-prefix "...), t.Prefix)
-	}
-	if t.Level != defaultLogLevel {
-		b = strconv.AppendUint(append(b, " --log-level "...), uint64(t.Level), 10)
-	}
-	return b
 }
 
 // appendWord writes a string as libxtables' xtables_save_string does: in quotes,

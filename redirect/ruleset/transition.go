@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Present reports whether anything of the owner's is in the saved rules.
@@ -13,7 +15,7 @@ func (o Owner) Present(live *Saved) bool {
 	}
 	for _, t := range live.Tables {
 		for _, c := range t.Chains {
-			if o.OwnsChain(c.Name) || IsBuiltin(c.Name) && len(o.builtinRules(&c, false)) > 0 {
+			if o.OwnsChain(c.Name) || chains.IsBuiltin(c.Name) && len(o.builtinRules(&c, false)) > 0 {
 				return true
 			}
 		}
@@ -96,13 +98,13 @@ func (e *edit) to(want []Chain, f Family) (gains bool) {
 	for i := range want {
 		c := &want[i]
 		after += len(c.Rules)
-		if !IsBuiltin(c.Name) {
+		if !chains.IsBuiltin(c.Name) {
 			e.declare(c.Name)
 			e.body = c.append(e.body, f, false)
 			e.changed = e.changed || !c.equalLive(chainOf(e.live, c.Name))
 		}
 	}
-	for _, name := range builtins {
+	for _, name := range chains.Builtins {
 		live, c := chainOf(e.live, name), &Chain{}
 		if i := at(name); i >= 0 {
 			c = &want[i]
@@ -137,7 +139,7 @@ func (e *edit) back(before []SavedChain) (lost []string) {
 			}
 		}
 	}
-	for _, name := range builtins {
+	for _, name := range chains.Builtins {
 		then, now := chainOf(before, name), chainOf(e.live, name)
 		was, is := e.owner.builtinRules(then, e.predecessor), e.owner.builtinRules(now, e.predecessor)
 		if slices.EqualFunc(was, is, func(i, j int) bool { return i == j && sameText(then.Rules[i], now.Rules[j]) }) {
@@ -198,14 +200,14 @@ func appendRule(b []byte, command, chain, rule string) []byte {
 
 // othersLeadTo returns the owner's chains to which a rule in a chain of others
 // jumps. A known jump from a built-in chain is the owner's own.
-func (o Owner) othersLeadTo(chains []SavedChain) map[string]bool {
+func (o Owner) othersLeadTo(live []SavedChain) map[string]bool {
 	var led map[string]bool
-	for _, c := range chains {
+	for _, c := range live {
 		if o.OwnsChain(c.Name) {
 			continue
 		}
 		for _, r := range c.Rules {
-			if IsBuiltin(c.Name) && r.Known {
+			if chains.IsBuiltin(c.Name) && r.Known {
 				continue
 			}
 			words := strings.Fields(r.Text)
@@ -231,14 +233,3 @@ func (c *Chain) equalLive(live *SavedChain) bool {
 func (s SavedRule) is(r Rule) bool { return s.Known && s.Rule.Equal(r) }
 
 func sameText(a, b SavedRule) bool { return a.Text == b.Text }
-
-// Commits counts the transactions of a text for iptables-restore.
-func Commits(text string) int {
-	n := 0
-	for line := range strings.Lines(text) {
-		if strings.TrimSpace(line) == "COMMIT" {
-			n++
-		}
-	}
-	return n
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -18,7 +19,7 @@ func small(rules ...string) *ruleset.Program {
 		return p
 	}
 	p.Chains = []ruleset.Chain{
-		{Table: ruleset.NAT, Name: "OUTPUT", Rules: []ruleset.Rule{{Target: ruleset.JumpTo("MESH_OUTPUT")}}},
+		{Table: ruleset.NAT, Name: "OUTPUT", Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: "MESH_OUTPUT"}}}},
 		{Table: ruleset.NAT, Name: "MESH_OUTPUT"},
 	}
 	for _, text := range rules {
@@ -158,8 +159,8 @@ func TestTransitionOrder(t *testing.T) {
 	assert.Less(t, strings.Index(there, "*mangle"), strings.Index(there, "*nat"), "to TPROXY")
 	back := r.MustRuleset().IPv4.Transition(parse(t, ruleset.IPv4, tproxy.MustRuleset().IPv4.String()))
 	assert.Less(t, strings.Index(back, "*nat"), strings.Index(back, "*mangle"), "back")
-	assert.Equal(t, 2, ruleset.Commits(there))
-	assert.Equal(t, 2, ruleset.Commits(back))
+	assert.Equal(t, 2, strings.Count(there, "COMMIT\n"))
+	assert.Equal(t, 2, strings.Count(back, "COMMIT\n"))
 }
 
 func TestPresent(t *testing.T) {
@@ -217,7 +218,7 @@ func TestDiffSeesWhatAPredecessorLeft(t *testing.T) {
 	p := redirect.Default().MustRuleset().IPv4
 	var got []string
 	for _, d := range p.Diff(parse(t, ruleset.IPv4, predecessorNAT+predecessorRest)) {
-		if d.Kind == ruleset.Unexpected && ruleset.IsBuiltin(d.Chain) {
+		if d.Kind == ruleset.Unexpected && chains.IsBuiltin(d.Chain) {
 			got = append(got, d.Table+"/"+d.Chain)
 		}
 	}

@@ -2,12 +2,6 @@
 // one line says where a packet must end up, without a kernel and without root.
 //
 //	rules := rulesettest.New(t, myMesh.MustRuleset(), "10.244.1.5")
-//	rules.Out("10.0.0.1:443").UID(1000).RedirectedTo(15001)
-//	rules.Out("10.0.0.1:443").UID(1337).Passes()
-//	rules.In("10.244.1.5:22").Passes()
-//
-// The same as a table, one packet a line:
-//
 //	rules.Table(`
 //		out tcp uid 1000 -> 10.0.0.1:443  => redirect 15001
 //		out tcp uid 1337 -> 10.0.0.1:443  => pass

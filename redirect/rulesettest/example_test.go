@@ -22,10 +22,12 @@ func Example() {
 	mesh.Outbound.ExcludePorts = redirect.Ports(3306)
 
 	rules := rulesettest.New(t, mesh.MustRuleset(), "10.244.1.5")
-	rules.Out("10.0.0.1:443").UID(1000).RedirectedTo(15001)
-	rules.Out("10.0.0.1:443").UID(1337).Passes()
-	rules.In("10.244.1.5:8080").RedirectedTo(15006)
-	rules.Out("10.0.0.1:3306").UID(1000).RedirectedTo(15001)
+	rules.Table(`
+		out tcp uid 1000 -> 10.0.0.1:443    => redirect 15001
+		out tcp uid 1337 -> 10.0.0.1:443    => pass
+		in  tcp -> 10.244.1.5:8080          => redirect 15006
+		out tcp uid 1000 -> 10.0.0.1:3306   => redirect 15001
+	`)
 	// Output:
 	// out tcp uid 1000 gid 0 -> 10.0.0.1:3306
 	//   want: redirect 15001

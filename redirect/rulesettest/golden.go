@@ -64,14 +64,9 @@ func Text(rs ruleset.Ruleset) string {
 // lineDiff returns the lines that differ between two texts, each run of changes under the line that it follows.
 func lineDiff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
-	same := align.Lists{
-		N: len(a), M: len(b),
-		Same:  func(i, j int) bool { return a[i] == b[j] },
-		First: func(i int) string { return a[i] }, Second: func(j int) string { return b[j] },
-	}.Pairs()
 	var out strings.Builder
 	i, j := 0, 0
-	for _, p := range append(same, align.Pair{I: len(a), J: len(b)}) {
+	for _, p := range append(align.Strings(a, b).Pairs(), align.Pair{I: len(a), J: len(b)}) {
 		if i > 0 && (i < p.I || j < p.J) {
 			out.WriteString("  " + a[i-1] + "\n")
 		}

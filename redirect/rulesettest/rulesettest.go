@@ -1,7 +1,6 @@
 package rulesettest
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -38,104 +37,6 @@ func New(tb TB, rs ruleset.Ruleset, podAddrs ...string) *Rules {
 	return r
 }
 
-// Packet is a packet in the making. Its methods return changed copies, so one packet can begin several.
-type Packet struct {
-	rules  *Rules
-	packet trace.Packet
-}
-
-// Out begins a TCP packet that a process in the pod, root unless changed,
-// sends to a destination such as "10.0.0.1:443".
-func (r *Rules) Out(dst string) Packet {
-	r.tb.Helper()
-	return r.packet(trace.Out, dst)
-}
-
-// In begins a TCP packet that reaches the pod by eth0, unless changed.
-func (r *Rules) In(dst string) Packet {
-	r.tb.Helper()
-	return r.packet(trace.In, dst)
-}
-
-func (r *Rules) packet(d trace.Direction, dst string) Packet {
-	r.tb.Helper()
-	a, err := netip.ParseAddrPort(dst)
-	if err != nil {
-		r.tb.Fatalf("packet's destination: %v", err)
-	}
-	return Packet{r, trace.Packet{Direction: d, Proto: ruleset.TCP, Dst: a, PodAddrs: r.podAddrs}}
-}
-
-// UDP makes it a datagram.
-func (p Packet) UDP() Packet { p.packet.Proto = ruleset.UDP; return p }
-
-// UID sets the user that owns the sending socket.
-func (p Packet) UID(uid uint32) Packet { p.packet.UID = uid; return p }
-
-// GID sets the group that owns the sending socket.
-func (p Packet) GID(gid uint32) Packet { p.packet.GID = gid; return p }
-
-// By sets the interface that the packet comes in by, or would go out by.
-func (p Packet) By(name string) Packet {
-	if p.packet.Direction == trace.In {
-		p.packet.InInterface = name
-	} else {
-		p.packet.OutInterface = name
-	}
-	return p
-}
-
-// From sets the source, an address or "address:port".
-func (p Packet) From(src string) Packet {
-	p.rules.tb.Helper()
-	if a, err := netip.ParseAddr(src); err == nil {
-		p.packet.Src = netip.AddrPortFrom(a, 0)
-		return p
-	}
-	a, err := netip.ParseAddrPort(src)
-	if err != nil {
-		p.rules.tb.Fatalf("packet's source: %v", err)
-	}
-	p.packet.Src = a
-	return p
-}
-
-// Mark sets the packet's mark, as SO_MARK does.
-func (p Packet) Mark(mark uint32) Packet { p.packet.Mark = mark; return p }
-
-// State sets what connection tracking holds the packet to be; without it, the first of its connection.
-func (p Packet) State(s ruleset.States) Packet { p.packet.State = s; return p }
-
-// RedirectedTo fails the test unless the packet is redirected to the local port.
-func (p Packet) RedirectedTo(port uint16) trace.Result {
-	p.rules.tb.Helper()
-	return p.rules.check(p.packet, fmt.Sprintf("redirect %d", port))
-}
-
-// RedirectedToAddr fails the test unless the packet's destination is rewritten to one such as "127.0.0.1:8600".
-func (p Packet) RedirectedToAddr(to string) trace.Result {
-	p.rules.tb.Helper()
-	return p.rules.check(p.packet, "redirect "+to)
-}
-
-// TProxiedTo fails the test unless the transparent listener on the port gets the packet.
-func (p Packet) TProxiedTo(port uint16) trace.Result {
-	p.rules.tb.Helper()
-	return p.rules.check(p.packet, fmt.Sprintf("tproxy %d", port))
-}
-
-// Passes fails the test unless the packet goes where it was sent.
-func (p Packet) Passes() trace.Result {
-	p.rules.tb.Helper()
-	return p.rules.check(p.packet, "pass")
-}
-
-// Dropped fails the test unless the packet is discarded.
-func (p Packet) Dropped() trace.Result {
-	p.rules.tb.Helper()
-	return p.rules.check(p.packet, "drop")
-}
-
 // Table checks packets, one a line: the packet as [trace.ParsePacket] reads it, "=>", and the
 // verdict: "pass", "drop", "redirect PORT", "redirect ADDR:PORT" or "tproxy PORT". Empty lines, and
 // what follows '#', do not count. Every line is tried; a line that cannot be read is a failure.
@@ -163,7 +64,7 @@ func (r *Rules) Table(text string) {
 	}
 }
 
-func (r *Rules) check(p trace.Packet, want string) trace.Result {
+func (r *Rules) check(p trace.Packet, want string) {
 	r.tb.Helper()
 	result, err := trace.Trace(r.rules, p)
 	switch {
@@ -172,7 +73,6 @@ func (r *Rules) check(p trace.Packet, want string) trace.Result {
 	case result.String() != want:
 		r.tb.Errorf("%s\n  want: %s\n  got:  %s", p, want, indent(result.Explain()))
 	}
-	return result
 }
 
 func indent(s string) string {

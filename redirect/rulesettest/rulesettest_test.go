@@ -25,56 +25,37 @@ func mesh(change func(*redirect.Redirect)) ruleset.Ruleset {
 	return r.MustRuleset()
 }
 
-func TestFluent(t *testing.T) {
-	rules := rulesettest.New(t, mesh(nil), "10.244.1.5", "fd00:10:244::5")
-	rules.Out("10.0.0.1:443").UID(1000).RedirectedTo(15001)
-	rules.Out("10.0.0.1:443").UID(1337).Passes()
-	rules.Out("10.0.0.1:443").GID(1337).Passes()
-	rules.Out("10.0.0.1:53").UDP().Passes()
-	rules.Out("10.244.1.5:80").UID(1337).RedirectedTo(15006)
-	rules.Out("10.244.1.5:80").UID(1000).Passes()
-	rules.In("10.244.1.5:80").From("10.0.0.9").RedirectedTo(15006)
-	rules.In("[fd00:10:244::5]:80").From("[fd00::9]:4000").By("net1").RedirectedTo(15006)
-	rules.In("10.244.1.5:22").Passes()
-	rules.In("10.244.1.5:80").State(ruleset.StateEstablished).Passes()
+func TestTable(t *testing.T) {
+	rulesettest.New(t, mesh(nil), "10.244.1.5", "fd00:10:244::5").Table(`
+		# from the application
+		out tcp uid 1000 -> 10.0.0.1:443                   => redirect 15001
+		out tcp uid 1337 -> 10.0.0.1:443                   => pass   # the proxy's own
+		out tcp gid 1337 -> 10.0.0.1:443                   => pass
+		out udp -> 10.0.0.1:53                             => pass
+		out tcp uid 1337 -> 10.244.1.5:80                  => redirect 15006
+		out tcp uid 1000 -> 10.244.1.5:80                  => pass
 
-	tproxy := rulesettest.New(t, mesh(func(r *redirect.Redirect) {
+		in  tcp from 10.0.0.9 -> 10.244.1.5:80             =>  redirect   15006
+		in  tcp from [fd00::9]:4000 -> [fd00:10:244::5]:80 in net1 => redirect 15006
+		in  tcp -> 10.244.1.5:22                           => pass
+		in  tcp -> 10.244.1.5:80 state established         => pass
+	`)
+	rulesettest.New(t, mesh(func(r *redirect.Redirect) {
 		r.Mode, r.DropInvalid = redirect.ModeTProxy, true
-	}), "10.244.1.5")
-	result := tproxy.In("10.244.1.5:80").TProxiedTo(15006)
-	assert.Equal(t, uint32(1337), result.Mark)
-	tproxy.Out("10.244.1.5:80").Mark(1337).Passes()
-	tproxy.In("10.244.1.5:80").State(ruleset.StateInvalid).Dropped()
-
-	rs := ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
+	}), "10.244.1.5").Table(`
+		in  tcp -> 10.244.1.5:80               => tproxy 15006
+		out tcp -> 10.244.1.5:80 mark 1337     => pass
+		in  tcp -> 10.244.1.5:80 state invalid => drop
+	`)
+	rulesettest.New(t, ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
 		Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{mustRule(t, "-p udp -j DNAT --to-destination 127.0.0.1:8600")},
-	}}}}
-	rulesettest.New(t, rs).Out("10.0.0.1:53").UDP().RedirectedToAddr("127.0.0.1:8600")
+	}}}}).Table("out udp -> 10.0.0.1:53 => redirect 127.0.0.1:8600")
 }
 
 func mustRule(t *testing.T, text string) ruleset.Rule {
 	r, err := ruleset.ParseRule(ruleset.IPv4, text)
 	require.NoError(t, err)
 	return r
-}
-
-// A packet can begin several: each method returns a copy.
-func TestPacketsAreValues(t *testing.T) {
-	rules := rulesettest.New(t, mesh(nil))
-	to := rules.Out("10.0.0.1:443")
-	to.UID(1337).Passes()
-	to.RedirectedTo(15001)
-}
-
-func TestTable(t *testing.T) {
-	rulesettest.New(t, mesh(nil), "10.244.1.5").Table(`
-		# from the application
-		out tcp uid 1000 -> 10.0.0.1:443     => redirect 15001
-		out tcp uid 1337 -> 10.0.0.1:443     => pass   # the proxy's own
-
-		in  tcp from 10.0.0.9 -> 10.244.1.5:80  =>  redirect   15006
-		in  tcp -> 10.244.1.5:22             => pass
-	`)
 }
 
 // recorder stands in for a test, to see it fail.
@@ -103,7 +84,7 @@ func failures(f func(tb rulesettest.TB)) []string {
 
 func TestFailureShowsTheWay(t *testing.T) {
 	got := failures(func(tb rulesettest.TB) {
-		rulesettest.New(tb, mesh(nil)).Out("10.0.0.1:443").UID(1337).RedirectedTo(15001)
+		rulesettest.New(tb, mesh(nil)).Table("out tcp uid 1337 -> 10.0.0.1:443 => redirect 15001")
 	})
 	require.Len(t, got, 1)
 	assert.Equal(t, `out tcp uid 1337 gid 0 -> 10.0.0.1:443
@@ -117,24 +98,23 @@ func TestFailures(t *testing.T) {
 	foreign := ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
 		Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: 99}}},
 	}}}}
-	for want, f := range map[string]func(r *rulesettest.Rules){
-		"want: pass":                     func(r *rulesettest.Rules) { r.Out("10.0.0.1:1").Passes() },
-		"want: drop":                     func(r *rulesettest.Rules) { r.Out("10.0.0.1:1").Dropped() },
-		"want: tproxy 5":                 func(r *rulesettest.Rules) { r.Out("10.0.0.1:1").TProxiedTo(5) },
-		"want: redirect 15002":           func(r *rulesettest.Rules) { r.Out("10.0.0.1:1").RedirectedTo(15002) },
-		"want: redirect 10.9.9.9:1":      func(r *rulesettest.Rules) { r.Out("10.0.0.1:1").RedirectedToAddr("10.9.9.9:1") },
-		"packet's destination":           func(r *rulesettest.Rules) { r.In("here") },
-		"packet's source":                func(r *rulesettest.Rules) { r.In("10.0.0.1:1").From("there") },
-		"the table has no packet":        func(r *rulesettest.Rules) { r.Table("\n# none\n") },
-		`line 2 of the table`:            func(r *rulesettest.Rules) { r.Table("\nout tcp -> 10.0.0.1:1 redirect 15001") },
-		`line 1 of the table: "nothing"`: func(r *rulesettest.Rules) { r.Table("nothing") },
+	for want, table := range map[string]string{
+		"want: pass":                     "out tcp -> 10.0.0.1:1 => pass",
+		"want: drop":                     "out tcp -> 10.0.0.1:1 => drop",
+		"want: tproxy 5":                 "out tcp -> 10.0.0.1:1 => tproxy 5",
+		"want: redirect 15002":           "out tcp -> 10.0.0.1:1 => redirect 15002",
+		"want: redirect 10.9.9.9:1":      "out tcp -> 10.0.0.1:1 => redirect 10.9.9.9:1",
+		"line 1 of the table":            "in tcp -> here => pass",
+		"the table has no packet":        "\n# none\n",
+		`line 2 of the table`:            "\nout tcp -> 10.0.0.1:1 redirect 15001",
+		`line 1 of the table: "nothing"`: "nothing",
 	} {
-		got := failures(func(tb rulesettest.TB) { f(rulesettest.New(tb, mesh(nil))) })
+		got := failures(func(tb rulesettest.TB) { rulesettest.New(tb, mesh(nil)).Table(table) })
 		if assert.Len(t, got, 1, want) {
 			assert.Contains(t, got[0], want)
 		}
 	}
-	got := failures(func(tb rulesettest.TB) { rulesettest.New(tb, foreign).Out("10.0.0.1:1").Passes() })
+	got := failures(func(tb rulesettest.TB) { rulesettest.New(tb, foreign).Table("out tcp -> 10.0.0.1:1 => pass") })
 	require.Len(t, got, 1)
 	assert.Contains(t, got[0], "its target is not modelled")
 	got = failures(func(tb rulesettest.TB) { rulesettest.New(tb, foreign, "pod") })

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -174,7 +175,7 @@ func (d *drawing) target(c *ruleset.Chain, t ruleset.Target) string {
 
 // returnsOut reports whether leaving the chain leaves the table.
 func (d *drawing) returnsOut(c *ruleset.Chain, depth int) bool {
-	if ruleset.IsBuiltin(c.Name) {
+	if chains.IsBuiltin(c.Name) {
 		return true
 	}
 	if depth > maxDepth {
@@ -186,7 +187,7 @@ func (d *drawing) returnsOut(c *ruleset.Chain, depth int) bool {
 			continue
 		}
 		for n, r := range caller.Rules {
-			if r.Target == ruleset.JumpTo(c.Name) && (n+1 < len(caller.Rules) || !d.returnsOut(caller, depth+1)) {
+			if r.Target.Action == ruleset.Jump && r.Target.Chain == c.Name && (n+1 < len(caller.Rules) || !d.returnsOut(caller, depth+1)) {
 				return false
 			}
 		}

@@ -16,7 +16,9 @@ import (
 // packets that come as far as the rule.
 func TestUnmodelled(t *testing.T) {
 	v6 := ruleset.Prefix(netip.MustParsePrefix("fd00::/8"))
-	jump := func(chain string) ruleset.Rule { return ruleset.Rule{Target: ruleset.JumpTo(chain)} }
+	jump := func(chain string) ruleset.Rule {
+		return ruleset.Rule{Target: ruleset.Target{Action: ruleset.Jump, Chain: chain}}
+	}
 	tests := []struct {
 		name   string
 		table  ruleset.Table
@@ -33,13 +35,13 @@ func TestUnmodelled(t *testing.T) {
 		{"owner of what comes in", ruleset.Mangle, ruleset.Prerouting, ruleset.Rule{Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.UID, 1)}}, "OUTPUT"},
 		{"target", ruleset.Mangle, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: 99}}, "target"},
 		{"drop in nat", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Drop}}, "does not drop"},
-		{"redirect in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.RedirectTo(1)}, "REDIRECT"},
-		{"redirect of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.RedirectTo(1)}, "REDIRECT"},
-		{"redirect in POSTROUTING", ruleset.NAT, ruleset.Postrouting, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.RedirectTo(1)}, "REDIRECT"},
-		{"DNAT to the other family", ruleset.NAT, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.DNATTo(netip.MustParseAddrPort("[::1]:1"))}, "DNAT"},
-		{"DNAT to a port of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.DNATTo(netip.MustParseAddrPort("127.0.0.1:1"))}, "DNAT"},
-		{"TPROXY in OUTPUT", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.TProxyTo(1, 1)}, "TPROXY"},
-		{"zone in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Target: ruleset.InZone(1)}, "CT"},
+		{"redirect in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}, "REDIRECT"},
+		{"redirect of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}, "REDIRECT"},
+		{"redirect in POSTROUTING", ruleset.NAT, ruleset.Postrouting, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}, "REDIRECT"},
+		{"DNAT to the other family", ruleset.NAT, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.DNAT, To: netip.MustParseAddrPort("[::1]:1")}}, "DNAT"},
+		{"DNAT to a port of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.DNAT, To: netip.MustParseAddrPort("127.0.0.1:1")}}, "DNAT"},
+		{"TPROXY in OUTPUT", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.TProxy, Port: 1, Mark: 1}}, "TPROXY"},
+		{"zone in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Zone, Zone: 1}}, "CT"},
 		{"missing chain", ruleset.Mangle, ruleset.Output, jump("NONE"), "does not exist"},
 		{"loop", ruleset.Mangle, ruleset.Output, jump(ruleset.Output), "loop"},
 	}

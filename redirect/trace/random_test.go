@@ -45,10 +45,10 @@ func genRule(t *rapid.T) ruleset.Rule {
 		r.States = ruleset.States(rapid.IntRange(0, 63).Draw(t, "state bits"))
 	}
 	if sometimes("mark") {
-		r.Mark = ruleset.Mark(1337)
+		r.Mark = ruleset.MarkMatch{Value: 1337, Mask: ruleset.FullMask}
 	}
 	if sometimes("connmark") {
-		r.ConnMark = ruleset.NotMark(1337)
+		r.ConnMark = ruleset.MarkMatch{Value: 1337, Mask: ruleset.FullMask, Not: true}
 	}
 	if sometimes("owner") {
 		r.Owner = []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerKind(rapid.IntRange(0, 2).Draw(t, "kind")), 1337)}

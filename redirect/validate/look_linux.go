@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // look finds out about the calling thread's namespace. Nothing it asks needs a capability.
@@ -51,7 +51,7 @@ func route(dst netip.Addr) (src netip.Addr, by string, ok bool) {
 
 // identities are the process's own and, where it may take others, the proxy's and an application's.
 func identities(r redirect.Redirect) []Identity {
-	own := Identity{uint32(os.Geteuid()), uint32(os.Getegid())} //nolint:gosec // the kernel's ids are 32 bits
+	own := self()
 	all := []Identity{own}
 	proxy, app := own, Identity{nobody, nobody}
 	if ids := r.Proxy.UIDs; len(ids) > 0 {
@@ -70,7 +70,11 @@ func identities(r redirect.Redirect) []Identity {
 		app.GID--
 	}
 	for _, id := range []Identity{proxy, app} {
-		if !slices.Contains(all, id) && as(id, func() error { return nil }) == nil {
+		if slices.Contains(all, id) {
+			continue
+		}
+		if fd, err := socket(id, ruleset.IPv4, tcp); err == nil {
+			_ = unix.Close(fd)
 			all = append(all, id)
 		}
 	}
@@ -80,23 +84,7 @@ func identities(r redirect.Redirect) []Identity {
 // nobody is the overflow id, which owns nothing (sysctl kernel.overflowuid).
 const nobody = 65534
 
-// as runs fn on this thread with another filesystem UID and GID, which is what owner matches look
-// at and what a thread can change by itself. It fails where that is not allowed.
-func as(id Identity, fn func() error) error {
-	if id.UID == uint32(os.Geteuid()) && id.GID == uint32(os.Getegid()) { //nolint:gosec // the kernel's ids are 32 bits
-		return fn()
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	gid, _ := unix.SetfsgidRetGid(int(id.GID))
-	defer func() { _, _ = unix.SetfsgidRetGid(gid) }()
-	uid, _ := unix.SetfsuidRetUid(int(id.UID))
-	defer func() { _, _ = unix.SetfsuidRetUid(uid) }()
-	// The calls don't fail; asked for an id that cannot be, they tell the present one.
-	nowGID, _ := unix.SetfsgidRetGid(-1)
-	nowUID, _ := unix.SetfsuidRetUid(-1)
-	if nowUID != int(id.UID) || nowGID != int(id.GID) {
-		return fmt.Errorf("open a socket as %s: %w", id, unix.EPERM)
-	}
-	return fn()
+// self is the process's own identity.
+func self() Identity {
+	return Identity{uint32(os.Geteuid()), uint32(os.Getegid())} //nolint:gosec // the kernel's ids are 32 bits
 }

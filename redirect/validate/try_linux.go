@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/ownsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -77,11 +78,8 @@ func (t *tryer) listen(s *trial) error {
 	if _, open := t.listeners[key]; open {
 		return nil
 	}
-	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), key.port)
-	if key.family == ruleset.IPv6 {
-		at = netip.AddrPortFrom(netip.IPv6Loopback(), key.port)
-	}
-	fd, err := socket(key.family, key.proto)
+	at := netip.AddrPortFrom(loopback(key.family), key.port)
+	fd, err := socket(self(), key.family, key.proto)
 	if err != nil {
 		return fmt.Errorf("open %s socket: %w", key.proto, err)
 	}
@@ -90,7 +88,7 @@ func (t *tryer) listen(s *trial) error {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err == nil {
-		err = unix.Bind(fd, sockaddr(at))
+		err = unix.Bind(fd, ownsock.Sockaddr(at))
 	}
 	if err == nil && key.proto == tcp {
 		err = unix.Listen(fd, 64)
@@ -112,24 +110,25 @@ func (t *tryer) listen(s *trial) error {
 
 const tcp = "tcp"
 
-func socket(f ruleset.Family, proto string) (int, error) {
-	domain, typ := unix.AF_INET, unix.SOCK_STREAM
-	if f == ruleset.IPv6 {
-		domain = unix.AF_INET6
-	}
+func socket(id Identity, f ruleset.Family, proto string) (int, error) {
+	typ := unix.SOCK_STREAM
 	if proto != tcp {
 		typ = unix.SOCK_DGRAM
 	}
-	return unix.Socket(domain, typ|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	return ownsock.Open(id.UID, id.GID, loopback(f), typ)
+}
+
+func loopback(f ruleset.Family) netip.Addr {
+	if f == ruleset.IPv6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // launch sends what the trial is about.
 func (t *tryer) launch(s *trial) {
-	err := as(*s.As, func() (err error) {
-		s.fd, err = socket(s.Family, s.Proto)
-		return err
-	})
-	if err != nil {
+	var err error
+	if s.fd, err = socket(*s.As, s.Family, s.Proto); err != nil {
 		s.settle(Untested, "open socket: "+err.Error())
 		return
 	}
@@ -144,7 +143,7 @@ func (t *tryer) launch(s *trial) {
 		err = unix.SetsockoptInt(s.fd, level, errs, 1) // else a datagram's end there would not be told
 	}
 	if err == nil {
-		if err = unix.Connect(s.fd, sockaddr(s.Destination)); errors.Is(err, unix.EINPROGRESS) {
+		if err = unix.Connect(s.fd, ownsock.Sockaddr(s.Destination)); errors.Is(err, unix.EINPROGRESS) {
 			err = nil
 		}
 	}
@@ -266,10 +265,10 @@ func (t *tryer) arrival(key listenKey, listener int) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	for _, s := range t.pending {
-		if keyOf(s) != key || s.local != addrPort(from) {
+		if keyOf(s) != key || s.local != ownsock.AddrPort(from) {
 			continue
 		}
-		dst, err := originalDestination(fd, s.Family)
+		dst, err := ownsock.OriginalDst(fd, s.Family == ruleset.IPv6)
 		switch {
 		case s.exempt:
 			s.settle(Missing, fmt.Sprintf("arrived at port %d: the rules in force capture no look-ups", s.port))

@@ -55,7 +55,7 @@ const (
 	DNSOverTCP Aspect = "dns-tcp"
 	// DNSExemption is that the proxy's DNS queries are left alone: all that the proxy's user can see of DNS capture.
 	DNSExemption Aspect = "dns-exemption"
-	// Family is all of a family.
+	// Family stands for all of a family that is not tried.
 	Family Aspect = "family"
 )
 

@@ -76,7 +76,7 @@ func configure(name string, pod bool, addrs []string) error {
 			return err
 		}
 		// The node has a way on, too, or it would say that there is none.
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice(), Dst: ipNet(ruleset.AnyPrefix(ruleset.FamilyOf(own)))}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice(), Dst: ipNet(netip.PrefixFrom(own, 0).Masked())}
 		if !pod {
 			route.Gw = p.Addr().AsSlice()
 		}

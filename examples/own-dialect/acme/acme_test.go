@@ -51,9 +51,11 @@ func TestPackets(t *testing.T) {
 	plan, err := acme.New().Plan(t.Context(), subject, dialect.Options{})
 	require.NoError(t, err)
 	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")
-	rules.Out("10.96.0.1:80").UID(1000).RedirectedTo(7001)
-	rules.Out("10.96.0.1:3306").UID(1000).Passes()
-	rules.Out("10.96.0.1:80").UID(7001).Passes()
-	rules.In("10.244.1.5:8080").From("192.0.2.1").RedirectedTo(7002)
-	rules.In("10.244.1.5:7003").From("192.0.2.1").Passes()
+	rules.Table(`
+		out tcp uid 1000 -> 10.96.0.1:80          => redirect 7001
+		out tcp uid 1000 -> 10.96.0.1:3306        => pass
+		out tcp uid 7001 -> 10.96.0.1:80          => pass
+		in  tcp from 192.0.2.1 -> 10.244.1.5:8080 => redirect 7002
+		in  tcp from 192.0.2.1 -> 10.244.1.5:7003 => pass
+	`)
 }

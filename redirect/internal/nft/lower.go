@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -79,7 +80,7 @@ func Lower(rs ruleset.Ruleset) *Table {
 	for _, table := range ruleset.Tables {
 		for _, name := range chainNames(rs, table) {
 			c := Chain{Name: table.String() + "/" + name, Table: table, Chain: name}
-			if ruleset.IsBuiltin(name) {
+			if chains.IsBuiltin(name) {
 				c.Type, c.Hook, c.Priority = hook(table, name)
 			}
 			c.Rules = mergeFamilies(lowerRules(rs.IPv4, table, name), lowerRules(rs.IPv6, table, name))
@@ -96,7 +97,7 @@ func chainNames(rs ruleset.Ruleset, t ruleset.Table) []string {
 	for _, f := range ruleset.Families {
 		for _, c := range chainsOf(rs.Program(f), t) {
 			names := &ours
-			if ruleset.IsBuiltin(c.Name) {
+			if chains.IsBuiltin(c.Name) {
 				names = &base
 			}
 			if !slices.Contains(*names, c.Name) {

@@ -117,7 +117,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 		}
 		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, byte(rnd.IntN(4))}), []int{0, 8, 15, 16}[rnd.IntN(4)]).Masked()
 	}
-	targets := []ruleset.Target{{Action: ruleset.Return}, {Action: ruleset.Return}, ruleset.ToMark(1), ruleset.JumpTo("X")}
+	targets := []ruleset.Target{{Action: ruleset.Return}, {Action: ruleset.Return}, {Action: ruleset.SetMark, Mark: 1}, {Action: ruleset.Jump, Chain: "X"}}
 	for range 20000 {
 		var rs ruleset.Ruleset
 		for _, f := range ruleset.Families {
@@ -130,7 +130,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 				r := ruleset.Rule{Proto: ruleset.TCP, Target: target}
 				if pick(2) {
 					if r.Dst = ruleset.Prefix(prefix(f)); pick(4) {
-						r.Dst = ruleset.NotPrefix(prefix(f))
+						r.Dst = ruleset.PrefixMatch{Prefix: prefix(f), Not: true}
 					}
 				}
 				if pick(2) {

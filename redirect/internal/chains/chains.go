@@ -1,0 +1,34 @@
+// Package chains tells chains by their names: built-in ones, and those that a program
+// of ours could have made.
+package chains
+
+import (
+	"slices"
+	"strings"
+)
+
+// Builtins are the built-in chains, each the entry of a netfilter hook.
+var Builtins = []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+
+// IsBuiltin reports whether a chain is built in.
+func IsBuiltin(chain string) bool { return slices.Contains(Builtins, chain) }
+
+// maxChainName is the longest name that iptables takes for a chain. Source: XT_EXTENSION_MAXNAMELEN
+// in linux/netfilter/x_tables.h, less the terminating zero.
+const maxChainName = 28
+
+// Safe reports whether one of our programs could have a chain of the name: A-Z, a-z, 0-9, "_",
+// "." and "-", at most 28 bytes. The kernel allows any bytes, even line feeds, and programs do not
+// quote names. So other names are never considered ours and never written.
+func Safe(name string) bool {
+	return name != "" && len(name) <= maxChainName && !strings.ContainsFunc(name, UnsafeRune)
+}
+
+// UnsafeRune reports whether no chain of ours has the character in its name.
+func UnsafeRune(c rune) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return false
+	}
+	return c != '_' && c != '.' && c != '-'
+}
