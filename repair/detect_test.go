@@ -137,6 +137,7 @@ func TestDetection(t *testing.T) {
 			start.cluster.Set(with(start.pod("silent"), func(p *corev1.Pod) { p.Labels["x"] += "y" }))
 			time.Sleep(time.Hour)
 		}
+		start.settle()
 		assert.Empty(t, start.texts("MeshNotCaptured"), "said once")
 		assert.Contains(t, start.log.String(), `level=WARN msg="a pod in the mesh is not captured" namespace=default pod=silent`)
 
@@ -185,6 +186,7 @@ func TestDetectionWithoutACache(t *testing.T) {
 		b := start(t, n.detecting(repair.ActionDelete), bare(t, "a"), bare(t, "b"))
 		n.record(b.pod("a"), "c1", true)
 		time.Sleep(time.Hour)
+		b.settle()
 		assert.Equal(t, map[string]int{"captured": 1, "cannot-tell": 1}, states(b))
 		assert.Equal(t, "cannot-tell unreadable", rowOf(b, "b"))
 		assert.Empty(t, b.drainEvents())
@@ -192,6 +194,7 @@ func TestDetectionWithoutACache(t *testing.T) {
 		assert.Equal(t, 1, strings.Count(b.log.String(), "cannot all be read"))
 		require.NoError(t, os.MkdirAll(n.cache, 0o755))
 		time.Sleep(time.Minute)
+		b.settle()
 		assert.Equal(t, "cannot-tell no-trace", rowOf(b, "b"))
 		assert.Contains(t, b.log.String(), "can be read")
 	})
