@@ -37,7 +37,7 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		all := mustRender(t, values{"dialect": dialect})
 		pod := one[corev1.Pod](t, all, "Pod", "meshcni-test")
 		file := filepath.Join(dir, dialect+".yaml")
-		text := one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test").Data["pod.yaml"]
+		text := one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test-pod").Data["pod.yaml"]
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) //nolint:gosec // other users read it
 		check := func(ns *netnsexec.NetNS, c corev1.Container) (int, string) {
 			require.Equal(t, []string{"/usr/local/bin/meshcni-redirect"}, c.Command)

@@ -24,7 +24,7 @@ func TestTheTestPodIsOfTheMesh(t *testing.T) {
 			all := mustRender(t, values{"dialect": name})
 			pod := one[corev1.Pod](t, all, "Pod", "meshcni-test")
 			var mounted corev1.Pod
-			require.NoError(t, yaml.UnmarshalStrict([]byte(one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test").Data["pod.yaml"]), &mounted))
+			require.NoError(t, yaml.UnmarshalStrict([]byte(one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test-pod").Data["pod.yaml"]), &mounted))
 			assert.Equal(t, pod, mounted, "what the checks read of the pod")
 
 			mesh, err := dialects.ByName(name, []string{"kube-system"})

@@ -101,5 +101,5 @@ spec:
   volumes:
     - name: pod
       configMap:
-        name: meshcni-test
+        name: meshcni-test-pod
 {{- end -}}
