@@ -6,7 +6,9 @@
 //	<!-- run: local -->            the tests of this package; needs neither root nor a cluster
 //	<!-- run: root -->             the tests of this package; needs root on Linux
 //	<!-- run: cluster -->          the one-node cluster of e2e/cluster, in the order of the page
-//	<!-- run: local, exit 1 -->    the same, and the block must end with exit code 1
+//	<!-- run: find TROUBLE -->     the same cluster, once a test has caused that trouble: the block finds it
+//	<!-- run: cure TROUBLE -->     and this one is the remedy
+//	<!-- run: local, exit 1 -->    the same as local, and the block must end with exit code 1
 //	<!-- not run: why -->          nobody, for the reason given
 //
 // A text block under `<!-- expect -->` has lines that the command above it must print, in this order. Other lines may come
@@ -31,6 +33,8 @@ const (
 	Local   = "local"
 	Root    = "root"
 	Cluster = "cluster"
+	Find    = "find"
+	Cure    = "cure"
 )
 
 // Block is a fenced block of a Markdown page.
@@ -42,8 +46,10 @@ type Block struct {
 	Lang string
 	// Text is the content, with its final newline.
 	Text string
-	// Tag is who runs the block: Local, Root or Cluster; "" is nobody.
+	// Tag is who runs the block: Local, Root, Cluster, Find or Cure; "" is nobody.
 	Tag string
+	// Trouble is what a Find block finds and a Cure block cures; "" for others.
+	Trouble string
 	// Exit is the exit code that the block must end with.
 	Exit int
 	// NotRun is the reason given by a "not run" comment.
@@ -62,7 +68,7 @@ func (b Block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
 var (
 	fence   = regexp.MustCompile("^( *)(```+|~~~+) *([A-Za-z0-9+-]*)")
 	comment = regexp.MustCompile(`^\s*<!--\s*(.*?)\s*-->\s*$`)
-	runMark = regexp.MustCompile(`^run: *(local|root|cluster)(?:, exit (\d+))?$`)
+	runMark = regexp.MustCompile(`^run: *(?:(local|root|cluster)|(find|cure) ([a-z-]+))(?:, exit (\d+))?$`)
 	ourMark = regexp.MustCompile(`^(run:|not run:|expect)`)
 )
 
@@ -111,8 +117,8 @@ func (b Block) mark(mark string, blocks *[]Block) error {
 	reason, notRun := strings.CutPrefix(mark, "not run:")
 	switch {
 	case run != nil:
-		b.Tag = run[1]
-		b.Exit, _ = strconv.Atoi(run[2]) // no digits: 0
+		b.Tag, b.Trouble = run[1]+run[2], run[3]
+		b.Exit, _ = strconv.Atoi(run[4]) // no digits: 0
 		if b.Lang != "sh" {
 			return fmt.Errorf("a block to be run is sh, not %q", b.Lang)
 		}

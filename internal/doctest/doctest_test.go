@@ -13,6 +13,7 @@ const page = "# Title\n" +
 	"<!-- run: local -->\n```sh\necho one\necho two\n```\n\n<!-- expect -->\n```text\none\nt…o\n```\n" +
 	"Words. <!-- an aside -->\n\n" +
 	"1. In a list:\n\n   <!-- run: cluster, exit 3 -->\n   ```sh\n   if true; then\n     exit 3\n   fi\n   ```\n" +
+	"<!-- run: find no-agent -->\n```sh\ntrue\n```\n" +
 	"<!-- not run: it changes this machine -->\n```sh\nreboot\n```\n" +
 	"<!-- examples/x.go -->\n```go\nvar x int\n```\n" +
 	"```\n# no heading\n```\n"
@@ -24,9 +25,10 @@ func TestParse(t *testing.T) {
 	assert.Equal(t, []Block{
 		{File: file, Line: 3, Lang: "sh", Text: "echo one\necho two\n", Tag: Local, Expect: []string{"one", "t…o"}},
 		{File: file, Line: 18, Lang: "sh", Text: "if true; then\n  exit 3\nfi\n", Tag: Cluster, Exit: 3},
-		{File: file, Line: 24, Lang: "sh", Text: "reboot\n", NotRun: "it changes this machine"},
-		{File: file, Line: 28, Lang: "go", Text: "var x int\n", Mark: "examples/x.go"},
-		{File: file, Line: 31, Text: "# no heading\n"},
+		{File: file, Line: 24, Lang: "sh", Text: "true\n", Tag: Find, Trouble: "no-agent"},
+		{File: file, Line: 28, Lang: "sh", Text: "reboot\n", NotRun: "it changes this machine"},
+		{File: file, Line: 32, Lang: "go", Text: "var x int\n", Mark: "examples/x.go"},
+		{File: file, Line: 35, Text: "# no heading\n"},
 	}, got)
 	assert.Equal(t, "page.md:18", got[1].String())
 }
@@ -37,6 +39,7 @@ func TestParseRefuses(t *testing.T) {
 		"a mark without block":       {"<!-- run: local -->\nwords\n", `p.md:1: no block follows the mark "run: local"`},
 		"a mark at the end":          {"x\n<!-- not run: why -->\n", `p.md:2: no block follows the mark "not run: why"`},
 		"another tag":                {"<!-- run: moon -->\n```sh\nls\n```\n", `unknown mark "run: moon"`},
+		"no trouble":                 {"<!-- run: find -->\n```sh\nls\n```\n", `unknown mark "run: find"`},
 		"another option":             {"<!-- run: local, twice -->\n```sh\nls\n```\n", `unknown mark "run: local, twice"`},
 		"no reason":                  {"<!-- not run: -->\n```sh\nls\n```\n", "say why it is not run"},
 		"what is no command":         {"<!-- run: local -->\n```text\nls\n```\n", `is sh, not "text"`},
