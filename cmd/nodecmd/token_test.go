@@ -30,6 +30,10 @@ func tokenServer(t *testing.T, answer func(w http.ResponseWriter, r *authenticat
 	var path string
 	var last authenticationv1.TokenRequest
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/token") { // detection and the node's events
+			http.NotFound(w, r)
+			return
+		}
 		path, last = r.Method+" "+r.URL.Path, authenticationv1.TokenRequest{}
 		if assert.NoError(t, json.NewDecoder(r.Body).Decode(&last)) {
 			w.Header().Set("Content-Type", "application/json")

@@ -42,7 +42,7 @@ func TestWaitForTheUpgrade(t *testing.T) {
 	s := newShop(t, c, "waited")
 	install(t, c)
 	agent := agentPod(t, c)
-	out, err := c.Try("helm", "upgrade", release, chart, "--namespace", system, "--set", "extraArgs={--no-such-flag}", "--wait", "--timeout", "20s")
+	out, err := c.Try("helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--no-such-flag}", "--wait", "--timeout", "20s")
 	assert.Error(t, err, out)
 	assert.Contains(t, c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].lastState.terminated.exitCode}"), "2", "it crashed")
 	s.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})

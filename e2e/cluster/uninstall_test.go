@@ -29,10 +29,10 @@ func TestUninstallWithoutAgent(t *testing.T) {
 	c := sharedCluster(t)
 	for name, leave := range map[string]func(t *testing.T){
 		"sent to other nodes": func(t *testing.T) {
-			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "nodeSelector.nowhere=yes")
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.nowhere=yes")
 		},
 		"cannot start any more": func(t *testing.T) {
-			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
 			c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
 			eventually(t, 60*time.Second, "the new agent has failed", func() error {
 				if n := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}"); n == "" || n == "0" {
