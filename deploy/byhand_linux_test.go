@@ -27,7 +27,7 @@ func TestProgramsByHand(t *testing.T) {
 				value, ok = "/var/run/secrets/kubernetes.io/serviceaccount", true
 			}
 			if strings.HasPrefix(name, "MESHCNI_REPAIR_") || !strings.HasPrefix(value, "/") {
-				return strings.ReplaceAll(value, "$(NODE_NAME)", "node-1"), ok
+				return strings.NewReplacer("$(NODE_NAME)", "node-1", "$(POD_IP)", "10.0.0.1").Replace(value), ok
 			}
 			paths := strings.Split(value, ",")
 			for i := range paths {

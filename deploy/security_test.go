@@ -185,7 +185,7 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 			}
 		}
 	}
-	assert.Equal(t, repairs+6, count, "roles and bindings")
+	assert.Equal(t, repairs+8, count, "roles and bindings")
 }
 
 // TestPluginsAccount: the plugin's account, its rights, and the agent's right to make tokens of it and of no other, are those of

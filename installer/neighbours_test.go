@@ -49,7 +49,7 @@ func TestNeighbours(t *testing.T) {
 		"a type of the embedder's": {map[string]string{file: listOf("calico", "acme-cni", "acme")}, func(n *node) { n.MeshPlugins = []string{"acme-cni"} },
 			[]string{"acme-cni before " + file}},
 		"ours has the type of a mesh's": {map[string]string{file: listOf("calico", "istio-cni", "meshcni")}, func(n *node) {
-			n.Plugin.Type = "istio-cni"
+			n.Plugin.Type, n.BinaryName = "istio-cni", "meshcni"
 		}, []string{"meshcni after " + file}},
 	} {
 		t.Run(name, func(t *testing.T) {
