@@ -181,7 +181,7 @@ func (s shop) rolledOut(t *testing.T) {
 // agentAway takes the agent from the node, and leaves the plugin there.
 func (s shop) agentAway(t *testing.T) {
 	t.Helper()
-	s.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.away=true")
+	s.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.away=yes")
 	s.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
 }
 
