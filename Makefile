@@ -48,6 +48,12 @@ e2e: ## The image and the chart on a container runtime, and on a cluster of one 
 	.ci/tool helm
 	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime
 
+.PHONY: e2e-long
+e2e-long: ## All of that, with the tests that are too long for CI (some twenty minutes)
+	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
+	.ci/tool helm
+	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 45m ./cluster ./runtime
+
 .PHONY: e2e-newest
 e2e-newest: export MESHCNI_E2E_RUNTIME = newest
 e2e-newest: e2e ## The same on newer containerd, runc and reference plugins than Debian's

@@ -1,12 +1,12 @@
+//go:build long
+
 package cluster_test
 
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -36,13 +36,6 @@ func nodeEvent(t *testing.T, c *cluster, reason string) (message string) {
 func forgetNodeEvents(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace=default", "delete", "events", "--all")
-}
-
-// writeList replaces the network's list in one step.
-func writeList(t *testing.T, text string) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(confList+".new", []byte(text), 0o644))
-	require.NoError(t, os.Rename(confList+".new", confList))
 }
 
 // TestOtherMesh: another mesh's plugin comes into the list behind ours and replaces our chains. That is on the node, in the metrics
@@ -87,22 +80,6 @@ func TestOtherMesh(t *testing.T) {
 	assert.NotContains(t, metrics(t, c), "meshcni_other_mesh{")
 	require.NoError(t, os.Remove(other))
 	s.leave(t)
-}
-
-// fightOver writes the network's list anew each second, without our entry, until the test or stop ends it.
-func fightOver(t *testing.T) (stop func()) {
-	t.Helper()
-	original := filepath.Join(t.TempDir(), "list")
-	require.NoError(t, os.WriteFile(original, []byte(primary), 0o644))
-	cmd := exec.Command("sh", "-c", `while cp "$1" "$2.new" && mv "$2.new" "$2"; do sleep 1; done`, "-", original, confList)
-	require.NoError(t, cmd.Start())
-	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = os.Remove(confList + ".new")
-	})
-	t.Cleanup(stop)
-	return stop
 }
 
 // TestFoughtOver: a program writes the network's list anew each second. The node's events say so with the remedy, which ends it:
