@@ -108,7 +108,7 @@ func TestChart(t *testing.T) {
 		// An agent that ends asks whether it is for good, unless a newer one has taken its place, as in an upgrade.
 		c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
 		rolledOut(t, c)
-		assertRights(t, c, since, "patch events") // which is asked when an event is there already
+		assertRights(t, c, since, "get pods", "patch events") // for a plugin with the agent's token and for verification; when an event is there already
 	})
 	step(t, c, "uninstall", func(t *testing.T) { testUninstall(t, s) })
 }

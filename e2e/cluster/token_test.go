@@ -56,6 +56,6 @@ func TestAgentAway(t *testing.T) {
 
 	c.Run(t, "kubectl", "--namespace", system, "patch", "daemonset", "meshcni-node", "--type=json", "-p", `[{"op":"remove","path":"/spec/template/spec/nodeSelector/meshcni.io~1none"}]`)
 	rolledOut(t, c)
-	assertRights(t, c, since, "get daemonsets.apps", "get namespaces")
+	assertRights(t, c, since, "get daemonsets.apps", "get namespaces", "get pods", "create events", "patch events")
 	s.leave(t)
 }
