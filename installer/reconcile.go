@@ -155,7 +155,8 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 // a broken file's earlier text back, and before believing that a network is gone: its owner may just be writing. Each choice is
 // delayed once, and anew when what is there changes.
 func (a *Agent) doubtful(plan Plan) time.Duration {
-	doubt, settle := "", a.opts.Settle
+	var doubt string
+	settle := a.opts.Settle
 	switch last := a.lastTarget(); {
 	case last != "" && plan.noNetwork():
 		doubt = string(CodeNoNetwork)

@@ -65,7 +65,7 @@ func agentContainer(t testing.TB, s *kubetest.Server, d nodeDirs, program string
 			{d.bin, "/host/opt/cni/bin", false}, {d.conf, "/host/etc/cni/net.d", false}, {d.cache, "/host/var/lib/cni", true},
 			{d.run, "/var/run/meshcni", false}, {d.sa, "/var/run/secrets/kubernetes.io/serviceaccount", true},
 		},
-		env:  []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + strconv.Itoa(int(s.Address().Port()))},
+		env: []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + strconv.Itoa(int(s.Address().Port()))},
 		// Detection needs rights of its own, which most of these agents are not given.
 		args: append([]string{"/usr/local/bin/meshcni-node", "run", "--detect=false"}, args...),
 	}
