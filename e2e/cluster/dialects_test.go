@@ -46,7 +46,7 @@ func TestDialects(t *testing.T) {
 			ip, client := s.ip(t, m.dialect), s.ip(t, "client")
 			assert.Equal(t, "9090 for "+client+":9090", s.dial(t, m.dialect, client+":9090"), "excluded outbound")
 			assert.Equal(t, "9090 for "+ip+":9090", s.dial(t, "client", ip+":9090"), "excluded inbound")
-			assertRights(t, c, since, "get daemonsets.apps", "get pods", "create events", "patch events")
+			assertRights(t, c, since, "get daemonsets.apps", "get namespaces", "get pods", "create events", "patch events")
 		})
 	}
 	s.leave(t)

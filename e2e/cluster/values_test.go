@@ -35,10 +35,13 @@ func TestOwnFile(t *testing.T) {
 	s.assertUncaptured(t, "late", "client")
 }
 
-// metrics are what the agent serves at the address of its pod.
+// metrics are what the agent serves: at the address of its pod if the release opens that, else at the node's loopback address.
 func metrics(t *testing.T, c *cluster) (text string) {
 	t.Helper()
 	ip := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[0].status.podIP}")
+	if _, err := c.Try("kubectl", "--namespace", system, "get", "service", "meshcni-node"); err != nil {
+		ip = "127.0.0.1"
+	}
 	eventually(t, 30*time.Second, "metrics", func() error {
 		resp, err := http.Get("http://" + ip + ":15014/metrics") //nolint:noctx // a test's own
 		if err != nil {
