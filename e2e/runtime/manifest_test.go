@@ -44,7 +44,11 @@ func (n *node) apply(t testing.TB) {
 			continue // comments only
 		}
 		require.Contains(t, collections, kind, "an object of the manifest")
-		if err := n.admin.Try(http.MethodPost, collections[kind]+"?fieldValidation=Strict", withOurImage(t, object), nil); err != nil {
+		collection := collections[kind]
+		if meta, _ := object["metadata"].(map[string]any); meta["namespace"] == "default" { // the role for events about nodes
+			collection = strings.Replace(collection, "/namespaces/"+agentNamespace+"/", "/namespaces/default/", 1)
+		}
+		if err := n.admin.Try(http.MethodPost, collection+"?fieldValidation=Strict", withOurImage(t, object), nil); err != nil {
 			require.ErrorContains(t, err, "409")
 		}
 	}
