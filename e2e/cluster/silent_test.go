@@ -165,7 +165,7 @@ func TestSilentPods(t *testing.T) {
 func TestBypassIsToldOnItsPod(t *testing.T) {
 	c := sharedCluster(t)
 	s := newShop(t, c, "bypass")
-	install(t, c)
+	install(t, c, "--set", "refuseProxyUID=false")
 	s.create(t, pod{name: "client", outside: true}, pod{name: "as-proxy", appUID: 1337}, pod{name: "plain"})
 	s.ready(t, "client", "as-proxy", "plain")
 	s.assertUncapturedOut(t, "as-proxy", "client")
