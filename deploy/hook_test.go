@@ -27,7 +27,7 @@ func TestTheTestPodIsOfTheMesh(t *testing.T) {
 			require.NoError(t, yaml.UnmarshalStrict([]byte(one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test-pod").Data["pod.yaml"]), &mounted))
 			assert.Equal(t, pod, mounted, "what the checks read of the pod")
 
-			mesh, err := dialects.ByName(name, []string{"kube-system"})
+			mesh, err := dialects.ByName(name, []string{"kube-system"}, nil)
 			require.NoError(t, err)
 			decision := mesh.Decide(&pod, &corev1.Namespace{})
 			require.True(t, decision.Selected, "%s", decision)

@@ -126,7 +126,7 @@ func TestRoles(t *testing.T) {
 	var all []values
 	for _, mode := range repairModes {
 		for _, name := range dialectNames {
-			mesh, err := dialects.ByName(name, nil)
+			mesh, err := dialects.ByName(name, nil, nil)
 			require.NoError(t, err)
 			all = append(all, mode.in(name))
 			cases = append(cases, func(rendered objects) {

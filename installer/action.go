@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
 // Op is what an [Action] does.

@@ -116,7 +116,7 @@ func New(opts Options) (*Agent, error) {
 		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
 		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
-		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[string]*trouble{}},
+		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[subject]*trouble{}},
 	}, nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
 // goodList is the file with our entry as it was when the node was last in order. A copy is in the run directory, so that the

@@ -19,7 +19,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/diskfile"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

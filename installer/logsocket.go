@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -48,8 +49,8 @@ type Decision struct {
 	Verb, Outcome, Reason string
 	// Bypasses are at most eight codes of ways past the mesh.
 	Bypasses []string
-	// AddressFamilies are those of the pod's addresses: ipv4, ipv6.
-	AddressFamilies []string
+	// AddressFamilies are those of the pod's addresses.
+	AddressFamilies []ruleset.Family
 }
 
 func newLogSocket(path string, out io.Writer, m *metrics) *logSocket {
@@ -191,7 +192,7 @@ func (s *logSocket) account(record []byte) []byte {
 			s.decided(Decision{
 				Pod:  attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID},
 				Verb: r.Verb, Outcome: r.Outcome, Reason: r.Reason, Bypasses: r.Bypasses[:min(len(r.Bypasses), maxBypasses)],
-				AddressFamilies: r.AddressFamilies[:min(len(r.AddressFamilies), len(ruleset.Families))],
+				AddressFamilies: families(r.AddressFamilies),
 			})
 		}
 		if r.Duration != nil && r.Verb == "ADD" {
@@ -199,4 +200,14 @@ func (s *logSocket) account(record []byte) []byte {
 		}
 	}
 	return line.Bytes()
+}
+
+// families are those that a record names. What is none of them is left out.
+func families(names []string) (found []ruleset.Family) {
+	for _, f := range ruleset.Families {
+		if slices.Contains(names, f.String()) {
+			found = append(found, f)
+		}
+	}
+	return found
 }

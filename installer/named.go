@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/cnicache"
 )
 
 // mention is a place in a configuration that needs something of ours on the node.
@@ -34,9 +35,6 @@ func (m mention) String() string {
 	}
 	return fmt.Sprintf("has an entry of type %q with our kubeconfig", m.typ)
 }
-
-// holdsEntries are the keys with further entries below them: a conflist's, and those by which flannel and Multus delegate.
-var holdsEntries = map[string]bool{"plugins": true, "delegate": true, "delegates": true}
 
 // mentions finds the entries that have one of the types, or the kubeconfig's path anywhere in them.
 func mentions(data []byte, types []string, kubeconfig string) []mention {
@@ -68,7 +66,7 @@ func mentions(data []byte, types []string, kubeconfig string) []mention {
 				}
 			}
 			for key, value := range v {
-				walk(value, typ, entry && holdsEntries[strings.ToLower(key)])
+				walk(value, typ, entry && cnicache.HoldsEntries(key))
 			}
 		case []any:
 			for _, value := range v {

@@ -36,9 +36,19 @@ type Neighbour struct {
 	Plugin, Mesh string
 	// File is the list's path on the host.
 	File string
-	// Position is where it is called, seen from our entry: "before", "after", or "beside" if ours is not in that list.
-	Position string
+	// Position is where it is called, seen from our entry.
+	Position Position
 }
+
+// Position is where a plugin is called, seen from our entry.
+type Position string
+
+// The positions.
+const (
+	Before Position = "before"
+	After  Position = "after"
+	Beside Position = "beside" // our entry is not in that list
+)
 
 // String says what is where: "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
 func (n Neighbour) String() string {
@@ -52,7 +62,7 @@ func (n Neighbour) String() string {
 // Text adds what it does, and the remedy.
 func (n Neighbour) Text() string {
 	does := "pods get its rules too, and ours replace those in chains of the same names"
-	if n.Position == "after" {
+	if n.Position == After {
 		does = "it may replace our rules, since it runs after ours and its chains may have the same names"
 	}
 	return fmt.Sprintf("the plugin of another mesh is chained with ours: %s; %s; keep one of the two on this node: uninstall the other, "+
@@ -76,13 +86,13 @@ func (p *planner) neighbours() (found []Neighbour) {
 	}
 	more, _ := f.DropIns(p.o.conf) // a list with bad ones is not chosen
 	types := slices.DeleteFunc(slices.AppendSeq(slices.Clone(p.c.MeshPlugins), maps.Keys(meshPlugins)), func(t string) bool { return t == p.typ })
-	position := "before"
+	position := Before
 	if !p.c.Chained {
-		position = "beside"
+		position = Beside
 	}
 	for _, plugin := range append(slices.Clone(f.Plugins()), more...) {
 		if plugin.Type == p.typ {
-			position = "after"
+			position = After
 		}
 		for _, m := range mentions(plugin.Raw, types, "") {
 			known := slices.ContainsFunc(found, func(n Neighbour) bool { return n.Plugin == m.typ })

@@ -63,7 +63,7 @@ func TestNeighbours(t *testing.T) {
 			require.NoError(t, plan.Err(), "it is a warning")
 			var got []string
 			for _, other := range plan.Neighbours {
-				got = append(got, other.Plugin+" "+other.Position+" "+strings.TrimPrefix(other.File, n.CNIConfDir+"/"))
+				got = append(got, other.Plugin+" "+string(other.Position)+" "+strings.TrimPrefix(other.File, n.CNIConfDir+"/"))
 				assert.Contains(t, other.Text(), other.File)
 				assert.Contains(t, other.Text(), "uninstall the other")
 			}

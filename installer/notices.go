@@ -37,8 +37,15 @@ const remindAfter = 30 * time.Minute
 type notices struct {
 	send   func(Notice)
 	moment time.Duration // how long a reason must last to be news
-	open   map[string]*trouble
+	open   map[subject]*trouble
 	told   []string // the codes of Blocked that have been told of since the agent was ready
+}
+
+// subject is what a notice is about.
+type subject struct {
+	code NoticeCode
+	// plugin is the type of a Neighbour; empty for other codes.
+	plugin string
 }
 
 // trouble is what is wrong at present.
@@ -49,8 +56,8 @@ var unremarkable = []Code{CodeStarting, CodeSuperseded}
 
 // update tells what has come and what is over at now. It returns after which time to call it again; 0 if there is no need.
 func (n *notices) update(now time.Time, blocked []*Blocked, neighbours []Neighbour) (wait time.Duration) {
-	wrong := map[string]bool{}
-	look := func(key string, after time.Duration, notice Notice) {
+	wrong := map[subject]bool{}
+	look := func(key subject, after time.Duration, notice Notice) {
 		if wrong[key] {
 			return
 		}
@@ -79,17 +86,18 @@ func (n *notices) update(now time.Time, blocked []*Blocked, neighbours []Neighbo
 		if b.Code == CodeConflict { // has lasted already
 			after = 0
 		}
-		look(string(b.Code), after, Notice{Code: NoticeCode(b.Code), Text: "not ready: " + b.Err.Error()})
-		if !n.open[string(b.Code)].told.IsZero() && !slices.Contains(n.told, string(b.Code)) {
+		about := subject{code: NoticeCode(b.Code)}
+		look(about, after, Notice{Code: about.code, Text: "not ready: " + b.Err.Error()})
+		if !n.open[about].told.IsZero() && !slices.Contains(n.told, string(b.Code)) {
 			n.told = append(n.told, string(b.Code))
 		}
 	}
 	for _, other := range neighbours {
-		look(string(NoticeOtherMesh)+" "+other.Plugin, 0, Notice{Code: NoticeOtherMesh, Text: other.Text()})
+		look(subject{NoticeOtherMesh, other.Plugin}, 0, Notice{Code: NoticeOtherMesh, Text: other.Text()})
 	}
 	for key := range n.open {
-		if plugin, ok := strings.CutPrefix(key, string(NoticeOtherMesh)+" "); ok && !wrong[key] {
-			n.send(Notice{Code: NoticeOtherMeshGone, Text: plugin + " is no longer chained with our plugin; delete the pods that started with both"})
+		if key.code == NoticeOtherMesh && !wrong[key] {
+			n.send(Notice{Code: NoticeOtherMeshGone, Text: key.plugin + " is no longer chained with our plugin; delete the pods that started with both"})
 		}
 		if !wrong[key] {
 			delete(n.open, key)

@@ -12,7 +12,7 @@ import (
 
 func TestNotices(t *testing.T) {
 	var got []Notice
-	n := notices{send: func(n Notice) { got = append(got, n) }, moment: 10 * time.Second, open: map[string]*trouble{}}
+	n := notices{send: func(n Notice) { got = append(got, n) }, moment: 10 * time.Second, open: map[subject]*trouble{}}
 	start := time.Unix(1000, 0)
 	said := func(at time.Duration, blocked []*Blocked, neighbours ...Neighbour) (codes []NoticeCode, wait time.Duration) {
 		got = nil

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
 // observed is the state of the node from which a plan is made.

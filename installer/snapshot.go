@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/meshcni/meshcni/installer/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
 const (

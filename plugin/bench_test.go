@@ -96,7 +96,7 @@ func report(b *testing.B, ours, floor []time.Duration, name string) {
 }
 
 func restoreTexts(b *testing.B) (texts [2]string) {
-	d, err := dialects.ByName("", nil)
+	d, err := dialects.ByName("", nil, nil)
 	require.NoError(b, err)
 	built, err := d.Redirect(caseOf(b, "fam-dual"), nil, []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00::5")})
 	require.NoError(b, err)

@@ -338,7 +338,7 @@ func TestCheckOfEachDialect(t *testing.T) {
 		for _, backend := range allBackends {
 			t.Run(name+"/"+backend, func(t *testing.T) {
 				netnstest.Require(t, netnstest.Root, netnstest.IPv6)
-				mesh, err := dialects.ByName(name, nil)
+				mesh, err := dialects.ByName(name, nil, nil)
 				require.NoError(t, err)
 				pod := caseOf(t, "fam-dual")
 				pod.Annotations[consul.DualStack], pod.Annotations[consul.RedirectTrafficConfig] = "true", `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`

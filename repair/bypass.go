@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // Bypasses is what the plugin reported of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
@@ -22,11 +23,14 @@ type Bypasses struct {
 	// Codes are the ways past the mesh. Others than [dialect.BypassCodes] are ignored.
 	Codes []dialect.BypassCode
 	// AddressFamilies are those of the pod's addresses, which its status may not have yet. Empty: not known.
-	AddressFamilies []string
+	AddressFamilies []ruleset.Family
 }
 
 // anyFamily is the kernel of a pod whose plugin reported a bypass by a family: it has it.
 var anyFamily = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
+
+// bypassed are the families that pass by the mesh, by the bypasses that say so.
+var bypassed = map[dialect.BypassCode]ruleset.Family{dialect.BypassIPv4: ruleset.IPv4, dialect.BypassIPv6: ruleset.IPv6}
 
 const (
 	// maxReports bounds the reports that wait for their pods. A node has fewer pods.
@@ -99,7 +103,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 
 // bypassWords returns an event's kind and message. It is no warning that a pod without address of a family has the link-local
 // one that each interface gives itself: nearly every pod of a cluster without IPv6 does.
-func bypassWords(addressed []string, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
+func bypassWords(addressed []ruleset.Family, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
 	kind = corev1.EventTypeWarning
 	var words []string
 	for _, b := range plan.Bypasses {
@@ -110,19 +114,20 @@ func bypassWords(addressed []string, plan dialect.Plan, code dialect.BypassCode)
 	if len(words) == 0 {
 		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s)", code)}
 	}
-	family := code == dialect.BypassIPv4 || code == dialect.BypassIPv6
-	if family && len(addressed) > 0 && !slices.Contains(addressed, string(code)) {
+	family, ok := bypassed[code]
+	if ok && len(addressed) > 0 && !slices.Contains(addressed, family) {
 		kind = corev1.EventTypeNormal
 	}
 	return kind, string(code) + ": " + strings.Join(words, "; ")
 }
 
-// retryReports has another look at the pods with reports, and drops those whose pods do not appear.
+// retryReports has another look at the pods with reports, and drops those whose pods do not appear, or were replaced.
 func (c *Controller) retryReports() {
 	c.reports.mu.Lock()
 	defer c.reports.mu.Unlock()
 	for of, r := range c.reports.byPod {
-		if r.waits++; r.waits > maxWaits && c.pod(of) == nil {
+		pod := c.pod(of)
+		if r.waits++; r.waits > maxWaits && (pod == nil || r.UID != "" && r.UID != uidOf(pod)) {
 			delete(c.reports.byPod, of)
 			continue
 		}

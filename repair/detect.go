@@ -107,7 +107,8 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 	return cure
 }
 
-// plan returns what the mesh means for a cached pod, without its namespace's settings.
+// plan returns what the mesh means for a cached pod, without its namespace's settings. It is empty while it is not known whether
+// the labels of the namespace exclude the pod.
 func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, error) {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
@@ -118,7 +119,14 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 	if c.opts.Dialect.Build == nil {
 		return dialect.Plan{}, nil
 	}
-	return c.opts.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}, c.opts.Plan)
+	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}
+	if len(c.opts.Dialect.Policy.ExcludedNamespaceLabels) > 0 {
+		var err error
+		if subject.Namespace, err = c.namespace(ctx, pod); err != nil {
+			return dialect.Plan{}, nil //nolint:nilerr // concerns reports it; it says nothing about the pod's settings
+		}
+	}
+	return c.opts.Dialect.Plan(ctx, subject, c.opts.Plan)
 }
 
 // capture returns what is known of the pod; in is false for one that is none of the mesh's, or has no network yet.

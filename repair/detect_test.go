@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -156,6 +157,30 @@ func TestDetection(t *testing.T) {
 	})
 }
 
+// TestDetectionInExcludedNamespaces: a namespace that is excluded by its labels has no pods in the mesh. In others it is not the
+// pods' settings that are wrong, and nothing is said of a pod whose namespace cannot be read.
+func TestDetectionInExcludedNamespaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		in := func(namespace, name string) *corev1.Pod {
+			return with(bare(t, name), func(p *corev1.Pod) { p.Namespace = namespace })
+		}
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionNone)(b, o)
+			excludingOff(repair.ActionNone)(b, o)
+			n.attach(in("default", "off"), "c1", "ptp")
+			n.attach(in("shop", "silent"), "c2", "ptp")
+			n.attach(in("unknown", "dark"), "c3", "ptp")
+		}, in("default", "off"), in("shop", "silent"), in("unknown", "dark"))
+		assert.Equal(t, map[string]int{"uncaptured": 1, "cannot-tell": 1}, states(b))
+		events := b.texts("MeshNotCaptured")
+		require.Len(t, events, 1)
+		assert.Contains(t, events[0], "its network was set up without the plugin, by k8s (ptp); delete the pod")
+		assert.NotContains(t, events[0], "refused")
+		assert.Equal(t, "cannot-tell namespace", rowOf(b, "dark"))
+	})
+}
+
 func rowOf(b *bench, name string) string {
 	for _, p := range b.ctl.Pods() {
 		if p.Name == name {
@@ -270,7 +295,7 @@ func TestBypassesAreEvents(t *testing.T) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
 		}))
 		report := func(name, uid string, codes ...dialect.BypassCode) {
-			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes, AddressFamilies: []string{"ipv4"}})
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: uid, Codes: codes, AddressFamilies: []ruleset.Family{ruleset.IPv4}})
 			b.settle()
 		}
 		uid := string(b.pod("a").UID)
@@ -285,10 +310,12 @@ func TestBypassesAreEvents(t *testing.T) {
 		assert.Len(t, b.texts("MeshBypass"), 1, "another is news")
 		report("a", "another", dialect.BypassIPv6)
 		report("nobody", "x", dialect.BypassIPv6)
+		assert.Equal(t, 2, b.ctl.Waiting())
 		time.Sleep(time.Hour)
 		assert.Empty(t, b.texts("MeshBypass"))
+		assert.Zero(t, b.ctl.Waiting(), "one whose pod has been replaced does not wait for ever")
 
-		b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: "a", UID: uid, Codes: []dialect.BypassCode{"ipv4"}, AddressFamilies: []string{"ipv4"}})
+		b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: "a", UID: uid, Codes: []dialect.BypassCode{"ipv4"}, AddressFamilies: []ruleset.Family{ruleset.IPv4}})
 		b.settle()
 		assert.Contains(t, strings.Join(b.texts("MeshBypass"), "\n"), "Warning MeshBypass ipv4", "the pod has such an address")
 		report("late", "", dialect.BypassProxyID)

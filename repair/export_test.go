@@ -19,6 +19,13 @@ func Look(cacheDir string, records attachment.Store) func() (networks, recorded 
 	}
 }
 
+// Waiting is how many reports of bypasses wait for their pods.
+func (c *Controller) Waiting() int {
+	c.reports.mu.Lock()
+	defer c.reports.mu.Unlock()
+	return len(c.reports.byPod)
+}
+
 // SetPermissions replaces how the controller finds out which permissions are missing.
 func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permission, error)) {
 	c.permissions = missing

@@ -198,7 +198,7 @@ func (p Program) validate(s Settings) error {
 	if _, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector); err != nil {
 		errs = append(errs, fmt.Errorf("exclude-namespace-selector: %w", err))
 	}
-	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil); err != nil {
+	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil, nil); err != nil {
 		if why := p.unfit[s.Plugin.Dialect]; why != "" {
 			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/diskfile"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -90,19 +91,11 @@ func (r reporter) run(ctx context.Context) error {
 
 func (r reporter) write(s Status) (os.FileInfo, error) {
 	text, err := json.Marshal(s)
+	if err == nil {
+		err = diskfile.Write(r.path, append(text, '\n'), 0o600)
+	}
 	if err != nil {
 		return nil, err
-	}
-	f, err := os.CreateTemp(filepath.Dir(r.path), "."+statusFile) // 0600
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), r.path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(f.Name()))
 	}
 	return os.Lstat(r.path)
 }

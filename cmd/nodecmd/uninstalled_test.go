@@ -37,14 +37,14 @@ func TestAwaitUninstall(t *testing.T) {
 	account := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(account, "token"), []byte("token"), 0o600))
 	env := map[string]string{"POD_NAMESPACE": "mesh", "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "KUBERNETES_SERVICE_PROTOCOL": "http"}
-	args := []string{"await-uninstall", "--daemonset-name=u", "--service-account-dir=" + account, "--timeout=1ms", "--agent-prefix=agent-"}
+	args := []string{"await-uninstall", "--daemonset-name=u", "--service-account-dir=" + account, "--timeout=3s", "--agent-prefix=agent-"}
 	code, stdout, stderr := run(t, env, append(args, "--timeout=1m")...)
 	assert.Zero(t, code, stderr)
 	assert.Equal(t, "The plugin is uninstalled on all 1 nodes.\n", stdout)
 	status = `{"state":{"terminated":{"exitCode":1,"message":"read-only file system"}}}`
 	code, _, stderr = run(t, env, args...)
 	assert.Equal(t, 1, code)
-	assert.Contains(t, stderr, "the plugin may be left on these nodes, after 1ms:\n")
+	assert.Contains(t, stderr, "the plugin may be left on these nodes, after 3s:\n")
 	assert.Contains(t, stderr, "node-7: exit code 1: read-only file system\n")
 	assert.Contains(t, stderr, `run "meshcni-node uninstall" on them`)
 

@@ -84,8 +84,11 @@ func (a Attachment) Sandbox() string {
 	return a.NetNS
 }
 
-// holdsEntries are the keys with further entries below them: a conflist's, and those by which flannel and Multus delegate.
-var holdsEntries = []string{"plugins", "delegate", "delegates"}
+// HoldsEntries reports whether a key of a configuration has further entries below it: a conflist's, and those by which flannel
+// and Multus delegate. libcni decodes keys in any case.
+func HoldsEntries(key string) bool {
+	return slices.Contains([]string{"plugins", "delegate", "delegates"}, strings.ToLower(key))
+}
 
 // Types returns the types of the plugins that the attachment was made with, those to which others delegate included. They
 // are empty if the file has no configuration, as libcni before 0.8 wrote it.
@@ -103,11 +106,10 @@ func (a Attachment) Types() (types []string) {
 			}
 		case map[string]any:
 			for key, value := range v {
-				key = strings.ToLower(key) // libcni decodes any case
-				if s, ok := value.(string); ok && key == "type" && s != "" && !slices.Contains(types, s) {
+				if s, ok := value.(string); ok && strings.EqualFold(key, "type") && s != "" && !slices.Contains(types, s) {
 					types = append(types, s)
 				}
-				if slices.Contains(holdsEntries, key) {
+				if HoldsEntries(key) {
 					walk(value)
 				}
 			}

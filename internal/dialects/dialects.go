@@ -26,8 +26,8 @@ func All() []dialect.Dialect {
 func Names() []string { return NamesOf(All()) }
 
 // ByName is [Choose] from [All].
-func ByName(name string, excludedNamespaces []string, excludedLabels ...labels.Selector) (dialect.Dialect, error) {
-	return Choose(All(), name, excludedNamespaces, excludedLabels...)
+func ByName(name string, excludedNamespaces []string, excludedLabels labels.Selector) (dialect.Dialect, error) {
+	return Choose(All(), name, excludedNamespaces, excludedLabels)
 }
 
 // SandboxKeys are the keys of CNI_ARGS by which runtimes ask for one of these meshes, see [dialect.Sandboxes]. A plugin that
@@ -37,14 +37,12 @@ func SandboxKeys() []string { return []string{consul.IptablesConfig} }
 // Choose finds a dialect in a list by its name. An empty name is the first's. The excluded namespaces, by name and by
 // their labels, are added to those that the dialect excludes itself; a nil selector excludes none. The error lists the known
 // names.
-func Choose(known []dialect.Dialect, name string, excludedNamespaces []string, excludedLabels ...labels.Selector) (dialect.Dialect, error) {
+func Choose(known []dialect.Dialect, name string, excludedNamespaces []string, excludedLabels labels.Selector) (dialect.Dialect, error) {
 	for _, d := range known {
 		if name == d.Name || name == "" {
 			d.Policy.ExcludedNamespaces = slices.Concat(d.Policy.ExcludedNamespaces, excludedNamespaces)
-			for _, by := range excludedLabels {
-				if by != nil {
-					d.Policy.ExcludedNamespaceLabels = append(slices.Clone(d.Policy.ExcludedNamespaceLabels), by)
-				}
+			if excludedLabels != nil {
+				d.Policy.ExcludedNamespaceLabels = append(slices.Clone(d.Policy.ExcludedNamespaceLabels), excludedLabels)
 			}
 			return d, nil
 		}

@@ -11,18 +11,18 @@ import (
 
 func TestEveryNameIsADialectOfThatName(t *testing.T) {
 	for _, name := range dialects.Names() {
-		d, err := dialects.ByName(name, []string{"kube-system"})
+		d, err := dialects.ByName(name, []string{"kube-system"}, nil)
 		require.NoError(t, err)
 		assert.Equal(t, name, d.Name)
 		assert.True(t, d.Policy.ExcludesNamespace("kube-system"))
 	}
-	d, err := dialects.ByName("", nil)
+	d, err := dialects.ByName("", nil, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "istio", d.Name)
 }
 
 func TestUnknownNameListsTheKnown(t *testing.T) {
-	_, err := dialects.ByName("Istio", nil)
+	_, err := dialects.ByName("Istio", nil, nil)
 	assert.EqualError(t, err, `unknown dialect "Istio": known is istio, ambient, linkerd, kuma, consul`)
 }
 
@@ -30,7 +30,7 @@ func TestUnknownNameListsTheKnown(t *testing.T) {
 func TestSandboxKeys(t *testing.T) {
 	var keys []string
 	for _, name := range dialects.Names() {
-		d, err := dialects.ByName(name, nil)
+		d, err := dialects.ByName(name, nil, nil)
 		require.NoError(t, err)
 		if d.Sandboxes != nil {
 			keys = append(keys, d.Sandboxes.Key)

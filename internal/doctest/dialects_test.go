@@ -71,7 +71,7 @@ func TestDialectPages(t *testing.T) {
 			named := regexp.MustCompile(`(^|[^\w-])` + regexp.QuoteMeta(setting) + `($|[^\w-])`).MatchString(page)
 			assert.True(t, named, "docs/dialects/%s.md does not name %s", name, setting)
 		}
-		d, err := dialects.ByName(name, nil)
+		d, err := dialects.ByName(name, nil, nil)
 		require.NoError(t, err)
 		assert.Contains(t, read(t, "docs/how-it-works.md"), "`"+d.Names.ChainPrefix+"`", "chains of %s", name)
 		assert.Contains(t, read(t, "docs/dialects/README.md"), "`"+name+"`", "the map of dialects")

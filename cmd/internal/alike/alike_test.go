@@ -291,7 +291,7 @@ func questions(t *testing.T) map[string]question {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}},
 	}, nil)
 	for name, q := range maps.Clone(all) {
-		d, err := dialects.ByName(q.mesh, nil)
+		d, err := dialects.ByName(q.mesh, nil, nil)
 		require.NoError(t, err)
 		built, err := d.Redirect(q.pod, q.namespace, nil)
 		if err != nil {
