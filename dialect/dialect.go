@@ -36,6 +36,8 @@ type Dialect struct {
 	Sandboxes *Sandboxes
 	// Validation is how the mesh proves, in the pod, that redirection works.
 	Validation Validation
+	// NodeProxy says how pods are handed to the node's proxy; nil: the proxy is in the pod.
+	NodeProxy *NodeProxy
 }
 
 // Validation is how a pod finds out that it is not redirected.

@@ -33,6 +33,14 @@ const DataplaneMode = "istio.io/dataplane-mode"
 // SidecarStatus is the annotation of pods with a sidecar, which are left alone.
 const SidecarStatus = "sidecar.istio.io/status"
 
+// The annotation by which the node's agent reports a pod's state, and its values. Istio's control plane has all peers
+// speak the tunnel's protocol to a pod that says it is enabled.
+const (
+	Redirection        = "ambient.istio.io/redirection"
+	RedirectionEnabled = "enabled"
+	RedirectionPending = "pending"
+)
+
 // The annotations that configure a pod.
 const (
 	BypassInbound     = "ambient.istio.io/bypass-inbound-capture"
@@ -131,6 +139,10 @@ func WithSelectors(selectors []selection.Selector, excludedNamespaces ...string)
 		NeedsNamespace: true,
 		// The node proxy is no container of the pod, so none checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
+		NodeProxy: &dialect.NodeProxy{
+			StatusAnnotation: Redirection, Enrolled: RedirectionEnabled, Pending: RedirectionPending,
+			ProbeSources: ProbeSources(),
+		},
 	}, nil
 }
 

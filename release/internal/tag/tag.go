@@ -14,7 +14,7 @@ import (
 )
 
 // Modules are the published modules beside the root's, by their directories.
-var Modules = []string{"installer", "repair", "cmd"}
+var Modules = []string{"installer", "repair", "nodeproxy", "cmd"}
 
 // Tags returns the git tags of a version: one for each published module.
 func Tags(version string) []string {
