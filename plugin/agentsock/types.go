@@ -1,0 +1,119 @@
+package agentsock
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Name is the socket's file in run_dir.
+const Name = "agent.sock"
+
+// ErrUnknown: the agent does not know the pod, or not with that UID. It may know it a moment later. Check with
+// errors.Is(err, agentsock.ErrUnknown).
+var ErrUnknown = errors.New("the agent does not know the pod")
+
+// ErrUnsupported: the agent does not serve the request, as one without node proxies does not serve Attach. Check with
+// errors.Is(err, agentsock.ErrUnsupported).
+var ErrUnsupported = errors.New("the agent does not do this")
+
+// Pod is the answer to a request for a pod.
+type Pod struct {
+	// Pod has what a dialect reads of a pod, and need not have more.
+	Pod *corev1.Pod
+	// Namespace is the pod's, with its labels and annotations; nil: the agent does not read namespaces.
+	Namespace *corev1.Namespace
+}
+
+// Attachment is a pod's network that the runtime is setting up.
+type Attachment struct {
+	attachment.ID
+	Pod attachment.Pod
+	// Dialect is the name of the mesh that selected the pod.
+	Dialect string
+	// NetNS is the path of the network namespace, as the runtime named it. The namespace itself comes as an open file.
+	NetNS string
+	// Addrs are the pod's addresses, its primary one first. The API server does not have them yet.
+	Addrs []netip.Addr
+}
+
+// Attached is what the agent did for an attachment.
+type Attached struct {
+	// Backend, a name of package apply, applied the rules. Changed is false if they were there.
+	Backend string
+	Changed bool
+	// Rules are those in force, Skipped the families that the kernel lacks, Unusable what the namespace did not accept, as
+	// in [attachment.Record].
+	Rules    ruleset.Ruleset
+	Skipped  []ruleset.Family
+	Unusable []string
+}
+
+// StepError says how far an Attach came before it failed. The namespace is then as it was before. Get it with
+// errors.As(err, &stepError).
+type StepError struct {
+	// Step is a stable word for what failed, such as "rules", "hand-over" or "listeners".
+	Step string
+	// Reason is a stable code for why.
+	Reason string
+	Err    error
+}
+
+// Error returns for example "hand-over: no proxy is connected".
+func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *StepError) Unwrap() error { return e.Err }
+
+// State is what a pod's redirection is like now.
+type State string
+
+// The states. They are stable.
+const (
+	Captured State = "captured" // its traffic goes through the mesh
+	Waiting  State = "waiting"  // it is to be captured, and is not yet
+	Outside  State = "outside"  // it is not in the mesh
+	Drifted  State = "drifted"  // it was captured, and something of that is missing now
+	Failed   State = "failed"   // it cannot be captured without help
+)
+
+// States lists all states.
+var States = []State{Captured, Waiting, Outside, Drifted, Failed}
+
+// PodState is what the agent knows of a pod.
+type PodState struct {
+	attachment.Pod
+	// Dialect is the mesh that selected the pod; empty: none.
+	Dialect string `json:"dialect,omitempty"`
+	State   State  `json:"state"`
+	// Reason is a stable code for why, Detail says the same for people.
+	Reason string `json:"reason"`
+	Detail string `json:"detail,omitempty"`
+	// Since is when this became so.
+	Since time.Time `json:"since"`
+	// Backend, a name of package apply, applied the rules; empty: not known, or none.
+	Backend string `json:"backend,omitempty"`
+}
+
+// Handler serves the requests. Any error may be [ErrUnsupported].
+type Handler interface {
+	// Pod returns the pod with the namespace, name and UID, or [ErrUnknown].
+	Pod(ctx context.Context, id attachment.Pod) (Pod, error)
+	// Attach captures a pod whose mesh has its proxy on the node, and returns once its proxy listens, or a [*StepError]. The
+	// handler owns ns.
+	Attach(ctx context.Context, a Attachment, ns *os.File) (Attached, error)
+	// Detach says that an attachment is gone.
+	Detach(ctx context.Context, id attachment.ID) error
+	// Pods returns the state of each pod of the node.
+	Pods(ctx context.Context) ([]PodState, error)
+	// Release takes all pods out of the care of the node's proxy, before the agent goes for good, and returns those that
+	// it could not take out.
+	Release(ctx context.Context) ([]PodState, error)
+}
