@@ -47,6 +47,9 @@ type Settings struct {
 	// Default: 4 hours.
 	TokenLifetime netconf.Duration
 
+	// Ambient is about pods whose mesh has its proxy on the node.
+	Ambient Ambient
+
 	configFile, pluginConfigFile string
 }
 
@@ -122,6 +125,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair")
 		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
 	})
+	cli.Group(fs, "Pods of a mesh whose proxy is on the node", s.Ambient.register)
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
@@ -140,7 +144,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 func (p Program) defaults() Settings {
 	s := Settings{
 		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
-		PluginServiceAccount: "meshcni-plugin", TokenLifetime: netconf.Duration(4 * time.Hour),
+		PluginServiceAccount: "meshcni-plugin", TokenLifetime: netconf.Duration(4 * time.Hour), Ambient: defaultAmbient(),
 	}
 	s.Repair.Action, s.Repair.Detect = repair.ActionNone, true
 	return s
@@ -194,7 +198,7 @@ func (s Settings) asInstalled() netconf.Config {
 
 // validate returns an error for every invalid setting, joined.
 func (p Program) validate(s Settings) error {
-	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime)}
+	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime), s.Ambient.validate(s.Repair.Node)}
 	if _, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector); err != nil {
 		errs = append(errs, fmt.Errorf("exclude-namespace-selector: %w", err))
 	}

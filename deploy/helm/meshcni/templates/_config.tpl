@@ -3,11 +3,12 @@
 {{/* What may change while it runs: the watched file of --config. */}}
 {{- define "meshcni.config" -}}
 {{- $config := dict
-      "dialect" $.Values.dialect
       "backend" $.Values.backend
       "log-level" $.Values.logLevel
       "add-deadline" $.Values.addDeadline
       "exclude-namespaces" $.Values.excludeNamespaces -}}
+{{- $dialects := include "meshcni.dialects" . | fromYamlArray -}}
+{{- $_ := set $config "dialect" (ternary (first $dialects) $dialects (eq (len $dialects) 1)) -}}
 {{- with $.Values.excludeNamespaceSelector }}{{- $_ := set $config "exclude-namespace-selector" . }}{{- end -}}
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
@@ -30,6 +31,15 @@
 {{- toYaml $args -}}
 {{- end -}}
 
+{{/* What the node's proxy and its pods need, nothing where there is none: a YAML list. */}}
+{{- define "meshcni.ambientArgs" -}}
+{{- $args := list -}}
+{{- with $.Values.ambient }}{{- if .enabled -}}
+{{- $args = list "--ambient=true" (printf "--zds-socket=%s" .zdsSocket) (printf "--ambient-verify-interval=%s" .verifyInterval) -}}
+{{- end }}{{- end -}}
+{{- toYaml $args -}}
+{{- end -}}
+
 {{/* How the API server is reached, as far as that is set: a YAML list. */}}
 {{- define "meshcni.apiServerArgs" -}}
 {{- $args := list -}}
@@ -48,6 +58,7 @@
 {{- $args = append $args (printf "--token-lifetime=%s" $.Values.tokenLifetime) -}}
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
+{{- $args = concat $args (include "meshcni.ambientArgs" . | fromYamlArray) -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
 {{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}
 {{- $out := list "run" -}}
@@ -76,8 +87,8 @@
 {{- end }}
 - name: MESHCNI_DAEMONSET_NAME
   value: {{ include "meshcni.name" . }}
-{{- if include "meshcni.usesHostPrograms" . }}
-# iptables is run as the plugin runs it: the host's, with the host's files.
+{{- if or .Values.ambient.enabled (include "meshcni.usesHostPrograms" .) }}
+# iptables is run as the plugin runs it: the host's, with the host's files. Namespaces are found by the host's paths.
 - name: MESHCNI_REPAIR_HOST_ROOT
   value: /proc/1/root
 {{- end }}

@@ -124,15 +124,25 @@ what was imported on the nodes, which is known there by its tag only. */}}
 {{- if or (ne .Values.repair.mode "none") (include "meshcni.verifies" .) .Values.detect.enabled }}yes{{ end -}}
 {{- end -}}
 {{- define "meshcni.entersPods" -}}
-{{- if or (eq .Values.repair.mode "repair") (include "meshcni.verifies" .) }}yes{{ end -}}
+{{- if or (eq .Values.repair.mode "repair") (include "meshcni.verifies" .) .Values.ambient.enabled }}yes{{ end -}}
+{{- end -}}
+
+{{/* The dialects, a YAML list: those of the values, with ambient first where it is on. */}}
+{{- define "meshcni.dialects" -}}
+{{- $all := list -}}
+{{- range kindIs "slice" .Values.dialect | ternary .Values.dialect (list .Values.dialect) }}{{ $all = append $all . }}{{ end -}}
+{{- if and .Values.ambient.enabled (not (has "ambient" $all)) }}{{ $all = prepend $all "ambient" }}{{ end -}}
+{{- toYaml $all -}}
 {{- end -}}
 
 {{/* Whether pods are decided on with their Namespace object, by the plugin and by repair. */}}
 {{- define "meshcni.readsNamespaces" -}}
-{{- if or (eq .Values.dialect "linkerd") .Values.excludeNamespaceSelector }}yes{{ end -}}
+{{- $all := include "meshcni.dialects" . | fromYamlArray -}}
+{{- if or (has "linkerd" $all) (has "ambient" $all) .Values.excludeNamespaceSelector }}yes{{ end -}}
 {{- end -}}
 {{- define "meshcni.repairReadsNamespaces" -}}
-{{- if or (and (eq .Values.dialect "linkerd") (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
+{{- $all := include "meshcni.dialects" . | fromYamlArray -}}
+{{- if or (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's
@@ -149,7 +159,7 @@ socket, NET_RAW. */}}
 {{- toYaml (concat $add $.Values.extraCapabilities | uniq | sortAlpha) -}}
 {{- end -}}
 
-{{/* Whether repair runs the host's iptables. Empty is no. */}}
+{{/* Whether the agent runs the host's iptables. Empty is no. */}}
 {{- define "meshcni.usesHostPrograms" -}}
 {{- if and (include "meshcni.entersPods" .) (ne $.Values.backend "nftables") }}yes{{ end -}}
 {{- end -}}

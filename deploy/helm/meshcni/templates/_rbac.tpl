@@ -42,6 +42,27 @@ that the plugin has the agent's token. */}}
 {{- $seconds -}}
 {{- end -}}
 
+{{/* What the pods of a mesh whose proxy is on the node need: the rules of deploy/rbac/ambient.yaml. */}}
+{{- define "meshcni.ambientRules" -}}
+# The pods of its node. RBAC cannot restrict that to one node; the requests do.
+- apiGroups: [""]
+  resources: ["pods"]
+  verbs: ["list", "watch"]
+# The labels of the namespaces that have pods on its node; nothing else of them is asked for.
+- apiGroups: [""]
+  resources: ["namespaces"]
+  verbs: ["list", "watch"]
+# The mesh's control plane reads in an annotation whether a pod is captured. It is set through the status, which leaves the spec
+# out of reach.
+- apiGroups: [""]
+  resources: ["pods/status"]
+  verbs: ["patch"]
+# What became of them, for kubectl describe.
+- apiGroups: [""]
+  resources: ["events"]
+  verbs: ["create", "patch"]
+{{- end -}}
+
 {{/* The name of the role of deploy/rbac for the mode of repair. */}}
 {{- define "meshcni.repairRole" -}}
 {{- with .Values.repair -}}

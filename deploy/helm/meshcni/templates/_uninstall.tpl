@@ -3,6 +3,16 @@
 {{- if and .Values.uninstall.check .Values.rbac.create (ne (toString .Values.uninstallOnExit) "false") }}yes{{ end -}}
 {{- end -}}
 
+{{/* The capabilities with which a node is uninstalled, a YAML list: the agent's where pods are to be entered, to take them out of
+the care of the node's proxy. */}}
+{{- define "meshcni.uninstallCapabilities" -}}
+{{- if .Values.ambient.enabled -}}
+{{- include "meshcni.capabilities" . -}}
+{{- else -}}
+{{- toYaml (concat (ternary (list "DAC_OVERRIDE") list .Values.dacOverride) .Values.extraCapabilities | uniq | sortAlpha) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "meshcni.uninstallSelector" -}}
 app.kubernetes.io/name: {{ include "meshcni.appName" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
