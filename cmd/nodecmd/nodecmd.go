@@ -264,7 +264,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	both.Go(func() error { return agent.Run(ctx) })
 	both.Go(func() error {
 		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
-			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: repairs.warnings(), Pods: repairs.pods()}
+			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: repairs.warnings(), Pods: merge(repairs.pods(), nil)}
 			if err := errors.Join(agent.Ready(), repairs.ready()); err != nil {
 				now.NotReady = strings.Split(err.Error(), "\n")
 			}

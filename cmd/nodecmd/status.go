@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -23,7 +22,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/diskfile"
-	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
 // statusFile is the file in the run directory in which a running agent says how its node is. Only root reads it: it has names
@@ -48,8 +47,8 @@ type Status struct {
 	NotReady []string `json:"not_ready,omitempty"`
 	// Warnings are what does not keep new pods from being captured, and somebody should look at.
 	Warnings []string `json:"warnings,omitempty"`
-	// Pods are the node's in the mesh that have a network; see [repair.Controller.Pods].
-	Pods []repair.PodStatus `json:"pods"`
+	// Pods are the node's in the mesh that have a network, and those that its proxy has or is to have.
+	Pods []agentsock.PodState `json:"pods"`
 }
 
 // reporter keeps the status file.
@@ -130,7 +129,7 @@ func (p Program) statusCommands() []*cobra.Command {
 	}
 	return []*cobra.Command{
 		make(&cobra.Command{Use: "status", Short: "say how this node is: readiness, warnings, pods that bypass the mesh; exits 1 unless all is well"}, showStatus),
-		make(&cobra.Command{Use: "pods", Short: "list this node's pods in the mesh, and whether they have their rules; exits 1 unless all do"}, showPods),
+		make(&cobra.Command{Use: "pods", Short: "list this node's pods and the state of each: captured, waiting, outside, drifted or failed; exits 1 unless all of the mesh are captured"}, showPods),
 	}
 }
 
@@ -151,11 +150,6 @@ func readStatus(path string, now time.Time) (s Status, err error) {
 	return s, nil
 }
 
-// wrong reports whether a pod needs somebody's attention.
-func wrong(p repair.PodStatus) bool {
-	return p.State == string(repair.Uncaptured) || p.State == repair.StateDrifted
-}
-
 func showStatus(w io.Writer, s Status) (well bool) {
 	word := "ready"
 	if !s.Ready {
@@ -170,7 +164,7 @@ func showStatus(w io.Writer, s Status) (well bool) {
 	}
 	for _, p := range s.Pods {
 		if wrong(p) {
-			_, _ = fmt.Fprintln(w, strings.TrimSpace(fmt.Sprintf("%s: %s/%s %s", p.State, p.Namespace, p.Name, p.Reason))+": "+p.Detail)
+			_, _ = fmt.Fprintf(w, "%s: %s/%s %s: %s\n", p.State, p.Namespace, p.Name, p.Reason, p.Detail)
 		}
 	}
 	return s.Ready && !slices.ContainsFunc(s.Pods, wrong)
@@ -185,7 +179,7 @@ func showPods(w io.Writer, s Status) (well bool) {
 			since = p.Since.UTC().Format(time.RFC3339)
 		}
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			p.Namespace, p.Name, p.UID, p.Dialect, p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"))
+			p.Namespace, p.Name, p.UID, cmp.Or(p.Dialect, "-"), p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"))
 	}
 	_ = table.Flush()
 	return !slices.ContainsFunc(s.Pods, wrong)

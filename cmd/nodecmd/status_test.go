@@ -70,14 +70,14 @@ func TestStatus(t *testing.T) {
 	assert.Equal(t, `node n1: ready
 warning: uncaptured: 1 of the node's pods are in the mesh and bypass it (meshcni-node pods names them)
 warning: cannot-tell: 1 of the node's pods are in the mesh, and nothing on the node says whether they have their rules (meshcni-node pods names them)
-uncaptured: shop/late not-called: its network was set up without the plugin
+failed: shop/late not-called: its network was set up without the plugin
 `, out)
 	code, out, _ = run(t, env, "pods")
 	assert.Equal(t, 1, code)
-	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE        REASON      SINCE                 BACKEND
-shop       cart  u1   istio    captured     recorded    1970-01-01T00:00:00Z  nftables
-shop       late  u2   istio    uncaptured   not-called  -                     -
-shop       odd   u3   istio    cannot-tell  no-trace    -                     -
+	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE     REASON      SINCE                 BACKEND
+shop       cart  u1   istio    captured  recorded    1970-01-01T00:00:00Z  nftables
+shop       late  u2   istio    failed    not-called  -                     -
+shop       odd   u3   istio    waiting   no-trace    -                     -
 `, out)
 	cancel()
 	assert.Equal(t, 0, <-done)

@@ -122,7 +122,7 @@ func TestSilentPods(t *testing.T) {
 		state, reason := now.capture(s.namespace, name)
 		want := "captured recorded"
 		if slices.Contains(silent, name) {
-			want = "uncaptured not-called"
+			want = "failed not-called"
 		}
 		assert.Equal(t, want, state+" "+reason, name)
 	}

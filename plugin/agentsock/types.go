@@ -96,8 +96,8 @@ type PodState struct {
 	// Reason is a stable code for why, Detail says the same for people.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
-	// Since is when this became so.
-	Since time.Time `json:"since"`
+	// Since is when this became so. Zero: not known.
+	Since time.Time `json:"since,omitzero"`
 	// Backend, a name of package apply, applied the rules; empty: not known, or none.
 	Backend string `json:"backend,omitempty"`
 }
