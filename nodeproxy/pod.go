@@ -2,11 +2,15 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"os"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/netnsexec"
 )
 
 // PodID names a pod. The UID is the one that the runtime and the pod's control groups use; no decision rests on the name.
@@ -20,7 +24,8 @@ type Workload struct {
 	PodID
 	ServiceAccount string
 	// NetNS is the pod's network namespace. The receiver does not close it; it may use it until the call returns, by
-	// Control of its SyscallConn, which keeps the descriptor from being closed and given to another file meanwhile.
+	// Control of its SyscallConn, which keeps the descriptor from being closed and given to another file meanwhile. Of a
+	// workload of a snapshot, nil means that the namespace is not known: the proxy keeps the pod if it has it.
 	NetNS syscall.Conn
 }
 
@@ -35,6 +40,42 @@ type Proxy interface {
 	// Ready returns why no proxy could take a pod now, or nil.
 	Ready() error
 }
+
+// Connections is what a [Proxy] has besides that knows when proxies come and go. Without it, only the verification interval
+// finds that a proxy lost its pods.
+type Connections interface {
+	// Subscribe calls changed after a proxy came or went, until the function that it returns is called. changed must not
+	// block.
+	Subscribe(changed func()) (cancel func())
+	// Connected returns how many proxies there are.
+	Connected() int
+}
+
+// NetNS is an open network namespace that stays the same until Close.
+type NetNS interface {
+	// NetNS is the namespace itself. The receiver does not close it.
+	NetNS() *netnsexec.NetNS
+	// Close gives up this use of it. The namespace stays open for other users.
+	Close() error
+}
+
+// Namespaces knows which network namespace is a pod's; package netnsstore has one that outlives the agent.
+type Namespaces interface {
+	// Put notes that the open namespace is that of the pod, in place of any before. The receiver owns f, also on failure.
+	Put(pod PodID, f *os.File) (NetNS, error)
+	// Find returns the namespace that was noted, if it is still the pod's, or searches for it, and then notes it.
+	// errors.Is(err, nodeproxy.ErrNoNamespace) means that there is none to be found now, which may change; any other error
+	// means that this cannot be told.
+	Find(ctx context.Context, pod PodID, addrs []netip.Addr) (NetNS, error)
+	// Known lists the pods of which a namespace is noted, and so may have been captured.
+	Known() []types.UID
+	// Forget drops what is noted about the pod. It is no error if nothing is.
+	Forget(uid types.UID) error
+}
+
+// ErrNoNamespace: the pod has no process in a network namespace of its own now. Check with
+// errors.Is(err, nodeproxy.ErrNoNamespace).
+var ErrNoNamespace = errors.New("the pod's network namespace is not to be found")
 
 // Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
 type Pods interface {

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/internal/budget"
 )
 
 // heldReason is a stable code for why deletions are held back.
@@ -31,36 +33,21 @@ const installedAgain = 10 * time.Second
 
 // breaker holds back deletions that would only lead to more broken pods. See [Options] for its settings.
 type breaker struct {
-	maxShare      float64
-	minBroken     int
-	trialInterval time.Duration
-	installed     func() error
+	budget.Breaker
 
-	mu    sync.Mutex
-	since time.Time // when too many pods became broken, or of the latest trial
+	installed func() error
 }
 
-// check returns nil if a pod may be deleted. While too many are broken, it returns nil to one caller per trial interval,
-// so that a node full of pods that are older than the plugin recovers, slowly at first.
+// check returns nil if a pod may be deleted.
 func (b *breaker) check(candidates, broken int, now time.Time) *held {
 	if b.installed != nil {
 		if err := b.installed(); err != nil {
 			return &held{heldNotInstalled, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if broken < b.minBroken || float64(broken) <= b.maxShare*float64(candidates) {
-		b.since = time.Time{}
-		return nil
-	}
-	if b.since.IsZero() {
-		b.since = now
-	}
-	if wait := b.trialInterval - now.Sub(b.since); wait > 0 {
+	if wait := b.Check(candidates, broken, now); wait > 0 {
 		return &held{heldShare, fmt.Sprintf("%d of the node's %d pods in the mesh are broken", broken, candidates), wait}
 	}
-	b.since = now
 	return nil
 }
 

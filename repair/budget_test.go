@@ -15,56 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"pgregory.net/rapid"
 )
-
-func TestBudgetValidate(t *testing.T) {
-	t.Parallel()
-	require.NoError(t, DefaultNodeBudget.Validate())
-	require.NoError(t, Unlimited.Validate())
-	for _, b := range []Budget{{}, {PerMinute: 1}, {Burst: 1}, {PerMinute: -1, Burst: 1}, {PerMinute: 1, Burst: -1}} {
-		assert.Error(t, b.Validate(), "%v", b)
-	}
-}
-
-// TestNodeBudgetNeverExceeds: whatever the times of asking, in no stretch of time
-// is more taken than the burst and what ripens in it; and what is left waits as
-// long as it was told and no longer.
-func TestNodeBudgetNeverExceeds(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		b := Budget{PerMinute: rapid.Float64Range(0.1, 600).Draw(rt, "rate"), Burst: rapid.IntRange(1, 20).Draw(rt, "burst")}
-		pauses := rapid.SliceOfN(rapid.Int64Range(0, int64(20*time.Second)), 1, 60).Draw(rt, "pauses")
-		synctest.Test(t, func(t *testing.T) {
-			n := newNodeBudget(b)
-			var taken []time.Time
-			for _, pause := range pauses {
-				time.Sleep(time.Duration(pause))
-				if wait := n.take(); wait > 0 {
-					time.Sleep(wait)
-					require.Zero(t, n.take(), "it said how long")
-				}
-				taken = append(taken, time.Now())
-			}
-			for i := range taken {
-				for j := i; j < len(taken); j++ {
-					most := float64(b.Burst) + taken[j].Sub(taken[i]).Minutes()*b.PerMinute
-					require.LessOrEqual(t, float64(j-i+1), most+1e-3)
-				}
-			}
-		})
-	})
-}
-
-func TestNodeBudgetReturn(t *testing.T) {
-	t.Parallel()
-	n := newNodeBudget(Budget{PerMinute: 1, Burst: 1})
-	require.Positive(t, n.take(), "it begins empty")
-	n.giveBack()
-	n.giveBack() // never more than the burst
-	require.Zero(t, n.take())
-	assert.InDelta(t, time.Minute, n.take(), float64(time.Second))
-}
 
 // FakeLeases is one lease in memory, with resource versions.
 type FakeLeases struct {
@@ -168,25 +119,6 @@ func TestClusterBudgetOfOthersMaking(t *testing.T) {
 	}
 }
 
-// TestCrashLoop: a controller that starts over and over acts no more often than its budget says.
-func TestCrashLoop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		taken := 0
-		const lives, life = 60, 10 * time.Second
-		for range lives {
-			n := newNodeBudget(Budget{PerMinute: 6, Burst: 10})
-			for begin := time.Now(); time.Since(begin) < life; time.Sleep(100 * time.Millisecond) {
-				if n.take() == 0 {
-					taken++
-				}
-			}
-			time.Sleep(time.Second) // until it is started again
-		}
-		assert.LessOrEqual(t, float64(taken), 6*(lives*life).Minutes())
-	})
-}
-
 // TestClusterBudget: twenty nodes at once take no more than there is.
 func TestClusterBudget(t *testing.T) {
 	t.Parallel()
@@ -234,25 +166,4 @@ func TestClusterBudgetErrors(t *testing.T) {
 	require.NoError(t, err)
 	assert.InDelta(t, time.Minute.Seconds(), wait.Seconds(), 1)
 	assert.False(t, math.IsNaN(wait.Seconds()))
-}
-
-// TestClocksThatDiffer: of two nodes that spend of one bucket, one is ahead. What it is ahead is not counted again with
-// each token.
-func TestClocksThatDiffer(t *testing.T) {
-	t.Parallel()
-	b, start := Budget{PerMinute: 60, Burst: 100}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s, taken := bucket{100, start}, 0
-	const minutes = 2
-	for step := range minutes * 600 { // the nodes by turns, ten times a second
-		now := start.Add(time.Duration(step) * 100 * time.Millisecond)
-		if step%2 == 1 {
-			now = now.Add(clockSkew)
-		}
-		if next, wait := b.take(s, now); wait == 0 {
-			s, taken = next, taken+1
-		}
-	}
-	most := 100 + 60*minutes
-	assert.GreaterOrEqual(t, taken, most-1)
-	assert.LessOrEqual(t, taken, most+int(clockSkew.Minutes()*60), "the difference counts once")
 }

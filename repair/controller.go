@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
@@ -49,7 +50,7 @@ type Controller struct {
 	events        record.EventRecorder
 	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
 	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
-	budget        *nodeBudget
+	budget        *budget.Node
 	clusterBudget *leaseBudget // nil: none
 	breaker       breaker
 	lineage       lineage
@@ -76,8 +77,8 @@ type Controller struct {
 func newController(o Options) (*Controller, error) {
 	c := &Controller{
 		opts: o, cluster: o.Cluster, redirector: o.Redirector, events: o.Events,
-		budget:    newNodeBudget(o.NodeBudget),
-		breaker:   breaker{maxShare: o.MaxBrokenShare, minBroken: o.MinBroken, trialInterval: o.TrialInterval, installed: o.Installed},
+		budget:    budget.ForNode(o.NodeBudget),
+		breaker:   breaker{Breaker: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken, TrialInterval: o.TrialInterval}, installed: o.Installed},
 		tracks:    tracks{byUID: map[types.UID]track{}},
 		metrics:   newMetrics(o.Metrics, o.Action),
 		tracer:    newTracer("", o.Records),

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
@@ -44,16 +45,16 @@ const (
 
 // take takes a token, or returns how long until there is one.
 func (b *leaseBudget) take(ctx context.Context) (time.Duration, error) {
-	return b.change(ctx, b.Budget.take)
+	return b.change(ctx, b.Take)
 }
 
 // giveBack returns a token that was not used.
 func (b *leaseBudget) giveBack(ctx context.Context) error {
-	_, err := b.change(ctx, b.Budget.giveBack)
+	_, err := b.change(ctx, b.GiveBack)
 	return err
 }
 
-func (b *leaseBudget) change(ctx context.Context, f func(bucket, time.Time) (bucket, time.Duration)) (time.Duration, error) {
+func (b *leaseBudget) change(ctx context.Context, f func(budget.Bucket, time.Time) (budget.Bucket, time.Duration)) (time.Duration, error) {
 	for range contended {
 		wait, err := b.once(ctx, f)
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -67,7 +68,7 @@ func (b *leaseBudget) change(ctx context.Context, f func(bucket, time.Time) (buc
 	return contendedWait, nil
 }
 
-func (b *leaseBudget) once(ctx context.Context, f func(bucket, time.Time) (bucket, time.Duration)) (time.Duration, error) {
+func (b *leaseBudget) once(ctx context.Context, f func(budget.Bucket, time.Time) (budget.Bucket, time.Duration)) (time.Duration, error) {
 	lease, err := b.leases.Lease(ctx, b.namespace, kube.LeaseName)
 	write := b.leases.UpdateLease
 	if apierrors.IsNotFound(err) {
@@ -81,23 +82,23 @@ func (b *leaseBudget) once(ctx context.Context, f func(bucket, time.Time) (bucke
 	before := readBucket(lease)
 	state, wait := f(before, now)
 	// If no token was taken, there is nothing to write, unless the bucket would never fill as it is.
-	if wait > 0 && !before.at.IsZero() && before.at.Sub(now) <= clockSkew {
+	if wait > 0 && !before.At.IsZero() && before.At.Sub(now) <= budget.ClockSkew {
 		return wait, nil
 	}
 	if lease.Annotations == nil {
 		lease.Annotations = map[string]string{}
 	}
-	lease.Annotations[tokensAnnotation] = strconv.FormatFloat(state.tokens, 'f', -1, 64)
-	at := metav1.NewMicroTime(state.at)
+	lease.Annotations[tokensAnnotation] = strconv.FormatFloat(state.Tokens, 'f', -1, 64)
+	at := metav1.NewMicroTime(state.At)
 	lease.Spec.RenewTime, lease.Spec.HolderIdentity = &at, &b.holder
 	return wait, write(ctx, lease)
 }
 
 // readBucket returns the Lease's bucket, or an unknown one if it is malformed.
-func readBucket(l *coordinationv1.Lease) bucket {
+func readBucket(l *coordinationv1.Lease) budget.Bucket {
 	tokens, err := strconv.ParseFloat(l.Annotations[tokensAnnotation], 64)
 	if err != nil || !(tokens >= 0) || l.Spec.RenewTime == nil {
-		return bucket{}
+		return budget.Bucket{}
 	}
-	return bucket{tokens, l.Spec.RenewTime.Time}
+	return budget.Bucket{Tokens: tokens, At: l.Spec.RenewTime.Time}
 }

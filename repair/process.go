@@ -107,19 +107,19 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 		return r
 	}
 	// Without a token, the pod is not even read.
-	if wait := c.budget.take(); wait > 0 {
+	if wait := c.budget.Take(); wait > 0 {
 		return deferred("node", wait)
 	}
 	start := time.Now()
 	fresh, r, ok := c.reread(ctx, cached)
 	if !ok {
-		c.budget.giveBack()
+		c.budget.GiveBack()
 		return r
 	}
 	if c.clusterBudget != nil {
 		wait, err := c.clusterBudget.take(ctx)
 		if err != nil || wait > 0 {
-			c.budget.giveBack()
+			c.budget.GiveBack()
 			if err != nil {
 				return c.failed(err)
 			}
@@ -129,7 +129,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
 	if r.outcome == outcomeBlocked || r.outcome == outcomeConflict { // nothing was done to the pod
-		c.budget.giveBack()
+		c.budget.GiveBack()
 		if c.clusterBudget != nil {
 			_ = c.clusterBudget.giveBack(ctx) // a lost token only slows the pace
 		}

@@ -205,7 +205,7 @@ func verifyFailed(err error) verification {
 
 // restore restores drifted rules within the node's budget. Without a token, the next round does.
 func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset.Difference) {
-	if c.budget.take() > 0 {
+	if c.budget.Take() > 0 {
 		return
 	}
 	applied, left, err := c.write(ctx, pod)

@@ -1,0 +1,139 @@
+package nodeproxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// Budget limits a rate, as in package repair: Burst at once and PerMinute in the long run. It starts empty.
+type Budget = budget.Budget
+
+// Unlimited is the Budget without limits.
+var Unlimited = budget.Unlimited
+
+// Options configures a [Controller]. Dialects, Pods, Namespaces and Proxy are required.
+type Options struct {
+	// Dialects are the meshes of the node in the order in which they are asked. The first that selects a pod has it; those
+	// without a NodeProxy are asked too, and their pods are left alone. At least one has a NodeProxy.
+	Dialects []dialect.Dialect
+	// Plan and Apply are the plugin's own options, so that both decide and program alike.
+	Plan  dialect.Options
+	Apply apply.Options
+
+	// Pods are this node's.
+	Pods Pods
+	// Namespaces knows the pods' network namespaces.
+	Namespaces Namespaces
+	// Proxy takes the pods.
+	Proxy Proxy
+	// Probes exempts the host's own connections to captured pods. nil: nothing is exempted.
+	Probes Probes
+	// Status writes the annotation of dialects that have one. nil: nobody is told.
+	Status Status
+	// Records are the plugin's records on this node, which are kept true for the plugin's CHECK. The zero Store has none.
+	Records attachment.Store
+	// Adopt removes what another agent of the same mesh left in the namespace of a pod, before our rules take its place. nil:
+	// nothing is removed.
+	Adopt func(ctx context.Context, ns *netnsexec.NetNS) error
+
+	// VerifyInterval is the time in which each pod is compared with the kernel once. Zero means [DefaultVerifyInterval],
+	// less than zero never.
+	VerifyInterval time.Duration
+	// Timeout bounds one attempt at one pod. Zero means [DefaultTimeout].
+	Timeout time.Duration
+	// ListenTimeout is how long after the proxy's consent its listeners may take to appear. Zero means
+	// [DefaultListenTimeout].
+	ListenTimeout time.Duration
+	// Workers is how many pods are worked on at a time. Zero means [DefaultWorkers].
+	Workers int
+
+	// Budget limits how often rules are written again that were in force and are not as they were. Zero means
+	// [DefaultBudget]. What a pod gets when it joins is not limited.
+	Budget Budget
+	// MaxDriftShare is the share of captured pods whose rules may differ at once, from 0 to 1. Above it, one pod is
+	// mended every TrialInterval, since something else then writes the rules too. Zero means [DefaultMaxDriftShare]; 1 or
+	// more, no limit.
+	MaxDriftShare float64
+	// MinDrifted is the number of such pods from which MaxDriftShare applies. Zero means [DefaultMinDrifted].
+	MinDrifted int
+	// TrialInterval is the time between those. Zero means [DefaultTrialInterval].
+	TrialInterval time.Duration
+
+	// Events receives the pods' events. nil discards them.
+	Events record.EventRecorder
+	// Log receives one record per change of a pod's state. nil discards them.
+	Log *slog.Logger
+}
+
+// Defaults of [Options].
+const (
+	DefaultVerifyInterval = 30 * time.Second
+	DefaultTimeout        = 20 * time.Second
+	DefaultListenTimeout  = 2 * time.Second
+	DefaultMaxDriftShare  = 0.5
+	DefaultMinDrifted     = 4
+	DefaultTrialInterval  = 10 * time.Second
+)
+
+// DefaultBudget is the default of Options.Budget.
+var DefaultBudget = Budget{PerMinute: 60, Burst: 20}
+
+// DefaultWorkers is the default of Options.Workers: GOMAXPROCS, but at least 4, since most of a pod's time is spent waiting for
+// the proxy and the API server.
+func DefaultWorkers() int { return max(4, runtime.GOMAXPROCS(0)) }
+
+func (o Options) withDefaults() Options {
+	o.VerifyInterval = cmp.Or(o.VerifyInterval, DefaultVerifyInterval)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.ListenTimeout = cmp.Or(o.ListenTimeout, DefaultListenTimeout)
+	o.Workers = cmp.Or(o.Workers, DefaultWorkers())
+	o.Budget = cmp.Or(o.Budget, DefaultBudget)
+	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, DefaultMaxDriftShare)
+	o.MinDrifted = cmp.Or(o.MinDrifted, DefaultMinDrifted)
+	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
+	if o.Events == nil {
+		o.Events = &record.FakeRecorder{} // without a channel it discards them
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	errs := []error{o.Budget.Validate()}
+	served := false
+	for _, d := range o.Dialects {
+		if d.Build == nil {
+			errs = append(errs, fmt.Errorf("dialect %q has no Build", d.Name))
+		}
+		served = served || d.NodeProxy != nil
+	}
+	for _, missing := range []struct {
+		is   bool
+		what string
+	}{
+		{!served, "no dialect with a proxy on the node"},
+		{o.Pods == nil, "no pods"},
+		{o.Namespaces == nil, "no network namespaces"},
+		{o.Proxy == nil, "no proxy"},
+	} {
+		if missing.is {
+			errs = append(errs, errors.New(missing.what))
+		}
+	}
+	return errors.Join(errs...)
+}
