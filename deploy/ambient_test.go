@@ -40,7 +40,7 @@ func TestAmbientPrivileges(t *testing.T) {
 		"auto":            {"DAC_OVERRIDE", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"},
 		"iptables-legacy": {"DAC_OVERRIDE", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"},
 		"iptables-nft":    {"DAC_OVERRIDE", "NET_ADMIN", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"},
-		"nftables":        {"DAC_OVERRIDE", "NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"},
+		"nftables":        {"DAC_OVERRIDE", "NET_ADMIN", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"},
 	} {
 		all := mustRender(t, ambientOn.with(values{"backend": backend}).with(set("ambient.zdsSocket", "/var/run/mesh/proxy/agent.sock")))
 		agent := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec

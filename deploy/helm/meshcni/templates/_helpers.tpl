@@ -148,12 +148,13 @@ what was imported on the nodes, which is known there by its tag only. */}}
 {{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's
 are closed to a root without DAC_OVERRIDE. Entering pods' namespaces needs SYS_ADMIN (setns, mounts of its own), SYS_PTRACE
 (/proc/<pid>/ns of others) and NET_ADMIN (rules); the host's iptables also SYS_CHROOT, and iptables-legacy, which opens a raw
-socket, NET_RAW. */}}
+socket, NET_RAW. For pods of a node's proxy SYS_CHROOT lets the agent keep their namespaces in the host's mounts, which outlive its
+container; a mount that propagates there by itself would take a privileged one. */}}
 {{- define "meshcni.capabilities" -}}
 {{- $add := ternary (list "DAC_OVERRIDE") list $.Values.dacOverride -}}
 {{- if include "meshcni.entersPods" . -}}
 {{- $add = concat $add (list "NET_ADMIN" "SYS_ADMIN" "SYS_PTRACE") -}}
-{{- if include "meshcni.usesHostPrograms" . }}{{- $add = append $add "SYS_CHROOT" }}{{- end -}}
+{{- if or .Values.ambient.enabled (include "meshcni.usesHostPrograms" .) }}{{- $add = append $add "SYS_CHROOT" }}{{- end -}}
 {{- if has $.Values.backend (list "auto" "iptables" "iptables-legacy") }}{{- $add = append $add "NET_RAW" }}{{- end -}}
 {{- end -}}
 {{- toYaml (concat $add $.Values.extraCapabilities | uniq | sortAlpha) -}}
