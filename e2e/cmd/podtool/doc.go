@@ -4,7 +4,10 @@
 //	podtool proxy [sidecar] [transparent]
 //	                         answers as a mesh's proxy would be reached: TCP 15001, 15006, DNS 15053;
 //	                         transparent: 15006 is for connections that keep their addresses (TPROXY)
-//	podtool serve PORT…      answers at the ports
+//	podtool serve PORT…      answers at the ports; http:PORT with HTTP
+//	podtool ztunnel SOCKET   is the proxy of the node: it asks the agent at the socket for pods, and answers in each as a
+//	                         sidecar would
+//	podtool load WHAT…       makes connections until its input ends, and then prints what they came to, each with its number
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each
 //	podtool cat FILE         prints a file
 //

@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -28,6 +29,12 @@ func run(args []string) error {
 		return proxy(slices.Contains(args, "transparent"))
 	case "serve":
 		for _, a := range args[1:] {
+			if at, ok := strings.CutPrefix(a, "http:"); ok {
+				if err := web(at); err != nil {
+					return err
+				}
+				continue
+			}
 			port, err := strconv.ParseUint(a, 10, 16)
 			if err != nil {
 				return err
@@ -37,6 +44,10 @@ func run(args []string) error {
 			}
 		}
 		return wait()
+	case "ztunnel":
+		return ztunnel(args[1])
+	case "load":
+		return load(args[1:])
 	case "probe":
 		return probe(args[1:])
 	case "cat":

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +29,30 @@ func probe(what []string) error {
 	wg.Wait()
 	fmt.Println(strings.Join(results, "\n"))
 	return nil
+}
+
+// load makes the connections again and again, one after the other, until its standard input ends, and then prints what they
+// came to, each with its number. It says when it has begun.
+func load(what []string) error {
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(ended)
+	}()
+	fmt.Println("begun")
+	fates := map[string]int{}
+	for n := 0; ; n++ {
+		select {
+		case <-ended:
+			for _, f := range slices.Sorted(maps.Keys(fates)) {
+				fmt.Println(fates[f], f)
+			}
+			return nil
+		default:
+			at := what[n%len(what)]
+			fates[at+" "+fate(at)]++
+		}
+	}
 }
 
 // fate is the answer to a probe, or "refused", "timeout" or the error.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -43,18 +44,21 @@ func proxy(transparent bool) error {
 		if err != nil {
 			return err
 		}
-		go func() {
-			buf := make([]byte, 1500)
-			for {
-				n, from, err := conn.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				_, _ = conn.WriteTo(answer(buf[:n]), from)
-			}
-		}()
+		go answerUDP(conn)
 	}
 	return dnsTCP()
+}
+
+// answerUDP answers queries until the socket is closed.
+func answerUDP(conn net.PacketConn) {
+	buf := make([]byte, 1500)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = conn.WriteTo(answer(buf[:n]), from)
+	}
 }
 
 // dnsTCP answers queries with TCP, for ever.
@@ -63,19 +67,36 @@ func dnsTCP() error {
 	if err != nil {
 		return err
 	}
-	go accept(l, func(conn net.Conn) {
-		var size [2]byte
-		if _, err := io.ReadFull(conn, size[:]); err != nil {
-			return
-		}
-		query := make([]byte, binary.BigEndian.Uint16(size[:]))
-		if _, err := io.ReadFull(conn, query); err != nil {
-			return
-		}
-		reply := answer(query)
-		_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
-	})
+	go accept(l, answerTCP)
 	return wait()
+}
+
+// answerTCP answers one query.
+func answerTCP(conn net.Conn) {
+	var size [2]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return
+	}
+	query := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(conn, query); err != nil {
+		return
+	}
+	reply := answer(query)
+	_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+}
+
+// web serves HTTP: 200 to every request, with the address of who asks.
+func web(port string) error {
+	server := &http.Server{
+		Addr: ":" + port, ReadHeaderTimeout: patience,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprintln(w, "peer="+r.RemoteAddr) }),
+	}
+	l, err := net.Listen("tcp", server.Addr)
+	if err != nil {
+		return err
+	}
+	go func() { _ = server.Serve(l) }()
+	return nil
 }
 
 // answer is the query with one address record: 192.0.2.53.

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+)
+
+// proxyMark is the mark by which the rules of ambient mode know the proxy's packets.
+const proxyMark = 0x539
+
+// readyFile is there once the proxy was told its first snapshot, for a probe of its container.
+const readyFile = "/ready"
+
+// tunnelPort is where peers of ambient mode connect.
+const tunnelPort = 15008
+
+// ztunnel is a proxy of the whole node: it asks the agent at a socket for pods, and listens in the network namespace of each. It
+// answers as a sidecar of these tests does, with where the connection was to go, instead of passing it on. It ends with SIGTERM.
+func ztunnel(path string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	pods := inpods{}
+	for ctx.Err() == nil {
+		client, err := zds.Dial(ctx, path)
+		if err == nil {
+			fmt.Println("connected")
+			end := context.AfterFunc(ctx, func() { _ = client.Close() })
+			err = pods.serve(client)
+			end()
+			_ = client.Close()
+		}
+		fmt.Println("disconnected:", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	for uid := range pods {
+		pods.drop(uid)
+	}
+	time.Sleep(500 * time.Millisecond) // connections that are accepted are answered
+	return nil
+}
+
+// inpods are the pods that the proxy has, by UID.
+type inpods map[string]*inpod
+
+type inpod struct {
+	inode     uint64
+	listeners []interface{ Close() error }
+}
+
+func (all inpods) drop(uid string) {
+	if p := all[uid]; p != nil {
+		for _, l := range p.listeners {
+			_ = l.Close()
+		}
+		delete(all, uid)
+		fmt.Println("dropped", uid)
+	}
+}
+
+// serve does what the agent asks for until the connection ends.
+func (all inpods) serve(client *zds.Client) error {
+	named, ready := map[string]bool{}, false
+	for {
+		request, ns, err := client.Receive()
+		if err != nil {
+			return err
+		}
+		var refusal error
+		switch request.Kind {
+		case zds.Add:
+			named[request.UID] = true
+			refusal = all.add(request, ns)
+		case zds.Keep:
+			named[request.UID] = true
+		case zds.Del:
+			all.drop(request.UID)
+		case zds.SnapshotSent:
+			ready = true
+			for uid := range all {
+				if !named[uid] {
+					all.drop(uid)
+				}
+			}
+		}
+		if ns != nil {
+			_ = ns.Close()
+		}
+		if err := client.Ack(refusal); err != nil {
+			return err
+		}
+		if ready {
+			if err := os.WriteFile(readyFile, []byte("ready\n"), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (all inpods) add(request zds.Request, ns *os.File) error {
+	if ns == nil {
+		return errors.New("no network namespace came along")
+	}
+	var is unix.Stat_t
+	if err := unix.Fstat(int(ns.Fd()), &is); err != nil {
+		return err
+	}
+	if had := all[request.UID]; had != nil && had.inode == is.Ino {
+		return nil
+	}
+	all.drop(request.UID)
+	p := &inpod{inode: is.Ino}
+	if err := inside(ns, p.listen); err != nil {
+		for _, l := range p.listeners {
+			_ = l.Close()
+		}
+		return err
+	}
+	all[request.UID] = p
+	fmt.Printf("added %s %s/%s %s\n", request.UID, request.Info.Namespace, request.Info.Name, request.Info.ServiceAccount)
+	return nil
+}
+
+// inside calls do on a thread in the namespace, which ends with it.
+func inside(ns *os.File, do func() error) (err error) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		runtime.LockOSThread()
+		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err == nil {
+			err = do()
+		}
+	})
+	wg.Wait()
+	return err
+}
+
+// listen opens the ports that the rules redirect to.
+func (p *inpod) listen() error {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		if errRaw := raw.Control(func(fd uintptr) {
+			err = errors.Join(
+				os.NewSyscallError("setsockopt SO_REUSEPORT", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)),
+				os.NewSyscallError("setsockopt SO_MARK", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, proxyMark)))
+		}); errRaw != nil {
+			return errRaw
+		}
+		return err
+	}}
+	ctx := context.Background()
+	for _, address := range []string{
+		fmt.Sprint(":", outboundPort), fmt.Sprint(":", inboundPort), fmt.Sprint(":", tunnelPort),
+		fmt.Sprint("127.0.0.1:", dnsPort), fmt.Sprint("[::1]:", dnsPort),
+	} {
+		l, err := config.Listen(ctx, "tcp", address)
+		if err != nil && errors.Is(err, unix.EADDRNOTAVAIL) {
+			continue // there is no IPv6
+		}
+		if err != nil {
+			return err
+		}
+		p.listeners = append(p.listeners, l)
+		port := netip.MustParseAddrPort(l.Addr().String()).Port()
+		if port == dnsPort {
+			go accept(l, answerTCP)
+			continue
+		}
+		go accept(l, func(conn net.Conn) {
+			peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+			_, _ = fmt.Fprintf(conn, "app:%d orig=%s peer=%s\n", port, netnstest.OriginalDst(conn.(*net.TCPConn)), peer.Addr().Unmap())
+		})
+	}
+	for _, loopback := range []string{"127.0.0.1", "[::1]"} {
+		conn, err := config.ListenPacket(ctx, "udp", fmt.Sprint(loopback, ":", dnsPort))
+		if err != nil && errors.Is(err, unix.EADDRNOTAVAIL) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		p.listeners = append(p.listeners, conn)
+		go answerUDP(conn)
+	}
+	return nil
+}
