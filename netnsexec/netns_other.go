@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"syscall"
 )
 
 var errPlatform = fmt.Errorf("network namespaces need Linux, this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
@@ -32,6 +33,9 @@ func (n *NetNS) Run(*exec.Cmd) error { return errPlatform }
 
 // Socket returns an error that errors.Is(err, errors.ErrUnsupported).
 func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) { return -1, errPlatform }
+
+// SyscallConn returns an error that errors.Is(err, errors.ErrUnsupported).
+func (n *NetNS) SyscallConn() (syscall.RawConn, error) { return nil, errPlatform }
 
 // Fd is -1.
 func (n *NetNS) Fd() int { return -1 }
