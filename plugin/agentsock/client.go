@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,9 @@ func (c Client) Pod(ctx context.Context, id attachment.Pod) (Pod, error) {
 	return p, c.wrap(kindPod, err)
 }
 
-// Attach has the pod captured, and returns once its proxy listens. ns is the pod's network namespace, and stays open.
-func (c Client) Attach(ctx context.Context, a Attachment, ns *os.File) (Attached, error) {
+// Attach has the pod captured, and returns once its proxy listens. ns is the pod's network namespace, such as
+// a *netnsexec.NetNS or an *os.File. It stays open.
+func (c Client) Attach(ctx context.Context, a Attachment, ns syscall.Conn) (Attached, error) {
 	return answer[Attached](ctx, c, kindAttach, a, ns)
 }
 
@@ -63,7 +65,7 @@ func (c Client) Ready(ctx context.Context) error {
 	return err
 }
 
-func answer[T any](ctx context.Context, c Client, k kind, request any, file *os.File) (v T, err error) {
+func answer[T any](ctx context.Context, c Client, k kind, request any, file syscall.Conn) (v T, err error) {
 	body, err := c.ask(ctx, k, request, file)
 	if err != nil {
 		return v, err
@@ -80,7 +82,7 @@ func (c Client) wrap(k kind, err error) error {
 }
 
 // ask returns the body of the answer.
-func (c Client) ask(ctx context.Context, k kind, request any, file *os.File) ([]byte, error) {
+func (c Client) ask(ctx context.Context, k kind, request any, file syscall.Conn) ([]byte, error) {
 	f, err := inJSON(k, request, MaxRequest)
 	if err == nil {
 		var conn net.Conn
@@ -100,7 +102,7 @@ func (c Client) ask(ctx context.Context, k kind, request any, file *os.File) ([]
 	return nil, c.wrap(k, err)
 }
 
-func exchange(conn *net.UnixConn, k kind, request []byte, file *os.File) ([]byte, error) {
+func exchange(conn *net.UnixConn, k kind, request []byte, file syscall.Conn) ([]byte, error) {
 	if uid, err := peer(conn); err != nil {
 		return nil, err
 	} else if uid != 0 && uid != uint32(os.Geteuid()) { //nolint:gosec // the kernel's ids are 32 bits
@@ -117,7 +119,7 @@ func exchange(conn *net.UnixConn, k kind, request []byte, file *os.File) ([]byte
 }
 
 // send writes a request, with the file beside its first byte.
-func send(conn *net.UnixConn, request []byte, file *os.File) error {
+func send(conn *net.UnixConn, request []byte, file syscall.Conn) error {
 	if file == nil {
 		_, err := conn.Write(request)
 		return err
