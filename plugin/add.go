@@ -47,6 +47,7 @@ type captured struct {
 	plan     dialect.Plan
 	backend  apply.Name
 	result   apply.Result
+	left     []string // what the agent could not set up, besides the result's
 	outcome  Outcome
 	patched  int               // requests that wrote to the pod
 	warnings redirect.Warnings // besides those of the decision, the plan and the result
@@ -107,6 +108,10 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	}
 	if refused != nil {
 		return done, r.inTime(ctx, t.refusal(refused))
+	}
+	if t.mesh.NodeProxy != nil {
+		failure = r.attach(ctx, &done, t.mesh.Name, ns, seen.addrs)
+		return done, failure
 	}
 
 	done.result, err = seen.backend.Apply(ctx, plan.Ruleset)

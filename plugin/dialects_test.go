@@ -67,6 +67,9 @@ func TestEveryDialect(t *testing.T) {
 				}
 				c.pods.Set(p)
 				c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: tt.namespace}})
+				if name == "ambient" {
+					c.attaches(p)
+				}
 				return c, c.run(t)
 			}
 			c, out := add(nil)
@@ -143,6 +146,7 @@ func TestContainerThatMayMark(t *testing.T) {
 		p.Spec.Containers = p.Spec.Containers[:1]
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Capabilities: caps}
 		c.pods.Set(p)
+		c.attaches(p)
 		return c, c.run(t)
 	}
 	c, out := add(false, nil)

@@ -46,6 +46,14 @@ const (
 	WarningDiffers redirect.WarningCode = "differs"
 )
 
+// PodSource is who answered for a pod.
+type PodSource string
+
+const (
+	FromAgent PodSource = "agent" // the node's agent, by its socket
+	FromAPI   PodSource = "api"   // Plugin.OpenPods, usually the API server
+)
+
 // Event is what one run of the plugin did: the values of its log records.
 type Event struct {
 	Verb string // the CNI_COMMAND
@@ -67,6 +75,8 @@ type Event struct {
 	Bypasses []dialect.BypassCode
 	// APICalls is how many requests were made to the source of pods.
 	APICalls int
+	// PodSource is where the pod came from; empty: it was not read.
+	PodSource PodSource
 
 	Duration time.Duration
 	// Err is the error on stdout; nil: the run succeeded.
@@ -77,7 +87,7 @@ type Event struct {
 func (c captured) event() Event {
 	e := Event{
 		Decision: c.decision, Outcome: c.outcome, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
-		APICalls: c.answer.calls + c.patched,
+		APICalls: c.answer.calls + c.patched, PodSource: c.answer.source,
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
 	for _, b := range c.plan.Bypasses {
@@ -86,6 +96,9 @@ func (c captured) event() Event {
 	e.Warnings = append(e.Warnings, c.warnings...)
 	for _, u := range c.result.Unusable {
 		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u.String()})
+	}
+	for _, u := range c.left {
+		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u})
 	}
 	for _, f := range c.plan.Captured {
 		if !slices.Contains(c.result.Skipped, f) {
@@ -118,7 +131,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 			"backend", string(e.Backend), "families", texts(e.Families),
 			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings.Texts(), maxMessage),
 			"bypasses", texts(e.Bypasses),
-			"api_calls", e.APICalls, "duration_ms", ms,
+			"api_calls", e.APICalls, "pod_source", string(e.PodSource), "duration_ms", ms,
 		)
 	}
 	if failure != nil {

@@ -50,6 +50,7 @@ type answer struct {
 	calls     int
 	failure   *types.Error
 	unread    bool // the source never said anything about the pod
+	source    PodSource
 }
 
 // fetch gets the pod, and its namespace if the mesh needs it, with one request each unless something is in the way.
@@ -61,6 +62,9 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	if t.pod != nil {
 		return answer{pod: t.pod}
 	}
+	if a, final := r.askAgent(ctx, t.mesh); final {
+		return a
+	}
 	pods, failure := r.openPods()
 	if failure != nil {
 		return answer{failure: failure, unread: true}
@@ -69,7 +73,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	if _, ok := pods.(Namespaces); t.mesh.MayReadNamespace() && !ok {
 		return answer{failure: fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")}
 	}
-	a.unread = true
+	a.unread, a.source = true, FromAPI
 	_, presumable := t.mesh.Policy.PresumeOut(r.config.Annotations)
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff

@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/pluginlog"
 	build "github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -41,6 +42,9 @@ type Plugin struct {
 	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
 	// refused.
 	OpenPods func(kubeconfig string) (Pods, error)
+	// OpenAgent returns the node's agent, which ADD asks before OpenPods unless the configuration has "agent": "off". It is
+	// called for a pod that nothing else rules out. Default: an [agentsock.Client] of the socket in run_dir.
+	OpenAgent func(netconf.Config) Agent
 	// AgentPrefix begins the names of the node agent's pods, which pass unconditionally in the configured pod_namespace.
 	// Default: [netconf.DefaultAgentPrefix].
 	AgentPrefix string
@@ -166,6 +170,9 @@ func (p Plugin) withDefaults(args []string) Plugin {
 	if p.OnEvent == nil {
 		p.OnEvent = func(context.Context, Event) {}
 	}
+	if p.OpenAgent == nil {
+		p.OpenAgent = func(c netconf.Config) Agent { return agentsock.Client{Path: filepath.Join(c.RunDir, agentsock.Name)} }
+	}
 	if p.Attachments == nil {
 		p.Attachments = func(c netconf.Config) attachment.Store { return attachment.In(c.RunDir) }
 	}
@@ -199,5 +206,8 @@ func (p Plugin) dialect(c netconf.Config) (dialect.Dialect, error) {
 		wrong = fmt.Errorf("kubernetes.exclude_namespace_selector: %w", wrong)
 	}
 	d, err := dialects.Choose(known, c.Dialect, c.Kubernetes.ExcludeNamespaces, excluded)
+	if err == nil {
+		err = mayAttach(c, d)
+	}
 	return d, errors.Join(err, wrong)
 }

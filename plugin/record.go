@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
@@ -23,7 +24,7 @@ func (r *run) remember(done captured) error {
 		record.Pod.UID = string(pod.UID)
 	}
 	if done.outcome != Passed {
-		record.Applied(string(done.backend), done.plan.Ruleset, done.result.Skipped, done.result.Left()...)
+		record.Applied(string(done.backend), done.plan.Ruleset, done.result.Skipped, append(done.result.Left(), done.left...)...)
 	}
 	store := r.Attachments(r.config)
 	if err := store.Write(record); err != nil {
@@ -32,8 +33,10 @@ func (r *run) remember(done captured) error {
 	return store.Tidy()
 }
 
-// forget removes the attachment's record. DEL succeeds even if it cannot.
-func (r *run) forget() {
+// forget removes the attachment's record, and tells the agent where a proxy on the node has the pod. DEL succeeds even if
+// neither works.
+func (r *run) forget(ctx context.Context) {
+	r.detach(ctx)
 	if err := r.Attachments(r.config).Remove(r.attachment); err != nil {
 		r.logger().Warn("the attachment's record stays", "verb", r.command, "container_id", r.attachment.ContainerID, "error", err.Error())
 	}

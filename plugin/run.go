@@ -17,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -126,7 +127,7 @@ func (r *run) dispatch(ctx context.Context, o IO) (output []byte, event Event, f
 		}
 		event, failure = r.check(ctx)
 	case "DEL":
-		r.forget()
+		r.forget(ctx)
 	case "GC":
 		r.forgetOthers()
 	case "STATUS":
@@ -163,11 +164,18 @@ func version(text []byte) []byte {
 
 // status reports what would make every ADD fail.
 func (r *run) status(ctx context.Context) *types.Error {
-	if _, err := r.dialect(r.config); err != nil {
+	mesh, err := r.dialect(r.config)
+	if err != nil {
 		return codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
+	}
+	if failure := r.agentReady(ctx, mesh); failure != nil {
+		return failure
 	}
 	if err := r.Available(apply.Name(r.config.Backend)); err != nil {
 		return fail(types.ErrPluginNotAvailable, "%v", err)
+	}
+	if r.config.Agent == netconf.AgentRequire {
+		return nil
 	}
 	pods, failure := r.openPods()
 	if failure == nil {

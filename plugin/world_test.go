@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -46,6 +47,7 @@ type call struct {
 	config object
 	stdin  string // instead of config
 	pods   *plugintest.Pods
+	agent  *plugintest.Agent // there is none until Err is nil
 	netns  *plugintest.NetNS
 	plugin plugin.Plugin
 	io     plugin.IO
@@ -75,10 +77,12 @@ func newCall() *call {
 			},
 		},
 		pods:  plugintest.NewPods(meshPod()),
+		agent: &plugintest.Agent{Err: fs.ErrNotExist},
 		netns: &plugintest.NetNS{},
 	}
 	c.plugin = plugin.Plugin{
 		OpenPods:  c.pods.Open,
+		OpenAgent: c.agent.Open,
 		OpenNetNS: c.netns.Open,
 		OpenLog:   logTo,
 	}

@@ -35,25 +35,25 @@ type Pod struct {
 // Attachment is a pod's network that the runtime is setting up.
 type Attachment struct {
 	attachment.ID
-	Pod attachment.Pod
+	Pod attachment.Pod `json:"pod"`
 	// Dialect is the name of the mesh that selected the pod.
-	Dialect string
+	Dialect string `json:"dialect"`
 	// NetNS is the path of the network namespace, as the runtime named it. The namespace itself comes as an open file.
-	NetNS string
+	NetNS string `json:"netns"`
 	// Addrs are the pod's addresses, its primary one first. The API server does not have them yet.
-	Addrs []netip.Addr
+	Addrs []netip.Addr `json:"addrs,omitempty"`
 }
 
 // Attached is what the agent did for an attachment.
 type Attached struct {
 	// Backend, a name of package apply, applied the rules. Changed is false if they were there.
-	Backend string
-	Changed bool
+	Backend string `json:"backend"`
+	Changed bool   `json:"changed"`
 	// Rules are those in force, Skipped the families that the kernel lacks, Unusable what the namespace did not accept, as
 	// in [attachment.Record].
-	Rules    ruleset.Ruleset
-	Skipped  []ruleset.Family
-	Unusable []string
+	Rules    ruleset.Ruleset  `json:"rules,omitzero"`
+	Skipped  []ruleset.Family `json:"skipped,omitempty"`
+	Unusable []string         `json:"unusable,omitempty"`
 }
 
 // StepError says how far an Attach came before it failed. The namespace is then as it was before. Get it with
@@ -102,7 +102,8 @@ type PodState struct {
 	Backend string `json:"backend,omitempty"`
 }
 
-// Handler serves the requests. Any error may be [ErrUnsupported].
+// Handler serves the requests. Any error may be [ErrUnsupported]. The contexts end when the client goes away. A handler may
+// also have a method Ready(context.Context) error, which says whether it serves Attach; without one it does.
 type Handler interface {
 	// Pod returns the pod with the namespace, name and UID, or [ErrUnknown].
 	Pod(ctx context.Context, id attachment.Pod) (Pod, error)

@@ -23,6 +23,7 @@ import (
 // Defaults of [Config].
 const (
 	DefaultType         = "meshcni"
+	DefaultAgent        = AgentPrefer
 	DefaultBackend      = Backend("auto")
 	DefaultLogLevel     = LogLevel("info")
 	DefaultRunDir       = "/var/run/meshcni"
@@ -60,6 +61,8 @@ type Config struct {
 	Type string `json:"type"`
 	// Dialect names the mesh. Default: the plugin's own choice.
 	Dialect string `json:"dialect,omitempty"`
+	// Agent says whether the node's agent is asked for the pod. Default: DefaultAgent.
+	Agent Agent `json:"agent,omitempty"`
 	// Backend applies the rules. Default: DefaultBackend.
 	Backend Backend `json:"backend"`
 	// LogLevel is the lowest level that is logged. Default: DefaultLogLevel.
@@ -116,6 +119,29 @@ func (b *Backend) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Agent is prefer, off or require.
+type Agent string
+
+// The values of "agent".
+const (
+	// AgentPrefer asks the agent for the pod, and the API server if the agent does not answer within 50 ms or does not have
+	// the pod with the UID that the runtime passed.
+	AgentPrefer Agent = "prefer"
+	// AgentOff never asks it. Meshes whose proxy is on the node do not work then.
+	AgentOff Agent = "off"
+	// AgentRequire never asks the API server: a pod that the agent does not have does not start.
+	AgentRequire Agent = "require"
+)
+
+// UnmarshalText accepts the three values.
+func (a *Agent) UnmarshalText(text []byte) error {
+	if !slices.Contains([]Agent{AgentPrefer, AgentOff, AgentRequire}, Agent(text)) {
+		return fmt.Errorf("agent %q: not one of prefer, off, require", text)
+	}
+	*a = Agent(text)
+	return nil
+}
+
 // LogLevel is debug, info, warn or error.
 type LogLevel string
 
@@ -158,6 +184,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // withDefaults fills in what is zero.
 func (c Config) withDefaults() Config {
 	c.Type = cmp.Or(c.Type, DefaultType)
+	c.Agent = cmp.Or(c.Agent, DefaultAgent)
 	c.Backend = cmp.Or(c.Backend, DefaultBackend)
 	c.LogLevel = cmp.Or(c.LogLevel, DefaultLogLevel)
 	c.RunDir = cmp.Or(c.RunDir, DefaultRunDir)
@@ -182,6 +209,9 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	c = c.withDefaults()
 	if c.UncapturedFamily == redirect.UncapturedAllow {
 		c.UncapturedFamily = "" // left out, like the bools that are false
+	}
+	if c.Agent == DefaultAgent {
+		c.Agent = ""
 	}
 	c.Kubernetes.ExcludeNamespaces = append([]string{}, c.Kubernetes.ExcludeNamespaces...) // never null
 	return bytes.TrimSuffix(encode(struct {

@@ -3,11 +3,13 @@ package plugintest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path"
 	"slices"
 	"sync"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -234,3 +236,6 @@ func (n *NetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Differen
 	}
 	return diffs, nil
 }
+
+// SyscallConn makes n something that can be handed to an agent. It has no descriptor.
+func (n *NetNS) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }

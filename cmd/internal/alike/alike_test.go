@@ -92,8 +92,10 @@ func (q question) plugin(t *testing.T) verdict {
 	require.NoError(t, err)
 	pods, ns := plugintest.NewPods(q.pod), &plugintest.NetNS{}
 	pods.SetNamespace(q.namespace)
+	agent := &plugintest.Agent{Options: q.options}
+	agent.Set(q.pod, q.namespace)
 	var stdout, log bytes.Buffer
-	p := plugin.Plugin{OpenPods: pods.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
+	p := plugin.Plugin{OpenPods: pods.Open, OpenAgent: agent.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
 		return slog.New(slog.NewJSONHandler(&log, nil)), io.NopCloser(nil)
 	}}
 	env := map[string]string{

@@ -1,0 +1,53 @@
+package dialect
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Trim returns a pod with only what a dialect may read, and what an agent reads of running pods besides: a node keeps all of
+// its pods in memory, and hands them to the plugin. It shares memory with the original.
+//
+// What remains of the metadata are the names, UID, resource version, labels, annotations (except kubectl's copy of the whole
+// pod), times of creation and deletion, and the owner; of the spec, what decides about users, namespaces, DNS and restarts;
+// of each container and init container its name, image, command, arguments, ports, environment, restart policy and security
+// context; of the status the phase and the addresses. There are no volumes, probes, resources or ephemeral containers.
+func Trim(pod *corev1.Pod) *corev1.Pod {
+	s := &pod.Spec
+	out := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			Labels: pod.Labels, Annotations: pod.Annotations,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: s.NodeName, ServiceAccountName: s.ServiceAccountName, RestartPolicy: s.RestartPolicy,
+			HostNetwork: s.HostNetwork, HostPID: s.HostPID, HostIPC: s.HostIPC, HostUsers: s.HostUsers, ShareProcessNamespace: s.ShareProcessNamespace,
+			SecurityContext: s.SecurityContext, DNSPolicy: s.DNSPolicy, DNSConfig: s.DNSConfig, RuntimeClassName: s.RuntimeClassName, OS: s.OS,
+			InitContainers: trimContainers(s.InitContainers), Containers: trimContainers(s.Containers),
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs},
+	}
+	if _, has := pod.Annotations[corev1.LastAppliedConfigAnnotation]; has { // often the largest part of a pod
+		out.Annotations = maps.Clone(pod.Annotations)
+		delete(out.Annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return out
+}
+
+func trimContainers(all []corev1.Container) []corev1.Container {
+	out := slices.Clone(all)
+	for i, c := range all {
+		out[i] = corev1.Container{
+			Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, Ports: c.Ports, EnvFrom: c.EnvFrom, Env: c.Env,
+			RestartPolicy: c.RestartPolicy, SecurityContext: c.SecurityContext,
+		}
+	}
+	return out
+}

@@ -1,0 +1,227 @@
+package agentsock
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/internal/brief"
+)
+
+// Version is the version of the protocol.
+const Version = 1
+
+// Bounds of a frame's length, in bytes.
+const (
+	// MaxRequest is far above what a request takes: names of at most 253 bytes, a path and some addresses.
+	MaxRequest = 64 << 10
+	// MaxAnswer is more than the largest object that etcd accepts (1.5 MiB), and than a record of package attachment.
+	MaxAnswer = 8 << 20
+)
+
+// ErrBusy: the agent has too many requests. Check with errors.Is(err, agentsock.ErrBusy).
+var ErrBusy = errors.New("the agent has too many requests at once")
+
+// errMalformed is a request that is none.
+var errMalformed = errors.New("malformed request")
+
+// kind is a request's byte 5.
+type kind byte
+
+const (
+	kindPod kind = iota + 1
+	kindAttach
+	kindDetach
+	kindPods
+	kindRelease
+	kindReady
+
+	answers    kind = 128 // the answer to a request of kind k has kind answers + k
+	kindFailed kind = 255
+)
+
+// Requests are the names of the requests, as [Request] has them.
+var Requests = []string{"pod", "attach", "detach", "pods", "release", "ready"}
+
+func (k kind) known() bool { return k >= kindPod && k <= kindReady }
+
+// String returns the request's name.
+func (k kind) String() string {
+	if !k.known() {
+		return fmt.Sprintf("kind %d", byte(k))
+	}
+	return Requests[k-1]
+}
+
+const (
+	headerBytes = 6
+	lengthBytes = 4
+)
+
+// frame returns a frame without body, whose length seal fills in.
+func frame(k kind) []byte { return []byte{0, 0, 0, 0, Version, byte(k)} }
+
+func seal(f []byte, most int) ([]byte, error) {
+	n := len(f) - lengthBytes
+	if n > most {
+		return nil, fmt.Errorf("it would have %d bytes, of at most %d", n, most)
+	}
+	binary.BigEndian.PutUint32(f, uint32(n)) //nolint:gosec // at most MaxAnswer
+	return f, nil
+}
+
+// header reads a frame's first bytes. body is the length of the rest.
+func header(b [headerBytes]byte, most int) (version byte, k kind, body int, err error) {
+	n := binary.BigEndian.Uint32(b[:])
+	if n < headerBytes-lengthBytes || n > uint32(most) { //nolint:gosec // a constant
+		return 0, 0, 0, fmt.Errorf("its length is %d, of 2 to %d", n, most)
+	}
+	return b[4], kind(b[5]), int(n) - (headerBytes - lengthBytes), nil
+}
+
+// inJSON makes a whole frame of a value; nil has no body.
+func inJSON(k kind, v any, most int) ([]byte, error) {
+	f := frame(k)
+	if v != nil {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		f = append(f, text...)
+	}
+	return seal(f, most)
+}
+
+func podFrame(p Pod) ([]byte, error) {
+	if p.Pod == nil {
+		return nil, errors.New("it has no pod")
+	}
+	size, rest := p.Pod.Size(), 0
+	if p.Namespace != nil {
+		rest = p.Namespace.Size()
+	}
+	at := headerBytes + lengthBytes
+	f := make([]byte, at+size+rest)
+	copy(f, frame(answers+kindPod))
+	binary.BigEndian.PutUint32(f[headerBytes:], uint32(size)) //nolint:gosec // seal checks the sum
+	if _, err := p.Pod.MarshalToSizedBuffer(f[at : at+size]); err != nil {
+		return nil, err
+	}
+	if p.Namespace != nil {
+		if _, err := p.Namespace.MarshalToSizedBuffer(f[at+size:]); err != nil {
+			return nil, err
+		}
+	}
+	return seal(f, MaxAnswer)
+}
+
+func parsePod(body []byte) (p Pod, err error) {
+	if len(body) < lengthBytes {
+		return p, errors.New("it has no pod")
+	}
+	size, rest := binary.BigEndian.Uint32(body), body[lengthBytes:]
+	if uint64(size) > uint64(len(rest)) {
+		return p, fmt.Errorf("its pod has %d bytes, of %d", size, len(rest))
+	}
+	p.Pod = &corev1.Pod{}
+	if err := p.Pod.Unmarshal(rest[:size]); err != nil {
+		return Pod{}, fmt.Errorf("decode the pod: %w", err)
+	}
+	if rest = rest[size:]; len(rest) > 0 {
+		p.Namespace = &corev1.Namespace{}
+		if err := p.Namespace.Unmarshal(rest); err != nil {
+			return Pod{}, fmt.Errorf("decode the namespace: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// problem is the body of an error.
+type problem struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Step    string `json:"step,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// The codes of errors. With codeOK they are the outcomes of requests.
+const (
+	codeOK          = "ok"
+	codeUnknown     = "unknown"
+	codeUnsupported = "unsupported"
+	codeStep        = "step"
+	codeBusy        = "busy"
+	codeVersion     = "version"
+	codeMalformed   = "malformed"
+	codeFailed      = "failed"
+)
+
+// Outcomes are what may come of a request, as [Request] has it; "refused" is a peer that may not connect.
+var Outcomes = []string{codeOK, codeUnknown, codeUnsupported, codeStep, codeBusy, codeVersion, codeMalformed, codeFailed, "refused"}
+
+// maxMessage bounds an error's text, in bytes: the plugin's own errors are not longer.
+const maxMessage = 16 << 10
+
+// problemOf returns what is sent of an error.
+func problemOf(err error) problem {
+	p := problem{Code: codeFailed, Message: brief.Error(err, maxMessage)}
+	var step *StepError
+	switch {
+	case errors.As(err, &step):
+		p.Code, p.Step, p.Reason = codeStep, brief.Text(step.Step, maxMessage), brief.Text(step.Reason, maxMessage)
+		p.Message = brief.Text(fmt.Sprint(step.Err), maxMessage)
+	case errors.Is(err, ErrUnknown):
+		p.Code = codeUnknown
+	case errors.Is(err, ErrUnsupported):
+		p.Code = codeUnsupported
+	case errors.As(err, new(versionError)):
+		p.Code = codeVersion
+	case errors.Is(err, ErrBusy):
+		p.Code = codeBusy
+	case errors.Is(err, errMalformed):
+		p.Code = codeMalformed
+	}
+	return p
+}
+
+// err returns the error of which problemOf made p. An unknown code, of a later agent, counts as failed.
+func (p problem) err() error {
+	if p.Code == codeStep {
+		return &StepError{Step: p.Step, Reason: p.Reason, Err: errors.New(p.Message)}
+	}
+	is := map[string]error{codeUnknown: ErrUnknown, codeUnsupported: ErrUnsupported, codeVersion: ErrUnsupported, codeBusy: ErrBusy}[p.Code]
+	return &answered{text: p.Message, is: is}
+}
+
+// answered is an error of the agent, in its words.
+type answered struct {
+	text string
+	is   error
+}
+
+func (e *answered) Error() string { return e.text }
+func (e *answered) Unwrap() error { return e.is }
+
+// decode reads the JSON of a body.
+func decode[T any](body []byte) (v T, err error) {
+	if err = json.Unmarshal(body, &v); err != nil {
+		err = fmt.Errorf("decode its JSON: %w", err)
+	}
+	return v, err
+}
+
+// check says what an Attachment lacks.
+func (a Attachment) check() error {
+	var errs []error
+	for _, f := range []struct{ what, value string }{
+		{"containerID", a.ContainerID}, {"ifName", a.IfName}, {"network", a.Network}, {"pod", a.Pod.Name}, {"pod's namespace", a.Pod.Namespace},
+	} {
+		if f.value == "" {
+			errs = append(errs, fmt.Errorf("%s is missing", f.what))
+		}
+	}
+	return errors.Join(errs...)
+}
