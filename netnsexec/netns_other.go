@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"syscall"
 )
 
 var errPlatform = fmt.Errorf("network namespaces need Linux, this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
@@ -17,6 +18,19 @@ type NetNS struct{}
 // Open returns an error that errors.Is(err, errors.ErrUnsupported).
 func Open(path string) (*NetNS, error) {
 	return nil, fmt.Errorf("open network namespace %q: %w", path, errPlatform)
+}
+
+// FromFile returns an error that errors.Is(err, errors.ErrUnsupported).
+func FromFile(_ syscall.Conn, path string) (*NetNS, error) {
+	return nil, fmt.Errorf("take over network namespace %q: %w", path, errPlatform)
+}
+
+// AtRoot returns an error that errors.Is(err, errors.ErrUnsupported), unless the root is our own.
+func AtRoot(root string, fn func() error) error {
+	if root == "" || root == "/" {
+		return fn()
+	}
+	return fmt.Errorf("%w %s: %w", ErrRoot, root, errPlatform)
 }
 
 // Current returns an error that errors.Is(err, errors.ErrUnsupported).
@@ -32,6 +46,9 @@ func (n *NetNS) Run(*exec.Cmd) error { return errPlatform }
 
 // Socket returns an error that errors.Is(err, errors.ErrUnsupported).
 func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) { return -1, errPlatform }
+
+// SyscallConn returns an error that errors.Is(err, errors.ErrUnsupported).
+func (n *NetNS) SyscallConn() (syscall.RawConn, error) { return nil, errPlatform }
 
 // Fd is -1.
 func (n *NetNS) Fd() int { return -1 }
