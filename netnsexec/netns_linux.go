@@ -1,16 +1,18 @@
 package netnsexec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // NetNS is an open network namespace, which stays alive until Close. Its methods are safe for concurrent use; after Close
-// they return an error that errors.Is(err, os.ErrClosed). Make one with [Open] or [Current].
+// they return an error that errors.Is(err, os.ErrClosed). Make one with [Open], [FromFile] or [Current].
 type NetNS struct {
 	path    string
 	id      ID
@@ -34,12 +36,41 @@ func Open(path string) (*NetNS, error) {
 	return ns, nil
 }
 
+// FromFile is [Open] for a namespace that is open already, such as one that another process sent. The path is what Path
+// returns. The file stays the caller's.
+func FromFile(file syscall.Conn, path string) (*NetNS, error) {
+	ns, err := notHost(func() (*NetNS, error) { return duplicate(file, path) })
+	if err != nil {
+		return nil, fmt.Errorf("take over network namespace %q: %w", path, err)
+	}
+	return ns, nil
+}
+
+func duplicate(file syscall.Conn, path string) (*NetNS, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	var errDup error
+	err = raw.Control(func(n uintptr) { fd, errDup = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = cmp.Or(err, errDup); err != nil {
+		return nil, err
+	}
+	return fromFd(fd, path)
+}
+
 func open(path string) (*NetNS, error) {
+	return notHost(func() (*NetNS, error) { return openFile(path) })
+}
+
+// notHost opens a namespace and refuses the host's.
+func notHost(open func() (*NetNS, error)) (*NetNS, error) {
 	self, err := own()
 	if err != nil {
 		return nil, err
 	}
-	ns, err := openFile(path)
+	ns, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +93,11 @@ func openFile(path string) (*NetNS, error) {
 	case err != nil:
 		return nil, err
 	}
+	return fromFd(fd, path)
+}
+
+// fromFd owns fd.
+func fromFd(fd int, path string) (*NetNS, error) {
 	id, err := identify(fd)
 	if err != nil {
 		_ = unix.Close(fd)

@@ -20,6 +20,19 @@ func Open(path string) (*NetNS, error) {
 	return nil, fmt.Errorf("open network namespace %q: %w", path, errPlatform)
 }
 
+// FromFile returns an error that errors.Is(err, errors.ErrUnsupported).
+func FromFile(_ syscall.Conn, path string) (*NetNS, error) {
+	return nil, fmt.Errorf("take over network namespace %q: %w", path, errPlatform)
+}
+
+// AtRoot returns an error that errors.Is(err, errors.ErrUnsupported), unless the root is our own.
+func AtRoot(root string, fn func() error) error {
+	if root == "" || root == "/" {
+		return fn()
+	}
+	return fmt.Errorf("%w %s: %w", ErrRoot, root, errPlatform)
+}
+
 // Current returns an error that errors.Is(err, errors.ErrUnsupported).
 func Current() (*NetNS, error) {
 	return nil, fmt.Errorf("open own network namespace: %w", errPlatform)

@@ -45,6 +45,9 @@ var (
 	ErrHost = errors.New("the host's own network namespace")
 )
 
+// ErrRoot: [AtRoot] could not enter the root directory. Check with errors.Is(err, netnsexec.ErrRoot).
+var ErrRoot = errors.New("enter root directory")
+
 // ErrExited: the function given to [NetNS.Do] called runtime.Goexit, as testing.T.FailNow does. Check with
 // errors.Is(err, netnsexec.ErrExited).
 var ErrExited = errors.New("function ended its goroutine instead of returning")

@@ -72,7 +72,7 @@ func podOf(text []byte, node groups) (uid string) {
 // "…kubepods…-pod<UID with underscores>.slice" with systemd. A runtime that is configured for another driver than the
 // kubelet appends a colon and more. In a control group namespace, paths begin with "/.." and still contain the pod's part.
 func podPart(part string) string {
-	if uid, ok := strings.CutPrefix(part, "pod"); ok && validUID(uid) {
+	if uid, ok := strings.CutPrefix(part, "pod"); ok && ValidUID(uid) {
 		return uid
 	}
 	part, _, _ = strings.Cut(part, ":")
@@ -84,7 +84,7 @@ func podPart(part string) string {
 	if at < 0 || at > 0 && (slice[at-1] != '-' || !strings.Contains(slice[:at], "kubepods")) {
 		return ""
 	}
-	if uid := strings.ReplaceAll(slice[at+len("pod"):], "_", "-"); validUID(uid) {
+	if uid := strings.ReplaceAll(slice[at+len("pod"):], "_", "-"); ValidUID(uid) {
 		return uid
 	}
 	return ""

@@ -65,6 +65,9 @@ func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
 	if err != nil || now != f || f.PID == 0 {
 		return false
 	}
+	if len(addrs) == 0 {
+		return true
+	}
 	has, err := addresses(proc, f.PID)
 	return err == nil && containsAll(has, addrs)
 }
@@ -97,25 +100,61 @@ func (f Found) Open(procRoot string) (*netnsexec.NetNS, error) {
 // Errors are [ErrUID], [ErrNoProcess], [ErrAddress], or that of a file that could not be read. A process that ends
 // meanwhile is no error.
 func Find(proc fs.FS, uid string, addrs []netip.Addr) (Found, error) {
-	found, err := find(proc, uid, addrs)
+	all, err := FindAll(proc, map[string][]netip.Addr{uid: addrs})
 	if err != nil {
 		return Found{}, fmt.Errorf("find network namespace of pod %s: %w", uid, err)
 	}
-	return found, nil
+	return all[uid].Found, all[uid].Err
 }
 
-func find(proc fs.FS, uid string, addrs []netip.Addr) (Found, error) {
-	if !validUID(uid) {
-		return Found{}, ErrUID
+// Result is what [FindAll] found for a pod, or why it found nothing.
+type Result struct {
+	Found Found
+	Err   error
+}
+
+// FindAll is [Find] for many pods, which are the UIDs with their addresses. It lists the processes once and reads one file
+// of each, and further files of those that are the pods'. Each pod has a result; the error is one that concerns all.
+func FindAll(proc fs.FS, pods map[string][]netip.Addr) (map[string]Result, error) {
+	results := make(map[string]Result, len(pods))
+	wanted := make(map[string][]Found, len(pods))
+	unreadable := map[string]error{}
+	for uid := range pods {
+		if ValidUID(uid) {
+			wanted[uid] = nil
+		} else {
+			results[uid] = Result{Err: fmt.Errorf("find network namespace of pod %q: %w", uid, ErrUID)}
+		}
 	}
-	seen, err := hosts(proc)
+	if len(wanted) == 0 {
+		return results, nil
+	}
+	hosts, err := hosts(proc)
+	if err == nil {
+		err = processes(proc, wanted, unreadable)
+	}
 	if err != nil {
-		return Found{}, err
+		return nil, err
 	}
-	all, err := processes(proc, uid)
-	if err != nil {
-		return Found{}, err
+	for uid, all := range wanted {
+		found, err := Found{}, unreadable[uid]
+		if err == nil {
+			found, err = choose(proc, hosts, all, pods[uid])
+		}
+		if err != nil {
+			err = fmt.Errorf("find network namespace of pod %s: %w", uid, err)
+		}
+		results[uid] = Result{found, err}
 	}
+	return results, nil
+}
+
+// choose returns the oldest of a pod's processes that is in a namespace with the pod's addresses.
+func choose(proc fs.FS, hosts []string, all []Found, addrs []netip.Addr) (Found, error) {
+	slices.SortFunc(all, func(a, b Found) int {
+		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
+	})
+	seen := slices.Clone(hosts)
 	var others []string
 	for _, p := range all { // the oldest process of each namespace but the host's
 		if slices.Contains(seen, p.NetNS) {
@@ -155,58 +194,70 @@ func hosts(proc fs.FS) (namespaces []string, err error) {
 	return namespaces, nil
 }
 
-// validUID ensures that a UID matches nothing but itself. Kubelets use UUIDs and, for pods from files, hexadecimal hashes.
-func validUID(uid string) bool {
+// ValidUID ensures that a UID matches nothing but itself. Kubelets use UUIDs and, for pods from files, hexadecimal hashes.
+func ValidUID(uid string) bool {
 	const digits = "0123456789abcdefABCDEF-"
 	return len(uid) >= 16 && len(uid) <= 64 && strings.TrimLeft(uid, digits) == ""
 }
 
-// processes returns the pod's processes, the oldest first.
-func processes(proc fs.FS, uid string) ([]Found, error) {
+// processes adds the processes of the wanted pods, and to unreadable why those of a pod cannot be known.
+func processes(proc fs.FS, wanted map[string][]Found, unreadable map[string]error) error {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
 	node, err := nodeGroups(proc)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var all []Found
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid <= 1 {
 			continue
 		}
-		p, err := process(proc, node, pid, uid)
-		switch {
-		case err == nil && p.PID != 0:
-			all = append(all, p)
-		case err != nil && !gone(err):
-			return nil, fmt.Errorf("look at process %d: %w", pid, err)
+		uid, err := owner(proc, node, pid)
+		var p Found
+		all, ours := wanted[uid]
+		if err == nil && ours {
+			p, err = process(proc, pid, uid)
+		}
+		if err != nil && !gone(err) {
+			err = fmt.Errorf("look at process %d: %w", pid, err)
+			if !ours {
+				return err // it might be anyone's
+			}
+			unreadable[uid] = err
+		} else if err == nil && p.PID != 0 {
+			wanted[uid] = append(all, p)
 		}
 	}
-	slices.SortFunc(all, func(a, b Found) int {
-		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
-	})
-	return all, nil
+	return nil
 }
 
-// look looks at a single process.
+// look looks at a single process. It returns the zero Found if the process is not the pod's.
 func look(proc fs.FS, pid int, uid string) (Found, error) {
 	node, err := nodeGroups(proc)
 	if err != nil {
 		return Found{}, err
 	}
-	return process(proc, node, pid, uid)
-}
-
-// process looks at one process. It returns the zero Found if the process is not the pod's.
-func process(proc fs.FS, node groups, pid int, uid string) (Found, error) {
-	dir := strconv.Itoa(pid)
-	text, err := fs.ReadFile(proc, dir+"/cgroup")
-	if err != nil || podOf(text, node) != uid {
+	if of, err := owner(proc, node, pid); err != nil || of != uid {
 		return Found{}, err
 	}
+	return process(proc, pid, uid)
+}
+
+// owner returns the UID of the pod that a process belongs to, or "".
+func owner(proc fs.FS, node groups, pid int) (uid string, err error) {
+	text, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/cgroup")
+	if err != nil {
+		return "", err
+	}
+	return podOf(text, node), nil
+}
+
+// process looks at a pod's process. It returns the zero Found if that has ended.
+func process(proc fs.FS, pid int, uid string) (Found, error) {
+	dir := strconv.Itoa(pid)
 	stat, err := fs.ReadFile(proc, dir+"/stat")
 	if err != nil {
 		return Found{}, err

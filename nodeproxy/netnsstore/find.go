@@ -1,0 +1,252 @@
+//go:build linux
+
+package netnsstore
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/netnsexec"
+)
+
+// Found is a pod's proven namespace, or why none is known.
+type Found struct {
+	Ref *Ref
+	Err error
+}
+
+// Find is [Store.FindAll] for one pod. The caller closes the Ref.
+func (s *Store) Find(p Pod) (*Ref, error) {
+	found := s.FindAll(p)[p.UID]
+	return found.Ref, found.Err
+}
+
+// FindAll returns the proven namespace of each pod, and keeps it. A namespace that is held already and has the pod's addresses
+// needs no search. For all others together, it reads the processes, the records and the cache once. The caller closes the
+// Refs. An error is a [*NotFoundError], or wraps [ErrUID] or [ErrHostNetwork]; unless it is one of these two, try again
+// later. What is held but not found again stays, as not proven.
+func (s *Store) FindAll(pods ...Pod) map[types.UID]Found {
+	found := make(map[types.UID]Found, len(pods))
+	var search []Pod
+	for _, p := range pods {
+		if _, twice := found[p.UID]; twice {
+			continue
+		}
+		p.Addrs = plain(p.Addrs)
+		switch {
+		case !podnetns.ValidUID(string(p.UID)):
+			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %q: %w", p.UID, ErrUID)}
+		case p.HostNetwork:
+			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %s: %w", p.UID, ErrHostNetwork)}
+		default:
+			ref := s.Get(p.UID)
+			if ref != nil && ref.h.stillHolds(p.Addrs) != nil {
+				_ = ref.Close()
+				ref = nil
+			}
+			found[p.UID] = Found{Ref: ref}
+			if ref == nil {
+				search = append(search, p)
+			}
+		}
+	}
+	if len(search) > 0 {
+		s.search(search, found)
+	}
+	return found
+}
+
+// stillHolds says whether the namespace has the pod's addresses, or, when none are known, those by which it was proven.
+func (h *handle) stillHolds(addrs []netip.Addr) error {
+	has, err := addresses(h.ns)
+	if err != nil {
+		return err
+	}
+	if len(addrs) == 0 {
+		addrs = h.addrs
+	}
+	return holds(has, addrs)
+}
+
+// search asks all sources about pods, and adds what they say to found.
+func (s *Store) search(pods []Pod, found map[types.UID]Found) {
+	candidates := s.candidates(pods)
+	processes := s.processes(pods, candidates)
+	for _, p := range pods {
+		tried := &NotFoundError{UID: p.UID}
+		ref := s.first(p, candidates[p.UID], processes[p.UID], tried)
+		found[p.UID] = Found{Ref: ref}
+		if ref == nil {
+			found[p.UID] = Found{Err: tried}
+			s.doubt(p.UID)
+		}
+	}
+	for _, list := range candidates {
+		for _, c := range list {
+			if c.ns != nil {
+				_ = c.ns.Close()
+			}
+		}
+	}
+}
+
+// candidate is what a source says of a pod: an open namespace, or why there is none.
+type candidate struct {
+	claim
+	ns  *netnsexec.NetNS
+	err error
+}
+
+// processes looks for a process of each pod that is in a namespace with the pod's addresses, or with those that a
+// source knows.
+func (s *Store) processes(pods []Pod, candidates map[types.UID][]*candidate) map[types.UID]podnetns.Result {
+	wanted := make(map[string][]netip.Addr, len(pods))
+	results := make(map[types.UID]podnetns.Result, len(pods))
+	for _, p := range pods {
+		addrs := p.Addrs
+		for _, c := range candidates[p.UID] {
+			if len(addrs) == 0 {
+				addrs = c.addrs
+			}
+		}
+		if len(addrs) == 0 {
+			results[p.UID] = podnetns.Result{Err: ErrNoAddress}
+			continue
+		}
+		wanted[string(p.UID)] = addrs
+	}
+	all, err := podnetns.FindAll(os.DirFS(s.o.ProcRoot), wanted)
+	for uid := range wanted {
+		results[types.UID(uid)] = podnetns.Result{Err: err}
+		if err == nil {
+			results[types.UID(uid)] = all[uid]
+		}
+	}
+	return results
+}
+
+// first keeps the first namespace that is proven to be the pod's.
+func (s *Store) first(p Pod, candidates []*candidate, process podnetns.Result, tried *NotFoundError) *Ref {
+	for _, c := range candidates {
+		ref, err := s.prove(p, c, process)
+		if err == nil {
+			return ref
+		}
+		tried.Tried = append(tried.Tried, Attempt{c.source, err})
+	}
+	c := &candidate{claim: claim{uid: p.UID, source: Process, addrs: p.Addrs, process: process.Found}, err: process.Err}
+	if c.err == nil {
+		c.ns, c.err = process.Found.Open(s.o.ProcRoot)
+	}
+	ref, err := s.prove(p, c, process)
+	if err != nil {
+		tried.Tried = append(tried.Tried, Attempt{Process, err})
+	}
+	return ref
+}
+
+// prove keeps the candidate's namespace if it is the pod's.
+func (s *Store) prove(p Pod, c *candidate, process podnetns.Result) (*Ref, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	if len(p.Addrs) > 0 {
+		c.addrs = p.Addrs
+	}
+	switch err := process.Err; {
+	case err == nil && process.Found.NetNS != c.ns.ID().String():
+		return nil, contradicted(c.ns.ID(), process.Found)
+	case err == nil:
+		c.process = process.Found
+	case !errors.Is(err, ErrNoProcess) && !errors.Is(err, ErrAddress) && !errors.Is(err, ErrNoAddress):
+		return nil, fmt.Errorf("whether a process contradicts cannot be told: %w", err)
+	}
+	ns := c.ns
+	c.ns = nil // it is take's
+	return s.take(ns, c.claim)
+}
+
+// doubt makes what is held of a pod unproven.
+func (s *Store) doubt(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[uid]; h != nil {
+		h.proven = false
+	}
+}
+
+// StillThere says for each pod whether the namespace that is held is still the pod's: nil, or why not. errors.Is tells
+// [ErrAddress] and [ErrForeign]: it has certainly become another, Get does not return it any more, and Find looks anew;
+// [ErrNotHeld]: there is none. Any other error means that it could not be told.
+//
+// It is for a loop over all pods of a node. A pod costs two reads of files and a netlink dump, about 0.1 ms. Pods without a
+// process that is known already cost one search of all processes, together.
+func (s *Store) StillThere(pods ...Pod) map[types.UID]error {
+	result := make(map[types.UID]error, len(pods))
+	refs := make(map[types.UID]*Ref, len(pods))
+	search := map[string][]netip.Addr{}
+	for _, p := range pods {
+		if _, twice := result[p.UID]; twice {
+			continue
+		}
+		ref := s.Get(p.UID)
+		if ref == nil {
+			result[p.UID] = fmt.Errorf("pod %s: %w", p.UID, ErrNotHeld)
+			continue
+		}
+		defer func() { _ = ref.Close() }()
+		p.Addrs = plain(p.Addrs)
+		result[p.UID] = ref.h.stillHolds(p.Addrs)
+		if result[p.UID] == nil && !s.processOf(ref).Still(os.DirFS(s.o.ProcRoot), nil) {
+			if refs[p.UID] = ref; len(p.Addrs) == 0 {
+				p.Addrs = ref.h.addrs
+			}
+			search[string(p.UID)] = p.Addrs
+		}
+	}
+	all, err := podnetns.FindAll(os.DirFS(s.o.ProcRoot), search)
+	for uid, ref := range refs {
+		process := all[string(uid)]
+		if err != nil {
+			process.Err = err
+		}
+		result[uid] = s.agrees(ref, process)
+	}
+	for uid, err := range result {
+		if errors.Is(err, ErrAddress) || errors.Is(err, ErrForeign) {
+			s.doubt(uid)
+		}
+	}
+	return result
+}
+
+func (s *Store) processOf(r *Ref) podnetns.Found {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.h.process
+}
+
+// agrees compares a namespace with where the pod's process is, and remembers that process.
+func (s *Store) agrees(r *Ref, process podnetns.Result) error {
+	switch {
+	case errors.Is(process.Err, ErrNoProcess), errors.Is(process.Err, ErrAddress):
+		process.Found = podnetns.Found{} // no process contradicts
+	case process.Err != nil:
+		return process.Err
+	case process.Found.NetNS != r.ID().String():
+		return contradicted(r.ID(), process.Found)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.h.process = process.Found
+	return nil
+}
+
+func contradicted(id netnsexec.ID, by podnetns.Found) error {
+	return fmt.Errorf("%w: it is %s, but process %d is in %s with the same addresses", ErrForeign, id, by.PID, by.NetNS)
+}

@@ -1,0 +1,295 @@
+//go:build linux
+
+package netnsstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// Source is what a namespace is known from. The package's documentation says what each proves.
+type Source string
+
+// The sources, in the order in which they are asked.
+const (
+	Attached Source = "attachment" // [Store.Put]
+	Journal  Source = "journal"    // run_dir/netns, of an earlier run
+	Record   Source = "record"     // the plugin's record of the attachment
+	Cache    Source = "cache"      // libcni's cache
+	Process  Source = "process"    // a process of the pod
+)
+
+// Options say where a store looks.
+type Options struct {
+	// RunDir is the run_dir, with the plugin's records and the journal. Its path is the same for the host and for us. Empty:
+	// neither records nor a journal.
+	RunDir string
+	// CacheDir is libcni's cache, as we see it; usually below /var/lib/cni. Empty: not asked.
+	CacheDir string
+	// HostRoot is the root directory to which the paths of namespaces belong, and in whose mounts the journal's are made:
+	// "/proc/1/root" in a container that shares the host's processes. The mounts of a container end with it. Empty: our own.
+	HostRoot string
+	// ProcRoot is the root of a proc file system with the pods' processes; empty: /proc.
+	ProcRoot string
+	// Log is told of entries that are discarded, and why there is no journal. Nil: nobody is.
+	Log *slog.Logger
+}
+
+// Attachment is a pod's network that the runtime is setting up.
+type Attachment struct {
+	attachment.ID
+	// UID is the pod's, as the runtime gives it.
+	UID types.UID
+	// NetNS is the path that the runtime gave.
+	NetNS string
+	// Addrs are the addresses that the attachment was given; at least one.
+	Addrs []netip.Addr
+}
+
+// Pod is a pod whose namespace is wanted.
+type Pod struct {
+	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.
+	UID types.UID
+	// Addrs are all known addresses, in any order.
+	Addrs []netip.Addr
+	// HostNetwork: the pod has no namespace of its own.
+	HostNetwork bool
+}
+
+// Store is the namespaces of a node's pods. It is safe for concurrent use. Make one with [New].
+type Store struct {
+	o       Options
+	sources sources
+	journal journal
+
+	mu     sync.Mutex
+	held   map[types.UID]*handle
+	closed bool
+}
+
+// New reads the journal, removes what is half-written there, and returns a store with the rest. A journal's entry is not
+// taken for the pod's namespace until [Store.Find] or [Store.Put] has proven it. The caller calls Close.
+func New(o Options) *Store {
+	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{o: o, sources: sources{o: o}, journal: journal{root: o.HostRoot, log: o.Log}}
+	if o.RunDir != "" {
+		s.journal.dir = filepath.Join(o.RunDir, dirName)
+	}
+	s.held = s.journal.load(filepath.Join(o.ProcRoot, bootID))
+	return s
+}
+
+// Put keeps the namespace of a pod that is being set up, in place of another that the pod had. The file stays the caller's.
+// Putting it again, or with another attachment of the pod, is no error. Errors are [ErrUID], [ErrNoAddress], [ErrAddress],
+// [ErrForeign] if another pod has it, those of [netnsexec.FromFile], os.ErrClosed after Close, or that its addresses could not
+// be read. That there is no journal is no error.
+func (s *Store) Put(a Attachment, file syscall.Conn) (*Ref, error) {
+	ref, err := s.put(a, file)
+	if err != nil {
+		return nil, fmt.Errorf("keep network namespace of pod %s: %w", a.UID, err)
+	}
+	return ref, nil
+}
+
+func (s *Store) put(a Attachment, file syscall.Conn) (*Ref, error) {
+	if !podnetns.ValidUID(string(a.UID)) {
+		return nil, ErrUID
+	}
+	ns, err := netnsexec.FromFile(file, a.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	return s.take(ns, claim{uid: a.UID, source: Attached, addrs: a.Addrs, attachments: []attachment.ID{a.ID}})
+}
+
+// claim is what is to be known of a namespace.
+type claim struct {
+	uid         types.UID
+	source      Source
+	addrs       []netip.Addr
+	attachments []attachment.ID
+	process     podnetns.Found
+}
+
+// take proves the addresses and that no other pod has the namespace, which it owns, and keeps it.
+func (s *Store) take(ns *netnsexec.NetNS, c claim) (*Ref, error) {
+	has, err := addresses(ns)
+	if err == nil {
+		err = holds(has, c.addrs)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	ref, replaced, err := s.install(ns, c, has)
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	if replaced != nil {
+		if err := replaced.release(); err != nil {
+			s.o.Log.Warn("cannot close a network namespace that was replaced", "uid", string(c.uid), "error", err.Error())
+		}
+	}
+	_ = s.sync(c.uid) // the pod is served without a journal too; Journal says so
+	return ref, nil
+}
+
+// install makes ns the pod's, unless another pod has it. replaced is what the caller is to release instead.
+func (s *Store) install(ns *netnsexec.NetNS, c claim, has []netip.Addr) (ref *Ref, replaced *shared, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, os.ErrClosed
+	}
+	for uid, other := range s.held {
+		if uid != c.uid && other.proven && other.ns.ID() == ns.ID() {
+			return nil, nil, fmt.Errorf("%w: %s is that of pod %s", ErrForeign, ns.ID(), uid)
+		}
+	}
+	h := &handle{shared: &shared{ns: ns, count: 1}, uid: c.uid, source: c.source, addrs: plain(c.addrs),
+		attachments: slices.Clone(c.attachments), process: c.process, proven: true}
+	if before := s.held[c.uid]; before != nil && before.ns.ID() == ns.ID() {
+		// The descriptor that is open already stays, with what else is known of the namespace.
+		h.shared, replaced = before.shared, h.shared
+		h.attachments = union(h.attachments, before.attachments, func(attachment.ID) bool { return true })
+		h.addrs = union(h.addrs, before.addrs, func(a netip.Addr) bool { return slices.Contains(has, a) })
+		if h.process.PID == 0 {
+			h.process = before.process
+		}
+	} else if before != nil {
+		replaced = before.shared
+	}
+	s.held[c.uid] = h
+	h.acquire()
+	return &Ref{h: h}, replaced, nil
+}
+
+func union[T comparable](to, from []T, valid func(T) bool) []T {
+	for _, v := range from {
+		if !slices.Contains(to, v) && valid(v) {
+			to = append(to, v)
+		}
+	}
+	return to
+}
+
+// Get returns the pod's proven namespace, if the store has one; otherwise nil. The caller closes it.
+func (s *Store) Get(uid types.UID) *Ref {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[uid]; h != nil && h.proven {
+		h.acquire()
+		return &Ref{h: h}
+	}
+	return nil
+}
+
+// Forget gives up the pod's namespace and its journal entry. Refs that are out stay open. An error says that the entry
+// could not be removed; [Store.Retain] tries again.
+func (s *Store) Forget(uid types.UID) error {
+	s.mu.Lock()
+	h := s.held[uid]
+	delete(s.held, uid)
+	s.mu.Unlock()
+	var err error
+	if h != nil {
+		err = h.release()
+	}
+	return errors.Join(err, s.sync(uid))
+}
+
+// Detach gives up an attachment. If it is the last one known of its pod's namespace, the namespace is forgotten. It returns
+// the pod, or "" if the attachment is unknown or of an earlier sandbox.
+func (s *Store) Detach(id attachment.ID) (types.UID, error) {
+	s.mu.Lock()
+	for uid, h := range s.held {
+		at := slices.Index(h.attachments, id)
+		if at < 0 {
+			continue
+		}
+		if len(h.attachments) > 1 {
+			fewer := *h
+			fewer.attachments = slices.Delete(slices.Clone(h.attachments), at, at+1)
+			s.held[uid] = &fewer
+			s.mu.Unlock()
+			return uid, s.sync(uid)
+		}
+		delete(s.held, uid)
+		s.mu.Unlock()
+		return uid, errors.Join(h.release(), s.sync(uid))
+	}
+	s.mu.Unlock()
+	return "", nil
+}
+
+// Retain forgets the pods that are not wanted any more, in the store and in the journal. wanted is asked for one pod at a time
+// and must know of each pod that was Put: ask a cache of pods, not an earlier list. The error names what could not be removed.
+func (s *Store) Retain(wanted func(types.UID) bool) error {
+	uids, err := s.journal.uids()
+	s.mu.Lock()
+	for uid := range s.held {
+		if !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	s.mu.Unlock()
+	errs := []error{err}
+	for _, uid := range uids {
+		if !wanted(uid) {
+			errs = append(errs, s.Forget(uid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Len is the number of namespaces that are held, proven or not.
+func (s *Store) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.held)
+}
+
+// Journal returns why a restart would not find all namespaces in the journal, or nil.
+func (s *Store) Journal() error { return s.journal.status() }
+
+// Close gives up all namespaces. The journal stays, for the next store. Refs that are out stay open.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	var errs []error
+	for uid, h := range s.held {
+		errs = append(errs, h.release())
+		delete(s.held, uid)
+	}
+	return errors.Join(errs...)
+}
+
+// sync makes the journal agree with the store about a pod. Whoever comes last sees the latest state, so the entry of a pod that
+// is put and forgotten at the same time ends right.
+func (s *Store) sync(uid types.UID) error {
+	return s.journal.sync(uid, func() (h *handle, ok bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if h = s.held[uid]; h != nil {
+			h.acquire()
+		}
+		return h, !s.closed
+	})
+}
