@@ -1,0 +1,263 @@
+package zds
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// MaxMessage is the size of the largest message, in bytes: each end reads into a buffer of this size.
+const MaxMessage = 1024
+
+// Version1 is the only version of the protocol, as the proxy's hello names it.
+const Version1 = 1
+
+// ErrTooLong: a message would have more than [MaxMessage] bytes, so nothing was sent. Check with
+// errors.Is(err, zds.ErrTooLong).
+var ErrTooLong = fmt.Errorf("message is longer than %d bytes", MaxMessage)
+
+// ErrMalformed: a packet is no message of this protocol. Check with errors.Is(err, zds.ErrMalformed).
+var ErrMalformed = errors.New("malformed message")
+
+// Kind is what a request asks for. Its values are the numbers of WorkloadRequest's fields.
+type Kind uint8
+
+// The requests.
+const (
+	Add          Kind = 1 // take a pod; its namespace comes with the request
+	Del          Kind = 2 // give a pod back; one that the proxy does not have is no error
+	SnapshotSent Kind = 3 // all pods of the snapshot were named: give back all others
+	Keep         Kind = 5 // keep a pod, if the proxy has it; in the snapshot only
+)
+
+// String returns the request's name in the protocol.
+func (k Kind) String() string {
+	switch k {
+	case Add:
+		return "Add"
+	case Del:
+		return "Del"
+	case SnapshotSent:
+		return "SnapshotSent"
+	case Keep:
+		return "Keep"
+	}
+	return fmt.Sprintf("request %d", uint8(k))
+}
+
+// Request is a WorkloadRequest, from the agent to the proxy.
+type Request struct {
+	Kind Kind
+	// UID is the pod's; empty for SnapshotSent.
+	UID string
+	// Info says who the pod is. Only Add has it; nil: the message has none, which a proxy refuses.
+	Info *Info
+}
+
+// String returns the request for people, such as "Add 6d4bd5a7-8f4b-4c1e-9b0a-0d7e0a5f9a11" or "SnapshotSent".
+func (r Request) String() string {
+	if r.Kind == SnapshotSent {
+		return r.Kind.String()
+	}
+	return r.Kind.String() + " " + r.UID
+}
+
+// Info is a WorkloadInfo: the pod's identity in the mesh.
+type Info struct {
+	Name, Namespace, ServiceAccount string
+}
+
+// The numbers of fields, by message.
+const (
+	helloVersion = 1
+
+	requestUID  = 1 // of AddWorkload and KeepWorkload
+	requestInfo = 2 // of AddWorkload
+	delUID      = 2
+
+	infoName, infoNamespace, infoServiceAccount = 1, 2, 3 // 4, the trust domain, is reserved
+
+	responseAck = 1
+	ackError    = 1
+)
+
+// Marshal encodes a request. The error is [ErrTooLong], or says what the request lacks.
+func (r Request) Marshal() ([]byte, error) {
+	var body []byte
+	uid := protowire.Number(requestUID)
+	switch r.Kind {
+	case Add, Keep:
+	case Del:
+		uid = delUID
+	case SnapshotSent:
+		if r.UID != "" {
+			return nil, fmt.Errorf("%s names pod %q", r.Kind, r.UID)
+		}
+	default:
+		return nil, fmt.Errorf("no such request: %s", r.Kind)
+	}
+	if r.UID == "" && r.Kind != SnapshotSent {
+		return nil, fmt.Errorf("%s names no pod", r.Kind)
+	}
+	if (r.Info != nil) != (r.Kind == Add) {
+		return nil, fmt.Errorf("%s: only Add, and each Add, says who the pod is", r.Kind)
+	}
+	body = appendString(body, uid, r.UID)
+	if r.Info != nil {
+		var info []byte
+		info = appendString(info, infoName, r.Info.Name)
+		info = appendString(info, infoNamespace, r.Info.Namespace)
+		info = appendString(info, infoServiceAccount, r.Info.ServiceAccount)
+		body = appendMessage(body, requestInfo, info)
+	}
+	packet := appendMessage(nil, protowire.Number(r.Kind), body)
+	if len(packet) > MaxMessage {
+		return nil, fmt.Errorf("%s: %w: %d", r.Kind, ErrTooLong, len(packet))
+	}
+	if !r.valid() {
+		return nil, fmt.Errorf("%s of pod %q: a string is not UTF-8", r.Kind, r.UID)
+	}
+	return packet, nil
+}
+
+func (r Request) valid() bool {
+	ok := utf8.ValidString(r.UID)
+	if i := r.Info; i != nil {
+		ok = ok && utf8.ValidString(i.Name) && utf8.ValidString(i.Namespace) && utf8.ValidString(i.ServiceAccount)
+	}
+	return ok
+}
+
+// ParseRequest decodes a packet from the agent. An error is [ErrMalformed].
+func ParseRequest(packet []byte) (Request, error) {
+	var r Request
+	err := eachField(packet, func(number protowire.Number, f field) error {
+		kind := Kind(number) //nolint:gosec // compared below
+		switch number {
+		case protowire.Number(Add), protowire.Number(Del), protowire.Number(SnapshotSent), protowire.Number(Keep):
+		default:
+			return nil
+		}
+		body, err := f.bytes()
+		if err != nil {
+			return err
+		}
+		// Of a choice, the last one counts; given twice, the second is merged into the first.
+		if r.Kind != kind {
+			r = Request{Kind: kind}
+		}
+		return r.merge(body)
+	})
+	if err == nil && r.Kind == 0 {
+		err = errors.New("it asks for nothing that is known")
+	}
+	if err != nil {
+		return Request{}, fmt.Errorf("request: %w: %w", ErrMalformed, err)
+	}
+	return r, nil
+}
+
+func (r *Request) merge(body []byte) error {
+	uid := protowire.Number(requestUID)
+	if r.Kind == Del {
+		uid = delUID
+	}
+	return eachField(body, func(number protowire.Number, f field) error {
+		switch {
+		case r.Kind == SnapshotSent:
+			return nil
+		case number == uid:
+			return f.string(&r.UID)
+		case number == requestInfo && r.Kind == Add:
+			info, err := f.bytes()
+			if err != nil {
+				return err
+			}
+			if r.Info == nil {
+				r.Info = &Info{}
+			}
+			return r.Info.merge(info)
+		}
+		return nil
+	})
+}
+
+func (i *Info) merge(body []byte) error {
+	return eachField(body, func(number protowire.Number, f field) error {
+		switch number {
+		case infoName:
+			return f.string(&i.Name)
+		case infoNamespace:
+			return f.string(&i.Namespace)
+		case infoServiceAccount:
+			return f.string(&i.ServiceAccount)
+		}
+		return nil
+	})
+}
+
+// MarshalHello returns the proxy's hello.
+func MarshalHello() []byte {
+	return protowire.AppendVarint(protowire.AppendTag(nil, helloVersion, protowire.VarintType), Version1)
+}
+
+// ParseHello decodes the proxy's hello, and refuses versions other than [Version1].
+func ParseHello(packet []byte) error {
+	var version uint64
+	err := eachField(packet, func(number protowire.Number, f field) (err error) {
+		if number == helloVersion {
+			version, err = f.varint()
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("hello: %w: %w", ErrMalformed, err)
+	}
+	if version != Version1 {
+		return fmt.Errorf("hello: version %d of the protocol is not known, only version %d", version, Version1)
+	}
+	return nil
+}
+
+// MarshalResponse returns the answer to a request. An empty reason accepts it, any other refuses it. A long reason is cut.
+func MarshalResponse(reason string) []byte {
+	const room = MaxMessage - 6 // two tags of one byte, two lengths of two
+	reason = strings.ToValidUTF8(reason, "?")
+	for len(reason) > room {
+		_, last := utf8.DecodeLastRuneInString(reason)
+		reason = reason[:len(reason)-last]
+	}
+	return appendMessage(nil, responseAck, appendString(nil, ackError, reason))
+}
+
+// ParseResponse decodes a proxy's answer, and returns the reason for which it refuses the request, or "". An error is
+// [ErrMalformed].
+func ParseResponse(packet []byte) (reason string, err error) {
+	acked := false
+	err = eachField(packet, func(number protowire.Number, f field) error {
+		if number != responseAck {
+			return nil
+		}
+		ack, err := f.bytes()
+		if err != nil {
+			return err
+		}
+		acked = true
+		return eachField(ack, func(number protowire.Number, f field) error {
+			if number == ackError {
+				return f.string(&reason)
+			}
+			return nil
+		})
+	})
+	if err == nil && !acked {
+		err = errors.New("it is no ack")
+	}
+	if err != nil {
+		return "", fmt.Errorf("response: %w: %w", ErrMalformed, err)
+	}
+	return reason, nil
+}

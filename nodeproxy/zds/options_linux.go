@@ -1,0 +1,74 @@
+package zds
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/nodeproxy"
+)
+
+// DefaultPath is where Istio's ztunnel looks for the agent's socket, unless its INPOD_UDS says otherwise.
+const DefaultPath = "/var/run/ztunnel/ztunnel.sock"
+
+// DefaultAckTimeout is how long Istio's own agent waits for an ack.
+const DefaultAckTimeout = 5 * time.Second
+
+// maxProxies bounds the connections. One proxy serves a node; while it is replaced there are two.
+const maxProxies = 16
+
+// Options configure a [Server]. Only Snapshot is required.
+type Options struct {
+	// Path is the socket's file. Default: [DefaultPath]. Its directory is made if it is not there. A socket that is there is
+	// replaced, even if another agent listens on it; any other file is an error.
+	Path string
+	// UIDs are the users whose processes may connect. Nil: root only.
+	UIDs []uint32
+	// AckTimeout is how long a proxy may take for its hello and for each ack. Default: [DefaultAckTimeout].
+	AckTimeout time.Duration
+	// Snapshot returns the pods that the proxies are to have; one without NetNS is kept if the proxy has it. It is called for
+	// each proxy that connects, on a goroutine of its own, and for the one that is left when the newest goes. Since a proxy gives
+	// back all pods that are not named, it waits until all are known, or returns an error, and the proxy connects again. What Add
+	// and Remove say after it was called counts, whichever is in the snapshot. The context ends with the connection. Each NetNS must
+	// stay valid until the snapshot is sent; if one is closed before, the pod is kept instead of added.
+	Snapshot func(context.Context) ([]nodeproxy.Workload, error)
+	// Refused is called with each pod that no caller of Add hears about: the proxy refused it, as a [*NackError], or its
+	// namespace is closed, and it came from a snapshot. The proxy does not serve it, or not yet: Istio's ztunnel tries again by itself.
+	// It must not block. Nil: only the log tells.
+	Refused func(types.UID, error)
+	// OnChange is called when a proxy has connected, has been told the snapshot, or is gone. It must not block. Nil: nothing is.
+	OnChange func()
+	// Log is the server's log. Nil discards it.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Snapshot == nil {
+		return o, errors.New("no Snapshot: a proxy would give back all of its pods")
+	}
+	if o.AckTimeout < 0 {
+		return o, errors.New("AckTimeout is negative")
+	}
+	if o.Path == "" {
+		o.Path = DefaultPath
+	}
+	if o.UIDs == nil {
+		o.UIDs = []uint32{0}
+	}
+	if o.AckTimeout == 0 {
+		o.AckTimeout = DefaultAckTimeout
+	}
+	if o.Refused == nil {
+		o.Refused = func(types.UID, error) {}
+	}
+	if o.OnChange == nil {
+		o.OnChange = func() {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o, nil
+}

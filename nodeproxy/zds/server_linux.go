@@ -1,0 +1,248 @@
+package zds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/nodeproxy"
+)
+
+// Server is the agent's half: it hands pods to the proxies that connect. It is safe for concurrent use. Make one with
+// [Listen], and let it [Server.Run].
+type Server struct {
+	opts   Options
+	socket *socket // Run's
+
+	mu      sync.Mutex
+	proxies []*proxy // with their hello, oldest first
+	running sync.WaitGroup
+}
+
+var _ nodeproxy.Proxy = (*Server)(nil)
+
+// Listen makes the socket. Proxies that connect wait for [Server.Run].
+func Listen(ctx context.Context, o Options) (*Server, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("listen for proxies: %w", err)
+	}
+	socket, err := listen(ctx, o.Path)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{opts: o, socket: socket}, nil
+}
+
+// lookAtSocket is how often Run sees to it that the socket's file is there. An agent whose socket was replaced removes the
+// file by its name when it ends, as Istio's does: that is then ours.
+const lookAtSocket = time.Second
+
+// Run serves proxies until the context ends, and then closes all connections and removes the socket. The proxies go on with
+// the pods that they have. It returns nil, or why it could not go on. It is called once.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		s.running.Wait()
+	}()
+	s.accept(ctx, s.socket)
+	look := time.NewTicker(lookAtSocket)
+	defer look.Stop()
+	for told := false; ; {
+		select {
+		case <-ctx.Done():
+			if err := s.socket.withdraw(); err != nil {
+				return fmt.Errorf("close the proxies' socket: %w", err)
+			}
+			return nil
+		case <-look.C:
+		}
+		switch s.socket.owner() {
+		case another:
+			if !told {
+				s.opts.Log.Warn("another agent has replaced the proxies' socket", "path", s.opts.Path)
+			}
+			told = true
+		case nobody:
+			again, err := listen(ctx, s.opts.Path)
+			if err != nil {
+				s.opts.Log.Error("the proxies' socket is gone and cannot be made again", "err", err)
+				continue
+			}
+			s.opts.Log.Warn("the proxies' socket was removed, and is there again", "path", s.opts.Path)
+			_ = s.socket.Close()
+			s.socket, told = again, false
+			s.accept(ctx, again)
+		}
+	}
+}
+
+// accept serves those that connect to a socket, until it is closed.
+func (s *Server) accept(ctx context.Context, from *socket) {
+	s.running.Go(func() {
+		for {
+			conn, err := from.AcceptUnix()
+			switch {
+			case err == nil:
+				s.running.Go(func() { s.serve(ctx, conn) })
+				continue
+			case errors.Is(err, net.ErrClosed):
+				return
+			}
+			s.opts.Log.Error("accept a proxy", "err", err) // such as no more files
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(lookAtSocket):
+			}
+		}
+	})
+}
+
+// Add hands a pod to the proxy that connected last, and returns once it has accepted it. If that one disconnects before it
+// answers, the one before it is asked.
+//
+// The error is [ErrNoProxy], [ErrTimeout], [*NackError], [ErrTooLong], [ErrRemoved], that of a closed NetNS, or the context's.
+// After each of them, a proxy that may have the pod is told to give it back; unless it had the pod, in the same namespace,
+// before the call.
+func (s *Server) Add(ctx context.Context, w nodeproxy.Workload) error {
+	err := s.add(ctx, w)
+	if err != nil {
+		return fmt.Errorf("hand pod %s/%s over: %w", w.Namespace, w.Name, err)
+	}
+	return nil
+}
+
+func (s *Server) add(ctx context.Context, w nodeproxy.Workload) error {
+	if w.NetNS == nil {
+		return errors.New("it has no network namespace")
+	}
+	failed := ErrNoProxy
+	for range maxProxies {
+		o, err := newOp(addRequest(w), w.NetNS)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if len(s.proxies) == 0 {
+			s.mu.Unlock()
+			return failed
+		}
+		newest := s.proxies[len(s.proxies)-1]
+		newest.queue.add(o)
+		newest.wakeUp()
+		s.mu.Unlock()
+		if err := s.wait(ctx, newest, o); !errors.Is(err, errGone) {
+			return err
+		}
+		failed = fmt.Errorf("%w: %w", ErrNoProxy, errGone)
+	}
+	return failed
+}
+
+func addRequest(w nodeproxy.Workload) Request {
+	return Request{Kind: Add, UID: string(w.UID), Info: &Info{Name: w.Name, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount}}
+}
+
+// Remove takes a pod back from all proxies, and returns once each has answered or is gone: one that connects again gets a
+// snapshot. A proxy that has no such pod, or refuses, is no error. An Add of the pod that is not sent yet ends with [ErrRemoved].
+// The error is [ErrTimeout], or the context's; all proxies are told nevertheless.
+func (s *Server) Remove(ctx context.Context, uid types.UID) error {
+	request := Request{Kind: Del, UID: string(uid)}
+	if _, err := request.Marshal(); err != nil {
+		return fmt.Errorf("take pod back: %w", err)
+	}
+	s.mu.Lock()
+	asked := slices.Clone(s.proxies)
+	dels := make([]*op, len(asked))
+	for i, p := range asked {
+		o, _ := newOp(request, nil)
+		dels[i] = p.queue.remove(o)
+		if p.collecting > 0 {
+			p.removed[request.UID] = true
+		}
+		p.wakeUp()
+	}
+	s.mu.Unlock()
+	var failed []error
+	for i, p := range asked {
+		if err := s.wait(ctx, p, dels[i]); err != nil && !errors.Is(err, errGone) {
+			failed = append(failed, fmt.Errorf("take pod %q back from the proxy with process id %d: %w", uid, p.cred.Pid, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// wait returns how a request ended. When the context ends first, an Add that is not sent yet never is.
+func (s *Server) wait(ctx context.Context, p *proxy, o *op) error {
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+	}
+	if o.req.Kind != Add {
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-o.done: // just now
+		return o.err
+	default:
+	}
+	o.abandoned = true
+	if !p.queue.drop(o) {
+		s.mu.Unlock()
+		<-o.sent // from here on the namespace's file is the caller's alone
+		s.mu.Lock()
+	}
+	return context.Cause(ctx)
+}
+
+// Ready returns nil if a proxy is connected and was told the snapshot.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(s.proxies) == 0:
+		return ErrNoProxy
+	case !slices.ContainsFunc(s.proxies, func(p *proxy) bool { return p.told }):
+		return errors.New("a proxy is connected, and has not accepted the snapshot yet")
+	}
+	return nil
+}
+
+// Connected is a proxy with its hello.
+type Connected struct {
+	// PID and UID are its process's, as the kernel has them. PID is 0 for one in a PID namespace that is hidden from here.
+	PID int
+	UID uint32
+	// Since is when it said hello.
+	Since time.Time
+	// SnapshotSent: it was told the snapshot.
+	SnapshotSent bool
+	// Pods is how many pods it has accepted and was not told to give back. Kept ones don't count.
+	Pods int
+	// Waiting is how many requests are still to be sent to it.
+	Waiting int
+}
+
+// Proxies returns the connected proxies. The last one gets new pods.
+func (s *Server) Proxies() []Connected {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Connected, len(s.proxies))
+	for i, p := range s.proxies {
+		all[i] = Connected{
+			PID: int(p.cred.Pid), UID: p.cred.Uid, Since: p.since, SnapshotSent: p.told, Pods: len(p.has), Waiting: len(p.queue.ops),
+		}
+	}
+	return all
+}

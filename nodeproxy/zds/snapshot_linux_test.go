@@ -1,0 +1,133 @@
+package zds_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+)
+
+func (a *agent) waiting(t testing.TB, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { p := a.Proxies(); return len(p) > 0 && p[len(p)-1].Waiting == n }, patience, time.Millisecond)
+}
+
+// While a snapshot is on its way, pods come and go. The proxy is told nothing that is no longer true, and nothing that it
+// does not expect.
+func TestSnapshotAndChanges(t *testing.T) {
+	a := start(t, nil)
+	a.holding(pod(t, "a"), pod(t, "b"), kept(pod(t, "c")), pod(t, "d"), pod(t, "e"))
+	c := a.connect(t)
+	c.expect("Add a")
+	a.waiting(t, 5)
+	for _, uid := range []types.UID{"b", "c", "a", "e"} {
+		a.removeLater(t, uid)
+	}
+	a.waiting(t, 6)                         // of all but a the Add is out and the Del is in
+	d := a.adding(t.Context(), pod(t, "d")) // in the place of the snapshot's
+	added := a.adding(t.Context(), pod(t, "new"))
+	a.waiting(t, 7)
+	e := a.adding(t.Context(), pod(t, "e"))
+	a.waiting(t, 8)
+	c.ack(nil)
+
+	got := []string{}
+	for len(got) < 8 {
+		r, file, err := c.Receive()
+		require.NoError(t, err)
+		if file != nil {
+			_ = file.Close()
+		}
+		got = append(got, r.String())
+		c.ack(nil)
+	}
+	assert.Equal(t, []string{"Add d", "SnapshotSent", "Del b", "Del c", "Del a", "Del e"}, got[:6])
+	assert.ElementsMatch(t, []string{"Add new", "Add e"}, got[6:])
+	for _, c := range []<-chan error{d, added, e} {
+		require.NoError(t, await(t, c))
+	}
+}
+
+// removeLater has the Del queued when it returns, and does not wait for the answer.
+func (a *agent) removeLater(t testing.TB, uid types.UID) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, a.Remove(ctx, uid), context.Canceled)
+}
+
+// What changes while the snapshot is being taken counts, whether the snapshot has it or not.
+func TestChangesWhileTheSnapshotIsTaken(t *testing.T) {
+	a := start(t, nil)
+	taking, take := make(chan struct{}), make(chan struct{})
+	old := []nodeproxy.Workload{pod(t, "stays"), pod(t, "goes"), pod(t, "again"), pod(t, "twice")}
+	a.snapshots(func(context.Context) ([]nodeproxy.Workload, error) {
+		close(taking)
+		<-take
+		return append(old, old[0]), nil
+	})
+	c := a.connect(t)
+	await(t, taking)
+	goes := a.removing(t.Context(), "goes")
+	a.waiting(t, 1)
+	again := a.removing(t.Context(), "again")
+	a.waiting(t, 2)
+	againAdded := a.adding(t.Context(), pod(t, "again"))
+	a.waiting(t, 3)
+	twice := a.adding(t.Context(), pod(t, "twice"))
+	a.waiting(t, 4)
+	lost := a.adding(t.Context(), pod(t, "lost"))
+	a.waiting(t, 5)
+	lostRemoved := a.removing(t.Context(), "lost")
+	require.ErrorIs(t, await(t, lost), zds.ErrRemoved)
+	close(take)
+	for _, want := range []string{"Add stays", "Add twice", "SnapshotSent", "Del goes", "Del again", "Add again", "Del lost"} {
+		c.expect(want)
+		c.ack(nil)
+	}
+	for _, c := range []<-chan error{goes, again, againAdded, twice, lostRemoved} {
+		require.NoError(t, await(t, c))
+	}
+}
+
+// The proxy that is left is not handed what was taken back while its share was looked up.
+func TestInheritance(t *testing.T) {
+	a := start(t, nil)
+	a.holding(pod(t, "a"))
+	old := a.connect(t)
+	old.expect("Add a")
+	old.ack(nil)
+	old.expect("SnapshotSent")
+	old.ack(nil)
+	newer := a.connect(t)
+	newer.expect("Add a")
+	newer.ack(nil)
+	newer.expect("SnapshotSent")
+	newer.ack(nil)
+	a.settled(t)
+
+	taking, take := make(chan struct{}), make(chan struct{})
+	a.snapshots(func(context.Context) ([]nodeproxy.Workload, error) {
+		close(taking)
+		<-take
+		return []nodeproxy.Workload{pod(t, "a"), pod(t, "b"), kept(pod(t, "c")), pod(t, "d")}, nil
+	})
+	require.NoError(t, newer.Close())
+	await(t, taking)
+	removed := a.removing(t.Context(), "b")
+	old.expect("Del b")
+	old.ack(nil)
+	require.NoError(t, await(t, removed))
+	close(take)
+	old.expect("Add a") // its namespace is another
+	old.ack(nil)
+	old.expect("Add d")
+	old.ack(nil)
+	a.settled(t)
+}
