@@ -17,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -107,7 +108,11 @@ func (r *run) perform(ctx context.Context, o IO) (output []byte, failure *types.
 
 func (r *run) dispatch(ctx context.Context, o IO) (output []byte, event Event, failure *types.Error) {
 	defer r.rescue(&failure)
-	if r.request, failure = parse(o); failure != nil {
+	usable := func(c netconf.Config) error {
+		_, err := r.meshes(c)
+		return err
+	}
+	if r.request, failure = parse(o, usable); failure != nil {
 		return nil, event, failure
 	}
 	ctx, cancel := context.WithDeadline(ctx, r.begin.Add(time.Duration(r.config.AddDeadline)))
@@ -163,7 +168,7 @@ func version(text []byte) []byte {
 
 // status reports what would make every ADD fail.
 func (r *run) status(ctx context.Context) *types.Error {
-	if _, err := r.dialect(r.config); err != nil {
+	if _, err := r.meshes(r.config); err != nil {
 		return codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
 	}
 	if err := r.Available(apply.Name(r.config.Backend)); err != nil {
