@@ -160,7 +160,7 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 		return // the entry is the user's own
 	}
 	assert.Equal(t, namespace, got.PodNamespace)
-	assert.Equal(t, want["dialect"], got.Dialect)
+	assert.Equal(t, want["dialect"], got.Dialects.String())
 	assert.Equal(t, want["backend"], string(got.Backend))
 	assert.Equal(t, want["log-level"], string(got.LogLevel))
 	deadline, err := time.ParseDuration(want["add-deadline"].(string))
@@ -224,7 +224,7 @@ func TestRepairTakesEverySetting(t *testing.T) {
 			}
 		}
 		r := settings.Repair
-		if r.Action == repair.ActionNone && r.Plugin.Dialect == "consul" {
+		if r.Action == repair.ActionNone && r.Plugin.Dialects.String() == "consul" {
 			continue // nothing that the agent would start
 		}
 		require.NoError(t, r.Validate(dialects.All()), names[i])

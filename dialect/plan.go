@@ -41,8 +41,12 @@ type Options struct {
 
 // Plan is everything that a mesh means for a pod.
 type Plan struct {
-	// Decision says whether the pod is in the mesh. If not, the other fields are empty.
+	// Decision says whether the pod is in the mesh. If not, the fields below are empty, but for Answers.
 	Decision selection.Decision
+	// Dialect is the name of the mesh that has the pod.
+	Dialect string
+	// Answers are what the meshes of a [List] say, in order. nil: there is only one.
+	Answers []Answer
 	// Redirect is the pod's configuration with the Options applied, and Ruleset its rules.
 	Redirect redirect.Redirect
 	Ruleset  ruleset.Ruleset
@@ -69,10 +73,16 @@ var ErrNamespaceUnknown = errors.New("the labels of its namespace are not known"
 // together, and a [*BypassError] for each container that the options refuse. When ctx ends, the error is its cause.
 // Without the Namespace that ExcludedNamespaceLabels ask for, errors.Is(err, dialect.ErrNamespaceUnknown).
 func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
-	p := Plan{Decision: d.Decide(s.Pod, s.Namespace)}
+	return d.plan(ctx, s, o, d.Decide(s.Pod, s.Namespace))
+}
+
+// plan is Plan after the decision.
+func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selection.Decision) (Plan, error) {
+	p := Plan{Decision: decision}
 	if !p.Decision.Selected {
 		return p, nil
 	}
+	p.Dialect = d.Name
 	if by := d.Policy.ExcludedNamespaceLabels; len(by) > 0 && s.Namespace == nil {
 		return p, fmt.Errorf("pod %s/%s: %w, so it cannot be told whether %s excludes it", s.Pod.Namespace, s.Pod.Name, ErrNamespaceUnknown, brief.Quote(fmt.Sprint(by)))
 	}

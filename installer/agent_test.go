@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // patience is how long a test waits for what must come. With inotify it comes in milliseconds.
@@ -252,7 +254,7 @@ func TestTheNewerAgentActs(t *testing.T) {
 	within(t, patience, "ready", ready(a))
 	n.BinSourceDir = t.TempDir()
 	n.write(filepath.Join(n.BinSourceDir, pluginName), "v2", 0o755)
-	n.Plugin.Dialect = "linkerd"
+	n.Plugin.Dialects = netconf.Dialects{"linkerd"}
 	b, stop := n.agent(onEvents)
 	within(t, patience, "ready", ready(b))
 	within(t, patience, "superseded", func() bool { return code(a) == "superseded" })

@@ -64,7 +64,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Plugin: netconf.Config{
-			Type: netconf.DefaultType, Dialect: netconf.DefaultDialect, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
+			Type: netconf.DefaultType, Dialects: netconf.Dialects{netconf.DefaultDialect}, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
 			PodNamespace: netconf.DefaultPodNamespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
 		BinSourceDir: "/opt/meshcni/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},

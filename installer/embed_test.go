@@ -22,7 +22,7 @@ import (
 func acmeNode(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t, map[string]string{"10-x.conf": bridgeConf})
-	n.Plugin.Type, n.Plugin.Dialect, n.Plugin.PodNamespace = "acme-cni", "acme", "acme-system"
+	n.Plugin.Type, n.Plugin.Dialects, n.Plugin.PodNamespace = "acme-cni", netconf.Dialects{"acme"}, "acme-system"
 	n.BinaryName, n.KubeconfigName, n.AgentPrefix = "acme-plugin", "acme.kubeconfig", "acme-node-"
 	require.NoError(t, os.Rename(filepath.Join(n.BinSourceDir, pluginName), filepath.Join(n.BinSourceDir, "acme-plugin")))
 	return n
@@ -53,7 +53,7 @@ func TestPluginTypeOfOnesOwn(t *testing.T) {
 			conf, unknown, err := netconf.Parse(entry)
 			require.NoError(t, err)
 			assert.Empty(t, unknown)
-			assert.Equal(t, []string{"acme-cni", "acme", "acme-system"}, []string{conf.Type, conf.Dialect, conf.PodNamespace})
+			assert.Equal(t, []string{"acme-cni", "acme", "acme-system"}, []string{conf.Type, conf.Dialects.String(), conf.PodNamespace})
 			assert.Equal(t, filepath.Join(n.RunDir, "acme.kubeconfig"), conf.Kubernetes.Kubeconfig)
 			assert.Equal(t, []string{"istio-system"}, conf.Kubernetes.ExcludeNamespaces)
 

@@ -189,7 +189,7 @@ func TestSettingsBesideATemplate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-			n.Plugin.Dialect, n.Plugin.Kubernetes.ExcludeNamespaces = "acme", []string{"a&b"}
+			n.Plugin.Dialects, n.Plugin.Kubernetes.ExcludeNamespaces = netconf.Dialects{"acme"}, []string{"a&b"}
 			n.PluginConfig = tc.template
 			plan := n.install()
 			p, ok := n.loaded().File.Plugin("acme-cni")

@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -40,7 +36,7 @@ func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.E
 
 // captured is how far an ADD got. What it did not reach is zero.
 type captured struct {
-	mesh     string
+	mesh     string       // the one that has the pod, or the only one
 	netns    netnsexec.ID // zero: it was not opened
 	answer   answer
 	decision selection.Decision
@@ -60,7 +56,9 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if failure != nil {
 		return done, failure
 	}
-	done.mesh = t.mesh.Name
+	if len(t.meshes) == 1 {
+		done.mesh = t.meshes[0].Name
+	}
 	if decision, out := r.outByName(t); out {
 		return r.passUnopened(done, decision)
 	}
@@ -90,18 +88,18 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		return done, failure
 	}
 
-	plan, refused := t.mesh.Plan(ctx,
+	plan, refused := t.meshes.Plan(ctx,
 		dialect.Subject{Pod: done.answer.pod, Namespace: done.answer.namespace, Addrs: seen.addrs, Kernel: seen.kernel},
 		dialect.Options{UncapturedFamily: r.config.UncapturedFamily, RefuseProxyUID: r.config.RefuseProxyUID})
-	done.decision = t.explain(plan.Decision)
+	done.decision, done.plan.Answers = t.explain(plan.Decision), plan.Answers
 	switch {
-	case !plan.Decision.Selected:
+	case refused == nil && !plan.Decision.Selected:
 		done.outcome = Passed
 		return done, nil
 	case unseen != nil:
 		return done, r.inTime(ctx, codeOf(unseen, CodeApply, "look at the network namespace of pod "+t.name))
 	}
-	done.backend, done.plan = seen.backend.Name(), plan
+	done.backend, done.plan, done.mesh = seen.backend.Name(), plan, plan.Dialect
 	if len(seen.addrs) == 0 {
 		done.warnings = append(done.warnings, redirect.Warningf(redirect.WarningFallback, "",
 			"the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only"))
@@ -109,8 +107,8 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if refused != nil {
 		return done, r.inTime(ctx, t.refusal(refused))
 	}
-	if t.mesh.NodeProxy != nil {
-		failure = r.attach(ctx, &done, t.mesh.Name, ns, seen.addrs)
+	if t.meshes.Named(plan.Dialect).NodeProxy != nil {
+		failure = r.attach(ctx, &done, plan.Dialect, ns, seen.addrs)
 		return done, failure
 	}
 
@@ -122,81 +120,11 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if !done.result.Changed {
 		done.outcome = Same
 	}
-	if done.patched, err = r.writeStatus(ctx, done.answer.pod, t.mesh.Applied); err != nil {
+	if done.patched, err = r.writeStatus(ctx, done.answer.pod, t.meshes.Named(plan.Dialect).Applied); err != nil {
 		// The pod is captured, which is what counts. Whoever waits for the annotation can be told why it is missing.
 		done.warnings = append(done.warnings, redirect.Warningf(WarningNotWritten, "", "status annotation: %v", err))
 	}
 	return done, nil
-}
-
-// target is what an ADD is for.
-type target struct {
-	mesh  dialect.Dialect
-	name  string      // for messages
-	pod   *corev1.Pod // stands for a sandbox that CNI_ARGS configure; nil: a pod that has to be read
-	asked string      // the key of CNI_ARGS that configures the sandbox
-}
-
-// identify finds the mesh. If CNI_ARGS configure the sandbox themselves, it also makes a pod to stand for it. Such keys take
-// precedence over the name of a pod in CNI_ARGS, as in the plugins that read them: otherwise whoever can add to CNI_ARGS
-// could name an excluded namespace.
-func (r *run) identify() (t target, failure *types.Error) {
-	t.name = r.pod.String()
-	var err error
-	if t.mesh, err = r.dialect(r.config); err != nil {
-		return t, codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
-	}
-	keys := dialects.SandboxKeys()
-	if t.mesh.Sandboxes != nil {
-		keys = append(keys, t.mesh.Sandboxes.Key)
-	}
-	args := map[string]string{}
-	for pair := range strings.SplitSeq(r.args, ";") {
-		key, value, _ := strings.Cut(pair, "=")
-		if slices.Contains(keys, key) {
-			if _, twice := args[key]; twice {
-				return t, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s is there twice", key)
-			}
-			// An empty value beside the names of a pod asks for nothing.
-			if value != "" || !r.pod.isPod() {
-				t.asked = key
-			}
-		}
-		args[key] = value
-	}
-	if t.asked == "" {
-		return t, nil
-	}
-	mesh, ok := t.mesh.ForSandbox(args)
-	if !ok {
-		return t, hint(fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s asks for redirection, which dialect %s does not read", t.asked, t.mesh.Name),
-			"a sandbox of another mesh does not start outside it; give its network a configuration with that mesh's dialect")
-	}
-	t.mesh = mesh
-	t.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "sandbox", Name: r.attachment.ContainerID}}
-	t.name = t.pod.Namespace + "/" + t.pod.Name
-	return t, nil
-}
-
-// explain says of a sandbox's decision where it comes from.
-func (t target) explain(d selection.Decision) selection.Decision {
-	if t.asked != "" {
-		d.Detail = "CNI_ARGS has " + t.asked
-	}
-	return d
-}
-
-// refusal is the failure of a pod that its mesh's plan refuses.
-func (t target) refusal(err error) *types.Error {
-	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
-	var bypass *dialect.BypassError
-	switch {
-	case errors.As(err, &bypass):
-		return hint(failure, "refuse_proxy_uid is true in the network configuration")
-	case t.asked != "":
-		return hint(failure, "correct what leads to %s in CNI_ARGS; the sandbox does not start without its rules", t.asked)
-	}
-	return hint(failure, "correct the pod's annotations; the pod does not start without its rules")
 }
 
 // outByName decides about pods for which what the runtime passed is enough.
@@ -209,12 +137,12 @@ func (r *run) outByName(t target) (selection.Decision, bool) {
 		return selection.Decision{Reason: selection.NotKubernetes, Detail: "CNI_ARGS names no pod"}, true
 	case id.namespace == r.config.PodNamespace && strings.HasPrefix(id.name, r.AgentPrefix):
 		return selection.Decision{Reason: selection.AgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
-	case t.mesh.Policy.ExcludesNamespace(id.namespace):
+	case t.meshes.ExcludesNamespace(id.namespace):
 		return selection.Decision{
 			Reason: selection.ExcludedNamespace, Detail: fmt.Sprintf("namespace %q is excluded", id.namespace),
 		}, true
 	case r.config.Annotations != nil:
-		return t.mesh.Policy.RuleOut(r.config.Annotations)
+		return t.meshes.RuleOut(r.config.Annotations)
 	}
 	return selection.Decision{}, false
 }
@@ -269,7 +197,7 @@ func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error)
 // such as those of the network or of storage. It does not apply if the server answered that the pod does not exist or has
 // another UID.
 func (r *run) presume(ctx context.Context, t target, a answer) (selection.Decision, *types.Error) {
-	decision, out := t.mesh.Policy.PresumeOut(r.config.Annotations)
+	decision, out := t.meshes.PresumeOut(r.config.Annotations)
 	if !out || !a.unread || errors.Is(ctx.Err(), context.Canceled) {
 		return selection.Decision{}, a.failure
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -40,9 +41,17 @@ const (
 	readyTime = time.Second
 )
 
-// mayAttach refuses a configuration that forbids what its mesh cannot do without.
-func mayAttach(c netconf.Config, mesh dialect.Dialect) error {
-	if mesh.NodeProxy != nil && c.Agent == netconf.AgentOff {
+// onNode returns the first mesh whose proxy is on the node, or nil.
+func onNode(meshes dialect.List) *dialect.Dialect {
+	if i := slices.IndexFunc(meshes, func(d dialect.Dialect) bool { return d.NodeProxy != nil }); i >= 0 {
+		return &meshes[i]
+	}
+	return nil
+}
+
+// mayAttach refuses a configuration that forbids what one of its meshes cannot do without.
+func mayAttach(c netconf.Config, meshes dialect.List) error {
+	if mesh := onNode(meshes); mesh != nil && c.Agent == netconf.AgentOff {
 		return fmt.Errorf("agent: off does not go with dialect %s, whose pods only the node's agent can capture", mesh.Name)
 	}
 	return nil
@@ -50,7 +59,7 @@ func mayAttach(c netconf.Config, mesh dialect.Dialect) error {
 
 // askAgent gets the pod, and its namespace if a mesh needs it, from the agent. final is false if the API server is to be
 // asked.
-func (r *run) askAgent(ctx context.Context, mesh dialect.Dialect) (a answer, final bool) {
+func (r *run) askAgent(ctx context.Context, meshes dialect.List) (a answer, final bool) {
 	required := r.config.Agent == netconf.AgentRequire
 	if r.config.Agent == netconf.AgentOff {
 		return a, false
@@ -70,7 +79,7 @@ func (r *run) askAgent(ctx context.Context, mesh dialect.Dialect) (a answer, fin
 	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
 		p, err := agent.Pod(limited, attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid})
 		if err == nil {
-			err = r.trust(p, mesh)
+			err = r.trust(p, meshes)
 		}
 		if err == nil {
 			return answer{pod: p.Pod, namespace: p.Namespace, source: FromAgent}, true
@@ -88,12 +97,12 @@ func (r *run) askAgent(ctx context.Context, mesh dialect.Dialect) (a answer, fin
 	}
 }
 
-// trust checks that the answer is about the pod that the runtime means, and has all that the mesh reads.
-func (r *run) trust(p agentsock.Pod, mesh dialect.Dialect) error {
+// trust checks that the answer is about the pod that the runtime means, and has all that the meshes read.
+func (r *run) trust(p agentsock.Pod, meshes dialect.List) error {
 	switch {
 	case p.Pod == nil || p.Pod.Namespace != r.pod.namespace || p.Pod.Name != r.pod.name:
 		return fmt.Errorf("the agent's answer is about another pod than %s", r.pod)
-	case p.Namespace == nil && mesh.ReadsNamespace(p.Pod):
+	case p.Namespace == nil && meshes.ReadsNamespace(p.Pod):
 		return errors.New("the agent does not read namespaces, and the pod's decides too")
 	case p.Namespace != nil && p.Namespace.Name != r.pod.namespace:
 		return fmt.Errorf("the agent's answer is about another namespace than %s", r.pod.namespace)
@@ -152,7 +161,7 @@ func absent(err error) bool {
 // detach tells the agent of a DEL, if the pod may be in the care of a proxy on the node. Without an agent it is told nothing:
 // it finds out by itself that the pod is gone.
 func (r *run) detach(ctx context.Context) {
-	if mesh, err := r.dialect(r.config); err != nil || mesh.NodeProxy == nil {
+	if meshes, err := r.meshes(r.config); err != nil || onNode(meshes) == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
@@ -164,21 +173,22 @@ func (r *run) detach(ctx context.Context) {
 
 // agentReady is the part of STATUS for what cannot do without the agent: a mesh whose proxy is on the node, and
 // "agent": "require".
-func (r *run) agentReady(ctx context.Context, mesh dialect.Dialect) *types.Error {
+func (r *run) agentReady(ctx context.Context, meshes dialect.List) *types.Error {
+	mesh := onNode(meshes)
 	required := r.config.Agent == netconf.AgentRequire
-	if mesh.NodeProxy == nil && !required {
+	if mesh == nil && !required {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	err := r.OpenAgent(r.config).Ready(ctx)
 	switch {
-	case err == nil, mesh.NodeProxy == nil && errors.Is(err, agentsock.ErrUnsupported):
+	case err == nil, mesh == nil && errors.Is(err, agentsock.ErrUnsupported):
 		return nil
 	case r.config.ReadyWithoutAgent && absent(err):
 		r.logger().Warn("ready without the agent, which does not listen", "error", err.Error())
 		return nil
-	case mesh.NodeProxy == nil:
+	case mesh == nil:
 		return hint(fail(types.ErrPluginNotAvailable, "%v", err), `"agent" is "require" in the network configuration; is the node's agent running?`)
 	}
 	return hint(fail(types.ErrPluginNotAvailable, "dialect %s needs the node's agent: %v", mesh.Name, err),

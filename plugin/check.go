@@ -29,6 +29,9 @@ func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	record, unread := store.Read(r.attachment)
 	if unread == nil {
 		e.Decision = selection.Decision{Selected: record.Selected, Reason: selection.Reason(record.Reason)}
+		if record.Selected {
+			e.Dialect = record.Dialect
+		}
 	}
 	ns, err := r.OpenNetNS(r.netns)
 	if err == nil {
@@ -48,7 +51,7 @@ func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	case unread != nil:
 		return e.ends(Unknown, "%v", unread), nil
 	case !record.NetNS.Is(ns.ID()):
-		e.Decision = selection.Decision{Reason: NoRecord}
+		e.Decision, e.Dialect = selection.Decision{Reason: NoRecord}, ""
 		return e.ends(Unknown, "the record is of another network namespace, %s", record.NetNS.Path), nil
 	}
 

@@ -65,6 +65,10 @@ type Event struct {
 	// Outcome is then empty too.
 	Decision selection.Decision
 	Outcome  Outcome
+	// Dialect is the name of the mesh that has the pod; empty: none, or the run did not get that far. After ADD, Answers are
+	// what each of several meshes says of the pod, in order; nil: there is only one, or it was not asked.
+	Dialect string
+	Answers []dialect.Answer
 	// Backend is the one that was used; empty: none.
 	Backend apply.Name
 	// Families have capturing rules in the kernel. Addressed are those of the pod's addresses.
@@ -86,7 +90,7 @@ type Event struct {
 // event returns what an ADD has to say.
 func (c captured) event() Event {
 	e := Event{
-		Decision: c.decision, Outcome: c.outcome, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
+		Decision: c.decision, Outcome: c.outcome, Dialect: c.plan.Dialect, Answers: c.plan.Answers, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
 		APICalls: c.answer.calls + c.patched, PodSource: c.answer.source,
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
@@ -123,7 +127,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 		if len(e.Warnings) > 0 && e.Verb == "ADD" {
 			level = slog.LevelWarn
 		}
-		r.logger().Log(ctx, level, "decision",
+		attrs := []any{
 			"reason", string(d.Reason), "selected", d.Selected, "detail", brief.Text(d.Detail, maxMessage),
 			"outcome", string(e.Outcome), "verb", e.Verb,
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID,
@@ -132,7 +136,11 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings.Texts(), maxMessage),
 			"bypasses", texts(e.Bypasses),
 			"api_calls", e.APICalls, "pod_source", string(e.PodSource), "duration_ms", ms,
-		)
+		}
+		if len(e.Answers) > 0 {
+			attrs = append(attrs, "dialect", e.Dialect, "answers", answers(e.Answers))
+		}
+		r.logger().Log(ctx, level, "decision", attrs...)
 	}
 	if failure != nil {
 		attrs := []any{
@@ -147,6 +155,15 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 	}
 	quietly(func() { r.OnEvent(ctx, e) })
 	return nil
+}
+
+// answers names each mesh and the reason of its decision.
+func answers(all []dialect.Answer) []string {
+	said := make([]string, len(all))
+	for i, a := range all {
+		said[i] = a.Dialect + ": " + string(a.Reason)
+	}
+	return said
 }
 
 // texts is never nil, so that a log record has a list.

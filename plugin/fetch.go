@@ -53,7 +53,7 @@ type answer struct {
 	source    PodSource
 }
 
-// fetch gets the pod, and its namespace if the mesh needs it, with one request each unless something is in the way.
+// fetch gets the pod, and its namespace if a mesh needs it, with one request each unless something is in the way.
 func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	defer func() {
 		a.unread = a.unread && r.stack == nil // a panic is no reason to let a pod through
@@ -62,7 +62,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	if t.pod != nil {
 		return answer{pod: t.pod}
 	}
-	if a, final := r.askAgent(ctx, t.mesh); final {
+	if a, final := r.askAgent(ctx, t.meshes); final {
 		return a
 	}
 	pods, failure := r.openPods()
@@ -70,11 +70,11 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		return answer{failure: failure, unread: true}
 	}
 	defer func() { closePods(pods) }()
-	if _, ok := pods.(Namespaces); t.mesh.MayReadNamespace() && !ok {
+	if _, ok := pods.(Namespaces); t.meshes.MayReadNamespace() && !ok {
 		return answer{failure: fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")}
 	}
 	a.unread, a.source = true, FromAPI
-	_, presumable := t.mesh.Policy.PresumeOut(r.config.Annotations)
+	_, presumable := t.meshes.PresumeOut(r.config.Annotations)
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff
 	for attempt := 1; ; attempt++ {
@@ -135,7 +135,7 @@ func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration
 	if err := r.pod.is(pod); err != nil {
 		return nil, nil, mismatch{err}
 	}
-	if !t.mesh.ReadsNamespace(pod) {
+	if !t.meshes.ReadsNamespace(pod) {
 		return pod, nil, nil
 	}
 	*calls++

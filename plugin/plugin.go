@@ -35,8 +35,8 @@ type Plugin struct {
 	// Version is printed by --version and when CNI_COMMAND is not set, and is in the record of each attachment.
 	// Default: that of this module in the build.
 	Version string
-	// Dialects are the meshes that the configuration's "dialect" may name, by their Name. The first one is used when the
-	// configuration names none. Default: this module's dialects.
+	// Dialects are the meshes that the configuration's "dialect" may name, by their Name; it may name several. The first one
+	// is used when the configuration names none. Default: this module's dialects.
 	Dialects []dialect.Dialect
 	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
 	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
@@ -195,9 +195,9 @@ func (o IO) withDefaults() IO {
 	return o
 }
 
-// dialect returns the configured mesh with the namespaces that the configuration excludes.
-func (p Plugin) dialect(c netconf.Config) (dialect.Dialect, error) {
-	known := p.Dialects
+// meshes returns the configured meshes with the namespaces that the configuration excludes.
+func (p Plugin) meshes(c netconf.Config) (dialect.List, error) {
+	known := dialect.List(p.Dialects)
 	if len(known) == 0 {
 		known = dialects.All()
 	}
@@ -205,9 +205,9 @@ func (p Plugin) dialect(c netconf.Config) (dialect.Dialect, error) {
 	if wrong != nil {
 		wrong = fmt.Errorf("kubernetes.exclude_namespace_selector: %w", wrong)
 	}
-	d, err := dialects.Choose(known, c.Dialect, c.Kubernetes.ExcludeNamespaces, excluded)
+	l, err := dialects.Choose(known, c.Dialects, c.Kubernetes.ExcludeNamespaces, excluded)
 	if err == nil {
-		err = mayAttach(c, d)
+		err = mayAttach(c, l)
 	}
-	return d, errors.Join(err, wrong)
+	return l, errors.Join(err, wrong)
 }

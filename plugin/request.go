@@ -40,7 +40,8 @@ var required = map[string][]string{
 }
 
 // parse reads the request. A request that fails to parse still has what could be read, for the error's record and version.
-func parse(o IO) (r request, failure *types.Error) {
+// usable is asked what else is wrong with a wrong configuration, so that all of it is said at once.
+func parse(o IO, usable func(netconf.Config) error) (r request, failure *types.Error) {
 	r.config.CNIVersion = newest()
 	if failure = r.parseEnvironment(o.Getenv); failure != nil {
 		return r, failure
@@ -68,7 +69,7 @@ func parse(o IO) (r request, failure *types.Error) {
 	}
 	// A bad value of a key that only ADD and STATUS use must neither keep a pod from going away nor fail its CHECK.
 	if r.wrong != nil && (r.command == "ADD" || r.command == "STATUS") {
-		return r, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", r.wrong)
+		return r, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", errors.Join(r.wrong, usable(r.config)))
 	}
 	if r.command == "ADD" || r.command == "CHECK" {
 		r.pod, failure = parseArgs(r.args)

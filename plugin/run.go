@@ -108,7 +108,11 @@ func (r *run) perform(ctx context.Context, o IO) (output []byte, failure *types.
 
 func (r *run) dispatch(ctx context.Context, o IO) (output []byte, event Event, failure *types.Error) {
 	defer r.rescue(&failure)
-	if r.request, failure = parse(o); failure != nil {
+	usable := func(c netconf.Config) error {
+		_, err := r.meshes(c)
+		return err
+	}
+	if r.request, failure = parse(o, usable); failure != nil {
 		return nil, event, failure
 	}
 	ctx, cancel := context.WithDeadline(ctx, r.begin.Add(time.Duration(r.config.AddDeadline)))
@@ -164,11 +168,11 @@ func version(text []byte) []byte {
 
 // status reports what would make every ADD fail.
 func (r *run) status(ctx context.Context) *types.Error {
-	mesh, err := r.dialect(r.config)
+	meshes, err := r.meshes(r.config)
 	if err != nil {
 		return codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
 	}
-	if failure := r.agentReady(ctx, mesh); failure != nil {
+	if failure := r.agentReady(ctx, meshes); failure != nil {
 		return failure
 	}
 	if err := r.Available(apply.Name(r.config.Backend)); err != nil {

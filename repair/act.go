@@ -34,7 +34,8 @@ func (c *Controller) act(ctx context.Context, pod *corev1.Pod) result {
 }
 
 func (c *Controller) label(ctx context.Context, pod *corev1.Pod, f Finding) result {
-	key, value, outcome := c.opts.Criteria.HandledLabel, c.opts.Criteria.HandledValue, outcomeLabelled
+	criteria := c.criteria(pod)
+	key, value, outcome := criteria.HandledLabel, criteria.HandledValue, outcomeLabelled
 	if !f.Broken {
 		value, outcome = "", outcomeUnlabelled
 	}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/metrictest"
@@ -44,7 +45,7 @@ func start(t *testing.T, change func(*bench, *repair.Options), pods ...*corev1.P
 	// What pods were made by is older than what acts on them.
 	time.Sleep(time.Minute)
 	o := repair.Options{
-		Node: "node-1", Dialect: istio.New("kube-system"), Cluster: b.cluster, Redirector: b.rules, NodeBudget: repair.Unlimited,
+		Node: "node-1", Dialects: dialect.List{istio.New("kube-system")}, Cluster: b.cluster, Redirector: b.rules, NodeBudget: repair.Unlimited,
 		Events: &record.FakeRecorder{Events: b.events}, Metrics: b.registry, Log: slog.New(slog.NewTextHandler(&locked{w: b.log}, nil)),
 	}
 	change(b, &o)

@@ -88,7 +88,7 @@ func newController(o Options) (*Controller, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
 	}
 	inPlace := &InPlace{
-		Dialect: o.Dialect, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Plan: o.Plan, Records: o.Records, Log: o.Log,
+		Dialects: o.Dialects, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Plan: o.Plan, Records: o.Records, Log: o.Log,
 	}
 	if c.cluster == nil {
 		api, err := kube.New(o.Config)
@@ -111,11 +111,7 @@ func newController(o Options) (*Controller, error) {
 	if c.events == nil && c.record == nil {
 		c.events = &record.FakeRecorder{} // discards them
 	}
-	selector := ""
-	if o.Criteria.Labels != nil && o.Detect == nil { // detection is about all of the node's pods
-		selector = o.Criteria.Labels.String()
-	}
-	c.informer = cache.NewSharedIndexInformer(c.cluster.Pods(o.Node, selector), &corev1.Pod{}, resync, cache.Indexers{})
+	c.informer = cache.NewSharedIndexInformer(c.cluster.Pods(o.Node, o.labelSelector()), &corev1.Pod{}, resync, cache.Indexers{})
 	return c, errors.Join(c.informer.SetTransform(trim), c.informer.SetWatchErrorHandlerWithContext(c.watchFailed))
 }
 

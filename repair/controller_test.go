@@ -133,7 +133,7 @@ func excludingOff(a repair.Action) func(*bench, *repair.Options) {
 		if err != nil {
 			panic(err)
 		}
-		o.Dialect.Policy.ExcludedNamespaceLabels = []labels.Selector{off}
+		o.Dialects[0].Policy.ExcludedNamespaceLabels = []labels.Selector{off}
 		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"mesh": "off"}}})
 		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	}
@@ -212,16 +212,16 @@ func TestBreaksBetweenReadingAndActing(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	good := repair.Options{Node: "n", Dialect: istio.New(), Cluster: repairtest.New()}
+	good := repair.Options{Node: "n", Dialects: dialect.List{istio.New()}, Cluster: repairtest.New()}
 	_, err := repair.New(good)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*repair.Options){
 		"no node name": func(o *repair.Options) { o.Node = "" },
 		"no dialect": func(o *repair.Options) {
-			o.Dialect, o.Criteria = dialect.Dialect{}, &repair.Criteria{Containers: []string{"x"}, ExitCodes: []int32{1}}
+			o.Dialects = nil
 		},
-		"no init container": func(o *repair.Options) { o.Dialect = consul.New() },
-		"no exit codes":     func(o *repair.Options) { o.Criteria = &repair.Criteria{Containers: []string{"x"}} },
+		"no init container": func(o *repair.Options) { o.Dialects = dialect.List{consul.New()} },
+		"no exit codes":     func(o *repair.Options) { o.Criteria = map[string]repair.Criteria{"istio": {Containers: []string{"x"}}} },
 		"no API server":     func(o *repair.Options) { o.Cluster = nil },
 		"not one of":        func(o *repair.Options) { o.Action = "destroy" },
 		"budget of 1 a minute and 0 at once: both must be positive": func(o *repair.Options) { o.NodeBudget = repair.Budget{PerMinute: 1} },
@@ -238,7 +238,7 @@ func TestNewRefuses(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	verifies := good
-	verifies.Dialect, verifies.VerifyInterval = consul.New(), time.Hour
+	verifies.Dialects, verifies.VerifyInterval = dialect.List{consul.New()}, time.Hour
 	_, err = repair.New(verifies)
 	require.NoError(t, err, "rules can be verified although the mesh's pods have no check")
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // Detection says where a [Controller] looks for pods in the mesh that started without the plugin: beside the API server's
@@ -45,7 +44,11 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	c.detecting.Lock()
 	defer c.detecting.Unlock()
 	t := c.tracks.get(pod.UID)
-	now, in := c.capture(ctx, pod, found, t)
+	now, mesh := c.capture(ctx, pod, found, t)
+	in := mesh != nil
+	if in && t.dialect != mesh.Name {
+		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
+	}
 	if now.State != Uncaptured {
 		c.tracks.change(pod.UID, func(t *track) {
 			if t.capture = now; now.State == Captured {
@@ -108,7 +111,7 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 }
 
 // plan returns what the mesh means for a cached pod, without its namespace's settings. It is empty while it is not known whether
-// the labels of the namespace exclude the pod.
+// the namespace excludes or enables the pod.
 func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, error) {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
@@ -116,27 +119,28 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 			addrs = append(addrs, a)
 		}
 	}
-	if c.opts.Dialect.Build == nil {
+	if slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Build == nil }) {
 		return dialect.Plan{}, nil
 	}
 	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}
-	if len(c.opts.Dialect.Policy.ExcludedNamespaceLabels) > 0 {
-		var err error
-		if subject.Namespace, err = c.namespace(ctx, pod); err != nil {
-			return dialect.Plan{}, nil //nolint:nilerr // concerns reports it; it says nothing about the pod's settings
-		}
+	var err error
+	if subject.Namespace, err = c.deciding(ctx, pod); err != nil {
+		return dialect.Plan{}, nil //nolint:nilerr // mine reports it; it says nothing about the pod's settings
 	}
-	return c.opts.Dialect.Plan(ctx, subject, c.opts.Plan)
+	return c.opts.Dialects.Plan(ctx, subject, c.opts.Plan)
 }
 
-// capture returns what is known of the pod; in is false for one that is none of the mesh's, or has no network yet.
-func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (now Capture, in bool) {
-	if in, err := c.concerns(ctx, pod); err != nil {
-		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, true
-	} else if !in {
-		return Capture{}, false
+// capture returns what is known of the pod, and the mesh that has it, or may have it. The mesh is nil for a pod that has no
+// network yet, or that none has.
+func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (Capture, *dialect.Dialect) {
+	mesh, err := c.mine(ctx, pod)
+	switch {
+	case err != nil:
+		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, c.mesh(pod)
+	case mesh == nil:
+		return Capture{}, nil
 	}
-	return c.known(pod, found, t), true
+	return c.known(pod, found, t), mesh
 }
 
 // known is what the node's traces, the pod's own check and verification say of a pod.
@@ -149,7 +153,7 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) Capture {
 	if now.State == Captured {
 		return now
 	}
-	f := Diagnose(pod, *c.opts.Criteria)
+	f := Diagnose(pod, c.criteria(pod))
 	switch {
 	case f.Reason == CheckPassed, f.Reason == Recovered:
 		now = Capture{Captured, CaptureChecked, f.Detail, now.Since, ""}
@@ -161,40 +165,38 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) Capture {
 	return now
 }
 
-// concerns reports whether a pod has a network, and the plugin would redirect it. An error says that this cannot be told.
-func (c *Controller) concerns(ctx context.Context, pod *corev1.Pod) (bool, error) {
+// mine returns the mesh that has a pod with a network. nil: the plugin would not redirect it, or the agent of the node's proxy
+// does. An error says that this cannot be told.
+func (c *Controller) mine(ctx context.Context, pod *corev1.Pod) (*dialect.Dialect, error) {
 	d := c.opts.Detect
 	switch {
 	case pod.DeletionTimestamp != nil, pod.Status.Phase != corev1.PodRunning && (pod.Status.Phase != corev1.PodPending || len(pod.Status.PodIPs) == 0):
-		return false, nil
+		return nil, nil
 	case d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix):
-		return false, nil
+		return nil, nil
 	}
-	decision := c.opts.Dialect.Decide(pod, nil)
-	if c.opts.namespaceDecides() && (decision.Selected || decision.Reason == selection.NotEnabled) {
-		ns, err := c.namespace(ctx, pod)
-		if err != nil {
-			return false, err
-		}
-		decision = c.opts.Dialect.Decide(pod, ns)
+	choice, err := c.choose(ctx, pod)
+	if err != nil || choice.Dialect == nil || choice.Dialect.NodeProxy != nil {
+		return nil, err
 	}
-	return decision.Selected, nil
+	return choice.Dialect, nil
 }
 
 // diagnose is [Diagnose], and besides finds the pods that are not captured, if an action is to concern them.
 func (c *Controller) diagnose(pod *corev1.Pod) Finding {
-	f := Diagnose(pod, *c.opts.Criteria)
+	criteria := c.criteria(pod)
+	f := Diagnose(pod, criteria)
 	known := c.tracks.get(pod.UID).capture
 	if c.opts.Detect == nil || !c.opts.Detect.Act || c.opts.Action == ActionNone || f.Broken || known.State == "" {
 		return f
 	}
-	if _, out := leftOut(pod, *c.opts.Criteria); out {
+	if _, out := leftOut(pod, criteria); out {
 		return f
 	}
 	f.Candidate = true
 	if known.State == Uncaptured && f.Reason != Handled {
 		f = Finding{Broken: true, Candidate: true, Reason: NotCaptured, Detail: known.Detail}
-		if c.opts.Criteria.handled(pod) {
+		if criteria.handled(pod) {
 			f.Broken, f.Reason = false, Handled
 		}
 	}
@@ -215,7 +217,7 @@ func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
 func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
 	if c.opts.Detect != nil {
 		found, ok := c.tracer.recent()
-		if in, _ := c.concerns(ctx, pod); in && (!ok || found.judge(pod, c.opts.Detect.Types).State != Captured) {
+		if mesh, _ := c.mine(ctx, pod); mesh != nil && (!ok || found.judge(pod, c.opts.Detect.Types).State != Captured) {
 			found = c.tracer.look()
 		}
 		c.detect(ctx, pod, found)
@@ -296,7 +298,7 @@ func (c *Controller) Pods() (all []PodStatus) {
 			continue
 		}
 		s := PodStatus{
-			Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Dialect: c.opts.Dialect.Name,
+			Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Dialect: t.dialect,
 			State: string(t.capture.State), Reason: string(t.capture.Code), Detail: t.capture.Detail, Since: t.capture.Since, Backend: t.capture.Backend,
 		}
 		if t.drifted && t.capture.State == Captured {

@@ -261,8 +261,8 @@ func TestActionsOnWhatIsDetected(t *testing.T) {
 		"repair": {repair.ActionRepair, nil, map[string]int{"repaired not-captured": 1}},
 		"not":    {repair.ActionDelete, func(_ *bench, o *repair.Options) { o.Detect.Act = false }, map[string]int{}},
 		"a mesh without a check": {repair.ActionLabel, func(_ *bench, o *repair.Options) {
-			o.Dialect = consul.New()
-			o.Dialect.Policy = selection.Policy{ProxyContainers: []string{"istio-proxy"}}
+			o.Dialects = dialect.List{consul.New()}
+			o.Dialects[0].Policy = selection.Policy{ProxyContainers: []string{"istio-proxy"}}
 		}, map[string]int{"labelled not-captured": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,16 +37,19 @@ var (
 	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no rules.
 	ErrNotSelected = errors.New("the pod is not in the mesh")
 
+	// ErrNodeProxy: the pod's proxy is on the node, so the agent that hands the pod to it sees to its rules.
+	ErrNodeProxy = errors.New("the pod is left to the agent of the node's proxy")
+
 	// ErrRefused: the plugin would not start the pod, for the reason that is wrapped.
 	ErrRefused = errors.New("the plugin refuses the pod")
 )
 
 // InPlace is a [Redirector] that programs pods in their running network namespaces, with the plan and the backends of the
-// plugin. Dialect is required, and so is Namespace if the dialect
+// plugin. Dialects are required, and so is Namespace if one of them
 // may read it. It is safe for concurrent use.
 type InPlace struct {
-	// Dialect is the mesh's.
-	Dialect dialect.Dialect
+	// Dialects are the node's meshes, in the plugin's order.
+	Dialects dialect.List
 	// Plan holds the plugin's options: pods that the plugin refuses are refused here too.
 	Plan dialect.Options
 	// Backend is the firewall backend. Zero means auto.
@@ -91,9 +94,9 @@ type namespaceReader interface {
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
-// namespace returns the pod's namespace if the dialect reads it, and otherwise nil.
+// namespace returns the pod's namespace if a mesh reads it, and otherwise nil.
 func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
-	if !m.Dialect.ReadsNamespace(pod) {
+	if !m.Dialects.ReadsNamespace(pod) {
 		return nil, nil
 	}
 	if m.Namespace == nil {
@@ -113,8 +116,8 @@ func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Names
 
 // Check implements [Redirector].
 func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.Difference, err error) {
-	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, wanted []ruleset.Ruleset) error {
-		for i, rs := range wanted {
+	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) error {
+		for i, rs := range w.rules {
 			got, err := b.Check(ctx, rs)
 			if err != nil {
 				return fmt.Errorf("check rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -145,11 +148,11 @@ func (m *InPlace) unusable(pod *corev1.Pod, netns netnsexec.ID) (what []string) 
 
 // Apply implements [Redirector].
 func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Result, err error) {
-	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, wanted []ruleset.Ruleset) error {
-		if result, err = b.Apply(ctx, wanted[0]); err != nil {
+	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) error {
+		if result, err = b.Apply(ctx, w.rules[0]); err != nil {
 			return fmt.Errorf("apply rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		m.record(pod, ns.ID(), wanted[0], result)
+		m.record(pod, ns.ID(), w, result)
 		return nil
 	})
 	return result, err
@@ -157,10 +160,11 @@ func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Resu
 
 // record updates the plugin's records of the pod, so that CHECK compares the pod with what is in force now. A pod that
 // started without the plugin has none: it gets one if its attachment is known, and otherwise CHECK passes.
-func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, rs ruleset.Ruleset, result apply.Result) {
+func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result apply.Result) {
+	rs := w.rules[0]
 	set := func(r *attachment.Record) {
 		r.Applied(result.Backend, rs, result.Skipped, result.Left()...)
-		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), m.Dialect.Name
+		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), w.mesh.Name
 		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
 	}
 	recorded := false
@@ -193,12 +197,15 @@ func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, rs ruleset.Ruleset
 }
 
 // in calls fn with the backend for the pod's network namespace and the rulesets that are acceptable there.
-func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, *netnsexec.NetNS, []ruleset.Ruleset) error) (err error) {
-	wanted, addrs, err := m.wanted(ctx, pod)
+func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend, *netnsexec.NetNS, wanted) error) (err error) {
+	w, err := m.wanted(ctx, pod)
 	if err != nil {
 		return err
 	}
-	ns, err := m.open(pod.UID, addrs)
+	if w.mesh.NodeProxy != nil {
+		return fmt.Errorf("%w: dialect %s has it", ErrNodeProxy, w.mesh.Name)
+	}
+	ns, err := m.open(pod.UID, w.addrs)
 	if err != nil {
 		return err
 	}
@@ -209,7 +216,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 	}
 	if b.Name() == apply.Nftables {
 		// This backend does not see rules of iptables, and would take them for missing.
-		traces, err := apply.IptablesTraces(ctx, ns, m.Dialect.Names.Owner())
+		traces, err := apply.IptablesTraces(ctx, ns, w.mesh.Names.Owner())
 		if err == nil && traces != "" {
 			err = fmt.Errorf("%w (%s)", ErrVariant, traces)
 		}
@@ -217,7 +224,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 			return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
-	return fn(b, ns, wanted)
+	return fn(b, ns, w)
 }
 
 // open opens the pod's network namespace. It remembers the process that led there.
@@ -258,14 +265,21 @@ func podAddrs(pod *corev1.Pod) ([]netip.Addr, error) {
 // which the addresses were assigned. Errors are [ErrNotSelected], [ErrRefused], or those of reading the pod's namespace
 // and addresses.
 func (m *InPlace) Rulesets(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error) {
-	wanted, _, err := m.wanted(ctx, pod)
-	return wanted, err
+	w, err := m.wanted(ctx, pod)
+	return w.rules, err
 }
 
-func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (wanted []ruleset.Ruleset, addrs []netip.Addr, err error) {
+// wanted is what a pod should have.
+type wanted struct {
+	mesh  *dialect.Dialect  // that has the pod
+	rules []ruleset.Ruleset // that are acceptable
+	addrs []netip.Addr
+}
+
+func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err error) {
 	namespace, err := m.namespace(ctx, pod)
 	if err != nil {
-		return nil, nil, err
+		return wanted{}, err
 	}
 	addrs, errAddrs := podAddrs(pod)
 	orders := [][]netip.Addr{addrs}
@@ -275,18 +289,19 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (wanted []ruleset
 		orders = append(orders, reversed)
 	}
 	for _, order := range orders {
-		plan, err := m.Dialect.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Plan)
+		plan, err := m.Dialects.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Plan)
 		switch {
-		case !plan.Decision.Selected:
-			return nil, nil, fmt.Errorf("%w: %s", ErrNotSelected, plan.Decision.Detail)
+		case err == nil && !plan.Decision.Selected:
+			return wanted{}, fmt.Errorf("%w: %s", ErrNotSelected, plan.Decision.Detail)
 		case errAddrs != nil:
-			return nil, nil, errAddrs
+			return wanted{}, errAddrs
 		case ctx.Err() != nil:
-			return nil, nil, fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
+			return wanted{}, fmt.Errorf("rules of pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
 		case err != nil:
-			return nil, nil, fmt.Errorf("%w: %w", ErrRefused, err)
+			return wanted{}, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
-		wanted = append(wanted, plan.Ruleset)
+		w.rules, w.mesh = append(w.rules, plan.Ruleset), m.Dialects.Named(plan.Dialect)
 	}
-	return wanted, addrs, nil
+	w.addrs = addrs
+	return w, nil
 }

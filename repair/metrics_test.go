@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
@@ -21,7 +22,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		t.Run(string(action), func(t *testing.T) {
 			cluster, registry := repairtest.New(), prometheus.NewPedanticRegistry()
 			_, err := repair.New(repair.Options{
-				Node: "node-1", Action: action, Dialect: istio.New(), Cluster: cluster, Metrics: registry,
+				Node: "node-1", Action: action, Dialects: dialect.List{istio.New()}, Cluster: cluster, Metrics: registry,
 			})
 			require.NoError(t, err)
 			scraped := httptest.NewRecorder()

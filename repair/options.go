@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,19 +22,20 @@ import (
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
-// Options configures a [Controller]. Only Node, Dialect and Config are required.
+// Options configures a [Controller]. Only Node, Dialects and Config are required.
 type Options struct {
 	// Node is the name of the node whose pods the controller watches. Required.
 	Node string
-	// Dialect is the mesh's. Required.
-	Dialect dialect.Dialect
+	// Dialects are the node's meshes, in the plugin's order. Required. Pods of a mesh whose proxy is on the node are left to
+	// the agent that hands them to it.
+	Dialects dialect.List
 	// Config says how to reach the API server. Required unless Cluster is set.
 	Config *rest.Config
 
 	// Action says what to do with broken pods. Zero means [ActionNone]: only report them.
 	Action Action
-	// Criteria says which pods are broken. nil means those of the dialect; see [CriteriaFor].
-	Criteria *Criteria
+	// Criteria say which pods of a mesh are broken, by the mesh's name. One that is not there has those of [CriteriaFor].
+	Criteria map[string]Criteria
 	// Force deletes pods whose eviction a disruption budget forbids.
 	Force bool
 	// SpareUnmanaged exempts pods without a controlling owner from deletion, since nothing would replace them.
@@ -118,7 +120,7 @@ type Cluster interface {
 }
 
 // Redirector reads and writes the rules of a running pod. [InPlace] implements it; package repairtest has one in memory.
-// Errors include [ErrNoProcess], [ErrVariant], [ErrNotSelected] and [ErrRefused].
+// Errors include [ErrNoProcess], [ErrVariant], [ErrNotSelected], [ErrNodeProxy] and [ErrRefused].
 type Redirector interface {
 	// Check returns how the pod's live rules differ from the wanted ones.
 	Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error)
@@ -134,14 +136,18 @@ func (o Options) withDefaults() Options {
 	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, DefaultMaxBrokenShare)
 	o.MinBroken = cmp.Or(o.MinBroken, DefaultMinBroken)
 	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
-	criteria := CriteriaFor(o.Dialect)
-	if o.Criteria != nil {
-		criteria = *o.Criteria
+	given := o.Criteria
+	o.Criteria = make(map[string]Criteria, len(o.Dialects))
+	for _, d := range o.Dialects {
+		criteria, ok := given[d.Name]
+		if !ok {
+			criteria = CriteriaFor(d)
+		}
+		if o.Action != ActionLabel {
+			criteria.HandledLabel = "" // another action's label does not mean handled
+		}
+		o.Criteria[d.Name] = criteria
 	}
-	if o.Action != ActionLabel {
-		criteria.HandledLabel = "" // another action's label does not mean handled
-	}
-	o.Criteria = &criteria
 	if o.Detect != nil {
 		o.Detect = o.Detect.withDefaults()
 	}
@@ -158,12 +164,17 @@ func (o Options) validate() error {
 		err = errors.Join(err, o.ClusterBudget.Validate())
 	}
 	if o.needsCheck() {
-		err = errors.Join(err, o.Criteria.Validate())
+		err = errors.Join(err, o.anyCheck())
+	}
+	for name := range o.Criteria {
+		if o.Dialects.Named(name) == nil {
+			err = errors.Join(err, fmt.Errorf("criteria of a dialect %q, which is not there", name))
+		}
 	}
 	switch {
 	case o.Node == "":
 		err = errors.Join(err, errors.New("no node name"))
-	case o.Dialect.Build == nil && o.Redirector == nil:
+	case len(o.Dialects) == 0, o.Redirector == nil && slices.ContainsFunc(o.Dialects, func(d dialect.Dialect) bool { return d.Build == nil }):
 		err = errors.Join(err, errors.New("no dialect"))
 	case o.Config == nil && o.Cluster == nil:
 		err = errors.Join(err, errors.New("no API server"))
@@ -187,9 +198,41 @@ func (o Options) limitsCluster() bool {
 	return o.Action == ActionDelete && o.ClusterBudget != Budget{} && o.ClusterBudget != Unlimited
 }
 
-// namespaceDecides reports whether the labels of a pod's namespace may decide whether the pod is in the mesh.
-func (o Options) namespaceDecides() bool {
-	return len(o.Dialect.Policy.Selectors) > 0 || len(o.Dialect.Policy.ExcludedNamespaceLabels) > 0
+// anyCheck returns an error if no mesh has criteria by which a pod could be found broken. One alone is enough: the pods of
+// others are found by detection. A mesh whose proxy is on the node needs none.
+func (o Options) anyCheck() (err error) {
+	for _, d := range o.Dialects {
+		if d.NodeProxy != nil {
+			continue
+		}
+		wrong := o.Criteria[d.Name].Validate()
+		if wrong == nil {
+			return nil
+		}
+		err = errors.Join(err, wrong)
+	}
+	return err
+}
+
+// labelSelector selects the pods to watch: all, unless every mesh's criteria select the same labels.
+func (o Options) labelSelector() string {
+	if o.Detect != nil { // it is about all of the node's pods
+		return ""
+	}
+	selector := ""
+	for i, d := range o.Dialects {
+		labels := o.Criteria[d.Name].Labels
+		if labels == nil || i > 0 && labels.String() != selector {
+			return ""
+		}
+		selector = labels.String()
+	}
+	return selector
+}
+
+// byNamespace reports whether the labels of a pod's namespace may decide whether the pod is in the mesh.
+func byNamespace(d dialect.Dialect) bool {
+	return len(d.Policy.Selectors) > 0 || len(d.Policy.ExcludedNamespaceLabels) > 0
 }
 
 // uses says which permissions the options take.
@@ -197,8 +240,10 @@ func (o Options) uses() kube.Uses {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
-		Namespaces: o.Dialect.NeedsNamespace && (inPlace || o.Detect != nil && len(o.Dialect.Policy.Selectors) > 0) ||
-			len(o.Dialect.Policy.ExcludedNamespaceLabels) > 0,
+		Namespaces: slices.ContainsFunc(o.Dialects, func(d dialect.Dialect) bool {
+			return d.NeedsNamespace && (inPlace || (o.Detect != nil || len(o.Dialects) > 1) && len(d.Policy.Selectors) > 0) ||
+				len(d.Policy.ExcludedNamespaceLabels) > 0
+		}),
 	}
 	if o.limitsCluster() {
 		u.LeaseNamespace = o.BudgetNamespace

@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/meshcni/meshcni/selection"
 )
 
 // maxRepairs is how often a pod's rules are written although its check keeps failing.
@@ -42,7 +40,7 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	c.observe(ctx, pod)
 	f := c.diagnose(pod)
 	if f.Broken {
-		out, err := c.excluded(ctx, pod)
+		out, err := c.excluded(ctx, pod, f)
 		if err != nil {
 			r := c.failed(err)
 			c.report(pod, r)
@@ -74,25 +72,10 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	return r.wait, r.retry
 }
 
-// excluded reports whether the labels of a broken pod's namespace exclude it, so that the plugin left it alone on purpose.
-func (c *Controller) excluded(ctx context.Context, pod *corev1.Pod) (out bool, err error) {
-	policy := c.opts.Criteria.Policy
-	if policy == nil || len(policy.ExcludedNamespaceLabels) == 0 {
-		return false, nil
-	}
-	namespace, err := c.namespace(ctx, pod)
-	if err != nil {
-		return false, err
-	}
-	out = policy.Decide(pod, namespace).Reason == selection.NamespaceExcludedByLabel
-	c.tracks.change(pod.UID, func(t *track) { t.excluded = out })
-	return out, nil
-}
-
 // staleLabel reports whether a healthy pod still has the label.
 func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
 	healthy := f.Reason == CheckPassed || f.Reason == Recovered
-	return c.opts.Action == ActionLabel && healthy && c.opts.Criteria.handled(pod)
+	return c.opts.Action == ActionLabel && healthy && c.criteria(pod).handled(pod)
 }
 
 // comesAlive reports whether a pod in which no process was found now runs its check. Without a pause process this is the

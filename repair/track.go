@@ -21,6 +21,7 @@ type track struct {
 	verified verification
 	drifted  bool
 	capture  Capture              // zero: none of the mesh's, or nobody has looked
+	dialect  string               // the mesh that has it, when it was last looked at
 	told     CaptureCode          // that an event was sent for
 	bypasses []dialect.BypassCode // that events were sent for
 	excluded bool                 // by the labels of its namespace, when it was last looked at

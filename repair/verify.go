@@ -67,8 +67,8 @@ func (c *Controller) verifyAll(ctx context.Context) {
 // shouldHaveRules reports whether a pod runs, is in the mesh, and is not known to be broken, in which case it is
 // processed anyway.
 func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
-	criteria := *c.opts.Criteria
-	if _, out := leftOut(pod, criteria); out || pod.Status.Phase != corev1.PodRunning || criteria.Policy == nil {
+	mesh, criteria := c.mesh(pod), c.criteria(pod)
+	if _, out := leftOut(pod, criteria); out || pod.Status.Phase != corev1.PodRunning || criteria.Policy == nil || mesh.NodeProxy != nil {
 		return false
 	}
 	// The namespace may enable a pod that does not do so itself; the Redirector reads the namespace.
@@ -85,7 +85,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	defer cancel()
 	diffs, err := c.redirector.Check(ctx, cached)
 	switch {
-	case errors.Is(err, ErrNotSelected):
+	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy):
 		return
 	case err == nil && len(diffs) == 0:
 		c.verified(cached, verifiedIntact, "")

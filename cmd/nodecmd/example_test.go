@@ -19,7 +19,7 @@ func ExampleProgram() {
 	code := app.Main(context.Background(), []string{"install", "--once", "--dialect", "esperanto"})
 	fmt.Println("exit code", code)
 	// Output:
-	// meshcni-node: dialect: unknown dialect "esperanto": known is istio, linkerd, kuma, consul
+	// meshcni-node: dialect: unknown dialect "esperanto": known is istio, ambient, linkerd, kuma, consul
 	// meshcni-node: see --help
 	// exit code 2
 }

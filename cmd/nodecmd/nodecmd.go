@@ -30,6 +30,7 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // Program is the node agent. The zero value is meshcni-node with no environment, whose output is discarded.
@@ -38,19 +39,18 @@ type Program struct {
 	Name string
 	// Version is printed by --version, after the name. Default: this module's.
 	Version string
-	// Dialects are the values of --dialect; the first is the default. Nil means
-	// those of this module that need no other agent, which leaves out ambient.
+	// Dialects are the values of --dialect; the first is the default. Nil means those of this module. One whose proxy is on
+	// the node needs Settings.Ambient.
 	Dialects []dialect.Dialect
 	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
-	// Plugin.Dialect is ignored, because the first of Dialects is the default.
+	// Plugin.Dialects is ignored, because the first of Dialects is the default.
 	Config installer.Config
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
 	// Stdout receives the plugins' log records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
 
-	unfit map[string]string // why dialects are not among Dialects
-	open  func(repaircmd.Settings, repaircmd.Host) (controller, error)
+	open func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
 
 // Exec runs the program with the arguments, environment and streams of this
@@ -73,12 +73,12 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
-		p.Dialects, p.unfit = dialects.ForAgent()
+		p.Dialects = dialects.All()
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
 	}
-	p.Config.Plugin.Dialect = p.Dialects[0].Name
+	p.Config.Plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
 	if p.open == nil {
 		p.open = openRepair
 	}

@@ -210,7 +210,7 @@ func TestPrecedence(t *testing.T) {
 	env["CNI_CONF_NAME"] = "00-mine.conflist"
 	s, err := parsed(env, "--log-level=error")
 	require.NoError(t, err)
-	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialect, string(s.Plugin.Backend), string(s.Plugin.LogLevel), s.CNIConfName})
+	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialects.String(), string(s.Plugin.Backend), string(s.Plugin.LogLevel), s.CNIConfName})
 	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
 	assert.Equal(t, installer.OwnFileAlways, s.OwnFile)
 	assert.Equal(t, "5s", s.Plugin.AddDeadline.String())
@@ -222,7 +222,7 @@ func TestPrecedence(t *testing.T) {
 	env["MESHCNI_CONFIG"] = mounted
 	s, err = parsed(env)
 	require.NoError(t, err)
-	assert.Equal(t, "kuma", s.Plugin.Dialect)
+	assert.Equal(t, "kuma", s.Plugin.Dialects.String())
 	for _, bad := range []string{"dialekt: x", "dialect: {a: b}", "config: x", "- a", "own-file: perhaps", "add-deadline: 0s", "uncaptured-family: keep"} {
 		require.NoError(t, os.WriteFile(file, []byte(bad), 0o644))
 		env["MESHCNI_CONFIG"] = file

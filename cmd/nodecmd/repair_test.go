@@ -69,7 +69,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		}
 		return repaircmd.Settings{}
 	}
-	assert.Equal(t, "istio", next().Plugin.Dialect)
+	assert.Equal(t, "istio", next().Plugin.Dialects.String())
 	edit("dialect: istio\nlog-level: debug\nadd-deadline: 5s\n")
 	require.Eventually(t, func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, "net.d/10-calico.conflist"))
@@ -77,7 +77,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	}, time.Minute, 2*time.Millisecond)
 	edit("dialect: linkerd\nexclude-namespaces: [a]\nexclude-namespace-selector: mesh=off,!on\nuncaptured-family: drop\n")
 	s := next() // not the one with another log level
-	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
+	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialects.String(), s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
 	assert.Equal(t, "mesh=off,!on", s.Plugin.Kubernetes.ExcludeNamespaceSelector)
 	edit("dialect: linkerd\nbackend: nftables\n")
 	assert.Equal(t, "nftables", string(next().Plugin.Backend))
@@ -107,10 +107,10 @@ func TestParse(t *testing.T) {
 	p.setDefaults()
 	want := p.defaults()
 	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit = []string{"/a", "/b"}, "", OnExitUninstall
-	want.Plugin.Dialect, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = "kuma", "mesh", "drop", true, "agent"
+	want.Plugin.Dialects, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = netconf.Dialects{"kuma"}, "mesh", "drop", true, "agent"
 	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
 	assert.Equal(t, []string{"delete", "n"}, []string{string(s.Repair.Action), s.Repair.Node})
-	assert.Equal(t, netconf.Config{Type: "meshcni", Dialect: "kuma", Backend: "auto", UncapturedFamily: "drop", PodNamespace: "mesh", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
+	assert.Equal(t, netconf.Config{Type: "meshcni", Dialects: netconf.Dialects{"kuma"}, Backend: "auto", UncapturedFamily: "drop", PodNamespace: "mesh", RunDir: s.RunDir}, s.Repair.Plugin, "as the plugin's")
 	s.Repair = want.Repair
 	assert.Equal(t, want, s)
 

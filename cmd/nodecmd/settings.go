@@ -81,7 +81,7 @@ func (e *OnExit) UnmarshalText(text []byte) error {
 }
 
 // register declares the flags. Their defaults are the values in s.
-func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
+func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 	fs.SortFlags = false
 	text := func(fs *pflag.FlagSet, to any, name, kind, usage string) {
 		fs.Var(cli.Text(to, kind), name, usage)
@@ -109,7 +109,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "labels", "labels of namespaces whose pods are never captured, such as mesh=off (needs get on namespaces)")
-		fs.Var(cli.Required(&s.Plugin.Dialect, "name"), "dialect", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+		fs.Var(cli.Required(&s.Plugin.Dialects, "a,b"), "dialect", dialects.Usage(known))
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
@@ -189,7 +189,7 @@ func (s Settings) asInstalled() netconf.Config {
 		}
 	}
 	return netconf.Config{
-		Type: c.Type, Dialect: c.Dialect, Backend: c.Backend, UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID,
+		Type: c.Type, Dialects: c.Dialects, Backend: c.Backend, UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID,
 		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{
 			ExcludeNamespaces: c.Kubernetes.ExcludeNamespaces, ExcludeNamespaceSelector: c.Kubernetes.ExcludeNamespaceSelector,
 		},
@@ -202,16 +202,25 @@ func (p Program) validate(s Settings) error {
 	if _, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector); err != nil {
 		errs = append(errs, fmt.Errorf("exclude-namespace-selector: %w", err))
 	}
-	if _, err := dialects.Choose(p.Dialects, s.Plugin.Dialect, nil, nil); err != nil {
-		if why := p.unfit[s.Plugin.Dialect]; why != "" {
-			err = fmt.Errorf("%q: %s", s.Plugin.Dialect, why)
-		}
+	if err := p.validateDialects(s); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	} else if s.Repair.Acts() { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
 	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
+	}
+	return errors.Join(errs...)
+}
+
+// validateDialects returns an error for each dialect that is unknown or repeated, or that this agent does not serve.
+func (p Program) validateDialects(s Settings) error {
+	list, err := dialects.Choose(p.Dialects, s.Plugin.Dialects, nil, nil)
+	errs := []error{err}
+	for _, d := range list {
+		if d.NodeProxy != nil && !s.Ambient.Enabled {
+			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", d.Name))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package redirectcmd
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -92,18 +93,25 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	}
 	c.warn(t)
 	c.sayConfig(c.Stdout, "")
-	want := t.Ruleset
+	want := []ruleset.Ruleset{t.Ruleset}
 	if !t.Decision.Selected {
 		fmt.Fprintln(c.Stdout, t.unselected())
-		want = c.dialect.Names.Owner().EmptyRuleset()
+		want = nil
+		for _, names := range c.names() {
+			want = append(want, names.Owner().EmptyRuleset())
+		}
 	}
 	backend, err := c.chosen(cmd, ns)
 	if err != nil {
 		return err
 	}
-	diffs, err := backend.Check(cmd.Context(), want)
-	if err != nil {
-		return err
+	var diffs []ruleset.Difference
+	for _, rs := range want {
+		more, err := backend.Check(cmd.Context(), rs)
+		if err != nil {
+			return err
+		}
+		diffs = append(diffs, more...)
 	}
 	for _, d := range diffs {
 		fmt.Fprintln(c.Stdout, d)
@@ -116,26 +124,37 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	return nil
 }
 
+// names returns the dialects' names in the kernel, those of each mesh once.
+func (c *common) names() (all []redirect.Names) {
+	for _, d := range c.dialects {
+		if !slices.Contains(all, d.Names) {
+			all = append(all, d.Names)
+		}
+	}
+	return all
+}
+
 // runCleanup goes by the names of chains alone, so it also works for a pod that is refused or has left the mesh.
 func runCleanup(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	names := c.dialect.Names
-	b, _, err := c.build(redirect.Redirect{Names: names}, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})
-	if err != nil {
-		return err
+	for _, names := range c.names() {
+		b, _, err := c.build(redirect.Redirect{Names: names}, []string{"inbound-tproxy-mark", "inbound-tproxy-route-table", "dry-run"})
+		if err != nil {
+			return err
+		}
+		names = b.Names
+		if b.dryRun {
+			fmt.Fprintf(c.Stdout, "would remove chains named %s*, the rules that lead to them, and routing by mark %#x\n", names.ChainPrefix, names.InboundMark)
+			continue
+		}
+		backend, err := c.chosen(cmd, ns)
+		if err != nil {
+			return err
+		}
+		if err := backend.Remove(cmd.Context(), names.Owner()); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.Stdout, "removed: chains named %s* and all that leads to them, with %s\n", names.ChainPrefix, backend.Name())
 	}
-	names = b.Names
-	if b.dryRun {
-		fmt.Fprintf(c.Stdout, "would remove chains named %s*, the rules that lead to them, and routing by mark %#x\n", names.ChainPrefix, names.InboundMark)
-		return nil
-	}
-	backend, err := c.chosen(cmd, ns)
-	if err != nil {
-		return err
-	}
-	if err := backend.Remove(cmd.Context(), names.Owner()); err != nil {
-		return err
-	}
-	fmt.Fprintf(c.Stdout, "removed: chains named %s* and all that leads to them, with %s\n", names.ChainPrefix, backend.Name())
 	return nil
 }
 
@@ -156,7 +175,7 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
 	probe := t.action.probePort
 	if probe == 0 {
-		probe = c.dialect.Validation.ProbePort
+		probe = t.mesh.Validation.ProbePort
 	}
 	report, err := validate.Validate(cmd.Context(), validate.Options{
 		Redirect: t.Redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,

@@ -58,7 +58,7 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 		return err
 	}
 	result := comparison{
-		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Selected: t.Decision.Selected,
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: t.dialect(c.dialects), Selected: t.Decision.Selected,
 		Report: compare.Report{Differences: []compare.Difference{}}, Configuration: c.config,
 	}
 	saved, err := compare.Saved(string(text), t.Ruleset)

@@ -1,6 +1,7 @@
 package redirectcmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,8 +30,11 @@ func (p Program) explainCommand() *cobra.Command {
 
 // explanation is what explain prints, as JSON or in words.
 type explanation struct {
-	Pod     podName `json:"pod"`
-	Dialect string  `json:"dialect"`
+	Pod podName `json:"pod"`
+	// Dialect is the mesh that has the pod; if none has, all that were asked, separated by commas.
+	Dialect string `json:"dialect"`
+	// Answers are what each of several meshes says, in order.
+	Answers []dialect.Answer `json:"answers,omitempty"`
 	// Configuration says where the dialect and the other settings of the plugin come from.
 	Configuration configuration      `json:"configuration"`
 	Decision      selection.Decision `json:"decision"`
@@ -60,13 +64,16 @@ type setting struct {
 	From  redirect.Origin `json:"from"`
 }
 
+// dialect names the mesh that has the pod, or else all that were asked.
+func (t *target) dialect(asked dialect.List) string { return cmp.Or(t.Plan.Dialect, asked.String()) }
+
 func runExplain(ctx context.Context, c *common, output string) error {
 	t, err := c.target(ctx, nil)
 	if t.pod == nil {
 		return err
 	}
 	x := explanation{
-		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: c.dialect.Name, Configuration: c.config, Decision: t.Decision,
+		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: t.dialect(c.dialects), Answers: t.Answers, Configuration: c.config, Decision: t.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, t.Codes()...), Warnings: append([]string{}, t.warnings...),
 	}
 	for _, b := range t.Bypasses {
@@ -164,7 +171,12 @@ func (x explanation) print(w io.Writer) error {
 		in = "is in the mesh"
 	}
 	fmt.Fprintf(w, "pod %s/%s %s (%s)\n", x.Pod.Namespace, x.Pod.Name, in, x.Dialect)
-	fmt.Fprintf(w, "  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
+	if x.Decision.Selected || len(x.Answers) == 0 { // else the answers say it all
+		fmt.Fprintf(w, "  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
+	}
+	for _, a := range x.Answers {
+		fmt.Fprintf(w, "  dialect %s: %s: %s\n", a.Dialect, a.Reason, a.Detail)
+	}
 	fmt.Fprintf(w, "  %s\n", x.Configuration)
 	for _, r := range x.Refused {
 		fmt.Fprintf(w, "  refused: %s\n", r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -126,18 +127,19 @@ func (c *common) owners() (all []ruleset.Ruleset) {
 	return all
 }
 
-// usual returns the rules of a pod without settings. Most pods have most of these rules, so they can explain live ones.
-func (c *common) usual() []ruleset.Ruleset {
-	built, err := c.dialect.Redirect(&corev1.Pod{}, nil, c.addrs)
-	if err != nil {
-		return nil
+// usual returns the rules of a pod without settings, of each mesh. Most pods have most of these rules, so they can explain live ones.
+func (c *common) usual() (all []ruleset.Ruleset) {
+	for _, d := range slices.Backward(c.dialects) { // the last one that explains a rule does so
+		built, err := d.Redirect(&corev1.Pod{}, nil, c.addrs)
+		if err != nil {
+			continue
+		}
+		built.Redirect.IPv4, built.Redirect.IPv6 = redirect.FamilyCapture, redirect.FamilyCapture
+		if rs, err := built.Redirect.Ruleset(); err == nil {
+			all = append(all, rs)
+		}
 	}
-	built.Redirect.IPv4, built.Redirect.IPv6 = redirect.FamilyCapture, redirect.FamilyCapture
-	rs, err := built.Redirect.Ruleset()
-	if err != nil {
-		return nil
-	}
-	return []ruleset.Ruleset{rs}
+	return all
 }
 
 // liveKey identifies a rule across two looks.

@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/selection"
@@ -25,7 +26,8 @@ import (
 // common holds the flags that most commands share.
 type common struct {
 	Program
-	dialectName, backendName   string
+	dialectNames               netconf.Dialects
+	backendName                string
 	uncapturedFamily           redirect.UncapturedFamily
 	refuseProxyUID             bool
 	excludeNamespaces, ips     []string
@@ -38,10 +40,10 @@ type common struct {
 	optional  bool           // -f may be left out, although there are no rule flags
 
 	// Set by configure and check.
-	config  configuration
-	dialect dialect.Dialect
-	backend apply.Name
-	addrs   []netip.Addr
+	config   configuration
+	dialects dialect.List
+	backend  apply.Name
+	addrs    []netip.Addr
 }
 
 // newCommand makes a command with the common flags, which are valid when it calls run.
@@ -61,7 +63,8 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry, which gives the settings below: a file, a directory, or - for standard input; none: go without (default: with -f, the one installed on this node, if it is one)")
 	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
-	fs.StringVar(&c.dialectName, "dialect", p.Dialects[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(p.Dialects), ", "))
+	c.dialectNames = netconf.Dialects{p.Dialects[0].Name}
+	fs.Var(cli.Text(&c.dialectNames, "a,b"), "dialect", dialects.Usage(p.Dialects))
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
 	fs.StringVar(&c.excludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
@@ -87,7 +90,7 @@ func (c *common) check() error {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("exclude-namespace-selector"), err))
 	}
-	if c.dialect, err = dialects.Choose(c.Dialects, c.dialectName, c.excludeNamespaces, excludedLabels); err != nil {
+	if c.dialects, err = dialects.Choose(c.Dialects, c.dialectNames, c.excludeNamespaces, excludedLabels); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("dialect"), err))
 	}
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
@@ -135,8 +138,9 @@ func (c *common) inputs() (n int) {
 // target is one pod and the plan for it.
 type target struct {
 	dialect.Plan
-	pod       *corev1.Pod // nil when flags define the rules
-	proxyName string      // of its proxy container
+	mesh      *dialect.Dialect // that has the pod; the first if none has
+	pod       *corev1.Pod      // nil when flags define the rules
+	proxyName string           // of its proxy container
 	addrs     []netip.Addr
 	kernel    redirect.Kernel
 	// warnings are those of the decision, the plan and the flags, without bypasses.
@@ -156,7 +160,7 @@ func (t *target) String() string {
 // target plans the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's
 // families from ns, which may be nil. For a refused pod it returns an error, and the target holds the decision.
 func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
-	t := &target{addrs: c.addrs}
+	t := &target{addrs: c.addrs, mesh: &c.dialects[0]}
 	if c.file != "" {
 		return t, c.targetPod(ctx, t, ns)
 	}
@@ -172,7 +176,7 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
 			return err
 		}
-	} else if c.dialect.MayReadNamespace() {
+	} else if c.dialects.MayReadNamespace() {
 		t.warnings = append(t.warnings, "settings of the pod's Namespace are not known: give it with --namespace-file")
 	}
 	if c.ruleFlags != nil {
@@ -186,19 +190,26 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 	if err := t.look(ns); err != nil {
 		return err
 	}
-	if proxy := c.dialect.Policy.Proxy(t.pod); proxy != nil {
+	err = c.plan(ctx, t, c.dialects, t.pod, namespace)
+	if d := c.dialects.Named(t.Plan.Dialect); d != nil {
+		t.mesh = d
+	}
+	if proxy := t.mesh.Policy.Proxy(t.pod); proxy != nil {
 		t.proxyName = proxy.Name
 	}
-	return c.plan(ctx, t, c.dialect, t.pod, namespace)
+	return err
 }
 
 // targetFlags applies the rule flags to what the dialect makes of a pod without settings.
 func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS) error {
+	if len(c.dialects) > 1 {
+		return cli.Usagef("--dialect %s: without -f nothing says which of them the rules are for", c.dialects)
+	}
 	if err := t.look(ns); err != nil {
 		return err
 	}
 	silent := &corev1.Pod{}
-	built, err := c.dialect.Redirect(silent, nil, t.addrs)
+	built, err := t.mesh.Redirect(silent, nil, t.addrs)
 	if err != nil {
 		return err
 	}
@@ -210,15 +221,15 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	if err := built.Redirect.Validate(); err != nil {
 		return cli.Usage(err)
 	}
-	flags := dialect.Dialect{Name: c.dialect.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}
+	flags := dialect.List{{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}}
 	err = c.plan(ctx, t, flags, silent, nil)
 	t.Decision.Detail = "flags say what the rules are"
 	return err
 }
 
-// plan calls the dialect's Plan, as the plugin does.
-func (c *common) plan(ctx context.Context, t *target, d dialect.Dialect, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
-	t.Plan, err = d.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
+// plan calls the dialects' Plan, as the plugin does.
+func (c *common) plan(ctx context.Context, t *target, l dialect.List, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
+	t.Plan, err = l.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
 		UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID,
 	})
 	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings.Texts(), t.Plan.Warnings.Texts())

@@ -165,15 +165,15 @@ func TestSettings(t *testing.T) {
 	assert.Equal(t, repair.ActionDelete, o.Action)
 	assert.ErrorContains(t, o.Installed(), "not yet")
 	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, o.Plan, "as the plugin's")
-	assert.Equal(t, "istio", o.Dialect.Name, "the first is the default")
-	assert.True(t, o.Dialect.Policy.ExcludesNamespace("kube-system"))
-	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Dialect.Policy.ExcludedNamespaceLabels))
+	assert.Equal(t, "istio", o.Dialects.String(), "the first is the default")
+	assert.True(t, o.Dialects[0].Policy.ExcludesNamespace("kube-system"))
+	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Dialects[0].Policy.ExcludedNamespaceLabels))
 
 	for says, change := range map[string]func(*repaircmd.Settings){
 		"--uncaptured-family": func(s *repaircmd.Settings) { s.Plugin.UncapturedFamily = "keep" },
 		"--repair-host-root":  func(s *repaircmd.Settings) { s.HostRoot = "proc" },
 		"--node-name":         func(s *repaircmd.Settings) { s.Node = "" },
-		"--dialect":           func(s *repaircmd.Settings) { s.Plugin.Dialect = "esperanto" },
+		"--dialect":           func(s *repaircmd.Settings) { s.Plugin.Dialects = netconf.Dialects{"esperanto"} },
 	} {
 		bad := s
 		change(&bad)

@@ -42,7 +42,7 @@ type Settings struct {
 	Uncaptured bool
 	// AgentPrefix begins the names of the node agent's own pods, in Plugin.PodNamespace.
 	AgentPrefix string
-	// Plugin is the plugin's configuration. Repair uses Type, Dialect, Backend, UncapturedFamily, RefuseProxyUID, RunDir,
+	// Plugin is the plugin's configuration. Repair uses Type, Dialects, Backend, UncapturedFamily, RefuseProxyUID, RunDir,
 	// PodNamespace and the namespaces that Kubernetes excludes, to decide and apply as the plugin does.
 	Plugin netconf.Config
 	API
@@ -61,8 +61,9 @@ type API struct {
 }
 
 // register declares the flags with their defaults.
-func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
-	fs.StringVar(&s.Plugin.Dialect, "dialect", known[0].Name, "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
+	s.Plugin.Dialects = netconf.Dialects{known[0].Name}
+	fs.Var(cli.Text(&s.Plugin.Dialects, "a,b"), "dialect", dialects.Usage(known))
 	fs.StringVar((*string)(&s.Plugin.Backend), "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
 	fs.StringVar(&s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces to leave alone, such as mesh=off (needs get on namespaces)")
@@ -139,7 +140,7 @@ func FromEnv(env func(string) (string, bool)) (Settings, error) {
 
 // Host is the program that runs the controller.
 type Host struct {
-	// Dialects are those that Settings.Plugin.Dialect may name. Required.
+	// Dialects are those that Settings.Plugin.Dialects may name. Required.
 	Dialects []dialect.Dialect
 	// UserAgent is sent to the API server. Default: client-go's.
 	UserAgent string
@@ -163,7 +164,7 @@ func (s Settings) Acts() bool {
 }
 
 // Validate checks the settings without network or files. Errors name the flag.
-func (s Settings) Validate(known []dialect.Dialect) error {
+func (s Settings) Validate(known dialect.List) error {
 	_, err := s.options(Host{Dialects: known})
 	return err
 }
@@ -195,7 +196,7 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if err != nil {
 		return o, named("exclude-namespace-selector", err)
 	}
-	if o.Dialect, err = dialects.Choose(h.Dialects, s.Plugin.Dialect, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
+	if o.Dialects, err = dialects.Choose(h.Dialects, s.Plugin.Dialects, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
 		return o, named("dialect", err)
 	}
 	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {
@@ -228,24 +229,45 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	} else if err := s.ClusterBudget.Validate(); err != nil {
 		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
 	}
-	if o.Criteria, err = s.criteria.read(o.Dialect); err != nil {
-		return o, err
-	}
-	if err := o.Criteria.Validate(); err != nil {
-		return o, fmt.Errorf("--repair-init-container, --repair-exit-codes: dialect %s: %w", o.Dialect.Name, err)
-	}
-	return o, nil
+	o.Criteria, err = s.criteria.readAll(o.Dialects)
+	return o, err
 }
 
-func (f criteria) read(d dialect.Dialect) (*repair.Criteria, error) {
-	c := repair.CriteriaFor(d)
-	var err error
+// readAll returns the criteria of each mesh. One of the meshes must have a check in its pods, unless their proxies are all on
+// the node; [repair.Detection] finds the pods of the others.
+func (f criteria) readAll(l dialect.List) (map[string]repair.Criteria, error) {
+	all := map[string]repair.Criteria{}
+	var unchecked error
+	checked := false
+	for _, d := range l {
+		if d.NodeProxy != nil {
+			continue
+		}
+		c, err := f.read(d)
+		if err != nil {
+			return nil, err
+		}
+		all[d.Name] = c
+		if err := c.Validate(); err != nil {
+			unchecked = errors.Join(unchecked, fmt.Errorf("--repair-init-container, --repair-exit-codes: dialect %s: %w", d.Name, err))
+		} else {
+			checked = true
+		}
+	}
+	if checked {
+		return all, nil
+	}
+	return all, unchecked
+}
+
+func (f criteria) read(d dialect.Dialect) (c repair.Criteria, err error) {
+	c = repair.CriteriaFor(d)
 	if f.InitContainer != "" {
 		c.Containers = []string{f.InitContainer}
 	}
 	if f.ExitCodes != "" {
 		if c.ExitCodes, err = repair.ParseExitCodes(f.ExitCodes); err != nil {
-			return nil, fmt.Errorf("--repair-exit-codes: %w", err)
+			return c, fmt.Errorf("--repair-exit-codes: %w", err)
 		}
 	}
 	c.Message = f.Message
@@ -258,25 +280,25 @@ func (f criteria) read(d dialect.Dialect) (*repair.Criteria, error) {
 	}
 	set, err := labels.ConvertSelectorToLabelsMap(f.Label)
 	if err != nil || len(set) != 1 {
-		return nil, fmt.Errorf("--repair-label %q: not one label, key=value", f.Label)
+		return c, fmt.Errorf("--repair-label %q: not one label, key=value", f.Label)
 	}
 	for k, v := range set {
 		if v == "" {
-			return nil, fmt.Errorf("--repair-label %q: the value is empty", f.Label)
+			return c, fmt.Errorf("--repair-label %q: the value is empty", f.Label)
 		}
 		c.HandledLabel, c.HandledValue = k, v
 	}
 	if f.LabelSelector != "" {
 		if c.Labels, err = labels.Parse(f.LabelSelector); err != nil {
-			return nil, fmt.Errorf("--repair-label-selector: %w", err)
+			return c, fmt.Errorf("--repair-label-selector: %w", err)
 		}
 	}
 	if f.FieldSelector != "" {
 		if c.Fields, err = repair.ParseFields(f.FieldSelector); err != nil {
-			return nil, fmt.Errorf("--repair-field-selector: %w", err)
+			return c, fmt.Errorf("--repair-field-selector: %w", err)
 		}
 	}
-	return &c, nil
+	return c, nil
 }
 
 func named(flag string, err error) error {

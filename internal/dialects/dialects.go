@@ -3,7 +3,6 @@
 package dialects
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -18,52 +17,53 @@ import (
 )
 
 // All returns the dialects in the order in which people read them, without excluded namespaces.
-func All() []dialect.Dialect {
-	return []dialect.Dialect{istio.New(), ambient.New(), linkerd.New(), kuma.New(), consul.New()}
+func All() dialect.List {
+	return dialect.List{istio.New(), ambient.New(), linkerd.New(), kuma.New(), consul.New()}
 }
 
 // Names lists the names of [All].
-func Names() []string { return NamesOf(All()) }
+func Names() []string { return All().Names() }
 
-// ByName is [Choose] from [All].
+// Usage describes the flag --dialect of programs that know these dialects.
+func Usage(known dialect.List) string {
+	usage := "the mesh: " + strings.Join(known.Names(), ", ")
+	if len(known) > 1 {
+		usage += "; of several, separated by commas, the first that selects a pod has it"
+	}
+	return usage
+}
+
+// ByName is [Choose] of one from [All].
 func ByName(name string, excludedNamespaces []string, excludedLabels labels.Selector) (dialect.Dialect, error) {
-	return Choose(All(), name, excludedNamespaces, excludedLabels)
+	var names []string
+	if name != "" {
+		names = []string{name}
+	}
+	l, err := Choose(All(), names, excludedNamespaces, excludedLabels)
+	if err != nil {
+		return dialect.Dialect{}, err
+	}
+	return l[0], nil
 }
 
 // SandboxKeys are the keys of CNI_ARGS by which runtimes ask for one of these meshes, see [dialect.Sandboxes]. A plugin that
 // does not read a key that is set must refuse the sandbox, which would otherwise start outside its mesh.
 func SandboxKeys() []string { return []string{consul.IptablesConfig} }
 
-// Choose finds a dialect in a list by its name. An empty name is the first's. The excluded namespaces, by name and by
-// their labels, are added to those that the dialect excludes itself; a nil selector excludes none. The error lists the known
-// names.
-func Choose(known []dialect.Dialect, name string, excludedNamespaces []string, excludedLabels labels.Selector) (dialect.Dialect, error) {
-	for _, d := range known {
-		if name == d.Name || name == "" {
-			d.Policy.ExcludedNamespaces = slices.Concat(d.Policy.ExcludedNamespaces, excludedNamespaces)
-			if excludedLabels != nil {
-				d.Policy.ExcludedNamespaceLabels = append(slices.Clone(d.Policy.ExcludedNamespaceLabels), excludedLabels)
-			}
-			return d, nil
+// Choose is [dialect.List.Find] in a list of known dialects. The excluded namespaces, by name and by their labels, are
+// added to those that each dialect excludes itself; a nil selector excludes none.
+func Choose(known dialect.List, names, excludedNamespaces []string, excludedLabels labels.Selector) (dialect.List, error) {
+	found, err := known.Find(names...)
+	if err != nil {
+		return nil, err
+	}
+	found = slices.Clone(found)
+	for i := range found {
+		p := &found[i].Policy
+		p.ExcludedNamespaces = slices.Concat(p.ExcludedNamespaces, excludedNamespaces)
+		if excludedLabels != nil {
+			p.ExcludedNamespaceLabels = append(slices.Clone(p.ExcludedNamespaceLabels), excludedLabels)
 		}
 	}
-	return dialect.Dialect{}, fmt.Errorf("unknown dialect %q: known is %s", name, strings.Join(NamesOf(known), ", "))
-}
-
-// NamesOf lists the dialects' names, for help.
-func NamesOf(known []dialect.Dialect) []string {
-	var names []string
-	for _, d := range known {
-		names = append(names, d.Name)
-	}
-	return names
-}
-
-// ForAgent returns the dialects that this module's node agent can run, and why it cannot run the others, by name. The
-// plugin takes all of [Names]: agents of one's own may do what ours does not.
-func ForAgent() (known []dialect.Dialect, unfit map[string]string) {
-	unfit = map[string]string{
-		"ambient": "its pods need an agent that hands their network namespaces to the node's proxy, which this one does not",
-	}
-	return slices.DeleteFunc(All(), func(d dialect.Dialect) bool { return unfit[d.Name] != "" }), unfit
+	return found, nil
 }

@@ -59,8 +59,8 @@ type Config struct {
 	Name       string `json:"name,omitempty"`
 	// Type is the plugin's file name. Default: DefaultType.
 	Type string `json:"type"`
-	// Dialect names the mesh. Default: the plugin's own choice.
-	Dialect string `json:"dialect,omitempty"`
+	// Dialects name the meshes, of which the first that selects a pod has it. Default: the plugin's own choice.
+	Dialects Dialects `json:"dialect,omitempty"`
 	// Agent says whether the node's agent is asked for the pod. Default: DefaultAgent.
 	Agent Agent `json:"agent,omitempty"`
 	// Backend applies the rules. Default: DefaultBackend.

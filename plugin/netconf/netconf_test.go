@@ -35,7 +35,7 @@ const entry = `{
 `
 
 func TestMarshal(t *testing.T) {
-	assert.Equal(t, entry, string(netconf.Config{Dialect: netconf.DefaultDialect}.Marshal()))
+	assert.Equal(t, entry, string(netconf.Config{Dialects: netconf.Dialects{netconf.DefaultDialect}}.Marshal()))
 
 	all := netconf.Config{
 		CNIVersion: "1.0.0", Name: "mesh", Type: "acme-cni", Agent: "require", Backend: "nftables", LogLevel: "warn", RunDir: "/run/a&b",
@@ -86,7 +86,7 @@ func TestParseReportsEveryKey(t *testing.T) {
 	c, unknown, err := netconf.Parse([]byte(`{"dialect": 1, "log_level": "loud", "add_deadline": "-1s", "uncaptured_family": "keep",
 		"refuse_proxy_uid": "yes", "kubernetes": {"kubeconfig": [], "exclude_namespaces": "a", "color": 1}, "colour": 2, "cni.dev/x": 3,
 		"run_dir": "", "pod_namespace": null}`))
-	require.EqualError(t, err, `dialect: want a string, not 1
+	require.EqualError(t, err, `dialect: want a string or a list of strings, not 1
 log_level: log level "loud": allowed are debug, info, warn, error
 add_deadline: want a duration above 0
 uncaptured_family: "keep" is not one of allow, drop
@@ -114,4 +114,40 @@ func TestParseRuntimeKeys(t *testing.T) {
 	assert.Empty(t, unknown)
 	assert.NotNil(t, c.Annotations)
 	assert.JSONEq(t, `{"ips": []}`, string(c.PrevResult))
+}
+
+// A single mesh is written as entries have always had it.
+func TestDialects(t *testing.T) {
+	for text, want := range map[string]netconf.Dialects{
+		`null`: nil, `""`: nil, `"istio"`: {"istio"}, `["istio"]`: {"istio"}, `["ambient","istio"]`: {"ambient", "istio"},
+	} {
+		c, _, err := netconf.Parse([]byte(`{"dialect": ` + text + `}`))
+		require.NoError(t, err, text)
+		assert.Equal(t, want, c.Dialects, text)
+		written := string(c.Marshal())
+		switch {
+		case len(want) == 0:
+			assert.NotContains(t, written, "dialect")
+		case len(want) == 1:
+			assert.Contains(t, written, `"dialect": "istio",`)
+		}
+		again, _, err := netconf.Parse([]byte(written))
+		require.NoError(t, err, text)
+		assert.Equal(t, want, again.Dialects, text)
+
+		var flag netconf.Dialects
+		require.NoError(t, flag.UnmarshalText([]byte(want.String())))
+		assert.Equal(t, want, flag, "as a flag")
+	}
+	for text, says := range map[string]string{
+		`[]`:                                "dialect: the list is empty",
+		`[""]`:                              "dialect: a name is empty",
+		`["istio", "ambient", "istio", ""]`: "dialect: \"istio\" is named twice\ndialect: a name is empty",
+		`["istio", 1]`:                      `dialect: want a string or a list of strings, not ["istio", 1]`,
+		`{}`:                                "dialect: want a string or a list of strings, not {}",
+		`true`:                              "dialect: want a string or a list of strings, not true",
+	} {
+		_, _, err := netconf.Parse([]byte(`{"dialect": ` + text + `}`))
+		require.EqualError(t, err, says, text)
+	}
 }

@@ -108,6 +108,14 @@ func (p *parser) value(path string, raw json.RawMessage, into reflect.Value) {
 		return err == nil
 	}
 	value := into.Addr().Interface()
+	if own, ok := value.(json.Unmarshaler); ok {
+		if err := own.UnmarshalJSON(raw); err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				p.wrong(path, "%s", line)
+			}
+		}
+		return
+	}
 	text, isText := value.(encoding.TextUnmarshaler)
 	var s string
 	var object map[string]json.RawMessage

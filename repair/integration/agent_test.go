@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
@@ -109,7 +110,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 	t.Helper()
 	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &proctest.Buffer{}}
 	o := repair.Options{
-		Node: node, Dialect: mesh, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil)),
+		Node: node, Dialects: dialect.List{mesh}, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil)),
 		NodeBudget: repair.Unlimited, // what begins empty would only slow the tests that are not about it
 	}
 	var err error
@@ -121,7 +122,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 		if o.ClusterBudget.PerMinute > 0 {
 			manifests = append(manifests, "repair-budget")
 		}
-		if o.Dialect.NeedsNamespace {
+		if o.Dialects.MayReadNamespace() {
 			manifests = append(manifests, "repair-namespaces")
 		}
 		ag.user, o.Config.BearerToken = account(t, newAdmin(t, s), manifests...)

@@ -10,6 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
@@ -136,7 +137,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 			}
 			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 				if m.linkerd {
-					o.Dialect = linkerd.New()
+					o.Dialects = dialect.List{linkerd.New()}
 				}
 				o.Action, o.Force = m.action, m.force
 				o.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such

@@ -131,7 +131,7 @@ func (q question) plugin(t *testing.T) verdict {
 
 // repair does not say what it finds of bypasses; that is the plugin's to log.
 func (q question) repair(t *testing.T, bypasses []string) verdict {
-	m := &repair.InPlace{Dialect: q.dialect(t), Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	m := &repair.InPlace{Dialects: dialect.List{q.dialect(t)}, Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
 	rs, err := m.Rulesets(t.Context(), q.pod)
 	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {

@@ -69,6 +69,6 @@ func TestWhatWouldBlock(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "10-k8s.conflist"), []byte(list), 0o600))
 	e, err := Dir(dir, []string{"meshcni"})
 	require.NoError(t, err)
-	assert.Equal(t, "kuma", e.Dialect)
+	assert.Equal(t, "kuma", e.Dialects.String())
 	assert.Equal(t, filepath.Join(dir, "10-k8s.conflist"), e.File)
 }

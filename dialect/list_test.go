@@ -1,0 +1,296 @@
+package dialect_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"pgregory.net/rapid"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+func every() dialect.List {
+	return dialect.List{istio.New("kube-system"), ambient.New("kube-system"), linkerd.New(), kuma.New("kube-system"), consul.New()}
+}
+
+func of(t testing.TB, names ...string) dialect.List {
+	l, err := every().Find(names...)
+	require.NoError(t, err)
+	return l
+}
+
+// joined is a pod of all the meshes given, by name: "istio", "linkerd", "kuma", and "ambient" by its own label.
+func joined(meshes ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "cart", Annotations: map[string]string{}, Labels: map[string]string{},
+	}}
+	p.Spec.Containers = []corev1.Container{{Name: "app"}}
+	for _, mesh := range meshes {
+		switch mesh {
+		case "istio":
+			p.Annotations["sidecar.istio.io/status"] = "{}"
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "istio-proxy"})
+		case "linkerd":
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "linkerd-proxy"})
+		case "kuma":
+			p.Annotations["kuma.io/sidecar-injected"] = "true"
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "kuma-sidecar"})
+		case "ambient":
+			p.Labels[ambient.DataplaneMode] = "ambient"
+		}
+	}
+	return p
+}
+
+func namespace(labels map[string]string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: labels}}
+}
+
+var (
+	plain   = namespace(nil)
+	enabled = namespace(map[string]string{ambient.DataplaneMode: "ambient"})
+)
+
+// TestFirstThatSelectsHasIt: and its Plan is what it would be alone, but for who else was asked.
+func TestFirstThatSelectsHasIt(t *testing.T) {
+	for _, tt := range []struct {
+		list      []string
+		pod       *corev1.Pod
+		namespace *corev1.Namespace
+		has       string
+		contested string
+	}{
+		{[]string{"ambient", "istio"}, joined("istio"), plain, "istio", ""},
+		{[]string{"ambient", "istio"}, joined("istio"), enabled, "istio", ""}, // a sidecar keeps ambient away
+		{[]string{"ambient", "istio"}, joined(), enabled, "ambient", ""},
+		{[]string{"ambient", "istio"}, joined(), plain, "", ""},
+		{[]string{"istio", "linkerd"}, joined("linkerd"), plain, "linkerd", ""},
+		{[]string{"istio", "linkerd"}, joined("linkerd", "istio"), plain, "istio", "linkerd"},
+		{[]string{"linkerd", "istio"}, joined("linkerd", "istio"), plain, "linkerd", "istio"},
+		{[]string{"linkerd", "kuma", "ambient", "istio"}, joined("kuma", "ambient"), plain, "kuma", "ambient"},
+		{[]string{"ambient", "linkerd", "kuma"}, joined("kuma", "linkerd"), enabled, "ambient", "linkerd and kuma"},
+	} {
+		l := of(t, tt.list...)
+		s := dialect.Subject{Pod: tt.pod, Namespace: tt.namespace}
+		p, err := l.Plan(t.Context(), s, dialect.Options{})
+		require.NoError(t, err)
+		require.Len(t, p.Answers, len(l))
+		for i, a := range p.Answers {
+			assert.Equal(t, dialect.Answer{Dialect: l[i].Name, Decision: l[i].Decide(tt.pod, tt.namespace)}, a)
+		}
+		assert.Equal(t, tt.has, p.Dialect)
+		if tt.has == "" {
+			assert.False(t, p.Decision.Selected)
+			assert.Equal(t, p.Answers[0].Reason, p.Decision.Reason)
+			for _, a := range p.Answers {
+				assert.Contains(t, p.Decision.Detail, a.Dialect+": "+a.Detail)
+			}
+			continue
+		}
+		alone, err := l.Named(tt.has).Plan(t.Context(), s, dialect.Options{})
+		require.NoError(t, err)
+		if tt.contested != "" {
+			alone.Warnings = append(alone.Warnings, redirect.Warning{
+				Code: dialect.WarningContested, Text: tt.contested + " would select the pod too; " + tt.has + " has it, which is asked first",
+			})
+		}
+		alone.Answers = p.Answers
+		assert.Equal(t, alone, p)
+	}
+}
+
+// TestOneMesh: a List of one is that mesh, also in what it says.
+func TestOneMesh(t *testing.T) {
+	for _, d := range every() {
+		for _, pod := range []*corev1.Pod{joined(), joined("istio"), joined("linkerd"), joined("kuma"), joined("ambient")} {
+			for _, ns := range []*corev1.Namespace{nil, plain, enabled} {
+				s := dialect.Subject{Pod: pod, Namespace: ns}
+				want, errWant := d.Plan(t.Context(), s, dialect.Options{})
+				got, err := dialect.List{d}.Plan(t.Context(), s, dialect.Options{})
+				assert.Equal(t, want, got)
+				assert.Equal(t, errWant, err)
+				choice, err := dialect.List{d}.Choose(pod, ns)
+				require.NoError(t, err)
+				assert.Equal(t, want.Decision, choice.Decision)
+				assert.Equal(t, want.Decision.Selected, choice.Dialect != nil)
+			}
+		}
+	}
+	d, s := istio.New(), dialect.Subject{Pod: joined("istio")}
+	l := dialect.List{d}
+	alone := testing.AllocsPerRun(50, func() { _, _ = d.Plan(t.Context(), s, dialect.Options{}) })
+	assert.LessOrEqual(t, testing.AllocsPerRun(50, func() { _, _ = l.Plan(t.Context(), s, dialect.Options{}) }), alone)
+	_, err := dialect.List{}.Plan(t.Context(), s, dialect.Options{})
+	require.ErrorContains(t, err, "no mesh is configured")
+}
+
+// TestRefusedByWhoHasIt: bad settings do not make the pod the next mesh's.
+func TestRefusedByWhoHasIt(t *testing.T) {
+	pod := joined("istio", "linkerd")
+	pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "http"
+	p, err := of(t, "istio", "linkerd").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	var wrong *redirect.SettingError
+	require.ErrorAs(t, err, &wrong)
+	assert.Equal(t, "istio", p.Dialect)
+	assert.Equal(t, dialect.WarningContested, p.Warnings[len(p.Warnings)-1].Code)
+	_, err = of(t, "linkerd", "istio").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	require.NoError(t, err)
+}
+
+// TestUnknownNamespaceRefuses: while a mesh may have the pod by its namespace, no later one gets it.
+func TestUnknownNamespaceRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		list    []string
+		pod     *corev1.Pod
+		refused bool
+	}{
+		{[]string{"ambient", "istio"}, joined(), true},
+		{[]string{"ambient", "linkerd"}, joined("linkerd"), true},
+		{[]string{"ambient", "istio"}, joined("istio"), false},
+		{[]string{"ambient", "linkerd"}, joined("ambient", "linkerd"), false}, // its own label decides
+		{[]string{"linkerd", "ambient"}, joined("linkerd"), false},
+		{[]string{"linkerd", "ambient"}, joined(), true},
+	} {
+		l, s := of(t, tt.list...), dialect.Subject{Pod: tt.pod}
+		p, err := l.Plan(t.Context(), s, dialect.Options{})
+		if !tt.refused {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, dialect.ErrNamespaceUnknown, tt.list)
+		assert.ErrorContains(t, err, "whether ambient selects it")
+		assert.True(t, p.Decision.Selected, "nobody may take it for a pod outside")
+		assert.Equal(t, "ambient", p.Dialect)
+		assert.Nil(t, p.Ruleset.IPv4)
+		assert.True(t, l.ReadsNamespace(tt.pod))
+		s.Namespace = plain
+		_, err = l.Plan(t.Context(), s, dialect.Options{})
+		require.NoError(t, err)
+	}
+	off, err := labels.Parse("mesh=off")
+	require.NoError(t, err)
+	l := of(t, "istio", "kuma")
+	l[1].Policy.ExcludedNamespaceLabels = []labels.Selector{off}
+	_, err = l.Plan(t.Context(), dialect.Subject{Pod: joined("kuma")}, dialect.Options{})
+	require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+	_, err = l.Plan(t.Context(), dialect.Subject{Pod: joined("istio")}, dialect.Options{})
+	require.NoError(t, err)
+}
+
+// TestEarlyDecisions hold for all meshes of the list.
+func TestEarlyDecisions(t *testing.T) {
+	none, sidecar := map[string]string{}, map[string]string{"sidecar.istio.io/status": "{}"}
+	declined := map[string]string{"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"}
+	for _, tt := range []struct {
+		list        []string
+		annotations map[string]string
+		out         bool
+		presumed    bool
+	}{
+		{[]string{"istio"}, none, true, true},
+		{[]string{"istio", "kuma"}, none, true, true},
+		{[]string{"istio", "kuma"}, sidecar, false, false},
+		{[]string{"istio", "ambient"}, none, false, false}, // its labels or namespace may enable it
+		{[]string{"ambient", "istio"}, declined, true, true},
+		{[]string{"ambient", "istio"}, sidecar, false, false},
+		{[]string{"istio", "linkerd"}, none, false, true},
+		{[]string{"linkerd", "istio"}, map[string]string{linkerd.ProxyVersion: "x"}, false, false},
+	} {
+		l := of(t, tt.list...)
+		d, out := l.RuleOut(tt.annotations)
+		assert.Equal(t, tt.out, out, "%v %v", tt.list, tt.annotations)
+		assert.False(t, d.Selected)
+		if out && len(l) > 1 {
+			for _, mesh := range l {
+				alone, _ := mesh.Policy.RuleOut(tt.annotations)
+				assert.Contains(t, d.Detail, mesh.Name+": "+alone.Detail)
+			}
+		}
+		_, presumed := l.PresumeOut(tt.annotations)
+		assert.Equal(t, tt.presumed, presumed, "%v %v", tt.list, tt.annotations)
+		_, presumed = l.PresumeOut(nil)
+		assert.False(t, presumed, "unknown annotations")
+	}
+	assert.True(t, of(t, "istio", "ambient").ExcludesNamespace("kube-system"))
+	assert.False(t, of(t, "istio", "linkerd").ExcludesNamespace("kube-system"), "linkerd does not")
+	assert.True(t, of(t, "istio", "linkerd").MayReadNamespace())
+	assert.False(t, of(t, "istio", "kuma").MayReadNamespace())
+	var empty dialect.List
+	_, out := empty.RuleOut(none)
+	assert.False(t, out || empty.ExcludesNamespace("kube-system") || empty.MayReadNamespace())
+}
+
+func TestFind(t *testing.T) {
+	l := of(t, "ambient", "istio")
+	assert.Equal(t, "ambient,istio", l.String())
+	assert.Equal(t, "istio", of(t).String(), "the first is the default")
+	assert.Nil(t, l.Named("kuma"))
+	_, err := every().Find("osm", "istio", "", "istio", "osm")
+	require.EqualError(t, err, `unknown dialect "osm": known is istio, ambient, linkerd, kuma, consul
+unknown dialect "": known is istio, ambient, linkerd, kuma, consul
+dialect "istio" is named twice
+dialect "osm" is named twice`)
+	_, err = dialect.List{}.Find("istio")
+	require.ErrorContains(t, err, `unknown dialect "istio"`)
+}
+
+// TestListIsSound: whatever the meshes, their order and the pod, the first that selects the pod has it, what is decided early
+// is decided alike later, and nobody has a pod of which it is unknown whether an earlier mesh has it.
+func TestListIsSound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.Permutation(every().Names()).Draw(t, "order")[:rapid.IntRange(1, 5).Draw(t, "meshes")]
+		l, err := every().Find(names...)
+		require.NoError(t, err)
+		var joins []string
+		for _, mesh := range []string{"istio", "linkerd", "kuma", "ambient"} {
+			if rapid.Bool().Draw(t, mesh) {
+				joins = append(joins, mesh)
+			}
+		}
+		pod := joined(joins...)
+		pod.Namespace = rapid.SampledFrom([]string{"shop", "kube-system"}).Draw(t, "namespace")
+		pod.Spec.HostNetwork = rapid.IntRange(0, 9).Draw(t, "host network") == 0
+		known := rapid.SampledFrom([]*corev1.Namespace{plain, enabled}).Draw(t, "labels")
+
+		choice, err := l.Choose(pod, known)
+		require.NoError(t, err)
+		var want []string
+		for _, d := range l {
+			if d.Decide(pod, known).Selected {
+				want = append(want, d.Name)
+			}
+		}
+		var got []string
+		if choice.Dialect != nil {
+			got = append([]string{choice.Dialect.Name}, choice.Contested...)
+		}
+		assert.Equal(t, want, got)
+		assert.Equal(t, len(want) > 0, choice.Decision.Selected)
+
+		if _, out := l.RuleOut(pod.Annotations); out {
+			assert.Empty(t, want, "ruled out early")
+		}
+		if l.ExcludesNamespace(pod.Namespace) {
+			assert.Empty(t, want)
+		}
+		blind, err := l.Choose(pod, nil)
+		if err == nil && len(l) > 1 {
+			assert.Equal(t, fmt.Sprint(choice.Dialect != nil, choice.Decision.Reason), fmt.Sprint(blind.Dialect != nil, blind.Decision.Reason),
+				"what is decided without the namespace is decided so with it")
+		}
+		if !l.ReadsNamespace(pod) {
+			assert.NoError(t, err)
+		}
+	})
+}

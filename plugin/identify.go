@@ -1,0 +1,98 @@
+package plugin
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// target is what an ADD is for.
+type target struct {
+	meshes dialect.List
+	name   string      // for messages
+	pod    *corev1.Pod // stands for a sandbox that CNI_ARGS configure; nil: a pod that has to be read
+	asked  string      // the key of CNI_ARGS that configures the sandbox
+}
+
+// identify finds the meshes. If CNI_ARGS configure the sandbox themselves, it also makes a pod to stand for it. Such keys
+// take precedence over the name of a pod in CNI_ARGS, as in the plugins that read them: otherwise whoever can add to CNI_ARGS
+// could name an excluded namespace.
+func (r *run) identify() (t target, failure *types.Error) {
+	t.name = r.pod.String()
+	var err error
+	if t.meshes, err = r.meshes(r.config); err != nil {
+		return t, codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
+	}
+	keys := dialects.SandboxKeys()
+	for _, d := range t.meshes {
+		if d.Sandboxes != nil {
+			keys = append(keys, d.Sandboxes.Key)
+		}
+	}
+	args := map[string]string{}
+	var asked []string
+	for pair := range strings.SplitSeq(r.args, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		if slices.Contains(keys, key) {
+			if _, twice := args[key]; twice {
+				return t, fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s is there twice", key)
+			}
+			// An empty value beside the names of a pod asks for nothing.
+			if value != "" || !r.pod.isPod() {
+				asked = append(asked, key)
+			}
+		}
+		args[key] = value
+	}
+	if len(asked) == 0 {
+		return t, nil
+	}
+	var sandboxed dialect.List
+	unread := asked
+	for _, d := range t.meshes {
+		if d.Sandboxes == nil || !slices.Contains(asked, d.Sandboxes.Key) {
+			continue
+		}
+		mesh, _ := d.ForSandbox(args)
+		sandboxed = append(sandboxed, mesh)
+		unread = slices.DeleteFunc(slices.Clone(unread), func(key string) bool { return key == d.Sandboxes.Key })
+	}
+	if len(unread) > 0 {
+		return t, hint(fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s asks for redirection, which dialect %s does not read",
+			strings.Join(unread, " and "), strings.Join(t.meshes.Names(), " or ")),
+			"a sandbox of another mesh does not start outside it; give its network a configuration with that mesh's dialect")
+	}
+	t.meshes, t.asked = sandboxed, sandboxed[0].Sandboxes.Key
+	t.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "sandbox", Name: r.attachment.ContainerID}}
+	t.name = t.pod.Namespace + "/" + t.pod.Name
+	return t, nil
+}
+
+// explain says of a sandbox's decision where it comes from.
+func (t target) explain(d selection.Decision) selection.Decision {
+	if t.asked != "" {
+		d.Detail = "CNI_ARGS has " + t.asked
+	}
+	return d
+}
+
+// refusal is the failure of a pod that its mesh's plan refuses.
+func (t target) refusal(err error) *types.Error {
+	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
+	var bypass *dialect.BypassError
+	switch {
+	case errors.As(err, &bypass):
+		return hint(failure, "refuse_proxy_uid is true in the network configuration")
+	case t.asked != "":
+		return hint(failure, "correct what leads to %s in CNI_ARGS; the sandbox does not start without its rules", t.asked)
+	}
+	return hint(failure, "correct the pod's annotations; the pod does not start without its rules")
+}

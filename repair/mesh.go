@@ -1,0 +1,83 @@
+package repair
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// mesh returns the mesh that has a pod as far as the pod alone says, whose check is then looked at: the first that selects it,
+// else the first that its namespace may enable, else the first. nil: there is none.
+func (c *Controller) mesh(pod *corev1.Pod) *dialect.Dialect {
+	l := c.opts.Dialects
+	if len(l) < 2 {
+		if len(l) == 0 {
+			return nil
+		}
+		return &l[0]
+	}
+	maybe := &l[0]
+	for i := len(l) - 1; i >= 0; i-- {
+		if d := l[i].Decide(pod, nil); d.Reason == selection.NotEnabled {
+			maybe = &l[i]
+		}
+	}
+	for i := range l {
+		if l[i].Decide(pod, nil).Selected {
+			return &l[i]
+		}
+	}
+	return maybe
+}
+
+// criteria returns those of the pod's [Controller.mesh].
+func (c *Controller) criteria(pod *corev1.Pod) Criteria {
+	if d := c.mesh(pod); d != nil {
+		return c.opts.Criteria[d.Name]
+	}
+	return Criteria{}
+}
+
+// choose returns the mesh that has a pod, as the plugin decides. It reads the namespace only if that decides too. An error says
+// that this cannot be told.
+func (c *Controller) choose(ctx context.Context, pod *corev1.Pod) (dialect.Choice, error) {
+	namespace, err := c.deciding(ctx, pod)
+	if err != nil {
+		return dialect.Choice{}, err
+	}
+	return c.opts.Dialects.Choose(pod, namespace)
+}
+
+// deciding returns the pod's namespace if that decides which mesh has the pod, and otherwise nil.
+func (c *Controller) deciding(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
+	decides := slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool {
+		if !byNamespace(d) {
+			return false
+		}
+		alone := d.Decide(pod, nil)
+		return alone.Selected || alone.Reason == selection.NotEnabled
+	})
+	if !decides {
+		return nil, nil
+	}
+	return c.namespace(ctx, pod)
+}
+
+// excluded reports whether a broken pod is not to be acted on for what its namespace says: that excludes it, so that the plugin
+// left it alone on purpose, or gives it to another mesh than the one whose check has failed.
+func (c *Controller) excluded(ctx context.Context, pod *corev1.Pod, f Finding) (out bool, err error) {
+	if c.criteria(pod).Policy == nil {
+		return false, nil
+	}
+	choice, err := c.choose(ctx, pod)
+	if err != nil {
+		return false, err
+	}
+	out = choice.Dialect == nil || choice.Dialect.NodeProxy != nil || f.Reason == CheckFailed && choice.Dialect.Name != c.mesh(pod).Name
+	c.tracks.change(pod.UID, func(t *track) { t.excluded = out })
+	return out, nil
+}
