@@ -49,10 +49,7 @@ func Report(w Wanted, a Actual, before bool) (State, string) {
 		if w.Refused {
 			return Failed, ReasonRefused
 		}
-		if a.Captured() {
-			return Captured, ReasonUnsure
-		}
-		return short(ReasonUnsure)
+		return Waiting, ReasonUnsure
 	case In:
 	}
 	switch {
