@@ -40,10 +40,8 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 	if c.releasing.Load() {
 		return done, &agentsock.StepError{Step: stepAgent, Reason: reasonReleasing, Err: ErrReleasing}
 	}
-	select {
-	case <-c.started:
-	case <-ctx.Done():
-		return done, &agentsock.StepError{Step: stepAgent, Reason: "not-synced", Err: ErrNotSynced}
+	if err := c.awaitStart(ctx); err != nil {
+		return done, &agentsock.StepError{Step: stepAgent, Reason: "not-synced", Err: err}
 	}
 	pod, err := c.awaitPod(ctx, types.UID(a.Pod.UID))
 	if err != nil {

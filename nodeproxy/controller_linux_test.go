@@ -145,13 +145,7 @@ func (n *node) backendOf(ns *netnsexec.NetNS) apply.Backend {
 
 // rules returns what differs from the rules that the pod should have, and from none.
 func (n *node) rules(uid types.UID) (fromWanted, fromNone []ruleset.Difference) {
-	pod := n.pods.Pods()[0]
-	for _, p := range n.pods.Pods() {
-		if p.UID == uid {
-			pod = p
-		}
-	}
-	rs := rulesOf(n.t, pod)
+	rs := rulesOf(n.t, n.pods.get(uid))
 	b := n.backendOf(n.netns[uid])
 	fromWanted, err := b.Check(context.Background(), rs)
 	require.NoError(n.t, err)
@@ -161,6 +155,8 @@ func (n *node) rules(uid types.UID) (fromWanted, fromNone []ruleset.Difference) 
 }
 
 func rulesOf(t testing.TB, pod *corev1.Pod) ruleset.Ruleset {
+	pod = pod.DeepCopy()
+	pod.Annotations = nil
 	result, err := ambient.New().Redirect(pod, nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
 	require.NoError(t, err)
 	return result.Redirect.MustRuleset()
@@ -179,7 +175,7 @@ func (n *node) captured(uid types.UID) {
 	assert.Empty(n.t, differ)
 	assert.True(n.t, n.proxy.holds(uid))
 	entries, _ := n.probes.Entries()
-	assert.Contains(n.t, entries, netip.MustParseAddr(n.pods.pods[uid].Status.PodIPs[0].IP))
+	assert.Contains(n.t, entries, netip.MustParseAddr(n.pods.get(uid).Status.PodIPs[0].IP))
 }
 
 func (n *node) outside(uid types.UID) {
@@ -223,7 +219,7 @@ func TestRunningPodsJoinAndLeave(t *testing.T) {
 		}))
 		n.start()
 		n.eventually(a, agentsock.Outside, "not-enabled")
-		assert.Zero(t, n.proxy.adds)
+		assert.Zero(t, n.proxy.count())
 		n.pods.label("shop", "ambient")
 		n.captured(a)
 		n.eventually(b, agentsock.Outside, "not-enabled")
@@ -272,7 +268,7 @@ func TestDriftIsMended(t *testing.T) {
 		n.sandbox(uid)
 		n.until("rules in the new namespace", func() bool { differ, _ := n.rules(uid); return len(differ) == 0 })
 		n.captured(uid)
-		assert.Equal(t, n.netns[uid].ID(), n.proxy.has[uid].ns)
+		assert.Equal(t, n.netns[uid].ID(), n.proxy.in(uid))
 	})
 }
 

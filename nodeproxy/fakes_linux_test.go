@@ -53,6 +53,9 @@ func (n *namespaces) Find(_ context.Context, pod nodeproxy.PodID, _ []netip.Addr
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	path, ok := n.paths[pod.UID]
+	if !ok { // no process leads there
+		path, ok = n.noted[pod.UID]
+	}
 	if !ok {
 		return nil, errors.New("no process of the pod")
 	}
@@ -203,6 +206,19 @@ func (p *proxy) set(f func(*proxy)) {
 	}
 }
 
+// in returns the namespace in which the proxy has the pod.
+func (p *proxy) in(uid types.UID) netnsexec.ID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.has[uid].ns
+}
+
+func (p *proxy) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.adds
+}
+
 func (p *proxy) holds(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,6 +328,12 @@ func (p *pods) Set(_ context.Context, pod nodeproxy.PodID, key, value string) er
 		})
 	}
 	return nil
+}
+
+func (p *pods) get(uid types.UID) *corev1.Pod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pods[uid]
 }
 
 func (p *pods) annotation(uid types.UID) string {

@@ -7,13 +7,26 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
+// awaitStart waits until the node's pods are known.
+func (c *Controller) awaitStart(ctx context.Context) error {
+	select {
+	case <-c.started:
+		return nil
+	default:
+	}
+	select {
+	case <-c.started:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNotSynced, context.Cause(ctx))
+	}
+}
+
 // Release takes all pods out of the proxy's care, before the agent goes for good, and returns those that it could not take
 // out before the context ended. From then on the controller captures none.
 func (c *Controller) Release(ctx context.Context) ([]agentsock.PodState, error) {
-	select {
-	case <-c.started:
-	case <-ctx.Done():
-		return nil, ErrNotSynced
+	if err := c.awaitStart(ctx); err != nil {
+		return nil, err
 	}
 	c.releasing.Store(true)
 	uids := c.uids()
@@ -46,10 +59,8 @@ func (c *Controller) Release(ctx context.Context) ([]agentsock.PodState, error) 
 // still be. One whose namespace is not known has no NetNS, so that the proxy keeps it if it has it. It waits until the node's
 // pods are known; otherwise the error is that of the context. A NetNS is closed when the pod is given back.
 func (c *Controller) Snapshot(ctx context.Context) (pods []Workload, err error) {
-	select {
-	case <-c.started:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrNotSynced, context.Cause(ctx))
+	if err := c.awaitStart(ctx); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
