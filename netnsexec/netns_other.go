@@ -19,6 +19,11 @@ func Open(path string) (*NetNS, error) {
 	return nil, fmt.Errorf("open network namespace %q: %w", path, errPlatform)
 }
 
+// OpenHost fails.
+func OpenHost(path string) (*NetNS, error) {
+	return nil, fmt.Errorf("open the host's network namespace %q: %w", path, errPlatform)
+}
+
 // Current returns an error that errors.Is(err, errors.ErrUnsupported).
 func Current() (*NetNS, error) {
 	return nil, fmt.Errorf("open own network namespace: %w", errPlatform)

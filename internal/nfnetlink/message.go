@@ -130,6 +130,8 @@ func NE32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 type Attr struct {
 	Typ  uint16 // without flags
 	Data []byte
+	// Nested is set where a [Writer] nested it; the kernel sets it on some of those only.
+	Nested bool
 }
 
 // Attrs iterates over attributes and stops at a malformed one.
@@ -141,7 +143,7 @@ func Attrs(b []byte) func(yield func(Attr) bool) {
 				return
 			}
 			typ := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-			if !yield(Attr{typ, b[4:size]}) {
+			if !yield(Attr{typ, b[4:size], binary.NativeEndian.Uint16(b[2:])&unix.NLA_F_NESTED != 0}) {
 				return
 			}
 			b = b[min(len(b), nlAlign(size)):]
