@@ -102,7 +102,7 @@ func (s *Set) settle(ctx context.Context) (made bool, err error) {
 func (s *Set) move(ctx context.Context, c choice) (made bool, err error) {
 	moved := Entries{}
 	if c.stale {
-		if moved, _, err = c.other.read(ctx); err != nil {
+		if moved, err = c.other.read(ctx); err != nil {
 			return false, fmt.Errorf("read what %s has: %w", c.other.name(), err)
 		}
 	}

@@ -105,25 +105,32 @@ func (x *xtables) state(h *netlink.Handle) (have Entries, missing []ruleset.Fami
 	return have, missing, nil
 }
 
-func (x *xtables) read(ctx context.Context) (have Entries, intact bool, err error) {
-	var missing []ruleset.Family
+func (x *xtables) read(context.Context) (have Entries, err error) {
 	err = x.sets(func(h *netlink.Handle) (err error) {
-		have, missing, err = x.state(h)
+		have, _, err = x.state(h)
+		return err
+	})
+	return have, err
+}
+
+func (x *xtables) intact(ctx context.Context) (bool, error) {
+	var missing []ruleset.Family
+	err := x.sets(func(h *netlink.Handle) (err error) {
+		_, missing, err = x.state(h)
 		return err
 	})
 	if err != nil || len(missing) > 0 {
-		return have, false, err
+		return false, err
 	}
 	if err := x.find(ctx); err != nil {
-		return nil, false, err
+		return false, err
 	}
 	for _, f := range x.families {
-		damaged, err := x.damage(ctx, f)
-		if err != nil || len(damaged) > 0 {
-			return have, false, err
+		if flaws, err := x.damage(ctx, f); err != nil || len(flaws) > 0 {
+			return false, err
 		}
 	}
-	return have, true, nil
+	return true, nil
 }
 
 func (x *xtables) update(ctx context.Context, change func(Entries) Entries, rules bool) (result Result, err error) {

@@ -190,13 +190,22 @@ func (n *native) sameChains(c *nfnetlink.Conn) (bool, error) {
 	return same, nil
 }
 
-func (n *native) read(ctx context.Context) (have Entries, intact bool, err error) {
-	err = n.session(ctx, func(c *nfnetlink.Conn) error {
-		st, err := n.state(c)
-		have, intact = st.entries, st.intact
+func (n *native) read(ctx context.Context) (Entries, error) {
+	st, err := n.live(ctx)
+	return st.entries, err
+}
+
+func (n *native) intact(ctx context.Context) (bool, error) {
+	st, err := n.live(ctx)
+	return st.intact, err
+}
+
+func (n *native) live(ctx context.Context) (st tableState, err error) {
+	err = n.session(ctx, func(c *nfnetlink.Conn) (err error) {
+		st, err = n.state(c)
 		return err
 	})
-	return have, intact, err
+	return st, err
 }
 
 func (n *native) update(ctx context.Context, change func(Entries) Entries, _ bool) (result Result, err error) {

@@ -90,8 +90,10 @@ type backend interface {
 	name() apply.Name
 	// there reports whether anything of ours is in the kernel.
 	there(ctx context.Context) (bool, error)
-	// read returns the entries, and whether the rules that use them are as wanted.
-	read(ctx context.Context) (have Entries, intact bool, err error)
+	// read returns the entries.
+	read(ctx context.Context) (Entries, error)
+	// intact reports whether the rules that use the entries are as wanted.
+	intact(ctx context.Context) (bool, error)
 	// update makes the entries those that change returns of those that are there. rules is false where reading the
 	// rules too is not worth it.
 	update(ctx context.Context, change func(Entries) Entries, rules bool) (Result, error)
@@ -214,11 +216,10 @@ func (s *Set) Entries() (Entries, error) {
 			}
 			b = c.use
 		}
-		have, intact, err := b.read(ctx)
-		if err != nil || !intact {
+		if intact, err := b.intact(ctx); err != nil || !intact {
 			return nil, err
 		}
-		return have, nil
+		return b.read(ctx)
 	}()
 	if err != nil {
 		return nil, fmt.Errorf("read probe exemption: %w", err)

@@ -129,9 +129,15 @@ func feed(t *testing.T, ns *netnsexec.NetNS, input, program string, args ...stri
 // ask connects from a namespace and returns the answer: "peer=…" of the application, or "proxy:15006 …".
 func ask(t *testing.T, ns *netnsexec.NetNS, to netip.Addr, port string) string {
 	t.Helper()
+	return try(t, ns, to, port, 5*time.Second)
+}
+
+// try is ask with the patience for the connection.
+func try(t *testing.T, ns *netnsexec.NetNS, to netip.Addr, port string, patience time.Duration) string {
+	t.Helper()
 	var answer []byte
 	err := ns.Do(func() error {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(to.String(), port), 5*time.Second)
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(to.String(), port), patience)
 		if err != nil {
 			return err
 		}

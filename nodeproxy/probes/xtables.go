@@ -81,7 +81,7 @@ func (x *xtables) find(ctx context.Context) error {
 		return nil
 	}
 	o := apply.Options{Backend: x.o.Backend, Path: x.o.Path, Root: x.o.Root, Runner: x.o.NetNS}
-	if o.Backend == "" || o.Backend == apply.Auto {
+	if !slices.Contains(variants, o.Backend) {
 		o.Backend = apply.Iptables
 	}
 	if o.Backend == apply.Iptables {
