@@ -101,7 +101,7 @@ func Defaults() redirect.Redirect {
 	// Answers to probes that conntrack no longer knows.
 	r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: ProbeSources()}}
 	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
-	r.Loopback = redirect.LoopbackPass
+	r.Loopback, r.FinalPass = redirect.LoopbackPass, true
 	r.Names.ChainPrefix = "ISTIO_"
 	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, MarkMask
 	r.Names.RouteTable, r.Names.RoutePriority = RouteTable, RoutePriority

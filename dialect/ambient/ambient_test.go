@@ -122,16 +122,16 @@ func ExampleNew() {
 	// nat PREROUTING -j ISTIO_PREROUTING
 	// nat OUTPUT -j ISTIO_OUTPUT
 	// nat ISTIO_PREROUTING -p tcp -j ISTIO_INBOUND
-	// nat ISTIO_OUTPUT -d 169.254.7.127/32 -p tcp -j RETURN
+	// nat ISTIO_OUTPUT -d 169.254.7.127/32 -p tcp -j ACCEPT
+	// nat ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT
+	// nat ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -j ACCEPT
 	// nat ISTIO_OUTPUT -m mark --mark 0x539/0xfff -j RETURN
-	// nat ISTIO_OUTPUT -m mark --mark 0x111/0xfff -j RETURN
-	// nat ISTIO_OUTPUT -o lo -j RETURN
 	// nat ISTIO_OUTPUT -d 127.0.0.1/32 -j RETURN
 	// nat ISTIO_OUTPUT -j ISTIO_REDIRECT
-	// nat ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN
-	// nat ISTIO_INBOUND -s 169.254.7.127/32 -j RETURN
+	// nat ISTIO_INBOUND -s 169.254.7.127/32 -j ACCEPT
 	// nat ISTIO_INBOUND -p tcp -m tcp --dport 15008 -j RETURN
-	// nat ISTIO_INBOUND -p tcp -j ISTIO_IN_REDIRECT
+	// nat ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN
+	// nat ISTIO_INBOUND ! -d 127.0.0.1/32 -p tcp -j ISTIO_IN_REDIRECT
 	// nat ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006
 	// nat ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001
 	// ip rule add fwmark 0x111/0xfff pref 32764 lookup 100
