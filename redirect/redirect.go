@@ -170,6 +170,9 @@ type Names struct {
 	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the application from; see
 	// Proxy.PassSources. IPv4 needs no such address, since all of 127.0.0.0/8 is on lo. The zero value is none.
 	LoopbackIPv6 netip.Addr `json:"loopbackIPv6,omitzero"`
+	// OtherChains and OtherTables are what another program of the mesh uses for the same rules; see [ruleset.Owner].
+	OtherChains []string `json:"otherChains,omitempty"`
+	OtherTables []string `json:"otherTables,omitempty"`
 }
 
 // Owner returns the owner of the rules with these names.
@@ -179,6 +182,8 @@ func (n Names) Owner() ruleset.Owner {
 		Marks:   []uint32{n.InboundMark, n.HairpinMark},
 		Zones:   []uint16{n.ProxyZone, n.AppZone},
 		Routing: ruleset.Routing{Mark: n.InboundMark, Mask: n.MarkMask, Table: n.RouteTable, Priority: n.RoutePriority},
+
+		OtherChains: n.OtherChains, OtherTables: n.OtherTables,
 	}
 	if n.LoopbackIPv6.IsValid() {
 		o.LoopbackAddrs = []netip.Addr{n.LoopbackIPv6}
@@ -222,6 +227,7 @@ func (r Redirect) Clone() Redirect {
 	r.VirtualInterfaces = slices.Clone(r.VirtualInterfaces)
 	r.VirtualNetworks = slices.Clone(r.VirtualNetworks)
 	r.DNS.To = slices.Clone(r.DNS.To)
+	r.Names.OtherChains, r.Names.OtherTables = slices.Clone(r.Names.OtherChains), slices.Clone(r.Names.OtherTables)
 	r.Outbound.Exclude = slices.Clone(r.Outbound.Exclude)
 	for i := range r.Outbound.Exclude {
 		r.Outbound.Exclude[i].UIDs = slices.Clone(r.Outbound.Exclude[i].UIDs)

@@ -105,6 +105,7 @@ func Defaults() redirect.Redirect {
 	r.Names.ChainPrefix = "ISTIO_"
 	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, MarkMask
 	r.Names.RouteTable, r.Names.RoutePriority = RouteTable, RoutePriority
+	r.Names.OtherChains, r.Names.OtherTables = []string{agentPrerouting}, agentTables()
 	return r
 }
 
