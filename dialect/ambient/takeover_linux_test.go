@@ -147,8 +147,8 @@ func meanwhile(t *testing.T, w *netnstest.World, fn func()) {
 	fn()
 }
 
-// establish opens connections that the rules are about, and returns a function that uses them: one that was redirected to
-// the proxy, and one of the proxy to the application from its client's address, which needs the marks and the routing.
+// establish opens a connection of each family from the proxy to the application, from its client's address, and returns a
+// function that uses them. Each of their packets needs the marks and the routing.
 func establish(t *testing.T, w *netnstest.World) func(*testing.T) {
 	t.Helper()
 	var open [][2]net.Conn
