@@ -41,7 +41,7 @@ func TestFates(t *testing.T) {
 				programs[f] = agentText(f, tt.settings)
 			}
 			pod := labelled("ambient", tt.annotations)
-			dialecttest.Equivalent(t, ambient.New(), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes())
+			dialecttest.Equivalent(t, ambient.New(ambient.Options{}), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes())
 		})
 	}
 }
@@ -72,7 +72,7 @@ func TestMarkedSockets(t *testing.T) {
 			} {
 				t.Run(name, func(t *testing.T) {
 					w := netnstest.NewWorld(t, netnstest.Options{})
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New())
+					rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New(ambient.Options{}))
 					require.NoError(t, err)
 					set(t, w, backend, rs)
 					for _, tt := range tests {
@@ -92,7 +92,7 @@ func TestProbes(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New())
+			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
 			require.NoError(t, err)
 			set(t, w, backend, rs)
 			show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")

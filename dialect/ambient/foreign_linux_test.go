@@ -44,7 +44,7 @@ func TestRulesOfOthers(t *testing.T) {
 				if theirs {
 					enrol(t, w.Pod, backend, settings{dns: true})
 				} else {
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New())
+					rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
 					require.NoError(t, err)
 					set(t, w, backend, rs)
 				}
@@ -74,7 +74,7 @@ func TestLocalhostFromOutside(t *testing.T) {
 				if theirs {
 					enrol(t, w.Pod, backend, settings{dns: true})
 				} else {
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New())
+					rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
 					require.NoError(t, err)
 					set(t, w, backend, rs)
 				}

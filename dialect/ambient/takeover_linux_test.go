@@ -34,7 +34,7 @@ func TestTakeOver(t *testing.T) {
 				t.Parallel()
 				s := settings{virtual: true, dns: true}
 				pod := labelled("ambient", map[string]string{ambient.VirtualInterfaces: "virt0"})
-				rs, r, err := dialecttest.Case{Pod: pod}.Rules(ambient.New())
+				rs, r, err := dialecttest.Case{Pod: pod}.Rules(ambient.New(ambient.Options{}))
 				require.NoError(t, err)
 
 				w := netnstest.NewWorld(t, netnstest.Options{})

@@ -19,7 +19,7 @@ import (
 
 // All returns the dialects in the order in which people read them, without excluded namespaces.
 func All() []dialect.Dialect {
-	return []dialect.Dialect{istio.New(), ambient.New(), linkerd.New(), kuma.New(), consul.New()}
+	return []dialect.Dialect{istio.New(), ambient.New(ambient.Options{}), linkerd.New(), kuma.New(), consul.New()}
 }
 
 // Names lists the names of [All].
