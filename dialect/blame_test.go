@@ -67,7 +67,7 @@ func TestTooManyRulesNamesTheAnnotations(t *testing.T) {
 			consul.DualStack:             "true",
 			consul.RedirectTrafficConfig: `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeUIDs": ["` + list(8000, `","`, user) + `"]}`,
 		}, nil, []string{"annotation " + consul.RedirectTrafficConfig + ".ExcludeUIDs"}},
-		"ambient": {ambient.New(), map[string]string{ambient.VirtualInterfaces: list(5000, ",", iface)}, nil,
+		"ambient": {ambient.New(ambient.Options{}), map[string]string{ambient.VirtualInterfaces: list(5000, ",", iface)}, nil,
 			[]string{"annotation " + ambient.VirtualInterfaces}},
 	}
 	for name, c := range cases {

@@ -64,7 +64,7 @@ var everyDialect = []said{
 		annotations: []string{consul.RedirectTrafficConfig, consul.DualStack},
 	},
 	{
-		mesh: ambient.New(), container: "app",
+		mesh: ambient.New(ambient.Options{}), container: "app",
 		annotations: []string{ambient.VirtualInterfaces, ambient.BypassInbound, ambient.DNSCapture},
 	},
 }

@@ -142,9 +142,9 @@ func TestGrownFields(t *testing.T) {
 			`-j LOG --log-prefix "MESH_OUTPUT: " --log-level 7` + "\n" + defaultOutput},
 		{"proxy by mark, outbound", func(r *redirect.Redirect) { *r = marked() }, "MESH_OUTPUT",
 			`-m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff
--m mark --mark 0x539/0xfff -j RETURN
--m mark --mark 0x111/0xfff -j RETURN
+-p tcp -m mark --mark 0x111/0xfff -j RETURN
 -o lo -j RETURN
+-m mark --mark 0x539/0xfff -j RETURN
 -d 127.0.0.1/32 -j RETURN
 -j MESH_REDIRECT`},
 		{"proxy by mark, replies", func(r *redirect.Redirect) { *r = marked() }, "MESH_PREROUTING",
@@ -152,9 +152,36 @@ func TestGrownFields(t *testing.T) {
 		{"proxy by mark, replies where nothing inbound is captured", func(r *redirect.Redirect) { *r = marked(); r.Inbound = redirect.Inbound{} },
 			"MESH_PREROUTING", "-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff"},
 		{"proxy by mark, inbound", func(r *redirect.Redirect) { *r = marked() }, "MESH_INBOUND",
-			`-m mark --mark 0x539/0xfff -j RETURN
+			`-p tcp -m tcp --dport 15008 -j RETURN
+-m mark --mark 0x539/0xfff -j RETURN
+! -d 127.0.0.1/32 -p tcp -j MESH_IN_REDIRECT`},
+		{"final, outbound", func(r *redirect.Redirect) {
+			*r = marked()
+			r.FinalPass = true
+			r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: prefixSet("192.0.2.1/32")}}
+			r.Outbound.ExcludeCIDRs, r.Outbound.ExcludePorts = prefixSet("10.0.0.0/8"), redirect.Ports(22)
+			r.Outbound.ExcludeOwnerGroups, r.ExcludeInterfaces = []uint32{7}, []string{"net1"}
+		}, "MESH_OUTPUT", `-m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff
+-o net1 -j ACCEPT
+-p tcp -m tcp --dport 22 -j ACCEPT
+-p udp -m udp --dport 22 -j ACCEPT
+-d 192.0.2.1/32 -p tcp -j ACCEPT
+-p tcp -m mark --mark 0x111/0xfff -j ACCEPT
+! -d 127.0.0.1/32 -o lo -j ACCEPT
+-m mark --mark 0x539/0xfff -j RETURN
+-m owner --gid-owner 7 -j ACCEPT
+-d 127.0.0.1/32 -j RETURN
+-d 10.0.0.0/8 -j ACCEPT
+-j MESH_REDIRECT`},
+		{"final, inbound", func(r *redirect.Redirect) {
+			*r = marked()
+			r.FinalPass = true
+			r.Inbound.ExcludeSources, r.Inbound.ExcludePorts = prefixSet("192.0.2.1/32"), redirect.Ports(22)
+		}, "MESH_INBOUND", `-s 192.0.2.1/32 -j ACCEPT
 -p tcp -m tcp --dport 15008 -j RETURN
--p tcp -j MESH_IN_REDIRECT`},
+-p tcp -m tcp --dport 22 -j ACCEPT
+-m mark --mark 0x539/0xfff -j RETURN
+! -d 127.0.0.1/32 -p tcp -j MESH_IN_REDIRECT`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -50,6 +50,10 @@ type Redirect struct {
 
 	// Loopback says how connections within the pod are treated; the zero value is LoopbackHairpin.
 	Loopback Loopback `json:"loopback,omitempty"`
+	// FinalPass takes what is excluded, connections within the pod and replies to the proxy out of the nat table at once
+	// (ACCEPT), so that others' rules after ours in the same chain cannot redirect them. By default those rules see them
+	// (RETURN). The proxy's own packets, and those to localhost, are always left to them.
+	FinalPass bool `json:"finalPass,omitempty"`
 
 	// ExcludeInterfaces are left alone in both directions.
 	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
@@ -166,6 +170,9 @@ type Names struct {
 	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the application from; see
 	// Proxy.PassSources. IPv4 needs no such address, since all of 127.0.0.0/8 is on lo. The zero value is none.
 	LoopbackIPv6 netip.Addr `json:"loopbackIPv6,omitzero"`
+	// OtherChains and OtherTables are what another program of the mesh uses for the same rules; see [ruleset.Owner].
+	OtherChains []string `json:"otherChains,omitempty"`
+	OtherTables []string `json:"otherTables,omitempty"`
 }
 
 // Owner returns the owner of the rules with these names.
@@ -175,6 +182,8 @@ func (n Names) Owner() ruleset.Owner {
 		Marks:   []uint32{n.InboundMark, n.HairpinMark},
 		Zones:   []uint16{n.ProxyZone, n.AppZone},
 		Routing: ruleset.Routing{Mark: n.InboundMark, Mask: n.MarkMask, Table: n.RouteTable, Priority: n.RoutePriority},
+
+		OtherChains: n.OtherChains, OtherTables: n.OtherTables,
 	}
 	if n.LoopbackIPv6.IsValid() {
 		o.LoopbackAddrs = []netip.Addr{n.LoopbackIPv6}
@@ -218,6 +227,7 @@ func (r Redirect) Clone() Redirect {
 	r.VirtualInterfaces = slices.Clone(r.VirtualInterfaces)
 	r.VirtualNetworks = slices.Clone(r.VirtualNetworks)
 	r.DNS.To = slices.Clone(r.DNS.To)
+	r.Names.OtherChains, r.Names.OtherTables = slices.Clone(r.Names.OtherChains), slices.Clone(r.Names.OtherTables)
 	r.Outbound.Exclude = slices.Clone(r.Outbound.Exclude)
 	for i := range r.Outbound.Exclude {
 		r.Outbound.Exclude[i].UIDs = slices.Clone(r.Outbound.Exclude[i].UIDs)

@@ -80,6 +80,8 @@ type generator struct {
 	cut  bool
 	// count is set if rules are only counted, not made; see each.
 	count *counter
+	// final is set while the rules of the nat table are made, if FinalPass is.
+	final bool
 }
 
 // section is the rules of one chain of ours, by the suffix of its name.
@@ -175,11 +177,19 @@ func (g *generator) owners(rules *[]ruleset.Rule, fn func(ruleset.OwnerMatch)) {
 	}
 }
 
+// passes is the target of what is left alone; see [Redirect.FinalPass]. In other tables than nat a packet always goes on.
+func (g *generator) passes() ruleset.Target {
+	if g.final {
+		return accepts
+	}
+	return returns
+}
+
 // excludedInterfaces returns the first rules of a hook.
 func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
 	var rules []ruleset.Rule
 	g.each("excludeInterfaces", len(g.ExcludeInterfaces), &rules, func(i int) {
-		r := ruleset.Rule{Target: returns, Comment: "interface is excluded"}
+		r := ruleset.Rule{Target: g.passes(), Comment: "interface is excluded"}
 		if in {
 			r.In.Name = g.ExcludeInterfaces[i]
 		} else {
@@ -228,12 +238,12 @@ func (g *generator) groupFilter() []ruleset.Rule {
 		for i, id := range groups {
 			others[i] = ruleset.OwnerMatch{Kind: ruleset.GID, First: id, Last: id, Not: true}
 		}
-		rules = append(rules, ruleset.Rule{Owner: others, Target: returns, Comment: "group is not among those that are redirected"})
+		rules = append(rules, ruleset.Rule{Owner: others, Target: g.passes(), Comment: "group is not among those that are redirected"})
 	}
 	g.each("outbound.excludeOwnerGroups", len(g.Outbound.ExcludeOwnerGroups), &rules, func(i int) {
 		rules = append(rules, ruleset.Rule{
 			Owner:  []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.GID, g.Outbound.ExcludeOwnerGroups[i])},
-			Target: returns, Comment: "group is excluded",
+			Target: g.passes(), Comment: "group is excluded",
 		})
 	})
 	return rules

@@ -27,7 +27,7 @@ func (g *generator) exclusions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	const field = "outbound.exclude"
 	for _, e := range g.Outbound.Exclude {
-		r := ruleset.Rule{Proto: e.Protocol.proto(), Target: returns}
+		r := ruleset.Rule{Proto: e.Protocol.proto(), Target: g.passes()}
 		if g.count == nil { // it may be as long as the lists
 			r.Comment = brief.Text("excluded: "+e.String(), maxComment)
 		}
@@ -55,7 +55,7 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	sources := g.Inbound.ExcludeSources.Family(g.family)
 	g.each("inbound.excludeSources", len(sources), &rules, func(i int) {
-		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(sources[i]), Target: returns, Comment: "client is excluded"})
+		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(sources[i]), Target: g.passes(), Comment: "client is excluded"})
 	})
 	if g.Proxy.TunnelPort != 0 {
 		rules = append(rules, ruleset.Rule{
@@ -65,7 +65,7 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 	}
 	if g.Inbound.Ports.All() {
 		rules = append(rules, g.onPorts("inbound.excludePorts", g.Inbound.ExcludePorts, ruleset.Rule{
-			Proto: ruleset.TCP, Target: returns, Comment: "inbound port is excluded",
+			Proto: ruleset.TCP, Target: g.passes(), Comment: "inbound port is excluded",
 		})...)
 	}
 	return rules
@@ -124,9 +124,12 @@ func (g *generator) marked(comment string) []ruleset.Rule {
 func (g *generator) replyMark() Mark { return Mark{g.Names.InboundMark, g.Names.MarkMask} }
 
 // notWithinPod narrows the DNS rule of a proxy known by its mark, because it comes
-// before the rules that pass connections within the pod. Queries to a resolver in
+// before the rules that pass the proxy's packets and connections within the pod. Queries to a resolver in
 // the pod are not captured: over UDP wherever it listens, over TCP on localhost.
 func (g *generator) notWithinPod(r *ruleset.Rule) {
+	if !g.DNS.Everyone {
+		r.Mark = g.Proxy.Mark.match(true)
+	}
 	if r.Proto == ruleset.UDP {
 		r.Out = ruleset.InterfaceMatch{Name: loopback.Name, Not: true}
 	} else {

@@ -13,6 +13,8 @@ import (
 //	application -> OUTPUT -> REDIRECT -> proxy :15001
 //	proxy -> OUTPUT -> outside, or by lo -> IN_REDIRECT (a call to this very pod)
 func (g *generator) nat() {
+	g.final = g.FinalPass
+	defer func() { g.final = false }()
 	prerouting := append(g.logs(ruleset.Prerouting), g.virtualInterfaces()...)
 	prerouting = append(prerouting, g.virtualNetworks()...)
 	prerouting = append(prerouting, g.excludedInterfaces(true)...)
@@ -50,7 +52,11 @@ func (g *generator) virtualInterfaces() []ruleset.Rule {
 		rules = append(rules, g.onPrefixes("outbound.cidrs", g.Outbound.CIDRs, ruleset.Rule{
 			In: in, Target: g.to(chainRedirect), Comment: "outbound traffic of a virtual machine",
 		})...)
-		rules = append(rules, ruleset.Rule{In: in, Target: returns, Comment: "the rest of a virtual machine's traffic"})
+		rest := ruleset.Rule{In: in, Target: returns, Comment: "the rest of a virtual machine's traffic"}
+		if g.byMark() {
+			rest.Proto = ruleset.TCP // nothing else could be redirected
+		}
+		rules = append(rules, rest)
 	})
 	return rules
 }
@@ -59,10 +65,12 @@ func (g *generator) natInbound() []ruleset.Rule {
 	if g.Mode != ModeRedirect || g.Inbound.Ports.Empty() {
 		return nil
 	}
-	rules := append(g.marked("proxy to application"), g.inboundExceptions()...)
-	return append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, ruleset.Rule{
-		Proto: ruleset.TCP, Target: g.to(chainInRedirect), Comment: "inbound connection",
-	})...)
+	rules := append(g.inboundExceptions(), g.marked("proxy to application")...)
+	captured := ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInRedirect), Comment: "inbound connection"}
+	if g.byMark() {
+		captured.Dst = ruleset.PrefixMatch{Prefix: g.localhost(), Not: true} // as for outbound connections
+	}
+	return append(rules, g.onPorts("inbound.ports", g.Inbound.Ports, captured)...)
 }
 
 // natOutput jumps to the capture of DNS queries, if there is any.
@@ -86,15 +94,21 @@ func (g *generator) natOutput(capturesDNS bool) []ruleset.Rule {
 		}
 		rules = append(rules, pass)
 	}
-	rules = append(rules, g.marked("proxy to the outside")...)
 	if g.byMark() {
 		rules, dns = append(rules, dns...), nil
-		rules = append(rules, ruleset.Rule{Mark: g.replyMark().match(false), Target: returns, Comment: "application's reply"})
+		rules = append(rules, ruleset.Rule{
+			Proto: ruleset.TCP, Mark: g.replyMark().match(false), Target: g.passes(), Comment: "application's reply",
+		})
 	}
 	g.owners(&rules, func(o ruleset.OwnerMatch) { rules = g.appendOwner(rules, o) })
 	if g.Loopback == LoopbackPass {
-		rules = append(rules, ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"})
+		within := ruleset.Rule{Out: loopback, Target: g.passes(), Comment: "within the pod"}
+		if g.final {
+			within.Dst = ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}
+		}
+		rules = append(rules, within)
 	}
+	rules = append(rules, g.marked("proxy to the outside")...)
 	rules = append(rules, g.groupFilter()...)
 	rules = append(rules, dns...)
 	rules = append(rules, ruleset.Rule{
@@ -152,7 +166,7 @@ func (g *generator) excludedOutboundPorts() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
 		rules = append(rules, g.onPorts("outbound.excludePorts", g.Outbound.ExcludePorts, ruleset.Rule{
-			Proto: proto, Target: returns, Comment: "outbound port is excluded",
+			Proto: proto, Target: g.passes(), Comment: "outbound port is excluded",
 		})...)
 	}
 	return rules
@@ -161,7 +175,7 @@ func (g *generator) excludedOutboundPorts() []ruleset.Rule {
 // outboundSelection is the end of an outbound connection's walk: excluded addresses, included ports, included
 // addresses. The rule gives the target of what is selected, and the protocol if the target needs one.
 func (g *generator) outboundSelection(selected ruleset.Rule) []ruleset.Rule {
-	rules := g.onPrefixes("outbound.excludeCIDRs", g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: returns, Comment: "destination is excluded"})
+	rules := g.onPrefixes("outbound.excludeCIDRs", g.Outbound.ExcludeCIDRs, ruleset.Rule{Target: g.passes(), Comment: "destination is excluded"})
 	byPort := selected
 	byPort.Proto, byPort.Comment = ruleset.TCP, "outbound port is included, whatever the address"
 	rules = append(rules, g.onPorts("outbound.ports", g.Outbound.Ports, byPort)...)

@@ -43,7 +43,8 @@ type Policy struct {
 	InjectOn, InjectOff []string
 	// ForeignAnnotation marks pods that have a proxy of another kind, which are left alone.
 	ForeignAnnotation string
-	// Selectors pick pods by labels; one that matches is enough.
+	// Selectors pick pods by labels; one that matches is enough. Nil checks nothing; an empty list that is not nil picks no
+	// pod.
 	Selectors []Selector
 	// StatusAnnotation is an annotation that the injector leaves on each pod, with any value.
 	StatusAnnotation string
@@ -124,7 +125,7 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	if d, out := p.foreign(pod.Annotations); out {
 		return d, true
 	}
-	if len(p.Selectors) > 0 && !slices.ContainsFunc(p.Selectors, func(s Selector) bool { return s.matches(pod, namespace) }) {
+	if p.Selectors != nil && !slices.ContainsFunc(p.Selectors, func(s Selector) bool { return s.matches(pod, namespace) }) {
 		return decided(NotEnabled, "no selector matches the labels of the pod and its namespace")
 	}
 	if d, out := p.notInjected(pod.Annotations); out {
@@ -161,7 +162,7 @@ func readSwitch(what, key, value string, on, off []string, warnings *redirect.Wa
 
 func (p Policy) selectedBecause(proxy *corev1.Container) string {
 	switch {
-	case proxy == nil && len(p.Selectors) > 0:
+	case proxy == nil && p.Selectors != nil:
 		return "a selector matches the labels of the pod and its namespace"
 	case proxy == nil:
 		return "nothing rules the pod out"

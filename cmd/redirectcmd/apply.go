@@ -3,6 +3,7 @@ package redirectcmd
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -131,7 +132,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 // names returns the dialects' names in the kernel, those of each mesh once.
 func (c *common) names() (all []redirect.Names) {
 	for _, d := range c.dialects {
-		if !slices.Contains(all, d.Names) {
+		if !slices.ContainsFunc(all, func(n redirect.Names) bool { return reflect.DeepEqual(n, d.Names) }) {
 			all = append(all, d.Names)
 		}
 	}

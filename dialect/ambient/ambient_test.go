@@ -2,6 +2,7 @@ package ambient_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/redirect"
@@ -36,7 +38,7 @@ func namespace(mode string) *corev1.Namespace {
 }
 
 func TestSelection(t *testing.T) {
-	d := ambient.New("kube-system")
+	d := ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})
 	sidecar := map[string]string{ambient.SidecarStatus: "{}"}
 	onHost := labelled("ambient", nil)
 	onHost.Spec.HostNetwork = true
@@ -65,18 +67,102 @@ func TestSelection(t *testing.T) {
 }
 
 func TestOwnSelectors(t *testing.T) {
-	d, err := ambient.WithSelectors([]selection.Selector{{Pod: metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}}})
+	in := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpIn, Values: []string{"web", "api"}}}}
+	notLegacy := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "legacy", Operator: metav1.LabelSelectorOpDoesNotExist}, {Key: "team", Operator: metav1.LabelSelectorOpExists},
+	}}
+	pod := func(labels map[string]string) *corev1.Pod {
+		p := labelled("ambient", nil)
+		p.Labels = labels
+		return p
+	}
+	ns := func(labels map[string]string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: labels}}
+	}
+	tests := []struct {
+		name      string
+		selectors []selection.Selector
+		pod       *corev1.Pod
+		ns        *corev1.Namespace
+		want      selection.Reason
+	}{
+		{"none", []selection.Selector{}, labelled("ambient", nil), namespace("ambient"), selection.NotEnabled},
+		{"an empty one is for all", []selection.Selector{{}}, pod(nil), ns(nil), selection.Selected},
+		{"all but host network", []selection.Selector{{}}, func() *corev1.Pod { p := pod(nil); p.Spec.HostNetwork = true; return p }(), ns(nil), selection.HostNetwork},
+		{"all but those with a sidecar", []selection.Selector{{}}, func() *corev1.Pod {
+			p := pod(nil)
+			p.Annotations = map[string]string{ambient.SidecarStatus: ""}
+			return p
+		}(), ns(nil), selection.HasSidecar},
+		{"the mesh's own label means nothing", []selection.Selector{{Pod: in}}, labelled("ambient", nil), namespace("ambient"), selection.NotEnabled},
+		{"in", []selection.Selector{{Pod: in}}, pod(map[string]string{"tier": "api"}), ns(nil), selection.Selected},
+		{"not in", []selection.Selector{{Pod: in}}, pod(map[string]string{"tier": "db"}), ns(nil), selection.NotEnabled},
+		{"both halves", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(map[string]string{"tier": "web"}), ns(map[string]string{"team": "a"}), selection.Selected},
+		{"the namespace's half does not match", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(map[string]string{"tier": "web"}), ns(map[string]string{"team": "a", "legacy": ""}), selection.NotEnabled},
+		{"the pod's half does not match", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(nil), ns(map[string]string{"team": "a"}), selection.NotEnabled},
+		{"the second matches", []selection.Selector{{Pod: in}, {Namespace: notLegacy}}, pod(nil), ns(map[string]string{"team": "a"}), selection.Selected},
+	}
+	for _, tt := range tests {
+		d := ambient.New(ambient.Options{Selectors: tt.selectors})
+		assert.Equal(t, tt.want, d.Decide(tt.pod, tt.ns).Reason, tt.name)
+	}
+}
+
+func TestInvalidOptions(t *testing.T) {
+	o := ambient.Options{
+		Selectors: []selection.Selector{{}, {Namespace: metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}},
+		ProbeIPv4: netip.MustParseAddr("::1"), ProbeIPv6: netip.MustParseAddr("ff02::1"),
+	}
+	err := o.Validate()
+	for _, want := range []string{"ambient enablement selectors: namespace selector 2", `"::1" is not a single host's IPv4 address`, `"ff02::1" is not a single host's IPv6`} {
+		assert.ErrorContains(t, err, want)
+	}
+	assert.Panics(t, func() { ambient.New(o) })
+	assert.NoError(t, ambient.Options{}.Validate())
+}
+
+// TestOptions: what holds for all pods, and the annotation that says otherwise for one.
+func TestOptions(t *testing.T) {
+	pod := func(dns string) *corev1.Pod {
+		if dns == "" {
+			return labelled("ambient", nil)
+		}
+		return labelled("ambient", map[string]string{ambient.DNSCapture: dns})
+	}
+	for _, tt := range []struct {
+		off      bool
+		pod      string
+		captured bool
+	}{{false, "", true}, {false, "false", false}, {false, "true", true}, {true, "", false}, {true, "true", true}, {true, "false", false}, {true, "1", true}} {
+		r, err := ambient.New(ambient.Options{NoDNSCapture: tt.off}).Redirect(pod(tt.pod), nil, dialecttest.Addrs())
+		require.NoError(t, err)
+		assert.Equal(t, tt.captured, r.Redirect.DNS.Enabled(), "%+v", tt)
+	}
+
+	v4, v6 := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:db8::7")
+	d := ambient.New(ambient.Options{ProbeIPv4: v4, ProbeIPv6: v6})
+	rs, r, err := dialecttest.Case{Pod: pod("")}.Rules(d)
 	require.NoError(t, err)
-	assert.Equal(t, selection.NotEnabled, d.Decide(labelled("ambient", nil), nil).Reason)
-	_, err = ambient.WithSelectors(nil)
-	assert.Error(t, err)
-	_, err = ambient.WithSelectors([]selection.Selector{{Pod: metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}})
-	assert.ErrorContains(t, err, "ambient selectors: pod selector 1")
+	assert.Equal(t, redirect.Prefixes(netip.PrefixFrom(v4, 32), netip.PrefixFrom(v6, 128)), d.NodeProxy.ProbeSources)
+	assert.Contains(t, rs.IPv4.String(), "-A ISTIO_INBOUND -s 198.18.0.1/32 -j ACCEPT")
+	assert.Contains(t, rs.IPv6.String(), "-A ISTIO_OUTPUT -d 2001:db8::7/128 -p tcp -j ACCEPT")
+	assert.NotContains(t, rs.String(), "169.254.7.127")
+	assert.Contains(t, ambient.AgentRuleset(r).String(), "-A ISTIO_PRERT -s 198.18.0.1/32 -p tcp -j ACCEPT")
+
+	d = ambient.New(ambient.Options{NoIPv6: true})
+	plan, err := d.Plan(t.Context(), dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Nil(t, plan.Ruleset.IPv6)
+	assert.Contains(t, plan.Codes(), dialect.BypassIPv6)
+	plan, err = d.Plan(t.Context(), dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
+	require.NoError(t, err)
+	assert.NotEmpty(t, plan.Ruleset.IPv6.Chains)
+	assert.Empty(t, ambient.AgentRuleset(plan.Redirect).IPv6.Chains)
 }
 
 func TestSettings(t *testing.T) {
 	same := func(*redirect.Redirect) {}
-	dialecttest.Settings(t, ambient.New(), labelled("ambient", nil), ambient.Defaults(), []string{
+	dialecttest.Settings(t, ambient.New(ambient.Options{}), labelled("ambient", nil), ambient.Defaults(), []string{
 		ambient.BypassInbound, ambient.DNSCapture, ambient.VirtualInterfaces,
 	}, []dialecttest.Setting{
 		{Key: ambient.BypassInbound, Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
@@ -97,7 +183,7 @@ func ExampleNew() {
 		Labels:      map[string]string{"istio.io/dataplane-mode": "ambient"},
 		Annotations: map[string]string{"ambient.istio.io/dns-capture": "false"},
 	}}
-	d := ambient.New("kube-system")
+	d := ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})
 	fmt.Println(d.Decide(pod, nil).Reason)
 	built, err := d.Redirect(pod, nil, nil)
 	if err != nil {
@@ -122,16 +208,16 @@ func ExampleNew() {
 	// nat PREROUTING -j ISTIO_PREROUTING
 	// nat OUTPUT -j ISTIO_OUTPUT
 	// nat ISTIO_PREROUTING -p tcp -j ISTIO_INBOUND
-	// nat ISTIO_OUTPUT -d 169.254.7.127/32 -p tcp -j RETURN
+	// nat ISTIO_OUTPUT -d 169.254.7.127/32 -p tcp -j ACCEPT
+	// nat ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT
+	// nat ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -j ACCEPT
 	// nat ISTIO_OUTPUT -m mark --mark 0x539/0xfff -j RETURN
-	// nat ISTIO_OUTPUT -m mark --mark 0x111/0xfff -j RETURN
-	// nat ISTIO_OUTPUT -o lo -j RETURN
 	// nat ISTIO_OUTPUT -d 127.0.0.1/32 -j RETURN
 	// nat ISTIO_OUTPUT -j ISTIO_REDIRECT
-	// nat ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN
-	// nat ISTIO_INBOUND -s 169.254.7.127/32 -j RETURN
+	// nat ISTIO_INBOUND -s 169.254.7.127/32 -j ACCEPT
 	// nat ISTIO_INBOUND -p tcp -m tcp --dport 15008 -j RETURN
-	// nat ISTIO_INBOUND -p tcp -j ISTIO_IN_REDIRECT
+	// nat ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN
+	// nat ISTIO_INBOUND ! -d 127.0.0.1/32 -p tcp -j ISTIO_IN_REDIRECT
 	// nat ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006
 	// nat ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001
 	// ip rule add fwmark 0x111/0xfff pref 32764 lookup 100

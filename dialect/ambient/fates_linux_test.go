@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,59 +21,27 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// own is the program of Istio's node agent in iptables' words, written by hand
-// from its documentation.
-func own(f ruleset.Family, virtual, dns, bypass bool) string {
-	var b strings.Builder
-	if dns {
-		b.WriteString("*raw\n-A OUTPUT -p udp -m mark --mark 0x539/0xfff --dport 53 -j CT --zone 1\n" +
-			"-A PREROUTING -p udp -m mark ! --mark 0x539/0xfff --sport 53 -j CT --zone 1\nCOMMIT\n")
-	}
-	b.WriteString("*mangle\n" +
-		"-A PREROUTING -m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n" +
-		"-A OUTPUT -m connmark --mark 0x111/0xfff -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff\nCOMMIT\n*nat\n")
-	if virtual {
-		b.WriteString("-A PREROUTING -i virt0 -p tcp -j REDIRECT --to-ports 15001\n-A PREROUTING -i virt0 -p tcp -j RETURN\n")
-	}
-	if !bypass {
-		b.WriteString("-A PREROUTING -s 169.254.7.127/32 -p tcp -j ACCEPT\n" +
-			"-A PREROUTING ! -d 127.0.0.1/32 -p tcp ! --dport 15008 -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15006\n")
-	}
-	b.WriteString("-A OUTPUT -d 169.254.7.127/32 -p tcp -j ACCEPT\n")
-	if dns {
-		b.WriteString("-A OUTPUT ! -o lo -p udp -m mark ! --mark 0x539/0xfff --dport 53 -j REDIRECT --to-ports 15053\n" +
-			"-A OUTPUT ! -d 127.0.0.1/32 -p tcp --dport 53 -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15053\n")
-	}
-	b.WriteString("-A OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT\n" +
-		"-A OUTPUT ! -d 127.0.0.1/32 -o lo -j ACCEPT\n" +
-		"-A OUTPUT ! -d 127.0.0.1/32 -p tcp -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15001\nCOMMIT\n")
-	if f == ruleset.IPv4 {
-		return b.String()
-	}
-	return strings.NewReplacer("127.0.0.1/32", "::1/128", "169.254.7.127/32", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128").Replace(b.String())
-}
-
 // TestFates: what the pod's own sockets and its clients send, which carries no
 // mark, ends up where it does under Istio's rules.
 func TestFates(t *testing.T) {
 	tests := []struct {
-		name                 string
-		annotations          map[string]string
-		virtual, dns, bypass bool
+		name        string
+		annotations map[string]string
+		settings    settings
 	}{
-		{"plain", nil, false, true, false},
-		{"no look-ups", map[string]string{ambient.DNSCapture: "false"}, false, false, false},
-		{"virtual interface", map[string]string{ambient.VirtualInterfaces: "virt0"}, true, true, false},
-		{"inbound bypass", map[string]string{ambient.BypassInbound: "true"}, false, true, true},
+		{"plain", nil, settings{dns: true}},
+		{"no look-ups", map[string]string{ambient.DNSCapture: "false"}, settings{}},
+		{"virtual interface", map[string]string{ambient.VirtualInterfaces: "virt0"}, settings{virtual: true, dns: true}},
+		{"inbound bypass", map[string]string{ambient.BypassInbound: "true"}, settings{dns: true, bypass: true}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			programs := map[ruleset.Family]string{}
 			for _, f := range ruleset.Families {
-				programs[f] = own(f, tt.virtual, tt.dns, tt.bypass)
+				programs[f] = agentText(f, tt.settings)
 			}
 			pod := labelled("ambient", tt.annotations)
-			dialecttest.Equivalent(t, ambient.New(), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes())
+			dialecttest.Equivalent(t, ambient.New(ambient.Options{}), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes())
 		})
 	}
 }
@@ -105,7 +72,7 @@ func TestMarkedSockets(t *testing.T) {
 			} {
 				t.Run(name, func(t *testing.T) {
 					w := netnstest.NewWorld(t, netnstest.Options{})
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New())
+					rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New(ambient.Options{}))
 					require.NoError(t, err)
 					set(t, w, backend, rs)
 					for _, tt := range tests {
@@ -125,7 +92,7 @@ func TestProbes(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New())
+			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
 			require.NoError(t, err)
 			set(t, w, backend, rs)
 			show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
@@ -197,10 +164,5 @@ func marking(mark uint32, transparent bool) func(string, string, syscall.RawConn
 
 func show(t *testing.T, ns *netnsexec.NetNS, args ...string) string {
 	t.Helper()
-	netnstest.Require(t, netnstest.Binary("ip"))
-	cmd := exec.Command("ip", args...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	require.NoError(t, ns.Run(cmd), out.String())
-	return out.String()
+	return tool(t, ns, "", "ip", args...)
 }

@@ -38,7 +38,7 @@ func TestTunnel(t *testing.T) {
 				t.Run(tt.name, func(t *testing.T) {
 					// The tunnel's listener is the test's own.
 					w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{15001, 15006, 15053}})
-					_, r, err := dialecttest.Case{Pod: labelled("ambient", tt.annotations)}.Rules(ambient.New())
+					_, r, err := dialecttest.Case{Pod: labelled("ambient", tt.annotations)}.Rules(ambient.New(ambient.Options{}))
 					require.NoError(t, err)
 					if tt.change != nil {
 						tt.change(&r)

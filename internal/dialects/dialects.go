@@ -18,7 +18,7 @@ import (
 
 // All returns the dialects in the order in which people read them, without excluded namespaces.
 func All() dialect.List {
-	return dialect.List{istio.New(), ambient.New(), linkerd.New(), kuma.New(), consul.New()}
+	return dialect.List{istio.New(), ambient.New(ambient.Options{}), linkerd.New(), kuma.New(), consul.New()}
 }
 
 // Names lists the names of [All].

@@ -85,6 +85,9 @@ type Config struct {
 	ReadyWithoutAgent bool `json:"ready_without_agent,omitempty"`
 
 	Kubernetes Kubernetes `json:"kubernetes"`
+	// Ambient are settings of the dialect ambient. They replace options with which the program has that dialect. Default:
+	// none.
+	Ambient Ambient `json:"ambient,omitzero"`
 
 	// Annotations are all annotations of the pod, as the runtime passed them in runtimeConfig under AnnotationsCapability.
 	// nil means that they are unknown.

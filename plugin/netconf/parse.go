@@ -108,6 +108,12 @@ func (p *parser) value(path string, raw json.RawMessage, into reflect.Value) {
 		return err == nil
 	}
 	value := into.Addr().Interface()
+	if own, ok := value.(interface {
+		parse(*parser, string, json.RawMessage)
+	}); ok {
+		own.parse(p, path, raw)
+		return
+	}
 	if own, ok := value.(json.Unmarshaler); ok {
 		if err := own.UnmarshalJSON(raw); err != nil {
 			for line := range strings.SplitSeq(err.Error(), "\n") {

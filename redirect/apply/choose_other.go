@@ -34,3 +34,8 @@ func Live(context.Context, Namespace, Options, ...ruleset.Ruleset) ([]LiveRule, 
 func IptablesTraces(context.Context, Namespace, ruleset.Owner) (string, error) {
 	return "", errPlatform
 }
+
+// HandOver returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func HandOver(context.Context, Namespace, ruleset.Ruleset, ruleset.Layout, Options) (Result, error) {
+	return Result{}, errPlatform
+}

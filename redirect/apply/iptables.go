@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -112,19 +111,19 @@ func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, err
 	if err != nil {
 		return Result{}, errors.Join(err, s.undo(ctx, append(stale, changes...)))
 	}
-	native := s.host.hasNative(owner)
-	if native {
-		err = dropNative(ctx, s.ns, owner)
+	native := s.host.native(owner)
+	if len(native) > 0 {
+		err = dropInet(ctx, s.ns, native)
 	}
 	dropped := false
-	if native || len(stale) > 0 || slices.ContainsFunc(changes, func(c *change) bool { return owner.Present(c.live) }) {
+	if len(native) > 0 || len(stale) > 0 || slices.ContainsFunc(changes, func(c *change) bool { return owner.Present(c.live) }) {
 		// Where nothing of the owner's was, nothing is to be dropped.
 		var derr error
 		dropped, derr = s.plumbing.drop(owner, rs, s.host.families())
 		err = errors.Join(err, derr)
 	}
 	result.Processes, result.Transactions = int(s.processes.Load()), int(s.commits.Load())
-	result.Changed = result.Transactions > 0 || made || dropped || native
+	result.Changed = result.Transactions > 0 || made || dropped || len(native) > 0
 	return result, err
 }
 
@@ -215,8 +214,8 @@ func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found 
 			found = nil
 			return err
 		}
-		if s.host.hasNative(rs.Owner()) {
-			found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + nft.TableName(rs.Owner())})
+		for _, name := range s.host.native(rs.Owner()) {
+			found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + name})
 		}
 		diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
 		found = append(found, diffs...)
@@ -248,8 +247,8 @@ func (b *iptablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error
 		if err := s.change(ctx, append(changes, stale...)); err != nil {
 			return err
 		}
-		if s.host.hasNative(owner) {
-			if err := dropNative(ctx, b.ns, owner); err != nil {
+		if native := s.host.native(owner); len(native) > 0 {
+			if err := dropInet(ctx, b.ns, native); err != nil {
 				return err
 			}
 		}

@@ -10,16 +10,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // The rules of one owner are in one place at a time: once a backend's own rules
 // capture, it removes those that another backend left.
 
-// hasNative reports whether the owner has a table of native nftables.
-func (h host) hasNative(owner ruleset.Owner) bool {
-	return owner.Prefix != "" && slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, nft.TableName(owner)})
+// native are the names of the owner's tables of native nftables that are there.
+func (h host) native(owner ruleset.Owner) []string {
+	return slices.DeleteFunc(inetTables(owner), func(name string) bool {
+		return !slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, name})
+	})
 }
 
 // withLegacy calls fn with the changes that remove the owner's rules from tables of

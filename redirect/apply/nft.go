@@ -19,8 +19,8 @@ import (
 
 // nftablesBackend writes native nftables rules by netlink, without any process, library or xtables module. A ruleset is
 // one table of family inet for both families, named after the owner and replaced in one transaction, so that a packet
-// meets either the old rules or the new ones. The transaction also removes what the owner left through iptables-nft;
-// for iptables-legacy see native.
+// meets either the old rules or the new ones. What the owner left through iptables-nft, or another program of the mesh in
+// its own tables, is removed once our rules are in force; for iptables-legacy see native.
 //
 // Packets are treated as under iptables, with one exception: iptables' negated owner match takes
 // packets that no socket sent, such as the kernel's own answers, and nftables' does not.
@@ -40,6 +40,8 @@ type nftSession struct {
 	ipv6 bool
 	// removed is whether rules were taken out.
 	removed bool
+	// added is whether our table was made beside rules that the owner has elsewhere.
+	added bool
 }
 
 // close closes the socket. Where rules were removed that takes some 10 ms, until no
@@ -123,10 +125,19 @@ func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.fam
 func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 	result := Result{Backend: string(Nftables)}
 	start := time.Now()
+	added := false // our table, by any of the attempts
 	err := n.session(ctx, func(s *nftSession) error {
 		result.Changed, result.Transactions, result.Skipped = false, 0, nil
-		return s.apply(ctx, rs, &result)
+		err := s.apply(ctx, rs, &result)
+		added = added || s.added
+		return err
 	})
+	if err != nil && added {
+		// What is elsewhere is still there, and our rules beside it would be nobody's.
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		err = errors.Join(err, dropInet(undo, n.ns, []string{nft.TableName(rs.Owner())}))
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("apply nftables rules: %w", err)
 	}
@@ -199,10 +210,9 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 		return errors.Join(err, pipes.undo())
 	}
 	if s.differs(wanted, want, live) {
-		if err := s.write(want, live); err != nil {
+		if err := s.replace(wanted, want, live, result); err != nil {
 			return errors.Join(err, pipes.undo())
 		}
-		result.Transactions++
 	}
 	// In a namespace that had nothing of ours there is nothing to drop either.
 	dropped := false
@@ -224,6 +234,37 @@ func (s *nftSession) differs(wanted ruleset.Ruleset, want *nft.Table, live *nftL
 	return len(diffLive(wanted, want, live)) > 0
 }
 
+// replace makes what is live what is wanted, in one transaction. If rules are wanted and the owner has some elsewhere, these
+// go in a second one: in the first, a packet could pass our chain before the switch, when it is empty, and the old chain
+// after it, when that is empty. So both are in force for a moment, and capture the same connections.
+func (s *nftSession) replace(wanted ruleset.Ruleset, want *nft.Table, live *nftLive, result *Result) error {
+	written := func(err error) error {
+		if err == nil {
+			result.Transactions++
+		}
+		return err
+	}
+	if len(want.Chains) == 0 || !live.elsewhere() {
+		return written(s.write(want, live))
+	}
+	own := *live
+	own.leftovers, own.leads, own.others = nil, nil, nil
+	if s.differs(wanted, want, &own) {
+		if err := written(s.write(want, &own)); err != nil {
+			return err
+		}
+		s.added = own.table == nil
+	}
+	now, err := s.readLive(wanted.Owner())
+	if err != nil {
+		return err
+	}
+	b := newBatch(s.Seq+1, now.generation)
+	b.clearElsewhere(now)
+	s.removed = true
+	return written(s.transact(b))
+}
+
 // write replaces what is live by what is wanted, in one transaction.
 func (s *nftSession) write(want *nft.Table, live *nftLive) error {
 	b := newBatch(s.Seq+1, live.generation)
@@ -242,8 +283,13 @@ func (s *nftSession) write(want *nft.Table, live *nftLive) error {
 	default:
 		b.fill(want, b.clear(want, live))
 	}
-	b.clearLeftovers(live)
+	b.clearElsewhere(live)
 	s.removed = s.removed || live.present()
+	return s.transact(b)
+}
+
+// transact commits a transaction. An error of the kernel's names the message that it is about.
+func (s *nftSession) transact(b *nftBatch) error {
 	last := b.EndBatch()
 	err := s.Commit(b.B, last)
 	var refused *nfnetlink.BatchError

@@ -73,6 +73,9 @@ func strays(want *nft.Table, live *nftLive, byChain map[string][]liveRule) (diff
 			diffs = append(diffs, unexpected(c, 0, ""))
 		}
 	}
+	for _, t := range live.others {
+		diffs = append(diffs, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + t.name})
+	}
 	for i := range live.leftovers {
 		diffs = append(diffs, unexpected(&live.leftovers[i], 0, "chain of iptables-nft"))
 	}

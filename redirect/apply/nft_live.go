@@ -31,10 +31,15 @@ type nftLive struct {
 	// rules in other chains that jump to them.
 	leftovers []liveChain
 	leads     []liveRule
+	// others are those of the owner's OtherTables that have chains.
+	others []nftTable
 }
 
 // present reports whether anything of the owner's is there.
-func (l *nftLive) present() bool { return l.table != nil || len(l.leftovers) > 0 }
+func (l *nftLive) present() bool { return l.table != nil || l.elsewhere() }
+
+// elsewhere reports whether anything of the owner's is there outside our table.
+func (l *nftLive) elsewhere() bool { return len(l.leftovers)+len(l.others) > 0 }
 
 type liveTable struct{ flags uint32 }
 
@@ -83,10 +88,15 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	}
 	err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		ch := parseChain(m)
+		at := nftTable{ch.family, ch.table}
 		switch {
 		case ch.family == unix.NFPROTO_INET && ch.table == l.name:
 			l.chains = append(l.chains, ch)
-		case nftTable{ch.family, ch.table}.isIptables() && owner.OwnsChain(ch.name):
+		case ch.family == unix.NFPROTO_INET && slices.Contains(owner.OtherTables, ch.table):
+			if !slices.Contains(l.others, at) {
+				l.others = append(l.others, at)
+			}
+		case at.isIptables() && owner.OwnsChain(ch.name):
 			l.leftovers = append(l.leftovers, ch)
 		}
 	})

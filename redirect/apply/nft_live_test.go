@@ -110,8 +110,8 @@ func TestNFTTampering(t *testing.T) {
 	}
 }
 
-// TestNFTAfterIptables: what the owner left through iptables-nft goes in the
-// transaction that brings the native rules; what others have there stays.
+// TestNFTAfterIptables: what the owner left through iptables-nft goes in a
+// transaction after that which brings the native rules; what others have there stays.
 func TestNFTAfterIptables(t *testing.T) {
 	r := redirect.Default()
 	r.Mode, r.DNS = redirect.ModeTProxy, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
@@ -129,8 +129,8 @@ func TestNFTAfterIptables(t *testing.T) {
 	before := generation(t, ns)
 	result, err := n.Apply(t.Context(), rs)
 	require.NoError(t, err)
-	assert.Equal(t, 1, result.Transactions)
-	assert.Equal(t, before+1, generation(t, ns))
+	assert.Equal(t, 2, result.Transactions)
+	assert.Equal(t, before+2, generation(t, ns))
 	diffs, err = n.Check(t.Context(), rs)
 	require.NoError(t, err)
 	assert.Empty(t, diffs)

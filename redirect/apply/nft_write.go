@@ -105,8 +105,12 @@ func (b *nftBatch) delChain(c *liveChain) {
 	})
 }
 
-// clearLeftovers takes out what the owner's program did through iptables-nft.
-func (b *nftBatch) clearLeftovers(l *nftLive) {
+// clearElsewhere takes out what the owner has outside our table: what its program did through iptables-nft, and tables of
+// another program.
+func (b *nftBatch) clearElsewhere(l *nftLive) {
+	for _, t := range l.others {
+		b.delTable(t)
+	}
 	for _, r := range l.leads {
 		what := nftStep{what: fmt.Sprintf("delete rule %d of chain %s %s", r.handle, r.table, r.chain)}
 		b.message(unix.NFT_MSG_DELRULE, 0, r.family, what, func() {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -53,31 +54,48 @@ func listTables() (found []nftTable, err error) {
 	return found, nil
 }
 
-// dropTables removes the tables that choose returns, in one transaction. A
-// table that is gone by then is as good as removed.
+// dropTables removes the tables that choose returns, in one transaction, and chooses again if others' transactions come
+// between.
 func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]nftTable, error)) error {
 	err := newNFTables(ns).session(ctx, func(s *nftSession) error {
+		generation, err := s.generation()
+		if err != nil {
+			return err
+		}
 		tables, err := choose(s)
 		if err != nil || len(tables) == 0 {
 			return err
 		}
-		b := newBatch(s.Seq+1, 0)
+		b := newBatch(s.Seq+1, generation)
 		for _, t := range tables {
 			b.delTable(t)
 		}
 		s.removed = true
 		return s.Commit(b.B, b.EndBatch())
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return fmt.Errorf("remove nftables tables: %w", err)
 	}
 	return nil
 }
 
-// dropNative removes the owner's table of native nftables.
-func dropNative(ctx context.Context, ns Namespace, owner ruleset.Owner) error {
-	return dropTables(ctx, ns, func(*nftSession) ([]nftTable, error) {
-		return []nftTable{{unix.NFPROTO_INET, nft.TableName(owner)}}, nil
+// inetTables are the names of the tables of family inet in which the owner's rules may be: ours first.
+func inetTables(owner ruleset.Owner) []string {
+	if owner.Prefix == "" {
+		return nil
+	}
+	return append([]string{nft.TableName(owner)}, owner.OtherTables...)
+}
+
+// dropInet removes the tables of family inet with these names.
+func dropInet(ctx context.Context, ns Namespace, names []string) error {
+	return dropTables(ctx, ns, func(s *nftSession) (found []nftTable, err error) {
+		err = s.Request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_INET, nil, func(m nfnetlink.Message) {
+			if name := m.Text(unix.NFTA_TABLE_NAME); m.Family == unix.NFPROTO_INET && slices.Contains(names, name) {
+				found = append(found, nftTable{m.Family, name})
+			}
+		})
+		return found, err
 	})
 }
 

@@ -21,6 +21,12 @@ type Owner struct {
 	Routing Routing `json:"routing"`
 	// LoopbackAddrs are the addresses that the mesh may add to lo.
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
+	// OtherChains are chains with the Prefix to which another program of the mesh jumps from built-in chains, where it
+	// writes no other rules. The rules of others that stand beside such a jump are left alone.
+	OtherChains []string `json:"otherChains,omitempty"`
+	// OtherTables are the nftables tables, of family inet, in which another program of the mesh keeps its rules. To apply
+	// a ruleset of the owner's removes them, once its own rules are in force.
+	OtherTables []string `json:"otherTables,omitempty"`
 }
 
 // EmptyRuleset returns a ruleset without rules: to apply it removes the owner's rules and leaves those of others alone.
@@ -48,7 +54,7 @@ func (o Owner) entryOnly(builtin string, r *SavedRule) bool {
 }
 
 // predecessor reports whether the mesh's init container wrote the rules. It also puts
-// rules without a jump into the built-in chains, which we never do.
+// rules without a jump into the built-in chains, which neither we do nor the program of OtherChains.
 func (o Owner) predecessor(s *Saved) bool {
 	if s == nil {
 		return false
@@ -59,7 +65,7 @@ func (o Owner) predecessor(s *Saved) bool {
 				continue
 			}
 			for j := range c.Rules {
-				if o.jumps(&c.Rules[j]) && !o.entryOnly(c.Name, &c.Rules[j]) {
+				if r := &c.Rules[j]; o.jumps(r) && !o.entryOnly(c.Name, r) && !slices.Contains(o.OtherChains, r.Rule.Target.Chain) {
 					return true
 				}
 			}

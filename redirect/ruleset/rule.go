@@ -21,6 +21,9 @@ type Rule struct {
 	States States
 	// Mark is the packet's, ConnMark its connection's.
 	Mark, ConnMark MarkMatch
+	// MarkFirst writes the match of the packet's mark before that of the ports, as a program does that compares its rules as
+	// text. It changes no packet's fate; Equal ignores it, and nothing read has it.
+	MarkFirst bool
 	// Owner matches hold only in OUTPUT and POSTROUTING; all must hold.
 	Owner  []OwnerMatch
 	Target Target
@@ -106,6 +109,9 @@ func (r *Rule) append(b []byte, f Family) []byte {
 	if r.Proto != AnyProto {
 		b = append(append(append(b, "-p "...), r.Proto.String()...), ' ')
 	}
+	if r.MarkFirst {
+		b = appendMark(b, "-m mark ", r.Mark)
+	}
 	b = r.appendPorts(b)
 	if r.SrcType != AnyType || r.DstType != AnyType {
 		b = append(b, "-m addrtype "...)
@@ -116,7 +122,9 @@ func (r *Rule) append(b []byte, f Family) []byte {
 		b = append(b, "-m conntrack --ctstate "...)
 		b = append(appendStates(b, r.States), ' ')
 	}
-	b = appendMark(b, "-m mark ", r.Mark)
+	if !r.MarkFirst {
+		b = appendMark(b, "-m mark ", r.Mark)
+	}
 	b = appendMark(b, "-m connmark ", r.ConnMark)
 	for _, o := range r.Owner {
 		b = appendNot(append(b, "-m owner "...), o.Not)

@@ -115,9 +115,21 @@ func (e *edit) to(want []Chain, f Family) (gains bool) {
 			continue
 		}
 		e.deleteRules(live, own)
-		e.body = c.append(e.body, f, false)
+		e.place(live, own, c, f)
 	}
 	return !e.changed || after >= before
+}
+
+// place adds rules to a built-in chain: where the owner's first old one was, if rules of others come after it, so that
+// these do not come first from now on. Else at the end.
+func (e *edit) place(live *SavedChain, old []int, c *Chain, f Family) {
+	if len(old) == 0 || old[len(old)-1] == len(live.Rules)-1 && old[len(old)-1]-old[0] == len(old)-1 {
+		e.body = c.append(e.body, f, false)
+		return
+	}
+	for i := range c.Rules {
+		e.body = appendRule(e.body, "-I ", c.Name+" "+strconv.Itoa(old[0]+1+i), c.Rules[i].Text(f))
+	}
 }
 
 // back edits the owner's live rules into those of before.

@@ -1,0 +1,142 @@
+package ambient
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Options are the settings of a whole mesh. The zero value is what Istio's chart has by default.
+type Options struct {
+	// ExcludedNamespaces are namespaces whose pods are left alone. Istio's chart has kube-system.
+	ExcludedNamespaces []string
+	// Selectors pick the pods: one that matches is enough. Nil: [Selectors]. Empty, but not nil: no pod.
+	Selectors []selection.Selector
+	// NoDNSCapture leaves DNS queries alone, unless a pod's annotation [DNSCapture] says otherwise.
+	NoDNSCapture bool
+	// NoIPv6 leaves IPv6 alone, so that it bypasses the mesh; see [dialect.Options].
+	NoIPv6 bool
+	// ProbeIPv4 and ProbeIPv6 are the source addresses that the host's rules give its own connections to pods in the mesh.
+	// They must be nobody's. Zero: those of [ProbeSources].
+	ProbeIPv4, ProbeIPv6 netip.Addr
+}
+
+// The source addresses of the host's own connections; see [ProbeSources].
+var (
+	probeIPv4 = netip.AddrFrom4([4]byte{169, 254, 7, 127})
+	probeIPv6 = netip.AddrFrom16([16]byte{0xfd, 0x16, 0x92, 0x54, 0x71, 0x27, 0x13, 0x37, 255, 255, 255, 255, 255, 255, 255, 255})
+)
+
+// ProbeSources are the source addresses, one a family, that the host's rules give the kubelet's probes by default:
+// 169.254.7.127 and fd16:9254:7127:1337:ffff:ffff:ffff:ffff, Istio's.
+func ProbeSources() redirect.PrefixSet { return Options{}.probeSources() }
+
+func (o Options) probeSources() redirect.PrefixSet {
+	single := func(a, byDefault netip.Addr) netip.Prefix {
+		if !a.IsValid() {
+			a = byDefault
+		}
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	return redirect.Prefixes(single(o.ProbeIPv4, probeIPv4), single(o.ProbeIPv6, probeIPv6))
+}
+
+// Validate returns an error for each option that cannot be, joined.
+func (o Options) Validate() error {
+	var errs []error
+	if err := (selection.Policy{Selectors: o.Selectors}).Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("ambient enablement selectors: %w", err))
+	}
+	for _, p := range []struct {
+		name string
+		addr netip.Addr
+		is   bool
+	}{{"IPv4", o.ProbeIPv4, o.ProbeIPv4.Is4()}, {"IPv6", o.ProbeIPv6, o.ProbeIPv6.Is6() && !o.ProbeIPv6.Is4In6()}} {
+		usable := !p.addr.IsUnspecified() && !p.addr.IsLoopback() && !p.addr.IsMulticast() && p.addr.Zone() == ""
+		if p.addr.IsValid() && !(p.is && usable) {
+			errs = append(errs, fmt.Errorf("ambient probe address: %q is not a single host's %s address", p.addr, p.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// defaults is the Redirect of a pod without settings.
+func (o Options) defaults() redirect.Redirect {
+	r := redirect.Default()
+	r.Proxy = redirect.Proxy{
+		Mark:         redirect.Mark{Value: ProxyMark, Mask: MarkMask},
+		OutboundPort: OutboundPort,
+		InboundPort:  InboundPort,
+		TunnelPort:   TunnelPort,
+	}
+	r.Inbound.ExcludeSources = o.probeSources()
+	// Answers to probes that conntrack no longer knows.
+	r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: o.probeSources()}}
+	r.Loopback, r.FinalPass = redirect.LoopbackPass, true
+	if !o.NoDNSCapture {
+		r.DNS = captured
+	}
+	if o.NoIPv6 {
+		r.IPv6 = redirect.FamilyPass
+	}
+	r.Names.ChainPrefix = "ISTIO_"
+	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, MarkMask
+	r.Names.RouteTable, r.Names.RoutePriority = RouteTable, RoutePriority
+	r.Names.OtherChains, r.Names.OtherTables = []string{agentPrerouting}, agentTables()
+	return r
+}
+
+// captured is what becomes of DNS queries that are captured.
+var captured = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
+
+// Defaults is the Redirect of a pod without settings, with the default [Options].
+func Defaults() redirect.Redirect { return Options{}.defaults() }
+
+// New returns the dialect. It panics if the options are not valid: [Options.Validate] tells before.
+func New(o Options) dialect.Dialect {
+	if err := o.Validate(); err != nil {
+		panic(err)
+	}
+	if o.Selectors == nil {
+		o.Selectors = Selectors()
+	}
+	defaults := o.defaults()
+	return dialect.Dialect{
+		Name: Name,
+		Policy: selection.Policy{
+			ExcludedNamespaces: o.ExcludedNamespaces,
+			ForeignAnnotation:  SidecarStatus,
+			Selectors:          o.Selectors,
+		},
+		Build:          dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
+		Names:          defaults.Names,
+		NeedsNamespace: true,
+		// The node proxy is no container of the pod, so none checks.
+		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
+		NodeProxy: &dialect.NodeProxy{
+			StatusAnnotation: Redirection, Enrolled: RedirectionEnabled, Pending: RedirectionPending,
+			ProbeSources: o.probeSources(),
+		},
+	}
+}
+
+const boolean = "true or false"
+
+var settings = []redirect.Setting{
+	{Field: "inbound.ports", Keys: []string{BypassInbound}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
+		if on {
+			r.Inbound = redirect.Inbound{}
+		}
+	})},
+	{Field: "dns.servers", Keys: []string{DNSCapture}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
+		r.DNS = redirect.DNS{}
+		if on {
+			r.DNS = captured
+		}
+	})},
+	{Field: "virtualInterfaces", Keys: []string{VirtualInterfaces}, Allowed: "interface names separated by commas"},
+}
