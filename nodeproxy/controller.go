@@ -1,55 +1,333 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"context"
-	"os"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
 
+	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
-// Controller is the agent's half of the meshes whose proxy is on the node. Its methods are safe for concurrent use.
-type Controller struct{ opts Options }
+const (
+	// retryFirst and retryMost are the first and the longest wait after a failure; each doubles the one before.
+	retryFirst, retryMost = 250 * time.Millisecond, 30 * time.Second
+	// eventBurst and eventRate limit the events about pods: so many at once, and so many a second.
+	eventBurst, eventRate = 50, 1
+	// syncedAgain is how often to look whether the pods are known, besides when they change.
+	syncedAgain = 20 * time.Millisecond
+)
+
+// ErrNotSynced: the node's pods are not known yet, so nothing is done. Check with errors.Is(err, nodeproxy.ErrNotSynced).
+var ErrNotSynced = errors.New("the node's pods are not known yet")
+
+// ErrReleasing: all pods are being given back, so none is captured any more. Check with
+// errors.Is(err, nodeproxy.ErrReleasing).
+var ErrReleasing = errors.New("the node's proxy gives back all pods")
+
+// Controller is the agent's half of the meshes whose proxy is on the node: it hands pods to the proxy, writes their rules,
+// takes them back, and mends what goes missing. Make one with [New]. Its methods are safe for concurrent use.
+//
+// What a pod is like is read from the kernel and from the proxy each time. Nothing that the controller remembers has to
+// survive it, so that it can be killed at any moment.
+type Controller struct {
+	opts     Options
+	queue    workqueue.TypedRateLimitingInterface[types.UID]
+	budget   *budget.Node
+	breaker  budget.Breaker
+	metrics  *metrics
+	mayTell  func() bool   // whether the events' limit allows one more
+	proxies  atomic.Uint64 // changes with each proxy that comes or goes
+	started  chan struct{} // closed once all pods are known
+	ran      atomic.Bool
+	recordMu sync.Mutex
+	records  *attachment.Index
+
+	releasing atomic.Bool
+
+	mu       sync.Mutex
+	entries  map[types.UID]*entry
+	attached map[attachment.ID]attachedTo
+	changed  chan struct{} // closed and replaced when a state changes
+}
 
 // New returns a controller. It does nothing yet. An error says what is wrong with the options.
-func New(o Options) (*Controller, error) { return &Controller{o}, nil }
-
-// Run works until the context ends, and then returns nil. It leaves pods as they are.
-func (c *Controller) Run(ctx context.Context) error { return nil }
-
-// Attach is that of [agentsock.Handler].
-func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
-	return agentsock.Attached{}, nil
+func New(o Options) (*Controller, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("make controller of the node's proxy: %w", err)
+	}
+	c := &Controller{
+		opts: o,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost)),
+		budget:   budget.ForNode(o.Budget),
+		breaker:  budget.Breaker{MaxShare: o.MaxDriftShare, MinBroken: o.MinDrifted, TrialInterval: o.TrialInterval},
+		mayTell:  flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst).TryAccept,
+		started:  make(chan struct{}),
+		records:  o.Records.Index(),
+		entries:  map[types.UID]*entry{},
+		attached: map[attachment.ID]attachedTo{},
+		changed:  make(chan struct{}),
+	}
+	c.metrics = newMetrics(c)
+	return c, nil
 }
 
-// Detach is that of [agentsock.Handler].
-func (c *Controller) Detach(ctx context.Context, id attachment.ID) error { return nil }
-
-// Pods returns the state of each pod of the node that is or was in a mesh with a node proxy.
-func (c *Controller) Pods() []agentsock.PodState { return nil }
-
-// Release is that of [agentsock.Handler].
-func (c *Controller) Release(ctx context.Context) ([]agentsock.PodState, error) { return nil, nil }
-
-// Ready returns nil if pods can be captured now: [ErrNotSynced], or the proxy's reason.
-func (c *Controller) Ready() error { return nil }
-
-// Warnings says what needs attention though the agent works.
-func (c *Controller) Warnings() []string { return nil }
-
-// Snapshot returns the pods that a proxy which has just come is to have. It waits until the node's pods are known. stop
-// releases the namespaces.
-func (c *Controller) Snapshot(ctx context.Context) (pods []Workload, stop func(), err error) {
-	return nil, func() {}, nil
+// Run works until the context ends, and then returns nil. Pods stay as they are. A controller runs once.
+//
+// It does nothing before all pods of the node are known and the namespaces of those in the mesh were looked for, so that the
+// first proxy gets a complete snapshot.
+func (c *Controller) Run(ctx context.Context) error {
+	if c.ran.Swap(true) {
+		return errors.New("the controller of the node's proxy runs or has run already")
+	}
+	defer c.opts.Pods.Subscribe(func(uid types.UID) { c.queue.Add(uid) })()
+	var wg sync.WaitGroup
+	defer func() {
+		c.queue.ShutDown()
+		wg.Wait()
+		if err := c.closeAll(); err != nil {
+			c.opts.Log.Warn("cannot close network namespaces", "error", err.Error())
+		}
+	}()
+	for !c.opts.Pods.Synced() {
+		if !sleep(ctx, syncedAgain) {
+			return nil
+		}
+	}
+	c.recall()
+	c.gather(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	close(c.started)
+	c.opts.Log.Info("controller of the node's proxy has the node's pods", "pods", len(c.opts.Pods.Pods()))
+	c.enqueueAll()
+	for range c.opts.Workers {
+		wg.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	wg.Go(func() { c.verifyAll(ctx) })
+	<-ctx.Done()
+	return nil
 }
 
-// Describe implements [prometheus.Collector].
-func (c *Controller) Describe(ch chan<- *prometheus.Desc) {}
+// next works on one pod. It returns false when the queue has shut down.
+func (c *Controller) next(ctx context.Context) bool {
+	uid, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(uid)
+	if ctx.Err() == nil {
+		c.process(ctx, uid)
+	}
+	return true
+}
 
-// Collect implements [prometheus.Collector].
-func (c *Controller) Collect(ch chan<- prometheus.Metric) {}
+// recall reads from the plugin's records which pods were captured, and through which attachments.
+func (c *Controller) recall() {
+	records, err := c.records.Records()
+	if err != nil {
+		c.opts.Log.Warn("cannot read the plugin's records", "error", err.Error())
+	}
+	for _, r := range records {
+		mesh := c.meshNamed(r.Dialect)
+		if !r.Selected || mesh == nil || r.Pod.UID == "" {
+			continue
+		}
+		e := c.entry(types.UID(r.Pod.UID))
+		e.mesh, e.ours = mesh, true
+		c.mu.Lock()
+		e.state.Pod = r.Pod
+		c.attached[r.ID] = attachedTo{e.uid, idOf(r.NetNS)}
+		c.mu.Unlock()
+	}
+}
 
-var _ = types.UID("")
+// gather looks for the namespaces of all pods that are in the mesh or may have been, for the first snapshot.
+func (c *Controller) gather(ctx context.Context) {
+	known := c.opts.Namespaces.Known()
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, c.opts.Workers)
+	for _, pod := range c.opts.Pods.Pods() {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			e := c.entry(uidOf(pod))
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			w := &work{c: c, e: e, want: c.want(ctx, e)}
+			e.ours = e.ours || slices.Contains(known, e.uid)
+			if c.publish(w) {
+				_ = w.find(ctx) // without it, the proxy keeps the pod
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// enqueueAll has each pod looked at, and each of which something is left.
+func (c *Controller) enqueueAll() {
+	for _, pod := range c.opts.Pods.Pods() {
+		c.queue.Add(uidOf(pod))
+	}
+	for _, uid := range c.opts.Namespaces.Known() {
+		c.queue.Add(uid)
+	}
+	c.mu.Lock()
+	for uid := range c.entries {
+		c.queue.Add(uid)
+	}
+	c.mu.Unlock()
+	if c.opts.Probes == nil {
+		return
+	}
+	entries, err := c.opts.Probes.Entries()
+	if err != nil {
+		c.opts.Log.Warn("cannot read the addresses of probes", "error", err.Error())
+	}
+	for _, uid := range entries {
+		c.queue.Add(uid)
+	}
+}
+
+// ProxyChanged says that a proxy has come or gone. Each pod is handed over again, which a proxy that has it takes for done.
+func (c *Controller) ProxyChanged() {
+	c.proxies.Add(1)
+	select {
+	case <-c.started:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for uid := range c.entries {
+			c.queue.Add(uid)
+		}
+	default: // all are looked at when it starts
+	}
+}
+
+// verifyAll compares each pod with the kernel, round after round, evenly over the interval. What nobody has an entry of, such
+// as an address in the set of probes, is looked for once a round.
+func (c *Controller) verifyAll(ctx context.Context) {
+	interval := c.opts.VerifyInterval
+	if interval < 0 {
+		return
+	}
+	for {
+		uids := c.uids()
+		pause := interval / time.Duration(len(uids)+1)
+		if !sleep(ctx, jitter(pause)) {
+			return
+		}
+		for _, uid := range uids {
+			c.queue.Add(uid)
+			if !sleep(ctx, jitter(pause)) {
+				return
+			}
+		}
+		c.lookForStrays()
+	}
+}
+
+// lookForStrays has those looked at of which something is left and nobody knows.
+func (c *Controller) lookForStrays() {
+	stray := c.opts.Namespaces.Known()
+	if c.opts.Probes != nil {
+		if entries, err := c.opts.Probes.Entries(); err == nil {
+			for _, uid := range entries {
+				stray = append(stray, uid)
+			}
+		}
+	}
+	for _, uid := range stray {
+		if c.pod(uid) == nil {
+			c.queue.Add(uid)
+		}
+	}
+}
+
+func (c *Controller) uids() (uids []types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid := range c.entries {
+		uids = append(uids, uid)
+	}
+	return uids
+}
+
+// Pods returns what is known of each pod of the node, ordered by namespace and name.
+func (c *Controller) Pods() []agentsock.PodState {
+	c.mu.Lock()
+	states := make([]agentsock.PodState, 0, len(c.entries))
+	for _, e := range c.entries {
+		if e.state.State != "" {
+			states = append(states, e.state)
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(states, func(a, b agentsock.PodState) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID))
+	})
+	return states
+}
+
+// Ready returns nil if pods can be captured now: otherwise [ErrNotSynced], [ErrReleasing], or the proxy's own reason. Pods that
+// are captured stay so meanwhile.
+func (c *Controller) Ready() error {
+	select {
+	case <-c.started:
+	default:
+		return ErrNotSynced
+	}
+	if c.releasing.Load() {
+		return ErrReleasing
+	}
+	if err := c.opts.Proxy.Ready(); err != nil {
+		return fmt.Errorf("the node's proxy takes no pods: %w", err)
+	}
+	return nil
+}
+
+// Warnings says what needs attention though the agent works, in one line for each kind.
+func (c *Controller) Warnings() (warnings []string) {
+	counts := map[agentsock.State]int{}
+	first := map[agentsock.State]agentsock.PodState{}
+	for _, p := range c.Pods() {
+		if counts[p.State]++; counts[p.State] == 1 {
+			first[p.State] = p
+		}
+	}
+	for _, k := range []struct {
+		state agentsock.State
+		words string
+	}{
+		{agentsock.Drifted, "have lost something of their redirection"},
+		{agentsock.Failed, "cannot be captured"},
+		{agentsock.Waiting, "wait to be captured"},
+	} {
+		if n := counts[k.state]; n > 0 {
+			p := first[k.state]
+			warnings = append(warnings, fmt.Sprintf("%d pods %s, such as %s/%s (%s: %s)", n, k.words, p.Namespace, p.Name, p.Reason, p.Detail))
+		}
+	}
+	return warnings
+}
+
+func (c *Controller) log(pod attachment.Pod) *slog.Logger {
+	return c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", pod.UID)
+}

@@ -37,8 +37,11 @@ type Options struct {
 	Pods Pods
 	// Namespaces knows the pods' network namespaces.
 	Namespaces Namespaces
-	// Proxy takes the pods.
+	// Proxy takes the pods. Whoever makes it calls [Controller.ProxyChanged] when one comes or goes; otherwise only the next
+	// verification finds that a proxy has lost its pods.
 	Proxy Proxy
+	// Connected returns how many proxies there are, for the metrics. nil: one if Proxy.Ready returns nil.
+	Connected func() int
 	// Probes exempts the host's own connections to captured pods. nil: nothing is exempted.
 	Probes Probes
 	// Status writes the annotation of dialects that have one. nil: nobody is told.

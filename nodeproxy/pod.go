@@ -2,7 +2,6 @@ package nodeproxy
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"os"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
 // PodID names a pod. The UID is the one that the runtime and the pod's control groups use; no decision rests on the name.
@@ -41,41 +41,26 @@ type Proxy interface {
 	Ready() error
 }
 
-// Connections is what a [Proxy] has besides that knows when proxies come and go. Without it, only the verification interval
-// finds that a proxy lost its pods.
-type Connections interface {
-	// Subscribe calls changed after a proxy came or went, until the function that it returns is called. changed must not
-	// block.
-	Subscribe(changed func()) (cancel func())
-	// Connected returns how many proxies there are.
-	Connected() int
-}
-
-// NetNS is an open network namespace that stays the same until Close.
+// NetNS is a use of an open network namespace. *netnsstore.Ref implements it.
 type NetNS interface {
 	// NetNS is the namespace itself. The receiver does not close it.
 	NetNS() *netnsexec.NetNS
-	// Close gives up this use of it. The namespace stays open for other users.
+	// Close ends this use. The namespace stays open for others.
 	Close() error
 }
 
-// Namespaces knows which network namespace is a pod's; package netnsstore has one that outlives the agent.
+// Namespaces knows which network namespace is a pod's; package netnsstore does, and outlives the agent.
 type Namespaces interface {
-	// Put notes that the open namespace is that of the pod, in place of any before. The receiver owns f, also on failure.
-	Put(pod PodID, f *os.File) (NetNS, error)
-	// Find returns the namespace that was noted, if it is still the pod's, or searches for it, and then notes it.
-	// errors.Is(err, nodeproxy.ErrNoNamespace) means that there is none to be found now, which may change; any other error
-	// means that this cannot be told.
+	// Put notes the namespace of a pod that is being set up, in place of any before. The file stays the caller's.
+	Put(a agentsock.Attachment, file *os.File) (NetNS, error)
+	// Find returns the pod's namespace: what is noted if it still is the pod's, else what is found, which is then noted. An
+	// error means that it is not known now. The caller tries again.
 	Find(ctx context.Context, pod PodID, addrs []netip.Addr) (NetNS, error)
-	// Known lists the pods of which a namespace is noted, and so may have been captured.
+	// Known lists the pods of which something is noted, also from before a restart: they may have been captured.
 	Known() []types.UID
 	// Forget drops what is noted about the pod. It is no error if nothing is.
 	Forget(uid types.UID) error
 }
-
-// ErrNoNamespace: the pod has no process in a network namespace of its own now. Check with
-// errors.Is(err, nodeproxy.ErrNoNamespace).
-var ErrNoNamespace = errors.New("the pod's network namespace is not to be found")
 
 // Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
 type Pods interface {

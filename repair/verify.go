@@ -148,35 +148,7 @@ func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found traces
 		return known.State == Uncaptured
 	}
 	wanted, err := r.Rulesets(ctx, pod)
-	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return noneOf(rs, diffs) })
-}
-
-// noneOf reports whether the differences are all that a namespace without any of the rules has. A family without
-// differences is one that the kernel lacks.
-func noneOf(rs ruleset.Ruleset, diffs []ruleset.Difference) bool {
-	missing := map[ruleset.Family]int{}
-	for _, d := range diffs {
-		switch {
-		case d.Table == ruleset.RoutingTable:
-		case d.Kind != ruleset.Missing:
-			return false
-		default:
-			missing[d.Family]++
-		}
-	}
-	for family, n := range missing {
-		p := rs.Program(family)
-		if p == nil {
-			return false
-		}
-		for _, chain := range p.Chains {
-			n -= len(chain.Rules)
-		}
-		if n != 0 {
-			return false
-		}
-	}
-	return len(missing) > 0
+	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return rs.NoneOf(diffs) })
 }
 
 // verifiedNone reports a pod that never had its rules, as detection would.

@@ -1,0 +1,171 @@
+package nodeproxy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestRestart: a controller without memory takes over what it finds, leaves alone what is well, and ends what another began.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	eachBackend(t, func(t *testing.T, n *node) {
+		stays, leaves, ends, vanishes, half := n.pod(1), n.pod(2), n.pod(3), n.pod(4), n.pod(5)
+		n.pods.label("shop", "ambient")
+		n.start()
+		for _, uid := range []types.UID{stays, leaves, ends, vanishes, half} {
+			n.captured(uid)
+		}
+		n.kill()
+		n.pods.mu.Lock()
+		n.pods.writes = nil
+		n.pods.mu.Unlock()
+		n.flush(half)
+		n.pods.change(leaves, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+		n.pods.change(ends, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		n.pods.change(vanishes, nil)
+		n.start()
+		n.captured(stays)
+		n.captured(half)
+		n.outside(leaves)
+		n.eventually(ends, agentsock.Outside, "ended")
+		n.until("those that are gone are forgotten", func() bool {
+			entries, _ := n.probes.Entries()
+			return len(n.namespaces.Known()) == 2 && !n.proxy.holds(ends) && !n.proxy.holds(vanishes) && len(entries) == 2 && len(n.c.Pods()) == 4
+		})
+		assert.Empty(t, n.pods.annotation(ends))
+		n.pods.mu.Lock()
+		defer n.pods.mu.Unlock()
+		assert.NotContains(t, n.pods.writes, string(stays)+" enabled", "nothing was wrong with it")
+	})
+}
+
+// TestProxyAway: captured pods stay captured, are not said to be, and are handed over when a proxy is back.
+func TestProxyAway(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid, outside := n.pod(1), n.pod(2)
+	n.pods.change(outside, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	n.proxy.set(func(p *proxy) { p.down = errors.New("no proxy is connected") })
+	n.c.ProxyChanged()
+	n.eventually(uid, agentsock.Drifted, "no-proxy")
+	n.until("honest", func() bool { return n.pods.annotation(uid) == "pending" })
+	differ, _ := n.rules(uid)
+	assert.Empty(t, differ, "no connection passes the mesh")
+	require.ErrorContains(t, n.c.Ready(), "no proxy is connected")
+	require.NotErrorIs(t, n.c.Ready(), nodeproxy.ErrNotSynced)
+	assert.Contains(t, fmt.Sprint(n.c.Warnings()), "1 pods have lost something of their redirection, such as shop/cart-1 (no-proxy")
+
+	n.proxy.set(func(p *proxy) { p.down = nil })
+	n.c.ProxyChanged()
+	n.captured(uid)
+	require.NoError(t, n.c.Ready())
+	assert.Empty(t, n.c.Warnings())
+	assert.False(t, n.proxy.holds(outside))
+}
+
+// TestNothingBeforeTheSnapshot: neither a pod nor a proxy is touched before all pods are known.
+func TestNothingBeforeTheSnapshot(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	in, unknown := n.pod(1), n.pod(2)
+	n.pod(3)
+	n.pods.change(uidN(3), func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+	n.pods.label("shop", "ambient")
+	n.namespaces.mu.Lock()
+	delete(n.namespaces.paths, unknown)
+	n.namespaces.mu.Unlock()
+	n.pods.unsynced = true
+	n.start()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := n.c.Snapshot(canceled)
+	require.ErrorIs(t, err, nodeproxy.ErrNotSynced)
+	require.ErrorIs(t, n.c.Ready(), nodeproxy.ErrNotSynced)
+	_, err = n.c.Release(canceled)
+	require.ErrorIs(t, err, nodeproxy.ErrNotSynced)
+	assert.Zero(t, n.proxy.count())
+	n.pods.mu.Lock()
+	n.pods.unsynced = false
+	n.pods.mu.Unlock()
+
+	workloads, err := n.c.Snapshot(t.Context())
+	require.NoError(t, err)
+	got := map[types.UID]bool{}
+	for _, w := range workloads {
+		got[w.UID] = w.NetNS != nil
+		assert.Equal(t, "default", w.ServiceAccount)
+	}
+	assert.Equal(t, map[types.UID]bool{in: true, unknown: false}, got)
+	n.captured(in)
+	n.eventually(unknown, agentsock.Waiting, "no-namespace")
+}
+
+// TestRelease: no pod is left that would be refused once the proxy goes, and none is captured after.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	eachBackend(t, func(t *testing.T, n *node) {
+		uids := []types.UID{n.pod(1), n.pod(2), n.pod(3)}
+		n.pods.label("shop", "ambient")
+		n.start()
+		for _, uid := range uids {
+			n.captured(uid)
+		}
+		n.pods.mu.Lock()
+		n.pods.fault = errFault // the API server is away: the pods count, and not the annotation
+		n.pods.mu.Unlock()
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		left, err := n.c.Release(canceled)
+		require.NoError(t, err)
+		assert.NotEmpty(t, left)
+		left, err = n.c.Release(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, left)
+		for _, uid := range uids {
+			_, rules := n.rules(uid)
+			assert.Empty(t, rules)
+			assert.False(t, n.proxy.holds(uid))
+		}
+		n.pods.mu.Lock()
+		n.pods.fault = nil
+		n.pods.mu.Unlock()
+		for _, uid := range uids {
+			n.until("no annotation", func() bool { return n.pods.annotation(uid) == "" })
+			n.outside(uid)
+		}
+		require.ErrorIs(t, n.c.Ready(), nodeproxy.ErrReleasing)
+		_, err = n.attach(n.attachment(uids[0], "c9"))
+		require.ErrorIs(t, err, nodeproxy.ErrReleasing)
+	})
+}
+
+// TestHundredRounds: joining and leaving leaves nothing behind.
+func TestHundredRounds(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	n.start()
+	for range 100 {
+		n.pods.label("shop", "ambient")
+		n.eventually(uid, agentsock.Captured, "captured")
+		n.pods.label("shop", "")
+		n.eventually(uid, agentsock.Outside, "not-enabled")
+		_, left := n.rules(uid)
+		require.Empty(t, left)
+	}
+	n.outside(uid)
+}

@@ -1,0 +1,298 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// work is one run of the machine for one pod, on the real kernel. The entry's mu is held.
+type work struct {
+	c *Controller
+	e *entry
+	want
+
+	backend apply.Backend // chosen for the namespace when it was last looked at
+	needs   []listeners.Need
+	// missing are the needs that nothing served at the last look.
+	missing []listeners.Need
+	// unfound is why the namespace is not known.
+	unfound error
+	// result is that of the rules that this run wrote; nil: it wrote none.
+	result *apply.Result
+	// removed: this run removed rules.
+	removed bool
+}
+
+// Observe implements [machine.Effects].
+func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
+	known := slices.Contains(w.c.opts.Namespaces.Known(), w.e.uid)
+	a.Noted, a.Ours = known, w.e.ours || known
+	a.Proxy = w.c.opts.Proxy.Ready() == nil
+	a.Annotation = w.annotation()
+	a.Held = w.e.held == heldYes || w.e.held == heldUnknown && (a.Ours || a.Annotation != machine.SaysNothing)
+	if err = w.exemptions(&a); err != nil || w.Choice == machine.Gone || w.Choice == machine.Unsure {
+		return a, err
+	}
+	if w.Choice == machine.Out && !a.Ours && a.Annotation == machine.SaysNothing {
+		return a, nil // it was never in the mesh, so nobody looks into its namespace
+	}
+	if w.unfound = w.find(ctx); w.unfound != nil {
+		return a, nil
+	}
+	a.Namespace = true
+	a.Handed = w.e.handed == handed{w.e.id(), w.c.proxies.Load()}
+	if w.backend, err = w.choose(ctx); err != nil {
+		return a, err
+	}
+	if w.Choice == machine.Out {
+		a.Rules, a.Ours, err = w.leftOver(ctx, a.Ours)
+		return a, err
+	}
+	if a.Rules, err = w.compare(ctx, w.plan.Ruleset); err != nil {
+		return a, err
+	}
+	a.Ours = a.Ours || a.Rules == machine.RulesSame
+	a.Listening, err = w.listening()
+	return a, err
+}
+
+// find opens the pod's namespace, or keeps the one that is open if it is still the pod's.
+func (w *work) find(ctx context.Context) error {
+	ref, err := w.c.opts.Namespaces.Find(ctx, w.id, w.addrs)
+	if err != nil {
+		return err
+	}
+	return w.c.setNS(w.e, ref)
+}
+
+func (w *work) annotation() machine.Annotation {
+	if !w.Status || w.pod == nil {
+		return machine.SaysNothing
+	}
+	says := w.pod.Annotations[w.mesh.NodeProxy.StatusAnnotation]
+	if w.e.toldOn == w.pod {
+		says = w.e.told
+	}
+	switch says {
+	case "":
+		return machine.SaysNothing
+	case w.mesh.NodeProxy.Enrolled:
+		return machine.SaysEnrolled
+	case w.mesh.NodeProxy.Pending:
+		return machine.SaysPending
+	}
+	return machine.SaysElse
+}
+
+// exemptions compares the set of probes with the pod's addresses.
+func (w *work) exemptions(a *machine.Actual) error {
+	if w.c.opts.Probes == nil {
+		return nil
+	}
+	entries, err := w.c.opts.Probes.Entries()
+	if err != nil {
+		return fmt.Errorf("read the addresses of probes: %w", err)
+	}
+	has := addrsWith(entries, w.e.uid)
+	a.AnyExempt, a.Exempt = len(has) > 0, len(has) > 0 && sameAddrs(has, w.addrs)
+	return nil
+}
+
+func addrsWith(entries map[netip.Addr]types.UID, uid types.UID) (addrs []netip.Addr) {
+	for addr, of := range entries {
+		if of == uid {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// errVariant says that the rules are those of a backend that is not here.
+var errVariant = errors.New("its rules are those of iptables, which is not on the path of this program")
+
+func (w *work) choose(ctx context.Context) (apply.Backend, error) {
+	ns := w.e.ns.NetNS()
+	b, err := apply.Choose(ctx, ns, w.c.opts.Apply)
+	if err != nil || b.Name() != apply.Nftables {
+		return b, err
+	}
+	// This backend does not see rules of iptables, and would take them for missing.
+	traces, err := apply.IptablesTraces(ctx, ns, w.mesh.Names.Owner())
+	if err == nil && traces != "" {
+		err = fmt.Errorf("%w (%s)", errVariant, traces)
+	}
+	return b, err
+}
+
+// compare compares the live rules with the wanted ones.
+func (w *work) compare(ctx context.Context, rs ruleset.Ruleset) (machine.Rules, error) {
+	diffs, err := w.backend.Check(ctx, rs)
+	if err != nil {
+		return 0, err
+	}
+	diffs = slices.DeleteFunc(diffs, func(d ruleset.Difference) bool {
+		return d.Table == ruleset.RoutingTable && slices.Contains(w.e.unusable, d.Rule)
+	})
+	switch {
+	case len(diffs) == 0:
+		return machine.RulesSame, nil
+	case rs.NoneOf(diffs):
+		return machine.RulesNone, nil
+	}
+	return machine.RulesDiffer, nil
+}
+
+// leftOver looks for rules in a pod that is to be out. Without a sign of ours but the annotation, which anybody may have
+// written, rules are ours only if they are exactly those that the pod would have: another mesh's may have the same names.
+func (w *work) leftOver(ctx context.Context, ours bool) (machine.Rules, bool, error) {
+	if ours {
+		rules, err := w.compare(ctx, w.mesh.Names.Owner().EmptyRuleset())
+		if err == nil && rules == machine.RulesSame {
+			return machine.RulesNone, true, nil
+		}
+		return machine.RulesDiffer, true, err
+	}
+	would, err := w.mesh.Redirect(w.pod, w.namespace, w.addrs)
+	if err != nil {
+		return machine.RulesNone, false, nil // it could not have been captured
+	}
+	rs, err := would.Redirect.Ruleset()
+	if err != nil {
+		return machine.RulesNone, false, nil
+	}
+	rules, err := w.compare(ctx, rs)
+	return rules, err == nil && rules == machine.RulesSame, err
+}
+
+// listening looks whether the proxy listens wherever the rules lead. What an address family leads to counts if the pod has
+// an address of it and the kernel lets it be used.
+func (w *work) listening() (bool, error) {
+	ns := w.e.ns.NetNS()
+	if w.needs == nil {
+		kernel, err := apply.Kernel(ns)
+		if err != nil {
+			return false, err
+		}
+		var families []ruleset.Family
+		for _, f := range w.plan.Captured {
+			if kernel.Family(f) == redirect.PresenceUsable && slices.Contains(w.plan.Addressed, f) {
+				families = append(families, f)
+			}
+		}
+		w.needs = listeners.Needed(w.plan.Redirect, families)
+	}
+	ports := make(map[uint16]bool, len(w.needs))
+	for _, n := range w.needs {
+		ports[n.Port] = true
+	}
+	sockets, err := listeners.List(ns, ports)
+	if err != nil {
+		return false, err
+	}
+	w.missing = listeners.Missing(w.needs, sockets, w.addrs)
+	return len(w.missing) == 0, nil
+}
+
+// Do implements [machine.Effects].
+func (w *work) Do(ctx context.Context, act machine.Action) error {
+	c, e := w.c, w.e
+	switch act {
+	case machine.ClearStatus:
+		return w.tell(ctx, "")
+	case machine.SetPending:
+		return w.tell(ctx, w.mesh.NodeProxy.Pending)
+	case machine.SetEnrolled:
+		return w.tell(ctx, w.mesh.NodeProxy.Enrolled)
+	case machine.HandOver:
+		return w.handOver(ctx)
+	case machine.AwaitListeners:
+		return w.await(ctx)
+	case machine.PutProbes:
+		return c.opts.Probes.Put(e.uid, w.addrs)
+	case machine.WriteRules:
+		return w.write(ctx)
+	case machine.RemoveRules:
+		return w.remove(ctx)
+	case machine.TakeBack:
+		if err := c.opts.Proxy.Remove(ctx, e.uid); err != nil {
+			return err
+		}
+		e.held, e.handed = heldNo, handed{}
+		return nil
+	case machine.DeleteProbes:
+		return c.opts.Probes.Delete(e.uid)
+	case machine.Forget:
+		if err := c.opts.Namespaces.Forget(e.uid); err != nil {
+			return err
+		}
+		e.ours = false
+		return c.setNS(e, nil)
+	}
+	return fmt.Errorf("no such action: %d", act)
+}
+
+// tell writes the annotation. A pod that is gone, or whose name another has by now, needs none.
+func (w *work) tell(ctx context.Context, value string) error {
+	err := w.c.opts.Status.Set(ctx, w.apiID(), w.mesh.NodeProxy.StatusAnnotation, value)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	w.e.told, w.e.toldOn = value, w.pod
+	return nil
+}
+
+func (w *work) handOver(ctx context.Context) error {
+	since, begin := w.c.proxies.Load(), time.Now()
+	l := w.workload()
+	l.NetNS = w.e.ns.NetNS()
+	w.e.held, w.e.handed = heldYes, handed{} // also on failure: it is not known how far it came
+	if err := w.c.opts.Proxy.Add(ctx, l); err != nil {
+		return err
+	}
+	w.c.metrics.handOver.Observe(time.Since(begin).Seconds())
+	w.e.handed = handed{w.e.id(), since}
+	return nil
+}
+
+// The first and the longest pause between two looks for listeners. A look takes some 0.1 ms.
+const lookFirst, lookMost = time.Millisecond, 50 * time.Millisecond
+
+// await waits for the proxy's listeners.
+func (w *work) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, w.c.opts.ListenTimeout)
+	defer cancel()
+	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
+		all, err := w.listening()
+		if all || err != nil {
+			return err
+		}
+		if !sleep(ctx, pause) {
+			return fmt.Errorf("the proxy accepted the pod and does not listen on %s: %w", listeners.Words(w.missing), context.Cause(ctx))
+		}
+	}
+}
+
+// sleep returns false if the context ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,181 @@
+package nodeproxy
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// entry is what the controller remembers of a pod. All of it can be found out again: after a restart it is empty.
+type entry struct {
+	uid types.UID
+
+	mu    sync.Mutex // held by the one who works on the pod
+	mesh  *dialect.Dialect
+	ns    NetNS        // nil: not known
+	addrs []netip.Addr // that the runtime named, the primary one first
+	// handed is what a proxy accepted, and when; see Controller.proxies.
+	handed handed
+	held   held
+	// ours: rules of the mesh in the namespace are ours.
+	ours bool
+	// captured: it was, when it was last seen.
+	captured bool
+	// drift are the kinds of drift that are being mended.
+	drift []string
+	// unusable is the routing that the namespace does not take.
+	unusable []string
+	backend  string
+	// told is what the annotation was last set to, and on which object of the cache; while the cache has that, it is behind.
+	told   string
+	toldOn *corev1.Pod
+
+	// The rest is guarded by the controller's mu.
+	state     agentsock.PodState
+	share     Workload // for a snapshot
+	shared    bool     // whether it belongs there
+	unsteady  bool     // its rules were written again, and have yet to be seen to stay
+	announced string   // the failure that an event was sent about
+}
+
+// handed names a namespace that was given to a proxy.
+type handed struct {
+	ns    netnsexec.ID
+	since uint64
+}
+
+// held says whether a proxy may have the pod.
+type held uint8
+
+const (
+	heldUnknown held = iota // since the start; a pod that may have been captured may be held
+	heldNo
+	heldYes
+)
+
+// id returns the namespace's identity, zero if it is not known.
+func (e *entry) id() netnsexec.ID {
+	if e.ns == nil {
+		return netnsexec.ID{}
+	}
+	return e.ns.NetNS().ID()
+}
+
+// setNS takes over a reference to the pod's namespace. It keeps the open one if it is the same.
+func (c *Controller) setNS(e *entry, ref NetNS) error {
+	if e.ns != nil && ref != nil && e.id() == ref.NetNS().ID() {
+		return ref.Close()
+	}
+	before := e.ns
+	e.ns, e.unusable = ref, nil
+	c.mu.Lock()
+	e.share.NetNS = nil
+	if ref != nil {
+		e.share.NetNS = ref.NetNS()
+	}
+	c.mu.Unlock()
+	if before != nil {
+		return before.Close()
+	}
+	return nil
+}
+
+// entry returns the pod's entry, and makes it if there is none.
+func (c *Controller) entry(uid types.UID) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[uid]
+	if e == nil {
+		e = &entry{uid: uid}
+		e.state.Pod.UID = string(uid)
+		c.entries[uid] = e
+	}
+	return e
+}
+
+// drop removes the entry of a pod that is gone.
+func (c *Controller) drop(e *entry) error {
+	c.mu.Lock()
+	delete(c.entries, e.uid)
+	for id, to := range c.attached {
+		if to.uid == e.uid {
+			delete(c.attached, id)
+		}
+	}
+	c.wake()
+	c.mu.Unlock()
+	return c.setNS(e, nil)
+}
+
+// attachedTo is what an attachment belongs to.
+type attachedTo struct {
+	uid types.UID
+	ns  netnsexec.ID
+}
+
+// uidOf returns the UID by which the runtime knows a pod: that of a static pod's copy is another at the API server.
+func uidOf(pod *corev1.Pod) types.UID {
+	if uid, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		return types.UID(uid)
+	}
+	return pod.UID
+}
+
+// pod returns the pod by either UID, or nil.
+func (c *Controller) pod(uid types.UID) *corev1.Pod {
+	pods := c.opts.Pods.Pods()
+	if i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return uidOf(p) == uid || p.UID == uid }); i >= 0 {
+		return pods[i]
+	}
+	return nil
+}
+
+// setState publishes what a pod is like. It returns what it was like before.
+func (c *Controller) setState(e *entry, s agentsock.PodState) (before agentsock.PodState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before = e.state
+	if s.Pod == (attachment.Pod{}) {
+		s.Pod = before.Pod
+	}
+	s.Since = before.Since
+	if s.State != before.State || s.Reason != before.Reason || s.Since.IsZero() {
+		s.Since = time.Now()
+	}
+	e.state = s
+	c.wake()
+	return before
+}
+
+// wake tells those who wait that a state changed. The caller holds mu.
+func (c *Controller) wake() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// closeAll gives up the namespaces when the controller ends.
+func (c *Controller) closeAll() error {
+	c.mu.Lock()
+	entries := make([]*entry, 0, len(c.entries))
+	for _, e := range c.entries {
+		entries = append(entries, e)
+	}
+	c.mu.Unlock()
+	var errs []error
+	for _, e := range entries {
+		e.mu.Lock()
+		errs = append(errs, c.setNS(e, nil))
+		e.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}

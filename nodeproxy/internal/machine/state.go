@@ -1,0 +1,121 @@
+package machine
+
+// Choice says whether a pod is to be in the proxy's care.
+type Choice uint8
+
+// The choices.
+const (
+	// Unsure: it cannot be told, so nothing is changed.
+	Unsure Choice = iota
+	// In: it is.
+	In
+	// Out: it is not.
+	Out
+	// Gone: the pod does not exist any more, or its containers have ended for good. What is in its namespace dies with it.
+	Gone
+)
+
+// Wanted is what is to be the case.
+type Wanted struct {
+	Choice Choice
+	// Refused: the pod is to be in, and its settings forbid it. Choice is Unsure.
+	Refused bool
+	// Status: the pod's state is reported in an annotation.
+	Status bool
+	// Probes: the host's connections to the pod are to be exempted.
+	Probes bool
+}
+
+// Rules is what is in the pod's namespace.
+type Rules uint8
+
+// The states of the rules.
+const (
+	// RulesUnread: nobody has looked, since they are to be written anyway.
+	RulesUnread Rules = iota
+	RulesNone
+	RulesSame
+	RulesDiffer
+)
+
+// Annotation is what the pod's annotation says.
+type Annotation uint8
+
+// The values of the annotation.
+const (
+	SaysNothing Annotation = iota
+	SaysPending
+	SaysEnrolled
+	SaysElse
+)
+
+// Actual is what is the case. What could not be found out is an error of Observe, and never a state.
+type Actual struct {
+	// Namespace: the pod's namespace is known. If not, Rules and Listening mean nothing.
+	Namespace bool
+	// Noted: the namespace is on record as one that may have been captured.
+	Noted bool
+	// Ours: rules that are there are ours to remove.
+	Ours  bool
+	Rules Rules
+	// Listening: the proxy's listeners are all there.
+	Listening bool
+	// Handed: the proxy that is there now has accepted the pod with this namespace.
+	Handed bool
+	// Held: a proxy may have the pod.
+	Held bool
+	// Proxy: a proxy could take a pod now.
+	Proxy bool
+	// Exempt: the pod's addresses are in the set of probes, and no other.
+	Exempt bool
+	// AnyExempt: the set has some address of the pod.
+	AnyExempt  bool
+	Annotation Annotation
+}
+
+// Captured reports whether the pod's traffic goes through a proxy that listens. While no proxy is connected, its listeners
+// tell.
+func (a Actual) Captured() bool {
+	return a.inForce() && (a.Handed || !a.Proxy)
+}
+
+// inForce reports whether peers can reach the pod through the mesh, whichever proxy it is that listens. It is enough for the
+// annotation, which must not change each time that one proxy follows another.
+func (a Actual) inForce() bool { return a.Namespace && a.Rules == RulesSame && a.Listening }
+
+// ruled reports whether there may be rules.
+func (a Actual) ruled() bool { return a.Rules != RulesNone }
+
+// Action is one thing to do.
+type Action uint8
+
+// The actions.
+const (
+	ClearStatus Action = iota + 1
+	SetPending
+	SetEnrolled
+	HandOver
+	AwaitListeners
+	PutProbes
+	WriteRules
+	RemoveRules
+	TakeBack
+	DeleteProbes
+	Forget
+)
+
+var actionNames = [...]string{
+	ClearStatus: "status", SetPending: "status", SetEnrolled: "status", HandOver: "hand-over", AwaitListeners: "listeners",
+	PutProbes: "probes", WriteRules: "rules", RemoveRules: "remove-rules", TakeBack: "take-back", DeleteProbes: "remove-probes", Forget: "forget",
+}
+
+// String returns the action's step, as errors and metrics name it.
+func (a Action) String() string { return actionNames[a] }
+
+// reports says that the action is about the annotation. If it fails, the others are done nevertheless.
+func (a Action) reports() bool { return a == ClearStatus || a == SetPending || a == SetEnrolled }
+
+// Steps lists the names of all actions, each once.
+func Steps() []string {
+	return []string{"status", "hand-over", "listeners", "probes", "rules", "remove-rules", "take-back", "remove-probes", "forget"}
+}

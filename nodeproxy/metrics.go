@@ -1,0 +1,108 @@
+package nodeproxy
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+)
+
+// metrics are the metrics of a [Controller].
+type metrics struct {
+	c         *Controller
+	handOver  prometheus.Histogram
+	found     *prometheus.CounterVec
+	mended    *prometheus.CounterVec
+	failures  *prometheus.CounterVec
+	pods      *prometheus.Desc
+	connected *prometheus.Desc
+	depth     *prometheus.Desc
+	ready     *prometheus.Desc
+}
+
+const prefix = "meshcni_nodeproxy_"
+
+func newMetrics(c *Controller) *metrics {
+	counter := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
+	}
+	m := &metrics{
+		c: c,
+		handOver: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    prefix + "hand_over_duration_seconds",
+			Help:    "How long the proxy took to accept a pod.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
+		}),
+		found: counter("drift_found_total",
+			"Captured pods that were found not to be as they were, by kind: rules-missing, rules-differ, no-listeners, probes-missing, status-stale.", "kind"),
+		mended:    counter("drift_mended_total", "The same, once they are as they were again.", "kind"),
+		failures:  counter("failures_total", "Attempts that failed, by step.", "step"),
+		pods:      prometheus.NewDesc(prefix+"pods", "Pods of this node, by state and reason.", []string{"state", "reason"}, nil),
+		connected: prometheus.NewDesc(prefix+"proxies_connected", "Proxies that are connected: 1, and 2 while one replaces the other.", nil, nil),
+		depth:     prometheus.NewDesc(prefix+"queue_depth", "Pods that wait to be looked at.", nil, nil),
+		ready:     prometheus.NewDesc(prefix+"ready", "Whether pods can be captured now: 1 or 0.", nil, nil),
+	}
+	// Prometheus does not count a first sample of 1 as an increase, so the series must exist before.
+	for _, kind := range machine.DriftKinds() {
+		m.found.WithLabelValues(kind)
+		m.mended.WithLabelValues(kind)
+	}
+	for _, step := range append(machine.Steps(), stepLook) {
+		m.failures.WithLabelValues(step)
+	}
+	return m
+}
+
+const stepLook = "look"
+
+func (m *metrics) failed(err error) {
+	var step *machine.StepError
+	var back *heldBack
+	if errors.As(err, &step) && !errors.As(err, &back) {
+		m.failures.WithLabelValues(step.Step).Inc()
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *Controller) Describe(ch chan<- *prometheus.Desc) {
+	m := c.metrics
+	for _, d := range []*prometheus.Desc{m.pods, m.connected, m.depth, m.ready} {
+		ch <- d
+	}
+	for _, part := range []prometheus.Collector{m.handOver, m.found, m.mended, m.failures} {
+		part.Describe(ch)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *Controller) Collect(ch chan<- prometheus.Metric) {
+	m := c.metrics
+	type labels struct{ state, reason string }
+	counts := map[labels]int{}
+	for _, p := range c.Pods() {
+		counts[labels{string(p.State), p.Reason}]++
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for l, n := range counts {
+		gauge(m.pods, float64(n), l.state, l.reason)
+	}
+	connected := 0
+	if c.opts.Connected != nil {
+		connected = c.opts.Connected()
+	} else if c.opts.Proxy.Ready() == nil {
+		connected = 1
+	}
+	gauge(m.connected, float64(connected))
+	gauge(m.depth, float64(c.queue.Len()))
+	ready := 0.0
+	if c.Ready() == nil {
+		ready = 1
+	}
+	gauge(m.ready, ready)
+	for _, part := range []prometheus.Collector{m.handOver, m.found, m.mended, m.failures} {
+		part.Collect(ch)
+	}
+}

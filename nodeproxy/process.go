@@ -1,0 +1,219 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// The reasons of the pods' events.
+const (
+	EventEnrolled       = "MeshEnrolled"
+	EventReleased       = "MeshReleased"
+	EventHandOverFailed = "MeshHandOverFailed"
+	EventDriftMended    = "MeshDriftMended"
+)
+
+// jitter spreads a pause by a tenth, so that the agents of a cluster that started together part.
+func jitter(d time.Duration) time.Duration {
+	return d + time.Duration((rand.Float64()-0.5)/5*float64(d))
+}
+
+func idOf(ns attachment.NetNS) netnsexec.ID { return netnsexec.ID{Dev: ns.Dev, Ino: ns.Ino} }
+
+// process makes a pod what it is to be.
+func (c *Controller) process(ctx context.Context, uid types.UID) {
+	if pod := c.pod(uid); pod != nil {
+		uid = uidOf(pod)
+	}
+	e := c.entry(uid)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	w := &work{c: c, e: e, want: c.want(ctx, e)}
+	c.publish(w)
+	first, last, seen, err := machine.Run(ctx, w.Wanted, w)
+	c.finish(w, first, last, seen, err)
+	if w.Choice == machine.Gone && err == nil && w.pod == nil {
+		if err := c.drop(e); err != nil {
+			c.log(w.podOf()).Warn("cannot close the network namespace of a pod that is gone", "error", err.Error())
+		}
+	}
+	var back *heldBack
+	switch {
+	case errors.As(err, &back):
+		c.queue.AddAfter(uid, back.wait)
+	case err != nil, w.unfound != nil && (w.Choice == machine.In || w.Choice == machine.Out):
+		c.queue.AddRateLimited(uid)
+	default:
+		c.queue.Forget(uid)
+	}
+}
+
+// publish notes whether the pod belongs into a snapshot: it is to be in the proxy's care, or may be.
+func (c *Controller) publish(w *work) bool {
+	in := w.Choice == machine.In || w.Choice != machine.Gone && (w.e.ours || w.e.held == heldYes)
+	w.e.mesh = w.mesh
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ns := w.e.share.NetNS
+	w.e.share, w.e.shared = w.workload(), in
+	w.e.share.NetNS = ns
+	return in
+}
+
+// finish reports how a run ended.
+func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err error) {
+	e := w.e
+	s := agentsock.PodState{Pod: w.podOf(), Backend: e.backend}
+	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
+		s.Dialect = w.mesh.Name
+	}
+	state, reason := machine.Report(w.Wanted, last, e.captured)
+	if !seen { // it cannot be told, so it is not said to be captured
+		state, reason = machine.Waiting, machine.ReasonUnsure
+		if e.captured {
+			state = machine.Drifted
+		}
+	}
+	s.State, s.Reason, s.Detail = agentsock.State(state), reason, w.detail
+	if w.reason != "" && (s.State == agentsock.Outside || reason == machine.ReasonUnsure && seen) {
+		s.Reason = w.reason
+	}
+	if err == nil && w.unfound != nil {
+		s.Detail = w.unfound.Error()
+	}
+	if err != nil {
+		s.Detail = err.Error()
+		if s.State != agentsock.Captured {
+			s.Reason = reasonOf(err, s.Reason)
+		}
+		c.metrics.failed(err)
+	}
+	mended := c.drifted(w, first, last, err)
+	captured := s.State == agentsock.Captured
+	joined := captured && !e.captured && w.result != nil && w.result.Changed
+	switch {
+	case captured:
+		e.captured = true
+	case s.State == agentsock.Outside:
+		e.captured, e.backend, s.Backend = false, "", ""
+		if w.Choice != machine.Gone {
+			e.held = heldNo
+		}
+	}
+	if first.Captured() && w.result == nil {
+		c.mu.Lock()
+		e.unsteady = false // they stayed
+		c.mu.Unlock()
+	}
+	before := c.setState(e, s)
+	c.tell(w, before, s, joined, mended, err)
+}
+
+// drifted counts what was found and mended, and returns the kinds that were mended.
+func (c *Controller) drifted(w *work, first, last machine.Actual, err error) (mended []string) {
+	e := w.e
+	if e.captured {
+		for _, kind := range machine.Drift(w.Wanted, first) {
+			if !slices.Contains(e.drift, kind) {
+				e.drift = append(e.drift, kind)
+				c.metrics.found.WithLabelValues(kind).Inc()
+			}
+		}
+	}
+	if err != nil || w.Choice != machine.In || !last.Captured() {
+		return nil
+	}
+	still := machine.Drift(w.Wanted, last)
+	for _, kind := range e.drift {
+		if !slices.Contains(still, kind) {
+			mended = append(mended, kind)
+			c.metrics.mended.WithLabelValues(kind).Inc()
+		}
+	}
+	e.drift = slices.DeleteFunc(e.drift, func(kind string) bool { return slices.Contains(mended, kind) })
+	return mended
+}
+
+// reasonOf returns the code of a failure, or else what is the case.
+func reasonOf(err error, is string) string {
+	var back *heldBack
+	var step *machine.StepError
+	switch {
+	case errors.As(err, &back):
+		return back.reason
+	case is == machine.ReasonNoProxy:
+		return is
+	case errors.Is(err, errVariant):
+		return reasonVariant
+	case errors.As(err, &step):
+		return step.Step + "-failed"
+	}
+	return is
+}
+
+const reasonVariant = "variant"
+
+// tell logs and announces what changed.
+func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, mended []string, err error) {
+	log := c.log(now.Pod).With("state", string(now.State), "reason", now.Reason)
+	changed := before.State != now.State || before.Reason != now.Reason
+	switch {
+	case !changed:
+	case err != nil:
+		log.Warn("a pod is not as it is to be", "error", err.Error())
+	case before.State != "" || now.State != agentsock.Outside:
+		log.Info("a pod's redirection changed", "detail", now.Detail)
+	}
+	if w.pod == nil {
+		return
+	}
+	failure := ""
+	if err != nil {
+		failure = now.Reason
+	}
+	c.mu.Lock()
+	again := w.e.announced == failure
+	w.e.announced = failure
+	c.mu.Unlock()
+	switch {
+	case err != nil && !again:
+		c.event(w.pod, corev1.EventTypeWarning, EventHandOverFailed, now.Reason+": "+err.Error())
+	case joined:
+		c.event(w.pod, corev1.EventTypeNormal, EventEnrolled, "the node's proxy of mesh "+w.mesh.Name+" listens in the pod, and its traffic is captured")
+	case w.removed && now.State == agentsock.Outside:
+		c.event(w.pod, corev1.EventTypeNormal, EventReleased, "the pod's traffic is not captured any more: "+now.Reason)
+	}
+	if slices.ContainsFunc(mended, func(kind string) bool { return kind != machine.ReasonStatusStale }) {
+		c.event(w.pod, corev1.EventTypeNormal, EventDriftMended, "mended: "+strings.Join(mended, ", "))
+	}
+}
+
+// eventBytes bounds an event's text, which the API server limits to 1,024 bytes (k8s.io/api/core/v1, Event.message).
+const eventBytes = 1000
+
+// event sends an event about a pod, within the limit. What is not sent is in the log and in the pod's state.
+func (c *Controller) event(pod *corev1.Pod, kind, reason, text string) {
+	if !c.mayTell() {
+		return
+	}
+	if len(text) > eventBytes {
+		text = strings.ToValidUTF8(text[:eventBytes], "") + "…"
+	}
+	c.opts.Events.Event(&corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+	}, kind, reason, text)
+}

@@ -1,0 +1,151 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// heldBack is why rules are not written again now.
+type heldBack struct {
+	reason string
+	detail string
+	wait   time.Duration
+}
+
+// Error implements error.
+func (h *heldBack) Error() string { return h.detail }
+
+// Reasons why rules are not written again now.
+const (
+	reasonBudget  = "budget"
+	reasonTooMany = "too-many-drifted"
+)
+
+// mayMend says whether the rules of a pod that had them may be written again now.
+func (c *Controller) mayMend(e *entry) error {
+	c.mu.Lock()
+	e.unsteady = true
+	all, unsteady := 0, 0
+	for _, other := range c.entries {
+		if other.shared {
+			all++
+		}
+		if other.unsteady {
+			unsteady++
+		}
+	}
+	c.mu.Unlock()
+	if wait := c.breaker.Check(all, unsteady, time.Now()); wait > 0 {
+		return &heldBack{reasonTooMany, fmt.Sprintf("the rules of %d of %d pods do not stay as they were written; the next is tried in %s",
+			unsteady, all, wait.Round(time.Second)), wait}
+	}
+	if wait := c.budget.Take(); wait > 0 {
+		return &heldBack{reasonBudget, fmt.Sprintf("the node's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
+	}
+	return nil
+}
+
+// write makes the live rules the wanted ones.
+func (w *work) write(ctx context.Context) error {
+	if w.e.captured {
+		if err := w.c.mayMend(w.e); err != nil {
+			return err
+		}
+	}
+	ns := w.e.ns.NetNS()
+	if w.c.opts.Adopt != nil {
+		if err := w.c.opts.Adopt(ctx, ns); err != nil {
+			return fmt.Errorf("remove what another agent left: %w", err)
+		}
+	}
+	w.e.ours = true // also on failure: what was there before was ours or nobody's
+	result, err := w.backend.Apply(ctx, w.plan.Ruleset)
+	if err != nil {
+		return err
+	}
+	w.result, w.e.unusable, w.e.backend = &result, result.Left(), result.Backend
+	_ = w.c.remember(w, func(r *attachment.Record) bool {
+		if r.Selected && r.Backend == result.Backend && r.Dialect == w.mesh.Name && r.Rules.Equal(w.plan.Ruleset) && slices.Equal(r.Unusable, result.Left()) {
+			return false
+		}
+		r.Applied(result.Backend, w.plan.Ruleset, result.Skipped, result.Left()...)
+		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), w.mesh.Name
+		return true
+	})
+	return nil
+}
+
+// remove takes the rules out. The plugin's record goes first: a runtime recreates a pod whose record says that it has rules
+// which are not there.
+func (w *work) remove(ctx context.Context) error {
+	if err := w.c.remember(w, func(r *attachment.Record) bool {
+		if !r.Selected {
+			return false
+		}
+		r.Applied("", ruleset.Ruleset{}, nil)
+		r.Selected, r.Reason = false, w.reason
+		return true
+	}); err != nil {
+		return err
+	}
+	if err := w.backend.Remove(ctx, w.mesh.Names.Owner()); err != nil {
+		return err
+	}
+	w.removed = true
+	return nil
+}
+
+// remember changes the records of the pod's attachments in its present namespace; change reports whether it did. An error
+// says that one could not be changed; it is logged too, since after rules are written they count, and not the record.
+func (c *Controller) remember(w *work, change func(*attachment.Record) bool) error {
+	c.recordMu.Lock()
+	records, err := c.records.Records()
+	c.recordMu.Unlock()
+	if err != nil { // CHECK passes a pod whose record cannot be read, so this stops nothing
+		c.opts.Log.Warn("cannot read the plugin's records", "error", err.Error())
+	}
+	var errs []error
+	for _, short := range records {
+		if short.Pod.UID != string(w.e.uid) || !short.NetNS.Is(w.e.id()) {
+			continue
+		}
+		if r, err := c.opts.Records.Read(short.ID); err == nil && change(&r) {
+			r.By, r.Program, r.Time = "agent", "", time.Now().UTC()
+			errs = append(errs, c.opts.Records.Write(r))
+		}
+	}
+	err = errors.Join(errs...)
+	if err != nil {
+		c.log(w.podOf()).Warn("cannot update the plugin's record of a pod", "error", err.Error())
+	}
+	return err
+}
+
+// undo takes out what a failed Attach did.
+func (w *work) undo(ctx context.Context, was before) (err error) {
+	if w.result != nil && !was.captured {
+		err = w.backend.Remove(ctx, w.mesh.Names.Owner())
+	}
+	if was.held != heldYes {
+		if errRemove := w.c.opts.Proxy.Remove(ctx, w.e.uid); errRemove != nil {
+			err = errors.Join(err, errRemove)
+		} else {
+			w.e.held, w.e.handed = heldNo, handed{}
+		}
+	}
+	if was.exempt == nil && w.c.opts.Probes != nil {
+		err = errors.Join(err, w.c.opts.Probes.Delete(w.e.uid))
+	}
+	if !was.noted && err == nil {
+		w.e.ours = false
+		err = errors.Join(w.c.opts.Namespaces.Forget(w.e.uid), w.c.setNS(w.e, nil))
+	}
+	return err
+}

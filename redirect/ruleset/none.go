@@ -1,0 +1,29 @@
+package ruleset
+
+// NoneOf reports whether the differences from rs are all that a namespace has which has none of its rules. A family without
+// differences is one that the kernel lacks. Routing does not count.
+func (rs Ruleset) NoneOf(diffs []Difference) bool {
+	missing := map[Family]int{}
+	for _, d := range diffs {
+		switch {
+		case d.Table == RoutingTable:
+		case d.Kind != Missing:
+			return false
+		default:
+			missing[d.Family]++
+		}
+	}
+	for family, n := range missing {
+		p := rs.Program(family)
+		if p == nil {
+			return false
+		}
+		for _, chain := range p.Chains {
+			n -= len(chain.Rules)
+		}
+		if n != 0 {
+			return false
+		}
+	}
+	return len(missing) > 0
+}
