@@ -152,6 +152,17 @@ func Current() (*NetNS, error) {
 	return ns, nil
 }
 
+// OpenHost opens a node's own network namespace, for an agent that keeps rules there and is not in it: path is
+// "/proc/1/ns/net" where the agent shares the host's processes. [Open] refuses that namespace, because rules of a pod would
+// capture the node's traffic. The errors are those of Open without [ErrHost]. The caller calls Close.
+func OpenHost(path string) (*NetNS, error) {
+	ns, err := openFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the host's network namespace %q: %w", path, err)
+	}
+	return ns, nil
+}
+
 // Fd returns the file descriptor, for netlink attributes such as IFLA_NET_NS_FD; -1 after Close, which closes it.
 func (n *NetNS) Fd() int {
 	n.mu.RLock()

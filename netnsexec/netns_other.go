@@ -33,6 +33,11 @@ func AtRoot(root string, fn func() error) error {
 	return fmt.Errorf("%w %s: %w", ErrRoot, root, errPlatform)
 }
 
+// OpenHost fails.
+func OpenHost(path string) (*NetNS, error) {
+	return nil, fmt.Errorf("open the host's network namespace %q: %w", path, errPlatform)
+}
+
 // Current returns an error that errors.Is(err, errors.ErrUnsupported).
 func Current() (*NetNS, error) {
 	return nil, fmt.Errorf("open own network namespace: %w", errPlatform)

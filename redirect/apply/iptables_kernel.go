@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -43,7 +44,7 @@ func kernelRules(ctx context.Context, ns Namespace, family byte) (chainRules, er
 
 func (c *nlConn) countRules(family byte) (chainRules, error) {
 	found := chainRules{}
-	err := c.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
+	err := c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil, func(m nfnetlink.Message) {
 		ch := parseChain(m)
 		if t, err := ruleset.ParseTable(ch.table); err == nil {
 			found[chainName{ch.family, t, ch.name}] = 0
@@ -54,13 +55,13 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	}
 	// One list for all tables: only their names are looked at.
 	many := map[byte]int{} // by family
-	err = c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		table, chain := m.text(unix.NFTA_RULE_TABLE), m.text(unix.NFTA_RULE_CHAIN)
-		if (nftTable{m.family, table}).isIptables() {
-			many[m.family]++
+	err = c.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, nil, func(m nfnetlink.Message) {
+		table, chain := m.Text(unix.NFTA_RULE_TABLE), m.Text(unix.NFTA_RULE_CHAIN)
+		if (nftTable{m.Family, table}).isIptables() {
+			many[m.Family]++
 		}
 		if t, err := ruleset.ParseTable(table); err == nil {
-			found[chainName{m.family, t, chain}]++
+			found[chainName{m.Family, t, chain}]++
 		}
 	})
 	for _, rules := range many {
@@ -82,7 +83,7 @@ func (c *nlConn) measureSets(family byte) error {
 	sets, err := c.listSets(family, nftTable.isIptables)
 	for t, names := range sets {
 		for _, name := range names {
-			if err := c.readElements(t, name, func(nlMessage) {}); err != nil {
+			if err := c.readElements(t, name, func(nfnetlink.Message) {}); err != nil {
 				return err
 			}
 		}
@@ -97,7 +98,7 @@ const maxLive = 50_000
 // few fails where there are more rules than are read.
 func few(rules int) error {
 	if rules > maxLive {
-		return fmt.Errorf("%w: they are over %d rules", errLong, maxLive)
+		return fmt.Errorf("%w: they are over %d rules", nfnetlink.ErrLong, maxLive)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -82,7 +83,7 @@ func (s *session) measureLegacy(f ruleset.Family) error {
 			return err
 		}
 		if left -= info.size; left < 0 {
-			return fmt.Errorf("%w: table %s and those before it are over %d bytes", errLong, table, listLimit)
+			return fmt.Errorf("%w: table %s and those before it are over %d bytes", nfnetlink.ErrLong, table, listLimit)
 		}
 		rules += info.entries
 	}

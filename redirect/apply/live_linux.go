@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -273,7 +274,7 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 	err = newNFTables(ns).session(ctx, func(s *nftSession) error {
 		all = nil
 		positions := map[liveChain]int{}
-		return s.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+		return s.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 			r := parseLiveRule(m)
 			if (nftTable{r.family, r.table}).isIptables() {
 				return
@@ -309,9 +310,9 @@ func describeNative(r liveRule, position int, wanted []ruleset.Ruleset) LiveRule
 	case r.family == unix.NFPROTO_IPV6 || strings.Contains(live.Rule, "meta nfproto ipv6"):
 		live.Family = ruleset.IPv6
 	}
-	parseExprs(r.exprs, func(name string, data nlAttr) {
+	parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
 		if name == "counter" {
-			live.Counters = &Counters{Packets: data.attr(unix.NFTA_COUNTER_PACKETS).u64(), Bytes: data.attr(unix.NFTA_COUNTER_BYTES).u64()}
+			live.Counters = &Counters{Packets: data.Attr(unix.NFTA_COUNTER_PACKETS).U64(), Bytes: data.Attr(unix.NFTA_COUNTER_BYTES).U64()}
 		}
 	})
 	return live

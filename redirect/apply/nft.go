@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -44,7 +45,7 @@ type nftSession struct {
 // close closes the socket. Where rules were removed that takes some 10 ms, until no
 // packet can be in them, so nobody waits for it.
 func (s *nftSession) close() {
-	if fd := s.fd; s.removed {
+	if fd := s.FD; s.removed {
 		go func() { _ = unix.Close(fd) }()
 	} else {
 		_ = unix.Close(fd)
@@ -65,19 +66,19 @@ func (n *nftablesBackend) session(ctx context.Context, fn func(*nftSession) erro
 		if s.ipv6, err = hasIPv6(); err != nil {
 			return err
 		}
-		s.fd, err = netfilterSocket()
+		s.FD, err = netfilterSocket()
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("open netfilter socket: %w", err)
 	}
 	defer s.close()
-	s.setup()
+	s.Setup()
 	wait := 50 * time.Microsecond
 	for attempt := 1; ; attempt++ {
-		s.left = listLimit
+		s.Read, s.Limit = 0, listLimit
 		err := fn(&s)
-		if !errors.Is(err, errInterrupted) || attempt == maxAttempts {
+		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
 			return classify(err)
 		}
 		select {
@@ -91,7 +92,7 @@ func (n *nftablesBackend) session(ctx context.Context, fn func(*nftSession) erro
 
 // netfilterSocket opens a socket in the calling thread's namespace.
 func netfilterSocket() (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	fd, err = nfnetlink.Open()
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT) {
 		return fd, unsupported("nfnetlink", "CONFIG_NETFILTER_NETLINK", err)
 	}
@@ -225,7 +226,7 @@ func (s *nftSession) differs(wanted ruleset.Ruleset, want *nft.Table, live *nftL
 
 // write replaces what is live by what is wanted, in one transaction.
 func (s *nftSession) write(want *nft.Table, live *nftLive) error {
-	b := newBatch(s.seq+1, live.generation)
+	b := newBatch(s.Seq+1, live.generation)
 	switch {
 	case len(want.Chains) == 0 && live.table != nil:
 		b.delTable(nftTable{unix.NFPROTO_INET, live.name})
@@ -243,11 +244,11 @@ func (s *nftSession) write(want *nft.Table, live *nftLive) error {
 	}
 	b.clearLeftovers(live)
 	s.removed = s.removed || live.present()
-	last := b.finish()
-	err := s.commit(b.b, last)
-	var refused *batchError
+	last := b.EndBatch()
+	err := s.Commit(b.B, last)
+	var refused *nfnetlink.BatchError
 	if errors.As(err, &refused) {
-		step := b.failed(refused.seq)
+		step := b.failed(refused.Seq)
 		return &stepError{step: step, err: err}
 	}
 	return err

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 )
 
 // describe returns a live rule in words close to nft's. Expressions that we do not write are only named.
@@ -45,41 +47,41 @@ var compareOps = map[uint32]string{
 	unix.NFT_CMP_GT: "> ", unix.NFT_CMP_GTE: ">= ",
 }
 
-func (d *describer) expr(name string, data nlAttr) {
-	get := data.attr
+func (d *describer) expr(name string, data nfnetlink.Attr) {
+	get := data.Attr
 	value := func(typ uint16) []byte {
-		for v := range nlAttrs(get(typ).data) {
-			return v.data
+		for v := range nfnetlink.Attrs(get(typ).Data) {
+			return v.Data
 		}
 		return nil
 	}
 	switch name {
 	case "meta":
-		d.loadOrSet(metaNames[get(unix.NFTA_META_KEY).u32()], name, get(unix.NFTA_META_SREG).u32() != 0)
+		d.loadOrSet(metaNames[get(unix.NFTA_META_KEY).U32()], name, get(unix.NFTA_META_SREG).U32() != 0)
 	case "ct":
-		d.loadOrSet(ctNames[get(unix.NFTA_CT_KEY).u32()], name, get(unix.NFTA_CT_SREG).u32() != 0)
+		d.loadOrSet(ctNames[get(unix.NFTA_CT_KEY).U32()], name, get(unix.NFTA_CT_SREG).U32() != 0)
 	case "payload":
-		d.key = payloadName(get(unix.NFTA_PAYLOAD_BASE).u32(), get(unix.NFTA_PAYLOAD_OFFSET).u32(), get(unix.NFTA_PAYLOAD_LEN).u32())
+		d.key = payloadName(get(unix.NFTA_PAYLOAD_BASE).U32(), get(unix.NFTA_PAYLOAD_OFFSET).U32(), get(unix.NFTA_PAYLOAD_LEN).U32())
 	case "fib":
-		d.key = "fib " + map[uint32]string{fibSrc: "saddr", fibDst: "daddr"}[get(nftaFibFlags).u32()]
-		if get(nftaFibResult).u32() == fibAddrType {
+		d.key = "fib " + map[uint32]string{fibSrc: "saddr", fibDst: "daddr"}[get(nftaFibFlags).U32()]
+		if get(nftaFibResult).U32() == fibAddrType {
 			d.key += " type"
 		}
 	case "bitwise":
 		d.key += " and " + fmt.Sprintf("0x%x", value(unix.NFTA_BITWISE_MASK))
 	case "cmp":
-		d.add("%s %s%s", d.key, compareOps[get(unix.NFTA_CMP_OP).u32()], d.show(value(unix.NFTA_CMP_DATA)))
+		d.add("%s %s%s", d.key, compareOps[get(unix.NFTA_CMP_OP).U32()], d.show(value(unix.NFTA_CMP_DATA)))
 	case "range":
-		d.add("%s %s%s-%s", d.key, compareOps[get(unix.NFTA_RANGE_OP).u32()],
+		d.add("%s %s%s-%s", d.key, compareOps[get(unix.NFTA_RANGE_OP).U32()],
 			d.show(value(unix.NFTA_RANGE_FROM_DATA)), d.show(value(unix.NFTA_RANGE_TO_DATA)))
 	case "lookup":
 		not := ""
-		if get(unix.NFTA_LOOKUP_FLAGS).u32()&unix.NFT_LOOKUP_F_INV != 0 {
+		if get(unix.NFTA_LOOKUP_FLAGS).U32()&unix.NFT_LOOKUP_F_INV != 0 {
 			not = "!= "
 		}
-		d.add("%s %s@%s", d.key, not, get(unix.NFTA_LOOKUP_SET).text())
+		d.add("%s %s@%s", d.key, not, get(unix.NFTA_LOOKUP_SET).Text())
 	case "immediate":
-		if get(unix.NFTA_IMMEDIATE_DREG).u32() == unix.NFT_REG_VERDICT {
+		if get(unix.NFTA_IMMEDIATE_DREG).U32() == unix.NFT_REG_VERDICT {
 			d.verdict(get(unix.NFTA_IMMEDIATE_DATA))
 		} else {
 			d.key, d.value = "", value(unix.NFTA_IMMEDIATE_DATA)
@@ -115,9 +117,9 @@ func (d *describer) port() string {
 	return fmt.Sprint(binary.BigEndian.Uint16(d.value))
 }
 
-func (d *describer) verdict(data nlAttr) {
-	verdict := data.attr(unix.NFTA_DATA_VERDICT)
-	code := int32(verdict.attr(unix.NFTA_VERDICT_CODE).u32()) //nolint:gosec // two's complement
+func (d *describer) verdict(data nfnetlink.Attr) {
+	verdict := data.Attr(unix.NFTA_DATA_VERDICT)
+	code := int32(verdict.Attr(unix.NFTA_VERDICT_CODE).U32()) //nolint:gosec // two's complement
 	name, ok := map[int32]string{
 		nfAccept: "accept", nfDrop: "drop", unix.NFT_RETURN: "return", unix.NFT_CONTINUE: "continue",
 		unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto",
@@ -125,7 +127,7 @@ func (d *describer) verdict(data nlAttr) {
 	if !ok {
 		name = fmt.Sprintf("verdict %d", code)
 	}
-	if chain := verdict.attr(unix.NFTA_VERDICT_CHAIN).text(); chain != "" {
+	if chain := verdict.Attr(unix.NFTA_VERDICT_CHAIN).Text(); chain != "" {
 		name += " " + chain
 	}
 	d.add("%s", name)
@@ -149,7 +151,7 @@ func payloadName(base, offset, length uint32) string {
 
 func (d *describer) show(v []byte) string { return d.as(d.key, v) }
 
-var local = map[string]string{string(ne32(unix.RTN_LOCAL)): "local"}
+var local = map[string]string{string(nfnetlink.NE32(unix.RTN_LOCAL)): "local"}
 
 // valueNames are the names of values, by key.
 var valueNames = map[string]map[string]string{

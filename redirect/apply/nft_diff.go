@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -36,9 +37,9 @@ func diffLive(rs ruleset.Ruleset, want *nft.Table, live *nftLive) []ruleset.Diff
 		}
 		wantKeys := make([]string, len(c.Rules))
 		for j := range c.Rules {
-			var w nlWriter
+			var w nfnetlink.Writer
 			writeExprs(&w, &c.Rules[j])
-			wantKeys[j] = canonical(w.b, in(wantSets))
+			wantKeys[j] = canonical(w.B, in(wantSets))
 		}
 		liveKeys := make([]string, len(rules))
 		for j := range rules {

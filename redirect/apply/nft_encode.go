@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -53,7 +54,7 @@ func nfProto(f ruleset.Family) byte {
 }
 
 // writeExprs writes a rule's expressions, the same as nft makes of the rule's text.
-func writeExprs(w *nlWriter, r *nft.Rule) {
+func writeExprs(w *nfnetlink.Writer, r *nft.Rule) {
 	e := exprs{w}
 	if r.Family != 0 {
 		e.meta(unix.NFT_META_NFPROTO)
@@ -71,8 +72,8 @@ func writeExprs(w *nlWriter, r *nft.Rule) {
 	e.addrType(fibDst, r.DstType)
 	if r.States != 0 {
 		e.ct(unix.NFT_CT_STATE)
-		e.mask(ne32(stateBits(r.States)))
-		e.cmp(unix.NFT_CMP_NEQ, ne32(0)...)
+		e.mask(nfnetlink.NE32(stateBits(r.States)))
+		e.cmp(unix.NFT_CMP_NEQ, nfnetlink.NE32(0)...)
 	}
 	if !r.Mark.IsZero() {
 		e.meta(unix.NFT_META_MARK)
@@ -89,22 +90,17 @@ func writeExprs(w *nlWriter, r *nft.Rule) {
 }
 
 // exprs writes expressions. All that compute do so in register 1.
-type exprs struct{ w *nlWriter }
+type exprs struct{ w *nfnetlink.Writer }
 
 func (e exprs) expr(name string, body func()) {
-	e.w.nest(unix.NFTA_LIST_ELEM)
-	e.w.text(unix.NFTA_EXPR_NAME, name)
-	e.w.nest(unix.NFTA_EXPR_DATA)
-	body()
-	e.w.close()
-	e.w.close()
+	e.w.Expr(name, body)
 }
 
 // numbers is an expression whose attributes are numbers: type, value, type, value.
 func (e exprs) numbers(name string, attrs ...uint32) {
 	e.expr(name, func() {
 		for i := 0; i < len(attrs); i += 2 {
-			e.w.u32(uint16(attrs[i]), attrs[i+1]) //nolint:gosec // a type has 16 bits
+			e.w.U32(uint16(attrs[i]), attrs[i+1]) //nolint:gosec // a type has 16 bits
 		}
 	})
 }
@@ -128,15 +124,15 @@ func (e exprs) setCT(key uint32) {
 }
 
 func (e exprs) data(typ uint16, data []byte) {
-	e.w.nest(typ)
-	e.w.attr(unix.NFTA_DATA_VALUE, data...)
-	e.w.close()
+	e.w.Nest(typ)
+	e.w.Attr(unix.NFTA_DATA_VALUE, data...)
+	e.w.Close()
 }
 
 func (e exprs) cmp(op uint32, data ...byte) {
 	e.expr("cmp", func() {
-		e.w.u32(unix.NFTA_CMP_SREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_CMP_OP, op)
+		e.w.U32(unix.NFTA_CMP_SREG, unix.NFT_REG_1)
+		e.w.U32(unix.NFTA_CMP_OP, op)
 		e.data(unix.NFTA_CMP_DATA, data)
 	})
 }
@@ -156,8 +152,8 @@ func (e exprs) between(first, last []byte, not bool) {
 		return
 	}
 	e.expr("range", func() {
-		e.w.u32(unix.NFTA_RANGE_SREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_RANGE_OP, unix.NFT_RANGE_NEQ)
+		e.w.U32(unix.NFTA_RANGE_SREG, unix.NFT_REG_1)
+		e.w.U32(unix.NFTA_RANGE_OP, unix.NFT_RANGE_NEQ)
 		e.data(unix.NFTA_RANGE_FROM_DATA, first)
 		e.data(unix.NFTA_RANGE_TO_DATA, last)
 	})
@@ -167,9 +163,9 @@ func (e exprs) mask(mask []byte) { e.bitwise(mask, make([]byte, len(mask))) }
 
 func (e exprs) bitwise(mask, xor []byte) {
 	e.expr("bitwise", func() {
-		e.w.u32(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1)
-		e.w.u32(unix.NFTA_BITWISE_LEN, uint32(len(mask))) //nolint:gosec // 4 or 16
+		e.w.U32(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1)
+		e.w.U32(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1)
+		e.w.U32(unix.NFTA_BITWISE_LEN, uint32(len(mask))) //nolint:gosec // 4 or 16
 		e.data(unix.NFTA_BITWISE_MASK, mask)
 		e.data(unix.NFTA_BITWISE_XOR, xor)
 	})
@@ -182,10 +178,10 @@ func (e exprs) payload(base, offset, length uint32) {
 
 func (e exprs) lookup(set string, not bool) {
 	e.expr("lookup", func() {
-		e.w.text(unix.NFTA_LOOKUP_SET, set)
-		e.w.u32(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)
+		e.w.Text(unix.NFTA_LOOKUP_SET, set)
+		e.w.U32(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)
 		if not {
-			e.w.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+			e.w.U32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 		}
 	})
 }
@@ -226,7 +222,7 @@ func (e exprs) ports(r *nft.Rule) {
 	single := func(p []ruleset.PortRange, not bool) bool { return len(p) == 1 && !not && p[0].First == p[0].Last }
 	if single(r.SrcRanges, r.SrcPorts.Not) && single(r.DstRanges, r.DstPorts.Not) {
 		e.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4)
-		e.cmp(unix.NFT_CMP_EQ, append(be16(r.SrcRanges[0].First), be16(r.DstRanges[0].First)...)...)
+		e.cmp(unix.NFT_CMP_EQ, append(nfnetlink.BE16(r.SrcRanges[0].First), nfnetlink.BE16(r.DstRanges[0].First)...)...)
 		return
 	}
 	for _, o := range []struct {
@@ -244,9 +240,9 @@ func (e exprs) ports(r *nft.Rule) {
 		case o.set != "":
 			e.lookup(o.set, o.not)
 		case first == last:
-			e.cmp(eqOr(o.not), be16(first)...)
+			e.cmp(eqOr(o.not), nfnetlink.BE16(first)...)
 		default:
-			e.between(be16(first), be16(last), o.not)
+			e.between(nfnetlink.BE16(first), nfnetlink.BE16(last), o.not)
 		}
 	}
 }
@@ -268,7 +264,7 @@ func (e exprs) addrType(which uint32, t ruleset.AddrType) {
 		return
 	}
 	e.numbers("fib", nftaFibDreg, unix.NFT_REG_1, nftaFibResult, fibAddrType, nftaFibFlags, which)
-	e.cmp(eqOr(t == ruleset.NotLocal), ne32(unix.RTN_LOCAL)...)
+	e.cmp(eqOr(t == ruleset.NotLocal), nfnetlink.NE32(unix.RTN_LOCAL)...)
 }
 
 // stateBits: NF_CT_STATE_BIT in linux/netfilter/nf_conntrack_common.h.
@@ -286,9 +282,9 @@ func stateBits(s ruleset.States) (bits uint32) {
 
 func (e exprs) mark(m ruleset.MarkMatch) {
 	if m.Mask != ruleset.FullMask {
-		e.mask(ne32(m.Mask))
+		e.mask(nfnetlink.NE32(m.Mask))
 	}
-	e.cmp(eqOr(m.Not), ne32(m.Value)...)
+	e.cmp(eqOr(m.Not), nfnetlink.NE32(m.Value)...)
 }
 
 // owner: ids are in the host's byte order, in which a range cannot be compared.
@@ -299,37 +295,37 @@ func (e exprs) owner(o ruleset.OwnerMatch) {
 	}
 	e.meta(key)
 	if o.First == o.Last {
-		e.cmp(eqOr(o.Not), ne32(o.First)...)
+		e.cmp(eqOr(o.Not), nfnetlink.NE32(o.First)...)
 		return
 	}
 	e.numbers("byteorder", unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1, unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1,
 		unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON, unix.NFTA_BYTEORDER_LEN, 4, unix.NFTA_BYTEORDER_SIZE, 4)
-	e.between(be32(o.First), be32(o.Last), o.Not)
+	e.between(nfnetlink.BE32(o.First), nfnetlink.BE32(o.Last), o.Not)
 }
 
 func (e exprs) immediate(reg uint32, data []byte) {
 	e.expr("immediate", func() {
-		e.w.u32(unix.NFTA_IMMEDIATE_DREG, reg)
+		e.w.U32(unix.NFTA_IMMEDIATE_DREG, reg)
 		e.data(unix.NFTA_IMMEDIATE_DATA, data)
 	})
 }
 
 func (e exprs) verdict(code int32, chain string) {
 	e.expr("immediate", func() {
-		e.w.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-		e.w.nest(unix.NFTA_IMMEDIATE_DATA)
-		e.w.nest(unix.NFTA_DATA_VERDICT)
-		e.w.u32(unix.NFTA_VERDICT_CODE, uint32(code)) //nolint:gosec // two's complement
+		e.w.U32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		e.w.Nest(unix.NFTA_IMMEDIATE_DATA)
+		e.w.Nest(unix.NFTA_DATA_VERDICT)
+		e.w.U32(unix.NFTA_VERDICT_CODE, uint32(code)) //nolint:gosec // two's complement
 		if chain != "" {
-			e.w.text(unix.NFTA_VERDICT_CHAIN, chain)
+			e.w.Text(unix.NFTA_VERDICT_CHAIN, chain)
 		}
-		e.w.close()
-		e.w.close()
+		e.w.Close()
+		e.w.Close()
 	})
 }
 
 func (e exprs) setMark(mark uint32) {
-	e.immediate(unix.NFT_REG_1, ne32(mark))
+	e.immediate(unix.NFT_REG_1, nfnetlink.NE32(mark))
 	e.setMeta(unix.NFT_META_MARK)
 }
 
@@ -339,13 +335,13 @@ func (e exprs) target(r *nft.Rule) {
 	case ruleset.NoAction, ruleset.Accept, ruleset.Drop, ruleset.Return, ruleset.Jump:
 		e.verdict(verdicts[t.Action], t.Chain)
 	case ruleset.Redirect:
-		e.immediate(unix.NFT_REG_1, be16(t.Port))
+		e.immediate(unix.NFT_REG_1, nfnetlink.BE16(t.Port))
 		e.numbers("redir", unix.NFTA_REDIR_REG_PROTO_MIN, unix.NFT_REG_1,
 			unix.NFTA_REDIR_REG_PROTO_MAX, unix.NFT_REG_1, unix.NFTA_REDIR_FLAGS, natPorts)
 	case ruleset.DNAT:
 		e.dnat(r.Family, t.To)
 	case ruleset.TProxy:
-		e.immediate(unix.NFT_REG_1, be16(t.Port))
+		e.immediate(unix.NFT_REG_1, nfnetlink.BE16(t.Port))
 		family := uint32(unix.NFPROTO_UNSPEC)
 		if r.Family != 0 {
 			family = uint32(nfProto(r.Family))
@@ -366,9 +362,9 @@ func (e exprs) target(r *nft.Rule) {
 	case ruleset.Log:
 		e.expr("log", func() {
 			if t.Prefix != "" {
-				e.w.text(unix.NFTA_LOG_PREFIX, t.Prefix)
+				e.w.Text(unix.NFTA_LOG_PREFIX, t.Prefix)
 			}
-			e.w.u32(unix.NFTA_LOG_LEVEL, uint32(t.Level))
+			e.w.U32(unix.NFTA_LOG_LEVEL, uint32(t.Level))
 		})
 	case ruleset.Zone:
 		e.immediate(unix.NFT_REG_1, binary.NativeEndian.AppendUint16(nil, t.Zone))
@@ -390,10 +386,10 @@ var verdicts = map[ruleset.Action]int32{
 // setConnMark keeps the bits outside the mask, as iptables' --set-xmark does.
 func (e exprs) setConnMark(mark, mask uint32) {
 	if mask == ruleset.FullMask {
-		e.immediate(unix.NFT_REG_1, ne32(mark))
+		e.immediate(unix.NFT_REG_1, nfnetlink.NE32(mark))
 	} else {
 		e.ct(unix.NFT_CT_MARK)
-		e.bitwise(ne32(^mask), ne32(mark))
+		e.bitwise(nfnetlink.NE32(^mask), nfnetlink.NE32(mark))
 	}
 	e.setCT(unix.NFT_CT_MARK)
 }
@@ -401,7 +397,7 @@ func (e exprs) setConnMark(mark, mask uint32) {
 func (e exprs) dnat(f ruleset.Family, to netip.AddrPort) {
 	e.immediate(unix.NFT_REG_1, to.Addr().AsSlice())
 	if to.Port() != 0 {
-		e.immediate(unix.NFT_REG_2, be16(to.Port()))
+		e.immediate(unix.NFT_REG_2, nfnetlink.BE16(to.Port()))
 	}
 	attrs := []uint32{
 		unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT, unix.NFTA_NAT_FAMILY, uint32(nfProto(f)),

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
@@ -47,7 +48,7 @@ func TestNFTUnsupported(t *testing.T) {
 		{action(ruleset.Jump), unix.ENOENT, ""},
 		{action(ruleset.Redirect), unix.EBUSY, ""},
 	} {
-		err := classify(&stepError{tc.step, &batchError{errno: tc.errno}})
+		err := classify(&stepError{tc.step, &nfnetlink.BatchError{Errno: tc.errno}})
 		assert.ErrorIs(t, err, tc.errno)
 		var unsupported *UnsupportedError
 		assert.Equal(t, tc.feature != "", errors.As(err, &unsupported), err)
@@ -91,28 +92,28 @@ func TestNFTStartsAgain(t *testing.T) {
 	// But not for ever.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	err = n.session(ctx, func(*nftSession) error { return errInterrupted })
-	require.ErrorIs(t, err, errInterrupted)
+	err = n.session(ctx, func(*nftSession) error { return nfnetlink.ErrInterrupted })
+	require.ErrorIs(t, err, nfnetlink.ErrInterrupted)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 // FuzzNFTParsers: what the kernel sends is not trusted to be whole.
 func FuzzNFTParsers(f *testing.F) {
-	var w nlWriter
+	var w nfnetlink.Writer
 	for _, c := range nft.Lower(redirect.Default().MustRuleset()).Chains {
 		for i := range c.Rules {
 			writeExprs(&w, &c.Rules[i])
 		}
 	}
-	f.Add(w.b)
+	f.Add(w.B)
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		canonical(b, func(string) string { return "" })
 		jumpOf(b)
 		describe(&liveRule{exprs: b})
-		m := nlMessage{attrs: b}
+		m := nfnetlink.Message{Attrs: b}
 		parseChain(m)
 		(&liveSet{}).parseElements(m)
-		_, _ = m.errno(), m.reason()
+		_, _ = m.Errno(), m.Reason()
 	})
 }
 
@@ -120,8 +121,8 @@ func FuzzNFTParsers(f *testing.F) {
 func TestCanonicalElements(t *testing.T) {
 	ports := func(ranges ...ruleset.PortRange) nft.Set { return nft.Set{Ports: ranges} }
 	first, last, rest := ruleset.Port(80), ruleset.Port(65535), ruleset.PortRange{First: 65000, Last: 65535}
-	single := canonicalElements([]setElement{{key: be16(80)}, {key: be16(65000)}, {key: be16(65535)}})
-	asTree := []setElement{{key: be16(0), end: true}, {key: be16(65535)}, {key: be16(65001), end: true}, {key: be16(65000)}, {key: be16(80)}, {key: be16(81), end: true}}
+	single := canonicalElements([]setElement{{key: nfnetlink.BE16(80)}, {key: nfnetlink.BE16(65000)}, {key: nfnetlink.BE16(65535)}})
+	asTree := []setElement{{key: nfnetlink.BE16(0), end: true}, {key: nfnetlink.BE16(65535)}, {key: nfnetlink.BE16(65001), end: true}, {key: nfnetlink.BE16(65000)}, {key: nfnetlink.BE16(80)}, {key: nfnetlink.BE16(81), end: true}}
 	assert.Equal(t, single, canonicalElements(asTree))
 
 	a, b := ports(first, rest), ports(first, ruleset.Port(65000))

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -72,15 +73,15 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	if l.generation, err = c.generation(); err != nil {
 		return nil, err
 	}
-	err = c.request(unix.NFT_MSG_GETTABLE, 0, unix.NFPROTO_INET, func(w *nlWriter) {
-		w.text(unix.NFTA_TABLE_NAME, l.name)
-	}, func(m nlMessage) {
-		l.table = &liveTable{flags: m.attr(unix.NFTA_TABLE_FLAGS).u32()}
+	err = c.Request(unix.NFT_MSG_GETTABLE, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
+		w.Text(unix.NFTA_TABLE_NAME, l.name)
+	}, func(m nfnetlink.Message) {
+		l.table = &liveTable{flags: m.Attr(unix.NFTA_TABLE_FLAGS).U32()}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for table inet %s: %w", l.name, err)
 	}
-	err = c.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+	err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		ch := parseChain(m)
 		switch {
 		case ch.family == unix.NFPROTO_INET && ch.table == l.name:
@@ -102,14 +103,14 @@ func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
 	}
 	// The lists are consistent only if there was no transaction meanwhile.
 	if now, err := c.generation(); err != nil || now != l.generation {
-		return nil, cmp.Or(err, errInterrupted)
+		return nil, cmp.Or(err, nfnetlink.ErrInterrupted)
 	}
 	return l, nil
 }
 
 func (c *nlConn) generation() (id uint32, err error) {
-	err = c.request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
-		id = m.attr(unix.NFTA_GEN_ID).u32()
+	err = c.Request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
+		id = m.Attr(unix.NFTA_GEN_ID).U32()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("ask for the generation of the rules: %w", err)
@@ -117,20 +118,20 @@ func (c *nlConn) generation() (id uint32, err error) {
 	return id, nil
 }
 
-func parseChain(m nlMessage) liveChain {
-	policy, hook := m.attr(unix.NFTA_CHAIN_POLICY), m.attr(unix.NFTA_CHAIN_HOOK)
+func parseChain(m nfnetlink.Message) liveChain {
+	policy, hook := m.Attr(unix.NFTA_CHAIN_POLICY), m.Attr(unix.NFTA_CHAIN_HOOK)
 	return liveChain{
-		family: m.family, table: m.text(unix.NFTA_CHAIN_TABLE), name: m.text(unix.NFTA_CHAIN_NAME), typ: m.text(unix.NFTA_CHAIN_TYPE),
-		hook:     hook.attr(unix.NFTA_HOOK_HOOKNUM).u32(),
-		priority: int32(hook.attr(unix.NFTA_HOOK_PRIORITY).u32()), //nolint:gosec // two's complement
-		drops:    policy.data != nil && policy.u32() != nfAccept,
+		family: m.Family, table: m.Text(unix.NFTA_CHAIN_TABLE), name: m.Text(unix.NFTA_CHAIN_NAME), typ: m.Text(unix.NFTA_CHAIN_TYPE),
+		hook:     hook.Attr(unix.NFTA_HOOK_HOOKNUM).U32(),
+		priority: int32(hook.Attr(unix.NFTA_HOOK_PRIORITY).U32()), //nolint:gosec // two's complement
+		drops:    policy.Data != nil && policy.U32() != nfAccept,
 	}
 }
 
 func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
-	err := c.request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(w *nlWriter) {
-		w.text(unix.NFTA_RULE_TABLE, table)
-	}, func(m nlMessage) {
+	err := c.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(w *nfnetlink.Writer) {
+		w.Text(unix.NFTA_RULE_TABLE, table)
+	}, func(m nfnetlink.Message) {
 		r := parseLiveRule(m)
 		// Old kernels do not filter by table.
 		if r.family == family && r.table == table {
@@ -143,15 +144,15 @@ func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
 	return nil
 }
 
-func parseLiveRule(m nlMessage) liveRule {
+func parseLiveRule(m nfnetlink.Message) liveRule {
 	r := liveRule{
-		family: m.family, table: m.text(unix.NFTA_RULE_TABLE), chain: m.text(unix.NFTA_RULE_CHAIN),
-		exprs: bytes.Clone(m.attr(unix.NFTA_RULE_EXPRESSIONS).data),
+		family: m.Family, table: m.Text(unix.NFTA_RULE_TABLE), chain: m.Text(unix.NFTA_RULE_CHAIN),
+		exprs: bytes.Clone(m.Attr(unix.NFTA_RULE_EXPRESSIONS).Data),
 	}
-	for _, b := range m.attr(unix.NFTA_RULE_HANDLE).data {
+	for _, b := range m.Attr(unix.NFTA_RULE_HANDLE).Data {
 		r.handle = r.handle<<8 | uint64(b)
 	}
-	if d := m.attr(unix.NFTA_RULE_USERDATA).data; len(d) > 2 && d[0] == udataRuleComment && int(d[1]) == len(d)-2 {
+	if d := m.Attr(unix.NFTA_RULE_USERDATA).Data; len(d) > 2 && d[0] == udataRuleComment && int(d[1]) == len(d)-2 {
 		r.comment = string(d[2 : len(d)-1])
 	}
 	return r
@@ -179,9 +180,9 @@ func (c *nlConn) readTable(l *nftLive) error {
 // listSets returns the names of the sets in the tables that are chosen.
 func (c *nlConn) listSets(family byte, choose func(nftTable) bool) (map[nftTable][]string, error) {
 	sets := map[nftTable][]string{}
-	err := c.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, family, nil, func(m nlMessage) {
-		if t := (nftTable{m.family, m.text(unix.NFTA_SET_TABLE)}); choose(t) {
-			sets[t] = append(sets[t], m.text(unix.NFTA_SET_NAME))
+	err := c.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, family, nil, func(m nfnetlink.Message) {
+		if t := (nftTable{m.Family, m.Text(unix.NFTA_SET_TABLE)}); choose(t) {
+			sets[t] = append(sets[t], m.Text(unix.NFTA_SET_NAME))
 		}
 	})
 	if err != nil {
@@ -191,12 +192,12 @@ func (c *nlConn) listSets(family byte, choose func(nftTable) bool) (map[nftTable
 }
 
 // readElements counts a set's elements by their weight; see setWeight.
-func (c *nlConn) readElements(t nftTable, set string, fn func(nlMessage)) error {
-	err := c.request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(w *nlWriter) {
-		w.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
-		w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
-	}, func(m nlMessage) {
-		c.left -= setWeight * len(m.attrs)
+func (c *nlConn) readElements(t nftTable, set string, fn func(nfnetlink.Message)) error {
+	err := c.Request(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(w *nfnetlink.Writer) {
+		w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
+		w.Text(unix.NFTA_SET_ELEM_LIST_SET, set)
+	}, func(m nfnetlink.Message) {
+		c.Read += setWeight * len(m.Attrs)
 		fn(m)
 	})
 	if err != nil {
@@ -205,11 +206,11 @@ func (c *nlConn) readElements(t nftTable, set string, fn func(nlMessage)) error 
 	return nil
 }
 
-func (s *liveSet) parseElements(m nlMessage) {
-	for elem := range nlAttrs(m.attr(unix.NFTA_SET_ELEM_LIST_ELEMENTS).data) {
+func (s *liveSet) parseElements(m nfnetlink.Message) {
+	for elem := range nfnetlink.Attrs(m.Attr(unix.NFTA_SET_ELEM_LIST_ELEMENTS).Data) {
 		s.elements = append(s.elements, setElement{
-			key: bytes.Clone(elem.attr(unix.NFTA_SET_ELEM_KEY).attr(unix.NFTA_DATA_VALUE).data),
-			end: elem.attr(unix.NFTA_SET_ELEM_FLAGS).u32()&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+			key: bytes.Clone(elem.Attr(unix.NFTA_SET_ELEM_KEY).Attr(unix.NFTA_DATA_VALUE).Data),
+			end: elem.Attr(unix.NFTA_SET_ELEM_FLAGS).U32()&unix.NFT_SET_ELEM_INTERVAL_END != 0,
 		})
 	}
 }
@@ -240,18 +241,18 @@ func (c *nlConn) readLeads(l *nftLive) error {
 }
 
 // parseExprs calls fn with the name and the attributes of each expression.
-func parseExprs(b []byte, fn func(name string, data nlAttr)) {
-	for elem := range nlAttrs(b) {
-		fn(elem.attr(unix.NFTA_EXPR_NAME).text(), elem.attr(unix.NFTA_EXPR_DATA))
+func parseExprs(b []byte, fn func(name string, data nfnetlink.Attr)) {
+	for elem := range nfnetlink.Attrs(b) {
+		fn(elem.Attr(unix.NFTA_EXPR_NAME).Text(), elem.Attr(unix.NFTA_EXPR_DATA))
 	}
 }
 
 // jumpOf returns the chain that a rule jumps or goes to.
 func jumpOf(b []byte) (chain string) {
-	parseExprs(b, func(name string, data nlAttr) {
+	parseExprs(b, func(name string, data nfnetlink.Attr) {
 		if name == "immediate" {
-			to := data.attr(unix.NFTA_IMMEDIATE_DATA).attr(unix.NFTA_DATA_VERDICT).attr(unix.NFTA_VERDICT_CHAIN)
-			chain = cmp.Or(to.text(), chain)
+			to := data.Attr(unix.NFTA_IMMEDIATE_DATA).Attr(unix.NFTA_DATA_VERDICT).Attr(unix.NFTA_VERDICT_CHAIN)
+			chain = cmp.Or(to.Text(), chain)
 		}
 	})
 	return chain
@@ -269,25 +270,25 @@ var nested = map[string][]uint16{
 // in the order of attributes, their flags and in explicit defaults. A set is compared by its elements.
 func canonical(b []byte, set func(name string) string) string {
 	out := make([]byte, 0, 2*len(b))
-	parseExprs(b, func(name string, data nlAttr) {
-		attrs := slices.Collect(nlAttrs(data.data))
-		slices.SortStableFunc(attrs, func(a, b nlAttr) int { return cmp.Compare(a.typ, b.typ) })
+	parseExprs(b, func(name string, data nfnetlink.Attr) {
+		attrs := slices.Collect(nfnetlink.Attrs(data.Data))
+		slices.SortStableFunc(attrs, func(a, b nfnetlink.Attr) int { return cmp.Compare(a.Typ, b.Typ) })
 		out = append(out, name...)
 		for _, a := range attrs {
-			isNested := slices.Contains(nested[name], a.typ)
-			if !isNested && len(a.data) == 4 && a.u32() == 0 {
+			isNested := slices.Contains(nested[name], a.Typ)
+			if !isNested && len(a.Data) == 4 && a.U32() == 0 {
 				continue // the default of every such attribute
 			}
-			out = append(strconv.AppendUint(append(out, ' '), uint64(a.typ), 10), '=')
+			out = append(strconv.AppendUint(append(out, ' '), uint64(a.Typ), 10), '=')
 			switch {
 			case isNested:
-				for v := range nlAttrs(a.data) {
+				for v := range nfnetlink.Attrs(a.Data) {
 					out = appendData(out, v)
 				}
-			case name == "lookup" && a.typ == unix.NFTA_LOOKUP_SET:
-				out = append(out, set(a.text())...)
+			case name == "lookup" && a.Typ == unix.NFTA_LOOKUP_SET:
+				out = append(out, set(a.Text())...)
 			default:
-				out = hex.AppendEncode(out, a.data)
+				out = hex.AppendEncode(out, a.Data)
 			}
 		}
 		out = append(out, '\n')
@@ -295,12 +296,12 @@ func canonical(b []byte, set func(name string) string) string {
 	return string(out)
 }
 
-func appendData(out []byte, a nlAttr) []byte {
-	if a.typ != unix.NFTA_DATA_VERDICT {
-		return hex.AppendEncode(out, a.data)
+func appendData(out []byte, a nfnetlink.Attr) []byte {
+	if a.Typ != unix.NFTA_DATA_VERDICT {
+		return hex.AppendEncode(out, a.Data)
 	}
-	code, chain := a.attr(unix.NFTA_VERDICT_CODE), a.attr(unix.NFTA_VERDICT_CHAIN)
-	return append(append(hex.AppendEncode(out, code.data), ':'), chain.text()...)
+	code, chain := a.Attr(unix.NFTA_VERDICT_CODE), a.Attr(unix.NFTA_VERDICT_CHAIN)
+	return append(append(hex.AppendEncode(out, code.Data), ':'), chain.Text()...)
 }
 
 // canonicalElements sorts the elements and leaves out interval ends that end

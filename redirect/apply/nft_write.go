@@ -9,12 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 )
 
 // nftBatch is one transaction, with what each of its messages does.
 type nftBatch struct {
-	nlWriter
+	nfnetlink.Writer
 	first uint32
 	steps []nftStep
 }
@@ -33,19 +34,12 @@ func (s nftStep) String() string {
 	return s.what
 }
 
-// Source: linux/netfilter/nfnetlink.h.
-const nfnlBatchGenID = 1
-
 func newBatch(seq, generation uint32) *nftBatch {
 	b := &nftBatch{first: seq}
-	b.seq = seq
-	b.b = make([]byte, 0, 16<<10)
+	b.Seq = seq
+	b.B = make([]byte, 0, 16<<10)
 	b.step(nftStep{what: "begin transaction"})
-	b.begin(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	if generation != 0 {
-		b.u32(nfnlBatchGenID, generation)
-	}
-	b.end()
+	b.BeginBatch(generation)
 	return b
 }
 
@@ -59,27 +53,18 @@ func (b *nftBatch) failed(seq uint32) nftStep {
 	return nftStep{what: "commit"}
 }
 
-// finish asks for the last message to be acknowledged, which is done when all is, and returns its number.
-func (b *nftBatch) finish() (last uint32) {
-	b.flag(unix.NLM_F_ACK)
-	last = b.seq - 1
-	b.begin(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	b.end()
-	return last
-}
-
 func (b *nftBatch) message(msg, flags uint16, family byte, s nftStep, attrs func()) {
 	b.step(s)
-	b.begin(nftMessage(msg), unix.NLM_F_REQUEST|flags, family, 0)
+	b.Begin(nfnetlink.TypeOf(msg), unix.NLM_F_REQUEST|flags, family, 0)
 	attrs()
-	b.end()
+	b.End()
 }
 
 // texts is a message whose attributes are strings, of the type first and those after it.
 func (b *nftBatch) texts(msg, flags uint16, family byte, what string, first uint16, values ...string) {
 	b.message(msg, flags, family, nftStep{what: what}, func() {
 		for i, v := range values {
-			b.text(first+uint16(i), v) //nolint:gosec // two at most
+			b.Text(first+uint16(i), v) //nolint:gosec // two at most
 		}
 	})
 }
@@ -115,8 +100,8 @@ func (b *nftBatch) clear(want *nft.Table, l *nftLive) (kept []string) {
 
 func (b *nftBatch) delChain(c *liveChain) {
 	b.message(unix.NFT_MSG_DELCHAIN, 0, c.family, nftStep{what: "delete chain " + c.table + " " + c.name}, func() {
-		b.text(unix.NFTA_CHAIN_TABLE, c.table)
-		b.text(unix.NFTA_CHAIN_NAME, c.name)
+		b.Text(unix.NFTA_CHAIN_TABLE, c.table)
+		b.Text(unix.NFTA_CHAIN_NAME, c.name)
 	})
 }
 
@@ -125,9 +110,9 @@ func (b *nftBatch) clearLeftovers(l *nftLive) {
 	for _, r := range l.leads {
 		what := nftStep{what: fmt.Sprintf("delete rule %d of chain %s %s", r.handle, r.table, r.chain)}
 		b.message(unix.NFT_MSG_DELRULE, 0, r.family, what, func() {
-			b.text(unix.NFTA_RULE_TABLE, r.table)
-			b.text(unix.NFTA_RULE_CHAIN, r.chain)
-			b.u64(unix.NFTA_RULE_HANDLE, r.handle)
+			b.Text(unix.NFTA_RULE_TABLE, r.table)
+			b.Text(unix.NFTA_RULE_CHAIN, r.chain)
+			b.U64(unix.NFTA_RULE_HANDLE, r.handle)
 		})
 	}
 	for _, c := range l.leftovers {
@@ -169,31 +154,31 @@ func (b *nftBatch) fill(t *nft.Table, kept []string) {
 
 func (b *nftBatch) addChain(table string, c *nft.Chain) {
 	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, unix.NFPROTO_INET, nftStep{what: "add chain " + c.Name, chain: c}, func() {
-		b.text(unix.NFTA_CHAIN_TABLE, table)
-		b.text(unix.NFTA_CHAIN_NAME, c.Name)
+		b.Text(unix.NFTA_CHAIN_TABLE, table)
+		b.Text(unix.NFTA_CHAIN_NAME, c.Name)
 		if c.Hook == "" {
 			return
 		}
-		b.nest(unix.NFTA_CHAIN_HOOK)
-		b.u32(unix.NFTA_HOOK_HOOKNUM, hookNumbers[c.Hook])
-		b.u32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority)) //nolint:gosec // two's complement
-		b.close()
-		b.u32(unix.NFTA_CHAIN_POLICY, nfAccept)
-		b.text(unix.NFTA_CHAIN_TYPE, c.Type)
+		b.Nest(unix.NFTA_CHAIN_HOOK)
+		b.U32(unix.NFTA_HOOK_HOOKNUM, hookNumbers[c.Hook])
+		b.U32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority)) //nolint:gosec // two's complement
+		b.Close()
+		b.U32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		b.Text(unix.NFTA_CHAIN_TYPE, c.Type)
 	})
 }
 
 func (b *nftBatch) addRule(table string, c *nft.Chain, r *nft.Rule) {
 	step := nftStep{what: "add rule", chain: c, rule: r}
 	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFPROTO_INET, step, func() {
-		b.text(unix.NFTA_RULE_TABLE, table)
-		b.text(unix.NFTA_RULE_CHAIN, c.Name)
-		b.nest(unix.NFTA_RULE_EXPRESSIONS)
-		writeExprs(&b.nlWriter, r)
-		b.close()
+		b.Text(unix.NFTA_RULE_TABLE, table)
+		b.Text(unix.NFTA_RULE_CHAIN, c.Name)
+		b.Nest(unix.NFTA_RULE_EXPRESSIONS)
+		writeExprs(&b.Writer, r)
+		b.Close()
 		if comment := r.KernelComment(); comment != "" {
 			data := append([]byte{udataRuleComment, byte(len(comment) + 1)}, comment...)
-			b.attr(unix.NFTA_RULE_USERDATA, append(data, 0)...)
+			b.Attr(unix.NFTA_RULE_USERDATA, append(data, 0)...)
 		}
 	})
 }
@@ -211,36 +196,36 @@ func (b *nftBatch) addSet(table string, s *nft.Set, id uint32) {
 	}
 	step := nftStep{what: "add set " + s.Name}
 	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, unix.NFPROTO_INET, step, func() {
-		b.text(unix.NFTA_SET_TABLE, table)
-		b.text(unix.NFTA_SET_NAME, s.Name)
+		b.Text(unix.NFTA_SET_TABLE, table)
+		b.Text(unix.NFTA_SET_NAME, s.Name)
 		var flags uint32
 		if s.Interval() {
 			flags = unix.NFT_SET_INTERVAL
 		}
-		b.u32(unix.NFTA_SET_FLAGS, flags)
-		b.u32(unix.NFTA_SET_KEY_TYPE, keyType)
-		b.u32(unix.NFTA_SET_KEY_LEN, keyLen)
-		b.u32(unix.NFTA_SET_ID, id)
-		b.attr(unix.NFTA_SET_USERDATA, append([]byte{udataSetKeyByteOrder, 4}, ne32(byteOrderBigEndian)...)...)
+		b.U32(unix.NFTA_SET_FLAGS, flags)
+		b.U32(unix.NFTA_SET_KEY_TYPE, keyType)
+		b.U32(unix.NFTA_SET_KEY_LEN, keyLen)
+		b.U32(unix.NFTA_SET_ID, id)
+		b.Attr(unix.NFTA_SET_USERDATA, append([]byte{udataSetKeyByteOrder, 4}, nfnetlink.NE32(byteOrderBigEndian)...)...)
 	})
 	for chunk := range slices.Chunk(setElements(s), elementsPerMessage) {
 		step.what = "add elements to set " + s.Name
 		b.message(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, unix.NFPROTO_INET, step, func() {
-			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-			b.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
-			b.u32(unix.NFTA_SET_ELEM_LIST_SET_ID, id)
-			b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+			b.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
+			b.U32(unix.NFTA_SET_ELEM_LIST_SET_ID, id)
+			b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for _, e := range chunk {
-				b.nest(unix.NFTA_LIST_ELEM)
+				b.Nest(unix.NFTA_LIST_ELEM)
 				if e.end {
-					b.u32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+					b.U32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 				}
-				b.nest(unix.NFTA_SET_ELEM_KEY)
-				b.attr(unix.NFTA_DATA_VALUE, e.key...)
-				b.close()
-				b.close()
+				b.Nest(unix.NFTA_SET_ELEM_KEY)
+				b.Attr(unix.NFTA_DATA_VALUE, e.key...)
+				b.Close()
+				b.Close()
 			}
-			b.close()
+			b.Close()
 		})
 	}
 }
@@ -257,9 +242,9 @@ func setElements(s *nft.Set) []setElement {
 	for _, r := range s.Ports {
 		var next []byte
 		if r.Last < 65535 {
-			next = be16(r.Last + 1)
+			next = nfnetlink.BE16(r.Last + 1)
 		}
-		add(be16(r.First), next)
+		add(nfnetlink.BE16(r.First), next)
 	}
 	for _, p := range s.Prefixes {
 		var next []byte

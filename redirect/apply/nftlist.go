@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -35,14 +36,14 @@ func listTables() (found []nftTable, err error) {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	c := nlConn{fd: fd, left: listLimit} // for all attempts
-	c.setup()
+	c := nlConn{nfnetlink.Conn{FD: fd, Limit: listLimit}} // for all attempts
+	c.Setup()
 	for attempt := 1; ; attempt++ {
 		found = nil
-		err = c.request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
-			found = append(found, nftTable{m.family, m.text(unix.NFTA_TABLE_NAME)})
+		err = c.Request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
+			found = append(found, nftTable{m.Family, m.Text(unix.NFTA_TABLE_NAME)})
 		})
-		if !errors.Is(err, errInterrupted) || attempt == maxAttempts {
+		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
 			break
 		}
 	}
@@ -60,12 +61,12 @@ func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]n
 		if err != nil || len(tables) == 0 {
 			return err
 		}
-		b := newBatch(s.seq+1, 0)
+		b := newBatch(s.Seq+1, 0)
 		for _, t := range tables {
 			b.delTable(t)
 		}
 		s.removed = true
-		return s.commit(b.b, b.finish())
+		return s.Commit(b.B, b.EndBatch())
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove nftables tables: %w", err)
@@ -85,7 +86,7 @@ func dropNative(ctx context.Context, ns Namespace, owner ruleset.Owner) error {
 func dropEmptyTables(ctx context.Context, ns Namespace) error {
 	return dropTables(ctx, ns, func(s *nftSession) (empty []nftTable, err error) {
 		used := map[nftTable]bool{}
-		err = s.request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nlMessage) {
+		err = s.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 			c := parseChain(m)
 			t := nftTable{c.family, c.table}
 			used[t] = used[t] || !chains.IsBuiltin(c.name) || c.drops
@@ -101,9 +102,9 @@ func dropEmptyTables(ctx context.Context, ns Namespace) error {
 			if err := s.readRules(t.family, t.name, count); err != nil {
 				return nil, err
 			}
-			err := s.request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(w *nlWriter) {
-				w.text(unix.NFTA_SET_TABLE, t.name)
-			}, func(nlMessage) { used[t] = true })
+			err := s.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(w *nfnetlink.Writer) {
+				w.Text(unix.NFTA_SET_TABLE, t.name)
+			}, func(nfnetlink.Message) { used[t] = true })
 			if err != nil {
 				return nil, err
 			}

@@ -92,16 +92,32 @@ func (l *limited) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// run starts a program with input on stdin and returns its output. Its environment is ours alone: a
-// variable such as XTABLES_LIBDIR would make a root process load code.
-func run(ctx context.Context, o Options, input, path string, args ...string) (string, error) {
-	var stdout, stderr bytes.Buffer
+// Command returns a command of a variant's program for one family, to be given to Runner: verb "" is iptables itself,
+// "-save" and "-restore" are its companions. variant is [IptablesNFT] or [IptablesLegacy]. The error is [ErrNoBackend]
+// if the host lacks the program.
+func (o Options) Command(ctx context.Context, variant Name, f ruleset.Family, verb string, args ...string) (*exec.Cmd, error) {
+	path, ok := o.applet(variant, programs[f], verb)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s: no %s%s of this variant in %s", ErrNoBackend, variant, programs[f], verb, o.where())
+	}
+	return o.command(ctx, path, args), nil
+}
+
+// command has an environment of ours alone: a variable such as XTABLES_LIBDIR would make a root process load code.
+func (o Options) command(ctx context.Context, path string, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=" + DefaultPath}
 	if o.rooted() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: o.Root}
 		cmd.Dir = "/"
 	}
+	return cmd
+}
+
+// run starts a program with input on stdin and returns its output.
+func run(ctx context.Context, o Options, input, path string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := o.command(ctx, path, args)
 	cmd.Stdin = strings.NewReader(input)
 	out := &limited{to: &stdout, left: outputLimit}
 	cmd.Stdout, cmd.Stderr = out, &limited{to: &stderr, left: 2 * stderrLimit, cut: true}

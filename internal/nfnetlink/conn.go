@@ -1,0 +1,258 @@
+//go:build linux
+
+package nfnetlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInterrupted says that the rules changed while they were listed or before they
+// were written, or that an answer was lost. The call then starts again.
+var ErrInterrupted = errors.New("rules changed meanwhile")
+
+// Conn is a netlink socket to the kernel's netfilter in one namespace. It is for one goroutine.
+type Conn struct {
+	// FD is the socket, which the caller opens and closes.
+	FD int
+	// Seq is the number of the last message.
+	Seq uint32
+	// Limit bounds the bytes of answers that are read. Read counts them; the caller sets it back when it starts anew.
+	Limit, Read int
+
+	buf []byte // of received messages
+}
+
+// Open opens a netfilter socket in the calling thread's namespace.
+func Open() (fd int, err error) {
+	return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+}
+
+// ErrLong says that a namespace holds too much to be read.
+var ErrLong = errors.New("more rules, chains, sets or tables than are read")
+
+// Setup makes errors carry their reason instead of the message they are about.
+// Kernels without these options work as well.
+func (c *Conn) Setup() {
+	_ = unix.SetsockoptInt(c.FD, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	_ = unix.SetsockoptInt(c.FD, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+}
+
+// sendBuffer is what a socket may have under way by default: 212992 less the
+// kernel's own overhead. Source: net.core.wmem_default.
+const sendBuffer = 128 << 10
+
+// Send sends messages to the kernel.
+func (c *Conn) Send(b []byte) error {
+	if len(b) > sendBuffer {
+		_ = unix.SetsockoptInt(c.FD, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*len(b))
+	}
+	for {
+		err := unix.Sendto(c.FD, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// Message is a received message, without its header.
+type Message struct {
+	Typ    uint16
+	Flags  uint16
+	Seq    uint32
+	Family byte
+	Attrs  []byte // after the nfgenmsg, or, of an error, all of the payload
+}
+
+// Attr returns the attribute of the type, which is empty if there is none.
+func (m Message) Attr(typ uint16) Attr { return Attr{Data: m.Attrs}.Attr(typ) }
+
+// Text returns the attribute of the type as a string.
+func (m Message) Text(typ uint16) string { return m.Attr(typ).Text() }
+
+// Receive calls fn for each message of the next datagram, and returns unix.EAGAIN if
+// there is none. The kernel answers while it is asked, so there is nothing to wait for.
+func (c *Conn) Receive(fn func(Message) error) error {
+	if c.buf == nil {
+		c.buf = make([]byte, 64<<10) // the kernel fills at most 32 KiB
+	}
+	var n int
+	for {
+		var err error
+		n, _, err = unix.Recvfrom(c.FD, c.buf, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	if c.Read += n; c.Read > c.Limit {
+		return fmt.Errorf("%w: they are over %d bytes", ErrLong, c.Limit)
+	}
+	for b := c.buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return fmt.Errorf("netlink message of %d bytes in %d", size, len(b))
+		}
+		m := Message{
+			Typ:   binary.NativeEndian.Uint16(b[4:]),
+			Flags: binary.NativeEndian.Uint16(b[6:]),
+			Seq:   binary.NativeEndian.Uint32(b[8:]),
+			Attrs: b[unix.NLMSG_HDRLEN:size],
+		}
+		if m.Typ >= unix.NLMSG_MIN_TYPE && len(m.Attrs) >= 4 {
+			m.Family, m.Attrs = m.Attrs[0], m.Attrs[4:]
+		}
+		if err := fn(m); err != nil {
+			return err
+		}
+		b = b[min(len(b), nlAlign(size)):]
+	}
+	return nil
+}
+
+func nlAlign(n int) int { return (n + 3) &^ 3 }
+
+// Errno reads the payload of an NLMSG_ERROR; nil is an acknowledgement.
+func (m *Message) Errno() error {
+	if len(m.Attrs) < 4 {
+		return unix.EBADMSG
+	}
+	if code := int32(binary.NativeEndian.Uint32(m.Attrs)); code != 0 { //nolint:gosec // two's complement
+		return unix.Errno(-code)
+	}
+	return nil
+}
+
+// Reason is the kernel's own word about an error, if it has one.
+func (m *Message) Reason() string {
+	const head = 4 + unix.NLMSG_HDRLEN // the code, and the header of what it is about
+	if m.Flags&unix.NLM_F_ACK_TLVS == 0 || m.Flags&unix.NLM_F_CAPPED == 0 || len(m.Attrs) < head {
+		return ""
+	}
+	for a := range Attrs(m.Attrs[head:]) {
+		if a.Typ == unix.NLMSGERR_ATTR_MSG {
+			return a.Text()
+		}
+	}
+	return ""
+}
+
+// Request asks for one thing, or with NLM_F_DUMP for a list, and calls fn with
+// each answer. Absence, ENOENT, is the empty list.
+func (c *Conn) Request(msg uint16, flags uint16, family byte, attrs func(*Writer), fn func(Message)) error {
+	c.Seq++
+	w := Writer{Seq: c.Seq}
+	w.Begin(TypeOf(msg), unix.NLM_F_REQUEST|flags, family, 0)
+	if attrs != nil {
+		attrs(&w)
+	}
+	w.End()
+	if err := c.Send(w.B); err != nil {
+		return err
+	}
+	// A list is read to its end even when it is of no use: until then the kernel
+	// takes no other request for one. One that is too long ends the session.
+	done, interrupted := false, false
+	var failure error
+	for !done {
+		err := c.Receive(func(m Message) error {
+			if m.Seq != c.Seq {
+				return nil
+			}
+			interrupted = interrupted || m.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch m.Typ {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				done = true
+				failure = m.Errno()
+			default:
+				fn(m)
+				done = done || flags&unix.NLM_F_DUMP == 0
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			interrupted = true
+		case err != nil:
+			return err
+		}
+	}
+	switch {
+	case interrupted, errors.Is(failure, unix.EINTR):
+		return ErrInterrupted
+	case errors.Is(failure, unix.ENOENT):
+		return nil
+	}
+	return failure
+}
+
+// BatchError is the first message of a batch that the kernel refused.
+type BatchError struct {
+	Seq    uint32
+	Errno  error
+	reason string
+}
+
+// Error returns the error and, if the kernel gave one, its reason.
+func (e *BatchError) Error() string {
+	if e.reason != "" {
+		return e.Errno.Error() + " (" + e.reason + ")"
+	}
+	return e.Errno.Error()
+}
+
+// Unwrap returns the error number.
+func (e *BatchError) Unwrap() error { return e.Errno }
+
+// Commit sends a batch and reads its answers: errors, and the acknowledgement
+// that was asked for with the last message. All is done or nothing.
+func (c *Conn) Commit(b []byte, last uint32) error {
+	c.Seq = last + 1
+	if err := c.Send(b); err != nil {
+		return err
+	}
+	acknowledged, lost := false, false
+	var failure *BatchError
+	for {
+		err := c.Receive(func(m Message) error {
+			if m.Typ != unix.NLMSG_ERROR {
+				return nil
+			}
+			if errno := m.Errno(); errno != nil {
+				if failure == nil {
+					failure = &BatchError{Seq: m.Seq, Errno: errno, reason: m.Reason()}
+				}
+			} else if m.Seq == last {
+				acknowledged = true
+			}
+			return nil
+		})
+		if errors.Is(err, unix.ENOBUFS) {
+			lost = true
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case failure != nil && (errors.Is(failure, unix.ERESTART) || errors.Is(failure, unix.EINTR) || errors.Is(failure, unix.EAGAIN)):
+		return ErrInterrupted
+	case failure != nil:
+		return failure
+	case acknowledged:
+		return nil
+	case lost:
+		return ErrInterrupted
+	}
+	return errors.New("the kernel did not acknowledge the transaction")
+}

@@ -1,0 +1,376 @@
+//go:build linux
+
+package probes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"golang.org/x/sys/unix"
+)
+
+// lockWait is how long the programs of the legacy variant wait for the host's xtables lock: kube-proxy holds it for
+// seconds where there are many services.
+const lockWait = "5"
+
+var variants = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy}
+
+// jump is a built-in chain from which a chain of ours is jumped to first.
+type jump struct {
+	family      ruleset.Family
+	table, from string
+	// rule is the one rule of our chain.
+	rule string
+}
+
+func (x *xtables) chainName() string { return strings.ReplaceAll(strings.ToUpper(x.o.Name), "-", "_") }
+
+func (x *xtables) jumps(f ruleset.Family) []jump {
+	source := x.o.source(f)
+	return []jump{
+		{f, "raw", "PREROUTING", fmt.Sprintf("-A %s -s %s/%d -j DROP", x.chainName(), source, f.Bits())},
+		{f, "nat", "POSTROUTING", fmt.Sprintf("-A %s -p tcp -m owner --socket-exists -m set --match-set %s dst -j SNAT --to-source %s",
+			x.chainName(), x.o.set(f), source)},
+	}
+}
+
+// run runs a program of iptables in the host's namespace. It must not be in a sandbox: the lock is the host's.
+func (s *Set) run(ctx context.Context, variant apply.Name, f ruleset.Family, verb, input string, args ...string) (string, error) {
+	o := apply.Options{Path: s.o.Path, Root: s.o.Root}
+	cmd, err := o.Command(ctx, variant, f, verb, append([]string{"-w", lockWait}, args...)...)
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+	if err := s.o.NetNS.Run(cmd); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+		return "", &programError{filepath.Base(cmd.Path), strings.TrimSpace(stderr.String()), err}
+	}
+	return stdout.String(), nil
+}
+
+// programError is what a program said when it failed.
+type programError struct {
+	program, text string
+	err           error
+}
+
+func (e *programError) Error() string {
+	return fmt.Sprintf("%s: %v: %.2000s", e.program, e.err, e.text)
+}
+func (e *programError) Unwrap() error { return e.err }
+
+// find finds out which variant to use: the one that is asked for, else the one that has our chain, else the one that
+// package apply would take. What another variant has of ours goes once the rules are in this one.
+func (x *xtables) find(ctx context.Context) error {
+	if x.variant != "" {
+		return nil
+	}
+	o := apply.Options{Backend: x.o.Backend, Path: x.o.Path, Root: x.o.Root, Runner: x.o.NetNS}
+	if !slices.Contains(variants, o.Backend) {
+		o.Backend = apply.Iptables
+	}
+	if o.Backend == apply.Iptables {
+		used, err := x.using(ctx, x.chainName())
+		if err != nil {
+			return err
+		}
+		if len(used) > 0 {
+			x.variant = used[0]
+			return nil
+		}
+	}
+	b, err := apply.Choose(ctx, x.o.NetNS, o)
+	if err != nil {
+		return err
+	}
+	x.variant = b.Name()
+	return nil
+}
+
+// using lists the variants that have a chain in the nat table of any family. Asking iptables-legacy would make its tables,
+// so it is asked only where they are.
+func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err error) {
+	inNFT := false
+	err = s.session(ctx, func(c *nfnetlink.Conn) error {
+		for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+			err := c.Request(unix.NFT_MSG_GETCHAIN, 0, family, func(w *nfnetlink.Writer) {
+				w.Text(unix.NFTA_CHAIN_TABLE, "nat")
+				w.Text(unix.NFTA_CHAIN_NAME, chain)
+			}, func(nfnetlink.Message) { inNFT = true })
+			if err != nil {
+				return fmt.Errorf("look for chain %s: %w", chain, err)
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, apply.ErrNoBackend) {
+		return nil, err
+	}
+	if inNFT {
+		found = append(found, apply.IptablesNFT)
+	}
+	for _, f := range ruleset.Families {
+		if there, err := s.legacyHas(f, "nat"); err != nil || !there {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		has, err := s.hasChain(ctx, apply.IptablesLegacy, f, chain)
+		if err != nil {
+			return nil, err
+		}
+		if has {
+			return append(found, apply.IptablesLegacy), nil
+		}
+	}
+	return found, nil
+}
+
+// legacyTables are the files with the names of the legacy variant's tables.
+var legacyTables = map[ruleset.Family]string{
+	ruleset.IPv4: "/proc/thread-self/net/ip_tables_names", ruleset.IPv6: "/proc/thread-self/net/ip6_tables_names",
+}
+
+func (s *Set) legacyHas(f ruleset.Family, table string) (has bool, err error) {
+	err = s.o.NetNS.Do(func() error {
+		names, err := os.ReadFile(legacyTables[f])
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		has = slices.Contains(strings.Fields(string(names)), table)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("list tables of iptables-legacy: %w", err)
+	}
+	return has, nil
+}
+
+// hasChain asks iptables for a chain of the nat table. A host without the program cannot have made the chain with it.
+func (s *Set) hasChain(ctx context.Context, variant apply.Name, f ruleset.Family, chain string) (bool, error) {
+	_, err := s.run(ctx, variant, f, "", "", "-t", "nat", "-S", chain)
+	var failed *programError
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, apply.ErrNoBackend):
+		return false, nil
+	case errors.As(err, &failed) && errors.As(err, &exit) && exit.ExitCode() == 1 && strings.Contains(failed.text, "No chain/target/match by that name"):
+		return false, nil
+	}
+	return false, err
+}
+
+// flaw is a jump that is not as wanted, and how often it is there.
+type flaw struct {
+	jump
+	times int
+}
+
+// damage reads the rules of a family and returns what is not as wanted.
+func (x *xtables) damage(ctx context.Context, f ruleset.Family) (flaws []flaw, err error) {
+	for _, j := range x.jumps(f) {
+		text, err := x.run(ctx, x.variant, f, "", "", "-t", j.table, "-S", j.from)
+		if err != nil {
+			return nil, err
+		}
+		rules := added(text)
+		ours := "-A " + j.from + " -j " + x.chainName()
+		times := count(rules, ours)
+		intact := times == 1 && rules[0] == ours
+		if times > 0 { // so the chain is there
+			text, err := x.run(ctx, x.variant, f, "", "", "-t", j.table, "-S", x.chainName())
+			if err != nil {
+				return nil, err
+			}
+			intact = intact && slices.Equal(added(text), []string{j.rule})
+		}
+		if !intact {
+			flaws = append(flaws, flaw{j, times})
+		}
+	}
+	return flaws, nil
+}
+
+// added returns the rules of iptables -S.
+func added(text string) (rules []string) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "-A ") {
+			rules = append(rules, line)
+		}
+	}
+	return rules
+}
+
+func count(rules []string, rule string) (n int) {
+	for _, r := range rules {
+		if r == rule {
+			n++
+		}
+	}
+	return n
+}
+
+// repair makes the rules as wanted, in one transaction a table, and then removes those of the other variant.
+func (x *xtables) repair(ctx context.Context) (repaired bool, err error) {
+	for _, f := range x.families {
+		flaws, err := x.damage(ctx, f)
+		if err != nil {
+			return repaired, err
+		}
+		if len(flaws) == 0 {
+			continue
+		}
+		var text strings.Builder
+		for _, j := range flaws {
+			text.WriteString("*" + j.table + "\n:" + x.chainName() + " - [0:0]\n" + j.rule + "\n")
+			text.WriteString(strings.Repeat("-D "+j.from+" -j "+x.chainName()+"\n", j.times))
+			text.WriteString("-I " + j.from + " 1 -j " + x.chainName() + "\nCOMMIT\n")
+		}
+		if _, err := x.run(ctx, x.variant, f, "-restore", text.String(), "--noflush"); err != nil {
+			return repaired, fmt.Errorf("write %s rules: %w", f, err)
+		}
+		repaired = true
+	}
+	used, err := x.using(ctx, x.chainName())
+	if err != nil {
+		return repaired, err
+	}
+	for _, other := range used {
+		if other != x.variant {
+			var jumps []jump
+			for _, f := range ruleset.Families {
+				jumps = append(jumps, x.jumps(f)...)
+			}
+			if err := x.dropFrom(ctx, other, x.chainName(), jumps); err != nil {
+				return repaired, err
+			}
+			repaired = true
+		}
+	}
+	return repaired, nil
+}
+
+// dropRules removes a chain and the jumps to it from each variant that has it.
+func (s *Set) dropRules(ctx context.Context, chain string, jumps []jump) error {
+	used, err := s.using(ctx, chain)
+	for _, variant := range used {
+		err = errors.Join(err, s.dropFrom(ctx, variant, chain, jumps))
+	}
+	return err
+}
+
+// dropFrom removes a chain of one variant, which may be in some of the tables only.
+func (s *Set) dropFrom(ctx context.Context, variant apply.Name, chain string, jumps []jump) error {
+	for _, f := range ruleset.Families {
+		var text strings.Builder
+		for _, j := range jumps {
+			if j.family != f {
+				continue
+			}
+			has, err := s.hasTable(ctx, variant, f, j.table)
+			if err != nil {
+				return err
+			}
+			if !has {
+				continue
+			}
+			live, err := s.run(ctx, variant, f, "", "", "-t", j.table, "-S", j.from)
+			if err != nil {
+				return err
+			}
+			// The chain is made, or emptied, and then goes: no question whether it is there.
+			text.WriteString("*" + j.table + "\n:" + chain + " - [0:0]\n")
+			text.WriteString(strings.Repeat("-D "+j.from+" -j "+chain+"\n", count(added(live), "-A "+j.from+" -j "+chain)))
+			text.WriteString("-X " + chain + "\nCOMMIT\n")
+		}
+		if text.Len() == 0 {
+			continue
+		}
+		if _, err := s.run(ctx, variant, f, "-restore", text.String(), "--noflush"); err != nil {
+			return fmt.Errorf("remove %s rules of chain %s: %w", f, chain, err)
+		}
+		if variant == apply.IptablesNFT {
+			if err := s.dropEmpty(ctx, f, "raw", "nat"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hasTable reports whether the variant has the table, so that looking into it does not make it.
+func (s *Set) hasTable(ctx context.Context, variant apply.Name, f ruleset.Family, name string) (has bool, err error) {
+	if variant == apply.IptablesLegacy {
+		return s.legacyHas(f, name)
+	}
+	err = s.session(ctx, func(c *nfnetlink.Conn) error {
+		return c.Request(unix.NFT_MSG_GETTABLE, 0, header[f].proto, func(w *nfnetlink.Writer) {
+			w.Text(unix.NFTA_TABLE_NAME, name)
+		}, func(nfnetlink.Message) { has = true })
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for table %s of %s: %w", name, variant, err)
+	}
+	return has, nil
+}
+
+// dropEmpty removes tables of iptables-nft that hold nothing but built-in chains that accept. iptables makes them again
+// when it needs them.
+func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family, names ...string) error {
+	return s.session(ctx, func(c *nfnetlink.Conn) error {
+		var generation uint32
+		err := c.Request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) { generation = m.Attr(unix.NFTA_GEN_ID).U32() })
+		if err != nil {
+			return err
+		}
+		chains, used := map[string]bool{}, map[string]bool{}
+		err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, header[f].proto, nil, func(m nfnetlink.Message) {
+			t := m.Text(unix.NFTA_CHAIN_TABLE)
+			chains[t] = true
+			used[t] = used[t] || m.Attr(unix.NFTA_CHAIN_HOOK).Data == nil || m.Attr(unix.NFTA_CHAIN_POLICY).U32() != nfAccept
+		})
+		for _, list := range []struct{ msg, table uint16 }{{unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE}, {unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE}} {
+			for _, name := range names {
+				if err == nil && chains[name] && !used[name] {
+					err = c.Request(list.msg, unix.NLM_F_DUMP, header[f].proto, func(w *nfnetlink.Writer) { w.Text(list.table, name) },
+						func(m nfnetlink.Message) { used[m.Text(list.table)] = true })
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("look for empty tables: %w", err)
+		}
+		names := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !chains[name] || used[name] })
+		if len(names) == 0 {
+			return nil
+		}
+		w := nfnetlink.Writer{Seq: c.Seq + 1}
+		w.BeginBatch(generation)
+		for _, name := range names {
+			table(&w, unix.NFT_MSG_DELTABLE, header[f].proto, name)
+		}
+		last := w.EndBatch()
+		if err := c.Commit(w.B, last); err != nil {
+			return fmt.Errorf("delete empty tables %s: %w", strconv.Quote(strings.Join(names, ", ")), err)
+		}
+		return nil
+	})
+}
