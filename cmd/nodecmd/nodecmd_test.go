@@ -145,6 +145,11 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "now"}, nil, `"now"`},
 		{[]string{"run", "--chained=perhaps"}, nil, "--chained"},
 		{[]string{"run", "--dialect", "ambient"}, nil, `"ambient": its pods need an agent that hands their network namespaces`},
+		{[]string{"run", "--dialect", "istio,ambient"}, nil, `"ambient": its pods need an agent that hands their network namespaces`},
+		{[]string{"run", "--dialect", "ambient,osm,istio,istio"}, nil, "dialect: unknown dialect \"osm\": known is istio, ambient, linkerd, kuma, consul\n" +
+			"meshcni-node: dialect \"istio\" is named twice\nmeshcni-node: \"ambient\": its pods need"},
+		{[]string{"run"}, map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni", "dialect": ["istio", "ambient"]}`}, `"ambient": its pods need an agent`},
+		{[]string{"run", "--dialect", "istio,"}, nil, `unknown dialect ""`},
 		{[]string{"run"}, map[string]string{"MESHCNI_REPAIR_NODE_RATE": "many"}, "MESHCNI_REPAIR_NODE_RATE"},
 		{[]string{"run", "--repair", "sweep", "--node-name", "n"}, nil, `"sweep": not one of none, label, delete, repair`},
 		{[]string{"run", "--repair", "delete"}, nil, "node-name"},

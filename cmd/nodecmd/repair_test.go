@@ -158,6 +158,42 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	}
 }
 
+// TestSeveralDialects: every form of a list means the same to the plugin's entry and to repair.
+func TestSeveralDialects(t *testing.T) {
+	dir := t.TempDir()
+	file, mounted := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "config")
+	require.NoError(t, os.WriteFile(file, []byte("dialect: [linkerd, istio]\n"), 0o600))
+	require.NoError(t, os.MkdirAll(mounted, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(mounted, "dialect"), []byte("linkerd,istio\n"), 0o600))
+	for form, args := range map[string][]string{
+		"flag": {"--dialect=linkerd,istio"}, "file": {"--config=" + file}, "directory": {"--config=" + mounted}, "variable": nil,
+	} {
+		var env map[string]string
+		if args == nil {
+			env = map[string]string{"MESHCNI_DIALECT": "linkerd, istio"}
+		}
+		s, err := parsed(env, append(args, "--repair=delete", "--node-name=n")...)
+		require.NoError(t, err, form)
+		assert.Equal(t, netconf.Dialects{"linkerd", "istio"}, s.Repair.Plugin.Dialects, form)
+		entry, err := s.Entry()
+		require.NoError(t, err)
+		read, _, err := netconf.Parse(entry)
+		require.NoError(t, err)
+		assert.Equal(t, netconf.Dialects{"linkerd", "istio"}, read.Dialects, form)
+	}
+	s, err := parsed(map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni", "dialect": ["kuma", "istio"]}`})
+	require.NoError(t, err)
+	assert.Equal(t, netconf.Dialects{"kuma", "istio"}, s.Repair.Plugin.Dialects, "the template's")
+
+	p := Program{}
+	p.setDefaults()
+	s = p.defaults()
+	s.KubernetesHost, s.Plugin.Dialects, s.NodeProxy = "::1", netconf.Dialects{"ambient", "istio"}, true
+	require.NoError(t, p.validate(s), "an agent that serves the node's proxy")
+	s.NodeProxy = false
+	require.ErrorContains(t, p.validate(s), `"ambient": its pods need an agent`)
+}
+
 // The agent of another plugin has that plugin's name in its help, installs the binary of that name unless told otherwise,
 // and cannot repair pods of a mesh that does not say how they find out that they are broken.
 func TestOwnPlugin(t *testing.T) {

@@ -215,11 +215,12 @@ func (p Program) validate(s Settings) error {
 
 // validateDialects returns an error for each dialect that is unknown or repeated, or that this agent does not serve.
 func (p Program) validateDialects(s Settings) error {
-	list, err := dialects.Choose(p.Dialects, s.Plugin.Dialects, nil, nil)
+	known := dialect.List(p.Dialects)
+	_, err := known.Find(s.Plugin.Dialects...)
 	errs := []error{err}
-	for _, d := range list {
-		if d.NodeProxy != nil && !s.Ambient.Enabled {
-			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", d.Name))
+	for _, name := range s.asInstalled().Dialects { // a template may name others
+		if d := known.Named(name); d != nil && d.NodeProxy != nil && !s.Ambient.Enabled {
+			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -111,7 +111,11 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		if err != nil {
 			return err
 		}
-		diffs = append(diffs, more...)
+		for _, d := range more {
+			if !slices.Contains(diffs, d) { // two meshes may call their chains alike
+				diffs = append(diffs, d)
+			}
+		}
 	}
 	for _, d := range diffs {
 		fmt.Fprintln(c.Stdout, d)

@@ -157,6 +157,49 @@ func TestCheckNamesWhatDiffers(t *testing.T) {
 	require.Zero(t, run(call{}, "check").code)
 }
 
+// TestListOnTheKernel: with several dialects a pod gets the rules of the mesh that has it, a pod of none should have none of any
+// mesh, and cleanup leaves none.
+func TestListOnTheKernel(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	for _, backend := range []string{"iptables-nft", "iptables-legacy", "nftables"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			ns := netnstest.New(t)
+			before := state(t, ns)
+			run := func(command, file string, more ...string) said {
+				args := []string{command, "--netns", ns.Path(), "--backend", backend, "--dialect", "istio,ambient,linkerd"}
+				if file != "" {
+					args = append(args, "-f", file, "--namespace-file", "plain namespace")
+				}
+				return listCall.run(t, append(args, more...)...)
+			}
+			require.Zero(t, run("check", "plain").code)
+			linkerds := listCall
+			linkerds.files = map[string]string{"plain namespace": listCall.files["plain namespace"], "pod": strings.ReplaceAll(bothPod, `{"name": "istio-proxy"}, `, "")}
+			at := []string{"--netns", ns.Path(), "--backend", backend, "--dialect", "istio,ambient,linkerd", "-f", "pod", "--namespace-file", "plain namespace"}
+			got := linkerds.run(t, append([]string{"apply"}, at...)...)
+			require.Zero(t, got.code, got.errOut)
+			assert.Zero(t, linkerds.run(t, append([]string{"check"}, at...)...).code)
+			assert.Equal(t, 1, run("check", "both").code, "that one is istio's")
+			got = run("check", "plain")
+			assert.Equal(t, 1, got.code)
+			assert.Contains(t, got.out, "nat/PROXY_INIT_OUTPUT")
+
+			require.Zero(t, run("apply", "both").code)
+			got = run("check", "plain")
+			assert.Equal(t, 1, strings.Count(got.out, "nat/ISTIO_OUTPUT:1 unexpected"), "once, though two meshes call their chains so: %s", got.out)
+			got = run("show", "")
+			require.Zero(t, got.code, got.errOut)
+			assert.Contains(t, got.out, "ISTIO_OUTPUT")
+			assert.Contains(t, got.out, "PROXY_INIT_OUTPUT")
+			assert.NotContains(t, got.out, "not the mesh's")
+			require.Zero(t, run("cleanup", "").code)
+			assert.Equal(t, before, state(t, ns))
+		})
+	}
+}
+
 // TestApplyAndValidate: one call does both, as the init container's program does.
 func TestApplyAndValidate(t *testing.T) {
 	t.Parallel()

@@ -183,6 +183,40 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestSeveralDialects: each has criteria of its own, one check is enough, and what has its proxy on the node needs none.
+func TestSeveralDialects(t *testing.T) {
+	t.Parallel()
+	s, err := repaircmd.FromEnv(nil)
+	require.NoError(t, err)
+	s.Node, s.Action, s.Plugin.Dialects = "n", "delete", netconf.Dialects{"ambient", "istio", "consul"}
+	s.Plugin.Kubernetes.ExcludeNamespaces = []string{"dev"}
+	host := repaircmd.Host{Dialects: dialects.All()}
+	o, err := repaircmd.OptionsOf(s, host)
+	require.NoError(t, err)
+	assert.Equal(t, "ambient,istio,consul", o.Dialects.String())
+	assert.True(t, o.Dialects.ExcludesNamespace("dev"))
+	assert.Equal(t, []string{"istio-validation"}, o.Criteria["istio"].Containers)
+	assert.Equal(t, []int32{126}, o.Criteria["istio"].ExitCodes)
+	assert.Empty(t, o.Criteria["consul"].Containers)
+	assert.NotContains(t, o.Criteria, "ambient")
+
+	s.Plugin.Dialects = netconf.Dialects{"consul"}
+	require.ErrorContains(t, s.Validate(dialects.All()), "dialect consul: repair criteria: no init container")
+	s.Plugin.Dialects = netconf.Dialects{"ambient"}
+	require.NoError(t, s.Validate(dialects.All()))
+	s.Plugin.Dialects, s.InitContainer, s.ExitCodes = netconf.Dialects{"consul", "linkerd"}, "check", "7"
+	o, err = repaircmd.OptionsOf(s, host)
+	require.NoError(t, err)
+	for _, mesh := range []string{"consul", "linkerd"} {
+		assert.Equal(t, []string{"check"}, o.Criteria[mesh].Containers)
+		assert.Equal(t, []int32{7}, o.Criteria[mesh].ExitCodes)
+	}
+	s.Plugin.Dialects = netconf.Dialects{"osm", "istio", "nginx"}
+	err = s.Validate(dialects.All())
+	require.ErrorContains(t, err, `unknown dialect "osm"`)
+	require.ErrorContains(t, err, `unknown dialect "nginx"`)
+}
+
 // A program of another name knows the dialects that it is given, and no others.
 func TestOwnProgram(t *testing.T) {
 	t.Parallel()
