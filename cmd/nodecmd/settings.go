@@ -220,7 +220,7 @@ func (p Program) validateDialects(s Settings) error {
 	errs := []error{err}
 	for _, name := range s.asInstalled().Dialects { // a template may name others
 		if d := known.Named(name); d != nil && d.NodeProxy != nil && !s.Ambient.Enabled {
-			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", d.Name))
+			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", name))
 		}
 	}
 	return errors.Join(errs...)
