@@ -21,7 +21,7 @@ import (
 )
 
 func every() dialect.List {
-	return dialect.List{istio.New("kube-system"), ambient.New("kube-system"), linkerd.New(), kuma.New("kube-system"), consul.New()}
+	return dialect.List{istio.New("kube-system"), ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}}), linkerd.New(), kuma.New("kube-system"), consul.New()}
 }
 
 func of(t testing.TB, names ...string) dialect.List {

@@ -87,7 +87,7 @@ func (n *node) sandbox(uid types.UID) *netnsexec.NetNS {
 // start starts a controller without memory.
 func (n *node) start() {
 	o := nodeproxy.Options{
-		Dialects: []dialect.Dialect{ambient.New("kube-system")}, Apply: apply.Options{Backend: n.backend},
+		Dialects: []dialect.Dialect{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})}, Apply: apply.Options{Backend: n.backend},
 		Pods: n.pods, Namespaces: n.namespaces, Proxy: n.proxy, Probes: n.probes, Status: n.pods, Records: n.records,
 		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, Budget: nodeproxy.Unlimited, MaxDriftShare: 1,
 		Events: n.events,
@@ -157,7 +157,7 @@ func (n *node) rules(uid types.UID) (fromWanted, fromNone []ruleset.Difference) 
 func rulesOf(t testing.TB, pod *corev1.Pod) ruleset.Ruleset {
 	pod = pod.DeepCopy()
 	pod.Annotations = nil
-	result, err := ambient.New().Redirect(pod, nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
+	result, err := ambient.New(ambient.Options{}).Redirect(pod, nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
 	require.NoError(t, err)
 	return result.Redirect.MustRuleset()
 }

@@ -188,9 +188,9 @@ func TestSeveralDialects(t *testing.T) {
 	p := Program{}
 	p.setDefaults()
 	s = p.defaults()
-	s.KubernetesHost, s.Plugin.Dialects, s.NodeProxy = "::1", netconf.Dialects{"ambient", "istio"}, true
+	s.KubernetesHost, s.Plugin.Dialects, s.Ambient.Enabled = "::1", netconf.Dialects{"ambient", "istio"}, true
 	require.NoError(t, p.validate(s), "an agent that serves the node's proxy")
-	s.NodeProxy = false
+	s.Ambient.Enabled = false
 	require.ErrorContains(t, p.validate(s), `"ambient": its pods need an agent`)
 }
 

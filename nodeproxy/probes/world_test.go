@@ -96,7 +96,7 @@ func (w *world) listen(t *testing.T, ns *netnsexec.NetNS) {
 func (w *world) capture(t *testing.T) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}}
-	rs, _, err := dialecttest.Case{Pod: pod}.Rules(ambient.New())
+	rs, _, err := dialecttest.Case{Pod: pod}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
 	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: apply.Nftables})
 	require.NoError(t, err)
