@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
@@ -140,6 +141,27 @@ func TestOtherName(t *testing.T) {
 		require.NoError(t, s.Remove(t.Context()))
 		assert.Equal(t, before, w.state(t))
 		assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
+	}
+}
+
+// TestHostRoot: a container without iptables uses its host's programs, of whichever variant the host has, and its lock.
+func TestHostRoot(t *testing.T) {
+	netnstest.Require(t, needs...)
+	for variant, want := range map[string]apply.Name{"nft": apply.IptablesNFT, "legacy": apply.IptablesLegacy} {
+		programs := hostroottest.Iptables(variant)
+		programs["cat"] = "cat"
+		dir := hostroottest.New(t, programs)
+		w := newWorld(t)
+		w.capture(t)
+		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Backend: apply.Iptables, Root: hostroottest.Process(t, dir)})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(uid, podAddr))
+		result, err := s.Ensure(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []any{want, false}, []any{result.Backend, result.Repaired})
+		assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
+		require.NoError(t, s.Remove(t.Context()))
+		assert.NotContains(t, w.state(t), "MESHCNI")
 	}
 }
 

@@ -14,10 +14,11 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"golang.org/x/sys/unix"
 )
 
 // lockWait is how long the programs of the legacy variant wait for the host's xtables lock: kube-proxy holds it for
