@@ -284,6 +284,7 @@ func TestOthersWithTheSource(t *testing.T) {
 	netnstest.Require(t, needs...)
 	for _, backend := range backends {
 		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel() // it waits for what does not come
 			w := newWorld(t)
 			w.capture(t)
 			do(t, w.other, "ip", "addr", "add", source4.String()+"/32", "dev", "lo")
