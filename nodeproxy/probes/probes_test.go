@@ -219,6 +219,14 @@ func TestRepair(t *testing.T) {
 				assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort), what)
 				assert.Equal(t, "peer="+source6.String(), ask(t, w.host, pod6, peerPort), what)
 			}
+			if backend != apply.Nftables { // half of it gone, the rest is still found
+				do(t, w.host, string(backend), "-t", "nat", "-F")
+				do(t, w.host, string(backend), "-t", "nat", "-X", "MESHCNI_PROBES")
+				do(t, w.host, "ip6t"+strings.TrimPrefix(string(backend), "ipt"), "-t", "nat", "-F")
+				do(t, w.host, "ip6t"+strings.TrimPrefix(string(backend), "ipt"), "-t", "nat", "-X", "MESHCNI_PROBES")
+			}
+			require.NoError(t, s.Remove(t.Context()))
+			assert.NotContains(t, strings.ToLower(w.state(t)), "meshcni")
 		})
 	}
 }

@@ -109,18 +109,23 @@ func (x *xtables) find(ctx context.Context) error {
 	return nil
 }
 
-// using lists the variants that have a chain in the nat table of any family. Asking iptables-legacy would make its tables,
+// tables are those that have rules of ours.
+var tables = []string{"nat", "raw"}
+
+// using lists the variants that have a chain in one of the tables of any family. Asking iptables-legacy would make its tables,
 // so it is asked only where they are.
 func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err error) {
 	inNFT := false
 	err = s.session(ctx, func(c *nfnetlink.Conn) error {
 		for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-			err := c.Request(unix.NFT_MSG_GETCHAIN, 0, family, func(w *nfnetlink.Writer) {
-				w.Text(unix.NFTA_CHAIN_TABLE, "nat")
-				w.Text(unix.NFTA_CHAIN_NAME, chain)
-			}, func(nfnetlink.Message) { inNFT = true })
-			if err != nil {
-				return fmt.Errorf("look for chain %s: %w", chain, err)
+			for _, table := range tables {
+				err := c.Request(unix.NFT_MSG_GETCHAIN, 0, family, func(w *nfnetlink.Writer) {
+					w.Text(unix.NFTA_CHAIN_TABLE, table)
+					w.Text(unix.NFTA_CHAIN_NAME, chain)
+				}, func(nfnetlink.Message) { inNFT = true })
+				if err != nil {
+					return fmt.Errorf("look for chain %s: %w", chain, err)
+				}
 			}
 		}
 		return nil
@@ -132,18 +137,17 @@ func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err 
 		found = append(found, apply.IptablesNFT)
 	}
 	for _, f := range ruleset.Families {
-		if there, err := s.legacyHas(f, "nat"); err != nil || !there {
+		for _, table := range tables {
+			has, err := s.legacyHas(f, table)
+			if err == nil && has {
+				has, err = s.hasChain(ctx, apply.IptablesLegacy, f, table, chain)
+			}
 			if err != nil {
 				return nil, err
 			}
-			continue
-		}
-		has, err := s.hasChain(ctx, apply.IptablesLegacy, f, chain)
-		if err != nil {
-			return nil, err
-		}
-		if has {
-			return append(found, apply.IptablesLegacy), nil
+			if has {
+				return append(found, apply.IptablesLegacy), nil
+			}
 		}
 	}
 	return found, nil
@@ -169,9 +173,9 @@ func (s *Set) legacyHas(f ruleset.Family, table string) (has bool, err error) {
 	return has, nil
 }
 
-// hasChain asks iptables for a chain of the nat table. A host without the program cannot have made the chain with it.
-func (s *Set) hasChain(ctx context.Context, variant apply.Name, f ruleset.Family, chain string) (bool, error) {
-	_, err := s.run(ctx, variant, f, "", "", "-t", "nat", "-S", chain)
+// hasChain asks iptables for a chain. A host without the program cannot have made the chain with it.
+func (s *Set) hasChain(ctx context.Context, variant apply.Name, f ruleset.Family, table, chain string) (bool, error) {
+	_, err := s.run(ctx, variant, f, "", "", "-t", table, "-S", chain)
 	var failed *programError
 	var exit *exec.ExitError
 	switch {

@@ -56,7 +56,7 @@ func (s *Set) dropFrom(ctx context.Context, variant apply.Name, chain string, ju
 			return fmt.Errorf("remove %s rules of chain %s: %w", f, chain, err)
 		}
 		if variant == apply.IptablesNFT {
-			if err := s.dropEmpty(ctx, f, "raw", "nat"); err != nil {
+			if err := s.dropEmpty(ctx, f); err != nil {
 				return err
 			}
 		}
@@ -82,7 +82,7 @@ func (s *Set) hasTable(ctx context.Context, variant apply.Name, f ruleset.Family
 
 // dropEmpty removes tables of iptables-nft that hold nothing but built-in chains that accept. iptables makes them again
 // when it needs them.
-func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family, names ...string) error {
+func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family) error {
 	return s.session(ctx, func(c *nfnetlink.Conn) error {
 		var generation uint32
 		err := c.Request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) { generation = m.Attr(unix.NFTA_GEN_ID).U32() })
@@ -96,7 +96,7 @@ func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family, names ...string) 
 			used[t] = used[t] || m.Attr(unix.NFTA_CHAIN_HOOK).Data == nil || m.Attr(unix.NFTA_CHAIN_POLICY).U32() != nfAccept
 		})
 		for _, list := range []struct{ msg, table uint16 }{{unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE}, {unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE}} {
-			for _, name := range names {
+			for _, name := range tables {
 				if err == nil && chains[name] && !used[name] {
 					err = c.Request(list.msg, unix.NLM_F_DUMP, header[f].proto, func(w *nfnetlink.Writer) { w.Text(list.table, name) },
 						func(m nfnetlink.Message) { used[m.Text(list.table)] = true })
@@ -106,18 +106,18 @@ func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family, names ...string) 
 		if err != nil {
 			return fmt.Errorf("look for empty tables: %w", err)
 		}
-		names := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !chains[name] || used[name] })
-		if len(names) == 0 {
+		empty := slices.DeleteFunc(slices.Clone(tables), func(name string) bool { return !chains[name] || used[name] })
+		if len(empty) == 0 {
 			return nil
 		}
 		w := nfnetlink.Writer{Seq: c.Seq + 1}
 		w.BeginBatch(generation)
-		for _, name := range names {
+		for _, name := range empty {
 			table(&w, unix.NFT_MSG_DELTABLE, header[f].proto, name)
 		}
 		last := w.EndBatch()
 		if err := c.Commit(w.B, last); err != nil {
-			return fmt.Errorf("delete empty tables %s: %w", strings.Join(names, ", "), err)
+			return fmt.Errorf("delete empty tables %s: %w", strings.Join(empty, ", "), err)
 		}
 		return nil
 	})
