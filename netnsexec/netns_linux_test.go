@@ -118,6 +118,21 @@ func readlink(t testing.TB, path string) string {
 	return link
 }
 
+// TestOpenHost opens what Open refuses, and refuses all else that Open does.
+func TestOpenHost(t *testing.T) {
+	ns, err := netnsexec.OpenHost("/proc/self/ns/net")
+	require.NoError(t, err)
+	current, err := netnsexec.Current()
+	require.NoError(t, err)
+	assert.Equal(t, current.ID(), ns.ID())
+	require.NoError(t, ns.Close())
+	require.NoError(t, current.Close())
+	_, err = netnsexec.OpenHost(t.TempDir())
+	require.ErrorIs(t, err, netnsexec.ErrNotNetNS)
+	_, err = netnsexec.OpenHost(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, netnsexec.ErrGone)
+}
+
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	a, b := netnstest.New(t), netnstest.New(t)

@@ -81,6 +81,23 @@ func (s *Set) settle(ctx context.Context) (made bool, err error) {
 	if s.now != nil {
 		return false, nil
 	}
+	return s.start(ctx)
+}
+
+// alone sees to it that the other backend has nothing of ours, as an agent of another configuration may have left behind
+// that ended after this one started.
+func (s *Set) alone(ctx context.Context) (moved bool, err error) {
+	stale, err := s.other.there(ctx)
+	if errors.Is(err, apply.ErrNoBackend) || err == nil && !stale {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.move(ctx, choice{use: s.now, other: s.other, stale: true})
+}
+
+func (s *Set) start(ctx context.Context) (made bool, err error) {
 	c, err := s.pick(ctx)
 	if err != nil {
 		return false, err
@@ -119,7 +136,7 @@ func (s *Set) move(ctx context.Context, c choice) (made bool, err error) {
 			return true, fmt.Errorf("remove what %s had: %w", c.other.name(), err)
 		}
 	}
-	s.now = c.use
+	s.now, s.other = c.use, c.other
 	return result.Repaired, nil
 }
 

@@ -175,11 +175,7 @@ func (x *xtables) update(ctx context.Context, change func(Entries) Entries, rule
 }
 
 func (x *xtables) remove(ctx context.Context) error {
-	var jumps []jump
-	for _, f := range ruleset.Families {
-		jumps = append(jumps, x.jumps(f)...)
-	}
-	if err := x.dropRules(ctx, x.chainName(), jumps); err != nil {
+	if err := x.dropRules(ctx, x.chainName(), x.allJumps()); err != nil {
 		return err
 	}
 	return x.destroy(ctx, x.o.set(ruleset.IPv4), x.o.set(ruleset.IPv6))

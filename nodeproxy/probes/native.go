@@ -36,7 +36,8 @@ func (s *Set) session(ctx context.Context, fn func(*nfnetlink.Conn) error) error
 	if err != nil {
 		return unsupported(fmt.Errorf("open netfilter socket: %w", err))
 	}
-	defer func() { _ = unix.Close(fd) }()
+	// After something was removed that takes some 10 ms, until no packet can be in it, so nobody waits for it.
+	defer func() { go func() { _ = unix.Close(fd) }() }()
 	c := nfnetlink.Conn{FD: fd, Limit: listLimit}
 	c.Setup()
 	wait := 50 * time.Microsecond

@@ -82,6 +82,7 @@ type Set struct {
 	families []ruleset.Family
 	reasons  map[ruleset.Family]string // why not, of the others
 	now      backend                   // nil: not chosen yet
+	other    backend                   // the one that is to have nothing
 	routed   bool                      // whether we made policy rules
 }
 
@@ -277,6 +278,11 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 	made := false
 	if err == nil {
 		made, err = s.settle(ctx)
+	}
+	if err == nil && rules {
+		var moved bool
+		moved, err = s.alone(ctx)
+		made = made || moved
 	}
 	if err == nil {
 		result, err = s.now.update(ctx, served, rules)

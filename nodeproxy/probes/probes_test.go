@@ -219,6 +219,14 @@ func TestRepair(t *testing.T) {
 				assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort), what)
 				assert.Equal(t, "peer="+source6.String(), ask(t, w.host, pod6, peerPort), what)
 			}
+			if backend != apply.Nftables { // half of it gone, the rest is still found
+				do(t, w.host, string(backend), "-t", "nat", "-F")
+				do(t, w.host, string(backend), "-t", "nat", "-X", "MESHCNI_PROBES")
+				do(t, w.host, "ip6t"+strings.TrimPrefix(string(backend), "ipt"), "-t", "nat", "-F")
+				do(t, w.host, "ip6t"+strings.TrimPrefix(string(backend), "ipt"), "-t", "nat", "-X", "MESHCNI_PROBES")
+			}
+			require.NoError(t, s.Remove(t.Context()))
+			assert.NotContains(t, strings.ToLower(w.state(t)), "meshcni")
 		})
 	}
 }
@@ -256,11 +264,35 @@ func TestMoves(t *testing.T) {
 	}
 }
 
+// TestKeepsTheVariant: what other programs bring to the host later does not make our rules move, nor come twice.
+func TestKeepsTheVariant(t *testing.T) {
+	netnstest.Require(t, needs...)
+	w := newWorld(t)
+	w.capture(t)
+	require.NoError(t, w.set(t, apply.IptablesLegacy).Put(uid, podAddr))
+	do(t, w.host, "iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-s", "10.0.0.0/8", "-j", "MASQUERADE")
+	for _, asked := range []apply.Name{apply.Auto, apply.Iptables} {
+		result, err := w.set(t, asked).Ensure(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []any{apply.IptablesLegacy, 2, false}, []any{result.Backend, result.Entries, result.Repaired})
+	}
+	// An agent of before that goes on for a while.
+	s := w.set(t, apply.Nftables)
+	require.NoError(t, s.Put(uid, podAddr))
+	require.NoError(t, w.set(t, apply.IptablesLegacy).Put(otherUID, []netip.Addr{pod4.Next()}))
+	require.NotContains(t, w.state(t), "inet meshcni-probes")
+	result, err := s.Ensure(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []any{apply.Nftables, 3, true}, []any{result.Backend, result.Entries, result.Repaired})
+	assert.NotContains(t, w.state(t), "MESHCNI_PROBES")
+}
+
 // TestOthersWithTheSource: a packet with our source that comes from elsewhere, be it a pod, does not get past the host.
 func TestOthersWithTheSource(t *testing.T) {
 	netnstest.Require(t, needs...)
 	for _, backend := range backends {
 		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel() // it waits for what does not come
 			w := newWorld(t)
 			w.capture(t)
 			do(t, w.other, "ip", "addr", "add", source4.String()+"/32", "dev", "lo")

@@ -41,7 +41,11 @@ func (s *Set) route(entries Entries, all bool) (routed int, err error) {
 			return 0, err
 		}
 	}
-	return s.rules(func(h *netlink.Handle, f ruleset.Family, all []netlink.Rule) ([]netlink.Rule, error) {
+	return s.wantRules(entries, false)
+}
+
+func (s *Set) wantRules(entries Entries, adopt bool) (routed int, err error) {
+	return s.rules(adopt, func(h *netlink.Handle, f ruleset.Family, all []netlink.Rule) ([]netlink.Rule, error) {
 		off, err := earlyDemuxOff()
 		if err != nil || !off {
 			return nil, err
@@ -72,13 +76,13 @@ func earlyDemuxOff() (bool, error) {
 
 // unroute removes all of our policy rules.
 func (s *Set) unroute() error {
-	_, err := s.rules(func(*netlink.Handle, ruleset.Family, []netlink.Rule) ([]netlink.Rule, error) { return nil, nil })
+	_, err := s.rules(false, func(*netlink.Handle, ruleset.Family, []netlink.Rule) ([]netlink.Rule, error) { return nil, nil })
 	return err
 }
 
 // rules makes our policy rules of each family those that want returns of all that are there. want runs in the host's
-// namespace.
-func (s *Set) rules(want func(h *netlink.Handle, f ruleset.Family, all []netlink.Rule) ([]netlink.Rule, error)) (routed int, err error) {
+// namespace. adopt removes rules that are the same but another's.
+func (s *Set) rules(adopt bool, want func(h *netlink.Handle, f ruleset.Family, all []netlink.Rule) ([]netlink.Rule, error)) (routed int, err error) {
 	err = s.o.NetNS.Do(func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
@@ -94,7 +98,7 @@ func (s *Set) rules(want func(h *netlink.Handle, f ruleset.Family, all []netlink
 			if err != nil {
 				return err
 			}
-			if err := replace(h, f, all, wanted); err != nil {
+			if err := replace(h, f, all, wanted, adopt); err != nil {
 				return err
 			}
 			for _, r := range wanted {
@@ -163,8 +167,9 @@ func key(r netlink.Rule) string {
 	return fmt.Sprint(r.Priority, r.Dst, r.IifName, r.Table)
 }
 
-// replace adds what is missing before it deletes what is not wanted.
-func replace(h *netlink.Handle, f ruleset.Family, all, want []netlink.Rule) error {
+// replace adds what is missing before it deletes what is not wanted: of ours what has gone, and with adopt what another
+// has made of the same. The kernel takes rules that differ in their protocol only.
+func replace(h *netlink.Handle, f ruleset.Family, all, want []netlink.Rule, adopt bool) error {
 	live, wanted := map[string]bool{}, map[string]bool{}
 	for _, r := range all {
 		if r.Protocol == ruleProtocol {
@@ -180,7 +185,7 @@ func replace(h *netlink.Handle, f ruleset.Family, all, want []netlink.Rule) erro
 		wanted[key(r)] = true
 	}
 	for _, r := range all {
-		if r.Protocol != ruleProtocol || wanted[key(r)] {
+		if ours := r.Protocol == ruleProtocol; ours == wanted[key(r)] || !ours && !adopt {
 			continue
 		}
 		r.Family = int(ipFamily[f])

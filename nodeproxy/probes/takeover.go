@@ -36,7 +36,7 @@ var chainForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,27}$`)
 
 // TakeOver copies the predecessor's entries, and once ours are in force removes its rules, sets and table, so that no
 // probe goes without its exemption. An address that is in our set already stays with its pod. With nothing of the
-// predecessor's on the host, it is Ensure. The predecessor must have been stopped: it would make them again.
+// predecessor's on the host, it is Ensure. Policy rules for branch ENIs become ours too. The predecessor must have been stopped: it would make them again.
 //
 // There is no way back to be called. While both are in force, both give the same source; so start the other agent, let it
 // fill its set, and then call Remove.
@@ -59,7 +59,13 @@ func (s *Set) TakeOver(ctx context.Context, p Predecessor) (Result, error) {
 	if err != nil && !errors.As(err, &skipped) {
 		return result, err
 	}
-	if err := s.removePredecessor(ctx, p); err != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var rerr error
+	if result.Routed, rerr = s.wantRules(result.entries, true); rerr == nil {
+		rerr = s.removePredecessor(ctx, p)
+	}
+	if err := rerr; err != nil {
 		return result, fmt.Errorf("take over probe exemption: remove the other agent's: %w", err)
 	}
 	return result, err

@@ -138,3 +138,16 @@ func TestTakeOverOfNothing(t *testing.T) {
 	require.NoError(t, s.Remove(t.Context()))
 	assert.Equal(t, before, w.state(t))
 }
+
+// foreignSet makes a set of networks.
+func foreignSet(t *testing.T, w *world, name string) {
+	t.Helper()
+	require.NoError(t, w.host.Do(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		return h.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{Family: unix.AF_INET, Comments: true})
+	}))
+}

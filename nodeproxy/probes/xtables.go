@@ -11,13 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"golang.org/x/sys/unix"
 )
 
 // lockWait is how long the programs of the legacy variant wait for the host's xtables lock: kube-proxy holds it for
@@ -43,6 +43,13 @@ func (x *xtables) jumps(f ruleset.Family) []jump {
 		{f, "nat", "POSTROUTING", fmt.Sprintf("-A %s -p tcp -m owner --socket-exists -m set --match-set %s dst -j SNAT --to-source %s",
 			x.chainName(), x.o.set(f), source)},
 	}
+}
+
+func (x *xtables) allJumps() (all []jump) {
+	for _, f := range ruleset.Families {
+		all = append(all, x.jumps(f)...)
+	}
+	return all
 }
 
 // run runs a program of iptables in the host's namespace. It must not be in a sandbox: the lock is the host's.
@@ -102,18 +109,23 @@ func (x *xtables) find(ctx context.Context) error {
 	return nil
 }
 
-// using lists the variants that have a chain in the nat table of any family. Asking iptables-legacy would make its tables,
+// tables are those that have rules of ours.
+var tables = []string{"nat", "raw"}
+
+// using lists the variants that have a chain in one of the tables of any family. Asking iptables-legacy would make its tables,
 // so it is asked only where they are.
 func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err error) {
 	inNFT := false
 	err = s.session(ctx, func(c *nfnetlink.Conn) error {
 		for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-			err := c.Request(unix.NFT_MSG_GETCHAIN, 0, family, func(w *nfnetlink.Writer) {
-				w.Text(unix.NFTA_CHAIN_TABLE, "nat")
-				w.Text(unix.NFTA_CHAIN_NAME, chain)
-			}, func(nfnetlink.Message) { inNFT = true })
-			if err != nil {
-				return fmt.Errorf("look for chain %s: %w", chain, err)
+			for _, table := range tables {
+				err := c.Request(unix.NFT_MSG_GETCHAIN, 0, family, func(w *nfnetlink.Writer) {
+					w.Text(unix.NFTA_CHAIN_TABLE, table)
+					w.Text(unix.NFTA_CHAIN_NAME, chain)
+				}, func(nfnetlink.Message) { inNFT = true })
+				if err != nil {
+					return fmt.Errorf("look for chain %s: %w", chain, err)
+				}
 			}
 		}
 		return nil
@@ -125,18 +137,17 @@ func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err 
 		found = append(found, apply.IptablesNFT)
 	}
 	for _, f := range ruleset.Families {
-		if there, err := s.legacyHas(f, "nat"); err != nil || !there {
+		for _, table := range tables {
+			has, err := s.legacyHas(f, table)
+			if err == nil && has {
+				has, err = s.hasChain(ctx, apply.IptablesLegacy, f, table, chain)
+			}
 			if err != nil {
 				return nil, err
 			}
-			continue
-		}
-		has, err := s.hasChain(ctx, apply.IptablesLegacy, f, chain)
-		if err != nil {
-			return nil, err
-		}
-		if has {
-			return append(found, apply.IptablesLegacy), nil
+			if has {
+				return append(found, apply.IptablesLegacy), nil
+			}
 		}
 	}
 	return found, nil
@@ -162,9 +173,9 @@ func (s *Set) legacyHas(f ruleset.Family, table string) (has bool, err error) {
 	return has, nil
 }
 
-// hasChain asks iptables for a chain of the nat table. A host without the program cannot have made the chain with it.
-func (s *Set) hasChain(ctx context.Context, variant apply.Name, f ruleset.Family, chain string) (bool, error) {
-	_, err := s.run(ctx, variant, f, "", "", "-t", "nat", "-S", chain)
+// hasChain asks iptables for a chain. A host without the program cannot have made the chain with it.
+func (s *Set) hasChain(ctx context.Context, variant apply.Name, f ruleset.Family, table, chain string) (bool, error) {
+	_, err := s.run(ctx, variant, f, "", "", "-t", table, "-S", chain)
 	var failed *programError
 	var exit *exec.ExitError
 	switch {
@@ -255,122 +266,11 @@ func (x *xtables) repair(ctx context.Context) (repaired bool, err error) {
 	}
 	for _, other := range used {
 		if other != x.variant {
-			var jumps []jump
-			for _, f := range ruleset.Families {
-				jumps = append(jumps, x.jumps(f)...)
-			}
-			if err := x.dropFrom(ctx, other, x.chainName(), jumps); err != nil {
+			if err := x.dropFrom(ctx, other, x.chainName(), x.allJumps()); err != nil {
 				return repaired, err
 			}
 			repaired = true
 		}
 	}
 	return repaired, nil
-}
-
-// dropRules removes a chain and the jumps to it from each variant that has it.
-func (s *Set) dropRules(ctx context.Context, chain string, jumps []jump) error {
-	used, err := s.using(ctx, chain)
-	for _, variant := range used {
-		err = errors.Join(err, s.dropFrom(ctx, variant, chain, jumps))
-	}
-	return err
-}
-
-// dropFrom removes a chain of one variant, which may be in some of the tables only.
-func (s *Set) dropFrom(ctx context.Context, variant apply.Name, chain string, jumps []jump) error {
-	for _, f := range ruleset.Families {
-		var text strings.Builder
-		for _, j := range jumps {
-			if j.family != f {
-				continue
-			}
-			has, err := s.hasTable(ctx, variant, f, j.table)
-			if err != nil {
-				return err
-			}
-			if !has {
-				continue
-			}
-			live, err := s.run(ctx, variant, f, "", "", "-t", j.table, "-S", j.from)
-			if err != nil {
-				return err
-			}
-			// The chain is made, or emptied, and then goes: no question whether it is there.
-			text.WriteString("*" + j.table + "\n:" + chain + " - [0:0]\n")
-			text.WriteString(strings.Repeat("-D "+j.from+" -j "+chain+"\n", count(added(live), "-A "+j.from+" -j "+chain)))
-			text.WriteString("-X " + chain + "\nCOMMIT\n")
-		}
-		if text.Len() == 0 {
-			continue
-		}
-		if _, err := s.run(ctx, variant, f, "-restore", text.String(), "--noflush"); err != nil {
-			return fmt.Errorf("remove %s rules of chain %s: %w", f, chain, err)
-		}
-		if variant == apply.IptablesNFT {
-			if err := s.dropEmpty(ctx, f, "raw", "nat"); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// hasTable reports whether the variant has the table, so that looking into it does not make it.
-func (s *Set) hasTable(ctx context.Context, variant apply.Name, f ruleset.Family, name string) (has bool, err error) {
-	if variant == apply.IptablesLegacy {
-		return s.legacyHas(f, name)
-	}
-	err = s.session(ctx, func(c *nfnetlink.Conn) error {
-		return c.Request(unix.NFT_MSG_GETTABLE, 0, header[f].proto, func(w *nfnetlink.Writer) {
-			w.Text(unix.NFTA_TABLE_NAME, name)
-		}, func(nfnetlink.Message) { has = true })
-	})
-	if err != nil {
-		return false, fmt.Errorf("look for table %s of %s: %w", name, variant, err)
-	}
-	return has, nil
-}
-
-// dropEmpty removes tables of iptables-nft that hold nothing but built-in chains that accept. iptables makes them again
-// when it needs them.
-func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family, names ...string) error {
-	return s.session(ctx, func(c *nfnetlink.Conn) error {
-		var generation uint32
-		err := c.Request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) { generation = m.Attr(unix.NFTA_GEN_ID).U32() })
-		if err != nil {
-			return err
-		}
-		chains, used := map[string]bool{}, map[string]bool{}
-		err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, header[f].proto, nil, func(m nfnetlink.Message) {
-			t := m.Text(unix.NFTA_CHAIN_TABLE)
-			chains[t] = true
-			used[t] = used[t] || m.Attr(unix.NFTA_CHAIN_HOOK).Data == nil || m.Attr(unix.NFTA_CHAIN_POLICY).U32() != nfAccept
-		})
-		for _, list := range []struct{ msg, table uint16 }{{unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE}, {unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE}} {
-			for _, name := range names {
-				if err == nil && chains[name] && !used[name] {
-					err = c.Request(list.msg, unix.NLM_F_DUMP, header[f].proto, func(w *nfnetlink.Writer) { w.Text(list.table, name) },
-						func(m nfnetlink.Message) { used[m.Text(list.table)] = true })
-				}
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("look for empty tables: %w", err)
-		}
-		names := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !chains[name] || used[name] })
-		if len(names) == 0 {
-			return nil
-		}
-		w := nfnetlink.Writer{Seq: c.Seq + 1}
-		w.BeginBatch(generation)
-		for _, name := range names {
-			table(&w, unix.NFT_MSG_DELTABLE, header[f].proto, name)
-		}
-		last := w.EndBatch()
-		if err := c.Commit(w.B, last); err != nil {
-			return fmt.Errorf("delete empty tables %s: %w", strconv.Quote(strings.Join(names, ", ")), err)
-		}
-		return nil
-	})
 }
