@@ -79,6 +79,7 @@ func (j *journal) load(bootID string) map[types.UID]*handle {
 	j.note("", j.at(func() error {
 		uids, err := j.list()
 		for _, uid := range uids {
+			_ = removeFile(j.path(uid) + unwritten) // write puts another in its place
 			h, text, err := j.read(uid)
 			switch {
 			case err == nil:

@@ -90,10 +90,11 @@ func (j *journal) remove(uid types.UID) error {
 }
 
 func removeFile(name string) error {
-	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(name)
+	if _, there := os.Lstat(name); errors.Is(there, fs.ErrNotExist) {
+		return nil // also on a file system on which nothing can be removed
 	}
-	return nil
+	return err
 }
 
 // RemoveJournal removes the whole journal of a run_dir, before the agent leaves the node for good. Of the options it needs
