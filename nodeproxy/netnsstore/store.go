@@ -126,7 +126,11 @@ type claim struct {
 	addrs       []netip.Addr
 	attachments []attachment.ID
 	process     podnetns.Found
+	// since is what was held when the search began whose result this is. It counts no more if another came meanwhile.
+	since *handle
 }
+
+var errOvertaken = errors.New("another namespace of the pod was put meanwhile")
 
 // take proves the addresses and that no other pod has the namespace, which it owns, and keeps it.
 func (s *Store) take(ns *netnsexec.NetNS, c claim) (*Ref, error) {
@@ -156,6 +160,9 @@ func (s *Store) install(ns *netnsexec.NetNS, c claim, has []netip.Addr) (ref *Re
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, nil, os.ErrClosed
+	}
+	if c.source != Attached && s.held[c.uid] != c.since {
+		return nil, nil, errOvertaken
 	}
 	for uid, other := range s.held {
 		if uid != c.uid && other.proven && other.ns.ID() == ns.ID() {
