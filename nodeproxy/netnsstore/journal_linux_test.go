@@ -113,7 +113,7 @@ func TestJournalEntriesThatAreNone(t *testing.T) {
 			spoil(t, filepath.Join(dir, string(uid)))
 
 			second := newStore(t, o)
-			assert.Zero(t, second.Len())
+			assert.Empty(t, second.Known())
 			_, err := second.Find(netnsstore.Pod{UID: uid, Addrs: []netip.Addr{addrA}})
 			require.ErrorIs(t, err, netnsstore.ErrNoProcess)
 			files, err := os.ReadDir(dir)

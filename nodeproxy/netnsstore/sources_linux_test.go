@@ -352,5 +352,7 @@ func TestStillThereCannotTell(t *testing.T) {
 	err := s.StillThere(netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}})[n.uid]
 	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.Equal(t, "netns-unknown", netnsstore.Reason(err))
+	_, err = s.Find(netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{podAddrs[0]}})
+	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.NotNil(t, keep(t, s.Get(n.uid)), "it stays the pod's")
 }

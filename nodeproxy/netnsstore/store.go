@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -265,11 +266,12 @@ func (s *Store) Retain(wanted func(types.UID) bool) error {
 	return errors.Join(errs...)
 }
 
-// Len is the number of namespaces that are held, proven or not.
-func (s *Store) Len() int {
+// Known lists the pods of which a namespace is held, proven or not, in no order. Right after New, they are those of the
+// journal: the pods that an agent before us cared for.
+func (s *Store) Known() []types.UID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held)
+	return slices.Collect(maps.Keys(s.held))
 }
 
 // Journal returns why a restart would not find all namespaces in the journal, or nil.
