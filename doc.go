@@ -32,6 +32,7 @@
 //	plugin                  the CNI verbs as a value
 //	plugin/attachment       the node's record of what ADD did to each pod
 //	plugin/kubepod          one pod from the API server, with one GET
+//	nodeproxy/netnsstore    which network namespace is a running pod's, proven and kept open
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
 //

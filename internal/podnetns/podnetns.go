@@ -58,11 +58,14 @@ type Found struct {
 // Path returns the path of the namespace's file below the root of the proc file system.
 func (f Found) Path() string { return strconv.Itoa(f.PID) + "/ns/net" }
 
-// Still reports whether the process still runs in the same namespace with the addresses. It is cheaper than Find, which
+// Still reports whether the process still runs in the same namespace with the addresses, if there are any. It is cheaper than Find, which
 // reads a file of each process on the node.
 func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
+	if f.PID == 0 {
+		return false
+	}
 	now, err := look(proc, f.PID, f.UID)
-	if err != nil || now != f || f.PID == 0 {
+	if err != nil || now != f {
 		return false
 	}
 	if len(addrs) == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -223,6 +224,74 @@ func TestFind(t *testing.T) {
 			assert.Equal(t, c.pid, got.PID)
 		})
 	}
+}
+
+// counting counts what is read of a proc file system, by the files' names.
+type counting struct {
+	proc
+	reads map[string]int
+}
+
+func (c counting) Open(name string) (fs.File, error) {
+	c.reads[path.Base(name)]++
+	return c.proc.Open(name)
+}
+
+func (c counting) ReadDir(name string) ([]fs.DirEntry, error) {
+	c.reads[path.Base(name)]++
+	return c.proc.ReadDir(name)
+}
+
+func (c counting) ReadFile(name string) ([]byte, error) {
+	c.reads[path.Base(name)]++
+	return c.proc.ReadFile(name)
+}
+
+// TestFindAllReadsOnce: many pods cost no more than one, apart from their own processes.
+func TestFindAllReadsOnce(t *testing.T) {
+	t.Parallel()
+	const pods, strangers = 110, 300
+	c := counting{newProc(), map[string]int{}}
+	wanted := map[string][]netip.Addr{}
+	for i := range pods {
+		uid := fmt.Sprintf("0b1c7d0e-6f1f-4e0c-9a55-%012x", i)
+		a := netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})
+		wanted[uid] = []netip.Addr{a}
+		c.add(1000+i, "0::/kubepods/pod"+uid+"/5ad0", 100, fmt.Sprintf("net:[%d]", 1000+i), a.String())
+	}
+	for i := range strangers {
+		c.add(5000+i, "0::/kubepods/pod"+otherUID+"/5ad0", 100, podNS)
+	}
+	wanted[uid], wanted["../x"] = nil, nil
+	all, err := podnetns.FindAll(c, wanted)
+	require.NoError(t, err)
+	require.Len(t, all, pods+2)
+	require.ErrorIs(t, all[uid].Err, podnetns.ErrNoProcess)
+	require.ErrorIs(t, all["../x"].Err, podnetns.ErrUID)
+	for uid, addrs := range wanted {
+		if len(addrs) > 0 {
+			require.NoError(t, all[uid].Err)
+			assert.Equal(t, 1000+int(addrs[0].As4()[3]), all[uid].Found.PID)
+		}
+	}
+	assert.Equal(t, map[string]int{".": 1, "cgroup": 1 + pods + strangers, "stat": pods, "fib_trie": pods, "if_inet6": pods}, c.reads)
+}
+
+// TestFindAllKeepsErrorsApart: what cannot be read of one pod's process is no error of another pod.
+func TestFindAllKeepsErrorsApart(t *testing.T) {
+	t.Parallel()
+	p := newProc()
+	p.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS)
+	p.add(11, "0::/kubepods/pod"+otherUID+"/1", 100, innerNS)
+	p.MapFS["10/stat"].Data = []byte("10 (x) S 1\n")
+	all, err := podnetns.FindAll(p, map[string][]netip.Addr{uid: nil, otherUID: nil})
+	require.NoError(t, err)
+	require.ErrorContains(t, all[uid].Err, "malformed stat")
+	require.NoError(t, all[otherUID].Err)
+	assert.Equal(t, 11, all[otherUID].Found.PID)
+	all, err = podnetns.FindAll(p, nil)
+	require.NoError(t, err)
+	assert.Empty(t, all)
 }
 
 func TestFindSaysWhatCannotBeRead(t *testing.T) {

@@ -154,3 +154,23 @@ func BenchmarkFind(b *testing.B) {
 	}
 	b.ReportMetric(float64(time.Since(start).Microseconds())/float64(b.N)/float64(n), "µs/process")
 }
+
+// BenchmarkFindAll reports how many searches for one pod a search for a full node's 110 costs.
+func BenchmarkFindAll(b *testing.B) {
+	wanted := map[string][]netip.Addr{}
+	for range 110 {
+		wanted[podproctest.NewUID()] = nil
+	}
+	proc, one := os.DirFS("/proc"), podproctest.NewUID()
+	var many, single time.Duration
+	for b.Loop() {
+		start := time.Now()
+		_, err := podnetns.FindAll(proc, wanted)
+		require.NoError(b, err)
+		middle := time.Now()
+		_, err = podnetns.Find(proc, one, nil)
+		require.ErrorIs(b, err, podnetns.ErrNoProcess)
+		many, single = many+middle.Sub(start), single+time.Since(middle)
+	}
+	b.ReportMetric(float64(many)/float64(single), "×Find")
+}

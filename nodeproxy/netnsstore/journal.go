@@ -79,6 +79,7 @@ func (j *journal) load(bootID string) map[types.UID]*handle {
 	j.note("", j.at(func() error {
 		uids, err := j.list()
 		for _, uid := range uids {
+			_ = removeFile(j.path(uid) + unwritten) // write puts another in its place
 			h, text, err := j.read(uid)
 			switch {
 			case err == nil:
@@ -136,6 +137,9 @@ func (j *journal) note(uid types.UID, err error) {
 func (j *journal) status() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if err := j.missing[""]; err != nil {
+		return fmt.Errorf("there is no journal of network namespaces: %w", err)
+	}
 	for uid, err := range j.missing {
 		return fmt.Errorf("%d network namespaces are not in the journal, such as that of pod %q: %w", len(j.missing), uid, err)
 	}
@@ -201,6 +205,7 @@ func (j *journal) sync(uid types.UID, held func() (h *handle, ok bool)) error {
 		err = fmt.Errorf("journal the network namespace of pod %s: %w", uid, err)
 	} else {
 		j.written[uid] = string(text)
+		delete(j.missing, "")
 	}
 	j.note(uid, err)
 	return err

@@ -39,23 +39,11 @@ func (j *journal) mount(uid types.UID, ns *netnsexec.NetNS) error {
 			return err
 		}
 	}
-	if err := j.remove(uid); err != nil {
+	// The entry's file first, which would otherwise speak of the mount to come.
+	if err := removeFile(j.path(uid) + suffix); err != nil {
 		return err
 	}
-	target, err := os.OpenFile(j.path(uid), os.O_CREATE|os.O_EXCL, 0o400)
-	if errors.Is(err, fs.ErrNotExist) {
-		// The directory is made only now, because it is there nearly always.
-		if err = os.MkdirAll(filepath.Dir(j.dir), 0o755); err == nil {
-			err = os.Mkdir(j.dir, 0o700)
-		}
-		if err == nil {
-			target, err = os.OpenFile(j.path(uid), os.O_CREATE|os.O_EXCL, 0o400)
-		}
-	}
-	if err == nil {
-		err = target.Close()
-	}
-	if err != nil {
+	if err := j.mountPoint(uid); err != nil {
 		return err
 	}
 	raw, err := ns.SyscallConn()
@@ -64,12 +52,38 @@ func (j *journal) mount(uid types.UID, ns *netnsexec.NetNS) error {
 	}
 	var errMount error
 	err = raw.Control(func(fd uintptr) {
-		errMount = unix.Mount("/proc/self/fd/"+strconv.Itoa(int(fd)), target.Name(), "", unix.MS_BIND, "")
+		errMount = unix.Mount("/proc/self/fd/"+strconv.Itoa(int(fd)), j.path(uid), "", unix.MS_BIND, "")
 	})
 	if errMount != nil {
-		errMount = fmt.Errorf("mount %s at %s: %w", ns.ID(), target.Name(), errMount)
+		errMount = fmt.Errorf("mount %s at %s: %w", ns.ID(), j.path(uid), errMount)
 	}
 	return errors.Join(err, errMount)
+}
+
+// mountPoint makes the file to mount at, anew. What it has to make or to remove for that is there rarely.
+func (j *journal) mountPoint(uid types.UID) error {
+	create := func() error {
+		f, err := os.OpenFile(j.path(uid), os.O_CREATE|os.O_EXCL, 0o400)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	err := create()
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		err = j.remove(uid)
+	case errors.Is(err, fs.ErrNotExist):
+		if err = os.MkdirAll(filepath.Dir(j.dir), 0o755); err == nil {
+			err = os.Mkdir(j.dir, 0o700)
+		}
+	default:
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return create()
 }
 
 // remove removes an entry, or what there is of one; its file first. That nothing is there is no error.
@@ -90,10 +104,14 @@ func (j *journal) remove(uid types.UID) error {
 }
 
 func removeFile(name string) error {
-	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if _, there := os.Lstat(name); errors.Is(there, fs.ErrNotExist) {
+		return nil // also on a file system on which nothing can be removed
+	}
+	return err
 }
 
 // RemoveJournal removes the whole journal of a run_dir, before the agent leaves the node for good. Of the options it needs

@@ -44,22 +44,23 @@ type told struct {
 
 // candidates returns what is known of the pods without a look at processes, in the order of the sources; of one source the
 // newest first. The caller closes the namespaces.
-func (s *Store) candidates(pods []Pod) map[types.UID][]*candidate {
-	all := make(map[types.UID][]*candidate, len(pods))
+func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
+	all := make(map[types.UID]*knowledge, len(pods))
+	s.mu.Lock()
 	for _, p := range pods {
-		all[p.UID] = nil
-		s.mu.Lock()
-		if h := s.held[p.UID]; h != nil {
-			c := &candidate{claim: claim{h.uid, h.source, h.addrs, h.attachments, h.process}}
+		k := &knowledge{held: s.held[p.UID]}
+		if h := k.held; h != nil {
+			c := &candidate{claim: claim{uid: h.uid, source: h.source, addrs: h.addrs, attachments: h.attachments, process: h.process}}
 			c.ns, c.err = netnsexec.FromFile(h.ns, h.ns.Path())
-			all[p.UID] = append(all[p.UID], c)
+			k.candidates = append(k.candidates, c)
 		}
-		s.mu.Unlock()
+		all[p.UID] = k
 	}
+	s.mu.Unlock()
 	open := map[*candidate]told{}
 	for _, t := range s.sources.read(all) {
 		c := &candidate{claim: t.claim, err: t.err}
-		all[t.uid] = append(all[t.uid], c)
+		all[t.uid].candidates = append(all[t.uid].candidates, c)
 		if c.err == nil {
 			open[c] = t
 		}
@@ -93,7 +94,7 @@ func (s *Store) candidates(pods []Pod) map[types.UID][]*candidate {
 }
 
 // read returns what records and the cache say of the pods.
-func (x *sources) read(pods map[types.UID][]*candidate) []told {
+func (x *sources) read(pods map[types.UID]*knowledge) []told {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var all []told

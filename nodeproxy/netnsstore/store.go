@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -126,7 +127,11 @@ type claim struct {
 	addrs       []netip.Addr
 	attachments []attachment.ID
 	process     podnetns.Found
+	// since is what was held when the search began whose result this is. It counts no more if another came meanwhile.
+	since *handle
 }
+
+var errOvertaken = errors.New("another namespace of the pod was put meanwhile")
 
 // take proves the addresses and that no other pod has the namespace, which it owns, and keeps it.
 func (s *Store) take(ns *netnsexec.NetNS, c claim) (*Ref, error) {
@@ -156,6 +161,9 @@ func (s *Store) install(ns *netnsexec.NetNS, c claim, has []netip.Addr) (ref *Re
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, nil, os.ErrClosed
+	}
+	if c.source != Attached && s.held[c.uid] != c.since {
+		return nil, nil, errOvertaken
 	}
 	for uid, other := range s.held {
 		if uid != c.uid && other.proven && other.ns.ID() == ns.ID() {
@@ -258,11 +266,12 @@ func (s *Store) Retain(wanted func(types.UID) bool) error {
 	return errors.Join(errs...)
 }
 
-// Len is the number of namespaces that are held, proven or not.
-func (s *Store) Len() int {
+// Known lists the pods of which a namespace is held, proven or not, in no order. Right after New, they are those of the
+// journal: the pods that an agent before us cared for.
+func (s *Store) Known() []types.UID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held)
+	return slices.Collect(maps.Keys(s.held))
 }
 
 // Journal returns why a restart would not find all namespaces in the journal, or nil.

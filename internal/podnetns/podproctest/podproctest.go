@@ -59,6 +59,12 @@ func Underscored(format, uid string) string {
 // the group. It requires root and [Cgroups].
 func Start(tb testing.TB, ns *netnsexec.NetNS, cgroup string) *os.Process {
 	tb.Helper()
+	return StartCommand(tb, exec.Command("sleep", "infinity"), ns, cgroup)
+}
+
+// StartCommand is [Start] for another program than an idle one.
+func StartCommand(tb testing.TB, cmd *exec.Cmd, ns *netnsexec.NetNS, cgroup string) *os.Process {
+	tb.Helper()
 	netnstest.Require(tb, netnstest.Root, Cgroups)
 	base, err := root()
 	if err != nil {
@@ -68,7 +74,6 @@ func Start(tb testing.TB, ns *netnsexec.NetNS, cgroup string) *os.Process {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		tb.Fatalf("make control group: %v", err)
 	}
-	cmd := exec.Command("sleep", "infinity")
 	start := cmd.Start
 	if ns != nil {
 		start = func() error { return ns.Do(cmd.Start) }
