@@ -15,7 +15,6 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
@@ -109,7 +108,7 @@ func start(t testing.TB, o nodeproxytest.Options) *nodeproxytest.Proxy {
 }
 
 // workload is a pod with a namespace.
-func workload(t testing.TB, uid string, ns *netnsexec.NetNS) nodeproxy.Workload {
+func workload(t testing.TB, uid string, ns interface{ Path() string }) nodeproxy.Workload {
 	t.Helper()
 	file, err := os.Open(ns.Path())
 	require.NoError(t, err)
