@@ -39,12 +39,11 @@ func (k *keeper) snapshot(context.Context) ([]nodeproxy.Workload, error) {
 
 func (k *keeper) add(ctx context.Context, w nodeproxy.Workload) {
 	k.mu.Lock()
-	k.wanted[w.UID] = w
+	k.wanted[w.UID], k.failed[w.UID] = w, false
 	k.mu.Unlock()
-	err := k.server.Add(ctx, w)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.failed[w.UID] = err != nil
+	if err := k.server.Add(ctx, w); err != nil {
+		k.refused(w.UID, err)
+	}
 }
 
 func (k *keeper) remove(ctx context.Context, uid types.UID) {
