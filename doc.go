@@ -34,6 +34,7 @@
 //	plugin/kubepod          one pod from the API server, with one GET
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
+//	nodeproxy/zds           the protocol by which Istio's ztunnel is handed pods: server and client
 //
 // # Command lines, for your own mesh too
 //
@@ -48,6 +49,7 @@
 //	netnsexec/netnstest     those namespaces: a pod, the outside, a virtual machine
 //	plugin/plugintest       an API server with the pods, and the failures, that a test needs
 //	repair/repairtest       a cluster's pods in memory
+//	nodeproxy/nodeproxytest a node's proxy that speaks zds, with real sockets in pods, and with faults
 //
 // # Programs
 //

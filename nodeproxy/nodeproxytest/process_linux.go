@@ -22,8 +22,19 @@ const environment = "MESHCNI_NODEPROXYTEST"
 // TestMain.
 func RunIfChild() {
 	if options, ok := os.LookupEnv(environment); ok {
-		os.Exit(Main(options, os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(Main(options, parent{os.Stdin}, os.Stdout, os.Stderr))
 	}
+}
+
+// parent is what the test's process writes. The proxy does not outlive that.
+type parent struct{ io.Reader }
+
+func (p parent) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	if err != nil {
+		os.Exit(1)
+	}
+	return n, err
 }
 
 // command is a line that a process of its own reads. The answer is a line with its State.
