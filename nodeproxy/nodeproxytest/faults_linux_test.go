@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,16 +139,48 @@ func TestFiles(t *testing.T) {
 		require.Error(t, a.Add(t.Context(), cart))
 		require.NoError(t, a.Remove(t.Context(), "a"))
 	}
-	open := func() int {
-		files, err := os.ReadDir("/proc/self/fd")
-		require.NoError(t, err)
-		return len(files)
-	}
 	round()
 	eventually(t, "the pod's files are closed", func() bool { return p.State().Pods == nil })
-	before := open()
+	before := openFiles(t)
 	for range 50 {
 		round()
 	}
-	eventually(t, "all files are closed", func() bool { return open() <= before })
+	eventually(t, "all files are closed", func() bool { return openFiles(t) <= before })
+}
+
+// Many at once, while proxies and the agent come and go: each Add that says yes is one, and no file is left open.
+func TestMany(t *testing.T) {
+	const many = 110
+	ns := netnstest.New(t)
+	a := newAgent(t, socket(t), patience)
+	var pods []nodeproxy.Workload
+	for i := range many {
+		pods = append(pods, workload(t, uid(i), ns)) // the same ports, side by side
+	}
+	a.hold(pods...)
+	p := start(t, nodeproxytest.Options{Socket: a.path})
+	a.ready(t, 1)
+	before := openFiles(t)
+	for range 3 {
+		var all sync.WaitGroup
+		for _, w := range pods {
+			all.Go(func() {
+				assert.NoError(t, a.Remove(t.Context(), w.UID))
+				assert.NoError(t, a.Add(t.Context(), w))
+			})
+		}
+		all.Wait()
+	}
+	assert.Len(t, p.State().Pods, many)
+	eventually(t, "no file is left open", func() bool { return openFiles(t) <= before })
+	second := start(t, nodeproxytest.Options{Socket: a.path})
+	a.ready(t, 2)
+	assert.Len(t, second.State().Pods, many)
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(files)
 }

@@ -60,13 +60,12 @@ func (p *pod) forward(conn *net.TCPConn, from io.Reader, source netip.Addr, to n
 }
 
 // forwardAfter connects, says a greeting to the client, and copies both ways. If it cannot connect, the client's connection
-// is reset.
+// is reset; one that was not redirected is closed.
 func (p *pod) forwardAfter(conn *net.TCPConn, from io.Reader, source netip.Addr, to netip.AddrPort, greeting string) {
-	err := errors.New("the connection was not redirected")
-	var out *net.TCPConn
-	if to.IsValid() {
-		out, err = p.connect(source, to)
+	if !to.IsValid() {
+		return
 	}
+	out, err := p.connect(source, to)
 	if err == nil && !p.hold(out) {
 		err = net.ErrClosed
 		_ = out.Close()
