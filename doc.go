@@ -35,6 +35,7 @@
 //	nodeproxy/netnsstore    which network namespace is a running pod's, proven and kept open
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
+//	nodeproxy/zds           the protocol by which Istio's ztunnel is handed pods: server and client
 //
 // # Command lines, for your own mesh too
 //
@@ -49,6 +50,7 @@
 //	netnsexec/netnstest     those namespaces: a pod, the outside, a virtual machine
 //	plugin/plugintest       an API server with the pods, and the failures, that a test needs
 //	repair/repairtest       a cluster's pods in memory
+//	nodeproxy/nodeproxytest a node's proxy that speaks zds, with real sockets in pods, and with faults
 //
 // # Programs
 //

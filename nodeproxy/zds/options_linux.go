@@ -31,9 +31,12 @@ type Options struct {
 	AckTimeout time.Duration
 	// Snapshot returns the pods that the proxies are to have; one without NetNS is kept if the proxy has it. It is called for
 	// each proxy that connects, on a goroutine of its own, and for the one that is left when the newest goes. Since a proxy gives
-	// back all pods that are not named, it waits until all are known, or returns an error, and the proxy connects again. What Add
-	// and Remove say after it was called counts, whichever is in the snapshot. The context ends with the connection. Each NetNS must
-	// stay valid until the snapshot is sent; if one is closed before, the pod is kept instead of added.
+	// back all pods that are not named, it waits until all are known, or returns an error, and the proxy connects again. The context
+	// ends with the connection. It must not wait for an Add or a Remove, which may wait for the snapshot.
+	//
+	// A pod for which Remove was called must not be in a snapshot that is asked for afterwards. What Add and Remove say after that
+	// counts, whatever is in the snapshot. Each NetNS must stay valid until the snapshot is sent; if one is closed before, the pod is
+	// kept instead of added.
 	Snapshot func(context.Context) ([]nodeproxy.Workload, error)
 	// Refused is called with each pod that no caller of Add hears about: the proxy refused it, as a [*NackError], or its
 	// namespace is closed, and it came from a snapshot. The proxy does not serve it, or not yet: Istio's ztunnel tries again by itself.

@@ -226,7 +226,7 @@ func (p *proxy) tell(o *op) error {
 // settle does what an answered Add leaves to do. s.mu is held.
 func (p *proxy) settle(o *op, id netnsexec.ID, err error) {
 	uid := o.req.UID
-	had := p.has[uid] == id // also of a namespace that is closed: nothing was sent then
+	o.had = p.has[uid] == id // also of a namespace that is closed: nothing was sent then
 	if err == nil {
 		p.has[uid] = id
 	}
@@ -239,13 +239,17 @@ func (p *proxy) settle(o *op, id netnsexec.ID, err error) {
 				p.queue.ops = slices.Insert(p.queue.ops, 0, keep)
 			}
 		}
-	case had || o.snapshot || err == nil && !o.abandoned:
+	case o.had || o.snapshot || err == nil && !o.abandoned:
 	default:
-		// Refused, a proxy may try again by itself; abandoned, nobody knows that it has the pod.
-		delete(p.has, uid)
-		if del, err := newOp(Request{Kind: Del, UID: uid}, nil); err == nil && p.queue.find(uid) < 0 {
-			p.queue.ops = append(p.queue.ops, del)
-		}
+		p.giveBack(uid) // refused, a proxy may try again by itself; abandoned, nobody knows that it has the pod
+	}
+}
+
+// giveBack has a proxy give a pod back, unless there is more to be said about the pod anyway. s.mu is held.
+func (p *proxy) giveBack(uid string) {
+	delete(p.has, uid)
+	if del, err := newOp(Request{Kind: Del, UID: uid}, nil); err == nil && p.queue.find(uid) < 0 {
+		p.queue.ops = append(p.queue.ops, del)
 	}
 }
 
@@ -326,6 +330,9 @@ func identify(fd int) (netnsexec.ID, error) {
 
 // inherit hands the proxy that is now the newest what only the one before it had. s.mu is not held.
 func (p *proxy) inherit() {
+	if p.ctx.Err() != nil { // the server ends
+		return
+	}
 	p.s.mu.Lock()
 	if p.collecting == 0 {
 		p.removed = map[string]bool{}

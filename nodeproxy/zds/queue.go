@@ -13,6 +13,7 @@ type op struct {
 
 	snapshot  bool          // it comes from the snapshot, so nobody waits for it
 	abandoned bool          // who waited has gone
+	had       bool          // the proxy had the pod before, in the same namespace
 	sent      chan struct{} // closed when netns is no longer used
 	done      chan struct{} // closed when err is final
 	err       error

@@ -107,7 +107,7 @@ func (s *Server) accept(ctx context.Context, from *socket) {
 }
 
 // Add hands a pod to the proxy that connected last, and returns once it has accepted it. If that one disconnects before it
-// answers, the one before it is asked.
+// answers, the one before it is asked; if another connects meanwhile, that one too.
 //
 // The error is [ErrNoProxy], [ErrTimeout], [*NackError], [ErrTooLong], [ErrRemoved], that of a closed NetNS, or the context's.
 // After each of them, a proxy that may have the pod is told to give it back; unless it had the pod, in the same namespace,
@@ -124,27 +124,71 @@ func (s *Server) add(ctx context.Context, w nodeproxy.Workload) error {
 	if w.NetNS == nil {
 		return errors.New("it has no network namespace")
 	}
+	var accepted []handed
 	failed := ErrNoProxy
 	for range maxProxies {
 		o, err := newOp(addRequest(w), w.NetNS)
 		if err != nil {
 			return err
 		}
-		s.mu.Lock()
-		if len(s.proxies) == 0 {
-			s.mu.Unlock()
-			return failed
+		newest := s.toNewest(o)
+		if newest == nil {
+			break
 		}
-		newest := s.proxies[len(s.proxies)-1]
-		newest.queue.add(o)
-		newest.wakeUp()
-		s.mu.Unlock()
-		if err := s.wait(ctx, newest, o); !errors.Is(err, errGone) {
-			return err
+		err = s.wait(ctx, newest, o)
+		switch {
+		case err == nil && s.isNewest(newest):
+			return nil
+		case err == nil: // it is about to be replaced
+			accepted = append(accepted, handed{newest, o})
+			continue
+		case errors.Is(err, errGone):
+			failed = fmt.Errorf("%w: %w", ErrNoProxy, errGone)
+			continue
 		}
-		failed = fmt.Errorf("%w: %w", ErrNoProxy, errGone)
+		failed = err
+		break
 	}
+	s.takeBack(accepted)
 	return failed
+}
+
+// handed is an Add that a proxy has accepted.
+type handed struct {
+	by *proxy
+	o  *op
+}
+
+// toNewest queues an Add, and returns the proxy that is to take it; nil: there is none.
+func (s *Server) toNewest(o *op) *proxy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.proxies) == 0 {
+		return nil
+	}
+	newest := s.proxies[len(s.proxies)-1]
+	newest.queue.add(o)
+	newest.wakeUp()
+	return newest
+}
+
+// isNewest reports whether no other proxy is to take new pods.
+func (s *Server) isNewest(p *proxy) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.proxies) == 0 || p == s.proxies[len(s.proxies)-1]
+}
+
+// takeBack undoes what proxies have accepted, because the newest has not.
+func (s *Server) takeBack(accepted []handed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range accepted {
+		if !h.by.gone && !h.o.had {
+			h.by.giveBack(h.o.req.UID)
+			h.by.wakeUp()
+		}
+	}
 }
 
 func addRequest(w nodeproxy.Workload) Request {

@@ -2,6 +2,7 @@ package zds_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -130,4 +131,35 @@ func TestInheritance(t *testing.T) {
 	old.expect("Add d")
 	old.ack(nil)
 	a.settled(t)
+}
+
+// A proxy that connects while a pod is handed to another gets it too, even if its snapshot came too early to have it.
+func TestAddAndANewProxy(t *testing.T) {
+	a := start(t, nil)
+	old := a.connected(t)
+	for _, refusal := range []error{nil, errors.New("no")} {
+		added := a.adding(t.Context(), pod(t, "a"))
+		old.expect("Add a")
+		newer := a.connect(t)
+		newer.expect("SnapshotSent")
+		newer.ack(nil)
+		old.ack(nil)
+		newer.expect("Add a")
+		newer.ack(refusal)
+		if refusal == nil {
+			require.NoError(t, await(t, added))
+			require.NoError(t, newer.Close())
+			removed := a.removing(t.Context(), "a")
+			old.expect("Del a")
+			old.ack(nil)
+			require.NoError(t, await(t, removed))
+			require.Eventually(t, func() bool { return len(a.Proxies()) == 1 }, patience, time.Millisecond)
+			continue
+		}
+		require.Error(t, await(t, added))
+		for _, c := range []*client{old, newer} { // nobody has it after an error
+			c.expect("Del a")
+			c.ack(nil)
+		}
+	}
 }

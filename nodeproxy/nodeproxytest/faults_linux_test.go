@@ -1,0 +1,186 @@
+package nodeproxytest_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+)
+
+// A snapshot leaves the proxy with the pods that there are: those that it had with connections and all, those that came
+// while it was away, and none that went.
+func TestSnapshot(t *testing.T) {
+	path := socket(t)
+	first := newAgent(t, path, patience)
+	p := start(t, nodeproxytest.Options{Socket: path})
+	first.ready(t, 1)
+	stays, keeps := netnstest.New(t), netnstest.New(t)
+	pods := []nodeproxy.Workload{workload(t, "stays", stays), workload(t, "keeps", keeps), workload(t, "goes", netnstest.New(t))}
+	for _, w := range pods {
+		require.NoError(t, first.Add(t.Context(), w))
+	}
+	held := dial(t, stays, "127.0.0.1:15053")
+	also := dial(t, keeps, "127.0.0.1:15053")
+	eventually(t, "the connections are there", func() bool {
+		a, _ := p.State().Pod("stays")
+		b, _ := p.State().Pod("keeps")
+		return a.Open == 1 && b.Open == 1
+	})
+	first.stop()
+
+	again := newAgent(t, path, patience)
+	again.hold(workload(t, "stays", stays), kept(pods[1]), workload(t, "came", netnstest.New(t)), kept(workload(t, "unknown", stays)))
+	again.ready(t, 1)
+	assert.Equal(t, []string{"came", "keeps", "stays"}, uids(p.State()))
+	for _, w := range pods[:2] {
+		pod, _ := p.State().Pod(w.UID)
+		assert.Equal(t, 1, pod.Open, w.UID)
+	}
+	_, _ = held.Close(), also.Close()
+	// The namespace of a kept pod is found later.
+	require.NoError(t, again.Add(t.Context(), pods[1]))
+	require.NoError(t, again.Remove(t.Context(), "came"))
+	assert.Equal(t, []string{"keeps", "stays"}, uids(p.State()))
+}
+
+// What the proxy does wrong, the caller is told in time, and nothing of it is taken for an answer to something else.
+func TestFaults(t *testing.T) {
+	const ack = 100 * time.Millisecond
+	for name, tt := range map[string]struct {
+		faults nodeproxytest.Faults
+		want   func(error) bool
+	}{
+		"no":      {nodeproxytest.Faults{Nack: 1}, func(err error) bool { var nack *zds.NackError; return errors.As(err, &nack) }},
+		"silence": {nodeproxytest.Faults{DropAcks: 1}, func(err error) bool { return errors.Is(err, zds.ErrTimeout) }},
+		"late":    {nodeproxytest.Faults{Delay: 3 * ack}, func(err error) bool { return errors.Is(err, zds.ErrTimeout) }},
+		"exit":    {nodeproxytest.Faults{ExitAfter: 1}, func(err error) bool { return errors.Is(err, zds.ErrNoProxy) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			a := newAgent(t, socket(t), ack)
+			o := nodeproxytest.Options{Socket: a.path, MaxBackoff: 50 * time.Millisecond}
+			p := nodeproxytest.StartProcess(t, o)
+			a.ready(t, 1)
+			p.SetFaults(tt.faults)
+			err := a.Add(t.Context(), workload(t, "a", ns))
+			require.Error(t, err)
+			require.True(t, tt.want(err), "%v", err)
+			if name == "exit" {
+				require.Equal(t, 1, p.ExitCode())
+				p = nodeproxytest.StartProcess(t, o)
+			} else {
+				p.SetFaults(nodeproxytest.Faults{})
+			}
+			// The connection, or the next one, serves; and the pod is the agent's to add.
+			eventually(t, "a pod can be added", func() bool { return a.Add(t.Context(), workload(t, "b", ns)) == nil })
+			eventually(t, "only that is there", func() bool {
+				s := p.State()
+				return len(s.Pods) == 1 && s.Pods[0].UID == "b" && s.Ready
+			})
+		})
+	}
+}
+
+// A proxy that dies while it is told the snapshot gets another.
+func TestExitInTheSnapshot(t *testing.T) {
+	a := newAgent(t, socket(t), patience)
+	var want []string
+	var pods []nodeproxy.Workload
+	for i := range 5 {
+		pods = append(pods, workload(t, uid(i), netnstest.New(t)))
+		want = append(want, uid(i))
+	}
+	a.hold(pods...)
+	o := nodeproxytest.Options{Socket: a.path, Faults: nodeproxytest.Faults{ExitAfter: 3}}
+	require.Equal(t, 1, nodeproxytest.StartProcess(t, o).ExitCode())
+	p := nodeproxytest.StartProcess(t, nodeproxytest.Options{Socket: a.path})
+	a.ready(t, 1)
+	assert.Equal(t, want, uids(p.State()))
+}
+
+// It says yes, and does not listen: that is for whoever looks at the sockets.
+func TestDeaf(t *testing.T) {
+	ns := netnstest.New(t)
+	a := newAgent(t, socket(t), patience)
+	start(t, nodeproxytest.Options{Socket: a.path, Faults: nodeproxytest.Faults{Deaf: []uint16{15006}}})
+	a.ready(t, 1)
+	require.NoError(t, a.Add(t.Context(), workload(t, "a", ns)))
+	_ = dial(t, ns, "127.0.0.1:15001").Close()
+	require.Error(t, ns.Do(func() error { _, err := net.Dial("tcp", "127.0.0.1:15006"); return err }))
+}
+
+// The proxy keeps a namespace alive by the file that it was handed, and lets go of it.
+func TestFiles(t *testing.T) {
+	a := newAgent(t, socket(t), patience)
+	p := start(t, nodeproxytest.Options{Socket: a.path})
+	a.ready(t, 1)
+	ns := netnstest.New(t)
+	cart, bank := workload(t, "a", ns), workload(t, "b", ns)
+	round := func() {
+		require.NoError(t, a.Add(t.Context(), cart))
+		_ = dial(t, ns, "127.0.0.1:15053").Close()
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, a.Add(gone, bank))
+		require.NoError(t, a.Remove(t.Context(), "a"))
+		require.NoError(t, a.Remove(t.Context(), "b"))
+		p.SetFaults(nodeproxytest.Faults{Nack: 1})
+		require.Error(t, a.Add(t.Context(), cart))
+		require.NoError(t, a.Remove(t.Context(), "a"))
+	}
+	round()
+	eventually(t, "the pod's files are closed", func() bool { return p.State().Pods == nil })
+	before := openFiles(t)
+	for range 50 {
+		round()
+	}
+	eventually(t, "all files are closed", func() bool { return openFiles(t) <= before })
+}
+
+// Many at once, while proxies and the agent come and go: each Add that says yes is one, and no file is left open.
+func TestMany(t *testing.T) {
+	const many = 110
+	ns := netnstest.New(t)
+	a := newAgent(t, socket(t), patience)
+	var pods []nodeproxy.Workload
+	for i := range many {
+		pods = append(pods, workload(t, uid(i), ns)) // the same ports, side by side
+	}
+	a.hold(pods...)
+	p := start(t, nodeproxytest.Options{Socket: a.path})
+	a.ready(t, 1)
+	before := openFiles(t)
+	for range 3 {
+		var all sync.WaitGroup
+		for _, w := range pods {
+			all.Go(func() {
+				assert.NoError(t, a.Remove(t.Context(), w.UID))
+				assert.NoError(t, a.Add(t.Context(), w))
+			})
+		}
+		all.Wait()
+	}
+	assert.Len(t, p.State().Pods, many)
+	eventually(t, "no file is left open", func() bool { return openFiles(t) <= before })
+	second := start(t, nodeproxytest.Options{Socket: a.path})
+	a.ready(t, 2)
+	assert.Len(t, second.State().Pods, many)
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(files)
+}

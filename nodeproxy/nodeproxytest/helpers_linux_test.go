@@ -1,0 +1,142 @@
+package nodeproxytest_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+)
+
+func TestMain(m *testing.M) {
+	nodeproxytest.RunIfChild()
+	goleak.VerifyTestMain(m)
+}
+
+const patience = 30 * time.Second
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, patience, 2*time.Millisecond, what)
+}
+
+// agent is a server, and the pods that its proxies are to have.
+type agent struct {
+	*zds.Server
+	path    string
+	refused chan types.UID
+	stop    func()
+
+	mu   sync.Mutex
+	pods []nodeproxy.Workload
+}
+
+func (a *agent) hold(pods ...nodeproxy.Workload) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pods = pods
+}
+
+func socket(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "zds") // t.TempDir may be too long for a socket's name
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return filepath.Join(dir, "z.sock")
+}
+
+func newAgent(t testing.TB, path string, ack time.Duration) *agent {
+	t.Helper()
+	a := &agent{path: path, refused: make(chan types.UID, 1000)}
+	server, err := zds.Listen(t.Context(), zds.Options{
+		Path: path, AckTimeout: ack,
+		Snapshot: func(context.Context) ([]nodeproxy.Workload, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.pods, nil
+		},
+		Refused: func(uid types.UID, _ error) { a.refused <- uid },
+		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	require.NoError(t, err)
+	a.Server = server
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	a.stop = sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-ended)
+	})
+	t.Cleanup(a.stop)
+	return a
+}
+
+// ready waits until that many proxies were told the snapshot and nothing more is to be said.
+func (a *agent) ready(t testing.TB, proxies int) {
+	t.Helper()
+	eventually(t, "the proxies are told all", func() bool {
+		all := a.Proxies()
+		for _, p := range all {
+			if !p.SnapshotSent || p.Waiting > 0 {
+				return false
+			}
+		}
+		return len(all) == proxies
+	})
+}
+
+func start(t testing.TB, o nodeproxytest.Options) *nodeproxytest.Proxy {
+	t.Helper()
+	o.MaxBackoff = 50 * time.Millisecond
+	o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	p := nodeproxytest.Start(o)
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// workload is a pod with a namespace.
+func workload(t testing.TB, uid string, ns interface{ Path() string }) nodeproxy.Workload {
+	t.Helper()
+	file, err := os.Open(ns.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+	return nodeproxy.Workload{
+		PodID: nodeproxy.PodID{UID: types.UID(uid), Namespace: "shop", Name: uid}, ServiceAccount: "cart", NetNS: file,
+	}
+}
+
+// kept is the same without its namespace.
+func kept(w nodeproxy.Workload) nodeproxy.Workload {
+	w.NetNS = nil
+	return w
+}
+
+// fate is where one probe ends.
+func fate(t testing.TB, w *netnstest.World, probe string) string {
+	t.Helper()
+	p, err := netnstest.ParseProbe(probe)
+	require.NoError(t, err)
+	return w.Run([]netnstest.Probe{p})[probe]
+}
+
+func uids(s nodeproxytest.State) (all []string) {
+	for _, p := range s.Pods {
+		all = append(all, string(p.UID))
+	}
+	return all
+}
+
+func uid(i int) string { return fmt.Sprintf("pod-%d", i) }

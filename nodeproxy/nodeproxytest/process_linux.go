@@ -1,0 +1,181 @@
+package nodeproxytest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+)
+
+// environment is the variable with a child's Options.
+const environment = "MESHCNI_NODEPROXYTEST"
+
+// RunIfChild runs the proxy and ends the process, if [StartProcess] started it. A test that uses that calls this first in its
+// TestMain.
+func RunIfChild() {
+	if options, ok := os.LookupEnv(environment); ok {
+		os.Exit(Main(options, parent{os.Stdin}, os.Stdout, os.Stderr))
+	}
+}
+
+// parent is what the test's process writes. The proxy does not outlive that.
+type parent struct{ io.Reader }
+
+func (p parent) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	if err != nil {
+		os.Exit(1)
+	}
+	return n, err
+}
+
+// command is a line that a process of its own reads. The answer is a line with its State.
+type command struct {
+	Faults *Faults // nil: as before
+}
+
+// Main is the proxy as a program, with [Options] as JSON, and returns the exit code: 0 after SIGTERM or SIGINT, 1 if it ends by
+// itself, 2 if the options cannot be read. It answers each line on stdin, such as {} or {"Faults": {"Nack": 1}}, with its
+// [State] on stdout.
+func Main(options string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var o Options
+	if err := json.Unmarshal([]byte(options), &o); err != nil {
+		_, _ = fmt.Fprintf(stderr, "read the options: %v\n", err)
+		return 2
+	}
+	o.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(term)
+	p := Start(o)
+	go func() {
+		answers := json.NewEncoder(stdout)
+		for lines := bufio.NewScanner(stdin); lines.Scan(); {
+			var c command
+			if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+				_, _ = fmt.Fprintf(stderr, "read a command: %v\n", err)
+				continue
+			}
+			if c.Faults != nil {
+				p.SetFaults(*c.Faults)
+			}
+			_ = answers.Encode(p.State())
+		}
+	}()
+	select {
+	case <-p.Done():
+		_, _ = fmt.Fprintln(stderr, p.Err())
+		return 1
+	case <-term:
+		p.Stop()
+		return 0
+	}
+}
+
+// Process is a proxy in a process of its own. Its methods are safe for concurrent use.
+type Process struct {
+	tb   netnstest.TB
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+
+	mu  sync.Mutex
+	in  io.WriteCloser
+	out *json.Decoder
+}
+
+// StartProcess starts a proxy in a process of its own, which is this test's program; see [RunIfChild]. It is killed when the
+// test ends. Its log goes to the test's stderr.
+func StartProcess(tb netnstest.TB, o Options) *Process {
+	tb.Helper()
+	p := &Process{tb: tb, done: make(chan struct{})}
+	if err := p.start(o); err != nil {
+		tb.Fatalf("start a proxy: %v", err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	tb.Cleanup(p.Kill)
+	return p
+}
+
+func (p *Process) start(o Options) error {
+	options, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p.cmd = exec.Command(self)
+	p.cmd.Env = append(os.Environ(), environment+"="+string(options))
+	p.cmd.Stderr = os.Stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	// Not StdoutPipe: Wait would close it under a reader.
+	out, into, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = into.Close() }()
+	p.tb.Cleanup(func() { _ = out.Close() })
+	p.cmd.Stdout, p.out = into, json.NewDecoder(out)
+	return p.cmd.Start()
+}
+
+// Pid is the process's id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// State asks for what the proxy has. It fails the test if the process has ended.
+func (p *Process) State() State {
+	p.tb.Helper()
+	return p.ask(command{})
+}
+
+// SetFaults replaces the faults.
+func (p *Process) SetFaults(f Faults) {
+	p.tb.Helper()
+	p.ask(command{Faults: &f})
+}
+
+func (p *Process) ask(c command) (s State) {
+	p.tb.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := json.NewEncoder(p.in).Encode(c)
+	if err == nil {
+		err = p.out.Decode(&s)
+	}
+	if err != nil {
+		p.tb.Fatalf("ask the proxy: %v", err)
+	}
+	return s
+}
+
+// Terminate sends SIGTERM: see [Proxy.Stop].
+func (p *Process) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
+
+// Kill sends SIGKILL, and waits for the end.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// ExitCode waits for the process's end and returns its code; -1 means that a signal ended it.
+func (p *Process) ExitCode() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}

@@ -1,0 +1,205 @@
+package nodeproxytest_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+)
+
+// bare is the agent's end of a connection, on which the test says what it likes.
+type bare struct {
+	*net.UnixConn
+	t testing.TB
+}
+
+// meet starts a proxy with an agent of that kind.
+func meet(t testing.TB) (*nodeproxytest.Proxy, *bare, *net.UnixListener) {
+	t.Helper()
+	path := socket(t)
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	p := start(t, nodeproxytest.Options{Socket: path})
+	return p, welcome(t, l), l
+}
+
+func welcome(t testing.TB, l *net.UnixListener) *bare {
+	t.Helper()
+	conn, err := l.AcceptUnix()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	hello := make([]byte, 100)
+	n, err := conn.Read(hello)
+	require.NoError(t, err)
+	require.NoError(t, zds.ParseHello(hello[:n]))
+	return &bare{conn, t}
+}
+
+// ask sends a packet, with files, and returns the reason of the answer.
+func (b *bare) ask(packet []byte, files ...syscall.Conn) string {
+	b.t.Helper()
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.(*os.File).Fd()))
+	}
+	var rights []byte
+	if fds != nil {
+		rights = syscall.UnixRights(fds...)
+	}
+	_, _, err := b.WriteMsgUnix(packet, rights, nil)
+	require.NoError(b.t, err)
+	answer := make([]byte, 2048)
+	n, err := b.Read(answer)
+	require.NoError(b.t, err)
+	reason, err := zds.ParseResponse(answer[:n])
+	require.NoError(b.t, err)
+	return reason
+}
+
+func packet(t testing.TB, r zds.Request) []byte {
+	t.Helper()
+	b, err := r.Marshal()
+	require.NoError(t, err)
+	return b
+}
+
+func add(t testing.TB, uid string) []byte {
+	t.Helper()
+	return packet(t, zds.Request{Kind: zds.Add, UID: uid, Info: &zds.Info{Name: uid}})
+}
+
+var (
+	sent   = []byte{0x1a, 0x00}
+	noInfo = protowire.AppendBytes(nil, []byte("\x0a\x05uid-a"))
+)
+
+// What ztunnel does not survive, the double does not either.
+func TestExits(t *testing.T) {
+	keep := packet(t, zds.Request{Kind: zds.Keep, UID: "a"})
+	for name, last := range map[string][]byte{
+		"a second SnapshotSent": sent, "Keep after it": keep, "Add without an identity": append([]byte{0x0a}, noInfo...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			p, agent, _ := meet(t)
+			require.Empty(t, agent.ask(keep))
+			require.Empty(t, agent.ask(sent))
+			cart := workload(t, "cart", ns)
+			require.Empty(t, agent.ask(add(t, "cart"), cart.NetNS))
+			if last[0] == 0x0a {
+				require.NotEmpty(t, agent.ask(last, cart.NetNS))
+			} else {
+				require.NotEmpty(t, agent.ask(last))
+			}
+			require.ErrorIs(t, p.Err(), nodeproxytest.ErrExit)
+			assert.Empty(t, p.State().Pods)
+		})
+	}
+}
+
+// What it only disconnects for costs no pod.
+func TestDisconnects(t *testing.T) {
+	ns := netnstest.New(t)
+	p, agent, l := meet(t)
+	cart := workload(t, "cart", ns)
+	require.Empty(t, agent.ask(add(t, "cart"), cart.NetNS))
+	require.Empty(t, agent.ask(sent))
+	for _, ask := range []func() string{
+		func() string { return agent.ask(add(t, "b")) },
+		func() string { return agent.ask(add(t, "b"), cart.NetNS, cart.NetNS) },
+		func() string { return agent.ask(sent, cart.NetNS) },
+		func() string { return agent.ask([]byte{0x50, 0x01}) },
+		func() string { return agent.ask(make([]byte, 2000)) },
+	} {
+		require.NotEmpty(t, ask())
+		agent = welcome(t, l)
+		assert.Equal(t, []string{"cart"}, uids(p.State()))
+		require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Keep, UID: "cart"})))
+		require.Empty(t, agent.ask(sent))
+	}
+}
+
+// The same namespace is no news, another one is a new pod.
+func TestInode(t *testing.T) {
+	one, other := netnstest.New(t), netnstest.New(t)
+	p, agent, _ := meet(t)
+	require.Empty(t, agent.ask(sent))
+	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", one).NetNS))
+	held := dial(t, one, "127.0.0.1:15053")
+	eventually(t, "the connection is there", func() bool { pod, _ := p.State().Pod("a"); return pod.Open == 1 })
+	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", one).NetNS))
+	pod, _ := p.State().Pod("a")
+	assert.Equal(t, 1, pod.Open)
+	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", other).NetNS))
+	pod, _ = p.State().Pod("a")
+	assert.Equal(t, other.ID(), pod.NetNS)
+	_, err := held.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET, "the old one is cut at once")
+	require.Error(t, one.Do(func() error { _, err := net.Dial("tcp", "127.0.0.1:15053"); return err }))
+	_ = dial(t, other, "127.0.0.1:15053").Close()
+	require.NotEmpty(t, agent.ask(add(t, "b"), workload(t, "b", host(t)).NetNS), "no namespace of a pod")
+}
+
+// A pod that is taken back gets no new connections; those that are open live on.
+func TestDel(t *testing.T) {
+	ns := netnstest.New(t)
+	p, agent, _ := meet(t)
+	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", ns).NetNS))
+	require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Del, UID: "a"})))
+	held := dial(t, ns, "127.0.0.1:15053") // until the snapshot is complete
+	eventually(t, "the connection is there", func() bool { pod, _ := p.State().Pod("a"); return pod.Open == 1 })
+	assert.False(t, p.State().Ready)
+	require.Empty(t, agent.ask(sent))
+	assert.True(t, p.State().Ready)
+	assert.Empty(t, p.State().Pods)
+	require.Error(t, ns.Do(func() error { _, err := net.Dial("tcp", "127.0.0.1:15053"); return err }))
+	require.NoError(t, held.CloseWrite())
+	_, err := held.Read(make([]byte, 1))
+	require.ErrorContains(t, err, "EOF")
+	require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Del, UID: "a"})), "no such pod, no error")
+}
+
+// What cannot listen is refused, makes the proxy not ready, and is tried again.
+func TestPending(t *testing.T) {
+	ns := netnstest.New(t)
+	var taken net.Listener
+	require.NoError(t, ns.Do(func() (err error) {
+		taken, err = net.Listen("tcp", "[::]:15006")
+		return err
+	}))
+	path := socket(t)
+	a := newAgent(t, path, patience)
+	a.hold(workload(t, "a", ns))
+	p := start(t, nodeproxytest.Options{Socket: path, Retry: 10e6})
+	a.ready(t, 1)
+	require.EqualValues(t, "a", <-a.refused)
+	s := p.State()
+	assert.False(t, s.Ready)
+	assert.Contains(t, s.Pods[0].Pending, "address already in use")
+	require.Error(t, ns.Do(func() error { _, err := net.Dial("tcp", "127.0.0.1:15001"); return err }), "all or nothing")
+	require.NoError(t, taken.Close())
+	eventually(t, "the pod is served", func() bool { return p.State().Ready })
+	_ = dial(t, ns, "127.0.0.1:15006").Close()
+}
+
+// host is a file of the host's own namespace, with a path.
+func host(t testing.TB) interface{ Path() string } {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ns")
+	require.NoError(t, os.Symlink("/proc/self/ns/net", path))
+	return pathed(path)
+}
+
+type pathed string
+
+func (p pathed) Path() string { return string(p) }
