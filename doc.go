@@ -34,6 +34,7 @@
 //	plugin/kubepod          one pod from the API server, with one GET
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
+//	nodeproxy               hand pods to a proxy that runs once on the node, take them back, mend what goes missing
 //
 // # Command lines, for your own mesh too
 //
