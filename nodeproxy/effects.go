@@ -38,11 +38,11 @@ type work struct {
 
 // Observe implements [machine.Effects].
 func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
-	known := slices.Contains(w.c.opts.Namespaces.Known(), w.e.uid)
-	a.Noted, a.Ours = known, w.e.ours || known
+	// To have looked into a namespace notes it, so that is no sign that rules in it are ours.
+	a.Noted, a.Ours = slices.Contains(w.c.opts.Namespaces.Known(), w.e.uid), w.e.ours
 	a.Proxy = w.c.opts.Proxy.Ready() == nil
 	a.Annotation = w.annotation()
-	a.Held = w.e.held == heldYes || w.e.held == heldUnknown && (a.Ours || a.Annotation != machine.SaysNothing)
+	a.Held = w.e.held == heldYes || w.e.held == heldUnknown && (a.Ours || a.Noted || a.Annotation != machine.SaysNothing)
 	if err = w.exemptions(&a); err != nil || w.Choice == machine.Gone || w.Choice == machine.Unsure {
 		return a, err
 	}
@@ -223,10 +223,17 @@ func (w *work) listening() (bool, error) {
 func (w *work) Do(ctx context.Context, act machine.Action) error {
 	c, e := w.c, w.e
 	switch act {
-	case machine.ClearStatus:
-		return w.tell(ctx, "")
-	case machine.SetPending:
-		return w.tell(ctx, w.mesh.NodeProxy.Pending)
+	case machine.ClearStatus, machine.SetPending:
+		value := ""
+		if act == machine.SetPending {
+			value = w.mesh.NodeProxy.Pending
+		}
+		if w.Choice == machine.In {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, correctTimeout)
+			defer cancel()
+		}
+		return w.tell(ctx, value)
 	case machine.SetEnrolled:
 		return w.tell(ctx, w.mesh.NodeProxy.Enrolled)
 	case machine.HandOver:
@@ -256,6 +263,9 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 	}
 	return fmt.Errorf("no such action: %d", act)
 }
+
+// correctTimeout bounds the correction of an annotation that says too much, since what is missing is mended only after it.
+const correctTimeout = time.Second
 
 // tell writes the annotation. A pod that is gone, or whose name another has by now, needs none.
 func (w *work) tell(ctx context.Context, value string) error {

@@ -54,7 +54,7 @@ func (w *world) choose(c machine.Choice) {
 	}
 }
 
-func (w *world) forget() { w.held, w.handed, w.ours, w.captured = 0, 0, false, false }
+func (w *world) forget() { w.held, w.handed, w.ours, w.captured = 0, 0, w.noted, false }
 
 // down: the sockets of a proxy go with it.
 func (w *world) down() { w.proxy, w.has, w.handed, w.listening = false, 0, 0, map[int]bool{} }
@@ -66,9 +66,9 @@ func (w *world) Observe(context.Context) (machine.Actual, error) {
 		return machine.Actual{}, errFault
 	}
 	a := machine.Actual{
-		Noted: w.noted, Ours: w.ours || w.noted, Proxy: w.proxy, Annotation: w.annotation, Exempt: w.exempt, AnyExempt: w.exempt,
+		Noted: w.noted, Ours: w.ours, Proxy: w.proxy, Annotation: w.annotation, Exempt: w.exempt, AnyExempt: w.exempt,
 	}
-	a.Held = w.held == 2 || w.held == 0 && (a.Ours || a.Annotation != machine.SaysNothing)
+	a.Held = w.held == 2 || w.held == 0 && (a.Ours || a.Noted || a.Annotation != machine.SaysNothing)
 	if w.choice == machine.Gone || w.choice == machine.Unsure || w.choice == machine.Out && !a.Ours && a.Annotation == machine.SaysNothing || !w.visible {
 		return a, nil
 	}
