@@ -36,6 +36,7 @@
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
 //	nodeproxy/zds           the protocol by which Istio's ztunnel is handed pods: server and client
+//	nodeproxy               hand pods to a proxy that runs once on the node, take them back, mend what goes missing
 //
 // # Command lines, for your own mesh too
 //

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/selection"
 )
 
 const (
@@ -160,7 +161,8 @@ func (c *Controller) recall() {
 	}
 }
 
-// gather looks for the namespaces of all pods that are in the mesh or may have been, for the first snapshot.
+// gather looks for the namespaces of all pods that are in the mesh or may have been, for the first snapshot. A noted namespace
+// says that rules in it are ours, unless the pod has the proxy of another mesh: an agent before may only have looked into it.
 func (c *Controller) gather(ctx context.Context) {
 	known := c.opts.Namespaces.Known()
 	var wg sync.WaitGroup
@@ -173,7 +175,7 @@ func (c *Controller) gather(ctx context.Context) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			w := &work{c: c, e: e, want: c.want(ctx, e)}
-			e.ours = e.ours || slices.Contains(known, e.uid)
+			e.ours = e.ours || slices.Contains(known, e.uid) && w.reason != reasonOtherMesh && w.reason != string(selection.HasSidecar)
 			if c.publish(w) {
 				_ = w.find(ctx) // without it, the proxy keeps the pod
 			}

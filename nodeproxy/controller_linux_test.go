@@ -134,7 +134,7 @@ func (n *node) eventually(uid types.UID, state agentsock.State, reason string) {
 
 func (n *node) until(what string, is func() bool) {
 	n.t.Helper()
-	require.Eventually(n.t, is, 20*time.Second, time.Millisecond, what)
+	require.Eventually(n.t, is, time.Minute, time.Millisecond, what)
 }
 
 func (n *node) backendOf(ns *netnsexec.NetNS) apply.Backend {

@@ -24,7 +24,7 @@ type work struct {
 	e *entry
 	want
 
-	backend apply.Backend // chosen for the namespace when it was last looked at
+	backend apply.Backend // for the namespace; nil: this run has not found it yet
 	needs   []listeners.Need
 	// missing are the needs that nothing served at the last look.
 	missing []listeners.Need
@@ -38,31 +38,38 @@ type work struct {
 
 // Observe implements [machine.Effects].
 func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
-	known := slices.Contains(w.c.opts.Namespaces.Known(), w.e.uid)
-	a.Noted, a.Ours = known, w.e.ours || known
+	// To have looked into a namespace notes it, so that is no sign that rules in it are ours.
+	a.Noted, a.Ours = slices.Contains(w.c.opts.Namespaces.Known(), w.e.uid), w.e.ours
 	a.Proxy = w.c.opts.Proxy.Ready() == nil
 	a.Annotation = w.annotation()
-	a.Held = w.e.held == heldYes || w.e.held == heldUnknown && (a.Ours || a.Annotation != machine.SaysNothing)
+	a.Held = w.e.held == heldYes || w.e.held == heldUnknown && (a.Ours || a.Noted || a.Annotation != machine.SaysNothing)
 	if err = w.exemptions(&a); err != nil || w.Choice == machine.Gone || w.Choice == machine.Unsure {
 		return a, err
 	}
 	if w.Choice == machine.Out && !a.Ours && a.Annotation == machine.SaysNothing {
 		return a, nil // it was never in the mesh, so nobody looks into its namespace
 	}
-	if w.unfound = w.find(ctx); w.unfound != nil {
-		return a, nil
+	if w.backend == nil { // a later look of the same run is about the same namespace
+		if w.unfound = w.find(ctx); w.unfound != nil {
+			return a, nil
+		}
 	}
 	a.Namespace = true
 	a.Handed = w.e.handed == handed{w.e.id(), w.c.proxies.Load()}
-	if w.backend, err = w.choose(ctx); err != nil {
-		return a, err
+	if w.backend == nil {
+		if w.backend, err = w.choose(ctx); err != nil {
+			return a, err
+		}
 	}
 	if w.Choice == machine.Out {
 		a.Rules, a.Ours, err = w.leftOver(ctx, a.Ours)
 		return a, err
 	}
-	if a.Rules, err = w.compare(ctx, w.plan.Ruleset); err != nil {
-		return a, err
+	// Apply has asked the kernel whether the rules that this run wrote are there.
+	if a.Rules = machine.RulesSame; w.result == nil {
+		if a.Rules, err = w.compare(ctx, w.plan.Ruleset); err != nil {
+			return a, err
+		}
 	}
 	a.Ours = a.Ours || a.Rules == machine.RulesSame
 	a.Listening, err = w.listening()
@@ -126,15 +133,21 @@ var errVariant = errors.New("its rules are those of iptables, which is not on th
 func (w *work) choose(ctx context.Context) (apply.Backend, error) {
 	ns := w.e.ns.NetNS()
 	b, err := apply.Choose(ctx, ns, w.c.opts.Apply)
-	if err != nil || b.Name() != apply.Nftables {
-		return b, err
+	if err != nil {
+		return nil, err
+	}
+	if b.Name() != apply.Nftables {
+		return b, nil
 	}
 	// This backend does not see rules of iptables, and would take them for missing.
 	traces, err := apply.IptablesTraces(ctx, ns, w.mesh.Names.Owner())
 	if err == nil && traces != "" {
 		err = fmt.Errorf("%w (%s)", errVariant, traces)
 	}
-	return b, err
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // compare compares the live rules with the wanted ones.
@@ -210,10 +223,17 @@ func (w *work) listening() (bool, error) {
 func (w *work) Do(ctx context.Context, act machine.Action) error {
 	c, e := w.c, w.e
 	switch act {
-	case machine.ClearStatus:
-		return w.tell(ctx, "")
-	case machine.SetPending:
-		return w.tell(ctx, w.mesh.NodeProxy.Pending)
+	case machine.ClearStatus, machine.SetPending:
+		value := ""
+		if act == machine.SetPending {
+			value = w.mesh.NodeProxy.Pending
+		}
+		if w.Choice == machine.In {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, correctTimeout)
+			defer cancel()
+		}
+		return w.tell(ctx, value)
 	case machine.SetEnrolled:
 		return w.tell(ctx, w.mesh.NodeProxy.Enrolled)
 	case machine.HandOver:
@@ -243,6 +263,9 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 	}
 	return fmt.Errorf("no such action: %d", act)
 }
+
+// correctTimeout bounds the correction of an annotation that says too much, since what is missing is mended only after it.
+const correctTimeout = time.Second
 
 // tell writes the annotation. A pod that is gone, or whose name another has by now, needs none.
 func (w *work) tell(ctx context.Context, value string) error {

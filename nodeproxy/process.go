@@ -182,7 +182,8 @@ func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, 
 		return
 	}
 	failure := ""
-	if err != nil {
+	var back *heldBack
+	if err != nil && now.State != agentsock.Captured && !errors.As(err, &back) {
 		failure = now.Reason
 	}
 	c.mu.Lock()
@@ -190,7 +191,7 @@ func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, 
 	w.e.announced = failure
 	c.mu.Unlock()
 	switch {
-	case err != nil && !again:
+	case failure != "" && !again:
 		c.event(w.pod, corev1.EventTypeWarning, EventHandOverFailed, now.Reason+": "+err.Error())
 	case joined:
 		c.event(w.pod, corev1.EventTypeNormal, EventEnrolled, "the node's proxy of mesh "+w.mesh.Name+" listens in the pod, and its traffic is captured")

@@ -231,8 +231,8 @@ func notFound(w http.ResponseWriter, path string) {
 func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 	var patch struct {
 		Metadata struct {
-			UID         types.UID         `json:"uid"`
-			Annotations map[string]string `json:"annotations"`
+			UID         types.UID          `json:"uid"`
+			Annotations map[string]*string `json:"annotations"` // null removes one
 		} `json:"metadata"`
 	}
 	path, status := strings.CutSuffix(r.URL.Path, "/status")
@@ -254,7 +254,11 @@ func (s *APIServer) patch(w http.ResponseWriter, r *http.Request) {
 	}
 	patched := pod.DeepCopy()
 	for key, value := range patch.Metadata.Annotations {
-		metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, value)
+		if value == nil {
+			delete(patched.Annotations, key)
+			continue
+		}
+		metav1.SetMetaDataAnnotation(&patched.ObjectMeta, key, *value)
 	}
 	s.SetPod(patched)
 	s.get(w, r, path)

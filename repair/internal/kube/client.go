@@ -4,18 +4,15 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/meshcni/meshcni/internal/podpatch"
 )
 
 // Scheme has the kinds that the client uses.
@@ -134,26 +133,15 @@ func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) error
 }
 
 // Label sets a label through the pod's status, or removes it if the value is empty. The UID and resource version in the
-// patch are preconditions; the server reports a different UID as an invalid value, which becomes a conflict here.
+// patch are preconditions.
 func (c *Client) Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error) {
-	set := map[string]any{key: value}
-	if value == "" {
-		set[key] = nil
-	}
-	meta := map[string]any{"uid": pod.UID, "labels": set}
-	if pod.ResourceVersion != "" {
-		meta["resourceVersion"] = pod.ResourceVersion
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": meta})
+	patch, err := podpatch.Patch(pod.UID, pod.ResourceVersion, "labels", key, value)
 	if err != nil {
 		return nil, err
 	}
 	out, err := into(ctx, c.core.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		SubResource("status").Body(patch), &corev1.Pod{})
-	if apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueInvalid) && strings.Contains(err.Error(), "metadata.uid") {
-		err = apierrors.NewConflict(corev1.Resource("pods"), pod.Name, err)
-	}
-	return out, err
+	return out, podpatch.Answer(pod.Name, err)
 }
 
 func deleteOptions(pod *corev1.Pod) *metav1.DeleteOptions {

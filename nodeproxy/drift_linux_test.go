@@ -1,0 +1,273 @@
+package nodeproxy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// metric returns the value of a counter or gauge with one label at most two.
+func (n *node) metric(series string) float64 {
+	n.t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(n.t, reg.Register(n.c))
+	families, err := reg.Gather()
+	require.NoError(n.t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			if f.GetName()+"{"+strings.Join(labels, ",")+"}" == "meshcni_nodeproxy_"+series {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return 0
+}
+
+// TestMetrics: what is there, what went missing and what failed is counted, each incident once.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.options = func(o *nodeproxy.Options) { o.VerifyInterval = -1 }
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	assert.InDelta(t, 1, n.metric("pods{reason=captured,state=captured}"), 0)
+	assert.InDelta(t, 1, n.metric("proxies_connected{}"), 0)
+	assert.InDelta(t, 1, n.metric("ready{}"), 0)
+	assert.InDelta(t, 1, n.metric("hand_over_duration_seconds{}"), 0)
+	assert.Zero(t, n.metric("drift_found_total{kind=rules-missing}"))
+
+	n.flush(uid)
+	n.pods.change(uid, func(*corev1.Pod) {}) // has it looked at
+	n.until("counted", func() bool { return n.metric("drift_mended_total{kind=rules-missing}") == 1 })
+	assert.InDelta(t, 1, n.metric("drift_found_total{kind=rules-missing}"), 0)
+	n.until("an event", func() bool {
+		select {
+		case e := <-n.events.Events:
+			return strings.HasPrefix(e, "Normal MeshDriftMended mended: rules-missing")
+		default:
+			return false
+		}
+	})
+
+	n.proxy.mu.Lock()
+	n.proxy.fault = func(nodeproxy.Workload) error { return errFault }
+	n.proxy.mu.Unlock()
+	require.NoError(t, n.proxy.Remove(t.Context(), uid))
+	n.pods.change(uid, func(*corev1.Pod) {})
+	n.eventually(uid, agentsock.Drifted, "hand-over-failed")
+	n.until("failures", func() bool { return n.metric("failures_total{step=hand-over}") >= 2 })
+	assert.InDelta(t, 1, n.metric("drift_found_total{kind=no-listeners}"), 0, "one incident, however often it fails")
+	assert.Contains(t, n.state(uid).Detail, "hand-over: a fault of the test")
+	problems, err := testutil.GatherAndLint(registered(t, n.c))
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}
+
+func registered(t *testing.T, c prometheus.Collector) *prometheus.Registry {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	require.NoError(t, reg.Register(c))
+	return reg
+}
+
+// TestMendingIsLimited: rules that were in force are written again within the budget, and not all at once when most differ. A pod
+// that joins is not held back.
+func TestMendingIsLimited(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		limit  func(*nodeproxy.Options)
+		reason string
+	}{
+		"budget":  {func(o *nodeproxy.Options) { o.Budget = nodeproxy.Budget{PerMinute: 0.001, Burst: 1} }, "budget"},
+		"breaker": {func(o *nodeproxy.Options) { o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.4, 3, time.Hour }, "too-many-drifted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, apply.Nftables)
+			n.options = func(o *nodeproxy.Options) {
+				c.limit(o)
+				o.VerifyInterval = -1
+			}
+			n.pods.label("shop", "ambient")
+			var uids []types.UID
+			for i := range 5 {
+				uids = append(uids, n.pod(i))
+			}
+			n.start()
+			for _, uid := range uids {
+				n.captured(uid)
+			}
+			for _, uid := range uids {
+				n.flush(uid)
+			}
+			for _, uid := range uids {
+				n.pods.change(uid, func(*corev1.Pod) {}) // has them looked at
+			}
+			n.until("some wait", func() bool { return n.metric("pods{reason="+c.reason+",state=drifted}") >= 3 })
+			late := n.pod(9)
+			n.pods.change(late, func(*corev1.Pod) {})
+			n.captured(late)
+			for _, uid := range uids {
+				if s := n.state(uid); s.State == agentsock.Drifted {
+					assert.NotEqual(t, "enabled", n.pods.annotation(uid))
+				}
+			}
+		})
+	}
+}
+
+// TestRulesOfOthers: the annotation alone, which anybody may write, does not cost another mesh its rules of the same names; exact
+// rules of ours, which an agent before us left, go.
+func TestRulesOfOthers(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	forged, left := n.pod(1), n.pod(2)
+	for _, uid := range []types.UID{forged, left} {
+		n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/redirection": "enabled"} })
+	}
+	sidecar := redirect.Default()
+	sidecar.Names = ambient.Defaults().Names
+	theirs := sidecar.MustRuleset()
+	_, err := n.backendOf(n.netns[forged]).Apply(t.Context(), theirs)
+	require.NoError(t, err)
+	_, err = n.backendOf(n.netns[left]).Apply(t.Context(), rulesOf(t, n.pods.get(left)))
+	require.NoError(t, err)
+	n.start()
+	n.eventually(forged, agentsock.Outside, "not-enabled")
+	assert.Empty(t, n.pods.annotation(forged))
+	differ, err := n.backendOf(n.netns[forged]).Check(t.Context(), theirs)
+	require.NoError(t, err)
+	assert.Empty(t, differ)
+	n.outside(left)
+}
+
+// TestCannotTell: what is not known changes nothing.
+func TestCannotTell(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	n.pods.mu.Lock()
+	ns := n.pods.namespaces["shop"]
+	delete(n.pods.namespaces, "shop")
+	n.pods.mu.Unlock()
+	n.eventually(uid, agentsock.Waiting, "namespace-unknown")
+	differ, _ := n.rules(uid)
+	assert.Empty(t, differ)
+	assert.Equal(t, "enabled", n.pods.annotation(uid))
+	workloads, err := n.c.Snapshot(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, workloads, 1)
+	n.pods.mu.Lock()
+	n.pods.namespaces["shop"] = ns
+	n.pods.mu.Unlock()
+	n.captured(uid)
+
+	n.pods.change(uid, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "perhaps", "ambient.istio.io/redirection": "enabled"}
+	})
+	n.eventually(uid, agentsock.Failed, "pod-refused")
+	assert.Contains(t, n.state(uid).Detail, `ambient.istio.io/dns-capture="perhaps"`)
+	differ, _ = n.rules(uid)
+	assert.Empty(t, differ, "it stays as it was")
+}
+
+// TestSettingsChange: an annotation that changes the rules of a running pod takes effect.
+func TestSettingsChange(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "false"} })
+	want, err := ambient.New().Redirect(n.pods.get(uid), nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
+	require.NoError(t, err)
+	n.until("the rules follow", func() bool {
+		differ, err := n.backendOf(n.netns[uid]).Check(t.Context(), want.Redirect.MustRuleset())
+		return err == nil && len(differ) == 0
+	})
+	n.eventually(uid, agentsock.Captured, "captured")
+}
+
+// TestAdopt: what another agent left goes before our rules come, and a pod whose remains cannot be removed is not captured.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	var calls, fails atomic.Int32
+	fails.Store(1)
+	n.options = func(o *nodeproxy.Options) {
+		o.Adopt = func(_ context.Context, ns *netnsexec.NetNS) error {
+			assert.Equal(t, n.netns[uid].ID(), ns.ID())
+			if calls.Add(1) <= fails.Load() {
+				return errFault
+			}
+			return nil
+		}
+	}
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	assert.Equal(t, int32(2), calls.Load(), "again after the failure, and not again after that")
+}
+
+// TestSeveralMeshes: the first that selects a pod has it. One with its proxy in the pod is none of ours.
+func TestSeveralMeshes(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New().Build, Policy: ambient.New().Policy, Names: ambient.Defaults().Names}
+	sidecar.NeedsNamespace = true
+	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.eventually(uid, agentsock.Outside, "other-mesh")
+	assert.Zero(t, n.proxy.count())
+}
+
+// TestNew: all that is wrong with the options at once.
+func TestNew(t *testing.T) {
+	t.Parallel()
+	_, err := nodeproxy.New(nodeproxy.Options{Budget: nodeproxy.Budget{Burst: 1}, Dialects: []dialect.Dialect{{Name: "x"}}})
+	for _, part := range []string{
+		"make controller of the node's proxy: ", "budget of 0 a minute", `dialect "x" has no Build`, "no dialect with a proxy on the node",
+		"no pods", "no network namespaces", "no proxy",
+	} {
+		assert.ErrorContains(t, err, part)
+	}
+	n := newNode(t, apply.Nftables)
+	n.start()
+	n.until("ready", func() bool { return n.c.Ready() == nil })
+	require.ErrorContains(t, n.c.Run(t.Context()), "runs or has run already")
+	assert.Equal(t, "[]", fmt.Sprint(n.c.Warnings()))
+	assert.False(t, errors.Is(n.c.Ready(), nodeproxy.ErrReleasing))
+}

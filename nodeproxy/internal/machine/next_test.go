@@ -1,0 +1,98 @@
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+)
+
+// well is a captured pod.
+var well = machine.Actual{
+	Namespace: true, Noted: true, Ours: true, Rules: machine.RulesSame, Listening: true, Handed: true, Held: true, Proxy: true,
+	Exempt: true, AnyExempt: true, Annotation: machine.SaysEnrolled,
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		choice machine.Choice
+		change func(*machine.Actual)
+		todo   []machine.Action
+		state  machine.State
+		reason string
+	}{
+		"well": {machine.In, func(*machine.Actual) {}, nil, machine.Captured, "captured"},
+		"another proxy came": {machine.In, func(a *machine.Actual) { a.Handed = false },
+			[]machine.Action{machine.HandOver, machine.AwaitListeners}, machine.Drifted, "not-handed-over"},
+		"the proxy is away and listens": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy = false, false }, nil, machine.Captured, "captured"},
+		"the proxy is gone": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy, a.Listening = false, false, false },
+			[]machine.Action{machine.SetPending}, machine.Drifted, "no-proxy"},
+		"the proxy is gone, and that is said": {machine.In, func(a *machine.Actual) {
+			a.Handed, a.Proxy, a.Listening, a.Annotation = false, false, false, machine.SaysPending
+		}, nil, machine.Drifted, "no-proxy"},
+		"rules flushed": {machine.In, func(a *machine.Actual) { a.Rules = machine.RulesNone },
+			[]machine.Action{machine.ClearStatus, machine.WriteRules, machine.SetEnrolled}, machine.Drifted, "rules-missing"},
+		"a rule changed": {machine.In, func(a *machine.Actual) { a.Rules = machine.RulesDiffer },
+			[]machine.Action{machine.SetPending, machine.WriteRules, machine.SetEnrolled}, machine.Drifted, "rules-differ"},
+		"no listeners": {machine.In, func(a *machine.Actual) { a.Listening = false },
+			[]machine.Action{machine.SetPending, machine.HandOver, machine.AwaitListeners, machine.SetEnrolled}, machine.Drifted, "no-listeners"},
+		"no exemption":   {machine.In, func(a *machine.Actual) { a.Exempt = false }, []machine.Action{machine.PutProbes}, machine.Captured, "captured"},
+		"no namespace":   {machine.In, func(a *machine.Actual) { a.Namespace = false }, nil, machine.Drifted, "no-namespace"},
+		"cannot be told": {machine.Unsure, func(a *machine.Actual) { a.Rules = machine.RulesNone }, nil, machine.Waiting, "selection-unknown"},
+		"out, and its namespace is not found": {machine.Out, func(a *machine.Actual) { a.Namespace = false },
+			[]machine.Action{machine.ClearStatus}, machine.Drifted, "not-released"},
+		"out, and only the annotation is left": {machine.Out, func(a *machine.Actual) { *a = machine.Actual{Annotation: machine.SaysElse} },
+			[]machine.Action{machine.ClearStatus}, machine.Outside, "released"},
+		"out, with rules of others": {machine.Out, func(a *machine.Actual) { *a = machine.Actual{Namespace: true, Rules: machine.RulesDiffer} },
+			nil, machine.Outside, "released"},
+		"gone": {machine.Gone, func(a *machine.Actual) { a.Annotation = machine.SaysNothing },
+			[]machine.Action{machine.TakeBack, machine.DeleteProbes, machine.Forget}, machine.Outside, "released"},
+	} {
+		w, a := machine.Wanted{Choice: c.choice, Status: true, Probes: true}, well
+		c.change(&a)
+		assert.Equal(t, c.todo, machine.Next(w, a), name)
+		state, reason := machine.Report(w, a, true)
+		assert.Equal(t, c.state, state, name)
+		assert.Equal(t, c.reason, reason, name)
+	}
+	refused := machine.Wanted{Choice: machine.Unsure, Refused: true, Status: true}
+	assert.Empty(t, machine.Next(refused, well))
+	state, reason := machine.Report(refused, well, true)
+	assert.Equal(t, "failed pod-refused", string(state)+" "+reason)
+}
+
+// restless changes after each action.
+type restless struct{ acts int }
+
+func (r *restless) Observe(context.Context) (machine.Actual, error) {
+	a := well
+	a.Rules = machine.RulesDiffer
+	return a, nil
+}
+func (r *restless) Do(context.Context, machine.Action) error { r.acts++; return nil }
+
+// TestRunEnds: also where something else writes the rules as fast.
+func TestRunEnds(t *testing.T) {
+	t.Parallel()
+	r := &restless{}
+	_, last, seen, err := machine.Run(t.Context(), machine.Wanted{Choice: machine.In}, r)
+	require.ErrorIs(t, err, machine.ErrUnsettled)
+	assert.True(t, seen)
+	assert.False(t, last.Captured())
+	assert.Equal(t, 3, r.acts)
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	late := errors.New("late")
+	cancel(late)
+	_, _, _, err = machine.Run(ctx, machine.Wanted{Choice: machine.In}, r)
+	require.ErrorIs(t, err, late)
+	var step *machine.StepError
+	require.ErrorAs(t, err, &step)
+	assert.Equal(t, "rules", step.Step)
+	assert.Equal(t, 3, r.acts)
+}
