@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -256,6 +257,13 @@ func (s *Store) Retain(wanted func(types.UID) bool) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Known lists the pods of which something is held, also what only the journal says.
+func (s *Store) Known() []types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.held))
 }
 
 // Len is the number of namespaces that are held, proven or not.
