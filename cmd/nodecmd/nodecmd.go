@@ -244,9 +244,14 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		}
 		return texts
 	}
+	sock, err := p.openSocket(s, log)
+	if err != nil {
+		return err
+	}
+	reg.MustRegister(sock)
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
-		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready()) },
+		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready()) },
 		Warnings: func() []string {
 			texts := repairs.warnings()
 			for _, n := range agent.Neighbours() {
@@ -262,6 +267,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return repairs.run(ctx) })
 	both.Go(func() error { return agent.Run(ctx) })
+	both.Go(func() error { return sock.run(ctx) })
 	both.Go(func() error {
 		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
 			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: repairs.warnings(), Pods: repairs.pods()}
@@ -277,15 +283,15 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [9]string {
+	fixed := func(s Settings) [10]string {
 		return [...]string{
 			string(s.Repair.Action), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
-			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(),
+			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
 		}
 	}
 	if fixed(next) != fixed(s) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account and token-lifetime need a restart of the agent")
+			"plugin-service-account, token-lifetime and agent need a restart of the agent")
 	}
 	return nil
 }

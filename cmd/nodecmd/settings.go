@@ -107,6 +107,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "labels", "labels of namespaces whose pods are never captured, such as mesh=off (needs get on namespaces)")
 		fs.Var(cli.Required(&s.Plugin.Dialect, "name"), "dialect", "the mesh: "+strings.Join(dialects.NamesOf(known), ", "))
+		text(fs, &s.Plugin.Agent, "agent", "prefer|off|require", "whether the plugin gets the pod from this agent (needs list and watch on pods, and --node-name): prefer, before the API server; off, never; require, only from it")
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
@@ -205,6 +206,9 @@ func (p Program) validate(s Settings) error {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	} else if s.Repair.Acts() { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
+	}
+	if s.Plugin.Agent == netconf.AgentRequire && s.Repair.Node == "" {
+		errs = append(errs, errors.New("agent=require needs node-name"))
 	}
 	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
