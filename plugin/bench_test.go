@@ -3,10 +3,12 @@
 package plugin_test
 
 import (
+	"context"
 	"io"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,10 +16,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -51,38 +57,94 @@ func process(b *testing.B, path string, env ...string) {
 	}
 }
 
-// BenchmarkADD is an ADD of a dual-stack pod of the mesh in a fresh namespace, through the built program and TLS. Its
-// floor is the least that iptables allows: both restore programs with the same rules, and a process that does nothing.
+// BenchmarkADD is an ADD of a dual-stack pod of the mesh in a fresh namespace, through the built program: with the pod from
+// the agent's socket, and with one GET over TLS. Its floor is the least that iptables allows: both restore programs with the
+// same rules, and a process that does nothing.
 func BenchmarkADD(b *testing.B) {
 	for _, backend := range []string{"iptables-nft", "iptables-legacy", "nftables"} {
-		b.Run(backend, func(b *testing.B) {
-			n := newNode(b, backend)
-			nothing := trivial(b)
-			texts := restoreTexts(b)
-			variant := backend
-			if backend == "nftables" {
-				variant = "iptables-nft"
-			}
-			programs := [2]string{variant + "-restore", strings.Replace(variant, "iptables", "ip6tables", 1) + "-restore"}
-			var ours, floor []time.Duration
-			for b.Loop() {
-				b.StopTimer()
-				a := n.attach(caseOf(b, "fam-dual"), netnstest.New(b))
-				bare := netnstest.New(b)
-				b.StartTimer()
-				ours = append(ours, timed(func() { add(b, a) }))
-				b.StopTimer()
-				floor = append(floor, timed(func() {
-					for i, program := range programs {
-						restore(b, bare, program, texts[i])
-					}
-					process(b, nothing)
-				}))
-				b.StartTimer()
-			}
-			report(b, ours, floor, "floor")
-		})
+		for _, source := range []string{"agent", "GET"} {
+			b.Run(backend+"/"+source, func(b *testing.B) {
+				n := newNode(b, backend)
+				pod := caseOf(b, "fam-dual")
+				if source == "agent" {
+					n.answers(b, pod)
+				}
+				nothing := trivial(b)
+				texts := restoreTexts(b)
+				variant := backend
+				if backend == "nftables" {
+					variant = "iptables-nft"
+				}
+				programs := [2]string{variant + "-restore", strings.Replace(variant, "iptables", "ip6tables", 1) + "-restore"}
+				var ours, floor []time.Duration
+				for b.Loop() {
+					b.StopTimer()
+					a := n.attach(pod, netnstest.New(b))
+					bare := netnstest.New(b)
+					b.StartTimer()
+					ours = append(ours, timed(func() { add(b, a) }))
+					b.StopTimer()
+					floor = append(floor, timed(func() {
+						for i, program := range programs {
+							restore(b, bare, program, texts[i])
+						}
+						process(b, nothing)
+					}))
+					b.StartTimer()
+				}
+				n.asked(b, source)
+				report(b, ours, floor, "floor")
+			})
+		}
 	}
+}
+
+// answers serves the pod on the agent's socket.
+func (n *node) answers(tb testing.TB, pod *corev1.Pod) {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "run") // a test's own directory may be too long for a socket's address
+	require.NoError(tb, err)
+	n.runDir = dir
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	answer := agentsock.Pod{Pod: dialect.Trim(pod)}
+	s := &agentsock.Server{Handler: podOnly{answer: answer}}
+	go func() { served <- s.Serve(ctx, filepath.Join(dir, agentsock.Name)) }()
+	tb.Cleanup(func() {
+		cancel()
+		require.NoError(tb, <-served)
+		require.NoError(tb, os.RemoveAll(dir))
+	})
+	client := agentsock.Client{Path: filepath.Join(dir, agentsock.Name)}
+	require.Eventually(tb, func() bool {
+		_, err := client.Pod(context.Background(), attachment.Pod{UID: string(pod.UID)})
+		return err == nil
+	}, time.Minute, time.Millisecond)
+}
+
+// podOnly is a handler that has one pod.
+type podOnly struct {
+	agentsock.Handler
+	answer agentsock.Pod
+}
+
+// Pod implements agentsock.Handler.
+func (h podOnly) Pod(_ context.Context, id attachment.Pod) (agentsock.Pod, error) {
+	if id.UID != string(h.answer.Pod.UID) {
+		return agentsock.Pod{}, agentsock.ErrUnknown
+	}
+	return h.answer, nil
+}
+
+// asked checks who answered for the pods.
+func (n *node) asked(tb testing.TB, source string) {
+	tb.Helper()
+	text, err := os.ReadFile(filepath.Join(n.runDir, "plugin.log"))
+	require.NoError(tb, err)
+	want := map[string]string{"agent": "agent", "GET": "api"}[source]
+	all, right := strings.Count(string(text), `"msg":"decision"`), strings.Count(string(text), `"pod_source":"`+want+`"`)
+	require.Positive(tb, right)
+	require.GreaterOrEqual(tb, right*100, all*95, "a busy machine may let some answers be late")
 }
 
 func report(b *testing.B, ours, floor []time.Duration, name string) {
@@ -118,13 +180,16 @@ func restore(b *testing.B, ns *netnsexec.NetNS, program, text string) {
 
 // BenchmarkPass is an ADD of a pod outside of the mesh.
 func BenchmarkPass(b *testing.B) {
-	for name, runtimeKnows := range map[string]bool{"runtime-knows": true, "one-GET": false} {
+	for _, name := range []string{"runtime-knows", "agent", "one-GET"} {
 		b.Run(name, func(b *testing.B) {
 			n := newNode(b, "auto")
 			pod := meshPod()
 			pod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
+			if name == "agent" {
+				n.answers(b, pod)
+			}
 			a := n.attach(pod, netnstest.New(b))
-			if runtimeKnows {
+			if name == "runtime-knows" {
 				a.Config.(object)["runtimeConfig"] = object{"io.kubernetes.cri.pod-annotations": pod.Annotations}
 			}
 			nothing := trivial(b)
@@ -162,36 +227,41 @@ func BenchmarkStart(b *testing.B) {
 func BenchmarkFifty(b *testing.B) {
 	const pods, atOnce = 50, 10
 	for _, backend := range []string{"iptables-nft", "iptables-legacy", "nftables"} {
-		b.Run(backend, func(b *testing.B) {
-			n := newNode(b, backend)
-			pod := caseOf(b, "fam-dual")
-			var took []time.Duration
-			for b.Loop() {
-				b.StopTimer()
-				var all []plugintest.Attachment
-				for range pods {
-					all = append(all, n.attach(pod, netnstest.New(b)))
+		for _, source := range []string{"agent", "GET"} {
+			b.Run(backend+"/"+source, func(b *testing.B) {
+				n := newNode(b, backend)
+				pod := caseOf(b, "fam-dual")
+				if source == "agent" {
+					n.answers(b, pod)
 				}
-				b.StartTimer()
-				took = append(took, timed(func() {
-					var wg sync.WaitGroup
-					slots := make(chan struct{}, atOnce)
-					for _, a := range all {
-						slots <- struct{}{}
-						wg.Go(func() {
-							defer func() { <-slots }()
-							if cmd, err := a.Command(b.Context(), "ADD"); err != nil {
-								b.Error(err)
-							} else if cmd.Stderr = io.Discard; cmd.Run() != nil {
-								b.Error("an ADD failed")
-							}
-						})
+				var took []time.Duration
+				for b.Loop() {
+					b.StopTimer()
+					var all []plugintest.Attachment
+					for range pods {
+						all = append(all, n.attach(pod, netnstest.New(b)))
 					}
-					wg.Wait()
-				}))
-			}
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(median(took)/1000, "s/50-pods")
-		})
+					b.StartTimer()
+					took = append(took, timed(func() {
+						var wg sync.WaitGroup
+						slots := make(chan struct{}, atOnce)
+						for _, a := range all {
+							slots <- struct{}{}
+							wg.Go(func() {
+								defer func() { <-slots }()
+								if cmd, err := a.Command(b.Context(), "ADD"); err != nil {
+									b.Error(err)
+								} else if cmd.Stderr = io.Discard; cmd.Run() != nil {
+									b.Error("an ADD failed")
+								}
+							})
+						}
+						wg.Wait()
+					}))
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(median(took)/1000, "s/50-pods")
+			})
+		}
 	}
 }

@@ -30,6 +30,8 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -45,6 +47,9 @@ type Program struct {
 	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
 	// Plugin.Dialects is ignored, because the first of Dialects is the default.
 	Config installer.Config
+	// NodeProxy takes the pods of meshes whose proxy is on the node, with --ambient. Nil: proxies that ask for them as Istio's
+	// ztunnel does, at --zds-socket.
+	NodeProxy nodeproxy.Proxy
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
 	// Stdout receives the plugins' log records, Stderr the agent's log. Nil discards.
@@ -140,8 +145,9 @@ func (p Program) command() *cobra.Command {
 					return err
 				}
 			}
+			released := p.releaseBefore(ctx, s, log)
 			_, err := installer.Uninstall(ctx, s.Config, log)
-			return err
+			return errors.Join(released, err)
 		}),
 	}
 	uninstall.Flags().DurationVar(&awaited, "await-agent", 0, "let the node's agent end first, for so long at most; 0: stop it from installing")
@@ -150,7 +156,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.bundleCommand(), p.awaitUninstall())...)
+	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall())...)
 	return root
 }
 
@@ -204,6 +210,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	log.Info("starting", "program", p.Name, "version", p.Version)
 	reg := versionmetric.Registry(p.Name)
 	repairs := &repairer{program: p, log: log, settings: s}
+	var held *proxied // nil without --ambient
 	reg.MustRegister(repairs)
 	opts := installer.Options{
 		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
@@ -216,6 +223,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 			if err == nil {
 				lv.Set(next.Plugin.LogLevel.Level())
 				repairs.change(next)
+				held.change(next)
 			}
 			return next.Config, err
 		},
@@ -229,6 +237,16 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		leaving, stop := watchDaemonSet(ctx, s, log)
 		defer stop()
 		opts.Leaving = leaving
+	}
+	var sock *socket
+	sock, held, err = p.serve(s, func(held *proxied) []agentsock.PodState { return merge(repairs.pods(), held.pods()) }, log)
+	if err != nil {
+		return err
+	}
+	reg.MustRegister(sock)
+	if held != nil {
+		reg.MustRegister(held)
+		opts.Leaving = held.leaving(opts.Leaving)
 	}
 	notify, quiet := tell(s, p.Name, log)
 	defer quiet()
@@ -246,9 +264,9 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	}
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
-		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready()) },
+		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },
 		Warnings: func() []string {
-			texts := repairs.warnings()
+			texts := append(repairs.warnings(), held.warnings()...)
 			for _, n := range agent.Neighbours() {
 				texts = append(texts, string(installer.NoticeOtherMesh)+": "+n.Text())
 			}
@@ -261,11 +279,18 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	defer stop()
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return repairs.run(ctx) })
-	both.Go(func() error { return agent.Run(ctx) })
+	// What the agent needs to release its pods when it leaves for good goes on until it has ended.
+	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
+	both.Go(func() error {
+		defer leave()
+		return agent.Run(ctx)
+	})
+	both.Go(func() error { return sock.run(staying) })
+	both.Go(func() error { return held.run(staying) })
 	both.Go(func() error {
 		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
-			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: repairs.warnings(), Pods: merge(repairs.pods(), nil)}
-			if err := errors.Join(agent.Ready(), repairs.ready()); err != nil {
+			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: append(repairs.warnings(), held.warnings()...), Pods: merge(repairs.pods(), held.pods())}
+			if err := errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()); err != nil {
 				now.NotReady = strings.Split(err.Error(), "\n")
 			}
 			now.Ready = len(now.NotReady) == 0
@@ -277,15 +302,16 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [9]string {
+	fixed := func(s Settings) [13]string {
 		return [...]string{
 			string(s.Repair.Action), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
-			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(),
+			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
+			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(),
 		}
 	}
 	if fixed(next) != fixed(s) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account and token-lifetime need a restart of the agent")
+			"plugin-service-account, token-lifetime, agent, ambient, zds-socket and ambient-verify-interval need a restart of the agent")
 	}
 	return nil
 }

@@ -189,9 +189,19 @@ func TestSeveralDialects(t *testing.T) {
 	p.setDefaults()
 	s = p.defaults()
 	s.KubernetesHost, s.Plugin.Dialects, s.Ambient.Enabled = "::1", netconf.Dialects{"ambient", "istio"}, true
+	s.Repair.Node = "n"
 	require.NoError(t, p.validate(s), "an agent that serves the node's proxy")
 	s.Ambient.Enabled = false
 	require.ErrorContains(t, p.validate(s), `"ambient": its pods need an agent`)
+
+	s, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "NODE_NAME": "n"})
+	require.NoError(t, err)
+	assert.Equal(t, netconf.Dialects{"ambient", "istio"}, s.Plugin.Dialects, "the default with ambient")
+	_, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "NODE_NAME": "n"}, "--dialect=istio,linkerd")
+	require.ErrorContains(t, err, "none of istio,linkerd has its proxy on the node: name one that has, as ambient,istio does")
+	_, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "MESHCNI_ZDS_SOCKET": "run/x"})
+	require.ErrorContains(t, err, "node-name (NODE_NAME) is not set")
+	require.ErrorContains(t, err, `zds-socket "run/x": must be an absolute path of at most 107 bytes`)
 }
 
 // The agent of another plugin has that plugin's name in its help, installs the binary of that name unless told otherwise,

@@ -110,6 +110,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "labels", "labels of namespaces whose pods are never captured, such as mesh=off (needs get on namespaces)")
 		fs.Var(cli.Required(&s.Plugin.Dialects, "a,b"), "dialect", dialects.Usage(known))
+		text(fs, &s.Plugin.Agent, "agent", "prefer|off|require", "whether the plugin gets the pod from this agent (needs list and watch on pods, and --node-name): prefer, before the API server; off, never; require, only from it")
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
@@ -171,6 +172,9 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	}
 	file, errFile := readConfigFile(s.configFile, fs)
 	errs := []error{errFiner, errFile, cli.Fill(fs, env, file)}
+	if s.Ambient.Enabled && !fs.Changed("dialect") {
+		s.Plugin.Dialects = p.withNodeProxies()
+	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)
@@ -207,6 +211,9 @@ func (p Program) validate(s Settings) error {
 	} else if s.Repair.Acts() { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
+	if s.Plugin.Agent == netconf.AgentRequire && s.Repair.Node == "" {
+		errs = append(errs, errors.New("agent=require needs node-name"))
+	}
 	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
 	}
@@ -218,12 +225,34 @@ func (p Program) validateDialects(s Settings) error {
 	known := dialect.List(p.Dialects)
 	_, err := known.Find(s.Plugin.Dialects...)
 	errs := []error{err}
-	for _, name := range s.asInstalled().Dialects { // a template may name others
-		if d := known.Named(name); d != nil && d.NodeProxy != nil && !s.Ambient.Enabled {
+	installed, served := s.asInstalled().Dialects, false // a template may name others
+	for _, name := range installed {
+		d := known.Named(name)
+		if d == nil || d.NodeProxy == nil {
+			continue
+		}
+		if served = true; !s.Ambient.Enabled {
 			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", name))
 		}
 	}
+	if s.Ambient.Enabled && !served && err == nil {
+		errs = append(errs, fmt.Errorf("ambient is set, and none of %s has its proxy on the node: name one that has, as %s does", installed, p.withNodeProxies()))
+	}
 	return errors.Join(errs...)
+}
+
+// withNodeProxies is the default of --dialect with --ambient: the meshes whose proxy is on the node, and then the default without.
+// The former say by labels which pods are theirs, and leave those with a sidecar alone.
+func (p Program) withNodeProxies() (names netconf.Dialects) {
+	for _, d := range p.Dialects {
+		if d.NodeProxy != nil {
+			names = append(names, d.Name)
+		}
+	}
+	if first := p.Dialects[0].Name; !slices.Contains(names, first) {
+		names = append(names, first)
+	}
+	return names
 }
 
 // readTemplate reads the template of the plugin's entry, if there is one.

@@ -44,11 +44,7 @@ type Source struct {
 // waits: events are sent behind its back, and what cannot be sent for two minutes is dropped. Equal events become one with a
 // count, and client-go bounds their rate. stop ends it without waiting for events that are not sent yet.
 func (s Source) Start() (event func(warning bool, code, text string), stop func()) {
-	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
-	recorder := broadcaster.NewRecorder(scheme, corev1.EventSource{Component: s.Component, Host: s.Node})
+	recorder, stop := s.Recorder()
 	// The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.Node, UID: types.UID(s.Node)}
 	event = func(warning bool, code, text string) {
@@ -58,7 +54,17 @@ func (s Source) Start() (event func(warning bool, code, text string), stop func(
 		}
 		recorder.Event(node, kind, Reason(code), brief.Text(text, maxNote))
 	}
-	return event, func() {
+	return event, stop
+}
+
+// Recorder returns what records events about any object, in the same way. Events about pods are in the pods' namespaces.
+func (s Source) Recorder() (recorder record.EventRecorder, stop func()) {
+	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
+	recorder = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: s.Component, Host: s.Node})
+	return recorder, func() {
 		cancel()
 		broadcaster.Shutdown()
 	}
@@ -78,7 +84,7 @@ func Reason(code string) string {
 // scheme has the one kind that is sent: a whole clientset would take several times the agent's memory.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
+	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{}, &corev1.Pod{}) // pods are referred to
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	return s
 }()
@@ -149,7 +155,7 @@ func (s *sink) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && !s.failing && s.ctx.Err() == nil {
-		s.source.Log.Warn("events about the node cannot be sent now; they need create and patch of events in the namespace default", "error", err)
+		s.source.Log.Warn("events cannot be sent now; those about the node need create and patch of events in the namespace default, those about pods in theirs", "error", err)
 	}
 	s.failing = err != nil
 }

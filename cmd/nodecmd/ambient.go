@@ -1,0 +1,313 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/cmd/internal/turns"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// turnsFile is the lock in the run directory by which one agent at a time has the pods of the node's proxy.
+const turnsFile = "ambient.lock"
+
+// beginAgain is how long the agent waits before it tries again to begin.
+const beginAgain = 2 * time.Second
+
+// holder is what has the pods while it is this agent's turn; *nodeproxy.Controller is one.
+type holder interface {
+	Run(ctx context.Context) error
+	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
+	Detach(ctx context.Context, id attachment.ID) error
+	Pods() []agentsock.PodState
+	Release(ctx context.Context) ([]agentsock.PodState, error)
+	Ready() error
+	Warnings() []string
+	prometheus.Collector
+}
+
+// proxied has the pods whose proxy is on the node. An agent that starts while another one still runs takes its turn over. While
+// it is not this agent's turn, requests wait.
+type proxied struct {
+	log  *slog.Logger
+	lock turns.Lock
+	// open makes the holder, and what has to run beside it until its context ends.
+	open func(ctx context.Context) (h holder, beside func(context.Context) error, err error)
+
+	mu     sync.Mutex
+	holder holder // nil: it is not this agent's turn
+	failed error  // why it could not begin
+	news   chan struct{}
+
+	settings Settings
+	again    context.CancelFunc // ends the holder's run, so that another begins with the present settings
+
+	forget   func(context.Context, Settings) error
+
+	left atomic.Bool // the agent leaves the node for good
+}
+
+func newProxied(runDir string, log *slog.Logger, open func(context.Context) (holder, func(context.Context) error, error)) *proxied {
+	return &proxied{log: log, lock: turns.Lock{Path: filepath.Join(runDir, turnsFile)}, open: open, news: make(chan struct{})}
+}
+
+// serve returns what serves the agent's socket, and what has the pods of the node's proxy: nil without --ambient. states is asked
+// for the pods of both kinds.
+func (p Program) serve(s Settings, states func(*proxied) []agentsock.PodState, log *slog.Logger) (*socket, *proxied, error) {
+	if !s.Ambient.Enabled {
+		sock, err := p.openSocket(s, log)
+		if sock != nil {
+			sock.states = func() []agentsock.PodState { return states(nil) }
+		}
+		return sock, nil, err
+	}
+	pods, err := p.nodePods(s, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	held := newProxied(s.RunDir, log, nil)
+	held.settings, held.open, held.forget = s, p.opener(held.present, log, pods), p.forgetProxied
+	return p.newSocket(s, pods, held, func() []agentsock.PodState { return states(held) }, log), held, nil
+}
+
+// present returns the present settings.
+func (p *proxied) present() Settings {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.settings
+}
+
+// change takes new settings, and begins anew if they concern the pods.
+func (p *proxied) change(s Settings) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed := !reflect.DeepEqual(s.Repair.Plugin, p.settings.Repair.Plugin)
+	p.settings = s
+	if changed && p.again != nil {
+		p.log.Info("the controller of the node's proxy starts anew with the changed configuration")
+		p.again()
+	}
+}
+
+// run works until the context ends. What goes wrong is tried again: the agent has other work to do.
+func (p *proxied) run(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	defer p.leave()
+	for {
+		err := os.MkdirAll(filepath.Dir(p.lock.Path), 0o755)
+		if err == nil {
+			err = p.lock.Run(ctx, p.turn)
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the caller ended it
+		}
+		if err == nil {
+			err = errors.New("it ended by itself")
+		}
+		p.fail(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(beginAgain):
+		}
+	}
+}
+
+// leave removes what the agent keeps on the node, if it leaves for good.
+func (p *proxied) leave() {
+	if !p.left.Load() {
+		return
+	}
+	if err := p.forget(context.Background(), p.present()); err != nil {
+		p.log.Error("what is kept for the pods of the node's proxy cannot all be removed", "error", err)
+	}
+}
+
+// turn has the pods until its context ends.
+func (p *proxied) turn(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := p.once(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// once has the pods until its context ends, or the settings change.
+func (p *proxied) once(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	p.mu.Lock()
+	p.again = stop
+	p.mu.Unlock()
+	h, beside, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	p.set(h)
+	defer p.set(nil)
+	p.log.Info("the pods of the node's proxy are this agent's")
+	ended := make(chan error, 2)
+	for _, run := range []func(context.Context) error{h.Run, beside} {
+		go func() { ended <- run(ctx) }()
+	}
+	err = <-ended
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+func (p *proxied) set(h holder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holder, p.failed = h, nil
+	close(p.news)
+	p.news = make(chan struct{})
+}
+
+func (p *proxied) fail(err error) {
+	p.mu.Lock()
+	same := p.failed != nil && p.failed.Error() == err.Error()
+	p.failed = err
+	p.mu.Unlock()
+	if !same {
+		p.log.Error("pods of a mesh whose proxy is on the node cannot be captured", "error", err)
+	}
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// now returns the holder, if it is this agent's turn.
+func (p *proxied) now() holder {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holder
+}
+
+// await waits for this agent's turn. A caller whose time is over hears why it did not come.
+func (p *proxied) await(ctx context.Context) (holder, error) {
+	for {
+		p.mu.Lock()
+		h, news, failed := p.holder, p.news, p.failed
+		p.mu.Unlock()
+		if h != nil {
+			return h, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			if failed == nil {
+				failed = errors.New("another agent of the node has not ended yet")
+			}
+			return nil, failed
+		}
+	}
+}
+
+// Attach is that of [agentsock.Handler].
+func (p *proxied) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
+	h, err := p.await(ctx)
+	if err != nil {
+		_ = ns.Close()
+		return agentsock.Attached{}, &agentsock.StepError{Step: "agent", Reason: "not-begun", Err: err}
+	}
+	return h.Attach(ctx, a, ns)
+}
+
+// Detach is that of [agentsock.Handler]. What nobody hears of now is seen later.
+func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
+	if h := p.now(); h != nil {
+		return h.Detach(ctx, id)
+	}
+	return nil
+}
+
+// Release is that of [agentsock.Handler].
+func (p *proxied) Release(ctx context.Context) ([]agentsock.PodState, error) {
+	h, err := p.await(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return h.Release(ctx)
+}
+
+// pods returns what is known of the pods that the proxy has or is to have.
+func (p *proxied) pods() []agentsock.PodState {
+	if h := p.now(); h != nil {
+		return h.Pods()
+	}
+	return nil
+}
+
+// ready returns why the agent cannot be relied on for these pods. That no proxy is connected is none of its business: were it,
+// no agent could be replaced before its proxy, nor be installed before it.
+func (p *proxied) ready() error {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	h, failed := p.holder, p.failed
+	p.mu.Unlock()
+	switch {
+	case h == nil && failed != nil:
+		return fmt.Errorf("ambient: %w", failed)
+	case h == nil:
+		return nil // the agent before this one has the pods, and ends when this one is ready
+	}
+	if err := h.Ready(); errors.Is(err, nodeproxy.ErrNotSynced) {
+		return fmt.Errorf("ambient: %w", err)
+	}
+	return nil
+}
+
+// warnings returns what people should know.
+func (p *proxied) warnings() (all []string) {
+	h := p.now()
+	if h == nil {
+		return nil
+	}
+	if err := h.Ready(); err != nil && !errors.Is(err, nodeproxy.ErrNotSynced) {
+		all = append(all, "no-proxy: new pods of the mesh do not start: "+err.Error())
+	}
+	for _, text := range h.Warnings() {
+		all = append(all, "ambient: "+text)
+	}
+	return all
+}
+
+// Describe implements [prometheus.Collector]. The metrics change with the holder.
+func (p *proxied) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector] with the holder's metrics.
+func (p *proxied) Collect(ch chan<- prometheus.Metric) {
+	if h := p.now(); h != nil {
+		h.Collect(ch)
+	}
+}

@@ -1,0 +1,269 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/cmd/internal/nodeevents"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
+	"github.com/meshcni/meshcni/nodeproxy/nodepods"
+	"github.com/meshcni/meshcni/nodeproxy/probes"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// hostNetNS is the host's network namespace, as a process sees it that shares the host's processes.
+const hostNetNS = "/proc/1/ns/net"
+
+// retainEvery is how often the journal is rid of pods that are gone.
+const retainEvery = time.Minute
+
+// opener makes what has the pods of the node's proxy, with the present settings.
+func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods) func(context.Context) (holder, func(context.Context) error, error) {
+	return func(ctx context.Context) (holder, func(context.Context) error, error) {
+		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods}
+		c, err := parts.open(ctx)
+		if err != nil {
+			return nil, nil, errors.Join(err, parts.close())
+		}
+		return c, parts.run, nil
+	}
+}
+
+// ambientParts are a controller and what it works on.
+type ambientParts struct {
+	program  Program
+	settings Settings
+	log      *slog.Logger
+	pods     nodeproxy.Pods
+
+	controller *nodeproxy.Controller
+	store      *netnsstore.Store
+	server     *zds.Server // nil: the program has a proxy of its own
+	probes     *probes.Set // nil: no mesh knows its probes by an address
+	host       *netnsexec.NetNS
+	quiet      func()
+}
+
+// open makes the parts. What fails can be tried again.
+func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) {
+	s := a.settings
+	plugin := s.Repair.Plugin
+	excluded, err := selection.ParseLabels(plugin.Kubernetes.ExcludeNamespaceSelector)
+	if err != nil {
+		return nil, fmt.Errorf("exclude-namespace-selector: %w", err)
+	}
+	meshes, err := dialects.Choose(a.program.Dialects, plugin.Dialects, plugin.Kubernetes.ExcludeNamespaces, excluded)
+	if err != nil {
+		return nil, fmt.Errorf("dialect: %w", err)
+	}
+	config, err := s.apiConfig(a.program.Name)
+	if err != nil {
+		return nil, err
+	}
+	o := nodeproxy.Options{
+		Dialects: meshes, Plan: dialect.Options{UncapturedFamily: plugin.UncapturedFamily, RefuseProxyUID: plugin.RefuseProxyUID},
+		Apply: apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot},
+		Pods:  a.pods, Proxy: a.program.NodeProxy, Records: attachment.In(s.RunDir), Log: a.log,
+		VerifyInterval: time.Duration(s.Ambient.VerifyInterval),
+	}
+	status, err := nodeproxy.NewAPIStatus(config)
+	if err != nil {
+		return nil, err
+	}
+	o.Status = statuses{status, a.pods}
+	a.store = netnsstore.New(netnsstore.Options{
+		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.Repair.HostRoot, ProcRoot: s.Repair.ProcRoot, Log: a.log,
+	})
+	if err := a.store.Journal(); err != nil {
+		a.log.Warn("pods' network namespaces are not kept for the next agent, which then looks for them by their processes", "error", err)
+	}
+	o.Namespaces = namespaces{a.store}
+	if err := a.exempt(ctx, meshes); err != nil {
+		return nil, err
+	}
+	if a.probes != nil {
+		o.Probes = a.probes
+	}
+	o.Events, a.quiet = nodeevents.Source{
+		Config: func() (*rest.Config, error) { return config, nil }, Component: a.program.Name, Node: s.Repair.Node, Log: a.log,
+	}.Recorder()
+	if o.Proxy == nil {
+		a.server, err = zds.Listen(ctx, zds.Options{
+			Path: s.Ambient.ZDSSocket, Log: a.log, Snapshot: func(ctx context.Context) ([]nodeproxy.Workload, error) { return a.controller.Snapshot(ctx) },
+			OnChange: func() { a.controller.ProxyChanged() },
+		})
+		if err != nil {
+			return nil, err
+		}
+		o.Proxy, o.Connected = a.server, func() int { return len(a.server.Proxies()) }
+	}
+	a.controller, err = nodeproxy.New(o)
+	return a.controller, err
+}
+
+// exempt sets up the exemption of the host's probes, if a mesh knows them by an address, and takes over what another agent has.
+func (a *ambientParts) exempt(ctx context.Context, meshes dialect.List) error {
+	var err error
+	if a.probes, a.host, err = a.settings.probeSet(meshes); err != nil || a.probes == nil {
+		return err
+	}
+	took, err := a.probes.TakeOver(ctx, probes.IstioCNI())
+	if err == nil && took.Added > 0 {
+		a.log.Info("the exemption of probes that another agent had set up is ours now", "entries", took.Added)
+	}
+	return err
+}
+
+// probeSet returns the exemption of the host's probes, and the host's namespace, which the caller closes. It is nil if no mesh knows
+// probes by an address.
+func (s Settings) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetNS, error) {
+	o := probes.Options{Root: s.Repair.HostRoot, Backend: apply.Name(s.Repair.Plugin.Backend)}
+	for _, d := range meshes {
+		if d.NodeProxy != nil {
+			o.IPv4, o.IPv6 = sources(d.NodeProxy.ProbeSources)
+			break
+		}
+	}
+	if !o.IPv4.IsValid() && !o.IPv6.IsValid() {
+		return nil, nil, nil
+	}
+	host, err := netnsexec.OpenHost(hostNetNS)
+	if err != nil {
+		return nil, nil, fmt.Errorf("exempt the host's probes: %w", err)
+	}
+	o.NetNS = host
+	set, err := probes.New(o)
+	return set, host, err
+}
+
+// sources returns the address of each family.
+func sources(set redirect.PrefixSet) (ipv4, ipv6 netip.Addr) {
+	for family, to := range map[ruleset.Family]*netip.Addr{ruleset.IPv4: &ipv4, ruleset.IPv6: &ipv6} {
+		if of := set.Family(family); len(of) > 0 {
+			*to = of[0].Addr()
+		}
+	}
+	return ipv4, ipv6
+}
+
+// run does what goes on beside the controller until the context ends, and then closes everything.
+func (a *ambientParts) run(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	if a.server != nil {
+		all.Go(func() error { return a.server.Run(ctx) })
+	}
+	all.Go(func() error { return a.tend(ctx) })
+	return errors.Join(all.Wait(), a.close())
+}
+
+// tend sees to it that what the host has is as it should be, and that nothing is kept of pods that are gone.
+func (a *ambientParts) tend(ctx context.Context) error {
+	mend := time.NewTicker(time.Duration(a.settings.Ambient.VerifyInterval))
+	defer mend.Stop()
+	retain := time.NewTicker(retainEvery)
+	defer retain.Stop()
+	for {
+		if a.probes != nil {
+			if done, err := a.probes.Ensure(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("the host's probes of captured pods may fail", "error", err)
+			} else if done.Repaired {
+				a.log.Info("the exemption of the host's probes is set up", "entries", done.Entries, "backend", done.Backend)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-mend.C:
+		case <-retain.C:
+			a.retain()
+		}
+	}
+}
+
+// retain forgets the namespaces of pods that do not exist.
+func (a *ambientParts) retain() {
+	if !a.pods.Synced() {
+		return
+	}
+	there := map[types.UID]bool{}
+	for _, pod := range a.pods.Pods() {
+		there[nodepods.RuntimeUID(pod)] = true
+	}
+	if err := a.store.Retain(func(uid types.UID) bool { return there[uid] }); err != nil {
+		a.log.Warn("network namespaces of pods that are gone cannot be given up", "error", err)
+	}
+}
+
+func (a *ambientParts) close() error {
+	var errs []error
+	if a.quiet != nil {
+		a.quiet()
+	}
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+	}
+	if a.host != nil {
+		errs = append(errs, a.host.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// statuses writes annotations by the UID that the API server knows a pod by, which of a static pod's copy is another one than the
+// runtime's.
+type statuses struct {
+	nodeproxy.Status
+	pods nodeproxy.Pods
+}
+
+// Set implements [nodeproxy.Status].
+func (s statuses) Set(ctx context.Context, id nodeproxy.PodID, key, value string) error {
+	for _, pod := range s.pods.Pods() {
+		if nodepods.RuntimeUID(pod) == id.UID {
+			id.UID = pod.UID
+			break
+		}
+	}
+	return s.Status.Set(ctx, id, key, value)
+}
+
+// namespaces is a store as a controller needs it.
+type namespaces struct{ *netnsstore.Store }
+
+// Put implements [nodeproxy.Namespaces].
+func (n namespaces) Put(a agentsock.Attachment, file *os.File) (nodeproxy.NetNS, error) {
+	ref, err := n.Store.Put(netnsstore.Attachment{ID: a.ID, UID: types.UID(a.Pod.UID), NetNS: a.NetNS, Addrs: a.Addrs}, file)
+	if err != nil {
+		return nil, err
+	}
+	return ref, nil
+}
+
+// Find implements [nodeproxy.Namespaces].
+func (n namespaces) Find(_ context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
+	ref, err := n.Store.Find(netnsstore.Pod{UID: pod.UID, Addrs: addrs})
+	if err != nil {
+		return nil, err
+	}
+	return ref, nil
+}

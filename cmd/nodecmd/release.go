@@ -1,0 +1,178 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// releaseTime bounds the release of all pods of a node. A pod takes milliseconds, and one request to the API server.
+const releaseTime = 2 * time.Minute
+
+// leavingTime is the same for an agent that ends: the kubelet kills it after terminationGracePeriodSeconds, 30 s in the chart.
+const leavingTime = 20 * time.Second
+
+// releaseCommand makes the command that takes all pods out of the care of the node's proxy.
+func (p Program) releaseCommand() *cobra.Command {
+	output, patience := "text", releaseTime
+	c := &cobra.Command{
+		Use: "release", Short: "take all pods out of the care of the node's proxy, before the agent or the proxy goes for good; exits 1 and names those that could not be",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := p.resolve(c.Flags())
+			if err != nil {
+				return cli.Usage(err)
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), patience)
+			defer cancel()
+			left, err := p.release(ctx, s, p.logger(s.Plugin.LogLevel))
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				e := json.NewEncoder(p.Stdout)
+				e.SetIndent("", "  ")
+				if err := e.Encode(append([]agentsock.PodState{}, left...)); err != nil {
+					return err
+				}
+			} else if len(left) > 0 {
+				showPods(p.Stdout, Status{Pods: left})
+			}
+			if len(left) > 0 {
+				return cli.Exit(1)
+			}
+			return nil
+		},
+	}
+	s := p.defaults()
+	s.register(c.Flags(), p.Dialects)
+	c.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json: the pods that could not be released")
+	c.Flags().DurationVar(&patience, "timeout", patience, "how long to try")
+	return c
+}
+
+// release takes all pods out of the care of the node's proxy, and returns those that it could not take out. The agent does it, or
+// where there is none, this process does what the agent would.
+func (p Program) release(ctx context.Context, s Settings, log *slog.Logger) ([]agentsock.PodState, error) {
+	left, err := agentsock.Client{Path: filepath.Join(s.RunDir, agentsock.Name)}.Release(ctx)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		log.Info("no agent runs on this node, so this process takes the pods out of the proxy's care")
+		return p.releaseAlone(ctx, s, log)
+	case errors.Is(err, agentsock.ErrUnsupported):
+		return nil, nil // it has no such pods
+	}
+	return left, err
+}
+
+// releaseAlone does what an agent would, and ends.
+func (p Program) releaseAlone(ctx context.Context, s Settings, log *slog.Logger) (left []agentsock.PodState, err error) {
+	s.Ambient.Enabled = true
+	if err := s.Ambient.validate(s.Repair.Node); err != nil {
+		return nil, err
+	}
+	pods, err := p.nodePods(s, log)
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	held := newProxied(s.RunDir, log, p.opener(func() Settings { return s }, log, pods))
+	held.settings = s
+	ended := make(chan error, 2)
+	go func() { ended <- pods.Run(running) }()
+	go func() { ended <- held.run(running) }()
+	left, err = held.Release(ctx)
+	stop()
+	return left, errors.Join(err, <-ended, <-ended)
+}
+
+// hadProxied reports whether the node has, or may have, pods that its proxy has: this agent serves one, or an agent before it did.
+func (p Program) hadProxied(s Settings) bool {
+	if s.Ambient.Enabled {
+		return true
+	}
+	records, _ := attachment.In(s.RunDir).Index().Records() // what cannot be read is no such pod's, as far as anybody knows
+	for _, r := range records {
+		for _, d := range p.Dialects {
+			if d.Name == r.Dialect && d.NodeProxy != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// releaseBefore takes the pods out of the proxy's care before the node is uninstalled, if there are any.
+func (p Program) releaseBefore(ctx context.Context, s Settings, log *slog.Logger) error {
+	if !p.hadProxied(s) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	left, err := p.release(ctx, s, log)
+	if err == nil {
+		err = unreleased(left)
+	}
+	return errors.Join(err, p.forgetProxied(ctx, s))
+}
+
+// unreleased is the error of pods whose connections are refused once the proxy is gone.
+func unreleased(left []agentsock.PodState) error {
+	var errs []error
+	for _, p := range left {
+		errs = append(errs, fmt.Errorf("pod %s/%s is still in the care of the node's proxy: %s: %s", p.Namespace, p.Name, p.Reason, p.Detail))
+	}
+	return errors.Join(errs...)
+}
+
+// forgetProxied removes what an agent keeps of these pods on the node: the journal of their namespaces, the exemption of the host's
+// probes, the lock.
+func (p Program) forgetProxied(ctx context.Context, s Settings) error {
+	errs := []error{
+		netnsstore.RemoveJournal(netnsstore.Options{RunDir: s.RunDir, HostRoot: s.Repair.HostRoot}),
+		removeIfThere(filepath.Join(s.RunDir, turnsFile)),
+	}
+	set, host, err := s.probeSet(p.Dialects)
+	if set != nil {
+		err = set.Remove(ctx)
+	}
+	if host != nil {
+		errs = append(errs, host.Close())
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// leaving wraps what tells an agent that ends whether it leaves for good: if so, its pods are released first. Nil leaving: it does.
+func (p *proxied) leaving(leaving func(context.Context) (bool, string)) func(context.Context) (bool, string) {
+	return func(ctx context.Context) (bool, string) {
+		leaves, why := true, "--uninstall-on-exit"
+		if leaving != nil {
+			leaves, why = leaving(ctx)
+		}
+		if h := p.now(); leaves && h != nil {
+			ctx, cancel := context.WithTimeout(ctx, leavingTime)
+			defer cancel()
+			left, err := h.Release(ctx)
+			if err = errors.Join(err, unreleased(left)); err != nil {
+				p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
+			}
+			p.left.Store(true)
+		}
+		return leaves, why
+	}
+}

@@ -1,0 +1,189 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/nodeproxy/nodepods"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// enroller serves the requests about pods whose proxy is on the node.
+type enroller interface {
+	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
+	Detach(ctx context.Context, id attachment.ID) error
+	Release(ctx context.Context) ([]agentsock.PodState, error)
+}
+
+// socket serves run_dir/agent.sock. As a Prometheus collector it counts requests.
+type socket struct {
+	path     string
+	pods     *nodepods.Watch // nil: the agent does not know its node's pods
+	enroller enroller        // nil: it serves no proxies on the node
+	states   func() []agentsock.PodState
+	required bool // the plugin cannot do without it
+	log      *slog.Logger
+	requests *prometheus.CounterVec
+}
+
+// nodePods returns what knows the node's pods. It knows nothing until it runs.
+func (p Program) nodePods(s Settings, log *slog.Logger) (*nodepods.Watch, error) {
+	excluded, wrong := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector)
+	meshes, err := dialects.Choose(p.Dialects, s.Plugin.Dialects, nil, excluded)
+	if err = errors.Join(err, wrong); err != nil {
+		return nil, err
+	}
+	config, err := s.apiConfig(p.Name)
+	if err != nil {
+		return nil, err
+	}
+	return nodepods.New(nodepods.Options{Config: config, Node: s.Repair.Node, Namespaces: meshes.MayReadNamespace(), Log: log})
+}
+
+// newSocket returns what serves the socket, or nil if nobody asks there. e and states may be nil.
+func (p Program) newSocket(s Settings, pods *nodepods.Watch, e enroller, states func() []agentsock.PodState, log *slog.Logger) *socket {
+	if s.Plugin.Agent == netconf.AgentOff && e == nil {
+		return nil
+	}
+	k := &socket{
+		path: filepath.Join(s.RunDir, agentsock.Name), pods: pods, enroller: e, states: states,
+		required: s.Plugin.Agent == netconf.AgentRequire || e != nil, log: log,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "meshcni_agent_requests_total",
+			Help: "Requests on the agent's socket, by request and outcome; request \"none\" was not read.",
+		}, []string{"request", "outcome"}),
+	}
+	for _, outcome := range []string{"ok", "unknown"} {
+		k.requests.WithLabelValues("pod", outcome)
+	}
+	return k
+}
+
+// run serves until the context ends. That it cannot is an error only where the plugin cannot do without.
+func (k *socket) run(ctx context.Context) error {
+	if k == nil {
+		return nil
+	}
+	server := &agentsock.Server{Handler: k, OnRequest: func(r agentsock.Request) {
+		name := r.Kind
+		if name == "" {
+			name = "none"
+		}
+		k.requests.WithLabelValues(name, r.Outcome).Inc()
+		if r.Err != nil && r.Outcome != "unknown" && r.Outcome != "unsupported" {
+			k.log.Warn("a request on the agent's socket failed", "request", name, "outcome", r.Outcome, "error", r.Err.Error())
+		}
+	}}
+	both, ctx := errgroup.WithContext(ctx)
+	if k.pods != nil {
+		both.Go(func() error { return k.pods.Run(ctx) })
+	}
+	both.Go(func() error {
+		err := server.Serve(ctx, k.path)
+		if err != nil && !k.required {
+			k.log.Warn("pods are not served to the plugin, which asks the API server instead", "error", err.Error())
+			return nil
+		}
+		return err
+	})
+	return both.Wait()
+}
+
+// ready returns why the plugin could not start pods for lack of the socket, or nil.
+func (k *socket) ready() error {
+	if k == nil || !k.required || k.pods == nil || k.pods.Synced() {
+		return nil
+	}
+	return fmt.Errorf("agent: %w", k.pods.Ready())
+}
+
+// Pod is that of [agentsock.Handler].
+func (k *socket) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, error) {
+	if k.pods == nil {
+		return agentsock.Pod{}, agentsock.ErrUnsupported
+	}
+	return k.pods.Pod(ctx, id)
+}
+
+// Attach is that of [agentsock.Handler].
+func (k *socket) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
+	if k.enroller == nil {
+		return agentsock.Attached{}, errors.Join(agentsock.ErrUnsupported, ns.Close())
+	}
+	return k.enroller.Attach(ctx, a, ns)
+}
+
+// Detach is that of [agentsock.Handler].
+func (k *socket) Detach(ctx context.Context, id attachment.ID) error {
+	if k.enroller == nil {
+		return agentsock.ErrUnsupported
+	}
+	return k.enroller.Detach(ctx, id)
+}
+
+// Pods is that of [agentsock.Handler].
+func (k *socket) Pods(context.Context) ([]agentsock.PodState, error) {
+	if k.states == nil {
+		return nil, agentsock.ErrUnsupported
+	}
+	return k.states(), nil
+}
+
+// Release is that of [agentsock.Handler].
+func (k *socket) Release(ctx context.Context) ([]agentsock.PodState, error) {
+	if k.enroller == nil {
+		return nil, agentsock.ErrUnsupported
+	}
+	return k.enroller.Release(ctx)
+}
+
+// Ready says whether Attach is served; see [agentsock.Handler].
+func (k *socket) Ready(context.Context) error {
+	if k.enroller == nil {
+		return agentsock.ErrUnsupported
+	}
+	return nil
+}
+
+// Describe implements [prometheus.Collector].
+func (k *socket) Describe(ch chan<- *prometheus.Desc) {
+	if k != nil {
+		k.requests.Describe(ch)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (k *socket) Collect(ch chan<- prometheus.Metric) {
+	if k != nil {
+		k.requests.Collect(ch)
+	}
+}
+
+// openSocket returns the socket of an agent without proxies on its node.
+func (p Program) openSocket(s Settings, log *slog.Logger) (*socket, error) {
+	if s.Plugin.Agent == netconf.AgentOff || s.Repair.Node == "" {
+		return nil, nil //nolint:nilnil // a nil socket serves nothing
+	}
+	pods, err := p.nodePods(s, log)
+	if err != nil && s.Plugin.Agent == netconf.AgentRequire {
+		return nil, err
+	}
+	if err != nil {
+		log.Warn("pods are not served to the plugin, which asks the API server instead", "error", err.Error())
+		return nil, nil //nolint:nilnil // as above
+	}
+	return p.newSocket(s, pods, nil, nil, log), nil
+}
