@@ -112,7 +112,9 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		return done, failure
 	}
 
+	ready := r.prepare()
 	done.result, err = seen.backend.Apply(ctx, plan.Ruleset)
+	ready()
 	if err != nil {
 		return done, r.inTime(ctx, codeOf(err, CodeApply, "apply rules of pod "+t.name))
 	}

@@ -66,6 +66,7 @@ func BenchmarkADD(b *testing.B) {
 			b.Run(backend+"/"+source, func(b *testing.B) {
 				n := newNode(b, backend)
 				pod := caseOf(b, "fam-dual")
+				n.inMemory(b)
 				if source == "agent" {
 					n.answers(b, pod)
 				}
@@ -99,12 +100,10 @@ func BenchmarkADD(b *testing.B) {
 	}
 }
 
-// answers serves the pod on the agent's socket.
+// answers serves the pod on the agent's socket. Call inMemory first.
 func (n *node) answers(tb testing.TB, pod *corev1.Pod) {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "run") // a test's own directory may be too long for a socket's address
-	require.NoError(tb, err)
-	n.runDir = dir
+	dir := n.runDir
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	answer := agentsock.Pod{Pod: dialect.Trim(pod)}
@@ -113,13 +112,21 @@ func (n *node) answers(tb testing.TB, pod *corev1.Pod) {
 	tb.Cleanup(func() {
 		cancel()
 		require.NoError(tb, <-served)
-		require.NoError(tb, os.RemoveAll(dir))
 	})
 	client := agentsock.Client{Path: filepath.Join(dir, agentsock.Name)}
 	require.Eventually(tb, func() bool {
 		_, err := client.Pod(context.Background(), attachment.Pod{UID: string(pod.UID)})
 		return err == nil
 	}, time.Minute, time.Millisecond)
+}
+
+// inMemory puts run_dir onto a tmpfs, where it is on a node, with a name that is short enough for a socket's address.
+func (n *node) inMemory(tb testing.TB) {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "run")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, os.RemoveAll(dir)) })
+	n.runDir = dir
 }
 
 // podOnly is a handler that has one pod.
@@ -183,6 +190,7 @@ func BenchmarkPass(b *testing.B) {
 	for _, name := range []string{"runtime-knows", "agent", "one-GET"} {
 		b.Run(name, func(b *testing.B) {
 			n := newNode(b, "auto")
+			n.inMemory(b)
 			pod := meshPod()
 			pod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 			if name == "agent" {
@@ -231,6 +239,7 @@ func BenchmarkFifty(b *testing.B) {
 			b.Run(backend+"/"+source, func(b *testing.B) {
 				n := newNode(b, backend)
 				pod := caseOf(b, "fam-dual")
+				n.inMemory(b)
 				if source == "agent" {
 					n.answers(b, pod)
 				}

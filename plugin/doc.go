@@ -17,10 +17,12 @@
 //	the runtime passed the pod's annotations, and they   pass
 //	alone rule the pod out
 //	                                                     from here on CNI_NETNS must be a pod's network namespace
+//	ask the node's agent for the pod with K8S_POD_UID    without an answer in 50 ms, or with "agent": "off":
 //	GET the pod, until its UID is K8S_POD_UID            fail after add_deadline: a pod of the mesh must not start
 //	                                                     without rules
 //	the dialect does not select the pod                  pass
-//	plan and apply the rules                             all rules, or none and an error
+//	plan and apply the rules                             all rules, or none and an error; where the mesh's proxy is on
+//	                                                     the node, the agent applies them and hands the pod over
 //
 // The pod's addresses are those of prevResult, except for interfaces outside the pod. If it has none, because the runtime
 // calls the plugin unchained, they are those of the interfaces in the namespace. The pod's status is not used: at ADD it is
@@ -64,8 +66,8 @@
 //	7    the configuration, or the pod's annotations, are wrong; all mistakes are named
 //	8    CNI_NETNS is the host's namespace, is none, or is gone
 //	11   the pod could not be read, or the rules applied, in time: the API server is down, slow or says no, there is no
-//	     such pod, or it has another UID
-//	50   an ADD cannot work: no usable kubeconfig or firewall backend
+//	     such pod, or it has another UID; or the agent could not attach the pod to the node's proxy
+//	50   an ADD cannot work: no usable kubeconfig, firewall backend or agent
 //	100  CHECK: redirection that was set up is no longer in force
 //	101  the rules could not be applied; earlier ones are still in force
 //	999  a fault of the plugin

@@ -41,6 +41,8 @@ func (r *rotated) write(record []byte) error {
 	return nil
 }
 
+func (r *rotated) prepare() { _ = r.ready() } // if it fails, write finds out too
+
 // ready leaves r.file open on what the path names now, with room for a record.
 func (r *rotated) ready() error {
 	// Each round ends or follows another process's rotation. With a tiny maxBytes and many processes those could go on for

@@ -85,6 +85,7 @@ type destination struct {
 	reported   bool
 	target     interface {
 		write(record []byte) error
+		prepare() // opens it, if that works
 		close()
 	}
 }
@@ -105,6 +106,16 @@ func (s *sink) Write(record []byte) (int, error) {
 	}
 	_, _ = s.stderr.Write(record) // last: it may be a pipe that nobody empties
 	return n, nil
+}
+
+// Prepare opens the destinations, which the first record does otherwise. A plugin that has to wait for something else can do
+// it meanwhile. What cannot be opened is reported with the first record.
+func (s *sink) Prepare() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.destinations {
+		d.target.prepare()
+	}
 }
 
 // Close implements io.Closer.

@@ -44,6 +44,12 @@ func (s *socket) write(record []byte) error {
 	return nil
 }
 
+func (s *socket) prepare() {
+	if !s.open {
+		_ = s.connect() // if it fails, write finds out too
+	}
+}
+
 // counted adds "dropped":n in front of the record's own keys when n records before it were lost.
 func (s *socket) counted(record []byte) []byte {
 	if s.dropped == 0 || len(record) < 2 || record[0] != '{' {
