@@ -194,10 +194,11 @@ func (p Plugin) dialect(c netconf.Config) (dialect.Dialect, error) {
 	if len(known) == 0 {
 		known = dialects.All()
 	}
+	known, unfit := dialects.Configure(known, c.Ambient)
 	excluded, wrong := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
 	if wrong != nil {
 		wrong = fmt.Errorf("kubernetes.exclude_namespace_selector: %w", wrong)
 	}
 	d, err := dialects.Choose(known, c.Dialect, c.Kubernetes.ExcludeNamespaces, excluded)
-	return d, errors.Join(err, wrong)
+	return d, errors.Join(err, wrong, unfit)
 }
