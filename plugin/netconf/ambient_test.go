@@ -44,6 +44,7 @@ func TestAmbient(t *testing.T) {
 		assert.Equal(t, want == nil, c.Ambient.IsZero())
 	}
 	assert.NotContains(t, string(netconf.Config{}.Marshal()), "ambient")
+	assert.Contains(t, string(netconf.Config{Ambient: netconf.Ambient{IPv6: "perhaps"}}.Marshal()), `"ipv6": null`)
 }
 
 func TestAmbientMistakes(t *testing.T) {
