@@ -81,6 +81,7 @@ var options = map[string]values{
 	"plugin, stricter": {"uncapturedFamily": "drop", "refuseProxyUID": true, "writeStatus": true},
 	"plugin, laxer":    {"refuseProxyUID": false},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
+	"ambient settings": {"ambient": values{"dnsCapture": false, "ipv6": false, "enablementSelectors": []values{}, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7"}},
 	"no namespaces":    {"excludeNamespaces": []string{}},
 	"plugin template":  {"pluginConfig": `{"type": "meshcni", "log_level": "__LOG_LEVEL__", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}` + "\n"},
 	"directories":      {"cni": values{"binDirs": []string{"/opt/a", "/opt/b.d/c"}, "confDir": "/etc/x/net.d", "cacheDir": "/var/cache/cni", "runDir": "/run/mesh"}},

@@ -76,7 +76,8 @@ func fillGaps(template, settings, defaults map[string]any) (added bool, overrule
 			if into == nil {
 				into = map[string]any{}
 			}
-			more, others := fillGaps(into, inner, defaults[key].(map[string]any))
+			byDefault, _ := defaults[key].(map[string]any) // an object that is left out where it says nothing has none
+			more, others := fillGaps(into, inner, byDefault)
 			if overruled = append(overruled, others...); more {
 				template[key], added = into, true
 			}

@@ -209,7 +209,7 @@ func TestSettingsChange(t *testing.T) {
 	n.start()
 	n.captured(uid)
 	n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "false"} })
-	want, err := ambient.New().Redirect(n.pods.get(uid), nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
+	want, err := ambient.New(ambient.Options{}).Redirect(n.pods.get(uid), nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
 	require.NoError(t, err)
 	n.until("the rules follow", func() bool {
 		differ, err := n.backendOf(n.netns[uid]).Check(t.Context(), want.Redirect.MustRuleset())
@@ -244,7 +244,7 @@ func TestAdopt(t *testing.T) {
 func TestSeveralMeshes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
-	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New().Build, Policy: ambient.New().Policy, Names: ambient.Defaults().Names}
+	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New().Policy, Names: ambient.Defaults().Names}
 	sidecar.NeedsNamespace = true
 	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
 	uid := n.pod(1)

@@ -84,6 +84,38 @@ func TestEveryDialect(t *testing.T) {
 	}
 }
 
+// TestAmbientSettings: the configuration's object ambient decides about pods and their rules, and each of its mistakes is
+// named.
+func TestAmbientSettings(t *testing.T) {
+	t.Parallel()
+	add := func(settings map[string]any) (*call, outcome) {
+		c := newCall()
+		c.config = set(c.config, "dialect", "ambient", "ambient", settings)
+		p := meshPod()
+		p.Labels, p.Annotations, p.Spec.Containers = map[string]string{"istio.io/dataplane-mode": "ambient", "tier": "web"}, nil, []corev1.Container{{Name: "app"}}
+		c.pods.Set(p)
+		return c, c.run(t)
+	}
+	selector := func(tier string) []any {
+		return []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"tier": tier}}}}
+	}
+	c, out := add(map[string]any{"dns_capture": false, "ipv6": false, "probe_ipv4": "198.18.0.1", "enablement_selectors": selector("web")})
+	require.Zero(t, out.exit, out.stdout)
+	assert.Contains(t, c.netns.Live.IPv4.String(), "-A ISTIO_INBOUND -s 198.18.0.1/32 -j ACCEPT")
+	assert.NotContains(t, c.netns.Live.IPv4.String(), "15053")
+	assert.Nil(t, c.netns.Live.IPv6)
+	for _, none := range [][]any{selector("db"), {}} {
+		c, out = add(map[string]any{"enablement_selectors": none})
+		require.Zero(t, out.exit, out.stdout)
+		assert.Equal(t, "not-enabled", out.record(t, "decision")["reason"])
+		assert.Nil(t, c.netns.Live.IPv4)
+	}
+	_, out = add(map[string]any{"dns_capture": "no", "probe_ipv4": "::1"})
+	out.fails(t, 7, `ambient.dns_capture: want true or false`)
+	_, out = add(map[string]any{"probe_ipv4": "::1", "enablement_selectors": selector("a b")})
+	out.fails(t, 7, `"::1" is not a single host's IPv4 address`, "pod selector 1")
+}
+
 // TestNamespaceIsReadForPodsOfTheMesh: who is outside by himself costs one request.
 func TestNamespaceIsReadForPodsOfTheMesh(t *testing.T) {
 	t.Parallel()

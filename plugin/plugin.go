@@ -201,6 +201,7 @@ func (p Plugin) meshes(c netconf.Config) (dialect.List, error) {
 	if len(known) == 0 {
 		known = dialects.All()
 	}
+	known, unfit := dialects.Configure(known, c.Ambient)
 	excluded, wrong := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
 	if wrong != nil {
 		wrong = fmt.Errorf("kubernetes.exclude_namespace_selector: %w", wrong)
@@ -209,5 +210,5 @@ func (p Plugin) meshes(c netconf.Config) (dialect.List, error) {
 	if err == nil {
 		err = mayAttach(c, l)
 	}
-	return l, errors.Join(err, wrong)
+	return l, errors.Join(err, wrong, unfit)
 }

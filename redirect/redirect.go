@@ -14,8 +14,8 @@ type Mode string
 
 // The interception modes.
 const (
-	// ModeRedirect rewrites the destination of a connection (iptables REDIRECT).
-	// The proxy sees the pod's own address as the client's peer.
+	// ModeRedirect rewrites the destination of a connection (iptables REDIRECT). The proxy asks the kernel for the original
+	// one (SO_ORIGINAL_DST).
 	ModeRedirect Mode = "REDIRECT"
 	// ModeTProxy delivers inbound connections to the proxy unchanged (iptables TPROXY), so that the application can see
 	// the client's address. Outbound connections are redirected as in ModeRedirect.
@@ -153,11 +153,11 @@ func (d DNS) Enabled() bool { return !d.Servers.Empty() }
 type Names struct {
 	// ChainPrefix begins the name of each chain, in upper case: "MESH_".
 	ChainPrefix string `json:"chainPrefix"`
-	// InboundMark marks packets on their way to the transparent listener, and
-	// HairpinMark those that the proxy sends to its own pod. TPROXY only.
+	// InboundMark marks packets on their way to the transparent listener (TPROXY), or the application's replies to a proxy
+	// that is known by its mark. HairpinMark marks what the proxy sends to its own pod; TPROXY only.
 	InboundMark uint32 `json:"inboundMark"`
 	HairpinMark uint32 `json:"hairpinMark"`
-	// RouteTable holds the route that keeps marked packets local. TPROXY only.
+	// RouteTable holds the route that keeps packets with the InboundMark on this host. It is used where that is.
 	RouteTable uint32 `json:"routeTable"`
 	// ProxyZone and AppZone are the conntrack zones of the proxy's and the application's DNS queries. Both may use the
 	// same source port for the same server, and in one zone one would get the other's answer. DNS only.

@@ -3,6 +3,7 @@
 package nodecmd
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -116,6 +117,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
 		text(fs, &s.Plugin.AddDeadline, "add-deadline", "duration", "bound of one ADD; a pod that cannot be captured by then fails to start")
 		text(fs, &s.Plugin.UncapturedFamily, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
+		cli.Ambient(fs, &s.Plugin.Ambient)
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
 		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
 		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
@@ -194,7 +196,7 @@ func (s Settings) asInstalled() netconf.Config {
 	}
 	return netconf.Config{
 		Type: c.Type, Dialects: c.Dialects, Backend: c.Backend, UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID,
-		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Kubernetes: netconf.Kubernetes{
+		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Ambient: c.Ambient, Kubernetes: netconf.Kubernetes{
 			ExcludeNamespaces: c.Kubernetes.ExcludeNamespaces, ExcludeNamespaceSelector: c.Kubernetes.ExcludeNamespaceSelector,
 		},
 	}
@@ -205,6 +207,9 @@ func (p Program) validate(s Settings) error {
 	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime), s.Ambient.validate(s.Repair.Node)}
 	if _, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector); err != nil {
 		errs = append(errs, fmt.Errorf("exclude-namespace-selector: %w", err))
+	}
+	if _, err := dialects.Configure(p.Dialects, s.Plugin.Ambient); err != nil {
+		errs = append(errs, err)
 	}
 	if err := p.validateDialects(s); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
@@ -286,6 +291,12 @@ func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
 	for key, value := range raw {
 		if key == "config" || fs.Lookup(key) == nil {
 			errs = append(errs, fmt.Errorf("reading the configuration %s: no such key %q", path, key))
+			continue
+		}
+		if _, text := value.(string); !text && value != nil && fs.Lookup(key).Value.Type() == cli.SelectorsType {
+			list, err := json.Marshal(value)
+			errs = append(errs, err)
+			values[key] = string(list)
 			continue
 		}
 		items, ok := value.([]any)

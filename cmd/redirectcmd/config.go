@@ -66,15 +66,15 @@ func (c *common) configure() error {
 		return nil
 	}
 	c.config = configuration{File: e.File, Loaded: e.Loaded, expected: true}
-	return errors.Join(c.take(reflect.ValueOf(e.Config)), c.take(reflect.ValueOf(e.Kubernetes)))
+	return errors.Join(c.take("", reflect.ValueOf(e.Config)), c.take("", reflect.ValueOf(e.Kubernetes)), c.take("ambient-", reflect.ValueOf(e.Ambient)))
 }
 
-// take gives the flags that were not typed the values of the keys of their names.
-func (c *common) take(keys reflect.Value) error {
+// take gives the flags that were not typed the values of the keys of their names, after the prefix.
+func (c *common) take(prefix string, keys reflect.Value) error {
 	var errs []error
 	for i := range keys.NumField() {
 		key, _, _ := strings.Cut(keys.Type().Field(i).Tag.Get("json"), ",")
-		f := c.flags.Lookup(strings.ReplaceAll(key, "_", "-"))
+		f := c.flags.Lookup(prefix + strings.ReplaceAll(key, "_", "-"))
 		switch {
 		case f == nil: // not about a single pod
 		case f.Changed:

@@ -32,6 +32,7 @@ type common struct {
 	refuseProxyUID             bool
 	excludeNamespaces, ips     []string
 	excludeNamespaceSelector   string
+	ambient                    netconf.Ambient
 	file, namespaceFile, netns string
 	configFile, hostRoot       string
 
@@ -68,6 +69,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
 	fs.StringVar(&c.excludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
+	cli.Ambient(fs, &c.ambient)
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
 	c.uncapturedFamily = redirect.UncapturedAllow
 	fs.Var(cli.Required((*string)(&c.uncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
@@ -90,7 +92,9 @@ func (c *common) check() error {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("exclude-namespace-selector"), err))
 	}
-	if c.dialects, err = dialects.Choose(c.Dialects, c.dialectNames, c.excludeNamespaces, excludedLabels); err != nil {
+	known, err := dialects.Configure(c.Dialects, c.ambient)
+	errs = append(errs, err)
+	if c.dialects, err = dialects.Choose(known, c.dialectNames, c.excludeNamespaces, excludedLabels); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("dialect"), err))
 	}
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {

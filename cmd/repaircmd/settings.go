@@ -68,6 +68,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
 	fs.StringVar(&s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces to leave alone, such as mesh=off (needs get on namespaces)")
 	s.Plugin.UncapturedFamily = redirect.UncapturedAllow
+	cli.Ambient(fs, &s.Plugin.Ambient)
 	fs.Var(cli.Required((*string)(&s.Plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
@@ -196,7 +197,11 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if err != nil {
 		return o, named("exclude-namespace-selector", err)
 	}
-	if o.Dialects, err = dialects.Choose(h.Dialects, s.Plugin.Dialects, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
+	known, err := dialects.Configure(h.Dialects, s.Plugin.Ambient)
+	if err != nil {
+		return o, err
+	}
+	if o.Dialects, err = dialects.Choose(known, s.Plugin.Dialects, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
 		return o, named("dialect", err)
 	}
 	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {

@@ -23,7 +23,7 @@ func agentTables() []string {
 }
 
 // AgentLayout names the nftables tables and chains in which Istio's node agent keeps [AgentRuleset], if it uses native
-// nftables (global.nativeNftables of Istio's charts). It is for apply.HandOver.
+// nftables (global.nativeNftables in Istio's charts). It is for apply.HandOver.
 func AgentLayout() ruleset.Layout {
 	return ruleset.Layout{Tables: agentTable, Chains: map[string]string{
 		ruleset.Prerouting: "prerouting", ruleset.Output: "output",

@@ -96,6 +96,8 @@ func TestProbes(t *testing.T) {
 			require.NoError(t, err)
 			set(t, w, backend, rs)
 			show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
+			show(t, w.Out, "addr", "add", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", "dev", "lo")
+			assert.Equal(t, "app:8080 orig=[fd00:10:244::5]:8080", ask(t, w.Out, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", "[fd00:10:244::5]:8080", 0))
 			assert.Equal(t, "app:8080 orig=10.244.1.5:8080", ask(t, w.Out, "169.254.7.127", "10.244.1.5:8080", 0))
 			assert.Equal(t, "proxy:15006 orig=10.244.1.5:8080", ask(t, w.Out, "", "10.244.1.5:8080", 0))
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -34,8 +35,9 @@ func TestTakeOver(t *testing.T) {
 				t.Parallel()
 				s := settings{virtual: true, dns: true}
 				pod := labelled("ambient", map[string]string{ambient.VirtualInterfaces: "virt0"})
-				rs, r, err := dialecttest.Case{Pod: pod}.Rules(ambient.New(ambient.Options{}))
+				plan, err := ambient.New(ambient.Options{}).Plan(t.Context(), dialect.Subject{Pod: pod, Addrs: dialecttest.Addrs()}, dialect.Options{})
 				require.NoError(t, err)
+				rs := plan.Ruleset
 
 				w := netnstest.NewWorld(t, netnstest.Options{})
 				variant := theirs
@@ -69,7 +71,7 @@ func TestTakeOver(t *testing.T) {
 						assert.Contains(t, now, "--to-ports 15054")
 						assert.Equal(t, 2, strings.Count(now, "fwmark 0x111/0xfff lookup 100"), now)
 
-						result, err = apply.HandOver(t.Context(), w.Pod, ambient.AgentRuleset(r), ambient.AgentLayout(), apply.Options{Backend: theirs})
+						result, err = giveBack(t.Context(), w.Pod, plan, theirs)
 						require.NoError(t, err)
 						assert.True(t, result.Changed)
 						open(t)
@@ -84,6 +86,12 @@ func TestTakeOver(t *testing.T) {
 			})
 		}
 	}
+}
+
+// giveBack gives a pod to Istio's agent.
+func giveBack(ctx context.Context, ns apply.Namespace, plan dialect.Plan, backend apply.Name) (apply.Result, error) {
+	rules := ambient.AgentRuleset(plan.Redirect)
+	return apply.HandOver(ctx, ns, rules, ambient.AgentLayout(), apply.Options{Backend: backend})
 }
 
 // agentRulesIn lists the rules of one backend without counters, and what they need besides.

@@ -32,7 +32,7 @@ func TestProxy(t *testing.T) {
 			Labels: map[string]string{ambient.DataplaneMode: "ambient"}, Annotations: map[string]string{ambient.DNSCapture: "false"},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}}},
-	}}.Rules(ambient.New())
+	}}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
 	backend, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: apply.Nftables})
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 // Configure returns the dialects with the settings that a configuration has for one of them. With settings for a dialect
 // that is not among them it does nothing, since a configuration may serve several programs. The error names every setting
 // that cannot be.
-func Configure(known []dialect.Dialect, a netconf.Ambient) ([]dialect.Dialect, error) {
+func Configure(known dialect.List, a netconf.Ambient) (dialect.List, error) {
 	at := slices.IndexFunc(known, func(d dialect.Dialect) bool { return d.Name == ambient.Name })
 	if at < 0 || a.IsZero() {
 		return known, nil

@@ -35,7 +35,7 @@ func captured(t *testing.T, backend apply.Name, annotations map[string]string) *
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}}},
 	}
-	rules, _, err := dialecttest.Case{Pod: pod}.Rules(ambient.New())
+	rules, _, err := dialecttest.Case{Pod: pod}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
 	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
 	require.NoError(t, err)

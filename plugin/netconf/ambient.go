@@ -50,12 +50,12 @@ func (s *Switch) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalJSON writes a JSON truth value, or null.
+// MarshalJSON writes a JSON truth value; null for all but [On] and [Off].
 func (s Switch) MarshalJSON() ([]byte, error) {
-	if s == "" {
-		return []byte("null"), nil
+	if s == On || s == Off {
+		return []byte(s), nil
 	}
-	return []byte(s), nil
+	return []byte("null"), nil
 }
 
 func (s *Switch) parse(p *parser, path string, raw json.RawMessage) {
@@ -176,6 +176,22 @@ func (s *LabelSelector) parse(p *parser, path string, raw json.RawMessage) {
 		}
 	}
 	p.strangers(path+".", keys)
+	s.normalize()
+}
+
+// normalize makes what is empty nil, as it is without its key.
+func (s *LabelSelector) normalize() {
+	if len(s.MatchLabels) == 0 {
+		s.MatchLabels = nil
+	}
+	if len(s.MatchExpressions) == 0 {
+		s.MatchExpressions = nil
+	}
+	for i := range s.MatchExpressions {
+		if e := &s.MatchExpressions[i]; len(e.Values) == 0 {
+			e.Values = nil
+		}
+	}
 }
 
 // strangers makes the keys that nobody took mistakes.

@@ -13,6 +13,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(entry))
 	f.Add([]byte(`{"cniVersion":"1.0.0","name":"n","type":"meshcni","log_level":"DEBUG","backend":"nftables","uncaptured_family":"drop","prevResult":{}}`))
 	f.Add([]byte(`{"add_deadline":"1h","backend":"","dialect":null,"kubernetes":{"exclude_namespaces":["\u2028<&"]}}`))
+	f.Add([]byte(`{"ambient":{"dns_capture":true,"ipv6":null,"enablement_selectors":[{"podSelector":{"matchLabels":{"a":"b"}}},{}],"probe_ipv6":"::ffff:1.2.3.4"}}`))
+	f.Add([]byte(`{"ambient":{"enablement_selectors":[{"namespaceSelector":{"matchLabels":{},"matchExpressions":[{"key":"a","operator":"In","values":[]}]}}]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, _, err := netconf.Parse(text)
 		require.Positive(t, c.AddDeadline)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
@@ -108,6 +109,18 @@ func TestNFTTampering(t *testing.T) {
 			assert.Empty(t, nft(t, ns, "", "list", "ruleset"))
 		})
 	}
+}
+
+// TestNFTBesideWhatStays: what the owner left cannot be removed, since somebody uses it in a way that is not seen. Then our
+// table goes again.
+func TestNFTBesideWhatStays(t *testing.T) {
+	ns := netnstest.New(t)
+	nft(t, ns, "table ip nat { chain MESH_OUTPUT { counter; }; "+
+		"chain OUTPUT { type nat hook output priority -100; ip daddr vmap { 9.9.9.9 : jump MESH_OUTPUT }; }; }", "-f", "-")
+	before := nft(t, ns, "", "list", "ruleset")
+	_, err := apply.NewNFTables(ns).Apply(t.Context(), redirect.Default().MustRuleset())
+	require.ErrorIs(t, err, unix.EBUSY)
+	assert.Equal(t, before, nft(t, ns, "", "list", "ruleset"))
 }
 
 // TestNFTAfterIptables: what the owner left through iptables-nft goes in a

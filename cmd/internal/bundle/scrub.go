@@ -166,11 +166,13 @@ var harmless = []string{
 }
 
 // holders are keys whose values are objects or lists that are looked through.
-var holders = []string{"plugins", "delegate", "delegates", "ipam", "capabilities", "ranges", "routes", "kubernetes", "policy", "runtimeConfig", "args", "dns"}
+var holders = []string{"plugins", "delegate", "delegates", "ipam", "capabilities", "ranges", "routes", "kubernetes", "ambient", "policy", "runtimeConfig", "args", "dns"}
 
-// own are the keys of our plugin's entry, at the top and below "kubernetes".
+// own are the keys of our plugin's entry, at the top and below "kubernetes" and "ambient".
 var own = []string{
 	"dialect", "agent", "backend", "run_dir", "pod_namespace", "add_deadline", "uncaptured_family", "refuse_proxy_uid", "write_status",
+	"dns_capture", "ipv6", "enablement_selectors", "probe_ipv4", "probe_ipv6", "podSelector", "namespaceSelector",
+	"matchLabels", "matchExpressions", "key", "operator", "values",
 	"ready_without_agent", "exclude_namespaces", "exclude_namespace_selector", "kubeconfig", "cni_bin_dir", "log_level",
 }
 

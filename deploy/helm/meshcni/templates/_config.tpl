@@ -13,9 +13,25 @@
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
 {{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
+{{- with $.Values.ambient -}}
+{{- if not .dnsCapture }}{{- $_ := set $config "ambient-dns-capture" false }}{{- end -}}
+{{- if not .ipv6 }}{{- $_ := set $config "ambient-ipv6" false }}{{- end -}}
+{{- if ne (toJson .enablementSelectors) (include "meshcni.ambientSelectors" . | fromYamlArray | toJson) -}}
+{{- $_ := set $config "ambient-enablement-selectors" (toJson .enablementSelectors) -}}
+{{- end -}}
+{{- if ne .probeIPv4 "169.254.7.127" }}{{- $_ := set $config "ambient-probe-ipv4" .probeIPv4 }}{{- end -}}
+{{- if ne .probeIPv6 "fd16:9254:7127:1337:ffff:ffff:ffff:ffff" }}{{- $_ := set $config "ambient-probe-ipv6" .probeIPv6 }}{{- end -}}
+{{- end -}}
 {{- /* A runtime that waits for the agent starts no pod at all, while the plugin can start those outside of the mesh. */ -}}
 {{- $_ := set $config "ready-without-agent" true -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/* The agent's own ambient-enablement-selectors, as values.yaml has them: a YAML list. */}}
+{{- define "meshcni.ambientSelectors" -}}
+- podSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}
+- podSelector: {matchExpressions: [{key: istio.io/dataplane-mode, operator: NotIn, values: [none]}]}
+  namespaceSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}
 {{- end -}}
 
 {{/* Where things are on the node, below /host, and how the plugin gets into its network: a YAML list. */}}

@@ -1,0 +1,66 @@
+package nodecmd
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
+)
+
+// TestAmbientSettings: the dialect's settings come from flags, the environment and the file, and reach the plugin's entry.
+func TestAmbientSettings(t *testing.T) {
+	want := netconf.Ambient{
+		DNSCapture: netconf.Off, IPv6: netconf.Off, ProbeIPv4: "198.18.0.1", ProbeIPv6: "2001:db8::7",
+		EnablementSelectors: netconf.Selectors{{PodSelector: netconf.LabelSelector{MatchLabels: map[string]string{"tier": "web"}}}},
+	}
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	for name, text := range map[string]string{
+		"a list": "ambient-enablement-selectors:\n- podSelector: {matchLabels: {tier: web}}\n",
+		"text":   `ambient-enablement-selectors: '[{"podSelector": {"matchLabels": {"tier": "web"}}}]'`,
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text+"\nambient-dns-capture: false\nambient-ipv6: false\nambient-probe-ipv4: 198.18.0.1\nambient-probe-ipv6: 2001:db8::7\n"), 0o600))
+		s, err := parsed(map[string]string{"MESHCNI_CONFIG": file})
+		require.NoError(t, err, name)
+		assert.Equal(t, want, s.Plugin.Ambient, name)
+		assert.Equal(t, want, s.Repair.Plugin.Ambient, name)
+	}
+	s, err := parsed(map[string]string{
+		"MESHCNI_AMBIENT_IPV6": "false", "MESHCNI_AMBIENT_ENABLEMENT_SELECTORS": "- podSelector: {matchLabels: {tier: web}}", "MESHCNI_AMBIENT_PROBE_IPV4": "198.18.0.1",
+	}, "--ambient-dns-capture=false", "--ambient-probe-ipv6=2001:db8::7")
+	require.NoError(t, err)
+	assert.Equal(t, want, s.Plugin.Ambient)
+
+	entry, err := s.Entry()
+	require.NoError(t, err)
+	c, unknown, err := netconf.Parse(entry)
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	assert.Equal(t, want, c.Ambient)
+
+	// A template that says nothing of them gets them too.
+	s.PluginConfig = `{"type": "meshcni"}`
+	entry, err = s.Entry()
+	require.NoError(t, err)
+	c, _, err = netconf.Parse(entry)
+	require.NoError(t, err)
+	assert.Equal(t, want, c.Ambient)
+
+	s, err = parsed(nil, "--ambient-enablement-selectors=[]")
+	require.NoError(t, err)
+	assert.Equal(t, netconf.Selectors{}, s.Plugin.Ambient.EnablementSelectors, "nobody")
+
+	_, err = parsed(nil, "--ambient-dns-capture=perhaps")
+	require.Error(t, err)
+	for flag, says := range map[string]string{
+		`--ambient-enablement-selectors=[{"podselector": {}}]`: "selectors[0].podselector: unknown key",
+		"--ambient-enablement-selectors={}":                    "want a list of objects",
+		"--ambient-probe-ipv4=ten":                             `"ten" is not an IP address`,
+	} {
+		_, err = parsed(nil, flag)
+		assert.ErrorContains(t, err, says)
+	}
+}

@@ -1,0 +1,63 @@
+package deploy_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/nodecmd"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/netconf"
+)
+
+// TestAmbientSettings: the chart's values reach the agent by its configuration file, and defaults are not written there.
+func TestAmbientSettings(t *testing.T) {
+	t.Parallel()
+	read := func(v values) netconf.Ambient {
+		text := one[corev1.ConfigMap](t, mustRender(t, v), "ConfigMap", "meshcni-node").Data["config.yaml"]
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		s, err := nodecmd.Program{}.Parse([]string{"run", "--kubernetes-service-host=::1", "--config=" + file})
+		require.NoError(t, err)
+		return s.Plugin.Ambient
+	}
+	assert.True(t, read(values{}).IsZero())
+	assert.Equal(t, netconf.Ambient{
+		DNSCapture: netconf.Off, IPv6: netconf.Off, ProbeIPv4: "198.18.0.1", ProbeIPv6: "2001:db8::7",
+		EnablementSelectors: netconf.Selectors{{PodSelector: netconf.LabelSelector{MatchExpressions: []netconf.LabelExpression{{Key: "tier", Operator: "In", Values: []string{"a", "b"}}}}}},
+	}, read(values{"ambient": values{
+		"dnsCapture": false, "ipv6": false, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7",
+		"enablementSelectors": []values{{"podSelector": values{"matchExpressions": []values{{"key": "tier", "operator": "In", "values": []string{"a", "b"}}}}}},
+	}}))
+	assert.Equal(t, netconf.Selectors{}, read(values{"ambient": values{"enablementSelectors": []values{}}}).EnablementSelectors)
+}
+
+// TestAmbientDefaults: what values.yaml says is what the dialect does without settings.
+func TestAmbientDefaults(t *testing.T) {
+	t.Parallel()
+	text := readAll(t, chart)["templates/_config.tpl"]
+	_, text, found := strings.Cut(text, `{{- define "meshcni.ambientSelectors" -}}`)
+	require.True(t, found)
+	text, _, _ = strings.Cut(text, "{{- end -}}")
+	_, rest, found := strings.Cut(readAll(t, chart)["values.yaml"], "  enablementSelectors:\n")
+	require.True(t, found)
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		assert.Contains(t, rest, strings.TrimSpace(line), "values.yaml and the template have the same default")
+	}
+	c, _, err := netconf.Parse([]byte(`{"ambient": {"enablement_selectors": [
+		{"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
+		{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
+		 "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]}}`))
+	require.NoError(t, err)
+	all, err := dialects.Configure(dialects.All(), c.Ambient)
+	require.NoError(t, err)
+	d, err := dialects.Choose(all, []string{ambient.Name}, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, ambient.Selectors(), d[0].Policy.Selectors)
+}

@@ -1,0 +1,66 @@
+package dialects_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// TestConfigure: each key of the configuration reaches the dialect.
+func TestConfigure(t *testing.T) {
+	configured := func(text string) (dialect.Dialect, error) {
+		c, _, err := netconf.Parse([]byte(`{"ambient": ` + text + `}`))
+		require.NoError(t, err)
+		all, err := dialects.Configure(dialects.All(), c.Ambient)
+		require.Len(t, all, len(dialects.All()))
+		d, cerr := dialects.Choose(all, []string{"ambient"}, nil, nil)
+		require.NoError(t, cerr)
+		return d[0], err
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}}
+	built := func(text string) redirect.Redirect {
+		d, err := configured(text)
+		require.NoError(t, err)
+		r, err := d.Redirect(pod, nil, nil)
+		require.NoError(t, err)
+		return r.Redirect
+	}
+	assert.Equal(t, ambient.Defaults(), built(`{}`))
+	assert.Equal(t, ambient.Defaults(), built(`{"dns_capture": true, "ipv6": true}`))
+	assert.False(t, built(`{"dns_capture": false}`).DNS.Enabled())
+	assert.Equal(t, redirect.FamilyPass, built(`{"ipv6": false}`).IPv6)
+	assert.Equal(t, "198.18.0.1/32,fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", built(`{"probe_ipv4": "198.18.0.1"}`).Inbound.ExcludeSources.String())
+	assert.Equal(t, "169.254.7.127/32,2001:db8::7/128", built(`{"probe_ipv6": "2001:db8::7"}`).Inbound.ExcludeSources.String())
+
+	for text, want := range map[string]selection.Reason{
+		`{}`:                           selection.Selected,
+		`{"enablement_selectors": []}`: selection.NotEnabled,
+		`{"enablement_selectors": [{"podSelector": {"matchLabels": {"tier": "web"}}}]}`:                                                          selection.NotEnabled,
+		`{"enablement_selectors": [{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "Exists"}]}}]}`:          selection.Selected,
+		`{"enablement_selectors": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}, {"podSelector": {}}]}`:                                    selection.Selected,
+		`{"enablement_selectors": [{"podSelector": {}, "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}}]}`: selection.Selected,
+	} {
+		d, err := configured(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, d.Decide(pod, nil).Reason, text)
+	}
+
+	_, err := configured(`{"enablement_selectors": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}], "probe_ipv4": "::1", "probe_ipv6": "1.2.3.4"}`)
+	for _, want := range []string{"pod selector 1", `"::1" is not a single host's IPv4`, `"1.2.3.4" is not a single host's IPv6`} {
+		assert.ErrorContains(t, err, want)
+	}
+	one := dialects.All()[:1]
+	same, err := dialects.Configure(one, netconf.Ambient{DNSCapture: netconf.Off})
+	require.NoError(t, err)
+	assert.Len(t, same, 1)
+}
