@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -136,10 +137,12 @@ func (o Options) withDefaults() Options {
 	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, DefaultMaxBrokenShare)
 	o.MinBroken = cmp.Or(o.MinBroken, DefaultMinBroken)
 	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
-	given := o.Criteria
-	o.Criteria = make(map[string]Criteria, len(o.Dialects))
+	o.Criteria = maps.Clone(o.Criteria)
+	if o.Criteria == nil {
+		o.Criteria = map[string]Criteria{}
+	}
 	for _, d := range o.Dialects {
-		criteria, ok := given[d.Name]
+		criteria, ok := o.Criteria[d.Name]
 		if !ok {
 			criteria = CriteriaFor(d)
 		}
