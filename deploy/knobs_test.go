@@ -80,6 +80,8 @@ var options = map[string]values{
 	"plugin":           {"excludeNamespaces": []string{"a", "b-2"}, "addDeadline": "1m30s", "logLevel": "debug"},
 	"plugin, stricter": {"uncapturedFamily": "drop", "refuseProxyUID": true, "writeStatus": true},
 	"plugin, laxer":    {"refuseProxyUID": false},
+	"several meshes":   {"dialect": []string{"linkerd", "istio", "consul"}, "repair": values{"mode": "repair", "verifyInterval": "5m"}},
+	"a list of one":    {"dialect": []string{"kuma"}},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
 	"no namespaces":    {"excludeNamespaces": []string{}},
 	"plugin template":  {"pluginConfig": `{"type": "meshcni", "log_level": "__LOG_LEVEL__", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}` + "\n"},

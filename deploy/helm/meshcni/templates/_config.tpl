@@ -3,11 +3,12 @@
 {{/* What may change while it runs: the watched file of --config. */}}
 {{- define "meshcni.config" -}}
 {{- $config := dict
-      "dialect" $.Values.dialect
       "backend" $.Values.backend
       "log-level" $.Values.logLevel
       "add-deadline" $.Values.addDeadline
       "exclude-namespaces" $.Values.excludeNamespaces -}}
+{{- $dialects := include "meshcni.dialects" . | fromYamlArray -}}
+{{- $_ := set $config "dialect" (ternary (first $dialects) $dialects (eq (len $dialects) 1)) -}}
 {{- with $.Values.excludeNamespaceSelector }}{{- $_ := set $config "exclude-namespace-selector" . }}{{- end -}}
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
