@@ -80,6 +80,8 @@ var options = map[string]values{
 	"plugin":           {"excludeNamespaces": []string{"a", "b-2"}, "addDeadline": "1m30s", "logLevel": "debug"},
 	"plugin, stricter": {"uncapturedFamily": "drop", "refuseProxyUID": true, "writeStatus": true},
 	"plugin, laxer":    {"refuseProxyUID": false},
+	"several meshes":   {"dialect": []string{"linkerd", "istio", "consul"}, "repair": values{"mode": "repair", "verifyInterval": "5m"}},
+	"a list of one":    {"dialect": []string{"kuma"}},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
 	"ambient settings": {"ambient": values{"dnsCapture": false, "ipv6": false, "enablementSelectors": []values{}, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7"}},
 	"no namespaces":    {"excludeNamespaces": []string{}},

@@ -26,6 +26,10 @@ func TestSchemaRefuses(t *testing.T) {
 		{"profile", "default", "at '/profile'"},
 		{"dialect", "ambient", "at '/dialect'"},
 		{"dialect", "Istio", "at '/dialect'"},
+		{"dialect", []string{}, "at '/dialect'"},
+		{"dialect", []string{"istio", "osm"}, "at '/dialect'"},
+		{"dialect", []string{"istio", "istio"}, "at '/dialect'"},
+		{"dialect", "istio,linkerd", "at '/dialect'"},
 		{"dialect", nil, "missing property 'dialect'"},
 		{"backend", "ebpf", "at '/backend'"},
 		{"logLevel", "trace", "at '/logLevel'"},
@@ -170,6 +174,8 @@ func TestCombinationsAreRefused(t *testing.T) {
 		{values{"metrics": values{"enabled": false, "podMonitor": values{"enabled": true}, "scrapeAnnotations": true}}, []string{"metrics.podMonitor needs metrics.enabled", "metrics.scrapeAnnotations needs"}},
 		{values{"metrics": values{"serviceMonitor": values{"enabled": true}, "podMonitor": values{"enabled": true}}}, []string{"would count everything twice"}},
 		{values{"dialect": "consul", "repair": values{"mode": "label", "exitCodes": []int{126}}}, []string{"repair.initContainer and repair.exitCodes must be set for consul"}},
+		{values{"dialect": []string{"consul"}, "repair": values{"mode": "label", "exitCodes": []int{126}}}, []string{"must be set for consul"}},
+		{values{"dialect": []string{"ambient", "istio"}}, []string{"dialect ambient needs ambient.enabled"}},
 		{values{"profile": "openshift", "cni": values{"chained": true, "ownFile": true}}, []string{"with cni.ownFile it must end in .conflist", "networkAttachmentDefinition.enabled needs"}},
 	} {
 		_, err := render(t, c.values)

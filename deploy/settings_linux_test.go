@@ -160,7 +160,16 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 		return // the entry is the user's own
 	}
 	assert.Equal(t, namespace, got.PodNamespace)
-	assert.Equal(t, want["dialect"], got.Dialects.String())
+	var dialects netconf.Dialects
+	switch named := want["dialect"].(type) {
+	case string:
+		dialects = netconf.Dialects{named}
+	case []any:
+		for _, name := range named {
+			dialects = append(dialects, name.(string))
+		}
+	}
+	assert.Equal(t, dialects, got.Dialects)
 	assert.Equal(t, want["backend"], string(got.Backend))
 	assert.Equal(t, want["log-level"], string(got.LogLevel))
 	deadline, err := time.ParseDuration(want["add-deadline"].(string))

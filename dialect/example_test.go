@@ -1,12 +1,15 @@
 package dialect_test
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -42,4 +45,25 @@ func ExampleDialect() {
 	// selected
 	// 5432 <nil>
 	// example configuration of pod shop/cart: annotation mesh.example/direct-ports="postgres": "postgres" is not a port from 0 to 65535 (allowed: ports and ranges)
+}
+
+// Of several meshes on a node, the first that selects a pod has it.
+func ExampleList() {
+	node := dialect.List{ambient.New("kube-system"), istio.New("kube-system")}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{"sidecar.istio.io/status": "{}"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy"}}},
+	}
+	plan, err := node.Plan(context.Background(), dialect.Subject{Pod: pod}, dialect.Options{})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(plan.Dialect)
+	for _, a := range plan.Answers {
+		fmt.Printf("%s: %s\n", a.Dialect, a.Reason)
+	}
+	// Output:
+	// istio
+	// ambient: has-sidecar
+	// istio: selected
 }

@@ -244,7 +244,7 @@ func TestAdopt(t *testing.T) {
 func TestSeveralMeshes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
-	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New().Policy, Names: ambient.Defaults().Names}
+	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New(ambient.Options{}).Policy, Names: ambient.Defaults().Names}
 	sidecar.NeedsNamespace = true
 	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
 	uid := n.pod(1)

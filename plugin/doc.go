@@ -20,9 +20,12 @@
 //	ask the node's agent for the pod with K8S_POD_UID    without an answer in 50 ms, or with "agent": "off":
 //	GET the pod, until its UID is K8S_POD_UID            fail after add_deadline: a pod of the mesh must not start
 //	                                                     without rules
-//	the dialect does not select the pod                  pass
+//	no dialect selects the pod                           pass
 //	plan and apply the rules                             all rules, or none and an error; where the mesh's proxy is on
 //	                                                     the node, the agent applies them and hands the pod over
+//
+// With several dialects, what passes a pod early must hold for each of them, and the first that selects the pod has it; see
+// dialect.List.
 //
 // The pod's addresses are those of prevResult, except for interfaces outside the pod. If it has none, because the runtime
 // calls the plugin unchained, they are those of the interfaces in the namespace. The pod's status is not used: at ADD it is

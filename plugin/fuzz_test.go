@@ -30,6 +30,7 @@ func FuzzRun(f *testing.F) {
 		`{"cniVersion":"0.4.0","name":"n","prevResult":{"cniVersion":"1.0.0","ips":[{"address":"::ffff:1.2.3.4/128","interface":-1}]},"uncaptured_family":"drop"}`,
 		`{"cniVersion":"1.0.0","name":"n","prevResult":{},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"sidecar.istio.io/status":""}}}`,
 		`{"cniVersion":"1.0.0","name":"n","backend":"nftables","log_level":"warn","add_deadline":"1ns","kubernetes":{"exclude_namespaces":["shop"]}}`,
+		`{"cniVersion":"1.0.0","name":"n","dialect":["linkerd","istio","consul"]}`, `{"cniVersion":"1.0.0","name":"n","dialect":["osm","","osm",null]}`,
 	} {
 		f.Add("ADD", env["CNI_ARGS"], []byte(text))
 	}

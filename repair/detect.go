@@ -175,6 +175,9 @@ func (c *Controller) mine(ctx context.Context, pod *corev1.Pod) (*dialect.Dialec
 	case d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix):
 		return nil, nil
 	}
+	if !c.ours(pod) { // so its namespace need not be read
+		return nil, nil
+	}
 	choice, err := c.choose(ctx, pod)
 	if err != nil || choice.Dialect == nil || choice.Dialect.NodeProxy != nil {
 		return nil, err

@@ -42,6 +42,14 @@ func (c *Controller) criteria(pod *corev1.Pod) Criteria {
 	return Criteria{}
 }
 
+// ours reports whether a mesh whose pods are repaired has the pod, or may have it by its namespace.
+func (c *Controller) ours(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool {
+		alone := d.Decide(pod, nil)
+		return d.NodeProxy == nil && (alone.Selected || alone.Reason == selection.NotEnabled && byNamespace(d))
+	})
+}
+
 // choose returns the mesh that has a pod, as the plugin decides. It reads the namespace only if that decides too. An error says
 // that this cannot be told.
 func (c *Controller) choose(ctx context.Context, pod *corev1.Pod) (dialect.Choice, error) {

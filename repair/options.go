@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -136,10 +137,12 @@ func (o Options) withDefaults() Options {
 	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, DefaultMaxBrokenShare)
 	o.MinBroken = cmp.Or(o.MinBroken, DefaultMinBroken)
 	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
-	given := o.Criteria
-	o.Criteria = make(map[string]Criteria, len(o.Dialects))
+	o.Criteria = maps.Clone(o.Criteria)
+	if o.Criteria == nil {
+		o.Criteria = map[string]Criteria{}
+	}
 	for _, d := range o.Dialects {
-		criteria, ok := given[d.Name]
+		criteria, ok := o.Criteria[d.Name]
 		if !ok {
 			criteria = CriteriaFor(d)
 		}
@@ -193,6 +196,15 @@ func (o Options) needsCheck() bool {
 	return o.Detect == nil || !o.Detect.Act
 }
 
+// shares reports whether there are pods to repair that may be this mesh's: its own, or those of another that it could have
+// instead. A mesh that leaves a sidecar's pods alone by the annotation that all of these have shares none.
+func (o Options) shares(d dialect.Dialect) bool {
+	return slices.ContainsFunc(o.Dialects, func(other dialect.Dialect) bool {
+		foreign := d.Policy.ForeignAnnotation
+		return other.NodeProxy == nil && (foreign == "" || other.Policy.StatusAnnotation != foreign)
+	})
+}
+
 // limitsCluster reports whether the cluster's budget applies.
 func (o Options) limitsCluster() bool {
 	return o.Action == ActionDelete && o.ClusterBudget != Budget{} && o.ClusterBudget != Unlimited
@@ -241,7 +253,7 @@ func (o Options) uses() kube.Uses {
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
 		Namespaces: slices.ContainsFunc(o.Dialects, func(d dialect.Dialect) bool {
-			return d.NeedsNamespace && (inPlace || (o.Detect != nil || len(o.Dialects) > 1) && len(d.Policy.Selectors) > 0) ||
+			return d.NeedsNamespace && (d.NodeProxy == nil && inPlace || (o.Detect != nil || len(o.Dialects) > 1) && len(d.Policy.Selectors) > 0) && o.shares(d) ||
 				len(d.Policy.ExcludedNamespaceLabels) > 0
 		}),
 	}

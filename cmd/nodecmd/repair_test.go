@@ -184,6 +184,9 @@ func TestSeveralDialects(t *testing.T) {
 	s, err := parsed(map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni", "dialect": ["kuma", "istio"]}`})
 	require.NoError(t, err)
 	assert.Equal(t, netconf.Dialects{"kuma", "istio"}, s.Repair.Plugin.Dialects, "the template's")
+	s, err = parsed(map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni"}`}, "--dialect=linkerd,istio")
+	require.NoError(t, err)
+	assert.Equal(t, netconf.Dialects{"linkerd", "istio"}, s.Repair.Plugin.Dialects, "added to a template that has none")
 
 	p := Program{}
 	p.setDefaults()

@@ -9,15 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestDialects: one agent, told to serve one mesh after the other, each with port 9090 excluded both ways as that mesh does it.
-func TestDialects(t *testing.T) {
-	c := sharedCluster(t)
-	s := newShop(t, c, "meshes")
-	s.kubectl(t, "annotate", "namespace", s.namespace, "config.linkerd.io/skip-inbound-ports=9090")
-	s.create(t, pod{name: "client", outside: true})
-	since := install(t, c, "--set", "dialect=linkerd")
-	s.ready(t, "client")
-	for _, m := range []mesh{
+// otherMeshes are those that the other tests are not about, with port 9090 excluded both ways as each mesh does it; Linkerd's
+// inbound port is its namespace's to exclude.
+func otherMeshes() []mesh {
+	return []mesh{
 		{"linkerd", "linkerd-proxy", 2102, 4140, 4143, map[string]string{"config.linkerd.io/skip-outbound-ports": "9090"}},
 		{"kuma", "kuma-sidecar", 5678, 15001, 15006, map[string]string{
 			"kuma.io/sidecar-injected":              "true",
@@ -30,7 +25,18 @@ func TestDialects(t *testing.T) {
 			"consul.hashicorp.com/redirect-traffic-config": `{"ProxyUserID":"5995","ProxyInboundPort":20000,` +
 				`"ExcludeInboundPorts":["9090"],"ExcludeOutboundPorts":["9090"]}`,
 		}},
-	} {
+	}
+}
+
+// TestDialects: one agent, told to serve one mesh after the other.
+func TestDialects(t *testing.T) {
+	c := sharedCluster(t)
+	s := newShop(t, c, "meshes")
+	s.kubectl(t, "annotate", "namespace", s.namespace, "config.linkerd.io/skip-inbound-ports=9090")
+	s.create(t, pod{name: "client", outside: true})
+	since := install(t, c, "--set", "dialect=linkerd")
+	s.ready(t, "client")
+	for _, m := range otherMeshes() {
 		step(t, c, m.dialect, func(t *testing.T) {
 			s := shop{c, s.namespace, m}
 			upgrade(t, c, "--set", "dialect="+m.dialect)
@@ -47,6 +53,32 @@ func TestDialects(t *testing.T) {
 			assert.Equal(t, "9090 for "+client+":9090", s.dial(t, m.dialect, client+":9090"), "excluded outbound")
 			assert.Equal(t, "9090 for "+ip+":9090", s.dial(t, "client", ip+":9090"), "excluded inbound")
 			assertRights(t, c, since, "get daemonsets.apps", "get namespaces", "get pods", "create events", "patch events")
+		})
+	}
+	s.leave(t)
+}
+
+// TestDialectsTogether: one configuration for pods of several meshes that run side by side, each captured by its own rules.
+func TestDialectsTogether(t *testing.T) {
+	c := sharedCluster(t)
+	s := newShop(t, c, "together")
+	s.kubectl(t, "annotate", "namespace", s.namespace, "config.linkerd.io/skip-inbound-ports=9090")
+	s.create(t, pod{name: "client", outside: true})
+	install(t, c, "--set", "dialect={consul,linkerd,kuma}")
+	assert.Contains(t, strings.Join(strings.Fields(fileText(t, confList)), ""), `"dialect":["consul","linkerd","kuma"]`)
+	s.ready(t, "client")
+	all := otherMeshes()
+	for _, m := range all {
+		shop{c, s.namespace, m}.create(t, pod{name: m.dialect})
+	}
+	for _, m := range all {
+		step(t, c, m.dialect, func(t *testing.T) {
+			s := shop{c, s.namespace, m}
+			s.ready(t, m.dialect)
+			s.assertCaptured(t, m.dialect, "client")
+			ip, client := s.ip(t, m.dialect), s.ip(t, "client")
+			assert.Equal(t, "9090 for "+client+":9090", s.dial(t, m.dialect, client+":9090"), "excluded outbound")
+			assert.Equal(t, "9090 for "+ip+":9090", s.dial(t, "client", ip+":9090"), "excluded inbound")
 		})
 	}
 	s.leave(t)

@@ -36,7 +36,7 @@ import (
 
 // question is a pod, and what is known and wanted of it.
 type question struct {
-	mesh      string
+	mesh      string // or several, separated by commas
 	pod       *corev1.Pod
 	namespace *corev1.Namespace
 	addrs     []netip.Addr
@@ -44,13 +44,13 @@ type question struct {
 	excluded  string // labels of namespaces that are excluded
 }
 
-// dialect is the mesh as a configuration would have it.
-func (q question) dialect(t *testing.T) dialect.Dialect {
+// dialects are the meshes as a configuration would have them.
+func (q question) dialects(t *testing.T) dialect.List {
 	excluded, err := selection.ParseLabels(q.excluded)
 	require.NoError(t, err)
-	d, err := dialects.ByName(q.mesh, nil, excluded)
+	l, err := dialects.Choose(dialects.All(), strings.Split(q.mesh, ","), nil, excluded)
 	require.NoError(t, err)
-	return d
+	return l
 }
 
 // verdict is what one door says.
@@ -66,7 +66,7 @@ func text(rs ruleset.Ruleset) string { return rs.IPv4.String() + rs.IPv6.String(
 var usable = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
 
 func (q question) plan(t *testing.T) verdict {
-	p, err := q.dialect(t).Plan(t.Context(), dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable}, q.options)
+	p, err := q.dialects(t).Plan(t.Context(), dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable}, q.options)
 	v := verdict{selected: p.Decision.Selected, rules: text(p.Ruleset)}
 	for _, c := range p.Codes() {
 		v.bypasses = append(v.bypasses, string(c))
@@ -84,7 +84,7 @@ func (q question) plugin(t *testing.T) verdict {
 		ips = append(ips, object{"address": netip.PrefixFrom(a, a.BitLen()).String()})
 	}
 	config, err := json.Marshal(object{
-		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "dialect": q.mesh,
+		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "dialect": strings.Split(q.mesh, ","),
 		"kubernetes":        object{"exclude_namespace_selector": q.excluded},
 		"uncaptured_family": q.options.UncapturedFamily, "refuse_proxy_uid": q.options.RefuseProxyUID,
 		"prevResult": object{"cniVersion": "1.0.0", "ips": ips},
@@ -131,7 +131,7 @@ func (q question) plugin(t *testing.T) verdict {
 
 // repair does not say what it finds of bypasses; that is the plugin's to log.
 func (q question) repair(t *testing.T, bypasses []string) verdict {
-	m := &repair.InPlace{Dialects: dialect.List{q.dialect(t)}, Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	m := &repair.InPlace{Dialects: q.dialects(t), Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
 	rs, err := m.Rulesets(t.Context(), q.pod)
 	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {
@@ -223,6 +223,37 @@ func TestEveryDoorDecidesAlike(t *testing.T) {
 	}
 	for _, code := range []dialect.BypassCode{dialect.BypassIPv6, dialect.BypassProxyID, dialect.BypassNetRaw} {
 		assert.NotZero(t, bypasses[string(code)], "no pod left %s open", code)
+	}
+}
+
+// TestEveryDoorChoosesAlike: of several meshes all take the same one, whatever the order.
+func TestEveryDoorChoosesAlike(t *testing.T) {
+	t.Parallel()
+	taken := map[string]int{}
+	for name, q := range questions(t) {
+		if q.mesh == "ambient" { // whose pods the plugin leaves to an agent
+			continue
+		}
+		q.addrs, q.pod.Status.PodIPs = dialecttest.Addrs(), nil
+		for _, a := range q.addrs {
+			q.pod.Status.PodIPs = append(q.pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
+		}
+		alone := q.plan(t)
+		for _, list := range []string{"ambient,istio,linkerd,kuma,consul", "consul,kuma,linkerd,ambient,istio"} {
+			mesh := q.mesh
+			q.mesh = list
+			want, what := q.plan(t), name+" "+list
+			assert.Equal(t, want, q.plugin(t), "the plugin: %s", what)
+			assert.Equal(t, want, q.repair(t, want.bypasses), "repair: %s", what)
+			assert.Equal(t, want, q.program(t), "the rule program: %s", what)
+			assert.Equal(t, alone, want, "no other mesh has the recorded pods: %s", what)
+			if q.mesh = mesh; want.selected {
+				taken[mesh]++
+			}
+		}
+	}
+	for _, mesh := range []string{"istio", "linkerd", "kuma", "consul"} {
+		assert.NotZero(t, taken[mesh], mesh)
 	}
 }
 

@@ -52,11 +52,11 @@ func TestNetworkConfig(t *testing.T) {
 	s := &bundle.Scrubber{}
 	got, err := s.NetworkConfig([]byte(`{"name":"n","cniVersion":"1.0.0","more":"a","plugins":[
 		{"type":"theirs","mtu":9000,"flag":true,"none":null,"dialect":"b","kubeconfig":"c","ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0","gw":"d?"}],"o":[1,"e"]},"policy":{"type":"k8s","k8s_auth_token":"f"}},
-		{"type":"meshcni","dialect":"istio","kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"g"}}]}`), []string{"meshcni"})
+		{"type":"meshcni","dialect":["linkerd","istio"],"kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"g"}}]}`), []string{"meshcni"})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"name":"n","cniVersion":"1.0.0","more":"REDACTED","plugins":[
 		{"type":"theirs","mtu":9000,"flag":true,"none":null,"dialect":"REDACTED","kubeconfig":"REDACTED","ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0","gw":"d?"}],"o":"REDACTED (list)"},"policy":{"type":"k8s","k8s_auth_token":"REDACTED"}},
-		{"type":"meshcni","dialect":"istio","kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"REDACTED"}}]}`, string(got))
+		{"type":"meshcni","dialect":["linkerd","istio"],"kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"REDACTED"}}]}`, string(got))
 	for _, bad := range []string{"", "secret", "[1]", `"secret"`, `{"a":1}{"b":2}`} {
 		_, err := s.NetworkConfig([]byte(bad), nil)
 		require.ErrorContains(t, err, "left out", bad)

@@ -135,14 +135,23 @@ what was imported on the nodes, which is known there by its tag only. */}}
 {{- toYaml $all -}}
 {{- end -}}
 
-{{/* Whether pods are decided on with their Namespace object, by the plugin and by repair. */}}
+{{/* The meshes whose proxies are in their pods, a YAML list. */}}
+{{- define "meshcni.sidecars" -}}
+{{- $all := list -}}
+{{- range include "meshcni.dialects" . | fromYamlArray }}{{ if ne . "ambient" }}{{ $all = append $all . }}{{ end }}{{ end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{/* Whether pods are decided on with their Namespace object, by the plugin and by repair. Repair needs it where it writes the rules
+of pods of Linkerd, and where ambient could have the pods of a sidecar; it leaves those of Istio's alone without being told. */}}
 {{- define "meshcni.readsNamespaces" -}}
 {{- $all := include "meshcni.dialects" . | fromYamlArray -}}
 {{- if or (has "linkerd" $all) (has "ambient" $all) .Values.excludeNamespaceSelector }}yes{{ end -}}
 {{- end -}}
 {{- define "meshcni.repairReadsNamespaces" -}}
 {{- $all := include "meshcni.dialects" . | fromYamlArray -}}
-{{- if or (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
+{{- $shared := and (has "ambient" $all) (without (include "meshcni.sidecars" . | fromYamlArray) "istio") (include "meshcni.repairs" .) -}}
+{{- if or $shared (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's

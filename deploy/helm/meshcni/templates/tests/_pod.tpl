@@ -1,5 +1,6 @@
 {{/* What makes a pod one of the mesh, by dialect: annotations, and the proxy's container and user. selfCalls says whether the
-proxy's calls to its own pod are redirected to it, which is all of the redirection that the proxy's user can see. */}}
+proxy's calls to its own pod are redirected to it, which is all of the redirection that the proxy's user can see. Of several meshes
+the first with a sidecar has the pod. */}}
 {{- define "meshcni.testMesh" -}}
 istio:
   proxy: istio-proxy
@@ -35,7 +36,7 @@ consul:
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   command: [/usr/local/bin/meshcni-redirect]
   {{- if .checks }}
-  args: [validate, --dialect={{ .root.Values.dialect }}, --file=/etc/meshcni-test/pod.yaml]
+  args: [validate, --dialect={{ include "meshcni.sidecars" .root | fromYamlArray | first }}, --file=/etc/meshcni-test/pod.yaml]
   {{- else }}
   args: [version]
   {{- end }}
@@ -58,7 +59,7 @@ consul:
 {{- end -}}
 
 {{- define "meshcni.testPod" -}}
-{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig $.Values.dialect dict -}}
+{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig (include "meshcni.sidecars" . | fromYamlArray | first) dict -}}
 apiVersion: v1
 kind: Pod
 metadata:
