@@ -49,7 +49,7 @@ func ExampleDialect() {
 
 // Of several meshes on a node, the first that selects a pod has it.
 func ExampleList() {
-	node := dialect.List{ambient.New("kube-system"), istio.New("kube-system")}
+	node := dialect.List{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}}), istio.New("kube-system")}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{"sidecar.istio.io/status": "{}"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy"}}},

@@ -71,7 +71,7 @@ func TestChecksOfSeveralMeshes(t *testing.T) {
 				}
 			})}
 		}, nil},
-		"left to the agent of the node's proxy": {[]dialect.Dialect{ambient.New(), linkerd.New(), istio.New()}, func(t *testing.T) []*corev1.Pod {
+		"left to the agent of the node's proxy": {[]dialect.Dialect{ambient.New(ambient.Options{}), linkerd.New(), istio.New()}, func(t *testing.T) []*corev1.Pod {
 			return []*corev1.Pod{named(t, "linkerd", "a"), with(named(t, "linkerd", "b"), inShop), named(t, "crash-loop", "c")}
 		}, []string{"b", "c"}},
 	} {
@@ -97,7 +97,7 @@ func TestDetectionOfSeveralMeshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newTraces(t)
 		b := start(t, func(b *bench, o *repair.Options) {
-			meshes(repair.ActionNone, ambient.New(), istio.New(), linkerd.New())(b, o)
+			meshes(repair.ActionNone, ambient.New(ambient.Options{}), istio.New(), linkerd.New())(b, o)
 			n.detecting(repair.ActionNone)(b, o)
 			n.attach(b.pod("a"), "c1", "ptp", "meshcni")
 		},
@@ -121,7 +121,7 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
 	labels := map[string]string{ambient.DataplaneMode: "ambient"}
 	m := &repair.InPlace{
-		Dialects: dialect.List{ambient.New(), linkerd.New()}, ProcRoot: t.TempDir(),
+		Dialects: dialect.List{ambient.New(ambient.Options{}), linkerd.New()}, ProcRoot: t.TempDir(),
 		Namespace: func(_ context.Context, name string) (*corev1.Namespace, error) {
 			if name == "unread" {
 				return nil, errors.New("forbidden")
