@@ -52,7 +52,7 @@ type Redirect struct {
 	Loopback Loopback `json:"loopback,omitempty"`
 	// FinalPass takes what is excluded, connections within the pod and replies to the proxy out of the nat table at once
 	// (ACCEPT), so that others' rules after ours in the same chain cannot redirect them. By default those rules see them
-	// (RETURN). The proxy's own packets, and those to localhost, are always left to them.
+	// (RETURN). What the proxy sends to other hosts, and what is for localhost, is always left to them.
 	FinalPass bool `json:"finalPass,omitempty"`
 
 	// ExcludeInterfaces are left alone in both directions.
