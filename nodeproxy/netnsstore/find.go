@@ -211,8 +211,8 @@ func (s *Store) prove(p Pod, c *candidate, process podnetns.Result) (*Ref, error
 // [ErrNotHeld]: there is none. Any other error means that it could not be told.
 //
 // It is for a loop over all pods of a node. A pod costs some reads of files and a netlink dump, about a quarter of a millisecond
-// of processor time, so that a full node (110) costs 25 ms a round, and holds no descriptor but the one it has. Pods without a
-// process that is known already cost one search of all processes, together.
+// of processor time, a full node (110 pods) 25 ms. Pods without a process that is known already cost one search of all processes,
+// together.
 func (s *Store) StillThere(pods ...Pod) map[types.UID]error {
 	result := make(map[types.UID]error, len(pods))
 	refs := make(map[types.UID]*Ref, len(pods))

@@ -181,7 +181,7 @@ func (j *journal) path(uid types.UID) string { return filepath.Join(j.dir, strin
 
 // sync writes or removes a pod's entry, according to what is held of it now. ok is false when that is not to be asked.
 func (j *journal) sync(uid types.UID, held func() (h *handle, ok bool)) error {
-	if j.dir == "" {
+	if j.dir == "" || !podnetns.ValidUID(string(uid)) { // another is never a path
 		return nil
 	}
 	j.mu.Lock()

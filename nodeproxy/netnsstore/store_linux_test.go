@@ -93,6 +93,9 @@ func TestPutRefuses(t *testing.T) {
 		assert.Equal(t, c.reason, netnsstore.Reason(err), name)
 	}
 	assert.Len(t, entries(t, o.RunDir), 1)
+	require.NoError(t, os.WriteFile(filepath.Join(o.RunDir, "log.json"), nil, 0o600))
+	require.NoError(t, s.Forget("../log"))
+	assert.FileExists(t, filepath.Join(o.RunDir, "log.json"))
 	require.NoError(t, s.Close())
 	_, err := s.Put(attach(newUID(), "c2", addrA), ns)
 	require.ErrorIs(t, err, os.ErrClosed)
