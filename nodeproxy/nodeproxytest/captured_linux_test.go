@@ -201,8 +201,7 @@ func TestSwap(t *testing.T) {
 			}
 			swapAgent := func() {
 				a.stop()
-				a = newAgent(t, path, patience)
-				a.hold(cart)
+				a = newAgent(t, path, patience, cart)
 			}
 			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
 			require.NoError(t, err)
