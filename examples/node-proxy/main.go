@@ -1,8 +1,8 @@
 // Command node-proxy is a proxy for a node's pods in a hundred lines, and as many for its sockets: the smallest program that
 // the agent can hand pods to, and a start for a proxy of your own.
 //
-//	meshcni-node run --ambient --zds-socket /tmp/zds.sock
-//	node-proxy /tmp/zds.sock
+//	meshcni-node run --ambient --zds-socket /run/zds.sock
+//	node-proxy /run/zds.sock
 //
 // It speaks the protocol by package zds. With each pod comes its network namespace, as an open file. In there it listens on
 // 15001 for what the application sends and on 15006 for what is sent to it. It asks the kernel where each connection was to go, and

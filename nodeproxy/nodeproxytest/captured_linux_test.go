@@ -176,43 +176,61 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// While one proxy takes the place of another, no connection is lost, and those that are open live on.
+// While one proxy takes the place of another, or one agent of another, or both, no connection is lost, and those that are open
+// live on.
 func TestSwap(t *testing.T) {
-	w := captured(t, apply.Nftables, nil)
-	serve(t, w.Out, "[::]:9999")
-	a := newAgent(t, socket(t), patience)
-	cart := workload(t, "cart", w.Pod)
-	o := nodeproxytest.Options{Socket: a.path, MaxBackoff: 50 * time.Millisecond, Drain: patience}
-	proxy := nodeproxytest.StartProcess(t, o)
-	a.ready(t, 1)
-	a.hold(cart)
-	require.NoError(t, a.Add(t.Context(), cart))
-
-	probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
-	require.NoError(t, err)
-	stop := w.Stream(probe)
-	for range 3 {
-		long := dial(t, w.Pod, "10.96.5.5:9999")
-		eventually(t, "the proxy has the connection", func() bool {
-			pod, _ := proxy.State().Pod("cart")
-			return pod.Open > 0
+	for _, backend := range dialecttest.Backends {
+		t.Run(string(backend), func(t *testing.T) {
+			w := captured(t, backend, nil)
+			serve(t, w.Out, "[::]:9999")
+			path := socket(t)
+			a := newAgent(t, path, patience)
+			cart := workload(t, "cart", w.Pod)
+			o := nodeproxytest.Options{Socket: path, MaxBackoff: 50 * time.Millisecond, Drain: patience}
+			proxy := nodeproxytest.StartProcess(t, o)
+			a.ready(t, 1)
+			a.hold(cart)
+			require.NoError(t, a.Add(t.Context(), cart))
+			swapProxy := func() {
+				next := nodeproxytest.StartProcess(t, o)
+				a.ready(t, 2)
+				proxy.Terminate()
+				a.ready(t, 1)
+				require.Equal(t, next.Pid(), a.Proxies()[0].PID)
+				proxy = next
+			}
+			swapAgent := func() {
+				a.stop()
+				a = newAgent(t, path, patience, cart)
+			}
+			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
+			require.NoError(t, err)
+			stop := w.Stream(probe)
+			for name, swap := range map[string]func(){
+				"proxy":            swapProxy,
+				"agent":            func() { swapAgent(); a.ready(t, 1) },
+				"agent, and proxy": func() { swapAgent(); swapProxy() },
+			} {
+				long, old := dial(t, w.Pod, "10.96.5.5:9999"), proxy
+				eventually(t, "the proxy has the connection", func() bool {
+					pod, _ := proxy.State().Pod("cart")
+					return pod.Open > 0
+				})
+				swap()
+				_, err := io.WriteString(long, "hello")
+				require.NoError(t, err)
+				require.NoError(t, long.CloseWrite())
+				answer, err := io.ReadAll(long)
+				require.NoError(t, err)
+				assert.Equal(t, "hello from 10.244.1.5", string(answer), name)
+				_ = long.Close()
+				if proxy != old {
+					require.Zero(t, old.ExitCode(), name)
+				}
+			}
+			fates := stop()
+			assert.Positive(t, fates["out:80 orig=10.96.5.5:80"])
+			assert.Len(t, fates, 1, "%v", fates)
 		})
-		next := nodeproxytest.StartProcess(t, o)
-		a.ready(t, 2)
-		require.Equal(t, next.Pid(), a.Proxies()[1].PID)
-		proxy.Terminate()
-		a.ready(t, 1)
-		_, err := io.WriteString(long, "hello")
-		require.NoError(t, err)
-		require.NoError(t, long.CloseWrite())
-		answer, err := io.ReadAll(long)
-		require.NoError(t, err)
-		assert.Contains(t, string(answer), "hello from 10.244.1.5")
-		_ = long.Close()
-		require.Zero(t, proxy.ExitCode())
-		proxy = next
 	}
-	fates := stop()
-	assert.Positive(t, fates["out:80 orig=10.96.5.5:80"])
-	assert.Len(t, fates, 1, "%v", fates)
 }

@@ -39,8 +39,8 @@ func TestSnapshot(t *testing.T) {
 	})
 	first.stop()
 
-	again := newAgent(t, path, patience)
-	again.hold(workload(t, "stays", stays), kept(pods[1]), workload(t, "came", netnstest.New(t)), kept(workload(t, "unknown", stays)))
+	again := newAgent(t, path, patience,
+		workload(t, "stays", stays), kept(pods[1]), workload(t, "came", netnstest.New(t)), kept(workload(t, "unknown", stays)))
 	again.ready(t, 1)
 	assert.Equal(t, []string{"came", "keeps", "stays"}, uids(p.State()))
 	for _, w := range pods[:2] {

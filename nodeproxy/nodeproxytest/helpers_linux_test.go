@@ -58,9 +58,9 @@ func socket(t testing.TB) string {
 	return filepath.Join(dir, "z.sock")
 }
 
-func newAgent(t testing.TB, path string, ack time.Duration) *agent {
+func newAgent(t testing.TB, path string, ack time.Duration, pods ...nodeproxy.Workload) *agent {
 	t.Helper()
-	a := &agent{path: path, refused: make(chan types.UID, 1000)}
+	a := &agent{path: path, refused: make(chan types.UID, 1000), pods: pods}
 	server, err := zds.Listen(t.Context(), zds.Options{
 		Path: path, AckTimeout: ack,
 		Snapshot: func(context.Context) ([]nodeproxy.Workload, error) {

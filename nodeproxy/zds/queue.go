@@ -12,8 +12,9 @@ type op struct {
 	netns  syscall.Conn // what an Add brings along
 
 	snapshot  bool          // it comes from the snapshot, so nobody waits for it
+	instead   *op           // the snapshot's request that an Add has taken the place of
 	abandoned bool          // who waited has gone
-	had       bool          // the proxy had the pod before, in the same namespace
+	had       bool          // the proxy has the pod anyway: from before, or by its snapshot
 	sent      chan struct{} // closed when netns is no longer used
 	done      chan struct{} // closed when err is final
 	err       error
@@ -53,13 +54,17 @@ func (q *queue) next() *op {
 	return o
 }
 
-// drop takes a request out, and reports whether it was still there.
+// drop takes a request out, and reports whether it was still there. What it has taken the place of is to be sent after all.
 func (q *queue) drop(o *op) bool {
 	at := slices.Index(q.ops, o)
-	if at < 0 {
+	switch {
+	case at < 0:
 		return false
+	case o.instead != nil:
+		q.ops[at] = o.instead
+	default:
+		q.ops = slices.Delete(q.ops, at, at+1)
 	}
-	q.ops = slices.Delete(q.ops, at, at+1)
 	return true
 }
 
@@ -67,6 +72,7 @@ func (q *queue) drop(o *op) bool {
 // the proxy has would be drained in between.
 func (q *queue) add(o *op) {
 	if at := q.find(o.req.UID); at >= 0 && q.ops[at].snapshot {
+		o.instead = q.ops[at]
 		q.ops[at] = o
 		return
 	}
@@ -101,6 +107,7 @@ func (q *queue) begin(snapshot []*op, sent *op) {
 		case at < 0:
 			all = append(all, o)
 		case q.ops[at].req.Kind == Add:
+			q.ops[at].instead = o
 			all = append(all, q.ops[at])
 			q.ops = slices.Delete(q.ops, at, at+1)
 		}

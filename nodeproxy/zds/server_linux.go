@@ -111,7 +111,7 @@ func (s *Server) accept(ctx context.Context, from *socket) {
 //
 // The error is [ErrNoProxy], [ErrTimeout], [*NackError], [ErrTooLong], [ErrRemoved], that of a closed NetNS, or the context's.
 // After each of them, a proxy that may have the pod is told to give it back; unless it had the pod, in the same namespace,
-// before the call.
+// before the call, or has it by its snapshot.
 func (s *Server) Add(ctx context.Context, w nodeproxy.Workload) error {
 	err := s.add(ctx, w)
 	if err != nil {
@@ -272,7 +272,7 @@ type Connected struct {
 	Since time.Time
 	// SnapshotSent: it was told the snapshot.
 	SnapshotSent bool
-	// Pods is how many pods it has accepted and was not told to give back. Kept ones don't count.
+	// Pods is how many pods it has accepted, or was told to keep, and was not told to give back.
 	Pods int
 	// Waiting is how many requests are still to be sent to it.
 	Waiting int

@@ -388,7 +388,7 @@ func TestSnapshotRefused(t *testing.T) {
 	for _, want := range []types.UID{"long", "a", "closed"} {
 		assert.Equal(t, want, await(t, a.refused))
 	}
-	assert.Equal(t, 1, a.Proxies()[0].Pods)
+	assert.Equal(t, 3, a.Proxies()[0].Pods, "b and closed are kept, c is added")
 }
 
 // A snapshot that cannot be taken yet ends the connection, and tells the proxy nothing.

@@ -3,6 +3,7 @@ package zds_test
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -162,4 +163,54 @@ func TestAddAndANewProxy(t *testing.T) {
 			c.ack(nil)
 		}
 	}
+}
+
+// Who adds a pod of the snapshot and stops waiting takes nothing from the snapshot: without the pod's name in it, the proxy
+// would cut the pod off.
+func TestAddOfTheSnapshotGivenUp(t *testing.T) {
+	a := start(t, nil)
+	taking, take := make(chan struct{}), make(chan struct{})
+	a.snapshots(func(context.Context) ([]nodeproxy.Workload, error) {
+		close(taking)
+		<-take
+		return []nodeproxy.Workload{pod(t, "a"), pod(t, "b"), pod(t, "c"), kept(pod(t, "d"))}, nil
+	})
+	c := a.connect(t)
+	await(t, taking)
+	giveUp := func(uid string, sent func()) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		added := a.adding(ctx, pod(t, uid))
+		sent()
+		cancel()
+		require.ErrorIs(t, await(t, added), context.Canceled)
+	}
+	early, cancel := context.WithCancel(t.Context())
+	added := a.adding(early, pod(t, "b"))
+	a.waiting(t, 1)
+	close(take)
+	c.expect("Add a")
+	cancel()
+	require.ErrorIs(t, await(t, added), context.Canceled)
+	closed := pod(t, "c")
+	require.NoError(t, closed.NetNS.(*os.File).Close())
+	unsent := a.adding(t.Context(), closed)
+	c.ack(nil)
+	c.expect("Add b")
+	c.ack(nil)
+	c.expect("Add c")
+	c.ack(nil)
+	c.expect("Keep d")
+	c.ack(nil)
+	c.expect("SnapshotSent")
+	c.ack(nil)
+	require.ErrorIs(t, await(t, unsent), os.ErrClosed)
+	// Of a pod that was kept nobody knows the namespace, so giving up costs it nothing either.
+	giveUp("d", func() { c.expect("Add d") })
+	c.ack(nil)
+	removed := a.removing(t.Context(), "x")
+	c.expect("Del x")
+	c.ack(nil)
+	require.NoError(t, await(t, removed))
 }
