@@ -31,6 +31,8 @@
 //	redirect/validate       prove redirection with real connections, from inside the pod
 //	plugin                  the CNI verbs as a value
 //	plugin/attachment       the node's record of what ADD did to each pod
+//	plugin/agentsock        the agent's socket: protocol, client, server
+//	nodeproxy/nodepods      the node's pods and their namespaces, watched
 //	plugin/kubepod          one pod from the API server, with one GET
 //	nodeproxy/netnsstore    which network namespace is a running pod's, proven and kept open
 //	installer               install the plugin on a node, keep it there, remove it

@@ -32,6 +32,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"dialect", "istio,linkerd", "at '/dialect'"},
 		{"dialect", nil, "missing property 'dialect'"},
 		{"backend", "ebpf", "at '/backend'"},
+		{"agent", "no", "at '/agent'"},
 		{"logLevel", "trace", "at '/logLevel'"},
 		{"uncapturedFamily", "deny", "at '/uncapturedFamily'"},
 		{"refuseProxyUID", "yes", "at '/refuseProxyUID'"},

@@ -74,6 +74,10 @@ func TestAgentIsNotAsked(t *testing.T) {
 	require.Zero(t, c.run(t).exit)
 	assert.Equal(t, []int{0, 1}, []int{c.agent.Asked, c.pods.Calls()})
 
+	var bare netconf.Agent
+	require.NoError(t, bare.UnmarshalText([]byte("false")))
+	assert.Equal(t, netconf.AgentOff, bare)
+
 	c = newCall()
 	c.agent.Err = nil
 	c.agent.Set(meshPod(), nil)

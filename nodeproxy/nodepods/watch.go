@@ -193,9 +193,12 @@ func (w *Watch) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, erro
 	patience := time.NewTimer(w.opts.Patience)
 	defer patience.Stop()
 	for {
-		found, news := w.find(id)
+		found, hopeless, news := w.find(id)
 		if found.Pod != nil {
 			return found, nil
+		}
+		if hopeless {
+			return agentsock.Pod{}, agentsock.ErrUnknown
 		}
 		select {
 		case <-news:
@@ -207,21 +210,22 @@ func (w *Watch) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, erro
 	}
 }
 
-func (w *Watch) find(id attachment.Pod) (found agentsock.Pod, news <-chan struct{}) {
+// find returns the pod if it is known. It is hopeless to wait for it while the API server refuses what is missing.
+func (w *Watch) find(id attachment.Pod) (found agentsock.Pod, hopeless bool, news <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.pods[types.UID(id.UID)]
 	if id.UID == "" || p == nil || p.Name != id.Name || p.Namespace != id.Namespace {
-		return found, w.news
+		return found, id.UID == "" || w.failing["pods"] != nil, w.news
 	}
 	if w.opts.Namespaces {
 		var err error
 		if found.Namespace, err = w.namespace(p.Namespace); err != nil {
-			return agentsock.Pod{}, w.news
+			return agentsock.Pod{}, w.failing["namespace "+p.Namespace] != nil, w.news
 		}
 	}
 	found.Pod = p
-	return found, w.news
+	return found, false, w.news
 }
 
 // change does something to what is known, and then tells who wants to know.

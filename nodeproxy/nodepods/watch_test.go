@@ -331,7 +331,7 @@ func TestServerThatRefuses(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.broken = true
-	w := start(t, a, nodepods.Options{Namespaces: true})
+	w := start(t, a, nodepods.Options{Namespaces: true, Patience: time.Hour})
 	eventually(t, "told", func() bool { err := w.Ready(); return err != nil && strings.Contains(err.Error(), "watch pods") })
 	assert.False(t, w.Synced())
 	_, err := w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"})

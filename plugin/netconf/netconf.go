@@ -136,8 +136,11 @@ const (
 	AgentRequire Agent = "require"
 )
 
-// UnmarshalText accepts the three values.
+// UnmarshalText accepts the three values, and "false", which is what YAML makes of an off without quotes.
 func (a *Agent) UnmarshalText(text []byte) error {
+	if string(text) == "false" {
+		text = []byte(AgentOff)
+	}
 	if !slices.Contains([]Agent{AgentPrefer, AgentOff, AgentRequire}, Agent(text)) {
 		return fmt.Errorf("agent %q: not one of prefer, off, require", text)
 	}

@@ -75,6 +75,8 @@
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = concat $args (include "meshcni.ambientArgs" . | fromYamlArray) -}}
+{{- /* An unquoted off is false in YAML. */ -}}
+{{- with ternary "off" $.Values.agent (eq (toString $.Values.agent) "false") }}{{- if ne . "prefer" }}{{- $args = append $args (printf "--agent=%s" .) }}{{- end }}{{- end -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
 {{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}
 {{- $out := list "run" -}}
