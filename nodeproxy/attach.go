@@ -54,7 +54,7 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 	defer cancel()
 	before := e.addrs
 	e.addrs = a.Addrs
-	w := &attaching{work: &work{c: c, e: e, want: c.want(ctx, e)}}
+	w := &attaching{work: &work{c: c, e: e, want: c.want(ctx, e), starting: true}}
 	if w.plan.Decision.Selected && !slices.Equal(w.addrs, a.Addrs) { // the API server may know fewer yet
 		w.addrs, w.Probes = a.Addrs, c.opts.Probes != nil
 		c.planIn(ctx, &w.want)

@@ -1,3 +1,46 @@
 // Package nodeproxy hands pods to a mesh proxy that runs once on the node, takes them back, and sees to it that no pod
 // silently falls out of its care.
+//
+//	controller, err := nodeproxy.New(nodeproxy.Options{Dialects: meshes, Pods: pods, Namespaces: store, Proxy: server, …})
+//	err = controller.Run(ctx)
+//
+// A proxy of one's own is served by implementing [Proxy], which has three methods. Package zds serves Istio's. [Pods],
+// [Namespaces], [Probes] and [Status] are what else a node has; packages nodepods, netnsstore and probes, and [APIStatus],
+// are those of a real one.
+//
+// # Captured
+//
+// A pod is reported captured only if the kernel shows its rules and the proxy's listeners in its network namespace, and the
+// proxy that is connected has accepted that namespace. The annotation follows: it is set last, removed first, corrected when
+// it says more than is so, and never believed.
+//
+// # Joining and leaving
+//
+// A pod joins in the order proxy, listeners, probes, rules, annotation: its connections never meet rules without a proxy. It
+// leaves in the order annotation, the plugin's record, rules, proxy, probes. If its namespace cannot be found, its proxy stays. A
+// pod whose containers have ended, or that is gone, is taken from the proxy; its rules die with its namespace.
+//
+// Of connections that are open when a pod joins, those survive, outside the mesh, that the namespace's conntrack knows. Others
+// are reset when they next send, since the kernel takes them for new: so it is with any rules that redirect, where no rule
+// used conntrack before. When a pod leaves, connections through the proxy are cut, and those that were never captured survive.
+//
+// While no proxy is connected nobody joins, and captured pods stay captured: their connections are refused, as the mesh
+// demands, unless the proxy listens without being connected. While the controller does not run, nothing changes.
+//
+// # Mending
+//
+// Each pod is compared with the kernel once in VerifyInterval, after each change of it or its namespace, and when a proxy comes
+// or goes. What is missing is mended: rules, listeners, the probes' exemption, the annotation, all of it in a new namespace. Rules
+// that were in force and are not as they were are written again within a [Budget]; and while those of more than MaxDriftShare
+// of the pods do not stay, one pod is tried every TrialInterval. A failure is tried again after 0.25 s, then after twice as
+// long each time, at most 30 s; what failed and since when is in [Controller.Pods].
+//
+// Pods are worked on in parallel, and each by one worker at a time, by UID. A name decides nothing, and each write to the API
+// server has the UID as its precondition.
+//
+// # Crashes
+//
+// All that the controller remembers can be found out again: from the kernel, the proxy, the plugin's records and the store of
+// namespaces. So it may be killed at any moment, and the next one goes on. It acts only once all pods are known, and a proxy
+// that connects earlier waits for its snapshot.
 package nodeproxy

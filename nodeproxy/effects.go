@@ -34,6 +34,8 @@ type work struct {
 	result *apply.Result
 	// removed: this run removed rules.
 	removed bool
+	// starting: the pod does not run yet, so that it joins is no event.
+	starting bool
 }
 
 // Observe implements [machine.Effects].

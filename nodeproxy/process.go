@@ -104,7 +104,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	}
 	mended := c.drifted(w, first, last, err)
 	captured := s.State == agentsock.Captured
-	joined := captured && !e.captured && w.result != nil && w.result.Changed
+	joined := captured && !e.captured && !w.starting && w.result != nil && w.result.Changed
 	switch {
 	case captured:
 		e.captured = true

@@ -40,7 +40,7 @@ type world struct {
 
 var (
 	errFault = errors.New("a fault")
-	crash    = errors.New("killed")
+	errKill  = errors.New("killed")
 )
 
 func (w *world) wanted() machine.Wanted {
@@ -88,7 +88,7 @@ func (w *world) Do(_ context.Context, act machine.Action) error {
 	}
 	switch kind {
 	case "killed before":
-		panic(crash)
+		panic(errKill)
 	case "fails":
 		w.untold = w.untold || act.String() == "status"
 		if act == machine.HandOver {
@@ -101,7 +101,7 @@ func (w *world) Do(_ context.Context, act machine.Action) error {
 	case kind == "half" && act.String() == "status":
 		return errFault
 	case kind == "killed after":
-		panic(crash)
+		panic(errKill)
 	case kind == "half" && err == nil:
 		err = errFault
 		if act == machine.HandOver {
@@ -156,11 +156,11 @@ func (w *world) do(act machine.Action) error {
 func (w *world) round() (state machine.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			if v != crash { //nolint:errorlint // the very value
+			if v != errKill { //nolint:errorlint // the very value
 				panic(v)
 			}
 			w.forget()
-			err = crash
+			err = errKill
 		}
 	}()
 	w.acts, w.untold = 0, false
