@@ -57,7 +57,7 @@ type proxied struct {
 	settings Settings
 	again    context.CancelFunc // ends the holder's run, so that another begins with the present settings
 
-	forget   func(context.Context, Settings) error
+	forget func(context.Context, Settings) error
 
 	left atomic.Bool // the agent leaves the node for good
 }

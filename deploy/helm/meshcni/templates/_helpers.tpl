@@ -142,7 +142,7 @@ what was imported on the nodes, which is known there by its tag only. */}}
 {{- end -}}
 {{- define "meshcni.repairReadsNamespaces" -}}
 {{- $all := include "meshcni.dialects" . | fromYamlArray -}}
-{{- if or (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
+{{- if or (and (has "ambient" $all) (include "meshcni.repairs" .)) (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's
