@@ -32,6 +32,12 @@
 //	plugin                  the CNI verbs as a value
 //	plugin/attachment       the node's record of what ADD did to each pod
 //	plugin/kubepod          one pod from the API server, with one GET
+//	plugin/agentsock        the agent's socket: its protocol, a client, a server
+//	nodeproxy               pods of a mesh whose proxy is on the node: join, leave, mend
+//	nodeproxy/zds           the protocol of Istio's ztunnel, both halves
+//	nodeproxy/netnsstore    which network namespace is a pod's, proven
+//	nodeproxy/probes        the host's own connections to captured pods
+//	nodeproxy/nodepods      this node's pods and their namespaces, watched
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
 //
@@ -64,6 +70,6 @@
 //	release                 makes images, archives and bills of materials
 //	e2e                     tests with a container runtime and with a cluster of one node
 //
-// installer, repair, cmd, deploy, examples, release and e2e are modules of
+// installer, repair, nodeproxy, cmd, deploy, examples, release and e2e are modules of
 // their own. internal/repotest holds which package may import which.
 package meshcni
