@@ -31,14 +31,15 @@
 //	redirect/validate       prove redirection with real connections, from inside the pod
 //	plugin                  the CNI verbs as a value
 //	plugin/attachment       the node's record of what ADD did to each pod
-//	plugin/agentsock        the agent's socket: protocol, client, server
-//	nodeproxy/nodepods      the node's pods and their namespaces, watched
 //	plugin/kubepod          one pod from the API server, with one GET
-//	nodeproxy/netnsstore    which network namespace is a running pod's, proven and kept open
+//	plugin/agentsock        the agent's socket: its protocol, a client, a server
+//	nodeproxy               pods of a mesh whose proxy is on the node: join, leave, mend
+//	nodeproxy/zds           the protocol of Istio's ztunnel, both halves
+//	nodeproxy/netnsstore    which network namespace is a pod's, proven
+//	nodeproxy/probes        the host's own connections to captured pods
+//	nodeproxy/nodepods      this node's pods and their namespaces, watched
 //	installer               install the plugin on a node, keep it there, remove it
 //	repair                  find pods that started without rules, and label, evict or repair them
-//	nodeproxy/zds           the protocol by which Istio's ztunnel is handed pods: server and client
-//	nodeproxy               hand pods to a proxy that runs once on the node, take them back, mend what goes missing
 //
 // # Command lines, for your own mesh too
 //
@@ -70,6 +71,6 @@
 //	release                 makes images, archives and bills of materials
 //	e2e                     tests with a container runtime and with a cluster of one node
 //
-// installer, repair, cmd, deploy, examples, release and e2e are modules of
+// installer, repair, nodeproxy, cmd, deploy, examples, release and e2e are modules of
 // their own. internal/repotest holds which package may import which.
 package meshcni

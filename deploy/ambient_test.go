@@ -33,6 +33,16 @@ func TestAmbientRights(t *testing.T) {
 	}
 }
 
+// TestAmbientTakesOrdinaryPods: those that have what the container runtimes grant by default. And detection reads the labels that
+// decide.
+func TestAmbientTakesOrdinaryPods(t *testing.T) {
+	t.Parallel()
+	all := mustRender(t, ambientOn)
+	assert.NotContains(t, configOf(t, all), "refuse-proxy-uid")
+	assert.Contains(t, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-repair-namespaces").Rules,
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
+}
+
 // TestAmbientPrivileges: the agent and what uninstalls a node have what entering pods takes, and the proxy's directory; not more.
 func TestAmbientPrivileges(t *testing.T) {
 	t.Parallel()

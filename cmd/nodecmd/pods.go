@@ -31,7 +31,16 @@ var unknowns = []string{
 func merge(own []repair.PodStatus, proxied []agentsock.PodState) []agentsock.PodState {
 	all := make([]agentsock.PodState, 0, len(own)+len(proxied))
 	known := map[string]bool{}
+	for _, p := range proxied {
+		if p.State != agentsock.Outside {
+			known[p.UID] = true
+			all = append(all, p)
+		}
+	}
 	for _, p := range own {
+		if known[p.UID] {
+			continue
+		}
 		s := agentsock.PodState{
 			Pod:     attachment.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID},
 			Dialect: p.Dialect, State: captureStates[p.State], Reason: p.Reason, Detail: p.Detail, Since: p.Since, Backend: p.Backend,
@@ -43,10 +52,9 @@ func merge(own []repair.PodStatus, proxied []agentsock.PodState) []agentsock.Pod
 		all = append(all, s)
 	}
 	for _, p := range proxied {
-		if p.State == agentsock.Outside && known[p.UID] {
-			continue
+		if p.State == agentsock.Outside && !known[p.UID] {
+			all = append(all, p)
 		}
-		all = append(all, p)
 	}
 	slices.SortFunc(all, func(a, b agentsock.PodState) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))

@@ -27,6 +27,7 @@ func TestMerge(t *testing.T) {
 	all := merge([]repair.PodStatus{
 		{Namespace: "shop", Name: "cart", UID: "u1", State: string(repair.Captured), Reason: "recorded"},
 		{Namespace: "shop", Name: "odd", UID: "u4", State: repair.StateDrifted},
+		{Namespace: "shop", Name: "web", UID: "u3", State: string(repair.CannotTell), Reason: "namespace"},
 	}, []agentsock.PodState{
 		proxied("u3", "web", agentsock.Waiting, "no-proxy"), proxied("u1", "cart", agentsock.Outside, "not-enabled"),
 		proxied("u2", "apart", agentsock.Outside, "not-enabled"),

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -46,6 +47,13 @@ var values = map[string][]string{
 		}
 		return all
 	}(),
+	"state": func() (all []string) {
+		for _, s := range agentsock.States {
+			all = append(all, string(s))
+		}
+		return all
+	}(),
+	"kind":  {"no-listeners"}, // the help of drift_found_total has all
 	"code":  {"429", "5..", "error", string(installer.CodeConflict)},
 	"cause": {string(installer.CauseCredentialsChanged)},
 }
