@@ -19,7 +19,7 @@ build: ## Build the programs, static, into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
 
 .PHONY: demo
-demo: ## Redirect a pod-like namespace's traffic on this machine and show where each packet went (root on Linux)
+demo: ## Redirect a pod-like namespace's traffic on this machine, have running pods join a node's proxy and leave it, and show where each packet went (root on Linux)
 	@if [ "$$(id -u)" = 0 ] && [ "$$(uname)" = Linux ]; then .ci/needs && CI=true $(GO) -C cmd/internal/demo test -count=1; \
 	else printf 'To send packets this needs root on Linux: sudo make demo\nUntil then, what the plugin would do with examples/pod.yaml:\n\n' && \
 		$(GO) run ./cmd/meshcni-redirect explain -f examples/pod.yaml; fi

@@ -22,8 +22,10 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
@@ -78,9 +80,9 @@ type demo struct {
 }
 
 // TestDemo makes a pod-like network namespace and one outside, installs the plugin like the node agent, has the CNI
-// library run it, sends packets, and prints where each ended up and why.
+// library run it, sends packets, and prints where each ended up and why. Then two running pods join a node's proxy, and leave it.
 func TestDemo(t *testing.T) {
-	netnstest.Require(t, netnstest.Root, netnstest.IPv6, netnstest.Binary("ip"), netnstest.Binary("iptables"))
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, netnstest.Binary("ip"), netnstest.Binary("iptables"), podproctest.Cgroups)
 	d := newDemo(t)
 	d.install()
 	d.add()
@@ -89,6 +91,14 @@ func TestDemo(t *testing.T) {
 	d.tamper()
 	d.refuse()
 	d.uninstall()
+	d.joins()
+	d.say("\nNothing is left on this machine.")
+}
+
+// TestMain runs the node's proxy too, which is a process of this program.
+func TestMain(m *testing.M) {
+	nodeproxytest.RunIfChild()
+	os.Exit(m.Run())
 }
 
 func newDemo(t *testing.T) *demo {
@@ -272,5 +282,4 @@ func (d *demo) uninstall() {
 	require.Equal(d, conflist, string(text))
 	require.NoFileExists(d, filepath.Join(d.node.CNIBinDirs[0], d.node.Plugin.Type))
 	d.say("The network's conflist is, byte for byte, what it was; the plugin and its kubeconfig are gone.")
-	d.say("\nNothing is left on this machine.")
 }

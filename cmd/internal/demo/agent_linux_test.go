@@ -1,0 +1,148 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// agent is the half of the node agent that hands pods to a proxy, and the cluster that it hears of.
+type agent struct {
+	*demo
+	controller *nodeproxy.Controller
+	cluster    *cluster
+	end        func()
+}
+
+// newAgent runs an agent that knows the pods.
+func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
+	a := &agent{demo: d, cluster: &cluster{pods: pods}}
+	store := netnsstore.New(netnsstore.Options{RunDir: filepath.Join(dir, "run")})
+	server, err := zds.Listen(d.Context(), zds.Options{
+		Path: socket, OnChange: func() { a.controller.ProxyChanged() },
+		Snapshot: func(ctx context.Context) ([]nodeproxy.Workload, error) { return a.controller.Snapshot(ctx) },
+	})
+	require.NoError(d, err)
+	a.controller, err = nodeproxy.New(nodeproxy.Options{
+		Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}, Apply: apply.Options{Backend: apply.Nftables},
+		Pods: a.cluster, Namespaces: namespaces{store}, Proxy: server, Status: a.cluster,
+	})
+	require.NoError(d, err)
+	ctx, stop := context.WithCancel(context.Background())
+	var both errgroup.Group
+	both.Go(func() error { return a.controller.Run(ctx) })
+	both.Go(func() error { return server.Run(ctx) })
+	a.end = sync.OnceFunc(func() {
+		stop()
+		require.NoError(d, errors.Join(both.Wait(), store.Close()))
+	})
+	d.Cleanup(a.end)
+	return a
+}
+
+// label labels the namespace, and waits until all of its pods are in that state.
+func (a *agent) label(mode string, state agentsock.State) {
+	a.Helper()
+	start := time.Now()
+	a.cluster.label(mode)
+	require.Eventually(a, func() bool {
+		return !slices.ContainsFunc(a.controller.Pods(), func(p agentsock.PodState) bool { return p.State != state })
+	}, patience, time.Millisecond)
+	took := time.Since(start).Round(time.Millisecond)
+	for _, pod := range a.cluster.Pods() {
+		annotation := cmp.Or(pod.Annotations[ambient.Redirection], "none")
+		a.say("   %s/%s: %s; annotation %s: %s", pod.Namespace, pod.Name, state, ambient.Redirection, annotation)
+	}
+	a.say("   That took %s.", took)
+}
+
+// cluster is an API server's view of one namespace: its pods, and its label.
+type cluster struct {
+	mu      sync.Mutex
+	pods    []*corev1.Pod
+	mode    string
+	changed func(types.UID)
+}
+
+func (c *cluster) Pods() []*corev1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.pods)
+}
+
+func (c *cluster) Synced() bool { return true }
+
+func (c *cluster) Namespace(name string) (*corev1.Namespace, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ambient.DataplaneMode: c.mode}}}, nil
+}
+
+func (c *cluster) Subscribe(changed func(types.UID)) (cancel func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = changed
+	return func() {}
+}
+
+// label changes the namespace's label.
+func (c *cluster) label(mode string) {
+	c.mu.Lock()
+	c.mode = mode
+	c.mu.Unlock()
+	for _, pod := range c.Pods() {
+		c.changed(pod.UID)
+	}
+}
+
+// Set writes an annotation.
+func (c *cluster) Set(_ context.Context, id nodeproxy.PodID, key, value string) error {
+	c.mu.Lock()
+	for i, pod := range c.pods {
+		if pod.UID == id.UID {
+			c.pods[i] = pod.DeepCopy()
+			metav1.SetMetaDataAnnotation(&c.pods[i].ObjectMeta, key, value)
+			if value == "" {
+				delete(c.pods[i].Annotations, key)
+			}
+		}
+	}
+	c.mu.Unlock()
+	c.changed(id.UID)
+	return nil
+}
+
+// namespaces is a store as a controller needs it. Nobody attaches a pod here: all of them run already.
+type namespaces struct{ *netnsstore.Store }
+
+func (n namespaces) Put(agentsock.Attachment, *os.File) (nodeproxy.NetNS, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (n namespaces) Find(_ context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
+	ref, err := n.Store.Find(netnsstore.Pod{UID: pod.UID, Addrs: addrs})
+	if err != nil {
+		return nil, err
+	}
+	return ref, nil
+}
