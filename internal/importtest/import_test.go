@@ -147,7 +147,7 @@ type listed struct {
 
 // modules are those that get a version, and what each is for.
 var modules = [][2]string{{".", "everything but the agent"}, {"installer", "the agent's half that installs"}, {"repair", "the half that repairs"},
-	{"cmd", "the programs and their command lines"}}
+	{"nodeproxy", "the part for meshes whose proxy is on the node"}, {"cmd", "the programs and their command lines"}}
 
 // TestTables: docs/embedding.md says what versions each module needs, and what each public package exports and brings along.
 func TestTables(t *testing.T) {
