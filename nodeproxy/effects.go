@@ -53,7 +53,7 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 	}
 	if w.backend == nil { // a later look of the same run is about the same namespace
 		if w.unfound = w.find(ctx); w.unfound != nil {
-			return a, nil
+			return a, nil //nolint:nilerr // that it is not found is what is the case; the report says why
 		}
 	}
 	a.Namespace = true
@@ -182,11 +182,11 @@ func (w *work) leftOver(ctx context.Context, ours bool) (machine.Rules, bool, er
 	}
 	would, err := w.mesh.Redirect(w.pod, w.namespace, w.addrs)
 	if err != nil {
-		return machine.RulesNone, false, nil // it could not have been captured
+		return machine.RulesNone, false, nil //nolint:nilerr // it could not have been captured
 	}
 	rs, err := would.Redirect.Ruleset()
 	if err != nil {
-		return machine.RulesNone, false, nil
+		return machine.RulesNone, false, nil //nolint:nilerr // as above
 	}
 	rules, err := w.compare(ctx, rs)
 	return rules, err == nil && rules == machine.RulesSame, err

@@ -119,7 +119,7 @@ func (p *proxied) run(ctx context.Context) error {
 			err = p.lock.Run(ctx, p.turn)
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the caller ended it
+			return nil // the caller ended it
 		}
 		if err == nil {
 			err = errors.New("it ended by itself")

@@ -106,7 +106,7 @@ func tunnel(t testing.TB, ns *netnsexec.NetNS, through, to, say string) string {
 	require.NoError(t, err)
 	require.NoError(t, conn.CloseWrite())
 	reader := bufio.NewReader(conn)
-	response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect})
+	response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // it is the tunnel, which ends with the connection
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	answer, err := io.ReadAll(reader)

@@ -227,7 +227,7 @@ func (p *Proxy) handle(r zds.Request, netns *os.File) (refusal, exit error) {
 	p.state.Requests = append(p.state.Requests, r.String())
 	uid := types.UID(r.UID)
 	complete := p.named == nil
-	fatal := func(why string) (error, error) { //nolint:revive // both are errors
+	fatal := func(why string) (error, error) {
 		return errors.New(why), fmt.Errorf("%w: %s", ErrExit, why)
 	}
 	switch r.Kind {

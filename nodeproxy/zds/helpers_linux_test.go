@@ -2,6 +2,7 @@ package zds_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -147,12 +148,12 @@ func (c *client) ack(refusal error) {
 func (c *client) ended() {
 	c.t.Helper()
 	for {
-		switch _, file, err := c.Receive(); err {
-		case nil:
+		switch _, file, err := c.Receive(); {
+		case err == nil:
 			if file != nil {
 				_ = file.Close()
 			}
-		case io.EOF:
+		case errors.Is(err, io.EOF):
 			return
 		default:
 			require.ErrorContains(c.t, err, "connection reset")

@@ -51,7 +51,7 @@ func (l Lock) Run(ctx context.Context, work func(ctx context.Context) error) err
 			return fmt.Errorf("unlock %s: %w", l.Path, err)
 		}
 		if err := sleep(ctx, courtesy); err != nil {
-			return nil //nolint:nilerr // the caller ended it
+			return nil // the caller ended it
 		}
 		if err := await(ctx, f); err != nil {
 			return ended(ctx, err)
