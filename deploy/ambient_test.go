@@ -33,14 +33,23 @@ func TestAmbientRights(t *testing.T) {
 	}
 }
 
-// TestAmbientTakesOrdinaryPods: those that have what the container runtimes grant by default. And detection reads the labels that
-// decide.
+// TestAmbientTakesOrdinaryPods: those that have what the container runtimes grant by default.
 func TestAmbientTakesOrdinaryPods(t *testing.T) {
 	t.Parallel()
-	all := mustRender(t, ambientOn)
-	assert.NotContains(t, configOf(t, all), "refuse-proxy-uid")
-	assert.Contains(t, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-repair-namespaces").Rules,
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
+	assert.NotContains(t, configOf(t, mustRender(t, ambientOn)), "refuse-proxy-uid")
+}
+
+// TestAmbientAndDetection: detection reads the labels that decide between ambient and a sidecar, and only where a pod may have both:
+// pods with Istio's sidecar say so themselves.
+func TestAmbientAndDetection(t *testing.T) {
+	t.Parallel()
+	for dialect, reads := range map[string]bool{"istio": false, "kuma": true, "ambient": false} {
+		found := false
+		for _, o := range mustRender(t, ambientOn.with(values{"dialect": dialect})).of("ClusterRole") {
+			found = found || o.GetName() == "meshcni-repair-namespaces"
+		}
+		assert.Equal(t, reads, found, dialect)
+	}
 }
 
 // TestAmbientPrivileges: the agent and what uninstalls a node have what entering pods takes, and the proxy's directory; not more.

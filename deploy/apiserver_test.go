@@ -60,7 +60,7 @@ func everything(t testing.TB) (all []values, names []string) {
 	}
 	for _, profile := range profiles(t) {
 		for _, mode := range repairModes {
-			for _, dialect := range dialectNames {
+			for _, dialect := range everyMesh {
 				if testing.Short() && dialect != dialectNames[0] {
 					continue
 				}
@@ -74,6 +74,9 @@ func everything(t testing.TB) (all []values, names []string) {
 	for _, profile := range []string{"", "gke", "openshift", "bottlerocket"} {
 		for option, v := range options {
 			add(fmt.Sprintf("profile %q, %s", profile, option), values{"profile": profile}.with(v))
+			if agent := v["agent"]; agent != "off" && agent != false { // which ambient cannot do without
+				add(fmt.Sprintf("profile %q, ambient, %s", profile, option), values{"profile": profile}.with(ambientOn).with(v))
+			}
 		}
 	}
 	for _, mode := range repairModes {

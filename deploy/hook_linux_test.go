@@ -33,11 +33,11 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 	program := filepath.Join(dir, "meshcni-redirect")
 	out, err := exec.Command("go", "build", "-o", program, "../cmd/meshcni-redirect").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, dialect := range dialectNames {
-		all := mustRender(t, values{"dialect": dialect})
-		pod := one[corev1.Pod](t, all, "Pod", "meshcni-test")
+	for _, dialect := range everyMesh {
+		all, name := testedWith(t, dialect)
+		pod := one[corev1.Pod](t, all, "Pod", name)
 		file := filepath.Join(dir, dialect+".yaml")
-		text := one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test-pod").Data["pod.yaml"]
+		text := one[corev1.ConfigMap](t, all, "ConfigMap", name+"-pod").Data["pod.yaml"]
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) //nolint:gosec // other users read it
 		check := func(ns *netnsexec.NetNS, c corev1.Container) (int, string) {
 			require.Equal(t, []string{"/usr/local/bin/meshcni-redirect"}, c.Command)
@@ -49,11 +49,12 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 			return run(t, ns, cmd)
 		}
 		bare, captured := likeAPod(t), likeAPod(t)
-		code, says := check(bare, pod.Spec.InitContainers[0])
+		checks := append(pod.Spec.InitContainers, pod.Spec.Containers...) //nolint:gocritic // both are the pod's
+		code, says := check(bare, checks[0])
 		assert.Equal(t, 126, code, "%s without rules: %s", dialect, says)
 		code, says = run(t, captured, exec.Command(program, "apply", "--dialect="+dialect, "-f", file))
 		require.Zero(t, code, "%s: %s", dialect, says)
-		for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		for _, c := range checks {
 			code, says = check(captured, c)
 			assert.Zero(t, code, "%s, %s: %s", dialect, c.Name, says)
 		}

@@ -50,6 +50,36 @@ func TestTheTestPodIsOfTheMesh(t *testing.T) {
 	}
 }
 
+// testedWith renders the chart for a mesh, and returns the name of the pod of helm test.
+func testedWith(t testing.TB, dialect string) (all objects, name string) {
+	t.Helper()
+	if dialect == "ambient" {
+		return mustRender(t, ambientOn), "meshcni-test-ambient"
+	}
+	return mustRender(t, values{"dialect": dialect}), "meshcni-test"
+}
+
+// TestTheTestPodOfAmbient: it is a pod that ambient mode selects, whatever else is in the list; there is none where other labels
+// than the pod's select, and the other mesh's pod is beside it.
+func TestTheTestPodOfAmbient(t *testing.T) {
+	t.Parallel()
+	all, name := testedWith(t, "ambient")
+	pod := one[corev1.Pod](t, all, "Pod", name)
+	list, err := dialects.Choose(dialects.All(), []string{"istio", "ambient"}, []string{"kube-system"}, nil)
+	require.NoError(t, err)
+	plan, err := list.Plan(t.Context(), dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}}, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true})
+	require.NoError(t, err)
+	assert.Equal(t, "ambient", plan.Dialect)
+	assert.Empty(t, pod.Spec.InitContainers, "the plugin starts it once the proxy listens")
+	assert.Len(t, all.of("Pod"), 2)
+	for what, v := range map[string]values{
+		"ambient alone":   {"dialect": "ambient"},
+		"other selectors": {"ambient": values{"enablementSelectors": []values{{"podSelector": values{"matchLabels": values{"mesh": "yes"}}}}}},
+	} {
+		assert.Len(t, mustRender(t, ambientOn.with(v)).of("Pod"), 1, what)
+	}
+}
+
 // TestNoTestWhereItWouldFail: in a namespace that is left alone, and with a
 // plugin of unknown configuration.
 func TestNoTestWhereItWouldFail(t *testing.T) {
@@ -59,7 +89,7 @@ func TestNoTestWhereItWouldFail(t *testing.T) {
 		"template":   {"pluginConfig": `{"type": "meshcni"}`},
 		"turned off": {"tests": values{"enabled": false}},
 	} {
-		assert.Empty(t, mustRender(t, v).of("Pod"), what)
+		assert.Empty(t, mustRender(t, ambientOn.with(v)).of("Pod"), what)
 	}
 	annotations := one[corev1.Pod](t, mustRender(t, values{"profile": "openshift"}), "Pod", "meshcni-test").Annotations
 	assert.Equal(t, "default/meshcni", annotations["k8s.v1.cni.cncf.io/networks"])

@@ -30,7 +30,7 @@ func TestLifeOfARelease(t *testing.T) {
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
 	assert.Equal(t, 1, strings.Count(out, "WARNING: "), "%s", out)
 	assert.Contains(t, out, "WARNING: With hostNetwork false")
-	assert.Len(t, labelled(t, admin), 25)
+	assert.Len(t, labelled(t, admin), 27)
 	_, err = on("upgrade", values{"profile": "bottlerocket", "metrics": values{"serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
 	// What a profile said is not kept as if the user had said it.
@@ -113,6 +113,8 @@ func TestNotes(t *testing.T) {
 		"always":          {plain, values{"uninstallOnExit": true}, []string{openshift, "uninstallOnExit true takes the plugin away"}},
 		"never":           {plain, values{"uninstallOnExit": false}, []string{openshift, "uninstallOnExit false leaves the plugin"}},
 		"microk8s":        {plain, values{"profile": "microk8s", "repair": values{"mode": "repair"}}, []string{openshift, "MicroK8s gives its plugins files of its own"}},
+		"ambient":         {plain, ambientOn.with(values{"profile": "openshift"}), []string{"With cni.chained false, pods that do not ask Multus"}},
+		"ambient, stays":  {plain, ambientOn.with(values{"uninstallOnExit": false}), []string{openshift, "run \"meshcni-node release\" on each node before", "uninstallOnExit false leaves the plugin"}},
 		"roles of others": {plain, values{"rbac": values{"create": false}}, []string{openshift, "rbac.create is false"}},
 	} {
 		out, err := c.on("install", c.values, "--dry-run=server")

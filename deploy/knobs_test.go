@@ -55,6 +55,9 @@ var repairModes = []repairMode{
 // in are the mode's values with a dialect's.
 func (m repairMode) in(dialect string) values {
 	v := values{"dialect": dialect, "repair": m.values, "detect": values{"enabled": !m.blind}}
+	if dialect == "ambient" {
+		v = v.with(ambientOn)
+	}
 	if dialect == "consul" && m.roles != nil { // which has no container that checks
 		v = v.with(values{"repair": values{"initContainer": "check", "exitCodes": []int{126}}})
 	}
@@ -62,6 +65,9 @@ func (m repairMode) in(dialect string) values {
 }
 
 var dialectNames = []string{"istio", "linkerd", "kuma", "consul"}
+
+// everyMesh are those with a sidecar, and the one whose proxy is on the node.
+var everyMesh = append([]string{"ambient"}, dialectNames...)
 
 // chaining are the ways of getting into the network.
 var chaining = map[string]values{
@@ -87,6 +93,8 @@ var options = map[string]values{
 	"a list of one":    {"dialect": []string{"kuma"}},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
 	"ambient settings": {"ambient": values{"dnsCapture": false, "ipv6": false, "enablementSelectors": []values{}, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7"}},
+	"ambient":          {"ambient": values{"enabled": true, "zdsSocket": "/var/run/mesh/x/zds.sock", "verifyInterval": "45s"}, "agent": "require"},
+	"ambient, further": {"ambient": values{"enabled": true}, "dialect": []string{"linkerd", "ambient", "consul"}, "hostNetwork": false, "openshift": values{"scc": "create"}},
 	"no namespaces":    {"excludeNamespaces": []string{}},
 	"plugin template":  {"pluginConfig": `{"type": "meshcni", "log_level": "__LOG_LEVEL__", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}` + "\n"},
 	"directories":      {"cni": values{"binDirs": []string{"/opt/a", "/opt/b.d/c"}, "confDir": "/etc/x/net.d", "cacheDir": "/var/cache/cni", "runDir": "/run/mesh"}},

@@ -24,7 +24,6 @@ func TestSchemaRefuses(t *testing.T) {
 		{"dilaect", "istio", "additional properties 'dilaect' not allowed"},
 		{"profile", "gcp", "at '/profile'"},
 		{"profile", "default", "at '/profile'"},
-		{"dialect", "ambient", "at '/dialect'"},
 		{"dialect", "Istio", "at '/dialect'"},
 		{"dialect", []string{}, "at '/dialect'"},
 		{"dialect", []string{"istio", "osm"}, "at '/dialect'"},
@@ -176,6 +175,12 @@ func TestCombinationsAreRefused(t *testing.T) {
 		{values{"metrics": values{"serviceMonitor": values{"enabled": true}, "podMonitor": values{"enabled": true}}}, []string{"would count everything twice"}},
 		{values{"dialect": "consul", "repair": values{"mode": "label", "exitCodes": []int{126}}}, []string{"repair.initContainer and repair.exitCodes must be set for consul"}},
 		{values{"dialect": []string{"consul"}, "repair": values{"mode": "label", "exitCodes": []int{126}}}, []string{"must be set for consul"}},
+		{values{"dialect": "consul", "repair": values{"mode": "label"}}, []string{"no init container to look at"}}, // also with detection: the agent wants a check
+		{values{"dialect": "consul", "repair": values{"verifyInterval": "5m"}}, []string{"no init container to look at"}},
+		{ambientOn.with(values{"dialect": "consul", "repair": values{"mode": "repair"}}), []string{"no init container to look at"}},
+		{ambientOn.with(values{"agent": "off"}), []string{"agent off does not go with ambient.enabled"}},
+		{ambientOn.with(values{"agent": false}), []string{"agent off does not go with ambient.enabled"}},
+		{values{"dialect": "ambient"}, []string{"dialect ambient needs ambient.enabled"}},
 		{values{"dialect": []string{"ambient", "istio"}}, []string{"dialect ambient needs ambient.enabled"}},
 		{values{"profile": "openshift", "cni": values{"chained": true, "ownFile": true}}, []string{"with cni.ownFile it must end in .conflist", "networkAttachmentDefinition.enabled needs"}},
 	} {

@@ -185,6 +185,9 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 			}
 		}
 	}
+	for _, of := range agentRoles(rendered) {
+		repairs += len(of)
+	}
 	assert.Equal(t, repairs+8, count, "roles and bindings")
 }
 

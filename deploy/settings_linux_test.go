@@ -38,7 +38,10 @@ type machine struct {
 func newMachine(t testing.TB, all objects) *machine {
 	t.Helper()
 	pod := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
-	m := &machine{t: t, dir: t.TempDir(), c: pod.Containers[0]}
+	dir, err := os.MkdirTemp("", "m") // t.TempDir has the test's name in it, and a socket's path has its limit
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	m := &machine{t: t, dir: dir, c: pod.Containers[0]}
 	for host, mount := range hostPaths(t, pod) {
 		at, _, _ := strings.Cut(mount, " ")
 		require.NoError(t, os.MkdirAll(m.path(at), 0o755))
@@ -113,7 +116,7 @@ func settingsCases(t testing.TB) (names []string, all []values) {
 		cases["dialect "+name] = values{"dialect": name}
 	}
 	for _, mode := range repairModes {
-		for _, dialect := range dialectNames {
+		for _, dialect := range everyMesh {
 			cases["repair "+mode.name+", "+dialect] = mode.in(dialect)
 		}
 	}

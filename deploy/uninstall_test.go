@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,7 +25,9 @@ func TestUninstallOfEveryNode(t *testing.T) {
 	for name, v := range map[string]values{
 		"": {}, "k3s": {"profile": "k3s"}, "bottlerocket": {"profile": "bottlerocket"}, "rke2": {"profile": "rke2"},
 		"agents elsewhere": {"nodeSelector": values{"a/b": "c"}}, "template": {"pluginConfig": template}, "own file": chaining["own file"],
+		"ambient": ambientOn, "ambient, further": options["ambient"].with(values{"backend": "nftables", "profile": "talos"}),
 	} {
+		ambient := v["ambient"] != nil // whose pods are taken out of the proxy's care, which takes what the agent has
 		all := mustRender(t, v)
 		agent := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
 		set := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-uninstall")
@@ -34,7 +37,12 @@ func TestUninstallOfEveryNode(t *testing.T) {
 		assert.Equal(t, "uninstall", c.Args[0])
 		text, _ := value(c, "CNI_NETWORK_CONFIG")
 		assert.Equal(t, v["pluginConfig"] != nil, text == template, name)
-		program := nodecmd.Program{Env: func(name string) (string, bool) { return value(c, name) }}
+		program := nodecmd.Program{Env: func(name string) (string, bool) {
+			if name == "NODE_NAME" && ambient {
+				return "node-1", slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name && e.ValueFrom.FieldRef.FieldPath == "spec.nodeName" })
+			}
+			return value(c, name)
+		}}
 		settings, err := program.Parse(c.Args)
 		require.NoError(t, err, name)
 		assert.Equal(t, namespace, settings.Plugin.PodNamespace)
@@ -42,7 +50,9 @@ func TestUninstallOfEveryNode(t *testing.T) {
 			assert.Contains(t, hostPaths(t, pod)[host], mount[:len("/host")], "%s: %s", name, host)
 		}
 		assert.Equal(t, agent.Containers[0].SecurityContext, c.SecurityContext, name)
-		assert.False(t, *pod.AutomountServiceAccountToken)
+		assert.Equal(t, ambient, *pod.AutomountServiceAccountToken)
+		assert.Equal(t, agent.HostPID, pod.HostPID)
+		assert.Equal(t, flagsOf(agent.Containers[0], "zds-socket"), flagsOf(c, "zds-socket"))
 		assert.True(t, pod.HostNetwork, "it starts whatever the plugin is like")
 		assert.Equal(t, map[string]string{"kubernetes.io/os": "linux"}, pod.NodeSelector, "also where no agent may be")
 		assert.Equal(t, agent.Affinity, pod.Affinity, "virtual nodes have none")
@@ -64,10 +74,15 @@ func TestUninstallOfEveryNode(t *testing.T) {
 		if agent.Affinity != nil {
 			assert.Equal(t, agent.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, job.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 		}
+		tests := []string{"meshcni-test"}
+		if ambient {
+			tests = append(tests, "meshcni-test-ambient")
+		}
+		assert.Contains(t, one[batchv1.Job](t, all, "Job", "meshcni-uninstall").Spec.Template.Spec.Containers[0].Args, "--delete-pod="+strings.Join(tests, ","))
 		assert.Equal(t, []rbacv1.PolicyRule{
 			{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"meshcni-uninstall"}, Verbs: []string{"get"}},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
-			{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{"meshcni-test"}, Verbs: []string{"delete"}},
+			{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: tests, Verbs: []string{"delete"}},
 		}, one[rbacv1.Role](t, all, "Role", "meshcni-uninstall").Rules)
 		hooks := 0
 		for _, o := range all {
@@ -76,7 +91,7 @@ func TestUninstallOfEveryNode(t *testing.T) {
 				assert.Equal(t, "post-delete", o.GetAnnotations()["helm.sh/hook"], o.GetKind())
 			}
 		}
-		assert.Equal(t, 5, hooks)
+		assert.Equal(t, map[bool]int{false: 5, true: 7}[ambient], hooks)
 	}
 }
 

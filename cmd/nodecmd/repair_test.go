@@ -202,6 +202,18 @@ func TestSeveralDialects(t *testing.T) {
 	assert.Equal(t, netconf.Dialects{"ambient", "istio"}, s.Plugin.Dialects, "the default with ambient")
 	_, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "NODE_NAME": "n"}, "--dialect=istio,linkerd")
 	require.ErrorContains(t, err, "none of istio,linkerd has its proxy on the node: name one that has, as ambient,istio does")
+	named := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(named, []byte("dialect: [linkerd, ambient]\n"), 0o600))
+	for from, env := range map[string]map[string]string{"file": {"MESHCNI_CONFIG": named}, "variable": {"MESHCNI_DIALECT": "linkerd,ambient"}} {
+		env["MESHCNI_AMBIENT"], env["NODE_NAME"] = "true", "n"
+		s, err = parsed(env)
+		require.NoError(t, err)
+		assert.Equal(t, netconf.Dialects{"linkerd", "ambient"}, s.Plugin.Dialects, "named in a %s", from)
+	}
+	_, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "NODE_NAME": "n", "MESHCNI_DIALECT": "istio"})
+	require.ErrorContains(t, err, "none of istio has its proxy on the node")
+	_, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "NODE_NAME": "n"}, "--agent=off")
+	require.ErrorContains(t, err, "agent=off does not go with ambient")
 	_, err = parsed(map[string]string{"MESHCNI_AMBIENT": "true", "MESHCNI_ZDS_SOCKET": "run/x"})
 	require.ErrorContains(t, err, "node-name (NODE_NAME) is not set")
 	require.ErrorContains(t, err, `zds-socket "run/x": must be an absolute path of at most 107 bytes`)

@@ -162,6 +162,8 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	s.Repair = finer
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.register(fs, p.Dialects)
+	usual := s.Plugin.Dialects
+	s.Plugin.Dialects = nil // unless something names them: a flag, a variable or the file
 	typed.Visit(func(f *pflag.Flag) {
 		if fs.Lookup(f.Name) != nil {
 			_ = fs.Set(f.Name, f.Value.String()) // cannot fail: typed has parsed it
@@ -174,8 +176,11 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	}
 	file, errFile := readConfigFile(s.configFile, fs)
 	errs := []error{errFiner, errFile, cli.Fill(fs, env, file)}
-	if s.Ambient.Enabled && !fs.Changed("dialect") {
-		s.Plugin.Dialects = p.withNodeProxies()
+	if len(s.Plugin.Dialects) == 0 {
+		s.Plugin.Dialects = usual
+		if s.Ambient.Enabled {
+			s.Plugin.Dialects = p.withNodeProxies()
+		}
 	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
@@ -218,6 +223,9 @@ func (p Program) validate(s Settings) error {
 	}
 	if s.Plugin.Agent == netconf.AgentRequire && s.Repair.Node == "" {
 		errs = append(errs, errors.New("agent=require needs node-name"))
+	}
+	if s.Plugin.Agent == netconf.AgentOff && s.Ambient.Enabled {
+		errs = append(errs, errors.New("agent=off does not go with ambient, whose pods only the node's agent can capture"))
 	}
 	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))

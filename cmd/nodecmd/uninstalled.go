@@ -25,7 +25,8 @@ const absences = 100
 // waits for all of them and says of which nodes that failed.
 func (p Program) awaitUninstall() *cobra.Command {
 	var api repaircmd.API
-	var namespace, daemonSet, agents, testPod string
+	var namespace, daemonSet, agents string
+	var testPods []string
 	var patience time.Duration
 	c := &cobra.Command{
 		Use: "await-uninstall", Short: "wait until each pod of a DaemonSet has run uninstall, and say on which nodes that failed",
@@ -44,8 +45,8 @@ func (p Program) awaitUninstall() *cobra.Command {
 			roll := rollcall.Roll{Cluster: cluster, Before: func(pod *corev1.Pod) bool {
 				return agents != "" && strings.HasPrefix(pod.Name, agents)
 			}}
-			if testPod != "" {
-				err = cluster.DeletePod(ctx, testPod)
+			for _, name := range testPods {
+				err = errors.Join(err, cluster.DeletePod(ctx, name))
 			}
 			nodes, absent := roll.Wait(ctx, time.Second)
 			if len(absent) > 0 {
@@ -59,7 +60,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 	c.Flags().StringVar(&daemonSet, "daemonset-name", "", "the DaemonSet whose pods run uninstall")
 	c.Flags().StringVar(&namespace, "pod-namespace", "", "its namespace")
 	c.Flags().StringVar(&agents, "agent-prefix", "", "how the names of the agents' pods begin, which must be gone before")
-	c.Flags().StringVar(&testPod, "delete-pod", "", "a pod to delete first, such as one that a test has left")
+	c.Flags().StringSliceVar(&testPods, "delete-pod", nil, "pods to delete first, such as those that tests have left")
 	c.Flags().DurationVar(&patience, "timeout", 2*time.Minute, "how long to wait")
 	c.Flags().StringVar(&api.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "token and ca.crt")
 	c.Flags().StringVar(&api.Host, "kubernetes-service-host", "", "the API server")

@@ -63,6 +63,11 @@ that the plugin has the agent's token. */}}
   verbs: ["create", "patch"]
 {{- end -}}
 
+{{/* Whether the plugin gets pods from the agent, which then has to know them. With ambient.enabled it knows them anyway. Empty is no. */}}
+{{- define "meshcni.servesPods" -}}
+{{- if not (or .Values.ambient.enabled (has (toString .Values.agent) (list "off" "false"))) }}yes{{ end -}}
+{{- end -}}
+
 {{/* The name of the role of deploy/rbac for the mode of repair. */}}
 {{- define "meshcni.repairRole" -}}
 {{- with .Values.repair -}}

@@ -28,9 +28,10 @@
 {{- end -}}
 {{- end -}}
 {{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
-{{- $detected := and $.Values.detect.enabled $.Values.repair.uncaptured (not $.Values.repair.initContainer) (not $.Values.repair.exitCodes) -}}
 {{- if and (has "ambient" (include "meshcni.dialects" . | fromYamlArray)) (not (get ($.Values.ambient | default dict) "enabled")) }}{{- $bad = append $bad "dialect ambient needs ambient.enabled: its pods wait for an agent that hands them to the node's proxy" }}{{- end -}}
-{{- if and (ne $.Values.repair.mode "none") (eq (include "meshcni.sidecars" . | fromYamlArray | join ",") "consul") (not $detected) (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection" }}{{- end -}}
+{{- $acts := or (ne $.Values.repair.mode "none") (include "meshcni.verifies" .) -}}
+{{- if and $acts (eq (include "meshcni.sidecars" . | fromYamlArray | join ",") "consul") (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection: repair criteria: no init container to look at" }}{{- end -}}
+{{- if and $.Values.ambient.enabled (has (toString $.Values.agent) (list "off" "false")) }}{{- $bad = append $bad "agent off does not go with ambient.enabled, whose pods only the node's agent can capture" }}{{- end -}}
 {{- $seconds := include "meshcni.tokenSeconds" . | int -}}
 {{- if or (lt $seconds 600) (gt $seconds 86400) (eq $seconds 3607) }}{{- $bad = append $bad (printf "tokenLifetime %s: it must be between 10m and 24h, and not 3607s, which API servers extend to a year" $.Values.tokenLifetime) }}{{- end -}}
 {{- if eq $.Values.pluginServiceAccount.name (include "meshcni.serviceAccountName" .) }}{{- $bad = append $bad "pluginServiceAccount.name and serviceAccount.name must differ: the plugin needs less than the agent" }}{{- end -}}

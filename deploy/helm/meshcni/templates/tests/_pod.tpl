@@ -1,6 +1,6 @@
 {{/* What makes a pod one of the mesh, by dialect: annotations, and the proxy's container and user. selfCalls says whether the
-proxy's calls to its own pod are redirected to it, which is all of the redirection that the proxy's user can see. Of several meshes
-the first with a sidecar has the pod. */}}
+proxy's calls to its own pod are redirected to it, which is all of the redirection that the proxy's user can see. A mesh whose proxy
+is on the node has no such container, and goes by labels. */}}
 {{- define "meshcni.testMesh" -}}
 istio:
   proxy: istio-proxy
@@ -27,16 +27,41 @@ consul:
     consul.hashicorp.com/transparent-proxy-status: enabled
     consul.hashicorp.com/dual-stack: "false"
     consul.hashicorp.com/redirect-traffic-config: '{"ProxyUserID":"5995","ProxyInboundPort":20000,"ProxyOutboundPort":15001}'
+ambient:
+  labels:
+    istio.io/dataplane-mode: ambient
 {{- end -}}
 
-{{/* One check, as a container. Use: (dict "root" . "name" "…" "user" 1000 "checks" true) */}}
+{{/* The meshes that are tested, a YAML list: of several with sidecars the first, which has the pod; and ambient, unless other labels
+than Istio's select its pods. Nothing is tested in a namespace that is left alone, nor with a plugin of unknown configuration. */}}
+{{- define "meshcni.tested" -}}
+{{- $tested := list -}}
+{{- if and .Values.tests.enabled (not (has .Release.Namespace .Values.excludeNamespaces)) (not .Values.pluginConfig) -}}
+{{- with include "meshcni.sidecars" . | fromYamlArray }}{{ $tested = append $tested (first .) }}{{ end -}}
+{{- if and .Values.ambient.enabled (eq (toJson .Values.ambient.enablementSelectors) (include "meshcni.ambientSelectors" . | fromYamlArray | toJson)) }}{{ $tested = append $tested "ambient" }}{{ end -}}
+{{- end -}}
+{{- toYaml $tested -}}
+{{- end -}}
+
+{{/* The name of a mesh's pod, and all those that there may be, a YAML list. */}}
+{{- define "meshcni.testName" -}}
+{{- if eq . "ambient" }}meshcni-test-ambient{{ else }}meshcni-test{{ end -}}
+{{- end -}}
+{{- define "meshcni.testNames" -}}
+- meshcni-test
+{{- if .Values.ambient.enabled }}
+- meshcni-test-ambient
+{{- end }}
+{{- end -}}
+
+{{/* One check, as a container. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "checks" true) */}}
 {{- define "meshcni.testContainer" -}}
 - name: {{ .name }}
   image: {{ include "meshcni.image" .root | quote }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   command: [/usr/local/bin/meshcni-redirect]
   {{- if .checks }}
-  args: [validate, --dialect={{ include "meshcni.sidecars" .root | fromYamlArray | first }}, --file=/etc/meshcni-test/pod.yaml]
+  args: [validate, --dialect={{ .dialect }}, --file=/etc/meshcni-test/pod.yaml]
   {{- else }}
   args: [version]
   {{- end }}
@@ -58,15 +83,18 @@ consul:
       readOnly: true
 {{- end -}}
 
+{{/* The pod of a mesh. Use: (dict "root" . "dialect" "…") */}}
 {{- define "meshcni.testPod" -}}
-{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig (include "meshcni.sidecars" . | fromYamlArray | first) dict -}}
+{{- $dialect := .dialect -}}
+{{- $mesh := include "meshcni.testMesh" . | fromYaml | dig $dialect dict -}}
+{{- with .root -}}
 apiVersion: v1
 kind: Pod
 metadata:
-  name: meshcni-test
+  name: {{ include "meshcni.testName" $dialect }}
   namespace: {{ .Release.Namespace | quote }}
   labels:
-    {{- include "meshcni.labelsOf" (dict "root" . "component" "test") | nindent 4 }}
+    {{- include "meshcni.labelsOf" (dict "root" . "component" "test" "more" $mesh.labels) | nindent 4 }}
   annotations:
     helm.sh/hook: test
     # It stays until the next one, since --logs reads it after the test. The release's removal takes it away.
@@ -74,7 +102,7 @@ metadata:
     {{- with $mesh.annotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-    {{- with $.Values.networkAttachmentDefinition }}
+    {{- with .Values.networkAttachmentDefinition }}
     {{- if .enabled }}
     k8s.v1.cni.cncf.io/networks: {{ first .namespaces }}/{{ .name }}
     {{- end }}
@@ -82,25 +110,31 @@ metadata:
 spec:
   restartPolicy: Never
   automountServiceAccountToken: false
-  {{- with $.Values.imagePullSecrets }}
+  {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $.Values.nodeSelector }}
+  {{- with .Values.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $.Values.affinity }}
+  {{- with .Values.affinity }}
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   # What a user of an application sends must reach the proxy; what the proxy sends to its own pod must come back to it.
+  {{- if $mesh.proxy }}
   initContainers:
-    {{- include "meshcni.testContainer" (dict "root" . "name" "as-application" "user" 65532 "checks" true) | nindent 4 }}
+    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" "as-application" "user" 65532 "checks" true) | nindent 4 }}
   containers:
-    {{- include "meshcni.testContainer" (dict "root" . "name" $mesh.proxy "user" $mesh.user "checks" $mesh.selfCalls) | nindent 4 }}
+    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" $mesh.proxy "user" $mesh.user "checks" $mesh.selfCalls) | nindent 4 }}
+  {{- else }}
+  containers:
+    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" "as-application" "user" 65532 "checks" true) | nindent 4 }}
+  {{- end }}
   volumes:
     - name: pod
       configMap:
-        name: meshcni-test-pod
+        name: {{ include "meshcni.testName" $dialect }}-pod
+{{- end -}}
 {{- end -}}
