@@ -257,13 +257,10 @@ func (n *node) states() map[string]agentsock.PodState {
 func (n *node) becomes(p *pod, state agentsock.State) {
 	n.t.Helper()
 	annotation := map[agentsock.State]string{agentsock.Captured: "enabled", agentsock.Drifted: "pending"}[state]
-	var seen string
 	require.Eventuallyf(n.t, func() bool {
 		is, api := n.states()[p.Name], n.Pod(n.t, n.ns, p.Name).Annotations[status]
-		seen = fmt.Sprintf("%+v annotation %q", is, api)
 		return is.State == state && api == annotation
-	}, patience, 10*time.Millisecond, "%s is to be %s", p.Name, state)
-	_ = seen
+	}, patience, 10*time.Millisecond, "%s is to be %s, and said to be", p.Name, state)
 }
 
 // pod is a pod of the node.
@@ -301,6 +298,7 @@ func (p *pod) create() *pod {
 // runs gives the pod a process, and says at the API server that it runs.
 func (p *pod) runs() *os.Process {
 	p.n.t.Helper()
+	p.Pod = p.n.Pod(p.n.t, p.n.ns, p.Name)
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: p.addrs[0].String()}
 	for _, a := range p.addrs {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a.String()})
@@ -363,7 +361,7 @@ var (
 // rules is what the kernel has in a namespace: rules, policy routing and table 100.
 func (n *node) rules(ns *netnsexec.NetNS) string {
 	n.t.Helper()
-	var all strings.Builder
+	var all []string
 	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.Fd())
 	for _, line := range []string{
 		"nft list ruleset", "iptables-legacy-save", "ip6tables-legacy-save",
@@ -372,9 +370,10 @@ func (n *node) rules(ns *netnsexec.NetNS) string {
 		out, _ := proctest.Command(path, strings.Fields(line)[0], strings.Fields(line)[1:]...).CombinedOutput()
 		for l := range strings.Lines(string(out)) {
 			if !empty.MatchString(l) {
-				all.WriteString(volatile.ReplaceAllString(l, ""))
+				all = append(all, volatile.ReplaceAllString(l, ""))
 			}
 		}
 	}
-	return all.String()
+	slices.Sort(all) // the order of tables is that of their making
+	return strings.Join(all, "")
 }
