@@ -364,7 +364,7 @@ func (n *node) rules(ns *netnsexec.NetNS) string {
 	var all []string
 	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.Fd())
 	for _, line := range []string{
-		"nft list ruleset", "iptables-legacy-save", "ip6tables-legacy-save",
+		"nft list ruleset inet", "iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save",
 		"ip rule", "ip -6 rule", "ip route show table all type local", "ip -6 route show table 100",
 	} {
 		out, _ := proctest.Command(path, strings.Fields(line)[0], strings.Fields(line)[1:]...).CombinedOutput()
