@@ -36,6 +36,7 @@ type namespaces struct {
 type ref struct{ ns *netnsexec.NetNS }
 
 func (r ref) NetNS() *netnsexec.NetNS { return r.ns }
+func (r ref) Addrs() []netip.Addr     { return nil }
 func (r ref) Close() error            { return r.ns.Close() }
 
 func (n *namespaces) Put(a agentsock.Attachment, f *os.File) (nodeproxy.NetNS, error) {

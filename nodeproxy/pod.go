@@ -45,6 +45,8 @@ type Proxy interface {
 type NetNS interface {
 	// NetNS is the namespace itself. The receiver does not close it.
 	NetNS() *netnsexec.NetNS
+	// Addrs are the addresses by which it is known to be the pod's. They count until the API server has the pod's.
+	Addrs() []netip.Addr
 	// Close ends this use. The namespace stays open for others.
 	Close() error
 }

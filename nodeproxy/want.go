@@ -51,6 +51,9 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 	if len(w.addrs) == 0 || sameAddrs(w.addrs, e.addrs) {
 		w.addrs = e.addrs // in the order in which the plugin knew them
 	}
+	if len(w.addrs) == 0 && e.ns != nil {
+		w.addrs = e.ns.Addrs() // the plugin told an agent that has ended since
+	}
 	defer func() {
 		if w.mesh == nil {
 			w.mesh = c.formerMesh(w.pod)

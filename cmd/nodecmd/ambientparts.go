@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,11 +43,12 @@ const retainEvery = time.Minute
 func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
 		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods}
+		parts.using.Store(2)
 		c, err := parts.open(ctx)
 		if err != nil {
 			return nil, nil, errors.Join(err, parts.close())
 		}
-		return c, parts.run, nil
+		return ending{c, parts.leave}, parts.run, nil
 	}
 }
 
@@ -63,6 +65,27 @@ type ambientParts struct {
 	probes     *probes.Set // nil: no mesh knows its probes by an address
 	host       *netnsexec.NetNS
 	quiet      func()
+	using      atomic.Int32 // the controller, and what runs beside it
+}
+
+// leave closes everything once nobody uses it.
+func (a *ambientParts) leave() error {
+	if a.using.Add(-1) > 0 {
+		return nil
+	}
+	return a.close()
+}
+
+// ending is a controller that leaves when it has ended.
+type ending struct {
+	*nodeproxy.Controller
+
+	leave func() error
+}
+
+// Run is that of the controller.
+func (e ending) Run(ctx context.Context) error {
+	return errors.Join(e.Controller.Run(ctx), e.leave())
 }
 
 // open makes the parts. What fails can be tried again.
@@ -167,14 +190,14 @@ func sources(set redirect.PrefixSet) (ipv4, ipv6 netip.Addr) {
 	return ipv4, ipv6
 }
 
-// run does what goes on beside the controller until the context ends, and then closes everything.
+// run does what goes on beside the controller until the context ends.
 func (a *ambientParts) run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	if a.server != nil {
 		all.Go(func() error { return a.server.Run(ctx) })
 	}
 	all.Go(func() error { return a.tend(ctx) })
-	return errors.Join(all.Wait(), a.close())
+	return errors.Join(all.Wait(), a.leave())
 }
 
 // tend sees to it that what the host has is as it should be, and that nothing is kept of pods that are gone.

@@ -14,8 +14,9 @@ import (
 // DefaultPath is where Istio's ztunnel looks for the agent's socket, unless its INPOD_UDS says otherwise.
 const DefaultPath = "/var/run/ztunnel/ztunnel.sock"
 
-// DefaultAckTimeout is how long Istio's own agent waits for an ack.
-const DefaultAckTimeout = 5 * time.Second
+// DefaultAckTimeout leaves an ADD that no proxy answers the time to be undone within 5 seconds, which is how long Istio's own
+// agent waits for an ack.
+const DefaultAckTimeout = 4500 * time.Millisecond
 
 // maxProxies bounds the connections. One proxy serves a node; while it is replaced there are two.
 const maxProxies = 16

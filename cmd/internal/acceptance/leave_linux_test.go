@@ -1,0 +1,160 @@
+package acceptance
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestRelease: all pods can be given back, with an agent and without one; and uninstalling does so first, and leaves nothing.
+func TestRelease(t *testing.T) {
+	for _, backend := range dialecttest.Backends {
+		t.Run(string(backend), func(t *testing.T) {
+			n := newNode(t, backend)
+			host := n.hostSet()
+			n.start()
+			proxy := n.proxy(nodeproxytest.Faults{})
+			ns := small(t, "10.244.1.5")
+			before := n.rules(ns)
+			p := n.pod("cart", ns, "ambient", "10.244.1.5").create().add()
+			p.runs()
+			n.becomes(p, agentsock.Captured)
+			code, text := n.run("pods", "-o", "json")
+			assert.Zero(t, code)
+			var rows struct{ Pods []agentsock.PodState }
+			if json.Unmarshal([]byte(text), &rows) != nil {
+				require.NoError(t, json.Unmarshal([]byte(text), &rows.Pods), text)
+			}
+			require.Len(t, rows.Pods, 1)
+			assert.Equal(t, "captured", string(rows.Pods[0].State))
+			assert.Equal(t, "ambient", rows.Pods[0].Dialect)
+			assert.Equal(t, string(backend), rows.Pods[0].Backend)
+
+			code, text = n.run("release", "-o", "json")
+			assert.Zero(t, code)
+			assert.JSONEq(t, "[]", text)
+			assert.Equal(t, before, n.rules(ns))
+			assert.Empty(t, proxy.State().Pods)
+			n.becomes(p, agentsock.Outside)
+			out := p.attachment().Run(t, "ADD")
+			assert.NotZero(t, out.Exit, "no pod starts in a mesh that is leaving")
+
+			n.agent.Kill()
+			n.start()
+			n.becomes(p, agentsock.Captured)
+			n.agent.Kill() // and nobody is there to do it
+			code, _ = n.run("uninstall")
+			assert.Zero(t, code)
+			assert.Equal(t, before, n.rules(ns))
+			assert.Empty(t, n.Pod(t, n.ns, p.Name).Annotations[status])
+			assert.NotContains(t, n.hostSet(), "10.244.1.5")
+			for _, left := range []string{"run/netns", "run/agent.sock", "run/ambient.lock", "bin/meshcni", "run/kubeconfig", "z.sock"} {
+				_, err := os.Lstat(n.in(left))
+				assert.ErrorIs(t, err, os.ErrNotExist, left)
+			}
+			_ = host
+		})
+	}
+}
+
+// TestNoAgentForAmbient: a mesh with a proxy on the node is not captured halfway by an agent that does not serve it.
+func TestNoAgentForAmbient(t *testing.T) {
+	n := newNode(t, apply.Nftables, "--dialect=ambient")
+	code, _ := n.run("install", "--once")
+	t.Log("install --once without --ambient exits", code)
+	n.start()
+	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create()
+	before := n.rules(p.net)
+	n.agent.Kill()
+	out := p.attachment().Run(t, "ADD")
+	code, text := out.Failure()
+	assert.EqualValues(t, 11, code)
+	assert.Contains(t, text, "agent")
+	assert.Equal(t, before, n.rules(p.net))
+}
+
+// TestMany: a node's fill of pods starts at once while all of their namespace changes, and leaves; nothing is kept of them.
+func TestMany(t *testing.T) {
+	const pods = 110
+	n := newNode(t, apply.Nftables)
+	n.start()
+	proxy := n.proxy(nodeproxytest.Faults{})
+	all := make([]*pod, pods)
+	for i := range all {
+		a := fmt.Sprintf("10.244.2.%d", i+1)
+		all[i] = n.pod(fmt.Sprint("cart-", i), small(t, a), "ambient", a)
+	}
+	fds := func() int {
+		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.agent.Pid()))
+		require.NoError(t, err)
+		return len(files)
+	}
+	rss := func() (kib int) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.agent.Pid()))
+		require.NoError(t, err)
+		_, rest, _ := strings.Cut(string(text), "VmRSS:")
+		_, err = fmt.Sscan(rest, &kib)
+		require.NoError(t, err)
+		return kib
+	}
+	round := func() {
+		var adding, storm sync.WaitGroup
+		for _, p := range all {
+			p.ResourceVersion, p.UID = "", ""
+			p.create()
+		}
+		stop := make(chan struct{})
+		storm.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					n.label("/api/v1/namespaces/"+n.ns, map[string]any{"storm": fmt.Sprint(i)})
+				}
+			}
+		})
+		for _, p := range all {
+			a := p.attachment()
+			adding.Go(func() {
+				out := a.Run(t, "ADD")
+				assert.Zero(t, out.Exit, "%s", out.Stdout)
+			})
+		}
+		adding.Wait()
+		close(stop)
+		storm.Wait()
+		n.until("all are captured", func() bool {
+			states := n.states()
+			for _, p := range all {
+				if states[p.Name].State != agentsock.Captured {
+					return false
+				}
+			}
+			return true
+		})
+		require.Len(t, proxy.State().Pods, pods)
+		t.Logf("with %d pods: %d files, %d KiB resident", pods, fds(), rss())
+		for _, p := range all {
+			n.Remove(t, n.ns, p.Name)
+			assert.Zero(t, p.attachment().Run(t, "DEL").Exit)
+		}
+		n.until("all are gone", func() bool { return len(n.states()) == 0 && len(proxy.State().Pods) == 0 })
+	}
+	round()
+	before := fds()
+	round()
+	n.until("no file is left open", func() bool { return fds() <= before })
+	assert.NotContains(t, n.hostSet(), "10.244.2.")
+}
