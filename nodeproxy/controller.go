@@ -199,7 +199,9 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 	var sought []Sought
 	for _, pod := range pods {
 		e := c.entry(uidOf(pod))
-		e.mu.Lock()
+		if !e.mu.TryLock() {
+			continue // somebody works on it, and nobody waits for one pod here
+		}
 		if asks(e) {
 			addrs := addrsOf(pod)
 			if len(addrs) == 0 {
