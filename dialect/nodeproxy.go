@@ -1,6 +1,9 @@
 package dialect
 
-import "github.com/meshcni/meshcni/redirect"
+import (
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
 
 // NodeProxy describes a mesh whose proxy is not in its pods: one proxy on the node opens its sockets in the network
 // namespace of each pod. The rules of such a pod refuse its connections until the proxy listens, so that an agent has to
@@ -15,4 +18,15 @@ type NodeProxy struct {
 	// ProbeSources are the source addresses, one a family, that the host's own connections to captured pods get, so that
 	// the rules can let the kubelet's probes pass.
 	ProbeSources redirect.PrefixSet
+	// Agents are other programs of the mesh that do on a node what our agent does, by their names. A node's pods can be given
+	// to one, without a moment in which they are not captured. nil: none is known.
+	Agents map[string]Agent
+}
+
+// Agent is how another program of a mesh captures a pod whose proxy is on the node.
+type Agent struct {
+	// Rules returns the rules that it has for a pod with the settings, in the names that it uses.
+	Rules func(redirect.Redirect) ruleset.Ruleset
+	// Layout names its tables and chains with nftables.
+	Layout ruleset.Layout
 }

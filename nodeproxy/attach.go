@@ -37,7 +37,7 @@ const (
 // namespace is as it was.
 func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (done agentsock.Attached, err error) {
 	defer func() { _ = ns.Close() }()
-	if c.releasing.Load() {
+	if c.mode().on {
 		return done, &agentsock.StepError{Step: stepAgent, Reason: reasonReleasing, Err: ErrReleasing}
 	}
 	if err := c.awaitStart(ctx); err != nil {
@@ -57,7 +57,7 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 	w := &attaching{work: &work{c: c, e: e, want: c.want(ctx, e), starting: true}}
 	if w.plan.Decision.Selected && !slices.Equal(w.addrs, a.Addrs) { // the API server may know fewer yet
 		w.addrs, w.Probes = a.Addrs, c.opts.Probes != nil
-		c.planIn(ctx, &w.want)
+		c.decide(ctx, &w.want)
 	}
 	if err := w.selects(a); err != nil {
 		e.addrs = before

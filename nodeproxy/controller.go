@@ -12,14 +12,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/selection"
 )
 
 const (
@@ -56,7 +57,7 @@ type Controller struct {
 	recordMu sync.Mutex
 	records  *attachment.Index
 
-	releasing atomic.Bool
+	released atomic.Pointer[mode] // nil: pods are captured
 
 	mu       sync.Mutex
 	entries  map[types.UID]*entry
@@ -167,7 +168,12 @@ func (c *Controller) gather(ctx context.Context) {
 	known := c.opts.Namespaces.Known()
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, c.opts.Workers)
-	for _, pod := range c.opts.Pods.Pods() {
+	all := c.opts.Pods.Pods()
+	c.foresee(ctx, all, func(e *entry) bool {
+		choice := c.want(ctx, e).Choice
+		return choice == machine.In || choice != machine.Gone && slices.Contains(known, e.uid)
+	})
+	for _, pod := range all {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -175,13 +181,37 @@ func (c *Controller) gather(ctx context.Context) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			w := &work{c: c, e: e, want: c.want(ctx, e)}
-			e.ours = e.ours || slices.Contains(known, e.uid) && w.reason != reasonOtherMesh && w.reason != string(selection.HasSidecar)
+			e.ours = e.ours || slices.Contains(known, e.uid) && !w.othersProxy()
 			if c.publish(w) {
 				_ = w.find(ctx) // without it, the proxy keeps the pod
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// foresee tells the store of namespaces which of the pods will be asked for.
+func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(*entry) bool) {
+	seer, ok := c.opts.Namespaces.(Foresight)
+	if !ok {
+		return
+	}
+	var sought []Sought
+	for _, pod := range pods {
+		e := c.entry(uidOf(pod))
+		if !e.mu.TryLock() {
+			continue // somebody works on it, and nobody waits for one pod here
+		}
+		if asks(e) {
+			addrs := addrsOf(pod)
+			if len(addrs) == 0 {
+				addrs = e.addrs
+			}
+			sought = append(sought, Sought{PodID{UID: e.uid, Namespace: pod.Namespace, Name: pod.Name}, addrs})
+		}
+		e.mu.Unlock()
+	}
+	seer.Foresee(ctx, sought)
 }
 
 // enqueueAll has each pod looked at, and each of which something is left.
@@ -231,6 +261,11 @@ func (c *Controller) verifyAll(ctx context.Context) {
 		return
 	}
 	for {
+		c.foresee(ctx, c.opts.Pods.Pods(), func(e *entry) bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return e.shared && !e.given
+		})
 		uids := c.uids()
 		pause := interval / time.Duration(len(uids)+1)
 		if !sleep(ctx, jitter(pause)) {
@@ -296,8 +331,8 @@ func (c *Controller) Ready() error {
 	default:
 		return ErrNotSynced
 	}
-	if c.releasing.Load() {
-		return ErrReleasing
+	if m := c.mode(); m.on {
+		return fmt.Errorf("%w%s", ErrReleasing, m.toWhom())
 	}
 	if err := c.opts.Proxy.Ready(); err != nil {
 		return fmt.Errorf("the node's proxy takes no pods: %w", err)
@@ -307,6 +342,9 @@ func (c *Controller) Ready() error {
 
 // Warnings says what needs attention though the agent works, in one line for each kind.
 func (c *Controller) Warnings() (warnings []string) {
+	if m := c.mode(); m.on {
+		warnings = append(warnings, fmt.Sprintf("the node's pods were released%s: none is captured until that is undone", m.toWhom()))
+	}
 	counts := map[agentsock.State]int{}
 	first := map[agentsock.State]agentsock.PodState{}
 	for _, p := range c.Pods() {

@@ -1,12 +1,10 @@
 package nodeproxy_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +17,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
@@ -218,28 +215,6 @@ func TestSettingsChange(t *testing.T) {
 	n.eventually(uid, agentsock.Captured, "captured")
 }
 
-// TestAdopt: what another agent left goes before our rules come, and a pod whose remains cannot be removed is not captured.
-func TestAdopt(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	var calls, fails atomic.Int32
-	fails.Store(1)
-	n.options = func(o *nodeproxy.Options) {
-		o.Adopt = func(_ context.Context, ns *netnsexec.NetNS) error {
-			assert.Equal(t, n.netns[uid].ID(), ns.ID())
-			if calls.Add(1) <= fails.Load() {
-				return errFault
-			}
-			return nil
-		}
-	}
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
-	assert.Equal(t, int32(2), calls.Load(), "again after the failure, and not again after that")
-}
-
 // TestSeveralMeshes: the first that selects a pod has it. One with its proxy in the pod is none of ours.
 func TestSeveralMeshes(t *testing.T) {
 	t.Parallel()
@@ -252,6 +227,28 @@ func TestSeveralMeshes(t *testing.T) {
 	n.start()
 	n.eventually(uid, agentsock.Outside, "other-mesh")
 	assert.Zero(t, n.proxy.count())
+
+	// The other way round it is ours, and that the other would have it too is said.
+	n.kill()
+	n.options = func(o *nodeproxy.Options) { o.Dialects = append(o.Dialects, sidecar) }
+	n.start()
+	n.captured(uid)
+	assert.Contains(t, n.state(uid).Detail, "sidecar would select the pod too")
+	plan, err := n.c.Plan(t.Context(), uid)
+	require.NoError(t, err)
+	assert.Equal(t, "ambient", plan.Dialect)
+	_, err = n.c.Plan(t.Context(), "nobody")
+	require.ErrorIs(t, err, agentsock.ErrUnknown)
+
+	// A namespace that cannot be read decides about nobody whose own label does not.
+	n.pods.mu.Lock()
+	delete(n.pods.namespaces, "shop")
+	n.pods.mu.Unlock()
+	n.pods.change(uid, func(*corev1.Pod) {})
+	n.eventually(uid, agentsock.Waiting, "namespace-unknown")
+	assert.Contains(t, n.state(uid).Detail, "namespace shop is not known")
+	n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "ambient"} })
+	n.captured(uid)
 }
 
 // TestNew: all that is wrong with the options at once.

@@ -116,7 +116,28 @@ func (w *work) exemptions(a *machine.Actual) error {
 		return fmt.Errorf("read the addresses of probes: %w", err)
 	}
 	has := addrsWith(entries, w.e.uid)
-	a.AnyExempt, a.Exempt = len(has) > 0, len(has) > 0 && sameAddrs(has, w.addrs)
+	wanted := w.exemptable()
+	a.AnyExempt, a.Exempt = len(has) > 0, (len(has) > 0 || len(wanted) == 0) && sameAddrs(has, wanted)
+	return nil
+}
+
+// exemptable returns the pod's addresses that the set of probes can have.
+func (w *work) exemptable() []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(w.addrs), func(a netip.Addr) bool { return slices.Contains(w.e.unexempt, a) })
+}
+
+// exempt puts the pod's addresses into the set of probes. Which of them it cannot have is found out each time.
+func (w *work) exempt() error {
+	err := w.c.opts.Probes.Put(w.e.uid, w.addrs)
+	var unexempt *UnexemptError
+	if !errors.As(err, &unexempt) {
+		w.e.unexempt = nil
+		return err
+	}
+	if !sameAddrs(w.e.unexempt, unexempt.Addrs) {
+		w.c.log(w.podOf()).Warn("the host's probes of a pod over some of its addresses are not exempt", "error", err.Error())
+	}
+	w.e.unexempt = unexempt.Addrs
 	return nil
 }
 
@@ -243,7 +264,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 	case machine.AwaitListeners:
 		return w.await(ctx)
 	case machine.PutProbes:
-		return c.opts.Probes.Put(e.uid, w.addrs)
+		return w.exempt()
 	case machine.WriteRules:
 		return w.write(ctx)
 	case machine.RemoveRules:

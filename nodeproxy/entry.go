@@ -29,8 +29,12 @@ type entry struct {
 	held   held
 	// ours: rules of the mesh in the namespace are ours.
 	ours bool
+	// given: another agent has it, since [Controller.Release].
+	given bool
 	// captured: it was, when it was last seen.
 	captured bool
+	// unexempt are addresses that cannot be in the set of probes.
+	unexempt []netip.Addr
 	// drift are the kinds of drift that are being mended.
 	drift []string
 	// unusable is the routing that the namespace does not take.

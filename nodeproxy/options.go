@@ -2,7 +2,6 @@ package nodeproxy
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
-	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -28,7 +26,7 @@ var Unlimited = budget.Unlimited
 type Options struct {
 	// Dialects are the meshes of the node in the order in which they are asked. The first that selects a pod has it; those
 	// without a NodeProxy are asked too, and their pods are left alone. At least one has a NodeProxy.
-	Dialects []dialect.Dialect
+	Dialects dialect.List
 	// Plan and Apply are the plugin's own options, so that both decide and program alike.
 	Plan  dialect.Options
 	Apply apply.Options
@@ -48,9 +46,6 @@ type Options struct {
 	Status Status
 	// Records are the plugin's records on this node, which are kept true for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
-	// Adopt removes what another agent of the same mesh left in the namespace of a pod, before our rules take its place. nil:
-	// nothing is removed.
-	Adopt func(ctx context.Context, ns *netnsexec.NetNS) error
 
 	// VerifyInterval is the time in which each pod is compared with the kernel once. Zero means [DefaultVerifyInterval],
 	// less than zero never.

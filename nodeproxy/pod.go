@@ -64,6 +64,19 @@ type Namespaces interface {
 	Forget(uid types.UID) error
 }
 
+// Sought is a pod whose namespace is about to be asked for.
+type Sought struct {
+	PodID
+	Addrs []netip.Addr
+}
+
+// Foresight is what a [Namespaces] may have too: it is told of the pods of a whole round before each of them is asked for by
+// Find, since one search for many costs little more than one for one.
+type Foresight interface {
+	// Foresee looks for the namespaces, and whether those that are noted are still the pods'. What it finds Find returns.
+	Foresee(ctx context.Context, pods []Sought)
+}
+
 // Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
 type Pods interface {
 	// Pods returns all pods of the node, which the caller must not change.
@@ -81,13 +94,27 @@ type Pods interface {
 // Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package
 // probes has one of nftables and one of ipset and iptables.
 type Probes interface {
-	// Put adds a pod's addresses, in place of others that it had. An address that another pod had is now this pod's.
+	// Put adds a pod's addresses, in place of others that it had. An address that another pod had is now this pod's. The error
+	// is an [*UnexemptError] if some can never be in the set, and the others are.
 	Put(uid types.UID, addrs []netip.Addr) error
 	// Delete removes the addresses that are still the pod's.
 	Delete(uid types.UID) error
 	// Entries returns what is in the kernel.
 	Entries() (map[netip.Addr]types.UID, error)
 }
+
+// UnexemptError says which addresses cannot be exempted on this host, since it has no connections to them, or none from an
+// address that the pods know. That keeps no pod from being captured. Get it with errors.As(err, &unexempt).
+type UnexemptError struct {
+	Addrs []netip.Addr
+	Err   error
+}
+
+// Error returns why.
+func (e *UnexemptError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *UnexemptError) Unwrap() error { return e.Err }
 
 // Status writes the annotation that reports a pod's state.
 type Status interface {

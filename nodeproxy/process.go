@@ -43,6 +43,16 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	w := &work{c: c, e: e, want: c.want(ctx, e)}
+	if m := c.mode(); m.to != nil {
+		if given, err := c.give(ctx, w, m); given {
+			c.finishGiving(w, m, err)
+			return
+		}
+	} else if !m.on {
+		e.given = false
+	} else if e.given { // it is another agent's, and that has the say
+		return
+	}
 	c.publish(w)
 	first, last, seen, err := machine.Run(ctx, w.Wanted, w)
 	c.finish(w, first, last, seen, err)

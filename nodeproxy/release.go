@@ -2,9 +2,14 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect/apply"
 )
 
 // awaitStart waits until the node's pods are known.
@@ -22,18 +27,45 @@ func (c *Controller) awaitStart(ctx context.Context) error {
 	}
 }
 
-// Release takes all pods out of the proxy's care, before the agent goes for good, and returns those that it could not take
-// out before the context ended. From then on the controller captures none.
-func (c *Controller) Release(ctx context.Context) ([]agentsock.PodState, error) {
+// mode says whether pods are given back, and to whom.
+type mode struct {
+	on bool
+	// to is the agent that gets them; nil: they leave the mesh.
+	to   *dialect.Agent
+	name string
+}
+
+func (c *Controller) mode() mode {
+	if m := c.released.Load(); m != nil {
+		return *m
+	}
+	return mode{}
+}
+
+func (m mode) toWhom() string {
+	if m.to == nil {
+		return ""
+	}
+	return " to " + m.name
+}
+
+// Release takes all pods out of the proxy's care, and returns those that it could not take out before the context ended. From
+// then on the controller captures none, until [Controller.Capture].
+//
+// With the name of another agent, one of [dialect.NodeProxy].Agents, it gives the pods to that agent instead: they stay
+// captured, by rules in that agent's names, the proxy keeps them, and so does the annotation. An error says that a mesh does
+// not know the agent.
+func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodState, error) {
+	m := mode{on: true, name: to}
+	if to != "" {
+		if m.to = c.agent(to); m.to == nil {
+			return nil, fmt.Errorf("release pods: no mesh of this agent knows another agent %s", brief.Quote(to))
+		}
+	}
 	if err := c.awaitStart(ctx); err != nil {
 		return nil, err
 	}
-	c.releasing.Store(true)
-	uids := c.uids()
-	for _, uid := range uids {
-		c.queue.Forget(uid) // no backoff from before
-		c.queue.Add(uid)
-	}
+	c.setMode(&m)
 	for {
 		c.mu.Lock()
 		var left []agentsock.PodState
@@ -53,6 +85,87 @@ func (c *Controller) Release(ctx context.Context) ([]agentsock.PodState, error) 
 			return left, nil
 		}
 	}
+}
+
+// Capture ends what [Controller.Release] began: pods are captured again.
+func (c *Controller) Capture() { c.setMode(nil) }
+
+func (c *Controller) setMode(m *mode) {
+	c.released.Store(m)
+	for _, uid := range c.uids() {
+		c.queue.Forget(uid) // no backoff from before
+		c.queue.Add(uid)
+	}
+}
+
+// agent returns the agent of the name that a mesh with a proxy on the node knows, or nil.
+func (c *Controller) agent(name string) *dialect.Agent {
+	for i := range c.opts.Dialects {
+		if p := c.opts.Dialects[i].NodeProxy; p != nil {
+			if a, ok := p.Agents[name]; ok {
+				return &a
+			}
+		}
+	}
+	return nil
+}
+
+// give gives a pod to another agent, and reports whether that is all that is to be done about it: a pod that is in the mesh is
+// left to that agent from then on, and one that is to be out is taken out as ever.
+func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err error) {
+	e := w.e
+	if w.pod == nil || w.Choice == machine.Gone {
+		return false, nil
+	}
+	if e.given {
+		return true, nil
+	}
+	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
+	mesh := c.opts.Dialects.Named(p.Dialect)
+	switch {
+	case errors.Is(err, dialect.ErrNamespaceUnknown):
+		return true, err
+	case !p.Decision.Selected || mesh == nil || mesh.NodeProxy == nil || mesh.NodeProxy.Agents[m.name].Rules == nil:
+		return false, nil // not in the mesh, so it is not that agent's either
+	case err != nil:
+		return true, err
+	}
+	w.mesh, w.plan, w.namespace = mesh, p, namespace
+	if err := w.find(ctx); err != nil {
+		return true, fmt.Errorf("find its network namespace: %w", err)
+	}
+	if w.backend, err = w.choose(ctx); err != nil {
+		return true, err
+	}
+	rules, err := w.compare(ctx, p.Ruleset)
+	if err == nil && rules != machine.RulesNone {
+		o := c.opts.Apply
+		o.Backend = w.backend.Name()
+		err = w.forgetRecord(reasonGiven)
+		if err == nil {
+			_, err = apply.HandOver(ctx, e.ns.NetNS(), m.to.Rules(p.Redirect), m.to.Layout, o)
+		}
+	}
+	if err != nil {
+		return true, err
+	}
+	e.given, e.ours, e.captured, e.held, e.handed, e.backend = true, false, false, heldNo, handed{}, ""
+	return true, errors.Join(c.opts.Namespaces.Forget(e.uid), c.setNS(e, nil))
+}
+
+// finishGiving reports how giving a pod away ended.
+func (c *Controller) finishGiving(w *work, m mode, err error) {
+	s := agentsock.PodState{Pod: w.podOf(), State: agentsock.Outside, Reason: reasonGiven, Detail: "the pod is in the care of the agent " + m.name}
+	if err != nil {
+		s.State, s.Reason, s.Detail = agentsock.Drifted, machine.ReasonNotReleased, err.Error()
+	}
+	before := c.setState(w.e, s)
+	c.tell(w, before, s, false, nil, err)
+	if err != nil {
+		c.queue.AddRateLimited(w.e.uid)
+		return
+	}
+	c.queue.Forget(w.e.uid)
 }
 
 // Snapshot returns the pods that a proxy which has just come is to have: those that are to be captured, and those that may

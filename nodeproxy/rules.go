@@ -59,12 +59,6 @@ func (w *work) write(ctx context.Context) error {
 			return err
 		}
 	}
-	ns := w.e.ns.NetNS()
-	if w.c.opts.Adopt != nil {
-		if err := w.c.opts.Adopt(ctx, ns); err != nil {
-			return fmt.Errorf("remove what another agent left: %w", err)
-		}
-	}
 	w.e.ours = true // also on failure: what was there before was ours or nobody's
 	result, err := w.backend.Apply(ctx, w.plan.Ruleset)
 	if err != nil {
@@ -85,14 +79,7 @@ func (w *work) write(ctx context.Context) error {
 // remove takes the rules out. The plugin's record goes first: a runtime recreates a pod whose record says that it has rules
 // which are not there.
 func (w *work) remove(ctx context.Context) error {
-	if err := w.c.remember(w, func(r *attachment.Record) bool {
-		if !r.Selected {
-			return false
-		}
-		r.Applied("", ruleset.Ruleset{}, nil)
-		r.Selected, r.Reason = false, w.reason
-		return true
-	}); err != nil {
+	if err := w.forgetRecord(w.reason); err != nil {
 		return err
 	}
 	if err := w.backend.Remove(ctx, w.mesh.Names.Owner()); err != nil {
@@ -100,6 +87,18 @@ func (w *work) remove(ctx context.Context) error {
 	}
 	w.removed = true
 	return nil
+}
+
+// forgetRecord makes the plugin's record say that the pod has no rules of ours, and why.
+func (w *work) forgetRecord(why string) error {
+	return w.c.remember(w, func(r *attachment.Record) bool {
+		if !r.Selected {
+			return false
+		}
+		r.Applied("", ruleset.Ruleset{}, nil)
+		r.Selected, r.Reason = false, why
+		return true
+	})
 }
 
 // remember changes the records of the pod's attachments in its present namespace; change reports whether it did. An error

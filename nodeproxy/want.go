@@ -8,10 +8,13 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // want is what is wanted of a pod, and why.
@@ -20,8 +23,8 @@ type want struct {
 	pod  *corev1.Pod // nil: it does not exist
 	id   PodID
 	mesh *dialect.Dialect // the one that selects it, or that it may have been in; nil: none
-	plan dialect.Plan     // if it is to be in
-	// namespace is the pod's, as far as its mesh reads it.
+	plan dialect.Plan     // what the meshes say
+	// namespace is the pod's, as far as a mesh reads it.
 	namespace *corev1.Namespace
 	addrs     []netip.Addr
 	// reason and detail say why the pod is out, or why it cannot be told.
@@ -33,6 +36,7 @@ const (
 	reasonUnknownNamespace = "namespace-unknown"
 	reasonNoAddress        = "no-address"
 	reasonReleasing        = "releasing"
+	reasonGiven            = "given-away"
 	reasonEnded            = "ended"
 	reasonGone             = "gone"
 	reasonOtherMesh        = "other-mesh"
@@ -69,50 +73,32 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 	return w
 }
 
-// decide asks the meshes in turn.
+// decide asks the meshes, as the plugin does.
 func (c *Controller) decide(ctx context.Context, w *want) {
-	if c.releasing.Load() {
+	if c.mode().on {
 		w.Choice, w.reason, w.detail = machine.Out, reasonReleasing, "the node's proxy gives back all pods"
 		return
 	}
-	first := ""
-	for i := range c.opts.Dialects {
-		d := &c.opts.Dialects[i]
-		var namespace *corev1.Namespace
-		if d.ReadsNamespace(w.pod) {
-			var err error
-			if namespace, err = c.opts.Pods.Namespace(w.pod.Namespace); err != nil {
-				w.Choice, w.reason, w.detail = machine.Unsure, reasonUnknownNamespace, err.Error()
-				return
-			}
-		}
-		decision := d.Decide(w.pod, namespace)
-		if !decision.Selected {
-			if d.NodeProxy != nil && first == "" {
-				first = string(decision.Reason)
-				w.reason, w.detail = first, decision.Detail
-			}
-			continue
-		}
-		if d.NodeProxy == nil {
-			w.Choice, w.reason, w.detail = machine.Out, reasonOtherMesh, "the pod is in mesh "+d.Name
-			return
-		}
-		w.mesh, w.namespace = d, namespace
-		c.planIn(ctx, w)
-		return
-	}
-	w.Choice = machine.Out
-}
-
-// planIn makes the plan of a pod that its mesh selects.
-func (c *Controller) planIn(ctx context.Context, w *want) {
-	var err error
-	w.plan, err = w.mesh.Plan(ctx, dialect.Subject{Pod: w.pod, Namespace: w.namespace, Addrs: w.addrs}, c.opts.Plan)
-	w.reason, w.detail = "", ""
+	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
+	w.plan, w.namespace, w.reason, w.detail = p, namespace, string(p.Decision.Reason), p.Decision.Detail
+	mesh := c.opts.Dialects.Named(p.Dialect)
 	switch {
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		w.Choice, w.reason, w.detail = machine.Unsure, reasonUnknownNamespace, err.Error()
+	case err == nil && !p.Decision.Selected:
+		w.Choice = machine.Out
+	case mesh != nil && mesh.NodeProxy == nil:
+		w.Choice, w.reason, w.detail = machine.Out, reasonOtherMesh, "the pod is in mesh "+mesh.Name
+	default:
+		w.mesh = mesh
+		w.selected(ctx, err)
+	}
+}
+
+// selected is what becomes of a pod that a mesh with a proxy on the node selects.
+func (w *want) selected(ctx context.Context, err error) {
+	w.reason, w.detail = "", contested(w.plan)
+	switch {
 	case err != nil && ctx.Err() == nil:
 		w.Choice, w.Refused, w.reason, w.detail = machine.Unsure, true, machine.ReasonRefused, err.Error()
 	case err != nil:
@@ -122,6 +108,55 @@ func (c *Controller) planIn(ctx context.Context, w *want) {
 	default:
 		w.Choice = machine.In
 	}
+}
+
+// planOf returns what the meshes plan for a pod, and its namespace, as far as one of them reads that.
+func (c *Controller) planOf(ctx context.Context, pod *corev1.Pod, addrs []netip.Addr) (dialect.Plan, *corev1.Namespace, error) {
+	var namespace *corev1.Namespace
+	var unknown error
+	if c.opts.Dialects.ReadsNamespace(pod) {
+		if namespace, unknown = c.opts.Pods.Namespace(pod.Namespace); unknown != nil {
+			namespace = nil
+		}
+	}
+	s := dialect.Subject{Pod: pod, Namespace: namespace, Addrs: addrs}
+	p, err := c.opts.Dialects.Plan(ctx, s, c.opts.Plan)
+	switch {
+	case errors.Is(err, dialect.ErrNamespaceUnknown):
+		err = fmt.Errorf("%w: %w", err, unknown)
+	case err == nil && unknown != nil && !p.Decision.Selected && len(c.opts.Dialects) == 1:
+		// One mesh alone takes a namespace that is not given for one without labels.
+		err = fmt.Errorf("pod %s/%s: %w: %w", pod.Namespace, pod.Name, dialect.ErrNamespaceUnknown, unknown)
+	}
+	return p, namespace, err
+}
+
+// Plan returns what the meshes plan for the pod with the UID, from what is known of it now. Errors are those of
+// [dialect.List.Plan], and that there is no such pod.
+func (c *Controller) Plan(ctx context.Context, uid types.UID) (dialect.Plan, error) {
+	pod := c.pod(uid)
+	if pod == nil {
+		return dialect.Plan{}, fmt.Errorf("plan pod %s: %w", uid, agentsock.ErrUnknown)
+	}
+	p, _, err := c.planOf(ctx, pod, addrsOf(pod))
+	return p, err
+}
+
+// contested returns that another mesh would select the pod too; empty: none would.
+func contested(p dialect.Plan) string {
+	for _, w := range p.Warnings {
+		if w.Code == dialect.WarningContested {
+			return w.Text
+		}
+	}
+	return ""
+}
+
+// othersProxy reports whether the pod has the proxy of another mesh.
+func (w *want) othersProxy() bool {
+	is := func(r selection.Reason) bool { return r == selection.HasSidecar }
+	return w.reason == reasonOtherMesh || is(w.plan.Decision.Reason) ||
+		slices.ContainsFunc(w.plan.Answers, func(a dialect.Answer) bool { return is(a.Reason) })
 }
 
 // formerMesh returns the mesh whose annotation the pod has, else the first with a proxy on the node.
@@ -143,11 +178,10 @@ func (c *Controller) formerMesh(pod *corev1.Pod) (mesh *dialect.Dialect) {
 
 // meshNamed returns the mesh of that name, if its proxy is on the node.
 func (c *Controller) meshNamed(name string) *dialect.Dialect {
-	i := slices.IndexFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Name == name && d.NodeProxy != nil })
-	if i < 0 {
-		return nil
+	if d := c.opts.Dialects.Named(name); d != nil && d.NodeProxy != nil {
+		return d
 	}
-	return &c.opts.Dialects[i]
+	return nil
 }
 
 // workload is the pod as the proxy knows it.

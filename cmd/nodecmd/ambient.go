@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/cmd/internal/turns"
+	"github.com/meshcni/meshcni/internal/diskfile"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -25,6 +26,10 @@ import (
 
 // turnsFile is the lock in the run directory by which one agent at a time has the pods of the node's proxy.
 const turnsFile = "ambient.lock"
+
+// givenFile is the file in the run directory that names the agent to which the pods were given, until an agent of ours starts or
+// is told to have them again.
+const givenFile = "ambient.given"
 
 // beginAgain is how long the agent waits before it tries again to begin.
 const beginAgain = 2 * time.Second
@@ -35,7 +40,8 @@ type holder interface {
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
 	Detach(ctx context.Context, id attachment.ID) error
 	Pods() []agentsock.PodState
-	Release(ctx context.Context) ([]agentsock.PodState, error)
+	Release(ctx context.Context, to string) ([]agentsock.PodState, error)
+	Capture()
 	Ready() error
 	Warnings() []string
 	prometheus.Collector
@@ -249,13 +255,26 @@ func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
 	return nil
 }
 
-// Release is that of [agentsock.Handler].
-func (p *proxied) Release(ctx context.Context) ([]agentsock.PodState, error) {
+// Release is that of [agentsock.Handler]. That the pods are another agent's is noted: an uninstall must not take
+// from it what it has.
+func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
 	h, err := p.await(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return h.Release(ctx)
+	given := filepath.Join(p.present().RunDir, givenFile)
+	switch {
+	case r.Undo:
+		h.Capture()
+		return nil, removeIfThere(given)
+	case r.To == "":
+		return h.Release(ctx, "")
+	}
+	left, err := h.Release(ctx, r.To)
+	if err == nil {
+		err = diskfile.Write(given, []byte(r.To+"\n"), 0o600)
+	}
+	return left, err
 }
 
 // pods returns what is known of the pods that the proxy has or is to have.
@@ -281,7 +300,7 @@ func (p *proxied) ready() error {
 	case h == nil:
 		return nil // the agent before this one has the pods, and ends when this one is ready
 	}
-	if err := h.Ready(); errors.Is(err, nodeproxy.ErrNotSynced) {
+	if err := h.Ready(); errors.Is(err, nodeproxy.ErrNotSynced) || errors.Is(err, nodeproxy.ErrReleasing) {
 		return fmt.Errorf("ambient: %w", err)
 	}
 	return nil
@@ -293,7 +312,7 @@ func (p *proxied) warnings() (all []string) {
 	if h == nil {
 		return nil
 	}
-	if err := h.Ready(); err != nil && !errors.Is(err, nodeproxy.ErrNotSynced) {
+	if err := h.Ready(); err != nil && !errors.Is(err, nodeproxy.ErrNotSynced) && !errors.Is(err, nodeproxy.ErrReleasing) {
 		all = append(all, "no-proxy: new pods of the mesh do not start: "+err.Error())
 	}
 	for _, text := range h.Warnings() {

@@ -44,7 +44,8 @@ func (h *having) Pods() []agentsock.PodState {
 	return []agentsock.PodState{{Pod: attachment.Pod{Name: h.name}, State: agentsock.Captured}}
 }
 
-func (h *having) Release(context.Context) ([]agentsock.PodState, error) {
+func (h *having) Capture() {}
+func (h *having) Release(context.Context, string) ([]agentsock.PodState, error) {
 	h.released.Add(1)
 	return nil, nil
 }
@@ -101,7 +102,7 @@ func TestOneAgentHasThePods(t *testing.T) {
 	require.ErrorAs(t, err, &step)
 	assert.Equal(t, []string{"agent", "not-begun"}, []string{step.Step, step.Reason})
 
-	_, err = b.Release(ctx)
+	_, err = b.Release(ctx, agentsock.Release{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, next.released.Load())
 	cancel()

@@ -9,10 +9,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -35,6 +38,10 @@ import (
 
 // hostNetNS is the host's network namespace, as a process sees it that shares the host's processes.
 const hostNetNS = "/proc/1/ns/net"
+
+// ackTimeout is how long a proxy may take for an answer: less than the 5 s after which an ADD must have failed at a proxy that is
+// silent (Istio's plugin waits that long), by what the plugin and the undoing take.
+const ackTimeout = 4 * time.Second
 
 // retainEvery is how often the journal is rid of pods that are gone.
 const retainEvery = time.Minute
@@ -96,7 +103,11 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	if err != nil {
 		return nil, fmt.Errorf("exclude-namespace-selector: %w", err)
 	}
-	meshes, err := dialects.Choose(a.program.Dialects, plugin.Dialects, plugin.Kubernetes.ExcludeNamespaces, excluded)
+	known, err := dialects.Configure(a.program.Dialects, plugin.Ambient)
+	if err != nil {
+		return nil, err
+	}
+	meshes, err := dialects.Choose(known, plugin.Dialects, plugin.Kubernetes.ExcludeNamespaces, excluded)
 	if err != nil {
 		return nil, fmt.Errorf("dialect: %w", err)
 	}
@@ -110,11 +121,9 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		Pods:  a.pods, Proxy: a.program.NodeProxy, Records: attachment.In(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval),
 	}
-	status, err := nodeproxy.NewAPIStatus(config)
-	if err != nil {
+	if o.Status, err = nodeproxy.NewAPIStatus(config); err != nil {
 		return nil, err
 	}
-	o.Status = statuses{status, a.pods}
 	a.store = netnsstore.New(netnsstore.Options{
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.Repair.HostRoot, ProcRoot: s.Repair.ProcRoot, Log: a.log,
 	})
@@ -126,14 +135,14 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		return nil, err
 	}
 	if a.probes != nil {
-		o.Probes = a.probes
+		o.Probes = exempted{a.probes}
 	}
 	o.Events, a.quiet = nodeevents.Source{
 		Config: func() (*rest.Config, error) { return config, nil }, Component: a.program.Name, Node: s.Repair.Node, Log: a.log,
 	}.Recorder()
 	if o.Proxy == nil {
 		a.server, err = zds.Listen(ctx, zds.Options{
-			Path: s.Ambient.ZDSSocket, Log: a.log, Snapshot: func(ctx context.Context) ([]nodeproxy.Workload, error) { return a.controller.Snapshot(ctx) },
+			Path: s.Ambient.ZDSSocket, AckTimeout: ackTimeout, Log: a.log, Snapshot: func(ctx context.Context) ([]nodeproxy.Workload, error) { return a.controller.Snapshot(ctx) },
 			OnChange: func() { a.controller.ProxyChanged() },
 		})
 		if err != nil {
@@ -141,8 +150,11 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		}
 		o.Proxy, o.Connected = a.server, func() int { return len(a.server.Proxies()) }
 	}
-	a.controller, err = nodeproxy.New(o)
-	return a.controller, err
+	if a.controller, err = nodeproxy.New(o); err != nil {
+		return nil, err
+	}
+	// Whoever released the pods to another agent has restarted this one to have them again.
+	return a.controller, removeIfThere(filepath.Join(s.RunDir, givenFile))
 }
 
 // exempt sets up the exemption of the host's probes, if a mesh knows them by an address, and takes over what another agent has.
@@ -160,7 +172,7 @@ func (a *ambientParts) exempt(ctx context.Context, meshes dialect.List) error {
 
 // probeSet returns the exemption of the host's probes, and the host's namespace, which the caller closes. It is nil if no mesh knows
 // probes by an address.
-func (s Settings) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetNS, error) {
+func (s Settings) probeSet(meshes dialect.List) (*probes.Set, *netnsexec.NetNS, error) {
 	o := probes.Options{Root: s.Repair.HostRoot, Backend: apply.Name(s.Repair.Plugin.Backend)}
 	for _, d := range meshes {
 		if d.NodeProxy != nil {
@@ -229,11 +241,10 @@ func (a *ambientParts) retain() {
 	if !a.pods.Synced() {
 		return
 	}
-	there := map[types.UID]bool{}
-	for _, pod := range a.pods.Pods() {
-		there[nodepods.RuntimeUID(pod)] = true
-	}
-	if err := a.store.Retain(func(uid types.UID) bool { return there[uid] }); err != nil {
+	// The pods are asked for anew each time: one that has just been attached is not among those of a moment ago.
+	if err := a.store.Retain(func(uid types.UID) bool {
+		return slices.ContainsFunc(a.pods.Pods(), func(pod *corev1.Pod) bool { return nodepods.RuntimeUID(pod) == uid })
+	}); err != nil {
 		a.log.Warn("network namespaces of pods that are gone cannot be given up", "error", err)
 	}
 }
@@ -252,22 +263,35 @@ func (a *ambientParts) close() error {
 	return errors.Join(errs...)
 }
 
-// statuses writes annotations by the UID that the API server knows a pod by, which of a static pod's copy is another one than the
-// runtime's.
-type statuses struct {
-	nodeproxy.Status
-	pods nodeproxy.Pods
+// exempted is a set of probes as a controller needs it.
+type exempted struct{ *probes.Set }
+
+// Put implements [nodeproxy.Probes].
+func (e exempted) Put(uid types.UID, addrs []netip.Addr) error {
+	err := e.Set.Put(uid, addrs)
+	if skipped, only := skipped(err); only {
+		return &nodeproxy.UnexemptError{Addrs: skipped, Err: err}
+	}
+	return err
 }
 
-// Set implements [nodeproxy.Status].
-func (s statuses) Set(ctx context.Context, id nodeproxy.PodID, key, value string) error {
-	for _, pod := range s.pods.Pods() {
-		if nodepods.RuntimeUID(pod) == id.UID {
-			id.UID = pod.UID
-			break
+// skipped returns the addresses that an error is about, if it says nothing else but that these are left out.
+func skipped(err error) (addrs []netip.Addr, only bool) {
+	var one *probes.SkippedError
+	if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what it joins is looked at
+		for _, err := range all.Unwrap() {
+			more, only := skipped(err)
+			if !only {
+				return nil, false
+			}
+			addrs = append(addrs, more...)
 		}
+		return addrs, len(addrs) > 0
 	}
-	return s.Status.Set(ctx, id, key, value)
+	if errors.As(err, &one) {
+		return one.Addrs, true
+	}
+	return nil, false
 }
 
 // namespaces is a store as a controller needs it.
@@ -289,4 +313,19 @@ func (n namespaces) Find(_ context.Context, pod nodeproxy.PodID, addrs []netip.A
 		return nil, err
 	}
 	return ref, nil
+}
+
+// Foresee implements [nodeproxy.Foresight]: what is held is proven again, and what is not is searched for, all at once.
+func (n namespaces) Foresee(_ context.Context, pods []nodeproxy.Sought) {
+	all := make([]netnsstore.Pod, len(pods))
+	for i, p := range pods {
+		all[i] = netnsstore.Pod{UID: p.UID, Addrs: p.Addrs}
+	}
+	still := n.Store.StillThere(all...)
+	all = slices.DeleteFunc(all, func(p netnsstore.Pod) bool { return still[p.UID] == nil })
+	for _, f := range n.Store.FindAll(all...) {
+		if f.Ref != nil {
+			_ = f.Ref.Close() // the store keeps it
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -30,6 +32,7 @@ const leavingTime = 20 * time.Second
 // releaseCommand makes the command that takes all pods out of the care of the node's proxy.
 func (p Program) releaseCommand() *cobra.Command {
 	output, patience := "text", releaseTime
+	var how agentsock.Release
 	c := &cobra.Command{
 		Use: "release", Short: "take all pods out of the care of the node's proxy, before the agent or the proxy goes for good; exits 1 and names those that could not be",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -37,9 +40,12 @@ func (p Program) releaseCommand() *cobra.Command {
 			if err != nil {
 				return cli.Usage(err)
 			}
+			if how.Undo && how.To != "" {
+				return cli.Usage(errors.New("undo and to exclude each other"))
+			}
 			ctx, cancel := context.WithTimeout(c.Context(), patience)
 			defer cancel()
-			left, err := p.release(ctx, s, p.logger(s.Plugin.LogLevel))
+			left, err := p.release(ctx, s, how, p.logger(s.Plugin.LogLevel))
 			if err != nil {
 				return err
 			}
@@ -61,26 +67,31 @@ func (p Program) releaseCommand() *cobra.Command {
 	s := p.defaults()
 	s.register(c.Flags(), p.Dialects)
 	c.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json: the pods that could not be released")
+	c.Flags().StringVar(&how.To, "to", "", "another agent of the mesh that is to have the pods instead, such as istio-cni: they stay captured and with the proxy. Start it, and then uninstall this one")
+	c.Flags().BoolVar(&how.Undo, "undo", false, "have the running agent capture pods again")
 	c.Flags().DurationVar(&patience, "timeout", patience, "how long to try")
 	return c
 }
 
 // release takes all pods out of the care of the node's proxy, and returns those that it could not take out. The agent does it, or
 // where there is none, this process does what the agent would.
-func (p Program) release(ctx context.Context, s Settings, log *slog.Logger) ([]agentsock.PodState, error) {
-	left, err := agentsock.Client{Path: filepath.Join(s.RunDir, agentsock.Name)}.Release(ctx)
+func (p Program) release(ctx context.Context, s Settings, how agentsock.Release, log *slog.Logger) ([]agentsock.PodState, error) {
+	left, err := agentsock.Client{Path: filepath.Join(s.RunDir, agentsock.Name)}.Release(ctx, how)
+	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+	case absent && how.Undo:
+		return nil, fmt.Errorf("no agent runs on this node; the next one captures pods: %w", err)
+	case absent:
 		log.Info("no agent runs on this node, so this process takes the pods out of the proxy's care")
-		return p.releaseAlone(ctx, s, log)
-	case errors.Is(err, agentsock.ErrUnsupported):
+		return p.releaseAlone(ctx, s, how, log)
+	case errors.Is(err, agentsock.ErrUnsupported) && how == (agentsock.Release{}):
 		return nil, nil // it has no such pods
 	}
 	return left, err
 }
 
 // releaseAlone does what an agent would, and ends.
-func (p Program) releaseAlone(ctx context.Context, s Settings, log *slog.Logger) (left []agentsock.PodState, err error) {
+func (p Program) releaseAlone(ctx context.Context, s Settings, how agentsock.Release, log *slog.Logger) (left []agentsock.PodState, err error) {
 	s.Ambient.Enabled = true
 	if err := s.Ambient.validate(s.Repair.Node); err != nil {
 		return nil, err
@@ -96,7 +107,7 @@ func (p Program) releaseAlone(ctx context.Context, s Settings, log *slog.Logger)
 	ended := make(chan error, 2)
 	go func() { ended <- pods.Run(running) }()
 	go func() { ended <- held.run(running) }()
-	left, err = held.Release(ctx)
+	left, err = held.Release(ctx, how)
 	stop()
 	return left, errors.Join(err, <-ended, <-ended)
 }
@@ -122,13 +133,22 @@ func (p Program) releaseBefore(ctx context.Context, s Settings, log *slog.Logger
 	if !p.hadProxied(s) {
 		return nil
 	}
+	if given(s.RunDir) { // the pods are another agent's
+		return p.forgetProxied(ctx, s)
+	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	left, err := p.release(ctx, s, log)
+	left, err := p.release(ctx, s, agentsock.Release{}, log)
 	if err == nil {
 		err = unreleased(left)
 	}
 	return errors.Join(err, p.forgetProxied(ctx, s))
+}
+
+// given reports whether the node's pods were given to another agent.
+func given(runDir string) bool {
+	_, err := os.Lstat(filepath.Join(runDir, givenFile))
+	return err == nil
 }
 
 // unreleased is the error of pods whose connections are refused once the proxy is gone.
@@ -145,9 +165,11 @@ func unreleased(left []agentsock.PodState) error {
 func (p Program) forgetProxied(ctx context.Context, s Settings) error {
 	errs := []error{
 		netnsstore.RemoveJournal(netnsstore.Options{RunDir: s.RunDir, HostRoot: s.Repair.HostRoot}),
-		removeIfThere(filepath.Join(s.RunDir, turnsFile)),
+		removeIfThere(filepath.Join(s.RunDir, turnsFile)), removeIfThere(filepath.Join(s.RunDir, givenFile)),
 	}
-	set, host, err := s.probeSet(p.Dialects)
+	known, err := dialects.Configure(p.Dialects, s.Repair.Plugin.Ambient)
+	errs = append(errs, err)
+	set, host, err := s.probeSet(known)
 	if set != nil {
 		err = set.Remove(ctx)
 	}
@@ -167,7 +189,11 @@ func (p *proxied) leaving(leaving func(context.Context) (bool, string)) func(con
 		if h := p.now(); leaves && h != nil {
 			ctx, cancel := context.WithTimeout(ctx, leavingTime)
 			defer cancel()
-			left, err := h.Release(ctx)
+			var left []agentsock.PodState
+			var err error
+			if !given(p.present().RunDir) {
+				left, err = h.Release(ctx, "")
+			}
 			if err = errors.Join(err, unreleased(left)); err != nil {
 				p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
 			}

@@ -25,7 +25,7 @@ import (
 type enroller interface {
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
 	Detach(ctx context.Context, id attachment.ID) error
-	Release(ctx context.Context) ([]agentsock.PodState, error)
+	Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error)
 }
 
 // socket serves run_dir/agent.sock. As a Prometheus collector it counts requests.
@@ -42,8 +42,9 @@ type socket struct {
 // nodePods returns what knows the node's pods. It knows nothing until it runs.
 func (p Program) nodePods(s Settings, log *slog.Logger) (*nodepods.Watch, error) {
 	excluded, wrong := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector)
-	meshes, err := dialects.Choose(p.Dialects, s.Plugin.Dialects, nil, excluded)
-	if err = errors.Join(err, wrong); err != nil {
+	known, unfit := dialects.Configure(p.Dialects, s.Repair.Plugin.Ambient)
+	meshes, err := dialects.Choose(known, s.Plugin.Dialects, nil, excluded)
+	if err = errors.Join(err, wrong, unfit); err != nil {
 		return nil, err
 	}
 	config, err := s.apiConfig(p.Name)
@@ -143,11 +144,11 @@ func (k *socket) Pods(context.Context) ([]agentsock.PodState, error) {
 }
 
 // Release is that of [agentsock.Handler].
-func (k *socket) Release(ctx context.Context) ([]agentsock.PodState, error) {
+func (k *socket) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
 	if k.enroller == nil {
 		return nil, agentsock.ErrUnsupported
 	}
-	return k.enroller.Release(ctx)
+	return k.enroller.Release(ctx, r)
 }
 
 // Ready says whether Attach is served; see [agentsock.Handler].

@@ -66,7 +66,7 @@ func TestPodsAreServed(t *testing.T) {
 	require.ErrorIs(t, c.Ready(t.Context()), agentsock.ErrUnsupported)
 	_, err = c.Pods(t.Context())
 	require.ErrorIs(t, err, agentsock.ErrUnsupported)
-	_, err = c.Release(t.Context())
+	_, err = c.Release(t.Context(), agentsock.Release{})
 	require.ErrorIs(t, err, agentsock.ErrUnsupported)
 	cancel()
 	assert.Equal(t, 0, <-done, "%v", &stderr)

@@ -7,6 +7,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
+// IstioCNI is the name of Istio's own node agent, to which a node's pods can be given; see [dialect.NodeProxy].
+const IstioCNI = "istio-cni"
+
 // The names that Istio's own node agent gives its rules in a pod: by iptables two chains, of which we have the name of the
 // second too, and by nftables three tables. Source: cni/pkg/iptables and cni/pkg/nftables of Istio 1.32.
 const (

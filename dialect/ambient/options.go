@@ -120,6 +120,7 @@ func New(o Options) dialect.Dialect {
 		NodeProxy: &dialect.NodeProxy{
 			StatusAnnotation: Redirection, Enrolled: RedirectionEnabled, Pending: RedirectionPending,
 			ProbeSources: o.probeSources(),
+			Agents:       map[string]dialect.Agent{IstioCNI: {Rules: AgentRuleset, Layout: AgentLayout()}},
 		},
 	}
 }

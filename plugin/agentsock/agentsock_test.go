@@ -28,7 +28,7 @@ type handler struct {
 	attach  func(context.Context, agentsock.Attachment, *os.File) (agentsock.Attached, error)
 	detach  func(attachment.ID) error
 	pods    func() ([]agentsock.PodState, error)
-	release func() ([]agentsock.PodState, error)
+	release func(agentsock.Release) ([]agentsock.PodState, error)
 	ready   error
 }
 
@@ -45,10 +45,12 @@ func (h handler) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File
 	}
 	return h.attach(ctx, a, ns)
 }
-func (h handler) Detach(_ context.Context, id attachment.ID) error      { return h.detach(id) }
-func (h handler) Pods(context.Context) ([]agentsock.PodState, error)    { return h.pods() }
-func (h handler) Release(context.Context) ([]agentsock.PodState, error) { return h.release() }
-func (h handler) Ready(context.Context) error                           { return h.ready }
+func (h handler) Detach(_ context.Context, id attachment.ID) error   { return h.detach(id) }
+func (h handler) Pods(context.Context) ([]agentsock.PodState, error) { return h.pods() }
+func (h handler) Release(_ context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+	return h.release(r)
+}
+func (h handler) Ready(context.Context) error { return h.ready }
 
 func mine(uid uint32) bool { return int(uid) == os.Geteuid() }
 
@@ -104,7 +106,7 @@ var unknown = handler{
 		return agentsock.Pod{}, agentsock.ErrUnknown
 	},
 	detach: func(attachment.ID) error { return nil },
-	pods:   func() ([]agentsock.PodState, error) { return nil, nil }, release: func() ([]agentsock.PodState, error) { return nil, nil },
+	pods:   func() ([]agentsock.PodState, error) { return nil, nil }, release: func(agentsock.Release) ([]agentsock.PodState, error) { return nil, nil },
 }
 
 var cart = attachment.Pod{Namespace: "shop", Name: "cart-0", UID: "u1"}
@@ -151,7 +153,7 @@ func TestRequests(t *testing.T) {
 		},
 		detach:  func(id attachment.ID) error { assert.Equal(t, in.ID, id); return nil },
 		pods:    func() ([]agentsock.PodState, error) { return states, nil },
-		release: func() ([]agentsock.PodState, error) { return nil, nil },
+		release: func(agentsock.Release) ([]agentsock.PodState, error) { return nil, nil },
 	}})
 	for _, with := range []bool{true, false} {
 		withNamespace.Store(with)
@@ -175,10 +177,26 @@ func TestRequests(t *testing.T) {
 	all, err := c.Pods(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, states, all)
-	left, err := c.Release(t.Context())
+	left, err := c.Release(t.Context(), agentsock.Release{})
 	require.NoError(t, err)
 	assert.Empty(t, left)
 	require.NoError(t, c.Ready(t.Context()))
+}
+
+// TestRelease: each way to release arrives as it was asked for.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	var got []agentsock.Release
+	c, _ := serve(t, &agentsock.Server{MayConnect: mine, Handler: handler{release: func(r agentsock.Release) ([]agentsock.PodState, error) {
+		got = append(got, r)
+		return nil, nil
+	}}})
+	want := []agentsock.Release{{}, {To: "istio-cni"}, {Undo: true}}
+	for _, r := range want {
+		_, err := c.Release(t.Context(), r)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, want, got)
 }
 
 // TestErrors: what the handler says is wrong arrives as what it is.

@@ -54,9 +54,13 @@ func (c Client) Pods(ctx context.Context) ([]PodState, error) {
 	return answer[[]PodState](ctx, c, kindPods, nil, nil)
 }
 
-// Release takes all pods out of the care of the node's proxy, and returns those that could not be taken out.
-func (c Client) Release(ctx context.Context) ([]PodState, error) {
-	return answer[[]PodState](ctx, c, kindRelease, nil, nil)
+// Release takes all pods out of the care of the node's proxy, and returns those that could not be taken out. An agent that does
+// not know what the request asks for does nothing: [ErrUnsupported].
+func (c Client) Release(ctx context.Context, r Release) ([]PodState, error) {
+	if r == (Release{}) {
+		return answer[[]PodState](ctx, c, kindRelease, nil, nil)
+	}
+	return answer[[]PodState](ctx, c, kindReleaseTo, r, nil)
 }
 
 // Ready returns nil if there is an agent and it serves Attach.

@@ -211,7 +211,18 @@ func (w *worker) handle(ctx context.Context, in *incoming) (f []byte, err error)
 			return nil, err
 		}
 	case kindRelease:
-		if v, err = w.Handler.Release(ctx); err != nil {
+		if v, err = w.Handler.Release(ctx, Release{}); err != nil {
+			return nil, err
+		}
+	case kindReleaseTo:
+		r, err := decode[Release](in.body)
+		if err == nil && r == (Release{}) {
+			err = errors.New("it says neither to nor undo") // what a later client may want instead is not to release all
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errMalformed, err)
+		}
+		if v, err = w.Handler.Release(ctx, r); err != nil {
 			return nil, err
 		}
 	case kindReady:

@@ -116,5 +116,13 @@ type Handler interface {
 	Pods(ctx context.Context) ([]PodState, error)
 	// Release takes all pods out of the care of the node's proxy, before the agent goes for good, and returns those that
 	// it could not take out.
-	Release(ctx context.Context) ([]PodState, error)
+	Release(ctx context.Context, r Release) ([]PodState, error)
+}
+
+// Release says how a node's pods are released. The zero value takes them out of the mesh.
+type Release struct {
+	// To is another agent of the mesh, which is to have the pods instead; they stay captured. Empty: none.
+	To string `json:"to,omitempty"`
+	// Undo ends what an earlier release began: the agent captures pods again. To is then not read.
+	Undo bool `json:"undo,omitempty"`
 }

@@ -38,15 +38,16 @@ const (
 	kindPods
 	kindRelease
 	kindReady
+	kindReleaseTo
 
 	answers    kind = 128 // the answer to a request of kind k has kind answers + k
 	kindFailed kind = 255
 )
 
 // Requests are the names of the requests, as [Request] has them.
-var Requests = []string{"pod", "attach", "detach", "pods", "release", "ready"}
+var Requests = []string{"pod", "attach", "detach", "pods", "release", "ready", "release-to"}
 
-func (k kind) known() bool { return k >= kindPod && k <= kindReady }
+func (k kind) known() bool { return k >= kindPod && k <= kindReleaseTo }
 
 // String returns the request's name.
 func (k kind) String() string {

@@ -1,0 +1,225 @@
+package nodeproxy_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// theirs makes the rules of a pod those of Istio's own agent, as they are after it enrolled the pod.
+func (n *node) theirs(uid types.UID) {
+	n.t.Helper()
+	pod := n.pods.get(uid)
+	read, err := ambient.New(ambient.Options{}).Redirect(pod, nil, []netip.Addr{netip.MustParseAddr(pod.Status.PodIPs[0].IP)})
+	require.NoError(n.t, err)
+	_, err = apply.HandOver(n.t.Context(), n.netns[uid], ambient.AgentRuleset(read.Redirect), ambient.AgentLayout(), apply.Options{Backend: n.backend})
+	require.NoError(n.t, err)
+	n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{ambient.Redirection: "enabled"} })
+}
+
+// live are the rules in a pod's namespace, by the kernel's own listing without what changes by itself.
+func (n *node) live(uid types.UID) (rules []string) {
+	n.t.Helper()
+	all, err := apply.Live(n.t.Context(), n.netns[uid], apply.Options{Backend: n.backend})
+	require.NoError(n.t, err)
+	for _, r := range all {
+		rules = append(rules, r.Table+" "+r.Chain+" "+r.Rule)
+	}
+	slices.Sort(rules)
+	return rules
+}
+
+// TestTakenOverAndGivenBack: pods of Istio's own agent become ours, and its again, and meanwhile the proxy has them and the
+// annotation says so.
+func TestTakenOverAndGivenBack(t *testing.T) {
+	t.Parallel()
+	eachBackend(t, func(t *testing.T, n *node) {
+		first, second, outside := n.pod(1), n.pod(2), n.pod(3)
+		n.pods.change(outside, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+		n.theirs(first)
+		n.theirs(second)
+		before := n.live(first)
+		require.NotEmpty(t, before)
+		n.pods.label("shop", "ambient")
+		n.start()
+		n.captured(first)
+		n.captured(second)
+		assert.NotEqual(t, before, n.live(first))
+
+		_, err := n.c.Release(t.Context(), "nobody")
+		require.ErrorContains(t, err, `no mesh of this agent knows another agent "nobody"`)
+		require.NoError(t, n.c.Ready(), "nothing was begun")
+
+		left, err := n.c.Release(t.Context(), ambient.IstioCNI)
+		require.NoError(t, err)
+		assert.Empty(t, left)
+		for _, uid := range []types.UID{first, second} {
+			assert.Equal(t, before, n.live(uid))
+			assert.Equal(t, "enabled", n.pods.annotation(uid), "peers go on to use the tunnel")
+			assert.True(t, n.proxy.holds(uid), "the proxy keeps the pod")
+			assert.Equal(t, []string{"outside", "given-away"}, []string{string(n.state(uid).State), n.state(uid).Reason})
+			assert.NotContains(t, n.namespaces.Known(), uid)
+		}
+		require.ErrorIs(t, n.c.Ready(), nodeproxy.ErrReleasing)
+		assert.Contains(t, n.c.Warnings(), "the node's pods were released to istio-cni: none is captured until that is undone")
+		_, err = n.attach(n.attachment(first, "c9"))
+		require.ErrorIs(t, err, nodeproxy.ErrReleasing)
+		workloads, err := n.c.Snapshot(t.Context())
+		require.NoError(t, err)
+		for _, w := range workloads {
+			assert.Nil(t, w.NetNS, "a proxy that comes meanwhile keeps what it has")
+		}
+		assert.Len(t, workloads, 2)
+
+		// To release them once more, as an uninstall does, is not for us any more.
+		left, err = n.c.Release(t.Context(), "")
+		require.NoError(t, err)
+		assert.Empty(t, left)
+		n.pods.change(first, func(*corev1.Pod) {})
+		n.pods.label("shop", "ambient")
+		n.until("looked at", func() bool { return n.metric("meshcni_nodeproxy_queue_depth") == 0 })
+		assert.Equal(t, before, n.live(first))
+		assert.Equal(t, "enabled", n.pods.annotation(first))
+		assert.True(t, n.proxy.holds(first))
+
+		n.c.Capture()
+		n.captured(first)
+		n.captured(second)
+		require.NoError(t, n.c.Ready())
+		assert.Empty(t, n.c.Warnings())
+	})
+}
+
+// TestGivenAwayLater: what could not be given away is reported, and tried again; a pod that leaves the mesh meanwhile leaves it.
+func TestGivenAwayLater(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	stays, leaves := n.pod(1), n.pod(2)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(stays)
+	n.captured(leaves)
+	n.namespaces.mu.Lock()
+	path := n.namespaces.paths[stays]
+	n.namespaces.paths[stays] = "/nowhere"
+	n.namespaces.mu.Unlock()
+	n.pods.change(leaves, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+	ctx, cancel := context.WithCancel(t.Context())
+	var left []agentsock.PodState
+	var err error
+	var wg sync.WaitGroup
+	wg.Go(func() { left, err = n.c.Release(ctx, ambient.IstioCNI) })
+	n.eventually(stays, agentsock.Drifted, "not-released")
+	n.outside(leaves)
+	cancel()
+	wg.Wait()
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	assert.Contains(t, left[0].Detail, "find its network namespace")
+	n.namespaces.mu.Lock()
+	n.namespaces.paths[stays] = path
+	n.namespaces.mu.Unlock()
+	left, err = n.c.Release(t.Context(), ambient.IstioCNI)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+	assert.Equal(t, "enabled", n.pods.annotation(stays))
+}
+
+// TestReleaseUndone: captured again without a restart.
+func TestReleaseUndone(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	_, err := n.c.Release(t.Context(), "")
+	require.NoError(t, err)
+	n.outside(uid)
+	assert.Contains(t, n.c.Warnings(), "the node's pods were released: none is captured until that is undone")
+	n.c.Capture()
+	n.captured(uid)
+}
+
+// half is a set of probes that cannot have one family.
+type half struct{ *probes }
+
+func (h half) Put(uid types.UID, addrs []netip.Addr) error {
+	var skipped []netip.Addr
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+		if a.Is6() {
+			skipped = append(skipped, a)
+		}
+		return a.Is6()
+	})
+	if err := h.probes.Put(uid, addrs); err != nil || skipped == nil {
+		return err
+	}
+	return &nodeproxy.UnexemptError{Addrs: skipped, Err: errors.New("the host has no IPv6")}
+}
+
+// TestUnexempt: an address that the host cannot exempt keeps no pod from being captured, and is no drift.
+func TestUnexempt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	both, only := n.pod(1), n.pod(2)
+	n.pods.change(both, func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::5"}) })
+	n.pods.change(only, func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "fd00::6"}} })
+	n.options = func(o *nodeproxy.Options) { o.Probes = half{n.probes} }
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(both)
+	n.eventually(only, agentsock.Captured, "captured")
+	n.probes.lost()
+	n.until("mended", func() bool { return n.metric(`meshcni_nodeproxy_drift_mended_total{kind="probes-missing"}`) > 0 })
+	n.captured(both)
+	for _, p := range n.c.Pods() {
+		assert.Empty(t, p.Detail)
+	}
+}
+
+// foreseeing is told of rounds.
+type foreseeing struct {
+	*namespaces
+	told chan []nodeproxy.Sought
+}
+
+func (f foreseeing) Foresee(_ context.Context, pods []nodeproxy.Sought) {
+	select {
+	case f.told <- pods:
+	default:
+	}
+}
+
+// TestForesight: the store hears at once of all pods that are asked for, before each round, and of no others.
+func TestForesight(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	in, also, out := n.pod(1), n.pod(2), n.pod(3)
+	n.pods.change(out, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+	told := make(chan []nodeproxy.Sought, 1)
+	n.options = func(o *nodeproxy.Options) { o.Namespaces = foreseeing{n.namespaces, told} }
+	n.pods.label("shop", "ambient")
+	n.start()
+	for range 2 { // at the start, and in the first round
+		var uids []types.UID
+		for _, s := range <-told {
+			uids = append(uids, s.UID)
+			assert.NotEmpty(t, s.Addrs)
+		}
+		assert.ElementsMatch(t, []types.UID{in, also}, uids)
+	}
+}
