@@ -119,6 +119,9 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 		e.unsteady = false // they stayed
 		c.mu.Unlock()
 	}
+	c.mu.Lock()
+	e.released = w.releasing
+	c.mu.Unlock()
 	before := c.setState(e, s)
 	c.tell(w, before, s, joined, mended, err)
 }
