@@ -179,7 +179,7 @@ func (s shop) firewall(t *testing.T, name string) string {
 		var b strings.Builder
 		for _, command := range []string{"nft -s list ruleset", "iptables-legacy-save", "ip rule", "ip -6 rule", "ip route show table 100"} {
 			words := strings.Fields(command)
-			out, _ := exec.Command("nsenter", append([]string{"--net=" + ns}, words...)...).CombinedOutput() // a table that is not there is an error
+			out, _ := exec.Command("nsenter", append([]string{"--net=" + ns}, words...)...).Output() // a table that is not there is an error
 			fmt.Fprintf(&b, "%s:\n%s", command, counters.ReplaceAll(out, nil))
 		}
 		return b.String()
