@@ -40,11 +40,14 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	e := c.entry(uid)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	running, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
-	w := &work{c: c, e: e, want: c.want(ctx, e)}
+	w := &work{c: c, e: e, want: c.want(running, e)}
 	c.publish(w)
-	first, last, seen, err := machine.Run(ctx, w.Wanted, w)
+	first, last, seen, err := machine.Run(running, w.Wanted, w)
+	if err != nil && ctx.Err() != nil {
+		return // the agent ends, which says nothing about the pod
+	}
 	c.finish(w, first, last, seen, err)
 	if w.Choice == machine.Gone && err == nil && w.pod == nil {
 		if err := c.drop(e); err != nil {
