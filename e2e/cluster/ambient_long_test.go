@@ -22,9 +22,9 @@ func agentBreaks(t *testing.T, c *cluster) (mend func(t *testing.T)) {
 	}
 	set := func(t *testing.T, args string) {
 		t.Helper()
-		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type=OnDelete,extraArgs={"+args+"}")
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type=OnDelete", "--set-json", "extraArgs="+args)
 	}
-	set(t, "--nope")
+	set(t, `["--nope"]`)
 	before := pods()
 	require.NoError(t, syscall.Kill(agentPid(t), syscall.SIGKILL))
 	c.Run(t, "kubectl", "--namespace", system, "delete", before, "--grace-period=0", "--force")
@@ -39,7 +39,7 @@ func agentBreaks(t *testing.T, c *cluster) (mend func(t *testing.T)) {
 	})
 	return func(t *testing.T) {
 		t.Helper()
-		set(t, "")
+		set(t, "[]")
 		c.Run(t, "kubectl", "--namespace", system, "delete", strings.TrimSpace(pods()))
 		c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
 	}
