@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -18,14 +21,18 @@ import (
 )
 
 // forward takes a connection to where it was to go.
-func (p *pod) forward(client *net.TCPConn, keepClient bool) {
+func (p *pod) forward(client *net.TCPConn, way way) {
 	defer func() { _ = client.Close() }()
+	in := bufio.NewReader(client)
 	to, err := originalDst(client)
+	if way == tunnel {
+		to, err = connectTo(in)
+	}
 	if err != nil || to.String() == client.LocalAddr().String() { // nobody was redirected here
 		return
 	}
 	dialer := net.Dialer{Control: control, Timeout: 10 * time.Second}
-	if keepClient {
+	if way != outbound {
 		dialer.LocalAddr = &net.TCPAddr{IP: client.RemoteAddr().(*net.TCPAddr).IP}
 	}
 	var server net.Conn
@@ -37,14 +44,31 @@ func (p *pod) forward(client *net.TCPConn, keepClient bool) {
 		return
 	}
 	defer func() { _ = server.Close() }()
+	log.Printf("%s %s -> %s", way, client.RemoteAddr(), to)
+	if way == tunnel {
+		_, _ = io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n")
+	}
 	var both sync.WaitGroup
-	both.Go(func() { pipe(server.(*net.TCPConn), client) })
-	both.Go(func() { pipe(client, server.(*net.TCPConn)) })
+	both.Go(func() { pipe(server.(*net.TCPConn), in) })
+	both.Go(func() { pipe(client, server) })
 	both.Wait()
 }
 
+// connectTo reads the request of another proxy, which says where to. A mesh has HTTP/2 and certificates here, and asks both who the
+// client is.
+func connectTo(in *bufio.Reader) (netip.AddrPort, error) {
+	request, err := http.ReadRequest(in)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if request.Method != http.MethodConnect {
+		return netip.AddrPort{}, fmt.Errorf("%s instead of %s", request.Method, http.MethodConnect)
+	}
+	return netip.ParseAddrPort(request.Host)
+}
+
 // pipe copies until the end, and passes the end on.
-func pipe(to, from *net.TCPConn) {
+func pipe(to *net.TCPConn, from io.Reader) {
 	_, _ = io.Copy(to, from)
 	_ = to.CloseWrite()
 }

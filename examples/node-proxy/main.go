@@ -5,13 +5,14 @@
 //	node-proxy /run/zds.sock
 //
 // It speaks the protocol by package zds. With each pod comes its network namespace, as an open file. In there it listens on
-// 15001 for what the application sends and on 15006 for what is sent to it. It asks the kernel where each connection was to go, and
-// connects there: from the client's address, if the connection came from outside, so that the application sees its clients.
-// Here is where a mesh begins. All of its sockets have the mark by which the pod's rules know the proxy, else its own connections
+// 15001 for what the application sends, on 15006 for what is sent to it, and on 15008 for what other proxies of the mesh bring (by
+// HTTP CONNECT). The first two are redirected, so it asks the kernel where each connection was to go. It connects there: from the
+// client's address, if the connection came from outside, so that the application sees its clients. Here is where a mesh begins. All of its sockets have the mark by which the pod's rules know the proxy, else its own connections
 // would come back to it. SO_REUSEPORT lets the next version listen before this one ends.
 //
-// It leaves out the tunnel (15008) and DNS (15053), so the pods need the annotation ambient.istio.io/dns-capture: "false", and
-// what Istio's ztunnel does on SIGTERM: stop listening, and let connections end. Package nodeproxytest has all of that.
+// It leaves out DNS (15053), so the pods need the annotation ambient.istio.io/dns-capture: "false", or the agent
+// --ambient-dns-capture=false: otherwise the agent finds that nobody listens there, and captures no pod. It also leaves out what
+// Istio's ztunnel does on SIGTERM: stop listening, and let connections end. Package nodeproxytest has all of that.
 package main
 
 import (
@@ -89,7 +90,7 @@ func add(pods map[string]*pod, uid string, netns *os.File) error {
 	remove(pods, uid) // it was in another namespace
 	p := &pod{ns: ns}
 	pods[uid] = p
-	if err = errors.Join(p.listen(ambient.OutboundPort, false), p.listen(ambient.InboundPort, true)); err != nil {
+	if err = errors.Join(p.listen(ambient.OutboundPort, outbound), p.listen(ambient.InboundPort, inbound), p.listen(ambient.TunnelPort, tunnel)); err != nil {
 		remove(pods, uid)
 	}
 	return err
@@ -105,8 +106,17 @@ func remove(pods map[string]*pod, uid string) {
 	}
 }
 
-// listen forwards what comes to a port, from the client's own address or from the pod's.
-func (p *pod) listen(port int, keepClient bool) error {
+// way is the way that a connection takes through the proxy.
+type way string
+
+const (
+	outbound way = "outbound" // from the application
+	inbound  way = "inbound"  // to the application, straight from its client
+	tunnel   way = "tunnel"   // to the application, from another proxy
+)
+
+// listen forwards what comes to a port.
+func (p *pod) listen(port int, way way) error {
 	config := net.ListenConfig{Control: control}
 	config.SetMultipathTCP(false)
 	var l net.Listener
@@ -124,7 +134,7 @@ func (p *pod) listen(port int, keepClient bool) error {
 			if err != nil {
 				return
 			}
-			go p.forward(conn.(*net.TCPConn), keepClient)
+			go p.forward(conn.(*net.TCPConn), way)
 		}
 	}()
 	return nil

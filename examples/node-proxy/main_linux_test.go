@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +24,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// A pod with the rules of ambient mode, an agent, and this proxy: connections arrive both ways, and the application sees its
-// clients.
+// A pod with the rules of ambient mode, an agent, and this proxy: connections arrive both ways and through the tunnel, and the
+// application sees its clients.
 func TestProxy(t *testing.T) {
 	w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
 	rules, _, err := dialecttest.Case{Pod: &corev1.Pod{
@@ -81,6 +82,7 @@ func TestProxy(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, family[1], string(client))
 		_ = conn.Close()
+		assert.Equal(t, family[1], through(t, w, net.JoinHostPort(family[0], "15008"), net.JoinHostPort(family[0], "9999")))
 	}
 	assert.Equal(t, "out:80 orig=10.96.5.5:80", probe(out))
 	assert.Equal(t, "out:443 orig=[2001:db8::10]:443", probe("pod tcp 1000/1000 -> [2001:db8::10]:443"))
@@ -92,6 +94,24 @@ func TestProxy(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.ErrorIs(t, <-served, io.EOF)
 	assert.Empty(t, pods)
+}
+
+// through returns what the application says to a client that comes through the tunnel.
+func through(t *testing.T, w *netnstest.World, tunnel, app string) string {
+	t.Helper()
+	var conn net.Conn
+	require.NoError(t, w.Out.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", tunnel, time.Minute)
+		return err
+	}))
+	defer func() { _ = conn.Close() }()
+	_, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", app, app)
+	require.NoError(t, err)
+	said, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	head, client, _ := strings.Cut(string(said), "\r\n\r\n")
+	assert.Equal(t, "HTTP/1.1 200 OK", head)
+	return client
 }
 
 // serveClients has the application tell each client its address.
