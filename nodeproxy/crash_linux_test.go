@@ -153,6 +153,32 @@ func TestRelease(t *testing.T) {
 	})
 }
 
+// TestReleaseAtOnce: whoever releases the pods of an agent that is gone, and ends, has looked at all of them.
+func TestReleaseAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	var uids []types.UID
+	for i := range 20 {
+		uids = append(uids, n.pod(i+1))
+	}
+	n.pods.label("shop", "ambient")
+	n.start()
+	for _, uid := range uids {
+		n.captured(uid)
+	}
+	n.kill()
+	n.start()
+	left, err := n.c.Release(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, left)
+	for _, uid := range uids {
+		_, rules := n.rules(uid)
+		assert.Empty(t, rules)
+		assert.Empty(t, n.pods.annotation(uid))
+		assert.False(t, n.proxy.holds(uid))
+	}
+}
+
 // TestHundredRounds: joining and leaving leaves nothing behind.
 func TestHundredRounds(t *testing.T) {
 	t.Parallel()

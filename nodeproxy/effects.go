@@ -32,8 +32,8 @@ type work struct {
 	unfound error
 	// result is that of the rules that this run wrote; nil: it wrote none.
 	result *apply.Result
-	// removed: this run removed rules.
-	removed bool
+	// removed: this run removed rules. forgot: it has given up the namespace, and does not look into it again.
+	removed, forgot bool
 	// starting: the pod does not run yet, so that it joins is no event.
 	starting bool
 }
@@ -50,6 +50,9 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 	}
 	if w.Choice == machine.Out && !a.Ours && a.Annotation == machine.SaysNothing {
 		return a, nil // it was never in the mesh, so nobody looks into its namespace
+	}
+	if w.forgot {
+		return a, nil
 	}
 	if w.backend == nil { // a later look of the same run is about the same namespace
 		if w.unfound = w.find(ctx); w.unfound != nil {
@@ -281,7 +284,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		if err := c.opts.Namespaces.Forget(e.uid); err != nil {
 			return err
 		}
-		e.ours = false
+		e.ours, w.forgot = false, true
 		return c.setNS(e, nil)
 	}
 	return fmt.Errorf("no such action: %d", act)

@@ -40,21 +40,25 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	e := c.entry(uid)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	running, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
-	w := &work{c: c, e: e, want: c.want(ctx, e)}
+	w := &work{c: c, e: e, want: c.want(running, e)}
 	if m := c.mode(); m.to != nil {
-		if given, err := c.give(ctx, w, m); given {
+		if given, err := c.give(running, w, m); given {
 			c.finishGiving(w, m, err)
 			return
 		}
 	} else if !m.on {
 		e.given = false
 	} else if e.given { // it is another agent's, and that has the say
+		c.lookedAt(e, true)
 		return
 	}
 	c.publish(w)
-	first, last, seen, err := machine.Run(ctx, w.Wanted, w)
+	first, last, seen, err := machine.Run(running, w.Wanted, w)
+	if err != nil && ctx.Err() != nil {
+		return // the agent ends, which says nothing about the pod
+	}
 	c.finish(w, first, last, seen, err)
 	if w.Choice == machine.Gone && err == nil && w.pod == nil {
 		if err := c.drop(e); err != nil {
@@ -129,6 +133,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 		e.unsteady = false // they stayed
 		c.mu.Unlock()
 	}
+	c.lookedAt(e, w.releasing)
 	before := c.setState(e, s)
 	c.tell(w, before, s, joined, mended, err)
 }

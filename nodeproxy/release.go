@@ -70,7 +70,7 @@ func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodSta
 		c.mu.Lock()
 		var left []agentsock.PodState
 		for _, e := range c.entries {
-			if e.state.State != agentsock.Outside && e.state.State != "" {
+			if !e.released || e.state.State != agentsock.Outside {
 				left = append(left, e.state)
 			}
 		}
@@ -92,10 +92,22 @@ func (c *Controller) Capture() { c.setMode(nil) }
 
 func (c *Controller) setMode(m *mode) {
 	c.released.Store(m)
+	c.mu.Lock()
+	for _, e := range c.entries {
+		e.released = false
+	}
+	c.mu.Unlock()
 	for _, uid := range c.uids() {
 		c.queue.Forget(uid) // no backoff from before
 		c.queue.Add(uid)
 	}
+}
+
+// lookedAt notes whether a pod's state is about pods being given back.
+func (c *Controller) lookedAt(e *entry, releasing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.released = releasing
 }
 
 // agent returns the agent of the name that a mesh with a proxy on the node knows, or nil.
@@ -159,6 +171,7 @@ func (c *Controller) finishGiving(w *work, m mode, err error) {
 	if err != nil {
 		s.State, s.Reason, s.Detail = agentsock.Drifted, machine.ReasonNotReleased, err.Error()
 	}
+	c.lookedAt(w.e, true)
 	before := c.setState(w.e, s)
 	c.tell(w, before, s, false, nil, err)
 	if err != nil {

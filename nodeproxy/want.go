@@ -29,6 +29,8 @@ type want struct {
 	addrs     []netip.Addr
 	// reason and detail say why the pod is out, or why it cannot be told.
 	reason, detail string
+	// releasing: all pods are given back.
+	releasing bool
 }
 
 // Reasons of states besides those of package machine and package selection.
@@ -44,7 +46,7 @@ const (
 
 // want finds out what is wanted of the pod of the entry, whose mu is held.
 func (c *Controller) want(ctx context.Context, e *entry) (w want) {
-	w.id.UID, w.mesh = e.uid, e.mesh
+	w.id.UID, w.mesh, w.releasing = e.uid, e.mesh, c.mode().on
 	w.pod = c.pod(e.uid)
 	if w.pod == nil {
 		w.Choice, w.reason, w.detail = machine.Gone, reasonGone, "the pod does not exist"
@@ -75,7 +77,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 
 // decide asks the meshes, as the plugin does.
 func (c *Controller) decide(ctx context.Context, w *want) {
-	if c.mode().on {
+	if w.releasing {
 		w.Choice, w.reason, w.detail = machine.Out, reasonReleasing, "the node's proxy gives back all pods"
 		return
 	}

@@ -111,7 +111,7 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 }
 
 // plan returns what the mesh means for a cached pod, without its namespace's settings. It is empty while it is not known whether
-// the namespace excludes or enables the pod.
+// the namespace excludes or enables the pod, and of a pod of the node's proxy, whose namespace is not repair's to read.
 func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, error) {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
@@ -119,7 +119,7 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 			addrs = append(addrs, a)
 		}
 	}
-	if slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Build == nil }) {
+	if !c.ours(pod) || slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Build == nil }) {
 		return dialect.Plan{}, nil
 	}
 	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}

@@ -179,7 +179,7 @@ func (s shop) firewall(t *testing.T, name string) string {
 		var b strings.Builder
 		for _, command := range []string{"nft -s list ruleset", "iptables-legacy-save", "ip rule", "ip -6 rule", "ip route show table 100"} {
 			words := strings.Fields(command)
-			out, _ := exec.Command("nsenter", append([]string{"--net=" + ns}, words...)...).CombinedOutput() // a table that is not there is an error
+			out, _ := exec.Command("nsenter", append([]string{"--net=" + ns}, words...)...).Output() // a table that is not there is an error
 			fmt.Fprintf(&b, "%s:\n%s", command, counters.ReplaceAll(out, nil))
 		}
 		return b.String()
@@ -189,6 +189,29 @@ func (s shop) firewall(t *testing.T, name string) string {
 }
 
 var counters = regexp.MustCompile(`(?m)^#.*\n`)
+
+// captured: the pods are in the mesh, which their packets show, from and to pod client of another shop.
+func (s shop) captured(t *testing.T, other shop, names ...string) {
+	t.Helper()
+	s.state(t, "captured", "enabled", names...)
+	client := other.ip(t, "client")
+	for _, name := range names {
+		ip := s.ip(t, name)
+		assert.Equal(t, "15001 for "+client+":8080", s.dial(t, name, client+":8080"), "out of %s", name)
+		assert.Equal(t, "15006 for "+ip+":8080", other.dial(t, "client", ip+":8080"), "into %s", name)
+	}
+}
+
+// outside: no packet of the pods goes to the proxy.
+func (s shop) outside(t *testing.T, other shop, names ...string) {
+	t.Helper()
+	client := other.ip(t, "client")
+	for _, name := range names {
+		ip := s.ip(t, name)
+		assert.Equal(t, "8080 for "+client+":8080", s.dial(t, name, client+":8080"), "out of %s", name)
+		assert.Equal(t, "8080 for "+ip+":8080", other.dial(t, "client", ip+":8080"), "into %s", name)
+	}
+}
 
 // undisturbed: no container of the pods was started again, and each was ready all the time since a moment.
 func (s shop) undisturbed(t *testing.T, names ...string) {
@@ -215,23 +238,8 @@ func TestAmbient(t *testing.T) {
 	s.ready(t, "cart", "web")
 	other.ready(t, "client")
 	web, client := s.ip(t, "web"), other.ip(t, "client")
-	captured := func(t *testing.T, names ...string) {
-		t.Helper()
-		s.state(t, "captured", "enabled", names...)
-		for _, name := range names {
-			ip := s.ip(t, name)
-			assert.Equal(t, "15001 for "+client+":8080", s.dial(t, name, client+":8080"), "out of %s", name)
-			assert.Equal(t, "15006 for "+ip+":8080", other.dial(t, "client", ip+":8080"), "into %s", name)
-		}
-	}
-	outside := func(t *testing.T, names ...string) {
-		t.Helper()
-		for _, name := range names {
-			ip := s.ip(t, name)
-			assert.Equal(t, "8080 for "+client+":8080", s.dial(t, name, client+":8080"), "out of %s", name)
-			assert.Equal(t, "8080 for "+ip+":8080", other.dial(t, "client", ip+":8080"), "into %s", name)
-		}
-	}
+	captured := func(t *testing.T, names ...string) { t.Helper(); s.captured(t, other, names...) }
+	outside := func(t *testing.T, names ...string) { t.Helper(); s.outside(t, other, names...) }
 	before := s.firewall(t, "web")
 	outside(t, "cart", "web")
 

@@ -46,7 +46,7 @@ var capabilities = map[string]int{
 }
 
 // writable is where the agent's container can write: its volumes, and what every container has.
-var writable = []string{"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", "/etc/hosts", "/dev", "/proc", "/sys/fs/cgroup"}
+var writable = []string{"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", zdsDir, "/etc/hosts", "/dev", "/proc", "/sys/fs/cgroup"}
 
 // assertConfined holds a process to its container's security context: these capabilities and in no set any other, no way to
 // more, a filter of system calls, and nothing to write to but its volumes.
