@@ -32,7 +32,8 @@ type Pod struct {
 	Namespace *corev1.Namespace
 }
 
-// Attachment is a pod's network that the runtime is setting up.
+// Attachment is a pod's network that the runtime is setting up. All is required but Dialect, NetNS and Addrs; without Addrs the
+// namespace cannot be proven to be the pod's.
 type Attachment struct {
 	attachment.ID
 	Pod attachment.Pod `json:"pod"`
