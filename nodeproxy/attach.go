@@ -66,9 +66,10 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 	return w.attach(ctx, a, ns)
 }
 
-// awaitPod waits until the pod with the UID is in the cache.
+// awaitPod waits until the pod with the UID is in the cache, and its namespace, which for the first pod of a namespace on the node
+// comes later. A namespace that does not come is for the decision to complain of.
 func (c *Controller) awaitPod(ctx context.Context, uid types.UID) (*corev1.Pod, error) {
-	if pod := c.pod(uid); pod != nil {
+	if pod := c.pod(uid); pod != nil && c.knowsNamespace(pod) {
 		return pod, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
@@ -81,15 +82,30 @@ func (c *Controller) awaitPod(ctx context.Context, uid types.UID) (*corev1.Pod, 
 		}
 	})()
 	for {
-		if pod := c.pod(uid); pod != nil {
+		pod := c.pod(uid)
+		if pod != nil && c.knowsNamespace(pod) {
 			return pod, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			if pod != nil {
+				return pod, nil
+			}
 			return nil, agentsock.ErrUnknown
 		}
 	}
+}
+
+// knowsNamespace reports whether the pod's namespace can be had, or no mesh asks for it.
+func (c *Controller) knowsNamespace(pod *corev1.Pod) bool {
+	for _, d := range c.opts.Dialects {
+		if d.ReadsNamespace(pod) {
+			_, err := c.opts.Pods.Namespace(pod.Namespace)
+			return err == nil
+		}
+	}
+	return true
 }
 
 // attaching is the work of an Attach. Nothing runs in the pod yet, so what this run does itself is what is the case: only

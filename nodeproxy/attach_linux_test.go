@@ -178,8 +178,10 @@ func TestAttachBeforeTheCache(t *testing.T) {
 	n.until("somebody waits", func() bool { n.pods.mu.Lock(); defer n.pods.mu.Unlock(); return len(n.pods.subs) == 2 })
 	n.pods.mu.Lock()
 	n.pods.pods[uid] = pod
+	delete(n.pods.namespaces, "shop") // it is the first pod of its namespace here, which is read only now
 	n.pods.mu.Unlock()
 	n.pods.change(uid, func(*corev1.Pod) {})
+	n.pods.label("shop", "ambient")
 	require.NoError(t, <-done)
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)

@@ -40,6 +40,8 @@ type container struct {
 	caps   []string
 	env    []string
 	args   []string
+	// init is the process that is the host's first one; 0: the machine's.
+	init int
 }
 
 // start runs the container until the test ends. It serves its address.
@@ -54,7 +56,9 @@ func (c container) start(t testing.TB) *process {
 	p.cmd.Env, p.cmd.Dir = append([]string{"PATH=/usr/local/bin"}, c.env...), "/"
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	// It is killed with its parent thread, which waits for it: with the test, however that ends.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if c.init == 0 { // else with that process, and its parent looks like another one
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	}
 	root := t.TempDir()
 	started, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -86,6 +90,11 @@ func (c container) start(t testing.TB) *process {
 
 // enter puts the calling thread, and so what it starts, into the container.
 func (c container) enter(root string) error {
+	if c.init != 0 {
+		if err := joinProcesses(c.init); err != nil {
+			return err
+		}
+	}
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -100,7 +109,8 @@ func (c container) enter(root string) error {
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("root", root, "tmpfs", 0, ""),
 		os.MkdirAll(at("proc"), 0o755), os.MkdirAll(at("dev"), 0o755),
-		unix.Mount("proc", at("proc"), "proc", 0, ""),
+		// By a process that this thread starts: of what it sees, not this one.
+		exec.Command("mount", "-t", "proc", "proc", at("proc")).Run(), //nolint:gosec,noctx // a test's
 		bind(at("proc/sys"), at("proc/sys"), true),
 		unix.Mknod(at("dev/null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
 	)
@@ -129,4 +139,14 @@ func (c container) enter(root string) error {
 		}
 	}
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
+
+// joinProcesses makes what the calling thread starts one of the processes of which the given one is the first.
+func joinProcesses(init int) error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", init))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return os.NewSyscallError("setns", unix.Setns(int(f.Fd()), unix.CLONE_NEWPID))
 }
