@@ -38,7 +38,7 @@ func (c *Controller) Release(ctx context.Context) ([]agentsock.PodState, error) 
 		c.mu.Lock()
 		var left []agentsock.PodState
 		for _, e := range c.entries {
-			if e.state.State != agentsock.Outside && e.state.State != "" {
+			if e.state.State != agentsock.Outside { // also one that was not looked at yet
 				left = append(left, e.state)
 			}
 		}
