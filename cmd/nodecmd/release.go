@@ -92,7 +92,10 @@ func (p Program) release(ctx context.Context, s Settings, how agentsock.Release,
 
 // releaseAlone does what an agent would, and ends.
 func (p Program) releaseAlone(ctx context.Context, s Settings, how agentsock.Release, log *slog.Logger) (left []agentsock.PodState, err error) {
-	s.Ambient.Enabled = true
+	if !s.Ambient.Enabled { // the settings name no mesh whose proxy is on the node
+		s.Ambient.Enabled, s.Plugin.Dialects = true, p.withNodeProxies()
+		s.Repair.Plugin.Dialects = s.Plugin.Dialects
+	}
 	if err := s.Ambient.validate(s.Repair.Node); err != nil {
 		return nil, err
 	}
@@ -116,6 +119,9 @@ func (p Program) releaseAlone(ctx context.Context, s Settings, how agentsock.Rel
 func (p Program) hadProxied(s Settings) bool {
 	if s.Ambient.Enabled {
 		return true
+	}
+	if _, err := os.Lstat(filepath.Join(s.RunDir, turnsFile)); !errors.Is(err, fs.ErrNotExist) {
+		return true // an agent has had the pods: those that ran before they joined have no record
 	}
 	records, _ := attachment.In(s.RunDir).Index().Records() // what cannot be read is no such pod's, as far as anybody knows
 	for _, r := range records {

@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -95,7 +96,9 @@ func enter() error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+	return errors.Join(
+		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+		os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
 }
 
 // node is a node with an agent, an API server, and pods in one namespace.
@@ -215,7 +218,11 @@ func (n *node) get(path string) string {
 // run runs a command of the agent's program and returns its exit code and output.
 func (n *node) run(command string, more ...string) (code int, stdout string) {
 	n.t.Helper()
-	cmd := exec.Command(n.program(), n.args(command, more...)...) //nolint:gosec,noctx // our own
+	args := n.args(command, more...)
+	if command == "pods" {
+		args = append([]string{command, "--run-dir=" + n.in("run")}, more...)
+	}
+	cmd := exec.Command(n.program(), args...) //nolint:gosec,noctx // our own
 	cmd.Stderr = n.t.Output()
 	out, err := cmd.Output()
 	require.NotNil(n.t, cmd.ProcessState, "%v", err)
