@@ -34,6 +34,8 @@ type work struct {
 	result *apply.Result
 	// removed: this run removed rules.
 	removed bool
+	// forgot: this run gave the namespace up.
+	forgot bool
 	// starting: the pod does not run yet, so that it joins is no event.
 	starting bool
 }
@@ -48,8 +50,8 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 	if err = w.exemptions(&a); err != nil || w.Choice == machine.Gone || w.Choice == machine.Unsure {
 		return a, err
 	}
-	if w.Choice == machine.Out && !a.Ours && a.Annotation == machine.SaysNothing {
-		return a, nil // it was never in the mesh, so nobody looks into its namespace
+	if w.Choice == machine.Out && !a.Ours && (a.Annotation == machine.SaysNothing || w.forgot) {
+		return a, nil // it was never in the mesh, or has just left it, so nobody looks into its namespace
 	}
 	if w.backend == nil { // a later look of the same run is about the same namespace
 		if w.unfound = w.find(ctx); w.unfound != nil {
@@ -281,7 +283,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		if err := c.opts.Namespaces.Forget(e.uid); err != nil {
 			return err
 		}
-		e.ours = false
+		e.ours, w.forgot, w.backend = false, true, nil // the backend is that of a namespace which is closed
 		return c.setNS(e, nil)
 	}
 	return fmt.Errorf("no such action: %d", act)
