@@ -102,7 +102,7 @@ func TestMendingIsLimited(t *testing.T) {
 		reason string
 	}{
 		"budget":  {func(o *nodeproxy.Options) { o.Budget = nodeproxy.Budget{PerMinute: 0.001, Burst: 1} }, "budget"},
-		"breaker": {func(o *nodeproxy.Options) { o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.4, 3, time.Hour }, "too-many-drifted"},
+		"breaker": {func(o *nodeproxy.Options) { o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.1, 1, time.Hour }, "too-many-drifted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

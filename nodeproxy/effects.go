@@ -32,8 +32,10 @@ type work struct {
 	unfound error
 	// result is that of the rules that this run wrote; nil: it wrote none.
 	result *apply.Result
-	// removed: this run removed rules. forgot: it has given up the namespace, and does not look into it again.
-	removed, forgot bool
+	// removed: this run removed rules.
+	removed bool
+	// forgot: this run gave the namespace up.
+	forgot bool
 	// starting: the pod does not run yet, so that it joins is no event.
 	starting bool
 }
@@ -48,15 +50,12 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 	if err = w.exemptions(&a); err != nil || w.Choice == machine.Gone || w.Choice == machine.Unsure {
 		return a, err
 	}
-	if w.Choice == machine.Out && !a.Ours && a.Annotation == machine.SaysNothing {
-		return a, nil // it was never in the mesh, so nobody looks into its namespace
-	}
-	if w.forgot {
-		return a, nil
+	if w.Choice == machine.Out && !a.Ours && (a.Annotation == machine.SaysNothing || w.forgot) {
+		return a, nil // it was never in the mesh, or has just left it, so nobody looks into its namespace
 	}
 	if w.backend == nil { // a later look of the same run is about the same namespace
 		if w.unfound = w.find(ctx); w.unfound != nil {
-			return a, nil //nolint:nilerr // that it is not found is what is the case; the report says why
+			return a, nil
 		}
 	}
 	a.Namespace = true
@@ -206,11 +205,11 @@ func (w *work) leftOver(ctx context.Context, ours bool) (machine.Rules, bool, er
 	}
 	would, err := w.mesh.Redirect(w.pod, w.namespace, w.addrs)
 	if err != nil {
-		return machine.RulesNone, false, nil //nolint:nilerr // it could not have been captured
+		return machine.RulesNone, false, nil // it could not have been captured
 	}
 	rs, err := would.Redirect.Ruleset()
 	if err != nil {
-		return machine.RulesNone, false, nil //nolint:nilerr // as above
+		return machine.RulesNone, false, nil
 	}
 	rules, err := w.compare(ctx, rs)
 	return rules, err == nil && rules == machine.RulesSame, err
@@ -284,7 +283,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		if err := c.opts.Namespaces.Forget(e.uid); err != nil {
 			return err
 		}
-		e.ours, w.forgot = false, true
+		e.ours, w.forgot, w.backend = false, true, nil // the backend is that of a namespace which is closed
 		return c.setNS(e, nil)
 	}
 	return fmt.Errorf("no such action: %d", act)

@@ -90,7 +90,7 @@ func TestTakenOverAndGivenBack(t *testing.T) {
 		assert.Empty(t, left)
 		n.pods.change(first, func(*corev1.Pod) {})
 		n.pods.label("shop", "ambient")
-		n.until("looked at", func() bool { return n.metric("meshcni_nodeproxy_queue_depth") == 0 })
+		n.until("looked at", func() bool { return n.metric("queue_depth{}") == 0 })
 		assert.Equal(t, before, n.live(first))
 		assert.Equal(t, "enabled", n.pods.annotation(first))
 		assert.True(t, n.proxy.holds(first))
@@ -184,7 +184,7 @@ func TestUnexempt(t *testing.T) {
 	n.captured(both)
 	n.eventually(only, agentsock.Captured, "captured")
 	n.probes.lost()
-	n.until("mended", func() bool { return n.metric(`meshcni_nodeproxy_drift_mended_total{kind="probes-missing"}`) > 0 })
+	n.until("mended", func() bool { return n.metric("drift_mended_total{kind=probes-missing}") > 0 })
 	n.captured(both)
 	for _, p := range n.c.Pods() {
 		assert.Empty(t, p.Detail)

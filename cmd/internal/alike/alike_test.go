@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
@@ -190,6 +191,34 @@ func (q question) program(t *testing.T) verdict {
 	return v
 }
 
+// anyPods has another name than the method Pods. nodePods is what a controller of the node's proxy knows of a node with one pod.
+type anyPods = nodeproxy.Pods
+
+type nodePods struct {
+	anyPods
+	q question
+}
+
+func (n nodePods) Pods() []*corev1.Pod                         { return []*corev1.Pod{n.q.pod} }
+func (n nodePods) Namespace(string) (*corev1.Namespace, error) { return n.q.namespace, nil }
+
+func (q question) nodeProxy(t *testing.T) (v verdict) {
+	c, err := nodeproxy.New(nodeproxy.Options{
+		Dialects: q.dialects(t), Plan: q.options, Pods: nodePods{q: q},
+		Namespaces: struct{ nodeproxy.Namespaces }{}, Proxy: struct{ nodeproxy.Proxy }{},
+	})
+	require.NoError(t, err)
+	p, err := c.Plan(t.Context(), q.pod.UID)
+	v.selected, v.rules = p.Decision.Selected, text(p.Ruleset)
+	for _, code := range p.Codes() {
+		v.bypasses = append(v.bypasses, string(code))
+	}
+	if err != nil {
+		v.refused = err.Error()
+	}
+	return v
+}
+
 // TestEveryDoorDecidesAlike asks all of them about the same pods, with the same options.
 func TestEveryDoorDecidesAlike(t *testing.T) {
 	t.Parallel()
@@ -246,6 +275,7 @@ func TestEveryDoorChoosesAlike(t *testing.T) {
 			assert.Equal(t, want, q.plugin(t), "the plugin: %s", what)
 			assert.Equal(t, want, q.repair(t, want.bypasses), "repair: %s", what)
 			assert.Equal(t, want, q.program(t), "the rule program: %s", what)
+			assert.Equal(t, want, q.nodeProxy(t), "the controller of the node's proxy: %s", what)
 			assert.Equal(t, alone, want, "no other mesh has the recorded pods: %s", what)
 			if q.mesh = mesh; want.selected {
 				taken[mesh]++
