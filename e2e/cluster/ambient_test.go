@@ -88,8 +88,8 @@ spec:
     image: %s
     args: [serve, "8080", "http:8081"]
     securityContext: {runAsUser: 1000}
-    readinessProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 1}
-    livenessProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 2}
+    readinessProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}
+    livenessProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 2, timeoutSeconds: 10}
 ---
 `, name, s.namespace, image.Tool)
 	}
@@ -213,7 +213,13 @@ func (s shop) outside(t *testing.T, other shop, names ...string) {
 	}
 }
 
-// undisturbed: no container of the pods was started again, and each was ready all the time since a moment.
+// readySince is when a pod became ready last.
+func (s shop) readySince(t *testing.T, name string) string {
+	t.Helper()
+	return s.kubectl(t, "get", "pod", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].lastTransitionTime}`)
+}
+
+// undisturbed: no container of the pods was started again, and each is ready.
 func (s shop) undisturbed(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -228,6 +234,7 @@ func (s shop) undisturbed(t *testing.T, names ...string) {
 // are captured, those outside are not, and no connection is refused.
 func TestAmbient(t *testing.T) {
 	c := sharedCluster(t)
+	asFound := nodeState(t)
 	s := newShop(t, c, "cafe")
 	s.mesh = ambient
 	other := newShop(t, c, "apart")
@@ -240,7 +247,7 @@ func TestAmbient(t *testing.T) {
 	web, client := s.ip(t, "web"), other.ip(t, "client")
 	captured := func(t *testing.T, names ...string) { t.Helper(); s.captured(t, other, names...) }
 	outside := func(t *testing.T, names ...string) { t.Helper(); s.outside(t, other, names...) }
-	before := s.firewall(t, "web")
+	before, readySince := s.firewall(t, "web"), s.readySince(t, "web")
 	outside(t, "cart", "web")
 
 	step(t, c, "running pods join", func(t *testing.T) {
@@ -314,7 +321,29 @@ func TestAmbient(t *testing.T) {
 		assert.Equal(t, before, s.firewall(t, "web"), "its network is as it was")
 		assert.Empty(t, s.kubectl(t, "get", "pods", "-o", `jsonpath={.items[*].metadata.annotations.ambient\.istio\.io/redirection}`))
 		s.undisturbed(t, "cart", "web")
+		assert.Equal(t, readySince, s.readySince(t, "web"), "each probe came through, before, during and after")
 	})
 	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	assert.Equal(t, asFound, nodeState(t), "the node is as it was")
+}
+
+// nodeState is what an agent could leave on a node besides files: rules, sets, routing, mounts and sockets.
+func nodeState(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for _, command := range []string{"nft -s list ruleset", "iptables-legacy-save", "ip rule", "ip -6 rule", "ip route show table 100", "ip -6 route show table 100"} {
+		words := strings.Fields(command)
+		out, _ := exec.Command(words[0], words[1:]...).Output() // a table that is not there is an error
+		fmt.Fprintf(&b, "%s:\n%s", command, counters.ReplaceAll(out, nil))
+	}
+	for _, line := range strings.Split(fileText(t, "/proc/self/mountinfo"), "\n") {
+		if fields := strings.Fields(line); len(fields) > 4 && (within(fields[4], "/run/meshcni") || within(fields[4], "/var/run/meshcni")) {
+			fmt.Fprintln(&b, "mounted:", fields[4])
+		}
+	}
+	sockets, err := filepath.Glob(zdsDir + "/*")
+	require.NoError(t, err)
+	fmt.Fprintln(&b, "sockets:", sockets)
+	return b.String()
 }
