@@ -168,7 +168,7 @@ func TestReleaseAtOnce(t *testing.T) {
 	}
 	n.kill()
 	n.start()
-	left, err := n.c.Release(t.Context())
+	left, err := n.c.Release(t.Context(), "")
 	require.NoError(t, err)
 	assert.Empty(t, left)
 	for _, uid := range uids {

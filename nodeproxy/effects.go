@@ -55,7 +55,7 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 	}
 	if w.backend == nil { // a later look of the same run is about the same namespace
 		if w.unfound = w.find(ctx); w.unfound != nil {
-			return a, nil
+			return a, nil //nolint:nilerr // that it is not found is what is the case; the report says why
 		}
 	}
 	a.Namespace = true
