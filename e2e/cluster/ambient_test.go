@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -165,6 +166,20 @@ func answered(t *testing.T, fates []string, ports ...string) {
 	}
 }
 
+// cut is answered, but for one connection at most that was just being made when the rules came or went. The kernel then takes
+// its next packet for another connection's, or for nobody's, and the client is reset or waits in vain.
+func cut(t *testing.T, fates []string, ports ...string) {
+	t.Helper()
+	for i, f := range fates {
+		if regexp.MustCompile(`^1 tcp:\S+ (timeout|.*reset by peer|EOF)$`).MatchString(f) {
+			t.Log("cut: ", f)
+			fates = slices.Delete(fates, i, i+1)
+			break
+		}
+	}
+	answered(t, fates, ports...)
+}
+
 // firewall is the rules and the routing in a pod's network namespace.
 func (s shop) firewall(t *testing.T, name string) string {
 	t.Helper()
@@ -231,7 +246,8 @@ func (s shop) undisturbed(t *testing.T, names ...string) {
 }
 
 // TestAmbient: running pods join the mesh and leave it, and whatever is replaced, killed or taken away meanwhile, those in the mesh
-// are captured, those outside are not, and no connection is refused.
+// are captured, those outside are not, and no connection is refused. Of those being made at the moment in which a pod joins or leaves,
+// one may be cut.
 func TestAmbient(t *testing.T) {
 	c := sharedCluster(t)
 	asFound := nodeState(t)
@@ -254,8 +270,8 @@ func TestAmbient(t *testing.T) {
 		in, out := other.traffic(t, "client", web+":8080"), s.traffic(t, "cart", client+":8080")
 		s.join(t)
 		captured(t, "cart", "web")
-		answered(t, in(), "8080", "15006")
-		answered(t, out(), "8080", "15001")
+		cut(t, in(), "8080", "15006")
+		cut(t, out(), "8080", "15001")
 		s.undisturbed(t, "cart", "web")
 	})
 
@@ -304,8 +320,8 @@ func TestAmbient(t *testing.T) {
 		s.quit(t)
 		s.state(t, "outside", "", "cart", "web", "late", "after")
 		outside(t, "cart", "web", "late", "after")
-		answered(t, in(), "8080", "15006")
-		answered(t, out(), "8080", "15001")
+		cut(t, in(), "8080", "15006")
+		cut(t, out(), "8080", "15001")
 		assert.Equal(t, before, s.firewall(t, "web"), "its network is as it was")
 		s.undisturbed(t, "cart", "web", "late", "after")
 	})
@@ -317,7 +333,7 @@ func TestAmbient(t *testing.T) {
 		uninstall(t, c)
 		stopNodeProxy(t, c)
 		outside(t, "cart", "web", "late", "after")
-		answered(t, in(), "8080", "15006")
+		cut(t, in(), "8080", "15006")
 		assert.Equal(t, before, s.firewall(t, "web"), "its network is as it was")
 		assert.Empty(t, s.kubectl(t, "get", "pods", "-o", `jsonpath={.items[*].metadata.annotations.ambient\.istio\.io/redirection}`))
 		s.undisturbed(t, "cart", "web")

@@ -149,7 +149,7 @@ func TestFlagsExist(t *testing.T) {
 	for _, command := range redirectCommands {
 		all = append(all, redirectFlags(t, command)...)
 	}
-	for _, command := range []string{"uninstall", "await-uninstall"} {
+	for _, command := range []string{"uninstall", "await-uninstall", "release"} {
 		all = append(all, flagsIn(t, help(t, "meshcni-node", command))...)
 	}
 	for _, f := range all {
