@@ -21,8 +21,9 @@
 // pod whose containers have ended, or that is gone, is taken from the proxy; its rules die with its namespace.
 //
 // Of connections that are open when a pod joins, those survive, outside the mesh, that the namespace's conntrack knows. Others
-// are cut: reset when they next send, or left waiting if they were just being made, since the kernel takes them for new: so it is with any rules that redirect, where no rule
-// used conntrack before. When a pod leaves, connections through the proxy are cut, and those that were never captured survive.
+// are cut, since the kernel takes them for new: reset when they next send, or left waiting if they were just being made. So it is
+// with any rules that redirect, where no rule used conntrack before. When a pod leaves, connections through the proxy are cut,
+// and those that were never captured survive.
 //
 // While no proxy is connected nobody joins, and captured pods stay captured: their connections are refused, as the mesh
 // demands, unless the proxy listens without being connected. While the controller does not run, nothing changes.
