@@ -29,9 +29,6 @@ var ambient = mesh{dialect: "ambient", out: 15001, in: 15006}
 // zdsDir is where the agent's socket for the proxy is, on the node.
 const zdsDir = "/var/run/ztunnel"
 
-// redirection is the annotation that the mesh's control plane reads.
-const redirection = `ambient.istio.io/redirection`
-
 // nodeProxy is the node's proxy as ztunnel's chart deploys it: on the pods' network, with the agent's socket from the host, and
 // the new one beside the old one while it is replaced.
 var nodeProxy = fmt.Sprintf(`apiVersion: apps/v1
