@@ -147,7 +147,7 @@ func (p Program) command() *cobra.Command {
 			}
 			released := p.releaseBefore(ctx, s, log)
 			_, err := installer.Uninstall(ctx, s.Config, log)
-			return errors.Join(released, err)
+			return errors.Join(released, err, removeDeadSocket(filepath.Join(s.RunDir, agentsock.Name)))
 		}),
 	}
 	uninstall.Flags().DurationVar(&awaited, "await-agent", 0, "let the node's agent end first, for so long at most; 0: stop it from installing")

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -52,6 +54,18 @@ func (p Program) nodePods(s Settings, log *slog.Logger) (*nodepods.Watch, error)
 		return nil, err
 	}
 	return nodepods.New(nodepods.Options{Config: config, Node: s.Repair.Node, Namespaces: meshes.MayReadNamespace(), Log: log})
+}
+
+// removeDeadSocket removes the socket of an agent that was killed. One that is served belongs to its agent, which removes it at its end.
+func removeDeadSocket(path string) error {
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		return conn.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return removeIfThere(path)
+	}
+	return nil // there is none, or it is nothing of ours
 }
 
 // newSocket returns what serves the socket, or nil if nobody asks there. e and states may be nil.

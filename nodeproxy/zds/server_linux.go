@@ -124,6 +124,9 @@ func (s *Server) add(ctx context.Context, w nodeproxy.Workload) error {
 	if w.NetNS == nil {
 		return errors.New("it has no network namespace")
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	var accepted []handed
 	failed := ErrNoProxy
 	for range maxProxies {
