@@ -84,8 +84,7 @@ func TestEveryDialect(t *testing.T) {
 	}
 }
 
-// TestAmbientSettings: the configuration's object ambient decides about pods and their rules, and each of its mistakes is
-// named.
+// TestAmbientSettings: the configuration's object ambient decides about pods, and each of its mistakes is named.
 func TestAmbientSettings(t *testing.T) {
 	t.Parallel()
 	add := func(settings map[string]any) (*call, outcome) {
@@ -100,10 +99,9 @@ func TestAmbientSettings(t *testing.T) {
 		return []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"tier": tier}}}}
 	}
 	c, out := add(map[string]any{"dns_capture": false, "ipv6": false, "probe_ipv4": "198.18.0.1", "enablement_selectors": selector("web")})
-	require.Zero(t, out.exit, out.stdout)
-	assert.Contains(t, c.netns.Live.IPv4.String(), "-A ISTIO_INBOUND -s 198.18.0.1/32 -j ACCEPT")
-	assert.NotContains(t, c.netns.Live.IPv4.String(), "15053")
-	assert.Nil(t, c.netns.Live.IPv6)
+	out.fails(t, 11, "attach pod shop/cart-0") // it is in the mesh, and there is no agent
+	assert.Equal(t, "selected", out.record(t, "decision")["reason"])
+	assert.Equal(t, ruleset.Ruleset{}, c.netns.Live, "the agent writes its rules")
 	for _, none := range [][]any{selector("db"), {}} {
 		c, out = add(map[string]any{"enablement_selectors": none})
 		require.Zero(t, out.exit, out.stdout)
