@@ -67,6 +67,9 @@ var ten = []trouble{
 		return nil
 	}},
 	{name: "api-server-stopped", away: true, cause: func(t *testing.T, s shop) func() {
+		// An agent that serves its node's pods would have this one.
+		s.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "agent=off")
+		rolledOut(t, s.cluster)
 		uid := s.kubectl(t, "get", "pod", s.podOf(t, "cart"), "-o", "jsonpath={.metadata.uid}")
 		s.Server.StopAPI()
 		killPod(t, uid) // as when its sandbox crashes: the kubelet starts it again

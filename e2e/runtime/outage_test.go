@@ -13,7 +13,7 @@ import (
 // not wait.
 func TestOutage(t *testing.T) {
 	n := newNode(t, ptp(false))
-	n.runAgent(t, "--log-level=debug")
+	n.runAgent(t, "--log-level=debug", "--agent=off") // which would have the pod
 	ns := n.namespace(t)
 	waits, passes := n.create(t, meshed(ns, "waits")), n.create(t, plain(ns, "passes"))
 
