@@ -25,65 +25,65 @@ func correct(w Wanted, a Actual) []Action {
 	return []Action{ClearStatus}
 }
 
-func join(w Wanted, a Actual) (todo []Action) {
+func join(w Wanted, a Actual) (acts []Action) {
 	if !a.Namespace {
 		return nil
 	}
-	todo = correct(w, a)
+	acts = correct(w, a)
 	if !a.Listening || !a.Handed && a.Proxy {
 		if !a.Proxy {
 			// Rules that lead to nobody are not written. Those that are there stay: no traffic passes the mesh.
 			if w.Status && a.ruled() && a.Rules != RulesUnread && a.Annotation == SaysNothing {
-				todo = append(todo, SetPending)
+				acts = append(acts, SetPending)
 			}
-			return todo
+			return acts
 		}
-		todo = append(todo, HandOver, AwaitListeners)
+		acts = append(acts, HandOver, AwaitListeners)
 	}
 	if w.Probes && !a.Exempt {
-		todo = append(todo, PutProbes)
+		acts = append(acts, PutProbes)
 	}
 	if a.Rules != RulesSame {
-		todo = append(todo, WriteRules)
+		acts = append(acts, WriteRules)
 	}
-	if w.Status && a.Annotation != SaysEnrolled || len(todo) > 0 && (todo[0] == SetPending || todo[0] == ClearStatus) {
-		todo = append(todo, SetEnrolled)
+	if w.Status && a.Annotation != SaysEnrolled || len(acts) > 0 && (acts[0] == SetPending || acts[0] == ClearStatus) {
+		acts = append(acts, SetEnrolled)
 	}
-	return todo
+	return acts
 }
 
-func leave(w Wanted, a Actual) (todo []Action) {
+func leave(w Wanted, a Actual) (acts []Action) {
 	if w.Status && a.Annotation != SaysNothing {
-		todo = append(todo, ClearStatus)
+		acts = append(acts, ClearStatus)
 	}
 	if a.Ours {
 		if !a.Namespace {
-			return todo // there may be rules: the proxy keeps the pod until they can be removed
+			return acts // there may be rules: the proxy keeps the pod until they can be removed
 		}
 		if a.ruled() {
-			todo = append(todo, RemoveRules)
+			acts = append(acts, RemoveRules)
 		}
 	}
-	return append(todo, letGo(a)...)
+	return append(acts, letGo(a)...)
 }
 
-func gone(w Wanted, a Actual) (todo []Action) {
+func gone(w Wanted, a Actual) (acts []Action) {
 	if w.Status && a.Annotation != SaysNothing {
-		todo = append(todo, ClearStatus)
+		acts = append(acts, ClearStatus)
 	}
-	return append(todo, letGo(a)...)
+	return append(acts, letGo(a)...)
 }
 
 // letGo is what is left to do once there are no rules.
-func letGo(a Actual) (todo []Action) {
+func letGo(a Actual) (acts []Action) {
 	if a.Held {
-		todo = append(todo, TakeBack)
+		acts = append(acts, TakeBack)
 	}
 	if a.AnyExempt {
-		todo = append(todo, DeleteProbes)
+		acts = append(acts, DeleteProbes)
 	}
 	if a.Noted {
-		todo = append(todo, Forget)
+		acts = append(acts, Forget)
 	}
-	return todo
+	return acts
 }

@@ -22,7 +22,7 @@ func TestNext(t *testing.T) {
 	for name, c := range map[string]struct {
 		choice machine.Choice
 		change func(*machine.Actual)
-		todo   []machine.Action
+		acts   []machine.Action
 		state  machine.State
 		reason string
 	}{
@@ -55,7 +55,7 @@ func TestNext(t *testing.T) {
 	} {
 		w, a := machine.Wanted{Choice: c.choice, Status: true, Probes: true}, well
 		c.change(&a)
-		assert.Equal(t, c.todo, machine.Next(w, a), name)
+		assert.Equal(t, c.acts, machine.Next(w, a), name)
 		state, reason := machine.Report(w, a, true)
 		assert.Equal(t, c.state, state, name)
 		assert.Equal(t, c.reason, reason, name)

@@ -44,17 +44,17 @@ func Run(ctx context.Context, w Wanted, e Effects) (first, last Actual, seen boo
 		if round == 0 {
 			first = last
 		}
-		todo := Next(w, last)
+		acts := Next(w, last)
 		if untold != nil {
-			todo = withoutReports(todo)
+			acts = withoutReports(acts)
 		}
-		if len(todo) == 0 {
+		if len(acts) == 0 {
 			return first, last, true, untold
 		}
 		if err = ctx.Err(); err != nil {
-			return first, last, true, &StepError{todo[0].String(), context.Cause(ctx)}
+			return first, last, true, &StepError{acts[0].String(), context.Cause(ctx)}
 		}
-		for _, act := range todo {
+		for _, act := range acts {
 			if err = e.Do(ctx, act); err == nil {
 				continue
 			}
@@ -72,14 +72,14 @@ func Run(ctx context.Context, w Wanted, e Effects) (first, last Actual, seen boo
 	if last, err = e.Observe(ctx); err != nil {
 		return first, last, false, &StepError{"look", err}
 	}
-	if todo := Next(w, last); untold == nil && len(todo) > 0 {
-		return first, last, true, fmt.Errorf("%w: %s is to be done again", ErrUnsettled, todo[0])
+	if acts := Next(w, last); untold == nil && len(acts) > 0 {
+		return first, last, true, fmt.Errorf("%w: %s is to be done again", ErrUnsettled, acts[0])
 	}
 	return first, last, true, untold
 }
 
-func withoutReports(todo []Action) (rest []Action) {
-	for _, act := range todo {
+func withoutReports(acts []Action) (rest []Action) {
+	for _, act := range acts {
 		if !act.reports() {
 			rest = append(rest, act)
 		}
