@@ -24,7 +24,8 @@ func (n *node) hostSet() string {
 	var all strings.Builder
 	for _, line := range []string{"nft list ruleset", "ipset list"} {
 		f := strings.Fields(line)
-		out, _ := exec.Command(f[0], f[1:]...).CombinedOutput() //nolint:gosec,noctx // above
+		out, err := exec.Command(f[0], f[1:]...).CombinedOutput() //nolint:gosec,noctx // above
+		require.NoError(n.t, err, "%s: %s", line, out)
 		all.Write(out)
 	}
 	return all.String()
