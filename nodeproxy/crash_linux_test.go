@@ -77,6 +77,60 @@ func TestProxyAway(t *testing.T) {
 	assert.False(t, n.proxy.holds(outside))
 }
 
+// TestProxyListensUnconnected: a proxy that has lost its connection still serves the pods that it accepted. A controller that does
+// not know of that believes no listener, and changes nothing.
+func TestProxyListensUnconnected(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	connected := func(err error) {
+		n.proxy.mu.Lock()
+		n.proxy.down = err // its listeners stay
+		n.proxy.mu.Unlock()
+		n.c.ProxyChanged()
+	}
+	connected(errFault)
+	n.flush(uid)
+	n.until("rules that went missing are back", func() bool { differ, _ := n.rules(uid); return len(differ) == 0 })
+	n.captured(uid)
+
+	n.kill()
+	n.start()
+	n.eventually(uid, agentsock.Drifted, "no-proxy")
+	n.until("looked at", func() bool { return n.metric("queue_depth{}") == 0 })
+	differ, _ := n.rules(uid)
+	assert.Empty(t, differ)
+	assert.Equal(t, "enabled", n.pods.annotation(uid), "peers go on to use the tunnel")
+	connected(nil)
+	n.captured(uid)
+}
+
+// TestImpostor: a pod that listens where the proxy would is not captured while no proxy is connected.
+func TestImpostor(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.proxy.set(func(p *proxy) { p.down = errFault })
+	uid := n.pod(1)
+	ns := open(t, n.netns[uid].Path())
+	impostor := &proxy{has: map[types.UID]*held{}}
+	require.NoError(t, impostor.Add(t.Context(), nodeproxy.Workload{PodID: nodeproxy.PodID{UID: uid}, NetNS: ns}))
+	require.NoError(t, ns.Close())
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.eventually(uid, agentsock.Waiting, "no-proxy")
+	_, rules := n.rules(uid)
+	assert.Empty(t, rules)
+	assert.Empty(t, n.pods.annotation(uid))
+
+	require.NoError(t, impostor.Remove(t.Context(), uid))
+	n.proxy.set(func(p *proxy) { p.down = nil })
+	n.c.ProxyChanged()
+	n.captured(uid)
+}
+
 // TestNothingBeforeTheSnapshot: neither a pod nor a proxy is touched before all pods are known.
 func TestNothingBeforeTheSnapshot(t *testing.T) {
 	t.Parallel()

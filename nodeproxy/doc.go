@@ -11,8 +11,8 @@
 // # Captured
 //
 // A pod is reported captured only if the kernel shows its rules and the proxy's listeners in its network namespace, and the
-// proxy that is connected has accepted that namespace. The annotation follows: it is set last, removed first, corrected when
-// it says more than is so, and never believed.
+// proxy that is connected has accepted that namespace; while none is connected, the last one had. The annotation follows: it is
+// set last, removed first, corrected when it says more than is so, and never believed.
 //
 // # Joining and leaving
 //
@@ -26,7 +26,8 @@
 // and those that were never captured survive.
 //
 // While no proxy is connected nobody joins, and captured pods stay captured: their connections are refused, as the mesh
-// demands, unless the proxy listens without being connected. While the controller does not run, nothing changes.
+// demands, unless the proxy listens without being connected. A controller that starts meanwhile cannot tell whose listeners they
+// are, so it reports such pods as drifted and leaves them as they are. While the controller does not run, nothing changes.
 //
 // # Mending
 //
