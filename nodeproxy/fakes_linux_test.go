@@ -345,8 +345,9 @@ func (p *pods) annotation(uid types.UID) string {
 
 // probes is a [nodeproxy.Probes] in memory.
 type probes struct {
-	mu  sync.Mutex
-	set map[netip.Addr]types.UID
+	mu    sync.Mutex
+	set   map[netip.Addr]types.UID
+	reads int // how often it was asked what it has
 }
 
 func (p *probes) Put(uid types.UID, addrs []netip.Addr) error {
@@ -369,6 +370,7 @@ func (p *probes) Delete(uid types.UID) error {
 func (p *probes) Entries() (map[netip.Addr]types.UID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.reads++
 	return maps.Clone(p.set), nil
 }
 
