@@ -84,11 +84,7 @@ func TestProxyAway(t *testing.T) {
 // not know of that believes no listener, and changes nothing.
 func TestProxyListensUnconnected(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
+	n, uid := oneCaptured(t)
 	connected := func(err error) {
 		n.proxy.mu.Lock()
 		n.proxy.down = err // its listeners stay

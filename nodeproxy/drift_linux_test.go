@@ -193,11 +193,7 @@ func TestRulesOfOthers(t *testing.T) {
 // TestCannotTell: what is not known changes nothing.
 func TestCannotTell(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
+	n, uid := oneCaptured(t)
 	n.pods.mu.Lock()
 	ns := n.pods.namespaces["shop"]
 	delete(n.pods.namespaces, "shop")
@@ -226,11 +222,7 @@ func TestCannotTell(t *testing.T) {
 // TestSettingsChange: an annotation that changes the rules of a running pod takes effect.
 func TestSettingsChange(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
+	n, uid := oneCaptured(t)
 	n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "false"} })
 	want, err := ambient.New(ambient.Options{}).Redirect(n.pods.get(uid), nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
 	require.NoError(t, err)
