@@ -19,7 +19,7 @@ type exemptions struct {
 	read    time.Time // zero: there is no answer
 }
 
-// Entries implements [Probes]. The caller must not change what it returns.
+// Entries implements [Probes].
 func (x *exemptions) Entries() (map[netip.Addr]types.UID, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
