@@ -40,6 +40,16 @@ func (n *node) pending(i int) types.UID {
 	return uid
 }
 
+// onePending is a node with one pod of the mesh, which the runtime is setting up.
+func onePending(t *testing.T) (*node, types.UID) {
+	t.Helper()
+	n := newNode(t, apply.Nftables)
+	n.pods.label("shop", "ambient")
+	uid := n.pending(1)
+	n.start()
+	return n, uid
+}
+
 func (n *node) attach(a agentsock.Attachment) (agentsock.Attached, error) {
 	return n.c.Attach(context.Background(), a, open(n.t, a.NetNS))
 }
@@ -142,10 +152,7 @@ func TestAttachFails(t *testing.T) {
 // TestAttachOfWhatWasCaptured: a runtime that repeats ADD while the proxy is away does not lose what is there.
 func TestAttachOfWhatWasCaptured(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	n.pods.label("shop", "ambient")
-	uid := n.pending(1)
-	n.start()
+	n, uid := onePending(t)
 	a := n.attachment(uid, "c1")
 	_, err := n.attach(a)
 	require.NoError(t, err)
@@ -198,10 +205,7 @@ func TestAttachBeforeTheCache(t *testing.T) {
 // TestAttachIsInTime: who hangs up has no captured pod.
 func TestAttachIsInTime(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	n.pods.label("shop", "ambient")
-	uid := n.pending(1)
-	n.start()
+	n, uid := onePending(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	n.proxy.fault = func(nodeproxy.Workload) error { cancel(); return nil }
 	a := n.attachment(uid, "c1")
@@ -215,10 +219,7 @@ func TestAttachIsInTime(t *testing.T) {
 // TestAttachClosesItsFile: whatever happens.
 func TestAttachClosesItsFile(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	n.pods.label("shop", "ambient")
-	uid := n.pending(1)
-	n.start()
+	n, uid := onePending(t)
 	for _, dialect := range []string{"ambient", "another"} {
 		a := n.attachment(uid, "c1")
 		a.Dialect = dialect

@@ -71,6 +71,9 @@ func New(o Options) (*Controller, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("make controller of the node's proxy: %w", err)
 	}
+	if o.Probes != nil {
+		o.Probes = &exemptions{Probes: o.Probes, age: o.VerifyInterval / 10}
+	}
 	c := &Controller{
 		opts: o,
 		queue: workqueue.NewTypedRateLimitingQueue(

@@ -74,6 +74,17 @@ func (n *node) pod(i int) types.UID {
 	return uid
 }
 
+// oneCaptured is a node with one pod, which runs and is captured.
+func oneCaptured(t *testing.T) (*node, types.UID) {
+	t.Helper()
+	n := newNode(t, apply.Nftables)
+	uid := n.pod(1)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	return n, uid
+}
+
 // sandbox gives a pod a new namespace.
 func (n *node) sandbox(uid types.UID) *netnsexec.NetNS {
 	ns := netnstest.New(n.t)

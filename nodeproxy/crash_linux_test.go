@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -75,6 +78,104 @@ func TestProxyAway(t *testing.T) {
 	require.NoError(t, n.c.Ready())
 	assert.Empty(t, n.c.Warnings())
 	assert.False(t, n.proxy.holds(outside))
+}
+
+// TestProxyListensUnconnected: a proxy that has lost its connection still serves the pods that it accepted. A controller that does
+// not know of that believes no listener, and changes nothing.
+func TestProxyListensUnconnected(t *testing.T) {
+	t.Parallel()
+	n, uid := oneCaptured(t)
+	connected := func(err error) {
+		n.proxy.mu.Lock()
+		n.proxy.down = err // its listeners stay
+		n.proxy.mu.Unlock()
+		n.c.ProxyChanged()
+	}
+	connected(errFault)
+	n.flush(uid)
+	n.until("rules that went missing are back", func() bool { differ, _ := n.rules(uid); return len(differ) == 0 })
+	n.captured(uid)
+
+	n.kill()
+	n.start()
+	n.eventually(uid, agentsock.Drifted, "no-proxy")
+	n.until("looked at", func() bool { return n.metric("queue_depth{}") == 0 })
+	differ, _ := n.rules(uid)
+	assert.Empty(t, differ)
+	assert.Equal(t, "enabled", n.pods.annotation(uid), "peers go on to use the tunnel")
+	connected(nil)
+	n.captured(uid)
+}
+
+// TestImpostor: a pod that listens where the proxy would is not captured while no proxy is connected.
+func TestImpostor(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.proxy.set(func(p *proxy) { p.down = errFault })
+	uid := n.pod(1)
+	ns := open(t, n.netns[uid].Path())
+	impostor := &proxy{has: map[types.UID]*held{}}
+	require.NoError(t, impostor.Add(t.Context(), nodeproxy.Workload{PodID: nodeproxy.PodID{UID: uid}, NetNS: ns}))
+	require.NoError(t, ns.Close())
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.eventually(uid, agentsock.Waiting, "no-proxy")
+	_, rules := n.rules(uid)
+	assert.Empty(t, rules)
+	assert.Empty(t, n.pods.annotation(uid))
+
+	require.NoError(t, impostor.Remove(t.Context(), uid))
+	n.proxy.set(func(p *proxy) { p.down = nil })
+	n.c.ProxyChanged()
+	n.captured(uid)
+}
+
+// endless is a store whose searches, from some time on, end only with their context.
+type endless struct {
+	*namespaces
+	from   atomic.Bool
+	begins chan struct{}
+}
+
+func (e *endless) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
+	if !e.from.Load() {
+		return e.namespaces.Find(ctx, pod, addrs)
+	}
+	e.begins <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestEndSaysNothing: what was under way when the controller ended is not told of a pod.
+func TestEndSaysNothing(t *testing.T) {
+	t.Parallel()
+	for name, release := range map[string]bool{"looked at": false, "given away": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, apply.Nftables)
+			store := &endless{namespaces: n.namespaces, begins: make(chan struct{})}
+			n.options = func(o *nodeproxy.Options) { o.Namespaces, o.VerifyInterval = store, -1 }
+			uid := n.pod(1)
+			n.pods.label("shop", "ambient")
+			n.start()
+			n.captured(uid)
+			n.until("nothing is under way", func() bool { return n.metric("queue_depth{}") == 0 })
+			<-n.events.Events // that it has joined
+			store.from.Store(true)
+			if release {
+				canceled, cancel := context.WithCancel(t.Context())
+				cancel()
+				_, err := n.c.Release(canceled, ambient.IstioCNI)
+				require.NoError(t, err)
+			} else {
+				n.pods.change(uid, func(*corev1.Pod) {})
+			}
+			<-store.begins
+			n.kill()
+			assert.Equal(t, agentsock.Captured, n.state(uid).State)
+			assert.Empty(t, n.events.Events)
+		})
+	}
 }
 
 // TestNothingBeforeTheSnapshot: neither a pod nor a proxy is touched before all pods are known.

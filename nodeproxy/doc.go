@@ -11,8 +11,8 @@
 // # Captured
 //
 // A pod is reported captured only if the kernel shows its rules and the proxy's listeners in its network namespace, and the
-// proxy that is connected has accepted that namespace. The annotation follows: it is set last, removed first, corrected when
-// it says more than is so, and never believed.
+// proxy that is connected has accepted that namespace; while none is connected, the last one had. The annotation follows: it is
+// set last, removed first, corrected when it says more than is so, and never believed.
 //
 // # Joining and leaving
 //
@@ -26,15 +26,17 @@
 // and those that were never captured survive.
 //
 // While no proxy is connected nobody joins, and captured pods stay captured: their connections are refused, as the mesh
-// demands, unless the proxy listens without being connected. While the controller does not run, nothing changes.
+// demands, unless the proxy listens without being connected. A controller that starts meanwhile cannot tell whose listeners they
+// are, so it reports such pods as drifted and leaves them as they are. While the controller does not run, nothing changes.
 //
 // # Mending
 //
 // Each pod is compared with the kernel once in VerifyInterval, after each change of it or its namespace, and when a proxy comes
-// or goes. What is missing is mended: rules, listeners, the probes' exemption, the annotation, all of it in a new namespace. Rules
-// that were in force and are not as they were are written again within a [Budget]; and while those of more than MaxDriftShare
-// of the pods do not stay, one pod is tried every TrialInterval. A failure is tried again after 0.25 s, then after twice as
-// long each time, at most 30 s; what failed and since when is in [Controller.Pods].
+// or goes; with the set of probes, as it was at most a tenth of VerifyInterval before. What is missing is mended: rules, listeners,
+// the probes' exemption, the annotation, all of it in a new namespace. Rules that were in force and are not as they were are
+// written again within a [Budget]; and while those of more than MaxDriftShare of the pods do not stay, one pod is tried every
+// TrialInterval. A failure is tried again after 0.25 s, then after twice as long each time, at most 30 s; what failed and since
+// when is in [Controller.Pods].
 //
 // Pods are worked on in parallel, and each by one worker at a time, by UID. A name decides nothing, and each write to the API
 // server has the UID as its precondition.

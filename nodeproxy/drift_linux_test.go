@@ -135,6 +135,36 @@ func TestMendingIsLimited(t *testing.T) {
 	}
 }
 
+// TestProbesAreReadSeldom: one answer serves many looks, and none after the set was changed.
+func TestProbesAreReadSeldom(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.options = func(o *nodeproxy.Options) { o.VerifyInterval = time.Hour }
+	var uids []types.UID
+	for i := range 20 {
+		uids = append(uids, n.pod(i))
+	}
+	n.pods.label("shop", "ambient")
+	n.start()
+	for _, uid := range uids {
+		n.captured(uid)
+	}
+	n.until("nothing is under way", func() bool { return n.metric("queue_depth{}") == 0 })
+	n.probes.mu.Lock()
+	before := n.probes.reads
+	n.probes.mu.Unlock()
+	for _, uid := range uids {
+		n.flush(uid)
+		n.pods.change(uid, func(*corev1.Pod) {}) // has it looked at
+	}
+	n.until("all are looked at", func() bool { return n.metric("drift_mended_total{kind=rules-missing}") == 20 })
+	n.probes.mu.Lock()
+	assert.LessOrEqual(t, n.probes.reads-before, 1)
+	n.probes.mu.Unlock()
+	n.pods.label("shop", "")
+	n.outside(uids[0])
+}
+
 // TestRulesOfOthers: the annotation alone, which anybody may write, does not cost another mesh its rules of the same names; exact
 // rules of ours, which an agent before us left, go.
 func TestRulesOfOthers(t *testing.T) {
@@ -163,11 +193,7 @@ func TestRulesOfOthers(t *testing.T) {
 // TestCannotTell: what is not known changes nothing.
 func TestCannotTell(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
+	n, uid := oneCaptured(t)
 	n.pods.mu.Lock()
 	ns := n.pods.namespaces["shop"]
 	delete(n.pods.namespaces, "shop")
@@ -196,11 +222,7 @@ func TestCannotTell(t *testing.T) {
 // TestSettingsChange: an annotation that changes the rules of a running pod takes effect.
 func TestSettingsChange(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
+	n, uid := oneCaptured(t)
 	n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "false"} })
 	want, err := ambient.New(ambient.Options{}).Redirect(n.pods.get(uid), nil, []netip.Addr{netip.MustParseAddr("10.244.0.1")})
 	require.NoError(t, err)

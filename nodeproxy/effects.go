@@ -59,7 +59,7 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	a.Namespace = true
-	a.Handed = w.e.handed == handed{w.e.id(), w.c.proxies.Load()}
+	a.Handed = w.e.handed.ns == w.e.id() && (!a.Proxy || w.e.handed.since == w.c.proxies.Load())
 	if w.backend == nil {
 		if w.backend, err = w.choose(ctx); err != nil {
 			return a, err

@@ -42,7 +42,7 @@ func (r ref) Close() error            { return r.ns.Close() }
 func (n *namespaces) Put(a agentsock.Attachment, f *os.File) (nodeproxy.NetNS, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	ns, err := netnsexec.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	ns, err := netnsexec.FromFile(f, a.NetNS)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +118,9 @@ func (p *proxy) Add(_ context.Context, w nodeproxy.Workload) error {
 			return err
 		}
 	}
-	raw, err := w.NetNS.SyscallConn()
+	ns, err := netnsexec.FromFile(w.NetNS, string(w.UID))
 	if err != nil {
 		return err
-	}
-	var ns *netnsexec.NetNS
-	if errRaw := raw.Control(func(fd uintptr) { ns, err = netnsexec.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) }); errRaw != nil || err != nil {
-		return errors.Join(errRaw, err)
 	}
 	defer func() { _ = ns.Close() }()
 	if h := p.has[w.UID]; h != nil {
@@ -345,8 +341,9 @@ func (p *pods) annotation(uid types.UID) string {
 
 // probes is a [nodeproxy.Probes] in memory.
 type probes struct {
-	mu  sync.Mutex
-	set map[netip.Addr]types.UID
+	mu    sync.Mutex
+	set   map[netip.Addr]types.UID
+	reads int // how often it was asked what it has
 }
 
 func (p *probes) Put(uid types.UID, addrs []netip.Addr) error {
@@ -369,6 +366,7 @@ func (p *probes) Delete(uid types.UID) error {
 func (p *probes) Entries() (map[netip.Addr]types.UID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.reads++
 	return maps.Clone(p.set), nil
 }
 

@@ -99,7 +99,7 @@ type Probes interface {
 	Put(uid types.UID, addrs []netip.Addr) error
 	// Delete removes the addresses that are still the pod's.
 	Delete(uid types.UID) error
-	// Entries returns what is in the kernel.
+	// Entries returns what is in the kernel, in a map that nobody changes any more.
 	Entries() (map[netip.Addr]types.UID, error)
 }
 

@@ -45,7 +45,9 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	w := &work{c: c, e: e, want: c.want(running, e)}
 	if m := c.mode(); m.to != nil {
 		if given, err := c.give(running, w, m); given {
-			c.finishGiving(w, m, err)
+			if ctx.Err() == nil {
+				c.finishGiving(w, m, err)
+			}
 			return
 		}
 	} else if !m.on {
@@ -56,8 +58,8 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	}
 	c.publish(w)
 	first, last, seen, err := machine.Run(running, w.Wanted, w)
-	if err != nil && ctx.Err() != nil {
-		return // the agent ends, which says nothing about the pod
+	if ctx.Err() != nil {
+		return // what was not found or not done for that says nothing about the pod
 	}
 	c.finish(w, first, last, seen, err)
 	if w.Choice == machine.Gone && err == nil && w.pod == nil {

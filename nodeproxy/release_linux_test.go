@@ -141,11 +141,7 @@ func TestGivenAwayLater(t *testing.T) {
 // TestReleaseUndone: captured again without a restart.
 func TestReleaseUndone(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
-	uid := n.pod(1)
-	n.pods.label("shop", "ambient")
-	n.start()
-	n.captured(uid)
+	n, uid := oneCaptured(t)
 	_, err := n.c.Release(t.Context(), "")
 	require.NoError(t, err)
 	n.outside(uid)

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -11,35 +12,24 @@ import (
 )
 
 // mesh returns the mesh that has a pod as far as the pod alone says, whose check is then looked at: the first that selects it,
-// else the first that its namespace may enable, else the first. nil: there is none.
+// else the first that its namespace may enable, else the first.
 func (c *Controller) mesh(pod *corev1.Pod) *dialect.Dialect {
 	l := c.opts.Dialects
-	if len(l) < 2 {
-		if len(l) == 0 {
-			return nil
-		}
-		return &l[0]
-	}
-	maybe := &l[0]
-	for i := len(l) - 1; i >= 0; i-- {
-		if d := l[i].Decide(pod, nil); d.Reason == selection.NotEnabled {
+	var maybe *dialect.Dialect
+	for i := range l {
+		switch alone := l[i].Decide(pod, nil); {
+		case alone.Selected:
+			return &l[i]
+		case alone.Reason == selection.NotEnabled && maybe == nil:
 			maybe = &l[i]
 		}
 	}
-	for i := range l {
-		if l[i].Decide(pod, nil).Selected {
-			return &l[i]
-		}
-	}
-	return maybe
+	return cmp.Or(maybe, &l[0])
 }
 
 // criteria returns those of the pod's [Controller.mesh].
 func (c *Controller) criteria(pod *corev1.Pod) Criteria {
-	if d := c.mesh(pod); d != nil {
-		return c.opts.Criteria[d.Name]
-	}
-	return Criteria{}
+	return c.opts.Criteria[c.mesh(pod).Name]
 }
 
 // ours reports whether a mesh whose pods are repaired has the pod, or may have it by its namespace.

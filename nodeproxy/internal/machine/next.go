@@ -30,7 +30,7 @@ func join(w Wanted, a Actual) (acts []Action) {
 		return nil
 	}
 	acts = correct(w, a)
-	if !a.Listening || !a.Handed && a.Proxy {
+	if !a.Listening || !a.Handed {
 		if !a.Proxy {
 			// Rules that lead to nobody are not written. Those that are there stay: no traffic passes the mesh.
 			if w.Status && a.ruled() && a.Rules != RulesUnread && a.Annotation == SaysNothing {

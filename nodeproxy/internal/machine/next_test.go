@@ -29,7 +29,10 @@ func TestNext(t *testing.T) {
 		"well": {machine.In, func(*machine.Actual) {}, nil, machine.Captured, "captured"},
 		"another proxy came": {machine.In, func(a *machine.Actual) { a.Handed = false },
 			[]machine.Action{machine.HandOver, machine.AwaitListeners}, machine.Drifted, "not-handed-over"},
-		"the proxy is away and listens": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy = false, false }, nil, machine.Captured, "captured"},
+		"the proxy is away and listens":     {machine.In, func(a *machine.Actual) { a.Proxy = false }, nil, machine.Captured, "captured"},
+		"somebody listens, and no proxy is": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy = false, false }, nil, machine.Drifted, "no-proxy"},
+		"somebody listens, and no rules are": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy, a.Rules = false, false, machine.RulesNone },
+			[]machine.Action{machine.ClearStatus}, machine.Drifted, "no-proxy"},
 		"the proxy is gone": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy, a.Listening = false, false, false },
 			[]machine.Action{machine.SetPending}, machine.Drifted, "no-proxy"},
 		"the proxy is gone, and that is said": {machine.In, func(a *machine.Actual) {

@@ -57,14 +57,14 @@ func Report(w Wanted, a Actual, before bool) (State, string) {
 		return Captured, ReasonCaptured
 	case !a.Namespace:
 		return short(ReasonNoNamespace)
-	case !a.Listening && !a.Proxy:
+	case !a.Proxy && !(a.Listening && a.Handed):
 		if a.Rules == RulesSame || a.Rules == RulesDiffer {
 			before = true // its connections are refused: that is more than waiting
 		}
 		return short(ReasonNoProxy)
 	case !a.Listening:
 		return short(ReasonNoListeners)
-	case a.Proxy && !a.Handed:
+	case !a.Handed:
 		return short(ReasonNotHanded)
 	case a.Rules == RulesDiffer:
 		return short(ReasonRulesDiffer)

@@ -60,7 +60,7 @@ type Actual struct {
 	Rules Rules
 	// Listening: the proxy's listeners are all there.
 	Listening bool
-	// Handed: the proxy that is there now has accepted the pod with this namespace.
+	// Handed: the proxy that is there now has accepted the pod with this namespace; while none is there, the last one had.
 	Handed bool
 	// Held: a proxy may have the pod.
 	Held bool
@@ -73,11 +73,9 @@ type Actual struct {
 	Annotation Annotation
 }
 
-// Captured reports whether the pod's traffic goes through a proxy that listens. While no proxy is connected, its listeners
-// tell.
-func (a Actual) Captured() bool {
-	return a.inForce() && (a.Handed || !a.Proxy)
-}
+// Captured reports whether the pod's traffic goes through a proxy that listens. Listeners alone do not tell whose they are: a
+// process of the pod may have the same ports.
+func (a Actual) Captured() bool { return a.inForce() && a.Handed }
 
 // inForce reports whether peers can reach the pod through the mesh, whichever proxy it is that listens. It is enough for the
 // annotation, which must not change each time that one proxy follows another.

@@ -22,8 +22,10 @@ type world struct {
 	visible    bool
 	rules      map[int]machine.Rules // by sandbox
 	listening  map[int]bool
-	proxy      bool // up
-	has        int  // the sandbox for which the proxy has the pod; 0: none
+	impostor   bool         // the pod itself listens
+	accepted   map[int]bool // by a proxy, at any time
+	proxy      bool         // up
+	has        int          // the sandbox for which the proxy has the pod; 0: none
 	exempt     bool
 	annotation machine.Annotation
 	noted      bool
@@ -57,7 +59,16 @@ func (w *world) choose(c machine.Choice) {
 func (w *world) forget() { w.held, w.handed, w.ours, w.captured = 0, 0, w.noted, false }
 
 // down: the sockets of a proxy go with it.
-func (w *world) down() { w.proxy, w.has, w.handed, w.listening = false, 0, 0, map[int]bool{} }
+func (w *world) down() { w.proxy, w.has, w.listening = false, 0, map[int]bool{} }
+
+// up: another proxy, or the same one, has yet to accept the pod.
+func (w *world) up() {
+	if !w.proxy {
+		w.proxy, w.handed, w.impostor = true, 0, false
+	}
+}
+
+func (w *world) listens() bool { return w.listening[w.ns] || w.impostor }
 
 func (w *world) now() machine.Rules { return w.rules[w.ns] }
 
@@ -73,7 +84,7 @@ func (w *world) Observe(context.Context) (machine.Actual, error) {
 		return a, nil
 	}
 	w.noted = true
-	a.Namespace, a.Rules, a.Listening, a.Handed = true, w.now(), w.listening[w.ns], w.handed == w.ns && w.has == w.ns
+	a.Namespace, a.Rules, a.Listening, a.Handed = true, w.now(), w.listens(), w.handed == w.ns && (w.has == w.ns || !w.proxy)
 	if w.choice == machine.In {
 		a.Ours = a.Ours || a.Rules == machine.RulesSame
 	}
@@ -119,24 +130,24 @@ func (w *world) do(act machine.Action) error {
 		w.annotation = machine.SaysPending
 	case machine.SetEnrolled:
 		require.Equal(w.t, machine.RulesSame, w.now(), "the annotation tells of rules that are not there")
-		require.True(w.t, w.listening[w.ns], "the annotation tells of a proxy that is not there")
+		require.True(w.t, w.listens() && w.accepted[w.ns], "the annotation tells of a proxy that is not there")
 		w.annotation = machine.SaysEnrolled
 	case machine.HandOver:
 		if w.held = 2; !w.proxy {
 			return errFault
 		}
-		w.has, w.handed, w.listening = w.ns, w.ns, map[int]bool{w.ns: true}
+		w.has, w.handed, w.accepted[w.ns], w.listening = w.ns, w.ns, true, map[int]bool{w.ns: true}
 		if w.faults && rapid.IntRange(0, 9).Draw(w.t, "it accepts and does not listen") == 0 {
 			w.listening = map[int]bool{}
 		}
 	case machine.AwaitListeners:
-		if !w.listening[w.ns] {
+		if !w.listens() {
 			return errFault
 		}
 	case machine.PutProbes:
 		w.exempt = true
 	case machine.WriteRules:
-		require.True(w.t, w.listening[w.ns], "rules that lead to nobody")
+		require.True(w.t, w.listens() && w.accepted[w.ns], "rules that lead to no proxy")
 		w.rules[w.ns], w.ours = machine.RulesSame, true
 	case machine.RemoveRules:
 		require.True(w.t, w.untold || w.annotation != machine.SaysEnrolled, "peers still come by the tunnel")
@@ -173,7 +184,7 @@ func (w *world) round() (state machine.State, err error) {
 	w.captured = state == machine.Captured
 	if state == machine.Captured {
 		require.Equal(w.t, machine.RulesSame, w.now(), "reported captured, and has no such rules")
-		require.True(w.t, w.listening[w.ns], "reported captured, and nobody listens")
+		require.True(w.t, w.listens() && w.accepted[w.ns], "reported captured, and no proxy listens")
 	}
 	return state, err
 }
@@ -182,7 +193,7 @@ func (w *world) round() (state machine.State, err error) {
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{t: t, ns: 1, visible: true, rules: map[int]machine.Rules{}, listening: map[int]bool{}, choice: machine.Out}
+		w := &world{t: t, ns: 1, visible: true, rules: map[int]machine.Rules{}, listening: map[int]bool{}, accepted: map[int]bool{}, choice: machine.Out}
 		w.rules[1] = machine.RulesNone
 		events := map[string]func(){
 			"in":              func() { w.choose(machine.In) },
@@ -193,7 +204,9 @@ func TestWorld(t *testing.T) {
 			"no process":      func() { w.visible = false },
 			"a process":       func() { w.visible = true },
 			"proxy down":      w.down,
-			"proxy up":        func() { w.proxy = true },
+			"proxy up":        w.up,
+			"proxy away":      func() { w.proxy = false }, // it goes on without a connection
+			"the pod listens": func() { w.impostor = !w.proxy },
 			"proxy forgets":   func() { w.has, w.listening = 0, map[int]bool{} },
 			"rules flushed":   func() { w.rules[w.ns] = machine.RulesNone },
 			"rules changed": func() {
@@ -209,6 +222,7 @@ func TestWorld(t *testing.T) {
 		names := make([]string, 0, len(events))
 		for _, name := range []string{
 			"in", "in", "in", "out", "gone", "unsure", "another sandbox", "no process", "a process", "proxy down", "proxy up", "proxy up", "proxy forgets",
+			"proxy away", "the pod listens",
 			"rules flushed", "rules changed", "set emptied", "a lie", "nonsense", "killed",
 		} {
 			require.Contains(t, events, name)
@@ -225,7 +239,8 @@ func TestWorld(t *testing.T) {
 		}
 
 		// The faults stop, and all becomes as it is to be.
-		w.faults, w.proxy, w.visible = false, true, true
+		w.up()
+		w.faults, w.visible = false, true
 		if w.choice == machine.Unsure {
 			w.choice = machine.Out
 		}
