@@ -121,7 +121,7 @@ func (s podStore) Delete(obj any) error {
 
 // Replace implements [cache.ReflectorStore]: the list is complete.
 func (s podStore) Replace(list []any, _ string) error {
-	s.w.failed("pods", nil)
+	s.w.failed("pods", &s.w.failing, nil)
 	s.w.change(func() (changed []types.UID) {
 		there := map[types.UID]bool{}
 		for _, obj := range list {
@@ -172,7 +172,7 @@ func (s namespaceStore) Delete(any) error { s.learn(nil); return nil }
 
 // Replace implements [cache.ReflectorStore].
 func (s namespaceStore) Replace(list []any, _ string) error {
-	s.w.failed("namespace "+s.name, nil)
+	s.w.failed("namespace "+s.name, &s.n.failing, nil)
 	if len(list) == 0 {
 		s.learn(nil)
 	}
