@@ -13,17 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/sockfile"
+	"github.com/meshcni/meshcni/internal/socktest"
 )
 
 var networks = []string{"unix", "unixpacket"}
-
-func place(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "sock") // t.TempDir may be too long for a socket's name
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	return filepath.Join(dir, "deep", "a.sock")
-}
 
 func listen(t *testing.T, network, path string) *sockfile.Listener {
 	t.Helper()
@@ -46,7 +39,7 @@ func files(t *testing.T, path string) (names []string) {
 // The path is the last one's. Who ends leaves another's file alone, and is not disturbed by the question who has it.
 func TestOwner(t *testing.T) {
 	for _, network := range networks {
-		path := place(t)
+		path := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "a.sock")
 		first := listen(t, network, path)
 		info, err := os.Lstat(path)
 		require.NoError(t, err)
@@ -84,7 +77,7 @@ func TestOwner(t *testing.T) {
 // Servers that start at the same moment do not take each other's unfinished sockets: each succeeds, and one has the path.
 func TestAtOnce(t *testing.T) {
 	for _, network := range networks {
-		path := place(t)
+		path := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "a.sock")
 		all := make([]*sockfile.Listener, 32)
 		var started sync.WaitGroup
 		for i := range all {
@@ -112,7 +105,7 @@ func TestAtOnce(t *testing.T) {
 
 // What somebody who was killed left half-way goes; what is no socket is not ours to replace.
 func TestWhatIsThere(t *testing.T) {
-	path := place(t)
+	path := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "a.sock")
 	l := listen(t, "unix", path)
 	require.NoError(t, os.Rename(path, filepath.Join(filepath.Dir(path), ".a.sock.zz")))
 	require.NoError(t, l.Close())
@@ -125,7 +118,7 @@ func TestWhatIsThere(t *testing.T) {
 		"directory": func(at string) error { return os.Mkdir(at, 0o700) },
 		"link":      func(at string) error { return os.Symlink("elsewhere", at) },
 	} {
-		path := place(t)
+		path := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "a.sock")
 		l := listen(t, "unix", path)
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, put(path))
@@ -133,7 +126,7 @@ func TestWhatIsThere(t *testing.T) {
 		_, err := sockfile.Listen(t.Context(), "unix", path)
 		require.ErrorContains(t, err, "is no socket", name)
 	}
-	file := place(t)
+	file := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "a.sock")
 	require.NoError(t, os.Mkdir(filepath.Dir(file), 0o700))
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := sockfile.Listen(t.Context(), "unix", filepath.Join(file, "a.sock"))

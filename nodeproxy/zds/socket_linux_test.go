@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
@@ -27,7 +28,7 @@ func listenRaw(t testing.TB, path string) *net.UnixListener {
 }
 
 func TestSocketFile(t *testing.T) {
-	path := filepath.Join(filepath.Dir(socketPath(t)), "deep", "er", "z.sock")
+	path := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "er", "z.sock")
 	umask := syscall.Umask(0)
 	defer syscall.Umask(umask)
 	a := start(t, at(path))
@@ -44,7 +45,7 @@ func TestSocketFile(t *testing.T) {
 
 // A socket of an agent that was killed is replaced, and so is what it left beside.
 func TestStaleSocket(t *testing.T) {
-	path := socketPath(t)
+	path := socktest.Path(t)
 	for _, left := range []string{path, filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".zz")} {
 		stale := listenRaw(t, left)
 		stale.SetUnlinkOnClose(false)
@@ -55,7 +56,7 @@ func TestStaleSocket(t *testing.T) {
 
 // Another agent that runs keeps its connections, and new ones are ours. When it ends, ours stay.
 func TestTakeOver(t *testing.T) {
-	path := socketPath(t)
+	path := socktest.Path(t)
 	old := start(t, at(path))
 	held := old.connected(t)
 	a := start(t, at(path))
@@ -71,7 +72,7 @@ func TestTakeOver(t *testing.T) {
 
 // An agent that was killed after it had replaced ours leaves nobody without.
 func TestSocketIsTakenBack(t *testing.T) {
-	path := socketPath(t)
+	path := socktest.Path(t)
 	a := start(t, at(path))
 	killed := listenRaw(t, path+".killed")
 	killed.SetUnlinkOnClose(false)
@@ -95,7 +96,7 @@ func reachable(t testing.TB, path string) {
 
 // An agent that removes the file by its name when it ends, as net does, leaves nobody without.
 func TestSocketIsMadeAgain(t *testing.T) {
-	path := socketPath(t)
+	path := socktest.Path(t)
 	other := listenRaw(t, path)
 	a := start(t, at(path))
 	held := a.connected(t)
@@ -109,12 +110,12 @@ func TestSocketIsMadeAgain(t *testing.T) {
 
 func TestListenRefuses(t *testing.T) {
 	snapshot := func(context.Context) ([]nodeproxy.Workload, error) { return nil, nil }
-	path := socketPath(t)
+	path := socktest.Path(t)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	_, err := zds.Listen(t.Context(), zds.Options{Path: path, Snapshot: snapshot})
 	require.ErrorContains(t, err, "is no socket")
-	_, err = zds.Listen(t.Context(), zds.Options{Path: socketPath(t)})
+	_, err = zds.Listen(t.Context(), zds.Options{Path: socktest.Path(t)})
 	require.ErrorContains(t, err, "Snapshot")
-	_, err = zds.Listen(t.Context(), zds.Options{Path: socketPath(t), Snapshot: snapshot, AckTimeout: -1})
+	_, err = zds.Listen(t.Context(), zds.Options{Path: socktest.Path(t), Snapshot: snapshot, AckTimeout: -1})
 	require.ErrorContains(t, err, "AckTimeout")
 }
