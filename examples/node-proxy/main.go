@@ -80,7 +80,7 @@ func serve(ctx context.Context, socket string, pods map[string]*pod) error {
 
 func add(pods map[string]*pod, uid string, netns *os.File) error {
 	defer func() { _ = netns.Close() }()
-	ns, err := netnsexec.Open(fmt.Sprintf("/proc/self/fd/%d", netns.Fd()))
+	ns, err := netnsexec.FromFile(netns, netns.Name())
 	if err != nil {
 		return err
 	}

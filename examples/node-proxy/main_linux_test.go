@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
@@ -47,10 +47,7 @@ func TestProxy(t *testing.T) {
 	const out = "pod tcp 1000/1000 -> 10.96.5.5:80"
 	require.Equal(t, "refused", probe(out))
 
-	dir, err := os.MkdirTemp("", "zds") // t.TempDir may be too long for a socket's name
-	require.NoError(t, err)
-	defer func() { _ = os.RemoveAll(dir) }()
-	socket := filepath.Join(dir, "zds.sock")
+	socket := socktest.Path(t)
 	netns, err := os.Open(w.PodPath())
 	require.NoError(t, err)
 	defer func() { _ = netns.Close() }()

@@ -21,6 +21,7 @@ import (
 
 	ownnodeproxy "github.com/meshcni/meshcni/examples/own-node-proxy"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -81,9 +82,7 @@ func api(t *testing.T) (host, port string, unlabel func()) {
 // The agent of the mesh: a pod that starts is handed to the gateway, and one whose namespace loses its label is taken back.
 func TestAgent(t *testing.T) {
 	w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
-	dir, err := os.MkdirTemp("", "gateway") // t.TempDir may be too long for a socket's name
-	require.NoError(t, err)
-	defer func() { _ = os.RemoveAll(dir) }()
+	dir := filepath.Dir(socktest.Path(t))
 	for at, data := range map[string]string{
 		"image/gateway-cni": "#!/bin/true\n", "bin/bridge": "#!/bin/true\n", "sa/token": "token", "sa/ca.crt": "CA",
 		"net.d/10-pods.conflist": `{"name": "pods", "cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]}`,

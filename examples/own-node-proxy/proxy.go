@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,7 +39,7 @@ var _ nodeproxy.Proxy = (*Gateway)(nil)
 
 // Add listens in the pod. A socket stays in the namespace in which it was opened, so the namespace itself need not be kept.
 func (g *Gateway) Add(ctx context.Context, w nodeproxy.Workload) error {
-	ns, err := open(w.NetNS)
+	ns, err := netnsexec.FromFile(w.NetNS, w.Namespace+"/"+w.Name)
 	if err != nil {
 		return fmt.Errorf("listen in pod %s/%s: %w", w.Namespace, w.Name, err)
 	}
@@ -67,18 +66,6 @@ func (g *Gateway) Add(ctx context.Context, w nodeproxy.Workload) error {
 	g.listeners[w.UID] = l
 	go g.accept(w.PodID, l)
 	return nil
-}
-
-// open opens the namespace once more. By Control its descriptor cannot be closed meanwhile, nor belong to another file.
-func open(file syscall.Conn) (ns *netnsexec.NetNS, err error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	if closed := raw.Control(func(fd uintptr) { ns, err = netnsexec.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) }); closed != nil {
-		return nil, closed
-	}
-	return ns, err
 }
 
 func (g *Gateway) accept(pod nodeproxy.PodID, l net.Listener) {

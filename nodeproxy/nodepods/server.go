@@ -4,11 +4,13 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -83,7 +85,8 @@ func reflect(
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := watches(ctx, o)
-			if o.SendInitialEvents == nil { // else a server that cannot do it is asked for a list
+			// A server that cannot send what there is, is asked for a list instead; after these two errors the reflector goes on asking.
+			if o.SendInitialEvents == nil || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
 				failed(err)
 			}
 			return w, err
@@ -118,7 +121,7 @@ func (s podStore) Delete(obj any) error {
 
 // Replace implements [cache.ReflectorStore]: the list is complete.
 func (s podStore) Replace(list []any, _ string) error {
-	s.w.failed("pods", nil)
+	s.w.failed("pods", &s.w.failing, nil)
 	s.w.change(func() (changed []types.UID) {
 		there := map[types.UID]bool{}
 		for _, obj := range list {
@@ -169,7 +172,7 @@ func (s namespaceStore) Delete(any) error { s.learn(nil); return nil }
 
 // Replace implements [cache.ReflectorStore].
 func (s namespaceStore) Replace(list []any, _ string) error {
-	s.w.failed("namespace "+s.name, nil)
+	s.w.failed("namespace "+s.name, &s.n.failing, nil)
 	if len(list) == 0 {
 		s.learn(nil)
 	}

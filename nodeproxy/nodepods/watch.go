@@ -59,7 +59,7 @@ type Watch struct {
 	subs       map[int]func(types.UID)
 	lastSub    int
 	news       chan struct{} // closed when anything changes
-	failing    map[string]error
+	failing    error         // why the pods may be out of date; nil: they are not
 }
 
 // namespace is one that has pods here.
@@ -68,6 +68,8 @@ type namespace struct {
 	cancel context.CancelFunc // of its watch; nil: it is not watched
 	known  bool
 	is     *corev1.Namespace // nil, if known: it does not exist
+	// failing is why that may be out of date. It goes with the namespace, whatever its watch says after that.
+	failing error
 }
 
 // New returns a Watch that has nothing until Run. An error says what is wrong with the options.
@@ -85,7 +87,7 @@ func New(o Options) (*Watch, error) {
 	}
 	return &Watch{
 		opts: o, server: s, pods: map[types.UID]*corev1.Pod{}, namespaces: map[string]*namespace{},
-		subs: map[int]func(types.UID){}, news: make(chan struct{}), failing: map[string]error{},
+		subs: map[int]func(types.UID){}, news: make(chan struct{}),
 	}, nil
 }
 
@@ -98,7 +100,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	if again {
 		return errors.New("the watch of the node's pods runs or has run already")
 	}
-	w.server.watchPods(ctx, w.opts.Node, podStore{w: w}, func(err error) { w.failed("pods", err) })
+	w.server.watchPods(ctx, w.opts.Node, podStore{w: w}, func(err error) { w.failed("pods", &w.failing, err) })
 	w.watches.Wait()
 	return nil
 }
@@ -140,10 +142,9 @@ func (w *Watch) namespace(name string) (*corev1.Namespace, error) {
 	switch {
 	case !w.opts.Namespaces:
 		return nil, fmt.Errorf("namespace %s: %w", name, ErrNotRead)
+	case n != nil && !n.known && n.failing != nil:
+		return nil, fmt.Errorf("namespace %s: %w: %w", name, ErrUnknown, n.failing)
 	case n == nil || !n.known:
-		if err := w.failing["namespace "+name]; err != nil {
-			return nil, fmt.Errorf("namespace %s: %w: %w", name, ErrUnknown, err)
-		}
 		return nil, fmt.Errorf("namespace %s: %w", name, ErrUnknown)
 	case n.is == nil:
 		return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
@@ -163,8 +164,13 @@ func (w *Watch) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
-	for _, what := range slices.Sorted(maps.Keys(w.failing)) {
-		errs = append(errs, fmt.Errorf("watch %s: %w", what, w.failing[what]))
+	for _, name := range slices.Sorted(maps.Keys(w.namespaces)) {
+		if err := w.namespaces[name].failing; err != nil {
+			errs = append(errs, fmt.Errorf("watch namespace %s: %w", name, err))
+		}
+	}
+	if w.failing != nil {
+		errs = append(errs, fmt.Errorf("watch pods: %w", w.failing))
 	}
 	if len(errs) == 0 && !w.synced {
 		errs = append(errs, errors.New("the node's pods have not been read yet"))
@@ -216,12 +222,12 @@ func (w *Watch) find(id attachment.Pod) (found agentsock.Pod, hopeless bool, new
 	defer w.mu.Unlock()
 	p := w.pods[types.UID(id.UID)]
 	if id.UID == "" || p == nil || p.Name != id.Name || p.Namespace != id.Namespace {
-		return found, id.UID == "" || w.failing["pods"] != nil, w.news
+		return found, id.UID == "" || w.failing != nil, w.news
 	}
 	if w.opts.Namespaces {
 		var err error
 		if found.Namespace, err = w.namespace(p.Namespace); err != nil {
-			return agentsock.Pod{}, w.failing["namespace "+p.Namespace] != nil, w.news
+			return agentsock.Pod{}, w.namespaces[p.Namespace].failing != nil, w.news
 		}
 	}
 	found.Pod = p
@@ -246,15 +252,11 @@ func (w *Watch) change(do func() (changed []types.UID)) {
 	}
 }
 
-// failed notes why the API server does not answer; nil: it does.
-func (w *Watch) failed(what string, err error) {
+// failed notes at its place why the API server does not answer; nil: it does.
+func (w *Watch) failed(what string, at *error, err error) {
 	w.mu.Lock()
-	before := w.failing[what]
-	if err != nil {
-		w.failing[what] = err
-	} else {
-		delete(w.failing, what)
-	}
+	before := *at
+	*at = err
 	w.mu.Unlock()
 	switch {
 	case err == nil && before != nil:
@@ -306,7 +308,7 @@ func (w *Watch) enter(name string) {
 	w.watches.Go(func() {
 		w.server.watchNamespace(ctx, name, store, func(err error) {
 			if ctx.Err() == nil {
-				w.failed("namespace "+name, err)
+				w.failed("namespace "+name, &n.failing, err)
 			}
 		})
 	})
@@ -321,7 +323,6 @@ func (w *Watch) leave(name string) {
 		n.cancel()
 	}
 	delete(w.namespaces, name)
-	delete(w.failing, "namespace "+name)
 }
 
 // learn notes what the API server says of a namespace; nil: there is none.

@@ -3,6 +3,7 @@ package nodepods_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -346,4 +348,21 @@ func TestServerThatRefuses(t *testing.T) {
 	_, err = nodepods.New(nodepods.Options{Node: "n1"})
 	require.Error(t, err)
 	require.Error(t, w.Run(t.Context()), "it runs once")
+}
+
+// TestServerThatIsNotThere: why nothing was read is told, also while the reflector asks for nothing but a first watch.
+func TestServerThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.Close()
+	w, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: a.URL, QPS: -1}, Node: "n1", Patience: time.Hour})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	eventually(t, "told", func() bool { return errors.Is(w.Ready(), syscall.ECONNREFUSED) })
+	_, err = w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"})
+	require.ErrorIs(t, err, agentsock.ErrUnknown, "at once")
+	cancel()
+	require.NoError(t, <-done)
 }

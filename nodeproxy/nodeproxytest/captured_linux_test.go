@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
@@ -143,7 +144,7 @@ func TestCaptured(t *testing.T) {
 				const out = "pod tcp 1000/1000 -> 10.96.5.5:80"
 				require.Equal(t, "refused", fate(t, w, out), "without a proxy")
 
-				a := newAgent(t, socket(t), patience)
+				a := newAgent(t, socktest.Path(t), patience)
 				p := start(t, nodeproxytest.Options{Socket: a.path})
 				a.ready(t, 1)
 				require.NoError(t, a.Add(t.Context(), workload(t, "cart", w.Pod)))
@@ -183,7 +184,7 @@ func TestSwap(t *testing.T) {
 		t.Run(string(backend), func(t *testing.T) {
 			w := captured(t, backend, nil)
 			serve(t, w.Out, "[::]:9999")
-			path := socket(t)
+			path := socktest.Path(t)
 			a := newAgent(t, path, patience)
 			cart := workload(t, "cart", w.Pod)
 			o := nodeproxytest.Options{Socket: path, MaxBackoff: 50 * time.Millisecond, Drain: patience}

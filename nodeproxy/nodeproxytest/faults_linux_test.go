@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
@@ -21,7 +21,7 @@ import (
 // A snapshot leaves the proxy with the pods that there are: those that it had with connections and all, those that came
 // while it was away, and none that went.
 func TestSnapshot(t *testing.T) {
-	path := socket(t)
+	path := socktest.Path(t)
 	first := newAgent(t, path, patience)
 	p := start(t, nodeproxytest.Options{Socket: path})
 	first.ready(t, 1)
@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)
-			a := newAgent(t, socket(t), ack)
+			a := newAgent(t, socktest.Path(t), ack)
 			o := nodeproxytest.Options{Socket: a.path, MaxBackoff: 50 * time.Millisecond}
 			p := nodeproxytest.StartProcess(t, o)
 			a.ready(t, 1)
@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 
 // A proxy that dies while it is told the snapshot gets another.
 func TestExitInTheSnapshot(t *testing.T) {
-	a := newAgent(t, socket(t), patience)
+	a := newAgent(t, socktest.Path(t), patience)
 	var want []string
 	var pods []nodeproxy.Workload
 	for i := range 5 {
@@ -112,7 +112,7 @@ func TestExitInTheSnapshot(t *testing.T) {
 // It says yes, and does not listen: that is for whoever looks at the sockets.
 func TestDeaf(t *testing.T) {
 	ns := netnstest.New(t)
-	a := newAgent(t, socket(t), patience)
+	a := newAgent(t, socktest.Path(t), patience)
 	start(t, nodeproxytest.Options{Socket: a.path, Faults: nodeproxytest.Faults{Deaf: []uint16{15006}}})
 	a.ready(t, 1)
 	require.NoError(t, a.Add(t.Context(), workload(t, "a", ns)))
@@ -122,7 +122,7 @@ func TestDeaf(t *testing.T) {
 
 // The proxy keeps a namespace alive by the file that it was handed, and lets go of it.
 func TestFiles(t *testing.T) {
-	a := newAgent(t, socket(t), patience)
+	a := newAgent(t, socktest.Path(t), patience)
 	p := start(t, nodeproxytest.Options{Socket: a.path})
 	a.ready(t, 1)
 	ns := netnstest.New(t)
@@ -141,18 +141,18 @@ func TestFiles(t *testing.T) {
 	}
 	round()
 	eventually(t, "the pod's files are closed", func() bool { return p.State().Pods == nil })
-	before := openFiles(t)
+	before := socktest.OpenFiles(t)
 	for range 50 {
 		round()
 	}
-	eventually(t, "all files are closed", func() bool { return openFiles(t) <= before })
+	eventually(t, "all files are closed", func() bool { return socktest.OpenFiles(t) <= before })
 }
 
 // Many at once, while proxies and the agent come and go: each Add that says yes is one, and no file is left open.
 func TestMany(t *testing.T) {
 	const many = 110
 	ns := netnstest.New(t)
-	a := newAgent(t, socket(t), patience)
+	a := newAgent(t, socktest.Path(t), patience)
 	var pods []nodeproxy.Workload
 	for i := range many {
 		pods = append(pods, workload(t, uid(i), ns)) // the same ports, side by side
@@ -160,7 +160,7 @@ func TestMany(t *testing.T) {
 	a.hold(pods...)
 	p := start(t, nodeproxytest.Options{Socket: a.path})
 	a.ready(t, 1)
-	before := openFiles(t)
+	before := socktest.OpenFiles(t)
 	for range 3 {
 		var all sync.WaitGroup
 		for _, w := range pods {
@@ -172,15 +172,8 @@ func TestMany(t *testing.T) {
 		all.Wait()
 	}
 	assert.Len(t, p.State().Pods, many)
-	eventually(t, "no file is left open", func() bool { return openFiles(t) <= before })
+	eventually(t, "no file is left open", func() bool { return socktest.OpenFiles(t) <= before })
 	second := start(t, nodeproxytest.Options{Socket: a.path})
 	a.ready(t, 2)
 	assert.Len(t, second.State().Pods, many)
-}
-
-func openFiles(t testing.TB) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(files)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -48,14 +47,6 @@ func (a *agent) hold(pods ...nodeproxy.Workload) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pods = pods
-}
-
-func socket(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "zds") // t.TempDir may be too long for a socket's name
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	return filepath.Join(dir, "z.sock")
 }
 
 func newAgent(t testing.TB, path string, ack time.Duration, pods ...nodeproxy.Workload) *agent {

@@ -278,7 +278,7 @@ func (p *Proxy) add(uid types.UID, info zds.Info, netns *os.File) error {
 	if count(&p.faults.Nack) {
 		return errors.New("a fault")
 	}
-	ns, err := netnsexec.Open(fmt.Sprintf("/proc/self/fd/%d", netns.Fd()))
+	ns, err := netnsexec.FromFile(netns, netns.Name())
 	if err != nil {
 		return err
 	}

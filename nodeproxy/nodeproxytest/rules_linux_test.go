@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
@@ -25,7 +26,7 @@ type bare struct {
 // meet starts a proxy with an agent of that kind.
 func meet(t testing.TB) (*nodeproxytest.Proxy, *bare, *net.UnixListener) {
 	t.Helper()
-	path := socket(t)
+	path := socktest.Path(t)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
@@ -177,7 +178,7 @@ func TestPending(t *testing.T) {
 		taken, err = net.Listen("tcp", "[::]:15006")
 		return err
 	}))
-	path := socket(t)
+	path := socktest.Path(t)
 	a := newAgent(t, path, patience)
 	a.hold(workload(t, "a", ns))
 	p := start(t, nodeproxytest.Options{Socket: path, Retry: 10e6})

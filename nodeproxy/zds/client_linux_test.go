@@ -9,19 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
 
-func openFiles(t testing.TB) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(files)
-}
-
 // What a proxy must refuse it refuses in words, disconnects, and keeps no file.
 func TestClientRefuses(t *testing.T) {
-	path := socketPath(t)
+	path := socktest.Path(t)
 	listener := listenRaw(t, path)
 	file, err := os.Open("/dev/null")
 	require.NoError(t, err)
@@ -32,7 +26,7 @@ func TestClientRefuses(t *testing.T) {
 	for i := range many {
 		many[i] = fd
 	}
-	before := openFiles(t)
+	before := socktest.OpenFiles(t)
 	for name, tt := range map[string]struct {
 		packet string
 		files  []int
@@ -78,7 +72,7 @@ func TestClientRefuses(t *testing.T) {
 			require.ErrorIs(t, err, io.EOF)
 		})
 	}
-	assert.Equal(t, before, openFiles(t))
+	assert.Equal(t, before, socktest.OpenFiles(t))
 }
 
 func long(n int) (hex string) {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
@@ -48,17 +49,9 @@ func (a *agent) snapshots(take func(context.Context) ([]nodeproxy.Workload, erro
 	a.snapshot = take
 }
 
-func socketPath(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "zds") // t.TempDir may be too long for a socket's name
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	return filepath.Join(dir, "z.sock")
-}
-
 func start(t testing.TB, change func(*zds.Options)) *agent {
 	t.Helper()
-	a := &agent{path: socketPath(t), refused: make(chan types.UID, 100), changed: make(chan struct{}, 1000)}
+	a := &agent{path: socktest.Path(t), refused: make(chan types.UID, 100), changed: make(chan struct{}, 1000)}
 	a.holding()
 	o := zds.Options{
 		Path: a.path, UIDs: []uint32{uint32(os.Getuid())}, AckTimeout: patience,
@@ -104,10 +97,14 @@ func (a *agent) connect(t testing.TB) *client {
 	return &client{c, t}
 }
 
-// connected is a proxy that has been told the snapshot, which is empty.
-func (a *agent) connected(t testing.TB) *client {
+// connected is a proxy that has been told the snapshot, which adds these pods.
+func (a *agent) connected(t testing.TB, uids ...string) *client {
 	t.Helper()
 	c := a.connect(t)
+	for _, uid := range uids {
+		c.expect("Add " + uid)
+		c.ack(nil)
+	}
 	c.expect("SnapshotSent")
 	c.ack(nil)
 	a.settled(t)

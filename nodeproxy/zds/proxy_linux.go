@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/sockfile"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 )
@@ -51,7 +52,10 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		stop()
 		_ = conn.Close()
 	}()
-	cred, err := peer(conn, s.opts.UIDs)
+	cred, err := sockfile.Peer(conn)
+	if err == nil && !slices.Contains(s.opts.UIDs, cred.Uid) {
+		err = fmt.Errorf("process %d runs as UID %d, which is not allowed (%v is)", cred.Pid, cred.Uid, s.opts.UIDs)
+	}
 	if err != nil {
 		s.opts.Log.Warn("a process that connected as proxy was turned away", "err", err)
 		return

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/sockfile"
 	"github.com/meshcni/meshcni/nodeproxy"
 )
 
@@ -18,7 +19,7 @@ import (
 // [Listen], and let it [Server.Run].
 type Server struct {
 	opts   Options
-	socket *socket // Run's
+	socket *sockfile.Listener // Run's
 
 	mu      sync.Mutex
 	proxies []*proxy // with their hello, oldest first
@@ -33,15 +34,18 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for proxies: %w", err)
 	}
-	socket, err := listen(ctx, o.Path)
+	socket, err := sockfile.Listen(ctx, network, o.Path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen for proxies: %w", err)
 	}
 	return &Server{opts: o, socket: socket}, nil
 }
 
-// lookAtSocket is how often Run sees to it that the socket's file is there. An agent whose socket was replaced removes the
-// file by its name when it ends, as Istio's does: that is then ours.
+// network is net's name for SOCK_SEQPACKET.
+const network = "unixpacket"
+
+// lookAtSocket is how often Run sees to it that the socket's file is there, and leads to somebody. An agent whose socket was replaced
+// removes the file by its name when it ends, as Istio's does: that is then ours. One that is killed leaves it behind.
 const lookAtSocket = time.Second
 
 // Run serves proxies until the context ends, and then closes all connections and removes the socket. The proxies go on with
@@ -58,25 +62,25 @@ func (s *Server) Run(ctx context.Context) error {
 	for told := false; ; {
 		select {
 		case <-ctx.Done():
-			if err := s.socket.withdraw(); err != nil {
+			if err := s.socket.Withdraw(); err != nil {
 				return fmt.Errorf("close the proxies' socket: %w", err)
 			}
 			return nil
 		case <-look.C:
 		}
-		switch s.socket.owner() {
-		case another:
+		switch s.socket.Owner() {
+		case sockfile.Another:
 			if !told {
 				s.opts.Log.Warn("another agent has replaced the proxies' socket", "path", s.opts.Path)
 			}
 			told = true
-		case nobody:
-			again, err := listen(ctx, s.opts.Path)
+		case sockfile.Nobody:
+			again, err := sockfile.Listen(ctx, network, s.opts.Path)
 			if err != nil {
 				s.opts.Log.Error("the proxies' socket is gone and cannot be made again", "err", err)
 				continue
 			}
-			s.opts.Log.Warn("the proxies' socket was removed, and is there again", "path", s.opts.Path)
+			s.opts.Log.Warn("the proxies' socket was removed, or its owner killed, and is there again", "path", s.opts.Path)
 			_ = s.socket.Close()
 			s.socket, told = again, false
 			s.accept(ctx, again)
@@ -85,7 +89,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // accept serves those that connect to a socket, until it is closed.
-func (s *Server) accept(ctx context.Context, from *socket) {
+func (s *Server) accept(ctx context.Context, from *sockfile.Listener) {
 	s.running.Go(func() {
 		for {
 			conn, err := from.AcceptUnix()

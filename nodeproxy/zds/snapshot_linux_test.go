@@ -102,17 +102,7 @@ func TestChangesWhileTheSnapshotIsTaken(t *testing.T) {
 func TestInheritance(t *testing.T) {
 	a := start(t, nil)
 	a.holding(pod(t, "a"))
-	old := a.connect(t)
-	old.expect("Add a")
-	old.ack(nil)
-	old.expect("SnapshotSent")
-	old.ack(nil)
-	newer := a.connect(t)
-	newer.expect("Add a")
-	newer.ack(nil)
-	newer.expect("SnapshotSent")
-	newer.ack(nil)
-	a.settled(t)
+	old, newer := a.connected(t, "a"), a.connected(t, "a")
 
 	taking, take := make(chan struct{}), make(chan struct{})
 	a.snapshots(func(context.Context) ([]nodeproxy.Workload, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
@@ -27,7 +28,7 @@ func listenRaw(t testing.TB, path string) *net.UnixListener {
 }
 
 func TestSocketFile(t *testing.T) {
-	path := filepath.Join(filepath.Dir(socketPath(t)), "deep", "er", "z.sock")
+	path := filepath.Join(filepath.Dir(socktest.Path(t)), "deep", "er", "z.sock")
 	umask := syscall.Umask(0)
 	defer syscall.Umask(umask)
 	a := start(t, at(path))
@@ -44,8 +45,8 @@ func TestSocketFile(t *testing.T) {
 
 // A socket of an agent that was killed is replaced, and so is what it left beside.
 func TestStaleSocket(t *testing.T) {
-	path := socketPath(t)
-	for _, left := range []string{path, path + ".new"} {
+	path := socktest.Path(t)
+	for _, left := range []string{path, filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".zz")} {
 		stale := listenRaw(t, left)
 		stale.SetUnlinkOnClose(false)
 		require.NoError(t, stale.Close())
@@ -55,7 +56,7 @@ func TestStaleSocket(t *testing.T) {
 
 // Another agent that runs keeps its connections, and new ones are ours. When it ends, ours stay.
 func TestTakeOver(t *testing.T) {
-	path := socketPath(t)
+	path := socktest.Path(t)
 	old := start(t, at(path))
 	held := old.connected(t)
 	a := start(t, at(path))
@@ -69,13 +70,21 @@ func TestTakeOver(t *testing.T) {
 	a.connected(t)
 }
 
-// An agent that removes the file by its name when it ends, as net does, leaves nobody without.
-func TestSocketIsMadeAgain(t *testing.T) {
-	path := socketPath(t)
-	other := listenRaw(t, path)
+// An agent that was killed after it had replaced ours leaves nobody without.
+func TestSocketIsTakenBack(t *testing.T) {
+	path := socktest.Path(t)
 	a := start(t, at(path))
-	held := a.connected(t)
-	require.NoError(t, other.Close()) // removes our file
+	killed := listenRaw(t, path+".killed")
+	killed.SetUnlinkOnClose(false)
+	require.NoError(t, os.Rename(path+".killed", path))
+	require.NoError(t, killed.Close())
+	reachable(t, path)
+	a.connected(t)
+}
+
+// reachable waits until an agent listens.
+func reachable(t testing.TB, path string) {
+	t.Helper()
 	require.Eventually(t, func() bool {
 		c, err := zds.Dial(t.Context(), path)
 		if err == nil {
@@ -83,31 +92,30 @@ func TestSocketIsMadeAgain(t *testing.T) {
 		}
 		return err == nil
 	}, patience, 10*time.Millisecond)
+}
+
+// An agent that removes the file by its name when it ends, as net does, leaves nobody without.
+func TestSocketIsMadeAgain(t *testing.T) {
+	path := socktest.Path(t)
+	other := listenRaw(t, path)
+	a := start(t, at(path))
+	held := a.connected(t)
+	require.NoError(t, other.Close()) // removes our file
+	reachable(t, path)
 	removed := a.removing(t.Context(), "a")
 	held.expect("Del a")
 	held.ack(nil)
 	require.NoError(t, await(t, removed))
 }
 
-// What is no socket is not ours to replace.
-func TestFilesThatAreNoSocket(t *testing.T) {
+func TestListenRefuses(t *testing.T) {
 	snapshot := func(context.Context) ([]nodeproxy.Workload, error) { return nil, nil }
-	for name, put := range map[string]func(string) error{
-		"file":      func(at string) error { return os.WriteFile(at, nil, 0o600) },
-		"directory": func(at string) error { return os.Mkdir(at, 0o700) },
-		"link":      func(at string) error { return os.Symlink("elsewhere", at) },
-	} {
-		path := socketPath(t)
-		require.NoError(t, put(path))
-		_, err := zds.Listen(t.Context(), zds.Options{Path: path, Snapshot: snapshot})
-		require.ErrorContains(t, err, "is no socket", name)
-	}
-	path := socketPath(t)
+	path := socktest.Path(t)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	_, err := zds.Listen(t.Context(), zds.Options{Path: filepath.Join(path, "z.sock"), Snapshot: snapshot})
-	require.ErrorIs(t, err, syscall.ENOTDIR)
-	_, err = zds.Listen(t.Context(), zds.Options{Path: socketPath(t)})
+	_, err := zds.Listen(t.Context(), zds.Options{Path: path, Snapshot: snapshot})
+	require.ErrorContains(t, err, "is no socket")
+	_, err = zds.Listen(t.Context(), zds.Options{Path: socktest.Path(t)})
 	require.ErrorContains(t, err, "Snapshot")
-	_, err = zds.Listen(t.Context(), zds.Options{Path: socketPath(t), Snapshot: snapshot, AckTimeout: -1})
+	_, err = zds.Listen(t.Context(), zds.Options{Path: socktest.Path(t), Snapshot: snapshot, AckTimeout: -1})
 	require.ErrorContains(t, err, "AckTimeout")
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/sockfile"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -176,17 +177,6 @@ func receive(conn io.Reader, k kind) ([]byte, error) {
 
 // peer returns the user of the process at the other end, as of when the connection was made.
 func peer(conn *net.UnixConn) (uid uint32, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var unread error
-	if err = raw.Control(func(fd uintptr) { cred, unread = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err == nil {
-		err = unread
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read the peer's credentials: %w", err)
-	}
-	return cred.Uid, nil
+	cred, err := sockfile.Peer(conn)
+	return cred.Uid, err
 }
