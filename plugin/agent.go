@@ -91,7 +91,7 @@ func (r *run) askAgent(ctx context.Context, meshes dialect.List) (a answer, fina
 			return a, false
 		}
 		if again := errors.Is(err, agentsock.ErrUnknown) || errors.Is(err, agentsock.ErrBusy); !again || !sleep(limited, pause) {
-			return answer{unread: true, failure: hint(fail(types.ErrTryAgainLater, "get pod %s from the agent: %v", r.pod, err),
+			return answer{unread: p.Pod == nil, failure: hint(fail(types.ErrTryAgainLater, "get pod %s from the agent: %v", r.pod, err),
 				`"agent" is "require" in the network configuration; is the node's agent running?`)}, true
 		}
 	}

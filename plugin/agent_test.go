@@ -169,6 +169,27 @@ func TestNamespaceFromTheAgent(t *testing.T) {
 	assert.Equal(t, 2, c.pods.Calls())
 }
 
+// TestAgentKnowsThePod: one that it has read is not let through by its annotations, unlike one that nobody could read.
+func TestAgentKnowsThePod(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{true, false} {
+		c := linkerdCall(map[string]string{})
+		c.config = set(c.config, "agent", "require", "add_deadline", "60ms", "kubernetes", object{"exclude_namespace_selector": "mesh=off"})
+		c.agent.Err, c.agent.NoNamespaces = fs.ErrNotExist, true
+		if known {
+			c.agent.Err = nil
+			p, err := c.pods.Pod(t.Context(), "shop", "cart-0")
+			require.NoError(t, err)
+			c.agent.Set(p, nil)
+		}
+		if out := c.run(t); known {
+			out.fails(t, 11, "the agent does not read namespaces")
+		} else {
+			require.Zero(t, out.exit, out.stdout)
+		}
+	}
+}
+
 // TestMirrorPodFromTheAgent: the runtime knows a static pod by its annotation's UID.
 func TestMirrorPodFromTheAgent(t *testing.T) {
 	t.Parallel()
