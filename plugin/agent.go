@@ -118,6 +118,9 @@ func (r *run) attach(ctx context.Context, done *captured, mesh string, ns NetNS,
 	if !ok {
 		return fail(types.ErrInternal, "%s: the network namespace is no file that could be handed over", doing)
 	}
+	if r.pod.uid == "" {
+		return fail(types.ErrPluginNotAvailable, "%s: the runtime passes no K8S_POD_UID, by which the agent knows the pod", doing)
+	}
 	done.backend = ""
 	attached, err := r.OpenAgent(r.config).Attach(ctx, agentsock.Attachment{
 		ID: r.attachment, Pod: attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},

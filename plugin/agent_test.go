@@ -273,7 +273,16 @@ func TestAttachFails(t *testing.T) {
 			require.ErrorIs(t, err, fs.ErrNotExist)
 		})
 	}
-	c := asked(ambientPod(), nil)
+	c := newCall()
+	c.config["dialect"] = "ambient"
+	c.attaches(ambientPod())
+	c.pods.Set(ambientPod())
+	c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	c.env["CNI_ARGS"] = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0"
+	c.run(t).fails(t, 50, "attach pod shop/cart-0", "K8S_POD_UID")
+	assert.Empty(t, c.agent.Attached)
+
+	c = asked(ambientPod(), nil)
 	c.config = set(c.config, "dialect", "ambient", "agent", "off")
 	c.run(t).fails(t, 7, "agent: off", "ambient")
 	assert.Empty(t, c.agent.Attached)

@@ -98,6 +98,7 @@ func TestMalformed(t *testing.T) {
 		"attach with two files":      {bytes: frame(1, 2, "{}"), files: []int{fd, fd}, want: `"code":"malformed"`},
 		"attach with many files":     {bytes: frame(1, 2, "{}"), files: many, want: `"code":"malformed"`},
 		"attach of nothing":          {bytes: frame(1, 2, "{}"), files: []int{fd}, want: `containerID is missing`},
+		"attach without UID":         {bytes: frame(1, 2, `{"containerID":"c","ifName":"e","network":"n","pod":{"namespace":"shop","name":"cart-0"}}`), files: []int{fd}, want: `"malformed request: pod's UID is missing"`},
 	} {
 		answer := raw(t, c.Path, f.bytes, f.files...)
 		if assert.Greater(t, len(answer), 6, name) {
