@@ -282,6 +282,15 @@ func TestAttachFails(t *testing.T) {
 	c.run(t).fails(t, 50, "attach pod shop/cart-0", "K8S_POD_UID")
 	assert.Empty(t, c.agent.Attached)
 
+	left := ambientPod()
+	left.Labels = map[string]string{"istio.io/dataplane-mode": "none"}
+	c = newCall()
+	c.config["dialect"] = "ambient"
+	c.attaches(left)
+	c.pods.Set(ambientPod())
+	c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	c.run(t).fails(t, 11, "selection", `"not-enabled"`)
+
 	c = asked(ambientPod(), nil)
 	c.config = set(c.config, "dialect", "ambient", "agent", "off")
 	c.run(t).fails(t, 7, "agent: off", "ambient")
