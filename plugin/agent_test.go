@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -336,6 +337,26 @@ func TestStalledAgent(t *testing.T) {
 	out := c.run(t)
 	require.Zero(t, out.exit, out.stdout)
 	assert.Equal(t, "api", out.record(t, "decision")["pod_source"])
+}
+
+// TestAgentsTime: an agent that does not answer costs an ADD or a DEL at most 50 ms, which is what it is given.
+func TestAgentsTime(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.config["dialect"] = []string{"istio", "ambient"}
+	c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	var asked []string
+	c.agent.Hook = func(ctx context.Context, call string) error {
+		end, ok := ctx.Deadline()
+		assert.True(t, ok && time.Until(end) <= 50*time.Millisecond, call)
+		asked = append(asked, call)
+		return context.DeadlineExceeded
+	}
+	for _, c.env["CNI_COMMAND"] = range []string{"ADD", "DEL"} {
+		out := c.run(t)
+		require.Zero(t, out.exit, out.stdout)
+	}
+	assert.Equal(t, []string{"pod", "detach"}, asked)
 }
 
 // TestAgentKeyIsLeftOut of entries that say nothing else than the default.
