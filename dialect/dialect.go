@@ -57,8 +57,9 @@ type Validation struct {
 
 // Input is what a Redirect is built from.
 type Input struct {
+	// Pod has at least what [Trim] leaves. A dialect must not read more: a node's agent keeps no more of its pods.
 	Pod *corev1.Pod
-	// Namespace is the pod's, if the dialect needs it.
+	// Namespace is the pod's, if the dialect needs it, with at least its labels and annotations.
 	Namespace *corev1.Namespace
 	// Proxy is the proxy container, nil when the pod has none.
 	Proxy *corev1.Container

@@ -91,7 +91,7 @@ func (r *run) askAgent(ctx context.Context, meshes dialect.List) (a answer, fina
 			return a, false
 		}
 		if again := errors.Is(err, agentsock.ErrUnknown) || errors.Is(err, agentsock.ErrBusy); !again || !sleep(limited, pause) {
-			return answer{unread: true, failure: hint(fail(types.ErrTryAgainLater, "get pod %s from the agent: %v", r.pod, err),
+			return answer{unread: p.Pod == nil, failure: hint(fail(types.ErrTryAgainLater, "get pod %s from the agent: %v", r.pod, err),
 				`"agent" is "require" in the network configuration; is the node's agent running?`)}, true
 		}
 	}
@@ -117,6 +117,9 @@ func (r *run) attach(ctx context.Context, done *captured, mesh string, ns NetNS,
 	file, ok := ns.(syscall.Conn)
 	if !ok {
 		return fail(types.ErrInternal, "%s: the network namespace is no file that could be handed over", doing)
+	}
+	if r.pod.uid == "" {
+		return fail(types.ErrPluginNotAvailable, "%s: the runtime passes no K8S_POD_UID, by which the agent knows the pod", doing)
 	}
 	done.backend = ""
 	attached, err := r.OpenAgent(r.config).Attach(ctx, agentsock.Attachment{

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -169,6 +170,27 @@ func TestNamespaceFromTheAgent(t *testing.T) {
 	assert.Equal(t, 2, c.pods.Calls())
 }
 
+// TestAgentKnowsThePod: one that it has read is not let through by its annotations, unlike one that nobody could read.
+func TestAgentKnowsThePod(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{true, false} {
+		c := linkerdCall(map[string]string{})
+		c.config = set(c.config, "agent", "require", "add_deadline", "60ms", "kubernetes", object{"exclude_namespace_selector": "mesh=off"})
+		c.agent.Err, c.agent.NoNamespaces = fs.ErrNotExist, true
+		if known {
+			c.agent.Err = nil
+			p, err := c.pods.Pod(t.Context(), "shop", "cart-0")
+			require.NoError(t, err)
+			c.agent.Set(p, nil)
+		}
+		if out := c.run(t); known {
+			out.fails(t, 11, "the agent does not read namespaces")
+		} else {
+			require.Zero(t, out.exit, out.stdout)
+		}
+	}
+}
+
 // TestMirrorPodFromTheAgent: the runtime knows a static pod by its annotation's UID.
 func TestMirrorPodFromTheAgent(t *testing.T) {
 	t.Parallel()
@@ -252,7 +274,25 @@ func TestAttachFails(t *testing.T) {
 			require.ErrorIs(t, err, fs.ErrNotExist)
 		})
 	}
-	c := asked(ambientPod(), nil)
+	c := newCall()
+	c.config["dialect"] = "ambient"
+	c.attaches(ambientPod())
+	c.pods.Set(ambientPod())
+	c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	c.env["CNI_ARGS"] = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0"
+	c.run(t).fails(t, 50, "attach pod shop/cart-0", "K8S_POD_UID")
+	assert.Empty(t, c.agent.Attached)
+
+	left := ambientPod()
+	left.Labels = map[string]string{"istio.io/dataplane-mode": "none"}
+	c = newCall()
+	c.config["dialect"] = "ambient"
+	c.attaches(left)
+	c.pods.Set(ambientPod())
+	c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	c.run(t).fails(t, 11, "selection", `"not-enabled"`)
+
+	c = asked(ambientPod(), nil)
 	c.config = set(c.config, "dialect", "ambient", "agent", "off")
 	c.run(t).fails(t, 7, "agent: off", "ambient")
 	assert.Empty(t, c.agent.Attached)
@@ -297,6 +337,26 @@ func TestStalledAgent(t *testing.T) {
 	out := c.run(t)
 	require.Zero(t, out.exit, out.stdout)
 	assert.Equal(t, "api", out.record(t, "decision")["pod_source"])
+}
+
+// TestAgentsTime: an agent that does not answer costs an ADD or a DEL at most 50 ms, which is what it is given.
+func TestAgentsTime(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.config["dialect"] = []string{"istio", "ambient"}
+	c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	var asked []string
+	c.agent.Hook = func(ctx context.Context, call string) error {
+		end, ok := ctx.Deadline()
+		assert.True(t, ok && time.Until(end) <= 50*time.Millisecond, call)
+		asked = append(asked, call)
+		return context.DeadlineExceeded
+	}
+	for _, c.env["CNI_COMMAND"] = range []string{"ADD", "DEL"} {
+		out := c.run(t)
+		require.Zero(t, out.exit, out.stdout)
+	}
+	assert.Equal(t, []string{"pod", "detach"}, asked)
 }
 
 // TestAgentKeyIsLeftOut of entries that say nothing else than the default.

@@ -140,6 +140,9 @@ func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration
 	}
 	*calls++
 	namespace, err := pods.(Namespaces).Namespace(ctx, r.pod.namespace)
+	if err == nil && namespace == nil { // a mesh by itself takes it for one without labels
+		err = fmt.Errorf("get namespace %s: the source of pods gave none", r.pod.namespace)
+	}
 	return pod, namespace, err
 }
 

@@ -150,8 +150,8 @@ func TestWhoHasItRefuses(t *testing.T) {
 	assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
 }
 
-// TestUnknownNamespaceAmongSeveral: a mesh that may have the pod by its namespace is not skipped because that cannot be read.
-func TestUnknownNamespaceAmongSeveral(t *testing.T) {
+// TestUnknownNamespace: a mesh that may have the pod by its namespace is not skipped because that cannot be read.
+func TestUnknownNamespace(t *testing.T) {
 	t.Parallel()
 	outside := func(p *corev1.Pod) {
 		p.Annotations, p.Spec.Containers = nil, []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy"}}
@@ -168,11 +168,14 @@ func TestUnknownNamespaceAmongSeveral(t *testing.T) {
 	c.run(t).fails(t, 11, "namespaces are not to be had")
 	assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
 
-	c = listed(newCall(), "ambient", "linkerd")
-	pod(c, outside)
-	c.plugin.OpenPods = plugin.PodsFrom(func(string) (namespaceless, error) { return namespaceless{c.pods}, nil })
-	c.run(t).fails(t, 7, "the labels of its namespace are not known", "whether ambient selects it")
-	assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
+	for _, list := range [][]string{{"ambient", "linkerd"}, {"ambient"}} {
+		c = listed(newCall(), list...)
+		c.config["add_deadline"] = "60ms"
+		pod(c, outside)
+		c.plugin.OpenPods = plugin.PodsFrom(func(string) (namespaceless, error) { return namespaceless{c.pods}, nil })
+		c.run(t).fails(t, 11, "get namespace shop: the source of pods gave none")
+		assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
+	}
 }
 
 // namespaceless is a source of pods that has no namespaces, and does not say so.

@@ -53,7 +53,7 @@ type Policy struct {
 	// Decline is the dialect's last word on a pod that nothing above rules out: with a reason other than "" the pod is
 	// left alone. Detail is a sentence that names what was found. The reason is [DryRun], [InterceptionNone], or a code
 	// of the dialect's own, in lower case with hyphens; logs, explain, events and metrics report it. Decline must be
-	// pure.
+	// pure, and read nothing that dialect.Trim leaves out.
 	//
 	// It is also asked where only the pod's annotations are known. Proxy is then
 	// nil, and it must decline only what no other part of the pod can overrule.

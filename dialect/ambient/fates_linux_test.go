@@ -71,10 +71,7 @@ func TestMarkedSockets(t *testing.T) {
 				"captured": nil, "inbound bypass": {ambient.BypassInbound: "true"},
 			} {
 				t.Run(name, func(t *testing.T) {
-					w := netnstest.NewWorld(t, netnstest.Options{})
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New(ambient.Options{}))
-					require.NoError(t, err)
-					set(t, w, backend, rs)
+					w := captured(t, backend, annotations)
 					for _, tt := range tests {
 						assert.Equal(t, tt.want, ask(t, w.Pod, tt.from, tt.to, tt.mark), tt.name)
 					}
@@ -91,10 +88,7 @@ func TestMarkedSockets(t *testing.T) {
 func TestProbes(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
-			w := netnstest.NewWorld(t, netnstest.Options{})
-			rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
-			require.NoError(t, err)
-			set(t, w, backend, rs)
+			w := captured(t, backend, nil)
 			show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
 			show(t, w.Out, "addr", "add", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", "dev", "lo")
 			assert.Equal(t, "app:8080 orig=[fd00:10:244::5]:8080", ask(t, w.Out, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", "[fd00:10:244::5]:8080", 0))
@@ -102,6 +96,16 @@ func TestProbes(t *testing.T) {
 			assert.Equal(t, "proxy:15006 orig=10.244.1.5:8080", ask(t, w.Out, "", "10.244.1.5:8080", 0))
 		})
 	}
+}
+
+// captured is a world whose pod has the dialect's rules for its annotations.
+func captured(t *testing.T, backend apply.Name, annotations map[string]string) *netnstest.World {
+	t.Helper()
+	rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New(ambient.Options{}))
+	require.NoError(t, err)
+	w := netnstest.NewWorld(t, netnstest.Options{})
+	set(t, w, backend, rs)
+	return w
 }
 
 // set puts rules in force in the world's pod.

@@ -37,59 +37,48 @@ func TestRulesOfOthers(t *testing.T) {
 		{"proxy to the outside", false, "", "10.96.5.5:80", ambient.ProxyMark, "proxy:15090 orig=10.96.5.5:80"},
 		{"marked as a reply", false, "", "10.244.1.5:8080", ambient.ReplyMark, "app:8080 orig=10.244.1.5:8080"},
 	}
-	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
-		for _, theirs := range []bool{true, false} {
-			t.Run(map[bool]string{true: "Istio's agent, ", false: "ours, "}[theirs]+string(backend), func(t *testing.T) {
-				w := netnstest.NewWorld(t, netnstest.Options{})
-				if theirs {
-					enrol(t, w.Pod, backend, settings{dns: true})
-				} else {
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
-					require.NoError(t, err)
-					set(t, w, backend, rs)
-				}
-				for _, f := range ruleset.Families {
-					restore(t, w.Pod, backend, f, foreign)
-				}
-				show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
-				for _, tt := range tests {
-					from := w.Pod
-					if tt.fromOut {
-						from = w.Out
-					}
-					assert.Equal(t, tt.want, ask(t, from, tt.from, tt.to, tt.mark), tt.name)
-				}
-			})
+	eachProgram(t, []apply.Name{apply.IptablesNFT, apply.IptablesLegacy}, func(t *testing.T, backend apply.Name, w *netnstest.World) {
+		for _, f := range ruleset.Families {
+			restore(t, w.Pod, backend, f, foreign)
 		}
-	}
+		show(t, w.Out, "addr", "add", "169.254.7.127/32", "dev", "lo")
+		for _, tt := range tests {
+			from := w.Pod
+			if tt.fromOut {
+				from = w.Out
+			}
+			assert.Equal(t, tt.want, ask(t, from, tt.from, tt.to, tt.mark), tt.name)
+		}
+	})
 }
 
 // TestLocalhostFromOutside: what comes in for localhost is not captured, as under the rules of Istio's agent. Only a pod with
 // route_localnet takes it.
 func TestLocalhostFromOutside(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
-		for _, theirs := range []bool{true, false} {
-			t.Run(map[bool]string{true: "Istio's agent, ", false: "ours, "}[theirs]+string(backend), func(t *testing.T) {
-				w := netnstest.NewWorld(t, netnstest.Options{})
-				if theirs {
-					enrol(t, w.Pod, backend, settings{dns: true})
-				} else {
-					rs, _, err := dialecttest.Case{Pod: labelled("ambient", nil)}.Rules(ambient.New(ambient.Options{}))
-					require.NoError(t, err)
-					set(t, w, backend, rs)
-				}
-				require.NoError(t, w.Pod.Do(func() error {
-					return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0)
-				}))
-				require.NoError(t, w.Out.Do(func() error {
-					return os.WriteFile("/proc/sys/net/ipv4/conf/pod0/route_localnet", []byte("1"), 0)
-				}))
-				show(t, w.Out, "rule", "add", "pref", "0", "to", "127.0.0.1", "dport", "8080", "lookup", "200")
-				show(t, w.Out, "route", "add", "127.0.0.1", "via", "10.244.1.5", "dev", "pod0", "src", "10.244.1.1", "table", "200")
-				show(t, w.Out, "rule", "add", "pref", "1", "lookup", "local")
-				show(t, w.Out, "rule", "del", "pref", "0", "lookup", "local")
-				assert.Equal(t, "app:8080 orig=127.0.0.1:8080", ask(t, w.Out, "", "127.0.0.1:8080", 0))
-			})
-		}
+	eachProgram(t, dialecttest.Backends, func(t *testing.T, _ apply.Name, w *netnstest.World) {
+		require.NoError(t, w.Pod.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0)
+		}))
+		require.NoError(t, w.Out.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/conf/pod0/route_localnet", []byte("1"), 0)
+		}))
+		show(t, w.Out, "rule", "add", "pref", "0", "to", "127.0.0.1", "dport", "8080", "lookup", "200")
+		show(t, w.Out, "route", "add", "127.0.0.1", "via", "10.244.1.5", "dev", "pod0", "src", "10.244.1.1", "table", "200")
+		show(t, w.Out, "rule", "add", "pref", "1", "lookup", "local")
+		show(t, w.Out, "rule", "del", "pref", "0", "lookup", "local")
+		assert.Equal(t, "app:8080 orig=127.0.0.1:8080", ask(t, w.Out, "", "127.0.0.1:8080", 0))
+	})
+}
+
+// eachProgram runs a test for each backend in a world with the rules of Istio's agent, and in one with ours.
+func eachProgram(t *testing.T, backends []apply.Name, test func(*testing.T, apply.Name, *netnstest.World)) {
+	t.Helper()
+	for _, backend := range backends {
+		t.Run("Istio's agent, "+string(backend), func(t *testing.T) {
+			w := netnstest.NewWorld(t, netnstest.Options{})
+			enrol(t, w.Pod, backend, settings{dns: true})
+			test(t, backend, w)
+		})
+		t.Run("ours, "+string(backend), func(t *testing.T) { test(t, backend, captured(t, backend, nil)) })
 	}
 }

@@ -28,7 +28,8 @@ type Client struct {
 	Path string
 }
 
-// Pod returns the pod. The answer is the agent's copy, which may be older than that of the API server.
+// Pod returns the pod. The answer is the agent's copy. It may be older than that of the API server, without bound while the
+// agent cannot reach the API server.
 func (c Client) Pod(ctx context.Context, id attachment.Pod) (Pod, error) {
 	body, err := c.ask(ctx, kindPod, id, nil)
 	if err != nil {

@@ -219,6 +219,7 @@ func (a Attachment) check() error {
 	var errs []error
 	for _, f := range []struct{ what, value string }{
 		{"containerID", a.ContainerID}, {"ifName", a.IfName}, {"network", a.Network}, {"pod", a.Pod.Name}, {"pod's namespace", a.Pod.Namespace},
+		{"pod's UID", a.Pod.UID},
 	} {
 		if f.value == "" {
 			errs = append(errs, fmt.Errorf("%s is missing", f.what))

@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
@@ -98,6 +101,7 @@ func TestMalformed(t *testing.T) {
 		"attach with two files":      {bytes: frame(1, 2, "{}"), files: []int{fd, fd}, want: `"code":"malformed"`},
 		"attach with many files":     {bytes: frame(1, 2, "{}"), files: many, want: `"code":"malformed"`},
 		"attach of nothing":          {bytes: frame(1, 2, "{}"), files: []int{fd}, want: `containerID is missing`},
+		"attach without UID":         {bytes: frame(1, 2, `{"containerID":"c","ifName":"e","network":"n","pod":{"namespace":"shop","name":"cart-0"}}`), files: []int{fd}, want: `"malformed request: pod's UID is missing"`},
 	} {
 		answer := raw(t, c.Path, f.bytes, f.files...)
 		if assert.Greater(t, len(answer), 6, name) {
@@ -146,6 +150,31 @@ func TestOtherServers(t *testing.T) {
 			require.ErrorContains(t, err, f.want)
 		})
 	}
+}
+
+// TestServerOfAnotherUser: a client believes nobody who is neither root nor its own user.
+func TestServerOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root)
+	dir, err := os.MkdirTemp("", "sock")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
+	require.NoError(t, os.Chmod(dir, 0o777))
+	const nobody = 65534
+	listening := make(chan net.Listener)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its user
+		_, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, nobody, nobody, nobody)
+		assert.Zero(t, errno)
+		l, err := net.Listen("unix", dir+"/s")
+		assert.NoError(t, err)
+		listening <- l
+	}()
+	l := <-listening
+	require.NotNil(t, l)
+	defer func() { _ = l.Close() }()
+	_, err = agentsock.Client{Path: dir + "/s"}.Pods(t.Context())
+	require.ErrorContains(t, err, "it belongs to user 65534")
 }
 
 // FuzzServer: whatever a peer sends, it gets one frame or none, and the next peer is served.

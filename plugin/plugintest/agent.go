@@ -2,6 +2,7 @@ package plugintest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -91,7 +92,8 @@ func (a *Agent) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, erro
 	return p, nil
 }
 
-// Attach implements plugin.Agent, for a [NetNS] and a pod that it was given: it applies the rules of the pod's dialect.
+// Attach implements plugin.Agent, for a [NetNS] and a pod that it was given: it applies the rules of the pod's dialect,
+// which must select the pod.
 func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.Conn) (agentsock.Attached, error) {
 	a.mu.Lock()
 	a.Attached = append(a.Attached, at)
@@ -119,6 +121,9 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 	plan, err := known[i].Plan(ctx, dialect.Subject{Pod: p.Pod, Namespace: p.Namespace, Addrs: at.Addrs, Kernel: kernel}, a.Options)
 	if err != nil {
 		return agentsock.Attached{}, err
+	}
+	if !plan.Decision.Selected {
+		return agentsock.Attached{}, &agentsock.StepError{Step: "selection", Reason: string(plan.Decision.Reason), Err: errors.New(plan.Decision.Detail)}
 	}
 	result, err := n.Apply(ctx, plan.Ruleset)
 	if err != nil {

@@ -45,17 +45,21 @@ func HandOver(ctx context.Context, ns Namespace, rs ruleset.Ruleset, layout rule
 }
 
 func (n *nftablesBackend) handOver(ctx context.Context, rs ruleset.Ruleset, layout ruleset.Layout, result *Result) error {
-	var names []string // of the tables that were made
+	var names, made []string // of its tables, and of those that were not there before
 	err := n.session(ctx, func(s *nftSession) error {
 		wanted, skipped := s.present(rs)
 		tables, err := nft.LayOut(wanted, layout)
 		if err != nil {
 			return err
 		}
+		live, err := s.readLive(rs.Owner())
+		if err != nil {
+			return err
+		}
 		result.Skipped = skipped
 		pipes := plumbing{ns: s.ns}
 		defer pipes.close()
-		made, err := pipes.make(ctx, wanted, s.families())
+		routed, err := pipes.make(ctx, wanted, s.families())
 		result.Unusable = pipes.unusable
 		if err == nil {
 			err = s.layOut(tables)
@@ -65,17 +69,20 @@ func (n *nftablesBackend) handOver(ctx context.Context, rs ruleset.Ruleset, layo
 		}
 		for _, t := range tables {
 			names = append(names, t.Name)
+			if !slices.Contains(live.others, nftTable{unix.NFPROTO_INET, t.Name}) {
+				made = append(made, t.Name)
+			}
 		}
-		result.Changed, result.Transactions = result.Changed || made || len(tables) > 0, result.Transactions+1
+		result.Changed, result.Transactions = result.Changed || routed || len(tables) > 0, result.Transactions+1
 		return nil
 	})
 	if err == nil {
 		err = n.session(ctx, func(s *nftSession) error { return s.removeBeside(rs.Owner(), names, result) })
 	}
-	if err != nil && len(names) > 0 {
+	if err != nil && len(made) > 0 {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
-		err = errors.Join(err, dropInet(undo, n.ns, names))
+		err = errors.Join(err, dropInet(undo, n.ns, made))
 	}
 	return err
 }

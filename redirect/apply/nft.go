@@ -40,7 +40,7 @@ type nftSession struct {
 	ipv6 bool
 	// removed is whether rules were taken out.
 	removed bool
-	// added is whether our table was made beside rules that the owner has elsewhere.
+	// added is whether our table was made beside rules that the owner still has elsewhere.
 	added bool
 }
 
@@ -125,11 +125,11 @@ func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.fam
 func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
 	result := Result{Backend: string(Nftables)}
 	start := time.Now()
-	added := false // our table, by any of the attempts
+	added := false
 	err := n.session(ctx, func(s *nftSession) error {
 		result.Changed, result.Transactions, result.Skipped = false, 0, nil
 		err := s.apply(ctx, rs, &result)
-		added = added || s.added
+		added = s.added
 		return err
 	})
 	if err != nil && added {
@@ -201,6 +201,7 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 	if err != nil {
 		return err
 	}
+	s.added = s.added && live.elsewhere()
 	// What rules need comes before them, and goes after them.
 	pipes := plumbing{ns: s.ns}
 	defer pipes.close()
@@ -253,7 +254,7 @@ func (s *nftSession) replace(wanted ruleset.Ruleset, want *nft.Table, live *nftL
 		if err := written(s.write(want, &own)); err != nil {
 			return err
 		}
-		s.added = own.table == nil
+		s.added = s.added || own.table == nil
 	}
 	now, err := s.readLive(wanted.Owner())
 	if err != nil {
@@ -262,7 +263,9 @@ func (s *nftSession) replace(wanted ruleset.Ruleset, want *nft.Table, live *nftL
 	b := newBatch(s.Seq+1, now.generation)
 	b.clearElsewhere(now)
 	s.removed = true
-	return written(s.transact(b))
+	err = written(s.transact(b))
+	s.added = s.added && err != nil
+	return err
 }
 
 // write replaces what is live by what is wanted, in one transaction.

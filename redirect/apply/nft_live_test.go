@@ -4,6 +4,7 @@ package apply_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -158,6 +159,35 @@ func TestNFTAfterIptables(t *testing.T) {
 	require.NoError(t, n.Remove(t.Context(), rs.Owner()))
 	assert.NotContains(t, nft(t, ns, "", "list", "ruleset"), "MESH")
 	assert.NotContains(t, ip(t, ns, "rule"), "lookup 133")
+}
+
+// visits fails one visit to the namespace, counted from 1.
+type visits struct {
+	apply.Namespace
+	n, fails int
+}
+
+var errVisit = errors.New("made to fail")
+
+func (v *visits) Do(fn func() error) error {
+	if v.n++; v.n == v.fails {
+		return errVisit
+	}
+	return v.Namespace.Do(fn)
+}
+
+// TestNFTFailureAfterTheOthers: once the owner's other rules are gone, a failure leaves the new ones in force.
+func TestNFTFailureAfterTheOthers(t *testing.T) {
+	rs := redirect.Default().MustRuleset()
+	ns := netnstest.New(t)
+	_, err := choose(t, ns, apply.IptablesNFT).Apply(t.Context(), rs)
+	require.NoError(t, err)
+	_, err = apply.NewNFTables(&visits{Namespace: ns, fails: 2}).Apply(t.Context(), rs)
+	require.ErrorIs(t, err, errVisit)
+	require.ErrorContains(t, err, "open route socket")
+	diffs, err := apply.NewNFTables(ns).Check(t.Context(), rs)
+	require.NoError(t, err)
+	assert.Empty(t, diffs)
 }
 
 // TestNFTFailureChangesNothing: a program that the kernel refuses leaves rules
