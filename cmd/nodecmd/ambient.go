@@ -186,6 +186,11 @@ func (p *proxied) set(h holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holder, p.failed = h, nil
+	p.tell()
+}
+
+// tell wakes those that wait. The caller holds the lock.
+func (p *proxied) tell() {
 	close(p.news)
 	p.news = make(chan struct{})
 }
@@ -194,6 +199,7 @@ func (p *proxied) fail(err error) {
 	p.mu.Lock()
 	same := p.failed != nil && p.failed.Error() == err.Error()
 	p.failed = err
+	p.tell()
 	p.mu.Unlock()
 	if !same {
 		p.log.Error("pods of a mesh whose proxy is on the node cannot be captured", "error", err)
@@ -217,22 +223,20 @@ func (p *proxied) now() holder {
 	return p.holder
 }
 
-// await waits for this agent's turn. A caller whose time is over hears why it did not come.
+// await waits for this agent's turn. If the agent cannot begin, the caller hears why at once: one whose time is over no longer
+// listens.
 func (p *proxied) await(ctx context.Context) (holder, error) {
 	for {
 		p.mu.Lock()
 		h, news, failed := p.holder, p.news, p.failed
 		p.mu.Unlock()
-		if h != nil {
-			return h, nil
+		if h != nil || failed != nil {
+			return h, failed
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			if failed == nil {
-				failed = errors.New("another agent of the node has not ended yet")
-			}
-			return nil, failed
+			return nil, errors.New("another agent of the node has not ended yet")
 		}
 	}
 }

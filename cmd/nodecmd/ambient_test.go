@@ -133,6 +133,19 @@ func TestReadinessOfAmbient(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// TestWaitingForAnAgentThatCannotBegin: who waits when that turns out hears it, too.
+func TestWaitingForAnAgentThatCannotBegin(t *testing.T) {
+	p := newProxied(t.TempDir(), quiet(), nil)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := p.await(t.Context())
+		answered <- err
+	}()
+	broken := errors.New("broken")
+	p.fail(broken)
+	require.ErrorIs(t, <-answered, broken)
+}
+
 // TestAmbientThatCannotBegin: the agent goes on with its other work, says why it is not ready, and tries again.
 func TestAmbientThatCannotBegin(t *testing.T) {
 	var broken atomic.Bool
@@ -149,9 +162,13 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	go func() { done <- p.run(ctx) }()
 	require.Eventually(t, func() bool { return p.ready() != nil }, time.Minute, time.Millisecond)
 	require.ErrorContains(t, p.ready(), "the socket's directory is a file")
+	_, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
+	var step *agentsock.StepError
+	require.ErrorAs(t, err, &step, "at once, and not when nobody listens any more")
+	assert.Equal(t, "not-begun", step.Reason)
+	require.ErrorContains(t, err, "the socket's directory is a file")
 	broken.Store(false)
-	_, err := p.await(ctx)
-	require.NoError(t, err)
+	require.Eventually(t, func() bool { return p.now() != nil }, time.Minute, time.Millisecond)
 	require.NoError(t, p.ready())
 	cancel()
 	require.NoError(t, <-done)
