@@ -55,7 +55,7 @@ func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodepro
 		if err != nil {
 			return nil, nil, errors.Join(err, parts.close())
 		}
-		return ending{c, parts.leave}, parts.run, nil
+		return ending{c, parts}, parts.run, nil
 	}
 }
 
@@ -87,12 +87,21 @@ func (a *ambientParts) leave() error {
 type ending struct {
 	*nodeproxy.Controller
 
-	leave func() error
+	parts *ambientParts
 }
 
 // Run is that of the controller.
 func (e ending) Run(ctx context.Context) error {
-	return errors.Join(e.Controller.Run(ctx), e.leave())
+	return errors.Join(e.Controller.Run(ctx), e.parts.leave())
+}
+
+// Warnings are those of the controller, and that of the store.
+func (e ending) Warnings() []string {
+	texts := e.Controller.Warnings()
+	if err := e.parts.store.Journal(); err != nil {
+		texts = append(texts, "a restart will have to find network namespaces anew: "+err.Error())
+	}
+	return texts
 }
 
 // open makes the parts. What fails can be tried again.
@@ -127,9 +136,6 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	a.store = netnsstore.New(netnsstore.Options{
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.Repair.HostRoot, ProcRoot: s.Repair.ProcRoot, Log: a.log,
 	})
-	if err := a.store.Journal(); err != nil {
-		a.log.Warn("pods' network namespaces are not kept for the next agent, which then looks for them by their processes", "error", err)
-	}
 	o.Namespaces = namespaces{a.store}
 	if err := a.exempt(ctx, meshes); err != nil {
 		return nil, err
