@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/cmd/internal/turns"
-	"github.com/meshcni/meshcni/internal/diskfile"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -26,10 +25,6 @@ import (
 
 // turnsFile is the lock in the run directory by which one agent at a time has the pods of the node's proxy.
 const turnsFile = "ambient.lock"
-
-// givenFile is the file in the run directory that names the agent to which the pods were given, until an agent of ours starts or
-// is told to have them again.
-const givenFile = "ambient.given"
 
 // beginAgain is how long the agent waits before it tries again to begin.
 const beginAgain = 2 * time.Second
@@ -87,7 +82,7 @@ func (p Program) serve(s Settings, states func(*proxied) []agentsock.PodState, l
 		return nil, nil, err
 	}
 	held := newProxied(s.RunDir, log, nil)
-	held.settings, held.open, held.forget = s, p.opener(held.present, log, pods), p.forgetProxied
+	held.settings, held.open, held.forget = s, p.opener(held.present, log, pods, false), p.forgetProxied
 	return p.newSocket(s, pods, held, func() []agentsock.PodState { return states(held) }, log), held, nil
 }
 
@@ -266,17 +261,27 @@ func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock
 	if err != nil {
 		return nil, err
 	}
-	given := filepath.Join(p.present().RunDir, givenFile)
+	dir := p.present().RunDir
 	switch {
 	case r.Undo:
 		h.Capture()
-		return nil, removeIfThere(given)
+		return nil, givenAway{}.write(dir)
 	case r.To == "":
 		return h.Release(ctx, "")
 	}
-	left, err := h.Release(ctx, r.To)
+	before, err := readGiven(dir)
 	if err == nil {
-		err = diskfile.Write(given, []byte(r.To+"\n"), 0o600)
+		err = givenAway{To: r.To}.write(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	left, err := h.Release(ctx, r.To)
+	switch {
+	case err != nil: // nothing was begun
+		err = errors.Join(err, before.write(dir))
+	case len(left) == 0:
+		err = givenAway{To: r.To, All: true}.write(dir)
 	}
 	return left, err
 }

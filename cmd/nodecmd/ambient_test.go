@@ -26,6 +26,7 @@ type having struct {
 	ready    atomic.Pointer[error]
 	running  *atomic.Int32
 	released atomic.Int32
+	release  func(to string) ([]agentsock.PodState, error) // nil: it takes all pods out
 }
 
 func (h *having) Run(ctx context.Context) error {
@@ -45,8 +46,11 @@ func (h *having) Pods() []agentsock.PodState {
 }
 
 func (h *having) Capture() {}
-func (h *having) Release(context.Context, string) ([]agentsock.PodState, error) {
+func (h *having) Release(_ context.Context, to string) ([]agentsock.PodState, error) {
 	h.released.Add(1)
+	if h.release != nil {
+		return h.release(to)
+	}
 	return nil, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -46,10 +45,10 @@ const ackTimeout = 4 * time.Second
 // retainEvery is how often the journal is rid of pods that are gone.
 const retainEvery = time.Minute
 
-// opener makes what has the pods of the node's proxy, with the present settings.
-func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods) func(context.Context) (holder, func(context.Context) error, error) {
+// opener makes what has the pods of the node's proxy, with the present settings. giving: it is to give them to another agent.
+func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
-		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods}
+		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods, giving: giving}
 		parts.using.Store(2)
 		c, err := parts.open(ctx)
 		if err != nil {
@@ -65,6 +64,7 @@ type ambientParts struct {
 	settings Settings
 	log      *slog.Logger
 	pods     nodeproxy.Pods
+	giving   bool // to another agent
 
 	controller *nodeproxy.Controller
 	store      *netnsstore.Store
@@ -159,8 +159,11 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	if a.controller, err = nodeproxy.New(o); err != nil {
 		return nil, err
 	}
+	if a.giving {
+		return a.controller, nil
+	}
 	// Whoever released the pods to another agent has restarted this one to have them again.
-	return a.controller, removeIfThere(filepath.Join(s.RunDir, givenFile))
+	return a.controller, givenAway{}.write(s.RunDir)
 }
 
 // exempt sets up the exemption of the host's probes, if a mesh knows them by an address, and takes over what another agent has.
