@@ -60,7 +60,7 @@ type proxied struct {
 
 	forget func(context.Context, Settings) error
 
-	left atomic.Bool // the agent leaves the node for good
+	left atomic.Bool // the agent leaves the node for good, and the proxy has no pod from it any more
 }
 
 func newProxied(runDir string, log *slog.Logger, open func(context.Context) (holder, func(context.Context) error, error)) *proxied {
@@ -213,9 +213,15 @@ func (p *proxied) now() holder {
 	if p == nil {
 		return nil
 	}
+	h, _ := p.state()
+	return h
+}
+
+// state returns the holder, or why the agent could not begin. Neither: it is not its turn.
+func (p *proxied) state() (holder, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.holder
+	return p.holder, p.failed
 }
 
 // await waits for this agent's turn. If the agent cannot begin, the caller hears why at once: one whose time is over no longer
@@ -300,9 +306,7 @@ func (p *proxied) ready() error {
 	if p == nil {
 		return nil
 	}
-	p.mu.Lock()
-	h, failed := p.holder, p.failed
-	p.mu.Unlock()
+	h, failed := p.state()
 	switch {
 	case h == nil && failed != nil:
 		return fmt.Errorf("ambient: %w", failed)

@@ -5,6 +5,7 @@ package nodecmd
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -163,6 +164,59 @@ func TestUninstallAfterPodsWereGiven(t *testing.T) {
 				got = append(got, r)
 			}
 			assert.Equal(t, c.asked, got)
+		})
+	}
+}
+
+// TestUninstallThatReleasesNotAll: what is kept for the pods that are left stays, so that the next uninstall knows of them.
+func TestUninstallThatReleasesNotAll(t *testing.T) {
+	dir, env := node(t)
+	agentThat(t, dir+"/run", agentsock.PodState{Pod: attachment.Pod{Namespace: "shop", Name: "cart"}, Reason: "not-released"})
+	lock := filepath.Join(dir, "run", turnsFile)
+	require.NoError(t, os.WriteFile(lock, nil, 0o600))
+	s, err := parsed(env)
+	require.NoError(t, err)
+	for range 2 {
+		err = Program{Dialects: []dialect.Dialect{istio.New()}, Env: lookup(env)}.releaseBefore(t.Context(), s, quiet())
+		require.ErrorContains(t, err, "pod shop/cart is still in the care of the node's proxy")
+		assert.FileExists(t, lock)
+	}
+}
+
+// TestLeaving: an agent that leaves for good says so if it leaves captured pods behind, and what is kept for them.
+func TestLeaving(t *testing.T) {
+	for name, c := range map[string]struct {
+		left   []agentsock.PodState
+		failed error
+		turn   bool
+		says   string
+		forget bool
+	}{
+		"all are released":   {turn: true, forget: true},
+		"one is not":         {turn: true, left: []agentsock.PodState{{Reason: "not-released"}}, says: "not-released"},
+		"it could not begin": {failed: errors.New("the socket's directory is a file"), says: "the socket's directory is a file"},
+		"another has them":   {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log output
+			p := newProxied(t.TempDir(), slog.New(slog.NewTextHandler(&log, nil)), nil)
+			p.settings.RunDir = t.TempDir()
+			if c.turn {
+				p.set(&having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { return c.left, nil }})
+			}
+			p.failed = c.failed
+			forgot := false
+			p.forget = func(context.Context, Settings) error { forgot = true; return nil }
+			leaves, why := p.leaving(nil)(t.Context())
+			assert.True(t, leaves)
+			assert.Equal(t, "--uninstall-on-exit", why)
+			p.leave()
+			assert.Equal(t, c.forget, forgot)
+			if c.says == "" {
+				assert.Empty(t, log.String())
+			} else {
+				assert.Contains(t, log.String(), c.says)
+			}
 		})
 	}
 }

@@ -149,10 +149,10 @@ func (p Program) releaseBefore(ctx context.Context, s Settings, log *slog.Logger
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	left, err := p.release(ctx, s, agentsock.Release{To: given.To}, log) // the rest, if a hand-over did not end
-	if err == nil {
-		err = unreleased(left)
+	if err = errors.Join(err, unreleased(left)); err != nil {
+		return err // what is kept of the pods that are left is needed to release them later
 	}
-	return errors.Join(err, p.forgetProxied(ctx, s))
+	return p.forgetProxied(ctx, s)
 }
 
 // unreleased is the error of pods whose connections are refused once the proxy is gone.
@@ -190,19 +190,24 @@ func (p *proxied) leaving(leaving func(context.Context) (bool, string)) func(con
 		if leaving != nil {
 			leaves, why = leaving(ctx)
 		}
-		if h := p.now(); leaves && h != nil {
-			ctx, cancel := context.WithTimeout(ctx, leavingTime)
-			defer cancel()
-			given, err := readGiven(p.present().RunDir)
-			var left []agentsock.PodState
-			if err == nil && !given.All {
-				left, err = h.Release(ctx, given.To)
-			}
-			if err = errors.Join(err, unreleased(left)); err != nil {
-				p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
-			}
-			p.left.Store(true)
+		h, err := p.state()
+		if !leaves || h == nil && err == nil { // another agent of the node has the pods
+			return leaves, why
 		}
+		ctx, cancel := context.WithTimeout(ctx, leavingTime)
+		defer cancel()
+		var given givenAway
+		var left []agentsock.PodState
+		if err == nil {
+			given, err = readGiven(p.present().RunDir)
+		}
+		if err == nil && !given.All {
+			left, err = h.Release(ctx, given.To)
+		}
+		if err = errors.Join(err, unreleased(left)); err != nil {
+			p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
+		}
+		p.left.Store(err == nil)
 		return leaves, why
 	}
 }
