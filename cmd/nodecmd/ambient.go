@@ -57,6 +57,7 @@ type proxied struct {
 
 	settings Settings
 	again    context.CancelFunc // ends the holder's run, so that another begins with the present settings
+	changed  bool               // the settings have, while the pods were released: another holder would capture them
 
 	forget func(context.Context, Settings) error
 
@@ -102,10 +103,27 @@ func (p *proxied) change(s Settings) {
 	defer p.mu.Unlock()
 	changed := !reflect.DeepEqual(s.Repair.Plugin, p.settings.Repair.Plugin)
 	p.settings = s
-	if changed && p.again != nil {
+	switch {
+	case !changed || p.again == nil:
+	case p.holder != nil && errors.Is(p.holder.Ready(), nodeproxy.ErrReleasing):
+		p.changed = true
+		p.log.Info("the changed configuration counts when pods are captured again")
+	default:
 		p.log.Info("the controller of the node's proxy starts anew with the changed configuration")
 		p.again()
 	}
+}
+
+// capture has pods captured again, with the present settings.
+func (p *proxied) capture(h holder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed {
+		p.again()
+	} else {
+		h.Capture()
+	}
+	p.changed = false
 }
 
 // run works until the context ends. What goes wrong is tried again: the agent has other work to do.
@@ -180,7 +198,7 @@ func (p *proxied) once(ctx context.Context) error {
 func (p *proxied) set(h holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.holder, p.failed = h, nil
+	p.holder, p.failed, p.changed = h, nil, false
 	p.tell()
 }
 
@@ -268,11 +286,11 @@ func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock
 		return nil, err
 	}
 	dir := p.present().RunDir
-	switch {
-	case r.Undo:
-		h.Capture()
+	if r.Undo {
+		p.capture(h)
 		return nil, givenAway{}.write(dir)
-	case r.To == "":
+	}
+	if r.To == "" {
 		return h.Release(ctx, "")
 	}
 	before, err := readGiven(dir)

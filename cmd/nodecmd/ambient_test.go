@@ -177,3 +177,40 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 }
+
+// TestChangedWhileReleased: a changed configuration captures no pod that was released; it counts from when they are captured again.
+func TestChangedWhileReleased(t *testing.T) {
+	h := &having{name: "h", running: new(atomic.Int32)}
+	opened := make(chan context.Context, 8)
+	p := newProxied(t.TempDir(), quiet(), func(ctx context.Context) (holder, func(context.Context) error, error) {
+		opened <- ctx
+		return h, idle, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	_, err := p.await(ctx)
+	require.NoError(t, err)
+	first := <-opened
+	var s Settings
+	h.say(nodeproxy.ErrReleasing)
+	s.Repair.Plugin.RefuseProxyUID = true
+	p.change(s)
+	require.NoError(t, first.Err(), "another would capture them")
+	assert.True(t, p.present().Repair.Plugin.RefuseProxyUID)
+	h.say(nil)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	require.Error(t, first.Err())
+	second := <-opened
+	require.Eventually(t, func() bool { return p.now() != nil }, time.Minute, time.Millisecond)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	require.NoError(t, second.Err(), "nothing has changed since")
+	s.Repair.Plugin.RefuseProxyUID = false
+	p.change(s)
+	require.Error(t, second.Err())
+	<-opened
+	cancel()
+	require.NoError(t, <-done)
+}
