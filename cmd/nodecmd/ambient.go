@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/cmd/internal/turns"
-	"github.com/meshcni/meshcni/internal/diskfile"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -26,10 +25,6 @@ import (
 
 // turnsFile is the lock in the run directory by which one agent at a time has the pods of the node's proxy.
 const turnsFile = "ambient.lock"
-
-// givenFile is the file in the run directory that names the agent to which the pods were given, until an agent of ours starts or
-// is told to have them again.
-const givenFile = "ambient.given"
 
 // beginAgain is how long the agent waits before it tries again to begin.
 const beginAgain = 2 * time.Second
@@ -62,10 +57,11 @@ type proxied struct {
 
 	settings Settings
 	again    context.CancelFunc // ends the holder's run, so that another begins with the present settings
+	changed  bool               // the settings have, while the pods were released: another holder would capture them
 
 	forget func(context.Context, Settings) error
 
-	left atomic.Bool // the agent leaves the node for good
+	left atomic.Bool // the agent leaves the node for good, and the proxy has no pod from it any more
 }
 
 func newProxied(runDir string, log *slog.Logger, open func(context.Context) (holder, func(context.Context) error, error)) *proxied {
@@ -87,7 +83,7 @@ func (p Program) serve(s Settings, states func(*proxied) []agentsock.PodState, l
 		return nil, nil, err
 	}
 	held := newProxied(s.RunDir, log, nil)
-	held.settings, held.open, held.forget = s, p.opener(held.present, log, pods), p.forgetProxied
+	held.settings, held.open, held.forget = s, p.opener(held.present, log, pods, false), p.forgetProxied
 	return p.newSocket(s, pods, held, func() []agentsock.PodState { return states(held) }, log), held, nil
 }
 
@@ -107,10 +103,27 @@ func (p *proxied) change(s Settings) {
 	defer p.mu.Unlock()
 	changed := !reflect.DeepEqual(s.Repair.Plugin, p.settings.Repair.Plugin)
 	p.settings = s
-	if changed && p.again != nil {
+	switch {
+	case !changed || p.again == nil:
+	case p.holder != nil && errors.Is(p.holder.Ready(), nodeproxy.ErrReleasing):
+		p.changed = true
+		p.log.Info("the changed configuration counts when pods are captured again")
+	default:
 		p.log.Info("the controller of the node's proxy starts anew with the changed configuration")
 		p.again()
 	}
+}
+
+// capture has pods captured again, with the present settings.
+func (p *proxied) capture(h holder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed {
+		p.again()
+	} else {
+		h.Capture()
+	}
+	p.changed = false
 }
 
 // run works until the context ends. What goes wrong is tried again: the agent has other work to do.
@@ -185,7 +198,12 @@ func (p *proxied) once(ctx context.Context) error {
 func (p *proxied) set(h holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.holder, p.failed = h, nil
+	p.holder, p.failed, p.changed = h, nil, false
+	p.tell()
+}
+
+// tell wakes those that wait. The caller holds the lock.
+func (p *proxied) tell() {
 	close(p.news)
 	p.news = make(chan struct{})
 }
@@ -194,6 +212,7 @@ func (p *proxied) fail(err error) {
 	p.mu.Lock()
 	same := p.failed != nil && p.failed.Error() == err.Error()
 	p.failed = err
+	p.tell()
 	p.mu.Unlock()
 	if !same {
 		p.log.Error("pods of a mesh whose proxy is on the node cannot be captured", "error", err)
@@ -212,27 +231,31 @@ func (p *proxied) now() holder {
 	if p == nil {
 		return nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.holder
+	h, _ := p.state()
+	return h
 }
 
-// await waits for this agent's turn. A caller whose time is over hears why it did not come.
+// state returns the holder, or why the agent could not begin. Neither: it is not its turn.
+func (p *proxied) state() (holder, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holder, p.failed
+}
+
+// await waits for this agent's turn. If the agent cannot begin, the caller hears why at once: one whose time is over no longer
+// listens.
 func (p *proxied) await(ctx context.Context) (holder, error) {
 	for {
 		p.mu.Lock()
 		h, news, failed := p.holder, p.news, p.failed
 		p.mu.Unlock()
-		if h != nil {
-			return h, nil
+		if h != nil || failed != nil {
+			return h, failed
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			if failed == nil {
-				failed = errors.New("another agent of the node has not ended yet")
-			}
-			return nil, failed
+			return nil, errors.New("another agent of the node has not ended yet")
 		}
 	}
 }
@@ -262,17 +285,27 @@ func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock
 	if err != nil {
 		return nil, err
 	}
-	given := filepath.Join(p.present().RunDir, givenFile)
-	switch {
-	case r.Undo:
-		h.Capture()
-		return nil, removeIfThere(given)
-	case r.To == "":
+	dir := p.present().RunDir
+	if r.Undo {
+		p.capture(h)
+		return nil, givenAway{}.write(dir)
+	}
+	if r.To == "" {
 		return h.Release(ctx, "")
 	}
-	left, err := h.Release(ctx, r.To)
+	before, err := readGiven(dir)
 	if err == nil {
-		err = diskfile.Write(given, []byte(r.To+"\n"), 0o600)
+		err = givenAway{To: r.To}.write(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	left, err := h.Release(ctx, r.To)
+	switch {
+	case err != nil: // nothing was begun
+		err = errors.Join(err, before.write(dir))
+	case len(left) == 0:
+		err = givenAway{To: r.To, All: true}.write(dir)
 	}
 	return left, err
 }
@@ -291,9 +324,7 @@ func (p *proxied) ready() error {
 	if p == nil {
 		return nil
 	}
-	p.mu.Lock()
-	h, failed := p.holder, p.failed
-	p.mu.Unlock()
+	h, failed := p.state()
 	switch {
 	case h == nil && failed != nil:
 		return fmt.Errorf("ambient: %w", failed)

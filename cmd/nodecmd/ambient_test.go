@@ -26,6 +26,7 @@ type having struct {
 	ready    atomic.Pointer[error]
 	running  *atomic.Int32
 	released atomic.Int32
+	release  func(to string) ([]agentsock.PodState, error) // nil: it takes all pods out
 }
 
 func (h *having) Run(ctx context.Context) error {
@@ -45,8 +46,11 @@ func (h *having) Pods() []agentsock.PodState {
 }
 
 func (h *having) Capture() {}
-func (h *having) Release(context.Context, string) ([]agentsock.PodState, error) {
+func (h *having) Release(_ context.Context, to string) ([]agentsock.PodState, error) {
 	h.released.Add(1)
+	if h.release != nil {
+		return h.release(to)
+	}
 	return nil, nil
 }
 
@@ -133,6 +137,19 @@ func TestReadinessOfAmbient(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// TestWaitingForAnAgentThatCannotBegin: who waits when that turns out hears it, too.
+func TestWaitingForAnAgentThatCannotBegin(t *testing.T) {
+	p := newProxied(t.TempDir(), quiet(), nil)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := p.await(t.Context())
+		answered <- err
+	}()
+	broken := errors.New("broken")
+	p.fail(broken)
+	require.ErrorIs(t, <-answered, broken)
+}
+
 // TestAmbientThatCannotBegin: the agent goes on with its other work, says why it is not ready, and tries again.
 func TestAmbientThatCannotBegin(t *testing.T) {
 	var broken atomic.Bool
@@ -149,10 +166,51 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	go func() { done <- p.run(ctx) }()
 	require.Eventually(t, func() bool { return p.ready() != nil }, time.Minute, time.Millisecond)
 	require.ErrorContains(t, p.ready(), "the socket's directory is a file")
+	_, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
+	var step *agentsock.StepError
+	require.ErrorAs(t, err, &step, "at once, and not when nobody listens any more")
+	assert.Equal(t, "not-begun", step.Reason)
+	require.ErrorContains(t, err, "the socket's directory is a file")
 	broken.Store(false)
+	require.Eventually(t, func() bool { return p.now() != nil }, time.Minute, time.Millisecond)
+	require.NoError(t, p.ready())
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// TestChangedWhileReleased: a changed configuration captures no pod that was released; it counts from when they are captured again.
+func TestChangedWhileReleased(t *testing.T) {
+	h := &having{name: "h", running: new(atomic.Int32)}
+	opened := make(chan context.Context, 8)
+	p := newProxied(t.TempDir(), quiet(), func(ctx context.Context) (holder, func(context.Context) error, error) {
+		opened <- ctx
+		return h, idle, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
 	_, err := p.await(ctx)
 	require.NoError(t, err)
-	require.NoError(t, p.ready())
+	first := <-opened
+	var s Settings
+	h.say(nodeproxy.ErrReleasing)
+	s.Repair.Plugin.RefuseProxyUID = true
+	p.change(s)
+	require.NoError(t, first.Err(), "another would capture them")
+	assert.True(t, p.present().Repair.Plugin.RefuseProxyUID)
+	h.say(nil)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	require.Error(t, first.Err())
+	second := <-opened
+	require.Eventually(t, func() bool { return p.now() != nil }, time.Minute, time.Millisecond)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	require.NoError(t, second.Err(), "nothing has changed since")
+	s.Repair.Plugin.RefuseProxyUID = false
+	p.change(s)
+	require.Error(t, second.Err())
+	<-opened
 	cancel()
 	require.NoError(t, <-done)
 }

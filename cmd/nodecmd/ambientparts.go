@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -46,16 +45,16 @@ const ackTimeout = 4 * time.Second
 // retainEvery is how often the journal is rid of pods that are gone.
 const retainEvery = time.Minute
 
-// opener makes what has the pods of the node's proxy, with the present settings.
-func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods) func(context.Context) (holder, func(context.Context) error, error) {
+// opener makes what has the pods of the node's proxy, with the present settings. giving: it is to give them to another agent.
+func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
-		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods}
+		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods, giving: giving}
 		parts.using.Store(2)
 		c, err := parts.open(ctx)
 		if err != nil {
 			return nil, nil, errors.Join(err, parts.close())
 		}
-		return ending{c, parts.leave}, parts.run, nil
+		return ending{c, parts}, parts.run, nil
 	}
 }
 
@@ -65,6 +64,7 @@ type ambientParts struct {
 	settings Settings
 	log      *slog.Logger
 	pods     nodeproxy.Pods
+	giving   bool // to another agent
 
 	controller *nodeproxy.Controller
 	store      *netnsstore.Store
@@ -87,12 +87,21 @@ func (a *ambientParts) leave() error {
 type ending struct {
 	*nodeproxy.Controller
 
-	leave func() error
+	parts *ambientParts
 }
 
 // Run is that of the controller.
 func (e ending) Run(ctx context.Context) error {
-	return errors.Join(e.Controller.Run(ctx), e.leave())
+	return errors.Join(e.Controller.Run(ctx), e.parts.leave())
+}
+
+// Warnings are those of the controller, and that of the store.
+func (e ending) Warnings() []string {
+	texts := e.Controller.Warnings()
+	if err := e.parts.store.Journal(); err != nil {
+		texts = append(texts, "a restart will have to find network namespaces anew: "+err.Error())
+	}
+	return texts
 }
 
 // open makes the parts. What fails can be tried again.
@@ -127,9 +136,6 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	a.store = netnsstore.New(netnsstore.Options{
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.Repair.HostRoot, ProcRoot: s.Repair.ProcRoot, Log: a.log,
 	})
-	if err := a.store.Journal(); err != nil {
-		a.log.Warn("pods' network namespaces are not kept for the next agent, which then looks for them by their processes", "error", err)
-	}
 	o.Namespaces = namespaces{a.store}
 	if err := a.exempt(ctx, meshes); err != nil {
 		return nil, err
@@ -153,8 +159,11 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	if a.controller, err = nodeproxy.New(o); err != nil {
 		return nil, err
 	}
+	if a.giving {
+		return a.controller, nil
+	}
 	// Whoever released the pods to another agent has restarted this one to have them again.
-	return a.controller, removeIfThere(filepath.Join(s.RunDir, givenFile))
+	return a.controller, givenAway{}.write(s.RunDir)
 }
 
 // exempt sets up the exemption of the host's probes, if a mesh knows them by an address, and takes over what another agent has.

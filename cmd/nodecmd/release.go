@@ -105,7 +105,7 @@ func (p Program) releaseAlone(ctx context.Context, s Settings, how agentsock.Rel
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	held := newProxied(s.RunDir, log, p.opener(func() Settings { return s }, log, pods))
+	held := newProxied(s.RunDir, log, p.opener(func() Settings { return s }, log, pods, how.To != ""))
 	held.settings = s
 	ended := make(chan error, 2)
 	go func() { ended <- pods.Run(running) }()
@@ -139,22 +139,20 @@ func (p Program) releaseBefore(ctx context.Context, s Settings, log *slog.Logger
 	if !p.hadProxied(s) {
 		return nil
 	}
-	if given(s.RunDir) { // the pods are another agent's
+	given, err := readGiven(s.RunDir)
+	if err != nil {
+		return err // whose the pods are is not known
+	}
+	if given.All {
 		return p.forgetProxied(ctx, s)
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	left, err := p.release(ctx, s, agentsock.Release{}, log)
-	if err == nil {
-		err = unreleased(left)
+	left, err := p.release(ctx, s, agentsock.Release{To: given.To}, log) // the rest, if a hand-over did not end
+	if err = errors.Join(err, unreleased(left)); err != nil {
+		return err // what is kept of the pods that are left is needed to release them later
 	}
-	return errors.Join(err, p.forgetProxied(ctx, s))
-}
-
-// given reports whether the node's pods were given to another agent.
-func given(runDir string) bool {
-	_, err := os.Lstat(filepath.Join(runDir, givenFile))
-	return err == nil
+	return p.forgetProxied(ctx, s)
 }
 
 // unreleased is the error of pods whose connections are refused once the proxy is gone.
@@ -192,19 +190,24 @@ func (p *proxied) leaving(leaving func(context.Context) (bool, string)) func(con
 		if leaving != nil {
 			leaves, why = leaving(ctx)
 		}
-		if h := p.now(); leaves && h != nil {
-			ctx, cancel := context.WithTimeout(ctx, leavingTime)
-			defer cancel()
-			var left []agentsock.PodState
-			var err error
-			if !given(p.present().RunDir) {
-				left, err = h.Release(ctx, "")
-			}
-			if err = errors.Join(err, unreleased(left)); err != nil {
-				p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
-			}
-			p.left.Store(true)
+		h, err := p.state()
+		if !leaves || h == nil && err == nil { // another agent of the node has the pods
+			return leaves, why
 		}
+		ctx, cancel := context.WithTimeout(ctx, leavingTime)
+		defer cancel()
+		var given givenAway
+		var left []agentsock.PodState
+		if err == nil {
+			given, err = readGiven(p.present().RunDir)
+		}
+		if err == nil && !given.All {
+			left, err = h.Release(ctx, given.To)
+		}
+		if err = errors.Join(err, unreleased(left)); err != nil {
+			p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
+		}
+		p.left.Store(err == nil)
 		return leaves, why
 	}
 }

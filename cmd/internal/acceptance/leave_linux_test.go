@@ -63,6 +63,45 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestGivenAway: all pods can be given to Istio's own agent and had back, and an uninstall takes nothing from it. If the agent dies
+// while it gives them, the uninstall gives the rest.
+func TestGivenAway(t *testing.T) {
+	n := newNode(t, apply.Nftables)
+	n.start()
+	proxy := n.proxy(nodeproxytest.Faults{})
+	ns := small(t, "10.244.1.5")
+	p := n.pod("cart", ns, "ambient", "10.244.1.5").create().add()
+	p.runs()
+	n.becomes(p, agentsock.Captured)
+	ours := n.rules(ns)
+
+	code, _ := n.run("release", "--to=istio-cni")
+	assert.Zero(t, code)
+	theirs := n.rules(ns)
+	assert.Contains(t, theirs, "istio-ambient-nat")
+	assert.NotContains(t, theirs, "table inet istio {")
+	assert.Equal(t, agentsock.Outside, n.states()[p.Name].State)
+	stays := func() {
+		t.Helper()
+		assert.Equal(t, theirs, n.rules(ns))
+		assert.Equal(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[status])
+		assert.Len(t, proxy.State().Pods, 1)
+	}
+	stays()
+	code, _ = n.run("release", "--undo")
+	assert.Zero(t, code)
+	n.becomes(p, agentsock.Captured)
+	assert.Equal(t, ours, n.rules(ns))
+
+	n.agent.Kill()
+	require.NoError(t, os.WriteFile(n.in("run/ambient.given"), []byte(`{"to":"istio-cni","all":false}`), 0o600))
+	code, _ = n.run("uninstall")
+	assert.Zero(t, code)
+	stays()
+	_, err := os.Lstat(n.in("run/ambient.given"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
 // TestNoAgentForAmbient: a mesh with a proxy on the node is not captured halfway by an agent that does not serve it.
 func TestNoAgentForAmbient(t *testing.T) {
 	n := newNode(t, apply.Nftables, "--dialect=ambient")

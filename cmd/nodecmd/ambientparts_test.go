@@ -1,0 +1,22 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
+)
+
+// TestNoJournal: that pods' namespaces are not kept for the next agent is not only in the log.
+func TestNoJournal(t *testing.T) {
+	a := &ambientParts{store: netnsstore.New(netnsstore.Options{RunDir: t.TempDir(), ProcRoot: t.TempDir(), Log: quiet()})}
+	p := newProxied(t.TempDir(), quiet(), nil)
+	p.set(ending{new(nodeproxy.Controller), a})
+	require.Len(t, p.warnings(), 1)
+	assert.Contains(t, p.warnings()[0], "ambient: a restart will have to find network namespaces anew: there is no journal of network namespaces: ")
+}

@@ -1,0 +1,222 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// agentThat serves the agent's socket in a run directory with what release answers, and returns what it is asked for.
+func agentThat(t *testing.T, runDir string, left ...agentsock.PodState) (asked chan agentsock.Release) {
+	t.Helper()
+	asked = make(chan agentsock.Release, 8)
+	require.NoError(t, os.MkdirAll(runDir, 0o755))
+	h := &having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { return left, nil }}
+	p := newProxied(runDir, quiet(), nil)
+	p.settings.RunDir = runDir
+	p.set(h)
+	server := &agentsock.Server{Handler: &socket{enroller: noting{p, asked}, log: quiet()}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	path := filepath.Join(runDir, agentsock.Name)
+	go func() { done <- server.Serve(ctx, path) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-done)
+	})
+	require.Eventually(t, func() bool { return agentsock.Client{Path: path}.Ready(ctx) == nil }, time.Minute, time.Millisecond)
+	return asked
+}
+
+// noting notes what is asked for.
+type noting struct {
+	enroller
+
+	asked chan agentsock.Release
+}
+
+func (n noting) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+	n.asked <- r
+	return n.enroller.Release(ctx, r)
+}
+
+// TestReleaseFlags: what is typed is what the agent is asked for, and the exit code says whether it has done it.
+func TestReleaseFlags(t *testing.T) {
+	dir, env := node(t)
+	code, _, stderr := run(t, env, "release", "--to", "istio-cni", "--undo")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, stderr, "exclude each other")
+	code, _, stderr = run(t, env, "release", "--undo")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, stderr, "no agent runs on this node")
+
+	asked := agentThat(t, dir+"/run")
+	for flags, want := range map[string]agentsock.Release{"--to=istio-cni": {To: "istio-cni"}, "--undo": {Undo: true}, "-otext": {}} {
+		code, stdout, stderr := run(t, env, "release", flags)
+		assert.Zero(t, code, stderr)
+		assert.Empty(t, stdout)
+		assert.Equal(t, want, <-asked)
+	}
+	busy, env := node(t)
+	agentThat(t, busy+"/run", agentsock.PodState{Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, State: agentsock.Drifted, Reason: "not-released"})
+	code, stdout, _ := run(t, env, "release", "--to=istio-cni")
+	assert.Equal(t, 1, code, "one pod is left")
+	assert.Contains(t, stdout, "cart")
+}
+
+// TestGivenIsNotedFirst: an agent that is killed while it gives pods away leaves a note, which says whether it was done.
+func TestGivenIsNotedFirst(t *testing.T) {
+	dir := t.TempDir()
+	var left []agentsock.PodState
+	var failure error
+	var during []givenAway
+	h := &having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) {
+		g, err := readGiven(dir)
+		require.NoError(t, err)
+		during = append(during, g)
+		return left, failure
+	}}
+	p := newProxied(dir, quiet(), nil)
+	p.settings.RunDir = dir
+	p.set(h)
+	give := func(to string) (givenAway, error) {
+		during = nil
+		_, failed := p.Release(t.Context(), agentsock.Release{To: to})
+		assert.Equal(t, []givenAway{{To: to}}, during, "before the first pod is given")
+		g, err := readGiven(dir)
+		require.NoError(t, err)
+		return g, failed
+	}
+	failure = errors.New("nobody knows that agent")
+	g, err := give("nobody")
+	require.ErrorIs(t, err, failure)
+	assert.Zero(t, g, "nothing was begun")
+
+	failure, left = nil, []agentsock.PodState{{Reason: "not-released"}}
+	g, err = give("istio-cni")
+	require.NoError(t, err)
+	assert.Equal(t, givenAway{To: "istio-cni"}, g)
+	left = nil
+	g, err = give("istio-cni")
+	require.NoError(t, err)
+	assert.Equal(t, givenAway{To: "istio-cni", All: true}, g)
+	failure = errors.New("nobody knows that agent")
+	g, err = give("nobody")
+	require.ErrorIs(t, err, failure)
+	assert.Equal(t, givenAway{To: "istio-cni", All: true}, g, "as before")
+
+	_, err = p.Release(t.Context(), agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	g, err = readGiven(dir)
+	require.NoError(t, err)
+	assert.Zero(t, g)
+}
+
+// TestUninstallAfterPodsWereGiven: what another agent has stays its own, and what a hand-over that was interrupted did not give it
+// is given to it now.
+func TestUninstallAfterPodsWereGiven(t *testing.T) {
+	for name, c := range map[string]struct {
+		note  string
+		asked []agentsock.Release
+		err   string
+	}{
+		"to nobody":   {"", []agentsock.Release{{}}, ""},
+		"interrupted": {`{"to":"istio-cni","all":false}`, []agentsock.Release{{To: "istio-cni"}}, ""},
+		"all":         {`{"to":"istio-cni","all":true}`, nil, ""},
+		"unreadable":  {`{"to`, nil, "learn to whom the pods were given"},
+		"to whom":     {`{}`, nil, "it names no agent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, env := node(t)
+			asked := agentThat(t, dir+"/run")
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "run", turnsFile), nil, 0o600))
+			if c.note != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "run", givenFile), []byte(c.note), 0o600))
+			}
+			s, err := parsed(env)
+			require.NoError(t, err)
+			err = Program{Dialects: []dialect.Dialect{istio.New()}, Env: lookup(env)}.releaseBefore(t.Context(), s, quiet())
+			if c.err == "" {
+				require.NoError(t, err)
+				assert.NoFileExists(t, filepath.Join(dir, "run", givenFile))
+			} else {
+				require.ErrorContains(t, err, c.err)
+				assert.FileExists(t, filepath.Join(dir, "run", givenFile), "nothing is guessed")
+			}
+			close(asked)
+			var got []agentsock.Release
+			for r := range asked {
+				got = append(got, r)
+			}
+			assert.Equal(t, c.asked, got)
+		})
+	}
+}
+
+// TestUninstallThatReleasesNotAll: what is kept for the pods that are left stays, so that the next uninstall knows of them.
+func TestUninstallThatReleasesNotAll(t *testing.T) {
+	dir, env := node(t)
+	agentThat(t, dir+"/run", agentsock.PodState{Pod: attachment.Pod{Namespace: "shop", Name: "cart"}, Reason: "not-released"})
+	lock := filepath.Join(dir, "run", turnsFile)
+	require.NoError(t, os.WriteFile(lock, nil, 0o600))
+	s, err := parsed(env)
+	require.NoError(t, err)
+	for range 2 {
+		err = Program{Dialects: []dialect.Dialect{istio.New()}, Env: lookup(env)}.releaseBefore(t.Context(), s, quiet())
+		require.ErrorContains(t, err, "pod shop/cart is still in the care of the node's proxy")
+		assert.FileExists(t, lock)
+	}
+}
+
+// TestLeaving: an agent that leaves for good says so if it leaves captured pods behind, and what is kept for them.
+func TestLeaving(t *testing.T) {
+	for name, c := range map[string]struct {
+		left   []agentsock.PodState
+		failed error
+		turn   bool
+		says   string
+		forget bool
+	}{
+		"all are released":   {turn: true, forget: true},
+		"one is not":         {turn: true, left: []agentsock.PodState{{Reason: "not-released"}}, says: "not-released"},
+		"it could not begin": {failed: errors.New("the socket's directory is a file"), says: "the socket's directory is a file"},
+		"another has them":   {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log output
+			p := newProxied(t.TempDir(), slog.New(slog.NewTextHandler(&log, nil)), nil)
+			p.settings.RunDir = t.TempDir()
+			if c.turn {
+				p.set(&having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { return c.left, nil }})
+			}
+			p.failed = c.failed
+			forgot := false
+			p.forget = func(context.Context, Settings) error { forgot = true; return nil }
+			leaves, why := p.leaving(nil)(t.Context())
+			assert.True(t, leaves)
+			assert.Equal(t, "--uninstall-on-exit", why)
+			p.leave()
+			assert.Equal(t, c.forget, forgot)
+			if c.says == "" {
+				assert.Empty(t, log.String())
+			} else {
+				assert.Contains(t, log.String(), c.says)
+			}
+		})
+	}
+}
