@@ -175,5 +175,5 @@ func TestFullRunDirectoryAtTheStart(t *testing.T) {
 	require.NoError(t, os.Remove(filler))
 	within(t, patience, "ready", ready(a))
 	assert.True(t, n.captured())
-	assert.FileExists(t, filepath.Join(n.RunDir, "agent"))
+	within(t, patience, "the lease is taken", func() bool { _, err := os.Stat(filepath.Join(n.RunDir, "agent")); return err == nil })
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -243,7 +244,7 @@ func TestTornFileIsNoNews(t *testing.T) {
 	for _, own := range []OwnFile{OwnFileNever, OwnFileAlways} {
 		n := newNode(t, map[string]string{file: calicoList})
 		n.OwnFile = own
-		a, _ := n.agent(func(o *Options) { onEvents(o); o.Settle = 1 << 60 })
+		a, _ := n.agent(func(o *Options) { onEvents(o); o.Settle = time.Hour })
 		within(t, patience, "ready", ready(a))
 		for range 2 {
 			n.write(n.conf(file), calicoList[:len(calicoList)/2], 0o644)
