@@ -59,7 +59,7 @@ type Options struct {
 	Notify func(Notice)
 	// NotifyAfter is how long a reason why the node is not ready must last before Notify is told. Default: 10 s.
 	NotifyAfter time.Duration
-	// Settle is how long a file must stay invalid before the agent chooses a later one. Default: 300 ms. A file is invalid for
+	// Settle is how long a file must stay invalid before the agent reports it or chooses a later one. Default: 300 ms. A file is invalid for
 	// an instant while its owner writes it in place.
 	Settle time.Duration
 }

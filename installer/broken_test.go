@@ -44,11 +44,11 @@ func TestBrokenFileIsPutBack(t *testing.T) {
 	}
 }
 
-// A running agent says at once which file is broken, and gives its owner the time to finish.
+// A running agent says which file is broken once it stays so, and gives its owner the time to finish.
 func TestBrokenFileIsItsOwnersFirst(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList, "20-cilium.conflist": ciliumList})
 	file := n.conf("10-calico.conflist")
-	a, stop := n.agent(func(o *Options) { onEvents(o); o.Settle = time.Hour })
+	a, stop := n.agent(func(o *Options) { onEvents(o); o.Settle = 2 * time.Second })
 	within(t, patience, "ready", ready(a))
 	n.write(file, n.read(file)[:60], 0o640)
 	within(t, patience, "not ready", func() bool { return code(a) == "no-network" })

@@ -60,7 +60,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 				plan.Blocked = append(plan.Blocked, conflict)
 			}
 		}
-		if wait > 0 && plan.broken != nil {
+		if left := a.opts.Settle - a.now().Sub(a.doubtSince); wait > 0 && plan.broken != nil && left > 0 {
+			wait = left // its owner may just be writing it
+		} else if wait > 0 && plan.broken != nil {
 			plan.Blocked = append(plan.Blocked, &Blocked{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
 		} else if wait > 0 && plan.noNetwork() {
 			plan.Blocked = nil // not yet
