@@ -19,11 +19,21 @@ func lock(ctx context.Context, ns Namespace) (unlock func(), err error) {
 	if !ok || file.Fd() < 0 {
 		return func() {}, nil
 	}
-	fd := file.Fd()
+	// Locks belong to open files, and the namespace's may be in other hands too, such as those of the proxy to which it was sent:
+	// they would hold the lock on when this process dies.
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace to lock it: %w", err)
+	}
+	defer func() {
+		if unlock == nil {
+			_ = unix.Close(fd)
+		}
+	}()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		switch err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); {
 		case err == nil:
-			return func() { _ = unix.Flock(fd, unix.LOCK_UN) }, nil
+			return func() { _ = unix.Close(fd) }, nil
 		case errors.Is(err, unix.EINTR):
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, fmt.Errorf("lock network namespace: %w", err)
