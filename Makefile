@@ -37,6 +37,14 @@ test-race: ## The tests of packages with goroutines, under the race detector
 	.ci/needs
 	$(GO) test -race $$(.ci/race-packages)
 
+.PHONY: test-long
+test-long: ## Go's tests as a whole: every combination, more rounds, full crowds (some forty minutes; root on Linux)
+	.ci/needs
+	e2e/setup.sh
+	.ci/tool helm
+	.ci/promtool
+	CI=true $(GO) test -count=1 -tags long -timeout 60m $$($(GO) list work | grep -v meshcni/e2e)
+
 .PHONY: test-integration
 test-integration: ## Repair against a real API server and etcd, which the first run builds (some minutes)
 	repair/integration/setup.sh
@@ -49,7 +57,7 @@ e2e: ## The image and the chart on a container runtime, and on a cluster of one 
 	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime
 
 .PHONY: e2e-long
-e2e-long: ## All of that, with the tests that are too long for CI (some twenty minutes)
+e2e-long: ## All of that, with the tests that are too long for CI (some thirty minutes)
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
 	.ci/tool helm
 	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 45m ./cluster ./runtime

@@ -3,8 +3,10 @@ package deploy_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -50,31 +53,71 @@ func server(t *testing.T) *kubetest.Admin {
 	return cluster.admin
 }
 
-// everything is each combination of platform, mode of repair, mesh and way of
-// chaining, and each option on its own with the platforms that have the most of
-// their own. With -short it is one mesh.
+// combination is a platform, a mode of repair, a mesh and a way of chaining, by their names.
+type combination [4]string
+
+// combinations are such that each two of these meet; with the tag long all.
+func combinations(t testing.TB) (all []combination) {
+	t.Helper()
+	chains := slices.Sorted(maps.Keys(chaining))
+	for p, profile := range profiles(t) {
+		for m, mode := range repairModes {
+			for d, dialect := range everyMesh {
+				for c, chain := range chains {
+					if longtest.On || (p+m)%len(everyMesh) == d && (p+m)%len(chains) == c {
+						all = append(all, combination{profile, mode.name, dialect, chain})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestEachTwoAreCombined: what combinations says of itself.
+func TestEachTwoAreCombined(t *testing.T) {
+	t.Parallel()
+	parts, met := [4]map[string]bool{{}, {}, {}, {}}, [4][4]map[[2]string]bool{}
+	for _, all := range combinations(t) {
+		for i := range all {
+			parts[i][all[i]] = true
+			for j := range i {
+				if met[i][j] == nil {
+					met[i][j] = map[[2]string]bool{}
+				}
+				met[i][j][[2]string{all[i], all[j]}] = true
+			}
+		}
+	}
+	assert.Equal(t, [4]int{len(profiles(t)), len(repairModes), len(everyMesh), len(chaining)}, [4]int{len(parts[0]), len(parts[1]), len(parts[2]), len(parts[3])})
+	for i := range parts {
+		for j := range i {
+			assert.Len(t, met[i][j], len(parts[i])*len(parts[j]))
+		}
+	}
+}
+
+// everything is the combinations, and each option on its own and with ambient, on one of the platforms that have the most of their
+// own; with the tag long on each of these.
 func everything(t testing.TB) (all []values, names []string) {
 	t.Helper()
 	add := func(name string, v values) {
 		all, names = append(all, v), append(names, name)
 	}
-	for _, profile := range profiles(t) {
-		for _, mode := range repairModes {
-			for _, dialect := range everyMesh {
-				if testing.Short() && dialect != dialectNames[0] {
-					continue
-				}
-				for chain, chained := range chaining {
-					add(fmt.Sprintf("profile %q, repair %s, %s, %s", profile, mode.name, dialect, chain),
-						values{"profile": profile}.with(mode.in(dialect)).with(chained))
-				}
-			}
-		}
+	for _, c := range combinations(t) {
+		mode := repairModes[slices.IndexFunc(repairModes, func(m repairMode) bool { return m.name == c[1] })]
+		add(fmt.Sprintf("profile %q, repair %s, %s, %s", c[0], c[1], c[2], c[3]),
+			values{"profile": c[0]}.with(mode.in(c[2])).with(chaining[c[3]]))
 	}
-	for _, profile := range []string{"", "gke", "openshift", "bottlerocket"} {
-		for option, v := range options {
-			add(fmt.Sprintf("profile %q, %s", profile, option), values{"profile": profile}.with(v))
-			if agent := v["agent"]; agent != "off" && agent != false { // which ambient cannot do without
+	ofTheirOwn := []string{"", "gke", "openshift", "bottlerocket"}
+	for o, option := range slices.Sorted(maps.Keys(options)) {
+		v := options[option]
+		for p, profile := range ofTheirOwn {
+			if longtest.On || o%len(ofTheirOwn) == p {
+				add(fmt.Sprintf("profile %q, %s", profile, option), values{"profile": profile}.with(v))
+			}
+			agent := v["agent"] // which ambient cannot do without
+			if agent != "off" && agent != false && (longtest.On || (o+1)%len(ofTheirOwn) == p) {
 				add(fmt.Sprintf("profile %q, ambient, %s", profile, option), values{"profile": profile}.with(ambientOn).with(v))
 			}
 		}

@@ -49,7 +49,7 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 			return run(t, ns, cmd)
 		}
 		bare, captured := likeAPod(t), likeAPod(t)
-		checks := append(pod.Spec.InitContainers, pod.Spec.Containers...) //nolint:gocritic // both are the pod's
+		checks := append(pod.Spec.InitContainers, pod.Spec.Containers...)
 		code, says := check(bare, checks[0])
 		assert.Equal(t, 126, code, "%s without rules: %s", dialect, says)
 		code, says = run(t, captured, exec.Command(program, "apply", "--dialect="+dialect, "-f", file))

@@ -287,7 +287,7 @@ func (e exempted) Put(uid types.UID, addrs []netip.Addr) error {
 // skipped returns the addresses that an error is about, if it says nothing else but that these are left out.
 func skipped(err error) (addrs []netip.Addr, only bool) {
 	var one *probes.SkippedError
-	if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what it joins is looked at
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range all.Unwrap() {
 			more, only := skipped(err)
 			if !only {

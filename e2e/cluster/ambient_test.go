@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -106,21 +107,34 @@ func (s shop) quit(t *testing.T) {
 // state waits until "meshcni-node pods" says so of pods, and the annotation too.
 func (s shop) state(t *testing.T, want, annotation string, names ...string) {
 	t.Helper()
-	for _, name := range names {
-		eventually(t, 60*time.Second, name+" is "+want, func() error {
-			out, _ := s.Try("kubectl", "--namespace", system, "exec", "daemonset/meshcni-node", "--", "meshcni-node", "pods", "-o", "json")
-			var now status
-			if err := json.Unmarshal([]byte(out), &now); err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
+	eventually(t, 60*time.Second, strings.Join(names, ", ")+" is "+want, func() error {
+		out, _ := s.Try("kubectl", "--namespace", system, "exec", "daemonset/meshcni-node", "--", "meshcni-node", "pods", "-o", "json")
+		var now status
+		if err := json.Unmarshal([]byte(out), &now); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		pods := s.running(t)
+		var errs []error
+		for _, name := range names {
 			state, reason := now.capture(s.namespace, name)
-			said, err := s.Try("kubectl", "--namespace", s.namespace, "get", "pod", name, "-o", `jsonpath={.metadata.annotations.ambient\.istio\.io/redirection}`)
-			if err == nil && (state != want || said != annotation) {
-				err = fmt.Errorf("it is %q (%s), and its annotation %q", state, reason, said)
+			if said := pods[name].Annotations["ambient.istio.io/redirection"]; state != want || said != annotation {
+				errs = append(errs, fmt.Errorf("%s is %q (%s), and its annotation %q", name, state, reason, said))
 			}
-			return err
-		})
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// running are the namespace's pods, by name.
+func (s shop) running(t *testing.T) map[string]corev1.Pod {
+	t.Helper()
+	var list corev1.PodList
+	require.NoError(t, json.Unmarshal([]byte(s.kubectl(t, "get", "pods", "-o", "json")), &list))
+	byName := map[string]corev1.Pod{}
+	for _, p := range list.Items {
+		byName[p.Name] = p
 	}
+	return byName
 }
 
 // traffic makes connections from a pod's application, one after the other, until stop, which returns what they came to.
@@ -206,9 +220,9 @@ var counters = regexp.MustCompile(`(?m)^#.*\n`)
 func (s shop) captured(t *testing.T, other shop, names ...string) {
 	t.Helper()
 	s.state(t, "captured", "enabled", names...)
-	client := other.ip(t, "client")
+	client, pods := other.ip(t, "client"), s.running(t)
 	for _, name := range names {
-		ip := s.ip(t, name)
+		ip := pods[name].Status.PodIP
 		assert.Equal(t, "15001 for "+client+":8080", s.dial(t, name, client+":8080"), "out of %s", name)
 		assert.Equal(t, "15006 for "+ip+":8080", other.dial(t, "client", ip+":8080"), "into %s", name)
 	}
@@ -217,9 +231,9 @@ func (s shop) captured(t *testing.T, other shop, names ...string) {
 // outside: no packet of the pods goes to the proxy.
 func (s shop) outside(t *testing.T, other shop, names ...string) {
 	t.Helper()
-	client := other.ip(t, "client")
+	client, pods := other.ip(t, "client"), s.running(t)
 	for _, name := range names {
-		ip := s.ip(t, name)
+		ip := pods[name].Status.PodIP
 		assert.Equal(t, "8080 for "+client+":8080", s.dial(t, name, client+":8080"), "out of %s", name)
 		assert.Equal(t, "8080 for "+ip+":8080", other.dial(t, "client", ip+":8080"), "into %s", name)
 	}
@@ -234,11 +248,18 @@ func (s shop) readySince(t *testing.T, name string) string {
 // undisturbed: no container of the pods was started again, and each is ready.
 func (s shop) undisturbed(t *testing.T, names ...string) {
 	t.Helper()
+	pods := s.running(t)
+	unhealthy := s.kubectl(t, "get", "events", "--field-selector", "reason=Unhealthy", "-o", `jsonpath={range .items[*]}{.involvedObject.name}: {.message}{"\n"}{end}`)
 	for _, name := range names {
-		assert.Equal(t, "0", s.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].restartCount}"), name)
-		assert.Equal(t, "True", s.kubectl(t, "get", "pod", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`), name)
-		events := s.kubectl(t, "get", "events", "--field-selector", "reason=Unhealthy,involvedObject.name="+name, "-o", "jsonpath={.items[*].message}")
-		assert.NotContains(t, events, "malformed", "%s: a probe met the proxy", name)
+		status := pods[name].Status
+		if assert.Len(t, status.ContainerStatuses, 1, name) {
+			assert.Zero(t, status.ContainerStatuses[0].RestartCount, name)
+		}
+		ready := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+		assert.True(t, ready >= 0 && status.Conditions[ready].Status == corev1.ConditionTrue, "%s is not ready", name)
+		for line := range strings.Lines(unhealthy) {
+			assert.False(t, strings.HasPrefix(line, name+": ") && strings.Contains(line, "malformed"), "a probe met the proxy: %s", line)
+		}
 	}
 }
 

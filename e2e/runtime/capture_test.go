@@ -7,25 +7,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/longtest"
 )
 
 // TestCapture runs pods of every kind in each network and with each backend, and
-// sends packets.
+// sends packets; with the tag long in more of their combinations.
 func TestCapture(t *testing.T) {
 	networks := map[string]func(bool) string{"ptp": ptp, "bridge": bridge}
-	for _, c := range []struct {
+	type setUp struct {
 		network string
 		dual    bool
 		backend string
-	}{
+	}
+	for _, c := range longtest.Of([]setUp{
 		{"ptp", false, "iptables-nft"},
-		{"ptp", false, "nftables"},
-		{"ptp", true, "iptables-legacy"},
 		{"ptp", true, "nftables"},
-		{"bridge", false, "iptables-legacy"},
-		{"bridge", true, "iptables-nft"},
-		{"bridge", true, "nftables"},
-	} {
+		{"bridge", true, "iptables-legacy"},
+	},
+		setUp{"ptp", false, "nftables"},
+		setUp{"ptp", true, "iptables-legacy"},
+		setUp{"bridge", false, "iptables-legacy"},
+		setUp{"bridge", true, "iptables-nft"},
+		setUp{"bridge", true, "nftables"},
+	) {
 		name := c.network + " IPv4 " + c.backend
 		if c.dual {
 			name = c.network + " dual stack " + c.backend

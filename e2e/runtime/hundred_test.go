@@ -18,15 +18,18 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-const (
-	// crowd is how many sandboxes are started, and atATime how many of them at a time:
-	// what the plugin costs a node that starts.
-	crowd, atATime = 100, 10
+// atATime is how many sandboxes are started at a time.
+const atATime = 10
+
+var (
+	// crowd is how many are started: what the plugin costs a node that starts. CI has fewer.
+	crowd = longtest.Rounds(20, 100)
 	// alone is how many are started one after the other: what it costs a pod.
-	alone = 15
+	alone = longtest.Rounds(3, 15)
 )
 
 // TestHundred starts many sandboxes at the same time: without the plugin, and with

@@ -15,13 +15,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
 // These scale the test: how many Redirects, and packets under each. Without
-// them CI gets its slice, a minute or so, and everybody else a taste. The long
-// run is
+// them CI gets its slice, half a minute or so, the nightly run more, and everybody
+// else a taste. The long run is
 //
 //	MESHCNI_DIFFTEST_REDIRECTS=10000 go test ./internal/difftest -run TestKernelAgrees -v -timeout 0
 const (
@@ -58,7 +59,7 @@ func TestKernelAgrees(t *testing.T) {
 		netnstest.Binary("iptables-nft-restore"), netnstest.Binary("iptables-legacy-restore"))
 	redirects := 30
 	if os.Getenv("CI") == "true" {
-		redirects = 300
+		redirects = longtest.Rounds(150, 1500)
 	}
 	redirects = fromEnv(t, redirectsEnv, redirects)
 	packets := fromEnv(t, packetsEnv, 40)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -19,7 +19,7 @@ import (
 
 // TestRelease: all pods can be given back, with an agent and without one; and uninstalling does so first, and leaves nothing.
 func TestRelease(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
+	for _, backend := range withLegacy {
 		t.Run(string(backend), func(t *testing.T) {
 			n := newNode(t, backend)
 			n.start()
@@ -118,9 +118,9 @@ func TestNoAgentForAmbient(t *testing.T) {
 	assert.Equal(t, before, n.rules(p.net))
 }
 
-// TestMany: a node's fill of pods starts at once while all of their namespace changes, and leaves; nothing is kept of them.
+// TestMany: many pods, with the tag long a node's fill, start at once while all of their namespace changes, and leave; nothing is kept of them.
 func TestMany(t *testing.T) {
-	const pods = 110
+	pods := longtest.Rounds(40, 110)
 	n := newNode(t, apply.Nftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})

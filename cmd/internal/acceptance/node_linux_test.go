@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -40,6 +41,12 @@ const (
 	agentPath = "github.com/meshcni/meshcni/cmd/meshcni-node"
 	status    = "ambient.istio.io/redirection"
 	patience  = 20 * time.Second
+)
+
+// One backend of each kind; the variants of iptables take turns.
+var (
+	withLegacy = longtest.Of([]apply.Name{apply.IptablesLegacy, apply.Nftables}, apply.IptablesNFT)
+	withNFT    = longtest.Of([]apply.Name{apply.IptablesNFT, apply.Nftables}, apply.IptablesLegacy)
 )
 
 var programs string // the directory of what was built

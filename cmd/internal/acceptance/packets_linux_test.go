@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
@@ -35,7 +34,7 @@ func fate(t testing.TB, w *netnstest.World, probe string) string {
 // TestPackets: a pod that starts is in the care of the proxy, which has its namespace and no other: what it sends, what it is
 // sent, and the tunnel.
 func TestPackets(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
+	for _, backend := range withLegacy {
 		for _, bypass := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, bypass %t", backend, bypass), func(t *testing.T) {
 				n := newNode(t, backend)

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -76,7 +75,7 @@ func peerIn(t *testing.T, ns *netnsexec.NetNS, at string) {
 // TestProbes: the node's own connections to a captured pod have the address that its rules let pass; those that the node forwards
 // have their own, and pass by the proxy.
 func TestProbes(t *testing.T) {
-	for i, backend := range dialecttest.Backends {
+	for i, backend := range withLegacy {
 		t.Run(string(backend), func(t *testing.T) {
 			n := newNode(t, backend)
 			n.start()

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
@@ -14,7 +13,7 @@ import (
 // TestFailsClosed: a pod does not start unless its proxy has it and listens. Its namespace is then as it was, and nobody is told that
 // it is captured.
 func TestFailsClosed(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
+	for _, backend := range withNFT {
 		t.Run(string(backend), func(t *testing.T) {
 			n := newNode(t, backend)
 			n.start()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -36,7 +36,7 @@ func small(t testing.TB, addrs ...string) *netnsexec.NetNS {
 // TestJoinAndLeave: pods that run, and that no agent has seen before, join and leave with the label of their namespace, over and over,
 // and nothing is left.
 func TestJoinAndLeave(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
+	for _, backend := range withNFT {
 		t.Run(string(backend), func(t *testing.T) {
 			n := newNode(t, backend)
 			w := newWorld(t)
@@ -50,7 +50,7 @@ func TestJoinAndLeave(t *testing.T) {
 			proxy := n.proxy(nodeproxytest.Faults{})
 			n.becomes(p, agentsock.Outside)
 			before, host := n.rules(w.Pod), n.hostSet()
-			for range 10 {
+			for range longtest.Rounds(4, 100) {
 				n.labelNamespace("ambient")
 				n.becomes(p, agentsock.Captured)
 				require.NotEqual(t, before, n.rules(w.Pod))
@@ -78,7 +78,7 @@ func TestJoinAndLeave(t *testing.T) {
 
 // TestKilled: an agent that is killed at any moment leaves nothing that the next does not make right.
 func TestKilled(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
+	for _, backend := range withLegacy {
 		t.Run(string(backend), func(t *testing.T) {
 			n := newNode(t, backend)
 			w := newWorld(t)
@@ -125,7 +125,7 @@ func TestKilled(t *testing.T) {
 				}
 			}
 			// Anywhere: the more rounds, the more moments.
-			for round := range 16 {
+			for round := range longtest.Rounds(6, 16) {
 				mode, want, state := any("ambient"), in, agentsock.Captured
 				if round%2 == 1 {
 					mode, want, state = nil, out, agentsock.Outside
@@ -209,7 +209,7 @@ func TestSnapshot(t *testing.T) {
 
 // TestSwap: proxies and agents take each other's place while connections are made; none is refused.
 func TestSwap(t *testing.T) {
-	for _, backend := range dialecttest.Backends {
+	for _, backend := range withNFT {
 		t.Run(string(backend), func(t *testing.T) {
 			n := newNode(t, backend)
 			agent := n.start()
