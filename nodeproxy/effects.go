@@ -76,6 +76,9 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	a.Ours = a.Ours || a.Rules == machine.RulesSame
+	if a.Rules == machine.RulesNone && !a.Handed && !w.e.captured {
+		return a, nil // it is handed over before anything else, whoever listens there
+	}
 	a.Listening, err = w.listening()
 	return a, err
 }
