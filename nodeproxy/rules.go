@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/meshcni/meshcni/nodeproxy/internal/conntrack"
-	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -62,6 +60,7 @@ func (w *work) write(ctx context.Context) error {
 		}
 	}
 	w.e.ours = true // also on failure: what was there before was ours or nobody's
+	w.c.drains(w.e, false)
 	if !w.starting {
 		defer w.keepOpen()()
 	}
@@ -78,47 +77,6 @@ func (w *work) write(ctx context.Context) error {
 		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), w.mesh.Name
 		return true
 	})
-	return nil
-}
-
-// keepOpen sees to it that rules which are about to come leave the connections alone that are open or being made: those that begin
-// from now on the kernel tracks by itself, and of those before it is told. What cannot be done costs connections, not the pod's
-// redirection. The caller calls done once the rules are there.
-func (w *work) keepOpen() (done func()) {
-	ns := w.e.ns.NetNS()
-	table, err := conntrack.Open(ns)
-	if err == nil {
-		done = table.Close
-		err = table.Track()
-		if errors.Is(err, errors.ErrUnsupported) {
-			err = nil // what begins between now and the rules is cut
-		}
-		if err == nil {
-			var open []listeners.Connection
-			if open, err = listeners.Connections(ns); err == nil {
-				err = table.Adopt(open)
-			}
-		}
-	}
-	if err != nil {
-		w.c.log(w.podOf()).Warn("connections that are open in a pod may be cut when it joins", "error", err.Error())
-	}
-	if done == nil {
-		done = func() {}
-	}
-	return done
-}
-
-// remove takes the rules out. The plugin's record goes first: a runtime recreates a pod whose record says that it has rules
-// which are not there.
-func (w *work) remove(ctx context.Context) error {
-	if err := w.forgetRecord(w.reason); err != nil {
-		return err
-	}
-	if err := w.backend.Remove(ctx, w.mesh.Names.Owner()); err != nil {
-		return err
-	}
-	w.removed = true
 	return nil
 }
 

@@ -218,24 +218,26 @@ func writeEntry(w *nfnetlink.Writer, c listeners.Connection) {
 // listed bounds what is read of a namespace's entries, in bytes: some 200,000, nearly what a kernel tracks by default.
 const listed = 64 << 20
 
-// ForgetDatagrams removes the entries by which datagrams, of sockets that go on to ask, are sent to the port. With answered, only
-// those of which an answer was seen.
-func (t *Table) ForgetDatagrams(port uint16, answered bool) error {
+// ForgetDatagrams removes the entries by which datagrams, of sockets that go on to ask, are sent to the port. With answered it keeps
+// those of which no answer was seen, and returns how many there are.
+func (t *Table) ForgetDatagrams(port uint16, answered bool) (kept int, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		if err := t.forgetDatagrams(family, port, answered); err != nil {
-			return fmt.Errorf("end the redirection of datagrams in network namespace %s: %w", t.ns.ID(), err)
+		n, err := t.forgetDatagrams(family, port, answered)
+		if err != nil {
+			return 0, fmt.Errorf("end the redirection of datagrams in network namespace %s: %w", t.ns.ID(), err)
 		}
+		kept += n
 	}
-	return nil
+	return kept, nil
 }
 
-func (t *Table) forgetDatagrams(family byte, port uint16, answered bool) error {
+func (t *Table) forgetDatagrams(family byte, port uint16, answered bool) (kept int, err error) {
 	t.conn.Seq++
 	w := nfnetlink.Writer{Seq: t.conn.Seq}
 	w.Begin(typeConntrack|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, family, 0)
 	w.End()
 	if err := t.conn.Send(w.B); err != nil {
-		return err
+		return 0, err
 	}
 	remove := nfnetlink.Writer{Seq: t.conn.Seq + 1}
 	var failed error
@@ -246,25 +248,28 @@ func (t *Table) forgetDatagrams(family byte, port uint16, answered bool) error {
 			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 				done, failed = true, m.Errno()
 			default:
-				if sentTo(m, port, answered) {
+				switch to, replied := sentTo(m, port); {
+				case to && (replied || !answered):
 					removeEntry(&remove, family, m)
+				case to:
+					kept++
 				}
 			}
 			return nil
 		})
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			return err
+			return 0, err
 		}
 	}
 	t.conn.Seq = remove.Seq
 	if failed != nil || len(remove.B) == 0 {
-		return failed
+		return kept, failed
 	}
-	return t.do(remove.B, unix.ENOENT)
+	return kept, t.do(remove.B, unix.ENOENT)
 }
 
-// sentTo reports whether an entry is that of datagrams which are redirected to the port.
-func sentTo(m nfnetlink.Message, port uint16, answered bool) bool {
+// sentTo reports whether an entry is that of datagrams which are redirected to the port, and whether one came back.
+func sentTo(m nfnetlink.Message, port uint16) (to, replied bool) {
 	number := func(a nfnetlink.Attr) (n uint32) {
 		if len(a.Data) == 4 {
 			n = binary.BigEndian.Uint32(a.Data)
@@ -275,7 +280,7 @@ func sentTo(m nfnetlink.Message, port uint16, answered bool) bool {
 	kind, from := proto.Attr(nl.CTA_PROTO_NUM).Data, proto.Attr(nl.CTA_PROTO_SRC_PORT).Data
 	status := number(m.Attr(nl.CTA_STATUS))
 	return len(kind) == 1 && kind[0] == unix.IPPROTO_UDP && len(from) == 2 && binary.BigEndian.Uint16(from) == port &&
-		status&ipsDstNAT != 0 && (status&ipsSeenReply != 0 || !answered)
+		status&ipsDstNAT != 0, status&ipsSeenReply != 0
 }
 
 // removeEntry names an entry by what tells it from others.

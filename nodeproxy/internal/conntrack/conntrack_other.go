@@ -25,7 +25,7 @@ func (*Table) Track() error { return errPlatform }
 func (*Table) Adopt([]listeners.Connection) error { return errPlatform }
 
 // ForgetDatagrams fails.
-func (*Table) ForgetDatagrams(uint16, bool) error { return errPlatform }
+func (*Table) ForgetDatagrams(uint16, bool) (int, error) { return 0, errPlatform }
 
 // Close does nothing.
 func (*Table) Close() {}

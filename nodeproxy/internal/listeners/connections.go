@@ -2,6 +2,7 @@ package listeners
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -12,6 +13,8 @@ type Connection struct {
 	Local, Remote netip.AddrPort
 	// State is that of net/tcp_states.h.
 	State uint8
+	// Orphan: the program on this end has closed it.
+	Orphan bool
 	// Queued is, of a listener, how many connections wait to be accepted.
 	Queued uint32
 	// Inbound: somebody listens on the local port, so the peer made it.
@@ -29,24 +32,21 @@ func (c Connection) SynSent() bool { return c.State == stateSynSent }
 // Listener reports whether this is a listener, with a queue.
 func (c Connection) Listener() bool { return c.State == stateListen }
 
+// over reports whether nothing will be sent from here: the end is acknowledged, and nobody could read what still comes.
+func (c Connection) over() bool { return c.State == stateFinWait2 && c.Orphan }
+
 const (
-	stateSynSent = 2  // TCP_SYN_SENT
-	stateSynRecv = 3  // TCP_SYN_RECV
-	stateListen  = 10 // TCP_LISTEN
+	stateFinWait2 = 5  // TCP_FIN_WAIT2
+	stateSynSent  = 2  // TCP_SYN_SENT
+	stateSynRecv  = 3  // TCP_SYN_RECV
+	stateListen   = 10 // TCP_LISTEN
 )
 
-// Carried counts the connections that were made to what the needs are about, and of those the ones that the proxy has not
-// accepted yet.
-func Carried(needs []Need, all []Connection) (carried, waiting int) {
-	ports := map[uint16]bool{}
-	for _, n := range needs {
-		if !n.UDP {
-			ports[n.Port] = true
-		}
-	}
+// Carried counts the connections that were made to the proxy's ports, and of those the ones that it has not accepted yet.
+func Carried(ports []uint16, all []Connection) (carried, waiting int) {
 	for _, c := range all {
 		switch {
-		case !ports[c.Local.Port()]:
+		case !slices.Contains(ports, c.Local.Port()), c.over():
 		case c.Listener():
 			waiting += int(c.Queued)
 		default:

@@ -177,7 +177,7 @@ func (m message) connection() Connection {
 	return Connection{
 		Local:  netip.AddrPortFrom(m.addr(8).Unmap(), binary.BigEndian.Uint16(m[4:])),
 		Remote: netip.AddrPortFrom(m.addr(24).Unmap(), binary.BigEndian.Uint16(m[6:])),
-		State:  m[1], Queued: binary.NativeEndian.Uint32(m[56:]),
+		State:  m[1], Orphan: binary.NativeEndian.Uint32(m[68:]) == 0, Queued: binary.NativeEndian.Uint32(m[56:]),
 	}
 }
 
