@@ -89,8 +89,8 @@ func TestOpenConnections(t *testing.T) {
 			require.True(t, answers(t, outbound) && answers(t, inbound))
 			n.pods.label("shop", "ambient")
 			n.captured(uid)
-			assert.Equal(t, tracked, answers(t, outbound), "outbound")
-			assert.Equal(t, tracked, answers(t, inbound), "inbound")
+			assert.True(t, answers(t, outbound), "outbound")
+			assert.True(t, answers(t, inbound), "inbound")
 
 			fresh := dial(t, w.Pod, out)
 			reached, err := io.ReadAll(fresh)

@@ -66,8 +66,7 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	if w.Choice == machine.Out {
-		a.Rules, a.Ours, err = w.leftOver(ctx, a.Ours)
-		return a, err
+		return a, w.leaving(ctx, &a)
 	}
 	// Apply has asked the kernel whether the rules that this run wrote are there.
 	if a.Rules = machine.RulesSame; w.result == nil {
@@ -76,6 +75,9 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	a.Ours = a.Ours || a.Rules == machine.RulesSame
+	if a.Rules == machine.RulesNone && !a.Handed && !w.e.captured {
+		return a, nil // it is handed over before anything else, whoever listens there
+	}
 	a.Listening, err = w.listening()
 	return a, err
 }
@@ -197,6 +199,15 @@ func (w *work) compare(ctx context.Context, rs ruleset.Ruleset) (machine.Rules, 
 // written, rules are ours only if they are exactly those that the pod would have: another mesh's may have the same names.
 func (w *work) leftOver(ctx context.Context, ours bool) (machine.Rules, bool, error) {
 	if ours {
+		if d, ok := w.drain(); ok {
+			rules, err := w.compare(ctx, d.rules)
+			switch {
+			case err != nil || rules == machine.RulesDiffer:
+				return machine.RulesDiffer, true, err
+			case rules == machine.RulesSame:
+				return machine.RulesDraining, true, nil
+			}
+		}
 		rules, err := w.compare(ctx, w.mesh.Names.Owner().EmptyRuleset())
 		if err == nil && rules == machine.RulesSame {
 			return machine.RulesNone, true, nil
@@ -269,20 +280,23 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		return w.exempt()
 	case machine.WriteRules:
 		return w.write(ctx)
+	case machine.DrainRules:
+		return w.drainRules(ctx)
 	case machine.RemoveRules:
-		return w.remove(ctx)
-	case machine.TakeBack:
-		if err := c.opts.Proxy.Remove(ctx, e.uid); err != nil {
+		if err := w.backend.Remove(ctx, w.mesh.Names.Owner()); err != nil {
 			return err
 		}
-		e.held, e.handed = heldNo, handed{}
+		c.drains(e, false)
 		return nil
+	case machine.TakeBack:
+		return w.takeBack(ctx)
 	case machine.DeleteProbes:
 		return c.opts.Probes.Delete(e.uid)
 	case machine.Forget:
 		if err := c.opts.Namespaces.Forget(e.uid); err != nil {
 			return err
 		}
+		c.drains(e, false)
 		e.ours, w.forgot, w.backend = false, true, nil // the backend is that of a namespace which is closed
 		return c.setNS(e, nil)
 	}

@@ -50,6 +50,7 @@ type entry struct {
 	shared    bool     // whether it belongs there
 	unsteady  bool     // its rules were written again, and have yet to be seen to stay
 	announced string   // the failure that an event was sent about
+	draining  bool     // it has left, and the proxy may carry connections of it
 	released  bool     // it was looked at since all pods are given back, so its state is about that
 }
 

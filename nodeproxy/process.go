@@ -75,12 +75,15 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 		c.queue.AddRateLimited(uid)
 	default:
 		c.queue.Forget(uid)
+		if e.draining {
+			c.queue.AddAfter(uid, drainLook)
+		}
 	}
 }
 
 // publish notes whether the pod belongs into a snapshot: it is to be in the proxy's care, or may be.
 func (c *Controller) publish(w *work) bool {
-	in := w.Choice == machine.In || w.Choice != machine.Gone && (w.e.ours || w.e.held == heldYes)
+	in := w.Choice == machine.In || w.Choice != machine.Gone && (w.e.ours && !w.e.draining || w.e.held == heldYes)
 	w.e.mesh = w.mesh
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
@@ -50,7 +51,8 @@ func (m mode) toWhom() string {
 }
 
 // Release takes all pods out of the proxy's care, and returns those that it could not take out before the context ended. From
-// then on the controller captures none, until [Controller.Capture].
+// then on the controller captures none, until [Controller.Capture]. It also waits, for at most 35 s, until the connections have ended
+// that the proxy carries, so that nothing is left of the rules; what of them is left later redirects nothing.
 //
 // With the name of another agent, one of [dialect.NodeProxy].Agents, it gives the pods to that agent instead: they stay
 // captured, by rules in that agent's names, the proxy keeps them, and so does the annotation. An error says that a mesh does
@@ -66,21 +68,31 @@ func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodSta
 		return nil, err
 	}
 	c.setMode(&m)
+	var drained <-chan time.Time
 	for {
 		c.mu.Lock()
 		var left []agentsock.PodState
+		drain := false
 		for _, e := range c.entries {
+			drain = drain || e.draining
 			if !e.released || e.state.State != agentsock.Outside {
 				left = append(left, e.state)
 			}
 		}
 		changed := c.changed
 		c.mu.Unlock()
-		if len(left) == 0 {
+		switch {
+		case len(left) == 0 && !drain:
 			return nil, nil
+		case len(left) == 0 && drained == nil:
+			timer := time.NewTimer(drainTime)
+			defer timer.Stop()
+			drained = timer.C
 		}
 		select {
 		case <-changed:
+		case <-drained:
+			return left, nil
 		case <-ctx.Done():
 			return left, nil
 		}

@@ -60,6 +60,10 @@ func (w *work) write(ctx context.Context) error {
 		}
 	}
 	w.e.ours = true // also on failure: what was there before was ours or nobody's
+	w.c.drains(w.e, false)
+	if !w.starting {
+		defer w.keepOpen()()
+	}
 	result, err := w.backend.Apply(ctx, w.plan.Ruleset)
 	if err != nil {
 		return err
@@ -73,19 +77,6 @@ func (w *work) write(ctx context.Context) error {
 		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), w.mesh.Name
 		return true
 	})
-	return nil
-}
-
-// remove takes the rules out. The plugin's record goes first: a runtime recreates a pod whose record says that it has rules
-// which are not there.
-func (w *work) remove(ctx context.Context) error {
-	if err := w.forgetRecord(w.reason); err != nil {
-		return err
-	}
-	if err := w.backend.Remove(ctx, w.mesh.Names.Owner()); err != nil {
-		return err
-	}
-	w.removed = true
 	return nil
 }
 

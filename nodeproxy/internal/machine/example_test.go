@@ -18,5 +18,5 @@ func ExampleNext() {
 	}))
 	// Output:
 	// [hand-over listeners probes rules status]
-	// [status remove-rules take-back remove-probes forget]
+	// [status drain take-back remove-probes]
 }

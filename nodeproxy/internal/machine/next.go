@@ -56,25 +56,28 @@ func leave(w Wanted, a Actual) (acts []Action) {
 	if w.Status && a.Annotation != SaysNothing {
 		acts = append(acts, ClearStatus)
 	}
-	if a.Ours {
-		if !a.Namespace {
-			return acts // there may be rules: the proxy keeps the pod until they can be removed
-		}
-		if a.ruled() {
-			acts = append(acts, RemoveRules)
-		}
+	if !a.Ours || a.Namespace && a.Rules == RulesNone {
+		return append(append(acts, letGo(a)...), forget(a)...)
 	}
-	return append(acts, letGo(a)...)
+	switch {
+	case !a.Namespace:
+		return acts // there may be rules: the proxy keeps the pod until they can be removed
+	case a.Rules != RulesDraining:
+		return append(append(acts, DrainRules), letGo(a)...)
+	case a.Held || a.Carries:
+		return append(acts, letGo(a)...)
+	}
+	return append(append(append(acts, RemoveRules), letGo(a)...), forget(a)...)
 }
 
 func gone(w Wanted, a Actual) (acts []Action) {
 	if w.Status && a.Annotation != SaysNothing {
 		acts = append(acts, ClearStatus)
 	}
-	return append(acts, letGo(a)...)
+	return append(append(acts, letGo(a)...), forget(a)...)
 }
 
-// letGo is what is left to do once there are no rules.
+// letGo is what is left to do once no rule redirects.
 func letGo(a Actual) (acts []Action) {
 	if a.Held {
 		acts = append(acts, TakeBack)
@@ -82,6 +85,11 @@ func letGo(a Actual) (acts []Action) {
 	if a.AnyExempt {
 		acts = append(acts, DeleteProbes)
 	}
+	return acts
+}
+
+// forget is what is left to do once there are no rules.
+func forget(a Actual) (acts []Action) {
 	if a.Noted {
 		acts = append(acts, Forget)
 	}

@@ -41,7 +41,7 @@ func Report(w Wanted, a Actual, before bool) (State, string) {
 	case Gone:
 		return Outside, ReasonReleased
 	case Out:
-		if a.Ours && (!a.Namespace || a.ruled()) || a.Held {
+		if a.Ours && (!a.Namespace || a.ruled() && a.Rules != RulesDraining) || a.Held {
 			return Drifted, ReasonNotReleased
 		}
 		return Outside, ReasonReleased

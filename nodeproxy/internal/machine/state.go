@@ -36,6 +36,8 @@ const (
 	RulesNone
 	RulesSame
 	RulesDiffer
+	// RulesDraining: they redirect no new connection, and keep what those need that are through the proxy.
+	RulesDraining
 )
 
 // Annotation is what the pod's annotation says.
@@ -62,6 +64,8 @@ type Actual struct {
 	Listening bool
 	// Handed: the proxy that is there now has accepted the pod with this namespace; while none is there, the last one had.
 	Handed bool
+	// Carries: the proxy carries connections of the pod. It is known only of RulesDraining.
+	Carries bool
 	// Held: a proxy may have the pod.
 	Held bool
 	// Proxy: a proxy could take a pod now.
@@ -96,6 +100,7 @@ const (
 	AwaitListeners
 	PutProbes
 	WriteRules
+	DrainRules
 	RemoveRules
 	TakeBack
 	DeleteProbes
@@ -104,7 +109,7 @@ const (
 
 var actionNames = [...]string{
 	ClearStatus: "status", SetPending: "status", SetEnrolled: "status", HandOver: "hand-over", AwaitListeners: "listeners",
-	PutProbes: "probes", WriteRules: "rules", RemoveRules: "remove-rules", TakeBack: "take-back", DeleteProbes: "remove-probes", Forget: "forget",
+	PutProbes: "probes", WriteRules: "rules", DrainRules: "drain", RemoveRules: "remove-rules", TakeBack: "take-back", DeleteProbes: "remove-probes", Forget: "forget",
 }
 
 // String returns the action's step, as errors and metrics name it.
@@ -115,5 +120,5 @@ func (a Action) reports() bool { return a == ClearStatus || a == SetPending || a
 
 // Steps lists the names of all actions, each once.
 func Steps() []string {
-	return []string{"status", "hand-over", "listeners", "probes", "rules", "remove-rules", "take-back", "remove-probes", "forget"}
+	return []string{"status", "hand-over", "listeners", "probes", "rules", "drain", "remove-rules", "take-back", "remove-probes", "forget"}
 }

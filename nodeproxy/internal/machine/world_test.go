@@ -29,6 +29,7 @@ type world struct {
 	exempt     bool
 	annotation machine.Annotation
 	noted      bool
+	carries    bool // connections through the proxy
 	// The memory.
 	held     int // 0 unknown, 1 no, 2 yes
 	handed   int
@@ -85,6 +86,7 @@ func (w *world) Observe(context.Context) (machine.Actual, error) {
 	}
 	w.noted = true
 	a.Namespace, a.Rules, a.Listening, a.Handed = true, w.now(), w.listens(), w.handed == w.ns && (w.has == w.ns || !w.proxy)
+	a.Carries = a.Rules == machine.RulesDraining && w.carries
 	if w.choice == machine.In {
 		a.Ours = a.Ours || a.Rules == machine.RulesSame
 	}
@@ -149,11 +151,15 @@ func (w *world) do(act machine.Action) error {
 	case machine.WriteRules:
 		require.True(w.t, w.listens() && w.accepted[w.ns], "rules that lead to no proxy")
 		w.rules[w.ns], w.ours = machine.RulesSame, true
-	case machine.RemoveRules:
+	case machine.DrainRules:
 		require.True(w.t, w.untold || w.annotation != machine.SaysEnrolled, "peers still come by the tunnel")
+		w.rules[w.ns] = machine.RulesDraining
+	case machine.RemoveRules:
+		require.True(w.t, w.now() == machine.RulesDraining && !w.carries, "connections lose their translation")
+		require.Equal(w.t, 1, w.held, "the proxy still takes connections")
 		w.rules[w.ns] = machine.RulesNone
 	case machine.TakeBack:
-		require.True(w.t, w.choice == machine.Gone || w.now() == machine.RulesNone, "a pod with rules loses its proxy")
+		require.True(w.t, w.choice == machine.Gone || w.now() == machine.RulesNone || w.now() == machine.RulesDraining, "a pod with rules loses its proxy")
 		w.has, w.held, w.handed, w.listening = 0, 1, 0, map[int]bool{}
 	case machine.DeleteProbes:
 		w.exempt = false
@@ -214,6 +220,7 @@ func TestWorld(t *testing.T) {
 					w.rules[w.ns] = machine.RulesDiffer
 				}
 			},
+			"connections": func() { w.carries = true }, "connections end": func() { w.carries = false },
 			"set emptied": func() { w.exempt = false },
 			"a lie":       func() { w.annotation = machine.SaysEnrolled },
 			"nonsense":    func() { w.annotation = machine.SaysElse },
@@ -222,7 +229,7 @@ func TestWorld(t *testing.T) {
 		names := make([]string, 0, len(events))
 		for _, name := range []string{
 			"in", "in", "in", "out", "gone", "unsure", "another sandbox", "no process", "a process", "proxy down", "proxy up", "proxy up", "proxy forgets",
-			"proxy away", "the pod listens",
+			"proxy away", "the pod listens", "connections", "connections end",
 			"rules flushed", "rules changed", "set emptied", "a lie", "nonsense", "killed",
 		} {
 			require.Contains(t, events, name)
@@ -240,7 +247,7 @@ func TestWorld(t *testing.T) {
 
 		// The faults stop, and all becomes as it is to be.
 		w.up()
-		w.faults, w.visible = false, true
+		w.faults, w.visible, w.carries = false, true, false
 		if w.choice == machine.Unsure {
 			w.choice = machine.Out
 		}

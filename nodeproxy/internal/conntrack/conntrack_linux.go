@@ -1,0 +1,298 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// From linux/netfilter/nf_conntrack_common.h and nf_conntrack_tcp.h.
+const (
+	ipsSeenReply, ipsAssured, ipsConfirmed, ipsDstNAT = 1 << 1, 1 << 2, 1 << 3, 1 << 5
+	tcpSynSent, tcpSynRecv, tcpEstablished            = 1, 2, 3
+	tcpBeLiberal                                      = 0x08
+	tcpFlagsOriginal, tcpFlagsReply                   = 4, 5 // CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, _REPLY
+)
+
+// The kernel's defaults of how long it keeps what it hears nothing of, in seconds: net.netfilter.nf_conntrack_tcp_timeout_established
+// and _syn_sent. Each packet sets the time anew, to what the namespace has.
+const (
+	keepOpen  = 5 * 24 * 3600
+	keepBegun = 120
+)
+
+// Table is the connection tracking of a namespace, while rules come or go. Make one with [Open].
+type Table struct {
+	conn nfnetlink.Conn
+	ns   *netnsexec.NetNS
+	// tracks: this table makes the namespace track connections.
+	tracks bool
+}
+
+// Open opens the namespace's connection tracking. Close it.
+func Open(ns *netnsexec.NetNS) (*Table, error) {
+	fd, err := ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open the connection tracking of network namespace %s: %w", ns.ID(), err)
+	}
+	t := &Table{conn: nfnetlink.Conn{FD: fd}, ns: ns}
+	t.conn.Setup()
+	return t, nil
+}
+
+// answers bounds what is read of the answers to a request that changes something, in bytes.
+const answers = 1 << 20
+
+// tableOwner is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h.
+const tableOwner = 2
+
+// tableName is that of the nftables table of [Table.Track].
+const tableName = "meshcni-joining"
+
+// Track has the namespace track connections from now until Close. A rule that asks for a connection's state is enough, in a chain
+// that no packet passes. Its table belongs to the socket, so that the kernel removes it if this process dies. Without Linux 5.12
+// or without nftables that cannot be, and the error is errors.ErrUnsupported.
+func (t *Table) Track() error {
+	t.conn.Seq++
+	w := nfnetlink.Writer{Seq: t.conn.Seq}
+	add := func(msg uint16, attrs func()) {
+		w.Begin(nfnetlink.TypeOf(msg), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
+		attrs()
+		w.End()
+	}
+	w.BeginBatch(0)
+	add(unix.NFT_MSG_NEWTABLE, func() {
+		w.Text(unix.NFTA_TABLE_NAME, tableName)
+		w.U32(unix.NFTA_TABLE_FLAGS, tableOwner)
+	})
+	add(unix.NFT_MSG_NEWCHAIN, func() {
+		w.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		w.Text(unix.NFTA_CHAIN_NAME, "tracks")
+	})
+	add(unix.NFT_MSG_NEWRULE, func() {
+		w.Flag(unix.NLM_F_APPEND)
+		w.Text(unix.NFTA_RULE_TABLE, tableName)
+		w.Text(unix.NFTA_RULE_CHAIN, "tracks")
+		w.Nest(unix.NFTA_RULE_EXPRESSIONS)
+		w.Expr("ct", func() {
+			w.U32(unix.NFTA_CT_KEY, unix.NFT_CT_STATE)
+			w.U32(unix.NFTA_CT_DREG, unix.NFT_REG_1)
+		})
+		w.Close()
+	})
+	t.conn.Read, t.conn.Limit = 0, answers
+	err := t.conn.Commit(w.B, w.EndBatch())
+	if err != nil {
+		return fmt.Errorf("track the connections of network namespace %s: %w: %w", t.ns.ID(), errors.ErrUnsupported, err)
+	}
+	t.tracks = true
+	return nil
+}
+
+// Close ends what Track began. Until the kernel has let go of its table takes some 10 ms, for which nobody waits.
+func (t *Table) Close() {
+	if t.tracks {
+		t.conn.Seq++
+		w := nfnetlink.Writer{Seq: t.conn.Seq}
+		w.BeginBatch(0)
+		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_DELTABLE), unix.NLM_F_REQUEST, unix.NFPROTO_INET, 0)
+		w.Text(unix.NFTA_TABLE_NAME, tableName)
+		w.End()
+		t.conn.Read = 0
+		_ = t.conn.Commit(w.B, w.EndBatch()) // closing the socket removes it too
+	}
+	fd := t.conn.FD
+	go func() { _ = unix.Close(fd) }()
+}
+
+// atOnce is how many entries go in one message to the kernel: what it answers has to fit the socket's buffer.
+const atOnce = 64
+
+// Adopt makes an entry for each of the connections that has none, so that rules of table nat leave it alone. Those within the
+// namespace's loopback need none.
+func (t *Table) Adopt(connections []listeners.Connection) error {
+	own := slices.DeleteFunc(slices.Clone(connections), func(c listeners.Connection) bool {
+		return c.Listener() || c.Remote.Addr().IsLoopback() || !c.Remote.IsValid() || c.Remote.Port() == 0
+	})
+	for some := range slices.Chunk(own, atOnce) {
+		t.conn.Seq++
+		w := nfnetlink.Writer{Seq: t.conn.Seq}
+		for _, c := range some {
+			writeEntry(&w, c)
+		}
+		t.conn.Seq = w.Seq
+		if err := t.do(w.B, unix.EEXIST); err != nil {
+			return fmt.Errorf("make connections known to the connection tracking of network namespace %s: %w", t.ns.ID(), err)
+		}
+	}
+	return nil
+}
+
+// do sends requests, and returns the first error among the answers that is not the expected one.
+func (t *Table) do(requests []byte, expected unix.Errno) (failed error) {
+	if err := t.conn.Send(requests); err != nil {
+		return err
+	}
+	for t.conn.Read, t.conn.Limit = 0, answers; ; {
+		err := t.conn.Receive(func(m nfnetlink.Message) error {
+			if m.Typ == unix.NLMSG_ERROR {
+				if err := m.Errno(); err != nil && !errors.Is(err, expected) && failed == nil {
+					failed = err
+				}
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return failed
+		case err != nil && !errors.Is(err, unix.ENOBUFS):
+			return err
+		}
+	}
+}
+
+func familyOf(f ruleset.Family) byte {
+	if f == ruleset.IPv6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+const typeConntrack = unix.NFNL_SUBSYS_CTNETLINK << 8
+
+// writeEntry writes the entry of a connection. Conntrack knows nothing of the windows, so it is told to be liberal about them.
+func writeEntry(w *nfnetlink.Writer, c listeners.Connection) {
+	from, to := c.Local, c.Remote
+	if c.Inbound {
+		from, to = to, from
+	}
+	status, state, keep := uint32(ipsConfirmed|ipsSeenReply|ipsAssured), byte(tcpEstablished), uint32(keepOpen)
+	switch {
+	case c.SynSent():
+		status, state, keep = ipsConfirmed, tcpSynSent, keepBegun
+	case !c.Established():
+		status, state, keep = ipsConfirmed|ipsSeenReply, tcpSynRecv, keepBegun
+	}
+	src, dst := uint16(nl.CTA_IP_V4_SRC), uint16(nl.CTA_IP_V4_DST)
+	if c.Family() == ruleset.IPv6 {
+		src, dst = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+	}
+	tuple := func(typ uint16) {
+		w.Nest(typ)
+		w.Nest(nl.CTA_TUPLE_IP)
+		w.Attr(src, from.Addr().AsSlice()...)
+		w.Attr(dst, to.Addr().AsSlice()...)
+		w.Close()
+		w.Nest(nl.CTA_TUPLE_PROTO)
+		w.Attr(nl.CTA_PROTO_NUM, unix.IPPROTO_TCP)
+		w.Attr(nl.CTA_PROTO_SRC_PORT, nfnetlink.BE16(from.Port())...)
+		w.Attr(nl.CTA_PROTO_DST_PORT, nfnetlink.BE16(to.Port())...)
+		w.Close()
+		w.Close()
+		from, to = to, from
+	}
+	w.Begin(typeConntrack|nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_REQUEST|unix.NLM_F_CREATE|unix.NLM_F_EXCL, familyOf(c.Family()), 0)
+	tuple(nl.CTA_TUPLE_ORIG)
+	tuple(nl.CTA_TUPLE_REPLY)
+	w.U32(nl.CTA_STATUS, status)
+	w.U32(nl.CTA_TIMEOUT, keep)
+	w.Nest(nl.CTA_PROTOINFO)
+	w.Nest(nl.CTA_PROTOINFO_TCP)
+	w.Attr(nl.CTA_PROTOINFO_TCP_STATE, state)
+	w.Attr(tcpFlagsOriginal, tcpBeLiberal, tcpBeLiberal)
+	w.Attr(tcpFlagsReply, tcpBeLiberal, tcpBeLiberal)
+	w.Close()
+	w.Close()
+	w.End()
+}
+
+// listed bounds what is read of a namespace's entries, in bytes: some 200,000, nearly what a kernel tracks by default.
+const listed = 64 << 20
+
+// ForgetDatagrams removes the entries by which datagrams, of sockets that go on to ask, are sent to the port. With answered it keeps
+// those of which no answer was seen, and returns how many there are.
+func (t *Table) ForgetDatagrams(port uint16, answered bool) (kept int, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		n, err := t.forgetDatagrams(family, port, answered)
+		if err != nil {
+			return 0, fmt.Errorf("end the redirection of datagrams in network namespace %s: %w", t.ns.ID(), err)
+		}
+		kept += n
+	}
+	return kept, nil
+}
+
+func (t *Table) forgetDatagrams(family byte, port uint16, answered bool) (kept int, err error) {
+	t.conn.Seq++
+	w := nfnetlink.Writer{Seq: t.conn.Seq}
+	w.Begin(typeConntrack|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, family, 0)
+	w.End()
+	if err := t.conn.Send(w.B); err != nil {
+		return 0, err
+	}
+	remove := nfnetlink.Writer{Seq: t.conn.Seq + 1}
+	var failed error
+	t.conn.Read, t.conn.Limit = 0, listed
+	for done := false; !done; {
+		err := t.conn.Receive(func(m nfnetlink.Message) error {
+			switch m.Typ {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				done, failed = true, m.Errno()
+			default:
+				switch to, replied := sentTo(m, port); {
+				case to && (replied || !answered):
+					removeEntry(&remove, family, m)
+				case to:
+					kept++
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return 0, err
+		}
+	}
+	t.conn.Seq = remove.Seq
+	if failed != nil || len(remove.B) == 0 {
+		return kept, failed
+	}
+	return kept, t.do(remove.B, unix.ENOENT)
+}
+
+// sentTo reports whether an entry is that of datagrams which are redirected to the port, and whether one came back.
+func sentTo(m nfnetlink.Message, port uint16) (to, replied bool) {
+	number := func(a nfnetlink.Attr) (n uint32) {
+		if len(a.Data) == 4 {
+			n = binary.BigEndian.Uint32(a.Data)
+		}
+		return n
+	}
+	proto := m.Attr(nl.CTA_TUPLE_REPLY).Attr(nl.CTA_TUPLE_PROTO)
+	kind, from := proto.Attr(nl.CTA_PROTO_NUM).Data, proto.Attr(nl.CTA_PROTO_SRC_PORT).Data
+	status := number(m.Attr(nl.CTA_STATUS))
+	return len(kind) == 1 && kind[0] == unix.IPPROTO_UDP && len(from) == 2 && binary.BigEndian.Uint16(from) == port &&
+		status&ipsDstNAT != 0, status&ipsSeenReply != 0
+}
+
+// removeEntry names an entry by what tells it from others.
+func removeEntry(w *nfnetlink.Writer, family byte, m nfnetlink.Message) {
+	w.Begin(typeConntrack|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_REQUEST, family, 0)
+	for _, typ := range []uint16{nl.CTA_TUPLE_ORIG, nl.CTA_ZONE, nl.CTA_ID} {
+		if a := m.Attr(typ); len(a.Data) > 0 {
+			if a.Nested || typ == nl.CTA_TUPLE_ORIG {
+				typ |= unix.NLA_F_NESTED
+			}
+			w.Attr(typ, a.Data...)
+		}
+	}
+	w.End()
+}
