@@ -33,10 +33,14 @@ func TestAmbientRights(t *testing.T) {
 	}
 }
 
-// TestAmbientTakesOrdinaryPods: those that have what the container runtimes grant by default.
+// TestAmbientTakesOrdinaryPods: those that have what the container runtimes grant by default, unless that is not wanted. Pods with
+// sidecars on the same node are refused as they are without ambient.
 func TestAmbientTakesOrdinaryPods(t *testing.T) {
 	t.Parallel()
-	assert.NotContains(t, configOf(t, mustRender(t, ambientOn)), "refuse-proxy-uid")
+	config := configOf(t, mustRender(t, ambientOn))
+	assert.Equal(t, true, config["refuse-proxy-uid"])
+	assert.NotContains(t, config, "refuse-net-raw")
+	assert.Equal(t, true, configOf(t, mustRender(t, ambientOn.with(values{"refuseNetRaw": true})))["refuse-net-raw"])
 }
 
 // TestAmbientAndDetection: detection reads the labels that decide between ambient and a sidecar, and only where a pod may have both:

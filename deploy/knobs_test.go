@@ -84,7 +84,7 @@ var options = map[string]values{
 	"image":            {"image": values{"registry": "registry.example:5000", "repository": "mirror/meshcni", "tag": "v9", "pullPolicy": "Always"}, "imagePullSecrets": []values{{"name": "pull"}}},
 	"digest":           {"image": values{"digest": "sha256:" + strings.Repeat("0123456789abcdef", 4)}},
 	"plugin":           {"excludeNamespaces": []string{"a", "b-2"}, "addDeadline": "1m30s", "logLevel": "debug"},
-	"plugin, stricter": {"uncapturedFamily": "drop", "refuseProxyUID": true, "writeStatus": true},
+	"plugin, stricter": {"uncapturedFamily": "drop", "refuseProxyUID": true, "refuseNetRaw": true, "writeStatus": true},
 	"agent off":        {"agent": "off"},
 	"agent off, bare":  {"agent": false},
 	"agent required":   {"agent": "require"},

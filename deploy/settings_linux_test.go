@@ -187,6 +187,7 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	assert.Equal(t, selector, got.Kubernetes.ExcludeNamespaceSelector)
 	assert.Equal(t, want["uncaptured-family"] == "drop", got.UncapturedFamily == redirect.UncapturedDrop)
 	assert.Equal(t, want["refuse-proxy-uid"] == true, got.RefuseProxyUID)
+	assert.Equal(t, want["refuse-net-raw"] == true, got.RefuseNetRaw)
 	assert.Equal(t, want["write-status"] == true, got.WriteStatus)
 	assert.Equal(t, want["ready-without-agent"] == true, got.ReadyWithoutAgent)
 }
@@ -241,6 +242,7 @@ func TestRepairTakesEverySetting(t *testing.T) {
 		}
 		require.NoError(t, r.Validate(dialects.All()), names[i])
 		assert.Equal(t, settings.Plugin.UncapturedFamily, r.Plugin.UncapturedFamily, "%s: repair decides as the plugin", names[i])
+		assert.Equal(t, settings.Plugin.RefuseNetRaw, r.Plugin.RefuseNetRaw, "%s: repair decides as the plugin", names[i])
 		assert.Equal(t, settings.Plugin.RefuseProxyUID, r.Plugin.RefuseProxyUID, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
 			assert.Equal(t, []any{"check", "95,126", "no redirection: $(x) $$", "-", "a in (b,c),!d", "metadata.namespace!=dev", namespace, "/proc/1/root"},

@@ -135,7 +135,18 @@ func TestContainersThatMaySetTheMark(t *testing.T) {
 				assert.Equal(t, []dialect.Bypass{{Code: dialect.BypassNetRaw, Container: "app", Field: tt.field, Inherited: tt.dflt}}, plan.Bypasses)
 				assert.ErrorContains(t, refused, plan.Bypasses[0].String())
 
-				plan, err = meshOf(redirect.Default().Proxy).Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true})
+				// A proxy on the node: what every container has refuses none, unless that is asked for.
+				onNode := meshOf(byMark)
+				onNode.NodeProxy = &dialect.NodeProxy{}
+				there, refused := onNode.Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true})
+				assert.Equal(t, plan.Bypasses, there.Bypasses, "it is reported all the same")
+				assert.Equal(t, !tt.dflt, refused != nil, "%v", refused)
+				for _, d := range []dialect.Dialect{onNode, meshOf(byMark)} {
+					_, refused = d.Plan(t.Context(), s, dialect.Options{RefuseNetRaw: true})
+					assert.ErrorContains(t, refused, plan.Bypasses[0].String())
+				}
+
+				plan, err = meshOf(redirect.Default().Proxy).Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true})
 				assert.NoError(t, err)
 				assert.Empty(t, plan.Bypasses, "rules that know the proxy by its user do not look at marks")
 			}

@@ -35,8 +35,12 @@ type Options struct {
 	// UncapturedFamily says what happens to an address family that the mesh does not capture.
 	UncapturedFamily redirect.UncapturedFamily
 	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy: it runs as the proxy's user
-	// or group, or may set its mark. Families that bypass the mesh refuse no pod; UncapturedFamily closes them.
+	// or group, or may set its mark. Where the proxy is on the node ([Dialect.NodeProxy]), a container that has only what
+	// container runtimes give to everyone is no reason: nearly every pod has one. Families that bypass the mesh refuse no
+	// pod; UncapturedFamily closes them.
 	RefuseProxyUID bool
+	// RefuseNetRaw refuses a pod with a container that may set the proxy's mark, also by the runtime's default.
+	RefuseNetRaw bool
 }
 
 // Plan is everything that a mesh means for a pod.
@@ -96,11 +100,9 @@ func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selec
 	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)
 	p.Bypasses = containerBypasses(s.Pod, own, b.Redirect.Proxy)
-	if o.RefuseProxyUID {
-		if err := refusal(p.Bypasses); err != nil {
-			invalid := b.Blame(b.Redirect.Validate())
-			return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))
-		}
+	if err := o.refusal(p.Bypasses, d.NodeProxy != nil); err != nil {
+		invalid := b.Blame(b.Redirect.Validate())
+		return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))
 	}
 	p.Redirect, p.Origins = b.Redirect, b.Origins
 	p.families(s, o)
@@ -166,11 +168,18 @@ func (p Plan) Codes() []BypassCode {
 	return codes
 }
 
-// refusal joins an error for each bypass that options can refuse.
-func refusal(bypasses []Bypass) error {
+// DefaultCodes returns those of Codes that are open only by what container runtimes grant to each container; see [Bypass.ByDefault].
+func (p Plan) DefaultCodes() []BypassCode {
+	return slices.DeleteFunc(p.Codes(), func(code BypassCode) bool {
+		return slices.ContainsFunc(p.Bypasses, func(b Bypass) bool { return b.Code == code && !b.ByDefault() })
+	})
+}
+
+// refusal joins an error for each bypass that the options refuse.
+func (o Options) refusal(bypasses []Bypass, proxyOnNode bool) error {
 	var errs []error
 	for _, b := range bypasses {
-		if b.Container != "" {
+		if b.Container != "" && (o.RefuseProxyUID && !(proxyOnNode && b.ByDefault()) || o.RefuseNetRaw && b.Code == BypassNetRaw) {
 			errs = append(errs, &BypassError{b})
 		}
 	}

@@ -77,7 +77,7 @@ func TestTrim(t *testing.T) {
 			trimmed := dialect.Trim(burdened(pod))
 			for _, d := range dialects.All() {
 				subject := dialect.Subject{Pod: pod, Namespace: c.Namespace, Addrs: dialecttest.Addrs()}
-				for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}} {
+				for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}, {RefuseNetRaw: true}} {
 					want, wantErr := d.Plan(t.Context(), subject, o)
 					subject.Pod = trimmed
 					got, err := d.Plan(t.Context(), subject, o)

@@ -49,6 +49,8 @@ type Decision struct {
 	Verb, Outcome, Reason string
 	// Bypasses are at most eight codes of ways past the mesh.
 	Bypasses []string
+	// DefaultBypasses are those of them that are open only by what container runtimes grant to each container.
+	DefaultBypasses []string
 	// AddressFamilies are those of the pod's addresses.
 	AddressFamilies []ruleset.Family
 }
@@ -158,6 +160,7 @@ func (s *logSocket) account(record []byte) []byte {
 		Level, Msg, Reason, Verb, Outcome string
 		Pod, Namespace, UID               string
 		Bypasses                          []string
+		DefaultBypasses                   []string `json:"default_bypasses"`
 		AddressFamilies                   []string `json:"address_families"`
 		Code                              json.RawMessage
 		Duration                          *float64 `json:"duration_ms"`
@@ -192,6 +195,7 @@ func (s *logSocket) account(record []byte) []byte {
 			s.decided(Decision{
 				Pod:  attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID},
 				Verb: r.Verb, Outcome: r.Outcome, Reason: r.Reason, Bypasses: r.Bypasses[:min(len(r.Bypasses), maxBypasses)],
+				DefaultBypasses: r.DefaultBypasses[:min(len(r.DefaultBypasses), maxBypasses)],
 				AddressFamilies: families(r.AddressFamilies),
 			})
 		}

@@ -42,7 +42,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	log, raw := plugin(t, socket)
-	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id", "net-raw"}, "address_families", []string{"ipv4"})
+	log.Info("decision", "reason", "injected", "verb", "ADD", "outcome", "redirected", "duration_ms", 500, "pod", "a", "namespace", "b", "bypasses", []string{"ipv6", "proxy-id", "net-raw"}, "default_bypasses", []string{"net-raw"}, "address_families", []string{"ipv4"})
 	log.Info("decision", "reason", "excluded-namespace", "verb", "ADD", "duration_ms", 1500)
 	log.Error("something else", "reason", "ignored")
 	_, err = raw.Write([]byte("no json\nat all"))
@@ -56,7 +56,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 
 	require.Len(t, decisions, 3, "of all records")
 	assert.Equal(t, Decision{
-		Pod: attachment.Pod{Namespace: "b", Name: "a"}, Verb: "ADD", Outcome: "redirected", Reason: "injected", Bypasses: []string{"ipv6", "proxy-id", "net-raw"}, AddressFamilies: []ruleset.Family{ruleset.IPv4},
+		Pod: attachment.Pod{Namespace: "b", Name: "a"}, Verb: "ADD", Outcome: "redirected", Reason: "injected", Bypasses: []string{"ipv6", "proxy-id", "net-raw"}, DefaultBypasses: []string{"net-raw"}, AddressFamilies: []ruleset.Family{ruleset.IPv4},
 	}, <-decisions)
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, got, 9)

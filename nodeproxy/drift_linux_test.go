@@ -44,6 +44,35 @@ func (n *node) metric(series string) float64 {
 	return 0
 }
 
+// TestBypassesAreReported: a captured pod whose containers may set marks is reported with that, and counted; none is refused for what
+// its runtime gives to all, and no event says so of each.
+func TestBypassesAreReported(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.options = func(o *nodeproxy.Options) { o.Plan.RefuseProxyUID = true }
+	capabilities := map[types.UID]*corev1.Capabilities{
+		n.pod(1): nil, n.pod(2): {Drop: []corev1.Capability{"ALL"}}, n.pod(3): {Add: []corev1.Capability{"NET_ADMIN"}},
+	}
+	for uid, c := range capabilities {
+		n.pods.change(uid, func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Name: "app", SecurityContext: &corev1.SecurityContext{Capabilities: c}}}
+		})
+	}
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uidN(1))
+	n.captured(uidN(2))
+	assert.Equal(t, []string{"net-raw"}, n.state(uidN(1)).Bypasses)
+	assert.Empty(t, n.state(uidN(2)).Bypasses)
+	n.until("it is refused", func() bool { return n.state(uidN(3)).Reason == "pod-refused" })
+	assert.Contains(t, n.state(uidN(3)).Detail, `container "app" can bypass the mesh: its capabilities have NET_RAW or NET_ADMIN added`)
+	assert.InDelta(t, 1, n.metric("bypasses{bypass=net-raw}"), 0)
+	assert.Zero(t, n.metric("bypasses{bypass=proxy-id}"))
+	for len(n.events.Events) > 0 {
+		assert.NotContains(t, <-n.events.Events, "Warning")
+	}
+}
+
 // TestMetrics: what is there, what went missing and what failed is counted, each incident once.
 func TestMetrics(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
 // metrics are the metrics of a [Controller].
@@ -19,6 +21,7 @@ type metrics struct {
 	connected *prometheus.Desc
 	depth     *prometheus.Desc
 	ready     *prometheus.Desc
+	bypasses  *prometheus.Desc
 }
 
 const prefix = "meshcni_nodeproxy_"
@@ -41,6 +44,7 @@ func newMetrics(c *Controller) *metrics {
 		pods:      prometheus.NewDesc(prefix+"pods", "Pods of this node, by state and reason.", []string{"state", "reason"}, nil),
 		connected: prometheus.NewDesc(prefix+"proxies_connected", "Proxies that are connected: 1, and 2 while one replaces the other.", nil, nil),
 		depth:     prometheus.NewDesc(prefix+"queue_depth", "Pods that wait to be looked at.", nil, nil),
+		bypasses:  prometheus.NewDesc(prefix+"bypasses", "Captured pods that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil),
 		ready:     prometheus.NewDesc(prefix+"ready", "Whether pods can be captured now: 1 or 0.", nil, nil),
 	}
 	// Prometheus does not count a first sample of 1 as an increase, so the series must exist before.
@@ -67,7 +71,7 @@ func (m *metrics) failed(err error) {
 // Describe implements [prometheus.Collector].
 func (c *Controller) Describe(ch chan<- *prometheus.Desc) {
 	m := c.metrics
-	for _, d := range []*prometheus.Desc{m.pods, m.connected, m.depth, m.ready} {
+	for _, d := range []*prometheus.Desc{m.pods, m.connected, m.depth, m.ready, m.bypasses} {
 		ch <- d
 	}
 	for _, part := range []prometheus.Collector{m.handOver, m.found, m.mended, m.failures} {
@@ -79,15 +83,23 @@ func (c *Controller) Describe(ch chan<- *prometheus.Desc) {
 func (c *Controller) Collect(ch chan<- prometheus.Metric) {
 	m := c.metrics
 	type labels struct{ state, reason string }
-	counts := map[labels]int{}
+	counts, ways := map[labels]int{}, map[string]int{}
 	for _, p := range c.Pods() {
 		counts[labels{string(p.State), p.Reason}]++
+		if p.State == agentsock.Captured {
+			for _, code := range p.Bypasses {
+				ways[code]++
+			}
+		}
 	}
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	for l, n := range counts {
 		gauge(m.pods, float64(n), l.state, l.reason)
+	}
+	for _, code := range dialect.BypassCodes {
+		gauge(m.bypasses, float64(ways[string(code)]), string(code))
 	}
 	connected := 0
 	if c.opts.Connected != nil {

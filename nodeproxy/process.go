@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -98,7 +99,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	e := w.e
 	s := agentsock.PodState{Pod: w.podOf(), Backend: e.backend}
 	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
-		s.Dialect = w.mesh.Name
+		s.Dialect, s.Bypasses = w.mesh.Name, bypasses(w.plan)
 	}
 	state, reason := machine.Report(w.Wanted, last, e.captured)
 	if !seen { // it cannot be told, so it is not said to be captured
@@ -141,6 +142,16 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	c.lookedAt(e, w.releasing)
 	before := c.setState(e, s)
 	c.tell(w, before, s, joined, mended, err)
+}
+
+// bypasses are the codes of the ways past the mesh that a pod leaves open, without those of which nobody knows whether it has them.
+func bypasses(p dialect.Plan) (codes []string) {
+	for _, b := range p.Bypasses {
+		if !b.Unsure && !slices.Contains(codes, string(b.Code)) {
+			codes = append(codes, string(b.Code))
+		}
+	}
+	return codes
 }
 
 // drifted counts what was found and mended, and returns the kinds that were mended.

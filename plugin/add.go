@@ -90,7 +90,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 
 	plan, refused := t.meshes.Plan(ctx,
 		dialect.Subject{Pod: done.answer.pod, Namespace: done.answer.namespace, Addrs: seen.addrs, Kernel: seen.kernel},
-		dialect.Options{UncapturedFamily: r.config.UncapturedFamily, RefuseProxyUID: r.config.RefuseProxyUID})
+		dialect.Options{UncapturedFamily: r.config.UncapturedFamily, RefuseProxyUID: r.config.RefuseProxyUID, RefuseNetRaw: r.config.RefuseNetRaw})
 	done.decision, done.plan.Answers = t.explain(plan.Decision), plan.Answers
 	switch {
 	case refused == nil && !plan.Decision.Selected:
@@ -105,7 +105,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 			"the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only"))
 	}
 	if refused != nil {
-		return done, r.inTime(ctx, t.refusal(refused))
+		return done, r.inTime(ctx, t.refusal(r.config, refused))
 	}
 	if t.meshes.Named(plan.Dialect).NodeProxy != nil {
 		failure = r.attach(ctx, &done, plan.Dialect, ns, seen.addrs)

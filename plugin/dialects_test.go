@@ -165,12 +165,13 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 	out.fails(t, 7, "refuse_proxy_uid: want true or false")
 }
 
-// TestContainerThatMayMark: where the rules know the proxy by a mark, refuse_proxy_uid refuses who may set marks.
+// TestContainerThatMayMark: where the rules know the node's proxy by a mark, who may set marks is refused: with refuse_proxy_uid if
+// that was asked for, with refuse_net_raw also by the runtime's default.
 func TestContainerThatMayMark(t *testing.T) {
 	t.Parallel()
-	add := func(refuse bool, caps *corev1.Capabilities) (*call, outcome) {
+	add := func(refuse, strict bool, caps *corev1.Capabilities) (*call, outcome) {
 		c := newCall()
-		c.config = set(c.config, "refuse_proxy_uid", refuse, "dialect", "ambient")
+		c.config = set(c.config, "refuse_proxy_uid", refuse, "refuse_net_raw", strict, "dialect", "ambient")
 		p := meshPod()
 		p.Annotations, p.Labels = nil, map[string]string{"istio.io/dataplane-mode": "ambient"}
 		p.Spec.Containers = p.Spec.Containers[:1]
@@ -179,20 +180,35 @@ func TestContainerThatMayMark(t *testing.T) {
 		c.attaches(p)
 		return c, c.run(t)
 	}
-	c, out := add(false, nil)
+	c, out := add(false, false, nil)
 	require.Zero(t, out.exit, out.stdout)
 	d := out.record(t, "decision")
 	assert.Equal(t, []any{"net-raw"}, d["bypasses"])
+	assert.Equal(t, []any{"net-raw"}, d["default_bypasses"])
 	assert.Equal(t, []any{"ipv4", "ipv6"}, d["families"])
 	assert.Len(t, d["warnings"], 1)
 	assert.NotNil(t, c.netns.Live.IPv4)
 
-	c, out = add(true, nil)
-	out.fails(t, 7, `pod shop/cart-0: container "app" can bypass the mesh`, "NET_RAW", "refuse_proxy_uid")
+	_, out = add(false, false, &corev1.Capabilities{Add: []corev1.Capability{"NET_RAW"}})
+	require.Zero(t, out.exit, out.stdout)
+	assert.Equal(t, []any{"net-raw"}, out.record(t, "decision")["bypasses"])
+	assert.Empty(t, out.record(t, "decision")["default_bypasses"], "somebody asked for it")
+
+	_, out = add(true, false, nil)
+	assert.Zero(t, out.exit, out.stdout)
+	assert.Equal(t, []any{"net-raw"}, out.record(t, "decision")["bypasses"], "the runtime's default is reported")
+
+	for key, refuse := range map[string][2]bool{"refuse_proxy_uid": {true, false}, "refuse_net_raw": {false, true}} {
+		c, out = add(refuse[0], refuse[1], &corev1.Capabilities{Add: []corev1.Capability{"NET_RAW"}})
+		out.fails(t, 7, `pod shop/cart-0: container "app" can bypass the mesh`, "NET_RAW", key)
+		assert.Nil(t, c.netns.Live.IPv4)
+	}
+	c, out = add(true, true, nil)
+	out.fails(t, 7, `pod shop/cart-0: container "app" can bypass the mesh`, "NET_RAW", "refuse_net_raw")
 	assert.Nil(t, c.netns.Live.IPv4)
 	assert.Equal(t, []any{"net-raw"}, out.record(t, "decision")["bypasses"])
 
-	_, out = add(true, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}})
+	_, out = add(true, true, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}})
 	assert.Zero(t, out.exit, out.stdout)
 	assert.Equal(t, []any{}, out.record(t, "decision")["bypasses"])
 }

@@ -77,6 +77,8 @@ type Event struct {
 	Warnings redirect.Warnings
 	// Bypasses are the ways past the mesh that the pod leaves open.
 	Bypasses []dialect.BypassCode
+	// DefaultBypasses are those of them that nobody asked for; see [dialect.Plan.DefaultCodes].
+	DefaultBypasses []dialect.BypassCode
 	// APICalls is how many requests were made to the source of pods.
 	APICalls int
 	// PodSource is where the pod came from; empty: it was not read.
@@ -91,7 +93,8 @@ type Event struct {
 func (c captured) event() Event {
 	e := Event{
 		Decision: c.decision, Outcome: c.outcome, Dialect: c.plan.Dialect, Answers: c.plan.Answers, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
-		APICalls: c.answer.calls + c.patched, PodSource: c.answer.source,
+		DefaultBypasses: c.plan.DefaultCodes(),
+		APICalls:        c.answer.calls + c.patched, PodSource: c.answer.source,
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
 	for _, b := range c.plan.Bypasses {
@@ -135,6 +138,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 			"backend", string(e.Backend), "families", texts(e.Families),
 			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings.Texts(), maxMessage),
 			"bypasses", texts(e.Bypasses),
+			"default_bypasses", texts(e.DefaultBypasses),
 			"api_calls", e.APICalls, "pod_source", string(e.PodSource), "duration_ms", ms,
 		}
 		if len(e.Answers) > 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -85,12 +86,16 @@ func (t target) explain(d selection.Decision) selection.Decision {
 }
 
 // refusal is the failure of a pod that its mesh's plan refuses.
-func (t target) refusal(err error) *types.Error {
+func (t target) refusal(c netconf.Config, err error) *types.Error {
 	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
 	var bypass *dialect.BypassError
 	switch {
 	case errors.As(err, &bypass):
-		return hint(failure, "refuse_proxy_uid is true in the network configuration")
+		key := "refuse_proxy_uid"
+		if c.RefuseNetRaw && (bypass.ByDefault() || !c.RefuseProxyUID) {
+			key = "refuse_net_raw"
+		}
+		return hint(failure, "%s is true in the network configuration", key)
 	case t.asked != "":
 		return hint(failure, "correct what leads to %s in CNI_ARGS; the sandbox does not start without its rules", t.asked)
 	}

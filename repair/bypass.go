@@ -112,7 +112,7 @@ func bypassWords(addressed []ruleset.Family, plan dialect.Plan, code dialect.Byp
 		}
 	}
 	if len(words) == 0 {
-		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s)", code)}
+		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s); meshcni-redirect explain says more", code)}
 	}
 	family, ok := bypassed[code]
 	if ok && len(addressed) > 0 && !slices.Contains(addressed, family) {

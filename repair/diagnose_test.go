@@ -167,7 +167,7 @@ func TestTrimKeepsWhatDialectsRead(t *testing.T) {
 			pod := &corev1.Pod{}
 			require.NoError(t, json.Unmarshal(b, pod))
 			trimmed := repair.Trim(pod)
-			for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}} {
+			for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}, {RefuseNetRaw: true}} {
 				want, errWant := d.Plan(t.Context(), dialect.Subject{Pod: pod, Addrs: addrs}, o)
 				got, errGot := d.Plan(t.Context(), dialect.Subject{Pod: trimmed, Addrs: addrs}, o)
 				assert.Equal(t, errWant, errGot, file)

@@ -125,7 +125,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		return nil, err
 	}
 	o := nodeproxy.Options{
-		Dialects: meshes, Plan: dialect.Options{UncapturedFamily: plugin.UncapturedFamily, RefuseProxyUID: plugin.RefuseProxyUID},
+		Dialects: meshes, Plan: dialect.Options{UncapturedFamily: plugin.UncapturedFamily, RefuseProxyUID: plugin.RefuseProxyUID, RefuseNetRaw: plugin.RefuseNetRaw},
 		Apply: apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot},
 		Pods:  a.pods, Proxy: a.program.NodeProxy, Records: attachment.In(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval),

@@ -40,10 +40,14 @@ func TestMerge(t *testing.T) {
 }
 
 func TestWrong(t *testing.T) {
-	for state, want := range map[agentsock.PodState]bool{
-		{State: agentsock.Captured}: false, {State: agentsock.Outside}: false, {State: agentsock.Drifted}: true, {State: agentsock.Failed}: true,
-		{State: agentsock.Waiting, Reason: "no-proxy"}: true, {State: agentsock.Waiting, Reason: "no-trace"}: false,
+	for _, c := range []struct {
+		state  agentsock.State
+		reason string
+		want   bool
+	}{
+		{agentsock.Captured, "", false}, {agentsock.Outside, "", false}, {agentsock.Drifted, "", true}, {agentsock.Failed, "", true},
+		{agentsock.Waiting, "no-proxy", true}, {agentsock.Waiting, "no-trace", false},
 	} {
-		assert.Equal(t, want, wrong(state), "%s %s", state.State, state.Reason)
+		assert.Equal(t, c.want, wrong(agentsock.PodState{State: c.state, Reason: c.reason}), "%s %s", c.state, c.reason)
 	}
 }

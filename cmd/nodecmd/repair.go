@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -108,6 +109,9 @@ func (r *repairer) decided(d installer.Decision) {
 	}
 	b := repair.Bypasses{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: d.Pod.UID, AddressFamilies: d.AddressFamilies}
 	for _, code := range d.Bypasses {
+		if slices.Contains(d.DefaultBypasses, code) {
+			continue // nearly every pod has it, so it is no news of one
+		}
 		b.Codes = append(b.Codes, dialect.BypassCode(code))
 	}
 	c.ReportBypasses(b)

@@ -146,14 +146,14 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	was, err := installer.Default().Entry()
 	require.NoError(t, err)
 	assert.Equal(t, string(was), string(entry))
-	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "write_status", "ready_without_agent", "exclude_namespace_selector"} {
+	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "refuse_net_raw", "write_status", "ready_without_agent", "exclude_namespace_selector"} {
 		assert.NotContains(t, string(entry), key)
 	}
-	s, err = parsed(nil, "--uncaptured-family=drop", "--refuse-proxy-uid", "--write-status=true", "--ready-without-agent", "--exclude-namespace-selector=mesh in (off,no)")
+	s, err = parsed(nil, "--uncaptured-family=drop", "--refuse-proxy-uid", "--refuse-net-raw", "--write-status=true", "--ready-without-agent", "--exclude-namespace-selector=mesh in (off,no)")
 	require.NoError(t, err)
 	entry, err = s.Entry()
 	require.NoError(t, err)
-	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"write_status": true`, `"ready_without_agent": true`, `"exclude_namespace_selector": "mesh in (off,no)"`} {
+	for _, setting := range []string{`"uncaptured_family": "drop"`, `"refuse_proxy_uid": true`, `"refuse_net_raw": true`, `"write_status": true`, `"ready_without_agent": true`, `"exclude_namespace_selector": "mesh in (off,no)"`} {
 		assert.Contains(t, string(entry), setting)
 	}
 }

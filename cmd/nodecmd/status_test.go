@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
@@ -74,10 +75,10 @@ failed: shop/late not-called: its network was set up without the plugin
 `, out)
 	code, out, _ = run(t, env, "pods")
 	assert.Equal(t, 1, code)
-	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE     REASON      SINCE                 BACKEND
-shop       cart  u1   istio    captured  recorded    1970-01-01T00:00:00Z  nftables
-shop       late  u2   istio    failed    not-called  -                     -
-shop       odd   u3   istio    waiting   no-trace    -                     -
+	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE     REASON      SINCE                 BACKEND   BYPASSES
+shop       cart  u1   istio    captured  recorded    1970-01-01T00:00:00Z  nftables  -
+shop       late  u2   istio    failed    not-called  -                     -         -
+shop       odd   u3   istio    waiting   no-trace    -                     -         -
 `, out)
 	cancel()
 	assert.Equal(t, 0, <-done)
@@ -126,7 +127,7 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 	r := &repairer{}
 	of := func(verb, outcome string) installer.Decision {
 		return installer.Decision{
-			Pod: attachment.Pod{Namespace: "shop", Name: outcome, UID: "u"}, Verb: verb, Outcome: outcome, Bypasses: []string{"ipv6", "proxy-id"},
+			Pod: attachment.Pod{Namespace: "shop", Name: outcome, UID: "u"}, Verb: verb, Outcome: outcome, Bypasses: []string{"ipv6", "net-raw", "proxy-id"}, DefaultBypasses: []string{"net-raw"},
 		}
 	}
 	r.decided(of("ADD", "redirected")) // nobody is there yet
@@ -138,7 +139,7 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 	var names []string
 	for b := range reported {
 		names = append(names, b.Name)
-		assert.Len(t, b.Codes, 2)
+		assert.Equal(t, []dialect.BypassCode{"ipv6", "proxy-id"}, b.Codes, "what every container has is no event")
 	}
 	assert.Equal(t, []string{"redirected", "same"}, names)
 }

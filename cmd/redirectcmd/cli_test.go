@@ -130,8 +130,13 @@ func TestProgram(t *testing.T) {
 			args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid"}, code: 1,
 			out: []string{"pod shop/leaky-1 is refused (istio)", `refused: container "web" bypasses the mesh: it runs as the proxy's user, 1337`},
 		},
-		"explain refused by a mark": {
+		"explain the runtime's default": {
 			args: []string{"explain", "--dialect", "ambient", "-f", "-", "--refuse-proxy-uid", "-o", "json"},
+			call: call{stdin: "metadata: {name: a, labels: {istio.io/dataplane-mode: ambient}}\nspec: {containers: [{name: app}]}\n"},
+			out:  []string{`"bypasses": [`, `container \"app\" can bypass the mesh: it does not drop NET_RAW`, "\"bypassCodes\": [\n    \"net-raw\"\n  ]"},
+		},
+		"explain refused by a mark": {
+			args: []string{"explain", "--dialect", "ambient", "-f", "-", "--refuse-net-raw", "-o", "json"},
 			call: call{stdin: "metadata: {name: a, labels: {istio.io/dataplane-mode: ambient}}\nspec: {containers: [{name: app}]}\n"}, code: 1,
 			out: []string{`"refused": [`, `container \"app\" can bypass the mesh: it does not drop NET_RAW`, "\"bypassCodes\": [\n    \"net-raw\"\n  ]"},
 		},

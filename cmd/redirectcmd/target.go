@@ -30,6 +30,7 @@ type common struct {
 	backendName                string
 	uncapturedFamily           redirect.UncapturedFamily
 	refuseProxyUID             bool
+	refuseNetRaw               bool
 	excludeNamespaces, ips     []string
 	excludeNamespaceSelector   string
 	ambient                    netconf.Ambient
@@ -74,6 +75,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	c.uncapturedFamily = redirect.UncapturedAllow
 	fs.Var(cli.Required((*string)(&c.uncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
 	fs.BoolVar(&c.refuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
+	fs.BoolVar(&c.refuseNetRaw, "refuse-net-raw", false, "refuse a pod with a container that may set the proxy's mark, as the plugin's refuse_net_raw does")
 	return cmd, c
 }
 
@@ -234,7 +236,7 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 // plan calls the dialects' Plan, as the plugin does.
 func (c *common) plan(ctx context.Context, t *target, l dialect.List, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
 	t.Plan, err = l.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
-		UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID,
+		UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID, RefuseNetRaw: c.refuseNetRaw,
 	})
 	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings.Texts(), t.Plan.Warnings.Texts())
 	return err

@@ -146,7 +146,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"label", "node-1"}, []string{string(s.Action), s.Node})
 	s.Action = "delete"
-	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, UncapturedFamily: redirect.UncapturedDrop}
+	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, RefuseNetRaw: true, UncapturedFamily: redirect.UncapturedDrop}
 	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
 	require.NoError(t, s.Validate(dialects.All()), "no file is read")
 
@@ -164,7 +164,7 @@ func TestSettings(t *testing.T) {
 	assert.Zero(t, o.ClusterBudget, "no rate, no bound")
 	assert.Equal(t, repair.ActionDelete, o.Action)
 	assert.ErrorContains(t, o.Installed(), "not yet")
-	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}, o.Plan, "as the plugin's")
+	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true, RefuseNetRaw: true}, o.Plan, "as the plugin's")
 	assert.Equal(t, "istio", o.Dialects.String(), "the first is the default")
 	assert.True(t, o.Dialects[0].Policy.ExcludesNamespace("kube-system"))
 	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Dialects[0].Policy.ExcludedNamespaceLabels))

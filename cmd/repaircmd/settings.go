@@ -42,7 +42,7 @@ type Settings struct {
 	Uncaptured bool
 	// AgentPrefix begins the names of the node agent's own pods, in Plugin.PodNamespace.
 	AgentPrefix string
-	// Plugin is the plugin's configuration. Repair uses Type, Dialects, Backend, UncapturedFamily, RefuseProxyUID, RunDir,
+	// Plugin is the plugin's configuration. Repair uses Type, Dialects, Backend, UncapturedFamily, RefuseProxyUID, RefuseNetRaw, RunDir,
 	// PodNamespace and the namespaces that Kubernetes excludes, to decide and apply as the plugin does.
 	Plugin netconf.Config
 	API
@@ -71,6 +71,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 	cli.Ambient(fs, &s.Plugin.Ambient)
 	fs.Var(cli.Required((*string)(&s.Plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
+	fs.BoolVar(&s.Plugin.RefuseNetRaw, "refuse-net-raw", false, "whether the plugin refuses a pod with a container that may set the proxy's mark; such a pod is left alone")
 	fs.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
 	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
 	fs.StringVar(&s.Port, "kubernetes-service-port", "443", "its port")
@@ -210,7 +211,7 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if o.Plan.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {
 		return o, named("uncaptured-family", err)
 	}
-	o.Plan.RefuseProxyUID = s.Plugin.RefuseProxyUID
+	o.Plan.RefuseProxyUID, o.Plan.RefuseNetRaw = s.Plugin.RefuseProxyUID, s.Plugin.RefuseNetRaw
 	o.Records = attachment.In(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
 		o.Detect = &repair.Detection{

@@ -101,6 +101,9 @@ type PodState struct {
 	Since time.Time `json:"since,omitzero"`
 	// Backend, a name of package apply, applied the rules; empty: not known, or none.
 	Backend string `json:"backend,omitempty"`
+	// Bypasses are the ways past the mesh that the pod leaves open, the codes of package dialect. Empty: none is known. Only
+	// those of pods whose proxy is on the node are reported.
+	Bypasses []string `json:"bypasses,omitempty"`
 }
 
 // Handler serves the requests. Any error may be [ErrUnsupported]. The contexts end when the client goes away. A handler may

@@ -76,8 +76,10 @@ type Config struct {
 	// UncapturedFamily says what happens to an address family that the mesh does not capture. Default:
 	// redirect.UncapturedAllow.
 	UncapturedFamily redirect.UncapturedFamily `json:"uncaptured_family,omitempty"`
-	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy. Default: false.
+	// RefuseProxyUID and RefuseNetRaw refuse a pod with a container that the rules may take for the proxy; see
+	// dialect.Options. Default: false.
 	RefuseProxyUID bool `json:"refuse_proxy_uid,omitempty"`
+	RefuseNetRaw   bool `json:"refuse_net_raw,omitempty"`
 	// WriteStatus annotates the pod once its rules are in place, if the mesh has an annotation for that. Default: false.
 	WriteStatus bool `json:"write_status,omitempty"`
 	// ReadyWithoutAgent makes STATUS succeed before the agent has written the kubeconfig. An agent that runs on the pod

@@ -87,7 +87,7 @@ func (q question) plugin(t *testing.T) verdict {
 	config, err := json.Marshal(object{
 		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "dialect": strings.Split(q.mesh, ","),
 		"kubernetes":        object{"exclude_namespace_selector": q.excluded},
-		"uncaptured_family": q.options.UncapturedFamily, "refuse_proxy_uid": q.options.RefuseProxyUID,
+		"uncaptured_family": q.options.UncapturedFamily, "refuse_proxy_uid": q.options.RefuseProxyUID, "refuse_net_raw": q.options.RefuseNetRaw,
 		"prevResult": object{"cniVersion": "1.0.0", "ips": ips},
 	})
 	require.NoError(t, err)
@@ -102,6 +102,9 @@ func (q question) plugin(t *testing.T) verdict {
 	env := map[string]string{
 		"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/n", "CNI_IFNAME": "eth0", "CNI_PATH": "/b",
 		"CNI_ARGS": "K8S_POD_NAMESPACE=" + q.pod.Namespace + ";K8S_POD_NAME=" + q.pod.Name,
+	}
+	if q.pod.UID != "" {
+		env["CNI_ARGS"] += ";K8S_POD_UID=" + string(q.pod.UID)
 	}
 	exit := p.Run(t.Context(), plugin.IO{
 		Getenv: func(k string) string { return env[k] }, Stdin: bytes.NewReader(config), Stdout: &stdout,
@@ -155,7 +158,7 @@ func (q question) program(t *testing.T) verdict {
 	run := func(args ...string) (string, string, int) {
 		var out, errOut bytes.Buffer
 		args = append(args, "-f", "pod", "--namespace-file", "namespace", "--dialect", q.mesh, "--exclude-namespace-selector", q.excluded,
-			"--uncaptured-family", string(cmp.Or(q.options.UncapturedFamily, redirect.UncapturedAllow)), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID))
+			"--uncaptured-family", string(cmp.Or(q.options.UncapturedFamily, redirect.UncapturedAllow)), fmt.Sprintf("--refuse-proxy-uid=%t", q.options.RefuseProxyUID), fmt.Sprintf("--refuse-net-raw=%t", q.options.RefuseNetRaw))
 		code := redirectcmd.Program{Stdout: &out, Stderr: &errOut, CNIConfDirs: []string{}, ReadFile: func(name string) ([]byte, error) {
 			return []byte(files[name]), nil
 		}}.Main(t.Context(), args)
@@ -226,7 +229,7 @@ func TestEveryDoorDecidesAlike(t *testing.T) {
 	refusals, bypasses := map[string]int{}, map[string]int{}
 	for name, q := range questions(t) {
 		for _, addrs := range [][]netip.Addr{dual, dual[:1], {dual[1], dual[0]}} {
-			for _, o := range []dialect.Options{{}, {UncapturedFamily: redirect.UncapturedDrop}, {RefuseProxyUID: true}} {
+			for _, o := range []dialect.Options{{}, {UncapturedFamily: redirect.UncapturedDrop}, {RefuseProxyUID: true}, {RefuseNetRaw: true}} {
 				q.addrs, q.options = addrs, o
 				q.pod.Status.PodIPs = nil
 				for _, a := range addrs {
@@ -350,7 +353,7 @@ func questions(t *testing.T) map[string]question {
 		add(filepath.Base(file), "kuma", pod, nil)
 	}
 	add("ambient", "ambient", &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "cart", Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "cart", UID: "7d43a1c2-0000-4000-8000-000000000001", Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}},
 	}, nil)
 	for name, q := range maps.Clone(all) {
@@ -364,6 +367,8 @@ func questions(t *testing.T) map[string]question {
 		if ids := built.Redirect.Proxy.UIDs; len(ids) > 0 {
 			id := int64(ids[0])
 			app.SecurityContext = &corev1.SecurityContext{RunAsUser: &id}
+		} else {
+			app.SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_RAW"}}}
 		}
 		pod := q.pod.DeepCopy()
 		pod.Spec.Containers = append(pod.Spec.Containers, app)

@@ -11,7 +11,8 @@
 {{- $_ := set $config "dialect" (ternary (first $dialects) $dialects (eq (len $dialects) 1)) -}}
 {{- with $.Values.excludeNamespaceSelector }}{{- $_ := set $config "exclude-namespace-selector" . }}{{- end -}}
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
-{{- if and $.Values.refuseProxyUID (not $.Values.ambient.enabled) }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
+{{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
+{{- if $.Values.refuseNetRaw }}{{- $_ := set $config "refuse-net-raw" true }}{{- end -}}
 {{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
 {{- with $.Values.ambient -}}
 {{- if not .dnsCapture }}{{- $_ := set $config "ambient-dns-capture" false }}{{- end -}}
