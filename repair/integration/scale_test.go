@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -28,16 +29,11 @@ const (
 	perMinute, burst     = 300, 10
 )
 
-// allPods is the cluster's; fewer with -short, as under the race detector.
-func allPods() int {
-	if testing.Short() {
-		return 500
-	}
-	return 5000
-}
+// allPods is the cluster's.
+var allPods = longtest.Rounds(1000, 5000)
 
-// TestScale runs the program itself on a node with 200 of a cluster's 5,000 pods,
-// 100 of which break at once.
+// TestScale runs the program itself on a node with 200 of a cluster's 1,000 pods, with the tag long 5,000, 100 of which break at
+// once.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Own(t, servers)
@@ -97,7 +93,7 @@ func crowd(t *testing.T, a *admin, ns, node string) []*corev1.Pod {
 	t.Helper()
 	template := podFrom(t, "passed", ns, "", "")
 	pods := make([]*corev1.Pod, nodePods)
-	parallel(allPods(), func(i int) {
+	parallel(allPods, func(i int) {
 		pod := template.DeepCopy()
 		pod.Name, pod.Spec.NodeName = fmt.Sprintf("pod-%d", i), node
 		if i < nodePods {
