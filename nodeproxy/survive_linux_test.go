@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -388,4 +389,64 @@ func TestConnectionsBeingMade(t *testing.T) {
 		s.goOn(pairs, "made")
 		assert.Zero(t, s.carried(), "they began outside the mesh")
 	})
+}
+
+// TestConnectionsWhileJoiningAndLeaving: of those that are made one after the other meanwhile, each is answered.
+func TestConnectionsWhileJoiningAndLeaving(t *testing.T) {
+	t.Parallel()
+	eachBackend(t, func(t *testing.T, n *node) {
+		s := newShop(t, n)
+		echo(t, s.world.Out, "10.96.5.5:7779")
+		echo(t, s.world.Pod, "10.244.1.5:7779")
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var failed []string
+		made := 0
+		for addr, from := range map[string]*netnsexec.NetNS{"10.96.5.5:7779": s.world.Pod, "10.244.1.5:7779": s.world.Out} {
+			for range 2 {
+				all.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						err := exchange(from, addr)
+						mu.Lock()
+						if made++; err != nil {
+							failed = append(failed, err.Error())
+						}
+						mu.Unlock()
+					}
+				})
+			}
+		}
+		for range 3 {
+			s.join()
+			s.leave()
+		}
+		close(stop)
+		all.Wait()
+		assert.Empty(t, failed, "of %d connections", made)
+		s.clean()
+	})
+}
+
+// exchange makes a connection, says a word and hears it.
+func exchange(from *netnsexec.NetNS, addr string) error {
+	var c net.Conn
+	err := from.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", addr, limit)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(limit))
+	if _, err = c.Write([]byte("x")); err == nil {
+		_, err = io.ReadFull(c, make([]byte, 1))
+	}
+	return err
 }
