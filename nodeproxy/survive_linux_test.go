@@ -154,13 +154,9 @@ func (s *shop) connect(all map[*place]*netnsexec.NetNS) (pairs []pair) {
 	s.t.Helper()
 	for p, from := range all {
 		client := dial(s.t.(*testing.T), from, p.addr)
-		select {
-		case server := <-p.news:
-			s.t.(*testing.T).Cleanup(func() { _ = server.Close() })
-			pairs = append(pairs, pair{p.addr, client, server})
-		case <-time.After(limit):
-			require.Fail(s.t, "nobody connects", p.addr)
-		}
+		server := <-p.news
+		s.t.(*testing.T).Cleanup(func() { _ = server.Close() })
+		pairs = append(pairs, pair{p.addr, client, server})
 	}
 	return pairs
 }
@@ -358,12 +354,7 @@ func TestConnectionsBeingMade(t *testing.T) {
 					results <- made{pair{name: p.addr}, err}
 					return
 				}
-				select {
-				case server := <-p.news:
-					results <- made{pair{p.addr, c, server}, nil}
-				case <-time.After(limit):
-					results <- made{pair{name: p.addr}, errors.New("the server has no connection")}
-				}
+				results <- made{pair{p.addr, c, <-p.news}, nil}
 			}()
 		}
 		for _, ns := range []*netnsexec.NetNS{s.world.Pod, s.world.Out} {
