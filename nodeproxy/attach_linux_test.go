@@ -125,7 +125,7 @@ func TestAttachFails(t *testing.T) {
 				p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "perhaps"}
 			})
 		}, "selection", "pod-refused"},
-		"one listener is missing": {func(n *node, _ types.UID) { n.proxy.skip = "udp 127.0.0.1:15053" }, "listeners", "listeners-failed"},
+		"one listener is missing": {func(n *node, _ types.UID) { n.proxy.skip = "udp 127.0.0.1:15053" }, "listeners", "no-listeners"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,13 +17,18 @@
 // # Joining and leaving
 //
 // A pod joins in the order proxy, listeners, probes, rules, annotation: its connections never meet rules without a proxy. It
-// leaves in the order annotation, the plugin's record, rules, proxy, probes. If its namespace cannot be found, its proxy stays. A
-// pod whose containers have ended, or that is gone, is taken from the proxy; its rules die with its namespace.
+// leaves in the order annotation, the plugin's record, redirection, proxy, probes, and last what is left of the rules. If its
+// namespace cannot be found, its proxy stays. A pod whose containers have ended, or that is gone, is taken from the proxy; its
+// rules die with its namespace.
 //
-// Of connections that are open when a pod joins, those survive, outside the mesh, that the namespace's conntrack knows. Others
-// are cut, since the kernel takes them for new: reset when they next send, or left waiting if they were just being made. So it is
-// with any rules that redirect, where no rule used conntrack before. When a pod leaves, connections through the proxy are cut,
-// and those that were never captured survive.
+// TCP connections that are open, or being made, when a pod joins go on outside the mesh. The namespace's conntrack is told of each
+// before the rules come; where the kernel cannot be told (no ctnetlink), those that conntrack did not know are reset. DNS queries
+// go to the proxy from the next on.
+//
+// Connections through the proxy when a pod leaves go on until they end or the proxy ends them, which both ends then see. Meanwhile
+// rules stay in the namespace that redirect nothing and keep the kernel translating these connections' packets; the pod is
+// outside, and its detail says how many there are. DNS queries go straight from the next on. A [Controller.Release] waits for such
+// connections, for a while.
 //
 // While no proxy is connected nobody joins, and captured pods stay captured: their connections are refused, as the mesh
 // demands, unless the proxy listens without being connected. A controller that starts meanwhile cannot tell whose listeners they

@@ -332,6 +332,9 @@ func (w *work) handOver(ctx context.Context) error {
 // The first and the longest pause between two looks for listeners. A look takes some 0.1 ms.
 const lookFirst, lookMost = time.Millisecond, 50 * time.Millisecond
 
+// errDeaf says that listeners are missing, and not that they cannot be looked for.
+var errDeaf = errors.New("the proxy accepted the pod and does not listen")
+
 // await waits for the proxy's listeners.
 func (w *work) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.c.opts.ListenTimeout)
@@ -342,7 +345,7 @@ func (w *work) await(ctx context.Context) error {
 			return err
 		}
 		if !sleep(ctx, pause) {
-			return fmt.Errorf("the proxy accepted the pod and does not listen on %s: %w", listeners.Words(w.missing), context.Cause(ctx))
+			return fmt.Errorf("%w on %s: %w", errDeaf, listeners.Words(w.missing), context.Cause(ctx))
 		}
 	}
 }

@@ -190,6 +190,8 @@ func reasonOf(err error, is string) string {
 		return is
 	case errors.Is(err, errVariant):
 		return reasonVariant
+	case errors.Is(err, errDeaf):
+		return machine.ReasonNoListeners
 	case errors.As(err, &step):
 		return step.Step + "-failed"
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -153,13 +154,9 @@ func (s *shop) connect(all map[*place]*netnsexec.NetNS) (pairs []pair) {
 	s.t.Helper()
 	for p, from := range all {
 		client := dial(s.t.(*testing.T), from, p.addr)
-		select {
-		case server := <-p.news:
-			s.t.(*testing.T).Cleanup(func() { _ = server.Close() })
-			pairs = append(pairs, pair{p.addr, client, server})
-		case <-time.After(limit):
-			require.Fail(s.t, "nobody connects", p.addr)
-		}
+		server := <-p.news
+		s.t.(*testing.T).Cleanup(func() { _ = server.Close() })
+		pairs = append(pairs, pair{p.addr, client, server})
 	}
 	return pairs
 }
@@ -357,12 +354,7 @@ func TestConnectionsBeingMade(t *testing.T) {
 					results <- made{pair{name: p.addr}, err}
 					return
 				}
-				select {
-				case server := <-p.news:
-					results <- made{pair{p.addr, c, server}, nil}
-				case <-time.After(limit):
-					results <- made{pair{name: p.addr}, errors.New("the server has no connection")}
-				}
+				results <- made{pair{p.addr, c, <-p.news}, nil}
 			}()
 		}
 		for _, ns := range []*netnsexec.NetNS{s.world.Pod, s.world.Out} {
@@ -388,4 +380,64 @@ func TestConnectionsBeingMade(t *testing.T) {
 		s.goOn(pairs, "made")
 		assert.Zero(t, s.carried(), "they began outside the mesh")
 	})
+}
+
+// TestConnectionsWhileJoiningAndLeaving: of those that are made one after the other meanwhile, each is answered.
+func TestConnectionsWhileJoiningAndLeaving(t *testing.T) {
+	t.Parallel()
+	eachBackend(t, func(t *testing.T, n *node) {
+		s := newShop(t, n)
+		echo(t, s.world.Out, "10.96.5.5:7779")
+		echo(t, s.world.Pod, "10.244.1.5:7779")
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var failed []string
+		made := 0
+		for addr, from := range map[string]*netnsexec.NetNS{"10.96.5.5:7779": s.world.Pod, "10.244.1.5:7779": s.world.Out} {
+			for range 2 {
+				all.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						err := exchange(from, addr)
+						mu.Lock()
+						if made++; err != nil {
+							failed = append(failed, err.Error())
+						}
+						mu.Unlock()
+					}
+				})
+			}
+		}
+		for range 3 {
+			s.join()
+			s.leave()
+		}
+		close(stop)
+		all.Wait()
+		assert.Empty(t, failed, "of %d connections", made)
+		s.clean()
+	})
+}
+
+// exchange makes a connection, says a word and hears it.
+func exchange(from *netnsexec.NetNS, addr string) error {
+	var c net.Conn
+	err := from.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", addr, limit)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(limit))
+	if _, err = c.Write([]byte("x")); err == nil {
+		_, err = io.ReadFull(c, make([]byte, 1))
+	}
+	return err
 }

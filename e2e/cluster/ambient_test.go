@@ -342,7 +342,12 @@ func TestAmbient(t *testing.T) {
 		outside(t, "cart", "web", "late", "after")
 		cut(t, in(), "8080", "15006")
 		cut(t, out(), "8080", "15001")
-		assert.Equal(t, before, s.firewall(t, "web"), "its network is as it was")
+		eventually(t, 60*time.Second, "its network is as it was, once the proxy's connections have ended", func() error {
+			if now := s.firewall(t, "web"); now != before {
+				return errors.New(now)
+			}
+			return nil
+		})
 		s.undisturbed(t, "cart", "web", "late", "after")
 	})
 

@@ -78,10 +78,10 @@ func (d *demo) joins() {
 	d.say("\nkubectl label namespace shop istio.io/dataplane-mode=ambient")
 	n.label("ambient", agentsock.Captured)
 	cart.through, _ = cart.dial(cart.Pod, service)
-	look("through the proxy (15001)", "through the proxy (15006)", "cut", "cut", "lives", "lives", "lives")
+	look("through the proxy (15001)", "through the proxy (15006)", "lives", "lives", "lives", "lives", "lives")
 	d.say("\nkubectl label namespace shop istio.io/dataplane-mode-")
 	n.label("", agentsock.Outside)
-	look("straight", "straight", "–", "–", "lives", "lives", "cut")
+	look("straight", "straight", "lives", "lives", "lives", "lives", "lives")
 
 	d.say("")
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
@@ -90,7 +90,7 @@ func (d *demo) joins() {
 	}
 	require.NoError(d, table.Flush())
 	d.say("\nEach server saw its client's address, also through the proxy. Connections that are open when a pod joins live on, outside the mesh,\n" +
-		"if the kernel tracks them in the pod; else they are cut. When a pod leaves, those that go through the proxy are cut.")
+		"whether or not the kernel tracked them in the pod. When a pod leaves, those through the proxy live on until they end.")
 	n.end()
 	require.Empty(d, proxy.State().Pods)
 }

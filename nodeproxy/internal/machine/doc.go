@@ -9,17 +9,18 @@
 // price is that its traffic stays outside the mesh for some milliseconds more. The probes' exemption comes before the rules
 // too, or a probe could meet them without it.
 //
-// When the rules come, new connections are captured. Of connections that are open, those survive that the namespace's
-// conntrack knows. Where it knows none, because no rule of the namespace used it before, the kernel takes the next packet of
-// an open TCP connection for the first of a new one and redirects it, and the proxy's side resets the connection.
+// When the rules come, new connections are captured. Those that are open or being made go on outside the mesh: the effect that
+// writes the rules first makes the namespace's conntrack know each of them, or the kernel would take their next packet for the
+// first of a new connection and redirect it.
 //
 // # Leaving
 //
-// The order is annotation, rules, proxy, probes. Peers stop to use the tunnel when the annotation goes. New connections go
-// straight to the application once the rules are gone, while the proxy still listens for those on their way to it. Then
-// the proxy lets go: the connections that it carries are cut, at the latest when it ends its grace period. Connections that
-// were never captured survive. A pod whose rules cannot be looked at stays with the proxy, since rules without a proxy
-// would refuse its connections.
+// The order is annotation, drain, proxy, probes, rules. Peers stop to use the tunnel when the annotation goes. Rules that drain
+// redirect nothing, so new connections go straight to the application, while the proxy still listens for those on their way
+// to it. Then the proxy lets go. The connections that it carries go on for as long as it lets them, since the rest of the rules
+// keeps their packets translated, and marked: without any rule of table nat the kernel would send them as they are, to ends that
+// do not know them, and an end that only listens would wait for ever. When the last has ended, the rest of the rules goes.
+// A pod whose rules cannot be looked at stays with the proxy, since rules without a proxy would refuse its connections.
 //
 // # The annotation
 //

@@ -1,0 +1,56 @@
+package ruleset_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestDraining: nothing redirects or refuses any more, and marks, routing and what belongs to whom stay.
+func TestDraining(t *testing.T) {
+	t.Parallel()
+	tproxy := redirect.Default()
+	tproxy.Mode = redirect.ModeTProxy
+	dropped := redirect.Default()
+	dropped.IPv6, dropped.DropInvalid = redirect.FamilyDrop, true
+	for name, r := range map[string]redirect.Redirect{"ambient": ambient.Defaults(), "tproxy": tproxy, "dropped": dropped} {
+		rs := r.MustRuleset()
+		left := rs.Draining()
+		for _, f := range ruleset.Families {
+			was, p := rs.Program(f), left.Program(f)
+			if was == nil {
+				assert.Nil(t, p, name)
+				continue
+			}
+			require.NotNil(t, p, name)
+			assert.Equal(t, was.Routing, p.Routing, name)
+			assert.Equal(t, was.LoopbackAddrs, p.LoopbackAddrs, name)
+			assert.Equal(t, was.Owner, p.Owner, name)
+			nat := 0
+			for _, c := range p.Chains {
+				if c.Table == ruleset.NAT {
+					nat++
+				}
+				assert.NotEqual(t, ruleset.Raw, c.Table, name)
+				for _, rule := range c.Rules {
+					assert.NotContains(t, []ruleset.Action{ruleset.Redirect, ruleset.DNAT, ruleset.TProxy}, rule.Target.Action, name)
+					assert.False(t, rule.Target.Action == ruleset.Drop && rule.States == 0, "%s: it refuses", name)
+				}
+			}
+			assert.Equal(t, 2, nat, "%s: table nat stays in use", name)
+			assert.True(t, p.Equal(left.Draining().Program(f)), "%s: to drain what drains changes nothing", name)
+		}
+	}
+	marks := ambient.Defaults().MustRuleset()
+	for _, c := range marks.IPv4.Chains {
+		if c.Table == ruleset.Mangle {
+			assert.Equal(t, c.Rules, marks.Draining().IPv4.Chain(c.Table, c.Name).Rules)
+		}
+	}
+	assert.Equal(t, ruleset.Ruleset{}, ruleset.Ruleset{}.Draining())
+}
