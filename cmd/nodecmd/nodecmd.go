@@ -243,6 +243,9 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
+	if sock != nil && sock.pods != nil {
+		repairs.watch = sock.pods
+	}
 	reg.MustRegister(sock)
 	if held != nil {
 		reg.MustRegister(held)
