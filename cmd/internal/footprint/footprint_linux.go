@@ -54,6 +54,9 @@ func GiveBack() error {
 	all, err := readOnly(f)
 	errs := []error{err}
 	for _, m := range all {
+		// A program that was just copied to the disk may be in huge pages, of which each would come back as a whole. A kernel that has
+		// none refuses this.
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_NOHUGEPAGE)
 		// The file still has what is there: see readOnly.
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
 			errs = append(errs, fmt.Errorf("give back the program's pages: madvise: %w", errno))
