@@ -12,9 +12,10 @@ import (
 // its pods in memory, and hands them to the plugin. It shares memory with the original.
 //
 // What remains of the metadata are the names, UID, resource version, labels, annotations (except kubectl's copy of the whole
-// pod), times of creation and deletion, and the owner; of the spec, what decides about users, namespaces, DNS and restarts;
-// of each container and init container its name, image, command, arguments, ports, environment, restart policy and security
-// context; of the status the phase and the addresses. There are no volumes, probes, resources or ephemeral containers.
+// pod), times of creation and deletion, and the owner; of the spec, what decides about users, namespaces, DNS, scheduling and
+// restarts; of each container and init container its name, image, command, arguments, ports, environment, restart policy and
+// security context; of the status the phase, the addresses, and how the init containers are and were. There are no volumes,
+// probes, resources or ephemeral containers.
 func Trim(pod *corev1.Pod) *corev1.Pod {
 	s := &pod.Spec
 	out := &corev1.Pod{
@@ -25,11 +26,19 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: s.NodeName, ServiceAccountName: s.ServiceAccountName, RestartPolicy: s.RestartPolicy,
-			HostNetwork: s.HostNetwork, HostPID: s.HostPID, HostIPC: s.HostIPC, HostUsers: s.HostUsers, ShareProcessNamespace: s.ShareProcessNamespace,
+			SchedulerName: s.SchedulerName,
+			HostNetwork:   s.HostNetwork, HostPID: s.HostPID, HostIPC: s.HostIPC, HostUsers: s.HostUsers, ShareProcessNamespace: s.ShareProcessNamespace,
 			SecurityContext: s.SecurityContext, DNSPolicy: s.DNSPolicy, DNSConfig: s.DNSConfig, RuntimeClassName: s.RuntimeClassName, OS: s.OS,
 			InitContainers: trimContainers(s.InitContainers), Containers: trimContainers(s.Containers),
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs, NominatedNodeName: pod.Status.NominatedNodeName,
+		},
+	}
+	for _, st := range pod.Status.InitContainerStatuses {
+		out.Status.InitContainerStatuses = append(out.Status.InitContainerStatuses, corev1.ContainerStatus{
+			Name: st.Name, State: st.State, LastTerminationState: st.LastTerminationState,
+		})
 	}
 	if _, has := pod.Annotations[corev1.LastAppliedConfigAnnotation]; has { // often the largest part of a pod
 		out.Annotations = maps.Clone(pod.Annotations)

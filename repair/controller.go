@@ -5,12 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -59,16 +58,19 @@ type Controller struct {
 	tracer        *tracer
 	mayTell       func() bool // whether the events' limit allows one more
 	metrics       *metrics
-	informer      cache.SharedIndexInformer
+	source        Pods
+	own           *watched // the source, if nobody else watches the pods
+	selector      labels.Selector
 	queue         workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	detecting sync.Mutex
 
 	mu         sync.Mutex
 	started    bool
-	hasSynced  func() bool
-	denied     error // a permission is missing
-	watchErr   error // why the pods could not be listed or watched
+	keys       map[types.UID]types.NamespacedName // of the pods that the source has told of
+	denied     error                              // a permission is missing
+	watchErr   error                              // why the pods could not be listed or watched
+	sourceErr  string                             // what the source last said was wrong
 	watchSaid  time.Time
 	unreadable string // what was said of traces that cannot be read
 }
@@ -77,13 +79,13 @@ type Controller struct {
 func newController(o Options) (*Controller, error) {
 	c := &Controller{
 		opts: o, cluster: o.Cluster, redirector: o.Redirector, events: o.Events,
-		budget:    budget.ForNode(o.NodeBudget),
-		breaker:   breaker{Breaker: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken, TrialInterval: o.TrialInterval}, installed: o.Installed},
-		tracks:    tracks{byUID: map[types.UID]track{}},
-		metrics:   newMetrics(o.Metrics, o.Action),
-		tracer:    newTracer("", o.Records),
-		mayTell:   flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
-		hasSynced: func() bool { return false },
+		budget:  budget.ForNode(o.NodeBudget),
+		breaker: breaker{Breaker: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken, TrialInterval: o.TrialInterval}, installed: o.Installed},
+		tracks:  tracks{byUID: map[types.UID]track{}},
+		metrics: newMetrics(o.Metrics, o.Action),
+		tracer:  newTracer("", o.Records),
+		mayTell: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
+		keys:    map[types.UID]types.NamespacedName{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
 	}
@@ -111,8 +113,15 @@ func newController(o Options) (*Controller, error) {
 	if c.events == nil && c.record == nil {
 		c.events = &record.FakeRecorder{} // discards them
 	}
-	c.informer = cache.NewSharedIndexInformer(c.cluster.Pods(o.Node, o.labelSelector()), &corev1.Pod{}, resync, cache.Indexers{})
-	return c, errors.Join(c.informer.SetTransform(trim), c.informer.SetWatchErrorHandlerWithContext(c.watchFailed))
+	var err error
+	if c.selector, err = labels.Parse(o.labelSelector()); err != nil {
+		return nil, fmt.Errorf("select pods: %w", err)
+	}
+	if c.source = o.Pods; c.source == nil {
+		c.own, err = watch(c.cluster.Pods(o.Node, o.labelSelector()), c.watchFailed)
+		c.source = c.own
+	}
+	return c, err
 }
 
 // useAPI makes the controller work with an API server.
@@ -141,17 +150,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if again {
 		return errors.New("the repair controller runs or has run already")
 	}
-	registration, err := c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    c.add,
-		UpdateFunc: func(_, obj any) { c.enqueue(obj) },
-		DeleteFunc: c.forget,
-	})
-	if err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	c.mu.Lock()
-	c.hasSynced = registration.HasSynced
-	c.mu.Unlock()
+	defer c.source.Subscribe(c.changed)()
 	if c.record != nil {
 		events, stop := c.record()
 		defer stop()
@@ -162,15 +161,18 @@ func (c *Controller) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.queue.ShutDown()
-	wg.Go(func() { c.informer.RunWithContext(ctx) })
+	if c.own != nil {
+		wg.Go(func() { c.own.informer.RunWithContext(ctx) })
+	}
 	wg.Go(func() { c.tick(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), c.source.Synced) {
 		return nil // the context has ended
 	}
+	c.enqueueAll()
 	c.sweep(ctx)
 	c.count()
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
-		"pods", len(c.informer.GetStore().ListKeys()), "action", string(c.opts.Action))
+		"pods", len(c.pods()), "action", string(c.opts.Action))
 	for range workers {
 		wg.Go(func() {
 			for c.next(ctx) {
@@ -180,17 +182,20 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.opts.VerifyInterval > 0 {
 		wg.Go(func() { c.verifyAll(ctx) })
 	}
-	<-ctx.Done()
+	for sleep(ctx, resync) {
+		c.enqueueAll()
+	}
 	return nil
 }
 
 // tick does the regular work.
 func (c *Controller) tick(ctx context.Context) {
 	for sleep(ctx, askAgain) {
-		if c.suspended() > 0 || !c.synced() {
+		c.askSource()
+		if c.suspended() > 0 || !c.source.Synced() {
 			c.askPermissions(ctx)
 		}
-		if c.synced() {
+		if c.source.Synced() {
 			c.count()
 			c.tracks.keep(c.pods())
 			c.sweep(ctx)
@@ -201,32 +206,22 @@ func (c *Controller) tick(ctx context.Context) {
 	}
 }
 
-// add notes when a pod was first seen.
-func (c *Controller) add(obj any) {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		c.tracks.change(pod.UID, func(t *track) { t.seen = cmp.Or(t.seen, time.Now()) })
-	}
-	c.enqueue(obj)
-}
-
 func key(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-func (c *Controller) enqueue(obj any) {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		c.queue.Add(key(pod))
+func (c *Controller) enqueue(pod *corev1.Pod) { c.queue.Add(key(pod)) }
+
+func (c *Controller) enqueueAll() {
+	for _, pod := range c.pods() {
+		c.see(pod)
+		c.enqueue(pod)
 	}
 }
 
-// forget resets the waits of a pod that is gone.
-func (c *Controller) forget(obj any) {
-	if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = t.Obj
-	}
-	if pod, ok := obj.(*corev1.Pod); ok {
-		c.queue.Forget(key(pod))
-	}
+// see notes when a pod was first seen.
+func (c *Controller) see(pod *corev1.Pod) {
+	c.tracks.change(pod.UID, func(t *track) { t.seen = cmp.Or(t.seen, time.Now()) })
 }
 
 func (c *Controller) next(ctx context.Context) bool {
@@ -248,23 +243,6 @@ func (c *Controller) next(ctx context.Context) bool {
 		c.queue.Forget(key)
 	}
 	return true
-}
-
-// pod returns a pod from the informer, or nil if it has none.
-func (c *Controller) pod(key types.NamespacedName) *corev1.Pod {
-	obj, _, _ := c.informer.GetStore().GetByKey(key.String()) // never fails
-	pod, _ := obj.(*corev1.Pod)
-	return pod
-}
-
-// pods returns all pods of the informer.
-func (c *Controller) pods() (pods []*corev1.Pod) {
-	for _, obj := range c.informer.GetStore().List() {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
 }
 
 // count returns how many of the node's pods check their redirection, and how many of those are broken.
@@ -289,12 +267,6 @@ func (c *Controller) count() (candidates, broken int) {
 	return candidates, broken
 }
 
-func (c *Controller) synced() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hasSynced()
-}
-
 // Ready returns nil while the controller works, and otherwise why it does not: a permission is missing, or the node's
 // pods are not listed yet. A broken watch does not count: it resumes, and the known pods remain valid.
 func (c *Controller) Ready() error {
@@ -303,29 +275,12 @@ func (c *Controller) Ready() error {
 	switch {
 	case c.denied != nil:
 		return fmt.Errorf("repair: %w", c.denied)
-	case c.hasSynced():
+	case c.source.Synced():
 		return nil
 	case c.watchErr != nil:
 		return fmt.Errorf("repair: list the node's pods: %w", c.watchErr)
 	}
 	return errors.New("repair: the node's pods are not listed yet")
-}
-
-// watchFailed is called whenever listing or watching pods fails.
-func (c *Controller) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
-	kind := "other"
-	switch {
-	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		kind = "expired"
-	case apierrors.IsForbidden(err):
-		kind = "forbidden"
-		c.refused(err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		kind = "closed"
-	default:
-		c.unreachable(err)
-	}
-	c.metrics.watch.WithLabelValues(kind).Inc()
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -231,7 +231,7 @@ func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
 
 // sweep looks at all pods, and forgets what there was of those that are gone.
 func (c *Controller) sweep(ctx context.Context) {
-	if c.opts.Detect == nil || !c.synced() {
+	if c.opts.Detect == nil || !c.source.Synced() {
 		return
 	}
 	found := c.tracer.look()

@@ -2,7 +2,6 @@ package repair_test
 
 import (
 	"encoding/json"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -103,7 +102,7 @@ func TestDiagnose(t *testing.T) {
 			assert.NotEmpty(t, f.Detail)
 			assert.Equal(t, before, pod, "the pod is only read")
 			// What the informer keeps of a pod tells the same.
-			assert.Equal(t, f, repair.Diagnose(repair.Trim(pod), c.criteria), "after Trim")
+			assert.Equal(t, f, repair.Diagnose(dialect.Trim(pod), c.criteria), "after Trim")
 		})
 		seen[c.want] = true
 	}
@@ -146,33 +145,5 @@ func TestParseExitCodes(t *testing.T) {
 	for _, bad := range []string{"", "0", "256", "-1", "126;95", "x"} {
 		_, err := repair.ParseExitCodes(bad)
 		assert.Error(t, err, "%q", bad)
-	}
-}
-
-// TestTrimKeepsWhatDialectsRead: each recorded pod has the same plan from what
-// an informer keeps of it, so verification costs no request for a pod that is right.
-func TestTrimKeepsWhatDialectsRead(t *testing.T) {
-	t.Parallel()
-	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
-	for dir, d := range map[string]dialect.Dialect{
-		"../testdata/fates/cases": istio.New(), "../testdata/fates/linkerd/cases": linkerd.New(), "../testdata/fates/consul/cases": consul.New(),
-		"../testdata/kuma": kuma.New(),
-	} {
-		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
-		require.NoError(t, err)
-		require.NotEmpty(t, files, dir)
-		for _, file := range files {
-			b, err := os.ReadFile(file)
-			require.NoError(t, err)
-			pod := &corev1.Pod{}
-			require.NoError(t, json.Unmarshal(b, pod))
-			trimmed := repair.Trim(pod)
-			for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}, {RefuseNetRaw: true}} {
-				want, errWant := d.Plan(t.Context(), dialect.Subject{Pod: pod, Addrs: addrs}, o)
-				got, errGot := d.Plan(t.Context(), dialect.Subject{Pod: trimmed, Addrs: addrs}, o)
-				assert.Equal(t, errWant, errGot, file)
-				assert.Equal(t, want, got, file)
-			}
-		}
 	}
 }

@@ -7,9 +7,6 @@ import (
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
-// Trim is what the informer keeps of a pod.
-var Trim = trimPod
-
 // Look returns a function that looks at a node's traces, and returns how many there are.
 func Look(cacheDir string, records attachment.Store) func() (networks, recorded int, err error) {
 	t := newTracer(cacheDir, records)

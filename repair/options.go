@@ -72,6 +72,8 @@ type Options struct {
 	ProcRoot, HostRoot string
 	Records            attachment.Store
 
+	// Pods are the node's pods, as somebody else watches them. nil: the controller watches them itself.
+	Pods Pods
 	// Cluster replaces the API server at Config, for tests. There are then no events, no permission checks and no
 	// ClusterBudget. It needs a method Namespace like [InPlace]'s if the dialect may read namespaces.
 	Cluster Cluster

@@ -28,6 +28,7 @@ type repairer struct {
 	log       *slog.Logger
 	installed func() error // why new pods would not be captured; nil: they would
 	suspects  func() []string
+	watch     repair.Pods // of the node, for all of the agent; nil: there is none
 
 	mu         sync.Mutex
 	settings   Settings
@@ -189,7 +190,7 @@ func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	defer r.mu.Unlock()
 	r.restart, r.metrics = restart, prometheus.NewRegistry()
 	c, err = r.program.open(r.settings.Repair, repaircmd.Host{
-		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, Suspects: r.suspects, Metrics: r.metrics, Log: r.log,
+		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, Suspects: r.suspects, Pods: r.watch, Metrics: r.metrics, Log: r.log,
 	})
 	if err == nil {
 		r.controller, r.failed = c, ""

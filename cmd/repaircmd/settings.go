@@ -149,8 +149,9 @@ type Host struct {
 	// Installed returns an error while new pods of this node would not be
 	// redirected; nothing is deleted then. Nil: InstallerReadyURL is asked.
 	Installed func() error
-	// Suspects are those of [repair.Options].
+	// Suspects and Pods are those of [repair.Options].
 	Suspects func() []string
+	Pods     repair.Pods
 	// Metrics receives the controller's metrics. Nil: there are none.
 	Metrics prometheus.Registerer
 	// Log is the controller's log.
@@ -187,7 +188,7 @@ func (s Settings) New(h Host) (*repair.Controller, error) {
 // options returns the controller's options without the API server.
 func (s Settings) options(h Host) (o repair.Options, err error) {
 	o = s.Options
-	o.Metrics, o.Log, o.Installed, o.Suspects = h.Metrics, h.Log, h.Installed, h.Suspects
+	o.Metrics, o.Log, o.Installed, o.Suspects, o.Pods = h.Metrics, h.Log, h.Installed, h.Suspects, h.Pods
 	if o.Installed == nil && s.InstallerReadyURL != "" {
 		o.Installed = asker(s.InstallerReadyURL)
 	}

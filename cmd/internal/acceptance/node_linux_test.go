@@ -185,14 +185,14 @@ func (n *node) program() string {
 	return path
 }
 
-// start starts an agent beside any that runs.
-func (n *node) start() *proctest.Process {
+// start starts an agent beside any that runs, with more flags.
+func (n *node) start(more ...string) *proctest.Process {
 	n.t.Helper()
 	port, err := proctest.FreePort()
 	require.NoError(n.t, err)
 	n.health = fmt.Sprintf("127.0.0.1:%d", port)
 	p, err := proctest.Start(proctest.Options{Dir: n.dir, Name: fmt.Sprint("agent", port)}, n.program(),
-		n.args("run", "--ambient", "--metrics-address="+n.health, "--health-address="+n.health)...)
+		n.args("run", append([]string{"--ambient", "--metrics-address=" + n.health, "--health-address=" + n.health}, more...)...)...)
 	require.NoError(n.t, err)
 	n.agent = p
 	n.t.Cleanup(func() {
