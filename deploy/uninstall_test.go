@@ -79,8 +79,12 @@ func TestUninstallOfEveryNode(t *testing.T) {
 			tests = append(tests, "meshcni-test-ambient")
 		}
 		assert.Contains(t, one[batchv1.Job](t, all, "Job", "meshcni-uninstall").Spec.Template.Spec.Containers[0].Args, "--delete-pod="+strings.Join(tests, ","))
+		sets := []string{"meshcni-uninstall"}
+		if ambient {
+			sets = append(sets, "meshcni-release")
+		}
 		assert.Equal(t, []rbacv1.PolicyRule{
-			{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"meshcni-uninstall"}, Verbs: []string{"get"}},
+			{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: sets, Verbs: []string{"get"}},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: tests, Verbs: []string{"delete"}},
 		}, one[rbacv1.Role](t, all, "Role", "meshcni-uninstall").Rules)
@@ -88,7 +92,8 @@ func TestUninstallOfEveryNode(t *testing.T) {
 		for _, o := range all {
 			if o.GetName() == "meshcni-uninstall" {
 				hooks++
-				assert.Equal(t, "post-delete", o.GetAnnotations()["helm.sh/hook"], o.GetKind())
+				phases := strings.TrimPrefix(o.GetAnnotations()["helm.sh/hook"], map[bool]string{true: "pre-delete,"}[ambient])
+				assert.Equal(t, "post-delete", phases, o.GetKind())
 			}
 		}
 		assert.Equal(t, map[bool]int{false: 5, true: 7}[ambient], hooks)

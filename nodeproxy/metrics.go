@@ -22,6 +22,7 @@ type metrics struct {
 	depth     *prometheus.Desc
 	ready     *prometheus.Desc
 	bypasses  *prometheus.Desc
+	journal   *prometheus.Desc
 }
 
 const prefix = "meshcni_nodeproxy_"
@@ -45,7 +46,9 @@ func newMetrics(c *Controller) *metrics {
 		connected: prometheus.NewDesc(prefix+"proxies_connected", "Proxies that are connected: 1, and 2 while one replaces the other.", nil, nil),
 		depth:     prometheus.NewDesc(prefix+"queue_depth", "Pods that wait to be looked at.", nil, nil),
 		bypasses:  prometheus.NewDesc(prefix+"bypasses", "Captured pods that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil),
-		ready:     prometheus.NewDesc(prefix+"ready", "Whether pods can be captured now: 1 or 0.", nil, nil),
+		journal: prometheus.NewDesc(prefix+"journal_ready",
+			"Whether the network namespaces of captured pods are kept for the next agent: 1 or 0. With 0 it has to find them anew.", nil, nil),
+		ready: prometheus.NewDesc(prefix+"ready", "Whether pods can be captured now: 1 or 0.", nil, nil),
 	}
 	// Prometheus does not count a first sample of 1 as an increase, so the series must exist before.
 	for _, kind := range machine.DriftKinds() {
@@ -71,7 +74,7 @@ func (m *metrics) failed(err error) {
 // Describe implements [prometheus.Collector].
 func (c *Controller) Describe(ch chan<- *prometheus.Desc) {
 	m := c.metrics
-	for _, d := range []*prometheus.Desc{m.pods, m.connected, m.depth, m.ready, m.bypasses} {
+	for _, d := range []*prometheus.Desc{m.pods, m.connected, m.depth, m.ready, m.bypasses, m.journal} {
 		ch <- d
 	}
 	for _, part := range []prometheus.Collector{m.handOver, m.found, m.mended, m.failures} {
@@ -109,11 +112,16 @@ func (c *Controller) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(m.connected, float64(connected))
 	gauge(m.depth, float64(c.queue.Len()))
-	ready := 0.0
-	if c.Ready() == nil {
-		ready = 1
+	good := func(err error) float64 {
+		if err != nil {
+			return 0
+		}
+		return 1
 	}
-	gauge(m.ready, ready)
+	gauge(m.ready, good(c.Ready()))
+	if kept, ok := c.opts.Namespaces.(Journal); ok {
+		gauge(m.journal, good(kept.Journal()))
+	}
 	for _, part := range []prometheus.Collector{m.handOver, m.found, m.mended, m.failures} {
 		part.Collect(ch)
 	}

@@ -70,6 +70,12 @@ type Sought struct {
 	Addrs []netip.Addr
 }
 
+// Journal is what a [Namespaces] may have too, which keeps what it knows for the next agent of the node.
+type Journal interface {
+	// Journal returns why it cannot keep that now, or nil.
+	Journal() error
+}
+
 // Foresight is what a [Namespaces] may have too: it is told of the pods of a whole round before each of them is asked for by
 // Find, since one search for many costs little more than one for one.
 type Foresight interface {

@@ -29,9 +29,11 @@ const releaseTime = 2 * time.Minute
 // leavingTime is the same for an agent that ends: the kubelet kills it after terminationGracePeriodSeconds, 30 s in the chart.
 const leavingTime = 20 * time.Second
 
+var errNoAgent = errors.New("no agent runs on this node")
+
 // releaseCommand makes the command that takes all pods out of the care of the node's proxy.
 func (p Program) releaseCommand() *cobra.Command {
-	output, patience := "text", releaseTime
+	output, patience, byAgent := "text", releaseTime, false
 	var how agentsock.Release
 	c := &cobra.Command{
 		Use: "release", Short: "take all pods out of the care of the node's proxy, before the agent or the proxy goes for good; exits 1 and names those that could not be",
@@ -45,8 +47,12 @@ func (p Program) releaseCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), patience)
 			defer cancel()
-			left, err := p.release(ctx, s, how, p.logger(s.Plugin.LogLevel))
-			if err != nil {
+			log := p.logger(s.Plugin.LogLevel)
+			left, err := p.release(ctx, s, how, !byAgent, log)
+			switch {
+			case byAgent && errors.Is(err, errNoAgent):
+				log.Info("no agent runs on this node, so nothing is released")
+			case err != nil:
 				return err
 			}
 			if output == "json" {
@@ -69,16 +75,19 @@ func (p Program) releaseCommand() *cobra.Command {
 	c.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json: the pods that could not be released")
 	c.Flags().StringVar(&how.To, "to", "", "another agent of the mesh that is to have the pods instead, such as istio-cni: they stay captured and with the proxy. Start it, and then uninstall this one")
 	c.Flags().BoolVar(&how.Undo, "undo", false, "have the running agent capture pods again")
+	c.Flags().BoolVar(&byAgent, "by-agent", false, "leave it to the node's agent: without one do nothing, successfully")
 	c.Flags().DurationVar(&patience, "timeout", patience, "how long to try")
 	return c
 }
 
 // release takes all pods out of the care of the node's proxy, and returns those that it could not take out. The agent does it, or
-// where there is none, this process does what the agent would.
-func (p Program) release(ctx context.Context, s Settings, how agentsock.Release, log *slog.Logger) ([]agentsock.PodState, error) {
+// where there is none, this process does what the agent would, if it may; else errors.Is(err, errNoAgent).
+func (p Program) release(ctx context.Context, s Settings, how agentsock.Release, alone bool, log *slog.Logger) ([]agentsock.PodState, error) {
 	left, err := agentsock.Client{Path: filepath.Join(s.RunDir, agentsock.Name)}.Release(ctx, how)
 	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 	switch {
+	case absent && !alone:
+		return nil, fmt.Errorf("%w: %w", errNoAgent, err)
 	case absent && how.Undo:
 		return nil, fmt.Errorf("no agent runs on this node; the next one captures pods: %w", err)
 	case absent:
@@ -115,11 +124,9 @@ func (p Program) releaseAlone(ctx context.Context, s Settings, how agentsock.Rel
 	return left, errors.Join(err, <-ended, <-ended)
 }
 
-// hadProxied reports whether the node has, or may have, pods that its proxy has: this agent serves one, or an agent before it did.
+// hadProxied reports whether the node has, or may have, pods that its proxy has: an agent has served one since the node's start, and
+// nobody has released all of them since.
 func (p Program) hadProxied(s Settings) bool {
-	if s.Ambient.Enabled {
-		return true
-	}
 	if _, err := os.Lstat(filepath.Join(s.RunDir, turnsFile)); !errors.Is(err, fs.ErrNotExist) {
 		return true // an agent has had the pods: those that ran before they joined have no record
 	}
@@ -148,7 +155,7 @@ func (p Program) releaseBefore(ctx context.Context, s Settings, log *slog.Logger
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	left, err := p.release(ctx, s, agentsock.Release{To: given.To}, log) // the rest, if a hand-over did not end
+	left, err := p.release(ctx, s, agentsock.Release{To: given.To}, true, log) // the rest, if a hand-over did not end
 	if err = errors.Join(err, unreleased(left)); err != nil {
 		return err // what is kept of the pods that are left is needed to release them later
 	}

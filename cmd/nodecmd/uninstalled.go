@@ -28,6 +28,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 	var namespace, daemonSet, agents string
 	var testPods []string
 	var patience time.Duration
+	first := false
 	c := &cobra.Command{
 		Use: "await-uninstall", Short: "wait until each pod of a DaemonSet has run uninstall, and say on which nodes that failed",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -49,7 +50,14 @@ func (p Program) awaitUninstall() *cobra.Command {
 				err = errors.Join(err, cluster.DeletePod(ctx, name))
 			}
 			nodes, absent := roll.Wait(ctx, time.Second)
-			if len(absent) > 0 {
+			switch {
+			case first && len(absent) > 0:
+				fmt.Fprintf(p.Stdout, "Pods of the node's proxy may not be released on these nodes yet:%s\nThe uninstall goes on, and releases them in the end.\n", named(absent))
+				return err
+			case first:
+				fmt.Fprintf(p.Stdout, "Pods of the node's proxy are released on all %d nodes.\n", nodes)
+				return err
+			case len(absent) > 0:
 				return errors.Join(err, uncleaned(absent, patience))
 			}
 			fmt.Fprintf(p.Stdout, "The plugin is uninstalled on all %d nodes.\n", nodes)
@@ -61,6 +69,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 	c.Flags().StringVar(&namespace, "pod-namespace", "", "its namespace")
 	c.Flags().StringVar(&agents, "agent-prefix", "", "how the names of the agents' pods begin, which must be gone before")
 	c.Flags().StringSliceVar(&testPods, "delete-pod", nil, "pods to delete first, such as those that tests have left")
+	c.Flags().BoolVar(&first, "first-part", false, "the pods only release other pods, before anything is uninstalled: nodes where that is not done are named, and are no failure")
 	c.Flags().DurationVar(&patience, "timeout", 2*time.Minute, "how long to wait")
 	c.Flags().StringVar(&api.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "token and ca.crt")
 	c.Flags().StringVar(&api.Host, "kubernetes-service-host", "", "the API server")
@@ -77,8 +86,8 @@ func (p Program) awaitUninstall() *cobra.Command {
 	return c
 }
 
-// uncleaned is the error of nodes on which the plugin may be left.
-func uncleaned(absent []rollcall.Absent, patience time.Duration) error {
+// named lists nodes, one a line.
+func named(absent []rollcall.Absent) string {
 	var lines strings.Builder
 	for _, a := range absent[:min(absences, len(absent))] {
 		fmt.Fprintf(&lines, "\n  %s: %s", a.Node, a.Why)
@@ -86,5 +95,10 @@ func uncleaned(absent []rollcall.Absent, patience time.Duration) error {
 	if more := len(absent) - absences; more > 0 {
 		fmt.Fprintf(&lines, "\n  … and %d more", more)
 	}
-	return fmt.Errorf("the plugin may be left on these nodes, after %s:%s\nOnce they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it", patience, lines.String())
+	return lines.String()
+}
+
+// uncleaned is the error of nodes on which the plugin may be left.
+func uncleaned(absent []rollcall.Absent, patience time.Duration) error {
+	return fmt.Errorf("the plugin may be left on these nodes, after %s:%s\nOnce they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it", patience, named(absent))
 }

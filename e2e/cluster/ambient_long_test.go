@@ -20,11 +20,11 @@ func agentBreaks(t *testing.T, c *cluster) (mend func(t *testing.T)) {
 	pods := func() string {
 		return c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "name")
 	}
-	set := func(t *testing.T, args string) {
+	set := func(t *testing.T, strategy, args string) {
 		t.Helper()
-		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type=OnDelete", "--set-json", "extraArgs="+args)
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type="+strategy, "--set-json", "extraArgs="+args)
 	}
-	set(t, `["--nope"]`)
+	set(t, "OnDelete", `["--nope"]`)
 	before := pods()
 	require.NoError(t, syscall.Kill(agentPid(t), syscall.SIGKILL))
 	c.Run(t, "kubectl", "--namespace", system, "delete", before, "--grace-period=0", "--force")
@@ -39,9 +39,10 @@ func agentBreaks(t *testing.T, c *cluster) (mend func(t *testing.T)) {
 	})
 	return func(t *testing.T) {
 		t.Helper()
-		set(t, "[]")
-		c.Run(t, "kubectl", "--namespace", system, "delete", strings.TrimSpace(pods()))
-		c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
+		broken := strings.TrimSpace(pods())
+		set(t, "RollingUpdate", "[]") // kubectl tells of no other strategy how far it is
+		c.Run(t, "kubectl", "--namespace", system, "delete", broken, "--ignore-not-found")
+		rolledOut(t, c)
 	}
 }
 

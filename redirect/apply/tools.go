@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -132,7 +134,19 @@ func run(ctx context.Context, o Options, input, path string, args ...string) (st
 		if out.over {
 			err = errTooMuch
 		}
-		return "", fmt.Errorf("%s: %w: %s", filepath.Base(path), err, text)
+		err = fmt.Errorf("%s: %w: %s", filepath.Base(path), err, text)
+		if strings.Contains(text, "(legacy)") && lacksNetRaw() {
+			err = fmt.Errorf("%w: this program opens a raw socket, which is not permitted without the capability NET_RAW", err)
+		}
+		return "", err
 	}
 	return stdout.String(), nil
+}
+
+// lacksNetRaw reports whether this thread is known not to have the capability. Without it iptables-legacy cannot open its socket, and
+// says only that there is no such table.
+func lacksNetRaw() bool {
+	var sets [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0])
+	return err == nil && sets[0].Effective&(1<<unix.CAP_NET_RAW) == 0
 }

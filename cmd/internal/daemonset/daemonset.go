@@ -31,6 +31,7 @@ type Watch struct {
 	first types.UID // of the first DaemonSet seen, which counts as the agent's own
 	last  state
 	blind bool // the DaemonSet cannot be watched, and that is logged
+	live  bool // it is being watched now
 }
 
 // state is what is known of the agent's own DaemonSet.
@@ -105,6 +106,8 @@ func (w *Watch) follow(ctx context.Context) error {
 	}
 	w.note(found)
 	w.trouble(nil)
+	w.setLive(true)
+	defer w.setLive(false)
 	for {
 		began := time.Now()
 		version, err = w.api.watch(ctx, version, w.note)
@@ -115,6 +118,12 @@ func (w *Watch) follow(ctx context.Context) error {
 			return errBrief
 		}
 	}
+}
+
+func (w *Watch) setLive(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.live = on
 }
 
 // note records what the server has; nil means no DaemonSet.
@@ -167,10 +176,16 @@ func (w *Watch) trouble(err error) {
 // Bound is how long [Watch.Leaving] takes at most.
 const Bound = 3 * time.Second
 
-// Leaving reports whether the DaemonSet is being deleted or is gone, and how that is known. It asks the server once more; if
-// that fails, what was watched counts. Another DaemonSet of the same name is no reason to leave: its agent takes over the
+// Leaving reports whether the DaemonSet is being deleted or is gone, and how that is known. Unless a watch that still goes on has
+// said so, it asks the server once more; if that fails, what was watched counts. Another DaemonSet of the same name is no reason to leave: its agent takes over the
 // node, and until then the plugin keeps capturing pods.
 func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
+	w.mu.Lock()
+	last, live := w.last, w.live
+	w.mu.Unlock()
+	if live && last.leaving() { // the right to ask may be gone with the DaemonSet
+		return true, fmt.Sprintf("DaemonSet %s is %s", w.name, words[last])
+	}
 	ctx, cancel := context.WithTimeout(ctx, Bound)
 	defer cancel()
 	d, err := w.api.get(ctx, daemonSets, w.api.source.Namespace, w.api.source.Name)
@@ -178,7 +193,7 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 		w.note(d)
 	}
 	w.mu.Lock()
-	last := w.last
+	last = w.last
 	w.mu.Unlock()
 	why = fmt.Sprintf("DaemonSet %s is %s", w.name, words[last])
 	if err != nil {

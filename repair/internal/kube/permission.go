@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // LeaseName is the name of the Lease that holds the cluster's deletion budget.
@@ -63,15 +67,28 @@ func (u Uses) Permissions() []Permission {
 	return all
 }
 
-// Missing asks the server which of the permissions it would refuse. An error means that the server could not be asked.
+// Missing asks the server which of the permissions it would refuse. An error means that the server could not be asked; it says about
+// which permission, also where the server's answer says nothing.
 func (c *Client) Missing(ctx context.Context, wanted []Permission) (missing []Permission, err error) {
 	for _, p := range wanted {
 		attributes := authorizationv1.ResourceAttributes(p)
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
-		err = errors.Join(err, c.authorization.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review))
-		if err == nil && !review.Status.Allowed {
+		if err := c.authorization.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
+			return nil, fmt.Errorf("ask whether it is permitted to %s: %w", p, spoken(err))
+		}
+		if !review.Status.Allowed {
 			missing = append(missing, p)
 		}
 	}
-	return missing, err
+	return missing, nil
+}
+
+// spoken returns the error, with what is known of it if it has no text: the answer of a server, or of a proxy before it, may have none.
+func spoken(err error) error {
+	var answer apierrors.APIStatus
+	if strings.TrimSpace(err.Error()) != "" || !errors.As(err, &answer) {
+		return err
+	}
+	s := answer.Status()
+	return fmt.Errorf("the server answers %d (%s) and does not say why%w", s.Code, cmp.Or(s.Reason, "no reason"), err)
 }

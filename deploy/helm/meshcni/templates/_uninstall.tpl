@@ -13,14 +13,15 @@ the care of the node's proxy. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* Use of this and the next: (dict "root" . "component" "uninstall") */}}
 {{- define "meshcni.uninstallSelector" -}}
-app.kubernetes.io/name: {{ include "meshcni.appName" . | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/component: uninstall
+app.kubernetes.io/name: {{ include "meshcni.appName" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{- define "meshcni.uninstallLabels" -}}
-{{- include "meshcni.labelsOf" (dict "root" . "component" "uninstall" "more" (dict "sidecar.istio.io/inject" "false" "istio.io/dataplane-mode" "none" "kuma.io/sidecar-injection" "disabled")) -}}
+{{- include "meshcni.labelsOf" (dict "root" .root "component" .component "more" (dict "sidecar.istio.io/inject" "false" "istio.io/dataplane-mode" "none" "kuma.io/sidecar-injection" "disabled")) -}}
 {{- end -}}
 
 {{/* What both kinds of pods have: they start whatever the plugin or the network are like. No priority class, for which some

@@ -1,0 +1,57 @@
+package cluster_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestAmbientUninstall: the release goes while pods are in the mesh, with an agent on the node and without one. No pod is left in the
+// proxy's care, nobody asks for what it has no right to any more, and the node is as it was.
+func TestAmbientUninstall(t *testing.T) {
+	c := sharedCluster(t)
+	asFound := nodeState(t)
+	s, other := newShop(t, c, "cafe"), newShop(t, c, "apart")
+	s.mesh = ambient
+	other.plain(t, "client")
+	s.plain(t, "cart", "web")
+	startNodeProxy(t, c)
+	s.ready(t, "cart", "web")
+	other.ready(t, "client")
+	before := s.firewall(t, "web")
+	for name, leave := range map[string]func(t *testing.T){
+		"with its agent": func(*testing.T) {},
+		"without an agent": func(t *testing.T) {
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.nowhere=yes")
+			away(t, c)
+		},
+	} {
+		step(t, c, name, func(t *testing.T) {
+			install(t, c, "--set", "ambient.enabled=true", "--set", "ambient.verifyInterval=2s")
+			s.join(t)
+			s.captured(t, other, "cart", "web")
+			leave(t)
+			since := len(c.Server.Audit(t))
+			uninstall(t, c)
+			s.outside(t, other, "cart", "web")
+			assert.Equal(t, before, s.firewall(t, "web"), "its network is as it was")
+			assert.Empty(t, s.kubectl(t, "get", "pods", "-o", `jsonpath={.items[*].metadata.annotations.ambient\.istio\.io/redirection}`))
+			s.undisturbed(t, "cart", "web")
+			asked := 0
+			for _, call := range c.Server.Audit(t)[since:] {
+				if strings.HasPrefix(call.User.Username, "system:serviceaccount:"+system+":") {
+					asked++
+					assert.NotContains(t, call.String(), "FORBIDDEN", "%s", call.User.Username)
+				}
+			}
+			assert.NotZero(t, asked)
+			s.quit(t)
+		})
+	}
+	stopNodeProxy(t, c)
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	assert.Equal(t, asFound, nodeState(t), "the node is as it was")
+	assertClean(t, c)
+}
