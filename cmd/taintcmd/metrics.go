@@ -15,6 +15,10 @@ type metrics struct {
 	all             []prometheus.Collector
 }
 
+// Collector returns the controller's metrics before anything has happened, for what compares their names with those that alerts and
+// pages use.
+func Collector() prometheus.Collector { return newMetrics() }
+
 func newMetrics() *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})

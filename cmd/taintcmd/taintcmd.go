@@ -61,11 +61,17 @@ func (p Program) Main(ctx context.Context, args []string) int {
 		p.Env = func(string) (string, bool) { return "", false }
 	}
 	root := &cobra.Command{Short: "keep pods off nodes whose agent is not ready, by a taint"}
-	run, remove := settings{}, settings{}
-	root.AddCommand(
-		p.command(&run, &cobra.Command{Use: "run", Short: "remove the taint from nodes whose agent is ready, and put it back when the agent is gone, until SIGTERM"}, p.run),
-		p.command(&remove, &cobra.Command{Use: "remove", Short: "remove the taint from every node, and exit; a controller that still runs may put it back"}, p.remove))
-	run.registerRun(root.Commands()[0].Flags())
+	for _, c := range []struct {
+		name, short string
+		declare     func(*settings, *pflag.FlagSet)
+		do          func(context.Context, *settings, *slog.Logger) error
+	}{
+		{"run", "remove the taint from nodes whose agent is ready, and put it back when the agent is gone, until SIGTERM", (*settings).registerRun, p.run},
+		{"check", "see that a controller works: one renews the Lease, and no node whose agent is ready has the taint", (*settings).registerCluster, p.check},
+		{"remove", "remove the taint from every node, and exit; a controller that still runs may put it back", func(*settings, *pflag.FlagSet) {}, p.remove},
+	} {
+		root.AddCommand(p.command(&cobra.Command{Use: c.name, Short: c.short}, c.declare, c.do))
+	}
 	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
 }
 
@@ -83,9 +89,9 @@ type settings struct {
 	metricsAddress, healthAddress                   string
 }
 
-// command completes one whose settings are s.
-func (p Program) command(s *settings, c *cobra.Command, do func(context.Context, *settings, *slog.Logger) error) *cobra.Command {
-	fs := c.Flags()
+// command completes one.
+func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSet), do func(context.Context, *settings, *slog.Logger) error) *cobra.Command {
+	s, fs := &settings{}, c.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&s.key, "taint-key", readytaint.Key, "the taint's key; its effect is NoSchedule")
 	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "keys of others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
@@ -96,11 +102,10 @@ func (p Program) command(s *settings, c *cobra.Command, do func(context.Context,
 	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
 	fs.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		bindEnv(fs) // by now all flags are declared
 		if err := cli.Fill(fs, cli.Env(p.Env)); err != nil {
 			return cli.Usage(err)
 		}
-		if err := s.validate(c.Name() == "run"); err != nil {
+		if err := s.validate(fs); err != nil {
 			return cli.Usage(err)
 		}
 		var level slog.Level
@@ -113,33 +118,34 @@ func (p Program) command(s *settings, c *cobra.Command, do func(context.Context,
 		}
 		return do(c.Context(), s, log)
 	}
-	bindEnv(fs)
+	declare(s, fs)
+	cli.BindEnv(fs, cli.Prefix, map[string][]string{
+		"pod-namespace": {"POD_NAMESPACE"}, "identity": {"POD_NAME"}, "kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"},
+		"kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"}, "kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
+	})
 	return c
 }
 
 // registerRun declares the flags of run alone.
 func (s *settings) registerRun(fs *pflag.FlagSet) {
+	s.registerCluster(fs)
 	fs.DurationVar(&s.Grace, "grace", readytaint.DefaultGrace, "how long a node's agent may be gone or not ready before the taint is put back")
 	fs.Float64Var(&s.MaxShare, "max-share", readytaint.DefaultMaxShare, "share of the nodes, but one at least, that may have a taint that was put back")
+	fs.StringVar(&s.identity, "identity", "", "this controller's name in the Lease (default: the host's)")
+	fs.StringVar(&s.metricsAddress, "metrics-address", ":15014", "address to serve /metrics on; empty for none")
+	fs.StringVar(&s.healthAddress, "health-address", ":8000", "address to serve /healthz and /readyz on; empty for none")
+}
+
+// registerCluster declares the flags that say where the agents and the Lease are.
+func (s *settings) registerCluster(fs *pflag.FlagSet) {
 	fs.StringVar(&s.namespace, "pod-namespace", "", "the agents' namespace, and that of the Lease")
 	fs.StringVar(&s.daemonSet, "daemonset-name", "meshcni-node", "the agents' DaemonSet, which says on which nodes they belong; while there is none, nothing is changed")
 	fs.StringVar(&s.selector, "agent-selector", "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node", "labels of the agents' pods")
 	fs.StringVar(&s.lease, "lease-name", "meshcni-taint", "the Lease by which one of several controllers is the one that works")
-	fs.StringVar(&s.identity, "identity", "", "this controller's name in the Lease (default: the host's)")
-	fs.StringVar(&s.metricsAddress, "metrics-address", ":15014", "address to serve /metrics on; empty for none")
-	fs.StringVar(&s.healthAddress, "health-address", ":8000", "address to serve /healthz and /readyz on; empty for none")
-	bindEnv(fs)
 }
 
-func bindEnv(fs *pflag.FlagSet) {
-	cli.BindEnv(fs, cli.Prefix, map[string][]string{
-		"pod-namespace": {"POD_NAMESPACE"}, "identity": {"POD_NAME"}, "kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"},
-		"kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"}, "kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
-	})
-}
-
-// validate returns everything that is wrong.
-func (s *settings) validate(run bool) error {
+// validate returns everything that is wrong with the flags that a command has.
+func (s *settings) validate(fs *pflag.FlagSet) error {
 	var errs []error
 	for _, key := range append([]string{s.key}, s.alsoRemove...) {
 		for _, wrong := range validation.IsQualifiedName(key) {
@@ -149,10 +155,12 @@ func (s *settings) validate(run bool) error {
 	if s.kubeconfig == "" && s.Host == "" {
 		errs = append(errs, errors.New("no API server: neither --kubeconfig nor --kubernetes-service-host (KUBERNETES_SERVICE_HOST) is set"))
 	}
-	if !run {
+	if fs.Lookup("pod-namespace") == nil {
 		return errors.Join(errs...)
 	}
-	errs = append(errs, s.Options.Validate())
+	if fs.Lookup("grace") != nil {
+		errs = append(errs, s.Options.Validate())
+	}
 	if selector, err := labels.Parse(s.selector); err != nil {
 		errs = append(errs, fmt.Errorf("agent-selector: %w", err))
 	} else if selector.Empty() {
