@@ -181,7 +181,7 @@ func TestTaint(t *testing.T) {
 	assert.Len(t, got[othersTaint], nodeCount, "others' taints stay")
 	assert.Empty(t, got[putBack])
 	assert.Equal(t, nodeCount-40, w.patches(), "one write for each node")
-	assert.NotEmpty(t, w.Events(t, "default")[nodeName(100)])
+	eventually(t, "events", func() bool { return slices.Contains(w.Events(t, "default")[nodeName(100)], "AgentTaintRemoved") })
 
 	// Agents that flap, and an upgrade in which the new one is ready before the old one goes.
 	each(100, 200, func(i int) {
@@ -233,7 +233,7 @@ func TestTaint(t *testing.T) {
 	eventually(t, "the share is used up", func() bool { return len(w.taints()[putBack]) == taintMost })
 	eventually(t, "the rest is held", func() bool { return state(two, "held") == 395+30-taintMost })
 	assert.Len(t, w.taints()[putBack], taintMost, "and no more")
-	assert.Contains(t, w.Events(t, agentNamespace)["meshcni-node"], "AgentTaintHeld")
+	eventually(t, "the event", func() bool { return slices.Contains(w.Events(t, agentNamespace)["meshcni-node"], "AgentTaintHeld") })
 	assert.Len(t, w.taints()[taintKey], 40, "those of the registration do not count")
 
 	// They are back.
