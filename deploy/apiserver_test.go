@@ -42,7 +42,7 @@ func server(t *testing.T) *kubetest.Admin {
 		}
 		guarded := values{"metadata": values{"name": "guarded", "labels": values{"pod-security.kubernetes.io/enforce": "baseline"}}}
 		admin.Do(t, http.MethodPost, collection("v1", "Namespace", ""), guarded, nil)
-		for _, name := range []string{"meshcni-node", "meshcni-plugin", "meshcni-uninstall", "reader", "somebody", "default"} {
+		for _, name := range []string{"meshcni-node", "meshcni-plugin", "meshcni-uninstall", "meshcni-node-taint", "meshcni-taint-remove", "reader", "somebody", "default"} {
 			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			admin.Do(t, http.MethodPost, collection("v1", "ServiceAccount", namespace), account, nil)
 			admin.Do(t, http.MethodPost, collection("v1", "ServiceAccount", "guarded"), account, nil)
@@ -185,10 +185,10 @@ func TestEveryCombinationIsAccepted(t *testing.T) {
 	workers.Wait()
 }
 
-// podsOf is the pod that a DaemonSet would make.
+// podsOf is the pod that a DaemonSet or Deployment would make.
 func podsOf(t testing.TB, o unstructured.Unstructured) objects {
 	t.Helper()
-	if o.GetKind() != "DaemonSet" {
+	if o.GetKind() != "DaemonSet" && o.GetKind() != "Deployment" {
 		return nil
 	}
 	template, ok, err := unstructured.NestedMap(o.Object, "spec", "template")

@@ -134,7 +134,12 @@ var options = map[string]values{
 	"quota":               {"resourceQuota": values{"enabled": true, "pods": 20000}},
 	"scc":                 {"openshift": values{"scc": "create"}, "hostNetwork": false},
 	"scc, privileged":     {"openshift": values{"scc": "privileged"}},
-	"no tests":            {"tests": values{"enabled": false}},
+	"taint":               {"taint": values{"enabled": true}},
+	"taint, finer": {"taint": values{
+		"enabled": true, "key": "example.com/x", "grace": "2m30s", "maxShare": 1, "alsoRemove": []string{"cni.istio.io/not-ready"}, "needsProxy": false, "replicas": 3,
+		"priorityClassName": "system-cluster-critical", "nodeSelector": values{"a/b": "c"}, "tolerations": []values{{"key": "a", "operator": "Exists"}}, "resources": values{"limits": values{"memory": "1Gi"}},
+	}, "metrics": values{"podMonitor": values{"enabled": true}, "scrapeAnnotations": true}, "tolerations": []values{}},
+	"no tests": {"tests": values{"enabled": false}},
 	"repair, finer": {"repair": values{
 		"mode": "delete", "initContainer": "check", "exitCodes": []int{95, 126}, "message": "no redirection: $(x) $$", "annotation": "-",
 		"labelSelector": "a in (b,c),!d", "fieldSelector": "metadata.namespace!=dev", "nodeRate": 0.5, "nodeBurst": 2, "clusterRate": 6, "clusterBurst": 3,

@@ -34,6 +34,7 @@ var programsAt = []string{
 	"usr/local/bin/meshcni-node",
 	"usr/local/bin/meshcni-redirect",
 	"usr/local/bin/meshcni-repair",
+	"usr/local/bin/meshcni-taint",
 }
 
 // openLayout unpacks the OCI layout, and returns the index of the images that it is all about.

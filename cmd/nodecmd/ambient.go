@@ -319,7 +319,7 @@ func (p *proxied) pods() []agentsock.PodState {
 }
 
 // ready returns why the agent cannot be relied on for these pods. That no proxy is connected is none of its business: were it,
-// no agent could be replaced before its proxy, nor be installed before it.
+// no agent could be replaced before its proxy, nor be installed before it; unless --ready-needs-proxy says that something waits for it.
 func (p *proxied) ready() error {
 	if p == nil {
 		return nil
@@ -331,7 +331,8 @@ func (p *proxied) ready() error {
 	case h == nil:
 		return nil // the agent before this one has the pods, and ends when this one is ready
 	}
-	if err := h.Ready(); errors.Is(err, nodeproxy.ErrNotSynced) || errors.Is(err, nodeproxy.ErrReleasing) {
+	err := h.Ready()
+	if err != nil && (p.present().Ambient.ReadyNeedsProxy || errors.Is(err, nodeproxy.ErrNotSynced) || errors.Is(err, nodeproxy.ErrReleasing)) {
 		return fmt.Errorf("ambient: %w", err)
 	}
 	return nil

@@ -133,6 +133,10 @@ func TestReadinessOfAmbient(t *testing.T) {
 	h.say(errors.New("no proxy is connected"))
 	require.NoError(t, p.ready())
 	assert.Equal(t, []string{"no-proxy: new pods of the mesh do not start: no proxy is connected", "ambient: w"}, p.warnings())
+	s := p.present()
+	s.Ambient.ReadyNeedsProxy = true // something keeps pods off the node until there is one
+	p.change(s)
+	require.ErrorContains(t, p.ready(), "ambient: no proxy is connected")
 	cancel()
 	require.NoError(t, <-done)
 }

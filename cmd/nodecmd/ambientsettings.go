@@ -25,6 +25,9 @@ type Ambient struct {
 	// VerifyInterval is how often each such pod is looked at on the node: its rules, its proxy's listeners, its annotation
 	// and its exemption of probes. Default: 30 seconds.
 	VerifyInterval netconf.Duration
+	// ReadyNeedsProxy makes the agent ready only while a proxy is connected, for what keeps pods off the node until then: the
+	// taint's controller, meshcni-taint. Default: false, so that agents can be installed, and waited for, before the proxy is.
+	ReadyNeedsProxy bool
 }
 
 // maxSocketPath is the longest path of a socket: sun_path of unix(7) less its final zero.
@@ -38,6 +41,7 @@ func (a *Ambient) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&a.Enabled, "ambient", a.Enabled, "hand pods of such a mesh to the node's proxy, and see to it that they stay there; without --dialect such meshes then come first")
 	fs.Var(cli.Required(&a.ZDSSocket, "path"), "zds-socket", "the socket on which the node's proxy asks for pods")
 	fs.Var(cli.Text(&a.VerifyInterval, "duration"), "ambient-verify-interval", "how often each such pod is looked at: rules, listeners, annotation, probes")
+	fs.BoolVar(&a.ReadyNeedsProxy, "ready-needs-proxy", a.ReadyNeedsProxy, "be ready only while a proxy is connected, for what keeps pods off the node until then; false: agents can be waited for before there is a proxy")
 }
 
 // validate returns what is wrong, for an agent on the node of that name.

@@ -310,16 +310,16 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [13]string {
+	fixed := func(s Settings) [14]string {
 		return [...]string{
 			string(s.Repair.Action), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
 			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
-			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(),
+			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(), strconv.FormatBool(s.Ambient.ReadyNeedsProxy),
 		}
 	}
 	if fixed(next) != fixed(s) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account, token-lifetime, agent, ambient, zds-socket and ambient-verify-interval need a restart of the agent")
+			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval and ready-needs-proxy need a restart of the agent")
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/taintcmd"
 	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
@@ -80,7 +81,7 @@ func exported(t *testing.T) map[string]metric {
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(nodeProxy(t))
+	registry.MustRegister(nodeProxy(t), taintcmd.Collector())
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket, which nothing exports but a running agent; TestScrape sees it.
@@ -132,6 +133,9 @@ func TestScrape(t *testing.T) {
 		series := regexp.MustCompile(`_(sum|count)$`).MatchString(name)
 		if strings.HasPrefix(name, "meshcni_nodeproxy_") {
 			continue // only with --ambient, which needs a node
+		}
+		if strings.HasPrefix(name, "meshcni_taint_") {
+			continue // another program's
 		}
 		if len(m.labels) == 0 && !series || name == "meshcni_build_info" {
 			assert.True(t, names[name], "the agent does not show %s", name)

@@ -34,7 +34,7 @@ var foreignLabels = []string{"daemonset", "alertname", "alertstate", "severity"}
 
 // values are those of labels that no help text names.
 var values = map[string][]string{
-	"program": {"meshcni-node", "meshcni-repair"},
+	"program": {"meshcni-node", "meshcni-repair", "meshcni-taint"},
 	"outcome": func() (all []string) {
 		for _, o := range repair.Outcomes {
 			all = append(all, string(o))

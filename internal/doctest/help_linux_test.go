@@ -68,6 +68,11 @@ func repairFlags(t *testing.T) []flagHelp {
 	return flagsIn(t, help(t, "meshcni-repair"))
 }
 
+// taintFlags are those of one command of meshcni-taint.
+func taintFlags(t *testing.T, command string) []flagHelp {
+	return flagsIn(t, help(t, "meshcni-taint", command))
+}
+
 var redirectCommands = []string{"explain", "rules", "trace", "compare", "show", "apply", "check", "cleanup", "validate"}
 
 // redirectFlags are those of one command of meshcni-redirect.

@@ -37,6 +37,7 @@ func tables(t *testing.T) map[string]string {
 	all["meshcni-node"] = b.String()
 	all["meshcni-node support-bundle"] = table(without(bundleFlags(t), node), false)
 	all["meshcni-repair"] = table(repairFlags(t), false)
+	all["meshcni-taint"] = table(taintFlags(t, "run"), false)
 
 	rules, trace := redirectFlags(t, "rules"), redirectFlags(t, "trace")
 	every := common(rules, trace)
@@ -139,13 +140,14 @@ var flagsOfOthers = map[string]string{
 }
 
 // calls are what our programs are called with, in a block of commands.
-var calls = regexp.MustCompile(`(helm \w+ )?\bmeshcni(?:-node|-redirect|-repair)? ([^|;&>]*)`)
+var calls = regexp.MustCompile(`(helm \w+ )?\bmeshcni(?:-node|-redirect|-repair|-taint)? ([^|;&>]*)`)
 
 // TestFlagsExist: a flag that documentation names is in some program's --help.
 func TestFlagsExist(t *testing.T) {
 	known := map[string]bool{}
 	all := append(bundleFlags(t), repairFlags(t)...)
 	all = append(all, nodeFlags(t)...)
+	all = append(all, taintFlags(t, "run")...)
 	for _, command := range redirectCommands {
 		all = append(all, redirectFlags(t, command)...)
 	}

@@ -19,6 +19,7 @@ var programs = map[string][]string{
 	"meshcni-node":     {"version"},
 	"meshcni-redirect": {"version"},
 	"meshcni-repair":   nil,
+	"meshcni-taint":    {"version"},
 }
 
 // maxPluginBytes is the plugin's budget: it is copied to each node and read in

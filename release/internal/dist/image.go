@@ -20,6 +20,7 @@ var places = map[string]string{
 	"meshcni-node":     "usr/local/bin/meshcni-node",
 	"meshcni-redirect": "usr/local/bin/meshcni-redirect",
 	"meshcni-repair":   "usr/local/bin/meshcni-repair",
+	"meshcni-taint":    "usr/local/bin/meshcni-taint",
 }
 
 // bill is where the image has its bill of materials: in it, and not attached to it in a registry, so that it comes along on

@@ -18,7 +18,7 @@ import (
 )
 
 // Names are the programs, as they are called in cmd/.
-var Names = []string{"meshcni", "meshcni-node", "meshcni-redirect", "meshcni-repair"}
+var Names = []string{"meshcni", "meshcni-node", "meshcni-redirect", "meshcni-repair", "meshcni-taint"}
 
 // Arches are what they are released for, by Go's names, all for Linux.
 var Arches = []string{"amd64", "arm64"}

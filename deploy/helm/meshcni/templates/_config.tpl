@@ -76,6 +76,7 @@
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = concat $args (include "meshcni.ambientArgs" . | fromYamlArray) -}}
+{{- if and .Values.ambient.enabled .Values.taint.enabled .Values.taint.needsProxy }}{{- $args = append $args "--ready-needs-proxy=true" }}{{- end -}}
 {{- /* An unquoted off is false in YAML. */ -}}
 {{- with ternary "off" $.Values.agent (eq (toString $.Values.agent) "false") }}{{- if ne . "prefer" }}{{- $args = append $args (printf "--agent=%s" .) }}{{- end }}{{- end -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}

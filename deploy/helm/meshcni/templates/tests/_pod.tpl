@@ -52,6 +52,9 @@ than Istio's select its pods. Nothing is tested in a namespace that is left alon
 {{- if .Values.ambient.enabled }}
 - meshcni-test-ambient
 {{- end }}
+{{- if .Values.taint.enabled }}
+- meshcni-test-taint
+{{- end }}
 {{- end -}}
 
 {{/* One check, as a container. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "checks" true) */}}

@@ -1,0 +1,97 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+const (
+	agentTaint = "meshcni.io/agent-not-ready"
+	peersTaint = "cni.istio.io/not-ready"
+)
+
+// taints are the node's, as key=value.
+func (c *cluster) taints(t *testing.T) string {
+	t.Helper()
+	return c.Run(t, "kubectl", "get", "node", nodeName, "-o", "jsonpath={range .spec.taints[*]}{.key}={.value} {end}")
+}
+
+// waits sees that the scheduler keeps pods off the node because of the taint.
+func (s shop) waits(t *testing.T, name string) {
+	t.Helper()
+	assert.Contains(t, s.event(t, name, "FailedScheduling"), "untolerated taint")
+	assert.Empty(t, s.kubectl(t, "get", "pod", name, "-o", "jsonpath={.spec.nodeName}"))
+}
+
+// breakAgent leaves the node without an agent that is ready, whatever anybody tries.
+func breakAgent(t *testing.T, c *cluster) {
+	t.Helper()
+	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
+	c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
+	eventually(t, 2*time.Minute, "the taint is back", func() error {
+		if now := c.taints(t); !strings.Contains(now, agentTaint+"=put-back ") {
+			return errors.New(now)
+		}
+		return nil
+	})
+}
+
+// untainted waits until nothing is left of the taints.
+func untainted(t *testing.T, c *cluster) {
+	t.Helper()
+	eventually(t, 2*time.Minute, "the taints are gone", func() error {
+		if now := c.taints(t); strings.Contains(now, agentTaint) || strings.Contains(now, peersTaint) {
+			return errors.New(now)
+		}
+		return nil
+	})
+}
+
+// TestTaint: a pod waits for a node that has the taint of its registration, and starts captured once the node's agent is ready. When
+// the agent is gone the taint is back, and the next pod waits. The release leaves no taint behind, also where no agent is.
+func TestTaint(t *testing.T) {
+	c := sharedCluster(t)
+	s := newShop(t, c, "tainted")
+	t.Cleanup(func() { _, _ = c.Try("kubectl", "taint", "node", nodeName, agentTaint+"-", peersTaint+"-") })
+	c.Run(t, "kubectl", "taint", "node", nodeName, agentTaint+":NoSchedule", peersTaint+":NoSchedule")
+	s.create(t, pod{name: "cart", validated: true}, pod{name: "client", outside: true})
+	s.waits(t, "cart")
+
+	install(t, c, "--set", "taint.enabled=true,taint.grace=5s,taint.alsoRemove={"+peersTaint+"}")
+	s.ready(t, "cart", "client")
+	s.assertCaptured(t, "cart", "client")
+	assert.NotContains(t, c.taints(t), "not-ready")
+	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "deployment/meshcni-node-taint", "--timeout=120s")
+	assert.Contains(t, c.Run(t, "helm", "test", release, "--namespace", system, "--filter", "name=meshcni-test-taint", "--logs"), "Of 1 nodes 1 have an agent that is ready, and 0 have the taint.")
+
+	step(t, c, "the agent is gone, and comes back", func(t *testing.T) {
+		breakAgent(t, c)
+		eventually(t, time.Minute, "the event", func() error {
+			out := c.Run(t, "kubectl", "--namespace", "default", "get", "events", "--field-selector", "reason=AgentTaintAdded,involvedObject.name="+nodeName, "-o", "jsonpath={.items[*].message}")
+			if !strings.Contains(out, agentTaint) {
+				return fmt.Errorf("events: %q", out)
+			}
+			return nil
+		})
+		s.create(t, pod{name: "late", validated: true})
+		s.waits(t, "late")
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs=null,updateStrategy.type=RollingUpdate")
+		rolledOut(t, c)
+		s.ready(t, "late")
+		s.assertCaptured(t, "late", "client")
+		untainted(t, c)
+	})
+
+	step(t, c, "the release goes while the agent is gone", func(t *testing.T) {
+		breakAgent(t, c)
+		s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
+		uninstall(t, c)
+		untainted(t, c)
+		assertClean(t, c)
+	})
+}
