@@ -93,7 +93,7 @@ func always(t *testing.T, g *guarded, n1, n2 string) []request {
 		{"write anything else", n1, http.MethodPost, configs, config, mayNot + "CREATE configmaps"},
 		{"write anything else without a node", g.unbound, http.MethodPost, configs, config, noNode},
 		{"the plugin writes", g.plugin["node-1"], http.MethodPost, configs, config, mayNot + "CREATE configmaps"},
-		{"change a pod's image", n1, http.MethodPatch, kubetest.PodPath(g.pods, "web-1"), values{"spec": values{"containers": []values{{"name": "web", "image": "evil"}}}}, mayNot + "UPDATE pods"},
+		{"change a pod", n1, http.MethodPatch, kubetest.PodPath(g.pods, "web-1"), mark("labels", "a", "b"), mayNot + "UPDATE pods"},
 		{"change its own Node", n1, http.MethodPatch, "/api/v1/nodes/node-1", mark("labels", "a", "b"), mayNot + "UPDATE nodes"},
 		{"exec", n1, http.MethodPost, kubetest.PodPath(g.pods, "web-1") + "/exec", nil, mayNot + "CONNECT pods/exec"},
 		{"bind", n1, http.MethodPost, kubetest.PodPath(g.pods, "web-1") + "/binding", values{"apiVersion": "v1", "kind": "Binding", "metadata": values{"name": "web-1"}, "target": values{"kind": "Node", "name": "node-2"}}, mayNot + "CREATE pods/binding"},
@@ -211,7 +211,7 @@ func deletes(g *guarded, n1, n2 string) []request {
 		g.lease("of another name", n1, http.MethodPost, "kube-scheduler", "node-1", "may write the lease"),
 		g.lease("in another's name", n1, http.MethodPost, "meshcni-repair-budget", "node-2", "in the name of its own node only"),
 		g.lease("the budget", n1, http.MethodPost, "meshcni-repair-budget", "node-1", ""),
-		g.lease("the budget again", n2, http.MethodPut, "meshcni-repair-budget", "node-2", ""),
+		g.lease("the budget again", n2, http.MethodPatch, "meshcni-repair-budget", "node-2", ""),
 	}
 }
 

@@ -66,8 +66,8 @@ the key away. Use: (dict "root" . "account" "agent"), or "plugin". Where the plu
 {{- end -}}
 
 {{/* A policy for some users' requests, with its binding. The variable "node" is the node that the token names; empty if it names none. Use:
-(dict "root" . "name" "…" "component" "…" "users" (list "…") "rules" LIST "variables" LIST "validations" LIST "pods" true),
-where pods makes it hold for each pod of the request's namespace, as params. */}}
+(dict "root" . "name" "…" "component" "…" "users" (list "…") "rules" LIST "variables" LIST "validations" LIST "pods" true "nodeless" "…"),
+where pods makes it hold for each pod of the request's namespace, as params, and nodeless is the condition on which a token may name none. */}}
 {{- define "meshcni.admissionPolicy" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -95,6 +95,11 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   validations:
+    - expression: >-
+        {{- .nodeless | default "variables.node != ''" | nindent 8 }}
+      messageExpression: >-
+        variables.who + ' has a token that names no node: those that are bound to a pod or a node do (authentication.kubernetes.io/node-name, since Kubernetes 1.30). The value admission.enabled of the chart of meshcni switches this policy off'
+      reason: Forbidden
     {{- range .validations }}
     - expression: >-
         {{- .expression | nindent 8 }}
@@ -133,7 +138,7 @@ spec:
 {{- $variables = append $variables (dict "name" (printf "%sBefore" $in) "expression" (printf "oldObject.metadata.?%s.orValue({})" $in)) -}}
 {{- end -}}
 {{- $validations := list (dict "says" "may change pods of its own node only"
-      "expression" "variables.node != '' && oldObject.spec.?nodeName.orValue('') == variables.node") -}}
+      "expression" "oldObject.spec.?nodeName.orValue('') == variables.node") -}}
 {{- range $in, $may := dict "labels" "mayLabel" "annotations" "mayAnnotate" -}}
 {{- $marks := get $mark $in -}}
 {{- $says := printf "may change no %s of a pod" $in -}}
