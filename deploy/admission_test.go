@@ -251,3 +251,36 @@ func typesCheck(t *testing.T, s *kubetest.Server) {
 		assert.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
 	}
 }
+
+// TestAdmissionWhere: policies are made for the API servers that have them, unless the values say otherwise.
+func TestAdmissionWhere(t *testing.T) {
+	t.Parallel()
+	const kind = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+	for name, test := range map[string]struct {
+		enabled any
+		flags   []string
+		want    bool
+	}{
+		"by version":            {"auto", nil, true},
+		"the first version":     {"auto", []string{"--kube-version", "1.30.0"}, true},
+		"before it":             {"auto", []string{"--kube-version", "1.29.14"}, false},
+		"a server without them": {"auto", []string{"--api-versions", "v1/Pod"}, false},
+		"a server with them":    {"auto", []string{"--api-versions", "v1/Pod," + kind}, true},
+		"alpha ones, no claims": {"auto", []string{"--api-versions", "v1/Pod," + kind, "--kube-version", "1.29.0"}, false},
+		"always":                {true, []string{"--kube-version", "1.29.14"}, true},
+		"never":                 {false, nil, false},
+	} {
+		all := mustRender(t, set("admission.enabled", test.enabled), test.flags...)
+		assert.Equal(t, test.want, len(all.of("ValidatingAdmissionPolicy")) > 0, name)
+		assert.Len(t, all.of("ValidatingAdmissionPolicyBinding"), len(all.of("ValidatingAdmissionPolicy")), name)
+	}
+	_, err := render(t, set("admission.enabled", "yes"))
+	require.ErrorContains(t, err, "at '/admission/enabled'")
+	// Without tokens of its own the plugin has the agent's.
+	consul := values{"dialect": "consul", "writeStatus": true}
+	old := one[admissionv1.ValidatingAdmissionPolicy](t, mustRender(t, consul, "--kube-version", "1.30.0"), "ValidatingAdmissionPolicy", "meshcni-agent-pods")
+	assert.Contains(t, old.Spec.Variables, admissionv1.Variable{Name: "mayAnnotate", Expression: `{"consul.hashicorp.com/transparent-proxy-status":["complete"]}`})
+	for _, o := range mustRender(t, consul).of("ValidatingAdmissionPolicy") {
+		assert.NotEqual(t, "meshcni-agent-pods", o.GetName())
+	}
+}
