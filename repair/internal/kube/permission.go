@@ -34,7 +34,7 @@ type Uses struct {
 // Permissions lists the permissions that the uses take. RBAC cannot restrict create by name, hence the last one.
 func (u Uses) Permissions() []Permission {
 	all := []Permission{
-		{Verb: "get", Resource: "pods"}, {Verb: "list", Resource: "pods"}, {Verb: "watch", Resource: "pods"},
+		{Verb: "list", Resource: "pods"}, {Verb: "watch", Resource: "pods"},
 		{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"},
 	}
 	for _, more := range []struct {
