@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // LeaseName is the name of the Lease that holds the cluster's deletion budget.
@@ -63,10 +64,16 @@ func (u Uses) Permissions() []Permission {
 	return all
 }
 
-// Missing asks the server which of the permissions it would refuse. An error means that the server could not be asked.
+// Missing asks the server which of the permissions it would refuse. An error means that the server could not be asked. Of pods, it asks
+// about those of the client's node, which are all that it reads: an authorizer may bind reads to the node.
 func (c *Client) Missing(ctx context.Context, wanted []Permission) (missing []Permission, err error) {
 	for _, p := range wanted {
 		attributes := authorizationv1.ResourceAttributes(p)
+		if p.Resource == "pods" && (p.Verb == "list" || p.Verb == "watch") {
+			attributes.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{
+				{Key: nodeField, Operator: metav1.FieldSelectorOpIn, Values: []string{c.node}},
+			}}
+		}
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
 		err = errors.Join(err, c.authorization.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review))
 		if err == nil && !review.Status.Allowed {
