@@ -81,6 +81,7 @@ var resources = map[string]string{
 	"NetworkPolicy":               "networkpolicies",
 	"SecurityContextConstraints":  "securitycontextconstraints",
 	"NetworkAttachmentDefinition": "network-attachment-definitions",
+	"ValidatingAdmissionPolicy":   "validatingadmissionpolicies",
 }
 
 // path is where objects of the kind are made.

@@ -93,7 +93,7 @@ func newController(o Options) (*Controller, error) {
 		Dialects: o.Dialects, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Plan: o.Plan, Records: o.Records, Log: o.Log,
 	}
 	if c.cluster == nil {
-		api, err := kube.New(o.Config)
+		api, err := kube.New(o.Config, o.Node)
 		if err != nil {
 			return nil, err
 		}

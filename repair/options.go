@@ -112,7 +112,7 @@ var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
 type Cluster interface {
 	// Pods lists and watches the pods of one node. An empty label selector matches all.
 	Pods(node, labelSelector string) cache.ListerWatcher
-	// Pod reads a pod from the server, not from a cache.
+	// Pod reads a pod from the server, not from a cache. A pod of another node need not be found.
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// Label sets a label through the pod's status, or removes it if the value is empty, and returns the changed pod.
 	Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error)

@@ -189,7 +189,12 @@ func hooked(o *repair.Options, method, pathEnd string, fn func(send func() error
 	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			var err error
-			if r.Method == method && strings.HasSuffix(r.URL.Path, pathEnd) {
+			path := r.URL.Path
+			if _, name, one := strings.Cut(r.URL.Query().Get("fieldSelector"), "metadata.name="); one { // a pod is read as a list of one
+				name, _, _ = strings.Cut(name, ",")
+				path += "/" + name
+			}
+			if r.Method == method && strings.HasSuffix(path, pathEnd) {
 				once.Do(func() {
 					err = fn(func() error {
 						resp, err := next.RoundTrip(r)

@@ -25,7 +25,7 @@ func TestConform(t *testing.T) {
 		s := kubetest.Shared(t)
 		config, err := s.Config(kubetest.AdminToken)
 		require.NoError(t, err)
-		client, err := kube.New(config)
+		client, err := kube.New(config, "node-1")
 		require.NoError(t, err)
 		conform(t, client, newAdmin(t, s))
 	})

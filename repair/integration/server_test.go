@@ -97,6 +97,17 @@ func kilobytes(status, key string) float64 {
 	return 0
 }
 
+// reads counts how often a user has read a single pod, which is a list of one.
+func reads(t testing.TB, s *kubetest.Server, user string) (n int) {
+	t.Helper()
+	for _, c := range s.Audit(t) {
+		if c.User.Username == user && c.Verb == "list" && c.ObjectRef.Resource == "pods" && c.ObjectRef.Name != "" {
+			n++
+		}
+	}
+	return n
+}
+
 // status is the code of the answer to a GET.
 func status(t testing.TB, config *rest.Config, path string) int {
 	t.Helper()

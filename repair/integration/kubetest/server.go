@@ -77,6 +77,8 @@ type Options struct {
 	// EnableAdmission and DisableAdmission add to, and remove from, the admission plugins that are on by default. Plugin
 	// ServiceAccount refuses pods until their service account exists, which no controller creates here.
 	EnableAdmission, DisableAdmission []string
+	// AuthorizationConfig is the file of an AuthorizationConfiguration. Empty means the authorizers Node and RBAC.
+	AuthorizationConfig string
 }
 
 // serviceCIDR is where Services get their addresses, the API server's own first.
@@ -167,11 +169,15 @@ func (s *Server) writeFiles() (err error) {
 
 // StartAPI starts the API server again after [Server.StopAPI] and waits until it is ready.
 func (s *Server) StartAPI() (err error) {
+	authorization := "--authorization-mode=Node,RBAC"
+	if s.o.AuthorizationConfig != "" {
+		authorization = "--authorization-config=" + s.o.AuthorizationConfig
+	}
 	s.api, err = proctest.Start(proctest.Options{Dir: s.dir, Name: "apiserver"}, s.binary,
 		"--etcd-servers="+s.etcdURL,
 		"--bind-address="+s.o.Bind.String(), "--advertise-address="+s.o.Advertise.String(), "--secure-port="+strconv.Itoa(s.o.Port),
 		"--tls-cert-file="+s.File("pki/apiserver.crt"), "--tls-private-key-file="+s.File("pki/apiserver.key"),
-		"--client-ca-file="+s.CAFile(), "--token-auth-file="+s.File("tokens.csv"), "--authorization-mode=Node,RBAC",
+		"--client-ca-file="+s.CAFile(), "--token-auth-file="+s.File("tokens.csv"), authorization,
 		"--kubelet-client-certificate="+s.File("pki/kubelet-client.crt"), "--kubelet-client-key="+s.File("pki/kubelet-client.key"),
 		"--kubelet-certificate-authority="+s.CAFile(), "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+s.File("pki/sa.key"),

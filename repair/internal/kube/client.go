@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,11 +45,13 @@ func init() {
 type Client struct {
 	prometheus.Collector
 
+	node                              string
 	core, authorization, coordination rest.Interface
 }
 
-// New returns a client with the configuration's credentials. It sends no request. Requests are in protobuf.
-func New(config *rest.Config) (*Client, error) {
+// New returns a client with the configuration's credentials, which reads the pods of one node only. It sends no request. Requests
+// are in protobuf.
+func New(config *rest.Config, node string) (*Client, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meshcni_repair_api_requests_total",
 		Help: "Requests to the API server, by HTTP method and status code (error: no answer).",
@@ -58,7 +61,7 @@ func New(config *rest.Config) (*Client, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, requests} })
-	c := &Client{Collector: requests}
+	c := &Client{Collector: requests, node: node}
 	for gv, client := range map[schema.GroupVersion]*rest.Interface{
 		corev1.SchemeGroupVersion:          &c.core,
 		authorizationv1.SchemeGroupVersion: &c.authorization,
@@ -94,10 +97,13 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// nodeField is the field by which pods are selected by their node.
+const nodeField = "spec.nodeName"
+
 // Pods lists and watches the pods of one node.
 func (c *Client) Pods(node, labelSelector string) cache.ListerWatcher {
 	return cache.NewFilteredListWatchFromClient(c.core, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+		o.FieldSelector = fields.OneTermEqualSelector(nodeField, node).String()
 		o.LabelSelector = labelSelector
 	})
 }
@@ -107,9 +113,19 @@ func into[T runtime.Object](ctx context.Context, r *rest.Request, out T) (T, err
 	return out, r.Do(ctx).Into(out)
 }
 
-// Pod reads a pod.
+// Pod reads a pod of the client's node. It lists what has the name there: an API server looks that up like a get, and an authorizer
+// that binds reads to the node sees that this one is.
 func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	return into(ctx, c.core.Get().Namespace(namespace).Resource("pods").Name(name), &corev1.Pod{})
+	one := fields.SelectorFromSet(fields.Set{metav1.ObjectNameField: name, nodeField: c.node})
+	list, err := into(ctx, c.core.Get().Namespace(namespace).Resource("pods").
+		VersionedParams(&metav1.ListOptions{FieldSelector: one.String()}, metav1.ParameterCodec), &corev1.PodList{})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list.Items) == 0:
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	return &list.Items[0], nil
 }
 
 // Namespace reads a namespace.

@@ -9,6 +9,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // LeaseName is the name of the Lease that holds the cluster's deletion budget.
@@ -38,7 +39,7 @@ type Uses struct {
 // Permissions lists the permissions that the uses take. RBAC cannot restrict create by name, hence the last one.
 func (u Uses) Permissions() []Permission {
 	all := []Permission{
-		{Verb: "get", Resource: "pods"}, {Verb: "list", Resource: "pods"}, {Verb: "watch", Resource: "pods"},
+		{Verb: "list", Resource: "pods"}, {Verb: "watch", Resource: "pods"},
 		{Verb: "create", Resource: "events"}, {Verb: "patch", Resource: "events"},
 	}
 	for _, more := range []struct {
@@ -68,10 +69,16 @@ func (u Uses) Permissions() []Permission {
 }
 
 // Missing asks the server which of the permissions it would refuse. An error means that the server could not be asked; it says about
-// which permission, also where the server's answer says nothing.
+// which permission, also where the server's answer says nothing. Of pods, it asks about those of the client's node, which are all
+// that it reads: an authorizer may bind reads to the node.
 func (c *Client) Missing(ctx context.Context, wanted []Permission) (missing []Permission, err error) {
 	for _, p := range wanted {
 		attributes := authorizationv1.ResourceAttributes(p)
+		if p.Resource == "pods" && (p.Verb == "list" || p.Verb == "watch") {
+			attributes.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{
+				{Key: nodeField, Operator: metav1.FieldSelectorOpIn, Values: []string{c.node}},
+			}}
+		}
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
 		if err := c.authorization.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
 			return nil, fmt.Errorf("ask whether it is permitted to %s: %w", p, spoken(err))

@@ -39,10 +39,10 @@ func TestServerWithoutWords(t *testing.T) {
 				_, _ = w.Write([]byte(answer.body))
 			}))
 			defer s.Close()
-			c, err := kube.New(&rest.Config{Host: s.URL})
+			c, err := kube.New(&rest.Config{Host: s.URL}, "node")
 			require.NoError(t, err)
 			missing, err := c.Missing(t.Context(), (kube.Uses{Delete: true}).Permissions())
-			require.ErrorContains(t, err, "ask whether it is permitted to get pods: ")
+			require.ErrorContains(t, err, "ask whether it is permitted to list pods: ")
 			assert.Empty(t, missing, "nobody knows")
 			assert.Equal(t, 1, asked, "the rest would fail alike")
 			if name != "no body" && name != "a page" {

@@ -82,9 +82,9 @@ meshcni-repair-{{ ternary "force-delete" .mode (and (eq .mode "delete") .forceDe
 - apiGroups: [""]
   resources: ["pods"]
   {{- if and (eq $mode "delete") .Values.repair.forceDelete }}
-  verbs: ["get", "list", "watch", "delete"]
+  verbs: ["list", "watch", "delete"]
   {{- else }}
-  verbs: ["get", "list", "watch"]
+  verbs: ["list", "watch"]
   {{- end }}
 # What became of them, for kubectl describe.
 - apiGroups: [""]
