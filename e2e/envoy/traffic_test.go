@@ -22,8 +22,10 @@ func TestTraffic(t *testing.T) {
 							t.Run("out/"+k.name, func(t *testing.T) { p.outbound(t, k, serviceIP[i]) })
 							t.Run("in/"+k.name, func(t *testing.T) { p.inbound(t, k, i, mode) })
 						}
+						p.ways(t, i, mode)
 					})
 				}
+				t.Run("Envoy restarted under load", func(t *testing.T) { p.restart(t) })
 			})
 		}
 	}
