@@ -27,9 +27,9 @@ import (
 
 // ways are connections that go another way than straight through: what passes, what comes back, what ends in between.
 func (p *pod) ways(t *testing.T, family int, mode string) {
-	t.Run("hairpin", func(t *testing.T) { p.hairpin(t, family, mode) })
+	t.Run("hairpin", func(t *testing.T) { p.hairpin(t, family) })
 	t.Run("headless", func(t *testing.T) { p.outbound(t, kinds()[0], clientIP[family]) })
-	t.Run("application on localhost", func(t *testing.T) { p.onLocalhost(t, family) })
+	t.Run("application on localhost", func(t *testing.T) { p.onLocalhost(t, family, mode) })
 	t.Run("excluded", func(t *testing.T) { p.excluded(t, family) })
 	t.Run("probes", func(t *testing.T) { p.probes(t, family) })
 	t.Run("DNS", func(t *testing.T) { p.dns(t, family) })
@@ -38,7 +38,7 @@ func (p *pod) ways(t *testing.T, family int, mode string) {
 }
 
 // hairpin calls the pod's own service, which comes back to the pod: out by the service's listener, and in again.
-func (p *pod) hairpin(t *testing.T, family int, mode string) {
+func (p *pod) hairpin(t *testing.T, family int) {
 	vip, endpoint := netip.AddrPortFrom(ownIP[family], ownPort), netip.AddrPortFrom(podIP[family], portHTTP)
 	x := http1(t, p.fromApp, vip, nil)
 	assert.Equal(t, "app", x.seen.Server)
@@ -59,18 +59,19 @@ func (p *pod) hairpin(t *testing.T, family int, mode string) {
 	assert.Empty(t, again, "it looped")
 }
 
-// onLocalhost reaches an application that listens on the loopback address: from outside by Envoy's cluster for the port,
-// and from the pod itself without Envoy.
-func (p *pod) onLocalhost(t *testing.T, family int) {
+// onLocalhost reaches an application that listens on the loopback address: from the pod itself without Envoy, and from
+// outside by Envoy's cluster for the port. Not with TPROXY: the loopback address takes nothing from a client's address.
+func (p *pod) onLocalhost(t *testing.T, family int, mode string) {
+	p.straight(t, p.fromApp, netip.AddrPortFrom(netip.MustParseAddr([]string{"127.0.0.1", "::1"}[family]), portLocal))
+	if mode == "TPROXY" {
+		return
+	}
 	dst := netip.AddrPortFrom(podIP[family], portLocal)
 	x := http1(t, p.fromOut, dst, nil)
 	assert.Equal(t, "app", x.seen.Server)
 	e := p.only(t, x, "http")
 	assert.Equal(t, dst.String(), e.Original)
 	assert.Equal(t, fmt.Sprint("127.0.0.1:", portLocal), e.Upstream)
-
-	local := netip.MustParseAddr([]string{"127.0.0.1", "::1"}[family])
-	p.straight(t, p.fromApp, netip.AddrPortFrom(local, portLocal))
 }
 
 // excluded connections do not touch Envoy: an excluded port in both directions, an excluded range, and the application's
@@ -94,7 +95,7 @@ func (p *pod) probes(t *testing.T, family int) {
 	for listener, port := range map[string]uint16{"health": 15021, "metrics": 15090} {
 		dst := netip.AddrPortFrom(podIP[family], port)
 		client, local := p.fromOut.client(t, nil)
-		resp, err := client.Get("http://" + dst.String() + "/" + listener) //nolint:noctx // ends with the client's timeout
+		resp, err := client.Get("http://" + dst.String() + "/") //nolint:noctx // ends with the client's timeout
 		require.NoError(t, err)
 		text, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
@@ -144,6 +145,7 @@ func (p *pod) dns(t *testing.T, family int) {
 	text, err := io.ReadAll(overTCP)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), "out:53", "the world's server, which speaks first")
+	require.NoError(t, overTCP.Close())
 	found, err := p.proxy.Await(1, func(e envoy.Entry) bool { return e.Remote == overTCP.LocalAddr().String() })
 	require.NoError(t, err)
 	require.Len(t, found, 1)

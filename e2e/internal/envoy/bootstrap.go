@@ -31,6 +31,11 @@ func (s Shape) Bootstrap(accessLog string) object {
 	for _, vip := range slices.SortedFunc(maps.Keys(s.Services), netip.AddrPort.Compare) {
 		listeners = append(listeners, c.service(vip))
 	}
+	for _, port := range slices.Sorted(maps.Keys(s.Direct)) {
+		listeners = append(listeners, listener("direct", loopback, port, object{
+			"listener_filters": inspectors(), "filter_chains": c.protocols("direct", directName(port), nil),
+		}))
+	}
 	if s.Health != 0 {
 		listeners = append(listeners, c.status("health", s.Health, object{"direct_response": object{"status": 200}}))
 	}
@@ -135,6 +140,7 @@ func (c config) inbound() object {
 
 func inboundCluster(family int) string { return fmt.Sprint("inbound-", []int{4, 6}[family]) }
 func local(port uint16) string         { return fmt.Sprint("local-", port) }
+func directName(port uint16) string    { return fmt.Sprint("direct-", port) }
 func serviceName(a netip.AddrPort) string {
 	return "service-" + a.String()
 }
@@ -215,6 +221,9 @@ func (c config) clusters() list {
 	}
 	for vip, endpoint := range c.Services {
 		clusters = append(clusters, static(serviceName(vip), endpoint))
+	}
+	for port, endpoint := range c.Direct {
+		clusters = append(clusters, static(directName(port), endpoint))
 	}
 	for _, port := range c.Local {
 		clusters = append(clusters, static(local(port), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)))

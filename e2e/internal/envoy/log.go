@@ -12,7 +12,7 @@ import (
 
 // Entry is what Envoy says of one request of HTTP, or of one connection of all else when it has ended.
 type Entry struct {
-	Listener string // outbound, inbound, service, health, metrics, blackhole, dns-tcp
+	Listener string // outbound, inbound, service, direct, health, metrics, blackhole, dns-tcp
 	Kind     string // http or tcp
 	Remote   string // the peer, as Envoy takes it
 	Direct   string // the peer of the socket itself

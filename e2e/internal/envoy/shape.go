@@ -21,6 +21,9 @@ type Shape struct {
 	// Services are addresses of services with the endpoint that stands behind each: connections to all others go to their
 	// original destination.
 	Services map[netip.AddrPort]netip.AddrPort
+	// Direct are ports on localhost that applications speak to by themselves, without redirection, with the endpoint that
+	// stands behind each.
+	Direct map[uint16]netip.AddrPort
 	// Local are inbound ports whose application listens on the loopback address only.
 	Local []uint16
 	// Names are what the DNS proxy knows.
