@@ -45,14 +45,14 @@ func (p *pod) show(t *testing.T, w *tabwriter.Writer, what string, c caller, dst
 		_, _ = fmt.Fprintf(w, "%s\t%s\t-\t\t\t\t\t%s\n", what, dst, x.seen.Remote)
 		return
 	}
-	peer := x.client
+	peer, to := x.client, dst.String()
 	for range passes {
-		found, err := p.proxy.Await(1, func(e envoy.Entry) bool { return e.Remote == peer })
+		found, err := p.proxy.Await(1, func(e envoy.Entry) bool { return e.Remote == peer && e.Original == to })
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		e := found[0]
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", what, dst, e.Listener, e.Remote, e.Original, e.Upstream, e.Source, x.seen.Remote)
-		peer, what = e.Source, "  and in again"
+		peer, to, what = e.Source, e.Upstream, "  and in again"
 	}
 	assert.Equal(t, peer, x.seen.Remote, "the server's peer is Envoy")
 }

@@ -55,6 +55,7 @@ func meshes(t *testing.T) map[string]mesh {
 			pod: meshPod("consul", "consul-dataplane", 5995, map[string]string{
 				"consul.hashicorp.com/connect-inject-status":    "injected",
 				"consul.hashicorp.com/transparent-proxy-status": "enabled",
+				"consul.hashicorp.com/dual-stack":               "true",
 				"consul.hashicorp.com/redirect-traffic-config":  string(consul),
 			}),
 			source: addrs("127.0.0.1", "127.0.0.1"),
@@ -104,7 +105,7 @@ func (p *pod) into(t *testing.T, k kind, family int, m mesh) {
 	}
 	x := k.talk(t, p.fromOut, dst, p.app)
 	assert.Equal(t, "app", x.seen.Server)
-	e := p.only(t, x, k.log)
+	e := p.only(t, x, dst, k.log)
 	assert.Equal(t, "inbound", e.Listener)
 	assert.Equal(t, dst.String(), e.Original)
 	assert.Equal(t, upstream.String(), e.Upstream)
@@ -120,7 +121,7 @@ func (p *pod) ownService(t *testing.T, family int, m mesh) {
 	vip := netip.AddrPortFrom(ownIP[family], ownPort)
 	x := http1(t, p.fromApp, vip, nil)
 	assert.Equal(t, "app", x.seen.Server)
-	e := p.only(t, x, "http")
+	e := p.only(t, x, vip, "http")
 	assert.Equal(t, "service", e.Listener)
 	assert.Equal(t, vip.String(), e.Original)
 }

@@ -5,5 +5,5 @@ package envoy
 // The short form, for CI.
 const (
 	bodySize    = 8 << 20
-	connections = 500
+	connections = 200
 )

@@ -36,7 +36,7 @@ func (p *pod) outbound(t *testing.T, k kind, to netip.Addr) {
 	dst := netip.AddrPortFrom(to, k.port)
 	x := k.talk(t, p.fromApp, dst, p.out)
 	assert.Equal(t, "out", x.seen.Server)
-	e := p.only(t, x, k.log)
+	e := p.only(t, x, dst, k.log)
 	assert.Equal(t, "outbound", e.Listener)
 	assert.Equal(t, dst.String(), e.Original)
 	assert.Equal(t, dst.String(), e.Upstream)
@@ -47,7 +47,7 @@ func (p *pod) inbound(t *testing.T, k kind, family int, mode string) {
 	dst := netip.AddrPortFrom(podIP[family], k.port)
 	x := k.talk(t, p.fromOut, dst, p.app)
 	assert.Equal(t, "app", x.seen.Server)
-	e := p.only(t, x, k.log)
+	e := p.only(t, x, dst, k.log)
 	assert.Equal(t, "inbound", e.Listener)
 	assert.Equal(t, dst.String(), e.Original)
 	assert.Equal(t, dst.String(), e.Upstream)
@@ -60,9 +60,9 @@ func (p *pod) inbound(t *testing.T, k kind, family int, mode string) {
 
 // only returns the one entry that Envoy has of the exchange. That there is one, and none of the connection that Envoy made
 // itself, means that nothing looped; that the server saw the address from which Envoy connected, that nothing went past it.
-func (p *pod) only(t *testing.T, x exchange, kind string) envoy.Entry {
+func (p *pod) only(t *testing.T, x exchange, dst netip.AddrPort, kind string) envoy.Entry {
 	t.Helper()
-	found, err := p.proxy.Await(1, func(e envoy.Entry) bool { return e.Remote == x.client || e.Remote == x.seen.Remote })
+	found, err := p.proxy.Await(1, func(e envoy.Entry) bool { return to(dst, x.client)(e) || to(dst, x.seen.Remote)(e) })
 	require.NoError(t, err)
 	require.Len(t, found, 1, "%+v", found)
 	e := found[0]
@@ -74,4 +74,9 @@ func (p *pod) only(t *testing.T, x exchange, kind string) envoy.Entry {
 		assert.Equal(t, "-", e.Flags)
 	}
 	return e
+}
+
+// to is a connection's entries. The destination belongs to it: towards another, the client's port may be used again.
+func to(dst netip.AddrPort, client string) func(envoy.Entry) bool {
+	return func(e envoy.Entry) bool { return e.Remote == client && e.Original == dst.String() }
 }
