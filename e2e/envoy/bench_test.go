@@ -40,7 +40,10 @@ func BenchmarkOutbound(b *testing.B) {
 				})
 			})
 			b.Run("connection each", func(b *testing.B) {
-				p.both(b, direct, vip, func(dst netip.AddrPort) error { return once(b.Context(), p.fromApp, dst) })
+				p.both(b, direct, vip, func(dst netip.AddrPort) error {
+					_, err := once(b.Context(), p.fromApp, dst)
+					return err
+				})
 			})
 		})
 	}

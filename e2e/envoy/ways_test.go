@@ -3,6 +3,7 @@ package envoy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -197,7 +198,7 @@ func (p *pod) short(t *testing.T, family int) {
 				if i%2 == 1 {
 					c, dst = p.fromOut, in
 				}
-				if err := once(t.Context(), c, dst); err != nil {
+				if err := past(t.Context(), c, dst); err != nil {
 					failed.Add(1)
 					t.Logf("connection %d to %s: %v", i, dst, err)
 				}
@@ -219,34 +220,44 @@ func (p *pod) count(t *testing.T) int {
 	return len(entries)
 }
 
-// once makes a request on a connection of its own. A server that sees the client's own port was reached past Envoy.
-func once(ctx context.Context, c caller, dst netip.AddrPort) error {
+// past makes a request on a connection of its own, and fails with errPast if the server saw the client itself. To the same
+// destination, Envoy cannot connect from a port that the client has in use.
+func past(ctx context.Context, c caller, dst netip.AddrPort) error {
+	x, err := once(ctx, c, dst)
+	if err == nil && x.seen.Remote == x.client {
+		return fmt.Errorf("%s to %s: %w", x.client, dst, errPast)
+	}
+	return err
+}
+
+// once makes a request on a connection of its own.
+func once(ctx context.Context, c caller, dst netip.AddrPort) (x exchange, err error) {
 	conn, err := c.dial(ctx, dst)
 	if err != nil {
-		return err
+		return x, err
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(talkTime))
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", dst); err != nil {
-		return err
+		return x, err
 	}
 	answer, err := io.ReadAll(conn)
 	if err != nil {
-		return err
+		return x, err
 	}
 	_, header, found := strings.Cut(string(answer), "seen: ")
 	line, _, _ := strings.Cut(header, "\r\n")
-	var saw seen
-	if err := json.Unmarshal([]byte(line), &saw); !found || err != nil {
-		return fmt.Errorf("%w: %.100s", errNoAnswer, answer)
+	if !found {
+		return x, fmt.Errorf("%w: %.100s", errNoAnswer, answer)
 	}
-	if saw.Remote == conn.LocalAddr().String() {
-		return fmt.Errorf("%s reached %s past Envoy", saw.Remote, dst)
-	}
-	return nil
+	x.client = conn.LocalAddr().String()
+	return x, json.Unmarshal([]byte(line), &x.seen)
 }
 
-var errNoAnswer = fmt.Errorf("no answer of a server")
+var (
+	errNoAnswer = errors.New("no answer of a server")
+	errPast     = errors.New("past Envoy")
+)
 
 // conntrack is how many entries the pod's table has.
 func (p *pod) conntrack(t testing.TB) (n int) {
@@ -267,17 +278,17 @@ func (p *pod) restart(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var workers sync.WaitGroup
 	var good, bad atomic.Int64
-	past := make(chan error, 1)
+	wrong := make(chan error, 1)
 	for i, dst := range []netip.AddrPort{netip.AddrPortFrom(serviceIP[0], portHTTP), netip.AddrPortFrom(podIP[1], portHTTP)} {
 		c := []caller{p.fromApp, p.fromOut}[i]
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				switch err := once(ctx, c, dst); {
+				switch err := past(ctx, c, dst); {
 				case err == nil:
 					good.Add(1)
-				case strings.Contains(err.Error(), "past Envoy"):
+				case errors.Is(err, errPast):
 					select {
-					case past <- err:
+					case wrong <- err:
 					default:
 					}
 				default:
@@ -304,7 +315,7 @@ func (p *pod) restart(t *testing.T) {
 	stop()
 	workers.Wait()
 	select {
-	case err := <-past:
+	case err := <-wrong:
 		assert.NoError(t, err)
 	default:
 	}
