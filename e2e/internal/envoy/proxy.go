@@ -136,9 +136,6 @@ func (p *Proxy) Start() {
 // Kill ends Envoy at once.
 func (p *Proxy) Kill() { p.process.Kill() }
 
-// Pid is Envoy's process id.
-func (p *Proxy) Pid() int { return p.process.Pid() }
-
 // Admin asks Envoy's administration.
 func (p *Proxy) Admin(ctx context.Context, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", admin, path), nil)
