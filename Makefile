@@ -24,6 +24,12 @@ demo: ## Redirect a pod-like namespace's traffic on this machine, have running p
 	else printf 'To send packets this needs root on Linux: sudo make demo\nUntil then, what the plugin would do with examples/pod.yaml:\n\n' && \
 		$(GO) run ./cmd/meshcni-redirect explain -f examples/pod.yaml; fi
 
+.PHONY: demo-envoy
+demo-envoy: ## Requests through the real Envoy as a pod's sidecar, and what it saw of each (root on Linux)
+	@.ci/needs
+	@.ci/envoy
+	@CI=true $(GO) -C e2e/envoy test -count=1 -run '^TestDemo$$'
+
 .PHONY: test
 test: ## Everything CI runs (root on Linux for the kernel tests)
 	.ci/run
@@ -51,16 +57,18 @@ test-integration: ## Repair against a real API server and etcd, which the first 
 	CI=true $(GO) test -count=1 ./repair/integration
 
 .PHONY: e2e
-e2e: ## The image and the chart on a container runtime, and on a cluster of one node, which the first run builds (some minutes)
+e2e: ## The image and the chart on a container runtime, and on a cluster of one node, and the real Envoy as a sidecar, which the first run builds (some minutes)
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
 	.ci/tool helm
-	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime
+	.ci/envoy
+	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime ./envoy
 
 .PHONY: e2e-long
-e2e-long: ## All of that, with the tests that are too long for CI (some thirty minutes)
+e2e-long: ## All of that, with the tests that are too long for CI (some forty minutes)
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
 	.ci/tool helm
-	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 45m ./cluster ./runtime
+	.ci/envoy
+	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 60m ./cluster ./runtime ./envoy
 
 .PHONY: e2e-newest
 e2e-newest: export MESHCNI_E2E_RUNTIME = newest

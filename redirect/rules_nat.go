@@ -100,6 +100,13 @@ func (g *generator) natOutput(capturesDNS bool) []ruleset.Rule {
 			Proto: ruleset.TCP, Mark: g.replyMark().match(false), Target: g.passes(), Comment: "application's reply",
 		})
 	}
+	if g.Mode == ModeTProxy && g.Loopback == LoopbackHairpin {
+		// Its source is no address of the proxy's, so the rules below would take it for a call to this very pod: a loop.
+		rules = append(rules, ruleset.Rule{
+			Out: loopback, Proto: ruleset.TCP, Mark: Mark{Value: g.Names.InboundMark}.match(false), Target: g.passes(),
+			Comment: "proxy to application with the client's address",
+		})
+	}
 	g.owners(&rules, func(o ruleset.OwnerMatch) { rules = g.appendOwner(rules, o) })
 	if g.Loopback == LoopbackPass {
 		within := ruleset.Rule{Out: loopback, Target: g.passes(), Comment: "within the pod"}

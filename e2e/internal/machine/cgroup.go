@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,22 +21,34 @@ const groupPrefix = "meshcni-e2e-"
 type groups []string
 
 // hierarchies returns where the machine's control groups are mounted: each hierarchy of version 1, or the one of
-// version 2.
+// version 2. A hierarchy that is mounted at several places is taken once, at the first.
 func hierarchies() (v1, v2 []string, err error) {
-	f, err := os.Open("/proc/self/mounts")
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = f.Close() }()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		switch fields := strings.Fields(s.Text()); fields[2] {
+	v1, v2 = oneMountEach(string(mounts))
+	return v1, v2, nil
+}
+
+// oneMountEach reads /proc/PID/mountinfo (proc_pid_mountinfo(5)). Mounts of one hierarchy have one device.
+func oneMountEach(mountinfo string) (v1, v2 []string) {
+	seen := map[string]bool{}
+	for line := range strings.Lines(mountinfo) {
+		mount, filesystem, _ := strings.Cut(line, " - ")
+		fields, kind := strings.Fields(mount), strings.Fields(filesystem)
+		if len(fields) < 5 || len(kind) == 0 || !strings.HasPrefix(kind[0], "cgroup") || seen[fields[2]] {
+			continue
+		}
+		seen[fields[2]] = true
+		switch kind[0] {
 		case "cgroup":
-			v1 = append(v1, fields[1])
+			v1 = append(v1, fields[4])
 		case "cgroup2":
-			v2 = append(v2, fields[1])
+			v2 = append(v2, fields[4])
 		}
 	}
-	return v1, v2, nil
+	return v1, v2
 }
 
 func makeGroups(name string) (made groups, err error) {
