@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -30,17 +29,17 @@ const (
 
 // Conversation is what [TraceConnection] found.
 type Conversation struct {
-	Verdict ConnectionVerdict
+	Verdict ConnectionVerdict `json:"verdict"`
 	// Reason says between whom, or where and why it fails.
-	Reason string
+	Reason string `json:"reason"`
 	// Client opened the connection.
-	Client Endpoint
+	Client Endpoint `json:"client"`
 	// Server is who answered; the zero Endpoint if nobody did.
-	Server Endpoint
+	Server Endpoint `json:"server,omitzero"`
 	// Packets are those that were sent, up to the first that was lost, and at most two each way.
-	Packets []Passage
+	Packets []Passage `json:"packets"`
 	// Onward is the connection that a proxy opens for this one; nil if the server is none, or the connection fails.
-	Onward *Conversation
+	Onward *Conversation `json:"onward,omitempty"`
 }
 
 // Endpoint is one side of a connection, with the addresses that its socket sees.
@@ -108,22 +107,6 @@ type Passage struct {
 	State string `json:"state"`
 	// Result has the rules that it met.
 	Result
-}
-
-// MarshalJSON writes {"verdict","reason","client","server","packets","onward"}; server is left out if nobody answered.
-func (c Conversation) MarshalJSON() ([]byte, error) {
-	out := struct {
-		Verdict ConnectionVerdict `json:"verdict"`
-		Reason  string            `json:"reason"`
-		Client  Endpoint          `json:"client"`
-		Server  *Endpoint         `json:"server,omitempty"`
-		Packets []Passage         `json:"packets"`
-		Onward  *Conversation     `json:"onward,omitempty"`
-	}{c.Verdict, c.Reason, c.Client, nil, c.Packets, c.Onward}
-	if c.Server.Local.IsValid() {
-		out.Server = &c.Server
-	}
-	return json.Marshal(out)
 }
 
 // String returns the verdict, with the port of the pod's listener that took the connection.
