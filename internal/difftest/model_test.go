@@ -60,6 +60,7 @@ func (m model) Packet(p netnstest.Probe) (trace.Packet, error) {
 		if local := p.Dst.Addr().IsLoopback() || slices.Contains(podAddrs, p.Dst.Addr()); !p.Src.IsValid() && !local {
 			packet.Src = netip.AddrPortFrom(source(podAddrs, packet.OutInterface, p.Dst.Addr()), p.Port)
 		}
+		packet.InInterface = route(packet.Src.Addr())
 	case netnstest.FromOut:
 		packet.InInterface = route(p.Dst.Addr())
 		if packet.InInterface == "virt0" { // out reaches what is behind the pod through its eth0
