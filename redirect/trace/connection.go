@@ -12,7 +12,8 @@ import (
 // Connection is a conversation to trace: the packet that opens it, and who listens in the pod. A UDP exchange is one too.
 type Connection struct {
 	// First is the packet that opens it, as its sender sends it: a TCP SYN or a datagram. Its State and ConnMark are not
-	// used. Port 0 of Src is port 40000. Proto is TCP or UDP. An In packet needs a Src.
+	// used. Port 0 of Src is port 40000. Proto is TCP or UDP. An In packet needs a Src. An Out packet may have one that is
+	// not the pod's, as a proxy's that keeps its client's: InInterface is then where the client is.
 	First Packet
 	// Listeners are the pod's sockets that answer. Without any, everything in the pod is answered, by root's transparent
 	// sockets without a mark. Whoever is asked outside the pod answers.

@@ -121,7 +121,7 @@ func (s *session) answer() Packet {
 	if !e.Pod {
 		p.Direction, p.InInterface = In, e.Interface
 	}
-	if s.first.Direction == Out {
+	if s.first.Direction == Out && !s.out.Client.transparent {
 		p.OutInterface = s.first.OutInterface
 	}
 	return p
@@ -214,7 +214,7 @@ func (s *session) onward(c Connection) Connection {
 	l := s.listener
 	p := Packet{
 		Direction: Out, Proto: s.first.Proto, Dst: s.first.Dst, UID: l.UID, GID: l.GID, Mark: l.Onward.Mark,
-		OutInterface: s.first.OutInterface, PodAddrs: s.first.PodAddrs,
+		InInterface: s.first.InInterface, OutInterface: s.first.OutInterface, PodAddrs: s.first.PodAddrs,
 	}
 	from := l.Onward.Src
 	if l.Onward.AsClient {

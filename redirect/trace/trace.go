@@ -108,6 +108,11 @@ type decision struct {
 // even if one of them reroutes the packet; those of POSTROUTING see the new one.
 func (w *walker) send() error {
 	w.out = w.leavesBy()
+	// IPv4 routes a packet before rules see it, and again after them.
+	if why := w.cannotLeave(); why != "" && w.program.Family == ruleset.IPv4 {
+		w.dropped = why
+		return nil
+	}
 	if stop, err := w.run(ruleset.Output); stop {
 		return err
 	}
@@ -174,8 +179,11 @@ func (w *walker) receive(in string) error {
 
 // likelySource is the source that the kernel chooses for an unbound socket; the zero address if that is not known.
 func (w *walker) likelySource() netip.Addr {
-	if w.own(w.dst.Addr()) {
-		return w.dst.Addr()
+	switch a := w.dst.Addr(); {
+	case a.Is4() && a.IsLoopback():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}) // that of the route to all of 127.0.0.0/8
+	case w.own(a):
+		return a
 	}
 	for _, a := range w.packet.PodAddrs {
 		if ruleset.FamilyOf(a) == w.program.Family {
