@@ -70,6 +70,11 @@ e2e-long: ## All of that, with the tests that are too long for CI (some forty mi
 	.ci/envoy
 	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 60m ./cluster ./runtime ./envoy
 
+.PHONY: difftest-long
+difftest-long: ## A hundred thousand real connections under random redirections, compared with the tracer (root on Linux, some twenty minutes)
+	.ci/needs
+	CI=true MESHCNI_DIFFTEST_REDIRECTS=850 $(GO) test -count=1 -v -timeout 0 -run TestKernelAgrees ./internal/difftest
+
 .PHONY: e2e-newest
 e2e-newest: export MESHCNI_E2E_RUNTIME = newest
 e2e-newest: e2e ## The same on newer containerd, runc and reference plugins than Debian's

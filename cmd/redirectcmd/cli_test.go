@@ -189,15 +189,42 @@ func TestProgram(t *testing.T) {
 			args: []string{"trace", "-f", "web.yaml", "--direction", "up", "--proto", "x", "--src", "a", "--dst", "b"}, code: 2, silent: true,
 			errOut: []string{`--direction "up"`, `protocol "x"`, `--src "a"`, `--dst "b"`},
 		},
-		"trace, packet twice":     {args: []string{"trace", "-f", "web.yaml", "--packets", "-", "--dst", "::1"}, code: 2, errOut: []string{"--dst: with --packets"}, silent: true},
-		"trace, stdin twice":      {args: []string{"trace", "-f", "-", "--packets", "-"}, code: 2, errOut: []string{"standard input"}, silent: true},
-		"trace, mixed families":   {args: []string{"trace", "-f", "web.yaml", "--src", "::1", "--dst", "1.1.1.1"}, code: 1, errOut: []string{"different families"}, silent: true},
-		"trace, outsider":         {args: []string{"trace", "-f", "-", "--dst", "1.1.1.1", "-o", "json"}, call: call{stdin: outsider}, out: []string{`"verdict": "pass"`, `"path": []`, `"reason": "no-proxy: `}},
-		"trace, redirected":       {args: []string{"trace", "-f", "web.yaml", "--dst", "10.0.0.1", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001: ", "nat/ISTIO_OUTPUT:"}},
-		"trace, in":               {args: []string{"trace", "-f", "web.yaml", "--direction", "in", "--src", "10.0.0.9", "--dst", "10.244.1.5", "--dport", "8080", "-o", "json"}, out: []string{`"to_port": 15006`}},
-		"trace, own address":      {args: []string{"trace", "-f", "web.yaml", "--dst", "10.244.1.5", "--dport", "8080", "--uid", "1337"}, out: []string{"redirect 15006: "}},
-		"trace, other interface":  {args: []string{"trace", "-f", "web.yaml", "--dst", "10.0.0.1", "--interface", "net1"}, out: []string{"pass: interface is excluded"}},
-		"trace, chart":            {args: []string{"trace", "-f", "web.yaml", "--dst", "10.0.0.1", "--dport", "80", "-o", "mermaid"}, out: []string{"flowchart TD", "class raw_OUTPUT_1"}},
+		"trace, packet twice":    {args: []string{"trace", "-f", "web.yaml", "--packets", "-", "--dst", "::1"}, code: 2, errOut: []string{"--dst: with --packets"}, silent: true},
+		"trace, stdin twice":     {args: []string{"trace", "-f", "-", "--packets", "-"}, code: 2, errOut: []string{"standard input"}, silent: true},
+		"trace, mixed families":  {args: []string{"trace", "-f", "web.yaml", "--src", "::1", "--dst", "1.1.1.1"}, code: 1, errOut: []string{"different families"}, silent: true},
+		"trace, outsider":        {args: []string{"trace", "-f", "-", "--dst", "1.1.1.1", "-o", "json"}, call: call{stdin: outsider}, out: []string{`"verdict": "pass"`, `"path": []`, `"reason": "no-proxy: `}},
+		"trace, redirected":      {args: []string{"trace", "-f", "web.yaml", "--dst", "10.0.0.1", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001: ", "nat/ISTIO_OUTPUT:"}},
+		"trace, in":              {args: []string{"trace", "-f", "web.yaml", "--direction", "in", "--src", "10.0.0.9", "--dst", "10.244.1.5", "--dport", "8080", "-o", "json"}, out: []string{`"to_port": 15006`}},
+		"trace, own address":     {args: []string{"trace", "-f", "web.yaml", "--dst", "10.244.1.5", "--dport", "8080", "--uid", "1337"}, out: []string{"redirect 15006: "}},
+		"trace, other interface": {args: []string{"trace", "-f", "web.yaml", "--dst", "10.0.0.1", "--interface", "net1"}, out: []string{"pass: interface is excluded"}},
+		"trace, chart":           {args: []string{"trace", "-f", "web.yaml", "--dst", "10.0.0.1", "--dport", "80", "-o", "mermaid"}, out: []string{"flowchart TD", "class raw_OUTPUT_1"}},
+		"trace, connection, out": {
+			args: []string{"trace", "--connection", "-f", "web.yaml", "--dst", "10.0.0.1", "--dport", "80", "--uid", "1000"},
+			out: []string{
+				"established: between 10.244.1.5:40000 in the pod (uid 1000 gid 0) and 127.0.0.1:15001 in the pod (uid 1337 gid 1337)",
+				"answer, established: 127.0.0.1:15001 -> 10.244.1.5:40000, from pod to pod, as 10.0.0.1:80 -> 10.244.1.5:40000",
+				"the proxy opens a connection of its own: established: between 10.244.1.5:40001 in the pod (uid 1337 gid 1337) and 10.0.0.1:80 behind eth0",
+			},
+		},
+		"trace, connection, in": {
+			args: []string{"trace", "--connection", "-f", "web.yaml", "--direction", "in", "--dst", "10.244.1.5", "--dport", "8080", "-o", "json"},
+			out:  []string{`"verdict": "established"`, `"port": 15006`, `"what": "later answer"`, `"local": "127.0.0.6:`, `"configuration"`},
+		},
+		"trace, connection, outsider": {
+			args: []string{"trace", "--connection", "-f", "-", "--dst", "1.1.1.1", "--dport", "80"}, call: call{stdin: outsider},
+			out: []string{"established: between", "1.1.1.1:80 behind eth0 (no-proxy: "},
+		},
+		"trace, connection, lines": {
+			args: []string{"trace", "--connection", "-f", "web.yaml", "--packets", "-"},
+			call: call{stdin: `{"direction":"out","proto":"tcp","dst":"10.0.0.1","dport":80,"uid":1000}`}, out: []string{`{"verdict":"established",`},
+		},
+		"trace, connection, chart": {
+			args: []string{"trace", "--connection", "-f", "web.yaml", "--dst", "1.1.1.1", "--dport", "80", "-o", "mermaid"},
+			code: 2, errOut: []string{"--output mermaid"}, silent: true,
+		},
+		"trace, connection without port": {
+			args: []string{"trace", "--connection", "-f", "web.yaml", "--dst", "1.1.1.1"}, code: 1, errOut: []string{"no destination port"}, silent: true,
+		},
 		"trace, chart for no one": {args: []string{"trace", "-f", "-", "--dst", "10.0.0.1", "-o", "mermaid"}, call: call{stdin: outsider}, silent: true},
 	}
 	for name, tt := range tests {

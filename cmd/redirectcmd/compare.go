@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // comparison is the JSON output of compare.
@@ -25,7 +26,7 @@ type comparison struct {
 func (p Program) compareCommand() *cobra.Command {
 	var from, output string
 	cmd, _ := p.newCommand("compare -f pod.yaml --from-rules saved.txt",
-		"List every packet whose fate differs between a live pod's saved rules and ours", func(c *common, cmd *cobra.Command) error {
+		"List every packet and connection whose fate differs between a live pod's saved rules and ours", func(c *common, cmd *cobra.Command) error {
 			if from == "" {
 				return cli.Usagef("--from-rules is required: what iptables-save and ip6tables-save print in the live pod")
 			}
@@ -36,8 +37,9 @@ func (p Program) compareCommand() *cobra.Command {
 		})
 	cmd.Long = `compare reads the rules that another mesh's program has set in a live pod, as
 iptables-save and ip6tables-save print them, and traces one packet of every kind
-that these or our rules tell apart. It exits 0 when both treat all alike, and 1
-when a packet's fate differs, or when rules are not understood; those are listed.
+that these or our rules tell apart, and the connection that it opens, both ways.
+It exits 0 when both treat all alike, and 1 when a packet's fate or a connection
+differs, or when rules are not understood; those are listed.
 
 Policy routing and addresses of lo are not in iptables-save; the saved rules are
 taken to have the same as ours.`
@@ -72,6 +74,10 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 		if result.Report, err = compare.Compare(saved, t.Ruleset, compare.Packets(t.addrs, saved, t.Ruleset)); err != nil {
 			return err
 		}
+		listeners := t.listeners(ruleset.IPv4) // their onward connections are left out, so the family is all the same
+		if err := result.AddConnections(saved, t.Ruleset, compare.Connections(t.addrs, listeners, saved, t.Ruleset)); err != nil {
+			return err
+		}
 	}
 	if output == "json" {
 		if err := printJSON(c.Stdout, result); err != nil {
@@ -80,7 +86,7 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 	} else {
 		c.printComparison(t, result)
 	}
-	if len(result.Differences)+len(result.Foreign) > 0 {
+	if len(result.Differences)+len(result.ConnectionDifferences)+len(result.Foreign) > 0 {
 		return errSilent
 	}
 	return nil
@@ -98,7 +104,13 @@ func (c *common) printComparison(t *target, result comparison) {
 	for _, d := range result.Differences {
 		fmt.Fprintf(c.Stdout, "%s: %s\n  saved  %s: %s\n  ours   %s: %s\n", d.Kind(), compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
 	}
-	if len(result.Differences) == 0 {
+	for _, d := range result.ConnectionDifferences {
+		fmt.Fprintf(c.Stdout, "%s\n  saved  %s: %s\n  ours   %s: %s\n", d, d.A.Verdict, d.A.Reason, d.B.Verdict, d.B.Reason)
+	}
+	if n := len(result.ConnectionDifferences); n > 0 {
+		fmt.Fprintf(c.Stdout, "%d of %d connections go otherwise after the same first packet\n", n, result.Connections)
+	}
+	if len(result.Differences) == 0 && len(result.ConnectionDifferences) == 0 {
 		fmt.Fprintf(c.Stdout, "the same: %d packets, one of each kind that the rules tell apart\n", result.Packets)
 		return
 	}

@@ -32,6 +32,7 @@ func TestGolden(t *testing.T) {
 		"web.rules.json":          {args: []string{"rules", "-f", "web.yaml", "--format", "json"}},
 		"web.rules.mmd":           {args: []string{"rules", "-f", "web.yaml", "--format", "mermaid"}},
 		"tproxy.rules.mermaid.md": {args: []string{"rules", "-f", "tproxy.yaml", "--format", "mermaid"}},
+		"web.connection.txt":      {args: []string{"trace", "--connection", "-f", "web.yaml", "--direction", "in", "--src", "10.0.0.9", "--dst", "10.244.1.5", "--dport", "8080"}},
 		"web.trace.txt":           {args: []string{"trace", "-f", "web.yaml", "--dst", "10.96.0.10", "--dport", "53", "--proto", "udp", "--uid", "2000"}},
 		"flags.rules.txt":         {args: []string{"apply", "--dry-run", "--ip", "10.244.1.5", "-p", "15001", "-z", "15006", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "", "-b", "*", "-d", "15090,15021,15020"}},
 	}

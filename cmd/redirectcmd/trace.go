@@ -27,18 +27,31 @@ type packetFlags struct {
 func (p Program) traceCommand() *cobra.Command {
 	var flags packetFlags
 	var packets, output string
-	cmd, _ := p.newCommand("trace -f pod.yaml (--direction out --dst A --dport N … | --packets -)",
-		"Say what becomes of a packet, and why", func(c *common, cmd *cobra.Command) error {
+	var connection bool
+	cmd, _ := p.newCommand("trace -f pod.yaml [--connection] (--direction out --dst A --dport N … | --packets -)",
+		"Say what becomes of a packet, or of a connection both ways, and why", func(c *common, cmd *cobra.Command) error {
+			if connection && output == "mermaid" {
+				return errConnectionChart
+			}
 			if packets != "" {
 				for _, name := range packetFlagNames {
 					if cmd.Flags().Changed(name) {
 						return cli.Usagef("--%s: with --packets the packets are in the file", name)
 					}
 				}
-				return runTraceLines(cmd.Context(), c, packets)
+				return runTraceLines(cmd.Context(), c, packets, connection)
 			}
-			return runTrace(cmd.Context(), c, flags, output)
+			return runTrace(cmd.Context(), c, flags, output, connection)
 		})
+	cmd.Long = `trace says which rules a packet meets and where it goes.
+
+With --connection the packet opens a connection, which is traced both ways: the
+first packet, the answer of the socket that gets it, and the later packets, with
+address translation, marks, conntrack zones and policy routing; then the
+connection that the proxy opens for it. Its verdict is established, refused,
+dropped, answer-lost, lost, wrong-peer or loop. The proxy's sockets are those of
+the pod's configuration, and its other ports are the application's. Without
+--src, what comes in comes from an example address.`
 	fs := cmd.Flags()
 	fs.StringVar(&flags.direction, "direction", "out", "out: from a process in the pod; in: from outside")
 	fs.StringVar(&flags.proto, "proto", "tcp", "tcp or udp")
@@ -50,6 +63,7 @@ func (p Program) traceCommand() *cobra.Command {
 	fs.Uint32Var(&flags.gid, "gid", 0, "group that sends, when out")
 	fs.StringVar(&flags.iface, "interface", "", `interface that the packet arrives or leaves by (default "eth0")`)
 	fs.Uint32Var(&flags.mark, "mark", 0, "the packet's mark")
+	fs.BoolVar(&connection, "connection", false, "trace the connection that the packet opens, both ways")
 	fs.StringVar(&packets, "packets", "", "file of packets, one in JSON a line; - is standard input")
 	fs.VarP(cli.Choice(&output, "text", "json", "mermaid"), "output", "o", "text, json or mermaid")
 	return cmd
@@ -105,7 +119,7 @@ func (t *target) trace(p trace.Packet) (trace.Result, error) {
 	return trace.Trace(t.Ruleset, p)
 }
 
-func runTrace(ctx context.Context, c *common, flags packetFlags, output string) error {
+func runTrace(ctx context.Context, c *common, flags packetFlags, output string, connection bool) error {
 	p, err := flags.packet()
 	if err != nil {
 		return err
@@ -113,6 +127,13 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string) 
 	t, err := c.target(ctx, nil)
 	if err != nil {
 		return err
+	}
+	if connection {
+		got, err := t.connect(p)
+		if err != nil {
+			return err
+		}
+		return c.printConnection(got, output)
 	}
 	r, err := t.trace(p)
 	if err != nil {
@@ -143,7 +164,7 @@ const maxLine = 64 << 10
 
 // runTraceLines writes one result for each line that is not blank, in order. A
 // line that is not a packet gets {"error": …}.
-func runTraceLines(ctx context.Context, c *common, name string) error {
+func runTraceLines(ctx context.Context, c *common, name string, connection bool) error {
 	if name == "-" && c.inputs() > 0 {
 		return cli.Usagef("--packets and -f: only one of them can be standard input")
 	}
@@ -174,7 +195,11 @@ func runTraceLines(ctx context.Context, c *common, name string) error {
 		var p trace.Packet
 		var answer any
 		err := json.Unmarshal(lines.Bytes(), &p)
-		if err == nil {
+		switch {
+		case err != nil:
+		case connection:
+			answer, err = t.connect(p)
+		default:
 			answer, err = t.trace(p)
 		}
 		if err != nil {

@@ -97,6 +97,16 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, ns *netnsexec.NetNS) {
 	if err != nil {
 		t.Fatalf("compare: %v", err)
 	}
+	if err := report.AddConnections(saved, rs, compare.Connections(Addrs(), nil, saved, rs)); err != nil {
+		t.Fatalf("compare connections: %v", err)
+	}
+	for i, diff := range report.ConnectionDifferences {
+		if i == 5 {
+			t.Errorf("… %d of %d connections differ", len(report.ConnectionDifferences), report.Connections)
+			break
+		}
+		t.Errorf("%s\n%s\n%s", diff, diff.A.Explain(), diff.B.Explain())
+	}
 	for i, diff := range report.Differences {
 		if i == 5 {
 			t.Errorf("… %d of %d packets differ", len(report.Differences), report.Packets)

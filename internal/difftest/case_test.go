@@ -23,7 +23,9 @@ type Fates map[string]string
 // Options are those of a world whose proxy is the Redirect's.
 func (c Case) Options() netnstest.Options {
 	p := c.Redirect.Proxy
-	o := netnstest.Options{ProxyTCP: proxyTCP, ProxyUDP: proxyUDP, TransparentPort: p.InboundPort}
+	o := netnstest.Options{
+		ProxyTCP: proxyTCP, ProxyUDP: proxyUDP, TransparentPort: p.InboundPort, ProxyMark: p.Mark.Value, Echo: true,
+	}
 	if len(p.UIDs) > 0 {
 		o.ProxyUID = p.UIDs[0]
 	}

@@ -1,6 +1,7 @@
 package difftest_test
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -242,6 +243,7 @@ var (
 // genProbes draws different probes, those of the proxy's own ids among them.
 func genProbes(t *rapid.T, r redirect.Redirect, n int) []netnstest.Probe {
 	uids, gids := slices.Concat(sendersID, r.Proxy.UIDs), slices.Concat(sendersID, r.Proxy.GIDs)
+	marks := []uint32{0x1, cmp.Or(r.Proxy.Mark.Value, r.Names.InboundMark), r.Names.InboundMark, r.Names.HairpinMark}
 	gen := rapid.Custom(func(t *rapid.T) netnstest.Probe {
 		p := netnstest.Probe{Proto: one(t, "proto", []string{"tcp", "tcp", "tcp", "udp"})}
 		to := func(addrs []string, tcp, udp []uint16) {
@@ -251,7 +253,7 @@ func genProbes(t *rapid.T, r redirect.Redirect, n int) []netnstest.Probe {
 			}
 			p.Dst = netip.AddrPortFrom(netip.MustParseAddr(one(t, "dst", addrs)), one(t, "dport", port))
 		}
-		switch rapid.IntRange(0, 9).Draw(t, "kind") {
+		switch rapid.IntRange(0, 11).Draw(t, "kind") {
 		case 0, 1, 2, 3:
 			p.From = netnstest.FromPod
 			to(outside, outTCP, outUDP)
@@ -265,15 +267,33 @@ func genProbes(t *rapid.T, r redirect.Redirect, n int) []netnstest.Probe {
 			p.From = netnstest.FromVM
 			to([]string{"10.96.5.5", "198.51.100.10", "10.99.0.1", "10.244.1.5"}, slices.Concat(outTCP, podTCP), slices.Concat(outUDP, podUDP))
 		}
+		if p.From == "" {
+			// A proxy that speaks to the application from its client's address, as TPROXY and node proxies do.
+			p.From, p.Mark = netnstest.FromPod, one(t, "mark", marks)
+			// Where somebody listens: a refusal is the kernel's own packet, which goes to the client itself.
+			to(inside, slices.Concat(appTCP, proxyTCP), slices.Concat(appUDP, proxyUDP))
+			p.Src = clientOf(p.Dst.Addr())
+		}
 		if p.From == netnstest.FromPod {
 			p.UID, p.GID = one(t, "uid", uids), one(t, "gid", gids)
-			if slices.Contains(inside, p.Dst.Addr().String()) && odds(t, "from the pass source", 4) {
+			if !r.Proxy.Mark.IsZero() && slices.Contains(outside, p.Dst.Addr().String()) && odds(t, "from a proxy with a mark", 3) {
+				p.Src, p.Mark = source(podAddrs, route(p.Dst.Addr()), p.Dst.Addr()), r.Proxy.Mark.Value
+			}
+			if p.Mark == 0 && slices.Contains(inside, p.Dst.Addr().String()) && odds(t, "from the pass source", 4) {
 				p.Src = passSource(r, p.Dst.Addr())
 			}
 		}
 		return p
 	})
 	return rapid.SliceOfNDistinct(gen, n, n, func(p netnstest.Probe) string { return p.String() }).Draw(t, "probes")
+}
+
+// clientOf is an address of the outside that has connections to one of the pod's.
+func clientOf(dst netip.Addr) netip.Addr {
+	if dst.Is4() {
+		return netip.MustParseAddr("198.51.100.10")
+	}
+	return netip.MustParseAddr("2001:db8::10")
 }
 
 // passSource is the address that a proxy speaks to the application from, where

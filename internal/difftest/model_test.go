@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -51,23 +52,27 @@ func (m model) Packet(p netnstest.Probe) (trace.Packet, error) {
 	}
 	packet := trace.Packet{
 		Direction: trace.In, Proto: proto, PodAddrs: podAddrs,
-		Src: netip.AddrPortFrom(p.Src, 0), Dst: p.Dst, OutInterface: route(p.Dst.Addr()),
+		Src: netip.AddrPortFrom(p.Src, p.Port), Dst: p.Dst, OutInterface: route(p.Dst.Addr()), Mark: p.Mark,
 	}
 	switch p.From {
 	case netnstest.FromPod:
 		packet.Direction, packet.UID, packet.GID = trace.Out, p.UID, p.GID
+		if local := p.Dst.Addr().IsLoopback() || slices.Contains(podAddrs, p.Dst.Addr()); !p.Src.IsValid() && !local {
+			packet.Src = netip.AddrPortFrom(source(podAddrs, packet.OutInterface, p.Dst.Addr()), p.Port)
+		}
+		packet.InInterface = route(packet.Src.Addr())
 	case netnstest.FromOut:
 		packet.InInterface = route(p.Dst.Addr())
 		if packet.InInterface == "virt0" { // out reaches what is behind the pod through its eth0
 			packet.InInterface = "eth0"
 		}
 		if !p.Src.IsValid() {
-			packet.Src = netip.AddrPortFrom(outSource(packet.InInterface, p.Dst.Addr()), 0)
+			packet.Src = netip.AddrPortFrom(source(outAddrs, packet.InInterface, p.Dst.Addr()), p.Port)
 		}
 	case netnstest.FromVM:
 		packet.InInterface = "virt0"
 		if !p.Src.IsValid() {
-			packet.Src = netip.AddrPortFrom(netip.MustParseAddr("10.99.0.2"), 0)
+			packet.Src = netip.AddrPortFrom(netip.MustParseAddr("10.99.0.2"), p.Port)
 		}
 	default:
 		return packet, fmt.Errorf("no namespace %q", p.From)
@@ -91,9 +96,9 @@ func route(a netip.Addr) string {
 	return "eth0"
 }
 
-// outSource is the address that the outside sends from by a link.
-func outSource(link string, dst netip.Addr) netip.Addr {
-	for _, a := range outAddrs {
+// source is the one of a namespace's addresses that it sends from by a link.
+func source(addrs []netip.Addr, link string, dst netip.Addr) netip.Addr {
+	for _, a := range addrs {
 		if ruleset.FamilyOf(a) == ruleset.FamilyOf(dst) && route(a) == link {
 			return a // the links' own addresses come before those on lo
 		}
@@ -102,74 +107,62 @@ func outSource(link string, dst netip.Addr) netip.Addr {
 }
 
 // Fate predicts the fate of a probe, in netnstest's words, and returns its trace.
-func (m model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Result, error) {
+func (m model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Conversation, error) {
+	return m.next(trace.NewTracker(rs), rs, p)
+}
+
+// next is Fate in a pod that may have connections already.
+func (m model) next(pod *trace.Tracker, rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Conversation, error) {
 	packet, err := m.Packet(p)
 	if err != nil {
-		return "", trace.Result{}, err
+		return "", trace.Conversation{}, err
 	}
-	r, err := trace.Trace(rs, packet)
+	c, err := pod.Connect(trace.Connection{First: packet, Listeners: m.listeners()})
 	if err != nil {
-		return "", r, err
+		return "", c, err
 	}
-	fate, err := m.fate(r, p)
-	if err != nil || fate == "timeout" {
-		return fate, r, err
-	}
-	lost := false
-	switch forwarded := p.From != netnstest.FromPod && r.Verdict == trace.Pass && !slices.Contains(podAddrs, p.Dst.Addr()); {
-	case forwarded:
-		lost, err = replyLost(rs, packet)
-	case fate == "refused" && p.Proto == "udp" && p.From == netnstest.FromPod:
-		lost, err = refusalLost(rs, packet, r)
-	case p.Proto == "udp" && r.Verdict == trace.Redirect && !r.ToAddr.IsValid():
-		lost, err = m.answerLost(rs, packet, r)
-	}
-	if lost {
-		fate = "timeout"
-	}
-	return fate, r, err
-}
-
-// replyLost reports whether the answer to a forwarded packet does not get back
-// through the pod: the rules drop it, or mark it as the pod's own, as those of TPROXY
-// do with every packet of a known connection.
-func replyLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
-	back := trace.Packet{
-		Direction: trace.In, Proto: sent.Proto, Src: sent.Dst, Dst: netip.AddrPortFrom(sent.Src.Addr(), ephemeral),
-		InInterface: sent.OutInterface, OutInterface: sent.InInterface, State: ruleset.StateEstablished, PodAddrs: podAddrs,
-	}
-	r, err := trace.Trace(rs, back)
-	program := rs.Program(ruleset.FamilyOf(sent.Dst.Addr()))
-	kept := program != nil && program.Routing != nil && program.Routing.Matches(r.Mark)
-	return r.Verdict == trace.Drop || kept, err
-}
-
-// answerLost reports whether conntrack looks for the proxy's answer to a redirected
-// datagram in another zone, so that it leaves with the proxy's port, not the one that
-// was asked.
-func (m model) answerLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
-	back := trace.Packet{
-		Direction: trace.Out, Proto: sent.Proto, PodAddrs: podAddrs, State: ruleset.StateEstablished,
-		Src: netip.AddrPortFrom(sent.Dst.Addr(), r.ToPort), Dst: netip.AddrPortFrom(sent.Src.Addr(), ephemeral),
-		UID: cmp.Or(m.ProxyUID, 1337), GID: cmp.Or(m.ProxyGID, 1337), OutInterface: sent.InInterface,
-	}
-	if sent.Direction == trace.Out {
-		back.Dst = netip.AddrPortFrom(podAddrs[0], ephemeral)
-		if sent.Dst.Addr().Is6() {
-			back.Dst = netip.AddrPortFrom(podAddrs[3], ephemeral)
+	fate := m.fate(c, p)
+	if fate == "refused" && p.Proto == "udp" && p.From == netnstest.FromPod {
+		lost, err := refusalLost(rs, packet)
+		if lost || err != nil {
+			return "timeout", c, err
 		}
 	}
-	answer, err := trace.Trace(rs, back)
-	return answer.Verdict == trace.Drop || answer.Zone != r.Zone, err
+	return fate, c, nil
 }
 
-// ephemeral stands for a client's port; no rules name it.
-const ephemeral = 40000
+// listeners are the sockets of the world's pod.
+func (m model) listeners() []trace.Listener {
+	var list []trace.Listener
+	for _, s := range []struct {
+		proto          ruleset.Proto
+		app, proxy     []uint16
+		proxyByDefault []uint16
+	}{{ruleset.TCP, appTCP, m.ProxyTCP, defaultProxyTCP}, {ruleset.UDP, appUDP, m.ProxyUDP, defaultProxyUDP}} {
+		for _, port := range s.app {
+			list = append(list, trace.Listener{Port: port, Proto: s.proto, UID: 1000, GID: 1000})
+		}
+		if s.proxy == nil {
+			s.proxy = s.proxyByDefault
+		}
+		for _, port := range s.proxy {
+			list = append(list, trace.Listener{
+				Port: port, Proto: s.proto, UID: cmp.Or(m.ProxyUID, 1337), GID: cmp.Or(m.ProxyGID, 1337), Mark: m.ProxyMark,
+				Transparent: s.proto == ruleset.TCP && port == cmp.Or(m.TransparentPort, defaultTransparentPort),
+			})
+		}
+	}
+	return list
+}
 
 // refusalLost reports whether the pod's rules drop the ICMP error that tells a sender
 // in the pod that nobody listens. Conntrack looks for the error's connection in the
 // default zone only; otherwise the error is invalid.
-func refusalLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, error) {
+func refusalLost(rs ruleset.Ruleset, sent trace.Packet) (bool, error) {
+	r, err := trace.Trace(rs, sent)
+	if err != nil {
+		return false, err
+	}
 	icmp := trace.Packet{
 		Direction: trace.In, Proto: 1, State: ruleset.StateRelated, PodAddrs: podAddrs,
 		Src: netip.AddrPortFrom(sent.Dst.Addr(), 0), Dst: netip.AddrPortFrom(podAddrs[0], 0), InInterface: sent.OutInterface,
@@ -187,79 +180,51 @@ func refusalLost(rs ruleset.Ruleset, sent trace.Packet, r trace.Result) (bool, e
 	return back.Verdict == trace.Drop, err
 }
 
-// fate is where a probe ends after the pod's rules.
-func (m model) fate(r trace.Result, p netnstest.Probe) (string, error) {
-	to := p.Dst
-	switch r.Verdict {
-	case trace.Drop:
-		return "timeout", nil
-	case trace.TProxy:
-		if p.Proto != "tcp" || r.ToPort != cmp.Or(m.TransparentPort, defaultTransparentPort) {
-			return "timeout", nil // the kernel drops what no transparent socket takes
-		}
-		return answer("proxy", r.ToPort, p), nil
-	case trace.Redirect:
-		if !r.ToAddr.IsValid() {
-			return m.inPod(r.ToPort, p), nil
-		}
-		to = netip.AddrPortFrom(r.ToAddr, r.ToPort)
-		// The source was chosen for the first destination. A loopback address
-		// does not leave the host: IPv4 refuses it (ip_route_me_harder), an IPv6
-		// receiver discards it. An address that only lo has gets no answer.
-		loopback := p.Src.IsLoopback() || !p.Src.IsValid() && p.Dst.Addr().IsLoopback() ||
-			p.Src.IsValid() && p.From == netnstest.FromPod && !slices.Contains(podAddrs, p.Src)
-		if loopback && !slices.Contains(podAddrs, to.Addr()) && !to.Addr().IsLoopback() {
-			if p.Proto == "udp" && p.Dst.Addr().Is4() {
-				return "error: invalid argument", nil
-			}
-			return "timeout", nil
-		}
-	}
-	return m.at(to, p), nil
-}
-
-// at is who answers at an address.
-func (m model) at(to netip.AddrPort, p netnstest.Probe) string {
-	switch a := to.Addr(); {
-	case a.IsLoopback(), slices.Contains(podAddrs, a):
-		return m.inPod(to.Port(), p)
-	case slices.Contains(outAddrs, a):
-		listeners := outsideTCP
-		if p.Proto == "udp" {
-			listeners = outsideUDP
-		}
-		if !slices.Contains(listeners, to.Port()) {
-			return "refused"
-		}
-		p.Dst = to // the pod's connection tracking is not asked there
-		return answer("out", to.Port(), p)
-	}
-	return "unreachable"
-}
-
-// inPod is who answers on a port of the pod.
-func (m model) inPod(port uint16, p netnstest.Probe) string {
-	app, proxy := appTCP, m.ProxyTCP
-	if proxy == nil {
-		proxy = defaultProxyTCP
-	}
-	if p.Proto == "udp" {
-		if app, proxy = appUDP, m.ProxyUDP; proxy == nil {
-			proxy = defaultProxyUDP
-		}
-	}
+// fate is where a probe ends.
+func (m model) fate(c trace.Conversation, p netnstest.Probe) string {
+	server := c.Server
+	asked := server.Local.IsValid() && !server.Pod
 	switch {
-	case slices.Contains(app, port):
-		return answer("app", port, p)
-	case slices.Contains(proxy, port):
-		return answer("proxy", port, p)
+	case asked && !slices.Contains(outAddrs, server.Local.Addr()):
+		return "unreachable"
+	case asked && !listensOutside(p.Proto, server.Local.Port()) && (c.Verdict == trace.Established || p.Proto == "udp" && p.From == netnstest.FromPod):
+		return "refused"
 	}
-	return "refused"
+	switch c.Verdict {
+	case trace.Refused:
+		return "refused"
+	case trace.Established:
+		return m.answer(c, p)
+	case trace.Dropped:
+		if strings.HasPrefix(c.Reason, "the kernel sends nothing") && p.Proto == "udp" && p.Dst.Addr().Is4() {
+			return "error: invalid argument"
+		}
+	}
+	return "timeout"
 }
 
-func answer(who string, port uint16, p netnstest.Probe) string {
-	if p.Proto == "udp" {
-		return fmt.Sprintf("%s:%d/udp", who, port)
+func listensOutside(proto string, port uint16) bool {
+	if proto == "udp" {
+		return slices.Contains(outsideUDP, port)
 	}
-	return fmt.Sprintf("%s:%d orig=%s", who, port, p.Dst)
+	return slices.Contains(outsideTCP, port)
+}
+
+// answer is what the server of a connection says.
+func (m model) answer(c trace.Conversation, p netnstest.Probe) string {
+	who, port, orig := "out", c.Server.Local.Port(), c.Server.Local
+	if c.Server.Pod {
+		who, port, orig = "proxy", c.Server.Port, p.Dst
+		if slices.Contains(appTCP, port) || slices.Contains(appUDP, port) {
+			who = "app"
+		}
+	}
+	s := fmt.Sprintf("%s:%d orig=%s", who, port, orig)
+	if p.Proto == "udp" {
+		s = fmt.Sprintf("%s:%d/udp", who, port)
+	}
+	if m.Echo {
+		s += " peer=" + c.Server.Peer.Addr().String()
+	}
+	return s
 }

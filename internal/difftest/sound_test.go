@@ -39,14 +39,17 @@ func TestCasesReachEverything(t *testing.T) {
 	for seed := range 300 {
 		fates, err := Cases(40).Example(seed).Predict()
 		require.NoError(t, err)
-		for _, fate := range fates {
+		for probe, fate := range fates {
 			who, _, _ := strings.Cut(fate, " ")
 			kinds[who]++
+			if strings.HasPrefix(who, "app:") && strings.Contains(fate, "peer=198.51.100.10") && strings.Contains(probe, " mark ") {
+				kinds["the application, from the client's address"]++
+			}
 		}
 	}
 	for _, who := range []string{
 		"app:8080", "app:5000/udp", "out:80", "out:53/udp", "out:15008", "proxy:15001", "proxy:4140", "proxy:15006", "proxy:4143",
-		"proxy:15008", "proxy:15053", "proxy:15053/udp", "proxy:8600/udp", "proxy:15020", "refused", "timeout",
+		"the application, from the client's address", "proxy:15008", "proxy:15053", "proxy:15053/udp", "proxy:8600/udp", "proxy:15020", "refused", "timeout",
 	} {
 		assert.NotZero(t, kinds[who], "%s: %v", who, kinds)
 	}

@@ -22,13 +22,22 @@ type Probe struct {
 	UID, GID uint32         // owner of its socket, which `-m owner` and `meta skuid` see
 	Dst      netip.AddrPort // where it is sent; the zone of a link-local address is its link's index where it is opened
 	Src      netip.Addr     // source address; the zero Addr lets the kernel choose
+	Port     uint16         // source port; 0 lets the kernel choose. It needs Src
+	Mark     uint32         // SO_MARK of its socket; one with a mark may have any Src, as a proxy that keeps its client's
 }
 
-// String is the probe's name, as in "pod tcp 1000/1337 -> 10.96.5.5:80 from 127.0.0.6". [ParseProbe] reads it back.
+// String is the probe's name, as in "pod tcp 1000/1337 -> 10.96.5.5:80 from 127.0.0.6 port 4000 mark 0x539". [ParseProbe]
+// reads it back.
 func (p Probe) String() string {
 	s := fmt.Sprintf("%s %s %d/%d -> %s", p.From, p.Proto, p.UID, p.GID, p.Dst)
 	if p.Src.IsValid() {
 		s += " from " + p.Src.String()
+	}
+	if p.Port != 0 {
+		s += fmt.Sprintf(" port %d", p.Port)
+	}
+	if p.Mark != 0 {
+		s += fmt.Sprintf(" mark %#x", p.Mark)
 	}
 	return s
 }
@@ -46,8 +55,8 @@ func ParseProbe(name string) (Probe, error) {
 }
 
 func parseProbe(f []string) (p Probe, err error) {
-	if len(f) != 5 && (len(f) != 7 || f[5] != "from") || f[3] != "->" {
-		return p, fmt.Errorf(`want "FROM PROTO UID/GID -> ADDR:PORT" and perhaps "from ADDR"`)
+	if len(f) < 5 || len(f)%2 != 1 || f[3] != "->" {
+		return p, fmt.Errorf(`want "FROM PROTO UID/GID -> ADDR:PORT" and perhaps "from ADDR", "port N" and "mark N"`)
 	}
 	p.From, p.Proto = f[0], f[1]
 	if !slices.Contains([]string{FromPod, FromOut, FromVM}, p.From) {
@@ -67,8 +76,21 @@ func parseProbe(f []string) (p Probe, err error) {
 		}
 		*id.to = uint32(n)
 	}
-	if p.Dst, err = netip.ParseAddrPort(f[4]); err == nil && len(f) == 7 {
-		p.Src, err = netip.ParseAddr(f[6])
+	p.Dst, err = netip.ParseAddrPort(f[4])
+	for i := 5; i < len(f) && err == nil; i += 2 {
+		var n uint64
+		switch f[i] {
+		case "from":
+			p.Src, err = netip.ParseAddr(f[i+1])
+		case "port":
+			n, err = strconv.ParseUint(f[i+1], 10, 16)
+			p.Port = uint16(n)
+		case "mark":
+			n, err = strconv.ParseUint(f[i+1], 0, 32)
+			p.Mark = uint32(n)
+		default:
+			err = fmt.Errorf("no word %q: want from, port or mark", f[i])
+		}
 	}
 	return p, err
 }

@@ -20,6 +20,9 @@ import (
 
 // Run makes all probes at once and returns their fates by the probes' names; the package documentation describes fates.
 // It takes as long as the slowest answer, at most Options.Patience.
+//
+// With Options.Echo each probe is a conversation: it sends two messages, and gets each of them back. Its fate then ends in
+// " peer=" and the address that the server sees, and is that of a packet that was lost if any message was.
 func (w *World) Run(probes []Probe) map[string]string {
 	byOrigin := map[string][]Probe{}
 	for _, p := range probes {
@@ -95,12 +98,12 @@ func (w *World) exchange(from string, probes []Probe) []string {
 	var wg sync.WaitGroup
 	err := ns.Do(func() error {
 		for i, p := range probes {
-			socket, err := launch(p)
+			socket, err := launch(p, w.opts.Echo)
 			if err != nil {
 				fates[i] = fateOf(err)
 				continue
 			}
-			wg.Go(func() { fates[i] = await(socket, p.Proto, deadline) })
+			wg.Go(func() { fates[i] = w.await(socket, p.Proto, deadline) })
 		}
 		return nil
 	})
@@ -114,7 +117,7 @@ func (w *World) exchange(from string, probes []Probe) []string {
 var question = []byte("who?")
 
 // launch opens p's socket and starts its connection or sends its datagram.
-func launch(p Probe) (*os.File, error) {
+func launch(p Probe, echo bool) (*os.File, error) {
 	typ := unix.SOCK_STREAM
 	if p.Proto == "udp" {
 		typ = unix.SOCK_DGRAM
@@ -123,16 +126,21 @@ func launch(p Probe) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := send(fd, typ, p); err != nil {
+	if err := send(fd, typ, p, echo); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), p.String()), nil
 }
 
-func send(fd, typ int, p Probe) error {
+func send(fd, typ int, p Probe, echo bool) error {
+	if p.Mark != 0 {
+		if err := mark(fd, p); err != nil {
+			return err
+		}
+	}
 	if p.Src.IsValid() {
-		if err := unix.Bind(fd, ownsock.Sockaddr(netip.AddrPortFrom(p.Src, 0))); err != nil {
+		if err := unix.Bind(fd, ownsock.Sockaddr(netip.AddrPortFrom(p.Src, p.Port))); err != nil {
 			return fmt.Errorf("bind %s: %w", p.Src, err)
 		}
 	}
@@ -145,19 +153,39 @@ func send(fd, typ int, p Probe) error {
 	if err := unix.Connect(fd, ownsock.Sockaddr(p.Dst)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return err
 	}
-	if typ == unix.SOCK_DGRAM {
+	if typ == unix.SOCK_DGRAM && !echo {
 		_, err := unix.Write(fd, question)
 		return err
 	}
 	return nil
 }
 
+// mark gives a socket its mark, and lets it have any source address.
+func mark(fd int, p Probe) error {
+	level, transparent := unix.SOL_IP, unix.IP_TRANSPARENT
+	if p.Dst.Addr().Is6() {
+		level, transparent = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(p.Mark))
+	if p.Src.IsValid() {
+		err = errors.Join(err, unix.SetsockoptInt(fd, level, transparent, 1))
+	}
+	return err
+}
+
 // resend is when a datagram without answer is sent again. Only a full queue loses datagrams here.
 const resend = 500 * time.Millisecond
 
 // await returns a probe's fate, and closes its socket.
-func await(socket *os.File, proto string, deadline time.Time) string {
+func (w *World) await(socket *os.File, proto string, deadline time.Time) string {
 	defer func() { _ = socket.Close() }()
+	if w.opts.Echo {
+		line, err := converse(socket, proto, deadline)
+		if err != nil {
+			return fateOf(err)
+		}
+		return line
+	}
 	if proto == "tcp" {
 		_ = socket.SetReadDeadline(deadline)
 		line, err := bufio.NewReader(socket).ReadString('\n')

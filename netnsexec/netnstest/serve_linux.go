@@ -20,10 +20,13 @@ import (
 func (w *World) serve() error {
 	o := w.opts
 	for _, s := range []server{
-		{w.Pod, "proxy", Owner{o.ProxyUID, o.ProxyGID}, o.ProxyTCP, o.ProxyUDP, o.TransparentPort},
-		{w.Pod, "app", Owner{appID, appID}, appInbound, []uint16{5000}, 0},
-		{w.Out, "out", Owner{}, []uint16{80, 443, 53, 8080, 9090, 3306, 6379, 15008, 7070}, []uint16{53, 5353, 8125}, 0},
+		{w.Pod, "proxy", Owner{o.ProxyUID, o.ProxyGID}, o.ProxyTCP, o.ProxyUDP, o.TransparentPort, o.ProxyMark, nil},
+		{w.Pod, "app", Owner{appID, appID}, appInbound, []uint16{5000}, 0, 0, nil},
+		{w.Out, "out", Owner{}, []uint16{80, 443, 53, 8080, 9090, 3306, 6379, 15008, 7070}, []uint16{53, 5353, 8125}, 0, 0, nil},
 	} {
+		if o.Echo {
+			s.echo = newEcho(w.tb)
+		}
 		if err := s.ns.Do(func() error { return w.listen(s) }); err != nil {
 			return fmt.Errorf("listen as %s: %w", s.who, err)
 		}
@@ -38,6 +41,8 @@ type server struct {
 	owner       Owner
 	tcp, udp    []uint16
 	transparent uint16 // one of tcp, or 0
+	mark        uint32
+	echo        *echo // nil: it hangs up once it has said what it is
 }
 
 // listen opens the sockets in the calling thread's namespace. They are closed when the test ends.
@@ -57,9 +62,11 @@ func (w *World) listen(s server) error {
 		for _, port := range s.tcp {
 			var config net.ListenConfig
 			config.SetMultipathTCP(false)
+			options := []option{{unix.SOL_SOCKET, unix.SO_MARK, int(s.mark)}}
 			if port == s.transparent {
-				config.Control = enable(family.level, family.transparent)
+				options = append(options, option{family.level, family.transparent, 1})
 			}
+			config.Control = set(options...)
 			l, err := config.Listen(context.Background(), "tcp"+family.name, fmt.Sprintf("%s:%d", family.wildcard, port))
 			if err != nil {
 				return err
@@ -67,7 +74,7 @@ func (w *World) listen(s server) error {
 			w.background(l, func() { s.answerTCP(l.(*net.TCPListener), port) })
 		}
 		for _, port := range s.udp {
-			config := net.ListenConfig{Control: enable(family.level, family.pktinfo)} // see answerUDP
+			config := net.ListenConfig{Control: set(option{unix.SOL_SOCKET, unix.SO_MARK, int(s.mark)}, option{family.level, family.pktinfo, 1})} // see answerUDP
 			conn, err := config.ListenPacket(context.Background(), "udp"+family.name, fmt.Sprintf("%s:%d", family.wildcard, port))
 			if err != nil {
 				return err
@@ -78,10 +85,17 @@ func (w *World) listen(s server) error {
 	return nil
 }
 
-// enable returns a control function of a socket that sets an option to 1.
-func enable(level, option int) func(_, _ string, raw syscall.RawConn) error {
+// option is one of a socket, with its value.
+type option struct{ level, name, value int }
+
+// set returns a control function of a socket that sets options.
+func set(options ...option) func(_, _ string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) (err error) {
-		errRaw := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) })
+		errRaw := raw.Control(func(fd uintptr) {
+			for _, o := range options {
+				err = errors.Join(err, unix.SetsockoptInt(int(fd), o.level, o.name, o.value))
+			}
+		})
 		return errors.Join(errRaw, err)
 	}
 }
@@ -114,7 +128,12 @@ func (s server) answerTCP(l *net.TCPListener, port uint16) {
 		if err != nil {
 			return
 		}
-		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s\n", s.who, port, OriginalDst(conn)) // the client notices errors
+		line := fmt.Sprintf("%s:%d orig=%s", s.who, port, OriginalDst(conn))
+		if s.echo != nil {
+			s.echo.serve(conn, line)
+			continue
+		}
+		_, _ = conn.Write([]byte(line + "\n")) // the client notices errors
 		_ = conn.Close()
 	}
 }
@@ -141,14 +160,16 @@ func (s server) answerUDP(conn *net.UDPConn, port uint16) {
 	answer := fmt.Appendf(nil, "%s:%d/udp", s.who, port)
 	raw, err := conn.SyscallConn()
 	for err == nil {
-		err = raw.Read(func(fd uintptr) (done bool) { return !errors.Is(answerDatagram(int(fd), answer), unix.EAGAIN) })
+		err = raw.Read(func(fd uintptr) (done bool) {
+			return !errors.Is(answerDatagram(int(fd), answer, s.echo != nil), unix.EAGAIN)
+		})
 	}
 }
 
-func answerDatagram(fd int, answer []byte) error {
-	var buf [64]byte
+func answerDatagram(fd int, answer []byte, echo bool) error {
+	var buf [2 * messageSize]byte
 	oob := make([]byte, 128)
-	_, n, _, from, err := unix.Recvmsg(fd, buf[:], oob, unix.MSG_DONTWAIT)
+	size, n, _, from, err := unix.Recvmsg(fd, buf[:], oob, unix.MSG_DONTWAIT)
 	if err != nil {
 		return err
 	}
@@ -164,6 +185,9 @@ func answerDatagram(fd int, answer []byte) error {
 		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
 			source = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: [16]byte(m.Data[:16])})
 		}
+	}
+	if echo {
+		answer = append(saysPeer(string(answer), ownsock.AddrPort(from).Addr()), buf[:size]...)
 	}
 	_, _ = unix.SendmsgN(fd, answer, source, from, unix.MSG_DONTWAIT)
 	return nil

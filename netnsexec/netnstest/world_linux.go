@@ -21,6 +21,8 @@ type Options struct {
 	ProxyTCP           []uint16      // nil means 15001 15006 15008 15020 15021 15053 15090
 	ProxyUDP           []uint16      // nil means 15053; an empty slice means none
 	TransparentPort    uint16        // the TCP port that listens with IP_TRANSPARENT, as TPROXY needs; 0 means 15006
+	ProxyMark          uint32        // SO_MARK of the proxy's sockets
+	Echo               bool          // who answers says what it is, and then sends back what it gets; see [World.Run]
 	Patience           time.Duration // how long a probe waits for its answer before its fate is "timeout"; 0 means 5 s
 }
 

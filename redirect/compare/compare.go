@@ -4,7 +4,8 @@
 // [Compare] traces one packet of every kind that the rules of either program can tell apart. For each dimension
 // (destination, port, protocol, user, group, source, interface, mark) [Packets] takes one value of each interval
 // between the bounds in the rules. No rule of the model can treat two packets of a kind differently, so without a
-// difference both programs treat every first packet of a connection alike.
+// difference both programs treat every first packet of a connection alike. [Report.AddConnections] traces the connections
+// that these packets open, both ways, and finds the rules that only answers and later packets meet.
 //
 // [Saved] reads iptables-save's output. It does not guess: rules outside the
 // model make a [ForeignError] that lists them.
@@ -82,6 +83,10 @@ type Report struct {
 	Packets int `json:"packets"`
 	// Differences are in the order of the packets.
 	Differences []Difference `json:"differences"`
+	// Connections is how many were traced both ways; see [Report.AddConnections].
+	Connections int `json:"connections"`
+	// ConnectionDifferences are in the order of the connections.
+	ConnectionDifferences []ConnectionDifference `json:"connection_differences,omitempty"`
 }
 
 // Compare traces the packets through both programs. The error is that of [trace.Trace]: get at a
@@ -97,7 +102,7 @@ func Compare(a, b ruleset.Ruleset, packets []trace.Packet) (Report, error) {
 		if err != nil {
 			return report, fmt.Errorf("second program, packet %s: %w", Describe(p), err)
 		}
-		if ra.Verdict != rb.Verdict || ra.ToPort != rb.ToPort || ra.ToAddr != rb.ToAddr {
+		if !sameFate(ra, rb) {
 			report.Differences = append(report.Differences, Difference{p, ra, rb})
 		}
 	}

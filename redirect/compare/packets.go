@@ -14,15 +14,20 @@ import (
 func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
 	var packets []trace.Packet
 	for _, f := range ruleset.Families {
-		g := newGrid(f, podAddrs)
-		for _, rs := range programs {
-			if p := rs.Program(f); p != nil {
-				g.program(p)
-			}
-		}
-		packets = append(packets, g.packets()...)
+		packets = append(packets, gridOf(f, podAddrs, programs).packets()...)
 	}
 	return packets
+}
+
+// gridOf is the grid of the programs of a family.
+func gridOf(f ruleset.Family, podAddrs []netip.Addr, programs []ruleset.Ruleset) *grid {
+	g := newGrid(f, podAddrs)
+	for _, rs := range programs {
+		if p := rs.Program(f); p != nil {
+			g.program(p)
+		}
+	}
+	return g
 }
 
 // Values that are kinder to read than the first of an interval.
@@ -176,8 +181,14 @@ func spread[T any](starts, nice []T, compare func(a, b T) int) []T {
 	return out
 }
 
-// packets makes one packet of each kind. The grid's values become those to send.
+// packets makes one packet of each kind.
 func (g *grid) packets() []trace.Packet {
+	g.choose()
+	return append(g.out(), g.in()...)
+}
+
+// choose makes the grid's values those to send.
+func (g *grid) choose() {
 	nice := append(slices.Clone(g.pod), niceAddrs...)
 	nice = slices.DeleteFunc(nice, func(a netip.Addr) bool { return ruleset.FamilyOf(a) != g.family })
 	// Nobody sends to the loopback network's own address.
@@ -188,7 +199,6 @@ func (g *grid) packets() []trace.Packet {
 	g.uids, g.gids = spread(g.uids, niceIDs, cmp.Compare), spread(g.gids, niceIDs, cmp.Compare)
 	g.marks = spread(g.marks, nil, cmp.Compare)
 	g.inFaces, g.outFaces = spread(g.inFaces, nil, cmp.Compare), spread(g.outFaces, nil, cmp.Compare)
-	return append(g.out(), g.in()...)
 }
 
 // each calls fn for each protocol, pair of ports and mark.

@@ -22,9 +22,26 @@
 //
 // A match or target outside this model is an [UnmodelledError], never a guess.
 //
+// # Connections
+//
+// A first packet does not tell whether answers come back. [TraceConnection] traces a connection both ways:
+//
+//	got, err := trace.TraceConnection(rs, trace.Connection{First: packet, Listeners: listeners})
+//	// got.Verdict == trace.AnswerLost
+//	// got.Reason  == "the answer of 10.244.1.5:8080 in the pod (uid 1000 gid 1000) leaves by eth0, and …"
+//
+// Each packet finds its connection in connection tracking, in the zone that the raw table chose, by the addresses that
+// it was sent with. It is translated as the connection's first packet was, or back; it has the mark of the socket that
+// sends it, and what rules save and restore of the connection's. Then it is routed: to a socket of the pod, or out of an
+// interface. Whoever gets the first packet answers it, and then the client speaks again. A [Listener] of a proxy opens a
+// connection of its own, which is traced as well, so that a loop is found. A [Tracker] traces several connections of one
+// pod, since an earlier one can be in the way of a later one.
+//
 // # Limits
 //
-// The model has only the program's own rules: not those of others, and not what the kernel refuses
-// by itself (martian addresses, reverse path filters). It assumes that the proxy listens where
-// packets are sent. Do not trace a reply: the first packet of its connection decides for it.
+// The model has only the program's own rules: not those of others, and of what the kernel refuses by itself only
+// loopback addresses on other interfaces. [Trace] assumes that the proxy listens where packets are sent. An answer to
+// somebody outside leaves by the interface that the first packet came by. The kernel's own packets, such as a reset or
+// an ICMP error, are not traced: a connection to a port where nobody listens is [Refused]. Do not trace a reply with
+// [Trace]: the first packet of its connection decides for it.
 package trace

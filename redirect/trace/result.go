@@ -96,7 +96,7 @@ func (w *walker) result() Result {
 		r.Path[i] = s.String()
 	}
 	if w.tracked {
-		r.Zone, r.ConnMark = w.zone, w.connMark
+		r.Zone, r.ConnMark = w.zone, w.conn.mark
 	}
 	switch {
 	case w.dropped != "":
@@ -113,7 +113,7 @@ func (w *walker) result() Result {
 		r.Reason = w.nat.why + ": redirected to " + to
 	case len(w.passes) > 0:
 		r.Reason = strings.Join(slices.Compact(w.passes), "; ") + ": passes"
-	case w.packet.State == ruleset.StateEstablished:
+	case w.connState == ruleset.StateEstablished:
 		r.Reason = "its connection was decided by an earlier packet: passes"
 	default:
 		r.Reason = "no rule is for it: passes"

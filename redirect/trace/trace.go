@@ -38,22 +38,27 @@ func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
 			Reason: family.String() + " has no rules: passes",
 		}, nil
 	}
-	w := walker{
-		program: program, packet: p, src: p.Src, dst: p.Dst, dstKnown: true,
-		mark: p.Mark, connMark: p.ConnMark,
+	w := newWalker(program, p)
+	w.conn, w.connState = &entry{mark: p.ConnMark}, p.State
+	if p.Direction == Out && !w.src.Addr().IsValid() {
+		w.src = netip.AddrPortFrom(w.likelySource(), w.src.Port())
 	}
-	if p.Direction == Out {
-		if !w.src.Addr().IsValid() {
-			w.src = netip.AddrPortFrom(w.likelySource(), w.src.Port())
-		}
-		err = w.send()
-	} else {
-		err = w.receive(p.InInterface)
-	}
-	if err != nil {
+	if err := w.walk(); err != nil {
 		return Result{}, err
 	}
 	return w.result(), nil
+}
+
+func newWalker(program *ruleset.Program, p Packet) *walker {
+	return &walker{program: program, packet: p, src: p.Src, dst: p.Dst, dstKnown: true, mark: p.Mark}
+}
+
+// walk takes the packet from where it begins to where it ends.
+func (w *walker) walk() error {
+	if w.packet.Direction == Out {
+		return w.send()
+	}
+	return w.receive(w.packet.InInterface)
 }
 
 // walker is a packet on its way, and what was found so far.
@@ -63,17 +68,23 @@ type walker struct {
 
 	src, dst netip.AddrPort
 	dstKnown bool // false once it is the address of an interface
-	in, out  string
-	mark     uint32
-	hook     string
+	// srcUnknown is set if src is that address: of the answer from there.
+	srcUnknown bool
+	in, out    string
+	mark       uint32
+	hook       string
 
-	// The connection. It is there once connection tracking has seen the packet,
-	// and stays with the packet on lo. Before, a CT rule can leave a template.
-	tracked          bool
-	template         bool
-	zone             uint16
-	connMark         uint32
-	dstDone, srcDone bool // its destination, its source, are decided
+	// The connection. It counts once connection tracking has seen the packet (tracked), and stays with the packet on
+	// lo. Before, a CT rule can leave a template. A packet that is traced alone brings its connection and its state.
+	table     *table // nil: it is traced alone
+	kind      kind
+	tracked   bool
+	invalid   bool
+	template  bool
+	zone      uint16
+	conn      *entry
+	connState ruleset.States
+	reply     bool // it goes against the connection's first packet
 
 	steps   []Step
 	callers []int // indexes into steps: the jumps that led here
@@ -81,6 +92,10 @@ type walker struct {
 	tproxy  *decision
 	dropped string   // why
 	passes  []string // comments of rules that let it pass
+
+	// Where it ends if it is not dropped: at a socket of the pod, or out of this interface.
+	local  bool
+	leaves string
 }
 
 // decision is a rewritten destination; an invalid address means this host.
@@ -93,12 +108,25 @@ type decision struct {
 // even if one of them reroutes the packet; those of POSTROUTING see the new one.
 func (w *walker) send() error {
 	w.out = w.leavesBy()
+	// IPv4 routes a packet before rules see it, and again after them.
+	if why := w.cannotLeave(); why != "" && w.program.Family == ruleset.IPv4 {
+		w.dropped = why
+		return nil
+	}
 	if stop, err := w.run(ruleset.Output); stop {
 		return err
 	}
 	w.out = w.leavesBy()
-	if stop, err := w.run(ruleset.Postrouting); stop || w.out != loopback {
+	if why := w.cannotLeave(); why != "" {
+		w.dropped = why
+		return nil
+	}
+	if stop, err := w.run(ruleset.Postrouting); stop {
 		return err
+	}
+	if w.out != loopback {
+		w.leaves = w.out
+		return nil
 	}
 	return w.receive(loopback)
 }
@@ -119,13 +147,18 @@ func (w *walker) keptHere() bool {
 // receive walks a packet that came in by an interface.
 func (w *walker) receive(in string) error {
 	w.in, w.out = in, ""
+	if w.table != nil && in != loopback && w.dst.Addr().IsLoopback() {
+		w.dropped = "the kernel takes no packet for a loopback address from " + in + ": dropped"
+		return nil
+	}
 	if stop, err := w.run(ruleset.Prerouting); stop {
 		return err
 	}
 	// What lo brings keeps the route that it left with.
 	local := in == loopback || !w.dstKnown || w.keptHere() || w.arrives(w.dst.Addr())
 	if local {
-		_, err := w.run(ruleset.Input)
+		stop, err := w.run(ruleset.Input)
+		w.local = !stop
 		return err
 	}
 	if w.tproxy != nil {
@@ -137,14 +170,20 @@ func (w *walker) receive(in string) error {
 	if stop, err := w.run(ruleset.Forward); stop {
 		return err
 	}
-	_, err := w.run(ruleset.Postrouting)
-	return err
+	if stop, err := w.run(ruleset.Postrouting); stop {
+		return err
+	}
+	w.leaves = w.out
+	return nil
 }
 
 // likelySource is the source that the kernel chooses for an unbound socket; the zero address if that is not known.
 func (w *walker) likelySource() netip.Addr {
-	if w.own(w.dst.Addr()) {
-		return w.dst.Addr()
+	switch a := w.dst.Addr(); {
+	case a.Is4() && a.IsLoopback():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}) // that of the route to all of 127.0.0.0/8
+	case w.own(a):
+		return a
 	}
 	for _, a := range w.packet.PodAddrs {
 		if ruleset.FamilyOf(a) == w.program.Family {

@@ -31,6 +31,7 @@ func (w *walker) run(hook string) (stop bool, err error) {
 			w.track()
 		}
 		if t == ruleset.NAT && w.decided() {
+			w.translate()
 			continue
 		}
 		if _, err := w.chain(t, hook, 0); err != nil {
@@ -39,25 +40,33 @@ func (w *walker) run(hook string) (stop bool, err error) {
 		if w.dropped != "" {
 			return true, nil
 		}
+		if t == ruleset.NAT {
+			w.translate()
+		}
 	}
+	w.confirm()
 	return false, nil
 }
 
 // track is connection tracking: invalid and untracked packets have no connection.
 func (w *walker) track() {
-	w.tracked = w.packet.State != ruleset.StateInvalid && w.packet.State != ruleset.StateUntracked
+	if w.table != nil {
+		w.lookUp()
+		return
+	}
+	w.tracked = w.connState != ruleset.StateInvalid && w.connState != ruleset.StateUntracked
 	w.template = w.template && w.tracked
 }
 
 // decided reports whether this hook skips the nat table. It acts only on first packets,
 // once for the connection's destination and once for its source, even if no rule matches.
 func (w *walker) decided() bool {
-	if !w.tracked || w.packet.State != ruleset.StateNew && w.packet.State != ruleset.StateRelated {
+	if !w.tracked || w.connState != ruleset.StateNew && w.connState != ruleset.StateRelated {
 		return true
 	}
-	done := &w.dstDone
+	done := &w.conn.dstDone
 	if w.hook == ruleset.Input || w.hook == ruleset.Postrouting {
-		done = &w.srcDone
+		done = &w.conn.srcDone
 	}
 	was := *done
 	*done = true
@@ -132,7 +141,7 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 		!r.SrcPorts.Matches(w.src.Port()) || !r.DstPorts.Matches(w.dst.Port()) ||
 		r.States != 0 && r.States&w.state() == 0 ||
 		!r.Mark.Matches(w.mark) ||
-		!r.ConnMark.IsZero() && (!w.tracked || !r.ConnMark.Matches(w.connMark)) {
+		!r.ConnMark.IsZero() && (!w.tracked || !r.ConnMark.Matches(w.conn.mark)) {
 		return false, ""
 	}
 	if len(r.Owner) > 0 && p.Direction != Out {
@@ -143,18 +152,19 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 			return false, ""
 		}
 	}
-	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || w.src.Addr().IsValid() && !r.Src.Matches(w.src.Addr()) {
+	srcKnown := w.src.Addr().IsValid() && !w.srcUnknown
+	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || srcKnown && !r.Src.Matches(w.src.Addr()) {
 		return false, ""
 	}
 	// A packet that a process sends has a source of the pod, even if it is not known which.
-	knownType := w.src.Addr().IsValid() || p.Direction == Out
+	knownType := srcKnown || p.Direction == Out
 	switch {
 	case !r.DstType.Matches(w.dstLocal()),
-		knownType && !r.SrcType.Matches(!w.src.Addr().IsValid() || w.own(w.src.Addr())):
+		knownType && !r.SrcType.Matches(!srcKnown || w.own(w.src.Addr())):
 		return false, ""
 	case !w.dstKnown && !r.Dst.IsZero():
 		return false, "it asks for the destination, which is now an address of the interface"
-	case !knownType && r.SrcType != ruleset.AnyType, !w.src.Addr().IsValid() && !r.Src.IsZero():
+	case !knownType && r.SrcType != ruleset.AnyType, !srcKnown && !r.Src.IsZero():
 		return false, "it asks for the source, which the packet does not tell"
 	}
 	return true, ""
@@ -164,8 +174,8 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 // counts as invalid, unless a template is attached to it.
 func (w *walker) state() ruleset.States {
 	switch {
-	case w.tracked || w.packet.State == ruleset.StateUntracked:
-		return w.packet.State
+	case w.tracked || w.connState == ruleset.StateUntracked:
+		return w.connState
 	case w.template:
 		return ruleset.StateNew
 	}
@@ -187,6 +197,7 @@ func (w *walker) act(r *ruleset.Rule) flow {
 	case ruleset.Redirect:
 		w.nat = &decision{netip.AddrPortFrom(netip.Addr{}, t.Port), w.why()}
 		w.redirect(t.Port)
+		w.conn.sendTo(w.dst, w.dstKnown)
 		return accept
 	case ruleset.DNAT:
 		to := netip.AddrPortFrom(t.To.Addr(), t.To.Port())
@@ -195,6 +206,7 @@ func (w *walker) act(r *ruleset.Rule) flow {
 		}
 		w.nat = &decision{to, w.why()}
 		w.dst, w.dstKnown = to, true
+		w.conn.sendTo(w.dst, true)
 		return accept
 	case ruleset.TProxy:
 		port := t.Port
@@ -208,19 +220,19 @@ func (w *walker) act(r *ruleset.Rule) flow {
 		w.mark = t.Mark
 	case ruleset.SaveMark:
 		if w.tracked {
-			w.connMark = w.mark
+			w.conn.mark = w.mark
 		}
 	case ruleset.RestoreMark:
 		if w.tracked {
-			w.mark = w.connMark
+			w.mark = w.conn.mark
 		}
 	case ruleset.SetConnMark:
 		if w.tracked {
-			w.connMark = w.connMark&^t.Mask ^ t.Mark
+			w.conn.mark = w.conn.mark&^t.Mask ^ t.Mark
 		}
 	case ruleset.Zone:
 		// A packet that has a connection or a template keeps it.
-		if !w.tracked && !w.template && w.packet.State != ruleset.StateUntracked {
+		if !w.tracked && !w.template && !w.invalid && w.connState != ruleset.StateUntracked {
 			w.template, w.zone = true, t.Zone
 		}
 	}
@@ -234,6 +246,15 @@ func (w *walker) redirect(port uint16) {
 	addr := netip.IPv6Loopback()
 	if w.program.Family == ruleset.IPv4 {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	if w.table != nil && !w.dstKnown {
+		// The interface's address: nearly always the one that was asked, if that is the pod's.
+		if addr = w.dst.Addr(); !w.own(addr) {
+			addr = netip.IPv6Unspecified()
+			if w.program.Family == ruleset.IPv4 {
+				addr = netip.IPv4Unspecified()
+			}
+		}
 	}
 	w.dst = netip.AddrPortFrom(addr, port)
 }

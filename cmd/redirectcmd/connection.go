@@ -1,0 +1,99 @@
+package redirectcmd
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// connect traces the connection that a packet opens. A packet of a pod outside the mesh meets no rules.
+func (t *target) connect(p trace.Packet) (trace.Conversation, error) {
+	family := ruleset.FamilyOf(p.Dst.Addr().Unmap())
+	p.PodAddrs = t.addrs
+	if e := examples[family]; p.Direction == trace.In && !p.Src.Addr().IsValid() && p.Dst.Addr().IsValid() {
+		p.Src = netip.AddrPortFrom(e.client, p.Src.Port())
+	} else if p.Direction == trace.Out && !slices.ContainsFunc(t.addrs, ofFamily(family)) {
+		p.PodAddrs = append(slices.Clone(t.addrs), e.pod)
+	}
+	c := trace.Connection{First: p, Listeners: t.listeners(family)}
+	if !t.Decision.Selected {
+		got, err := trace.TraceConnection(ruleset.Ruleset{}, c)
+		got.Reason += fmt.Sprintf(" (%s: %s)", t.Decision.Reason, t.Decision.Detail)
+		return got, err
+	}
+	return trace.TraceConnection(t.Ruleset, c)
+}
+
+// listeners are the pod's sockets as its redirection has them: the proxy's, and the application's on all other ports.
+func (t *target) listeners(f ruleset.Family) []trace.Listener {
+	appUID, appGID := t.application()
+	everything := trace.Listener{UID: appUID, GID: appGID}
+	r := t.Redirect
+	if !t.Decision.Selected {
+		return []trace.Listener{everything}
+	}
+	proxy := trace.Listener{Mark: r.Proxy.Mark.Value}
+	if len(r.Proxy.UIDs) > 0 {
+		proxy.UID = r.Proxy.UIDs[0]
+	}
+	if len(r.Proxy.GIDs) > 0 {
+		proxy.GID = r.Proxy.GIDs[0]
+	}
+	on := func(port uint16, proto ruleset.Proto, onward *trace.Onward) trace.Listener {
+		l := proxy
+		l.Port, l.Proto, l.Onward = port, proto, onward
+		return l
+	}
+	plainly := &trace.Onward{Mark: r.Proxy.Mark.Value}
+	inbound := on(r.Proxy.InboundPort, ruleset.TCP, inboundOnward(r, f))
+	inbound.Transparent = true
+	list := []trace.Listener{on(r.Proxy.OutboundPort, ruleset.TCP, plainly), inbound, everything}
+	if r.Proxy.TunnelPort != 0 {
+		list = append(list, on(r.Proxy.TunnelPort, ruleset.TCP, nil))
+	}
+	if r.DNS.Enabled() {
+		for _, to := range r.DNS.To {
+			if to.Addr().IsLoopback() && to.Port() != 0 {
+				list = append(list, on(to.Port(), ruleset.AnyProto, nil))
+			}
+		}
+		if r.DNS.Port != 0 {
+			list = append(list, on(r.DNS.Port, ruleset.AnyProto, plainly))
+		}
+	}
+	return list
+}
+
+// inboundOnward is how the proxy speaks to the application: a node's proxy from the client's address, a pod's own from
+// the address that the rules let through. Nil where they name none, since the mesh's proxy then has its own way.
+func inboundOnward(r redirect.Redirect, f ruleset.Family) *trace.Onward {
+	if !r.Proxy.Mark.IsZero() {
+		return &trace.Onward{AsClient: true, Mark: r.Proxy.Mark.Value}
+	}
+	for _, a := range r.Proxy.PassSources {
+		if ruleset.FamilyOf(a) == f {
+			return &trace.Onward{Src: a}
+		}
+	}
+	return nil
+}
+
+// printConnection writes a traced connection.
+func (c *common) printConnection(got trace.Conversation, output string) error {
+	if output == "json" {
+		return printJSON(c.Stdout, struct {
+			trace.Conversation
+			Configuration configuration `json:"configuration"`
+		}{got, c.config})
+	}
+	c.sayConfig(c.Stdout, "")
+	fmt.Fprint(c.Stdout, got.Explain())
+	return nil
+}
+
+var errConnectionChart = cli.Usagef("--output mermaid: with --connection it is text or json")

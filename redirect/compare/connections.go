@@ -1,0 +1,111 @@
+package compare
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// ConnectionDifference is one connection that goes otherwise, although its first packet has the same fate.
+type ConnectionDifference struct {
+	Packet trace.Packet `json:"packet"`
+	// Again is set if it is not the connection that the packet opens, but a datagram that the proxy sends afterwards
+	// from and to the same addresses and ports, as it may for a look-up of the application's.
+	Again bool               `json:"again,omitempty"`
+	A     trace.Conversation `json:"a"`
+	B     trace.Conversation `json:"b"`
+}
+
+// String returns for example
+// "connection: out tcp 198.51.100.10 -> 10.244.1.5:8080 uid 0 gid 0 by eth0 mark 0x539: established (8080) | answer-lost (8080)".
+func (d ConnectionDifference) String() string {
+	what := "connection: "
+	if d.Again {
+		what = "the proxy's own after it: "
+	}
+	return what + Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
+}
+
+// Connections returns a connection for each packet of [Packets] that opens one, and one of each kind that a proxy with
+// a mark opens to the pod from a client's address. Listeners are the pod's; what they send onward is left out.
+func Connections(podAddrs []netip.Addr, listeners []trace.Listener, programs ...ruleset.Ruleset) []trace.Connection {
+	listeners = slices.Clone(listeners)
+	for i := range listeners {
+		listeners[i].Onward = nil
+	}
+	var out []trace.Connection
+	add := func(p trace.Packet) {
+		if p.Dst.Port() != 0 {
+			out = append(out, trace.Connection{First: p, Listeners: listeners})
+		}
+	}
+	for _, p := range Packets(podAddrs, programs...) {
+		add(p)
+	}
+	for _, f := range ruleset.Families {
+		g := gridOf(f, podAddrs, programs)
+		g.choose()
+		for _, client := range g.srcs {
+			if g.own(client) {
+				continue
+			}
+			for _, dst := range g.pod {
+				g.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
+					if mark != 0 {
+						add(trace.Packet{
+							Direction: trace.Out, Proto: proto, Src: netip.AddrPortFrom(client, sport), Dst: netip.AddrPortFrom(dst, dport),
+							UID: g.uids[0], GID: g.gids[0], Mark: mark, PodAddrs: g.pod,
+						})
+					}
+				})
+			}
+		}
+	}
+	return out
+}
+
+// AddConnections traces the connections both ways through both programs, and adds to the report those that go otherwise:
+// one is established and the other is not, it fails otherwise, or the two sides see other addresses. It leaves out those
+// whose first packet differs. The error is that of [Compare].
+func (r *Report) AddConnections(a, b ruleset.Ruleset, connections []trace.Connection) error {
+	for _, c := range connections {
+		podA, podB := trace.NewTracker(a), trace.NewTracker(b)
+		for again := range 2 {
+			ca, err := podA.Connect(c)
+			if err != nil {
+				return fmt.Errorf("first program, connection %s: %w", Describe(c.First), err)
+			}
+			cb, err := podB.Connect(c)
+			if err != nil {
+				return fmt.Errorf("second program, connection %s: %w", Describe(c.First), err)
+			}
+			r.Connections++
+			if !alike(ca, cb) {
+				if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
+					r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, ca, cb})
+				}
+				break
+			}
+			if c.First.Proto != ruleset.UDP || c.First.Direction != trace.Out || ca.Verdict != trace.Established || !redirected(ca) {
+				break
+			}
+			c.First.UID, c.First.GID, c.First.Mark = ca.Server.UID, ca.Server.GID, ca.Server.Mark
+		}
+	}
+	return nil
+}
+
+// alike reports whether two connections go alike, as their two sides see it.
+func alike(a, b trace.Conversation) bool {
+	return a.Verdict == b.Verdict && a.Client == b.Client && a.Server == b.Server
+}
+
+// redirected reports whether another than who was asked answers, in the pod.
+func redirected(c trace.Conversation) bool { return c.Server.Pod && c.Server.Local != c.Client.Peer }
+
+func sameFate(a, b trace.Result) bool {
+	return a.Verdict == b.Verdict && a.ToPort == b.ToPort && a.ToAddr == b.ToAddr
+}

@@ -1,0 +1,102 @@
+package compare_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// without takes rules out of a ruleset.
+func without(rs ruleset.Ruleset, lost func(ruleset.Rule) bool) ruleset.Ruleset {
+	var out ruleset.Ruleset
+	for _, f := range ruleset.Families {
+		p := *rs.Program(f)
+		p.Chains = slices.Clone(p.Chains)
+		for i, c := range p.Chains {
+			p.Chains[i].Rules = slices.DeleteFunc(slices.Clone(c.Rules), lost)
+		}
+		out.Set(&p)
+	}
+	return out
+}
+
+// Rules that only answers need, or later connections, are in the way of no first packet.
+func TestConnectionDifferences(t *testing.T) {
+	sidecar := redirect.Default()
+	sidecar.Proxy.GIDs = nil
+	sidecar.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+	tproxy := redirect.Default()
+	tproxy.Mode = redirect.ModeTProxy
+	node := redirect.Default()
+	node.Proxy.UIDs, node.Proxy.GIDs = nil, nil
+	node.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
+	node.Names.InboundMark, node.Names.MarkMask = 0x111, 0xfff
+	bypass := node
+	bypass.Inbound.Ports = redirect.PortSet{}
+	action := func(a ruleset.Action) func(ruleset.Rule) bool {
+		return func(r ruleset.Rule) bool { return r.Target.Action == a }
+	}
+	listeners := []trace.Listener{
+		{Port: 15053, UID: 1337, Onward: &trace.Onward{}}, {Port: 15006, UID: 1337, Transparent: true}, {Port: 15001, UID: 1337}, {UID: 1000, GID: 1000},
+	}
+	for name, tt := range map[string]struct {
+		redirect redirect.Redirect
+		lost     func(ruleset.Rule) bool
+		again    bool
+	}{
+		"mark is not put on the connection":                 {node, action(ruleset.SetConnMark), false},
+		"nor where nothing inbound is captured":             {bypass, action(ruleset.SetConnMark), false},
+		"mark is not restored":                              {node, action(ruleset.RestoreMark), false},
+		"tproxy: mark is not saved":                         {tproxy, action(ruleset.SaveMark), false},
+		"answer to the application is not in its zone":      {sidecar, func(r ruleset.Rule) bool { return r.Comment == "proxy's answer to the application" }, false},
+		"proxy's own question is in the application's zone": {sidecar, func(r ruleset.Rule) bool { return r.Comment == "proxy's question" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := tt.redirect.MustRuleset()
+			less := without(whole, tt.lost)
+			packets := compare.Packets(pod, whole, less)
+			connections := compare.Connections(pod, listeners, whole, less)
+			assert.Greater(t, len(connections), len(packets)/2)
+			report, err := compare.Compare(whole, less, packets)
+			require.NoError(t, err)
+			require.NoError(t, report.AddConnections(whole, less, connections))
+			assert.Len(t, packets, report.Packets)
+			assert.Empty(t, report.Differences, "first packets do not tell")
+			require.NotEmpty(t, report.ConnectionDifferences)
+			assert.GreaterOrEqual(t, report.Connections, len(connections))
+			for _, d := range report.ConnectionDifferences {
+				assert.Equal(t, trace.Established, d.A.Verdict, d.String())
+				assert.Equal(t, tt.again, d.Again, d.String())
+				if !tt.again {
+					assert.NotEqual(t, trace.Established, d.B.Verdict, d.String())
+				}
+			}
+
+			same := compare.Report{}
+			require.NoError(t, same.AddConnections(whole, whole, connections))
+			assert.Empty(t, same.ConnectionDifferences)
+		})
+	}
+}
+
+func TestReportJSON(t *testing.T) {
+	a, b := redirect.Default().MustRuleset(), redirect.Default().MustRuleset()
+	report := run(t, a, b)
+	require.NoError(t, report.AddConnections(a, b, compare.Connections([]netip.Addr{pod[0]}, nil, a, b)))
+	text, err := json.Marshal(report)
+	require.NoError(t, err)
+	var got map[string]any
+	require.NoError(t, json.Unmarshal(text, &got))
+	assert.ElementsMatch(t, []string{"packets", "differences", "connections"}, slices.Collect(maps.Keys(got)))
+	assert.Equal(t, []any{}, got["differences"])
+}
