@@ -1,4 +1,4 @@
-package ruleset_test
+package ambient_test
 
 import (
 	"testing"
