@@ -12,6 +12,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/mod/modfile"
 
 	"github.com/meshcni/meshcni/release/internal/source"
 )
@@ -88,18 +89,28 @@ func TestDockerfile(t *testing.T) {
 func runStage(t *testing.T, build instructions.Stage, context string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "rootfs")
-	ran := 0
+	layer, ran := t.TempDir(), 0
 	for _, c := range build.Commands {
 		switch c := c.(type) {
 		case *instructions.CopyCommand:
 			for _, p := range c.SourcePaths {
 				_, err := os.Stat(filepath.Join(context, p))
 				assert.NoError(t, err, "not in the context: %s", c)
+				if p != "." {
+					text, err := os.ReadFile(filepath.Join(context, p))
+					require.NoError(t, err)
+					dir := filepath.Join(layer, c.DestPath)
+					require.NoError(t, os.MkdirAll(dir, 0o755))
+					require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(p)), text, 0o644))
+				}
 			}
 		case *instructions.RunCommand:
 			script := strings.Join(c.CmdLine, " ")
 			if !strings.Contains(script, " rootfs ") {
 				assert.Regexp(t, `^go -C cmd mod download && go -C release mod download$`, script)
+				for _, module := range []string{"cmd", "release"} {
+					known(t, filepath.Join(layer, module))
+				}
 				continue
 			}
 			ran++
@@ -113,6 +124,18 @@ func runStage(t *testing.T, build instructions.Stage, context string) string {
 	}
 	assert.Equal(t, 1, ran)
 	return out
+}
+
+// known requires that the go.mod of each module beside this one was copied too: without it, nothing can be downloaded.
+func known(t *testing.T, module string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(module, "go.mod"))
+	require.NoError(t, err)
+	mod, err := modfile.Parse("go.mod", text, nil)
+	require.NoError(t, err)
+	for _, r := range mod.Replace {
+		assert.FileExists(t, filepath.Join(module, r.New.Path, "go.mod"))
+	}
 }
 
 // sameFiles compares a layer with a directory: names, bytes, modes.
