@@ -95,6 +95,32 @@ func TestCompareJSON(t *testing.T) {
 	assert.Equal(t, 4143, out.Differences[0].B.ToPort)
 }
 
+// A rule that only later packets meet makes a difference too.
+func TestCompareConnections(t *testing.T) {
+	rules := strings.Replace(savedRules, "*nat\n", "*filter\n-A INPUT -p tcp -m conntrack --ctstate ESTABLISHED -j DROP\nCOMMIT\n*nat\n", 1)
+	got := compared(t, both(rules))
+	assert.Equal(t, 1, got.code)
+	assert.Contains(t, got.out, "connection: in tcp ")
+	assert.Regexp(t, `\n  saved  lost: .*filter/INPUT:1`, got.out)
+	assert.Regexp(t, `\n\d+ of \d+ connections go otherwise after the same first packet\n0 of \d+ packets differ\n$`, got.out)
+
+	got = compared(t, both(rules), "-o", "json")
+	assert.Equal(t, 1, got.code)
+	var out struct {
+		Packets, Connections  int
+		Differences           []any
+		ConnectionDifferences []struct {
+			A, B struct{ Verdict, Reason string }
+		} `json:"connection_differences"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(got.out), &out))
+	assert.Empty(t, out.Differences)
+	assert.NotZero(t, out.Packets)
+	assert.NotZero(t, out.Connections)
+	require.NotEmpty(t, out.ConnectionDifferences)
+	assert.Equal(t, "established", out.ConnectionDifferences[0].B.Verdict)
+}
+
 func TestCompareUsage(t *testing.T) {
 	c := call{files: map[string]string{"pod": linkerdPod, "broken": "*nat\n"}}
 	assert.Equal(t, 2, c.run(t, "compare", "-f", "pod").code)

@@ -57,10 +57,11 @@ func (c Case) fates(t *testing.T, d dialect.Dialect, o netnstest.Options, expect
 
 // Equivalent compares the rules of a case with the mesh's own, given for each family as iptables-restore takes them; a
 // family without has no rules. It has two halves, whose failures say which of them failed: the subtest "traced" looks
-// for a packet whose fate differs by package redirect/compare, and the subtest "sent" applies the rules with each
-// backend and compares where the probes really end.
+// for a packet or a connection whose fate differs by package redirect/compare, and the subtest "sent" applies the rules
+// with each backend and compares where the probes really end, and whether they can be spoken over both ways.
 func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, own map[ruleset.Family]string, probes []netnstest.Probe) {
 	t.Helper()
+	o.Echo = true
 	w := netnstest.NewWorld(t, o)
 	for f, text := range own {
 		Restore(t, w.Pod, f, text)

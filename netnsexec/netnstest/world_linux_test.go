@@ -238,3 +238,24 @@ func BenchmarkRun191(b *testing.B) {
 		w.Run(probes)
 	}
 }
+
+// With Echo a probe is a conversation, and its server says whom it sees.
+func TestEcho(t *testing.T) {
+	w := netnstest.NewWorld(t, netnstest.Options{Echo: true, ProxyMark: 7})
+	want := map[string]string{
+		"pod tcp 1000/1000 -> 10.96.5.5:80":                             "out:80 orig=10.96.5.5:80 peer=10.244.1.5",
+		"pod udp 1000/1000 -> [fd00:96::10]:53":                         "out:53/udp peer=fd00:10:244::5",
+		"pod udp 1000/1000 -> 10.244.1.5:15053":                         "proxy:15053/udp peer=10.244.1.5",
+		"out tcp 0/0 -> 10.244.1.5:8080 from 198.51.100.10 port 4711":   "app:8080 orig=10.244.1.5:8080 peer=198.51.100.10",
+		"pod tcp 1000/1000 -> 10.96.5.5:81":                             "refused",
+		"vm udp 0/0 -> 10.96.0.10:53":                                   "out:53/udp peer=10.99.0.2",
+		"pod tcp 1337/1337 -> 10.96.5.5:443 from 192.168.77.2 mark 0x5": "out:443 orig=10.96.5.5:443 peer=192.168.77.2",
+	}
+	var probes []netnstest.Probe
+	for name := range want {
+		p, err := netnstest.ParseProbe(name)
+		require.NoError(t, err)
+		probes = append(probes, p)
+	}
+	assert.Equal(t, want, w.Run(probes))
+}
