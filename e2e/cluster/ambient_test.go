@@ -367,6 +367,9 @@ func TestAmbient(t *testing.T) {
 	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	assert.Equal(t, asFound, nodeState(t), "the node is as it was")
+	for _, change := range s.Changes(t) {
+		assert.True(t, slices.Contains(kept, change) || ofRecords(change) || change == "/run/meshcni new drwxr-xr-x", "left on the node: %s", change)
+	}
 }
 
 // nodeState is what an agent could leave on a node besides files: rules, sets, routing, mounts and sockets.

@@ -16,7 +16,6 @@ func TestAmbientUninstall(t *testing.T) {
 	s.mesh = ambient
 	other.plain(t, "client")
 	s.plain(t, "cart", "web")
-	startNodeProxy(t, c)
 	s.ready(t, "cart", "web")
 	other.ready(t, "client")
 	before := s.firewall(t, "web")
@@ -29,6 +28,7 @@ func TestAmbientUninstall(t *testing.T) {
 	} {
 		step(t, c, name, func(t *testing.T) {
 			install(t, c, "--set", "ambient.enabled=true", "--set", "ambient.verifyInterval=2s")
+			startNodeProxy(t, c) // it is ready once an agent is
 			s.join(t)
 			s.captured(t, other, "cart", "web")
 			leave(t)
@@ -47,9 +47,9 @@ func TestAmbientUninstall(t *testing.T) {
 			}
 			assert.NotZero(t, asked)
 			s.quit(t)
+			stopNodeProxy(t, c)
 		})
 	}
-	stopNodeProxy(t, c)
 	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	assert.Equal(t, asFound, nodeState(t), "the node is as it was")

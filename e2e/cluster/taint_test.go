@@ -34,7 +34,7 @@ func breakAgent(t *testing.T, c *cluster) {
 	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
 	c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
 	eventually(t, 2*time.Minute, "the taint is back", func() error {
-		if now := c.taints(t); !strings.Contains(now, agentTaint+"=put-back ") {
+		if now := c.taints(t); !strings.Contains(now+" ", agentTaint+"=put-back ") {
 			return errors.New(now)
 		}
 		return nil

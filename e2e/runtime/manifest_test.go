@@ -28,6 +28,9 @@ var collections = map[string]string{
 	"Role":               "/apis/rbac.authorization.k8s.io/v1/namespaces/" + agentNamespace + "/roles",
 	"RoleBinding":        "/apis/rbac.authorization.k8s.io/v1/namespaces/" + agentNamespace + "/rolebindings",
 	"DaemonSet":          daemonSets,
+
+	"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+	"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
 
 // apply makes the objects of the published manifest, with the image of this
