@@ -1,7 +1,9 @@
 package dialecttest
 
 import (
+	"cmp"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 // Backends are those that each case is tried with.
@@ -66,16 +69,27 @@ func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, ow
 	for f, text := range own {
 		Restore(t, w.Pod, f, text)
 	}
-	t.Run("traced", func(t *testing.T) { c.compare(t, d, w.Pod) })
+	t.Run("traced", func(t *testing.T) { c.compare(t, d, o, w.Pod) })
 	t.Run("sent", func(t *testing.T) {
 		c.Fates = w.Run(probes)
 		c.fates(t, d, o, "under the mesh's own rules it ends at")
 	})
 }
 
+// listeners are the sockets of the world's pod, as far as rules see them: the proxy's, and all others.
+func listeners(o netnstest.Options) []trace.Listener {
+	list := []trace.Listener{{UID: 1000, GID: 1000, Transparent: true}}
+	for _, port := range slices.Concat(o.ProxyTCP, o.ProxyUDP, []uint16{15001, 15006, 15008, 15053}) {
+		list = append(list, trace.Listener{
+			Port: port, UID: cmp.Or(o.ProxyUID, 1337), GID: cmp.Or(o.ProxyGID, 1337), Mark: o.ProxyMark, Transparent: true,
+		})
+	}
+	return list
+}
+
 // compare traces every kind of packet through the rules in a namespace, read back
 // as an operator would, and through those of the case.
-func (c Case) compare(t *testing.T, d dialect.Dialect, ns *netnsexec.NetNS) {
+func (c Case) compare(t *testing.T, d dialect.Dialect, o netnstest.Options, ns *netnsexec.NetNS) {
 	t.Helper()
 	rs, _, err := c.Rules(d)
 	if err != nil {
@@ -98,7 +112,7 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, ns *netnsexec.NetNS) {
 	if err != nil {
 		t.Fatalf("compare: %v", err)
 	}
-	if err := report.AddConnections(saved, rs, compare.Connections(Addrs(), nil, saved, rs)); err != nil {
+	if err := report.AddConnections(saved, rs, compare.Connections(Addrs(), listeners(o), saved, rs)); err != nil {
 		t.Fatalf("compare connections: %v", err)
 	}
 	for i, diff := range report.ConnectionDifferences {

@@ -20,8 +20,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// These scale the test: how many Redirects, and connections under each. Without them CI gets its slice, a few thousand
-// connections in less than a minute, and everybody else a taste. `make difftest-long` holds a hundred thousand.
+// These scale the test: how many Redirects, and connections under each. Without them it is a few
+// thousand connections, in less than a minute. `make difftest-long` holds a hundred thousand.
 const (
 	redirectsEnv = "MESHCNI_DIFFTEST_REDIRECTS"
 	packetsEnv   = "MESHCNI_DIFFTEST_PACKETS"
@@ -54,11 +54,7 @@ const (
 func TestKernelAgrees(t *testing.T) {
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6,
 		netnstest.Binary("iptables-nft-restore"), netnstest.Binary("iptables-legacy-restore"))
-	redirects := 30
-	if os.Getenv("CI") == "true" {
-		redirects = longtest.Rounds(40, 400)
-	}
-	redirects = fromEnv(t, redirectsEnv, redirects)
+	redirects := fromEnv(t, redirectsEnv, longtest.Rounds(30, 400))
 	packets := fromEnv(t, packetsEnv, 40)
 	if err := flag.Set("rapid.checks", strconv.Itoa(redirects)); err != nil {
 		t.Fatal(err)

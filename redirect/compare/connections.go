@@ -13,7 +13,8 @@ import (
 type ConnectionDifference struct {
 	Packet trace.Packet `json:"packet"`
 	// Again is set if it is not the connection that the packet opens, but a datagram that the proxy sends afterwards
-	// from and to the same addresses and ports, as it may for a look-up of the application's.
+	// from and to the same addresses and ports, as it may for a look-up of the application's, and that the second
+	// program alone gives back to the proxy. Where only the first does, the second is the better one.
 	Again bool               `json:"again,omitempty"`
 	A     trace.Conversation `json:"a"`
 	B     trace.Conversation `json:"b"`
@@ -84,6 +85,9 @@ func (r *Report) AddConnections(a, b ruleset.Ruleset, connections []trace.Connec
 			}
 			r.Connections++
 			if !alike(ca, cb) {
+				if again == 1 && !redirected(cb) {
+					break // the second program keeps apart what the first mixes up
+				}
 				if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
 					r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, ca, cb})
 				}
