@@ -39,12 +39,14 @@
 //	nodeproxy/probes        the host's own connections to captured pods
 //	nodeproxy/nodepods      this node's pods and their namespaces, watched
 //	installer               install the plugin on a node, keep it there, remove it
+//	installer/readytaint    which nodes carry a taint until their agent is ready (decides only)
 //	repair                  find pods that started without rules, and label, evict or repair them
 //
 // # Command lines, for your own mesh too
 //
 //	cmd/nodecmd             the node agent's
 //	cmd/repaircmd           the repair controller's
+//	cmd/taintcmd            the taint controller's
 //	cmd/redirectcmd         explain, rules, trace, compare, show, apply, check, cleanup, validate
 //
 // # For your tests

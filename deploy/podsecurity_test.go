@@ -53,7 +53,7 @@ func TestPodSecurity(t *testing.T) {
 		require.NoError(t, err)
 		return dryRun(admin, string(text))
 	}
-	agent := map[string]string{"DaemonSet meshcni-node": "privileged", "DaemonSet meshcni-uninstall": "privileged"}
+	agent := map[string]string{"DaemonSet meshcni-node": "privileged", "DaemonSet meshcni-uninstall": "privileged", "DaemonSet meshcni-release": "privileged"}
 	for name, test := range map[string]struct {
 		values values
 		// because is what the next stricter level says of the agent, less of which makes it no stricter.
@@ -77,7 +77,7 @@ func TestPodSecurity(t *testing.T) {
 				switch {
 				case agent[of] != "":
 					want = agent[of]
-				case of == "Job meshcni-uninstall": // on the host's network, since that of the pods may be gone
+				case of == "Job meshcni-uninstall", of == "Job meshcni-release": // on the host's network, since that of the pods may be gone
 					want = "privileged"
 				}
 				at := slices.Index(levels, want)

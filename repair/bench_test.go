@@ -31,14 +31,14 @@ type bench struct {
 	events   chan string
 	registry *prometheus.Registry
 	ctl      *repair.Controller
-	log      *strings.Builder
+	log      *locked
 	prepare  func(*repair.Controller) // before it runs
 }
 
 // start makes pods, then runs a controller over them until the test ends.
 func start(t *testing.T, change func(*bench, *repair.Options), pods ...*corev1.Pod) *bench {
 	t.Helper()
-	b := &bench{t: t, cluster: repairtest.New(), rules: &repairtest.Redirector{}, events: make(chan string, 1000), registry: prometheus.NewRegistry(), log: &strings.Builder{}}
+	b := &bench{t: t, cluster: repairtest.New(), rules: &repairtest.Redirector{}, events: make(chan string, 1000), registry: prometheus.NewRegistry(), log: &locked{}}
 	for _, p := range pods {
 		b.cluster.Set(p)
 	}
@@ -46,7 +46,7 @@ func start(t *testing.T, change func(*bench, *repair.Options), pods ...*corev1.P
 	time.Sleep(time.Minute)
 	o := repair.Options{
 		Node: "node-1", Dialects: dialect.List{istio.New("kube-system")}, Cluster: b.cluster, Redirector: b.rules, NodeBudget: repair.Unlimited,
-		Events: &record.FakeRecorder{Events: b.events}, Metrics: b.registry, Log: slog.New(slog.NewTextHandler(&locked{w: b.log}, nil)),
+		Events: &record.FakeRecorder{Events: b.events}, Metrics: b.registry, Log: slog.New(slog.NewTextHandler(b.log, nil)),
 	}
 	change(b, &o)
 	var err error
@@ -67,10 +67,22 @@ func start(t *testing.T, change func(*bench, *repair.Options), pods ...*corev1.P
 	return b
 }
 
-// locked is a writer for several goroutines.
+// locked is a text that several goroutines write and read.
 type locked struct {
 	mu sync.Mutex
-	w  *strings.Builder
+	w  strings.Builder
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.String()
+}
+
+func (l *locked) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.w.Reset()
 }
 
 func (l *locked) Write(p []byte) (int, error) {

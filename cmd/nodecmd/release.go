@@ -133,7 +133,7 @@ func (p Program) hadProxied(s Settings) bool {
 	records, _ := attachment.In(s.RunDir).Index().Records() // what cannot be read is no such pod's, as far as anybody knows
 	for _, r := range records {
 		for _, d := range p.Dialects {
-			if d.Name == r.Dialect && d.NodeProxy != nil {
+			if r.Selected && d.Name == r.Dialect && d.NodeProxy != nil { // not one that was released
 				return true
 			}
 		}

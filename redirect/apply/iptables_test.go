@@ -351,7 +351,7 @@ func TestCheckSaysWhatDiffers(t *testing.T) {
 		}
 		slices.Sort(got)
 		assert.Equal(t, []string{
-			"ipv4 nat/ISTIO_OUTPUT:11 missing: -d 127.0.0.1/32 -j RETURN",
+			"ipv4 nat/ISTIO_OUTPUT:12 missing: -d 127.0.0.1/32 -j RETURN",
 			"ipv4 nat/ISTIO_REDIRECT:2 unexpected: -p udp -j RETURN",
 			"ipv6 mangle/ISTIO_DIVERT:1 missing: -j MARK --set-xmark 0x539/0xffffffff",
 			"ipv6 mangle/ISTIO_DIVERT:2 missing: -j ACCEPT",

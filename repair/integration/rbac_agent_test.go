@@ -30,7 +30,7 @@ func TestAgentRolesGrantNoMore(t *testing.T) {
 		"agent, namespaces decide":   {[]string{"agent", "agent-namespaces"}, []string{"list pods", "watch pods", "list namespaces", "watch namespaces"}},
 		"namespaces alone":           {[]string{"agent-namespaces"}, []string{"list namespaces", "watch namespaces"}},
 		"ambient":                    {[]string{"ambient"}, []string{"list pods", "watch pods", "list namespaces", "watch namespaces", "patch pods/status", "create events", "patch events"}},
-		"ambient beside detection":   {[]string{"ambient", "repair-none"}, []string{"get pods", "list pods", "watch pods", "list namespaces", "watch namespaces", "patch pods/status", "create events", "patch events"}},
+		"ambient beside detection":   {[]string{"ambient", "repair-none"}, []string{"list pods", "watch pods", "list namespaces", "watch namespaces", "patch pods/status", "create events", "patch events"}},
 		"none of them, by oversight": {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

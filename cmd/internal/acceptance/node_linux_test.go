@@ -40,7 +40,7 @@ const (
 	inNode    = "MESHCNI_ACCEPTANCE_NODE"
 	agentPath = "github.com/meshcni/meshcni/cmd/meshcni-node"
 	status    = "ambient.istio.io/redirection"
-	patience  = 20 * time.Second
+	patience  = time.Minute
 )
 
 // One backend of each kind; the variants of iptables take turns.
@@ -271,10 +271,13 @@ func (n *node) states() map[string]agentsock.PodState {
 func (n *node) becomes(p *pod, state agentsock.State) {
 	n.t.Helper()
 	annotation := map[agentsock.State]string{agentsock.Captured: "enabled", agentsock.Drifted: "pending"}[state]
-	require.Eventuallyf(n.t, func() bool {
+	require.NoError(n.t, proctest.Poll(patience, func() error {
 		is, api := n.states()[p.Name], n.Pod(n.t, n.ns, p.Name).Annotations[status]
-		return is.State == state && api == annotation
-	}, patience, 10*time.Millisecond, "%s is to be %s, and said to be", p.Name, state)
+		if is.State != state || api != annotation {
+			return fmt.Errorf("%s is to be %s; the agent says %+v, its annotation %q", p.Name, state, is, api)
+		}
+		return nil
+	}))
 }
 
 // pod is a pod of the node.
@@ -367,7 +370,7 @@ func (p *pod) add() *pod {
 }
 
 var (
-	volatile = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]`)
+	volatile = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]|Size in memory: \d+`)
 	// empty is what is left of a kernel's own tables and chains without rules, which a look at them can make.
 	empty = regexp.MustCompile(`^(table ip6? |\s*chain [A-Z]+ \{|\s*type |\s*\}|\s*$|#|\*|COMMIT|:[A-Z]+ ACCEPT|Error: ipv6: FIB|Dump)`)
 )
