@@ -53,5 +53,8 @@ func TestAmbientUninstall(t *testing.T) {
 	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 	assert.Equal(t, asFound, nodeState(t), "the node is as it was")
+	// The pods that were there kept the binary and their records. Installed again, it is uninstalled wholly.
+	install(t, c)
+	uninstall(t, c)
 	assertClean(t, c)
 }
