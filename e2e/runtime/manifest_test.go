@@ -93,7 +93,7 @@ func (n *node) volumes(t testing.TB, pod *corev1.Pod) map[string]string {
 			ca, err := os.ReadFile(n.server.CAFile())
 			require.NoError(t, err)
 			files["ca.crt"], files["namespace"] = string(ca), pod.Namespace
-			files["token"] = n.admin.ServiceAccount(t, pod.Namespace, pod.Spec.ServiceAccountName)
+			files["token"] = n.admin.TokenOfNode(t, pod.Namespace, pod.Spec.ServiceAccountName, "node-1")
 		default:
 			require.Fail(t, "a volume of a kind that is not known here", "%s", v.Name)
 		}

@@ -148,7 +148,19 @@ func (a *Admin) ServiceAccount(tb testing.TB, namespace, name string) (token str
 	if err := a.Try(http.MethodPost, accounts, sa, nil); err != nil {
 		require.ErrorContains(tb, err, "409")
 	}
-	request := &authenticationv1.TokenRequest{}
-	a.Do(tb, http.MethodPost, accounts+"/"+name+"/token", request, request)
+	return a.token(tb, namespace, name, nil)
+}
+
+// TokenOfNode is the same with a token that names a node, as those have that a kubelet asks for. The node must exist.
+func (a *Admin) TokenOfNode(tb testing.TB, namespace, name, node string) (token string) {
+	tb.Helper()
+	a.ServiceAccount(tb, namespace, name)
+	return a.token(tb, namespace, name, &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node})
+}
+
+func (a *Admin) token(tb testing.TB, namespace, name string, bound *authenticationv1.BoundObjectReference) string {
+	tb.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}
+	a.Do(tb, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token", request, request)
 	return request.Status.Token
 }
