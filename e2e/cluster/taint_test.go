@@ -80,7 +80,7 @@ func TestTaint(t *testing.T) {
 		})
 		s.create(t, pod{name: "late", validated: true})
 		s.waits(t, "late")
-		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={},updateStrategy.type=RollingUpdate")
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type=RollingUpdate", "--set-json", "extraArgs=[]")
 		rolledOut(t, c)
 		s.ready(t, "late")
 		s.assertCaptured(t, "late", "client")
