@@ -200,7 +200,8 @@ func (f foreseeing) Foresee(_ context.Context, pods []nodeproxy.Sought) {
 	}
 }
 
-// TestForesight: the store hears at once of all pods that are asked for, before each round, and of no others.
+// TestForesight: the store hears at once of all pods that are asked for, before each round, and of no others. It does not hear of one
+// that somebody works on.
 func TestForesight(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
@@ -210,12 +211,15 @@ func TestForesight(t *testing.T) {
 	n.options = func(o *nodeproxy.Options) { o.Namespaces = foreseeing{n.namespaces, told} }
 	n.pods.label("shop", "ambient")
 	n.start()
-	for range 2 { // at the start, and in the first round
+	for heard := 0; heard < 2; { // at the start, and in a round
 		var uids []types.UID
 		for _, s := range <-told {
 			uids = append(uids, s.UID)
 			assert.NotEmpty(t, s.Addrs)
 		}
-		assert.ElementsMatch(t, []types.UID{in, also}, uids)
+		assert.Subset(t, []types.UID{in, also}, uids)
+		if len(uids) == 2 {
+			heard++
+		}
 	}
 }
