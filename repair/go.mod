@@ -6,6 +6,7 @@ require (
 	github.com/meshcni/meshcni v0.0.0
 	github.com/prometheus/client_golang v1.23.0
 	github.com/stretchr/testify v1.12.1
+	golang.org/x/sync v0.16.0
 	golang.org/x/sys v0.35.0
 	k8s.io/api v0.33.0
 	k8s.io/apimachinery v0.33.0

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -270,11 +271,12 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		}
 		return texts
 	}
+	warnings := func() []string { return slices.Concat(repairs.warnings(), held.warnings(), s.unserved()) }
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },
 		Warnings: func() []string {
-			texts := append(repairs.warnings(), held.warnings()...)
+			texts := warnings()
 			for _, n := range agent.Neighbours() {
 				texts = append(texts, string(installer.NoticeOtherMesh)+": "+n.Text())
 			}
@@ -297,7 +299,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	both.Go(func() error { return held.run(staying) })
 	both.Go(func() error {
 		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
-			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: append(repairs.warnings(), held.warnings()...), Pods: merge(repairs.pods(), held.pods())}
+			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: merge(repairs.pods(), held.pods())}
 			if err := errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()); err != nil {
 				now.NotReady = strings.Split(err.Error(), "\n")
 			}

@@ -141,6 +141,19 @@ func (p Program) hadProxied(s Settings) bool {
 	return false
 }
 
+// unserved warns of pods that an agent with --ambient had on this node, and that this one without it does not serve: they stay with
+// the proxy, and are refused when it starts anew.
+func (s Settings) unserved() []string {
+	if s.Ambient.Enabled {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(s.RunDir, turnsFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return []string{"ambient: pods of this node may still be in the care of its proxy, and this agent runs without --ambient: " +
+		"switch it on again, run meshcni-node release on the node, and then switch it off"}
+}
+
 // releaseBefore takes the pods out of the proxy's care before the node is uninstalled, if there are any.
 func (p Program) releaseBefore(ctx context.Context, s Settings, log *slog.Logger) error {
 	if !p.hadProxied(s) {

@@ -3,12 +3,20 @@
 package nodecmd
 
 import (
+	"context"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // TestReleaseByAgent: without an agent nothing is released, and that is no failure.
@@ -31,6 +39,53 @@ func TestNothingToRelease(t *testing.T) {
 	s := p.defaults()
 	s.RunDir, s.Ambient.Enabled = dir, true
 	assert.False(t, p.hadProxied(s))
+	record := attachment.Record{
+		ID: attachment.ID{Network: "net", ContainerID: "c1", IfName: "eth0"}, Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"},
+		Reason: "releasing", Dialect: "ambient", By: "agent", Time: time.Now(),
+	}
+	require.NoError(t, attachment.In(dir).Write(record))
+	assert.False(t, p.hadProxied(s), "it was released")
+	record.Selected, record.Reason, record.Backend = true, "selected", "nftables"
+	require.NoError(t, attachment.In(dir).Write(record))
+	assert.True(t, p.hadProxied(s))
+	require.NoError(t, attachment.In(dir).Remove(record.ID))
+	assert.False(t, p.hadProxied(s))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, turnsFile), nil, 0o600))
 	assert.True(t, p.hadProxied(s))
+}
+
+// TestUnserved: an agent without ambient mode says that pods may be left with the proxy by the one before it.
+func TestUnserved(t *testing.T) {
+	dir, env := node(t)
+	lock := filepath.Join(dir, "run", turnsFile)
+	require.NoError(t, os.MkdirAll(filepath.Dir(lock), 0o755))
+	require.NoError(t, os.WriteFile(lock, nil, 0o600))
+	var stderr output
+	app := Program{Env: lookup(env), Stderr: &stderr}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() {
+		done <- app.Main(ctx, []string{"run", "--metrics-address", "", "--health-address", "127.0.0.1:0"})
+	}()
+	serving := regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
+	readyz := func() string {
+		m := serving.FindStringSubmatch(stderr.String())
+		if m == nil {
+			return ""
+		}
+		resp, err := http.Get("http://" + m[1] + "/readyz") //nolint:noctx // a test's own
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return string(body)
+	}
+	assert.Eventually(t, func() bool {
+		text := readyz()
+		return strings.HasPrefix(text, "ok\n") && strings.Contains(text, "\nwarning: ambient: pods of this node may still be in the care of its proxy")
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, os.Remove(lock))
+	assert.NotContains(t, readyz(), "ambient")
+	cancel()
+	assert.Equal(t, 0, <-done, stderr.String())
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -114,7 +113,7 @@ func (a *api) untainted(ctx context.Context) (said string, err error) {
 		tainted := 0
 		for i := range nodes.Items {
 			node := &nodes.Items[i]
-			if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return a.ours(t) }) {
+			if slices.ContainsFunc(node.Spec.Taints, a.ours) {
 				if tainted++; withAgent[node.Name] {
 					late = append(late, node.Name)
 				}

@@ -166,6 +166,7 @@ func (w *work) once(ctx context.Context) (next time.Duration) {
 		// Without agents by design the clocks stand still, and nothing is held against a node.
 		w.state = nil
 		w.metrics.observe(nil)
+		w.breaker(nil, nil)
 		return 0
 	}
 	nodes, byName := w.observed(set)

@@ -51,7 +51,7 @@ func TestScale(t *testing.T) {
 	eventually(t, "counted", func() bool { return p.metric(t, `meshcni_repair_pods{state="candidate"}`) == nodePods })
 	assert.InDelta(t, nodePods, p.metric(t, `meshcni_repair_pods{state="known"}`), 0, "of other nodes' pods none is held")
 
-	parallel(brokenPods, func(i int) { // all at once
+	kubetest.Parallel(brokenPods, func(i int) { // all at once
 		pod := podFrom(t, "crash-loop", ns, pods[i].Name, node)
 		pod.UID = pods[i].UID
 		a.SetStatus(t, pod)
@@ -93,7 +93,7 @@ func crowd(t *testing.T, a *admin, ns, node string) []*corev1.Pod {
 	t.Helper()
 	template := podFrom(t, "passed", ns, "", "")
 	pods := make([]*corev1.Pod, nodePods)
-	parallel(allPods, func(i int) {
+	kubetest.Parallel(allPods, func(i int) {
 		pod := template.DeepCopy()
 		pod.Name, pod.Spec.NodeName = fmt.Sprintf("pod-%d", i), node
 		if i < nodePods {
@@ -104,24 +104,6 @@ func crowd(t *testing.T, a *admin, ns, node string) []*corev1.Pod {
 		a.Do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/pods", pod, nil)
 	})
 	return pods
-}
-
-// parallel calls fn for 0 to n-1, a few at a time.
-func parallel(n int, fn func(int)) {
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range 8 {
-		wg.Go(func() {
-			for i := range next {
-				fn(i)
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
 }
 
 // evictions are when a user's were received, in order.

@@ -67,7 +67,7 @@ func newTaintWorld(t *testing.T, nodes int) *taintWorld {
 	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "agent", Image: "agent"}}
 	w.Do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+agentNamespace+"/daemonsets", set, nil)
-	parallel(nodes, func(i int) {
+	kubetest.Parallel(nodes, func(i int) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/os": "linux"}}}
 		if i < windowsCount {
 			node.Labels["kubernetes.io/os"] = "windows"
@@ -158,7 +158,7 @@ const putBack = taintKey + "=put-back"
 func (w *taintWorld) patches() int { return w.server.Calls(w.t, w.user)["patch nodes"] }
 
 // each calls f for the nodes from one to before another.
-func each(from, to int, f func(i int)) { parallel(to-from, func(i int) { f(from + i) }) }
+func each(from, to int, f func(i int)) { kubetest.Parallel(to-from, func(i int) { f(from + i) }) }
 
 // TestTaint: 500 nodes register with the taint. It goes where an agent is ready, whichever version's, and stays where there is none;
 // flapping agents cost nothing; the second controller takes over from one that is killed, and writes nothing twice; what others do to

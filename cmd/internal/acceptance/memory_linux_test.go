@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // The node and the cluster whose agent is measured.
@@ -49,28 +49,10 @@ func memory(t testing.TB, pid int) map[string]int {
 	return kib
 }
 
-// eight calls do for 0 to n-1, a few at a time.
-func eight(n int, do func(int)) {
-	var all sync.WaitGroup
-	next := make(chan int)
-	for range 8 {
-		all.Go(func() {
-			for i := range next {
-				do(i)
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	all.Wait()
-}
-
 // TestMemory: the agent of a full node whose pods are all captured, in a cluster of many namespaces, takes little memory.
 func TestMemory(t *testing.T) {
 	n := newNode(t, apply.Nftables)
-	eight(allNamespaces(), func(i int) {
+	kubetest.Parallel(allNamespaces(), func(i int) {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("crowd-%d-of-%s", i, n.ns), Labels: map[string]string{"team": fmt.Sprint("team-", i), "env": "prod"},
 			Annotations: map[string]string{"owner": strings.Repeat("x", 200)},
@@ -88,7 +70,7 @@ func TestMemory(t *testing.T) {
 		all[i] = in.pod(fmt.Sprint("cart-", i), small(t, a), "ambient", a)
 		all[i].Annotations["note"] = strings.Repeat("y", 1000)
 	}
-	eight(fullNode, func(i int) {
+	kubetest.Parallel(fullNode, func(i int) {
 		out := all[i].create().attachment().Run(t, "ADD")
 		assert.Zero(t, out.Exit, "%s", out.Stdout)
 	})

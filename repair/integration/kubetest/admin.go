@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -163,4 +164,17 @@ func (a *Admin) token(tb testing.TB, namespace, name string, bound *authenticati
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}
 	a.Do(tb, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token", request, request)
 	return request.Status.Token
+}
+
+// Parallel calls fn for 0 to n-1, eight at a time, and returns when all have returned.
+func Parallel(n int, fn func(int)) {
+	var all errgroup.Group
+	all.SetLimit(8)
+	for i := range n {
+		all.Go(func() error {
+			fn(i)
+			return nil
+		})
+	}
+	_ = all.Wait() // nobody returns an error
 }

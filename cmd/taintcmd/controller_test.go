@@ -1,0 +1,21 @@
+package taintcmd
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Without a DaemonSet no taint is put back by design, so that no share is used up any more.
+func TestBreakerWithoutAgents(t *testing.T) {
+	t.Parallel()
+	c := &controller{log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
+	w := &work{controller: c, sets: cache.NewStore(cache.MetaNamespaceKeyFunc), held: 3}
+	c.metrics.breaker.Set(1)
+	assert.Zero(t, w.once(t.Context()))
+	assert.Zero(t, testutil.ToFloat64(c.metrics.breaker))
+	assert.Zero(t, w.held)
+}
