@@ -189,6 +189,14 @@ func (n *node) captured(uid types.UID) {
 	assert.Contains(n.t, entries, netip.MustParseAddr(n.pods.get(uid).Status.PodIPs[0].IP))
 }
 
+// joined takes the events of so many pods that joined, which come last: nobody works on the pods any more.
+func (n *node) joined(pods int) {
+	n.t.Helper()
+	for range pods {
+		assert.Contains(n.t, <-n.events.Events, "Normal MeshEnrolled")
+	}
+}
+
 func (n *node) outside(uid types.UID) {
 	n.t.Helper()
 	n.eventually(uid, agentsock.Outside, "")
@@ -309,4 +317,37 @@ func TestAnnotationThatLies(t *testing.T) {
 	n.proxy.set(func(p *proxy) { p.down = nil })
 	n.c.ProxyChanged()
 	n.captured(in)
+}
+
+// asking is a [nodeproxy.Status] that asks for the pod's state when it is to say that the pod is enrolled.
+type asking struct {
+	nodeproxy.Status
+
+	n     *node
+	asked chan agentsock.PodState
+}
+
+func (a asking) Set(ctx context.Context, pod nodeproxy.PodID, key, value string) error {
+	if value == "enabled" {
+		a.asked <- a.n.state(pod.UID)
+	}
+	return a.Status.Set(ctx, pod, key, value)
+}
+
+// TestAnnotationIsNotAhead: whoever has read that a pod is enrolled does not hear from the agent that it is outside.
+func TestAnnotationIsNotAhead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	asked := make(chan agentsock.PodState, 1)
+	n.options = func(o *nodeproxy.Options) { o.Status = asking{n.pods, n, asked} }
+	uid := n.pod(1)
+	n.start()
+	n.eventually(uid, agentsock.Outside, "not-enabled")
+	n.pods.label("shop", "ambient")
+	s := <-asked
+	n.captured(uid)
+	is := n.state(uid)
+	assert.Equal(t, is, s, "and since then")
+	assert.Equal(t, []string{"ambient", "captured", "captured", "nftables"}, []string{s.Dialect, string(s.State), s.Reason, s.Backend})
+	assert.Contains(t, <-n.events.Events, "Normal MeshEnrolled")
 }

@@ -77,11 +77,11 @@ func TestBypassesAreReported(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
-	n.options = func(o *nodeproxy.Options) { o.VerifyInterval = -1 }
+	n.options = func(o *nodeproxy.Options) { o.VerifyInterval, o.Status = -1, nil } // looked at only when the test says so
 	uid := n.pod(1)
 	n.pods.label("shop", "ambient")
 	n.start()
-	n.captured(uid)
+	n.joined(1)
 	assert.InDelta(t, 1, n.metric("pods{reason=captured,state=captured}"), 0)
 	assert.InDelta(t, 1, n.metric("proxies_connected{}"), 0)
 	assert.InDelta(t, 1, n.metric("ready{}"), 0)
@@ -168,17 +168,14 @@ func TestMendingIsLimited(t *testing.T) {
 func TestProbesAreReadSeldom(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
-	n.options = func(o *nodeproxy.Options) { o.VerifyInterval = time.Hour }
+	n.options = func(o *nodeproxy.Options) { o.VerifyInterval, o.Status = time.Hour, nil } // a written annotation has the pod looked at again
 	var uids []types.UID
 	for i := range 20 {
 		uids = append(uids, n.pod(i))
 	}
 	n.pods.label("shop", "ambient")
 	n.start()
-	for _, uid := range uids {
-		n.captured(uid)
-	}
-	n.until("nothing is under way", func() bool { return n.metric("queue_depth{}") == 0 })
+	n.joined(len(uids))
 	n.probes.mu.Lock()
 	before := n.probes.reads
 	n.probes.mu.Unlock()

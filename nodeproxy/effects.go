@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -36,6 +37,8 @@ type work struct {
 	removed bool
 	// forgot: this run gave the namespace up.
 	forgot bool
+	// before is the state that this run's foretelling replaced; nil: it foretold none.
+	before *agentsock.PodState
 	// starting: the pod does not run yet, so that it joins is no event.
 	starting bool
 }
@@ -271,6 +274,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		}
 		return w.tell(ctx, value)
 	case machine.SetEnrolled:
+		w.foretell()
 		return w.tell(ctx, w.mesh.NodeProxy.Enrolled)
 	case machine.HandOver:
 		return w.handOver(ctx)

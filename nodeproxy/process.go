@@ -96,11 +96,7 @@ func (c *Controller) publish(w *work) bool {
 
 // finish reports how a run ended.
 func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err error) {
-	e := w.e
-	s := agentsock.PodState{Pod: w.podOf(), Backend: e.backend}
-	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
-		s.Dialect, s.Bypasses = w.mesh.Name, bypasses(w.plan)
-	}
+	e, s := w.e, w.stateOf()
 	state, reason := machine.Report(w.Wanted, last, e.captured)
 	if !seen { // it cannot be told, so it is not said to be captured
 		state, reason = machine.Waiting, machine.ReasonUnsure
@@ -108,7 +104,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 			state = machine.Drifted
 		}
 	}
-	s.State, s.Reason, s.Detail = agentsock.State(state), reason, w.detail
+	s.State, s.Reason = agentsock.State(state), reason
 	if w.reason != "" && (s.State == agentsock.Outside || reason == machine.ReasonUnsure && seen) {
 		s.Reason = w.reason
 	}
@@ -141,7 +137,31 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	}
 	c.lookedAt(e, w.releasing)
 	before := c.setState(e, s)
+	if w.before != nil {
+		before = *w.before
+	}
 	c.tell(w, before, s, joined, mended, err)
+}
+
+// stateOf returns what there is to say of the pod, but for its state and the reason.
+func (w *work) stateOf() agentsock.PodState {
+	s := agentsock.PodState{Pod: w.podOf(), Backend: w.e.backend, Detail: w.detail}
+	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
+		s.Dialect, s.Bypasses = w.mesh.Name, bypasses(w.plan)
+	}
+	return s
+}
+
+// foretell publishes that the pod is captured, which all steps before the annotation have made sure of: whoever reads the
+// annotation and then asks the agent is not told less.
+func (w *work) foretell() {
+	if w.before != nil {
+		return
+	}
+	s := w.stateOf()
+	s.State, s.Reason = agentsock.Captured, machine.ReasonCaptured
+	before := w.c.setState(w.e, s)
+	w.before = &before
 }
 
 // bypasses are the codes of the ways past the mesh that a pod leaves open, without those of which nobody knows whether it has them.
