@@ -22,8 +22,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
-	"github.com/meshcni/meshcni/nodeproxy/internal/conntrack"
-	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
+	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -55,30 +54,6 @@ func redirected(t testing.TB, ns *netnsexec.NetNS) {
 	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), redirect.Default().MustRuleset())
 	require.NoError(t, err)
-}
-
-// fill adds entries of long-lived connections, which the kernel evicts for nobody, until there is room for no more, or n are there.
-func fill(t testing.TB, ns *netnsexec.NetNS, n int) {
-	t.Helper()
-	table, err := conntrack.Open(ns)
-	require.NoError(t, err)
-	defer table.Close()
-	const established, some = 1, 4096 // established is TCP_ESTABLISHED of net/tcp_states.h
-	var own []listeners.Connection
-	for i := range n {
-		own = append(own, listeners.Connection{
-			Local:  netip.AddrPortFrom(netip.MustParseAddr("10.244.1.5"), uint16(1024+i%60000)),
-			Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i/60000)}), 443), State: established,
-		})
-		if len(own) < some && i < n-1 {
-			continue
-		}
-		if err := table.Adopt(own); err != nil {
-			require.ErrorIs(t, err, unix.ENOMEM)
-			return
-		}
-		own = own[:0]
-	}
 }
 
 // begin begins a connection, and returns its socket.
@@ -119,7 +94,7 @@ func TestFull(t *testing.T) { //nolint:paralleltest // it raises the machine's l
 	limit := number(t, limitFile)
 	require.Equal(t, limit, before.Limit)
 
-	fill(t, w.Pod, limit+limit/10)
+	nodeproxytest.FillConntrack(t, w.Pod, limit+limit/10)
 	full := tables.Read()
 	require.Len(t, full.Nearly(), 1)
 	cart := full.Nearly()[0]
