@@ -274,7 +274,9 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		}
 		return texts
 	}
-	warnings := func() []string { return slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), s.unserved()) }
+	warnings := func() []string {
+		return slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), s.unserved())
+	}
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },

@@ -1,9 +1,6 @@
 package envoy
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -74,30 +71,14 @@ func (w *way) block(b *testing.B) {
 	const connections = 100
 	envoy, own := w.used(b)
 	for range connections {
-		require.NoError(b, answered(b.Context(), w.from, w.to))
+		_, answer, err := ask(b.Context(), w.from, w.to)
+		require.NoError(b, err)
+		require.True(b, strings.HasPrefix(answer, "HTTP/1.1 200"), answer)
 	}
 	envoyAfter, ownAfter := w.used(b)
 	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / connections }
 	w.ours = append(w.ours, each(envoyAfter-envoy))
 	w.all = append(w.all, each(envoyAfter-envoy+ownAfter-own))
-}
-
-// answered makes a request on a connection of its own.
-func answered(ctx context.Context, c caller, dst netip.AddrPort) error {
-	conn, err := c.dial(ctx, dst)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(talkTime))
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", dst); err != nil {
-		return err
-	}
-	text, err := io.ReadAll(conn)
-	if err == nil && !strings.HasPrefix(string(text), "HTTP/1.1 200") {
-		err = fmt.Errorf("%w: %.100s", errNoAnswer, text)
-	}
-	return err
 }
 
 // used is the processor time of Envoy, and of this process, which has the client and the server.
