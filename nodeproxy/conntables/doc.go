@@ -8,5 +8,5 @@
 // A count is read from /proc/PID/net/stat/nf_conntrack of one of the pod's processes, without entering its namespace and without a
 // privilege; finding that process takes the host's PID namespace and CAP_SYS_PTRACE. Some kernels lack the file
 // (CONFIG_NF_CONNTRACK_PROCFS, which Debian leaves out); they are asked over netlink, by a socket in the pod's namespace, which takes
-// CAP_SYS_ADMIN and CAP_NET_ADMIN. A full node (110 pods) costs about 6 ms of processor time each time, or 13 ms over netlink.
+// CAP_SYS_ADMIN and CAP_NET_ADMIN. A full node (110 pods) costs about 10 ms of processor time each time, or 40 ms over netlink.
 package conntables
