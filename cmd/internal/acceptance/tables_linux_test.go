@@ -55,7 +55,9 @@ func TestNearlyFull(t *testing.T) {
 			return nil
 		}))
 	}
-	require.Contains(t, n.get("/metrics"), fmt.Sprintf("meshcni_conntrack_limit %s\n", strconv.FormatFloat(float64(limit), 'g', -1, 64)))
+	n.until("the metrics have the limit", func() bool {
+		return strings.Contains(n.get("/metrics"), fmt.Sprintf("meshcni_conntrack_limit %s\n", strconv.FormatFloat(float64(limit), 'g', -1, 64)))
+	})
 	said(false)
 	nodeproxytest.FillConntrack(t, w.Pod, limit*92/100+100)
 	said(true)
