@@ -38,6 +38,7 @@
 //	nodeproxy/netnsstore    which network namespace is a pod's, proven
 //	nodeproxy/probes        the host's own connections to captured pods
 //	nodeproxy/nodepods      this node's pods and their namespaces, watched
+//	nodeproxy/conntables    how full the pods' connection tracking tables are
 //	installer               install the plugin on a node, keep it there, remove it
 //	installer/readytaint    which nodes carry a taint until their agent is ready (decides only)
 //	repair                  find pods that started without rules, and label, evict or repair them

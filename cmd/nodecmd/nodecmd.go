@@ -245,7 +245,10 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		opts.Leaving = leaving
 	}
 	var sock *socket
-	sock, held, err = p.serve(s, func(held *proxied) []agentsock.PodState { return merge(repairs.pods(), held.pods()) }, log)
+	full := newTables(s, func() []agentsock.PodState { return merge(repairs.pods(), held.pods()) }, log)
+	reg.MustRegister(full)
+	states := func(held *proxied) []agentsock.PodState { return full.mark(merge(repairs.pods(), held.pods())) }
+	sock, held, err = p.serve(s, states, log)
 	if err != nil {
 		return err
 	}
@@ -271,7 +274,9 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		}
 		return texts
 	}
-	warnings := func() []string { return slices.Concat(repairs.warnings(), held.warnings(), s.unserved()) }
+	warnings := func() []string {
+		return slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), s.unserved())
+	}
 	stop, err := serve.Start(serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },
@@ -299,7 +304,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	both.Go(func() error { return held.run(staying) })
 	both.Go(func() error {
 		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
-			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: merge(repairs.pods(), held.pods())}
+			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: states(held)}
 			if err := errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()); err != nil {
 				now.NotReady = strings.Split(err.Error(), "\n")
 			}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -173,14 +174,18 @@ func showStatus(w io.Writer, s Status) (well bool) {
 
 func showPods(w io.Writer, s Status) (well bool) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "NAMESPACE\tNAME\tUID\tDIALECT\tSTATE\tREASON\tSINCE\tBACKEND\tBYPASSES")
+	_, _ = fmt.Fprintln(table, "NAMESPACE\tNAME\tUID\tDIALECT\tSTATE\tREASON\tSINCE\tBACKEND\tBYPASSES\tCONNTRACK")
 	for _, p := range s.Pods {
 		since := "-"
 		if !p.Since.IsZero() {
 			since = p.Since.UTC().Format(time.RFC3339)
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			p.Namespace, p.Name, p.UID, cmp.Or(p.Dialect, "-"), p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"), cmp.Or(strings.Join(p.Bypasses, ","), "-"))
+		filled := "-"
+		if p.ConntrackPercent > 0 {
+			filled = strconv.Itoa(p.ConntrackPercent) + "%"
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			p.Namespace, p.Name, p.UID, cmp.Or(p.Dialect, "-"), p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"), cmp.Or(strings.Join(p.Bypasses, ","), "-"), filled)
 	}
 	_ = table.Flush()
 	return !slices.ContainsFunc(s.Pods, wrong)

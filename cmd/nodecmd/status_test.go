@@ -75,10 +75,10 @@ failed: shop/late not-called: its network was set up without the plugin
 `, out)
 	code, out, _ = run(t, env, "pods")
 	assert.Equal(t, 1, code)
-	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE     REASON      SINCE                 BACKEND   BYPASSES
-shop       cart  u1   istio    captured  recorded    1970-01-01T00:00:00Z  nftables  -
-shop       late  u2   istio    failed    not-called  -                     -         -
-shop       odd   u3   istio    waiting   no-trace    -                     -         -
+	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE     REASON      SINCE                 BACKEND   BYPASSES  CONNTRACK
+shop       cart  u1   istio    captured  recorded    1970-01-01T00:00:00Z  nftables  -         -
+shop       late  u2   istio    failed    not-called  -                     -         -         -
+shop       odd   u3   istio    waiting   no-trace    -                     -         -         -
 `, out)
 	cancel()
 	assert.Equal(t, 0, <-done)

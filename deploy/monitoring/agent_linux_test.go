@@ -27,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/conntables"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
@@ -81,7 +82,7 @@ func exported(t *testing.T) map[string]metric {
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(nodeProxy(t), taintcmd.Collector())
+	registry.MustRegister(nodeProxy(t), taintcmd.Collector(), conntables.New(conntables.Options{}))
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket, which nothing exports but a running agent; TestScrape sees it.

@@ -84,7 +84,12 @@ func newPod(t testing.TB, backend apply.Name, object *corev1.Pod, shape envoy.Sh
 // newWorld has no proxy of its own.
 func newWorld(t testing.TB) *netnstest.World {
 	t.Helper()
-	return netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
+	w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
+	// Clients' ports are others than those from which a proxy speaks with a client's address; TestSamePort says why.
+	require.NoError(t, w.Out.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("16384 32767"), 0)
+	}))
+	return w
 }
 
 func (p *pod) serve(t testing.TB) {

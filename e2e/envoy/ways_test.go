@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -33,6 +32,7 @@ func (p *pod) ways(t *testing.T, family int, mode string) {
 	t.Run("application on localhost", func(t *testing.T) { p.onLocalhost(t, family, mode) })
 	t.Run("excluded", func(t *testing.T) { p.excluded(t, family) })
 	t.Run("probes", func(t *testing.T) { p.probes(t, family) })
+	t.Run("rewritten probes", func(t *testing.T) { p.rewrittenProbes(t, family) })
 	t.Run("DNS", func(t *testing.T) { p.dns(t, family) })
 	t.Run("the proxy's own ports", func(t *testing.T) { p.ownPorts(t, family) })
 	t.Run("short connections", func(t *testing.T) { p.short(t, family) })
@@ -89,26 +89,6 @@ func (p *pod) straight(t *testing.T, c caller, dst netip.AddrPort) {
 	t.Helper()
 	x := http1(t, c, dst, nil)
 	assert.Equal(t, x.client, x.seen.Remote, "to %s", dst)
-}
-
-// probes are the kubelet's and Prometheus's, which reach the proxy itself.
-func (p *pod) probes(t *testing.T, family int) {
-	for listener, port := range map[string]uint16{"health": 15021, "metrics": 15090} {
-		dst := netip.AddrPortFrom(podIP[family], port)
-		client, local := p.fromOut.client(t, nil)
-		resp, err := client.Get("http://" + dst.String() + "/") //nolint:noctx // ends with the client's timeout
-		require.NoError(t, err)
-		text, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, http.StatusOK, resp.StatusCode)
-		assert.Equal(t, listener == "metrics", strings.Contains(string(text), "envoy_server_live"))
-		found, err := p.proxy.Await(1, to(dst, *local))
-		require.NoError(t, err)
-		require.Len(t, found, 1)
-		assert.Equal(t, listener, found[0].Listener)
-		assert.Equal(t, dst.String(), found[0].Socket, "its own port, and not by way of another")
-	}
 }
 
 // dns asks a server outside, and Envoy answers over UDP; over TCP, it asks that server.
@@ -230,28 +210,33 @@ func past(ctx context.Context, c caller, dst netip.AddrPort) error {
 	return err
 }
 
-// once makes a request on a connection of its own.
+// once makes a request on a connection of its own, by way of Envoy, which writes names of headers in small letters.
 func once(ctx context.Context, c caller, dst netip.AddrPort) (x exchange, err error) {
-	conn, err := c.dial(ctx, dst)
-	if err != nil {
+	var answer string
+	if x.client, answer, err = ask(ctx, c, dst); err != nil {
 		return x, err
 	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(talkTime))
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", dst); err != nil {
-		return x, err
-	}
-	answer, err := io.ReadAll(conn)
-	if err != nil {
-		return x, err
-	}
-	_, header, found := strings.Cut(string(answer), "seen: ")
+	_, header, found := strings.Cut(answer, "seen: ")
 	line, _, _ := strings.Cut(header, "\r\n")
 	if !found {
 		return x, fmt.Errorf("%w: %.100s", errNoAnswer, answer)
 	}
-	x.client = conn.LocalAddr().String()
 	return x, json.Unmarshal([]byte(line), &x.seen)
+}
+
+// ask makes a request on a connection of its own, and returns the client's address and the answer.
+func ask(ctx context.Context, c caller, dst netip.AddrPort) (client, answer string, err error) {
+	conn, err := c.dial(ctx, dst)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(talkTime))
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", dst); err != nil {
+		return "", "", err
+	}
+	text, err := io.ReadAll(conn)
+	return conn.LocalAddr().String(), string(text), err
 }
 
 var (

@@ -143,12 +143,17 @@ func (m *Message) Reason() string {
 	return ""
 }
 
-// Request asks for one thing, or with NLM_F_DUMP for a list, and calls fn with
+// Request asks nf_tables for one thing, or with NLM_F_DUMP for a list, and calls fn with
 // each answer. Absence, ENOENT, is the empty list.
 func (c *Conn) Request(msg uint16, flags uint16, family byte, attrs func(*Writer), fn func(Message)) error {
+	return c.Ask(TypeOf(msg), flags, family, attrs, fn)
+}
+
+// Ask is Request for a message of any of netfilter's subsystems, whose type it takes.
+func (c *Conn) Ask(typ uint16, flags uint16, family byte, attrs func(*Writer), fn func(Message)) error {
 	c.Seq++
 	w := Writer{Seq: c.Seq}
-	w.Begin(TypeOf(msg), unix.NLM_F_REQUEST|flags, family, 0)
+	w.Begin(typ, unix.NLM_F_REQUEST|flags, family, 0)
 	if attrs != nil {
 		attrs(&w)
 	}

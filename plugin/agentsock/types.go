@@ -104,6 +104,9 @@ type PodState struct {
 	// Bypasses are the ways past the mesh that the pod leaves open, the codes of package dialect. Empty: none is known. Only
 	// those of pods whose proxy is on the node are reported.
 	Bypasses []string `json:"bypasses,omitempty"`
+	// ConntrackPercent is how full the pod's connection tracking table is: at 100, new connections stall. 0: less than one percent,
+	// not known, or there is no limit.
+	ConntrackPercent int `json:"conntrack_percent,omitempty"`
 }
 
 // Handler serves the requests. Any error may be [ErrUnsupported]. The contexts end when the client goes away. A handler may

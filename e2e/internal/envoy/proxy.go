@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -135,6 +136,23 @@ func (p *Proxy) Start() {
 
 // Kill ends Envoy at once.
 func (p *Proxy) Kill() { p.process.Kill() }
+
+// CPU is the processor time that Envoy has used so far, in the kernel too.
+func (p *Proxy) CPU() (total time.Duration, err error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.process.Pid()))
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			return 0, err
+		}
+		var ns int64 // Documentation/scheduler/sched-stats.rst: time spent on the CPU
+		if _, err := fmt.Sscan(string(text), &ns); err != nil {
+			return 0, err
+		}
+		total += time.Duration(ns)
+	}
+	return total, err
+}
 
 // Admin asks Envoy's administration.
 func (p *Proxy) Admin(ctx context.Context, path string) (string, error) {

@@ -1,0 +1,55 @@
+package envoy
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestSamePort: under TPROXY the proxy speaks to the application from the client's address, and from a port of its own choice. A client
+// that comes from that very port meanwhile cannot get in: to the kernel it is the same connection. It gets in once the proxy's is
+// closed. Under REDIRECT the proxy has an address of its own, and nobody waits.
+func TestSamePort(t *testing.T) {
+	dst := netip.AddrPortFrom(podIP[0], portHTTP)
+	for mode, gets := range map[string]bool{"REDIRECT": true, "TPROXY": false} {
+		t.Run(mode, func(t *testing.T) {
+			p := newPod(t, apply.Nftables, istioPod(mode), istioShape(mode))
+			x, err := once(t.Context(), p.fromOut, dst) // Envoy's connection stays open for others
+			require.NoError(t, err)
+			again := p.begin(t, netip.MustParseAddrPort(x.seen.Remote).Port(), dst)
+			_, err = once(t.Context(), p.fromOut, dst)
+			require.NoError(t, err, "from another port")
+			if gets {
+				require.NoError(t, proctest.Poll(talkTime, func() error { return connected(again) }))
+				return
+			}
+			require.ErrorIs(t, connected(again), unix.ENOTCONN)
+			p.proxy.Kill()
+			p.proxy.Start()
+			require.NoError(t, proctest.Poll(talkTime, func() error { return connected(again) }))
+		})
+	}
+}
+
+// begin begins a connection from a port of the client's, and returns its socket.
+func (p *pod) begin(t *testing.T, port uint16, dst netip.AddrPort) (fd int) {
+	t.Helper()
+	fd, err := p.world.Out.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: clientIP[0].As4(), Port: int(port)}))
+	err = unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())})
+	require.ErrorIs(t, err, unix.EINPROGRESS)
+	return fd
+}
+
+// connected returns why a connection is not made.
+func connected(fd int) error {
+	_, err := unix.Getpeername(fd)
+	return err
+}
