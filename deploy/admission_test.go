@@ -49,6 +49,7 @@ func TestTokensEndAtTheirNode(t *testing.T) {
 		more   func(g *guarded, n1, n2 string) []request
 	}{
 		"none":  {values{}, nothingOfPods},
+		"taint": {taintOn, nothingOfPods},
 		"label": {label, labels},
 		"delete": {values{"repair": values{"mode": "delete"}}, func(g *guarded, n1, n2 string) []request {
 			return []request{
