@@ -160,12 +160,12 @@ func (y *yard) boot(t *testing.T) {
 	y.launchKubelet(t, "")
 	y.Apply(t, y.witness(fresh[1], true))
 	if network.after {
-		for range 3 {
-			writeList(t, text)
-			time.Sleep(500 * time.Millisecond)
-		}
+		writeList(t, text)
 	}
 	y.nodeReady(t)
+	if network.after {
+		writeList(t, text) // while pods start
+	}
 }
 
 // said is what a pod's connections have come to since the boot, in order.
