@@ -26,6 +26,9 @@ const (
 	noElse     = "may change nothing else of a pod"
 	elsewhere  = "may write no events from elsewhere"
 	otherAbout = "may write events about its own node and about pods only"
+	otherPods  = "may write events about pods of its own node only"
+	// eitherWay is what both policies for events say that refuse such a one.
+	eitherWay  = "may write "
 	otherToken = "may make tokens of service account"
 	otherBound = "may make tokens that are bound to its own node only"
 	tooLong    = "may make tokens of at most 14400 seconds"
@@ -49,6 +52,7 @@ func TestTokensEndAtTheirNode(t *testing.T) {
 		more   func(g *guarded, n1, n2 string) []request
 	}{
 		"none":  {values{}, nothingOfPods},
+		"taint": {taintOn, nothingOfPods},
 		"label": {label, labels},
 		"delete": {values{"repair": values{"mode": "delete"}}, func(g *guarded, n1, n2 string) []request {
 			return []request{
@@ -105,15 +109,18 @@ func always(t *testing.T, g *guarded, n1, n2 string) []request {
 		g.event("about its Node", n1, "node-event-"+g.pods, "Node", "node-1", "node-1", ""),
 		g.event("about another Node", n1, "x", "Node", "node-2", "node-1", otherAbout),
 		g.event("about its pod", n1, "e1", "Pod", "web-1", "node-1", ""),
-		g.event("in another node's name", n1, "x", "Pod", "web-2", "node-2", elsewhere),
+		g.event("about another node's pod", n1, "x", "Pod", "web-2", "node-1", otherPods),
+		g.event("about a pod that is not bound", n1, "e3", "Pod", "unbound", "node-1", ""),
+		g.event("about a pod that is gone", n1, "e4", "Pod", "gone", "node-1", ""),
+		g.event("in another node's name", n1, "x", "Pod", "web-1", "node-2", elsewhere),
 		g.event("from nowhere", n1, "x", "Pod", "web-1", "", elsewhere),
 		g.event("about a Service", n1, "x", "Service", "web", "node-1", otherAbout),
 		g.event("without a node", g.unbound, "x", "Pod", "web-1", "node-1", noNode),
 		g.event("by the plugin", g.plugin["node-1"], "x", "Pod", "web-1", "node-1", mayNot+"CREATE events"),
 		g.event("of the other node", n2, "e2", "Pod", "web-2", "node-2", ""),
 		again("again", "of-node-1", values{"count": 2}, ""),
-		again("another's again", "of-node-2", values{"count": 2}, elsewhere),
-		again("another's as its own", "of-node-2", values{"source": values{"host": "node-1"}, "reportingInstance": "node-1"}, elsewhere),
+		again("another's again", "of-node-2", values{"count": 2}, eitherWay),
+		again("another's as its own", "of-node-2", values{"source": values{"host": "node-1"}, "reportingInstance": "node-1"}, eitherWay),
 		again("its own as another's", "of-node-1", values{"source": values{"host": "node-2"}}, elsewhere),
 		again("about something else", "of-node-1", values{"involvedObject": values{"name": "web-9"}}, "may not make an event one about something else"),
 

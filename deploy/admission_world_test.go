@@ -34,7 +34,7 @@ type guarded struct {
 
 	server    *kubetest.Server
 	namespace string // of the release
-	pods      string // of the pods web-1 and web-2, on the nodes node-1 and node-2
+	pods      string // of the pods web-1 and web-2, on the nodes node-1 and node-2, and of unbound
 	// The tokens of the agent and of the plugin on each node, and one of the agent's account that names none.
 	agent, plugin map[string]string
 	unbound       string
@@ -68,6 +68,7 @@ func guard(t *testing.T, s *kubetest.Server, v values) *guarded {
 		g.plugin[node] = g.token(t, "meshcni-plugin", &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node})
 		g.pod(t, g.pods, "web-"+strings.TrimPrefix(node, "node-"), "default", node)
 	}
+	g.pod(t, g.pods, "unbound", "default", "")
 	g.unbound = g.token(t, "meshcni-node", nil)
 	g.install(t, policies(t, g.namespace, v))
 	return g

@@ -192,10 +192,10 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 }
 
 // TestPluginsAccount: the plugin's account, its rights, and the agent's right to make tokens of it and of no other, are those of
-// deploy/rbac, object by object; with another name likewise.
+// deploy/rbac, object by object, for an agent that reads no pods; with another name likewise.
 func TestPluginsAccount(t *testing.T) {
 	t.Parallel()
-	all := mustRender(t, nil)
+	all := mustRender(t, set("agent", "off"))
 	for _, want := range rbacFile(t, "plugin") {
 		var got unstructured.Unstructured
 		for _, o := range all.of(want.GetKind()) {
@@ -211,7 +211,7 @@ func TestPluginsAccount(t *testing.T) {
 	assert.False(t, *account.AutomountServiceAccountToken)
 	assert.Equal(t, []string{"reader"}, one[rbacv1.Role](t, all, "Role", "meshcni-plugin-token").Rules[0].ResourceNames)
 	reader := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "reader", Namespace: namespace}}
-	assert.Equal(t, reader, one[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding", "meshcni-plugin").Subjects)
+	assert.Equal(t, reader, one[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding", "meshcni-plugin").Subjects[:1])
 	pod := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
 	assert.Equal(t, []string{"--plugin-service-account=reader", "--token-lifetime=1h30m"}, flagsOf(pod.Containers[0], "plugin-service-account", "token-lifetime"))
 	assert.Equal(t, int64(5400), *ownToken(pod).ExpirationSeconds, "the agent's own")
@@ -219,10 +219,25 @@ func TestPluginsAccount(t *testing.T) {
 	for _, o := range mustRender(t, values{"pluginServiceAccount": values{"create": false}}).of("ServiceAccount") {
 		assert.NotEqual(t, "meshcni-plugin", o.GetName(), "somebody else's")
 	}
-	// Where tokens cannot be bound to nodes, the plugin has the agent's, which then needs the plugin's rights.
-	old := one[rbacv1.ClusterRoleBinding](t, mustRender(t, nil, "--kube-version", "1.30.14"), "ClusterRoleBinding", "meshcni-plugin")
-	assert.Len(t, old.Subjects, 2)
-	assert.Equal(t, "meshcni-node", old.Subjects[1].Name)
+	// Where tokens cannot be bound to nodes, the plugin has the agent's, which then needs the plugin's rights. The agent has them also
+	// where the version does not tell, if it lists pods and namespaces anyway.
+	for name, test := range map[string]struct {
+		values  values
+		version string
+		want    bool
+	}{
+		"old":                      {nil, "1.30.14", true},
+		"new":                      {nil, kubeVersion, true},
+		"new, ambient":             {ambientOn, kubeVersion, true},
+		"old, off":                 {values{"agent": "off"}, "1.30.14", true},
+		"new, off":                 {values{"agent": "off"}, kubeVersion, false},
+		"old, which writes status": {values{"dialect": "consul", "writeStatus": true}, "1.30.14", true},
+		"new, which writes status": {values{"dialect": "consul", "writeStatus": true}, kubeVersion, false},
+	} {
+		who := one[rbacv1.ClusterRoleBinding](t, mustRender(t, test.values, "--kube-version", test.version), "ClusterRoleBinding", "meshcni-plugin").Subjects
+		assert.Equal(t, "meshcni-plugin", who[0].Name, name)
+		assert.Equal(t, test.want, len(who) == 2 && who[1].Name == "meshcni-node", "%s: %v", name, who)
+	}
 }
 
 // ownToken is the agent's own, which no API server extends: of a lifetime of our choosing, and not mounted by itself.

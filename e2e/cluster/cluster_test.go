@@ -32,7 +32,9 @@ type cluster struct {
 	Server     *kubetest.Server
 	Kubeconfig string // the path of the administrator's
 
+	runtime   *containerd.Runtime
 	processes map[string]*proctest.Process
+	bootID    string            // of the node's last boot
 	pristine  map[string]string // the node's files before anything was installed
 	explained string            // the test whose failure was explained
 }
@@ -62,7 +64,8 @@ func (c *cluster) boot(t testing.TB) {
 	require.NoError(t, bringPrograms())
 	runtime := make(chan error, 1)
 	go func() {
-		_, err := containerd.Start(containerd.Options{
+		var err error
+		c.runtime, err = containerd.Start(containerd.Options{
 			Pause: image.Pause, LogLevel: "info", Images: []string{image.ToolArchive(), image.OursArchive()},
 		})
 		if err == nil {
@@ -84,7 +87,7 @@ func (c *cluster) boot(t testing.TB) {
 
 	c.startControllers(t)
 	require.NoError(t, <-runtime)
-	c.startKubelet(t)
+	c.startKubelet(t, "")
 	c.pristine, err = files()
 	require.NoError(t, err)
 	stage("node ready", start)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -52,13 +53,33 @@ func untainted(t *testing.T, c *cluster) {
 	})
 }
 
-// TestTaint: a pod waits for a node that has the taint of its registration, and starts captured once the node's agent is ready. When
-// the agent is gone the taint is back, and the next pod waits. The release leaves no taint behind, also where no agent is.
+// registerTainted makes the node a new one, which its kubelet registers with taints.
+func (c *cluster) registerTainted(t *testing.T, keys ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, key := range keys {
+			_, _ = c.Try("kubectl", "taint", "node", nodeName, key+"-")
+		}
+	})
+	config := "registerWithTaints:\n"
+	for _, key := range keys {
+		config += "- {key: " + key + ", effect: NoSchedule}\n"
+	}
+	c.processes["kubelet"].Kill()
+	c.Run(t, "kubectl", "delete", "node", nodeName)
+	c.startKubelet(t, config)
+	for _, key := range keys {
+		require.Contains(t, c.taints(t), key, "what the kubelet has registered")
+	}
+}
+
+// TestTaint: a pod waits for a node that its kubelet has registered with the taint, and starts captured once the node's agent is ready.
+// When the agent is gone the taint is back, and the next pod waits. Neither an upgrade that turns the controller off nor the release's
+// end leaves a taint behind, also where no agent is.
 func TestTaint(t *testing.T) {
 	c := sharedCluster(t)
+	c.registerTainted(t, agentTaint, peersTaint)
 	s := newShop(t, c, "tainted")
-	t.Cleanup(func() { _, _ = c.Try("kubectl", "taint", "node", nodeName, agentTaint+"-", peersTaint+"-") })
-	c.Run(t, "kubectl", "taint", "node", nodeName, agentTaint+":NoSchedule", peersTaint+":NoSchedule")
 	s.create(t, pod{name: "cart", validated: true}, pod{name: "client", outside: true})
 	s.waits(t, "cart")
 
@@ -85,6 +106,17 @@ func TestTaint(t *testing.T) {
 		s.ready(t, "late")
 		s.assertCaptured(t, "late", "client")
 		untainted(t, c)
+	})
+
+	step(t, c, "the controller is turned off while the agent is gone", func(t *testing.T) {
+		breakAgent(t, c)
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "taint.enabled=false")
+		assert.NotContains(t, c.taints(t), agentTaint, "when the upgrade is done")
+		left := c.Run(t, "kubectl", "get", "deployments,jobs,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies", "-A",
+			"-l", "app.kubernetes.io/component in (taint, taint-remove)", "-o", "name")
+		assert.Empty(t, left, "what the controller and the removal had")
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "taint.enabled=true,updateStrategy.type=RollingUpdate", "--set-json", "extraArgs=[]")
+		rolledOut(t, c)
 	})
 
 	step(t, c, "the release goes while the agent is gone", func(t *testing.T) {

@@ -1,23 +1,14 @@
 package runtime
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
-	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
 // reboot does to the machine what a loss of power does: no process of a pod is
@@ -26,43 +17,7 @@ import (
 // it were.
 func (n *node) reboot(t testing.TB) {
 	t.Helper()
-	n.Kill()
-	eventually(t, "pods' processes are gone", func() error {
-		pids := podProcesses(t)
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		if len(pids) > 0 {
-			return fmt.Errorf("processes %v", pids)
-		}
-		return nil
-	})
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	require.NoError(t, err)
-	var points []string
-	for line := range strings.Lines(string(mounts)) {
-		point := strings.Fields(line)[1]
-		if strings.HasPrefix(point, containerd.State+"/") || strings.HasPrefix(point, "/run/netns/") {
-			points = append(points, point)
-		}
-	}
-	slices.Reverse(points)
-	for _, p := range points {
-		require.NoError(t, unix.Unmount(p, unix.MNT_DETACH), p)
-	}
-	for _, pattern := range []string{containerd.State + "/*", "/run/netns/*", runDir} {
-		found, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, path := range found {
-			require.NoError(t, os.RemoveAll(path))
-		}
-	}
-	removeGroups(t)
-	for _, program := range []string{"iptables", "ip6tables"} {
-		for _, what := range []string{"-F", "-X"} {
-			output(t, program, "-t", "nat", what)
-		}
-	}
+	require.NoError(t, n.LosePower(runDir))
 	eventually(t, "interfaces went with their namespaces", func() error {
 		if l := links(t); len(l) > 0 {
 			return fmt.Errorf("interfaces %v", l)
@@ -70,55 +25,6 @@ func (n *node) reboot(t testing.TB) {
 		return nil
 	})
 	require.NoError(t, n.Boot())
-}
-
-// podProcesses are the containers' and those that look after them.
-func podProcesses(t testing.TB) (pids []int) {
-	t.Helper()
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	require.NoError(t, err)
-	for _, dir := range dirs {
-		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-		exe, _ := os.Readlink(filepath.Join(dir, "exe"))
-		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
-		if strings.Contains(string(stat), ") Z ") {
-			continue
-		}
-		if strings.Contains(string(groups), machine.CgroupParent()+"/pod") || filepath.Base(exe) == "containerd-shim-runc-v2" {
-			pid, err := strconv.Atoi(filepath.Base(dir))
-			require.NoError(t, err)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// removeGroups removes the control groups of containers that are no more.
-func removeGroups(t testing.TB) {
-	t.Helper()
-	var dirs []string
-	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		found, err := filepath.Glob(pattern + machine.CgroupParent() + "/pod*")
-		require.NoError(t, err)
-		for _, top := range found {
-			require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
-					dirs = append(dirs, path)
-				}
-				return err
-			}))
-		}
-	}
-	slices.Reverse(dirs)
-	for _, dir := range dirs {
-		eventually(t, "control group removed", func() error {
-			err := syscall.Rmdir(dir)
-			if errors.Is(err, syscall.ENOENT) {
-				return nil
-			}
-			return err
-		})
-	}
 }
 
 // TestReboot: the network still names the plugin, but its credentials were in

@@ -72,6 +72,7 @@ func newTaintWorld(t *testing.T, nodes int) *taintWorld {
 		if i < windowsCount {
 			node.Labels["kubernetes.io/os"] = "windows"
 		}
+		node.Status.Images = nodeImages
 		for _, key := range []string{taintKey, peersTaint, othersTaint} {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
 		}
@@ -79,6 +80,16 @@ func newTaintWorld(t *testing.T, nodes int) *taintWorld {
 	})
 	return w
 }
+
+// nodeImages are what most of a Node consists of: as many as a kubelet reports (nodeStatusMaxImages), by digest and by tag.
+var nodeImages = func() []corev1.ContainerImage {
+	images := make([]corev1.ContainerImage, 50)
+	for i := range images {
+		name := fmt.Sprintf("registry.example.com/some-project/some-component-%d", i)
+		images[i] = corev1.ContainerImage{Names: []string{name + "@sha256:" + strings.Repeat("a", 64), name + ":v1.2.3"}, SizeBytes: 1 << 27}
+	}
+	return images
+}()
 
 func nodeName(i int) string { return fmt.Sprintf("node-%03d", i) }
 
@@ -247,6 +258,11 @@ func TestTaint(t *testing.T) {
 	eventually(t, "all is well", func() bool { return len(w.taints()[putBack]) == 0 && two.metric(t, "meshcni_taint_breaker_open") == 0 })
 	assert.NotContains(t, fmt.Sprint(w.server.Calls(t, w.user)), "FORBIDDEN")
 
+	now, peak := rss(t, two.cmd.Process.Pid)
+	t.Logf("the controller of %d nodes has %.0f MB, and had %.0f at most", nodeCount, now, peak)
+	assert.Less(t, peak, chartMemory(t).limit, "MB that the chart allows it")
+	assert.Less(t, now, chartMemory(t).request, "MB that the chart asks for")
+
 	// The agents' DaemonSet is deleted: that they go is meant.
 	w.Do(t, http.MethodDelete, "/apis/apps/v1/namespaces/"+agentNamespace+"/daemonsets/meshcni-node", nil, nil)
 	eventually(t, "seen", func() bool { return state(two, "ready") == 0 })
@@ -259,6 +275,22 @@ func TestTaint(t *testing.T) {
 	got = w.taints()
 	assert.Empty(t, slices.Concat(got[taintKey], got[putBack], got[peersTaint]))
 	assert.Len(t, got[othersTaint], nodeCount)
+}
+
+// memory is in MB.
+type memory struct{ request, limit float64 }
+
+// chartMemory is what the chart gives the controller.
+func chartMemory(t *testing.T) memory {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/helm/meshcni/values.yaml")
+	require.NoError(t, err)
+	var values struct {
+		Taint struct{ Resources corev1.ResourceRequirements }
+	}
+	require.NoError(t, yaml.Unmarshal(text, &values))
+	mb := func(l corev1.ResourceList) float64 { return float64(l.Memory().Value()) / (1 << 20) }
+	return memory{mb(values.Taint.Resources.Requests), mb(values.Taint.Resources.Limits)}
 }
 
 // meddle sets a taint of its own on ten nodes and takes it away again, each time as others do: what it has read, less or more its

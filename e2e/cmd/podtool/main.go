@@ -50,6 +50,8 @@ func run(args []string) error {
 		return load(args[1:])
 	case "probe":
 		return probe(args[1:])
+	case "witness":
+		return witness(args[1], args[2])
 	case "cat":
 		text, err := os.ReadFile(args[1])
 		if err != nil {

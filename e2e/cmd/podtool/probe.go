@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -53,6 +54,32 @@ func load(what []string) error {
 			at := what[n%len(what)]
 			fates[at+" "+fate(at)]++
 		}
+	}
+}
+
+// witness connects at once, and again and again until it is ended, and adds a line to the file of the host's name in a directory each
+// time that a connection comes to something else than the one before it. So a test learns of a pod's first connections.
+func witness(dir, address string) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	for last := ""; ; time.Sleep(50 * time.Millisecond) {
+		is, _, _ := strings.Cut(fate("tcp:"+address), " ")
+		if is == last {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, host), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(f, is); err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+		last = is
 	}
 }
 

@@ -103,6 +103,25 @@ func (g groups) remove() error {
 	return errors.Join(errs...)
 }
 
+// RemoveGroups removes the control groups of containers, which are below the machine's. Their processes have been killed.
+func RemoveGroups() error {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	var below groups
+	for _, top := range append(v1, v2...) {
+		found, err := filepath.Glob(filepath.Join(top, CgroupParent(), "*", "cgroup.procs"))
+		if err != nil {
+			return err
+		}
+		for _, procs := range found {
+			below = append(below, filepath.Dir(procs))
+		}
+	}
+	return below.remove()
+}
+
 func removeTree(top string) error {
 	var dirs []string
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {

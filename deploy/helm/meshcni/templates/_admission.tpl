@@ -121,7 +121,7 @@ spec:
   paramRef:
     # Each pod of the request's namespace.
     selector: {}
-    # Without any, there is nothing to evict.
+    # Without any, nothing is about one.
     parameterNotFoundAction: Allow
   {{- end }}
 {{- end -}}

@@ -22,11 +22,13 @@ subjects:
   {{- end }}
 {{- end -}}
 
-{{/* Who has the plugin's rights: its own account; and the agent's where tokens cannot be bound to nodes (Kubernetes up to 1.30), so
-that the plugin has the agent's token. */}}
+{{/* Who has the plugin's rights: its own account; and the agent's, whose token the plugin has where tokens cannot be bound to nodes
+(Kubernetes up to 1.30). Only the API server knows whether it can, so the agent has them whatever the version where they tell it nothing
+that it may not list anyway. */}}
 {{- define "meshcni.pluginAccounts" -}}
+{{- $lists := or (include "meshcni.servesPods" .) .Values.ambient.enabled -}}
 - {{ .Values.pluginServiceAccount.name | quote }}
-{{- if semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version }}
+{{- if or (and $lists (not .Values.writeStatus)) (semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version) }}
 - {{ include "meshcni.serviceAccountName" . | quote }}
 {{- end }}
 {{- end -}}
