@@ -10,9 +10,9 @@ import (
 	"github.com/meshcni/meshcni/internal/longtest"
 )
 
-// TestCapture runs pods of every kind in each network and with each backend, and
+// testCapture runs pods of every kind in each network and with each backend, and
 // sends packets; with the tag long in more of their combinations.
-func TestCapture(t *testing.T) {
+func testCapture(t *testing.T, k kind) {
 	networks := map[string]func(bool) string{"ptp": ptp, "bridge": bridge}
 	type setUp struct {
 		network string
@@ -35,7 +35,7 @@ func TestCapture(t *testing.T) {
 			name = c.network + " dual stack " + c.backend
 		}
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, networks[c.network](c.dual))
+			n := newNode(t, k, networks[c.network](c.dual))
 			n.runAgent(t, "--backend="+c.backend)
 			capture(t, n, c.dual)
 		})

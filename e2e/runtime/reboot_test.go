@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
@@ -39,21 +38,27 @@ func (n *node) reboot(t testing.TB) {
 	})
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	require.NoError(t, err)
+	_, disks := dirs()
 	var points []string
 	for line := range strings.Lines(string(mounts)) {
 		point := strings.Fields(line)[1]
-		if strings.HasPrefix(point, containerd.State+"/") || strings.HasPrefix(point, "/run/netns/") {
-			points = append(points, point)
+		if point == machine.Dir || strings.HasPrefix(point, machine.Dir+"/") {
+			continue
+		}
+		for _, dir := range append(disks, "/run") {
+			if strings.HasPrefix(point, dir+"/") {
+				points = append(points, point)
+			}
 		}
 	}
 	slices.Reverse(points)
 	for _, p := range points {
 		require.NoError(t, unix.Unmount(p, unix.MNT_DETACH), p)
 	}
-	for _, pattern := range []string{containerd.State + "/*", "/run/netns/*", runDir} {
-		found, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, path := range found {
+	inRun, err := filepath.Glob("/run/*")
+	require.NoError(t, err)
+	for _, path := range inRun {
+		if path != machine.Dir {
 			require.NoError(t, os.RemoveAll(path))
 		}
 	}
@@ -72,6 +77,9 @@ func (n *node) reboot(t testing.TB) {
 	require.NoError(t, n.Boot())
 }
 
+// monitors are the programs by which runtimes look after containers.
+var monitors = []string{"containerd-shim-runc-v2", "conmon"}
+
 // podProcesses are the containers' and those that look after them.
 func podProcesses(t testing.TB) (pids []int) {
 	t.Helper()
@@ -84,7 +92,7 @@ func podProcesses(t testing.TB) (pids []int) {
 		if strings.Contains(string(stat), ") Z ") {
 			continue
 		}
-		if strings.Contains(string(groups), machine.CgroupParent()+"/pod") || filepath.Base(exe) == "containerd-shim-runc-v2" {
+		if strings.Contains(string(groups), machine.CgroupParent()+"/pod") || slices.Contains(monitors, filepath.Base(exe)) {
 			pid, err := strconv.Atoi(filepath.Base(dir))
 			require.NoError(t, err)
 			pids = append(pids, pid)
@@ -121,10 +129,10 @@ func removeGroups(t testing.TB) {
 	}
 }
 
-// TestReboot: the network still names the plugin, but its credentials were in
+// testReboot: the network still names the plugin, but its credentials were in
 // /run. Pods of the mesh wait for the agent, which itself waits for nobody.
-func TestReboot(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testReboot(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	first := n.runAgent(t)
 	ns := n.namespace(t)
 	pods := n.runAll(t, meshed(ns, "one", withHostPort), meshed(ns, "two"), plain(ns, "three"))
