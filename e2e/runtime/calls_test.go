@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -20,7 +19,7 @@ import (
 const recorder = "recorder"
 
 // recordDir is where it leaves them, and looks for those that are to fail.
-var recordDir = filepath.Join(machine.Dir, "calls")
+const recordDir = "/run/calls"
 
 // recorded is a network in which each call of its plugins is recorded. The recorder comes before ours in the chain: it is
 // told first of what is added, and last of what is deleted.
