@@ -42,7 +42,7 @@ const (
 func TestMain(m *testing.M) {
 	empty, disks := dirs()
 	o := machine.Options{
-		Needs: []netnstest.Need{containerd.Need, crio.Need, kubetest.Servers, netnstest.IPv6},
+		Needs: []netnstest.Need{kubetest.Servers, netnstest.IPv6},
 		Empty: append(empty, "/run/meshcni"), Memory: disks,
 		Build: image.Build,
 	}
@@ -119,6 +119,7 @@ func (n *node) runOn(t testing.TB, k kind) {
 func newNode(t testing.TB, k kind, network string) *node {
 	t.Helper()
 	machine.Require(t)
+	netnstest.Require(t, k.need)
 	nodeOnce.Do(func() { sharedNode, errNode = boot() })
 	require.NoError(t, errNode)
 	n := sharedNode

@@ -53,7 +53,9 @@ func (n *node) reboot(t testing.TB) {
 	}
 	slices.Reverse(points)
 	for _, p := range points {
-		require.NoError(t, unix.Unmount(p, unix.MNT_DETACH), p)
+		if err := unix.Unmount(p, unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) { // it went with its like elsewhere
+			require.NoError(t, err, p)
+		}
 	}
 	inRun, err := filepath.Glob("/run/*")
 	require.NoError(t, err)

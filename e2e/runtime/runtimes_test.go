@@ -10,6 +10,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/crio"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/internal/longtest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // table has every test, and what it shows. Each runs on each runtime, but where it says why not.
@@ -44,12 +45,12 @@ func TestContainerd(t *testing.T) {
 	if err != nil {
 		version = "none" // newNode says what is missing
 	}
-	onKind(t, kind{name: containerdName, version: version, plugins: containerd.Plugins, start: startContainerd}, false)
+	onKind(t, kind{name: containerdName, need: containerd.Need, version: version, plugins: containerd.Plugins, start: startContainerd}, false)
 }
 
 // TestCRIO is the table on CRI-O, with networks of CNI 1.1.0, and what depends on that with 1.0.0 too.
 func TestCRIO(t *testing.T) {
-	k := kind{name: crioName, version: "1.1.0", plugins: crio.Plugins, checks: true, collects: true, start: startCRIO}
+	k := kind{name: crioName, need: crio.Need, version: "1.1.0", plugins: crio.Plugins, checks: true, collects: true, start: startCRIO}
 	onKind(t, k, false)
 	k.version, k.collects = "1.0.0", false
 	t.Run(k.version, func(t *testing.T) { onKind(t, k, !longtest.On) })
@@ -71,6 +72,7 @@ const (
 // kind is a runtime, and how it calls the network's plugins.
 type kind struct {
 	name string
+	need netnstest.Need
 	// version is that of the networks' CNI specification, and plugins the directory of the reference plugins.
 	version, plugins string
 	// checks: it calls CHECK after each ADD, and for each sandbox when it starts.
