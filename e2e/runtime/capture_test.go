@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/longtest"
 )
 
 // testCapture runs pods of every kind in each network and with each backend, and
@@ -19,9 +18,9 @@ func testCapture(t *testing.T, k kind) {
 		dual    bool
 		backend string
 	}
-	for _, c := range longtest.Of([]setUp{
-		{"ptp", false, "iptables-nft"},
+	for _, c := range some(k, []setUp{
 		{"ptp", true, "nftables"},
+		{"ptp", false, "iptables-nft"},
 		{"bridge", true, "iptables-legacy"},
 	},
 		setUp{"ptp", false, "nftables"},

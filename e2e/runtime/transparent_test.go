@@ -12,7 +12,7 @@ import (
 // testTransparent: inbound connections that keep their addresses, which takes
 // routes and marks in the pod as well as rules: the proxy sees who the client is.
 func testTransparent(t *testing.T, k kind) {
-	for _, backend := range []string{"iptables", "nftables"} {
+	for _, backend := range some(k, []string{"iptables", "nftables"}) {
 		t.Run(backend, func(t *testing.T) {
 			n := newNode(t, k, bridge(true))
 			n.runAgent(t, "--backend="+backend)
