@@ -81,6 +81,11 @@ func testUninstall(t *testing.T, k kind) {
 	requireCaptured(t, old)
 	fresh := n.run(t, meshed(ns, "fresh"))
 	requireFree(t, fresh)
+	before := states(t, old, fresh)
+	n.Kill()
+	require.NoError(t, n.Boot())
+	assert.Equal(t, before, states(t, old, fresh), "also for a runtime that starts again, and perhaps calls CHECK of the old pod")
+	requireCaptured(t, old)
 
 	netns, err := old.NetNS(t.Context())
 	require.NoError(t, err)
