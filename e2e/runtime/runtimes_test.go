@@ -50,7 +50,7 @@ func TestContainerd(t *testing.T) {
 
 // TestCRIO is the table on CRI-O, with networks of CNI 1.1.0, and what depends on that with 1.0.0 too.
 func TestCRIO(t *testing.T) {
-	k := kind{name: crioName, need: crio.Need, version: "1.1.0", plugins: crio.Plugins, checks: true, collects: true, start: startCRIO}
+	k := kind{name: crioName, need: crio.Need, version: "1.1.0", plugins: crio.Plugins, checks: true, collects: true, users: true, start: startCRIO}
 	onKind(t, k, false)
 	k.version, k.collects = "1.0.0", false
 	t.Run(k.version, func(t *testing.T) { onKind(t, k, !longtest.On) })
@@ -87,7 +87,9 @@ type kind struct {
 	checks bool
 	// collects: it calls STATUS and GC when it starts.
 	collects bool
-	start    func() (containerRuntime, error)
+	// users: it gives pods user namespaces of their own, in each version that the tests run it in.
+	users bool
+	start func() (containerRuntime, error)
 }
 
 // containerRuntime is what the tests need of a runtime.

@@ -21,6 +21,9 @@ func testUserNamespace(t *testing.T, k kind) {
 	requireCaptured(t, s)
 	requireFates(t, s, "istio-proxy", map[string]string{"tcp:" + hostAt(elsewhere4, 80): "elsewhere:80"})
 	requireFates(t, s, "app", map[string]string{"tcp:" + hostAt(elsewhere4, excludedOut): "elsewhere:3306"})
+	if k.users {
+		require.True(t, n.UserNamespaces(t.Context()))
+	}
 	status, err := s.Exec(t.Context(), "app", "/podtool", "cat", "/proc/self/uid_map")
 	require.NoError(t, err)
 	assert.Equal(t, n.UserNamespaces(t.Context()), strings.Contains(status, "1048576"), "a user namespace of its own: %s", status)
