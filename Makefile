@@ -57,10 +57,11 @@ test-integration: ## Repair against a real API server and etcd, which the first 
 	CI=true $(GO) test -count=1 ./repair/integration
 
 .PHONY: e2e
-e2e: ## The image and the chart on a container runtime, and on a cluster of one node, and the real Envoy as a sidecar, which the first run builds (some minutes)
+e2e: ## The image and the chart on containerd and CRI-O, and on a cluster of one node, and the real Envoy as a sidecar, which the first run builds (some minutes)
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
 	.ci/tool helm
 	.ci/envoy
+	.ci/crio
 	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime ./envoy
 
 .PHONY: e2e-long
@@ -68,6 +69,7 @@ e2e-long: ## All of that, with the tests that are too long for CI (some forty mi
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
 	.ci/tool helm
 	.ci/envoy
+	.ci/crio
 	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 60m ./cluster ./runtime ./envoy
 
 .PHONY: difftest-long

@@ -42,29 +42,16 @@ fi
 [ $# -eq 0 ] || command -v kubectl >/dev/null 2>&1 || set -- "$@" kubectl
 
 if [ "${MESHCNI_E2E_RUNTIME:-}" = newest ]; then
+	"$(dirname "$0")/../.ci/runc"
 	containerd=v2.4.2
-	runc=v1.3.3
-	plugins=v1.9.1
 	dir=${MESHCNI_CACHE:-$(cd "$(dirname "$0")/.." && pwd)/.cache}/runtime-newest
-	if [ "$(cat "$dir/versions" 2>/dev/null)" != "$containerd $runc $plugins" ]; then
-		echo "building containerd $containerd, runc $runc and the reference plugins $plugins (some minutes)"
-		mkdir -p "$dir/module"
-		# runc's module cannot be installed, only depended upon.
-		(
-			cd "$dir/module"
-			printf 'module runc.invalid/runc\ngo 1.26\nrequire github.com/opencontainers/runc %s\n' "$runc" >go.mod
-			printf '//go:build tools\n\npackage tools\n\nimport _ "github.com/opencontainers/runc"\n' >tools.go
-			GOWORK=off CGO_ENABLED=1 nice go build -mod=mod -tags seccomp -ldflags '-s -w' -o "$dir/bin/runc" github.com/opencontainers/runc
-		)
-		export CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod
+	if [ "$(cat "$dir/containerd.version" 2>/dev/null)" != "$containerd" ]; then
+		echo "building containerd $containerd (some minutes)"
 		for name in containerd containerd-shim-runc-v2 ctr; do
-			GOBIN=$dir/bin nice go install -ldflags '-s -w' "github.com/containerd/containerd/v2/cmd/$name@$containerd"
+			GOBIN=$dir/bin CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=mod nice \
+				go install -ldflags '-s -w' "github.com/containerd/containerd/v2/cmd/$name@$containerd"
 		done
-		for name in main/ptp main/bridge main/loopback ipam/host-local meta/portmap; do
-			GOBIN=$dir/cni nice go install -ldflags '-s -w' "github.com/containernetworking/plugins/plugins/$name@$plugins"
-		done
-		echo "$containerd $runc $plugins" >"$dir/versions"
-		unset CGO_ENABLED GOWORK GOFLAGS
+		echo "$containerd" >"$dir/containerd.version"
 	fi
 fi
 

@@ -21,7 +21,7 @@ var (
 func containerConfig(pod *corev1.Pod, c *corev1.Container, volumes map[string]string) (*cri.ContainerConfig, error) {
 	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: c.Name},
-		Image:    &cri.ImageSpec{Image: c.Image},
+		Image:    &cri.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image},
 		Command:  c.Command, Args: c.Args, WorkingDir: c.WorkingDir,
 		LogPath: c.Name + ".log",
 		Linux:   &cri.LinuxContainerConfig{SecurityContext: securityContext(pod, c)},

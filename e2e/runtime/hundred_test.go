@@ -32,11 +32,11 @@ var (
 	alone = longtest.Rounds(3, 15)
 )
 
-// TestHundred starts many sandboxes at the same time: without the plugin, and with
+// testHundred starts many sandboxes at the same time: without the plugin, and with
 // it and each kind of backend. All start and all are captured; what the network
 // took is in the log (-v), as the runtime itself tells it. Clocks are not judged.
-func TestHundred(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testHundred(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	oneWithout, allWithout := n.oneByOne(t, false), n.hundred(t, "without meshcni", false)
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -230,24 +230,28 @@ func (l latency) String() string {
 	return text
 }
 
-// record is what the plugin writes of one ADD.
+// record is what the plugin writes of one call.
 type record struct {
-	Msg, Verb, Outcome string
-	Duration           float64 `json:"duration_ms"`
+	Msg, Verb, Outcome, Pod, Error string
+	Duration                       float64 `json:"duration_ms"`
 }
 
-// pluginRecords are the decisions in the plugin's log.
-func pluginRecords(t testing.TB) (all []record) {
+// records are those in the plugin's log.
+func records(t testing.TB) (all []record) {
 	t.Helper()
 	text, _ := os.ReadFile(runDir + "/plugin.log")
 	for line := range strings.Lines(string(text)) {
 		var r record
 		require.NoError(t, json.Unmarshal([]byte(line), &r))
-		if r.Msg == "decision" && r.Outcome == "redirected" {
-			all = append(all, r)
-		}
+		all = append(all, r)
 	}
 	return all
+}
+
+// pluginRecords are the ADDs that redirected a pod.
+func pluginRecords(t testing.TB) []record {
+	t.Helper()
+	return slices.DeleteFunc(records(t), func(r record) bool { return r.Msg != "decision" || r.Outcome != "redirected" })
 }
 
 // own is what the plugin says it took.

@@ -12,23 +12,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-
-	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
 
-// Both are replaced, by a name of its own for each network and by the version that
-// the reference plugins have.
+// Both are replaced, by a name of its own for each network and by the version of
+// the kind of runtime.
 const (
 	networkName    = "NETWORK"
 	networkVersion = "VERSION"
 )
 
 // named is a network with its name and version.
-func named(t testing.TB, network, name string) string {
-	t.Helper()
-	version, err := pluginsVersion()
-	require.NoError(t, err)
-	return strings.NewReplacer(networkName, name, networkVersion, version).Replace(network)
+func (n *node) named(network string) string {
+	return strings.NewReplacer(networkName, n.network(), networkVersion, n.kind.version).Replace(network)
 }
 
 const (
@@ -125,8 +120,8 @@ func output(t testing.TB, name string, args ...string) string {
 
 // pluginsVersion is the newest version of the CNI specification that the reference plugins know: the distribution's 1.0.0,
 // newer ones 1.1.0, with which the runtime also calls STATUS.
-func pluginsVersion() (string, error) {
-	cmd := exec.Command(filepath.Join(containerd.Plugins, "ptp"))
+func pluginsVersion(dir string) (string, error) {
+	cmd := exec.Command(filepath.Join(dir, "ptp"))
 	cmd.Env = []string{"CNI_COMMAND=VERSION"}
 	cmd.Stdin = strings.NewReader("{}")
 	out, err := cmd.Output()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,9 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/crio"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -39,10 +40,10 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	empty, memory := containerd.Dirs()
+	empty, disks := dirs()
 	o := machine.Options{
-		Needs: []netnstest.Need{containerd.Need, kubetest.Servers, netnstest.IPv6},
-		Empty: append(empty, "/run/meshcni"), Memory: memory,
+		Needs: []netnstest.Need{kubetest.Servers, netnstest.IPv6},
+		Empty: append(empty, "/run/meshcni"), Memory: disks,
 		Build: image.Build,
 	}
 	for _, a := range []string{nodeIP, serviceIP, elsewhere4, elsewhere6} {
@@ -51,12 +52,20 @@ func TestMain(m *testing.M) {
 	machine.Main(m, o)
 }
 
+// dirs are the directories that start empty, and those where the runtimes keep what a reboot leaves.
+func dirs() (empty, disks []string) {
+	empty, disks = containerd.Dirs()
+	return empty, append(disks, crio.Memory()...)
+}
+
 // node is the machine with a runtime and an API server, which all tests share and
 // none runs beside another on.
 type node struct {
-	*containerd.Runtime
-	server *kubetest.Server
-	admin  *kubetest.Admin
+	containerRuntime
+	kind     kind
+	runtimes map[string]containerRuntime // those that have been started, by name; one of them runs
+	server   *kubetest.Server
+	admin    *kubetest.Admin
 	// networks counts those that there have been, for names.
 	networks int
 }
@@ -67,56 +76,74 @@ var (
 	errNode    error
 )
 
-// metricsAddress is where containerd tells how long its calls of plugins took.
-const metricsAddress = "127.0.0.1:1338"
-
-// boot starts what runs on the machine.
+// boot starts what runs on the machine but the runtime.
 func boot() (*node, error) {
-	n := &node{}
+	n := &node{runtimes: map[string]containerRuntime{}}
 	if err := elsewhere(); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(machine.Dir, "kube")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	var g errgroup.Group
-	g.Go(func() (err error) {
+	err := os.Mkdir(dir, 0o700)
+	if err == nil {
 		n.server, err = kubetest.Start(dir, kubetest.Options{Bind: netip.IPv4Unspecified(), Advertise: netip.MustParseAddr(nodeIP), Port: 443})
-		return err
-	})
-	g.Go(func() (err error) {
-		n.Runtime, err = containerd.Start(containerd.Options{
-			Pause: image.Pause, Images: []string{image.ToolArchive(), image.OursArchive()}, Metrics: metricsAddress,
-		})
-		return err
-	})
-	return n, g.Wait()
+	}
+	return n, err
 }
 
-// newNode returns the machine's, with a network and the plugins for it. What the
-// test leaves of sandboxes is removed at its end, and nothing else may be left.
-func newNode(t testing.TB, network string) *node {
+// runOn makes the kind of runtime the one that runs.
+func (n *node) runOn(t testing.TB, k kind) {
+	t.Helper()
+	running := n.kind.name
+	n.kind = k
+	if running == k.name {
+		return
+	}
+	if running != "" {
+		n.Kill()
+	}
+	n.emptyNetworks(t)
+	if started := n.runtimes[k.name]; started != nil {
+		n.containerRuntime = started
+		require.NoError(t, n.Boot())
+		return
+	}
+	var err error
+	n.containerRuntime, err = k.start()
+	require.NoError(t, err)
+	n.runtimes[k.name] = n.containerRuntime
+}
+
+// newNode returns the machine's, with the kind of runtime, a network and the
+// plugins for it. What the test leaves of sandboxes is removed at its end, and
+// nothing else may be left.
+func newNode(t testing.TB, k kind, network string) *node {
 	t.Helper()
 	machine.Require(t)
+	netnstest.Require(t, k.need)
 	nodeOnce.Do(func() { sharedNode, errNode = boot() })
 	require.NoError(t, errNode)
 	n := sharedNode
+	n.runOn(t, k)
 	n.admin = n.server.Admin(t)
 	if err := n.admin.Try(http.MethodPost, "/api/v1/nodes", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, nil); err != nil {
 		require.ErrorContains(t, err, "409", "an earlier test's")
 	}
+	programs := map[string]string{recorder: image.ToolProgram()}
 	for _, name := range []string{"loopback", "ptp", "bridge", "host-local", "portmap"} {
+		programs[name] = filepath.Join(k.plugins, name)
+	}
+	for name, program := range programs {
 		path := filepath.Join(containerd.CNIBinDir, name)
-		if _, err := os.Lstat(path); err != nil {
-			require.NoError(t, os.Symlink(filepath.Join(containerd.Plugins, name), path))
+		if to, _ := os.Readlink(path); to != program {
+			require.NoError(t, os.RemoveAll(path))
+			require.NoError(t, os.Symlink(program, path))
 		}
 	}
 	n.setNetwork(t, network)
 	from := len(n.Log())
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("containerd's log:\n%s", excerpt(n.Log()[from:]))
+			t.Logf("%s's log:\n%s", k.name, excerpt(n.Log()[from:]))
 			plugin, _ := os.ReadFile(filepath.Join(runDir, "plugin.log"))
 			t.Logf("the plugin's log:\n%s", plugin[max(0, len(plugin)-4000):])
 		}
@@ -125,7 +152,7 @@ func newNode(t testing.TB, network string) *node {
 	return n
 }
 
-// excerpt is what of containerd's log says that something went wrong.
+// excerpt is what of a runtime's log says that something went wrong.
 func excerpt(log string) string {
 	var lines []string
 	for line := range strings.Lines(log) {
@@ -139,15 +166,21 @@ func excerpt(log string) string {
 // setNetwork makes a network the only one, and waits until the runtime has it.
 func (n *node) setNetwork(t testing.TB, network string) {
 	t.Helper()
+	n.emptyNetworks(t)
+	n.networks++
+	name := n.network() // the runtime has this one when it says its name
+	require.NoError(t, os.WriteFile(networkFile, []byte(n.named(network)), 0o600))
+	n.waitNetworks(t, func(networks string) bool { return strings.Contains(networks, name) })
+	eventually(t, "the network is ready", func() error { return n.NetworkReady(t.Context()) })
+}
+
+func (n *node) emptyNetworks(t testing.TB) {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(containerd.CNIConfDir, "*"))
 	require.NoError(t, err)
 	for _, f := range files {
 		require.NoError(t, os.Remove(f))
 	}
-	n.networks++
-	name := n.network() // the runtime has this one when it says its name
-	require.NoError(t, os.WriteFile(networkFile, []byte(named(t, network, name)), 0o600))
-	n.waitNetworks(t, func(networks string) bool { return strings.Contains(networks, name) })
 }
 
 // network is the present network's name.
@@ -246,6 +279,10 @@ func leftovers(t testing.TB) map[string][]string {
 		found[what], err = filepath.Glob(pattern)
 		require.NoError(t, err)
 	}
+	// A CRI-O that was killed does not know the groups of its conmons any more. A kubelet removes them with the pod's.
+	found["control groups"] = slices.DeleteFunc(found["control groups"], func(path string) bool {
+		return strings.Contains(path, "/crio-conmon-")
+	})
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		for line := range strings.Lines(output(t, program)) {
 			if strings.Contains(line, "10.88.") || strings.Contains(line, "fd00:88:") || strings.Contains(line, "ISTIO_") {
@@ -254,27 +291,4 @@ func leftovers(t testing.TB) map[string][]string {
 		}
 	}
 	return found
-}
-
-// UserNamespaces reports whether pods can have user namespaces of their own.
-func (n *node) UserNamespaces(ctx context.Context) bool {
-	status, err := n.Status(ctx, &cri.StatusRequest{})
-	if err != nil {
-		return false
-	}
-	for _, h := range status.GetRuntimeHandlers() {
-		if h.GetName() == "" { // the one that pods get which ask for none
-			return h.GetFeatures().GetUserNamespaces()
-		}
-	}
-	return false
-}
-
-// Networks are the network configurations that containerd has loaded. It follows its directory with a delay.
-func (n *node) Networks(ctx context.Context) (string, error) {
-	status, err := n.Status(ctx, &cri.StatusRequest{Verbose: true})
-	if err != nil {
-		return "", err
-	}
-	return status.Info["cniconfig"], nil
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutage: the API server is away when a pod starts. The pod waits for it, and
+// testOutage: the API server is away when a pod starts. The pod waits for it, and
 // comes up captured; a pod that the runtime's word puts outside of the mesh does
 // not wait.
-func TestOutage(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testOutage(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	n.runAgent(t, "--log-level=debug", "--agent=off") // which would have the pod
 	ns := n.namespace(t)
 	waits, passes := n.create(t, meshed(ns, "waits")), n.create(t, plain(ns, "passes"))

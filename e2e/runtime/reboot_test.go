@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/machine"
 )
 
 // reboot does to the machine what a loss of power does: no process of a pod is
@@ -17,7 +19,9 @@ import (
 // it were.
 func (n *node) reboot(t testing.TB) {
 	t.Helper()
-	require.NoError(t, n.LosePower(runDir))
+	n.Kill()
+	_, disks := dirs()
+	require.NoError(t, machine.LosePower(append(disks, "/run"), "/run/*"))
 	eventually(t, "interfaces went with their namespaces", func() error {
 		if l := links(t); len(l) > 0 {
 			return fmt.Errorf("interfaces %v", l)
@@ -27,10 +31,10 @@ func (n *node) reboot(t testing.TB) {
 	require.NoError(t, n.Boot())
 }
 
-// TestReboot: the network still names the plugin, but its credentials were in
+// testReboot: the network still names the plugin, but its credentials were in
 // /run. Pods of the mesh wait for the agent, which itself waits for nobody.
-func TestReboot(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testReboot(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	first := n.runAgent(t)
 	ns := n.namespace(t)
 	pods := n.runAll(t, meshed(ns, "one", withHostPort), meshed(ns, "two"), plain(ns, "three"))

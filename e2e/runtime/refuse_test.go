@@ -13,11 +13,11 @@ import (
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
-// TestRefuse: a pod whose settings cannot be understood does not start, and the
+// testRefuse: a pod whose settings cannot be understood does not start, and the
 // runtime's error, which becomes the pod's event, says what to correct; then it
 // starts.
-func TestRefuse(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testRefuse(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	n.runAgent(t, "--add-deadline=2s")
 	ns := n.namespace(t)
 	before := leftovers(t) // the agent's own
@@ -53,10 +53,10 @@ func TestRefuse(t *testing.T) {
 	require.ErrorContains(t, err, string(unknown.UID))
 }
 
-// TestRemoval: what made a sandbox goes with it, however often the runtime is
+// testRemoval: what made a sandbox goes with it, however often the runtime is
 // asked to stop it, also without the API server and without the agent's files.
-func TestRemoval(t *testing.T) {
-	n := newNode(t, bridge(true))
+func testRemoval(t *testing.T, k kind) {
+	n := newNode(t, k, bridge(true))
 	a := n.runAgent(t)
 	ns := n.namespace(t)
 	a.stop(t)

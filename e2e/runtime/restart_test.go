@@ -26,10 +26,10 @@ func installation(t testing.TB) map[string]string {
 	return got
 }
 
-// TestAgentRestart: pods are captured whether the agent runs or not, and when it
+// testAgentRestart: pods are captured whether the agent runs or not, and when it
 // comes back it finds nothing to do but to get the plugin a new token.
-func TestAgentRestart(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testAgentRestart(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	a := n.runAgent(t)
 	ns := n.namespace(t)
 	first := n.run(t, meshed(ns, "first"))
@@ -58,12 +58,12 @@ func TestAgentRestart(t *testing.T) {
 	}
 }
 
-// TestUninstall: with pods running the DaemonSet is deleted, and then its pod ends.
+// testUninstall: with pods running the DaemonSet is deleted, and then its pod ends.
 // Pods stay captured, new ones start as if the agent had never been, and the
 // plugin's file stays for as long as a pod needs it to be taken down.
-func TestUninstall(t *testing.T) {
+func testUninstall(t *testing.T, k kind) {
 	original := ptp(false)
-	n := newNode(t, original)
+	n := newNode(t, k, original)
 	a := n.runAgent(t)
 	ns := n.namespace(t)
 	old := n.run(t, meshed(ns, "old"))
@@ -77,10 +77,15 @@ func TestUninstall(t *testing.T) {
 	assert.NoFileExists(t, runDir+"/kubeconfig")
 	text, err := os.ReadFile(networkFile)
 	require.NoError(t, err)
-	assert.Equal(t, named(t, original, n.network()), string(text), "byte for byte")
+	assert.Equal(t, n.named(original), string(text), "byte for byte")
 	requireCaptured(t, old)
 	fresh := n.run(t, meshed(ns, "fresh"))
 	requireFree(t, fresh)
+	before := states(t, old, fresh)
+	n.Kill()
+	require.NoError(t, n.Boot())
+	assert.Equal(t, before, states(t, old, fresh), "also for a runtime that starts again, and perhaps calls CHECK of the old pod")
+	requireCaptured(t, old)
 
 	netns, err := old.NetNS(t.Context())
 	require.NoError(t, err)

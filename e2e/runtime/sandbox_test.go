@@ -143,7 +143,7 @@ func (s *sandbox) StartContainer(ctx context.Context, c *corev1.Container, volum
 		return fmt.Errorf("container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
 	}
 	s.containers[c.Name] = made.ContainerId
-	if _, err := s.n.RuntimeServiceClient.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+	if _, err := s.n.containerRuntime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
 		return fmt.Errorf("start container %s of pod %s/%s: %w", c.Name, s.Pod.Namespace, s.Pod.Name, err)
 	}
 	return nil
@@ -151,7 +151,7 @@ func (s *sandbox) StartContainer(ctx context.Context, c *corev1.Container, volum
 
 // StopContainer asks a container to end, and kills it when patience is over.
 func (s *sandbox) StopContainer(ctx context.Context, name string, patience time.Duration) error {
-	_, err := s.n.RuntimeServiceClient.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: s.containers[name], Timeout: int64(patience.Seconds())})
+	_, err := s.n.containerRuntime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: s.containers[name], Timeout: int64(patience.Seconds())})
 	return err
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/image"
 )
 
-// TestSandbox: the other tests rely on this: a pod runs as its kubelet would ask for, also when the runtime crashes.
-func TestSandbox(t *testing.T) {
-	n := newNode(t, ptp(false))
+// testSandbox: the other tests rely on this: a pod runs as its kubelet would ask for, also when the runtime crashes.
+func testSandbox(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	ctx := t.Context()
 	s := n.run(t, plain(n.namespace(t), "web"))
 	serving(t, s)

@@ -9,12 +9,12 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 )
 
-// TestTransparent: inbound connections that keep their addresses, which takes
+// testTransparent: inbound connections that keep their addresses, which takes
 // routes and marks in the pod as well as rules: the proxy sees who the client is.
-func TestTransparent(t *testing.T) {
-	for _, backend := range []string{"iptables", "nftables"} {
+func testTransparent(t *testing.T, k kind) {
+	for _, backend := range some(k, []string{"iptables", "nftables"}) {
 		t.Run(backend, func(t *testing.T) {
-			n := newNode(t, bridge(true))
+			n := newNode(t, k, bridge(true))
 			n.runAgent(t, "--backend="+backend)
 			ns := n.namespace(t)
 			s := n.run(t, meshed(ns, "transparent", transparent, excluding, proxyEnv(istio.DualStack, "true")))

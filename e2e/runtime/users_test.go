@@ -9,18 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestUserNamespace: a pod whose users are not the host's is captured as any other,
+// testUserNamespace: a pod whose users are not the host's is captured as any other,
 // and what runs as the proxy's user is told by the pod's own numbers. A runtime that
 // has no user namespaces (the distribution's) gives it the host's users, and it is
 // captured too.
-func TestUserNamespace(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testUserNamespace(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	n.runAgent(t)
 	ns := n.namespace(t)
 	s := n.run(t, meshed(ns, "own-users", excluding, ownUsers))
 	requireCaptured(t, s)
 	requireFates(t, s, "istio-proxy", map[string]string{"tcp:" + hostAt(elsewhere4, 80): "elsewhere:80"})
 	requireFates(t, s, "app", map[string]string{"tcp:" + hostAt(elsewhere4, excludedOut): "elsewhere:3306"})
+	if k.users {
+		require.True(t, n.UserNamespaces(t.Context()))
+	}
 	status, err := s.Exec(t.Context(), "app", "/podtool", "cat", "/proc/self/uid_map")
 	require.NoError(t, err)
 	assert.Equal(t, n.UserNamespaces(t.Context()), strings.Contains(status, "1048576"), "a user namespace of its own: %s", status)
@@ -31,11 +34,11 @@ func ownUsers(pod *corev1.Pod) {
 	pod.Spec.HostUsers = &host
 }
 
-// TestUserNamespaceByIptables: the kernel lets iptables match no user there, so a
+// testUserNamespaceByIptables: the kernel lets iptables match no user there, so a
 // node that insists on iptables starts no such pod, and says why. Where the runtime
 // gives it the host's users after all, it starts.
-func TestUserNamespaceByIptables(t *testing.T) {
-	n := newNode(t, ptp(false))
+func testUserNamespaceByIptables(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
 	n.runAgent(t, "--backend=iptables-nft")
 	ns := n.namespace(t)
 	if n.UserNamespaces(t.Context()) {

@@ -12,6 +12,9 @@ import (
 // foreignRules empty the chains that istio-cni and our Istio dialect have in common.
 const foreignRules = "*nat\n:ISTIO_OUTPUT - [0:0]\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n"
 
+// versions is a plugin's answer to VERSION; the version that was asked for fills it in.
+const versions = `{"cniVersion": %q, "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}`
+
 // cni is the stand-in for another mesh's CNI plugin: a chained one that replaces the chains of ours by its own.
 func cni(command string, stdin io.Reader) error {
 	var conf struct {
@@ -23,7 +26,7 @@ func cni(command string, stdin io.Reader) error {
 	}
 	switch command {
 	case "VERSION":
-		fmt.Printf(`{"cniVersion": %q, "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}`, conf.CNIVersion)
+		fmt.Printf(versions, conf.CNIVersion)
 	case "ADD":
 		restore := exec.Command("nsenter", "--net="+os.Getenv("CNI_NETNS"), "iptables-restore", "--noflush", "--wait")
 		restore.Stdin = bytes.NewReader([]byte(foreignRules))

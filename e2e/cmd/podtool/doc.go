@@ -11,7 +11,8 @@
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each
 //	podtool cat FILE         prints a file
 //
-// Called by a container runtime as a CNI plugin, it is another mesh's, which replaces our rules by its own.
+// Called by a container runtime as a CNI plugin, it is another mesh's, which replaces our rules by its own; or, under the name
+// recorder, one that records the runtime's calls and fails those that the test wants to fail.
 //
 // A probe is tcp:ADDRESS:PORT or dns:ADDRESS:PORT (with UDP) or dnstcp:ADDRESS:PORT.
 package main

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,9 @@ func main() {
 
 func run(args []string) error {
 	if command := os.Getenv("CNI_COMMAND"); command != "" {
+		if filepath.Base(os.Args[0]) == recorder {
+			return record(command, os.Stdin)
+		}
 		return cni(command, os.Stdin)
 	}
 	if len(args) == 0 {

@@ -10,12 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/meshcni/meshcni/e2e/internal/daemon"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -78,13 +76,10 @@ type Options struct {
 
 // Runtime is a running containerd.
 type Runtime struct {
-	cri.RuntimeServiceClient
+	*daemon.Daemon
 
 	o       Options
-	version string // of containerd, such as 1.6.20~ds1
-	config  string // the path of its configuration
-	process *proctest.Process
-	conn    *grpc.ClientConn
+	version string // such as 1.6.20~ds1
 }
 
 // Start starts containerd, waits until it answers and imports the images. The caller stops it.
@@ -92,15 +87,23 @@ func Start(o Options) (*Runtime, error) {
 	if o.LogLevel == "" {
 		o.LogLevel = "debug"
 	}
-	r := &Runtime{o: o, config: filepath.Join(machine.Dir, "containerd.toml")}
-	out, err := exec.Command(filepath.Join(binDir, "containerd"), "--version").Output()
+	program, config := filepath.Join(binDir, "containerd"), filepath.Join(machine.Dir, "containerd.toml")
+	d, err := daemon.New(daemon.Command{
+		Name: "containerd", Socket: Socket, Env: []string{"PATH=" + binDir + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"},
+		Program: program, Args: []string{"--config", config},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{Daemon: d, o: o}
+	out, err := exec.Command(program, "--version").Output()
 	if err != nil {
 		return nil, fmt.Errorf("version of containerd: %w", err)
 	}
 	if fields := strings.Fields(string(out)); len(fields) > 2 {
 		r.version = strings.TrimPrefix(fields[2], "v")
 	}
-	if err := os.WriteFile(r.config, []byte(r.settings()), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(r.settings()), 0o600); err != nil {
 		return nil, err
 	}
 	if err := r.Boot(); err != nil {
@@ -115,53 +118,13 @@ func Start(o Options) (*Runtime, error) {
 	return r, nil
 }
 
-// Boot starts containerd again after [Runtime.Kill] or [Runtime.Stop].
-func (r *Runtime) Boot() (err error) {
-	r.process, err = proctest.Start(proctest.Options{
-		Dir: machine.Dir, Name: "containerd",
-		Env: []string{"PATH=" + binDir + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"},
-	}, filepath.Join(binDir, "containerd"), "--config", r.config)
+// Networks are the network configurations that containerd has loaded. It follows its directory with a delay.
+func (r *Runtime) Networks(ctx context.Context) (string, error) {
+	status, err := r.Status(ctx, &cri.StatusRequest{Verbose: true})
 	if err != nil {
-		return err
+		return "", err
 	}
-	if r.conn == nil {
-		r.conn, err = grpc.NewClient("unix://"+Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
-		if err != nil {
-			r.Kill()
-			return err
-		}
-		r.RuntimeServiceClient = cri.NewRuntimeServiceClient(r.conn)
-	}
-	r.conn.ResetConnectBackoff()
-	return r.process.WaitFor(time.Minute, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		r.conn.ResetConnectBackoff()
-		_, err := r.RuntimeServiceClient.Version(ctx, &cri.VersionRequest{})
-		return err
-	})
-}
-
-// Kill kills containerd. Containers keep running.
-func (r *Runtime) Kill() { r.process.Kill() }
-
-// Log is containerd's log so far.
-func (r *Runtime) Log() string { return r.process.Log() }
-
-// NetworkReady returns nil if pods with a network of their own can start, or what the runtime says against it. A kubelet
-// starts no such pod then.
-func (r *Runtime) NetworkReady(ctx context.Context) error {
-	status, err := r.Status(ctx, &cri.StatusRequest{})
-	if err != nil {
-		return err
-	}
-	for _, c := range status.GetStatus().GetConditions() {
-		if c.Type == cri.NetworkReady && !c.Status {
-			return fmt.Errorf("network is not ready: %s: %s", c.Reason, c.Message)
-		}
-	}
-	return nil
+	return status.Info["cniconfig"], nil
 }
 
 // importImages makes the images of an archive (docker-archive or OCI layout) known to the CRI.
