@@ -180,7 +180,7 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
 	probe := t.action.probePort
 	if probe == 0 {
-		probe = t.mesh.Validation.ProbePort
+		probe = t.Mesh.Validation.ProbePort
 	}
 	report, err := validate.Validate(cmd.Context(), validate.Options{
 		Redirect: t.Redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,

@@ -1,4 +1,4 @@
-package redirectcmd
+package explain
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// fate is a typical packet and its trace.
-type fate struct {
+// Fate is a typical packet and its trace.
+type Fate struct {
 	What   string        `json:"what"`
 	Packet trace.Packet  `json:"packet"`
 	Result *trace.Result `json:"result,omitempty"`
@@ -33,11 +33,11 @@ var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, clien
 	},
 }
 
-// typical traces the packets that users ask about, for each family that the pod or the rules have.
-func (t *target) typical() []fate {
-	var fates []fate
+// Typical traces the packets that users ask about, for each family that the pod or the rules have.
+func (t *Target) Typical() []Fate {
+	var fates []Fate
 	for _, f := range ruleset.Families {
-		if t.Ruleset.Program(f) != nil || slices.ContainsFunc(t.addrs, ofFamily(f)) {
+		if t.Ruleset.Program(f) != nil || slices.ContainsFunc(t.Addrs, ofFamily(f)) {
 			fates = append(fates, t.typicalOf(f)...)
 		}
 	}
@@ -48,10 +48,10 @@ func ofFamily(f ruleset.Family) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
 }
 
-func (t *target) typicalOf(f ruleset.Family) []fate {
+func (t *Target) typicalOf(f ruleset.Family) []Fate {
 	e := examples[f]
-	if i := slices.IndexFunc(t.addrs, ofFamily(f)); i >= 0 {
-		e.pod = t.addrs[i]
+	if i := slices.IndexFunc(t.Addrs, ofFamily(f)); i >= 0 {
+		e.pod = t.Addrs[i]
 	}
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if f == ruleset.IPv6 {
@@ -68,14 +68,14 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	}
 	appPort := t.applicationPort()
 
-	var fates []fate
-	podAddrs := t.addrs
+	var fates []Fate
+	podAddrs := t.Addrs
 	if !slices.Contains(podAddrs, e.pod) { // the pod's address of this family is unknown
 		podAddrs = append(slices.Clone(podAddrs), e.pod)
 	}
 	add := func(what string, p trace.Packet) {
 		p.PodAddrs = podAddrs
-		fate := fate{What: what, Packet: p}
+		fate := Fate{What: what, Packet: p}
 		if result, err := trace.Trace(t.Ruleset, p); err != nil {
 			fate.Error = err.Error()
 		} else {
@@ -126,9 +126,9 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 }
 
 // app returns the pod's first container that is not the proxy; nil if there is none.
-func (t *target) app() *corev1.Container {
-	for i := range t.pod.Spec.Containers {
-		if c := &t.pod.Spec.Containers[i]; c.Name != t.proxyName {
+func (t *Target) app() *corev1.Container {
+	for i := range t.Pod.Spec.Containers {
+		if c := &t.Pod.Spec.Containers[i]; c.Name != t.proxyName {
 			return c
 		}
 	}
@@ -136,14 +136,14 @@ func (t *target) app() *corev1.Container {
 }
 
 // application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
-func (t *target) application() (uid, gid uint32) {
+func (t *Target) application() (uid, gid uint32) {
 	uid, gid = 1000, 1000
 	set := func(to *uint32, id *int64) {
 		if id != nil && *id >= 0 && *id < redirect.NoID {
 			*to = uint32(*id)
 		}
 	}
-	if sc := t.pod.Spec.SecurityContext; sc != nil {
+	if sc := t.Pod.Spec.SecurityContext; sc != nil {
 		set(&uid, sc.RunAsUser)
 		set(&gid, sc.RunAsGroup)
 	}
@@ -154,7 +154,7 @@ func (t *target) application() (uid, gid uint32) {
 	return uid, gid
 }
 
-func (t *target) applicationPort() uint16 {
+func (t *Target) applicationPort() uint16 {
 	if app := t.app(); app != nil {
 		for _, p := range app.Ports {
 			if p.ContainerPort > 0 && p.ContainerPort < 1<<16 {
@@ -166,7 +166,7 @@ func (t *target) applicationPort() uint16 {
 }
 
 // line describes the packet in the table of packets.
-func (f fate) line() string {
+func (f Fate) line() string {
 	p := f.Packet
 	s := fmt.Sprintf("%s %s to %s", p.Direction, p.Proto, p.Dst)
 	if p.Direction == trace.Out {
