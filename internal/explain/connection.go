@@ -15,9 +15,9 @@ func (t *Target) Connect(p trace.Packet) (trace.Conversation, error) {
 	family := ruleset.FamilyOf(p.Dst.Addr().Unmap())
 	p.PodAddrs = t.Addrs
 	if e := examples[family]; p.Direction == trace.In && !p.Src.Addr().IsValid() && p.Dst.Addr().IsValid() {
-		p.Src = netip.AddrPortFrom(e.client, p.Src.Port())
+		p.Src = netip.AddrPortFrom(e.Client, p.Src.Port())
 	} else if p.Direction == trace.Out && !slices.ContainsFunc(t.Addrs, ofFamily(family)) {
-		p.PodAddrs = append(slices.Clone(t.Addrs), e.pod)
+		p.PodAddrs = append(slices.Clone(t.Addrs), e.Pod)
 	}
 	c := trace.Connection{First: p, Listeners: t.Listeners(family)}
 	if !t.Decision.Selected {
@@ -30,7 +30,7 @@ func (t *Target) Connect(p trace.Packet) (trace.Conversation, error) {
 
 // Listeners are the pod's sockets as its redirection has them: the proxy's, and the application's on all other ports.
 func (t *Target) Listeners(f ruleset.Family) []trace.Listener {
-	appUID, appGID := t.application()
+	appUID, appGID := t.Application()
 	everything := trace.Listener{UID: appUID, GID: appGID}
 	r := t.Redirect
 	if !t.Decision.Selected {

@@ -39,6 +39,8 @@ type Explanation struct {
 	Settings    []Setting            `json:"settings,omitempty"`
 	Packets     []Fate               `json:"packets,omitempty"`
 	Rules       *ruleset.Ruleset     `json:"rules,omitempty"`
+
+	bypasses []dialect.Bypass
 }
 
 // Name returns the pod's name.
@@ -68,6 +70,7 @@ func (t *Target) Explain(asked dialect.List, c Configuration, err error) (Explan
 		Pod: Name(t.Pod), Dialect: t.Meshes(asked), Answers: t.Answers, Configuration: c, Decision: t.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, t.Codes()...), Warnings: append([]string{}, t.Notes...),
 	}
+	x.bypasses = t.Bypasses
 	for _, b := range t.Bypasses {
 		x.Bypasses = append(x.Bypasses, b.String())
 	}
@@ -212,6 +215,19 @@ func indent(s string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
 		b.WriteString("  " + l)
+	}
+	return b.String()
+}
+
+// RulesText returns the input of iptables-restore --noflush and ip6tables-restore --noflush, with comments. A comment
+// line heads each family if there are two.
+func RulesText(rs ruleset.Ruleset) string {
+	if rs.IPv4 == nil || rs.IPv6 == nil {
+		return rs.IPv4.Commented() + rs.IPv6.Commented()
+	}
+	var b strings.Builder
+	for _, f := range ruleset.Families {
+		b.WriteString("# " + f.String() + "\n" + rs.Program(f).Commented())
 	}
 	return b.String()
 }

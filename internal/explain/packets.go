@@ -20,17 +20,28 @@ type Fate struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// examples are addresses for each kind of destination, from the documentation
-// prefixes (RFC 5737, RFC 3849) and from the usual ranges of a cluster.
-var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, client netip.Addr }{
+// Example are addresses for each kind of destination. Pod is the target's own where it has one of the family.
+type Example struct{ Pod, Service, Resolver, Outside, Client, Loopback netip.Addr }
+
+// examples are from the documentation prefixes (RFC 5737, RFC 3849) and from the usual ranges of a cluster.
+var examples = map[ruleset.Family]Example{
 	ruleset.IPv4: {
 		netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.5.5"), netip.MustParseAddr("10.96.0.10"),
-		netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("10.244.2.7"),
+		netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("10.244.2.7"), netip.AddrFrom4([4]byte{127, 0, 0, 1}),
 	},
 	ruleset.IPv6: {
 		netip.MustParseAddr("fd00:10:244::5"), netip.MustParseAddr("fd00:10:96::5"), netip.MustParseAddr("fd00:10:96::a"),
-		netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("fd00:10:244:2::7"),
+		netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("fd00:10:244:2::7"), netip.IPv6Loopback(),
 	},
+}
+
+// Example returns the addresses of a family.
+func (t *Target) Example(f ruleset.Family) Example {
+	e := examples[f]
+	if i := slices.IndexFunc(t.Addrs, ofFamily(f)); i >= 0 {
+		e.Pod = t.Addrs[i]
+	}
+	return e
 }
 
 // Typical traces the packets that users ask about, for each family that the pod or the rules have.
@@ -49,16 +60,9 @@ func ofFamily(f ruleset.Family) func(netip.Addr) bool {
 }
 
 func (t *Target) typicalOf(f ruleset.Family) []Fate {
-	e := examples[f]
-	if i := slices.IndexFunc(t.Addrs, ofFamily(f)); i >= 0 {
-		e.pod = t.Addrs[i]
-	}
-	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if f == ruleset.IPv6 {
-		loopback = netip.IPv6Loopback()
-	}
+	e := t.Example(f)
 	r := t.Redirect
-	appUID, appGID := t.application()
+	appUID, appGID := t.Application()
 	proxyUID, proxyGID := appUID, appGID
 	if len(r.Proxy.UIDs) > 0 {
 		proxyUID = r.Proxy.UIDs[0]
@@ -66,12 +70,12 @@ func (t *Target) typicalOf(f ruleset.Family) []Fate {
 	if len(r.Proxy.GIDs) > 0 {
 		proxyGID = r.Proxy.GIDs[0]
 	}
-	appPort := t.applicationPort()
+	appPort := t.ApplicationPort()
 
 	var fates []Fate
 	podAddrs := t.Addrs
-	if !slices.Contains(podAddrs, e.pod) { // the pod's address of this family is unknown
-		podAddrs = append(slices.Clone(podAddrs), e.pod)
+	if !slices.Contains(podAddrs, e.Pod) { // the pod's address of this family is unknown
+		podAddrs = append(slices.Clone(podAddrs), e.Pod)
 	}
 	add := func(what string, p trace.Packet) {
 		p.PodAddrs = podAddrs
@@ -92,28 +96,28 @@ func (t *Target) typicalOf(f ruleset.Family) []Fate {
 		})
 	}
 	in := func(what string, proto ruleset.Proto, port uint16) {
-		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.client, 0), Dst: netip.AddrPortFrom(e.pod, port)})
+		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.Client, 0), Dst: netip.AddrPortFrom(e.Pod, port)})
 	}
 
-	out("application to a service", ruleset.TCP, e.service, 80)
+	out("application to a service", ruleset.TCP, e.Service, 80)
 	if t.Ruleset.Program(f) == nil {
 		in("client to the application", ruleset.TCP, appPort)
 		return fates // without rules, everything passes
 	}
-	out("application to the outside", ruleset.TCP, e.outside, 443)
-	out("application to its own pod", ruleset.TCP, e.pod, appPort)
-	out("application to localhost", ruleset.TCP, loopback, appPort)
-	out("application's look-up", ruleset.UDP, e.resolver, 53)
-	out("application, other UDP", ruleset.UDP, e.outside, 8125)
+	out("application to the outside", ruleset.TCP, e.Outside, 443)
+	out("application to its own pod", ruleset.TCP, e.Pod, appPort)
+	out("application to localhost", ruleset.TCP, e.Loopback, appPort)
+	out("application's look-up", ruleset.UDP, e.Resolver, 53)
+	out("application, other UDP", ruleset.UDP, e.Outside, 8125)
 	for _, excluded := range r.Outbound.ExcludeCIDRs.Family(f) {
 		out("application to an excluded range", ruleset.TCP, excluded.Addr(), 443)
 	}
 	if ports := r.Outbound.ExcludePorts.Ranges(); len(ports) > 0 {
-		out("application to an excluded port", ruleset.TCP, e.service, ports[0].First)
+		out("application to an excluded port", ruleset.TCP, e.Service, ports[0].First)
 	}
-	proxy("proxy to the outside", ruleset.TCP, e.outside, 443)
-	proxy("proxy to a service of its own pod", ruleset.TCP, e.pod, appPort)
-	proxy("proxy's look-up", ruleset.UDP, e.resolver, 53)
+	proxy("proxy to the outside", ruleset.TCP, e.Outside, 443)
+	proxy("proxy to a service of its own pod", ruleset.TCP, e.Pod, appPort)
+	proxy("proxy's look-up", ruleset.UDP, e.Resolver, 53)
 	in("client to the application", ruleset.TCP, appPort)
 	if r.Proxy.TunnelPort != 0 {
 		in("client to the proxy's tunnel", ruleset.TCP, r.Proxy.TunnelPort)
@@ -135,8 +139,8 @@ func (t *Target) app() *corev1.Container {
 	return nil
 }
 
-// application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
-func (t *Target) application() (uid, gid uint32) {
+// Application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
+func (t *Target) Application() (uid, gid uint32) {
 	uid, gid = 1000, 1000
 	set := func(to *uint32, id *int64) {
 		if id != nil && *id >= 0 && *id < redirect.NoID {
@@ -154,7 +158,8 @@ func (t *Target) application() (uid, gid uint32) {
 	return uid, gid
 }
 
-func (t *Target) applicationPort() uint16 {
+// ApplicationPort returns the first port that the application declares, and 8080 if it declares none.
+func (t *Target) ApplicationPort() uint16 {
 	if app := t.app(); app != nil {
 		for _, p := range app.Ports {
 			if p.ContainerPort > 0 && p.ContainerPort < 1<<16 {

@@ -1,0 +1,20 @@
+//go:build js
+
+// The wasm program is the playground's engine: it gives the page one function, which answers a request in JSON.
+package main
+
+import (
+	"syscall/js"
+
+	"github.com/meshcni/meshcni/playground/engine"
+)
+
+func main() {
+	js.Global().Set("meshcni", js.FuncOf(func(_ js.Value, args []js.Value) any {
+		if len(args) != 1 {
+			return `{"error": {"text": "one argument is wanted, a request in JSON"}}`
+		}
+		return string(engine.Answer([]byte(args[0].String())))
+	}))
+	select {} // the function is called for as long as the page is open
+}
