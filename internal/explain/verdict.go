@@ -100,6 +100,9 @@ func (x Explanation) Verdict() Verdict {
 		v.State, v.Mesh, v.Headline = Captured, x.Dialect, "This pod is captured: its connections go through "+Title(x.Dialect)
 		v.Because = append(v.Because, x.Decision.Detail)
 		v.past(x)
+		if len(v.Past) > 0 {
+			v.Headline += ", but not all of them"
+		}
 	default:
 		v.State, v.Headline = Outside, "This pod is not captured: its connections do not go through a mesh"
 		v.outside(x)

@@ -25,7 +25,7 @@ type Connection struct {
 
 // Way is what becomes of a connection.
 type Way struct {
-	// Class is mesh, direct, dropped or broken.
+	// Class is mesh, direct, onward (by the proxy itself), dropped or broken.
 	Class string `json:"class"`
 	// Said is the result in words.
 	Said         string             `json:"said"`
@@ -107,6 +107,9 @@ func (a *asked) way(p trace.Packet) (Way, error) {
 	}
 	w := Way{Packet: p, Conversation: got}
 	w.Class, w.Said = a.class(got)
+	if uid, gid, mark := a.proxy(); w.Class == "direct" && a.Decision.Selected && p.Direction == trace.Out && p.UID == uid && p.GID == gid && p.Mark == mark {
+		w.Class, w.Said = "onward", "straight to where it is sent"
+	}
 	return w, nil
 }
 

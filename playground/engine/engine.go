@@ -67,7 +67,7 @@ func Answer(request []byte) []byte {
 	if err != nil {
 		return failure(err)
 	}
-	return encode(answer)
+	return encode(answer, r.Op == "explain")
 }
 
 func (r Request) answer() (any, error) {
@@ -216,14 +216,16 @@ func failure(err error) []byte {
 	if in := (inputError{}); errors.As(err, &in) {
 		f.Error.In = in.in
 	}
-	return encode(f)
+	return encode(f, false)
 }
 
-// encode writes JSON as meshcni-redirect does.
-func encode(v any) []byte {
+// encode writes JSON, indented as meshcni-redirect does or in one line.
+func encode(v any, indent bool) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetIndent("", "  ")
+	if indent {
+		e.SetIndent("", "  ")
+	}
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
 		return []byte(`{"error": {"in": "", "text": "the answer cannot be written"}}`)

@@ -3,13 +3,13 @@ import { Graph, layout } from "@dagrejs/dagre";
 import { svg } from "./dom";
 import type { Box, Chart, Row } from "./types";
 
-const width = 470;
+const width = 364;
 const head = 30;
 const line = 20;
 const gap = 18;
-const chars = 46; // of a rule's text that fit beside what it does
+const chars = 43; // of a rule's text that fit into a line
 
-const heightOf = (r: Row) => line + (r.why ? 15 : 0) + 6;
+const heightOf = (_: Row) => line + 22;
 const height = (b: Box) => head + Math.max(b.rows.reduce((sum, r) => sum + heightOf(r), 0), 14) + 6;
 const cut = (s: string, n: number) => (s.length > n ? s.slice(0, n - 1) + "…" : s);
 
@@ -23,10 +23,24 @@ function badge(r: Row): string {
   return r.does === "back to the caller" ? "return" : r.does;
 }
 
+/** The chains that lead to or from those of a path; all of them without one. */
+export function around(chart: Chart, path: string[]): Chart {
+  const met = new Set(path.map((p) => p.slice(0, p.lastIndexOf(":"))));
+  for (let before = 0; before < met.size; ) {
+    before = met.size;
+    for (const b of chart.chains)
+      for (const r of b.rows) {
+        if (r.to && met.has(b.id)) met.add(r.to);
+        if (r.to && met.has(r.to)) met.add(b.id);
+      }
+  }
+  return met.size ? { ...chart, chains: chart.chains.filter((b) => met.has(b.id)) } : chart;
+}
+
 /** Draws a family's rules, with the rules of a packet's path lit up, in their order. */
 export function draw(chart: Chart, path: string[]): SVGSVGElement {
   const g = new Graph({ multigraph: true });
-  g.setGraph({ rankdir: "LR", nodesep: gap, ranksep: 70, marginx: 8, marginy: 8 });
+  g.setGraph({ rankdir: "TB", nodesep: gap, ranksep: 44, marginx: 8, marginy: 8 });
   g.setDefaultEdgeLabel(() => ({}));
   const boxes = new Map(chart.chains.map((b) => [b.id, b]));
   for (const b of chart.chains) g.setNode(b.id, { width, height: height(b) });
@@ -57,9 +71,9 @@ export function draw(chart: Chart, path: string[]): SVGSVGElement {
       if (r.to && boxes.has(r.to)) {
         const t = at(r.to);
         const lit = path.includes(r.id);
-        const [x1, y1, x2, y2] = [left + width - 6, top + y + line / 2 + 3, t.x - width / 2, t.y - t.height / 2 + 15];
-        const bend = Math.max(30, (x2 - x1) / 2);
-        const d = x2 > x1 ? `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2 - 2},${y2}` : `M${x1},${y1} C${x1 + 60},${y1} ${x1 + 60},${y2} ${t.x + width / 2 + 2},${y2}`;
+        // From the rule's badge to the top of the chain, along the side of the boxes.
+        const [x1, y1, x2, y2] = [left + width - 8, top + y + 29, t.x, t.y - t.height / 2];
+        const d = `M${x1},${y1} C${x1 + 22},${y1} ${x1 + 22},${y1 + 30} ${(x1 + x2) / 2 + 10},${Math.max(y1, y2 - 44) + 20} S${x2},${y2 - 26} ${x2},${y2 - 2}`;
         const l = svg("path", { d, class: lit ? "jump on" : "jump", "marker-end": `url(#${lit ? "arrow-lit" : "arrow"})` });
         if (lit) lines.push(l);
         else lines.unshift(l);
@@ -84,10 +98,10 @@ function row(r: Row, y: number, h: number, path: string[]): SVGElement {
     svg("rect", { class: "row", x: 4, y, width: width - 8, height: h - 2, rx: 5 }),
     svg("text", { class: "match", x: 30, y: y + 15 }, cut(r.match || "all", chars)),
     svg("text", { class: "number", x: 12, y: y + 15 }, step >= 0 ? "●" : r.id.slice(r.id.lastIndexOf(":") + 1)),
-    svg("rect", { class: "badge " + kind, x: width - w - 8, y: y + 2, width: w, height: 17, rx: 8.5 }),
-    svg("text", { class: "does " + kind, x: width - w / 2 - 8, y: y + 14.5, "text-anchor": "middle" }, cut(text, 24)),
+    svg("rect", { class: "badge " + kind, x: width - w - 8, y: y + 20, width: w, height: 17, rx: 8.5 }),
+    svg("text", { class: "does " + kind, x: width - w / 2 - 8, y: y + 32.5, "text-anchor": "middle" }, cut(text, 24)),
   );
-  if (r.why) g.append(svg("text", { class: "why", x: 30, y: y + 30 }, cut(r.why, 66)));
+  if (r.why) g.append(svg("text", { class: "why", x: 30, y: y + 32 }, cut(r.why, Math.floor((width - w - 46) / 5.9))));
   return g;
 }
 

@@ -4,7 +4,7 @@ import type { Cell, Compared, Connection, Failure, View } from "./types";
 import { failed } from "./types";
 
 const families: Record<string, string> = { ipv4: "IPv4", ipv6: "IPv6" };
-const icons = { mesh: "⇢", direct: "→", dropped: "✕", broken: "!", unknown: "?" };
+const icons = { mesh: "⇢", direct: "→", onward: "→", dropped: "✕", broken: "!", unknown: "?" };
 
 let family = "ipv4";
 
@@ -58,7 +58,7 @@ export function showSettings(to: HTMLElement, view: View): void {
     h("td", {}, ...(s.from.source === "default" ? ["default"] : [s.from.source + " ", h("code", {}, `${s.from.key}="${s.from.value ?? ""}"`)])));
   to.replaceChildren(
     h("p", { class: "lead" }, given.length ? `${given.length} of ${all.length} come from the pod; the others are the mesh's defaults.` : "All of them are the mesh's defaults."),
-    h("div", { class: "scroll" }, h("table", {},
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings" }, h("table", {},
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), h("th", { scope: "col" }, "value"), h("th", { scope: "col" }, "where it comes from"))),
       h("tbody", {}, ...given.map(row), ...all.filter((s) => s.from.source === "default").map(row)))),
   );

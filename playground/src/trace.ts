@@ -1,5 +1,5 @@
 // One connection, step by step, and its way through the picture of the rules.
-import { draw } from "./chart";
+import { around, draw } from "./chart";
 import { h } from "./dom";
 import type { Chart, Conversation, Failure, Passage, View, Way } from "./types";
 import { failed } from "./types";
@@ -14,7 +14,7 @@ function steps(c: Conversation, onward = false): Step[] {
 }
 
 const outcomes = {
-  mesh: "It goes through the mesh", direct: "It goes past the mesh", dropped: "It is dropped", broken: "It does not work", unknown: "Cannot tell",
+  mesh: "It goes through the mesh", direct: "It goes past the mesh", onward: "It goes straight on", dropped: "It is dropped", broken: "It does not work", unknown: "Cannot tell",
 };
 
 /** Shows a connection. Its first packet's way is lit; the others' at a click. */
@@ -27,8 +27,11 @@ export function showWay(to: HTMLElement, picture: HTMLElement, view: View, way: 
   const all = steps(way.conversation);
   const why = h("p", { class: "why-step" });
   const buttons = all.map((s, i) => h("button", { type: "button", "aria-pressed": "false", onclick: () => choose(i) },
-    `${i + 1}. ${s.onward ? "the proxy's own connection: " : ""}${s.what}`,
-    h("small", {}, `${s.sent.src} → ${s.sent.dst}`)));
+    `${i + 1}. ${s.what}`, h("small", {}, `${s.sent.src} → ${s.sent.dst}`)));
+  const list = (title: string, onward: boolean) => {
+    const own = buttons.filter((_, i) => all[i].onward === onward);
+    return own.length > 0 && h("div", { class: "packets" }, h("p", {}, title), h("ol", { class: "steps" }, ...own.map((b) => h("li", {}, b))));
+  };
   const choose = (i: number) => {
     for (const [j, b] of buttons.entries()) b.setAttribute("aria-pressed", String(i === j));
     const s = all[i];
@@ -37,7 +40,7 @@ export function showWay(to: HTMLElement, picture: HTMLElement, view: View, way: 
   };
   to.replaceChildren(
     h("p", { class: "outcome " + way.class }, h("strong", {}, `${outcomes[way.class]}: ${way.said}`), way.conversation.reason),
-    h("ol", { class: "steps", "aria-label": "Packets of the connection" }, ...buttons.map((b) => h("li", {}, b))),
+    h("div", { class: "conversations" }, list("Its packets", false), list("What the proxy sends on", true)),
     why,
   );
   if (all.length) choose(0);
@@ -45,6 +48,7 @@ export function showWay(to: HTMLElement, picture: HTMLElement, view: View, way: 
 }
 
 let family = "ipv4";
+let everything = false; // also the chains that the packet never comes near
 
 export function showPicture(to: HTMLElement, charts: Chart[], step: Passage | null): void {
   if (step) family = step.sent.dst.startsWith("[") ? "ipv6" : "ipv4";
@@ -53,9 +57,12 @@ export function showPicture(to: HTMLElement, charts: Chart[], step: Passage | nu
     to.replaceChildren(h("p", { class: "lead" }, charts.length ? `There are no rules for ${family === "ipv6" ? "IPv6" : "IPv4"}.` : "There are no rules: a pod that is not captured is left alone."));
     return;
   }
-  const drawn = draw(chart, step?.path ?? []);
+  const path = step?.path ?? [];
+  const near = everything ? chart : around(chart, path);
+  const drawn = draw(near, path);
+  const others = h("p", { class: "hint" }, h("label", {}, h("input", { type: "checkbox", checked: everything, onchange: () => { everything = !everything; showPicture(to, charts, step); to.querySelector("input")?.focus(); } }), ` all ${chart.chains.length} chains`));
   const box = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Picture of the rules" }, drawn);
-  to.replaceChildren(box);
+  to.replaceChildren(box, others);
   const first = drawn.querySelector<SVGGElement>(".chain.on");
   if (!first) return;
   const [a, b] = [first.getBoundingClientRect(), box.getBoundingClientRect()];

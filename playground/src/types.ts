@@ -26,7 +26,7 @@ export interface Config {
   [key: string]: unknown;
 }
 
-export type Cls = "mesh" | "direct" | "dropped" | "broken" | "unknown";
+export type Cls = "mesh" | "direct" | "onward" | "dropped" | "broken" | "unknown";
 
 export interface Cell {
   family: string;

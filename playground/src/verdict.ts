@@ -23,7 +23,7 @@ export function showVerdict(to: HTMLElement, view: View): void {
     h("h2", {}, h("span", { class: "mark", "aria-hidden": "true" }, marks[v.state]), v.headline),
     parts(["Because", v.because], ["To do", v.do], ["Pod", [`${namespace}/${name || "(no name)"}`]]),
   );
-  if (v.state !== "captured") to.lastElementChild!.append(h("dt", {}, "Reason code"), h("dd", {}, h("code", {}, view.explanation.decision.reason)));
+  if (v.state === "outside") to.lastElementChild!.append(h("dt", {}, "Reason code"), h("dd", {}, h("code", {}, view.explanation.decision.reason)));
   for (const p of v.past)
     to.append(h("div", { class: "past" }, h("p", {}, h("strong", {}, "Some traffic gets past the mesh: "), p.what), h("p", {}, "To close it: ", p.do)));
   // The command line's word on a namespace that was not given names a flag, which this page does not have.
