@@ -144,19 +144,28 @@ var meshes = []mesh{
 			proxy: "    - name: consul-dataplane\n      securityContext: {runAsUser: 5995}\n",
 		},
 		settings: []setting{
-			{"consul.hashicorp.com/redirect-traffic-config", `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeOutboundPorts": ["3306"]}`},
+			{ConsulConfig, `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeOutboundPorts": ["3306"]}`},
 			{"consul.hashicorp.com/dual-stack", "true"},
+			{"ProxyUserID", `"5996"`},
+			{"ProxyInboundPort", "21000"},
+			{"ProxyOutboundPort", "15101"},
+			{"ExcludeInboundPorts", `["9090"]`},
+			{"ExcludeOutboundPorts", `["3306"]`},
+			{"ExcludeOutboundCIDRs", `["198.51.100.0/24"]`},
+			{"ExcludeUIDs", `["1000-2000"]`},
+			{"ConsulDNSIP", `"10.96.0.53"`},
+			{"ConsulDNSPort", "8600"},
 		},
 	},
 }
 
 // also are annotations that a setting needs beside it, and proxy containers that it needs in place of the usual.
 var also = map[string][]string{
-	"kuma.io/virtual-probes-port":                  {quoted("kuma.io/virtual-probes", "enabled")},
-	"kuma.io/builtin-dns-port":                     {quoted("kuma.io/builtin-dns", "enabled")},
-	"consul.hashicorp.com/redirect-traffic-config": {quoted("consul.hashicorp.com/dual-stack", "false")},
+	"kuma.io/virtual-probes-port": {quoted("kuma.io/virtual-probes", "enabled")},
+	"kuma.io/builtin-dns-port":    {quoted("kuma.io/builtin-dns", "enabled")},
+	ConsulConfig:                  {quoted("consul.hashicorp.com/dual-stack", "false")},
 	"consul.hashicorp.com/dual-stack": {
-		quoted("consul.hashicorp.com/redirect-traffic-config", `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`),
+		quoted(ConsulConfig, `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`),
 	},
 }
 
@@ -182,14 +191,33 @@ func (m mesh) state(p pod) State {
 
 func (m mesh) setting(s setting) Example {
 	p := m.base
-	p.annotations = append(append(append([]string{}, p.annotations...), also[s.key]...), quoted(s.key, s.value))
+	key, value, beside := s.key, s.value, also[s.key]
+	if !strings.Contains(key, "/") { // of Consul's JSON
+		beside, value = also[ConsulConfig], consulConfig(key, value)
+		key = ConsulConfig
+	}
+	p.annotations = append(append(append([]string{}, p.annotations...), beside...), quoted(key, value))
 	switch s.key {
+	case "ProxyUserID":
+		p.proxy = "    - name: consul-dataplane\n      securityContext: {runAsUser: 5996}\n"
 	case "kuma.io/sidecar-uid":
 		p.proxy = "    - name: kuma-sidecar\n      securityContext: {runAsUser: 5679}\n"
 	case "config.linkerd.io/proxy-uid":
 		p.proxy = "    - name: linkerd-proxy\n      securityContext: {runAsUser: 2103}\n"
 	}
 	return Example{Group: m.title, Title: s.key, Key: s.key, State: m.state(p)}
+}
+
+// ConsulConfig is the annotation with Consul's settings, as JSON. Of the examples, those whose Key has no "/" are about a
+// key of that.
+const ConsulConfig = "consul.hashicorp.com/redirect-traffic-config"
+
+// consulConfig is Consul's JSON with one more key.
+func consulConfig(key, value string) string {
+	keys := map[string]json.RawMessage{"ProxyUserID": json.RawMessage(`"5995"`), "ProxyInboundPort": json.RawMessage("20000")}
+	keys[key] = json.RawMessage(value)
+	b, _ := json.Marshal(keys)
+	return string(b)
 }
 
 // Of returns the example of an annotation of a mesh; false if there is none.

@@ -105,7 +105,7 @@ var readOnce = sync.OnceValues(func() (all []source, err error) {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
+		if d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist" || name == "node_modules") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(name, ".go") {

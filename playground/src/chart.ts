@@ -6,7 +6,7 @@ import type { Box, Chart, Row } from "./types";
 const width = 364;
 const head = 30;
 const line = 20;
-const gap = 18;
+const gap = 34;
 const chars = 43; // of a rule's text that fit into a line
 
 const heightOf = (_: Row) => line + 22;
@@ -23,16 +23,13 @@ function badge(r: Row): string {
   return r.does === "back to the caller" ? "return" : r.does;
 }
 
-/** The chains that lead to or from those of a path; all of them without one. */
+/** The chains of a path and those that they lead to; all chains without a path. */
 export function around(chart: Chart, path: string[]): Chart {
   const met = new Set(path.map((p) => p.slice(0, p.lastIndexOf(":"))));
   for (let before = 0; before < met.size; ) {
     before = met.size;
     for (const b of chart.chains)
-      for (const r of b.rows) {
-        if (r.to && met.has(b.id)) met.add(r.to);
-        if (r.to && met.has(r.to)) met.add(b.id);
-      }
+      for (const r of b.rows) if (r.to && met.has(b.id)) met.add(r.to);
   }
   return met.size ? { ...chart, chains: chart.chains.filter((b) => met.has(b.id)) } : chart;
 }
@@ -65,15 +62,20 @@ export function draw(chart: Chart, path: string[]): SVGSVGElement {
     group.append(svg("rect", { class: "box", width, height: n.height, rx: 8 }));
     group.append(svg("text", { class: "name", x: 12, y: 20 }, b.name), svg("text", { class: "table", x: width - 12, y: 20, "text-anchor": "end" }, b.table));
     let y = head;
+    let turn = 0;
+    const turns = b.rows.filter((r) => r.to && boxes.has(r.to)).length;
     for (const r of b.rows) {
       const h = heightOf(r);
       group.append(row(r, y, h, path));
       if (r.to && boxes.has(r.to)) {
         const t = at(r.to);
         const lit = path.includes(r.id);
-        // From the rule's badge to the top of the chain, along the side of the boxes.
-        const [x1, y1, x2, y2] = [left + width - 8, top + y + 29, t.x, t.y - t.height / 2];
-        const d = `M${x1},${y1} C${x1 + 22},${y1} ${x1 + 22},${y1 + 30} ${(x1 + x2) / 2 + 10},${Math.max(y1, y2 - 44) + 20} S${x2},${y2 - 26} ${x2},${y2 - 2}`;
+        // From the rule's badge along the side of its box, then to the top of the chain.
+        const [x1, y1, x2, y2] = [left + width - 8, top + y + 29, t.x + 6 * turn, t.y - t.height / 2];
+        const side = left + width + 8 + 5 * turn;
+        const under = Math.max(top + n.height + 12 + 6 * (turns - turn), y1);
+        turn++;
+        const d = `M${x1},${y1} H${side} V${under} H${x2} V${y2 - 2}`;
         const l = svg("path", { d, class: lit ? "jump on" : "jump", "marker-end": `url(#${lit ? "arrow-lit" : "arrow"})` });
         if (lit) lines.push(l);
         else lines.unshift(l);
@@ -91,7 +93,7 @@ function row(r: Row, y: number, h: number, path: string[]): SVGElement {
   const step = path.indexOf(r.id);
   const g = svg("g", { class: step >= 0 ? "rule on" : "rule", "data-rule": r.id });
   const text = badge(r);
-  const kind = r.end?.split(":")[0] ?? (r.to ? "jump" : "more");
+  const kind = r.end?.split(":")[0] ?? (r.to ? "go" : "more");
   const w = Math.min(text.length, 24) * 6.4 + 14;
   g.append(
     svg("title", {}, `${r.id} ${r.match || "all"}: ${r.does}${r.why ? "\n" + r.why : ""}`),
@@ -106,5 +108,5 @@ function row(r: Row, y: number, h: number, path: string[]): SVGElement {
 }
 
 function marker(id: string): SVGElement {
-  return svg("marker", { id, viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0,0 L10,5 L0,10 z", class: id }));
+  return svg("marker", { id, viewBox: "0 0 10 10", refX: 9, refY: 5, markerUnits: "userSpaceOnUse", markerWidth: 10, markerHeight: 10, orient: "auto" }, svg("path", { d: "M0,0 L10,5 L0,10 z", class: id }));
 }

@@ -35,7 +35,7 @@ export function editor(parent: HTMLElement, options: { label: string; hint?: str
   const extensions: Extension[] = [
     lineNumbers(), history(), drawSelection(), highlightActiveLine(), EditorState.tabSize.of(2),
     keymap.of([...defaultKeymap, ...historyKeymap]), syntaxHighlighting(colours), look,
-    EditorView.contentAttributes.of({ "aria-label": options.label }),
+    EditorView.contentAttributes.of({ "aria-label": options.label, tabindex: "0" }),
     EditorView.updateListener.of((u) => {
       if (u.docChanged && !quiet) options.changed(u.state.doc.toString());
     }),

@@ -15,7 +15,7 @@ interface Waiting {
   done(answer: unknown): void;
 }
 
-const patience = 10_000; // milliseconds: a question takes some; one that takes this long is given up
+const patience = 60_000; // milliseconds: a question takes some, a comparison some hundred; one that takes this long is given up
 
 export class Engine {
   private worker: Worker | null = null;
