@@ -1,4 +1,4 @@
-// The examples program writes the page's examples, as JSON.
+// Command examples writes the page's examples, as JSON.
 package main
 
 import (

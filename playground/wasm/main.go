@@ -1,6 +1,6 @@
 //go:build js
 
-// The wasm program is the playground's engine: it gives the page one function, which answers a request in JSON.
+// Command wasm is the playground's engine for browsers: it gives the page one function, which answers a request in JSON.
 package main
 
 import (
