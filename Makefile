@@ -18,6 +18,16 @@ help: ## List the targets
 build: ## Build the programs, static, into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
 
+.PHONY: playground
+playground: ## The page that explains a pod, built from its sources and served on loopback
+	@.ci/needs playground
+	npm --prefix playground ci
+	node playground/build.mjs --serve
+
+.PHONY: playground-test
+playground-test: ## The playground's page in headless Chromium
+	.ci/playground
+
 .PHONY: demo
 demo: ## Redirect a pod-like namespace's traffic on this machine, have running pods join a node's proxy and leave it, and show where each packet went (root on Linux)
 	@if [ "$$(id -u)" = 0 ] && [ "$$(uname)" = Linux ]; then .ci/needs && CI=true $(GO) -C cmd/internal/demo test -count=1; \
@@ -121,6 +131,10 @@ fuzz: ## Every fuzz target for FUZZTIME each
 bench: ## Benchmarks: ADD against its floor, start-up, size, generation
 	.ci/needs
 	$(GO) test -run '^$$' -bench . -benchmem work
+
+.PHONY: playground-bench
+playground-bench: ## How long the playground takes to open, and after a keystroke, in headless Chromium
+	.ci/playground bench
 
 .PHONY: golden
 golden: ## Write the golden files anew; review the difference with git

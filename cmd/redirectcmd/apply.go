@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -48,7 +49,7 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		fmt.Fprintf(c.Stdout, "%s; nothing applied\n", t.unselected())
 		return nil
 	case t.action.dryRun:
-		fmt.Fprint(c.Stdout, rulesText(t.Ruleset))
+		fmt.Fprint(c.Stdout, explain.RulesText(t.Ruleset))
 		return nil
 	case t.action.skipApply:
 		fmt.Fprintln(c.Stdout, "nothing applied: --skip-rule-apply")
@@ -180,7 +181,7 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
 	probe := t.action.probePort
 	if probe == 0 {
-		probe = t.mesh.Validation.ProbePort
+		probe = t.Mesh.Validation.ProbePort
 	}
 	report, err := validate.Validate(cmd.Context(), validate.Options{
 		Redirect: t.Redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,

@@ -2,26 +2,14 @@ package redirectcmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect/compare"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
-
-// comparison is the JSON output of compare.
-type comparison struct {
-	Pod      podName `json:"pod"`
-	Dialect  string  `json:"dialect"`
-	Selected bool    `json:"selected"`
-	compare.Report
-	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
-	// Configuration says where the settings come from.
-	Configuration configuration `json:"configuration"`
-}
 
 func (p Program) compareCommand() *cobra.Command {
 	var from, output string
@@ -59,25 +47,9 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 	if err != nil {
 		return err
 	}
-	result := comparison{
-		Pod: podName{t.pod.Namespace, t.pod.Name}, Dialect: t.dialect(c.dialects), Selected: t.Decision.Selected,
-		Report: compare.Report{Differences: []compare.Difference{}}, Configuration: c.config,
-	}
-	saved, err := compare.Saved(string(text), t.Ruleset)
-	var foreign *compare.ForeignError
-	switch {
-	case errors.As(err, &foreign):
-		result.Foreign = foreign.Rules
-	case err != nil:
-		return fmt.Errorf("--from-rules: %w", err)
-	default:
-		if result.Report, err = compare.Compare(saved, t.Ruleset, compare.Packets(t.addrs, saved, t.Ruleset)); err != nil {
-			return err
-		}
-		listeners := t.listeners(ruleset.IPv4) // their onward connections are left out, so the family is all the same
-		if err := result.AddConnections(saved, t.Ruleset, compare.Connections(t.addrs, listeners, saved, t.Ruleset)); err != nil {
-			return err
-		}
+	result, err := t.CompareSaved(c.dialects, c.config, string(text))
+	if err != nil {
+		return err
 	}
 	if output == "json" {
 		if err := printJSON(c.Stdout, result); err != nil {
@@ -86,13 +58,13 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 	} else {
 		c.printComparison(t, result)
 	}
-	if len(result.Differences)+len(result.ConnectionDifferences)+len(result.Foreign) > 0 {
+	if !result.Same() {
 		return errSilent
 	}
 	return nil
 }
 
-func (c *common) printComparison(t *target, result comparison) {
+func (c *common) printComparison(t *target, result explain.Comparison) {
 	c.sayConfig(c.Stdout, "")
 	if !t.Decision.Selected {
 		fmt.Fprintf(c.Stdout, "%s; ours are no rules\n", t.unselected())

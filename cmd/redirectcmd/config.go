@@ -13,36 +13,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/installed"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
-
-// configuration says which installed configuration counts.
-type configuration struct {
-	// File is the network configuration with the plugin's entry. Empty: none counts, and None says why.
-	File string `json:"file,omitempty"`
-	None string `json:"none,omitempty"`
-	// Loaded is the file that the runtime loads, if that is another.
-	Loaded string `json:"loaded,omitempty"`
-	// Flags are those that were typed, and so count instead of the file's settings.
-	Flags []string `json:"flags,omitempty"`
-
-	expected bool // this is a node, or the user named a file
-}
-
-// String is the configuration in one line.
-func (c configuration) String() string {
-	if c.File == "" {
-		return "configuration: none (" + c.None + "), so flags and defaults"
-	}
-	s := "configuration: " + c.File
-	if c.Loaded != "" {
-		s += ", although the runtime loads " + c.Loaded
-	}
-	if len(c.Flags) > 0 {
-		s += ", but for " + strings.Join(c.Flags, ", ")
-	}
-	return s
-}
 
 // defaultConfDirs are where the agent's container has the runtime's configuration directory, and where the node has it.
 var defaultConfDirs = []string{"/host/etc/cni/net.d", "/etc/cni/net.d"}
@@ -55,17 +28,17 @@ func (c *common) configure() error {
 	var no *installed.NoneError
 	switch {
 	case errors.As(err, &no) && c.configFile == "":
-		c.config = configuration{None: no.Why, expected: !no.NoDir}
+		c.config = explain.Configuration{None: no.Why, Expected: !no.NoDir}
 		return nil
 	case err != nil && c.configFile != "":
 		return fmt.Errorf("--config: %w", err)
 	case err != nil:
 		return fmt.Errorf("%w\n--config FILE gives the configuration, --config none goes without one", err)
 	case e.File == "":
-		c.config = configuration{None: "--config " + none}
+		c.config = explain.NoConfiguration
 		return nil
 	}
-	c.config = configuration{File: e.File, Loaded: e.Loaded, expected: true}
+	c.config = explain.Configuration{File: e.File, Loaded: e.Loaded, Expected: true}
 	return errors.Join(c.take("", reflect.ValueOf(e.Config)), c.take("", reflect.ValueOf(e.Kubernetes)), c.take("ambient-", reflect.ValueOf(e.Ambient)))
 }
 
@@ -165,7 +138,7 @@ func (c *common) types() (types []string, err error) {
 // sayConfig writes which configuration counts, as the first line of what a command prints for people. Where there is no
 // node, only explain says so.
 func (c *common) sayConfig(w io.Writer, comment string) {
-	if c.config.expected {
+	if c.config.Expected {
 		fmt.Fprintf(w, "%s%s\n", comment, c.config)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
@@ -51,7 +52,7 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	}
 	switch format {
 	case "iptables":
-		fmt.Fprint(c.Stdout, rulesText(rs))
+		fmt.Fprint(c.Stdout, explain.RulesText(rs))
 	case "nft":
 		fmt.Fprint(c.Stdout, apply.NFT(rs))
 	case "json":
@@ -60,19 +61,6 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 		fmt.Fprint(c.Stdout, mermaid(rs, nil))
 	}
 	return nil
-}
-
-// rulesText returns the input of iptables-restore --noflush and ip6tables-restore --noflush, with comments. A comment
-// line heads each family if there are two.
-func rulesText(rs ruleset.Ruleset) string {
-	if rs.IPv4 == nil || rs.IPv6 == nil {
-		return rs.IPv4.Commented() + rs.IPv6.Commented()
-	}
-	var b strings.Builder
-	for _, f := range ruleset.Families {
-		b.WriteString("# " + f.String() + "\n" + rs.Program(f).Commented())
-	}
-	return b.String()
 }
 
 // mermaid returns the chart of a single family, or Markdown with a chart for each of two.

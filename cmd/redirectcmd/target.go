@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -42,7 +42,7 @@ type common struct {
 	optional  bool           // -f may be left out, although there are no rule flags
 
 	// Set by configure and check.
-	config   configuration
+	config   explain.Configuration
 	dialects dialect.List
 	backend  apply.Name
 	addrs    []netip.Addr
@@ -141,32 +141,25 @@ func (c *common) inputs() (n int) {
 	return n
 }
 
-// target is one pod and the plan for it.
+// target is one pod and the plan for it. Its Pod is nil when flags define the rules.
 type target struct {
-	dialect.Plan
-	mesh      *dialect.Dialect // that has the pod; the first if none has
-	pod       *corev1.Pod      // nil when flags define the rules
-	proxyName string           // of its proxy container
-	addrs     []netip.Addr
-	kernel    redirect.Kernel
-	// warnings are those of the decision, the plan and the flags, without bypasses.
-	warnings []string
+	explain.Target
 	// action holds the action flags.
 	action flagBuild
 }
 
 // String names the target for people.
 func (t *target) String() string {
-	if t.pod == nil {
+	if t.Pod == nil {
 		return "pod"
 	}
-	return "pod " + t.pod.Namespace + "/" + t.pod.Name
+	return "pod " + t.Pod.Namespace + "/" + t.Pod.Name
 }
 
 // target plans the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's
 // families from ns, which may be nil. For a refused pod it returns an error, and the target holds the decision.
 func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
-	t := &target{addrs: c.addrs, mesh: &c.dialects[0]}
+	t := &target{Target: explain.Target{Addrs: c.addrs, Mesh: &c.dialects[0]}}
 	if c.file != "" {
 		return t, c.targetPod(ctx, t, ns)
 	}
@@ -174,7 +167,7 @@ func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, erro
 }
 
 func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) (err error) {
-	if t.pod, err = c.Program.pod(c.file); err != nil {
+	if t.Pod, err = c.Program.pod(c.file); err != nil {
 		return err
 	}
 	var namespace *corev1.Namespace
@@ -183,27 +176,20 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 			return err
 		}
 	} else if c.dialects.MayReadNamespace() {
-		t.warnings = append(t.warnings, "settings of the pod's Namespace are not known: give it with --namespace-file")
+		t.Notes = append(t.Notes, explain.NamespaceUnknown)
 	}
 	if c.ruleFlags != nil {
 		if t.action, _, err = c.build(redirect.Redirect{}, actionFlags); err != nil {
 			return err
 		}
 	}
-	if len(t.addrs) == 0 {
-		t.addrs = podAddrs(t.pod)
+	if len(t.Addrs) == 0 {
+		t.Addrs = explain.Addrs(t.Pod)
 	}
 	if err := t.look(ns); err != nil {
 		return err
 	}
-	err = c.plan(ctx, t, c.dialects, t.pod, namespace)
-	if d := c.dialects.Named(t.Plan.Dialect); d != nil {
-		t.mesh = d
-	}
-	if proxy := t.mesh.Policy.Proxy(t.pod); proxy != nil {
-		t.proxyName = proxy.Name
-	}
-	return err
+	return t.Ask(ctx, c.dialects, namespace, c.options())
 }
 
 // targetFlags applies the rule flags to what the dialect makes of a pod without settings.
@@ -214,8 +200,7 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	if err := t.look(ns); err != nil {
 		return err
 	}
-	silent := &corev1.Pod{}
-	built, err := t.mesh.Redirect(silent, nil, t.addrs)
+	built, err := t.Mesh.Redirect(&corev1.Pod{}, nil, t.Addrs)
 	if err != nil {
 		return err
 	}
@@ -223,23 +208,18 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 		return err
 	}
 	built.Redirect = t.action.Redirect
-	t.warnings = append(t.warnings, t.action.warnings...)
+	t.Notes = append(t.Notes, t.action.warnings...)
 	if err := built.Redirect.Validate(); err != nil {
 		return cli.Usage(err)
 	}
-	flags := dialect.List{{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}}
-	err = c.plan(ctx, t, flags, silent, nil)
+	flags := dialect.List{{Name: t.Mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}}
+	err = t.Ask(ctx, flags, nil, c.options())
 	t.Decision.Detail = "flags say what the rules are"
 	return err
 }
 
-// plan calls the dialects' Plan, as the plugin does.
-func (c *common) plan(ctx context.Context, t *target, l dialect.List, pod *corev1.Pod, namespace *corev1.Namespace) (err error) {
-	t.Plan, err = l.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.addrs, Kernel: t.kernel}, dialect.Options{
-		UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID, RefuseNetRaw: c.refuseNetRaw,
-	})
-	t.warnings = slices.Concat(t.warnings, t.Decision.Warnings.Texts(), t.Plan.Warnings.Texts())
-	return err
+func (c *common) options() dialect.Options {
+	return dialect.Options{UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID, RefuseNetRaw: c.refuseNetRaw}
 }
 
 // look reads the kernel's families, and the addresses if they are unknown, from ns.
@@ -247,7 +227,7 @@ func (t *target) look(ns *netnsexec.NetNS) (err error) {
 	if ns == nil {
 		return nil
 	}
-	if t.kernel, err = apply.Kernel(ns); err != nil || len(t.addrs) > 0 {
+	if t.Kernel, err = apply.Kernel(ns); err != nil || len(t.Addrs) > 0 {
 		return err
 	}
 	return ns.Do(func() error {
@@ -257,7 +237,7 @@ func (t *target) look(ns *netnsexec.NetNS) (err error) {
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
-				t.addrs = append(t.addrs, p.Addr().Unmap())
+				t.Addrs = append(t.Addrs, p.Addr().Unmap())
 			}
 		}
 		return nil
@@ -280,7 +260,7 @@ func (c *common) warn(t *target) {
 			fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
 		}
 	}
-	for _, w := range t.warnings {
+	for _, w := range t.Notes {
 		fmt.Fprintf(c.Stderr, "warning: %s\n", w)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -115,7 +116,7 @@ func (t *target) trace(p trace.Packet) (trace.Result, error) {
 			Reason: fmt.Sprintf("%s: %s", t.Decision.Reason, t.Decision.Detail),
 		}, nil
 	}
-	p.PodAddrs = t.addrs
+	p.PodAddrs = t.Addrs
 	return trace.Trace(t.Ruleset, p)
 }
 
@@ -129,7 +130,7 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 		return err
 	}
 	if connection {
-		got, err := t.connect(p)
+		got, err := t.Connect(p)
 		if err != nil {
 			return err
 		}
@@ -143,7 +144,7 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 	case "json":
 		return printJSON(c.Stdout, struct {
 			trace.Result
-			Configuration configuration `json:"configuration"`
+			Configuration explain.Configuration `json:"configuration"`
 		}{r, c.config})
 	case "mermaid":
 		var rs ruleset.Ruleset
@@ -198,7 +199,7 @@ func runTraceLines(ctx context.Context, c *common, name string, connection bool)
 		switch {
 		case err != nil:
 		case connection:
-			answer, err = t.connect(p)
+			answer, err = t.Connect(p)
 		default:
 			answer, err = t.trace(p)
 		}
@@ -218,3 +219,18 @@ func runTraceLines(ctx context.Context, c *common, name string, connection bool)
 	}
 	return nil
 }
+
+// printConnection writes a traced connection.
+func (c *common) printConnection(got trace.Conversation, output string) error {
+	if output == "json" {
+		return printJSON(c.Stdout, struct {
+			trace.Conversation
+			Configuration explain.Configuration `json:"configuration"`
+		}{got, c.config})
+	}
+	c.sayConfig(c.Stdout, "")
+	fmt.Fprint(c.Stdout, got.Explain())
+	return nil
+}
+
+var errConnectionChart = cli.Usagef("--output mermaid: with --connection it is text or json")

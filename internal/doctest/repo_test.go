@@ -59,7 +59,7 @@ func files(t *testing.T, ending string, below ...string) []string {
 		}
 		name := d.Name()
 		if d.IsDir() {
-			if path != top && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist" || name == "vendor") {
+			if path != top && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist" || name == "node_modules" || name == "vendor") {
 				return filepath.SkipDir
 			}
 			return nil

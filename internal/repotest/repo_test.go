@@ -105,7 +105,7 @@ var readOnce = sync.OnceValues(func() (all []source, err error) {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist") {
+		if d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin" || name == "dist" || name == "node_modules") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(name, ".go") {
@@ -144,6 +144,6 @@ func within(path string, trees ...string) bool {
 // private reports whether a package is not for others to import: what only tests the tree, or serves its maintenance. Of
 // cmd the command lines are public, such as cmd/nodecmd.
 func private(path string) bool {
-	return within(path, "internal", "cmd", "examples", "deploy", "e2e", "release", "repair/integration") && !strings.HasSuffix(path, "cmd") ||
+	return within(path, "internal", "cmd", "examples", "deploy", "e2e", "release", "playground", "repair/integration") && !strings.HasSuffix(path, "cmd") ||
 		strings.Contains(path, "/internal/")
 }

@@ -1,4 +1,4 @@
-package redirectcmd
+package explain
 
 import (
 	"bufio"
@@ -17,44 +17,11 @@ import (
 	"github.com/meshcni/meshcni/internal/podyaml"
 )
 
-// maxManifest bounds the size of an input file. etcd refuses objects above 1.5 MiB.
-const maxManifest = 8 << 20
+// MaxManifest bounds the size of a manifest in bytes. etcd refuses objects above 1.5 MiB.
+const MaxManifest = 8 << 20
 
-// standardInput is what errors call the file "-".
-const standardInput = "standard input"
-
-// read returns the content of a file, or of standard input if name is "-".
-func (p Program) read(name string) (b []byte, err error) {
-	if name == "-" {
-		name = standardInput
-		if b, err = io.ReadAll(io.LimitReader(p.Stdin, maxManifest+1)); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
-		}
-	} else if b, err = p.ReadFile(name); err != nil {
-		return nil, err
-	}
-	if len(b) > maxManifest {
-		return nil, fmt.Errorf("read %s: larger than %d MiB", name, maxManifest>>20)
-	}
-	return b, nil
-}
-
-// manifest reads the one object of a YAML or JSON file into to. It ignores
-// unknown fields, because the cluster may be newer than this program.
-func (p Program) manifest(name, kind string, to any) error {
-	b, err := p.read(name)
-	if err != nil {
-		return err
-	}
-	if err := decode(b, kind, to); err != nil {
-		if name == "-" {
-			name = standardInput
-		}
-		return fmt.Errorf("read %s from %s: %w", kind, name, err)
-	}
-	return nil
-}
-
+// decode reads the one object of a YAML or JSON text into to. It ignores unknown fields, because the cluster may be newer
+// than this program.
 func decode(b []byte, kind string, to any) error {
 	doc, err := onlyDocument(b)
 	if err != nil {
@@ -84,7 +51,7 @@ func onlyDocument(b []byte) ([]byte, error) {
 			return nil, err
 		}
 		var any any
-		if err := podyaml.Unmarshal(doc, maxManifest, &any); err != nil {
+		if err := podyaml.Unmarshal(doc, MaxManifest, &any); err != nil {
 			return nil, err
 		}
 		if any == nil {
@@ -101,15 +68,16 @@ func onlyDocument(b []byte) ([]byte, error) {
 	return only, nil
 }
 
-func (p Program) pod(name string) (*corev1.Pod, error) {
+// Pod reads a Pod from YAML or JSON. One without a namespace is in the namespace default.
+func Pod(text []byte) (*corev1.Pod, error) {
 	var pod corev1.Pod
-	if err := p.manifest(name, "Pod", &pod); err != nil {
+	if err := decode(text, "Pod", &pod); err != nil {
 		return nil, err
 	}
 	// Messages contain the names, and a line break in one would forge a line.
 	for _, n := range []string{pod.Name, pod.Namespace} {
 		if strings.ContainsAny(n, " \t\r\n/") {
-			return nil, fmt.Errorf("read Pod from %s: %q is no name", name, n)
+			return nil, fmt.Errorf("%q is no name", n)
 		}
 	}
 	if pod.Namespace == "" {
@@ -118,13 +86,14 @@ func (p Program) pod(name string) (*corev1.Pod, error) {
 	return &pod, nil
 }
 
-func (p Program) namespace(name string) (*corev1.Namespace, error) {
+// Namespace reads a Namespace from YAML or JSON.
+func Namespace(text []byte) (*corev1.Namespace, error) {
 	var ns corev1.Namespace
-	return &ns, p.manifest(name, "Namespace", &ns)
+	return &ns, decode(text, "Namespace", &ns)
 }
 
-// podAddrs returns the addresses in the pod's status, primary first.
-func podAddrs(pod *corev1.Pod) []netip.Addr {
+// Addrs returns the addresses in the pod's status, primary first.
+func Addrs(pod *corev1.Pod) []netip.Addr {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {

@@ -1,26 +1,25 @@
-package redirectcmd
+package explain
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// connect traces the connection that a packet opens. A packet of a pod outside the mesh meets no rules.
-func (t *target) connect(p trace.Packet) (trace.Conversation, error) {
+// Connect traces the connection that a packet opens. A packet of a pod outside the mesh meets no rules.
+func (t *Target) Connect(p trace.Packet) (trace.Conversation, error) {
 	family := ruleset.FamilyOf(p.Dst.Addr().Unmap())
-	p.PodAddrs = t.addrs
+	p.PodAddrs = t.Addrs
 	if e := examples[family]; p.Direction == trace.In && !p.Src.Addr().IsValid() && p.Dst.Addr().IsValid() {
-		p.Src = netip.AddrPortFrom(e.client, p.Src.Port())
-	} else if p.Direction == trace.Out && !slices.ContainsFunc(t.addrs, ofFamily(family)) {
-		p.PodAddrs = append(slices.Clone(t.addrs), e.pod)
+		p.Src = netip.AddrPortFrom(e.Client, p.Src.Port())
+	} else if p.Direction == trace.Out && !slices.ContainsFunc(t.Addrs, ofFamily(family)) {
+		p.PodAddrs = append(slices.Clone(t.Addrs), e.Pod)
 	}
-	c := trace.Connection{First: p, Listeners: t.listeners(family)}
+	c := trace.Connection{First: p, Listeners: t.Listeners(family)}
 	if !t.Decision.Selected {
 		got, err := trace.TraceConnection(ruleset.Ruleset{}, c)
 		got.Reason += fmt.Sprintf(" (%s: %s)", t.Decision.Reason, t.Decision.Detail)
@@ -29,9 +28,9 @@ func (t *target) connect(p trace.Packet) (trace.Conversation, error) {
 	return trace.TraceConnection(t.Ruleset, c)
 }
 
-// listeners are the pod's sockets as its redirection has them: the proxy's, and the application's on all other ports.
-func (t *target) listeners(f ruleset.Family) []trace.Listener {
-	appUID, appGID := t.application()
+// Listeners are the pod's sockets as its redirection has them: the proxy's, and the application's on all other ports.
+func (t *Target) Listeners(f ruleset.Family) []trace.Listener {
+	appUID, appGID := t.Application()
 	everything := trace.Listener{UID: appUID, GID: appGID}
 	r := t.Redirect
 	if !t.Decision.Selected {
@@ -82,18 +81,3 @@ func inboundOnward(r redirect.Redirect, f ruleset.Family) *trace.Onward {
 	}
 	return nil
 }
-
-// printConnection writes a traced connection.
-func (c *common) printConnection(got trace.Conversation, output string) error {
-	if output == "json" {
-		return printJSON(c.Stdout, struct {
-			trace.Conversation
-			Configuration configuration `json:"configuration"`
-		}{got, c.config})
-	}
-	c.sayConfig(c.Stdout, "")
-	fmt.Fprint(c.Stdout, got.Explain())
-	return nil
-}
-
-var errConnectionChart = cli.Usagef("--output mermaid: with --connection it is text or json")

@@ -1,4 +1,4 @@
-package redirectcmd
+package explain
 
 import (
 	"fmt"
@@ -12,32 +12,43 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// fate is a typical packet and its trace.
-type fate struct {
+// Fate is a typical packet and its trace.
+type Fate struct {
 	What   string        `json:"what"`
 	Packet trace.Packet  `json:"packet"`
 	Result *trace.Result `json:"result,omitempty"`
 	Error  string        `json:"error,omitempty"`
 }
 
-// examples are addresses for each kind of destination, from the documentation
-// prefixes (RFC 5737, RFC 3849) and from the usual ranges of a cluster.
-var examples = map[ruleset.Family]struct{ pod, service, resolver, outside, client netip.Addr }{
+// Example are addresses for each kind of destination. Pod is the target's own where it has one of the family.
+type Example struct{ Pod, Service, Resolver, Outside, Client, Loopback netip.Addr }
+
+// examples are from the documentation prefixes (RFC 5737, RFC 3849) and from the usual ranges of a cluster.
+var examples = map[ruleset.Family]Example{
 	ruleset.IPv4: {
 		netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.96.5.5"), netip.MustParseAddr("10.96.0.10"),
-		netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("10.244.2.7"),
+		netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("10.244.2.7"), netip.AddrFrom4([4]byte{127, 0, 0, 1}),
 	},
 	ruleset.IPv6: {
 		netip.MustParseAddr("fd00:10:244::5"), netip.MustParseAddr("fd00:10:96::5"), netip.MustParseAddr("fd00:10:96::a"),
-		netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("fd00:10:244:2::7"),
+		netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("fd00:10:244:2::7"), netip.IPv6Loopback(),
 	},
 }
 
-// typical traces the packets that users ask about, for each family that the pod or the rules have.
-func (t *target) typical() []fate {
-	var fates []fate
+// Example returns the addresses of a family.
+func (t *Target) Example(f ruleset.Family) Example {
+	e := examples[f]
+	if i := slices.IndexFunc(t.Addrs, ofFamily(f)); i >= 0 {
+		e.Pod = t.Addrs[i]
+	}
+	return e
+}
+
+// Typical traces the packets that users ask about, for each family that the pod or the rules have.
+func (t *Target) Typical() []Fate {
+	var fates []Fate
 	for _, f := range ruleset.Families {
-		if t.Ruleset.Program(f) != nil || slices.ContainsFunc(t.addrs, ofFamily(f)) {
+		if t.Ruleset.Program(f) != nil || slices.ContainsFunc(t.Addrs, ofFamily(f)) {
 			fates = append(fates, t.typicalOf(f)...)
 		}
 	}
@@ -48,17 +59,10 @@ func ofFamily(f ruleset.Family) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
 }
 
-func (t *target) typicalOf(f ruleset.Family) []fate {
-	e := examples[f]
-	if i := slices.IndexFunc(t.addrs, ofFamily(f)); i >= 0 {
-		e.pod = t.addrs[i]
-	}
-	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if f == ruleset.IPv6 {
-		loopback = netip.IPv6Loopback()
-	}
+func (t *Target) typicalOf(f ruleset.Family) []Fate {
+	e := t.Example(f)
 	r := t.Redirect
-	appUID, appGID := t.application()
+	appUID, appGID := t.Application()
 	proxyUID, proxyGID := appUID, appGID
 	if len(r.Proxy.UIDs) > 0 {
 		proxyUID = r.Proxy.UIDs[0]
@@ -66,16 +70,16 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 	if len(r.Proxy.GIDs) > 0 {
 		proxyGID = r.Proxy.GIDs[0]
 	}
-	appPort := t.applicationPort()
+	appPort := t.ApplicationPort()
 
-	var fates []fate
-	podAddrs := t.addrs
-	if !slices.Contains(podAddrs, e.pod) { // the pod's address of this family is unknown
-		podAddrs = append(slices.Clone(podAddrs), e.pod)
+	var fates []Fate
+	podAddrs := t.Addrs
+	if !slices.Contains(podAddrs, e.Pod) { // the pod's address of this family is unknown
+		podAddrs = append(slices.Clone(podAddrs), e.Pod)
 	}
 	add := func(what string, p trace.Packet) {
 		p.PodAddrs = podAddrs
-		fate := fate{What: what, Packet: p}
+		fate := Fate{What: what, Packet: p}
 		if result, err := trace.Trace(t.Ruleset, p); err != nil {
 			fate.Error = err.Error()
 		} else {
@@ -92,28 +96,28 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 		})
 	}
 	in := func(what string, proto ruleset.Proto, port uint16) {
-		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.client, 0), Dst: netip.AddrPortFrom(e.pod, port)})
+		add(what, trace.Packet{Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(e.Client, 0), Dst: netip.AddrPortFrom(e.Pod, port)})
 	}
 
-	out("application to a service", ruleset.TCP, e.service, 80)
+	out("application to a service", ruleset.TCP, e.Service, 80)
 	if t.Ruleset.Program(f) == nil {
 		in("client to the application", ruleset.TCP, appPort)
 		return fates // without rules, everything passes
 	}
-	out("application to the outside", ruleset.TCP, e.outside, 443)
-	out("application to its own pod", ruleset.TCP, e.pod, appPort)
-	out("application to localhost", ruleset.TCP, loopback, appPort)
-	out("application's look-up", ruleset.UDP, e.resolver, 53)
-	out("application, other UDP", ruleset.UDP, e.outside, 8125)
+	out("application to the outside", ruleset.TCP, e.Outside, 443)
+	out("application to its own pod", ruleset.TCP, e.Pod, appPort)
+	out("application to localhost", ruleset.TCP, e.Loopback, appPort)
+	out("application's look-up", ruleset.UDP, e.Resolver, 53)
+	out("application, other UDP", ruleset.UDP, e.Outside, 8125)
 	for _, excluded := range r.Outbound.ExcludeCIDRs.Family(f) {
 		out("application to an excluded range", ruleset.TCP, excluded.Addr(), 443)
 	}
 	if ports := r.Outbound.ExcludePorts.Ranges(); len(ports) > 0 {
-		out("application to an excluded port", ruleset.TCP, e.service, ports[0].First)
+		out("application to an excluded port", ruleset.TCP, e.Service, ports[0].First)
 	}
-	proxy("proxy to the outside", ruleset.TCP, e.outside, 443)
-	proxy("proxy to a service of its own pod", ruleset.TCP, e.pod, appPort)
-	proxy("proxy's look-up", ruleset.UDP, e.resolver, 53)
+	proxy("proxy to the outside", ruleset.TCP, e.Outside, 443)
+	proxy("proxy to a service of its own pod", ruleset.TCP, e.Pod, appPort)
+	proxy("proxy's look-up", ruleset.UDP, e.Resolver, 53)
 	in("client to the application", ruleset.TCP, appPort)
 	if r.Proxy.TunnelPort != 0 {
 		in("client to the proxy's tunnel", ruleset.TCP, r.Proxy.TunnelPort)
@@ -126,24 +130,24 @@ func (t *target) typicalOf(f ruleset.Family) []fate {
 }
 
 // app returns the pod's first container that is not the proxy; nil if there is none.
-func (t *target) app() *corev1.Container {
-	for i := range t.pod.Spec.Containers {
-		if c := &t.pod.Spec.Containers[i]; c.Name != t.proxyName {
+func (t *Target) app() *corev1.Container {
+	for i := range t.Pod.Spec.Containers {
+		if c := &t.Pod.Spec.Containers[i]; c.Name != t.proxyName {
 			return c
 		}
 	}
 	return nil
 }
 
-// application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
-func (t *target) application() (uid, gid uint32) {
+// Application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
+func (t *Target) Application() (uid, gid uint32) {
 	uid, gid = 1000, 1000
 	set := func(to *uint32, id *int64) {
 		if id != nil && *id >= 0 && *id < redirect.NoID {
 			*to = uint32(*id)
 		}
 	}
-	if sc := t.pod.Spec.SecurityContext; sc != nil {
+	if sc := t.Pod.Spec.SecurityContext; sc != nil {
 		set(&uid, sc.RunAsUser)
 		set(&gid, sc.RunAsGroup)
 	}
@@ -154,7 +158,8 @@ func (t *target) application() (uid, gid uint32) {
 	return uid, gid
 }
 
-func (t *target) applicationPort() uint16 {
+// ApplicationPort returns the first port that the application declares, and 8080 if it declares none.
+func (t *Target) ApplicationPort() uint16 {
 	if app := t.app(); app != nil {
 		for _, p := range app.Ports {
 			if p.ContainerPort > 0 && p.ContainerPort < 1<<16 {
@@ -166,7 +171,7 @@ func (t *target) applicationPort() uint16 {
 }
 
 // line describes the packet in the table of packets.
-func (f fate) line() string {
+func (f Fate) line() string {
 	p := f.Packet
 	s := fmt.Sprintf("%s %s to %s", p.Direction, p.Proto, p.Dst)
 	if p.Direction == trace.Out {

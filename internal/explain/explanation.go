@@ -1,0 +1,233 @@
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Explanation is what explain prints, as JSON or in words.
+type Explanation struct {
+	Pod PodName `json:"pod"`
+	// Dialect is the mesh that has the pod; if none has, all that were asked, separated by commas.
+	Dialect string `json:"dialect"`
+	// Answers are what each of several meshes says, in order.
+	Answers []dialect.Answer `json:"answers,omitempty"`
+	// Configuration says where the dialect and the other settings of the plugin come from.
+	Configuration Configuration      `json:"configuration"`
+	Decision      selection.Decision `json:"decision"`
+	// Refused lists the pod's invalid settings.
+	Refused []string `json:"refused,omitempty"`
+	// Bypasses describes how traffic of the pod can bypass the mesh. BypassCodes
+	// are the codes for them in the plugin's record.
+	Bypasses    []string             `json:"bypasses"`
+	BypassCodes []dialect.BypassCode `json:"bypassCodes"`
+	Warnings    []string             `json:"warnings"`
+	Redirect    *redirect.Redirect   `json:"redirect,omitempty"`
+	Settings    []Setting            `json:"settings,omitempty"`
+	Packets     []Fate               `json:"packets,omitempty"`
+	Rules       *ruleset.Ruleset     `json:"rules,omitempty"`
+
+	bypasses []dialect.Bypass
+}
+
+// Name returns the pod's name.
+func Name(pod *corev1.Pod) PodName { return PodName{pod.Namespace, pod.Name} }
+
+// PodName names a pod.
+type PodName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Setting is a field of the Redirect and its origin.
+type Setting struct {
+	Field string `json:"field"`
+	// Value is the value in effect. From holds what the pod says.
+	Value json.RawMessage `json:"value,omitempty"`
+	From  redirect.Origin `json:"from"`
+}
+
+// Meshes names the mesh that has the pod, or else all that were asked.
+func (t *Target) Meshes(asked dialect.List) string { return cmp.Or(t.Plan.Dialect, asked.String()) }
+
+// Explain says what the target's plan means. Err is what [Target.Ask] returned. It is returned again if no decision was
+// reached; otherwise it is in Refused.
+func (t *Target) Explain(asked dialect.List, c Configuration, err error) (Explanation, error) {
+	x := Explanation{
+		Pod: Name(t.Pod), Dialect: t.Meshes(asked), Answers: t.Answers, Configuration: c, Decision: t.Decision,
+		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, t.Codes()...), Warnings: append([]string{}, t.Notes...),
+	}
+	x.bypasses = t.Bypasses
+	for _, b := range t.Bypasses {
+		x.Bypasses = append(x.Bypasses, b.String())
+	}
+	switch {
+	case err != nil && t.Decision.Reason == "":
+		return x, err
+	case err != nil:
+		x.Refused = Reasons(err)
+	case t.Decision.Selected:
+		x.Redirect, x.Rules = &t.Redirect, &t.Ruleset
+		x.Settings = settings(t.Redirect, t.Origins)
+		x.Packets = t.Typical()
+	}
+	return x, nil
+}
+
+// Reasons returns the parts of a joined error, without the text that wraps them.
+func Reasons(err error) []string {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if joined, ok := e.(interface{ Unwrap() []error }); ok {
+			var all []string
+			for _, part := range joined.Unwrap() {
+				all = append(all, Reasons(part)...)
+			}
+			return all
+		}
+	}
+	return []string{err.Error()}
+}
+
+// settings finds the value of each field by its path in JSON.
+func settings(r redirect.Redirect, origins []redirect.Origin) []Setting {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil
+	}
+	var out []Setting
+	for _, o := range origins {
+		if o.Field == "" {
+			continue // validated, but sets no field
+		}
+		out = append(out, Setting{Field: o.Field, Value: lookupJSON(b, o.Field), From: o})
+	}
+	return out
+}
+
+func lookupJSON(b json.RawMessage, path string) json.RawMessage {
+	head, rest, more := strings.Cut(path, ".")
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(b, &fields) != nil {
+		return nil
+	}
+	if more {
+		return lookupJSON(fields[head], rest)
+	}
+	return fields[head]
+}
+
+// words is a setting's value for people.
+func (s Setting) words() string {
+	v := strings.TrimSpace(string(s.Value))
+	switch {
+	case v == "" && s.Field == "dropInvalid":
+		return "false" // omitted from JSON when it is not set
+	case v == "", v == "null", v == "[]":
+		return "none"
+	}
+	return strings.Trim(strings.NewReplacer(`"`, "", ",", ", ").Replace(v), "[]")
+}
+
+func (s Setting) from() string {
+	if s.From.Source == redirect.FromDefault {
+		return "default"
+	}
+	return fmt.Sprintf("%s %s=%q", s.From.Source, s.From.Key, s.From.Value)
+}
+
+// Print writes the explanation for people.
+func (x Explanation) Print(w io.Writer) error {
+	in := "is not in the mesh"
+	switch {
+	case x.Refused != nil:
+		in = "is refused"
+	case x.Decision.Selected:
+		in = "is in the mesh"
+	}
+	fmt.Fprintf(w, "pod %s/%s %s (%s)\n", x.Pod.Namespace, x.Pod.Name, in, x.Dialect)
+	if x.Decision.Selected || len(x.Answers) == 0 { // else the answers say it all
+		fmt.Fprintf(w, "  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
+	}
+	for _, a := range x.Answers {
+		fmt.Fprintf(w, "  dialect %s: %s: %s\n", a.Dialect, a.Reason, a.Detail)
+	}
+	fmt.Fprintf(w, "  %s\n", x.Configuration)
+	for _, r := range x.Refused {
+		fmt.Fprintf(w, "  refused: %s\n", r)
+	}
+	for _, b := range x.Bypasses {
+		if slices.ContainsFunc(x.Refused, func(r string) bool { return strings.HasPrefix(r, b) }) {
+			continue // it has just been said
+		}
+		fmt.Fprintf(w, "  WARNING: %s\n", b)
+	}
+	for _, m := range x.Warnings {
+		fmt.Fprintf(w, "  warning: %s\n", m)
+	}
+	if x.Redirect == nil {
+		return nil
+	}
+	fmt.Fprintln(w, "\nsettings")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, s := range x.Settings {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Field, s.words(), s.from())
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "\ntypical packets")
+	table = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range x.Packets {
+		verdict, why := "unknown", f.Error
+		if f.Result != nil {
+			verdict, why = f.Result.String(), f.Result.Reason
+		}
+		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", f.What, f.line(), verdict, why)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, f := range ruleset.Families {
+		p := x.Rules.Program(f)
+		if p == nil {
+			fmt.Fprintf(w, "\n%s: no rules\n", f)
+			continue
+		}
+		fmt.Fprintf(w, "\n%s: %d rules\n%s", f, p.Rules(), indent(p.Commented()))
+	}
+	return nil
+}
+
+func indent(s string) string {
+	var b strings.Builder
+	for l := range strings.Lines(s) {
+		b.WriteString("  " + l)
+	}
+	return b.String()
+}
+
+// RulesText returns the input of iptables-restore --noflush and ip6tables-restore --noflush, with comments. A comment
+// line heads each family if there are two.
+func RulesText(rs ruleset.Ruleset) string {
+	if rs.IPv4 == nil || rs.IPv6 == nil {
+		return rs.IPv4.Commented() + rs.IPv6.Commented()
+	}
+	var b strings.Builder
+	for _, f := range ruleset.Families {
+		b.WriteString("# " + f.String() + "\n" + rs.Program(f).Commented())
+	}
+	return b.String()
+}

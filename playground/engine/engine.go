@@ -1,0 +1,246 @@
+// Package engine answers the playground's questions about a pod: what explain says of it, its rules and their picture, who
+// reaches what, the way of one connection, and a comparison. It is compiled to WebAssembly, and does no I/O.
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Subject is a pod and what the page knows about it.
+type Subject struct {
+	// Pod and Namespace are YAML or JSON. An empty Namespace is not known.
+	Pod       string `json:"pod"`
+	Namespace string `json:"namespace"`
+	// Config is the plugin's entry in the network configuration. Keys that are not about one pod do nothing.
+	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// Request is a question.
+type Request struct {
+	// Op is explain, look, trace or compare.
+	Op string `json:"op"`
+	Subject
+	// Connection is for trace.
+	Connection *Connection `json:"connection,omitempty"`
+	// Other or Saved, what iptables-save printed, is for compare.
+	Other *Subject `json:"other,omitempty"`
+	Saved string   `json:"saved,omitempty"`
+}
+
+// Failure is an answer to a question that cannot be answered. In is the input that is wrong.
+type Failure struct {
+	Error struct {
+		In   string `json:"in"`
+		Text string `json:"text"`
+	} `json:"error"`
+}
+
+type inputError struct {
+	in string
+	error
+}
+
+func (e inputError) Unwrap() error { return e.error }
+
+// Answer answers a Request in JSON. The answer to explain is what `meshcni-redirect explain --config none -o json` prints.
+func Answer(request []byte) []byte {
+	var r Request
+	if err := json.Unmarshal(request, &r); err != nil {
+		return failure(fmt.Errorf("read the request: %w", err))
+	}
+	answer, err := r.answer()
+	if err != nil {
+		return failure(err)
+	}
+	return encode(answer, r.Op == "explain")
+}
+
+func (r Request) answer() (any, error) {
+	if r.Op == "compare" && r.Other == nil && r.Saved == "" {
+		return nil, inputError{"other", errors.New("nothing to compare with")}
+	}
+	q, err := r.Subject.ask()
+	if err != nil {
+		return nil, err
+	}
+	switch r.Op {
+	case "explain":
+		return q.explanation, nil
+	case "look":
+		return q.look(), nil
+	case "trace":
+		if r.Connection == nil {
+			return nil, inputError{"connection", errors.New("no connection is given")}
+		}
+		return q.trace(*r.Connection)
+	case "compare":
+		return q.compare(r)
+	}
+	return nil, fmt.Errorf("unknown question %q", r.Op)
+}
+
+// asked is a subject with its plan.
+type asked struct {
+	explain.Target
+	dialects    dialect.List
+	explanation explain.Explanation
+}
+
+func (s Subject) ask() (*asked, error) {
+	config, l, err := configure(s.Config)
+	if err != nil {
+		return nil, inputError{"config", err}
+	}
+	a := &asked{dialects: l}
+	a.Mesh = &l[0]
+	if a.Pod, err = explain.Pod([]byte(s.Pod)); err != nil {
+		return nil, inputError{"pod", err}
+	}
+	var namespace *corev1.Namespace
+	if s.Namespace != "" {
+		if namespace, err = explain.Namespace([]byte(s.Namespace)); err != nil {
+			return nil, inputError{"namespace", err}
+		}
+	} else if l.MayReadNamespace() {
+		a.Notes = append(a.Notes, explain.NamespaceUnknown)
+	}
+	a.Addrs = explain.Addrs(a.Pod)
+	err = a.Ask(context.Background(), l, namespace, dialect.Options{
+		UncapturedFamily: config.UncapturedFamily, RefuseProxyUID: config.RefuseProxyUID, RefuseNetRaw: config.RefuseNetRaw,
+	})
+	if a.explanation, err = a.Explain(l, explain.NoConfiguration, err); err != nil {
+		return nil, inputError{"pod", err}
+	}
+	return a, nil
+}
+
+// configure reads the plugin's entry, and finds the meshes that it names. The error names everything that is wrong.
+func configure(text json.RawMessage) (netconf.Config, dialect.List, error) {
+	if len(text) == 0 {
+		text = json.RawMessage("{}")
+	}
+	config, _, err := netconf.Parse(text)
+	errs := []error{err}
+	excluded, err := selection.ParseLabels(config.Kubernetes.ExcludeNamespaceSelector)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("exclude_namespace_selector: %w", err))
+	}
+	known, err := dialects.Configure(dialects.All(), config.Ambient)
+	errs = append(errs, err)
+	l, err := dialects.Choose(known, config.Dialects, config.Kubernetes.ExcludeNamespaces, excluded)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("dialect: %w", err))
+	}
+	return config, l, errors.Join(errs...)
+}
+
+// View is the answer to look.
+type View struct {
+	Explanation explain.Explanation `json:"explanation"`
+	Verdict     explain.Verdict     `json:"verdict"`
+	IPTables    string              `json:"iptables"`
+	NFT         string              `json:"nft"`
+	Charts      []Chart             `json:"charts"`
+	Matrix      []Cell              `json:"matrix"`
+	// Ports are the proxy's.
+	Ports map[string]uint16 `json:"ports"`
+}
+
+func (a *asked) look() View {
+	v := View{Explanation: a.explanation, Verdict: a.explanation.Verdict(), Charts: []Chart{}, Matrix: []Cell{}, Ports: map[string]uint16{}}
+	if a.explanation.Refused != nil {
+		return v
+	}
+	v.Matrix = a.matrix()
+	if !a.Decision.Selected {
+		return v
+	}
+	v.IPTables, v.NFT, v.Charts = explain.RulesText(a.Ruleset), apply.NFT(a.Ruleset), charts(a.Ruleset)
+	p := a.Redirect.Proxy
+	for name, port := range map[string]uint16{"outbound": p.OutboundPort, "inbound": p.InboundPort, "tunnel": p.TunnelPort, "dns": a.Redirect.DNS.Port} {
+		if port != 0 {
+			v.Ports[name] = port
+		}
+	}
+	return v
+}
+
+func (a *asked) compare(r Request) (any, error) {
+	if r.Saved != "" {
+		x, err := a.CompareSaved(a.dialects, explain.NoConfiguration, r.Saved)
+		if err != nil {
+			return nil, inputError{"saved", err}
+		}
+		return describe(x), nil
+	}
+	other, err := r.Other.ask()
+	if in := (inputError{}); errors.As(err, &in) {
+		return nil, inputError{"other", fmt.Errorf("%s: %w", in.in, in.error)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, q := range []struct {
+		name string
+		*asked
+	}{{"pod", a}, {"other", other}} {
+		if q.explanation.Refused != nil {
+			return nil, inputError{q.name, errors.New("a pod that is refused has no rules to compare")}
+		}
+	}
+	x, err := a.CompareRules(a.dialects, explain.NoConfiguration, other.Ruleset)
+	if err != nil {
+		return nil, err
+	}
+	return describe(x), nil
+}
+
+func failure(err error) []byte {
+	var f Failure
+	f.Error.Text = err.Error()
+	if in := (inputError{}); errors.As(err, &in) {
+		f.Error.In = in.in
+	}
+	return encode(f, false)
+}
+
+// encode writes JSON, indented as meshcni-redirect does or in one line.
+func encode(v any, indent bool) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	if indent {
+		e.SetIndent("", "  ")
+	}
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return []byte(`{"error": {"in": "", "text": "the answer cannot be written"}}`)
+	}
+	return b.Bytes()
+}
+
+// addr reads an address, or takes the other one if there is none.
+func addr(s string, otherwise netip.Addr) (netip.Addr, error) {
+	if s == "" {
+		return otherwise, nil
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is not an address", s)
+	}
+	return cmp.Or(a.Unmap(), otherwise), nil
+}

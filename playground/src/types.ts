@@ -1,0 +1,138 @@
+// What the engine (playground/engine) says, as far as the page shows it.
+
+export interface Connection {
+  direction: "out" | "in";
+  who?: "app" | "proxy";
+  proto: "tcp" | "udp";
+  src?: string;
+  dst: string;
+  port: number;
+}
+
+export interface Subject {
+  pod: string;
+  namespace?: string;
+  config?: Config;
+}
+
+/** The plugin's entry, as far as it is about a pod (docs/configuration.md). */
+export interface Config {
+  dialect?: string | string[];
+  kubernetes?: { exclude_namespaces?: string[]; exclude_namespace_selector?: string };
+  uncaptured_family?: string;
+  refuse_proxy_uid?: boolean;
+  refuse_net_raw?: boolean;
+  ambient?: { dns_capture?: boolean; ipv6?: boolean; [key: string]: unknown };
+  [key: string]: unknown;
+}
+
+export type Cls = "mesh" | "direct" | "onward" | "dropped" | "broken" | "unknown";
+
+export interface Cell {
+  family: string;
+  who: string;
+  what: string;
+  ask: Connection;
+  class: Cls;
+  said: string;
+  why: string;
+}
+
+export interface Row {
+  id: string;
+  match: string;
+  why?: string;
+  does: string;
+  to?: string;
+  end?: string;
+}
+
+export interface Box {
+  id: string;
+  table: string;
+  name: string;
+  rows: Row[];
+}
+
+export interface Chart {
+  family: string;
+  chains: Box[];
+}
+
+export interface Origin {
+  source: string;
+  key?: string;
+  value?: string;
+}
+
+export interface View {
+  explanation: {
+    pod: { namespace: string; name: string };
+    dialect: string;
+    decision: { selected: boolean; reason: string; detail: string };
+    warnings: string[];
+    settings?: { field: string; value?: unknown; from: Origin }[];
+    answers?: { dialect: string; selected: boolean; reason: string; detail: string }[];
+  };
+  verdict: {
+    state: "captured" | "outside" | "refused";
+    mesh?: string;
+    headline: string;
+    because: string[];
+    do: string[];
+    past: { code: string; what: string; do: string }[];
+  };
+  iptables: string;
+  nft: string;
+  charts: Chart[];
+  matrix: Cell[];
+  ports: Record<string, number>;
+}
+
+export interface Passage {
+  what: string;
+  from: string;
+  to?: string;
+  verdict: string;
+  to_port: number;
+  path: string[];
+  reason: string;
+  sent: { src: string; dst: string };
+  arrived?: { src: string; dst: string };
+}
+
+export interface Conversation {
+  verdict: string;
+  reason: string;
+  packets: Passage[];
+  onward?: Conversation;
+}
+
+export interface Way {
+  class: Cls;
+  said: string;
+  conversation: Conversation;
+}
+
+export interface Compared {
+  same: boolean;
+  packets: number;
+  connections: number;
+  count: number;
+  foreign: { family: string; table: string; chain: string; rule: string; reason: string }[];
+  groups: { kind: string; other: string; otherIs: string; this: string; thisIs: string; examples: string[]; count: number }[];
+}
+
+export interface Failure {
+  error: { in: string; text: string };
+}
+
+export interface Example extends Subject {
+  group: string;
+  title: string;
+  key?: string;
+}
+
+export function failed(answer: unknown): answer is Failure {
+  return typeof answer === "object" && answer !== null && "error" in answer;
+}

@@ -1,0 +1,62 @@
+// A file server for dist/, below a folder as on GitHub Pages, and Debian's Chromium.
+import { existsSync, readFileSync } from "node:fs";
+import { createServer } from "node:http";
+import path from "node:path";
+import { chromium } from "playwright-core";
+
+export const dist = path.join(import.meta.dirname, "..", "dist");
+const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json" };
+
+export async function start() {
+  const server = createServer((request, response) => {
+    const name = request.url.replace(/^\/meshcni\//, "").replace(/^$/, "index.html");
+    const file = path.join(dist, path.normalize("/" + name));
+    if (!request.url.startsWith("/meshcni/") || !existsSync(file)) {
+      response.writeHead(404).end();
+      return;
+    }
+    response.writeHead(200, { "content-type": types[path.extname(file)] ?? "application/octet-stream" }).end(readFileSync(file));
+  }).listen(0, "127.0.0.1");
+  await new Promise((ready) => server.once("listening", ready));
+  // Root, as CI has it, cannot use Chromium's sandbox. The pages are our own.
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"], timeout: 0 });
+  return {
+    browser,
+    url: `http://127.0.0.1:${server.address().port}/meshcni/`,
+    async stop() {
+      await browser.close();
+      server.close();
+    },
+  };
+}
+
+/** A page with a result. It has what it asked for, and what went wrong in it. */
+export async function open({ browser, url }, { fragment = "", ...options } = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options });
+  context.setDefaultTimeout(0); // the test runner's own limit counts
+  const page = await context.newPage();
+  page.requested = [];
+  page.wrong = [];
+  page.on("request", (r) => page.requested.push(r.url()));
+  page.on("pageerror", (e) => page.wrong.push(String(e)));
+  page.on("console", (m) => m.type() === "error" && page.wrong.push(m.text()));
+  await page.goto(url + fragment);
+  await page.locator(".verdict h2").waitFor();
+  return page;
+}
+
+/** Does something, and waits for the engine's next answer. */
+export async function answered(page, act) {
+  const before = await page.evaluate(() => Number(document.body.dataset.answers ?? 0));
+  await act();
+  await page.waitForFunction((n) => Number(document.body.dataset.answers ?? 0) > n, before);
+}
+
+export const choose = (page, label) => answered(page, () => page.selectOption("#example", { label }));
+
+/** Replaces the text of an editor, by the keyboard. */
+export async function type(page, id, text) {
+  await page.locator(`#${id} .cm-content`).click();
+  await page.keyboard.press("Control+a");
+  await page.keyboard.insertText(text);
+}
