@@ -87,10 +87,10 @@ type NodeStatus struct {
 
 // The states of a node.
 const (
-	NodeReady    = "ready"
-	NodeNotReady = "not-ready"
-	NodeUnknown  = "unknown"
-	NodeNoAgent  = "no-agent"
+	StateReady    = "ready"
+	StateNotReady = "not-ready"
+	StateUnknown  = "unknown"
+	StateNoAgent  = "no-agent"
 )
 
 // Status is how a cluster is, as status prints it.
@@ -114,9 +114,9 @@ func (s Status) exit() error {
 	unknown := len(s.Nodes) == 0
 	for _, n := range s.Nodes {
 		switch n.State {
-		case NodeNotReady, NodeNoAgent:
+		case StateNotReady, StateNoAgent:
 			return cli.Exit(ExitWrong)
-		case NodeUnknown:
+		case StateUnknown:
 			unknown = true
 		}
 	}
@@ -136,7 +136,6 @@ func (c *cluster) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "say of each node whether its new pods are captured, and how many pods are in which state",
 		Long: "Exits 1 unless every node has a ready agent and no pod needs attention; 3 if all\nthat is known is well, and some agent does not answer.",
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval <= 0 {
 				return cli.Usagef("--interval %s: not above 0", interval)
@@ -213,7 +212,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentap
 		err  error
 	}
 	answers := make(chan answer)
-	asking, ctx := errgroup.WithContext(ctx)
+	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
 	go func() {
 		defer close(answers)
@@ -239,8 +238,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentap
 
 func (c *cluster) status(ctx context.Context) (Status, error) {
 	s := Status{Nodes: []NodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
-	err := c.eachNode(ctx, func(node string, n agentapi.Node, err error) { s.add(node, n, err) })
-	if err != nil && ctx.Err() == nil || len(s.Nodes) == 0 && err != nil {
+	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
 	slices.SortFunc(s.Nodes, func(a, b NodeStatus) int { return cmp.Compare(a.Node, b.Node) })
@@ -255,13 +253,13 @@ func (s *Status) add(node string, n agentapi.Node, err error) {
 	row := NodeStatus{Node: node}
 	switch {
 	case errors.Is(err, errNoAgent):
-		row.State, row.Why = NodeNoAgent, []string{err.Error()}
+		row.State, row.Why = StateNoAgent, []string{err.Error()}
 	case err != nil:
-		row.State, row.Why = NodeUnknown, strings.Split(err.Error(), "\n")
+		row.State, row.Why = StateUnknown, strings.Split(err.Error(), "\n")
 	default:
-		row.State = NodeReady
+		row.State = StateReady
 		if !n.Ready {
-			row.State = NodeNotReady
+			row.State = StateNotReady
 		} else {
 			s.Ready++
 		}
@@ -286,16 +284,16 @@ func (s *Status) next() (all []string) {
 	for _, n := range s.Nodes {
 		states[n.State]++
 	}
-	if len(s.Nodes) == states[NodeNoAgent] {
+	if len(s.Nodes) == states[StateNoAgent] {
 		return []string{"no node has an agent: install the chart, or name the agents' labels by --agent-selector"}
 	}
-	if n := states[NodeNoAgent]; n > 0 {
+	if n := states[StateNoAgent]; n > 0 {
 		all = append(all, strconv.Itoa(n)+" nodes have no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector")
 	}
-	if states[NodeNotReady] > 0 {
+	if states[StateNotReady] > 0 {
 		all = append(all, "a node is not ready: the code before its reason is a section of docs/troubleshooting.md")
 	}
-	if states[NodeUnknown] > 0 {
+	if states[StateUnknown] > 0 {
 		all = append(all, "an agent does not answer: look at its pod; asking it takes the right to create pods/portforward in its namespace")
 	}
 	if s.WrongPods > 0 {
@@ -329,7 +327,7 @@ func (s Status) print(w io.Writer, output string) error {
 	}
 	for _, n := range s.Nodes {
 		for _, why := range n.Why {
-			if n.State != NodeNoAgent { // the state says it
+			if n.State != StateNoAgent { // the state says it
 				fmt.Fprintf(w, "%s is %s: %s\n", n.Node, n.State, why)
 			}
 		}

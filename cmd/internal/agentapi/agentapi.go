@@ -65,6 +65,13 @@ type Installed struct {
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
+// Type is the type of the plugin's entry; empty if it cannot be read.
+func (i Installed) Type() string {
+	var entry struct{ Type string }
+	_ = json.Unmarshal(i.Config, &entry)
+	return entry.Type
+}
+
 // State is what an agent knows of a pod, as package agentsock has it.
 type State struct {
 	Namespace string    `json:"namespace"`
