@@ -18,42 +18,42 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 )
 
-// Code is the kind of a finding, which never changes. [Codes] has all.
-type Code string
+// findingCode is the kind of a finding, which never changes. [codes] has all.
+type findingCode string
 
 // The codes.
 const (
-	NoAgents         Code = "no-agents"           // no node has one
-	NodeWithoutAgent Code = "node-without-agent"  // new pods of a node bypass the mesh
-	AgentSilent      Code = "agent-silent"        // it does not answer, so nothing is known of its node
-	AgentRights      Code = "agent-rights"        // its service account may not do what it has to
-	NodeNotReady     Code = "node-not-ready"      // the agent says why
-	NodeWarning      Code = "node-warning"        // the agent warns of something
-	OtherMesh        Code = "other-mesh"          // another mesh's plugin is in the list beside ours
-	NotInstalled     Code = "not-installed"       // no network configuration has the plugin's entry
-	NotLoaded        Code = "not-loaded"          // the runtime loads another file than the one with the entry
-	NotLast          Code = "not-last"            // plugins come after ours in the list
-	CNIVersionOld    Code = "cni-version-old"     // the list's version has no CHECK
-	UnknownKeys      Code = "unknown-keys"        // the entry has keys that mean nothing to the agent's version
-	NoBackend        Code = "no-backend"          // the host has nothing that could write rules
-	VersionsDiffer   Code = "versions-differ"     // between nodes
-	SettingsDiffer   Code = "settings-differ"     // between nodes
-	PodBypasses      Code = "pod-bypasses"        // a pod of the mesh has no rules
-	PodDrifted       Code = "pod-drifted"         // a pod lacks some of its rules
-	PodWaiting       Code = "pod-waiting"         // a pod is not captured yet, or it cannot be told
-	ExcludedInjected Code = "excluded-injected"   // the injector put a proxy into a pod that the plugin leaves alone
-	OwnInit          Code = "own-init"            // the injector lets an init container write the rules
-	OtherDialect     Code = "other-dialect"       // a pod is of a mesh that its node's plugin does not know
-	PodRefused       Code = "pod-refused"         // a pod's settings are wrong, and it will not start again
-	PodsNotKnown     Code = "pods-not-known"      // what of the check takes pods was left out
-	ConfigurationOdd Code = "configuration-wrong" // the entry cannot be read
+	codeNoAgents         findingCode = "no-agents"           // no node has one
+	codeNodeWithoutAgent findingCode = "node-without-agent"  // new pods of a node bypass the mesh
+	codeAgentSilent      findingCode = "agent-silent"        // it does not answer, so nothing is known of its node
+	codeAgentRights      findingCode = "agent-rights"        // its service account may not do what it has to
+	codeNodeNotReady     findingCode = "node-not-ready"      // the agent says why
+	codeNodeWarning      findingCode = "node-warning"        // the agent warns of something
+	codeOtherMesh        findingCode = "other-mesh"          // another mesh's plugin is in the list beside ours
+	codeNotInstalled     findingCode = "not-installed"       // no network configuration has the plugin's entry
+	codeNotLoaded        findingCode = "not-loaded"          // the runtime loads another file than the one with the entry
+	codeNotLast          findingCode = "not-last"            // plugins come after ours in the list
+	codeCNIVersionOld    findingCode = "cni-version-old"     // the list's version has no CHECK
+	codeUnknownKeys      findingCode = "unknown-keys"        // the entry has keys that mean nothing to the agent's version
+	codeNoBackend        findingCode = "no-backend"          // the host has nothing that could write rules
+	codeVersionsDiffer   findingCode = "versions-differ"     // between nodes
+	codeSettingsDiffer   findingCode = "settings-differ"     // between nodes
+	codePodBypasses      findingCode = "pod-bypasses"        // a pod of the mesh has no rules
+	codePodDrifted       findingCode = "pod-drifted"         // a pod lacks some of its rules
+	codePodWaiting       findingCode = "pod-waiting"         // a pod is not captured yet, or it cannot be told
+	codeExcludedInjected findingCode = "excluded-injected"   // the injector put a proxy into a pod that the plugin leaves alone
+	codeOwnInit          findingCode = "own-init"            // the injector lets an init container write the rules
+	codeOtherDialect     findingCode = "other-dialect"       // a pod is of a mesh that its node's plugin does not know
+	codePodRefused       findingCode = "pod-refused"         // a pod's settings are wrong, and it will not start again
+	codePodsNotKnown     findingCode = "pods-not-known"      // what of the check takes pods was left out
+	codeConfigurationOdd findingCode = "configuration-wrong" // the entry cannot be read
 )
 
-// Codes are all codes, as the page has them.
-var Codes = []Code{
-	NoAgents, NodeWithoutAgent, AgentSilent, AgentRights, NodeNotReady, NodeWarning, OtherMesh, NotInstalled, NotLoaded, NotLast, CNIVersionOld,
-	UnknownKeys, NoBackend, VersionsDiffer, SettingsDiffer, PodBypasses, PodDrifted, PodWaiting, ExcludedInjected, OwnInit, OtherDialect, PodRefused,
-	PodsNotKnown, ConfigurationOdd,
+// codes are all codes, as the page has them.
+var codes = []findingCode{
+	codeNoAgents, codeNodeWithoutAgent, codeAgentSilent, codeAgentRights, codeNodeNotReady, codeNodeWarning, codeOtherMesh, codeNotInstalled, codeNotLoaded, codeNotLast, codeCNIVersionOld,
+	codeUnknownKeys, codeNoBackend, codeVersionsDiffer, codeSettingsDiffer, codePodBypasses, codePodDrifted, codePodWaiting, codeExcludedInjected, codeOwnInit, codeOtherDialect, codePodRefused,
+	codePodsNotKnown, codeConfigurationOdd,
 }
 
 // page has a section for each code.
@@ -61,15 +61,15 @@ const page = "https://github.com/meshcni/meshcni/blob/main/docs/check.md#"
 
 // The levels of a finding.
 const (
-	LevelError   = "error"   // pods bypass the mesh, or do not start
-	LevelWarning = "warning" // somebody should look at it
-	LevelUnknown = "unknown" // it could not be found out
+	levelError   = "error"   // pods bypass the mesh, or do not start
+	levelWarning = "warning" // somebody should look at it
+	levelUnknown = "unknown" // it could not be found out
 )
 
-// Finding is something that check has found.
-type Finding struct {
-	Code  Code   `json:"code"`
-	Level string `json:"level"`
+// finding is something that check has found.
+type finding struct {
+	Code  findingCode `json:"code"`
+	Level string      `json:"level"`
 	// Where names the objects, such as node/a or pod/shop/cart, maxWhere at most; Count is how many there are.
 	Where []string `json:"where,omitempty"`
 	Count int      `json:"count"`
@@ -82,15 +82,15 @@ const maxWhere = 10
 
 // findings gathers what is found. The same text of several objects is one finding.
 type findings struct {
-	all   []*Finding
-	known map[[2]string]*Finding
+	all   []*finding
+	known map[[2]string]*finding
 }
 
-func (f *findings) add(code Code, level, where, text string) {
+func (f *findings) add(code findingCode, level, where, text string) {
 	key := [2]string{string(code), text}
 	x := f.known[key]
 	if x == nil {
-		x = &Finding{Code: code, Level: level, Text: text, Page: page + string(code)}
+		x = &finding{Code: code, Level: level, Text: text, Page: page + string(code)}
 		f.known[key] = x
 		f.all = append(f.all, x)
 	}
@@ -100,23 +100,23 @@ func (f *findings) add(code Code, level, where, text string) {
 	}
 }
 
-// Report is what check prints as JSON.
-type Report struct {
-	Findings []*Finding `json:"findings"`
+// report is what check prints as JSON.
+type report struct {
+	Findings []*finding `json:"findings"`
 	// Nodes and Pods are how many were looked at.
 	Nodes int `json:"nodes"`
 	Pods  int `json:"pods"`
 }
 
-func (r Report) exit() error {
+func (r report) exit() error {
 	levels := map[string]bool{}
 	for _, f := range r.Findings {
 		levels[f.Level] = true
 	}
 	switch {
-	case levels[LevelError]:
+	case levels[levelError]:
 		return cli.Exit(ExitWrong)
-	case levels[LevelUnknown]:
+	case levels[levelUnknown]:
 		return cli.Exit(ExitUnknown)
 	}
 	return nil
@@ -151,11 +151,11 @@ func (c *cluster) progress(format string, args ...any) {
 	fmt.Fprintf(c.Stderr, "checking "+format+"\n", args...)
 }
 
-func (c *cluster) check(ctx context.Context) (Report, error) {
-	f := &findings{known: map[[2]string]*Finding{}}
+func (c *cluster) check(ctx context.Context) (report, error) {
+	f := &findings{known: map[[2]string]*finding{}}
 	s := newSettings(c.Dialects)
 	c.progress("the nodes")
-	var r Report
+	var r report
 	var account string
 	without := 0
 	err := c.eachNode(ctx, func(node string, n agentapi.Node, err error) {
@@ -166,9 +166,9 @@ func (c *cluster) check(ctx context.Context) (Report, error) {
 		switch {
 		case errors.Is(err, errNoAgent):
 			without++
-			f.add(NodeWithoutAgent, LevelError, where, "has no agent: new pods of the mesh bypass it there, or do not start")
+			f.add(codeNodeWithoutAgent, levelError, where, "has no agent: new pods of the mesh bypass it there, or do not start")
 		case err != nil:
-			f.add(AgentSilent, LevelUnknown, where, err.Error())
+			f.add(codeAgentSilent, levelUnknown, where, err.Error())
 		default:
 			f.node(where, n)
 			s.add(f, node, n)
@@ -179,10 +179,10 @@ func (c *cluster) check(ctx context.Context) (Report, error) {
 	}
 	switch {
 	case r.Nodes == 0:
-		f.add(NoAgents, LevelUnknown, "", "there is no node")
+		f.add(codeNoAgents, levelUnknown, "", "there is no node")
 	case without == r.Nodes:
-		f.all, f.known = nil, map[[2]string]*Finding{}
-		f.add(NoAgents, LevelError, "", "no node has an agent: the chart is not installed, or its pods have other labels than "+c.agentSelector)
+		f.all, f.known = nil, map[[2]string]*finding{}
+		f.add(codeNoAgents, levelError, "", "no node has an agent: the chart is not installed, or its pods have other labels than "+c.agentSelector)
 	}
 	s.compare(f)
 	if err := c.listAgents(ctx, "", func(pod *corev1.Pod) {
@@ -197,10 +197,10 @@ func (c *cluster) check(ctx context.Context) (Report, error) {
 	c.progress("the pods")
 	r.Pods = c.pods(ctx, f, s)
 	// The levels' words are in the order of their weight.
-	slices.SortStableFunc(f.all, func(a, b *Finding) int {
-		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(slices.Index(Codes, a.Code), slices.Index(Codes, b.Code)), cmp.Compare(a.Text, b.Text))
+	slices.SortStableFunc(f.all, func(a, b *finding) int {
+		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(slices.Index(codes, a.Code), slices.Index(codes, b.Code)), cmp.Compare(a.Text, b.Text))
 	})
-	r.Findings = append([]*Finding{}, f.all...)
+	r.Findings = append([]*finding{}, f.all...)
 	for _, x := range r.Findings {
 		slices.Sort(x.Where)
 	}
@@ -210,20 +210,20 @@ func (c *cluster) check(ctx context.Context) (Report, error) {
 // node adds what the agent of a node says.
 func (f *findings) node(where string, n agentapi.Node) {
 	for _, why := range n.NotReady {
-		f.add(NodeNotReady, LevelError, where, why)
+		f.add(codeNodeNotReady, levelError, where, why)
 	}
 	for _, text := range n.Warnings {
 		switch kind, rest, _ := strings.Cut(text, ": "); kind {
 		case "uncaptured", "drifted", "cannot-tell": // the pods are findings of their own
-		case string(OtherMesh):
-			f.add(OtherMesh, LevelWarning, where, rest)
+		case string(codeOtherMesh):
+			f.add(codeOtherMesh, levelWarning, where, rest)
 		default:
-			f.add(NodeWarning, LevelWarning, where, text)
+			f.add(codeNodeWarning, levelWarning, where, text)
 		}
 	}
 	f.installed(where, n.Installed)
 	if n.BackendError != "" {
-		f.add(NoBackend, LevelError, where, n.BackendError)
+		f.add(codeNoBackend, levelError, where, n.BackendError)
 	}
 	for _, p := range n.Pods {
 		pod := "pod/" + p.Namespace + "/" + p.Name
@@ -234,11 +234,11 @@ func (f *findings) node(where string, n agentapi.Node) {
 		switch {
 		case !p.Wrong:
 		case p.State == "failed":
-			f.add(PodBypasses, LevelError, pod, text)
+			f.add(codePodBypasses, levelError, pod, text)
 		case p.State == "drifted":
-			f.add(PodDrifted, LevelError, pod, text)
+			f.add(codePodDrifted, levelError, pod, text)
 		default:
-			f.add(PodWaiting, LevelWarning, pod, text)
+			f.add(codePodWaiting, levelWarning, pod, text)
 		}
 	}
 }
@@ -246,20 +246,20 @@ func (f *findings) node(where string, n agentapi.Node) {
 // installed adds what is odd about the plugin's entry.
 func (f *findings) installed(where string, i agentapi.Installed) {
 	if i.File == "" {
-		f.add(NotInstalled, LevelError, where, cmp.Or(i.Error, "no network configuration has the plugin's entry"))
+		f.add(codeNotInstalled, levelError, where, cmp.Or(i.Error, "no network configuration has the plugin's entry"))
 		return
 	}
 	if i.Loaded != "" {
-		f.add(NotLoaded, LevelWarning, where, fmt.Sprintf("the runtime loads %s, and the entry is in %s; that is meant only for Multus and with --cni-conf-name", i.Loaded, i.File))
+		f.add(codeNotLoaded, levelWarning, where, fmt.Sprintf("the runtime loads %s, and the entry is in %s; that is meant only for Multus and with --cni-conf-name", i.Loaded, i.File))
 	}
 	if len(i.Unknown) > 0 {
-		f.add(UnknownKeys, LevelWarning, where, "keys that mean nothing to this version: "+strings.Join(i.Unknown, ", "))
+		f.add(codeUnknownKeys, levelWarning, where, "keys that mean nothing to this version: "+strings.Join(i.Unknown, ", "))
 	}
 	if at := slices.Index(i.Plugins, i.Type()); at >= 0 && at < len(i.Plugins)-1 {
-		f.add(NotLast, LevelWarning, where, fmt.Sprintf("after %s come %s: what they change is not seen by it", i.Type(), strings.Join(i.Plugins[at+1:], ", ")))
+		f.add(codeNotLast, levelWarning, where, fmt.Sprintf("after %s come %s: what they change is not seen by it", i.Type(), strings.Join(i.Plugins[at+1:], ", ")))
 	}
 	if strings.HasPrefix(i.CNIVersion, "0.3.") || i.CNIVersion == "" {
-		f.add(CNIVersionOld, LevelWarning, where, fmt.Sprintf("the list's cniVersion is %q: CHECK came with 0.4.0", i.CNIVersion))
+		f.add(codeCNIVersionOld, levelWarning, where, fmt.Sprintf("the list's cniVersion is %q: CHECK came with 0.4.0", i.CNIVersion))
 	}
 }
 
@@ -274,15 +274,15 @@ func (c *cluster) rights(ctx context.Context, f *findings, account string) {
 		}, metav1.CreateOptions{})
 		switch {
 		case err != nil:
-			f.add(AgentRights, LevelUnknown, "", "whether the agents' account has its rights cannot be asked: "+err.Error())
+			f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+err.Error())
 			return
 		case !review.Status.Allowed:
-			f.add(AgentRights, LevelError, account, "may not "+verb+" pods")
+			f.add(codeAgentRights, levelError, account, "may not "+verb+" pods")
 		}
 	}
 }
 
-func (r Report) print(w io.Writer) error {
+func (r report) print(w io.Writer) error {
 	for _, f := range r.Findings {
 		fmt.Fprintf(w, "%s: %s: %s\n", f.Level, f.Code, f.Text)
 		if len(f.Where) > 0 {

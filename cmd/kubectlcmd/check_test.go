@@ -38,9 +38,9 @@ func TestCheck(t *testing.T) {
 	w.node(t, "b", silent)
 	code, out, _ = w.run(t, "check", "-o", "json")
 	assert.Equal(t, ExitUnknown, code)
-	r := decode[Report](t, out)
+	r := decode[report](t, out)
 	require.Len(t, r.Findings, 1)
-	assert.Equal(t, AgentSilent, r.Findings[0].Code)
+	assert.Equal(t, codeAgentSilent, r.Findings[0].Code)
 	assert.Equal(t, []string{"node/b"}, r.Findings[0].Where)
 	assert.Equal(t, page+"agent-silent", r.Findings[0].Page)
 
@@ -77,19 +77,19 @@ func TestCheck(t *testing.T) {
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	code, out, _ = w.run(t, "check", "-o", "json")
 	assert.Equal(t, ExitWrong, code)
-	found := map[Code][]string{}
-	for _, f := range decode[Report](t, out).Findings {
+	found := map[findingCode][]string{}
+	for _, f := range decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
 		if f.Where == nil {
 			found[f.Code] = append(found[f.Code], "")
 		}
 		assert.NotEmpty(t, f.Text, f.Code)
 	}
-	assert.Equal(t, map[Code][]string{
-		NodeWithoutAgent: {"node/c"}, AgentSilent: {"node/b"}, NodeNotReady: {"node/d"}, NodeWarning: {"node/d"}, OtherMesh: {"node/d"}, NotInstalled: {"node/e"},
-		NotLoaded: {"node/d"}, NotLast: {"node/d"}, CNIVersionOld: {"node/d"}, UnknownKeys: {"node/d"}, NoBackend: {"node/d"}, VersionsDiffer: {""}, SettingsDiffer: {""},
-		PodBypasses: {"pod/shop/late", "pod/shop/later"}, PodDrifted: {"pod/shop/odd"}, PodWaiting: {"pod/shop/slow"}, ExcludedInjected: {"pod/quiet/left-out"},
-		OwnInit: {"pod/shop/by-init"}, OtherDialect: {"pod/shop/linked"}, PodRefused: {"pod/shop/wrong"}, ConfigurationOdd: {"node/f"},
+	assert.Equal(t, map[findingCode][]string{
+		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
+		codeNotLoaded: {"node/d"}, codeNotLast: {"node/d"}, codeCNIVersionOld: {"node/d"}, codeUnknownKeys: {"node/d"}, codeNoBackend: {"node/d"}, codeVersionsDiffer: {""}, codeSettingsDiffer: {""},
+		codePodBypasses: {"pod/shop/late", "pod/shop/later"}, codePodDrifted: {"pod/shop/odd"}, codePodWaiting: {"pod/shop/slow"}, codeExcludedInjected: {"pod/quiet/left-out"},
+		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/f"},
 	}, found)
 
 	// Whoever may not ask is told so, and hears the rest.
@@ -111,11 +111,11 @@ func TestPage(t *testing.T) {
 		sections = append(sections, m[1])
 	}
 	var codes []string
-	for _, c := range Codes {
+	for _, c := range codes {
 		codes = append(codes, string(c))
 	}
 	assert.ElementsMatch(t, codes, sections)
 	source, err := os.ReadFile("check.go")
 	require.NoError(t, err)
-	assert.Len(t, regexp.MustCompile(`(?m)^\t\w+ +Code = "`).FindAllString(string(source), -1), len(Codes), "Codes are all")
+	assert.Len(t, regexp.MustCompile(`(?m)^\t\w+ +findingCode = "`).FindAllString(string(source), -1), len(codes), "codes are all")
 }

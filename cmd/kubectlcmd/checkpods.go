@@ -53,7 +53,7 @@ func (s *settings) add(f *findings, node string, n agentapi.Node) {
 	}
 	d := &deciding{text: n.Installed.Config, node: node}
 	if err := d.parse(s.known); err != nil {
-		f.add(ConfigurationOdd, LevelUnknown, "node/"+node, "the plugin's entry cannot be read by this version of kubectl meshcni: "+err.Error())
+		f.add(codeConfigurationOdd, levelUnknown, "node/"+node, "the plugin's entry cannot be read by this version of kubectl meshcni: "+err.Error())
 		return
 	}
 	s.distinct, s.of[node] = append(s.distinct, d), d
@@ -99,7 +99,7 @@ func (s *settings) compare(f *findings) {
 			all = append(all, fmt.Sprintf("%s (node %s)", version, node))
 		}
 		slices.Sort(all)
-		f.add(VersionsDiffer, LevelWarning, "", "the agents are of different versions: "+strings.Join(all, ", ")+"; an upgrade is under way, or has stuck")
+		f.add(codeVersionsDiffer, levelWarning, "", "the agents are of different versions: "+strings.Join(all, ", ")+"; an upgrade is under way, or has stuck")
 	}
 	if len(s.distinct) > 1 {
 		var all []string
@@ -107,7 +107,7 @@ func (s *settings) compare(f *findings) {
 			all = append(all, "node "+d.node)
 		}
 		slices.Sort(all)
-		f.add(SettingsDiffer, LevelWarning, "", "the plugin's configuration is not the same everywhere: compare "+strings.Join(all[:min(len(all), maxWhere)], ", "))
+		f.add(codeSettingsDiffer, levelWarning, "", "the plugin's configuration is not the same everywhere: compare "+strings.Join(all[:min(len(all), maxWhere)], ", "))
 	}
 }
 
@@ -119,14 +119,14 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings) (n int) {
 	}
 	namespaces, err := c.namespaces(ctx)
 	if err != nil {
-		f.add(PodsNotKnown, LevelUnknown, "", err.Error())
+		f.add(codePodsNotKnown, levelUnknown, "", err.Error())
 		return 0
 	}
 	o := metav1.ListOptions{Limit: pageSize}
 	for {
 		list, err := c.client.CoreV1().Pods("").List(ctx, o)
 		if err != nil {
-			f.add(PodsNotKnown, LevelUnknown, "", "list pods: "+err.Error())
+			f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
 			return n
 		}
 		for i := range list.Items {
@@ -172,19 +172,19 @@ func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.N
 	switch reason := plan.Decision.Reason; {
 	case ctx.Err() != nil:
 	case err != nil && plan.Decision.Selected:
-		f.add(PodRefused, LevelError, where, strings.ReplaceAll(err.Error(), "\n", "; "))
+		f.add(codePodRefused, levelError, where, strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plan.Decision.Selected:
 	case reason == selection.InitContainer:
-		f.add(OwnInit, LevelWarning, where, "an init container of the mesh writes the rules itself: the injector is not told that there is a CNI plugin")
+		f.add(codeOwnInit, levelWarning, where, "an init container of the mesh writes the rules itself: the injector is not told that there is a CNI plugin")
 	case reason == selection.ExcludedNamespace || reason == selection.NamespaceExcludedByLabel:
 		if other, err := d.unexcluded.Choose(pod, namespace); err == nil && other.Decision.Selected {
-			f.add(ExcludedInjected, LevelError, where, "has a proxy, and the plugin leaves its namespace alone: its traffic bypasses the mesh")
+			f.add(codeExcludedInjected, levelError, where, "has a proxy, and the plugin leaves its namespace alone: its traffic bypasses the mesh")
 		}
 	default:
 		for _, mesh := range d.others {
 			other, err := dialect.List{mesh}.Choose(pod, namespace)
 			if err == nil && other.Decision.Selected {
-				f.add(OtherDialect, LevelError, where, "is of the mesh "+mesh.Name+", which the plugin of its node is not configured for: its traffic bypasses the mesh")
+				f.add(codeOtherDialect, levelError, where, "is of the mesh "+mesh.Name+", which the plugin of its node is not configured for: its traffic bypasses the mesh")
 			}
 		}
 	}

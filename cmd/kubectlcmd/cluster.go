@@ -17,8 +17,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
 
-// AgentSelector is how the chart labels the agents.
-const AgentSelector = "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node"
+// agentSelector is how the chart labels the agents.
+const agentSelector = "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node"
 
 // pageSize bounds what one list of the API server has. Its own clients ask for as many.
 const pageSize = 500
@@ -38,7 +38,7 @@ type cluster struct {
 func newCluster(p Program, flags *pflag.FlagSet) *cluster {
 	c := &cluster{Program: p, kube: genericclioptions.NewConfigFlags(true)}
 	c.kube.AddFlags(flags)
-	flags.StringVar(&c.agentSelector, "agent-selector", AgentSelector, "labels of the agents' pods")
+	flags.StringVar(&c.agentSelector, "agent-selector", agentSelector, "labels of the agents' pods")
 	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the agents' namespace (default: all are looked through)")
 	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
 	return c

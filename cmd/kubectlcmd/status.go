@@ -26,8 +26,8 @@ import (
 // askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.
 const askAtOnce = 50
 
-// Counts are how many pods are in each state.
-type Counts struct {
+// counts are how many pods are in each state.
+type counts struct {
 	Captured int `json:"captured"`
 	// Outside are the pods with a network of their own that are in no mesh.
 	Outside int `json:"outside"`
@@ -38,7 +38,7 @@ type Counts struct {
 	Bypassing int `json:"bypassing"`
 }
 
-func (n *Counts) add(m Counts) {
+func (n *counts) add(m counts) {
 	n.Captured += m.Captured
 	n.Outside += m.Outside
 	n.Waiting += m.Waiting
@@ -46,7 +46,7 @@ func (n *Counts) add(m Counts) {
 	n.Bypassing += m.Bypassing
 }
 
-func count(n agentapi.Node) (c Counts) {
+func count(n agentapi.Node) (c counts) {
 	listed := 0
 	for _, p := range n.Pods {
 		listed++
@@ -70,8 +70,8 @@ func count(n agentapi.Node) (c Counts) {
 	return c
 }
 
-// NodeStatus is a node's row.
-type NodeStatus struct {
+// nodeStatus is a node's row.
+type nodeStatus struct {
 	Node string `json:"node"`
 	// State is ready, not-ready, unknown (its agent does not answer) or no-agent.
 	State string `json:"state"`
@@ -81,23 +81,23 @@ type NodeStatus struct {
 	Dialects []string `json:"dialects,omitempty"`
 	Backend  string   `json:"backend,omitempty"`
 	// Pods is nil unless the agent has answered.
-	Pods     *Counts  `json:"pods,omitempty"`
+	Pods     *counts  `json:"pods,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
 // The states of a node.
 const (
-	StateReady    = "ready"
-	StateNotReady = "not-ready"
-	StateUnknown  = "unknown"
-	StateNoAgent  = "no-agent"
+	stateReady    = "ready"
+	stateNotReady = "not-ready"
+	stateUnknown  = "unknown"
+	stateNoAgent  = "no-agent"
 )
 
-// Status is how a cluster is, as status prints it.
-type Status struct {
-	Nodes []NodeStatus `json:"nodes"`
+// clusterStatus is how a cluster is, as status prints it.
+type clusterStatus struct {
+	Nodes []nodeStatus `json:"nodes"`
 	// Total has the pods of the nodes whose agents have answered, and Ready how many nodes are.
-	Total Counts `json:"total"`
+	Total counts `json:"total"`
 	Ready int    `json:"ready"`
 	// Wrong are pods that need attention, maxWrong at most; WrongPods is how many there are.
 	Wrong     []agentapi.State `json:"wrong"`
@@ -110,13 +110,13 @@ type Status struct {
 const maxWrong = 50
 
 // exit is the code for scripts.
-func (s Status) exit() error {
+func (s clusterStatus) exit() error {
 	unknown := len(s.Nodes) == 0
 	for _, n := range s.Nodes {
 		switch n.State {
-		case StateNotReady, StateNoAgent:
+		case stateNotReady, stateNoAgent:
 			return cli.Exit(ExitWrong)
-		case StateUnknown:
+		case stateUnknown:
 			unknown = true
 		}
 	}
@@ -236,12 +236,12 @@ func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentap
 	return ctx.Err()
 }
 
-func (c *cluster) status(ctx context.Context) (Status, error) {
-	s := Status{Nodes: []NodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
+func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
+	s := clusterStatus{Nodes: []nodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
 	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
-	slices.SortFunc(s.Nodes, func(a, b NodeStatus) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortFunc(s.Wrong, func(a, b agentapi.State) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
@@ -249,17 +249,17 @@ func (c *cluster) status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-func (s *Status) add(node string, n agentapi.Node, err error) {
-	row := NodeStatus{Node: node}
+func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
+	row := nodeStatus{Node: node}
 	switch {
 	case errors.Is(err, errNoAgent):
-		row.State, row.Why = StateNoAgent, []string{err.Error()}
+		row.State, row.Why = stateNoAgent, []string{err.Error()}
 	case err != nil:
-		row.State, row.Why = StateUnknown, strings.Split(err.Error(), "\n")
+		row.State, row.Why = stateUnknown, strings.Split(err.Error(), "\n")
 	default:
-		row.State = StateReady
+		row.State = stateReady
 		if !n.Ready {
-			row.State = StateNotReady
+			row.State = stateNotReady
 		} else {
 			s.Ready++
 		}
@@ -279,21 +279,21 @@ func (s *Status) add(node string, n agentapi.Node, err error) {
 }
 
 // next says what to do.
-func (s *Status) next() (all []string) {
+func (s *clusterStatus) next() (all []string) {
 	states := map[string]int{}
 	for _, n := range s.Nodes {
 		states[n.State]++
 	}
-	if len(s.Nodes) == states[StateNoAgent] {
+	if len(s.Nodes) == states[stateNoAgent] {
 		return []string{"no node has an agent: install the chart, or name the agents' labels by --agent-selector"}
 	}
-	if n := states[StateNoAgent]; n > 0 {
+	if n := states[stateNoAgent]; n > 0 {
 		all = append(all, strconv.Itoa(n)+" nodes have no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector")
 	}
-	if states[StateNotReady] > 0 {
+	if states[stateNotReady] > 0 {
 		all = append(all, "a node is not ready: the code before its reason is a section of docs/troubleshooting.md")
 	}
-	if states[StateUnknown] > 0 {
+	if states[stateUnknown] > 0 {
 		all = append(all, "an agent does not answer: look at its pod; asking it takes the right to create pods/portforward in its namespace")
 	}
 	if s.WrongPods > 0 {
@@ -303,7 +303,7 @@ func (s *Status) next() (all []string) {
 	return all
 }
 
-func (s Status) print(w io.Writer, output string) error {
+func (s clusterStatus) print(w io.Writer, output string) error {
 	switch output {
 	case "json":
 		return printJSON(w, s)
@@ -327,7 +327,7 @@ func (s Status) print(w io.Writer, output string) error {
 	}
 	for _, n := range s.Nodes {
 		for _, why := range n.Why {
-			if n.State != StateNoAgent { // the state says it
+			if n.State != stateNoAgent { // the state says it
 				fmt.Fprintf(w, "%s is %s: %s\n", n.Node, n.State, why)
 			}
 		}
@@ -355,7 +355,7 @@ func word(state string) string {
 	return state
 }
 
-func (n *Counts) columns() string {
+func (n *counts) columns() string {
 	if n == nil {
 		return "-\t-\t-\t-\t-"
 	}

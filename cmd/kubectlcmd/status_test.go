@@ -68,12 +68,12 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	}, lines(out))
 	code, text, _ := w.run(t, "status", "-o", "json")
 	assert.Equal(t, ExitWrong, code)
-	s := decode[Status](t, text)
+	s := decode[clusterStatus](t, text)
 	assert.Equal(t, 2, s.WrongPods)
-	assert.Equal(t, Counts{Captured: 1, Outside: 3, Waiting: 1, Drifted: 1, Bypassing: 1}, s.Total)
+	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 1, Drifted: 1, Bypassing: 1}, s.Total)
 	code, text, _ = w.run(t, "status", "-o", "yaml")
 	assert.Equal(t, ExitWrong, code)
-	var same Status
+	var same clusterStatus
 	require.NoError(t, yaml.Unmarshal([]byte(text), &same))
 	assert.Equal(t, s, same)
 
@@ -122,12 +122,12 @@ func fiveHundred(t *testing.T, w *world) {
 	}
 	code, out, errOut := w.run(t, "status", "-o", "json")
 	require.Equal(t, ExitWrong, code, errOut)
-	s := decode[Status](t, out)
+	s := decode[clusterStatus](t, out)
 	assert.Len(t, s.Nodes, 4+nodes, "beside those that were there")
 	assert.Equal(t, 1+nodes-1, s.Ready)
 	assert.Equal(t, 2+(nodes-1)*100, s.WrongPods)
 	assert.Len(t, s.Wrong, maxWrong, "what is kept does not grow")
-	assert.Equal(t, StateUnknown, s.Nodes[4+250].State)
+	assert.Equal(t, stateUnknown, s.Nodes[4+250].State)
 	assert.Equal(t, []string{"ask agent meshcni-system/meshcni-node-n250: connection refused"}, s.Nodes[4+250].Why)
 	assert.Equal(t, askAtOnce, w.most)
 }
