@@ -48,6 +48,7 @@
 //	cmd/nodecmd             the node agent's
 //	cmd/repaircmd           the repair controller's
 //	cmd/taintcmd            the taint controller's
+//	cmd/kubectlcmd          kubectl meshcni's
 //	cmd/redirectcmd         explain, rules, trace, compare, show, apply, check, cleanup, validate
 //
 // # For your tests
@@ -64,6 +65,7 @@
 //	cmd/meshcni             the plugin
 //	cmd/meshcni-node        the node agent: install, watch, repair
 //	cmd/meshcni-repair      the repair controller alone
+//	cmd/kubectl-meshcni     kubectl meshcni: status, explain, rules, trace, show, check
 //	cmd/meshcni-redirect    redirectcmd for this module's dialects; needs no cluster
 //
 // # The rest

@@ -277,8 +277,17 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	warnings := func() []string {
 		return slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), s.unserved())
 	}
+	now := func() Status {
+		now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: states(held)}
+		if err := errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()); err != nil {
+			now.NotReady = strings.Split(err.Error(), "\n")
+		}
+		now.Ready = len(now.NotReady) == 0
+		return now
+	}
+	told := nodeAPI{program: p, settings: repairs.present, status: now, neighbours: agent.Neighbours, pods: sock.podsOf}
 	stop, err := serve.Start(serve.Options{
-		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
+		Local: told.handler(), HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },
 		Warnings: func() []string {
 			texts := warnings()
@@ -303,14 +312,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	both.Go(func() error { return sock.run(staying) })
 	both.Go(func() error { return held.run(staying) })
 	both.Go(func() error {
-		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: func() Status {
-			now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: states(held)}
-			if err := errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()); err != nil {
-				now.NotReady = strings.Split(err.Error(), "\n")
-			}
-			now.Ready = len(now.NotReady) == 0
-			return now
-		}}.run(ctx)
+		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: now}.run(ctx)
 	})
 	return both.Wait()
 }

@@ -49,6 +49,13 @@ func (r *repairer) change(s Settings) {
 	}
 }
 
+// present returns the present settings.
+func (r *repairer) present() Settings {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.settings
+}
+
 // ready returns why repair does not work, or nil. Detection alone keeps no pod from being captured.
 func (r *repairer) ready() error {
 	r.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
@@ -85,6 +86,14 @@ func (p Program) newSocket(s Settings, pods *nodepods.Watch, e enroller, states 
 		k.requests.WithLabelValues("pod", outcome)
 	}
 	return k
+}
+
+// podsOf returns the pods of the node. The error means that they are not known.
+func (k *socket) podsOf() ([]*corev1.Pod, error) {
+	if k == nil || k.pods == nil || !k.pods.Synced() {
+		return nil, errors.New("the agent does not know the node's pods")
+	}
+	return k.pods.Pods(), nil
 }
 
 // run serves until the context ends. That it cannot is an error only where the plugin cannot do without.

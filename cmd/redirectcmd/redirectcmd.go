@@ -72,7 +72,7 @@ func (p Program) Exec() {
 // returns its exit code. Concurrent calls are safe.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	stdout, stderr := &cleanWriter{to: p.Stdout}, &cleanWriter{to: p.Stderr}
+	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.clear = clearer(p.Stdout)
 	p.Stdout, p.Stderr = stdout, stderr
 	root := &cobra.Command{
@@ -87,7 +87,7 @@ func (p Program) Main(ctx context.Context, args []string) int {
 		p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate),
 	)
 	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
-	if err := errors.Join(stdout.err, stderr.err); code == ExitOK && err != nil {
+	if err := errors.Join(stdout.Err, stderr.Err); code == ExitOK && err != nil {
 		return ExitRefused
 	}
 	return code

@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -62,32 +60,26 @@ nftables counts only where a rule says so; the plugin's rules for it do not.`
 	return cmd
 }
 
-// shownRule is a live rule and what it has matched since the previous look.
-type shownRule struct {
-	apply.LiveRule
-	Since *apply.Counters `json:"since,omitempty"`
-}
-
 func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) error {
 	wanted, err := c.owned(ctx, ns)
 	if err != nil {
 		return err
 	}
 	c.sayConfig(c.Stderr, "") // standard output is a list, in JSON too
-	var before map[liveKey]apply.Counters
+	var before liverules.Seen
 	for {
 		live, err := apply.Live(ctx, ns, apply.Options{Root: c.hostRoot}, wanted...)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
 		}
-		rules, counters := since(before, live)
+		rules, counters := liverules.Since(before, live)
 		if f.watch {
 			c.clear()
 		}
 		if f.output == "json" {
 			err = errors.Join(printJSON(c.Stdout, rules), err)
 		} else {
-			err = errors.Join(printLive(c.Stdout, rules), err)
+			err = errors.Join(liverules.Print(c.Stdout, rules), err)
 		}
 		if err != nil || !f.watch {
 			return err
@@ -140,77 +132,4 @@ func (c *common) usual() (all []ruleset.Ruleset) {
 		}
 	}
 	return all
-}
-
-// liveKey identifies a rule across two looks.
-type liveKey struct {
-	backend            apply.Name
-	family             ruleset.Family
-	table, chain, rule string
-	position           int
-}
-
-// since adds what the rules have matched since the previous look; before is nil at
-// the first one. A counter that decreased belongs to a new rule.
-func since(before map[liveKey]apply.Counters, live []apply.LiveRule) ([]shownRule, map[liveKey]apply.Counters) {
-	rules, counters := []shownRule{}, map[liveKey]apply.Counters{}
-	for _, r := range live {
-		s := shownRule{LiveRule: r}
-		if r.Counters != nil {
-			key := liveKey{r.Backend, r.Family, r.Table, r.Chain, r.Rule, r.Position}
-			now, was := *r.Counters, before[key]
-			if now.Packets < was.Packets {
-				was = apply.Counters{}
-			}
-			counters[key] = now
-			if before != nil {
-				s.Since = &apply.Counters{Packets: now.Packets - was.Packets, Bytes: now.Bytes - was.Bytes}
-			}
-		}
-		rules = append(rules, s)
-	}
-	return rules, counters
-}
-
-// printLive writes the rules as text, with a heading for each table of a backend.
-func printLive(w io.Writer, rules []shownRule) error {
-	if len(rules) == 0 {
-		_, err := fmt.Fprintln(w, "no rules")
-		return err
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	title := ""
-	for _, r := range rules {
-		if t := heading(r.LiveRule); t != title {
-			title = t
-			fmt.Fprintf(table, "%s\n  CHAIN\t#\tPACKETS\tBYTES\tRULE\tWHY\n", title)
-		}
-		packets, bytes := r.counts()
-		why := r.Reason
-		if !r.Ours {
-			why = "not the mesh's"
-		}
-		fmt.Fprintf(table, "  %s\t%d\t%s\t%s\t%s\t%s\n", r.Chain, r.Position, packets, bytes, r.Rule, why)
-	}
-	return table.Flush()
-}
-
-func heading(r apply.LiveRule) string {
-	if r.Backend == apply.Nftables { // its tables may have rules of both families
-		return fmt.Sprintf("%s, table %s", r.Backend, r.Table)
-	}
-	return fmt.Sprintf("%s, %s, table %s", r.Backend, r.Family, r.Table)
-}
-
-// counts formats the counters, such as "12 (+3)".
-func (r shownRule) counts() (packets, bytes string) {
-	if r.Counters == nil {
-		return "-", "-"
-	}
-	packets, bytes = strconv.FormatUint(r.Counters.Packets, 10), strconv.FormatUint(r.Counters.Bytes, 10)
-	if r.Since != nil && r.Since.Packets > 0 {
-		packets += fmt.Sprintf(" (+%d)", r.Since.Packets)
-		bytes += fmt.Sprintf(" (+%d)", r.Since.Bytes)
-	}
-	return packets, bytes
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
@@ -36,7 +37,7 @@ func bringPrograms() error {
 			return err
 		}
 	}
-	return nil
+	return os.Symlink(image.KubectlPlugin(), filepath.Join(userBin, "kubectl-meshcni"))
 }
 
 // Env is the environment in which a user of the cluster works: KUBECONFIG, and a PATH with the programs.

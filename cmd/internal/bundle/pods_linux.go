@@ -30,28 +30,48 @@ type podRules struct {
 // Rules returns the live rules of a pod of which there is a record, and how they differ from what was set up, as JSON. It
 // finds the namespace by the record, or by the pod's processes.
 func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Scrubber) ([]byte, error) {
-	ns, err := enter(record, hostRoot)
-	if err != nil {
+	live, err := Look(ctx, record, hostRoot)
+	if live.NetNS == "" {
 		return nil, err
 	}
-	defer func() { _ = ns.Close() }()
-	o := apply.Options{Root: hostRoot}
-	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: ns.Path(), Rules: []apply.LiveRule{}, Differences: []string{}}
-	wanted := record.InForce()
-	live, err := apply.Live(ctx, ns, o, wanted)
-	p.Rules = append(p.Rules, live...)
-	if record.Selected {
-		diffs, checkErr := differences(ctx, ns, record, wanted, o)
-		for _, d := range diffs {
-			p.Differences = append(p.Differences, d.String())
-		}
-		err = errors.Join(err, checkErr)
+	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: live.NetNS, Rules: append([]apply.LiveRule{}, live.Rules...), Differences: []string{}}
+	for _, d := range live.Differences {
+		p.Differences = append(p.Differences, d.String())
 	}
 	text, encodeErr := json.Marshal(p)
 	if encodeErr == nil {
 		text, encodeErr = s.JSON(text)
 	}
 	return text, errors.Join(err, encodeErr)
+}
+
+// Live is what is in a pod's network namespace.
+type Live struct {
+	// NetNS is how the namespace was found. Empty: it was not.
+	NetNS string
+	Rules []apply.LiveRule
+	// Differences are those from the rules that the record has in force, if it has any.
+	Differences []ruleset.Difference
+}
+
+// Look reads the rules in the network namespace of the record's pod, or of the pod with its UID if it names no namespace. Rules
+// are ours if they are those of the record's mesh or of one of the owners.
+func Look(ctx context.Context, record attachment.Record, hostRoot string, owners ...ruleset.Ruleset) (l Live, err error) {
+	ns, err := enter(record, hostRoot)
+	if err != nil {
+		return l, err
+	}
+	defer func() { _ = ns.Close() }()
+	l.NetNS = ns.Path()
+	o := apply.Options{Root: hostRoot}
+	wanted := record.InForce()
+	l.Rules, err = apply.Live(ctx, ns, o, append(owners, wanted)...)
+	if record.Selected {
+		var checkErr error
+		l.Differences, checkErr = differences(ctx, ns, record, wanted, o)
+		err = errors.Join(err, checkErr)
+	}
+	return l, err
 }
 
 func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Record, wanted ruleset.Ruleset, o apply.Options) ([]ruleset.Difference, error) {

@@ -94,7 +94,9 @@ func (p Program) prepare() {
 	var names []string
 	for _, c := range root.Commands() {
 		names = append(names, c.Name())
-		c.Args = noArgs
+		if c.Args == nil {
+			c.Args = noArgs
+		}
 	}
 	show := func(c *cobra.Command, _ []string) error {
 		_, err := fmt.Fprintln(c.OutOrStdout(), p.Name, p.Version)

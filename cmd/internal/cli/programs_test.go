@@ -20,6 +20,7 @@ var programs = map[string][]string{
 	"meshcni-redirect": {"version"},
 	"meshcni-repair":   nil,
 	"meshcni-taint":    {"version"},
+	"kubectl-meshcni":  {"version"},
 }
 
 // maxPluginBytes is the plugin's budget: it is copied to each node and read in
@@ -27,7 +28,7 @@ var programs = map[string][]string{
 const maxPluginBytes = 16_000_000
 
 func TestEveryProgramIsTested(t *testing.T) {
-	dirs, err := filepath.Glob("../../meshcni*")
+	dirs, err := filepath.Glob("../../*meshcni*")
 	require.NoError(t, err)
 	for _, d := range dirs {
 		assert.Contains(t, programs, filepath.Base(d))

@@ -23,6 +23,8 @@ type Entry struct {
 	// Loaded is the file that the runtime loads instead, if another sorts before File; else it is empty. With
 	// --cni-conf-name and for Multus that is meant.
 	Loaded string
+	// Network is what File has.
+	Network *conflist.File
 	// Unknown are keys that mean nothing to this version.
 	Unknown []string
 }
@@ -65,7 +67,7 @@ func find(dir string, types []string) (Entry, error) {
 		return Entry{}, err
 	}
 	if p, ok := plugin(first.File, types); ok {
-		return parse(filepath.Join(dir, first.Name), p)
+		return parse(filepath.Join(dir, first.Name), first.File, p)
 	}
 	names, err := elsewhere(fsys, first.Name, types)
 	switch {
@@ -124,10 +126,10 @@ func Parse(path string, data []byte, types []string) (Entry, error) {
 		return Entry{}, fmt.Errorf("read the configuration %s: %w", path, err)
 	}
 	if p, ok := plugin(f, types); ok {
-		return parse(path, p)
+		return parse(path, f, p)
 	}
 	if !f.IsList() {
-		return parse(path, f.Plugins()[0])
+		return parse(path, f, f.Plugins()[0])
 	}
 	return Entry{}, &NoneError{Why: fmt.Sprintf("%s has no entry of type %s", path, strings.Join(types, " or "))}
 }
@@ -141,12 +143,12 @@ func plugin(f *conflist.File, types []string) (conflist.Plugin, bool) {
 	return conflist.Plugin{}, false
 }
 
-func parse(path string, p conflist.Plugin) (Entry, error) {
+func parse(path string, f *conflist.File, p conflist.Plugin) (Entry, error) {
 	c, unknown, err := netconf.Parse(p.Raw)
 	if err != nil {
 		err = fmt.Errorf("%s, entry of type %s, with which no pod starts: %w", path, p.Type, err)
 	}
-	return Entry{Config: c, File: path, Unknown: unknown}, err
+	return Entry{Config: c, File: path, Network: f, Unknown: unknown}, err
 }
 
 // hostPrefix is where containers have directories of the host. There an absolute link leads elsewhere than on the host.

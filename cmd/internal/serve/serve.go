@@ -1,4 +1,4 @@
-// Package serve is the agents' HTTP server: /healthz, /readyz and /metrics.
+// Package serve is the agents' HTTP server: /healthz, /readyz and /metrics, and what is for the loopback interface alone.
 package serve
 
 import (
@@ -25,8 +25,11 @@ type Options struct {
 	Healthy, Ready func() error
 	// Warnings returns what /readyz says beside "ok". Nil: nothing.
 	Warnings func() []string
-	Metrics  prometheus.Gatherer
-	Log      *slog.Logger
+	// Local is served below /v1/ to who asks over the loopback interface, at the port of HealthAddress; without one, of
+	// MetricsAddress. If that address is not one of the loopback interface, 127.0.0.1 is served in addition. Nil: nothing is.
+	Local   http.Handler
+	Metrics prometheus.Gatherer
+	Log     *slog.Logger
 }
 
 // Handler serves /healthz and /readyz, and /metrics if asked for.
@@ -66,10 +69,8 @@ func Start(o Options) (stop func(), err error) {
 		cancel()
 		running.Wait()
 	}
-	addresses := map[string]bool{o.HealthAddress: false, o.MetricsAddress: true}
-	delete(addresses, "")
-	for address, metrics := range addresses {
-		s := &http.Server{Handler: o.Handler(metrics), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	for address, handler := range o.handlers() {
+		s := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 		l, err := net.Listen("tcp", address)
 		var refused syscall.Errno
 		switch {

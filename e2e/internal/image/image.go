@@ -44,7 +44,10 @@ func ToolArchive() string { return proctest.Cache("e2e", "podtool.tar") }
 // OursArchive is the archive of [Ours] that [Build] makes.
 func OursArchive() string { return proctest.Cache("e2e", "meshcni.tar") }
 
-// Build builds all images: the test tool's, and the checkout's as a release does it. Only one process builds at a time.
+// KubectlPlugin is the checkout's kubectl-meshcni, as [Build] makes it.
+func KubectlPlugin() string { return proctest.Cache("e2e", "kubectl-meshcni") }
+
+// Build builds all images: the test tool's, and the checkout's as a release does it; and the kubectl plugin. Only one process builds at a time.
 func Build() error {
 	dir := proctest.Cache("e2e")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -63,6 +66,9 @@ func Build() error {
 	}
 	if err := buildOurs(dir); err != nil {
 		return fmt.Errorf("build the image: %w", err)
+	}
+	if err := run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", KubectlPlugin(), "./cmd/kubectl-meshcni"); err != nil {
+		return fmt.Errorf("build the kubectl plugin: %w", err)
 	}
 	return nil
 }

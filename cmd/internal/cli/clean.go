@@ -1,4 +1,4 @@
-package redirectcmd
+package cli
 
 import (
 	"bytes"
@@ -9,18 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// cleanWriter keeps terminal control sequences in a pod's text out of our output. It writes characters that do not
+// CleanWriter keeps terminal control sequences in a pod's text out of our output. It writes characters that do not
 // print as \u escapes, which JSON decodes to the same text.
-type cleanWriter struct {
-	to   io.Writer
+type CleanWriter struct {
+	To   io.Writer
+	Err  error  // the first error
 	rest []byte // an incomplete character at the end of the last write
-	err  error  // the first error
 }
 
-// Write fails if this or an earlier write failed, so it is enough to check err once at the end.
-func (w *cleanWriter) Write(p []byte) (int, error) {
-	if w.err != nil {
-		return 0, w.err
+// Write fails if this or an earlier write failed, so it is enough to check Err once at the end.
+func (w *CleanWriter) Write(p []byte) (int, error) {
+	if w.Err != nil {
+		return 0, w.Err
 	}
 	in := append(w.rest, p...)
 	out := make([]byte, 0, len(in)+16)
@@ -40,9 +40,9 @@ func (w *cleanWriter) Write(p []byte) (int, error) {
 		in = in[n:]
 	}
 	w.rest = bytes.Clone(in)
-	if _, err := w.to.Write(out); err != nil {
-		w.err = fmt.Errorf("write output: %w", err)
-		return 0, w.err
+	if _, err := w.To.Write(out); err != nil {
+		w.Err = fmt.Errorf("write output: %w", err)
+		return 0, w.Err
 	}
 	return len(p), nil
 }

@@ -1,0 +1,153 @@
+// Package agentapi is what an agent tells those who may reach its loopback interface, such as "kubectl meshcni": how its node
+// is, with which configuration the plugin runs, and of a pod what was decided and which rules are in force. It has nothing of a
+// pod's environment, and no credentials. Fields are added to the version of the paths, and never change their meaning.
+package agentapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// The paths. That of a pod ends with its UID, as the runtime has it.
+const (
+	NodePath = "/v1/node"
+	PodPath  = "/v1/pods/"
+)
+
+// Node is how a node is. Its first fields are those of "meshcni-node status -o json".
+type Node struct {
+	Time     time.Time `json:"time"`
+	Node     string    `json:"node"`
+	Ready    bool      `json:"ready"`
+	NotReady []string  `json:"not_ready,omitempty"`
+	Warnings []string  `json:"warnings,omitempty"`
+	Pods     []State   `json:"pods"`
+
+	About
+}
+
+// About is what an agent is, and what it has put on the node.
+type About struct {
+	// Version is the agent's.
+	Version string `json:"version"`
+	// Dialects and Backend are those that the agent installs.
+	Dialects []string `json:"dialects"`
+	Backend  string   `json:"backend"`
+	// Repair is what the agent does about pods without their rules.
+	Repair string `json:"repair,omitempty"`
+	// PodsTotal is how many pods with a network of their own the node has, those that have ended apart. Nil: not known.
+	PodsTotal *int      `json:"pods_total,omitempty"`
+	Installed Installed `json:"installed"`
+	// BackendError says why no backend works on the host. Empty: one does, as far as is known without a namespace.
+	BackendError string `json:"backend_error,omitempty"`
+	Kernel       string `json:"kernel,omitempty"`
+}
+
+// Installed is the configuration in force.
+type Installed struct {
+	// File has the plugin's entry. Empty: none has, and Error says why. Loaded is the file that the runtime loads, if that is another.
+	File   string `json:"file,omitempty"`
+	Loaded string `json:"loaded,omitempty"`
+	Error  string `json:"error,omitempty"`
+	// Unknown are keys that mean nothing to the agent's version.
+	Unknown []string `json:"unknown,omitempty"`
+	// CNIVersion and Plugins, by their types in order, are those of File.
+	CNIVersion string   `json:"cni_version,omitempty"`
+	Plugins    []string `json:"plugins,omitempty"`
+	// Config is the entry: the keys that this version knows. Nil without File.
+	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// Type is the type of the plugin's entry; empty if it cannot be read.
+func (i Installed) Type() string {
+	var entry struct{ Type string }
+	_ = json.Unmarshal(i.Config, &entry)
+	return entry.Type
+}
+
+// State is what an agent knows of a pod, as package agentsock has it.
+type State struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       string    `json:"uid"`
+	Dialect   string    `json:"dialect,omitempty"`
+	State     string    `json:"state"`
+	Reason    string    `json:"reason"`
+	Detail    string    `json:"detail,omitempty"`
+	Since     time.Time `json:"since,omitzero"`
+	Backend   string    `json:"backend,omitempty"`
+	Bypasses  []string  `json:"bypasses,omitempty"`
+	// Wrong: the state needs somebody's attention.
+	Wrong bool `json:"wrong,omitempty"`
+}
+
+// Pod is what is on a node of one pod.
+type Pod struct {
+	// State is nil for a pod of which the agent knows nothing.
+	State *State `json:"state,omitempty"`
+	// Records are what ADD did to the pod's attachments. Empty: it was not called, or its records are gone.
+	Records []attachment.Record `json:"records"`
+	// RecordsError says that there may be more.
+	RecordsError string `json:"records_error,omitempty"`
+	// Live are the rules in the pod's network namespace, and Differences those from the last record. LiveError says why they
+	// cannot be read: then nothing is known of them.
+	Live        []apply.LiveRule `json:"live"`
+	Differences []string         `json:"differences"`
+	// Lost are those of the differences by which redirection that was set up is no longer in force.
+	Lost      []string `json:"lost"`
+	LiveError string   `json:"live_error,omitempty"`
+}
+
+// Server answers. Node returns a [Node] or what is encoded like one.
+type Server struct {
+	Node func() any
+	Pod  func(ctx context.Context, uid string) Pod
+}
+
+// uid is a pod's: the API server's are UUIDs, and those of static pods hashes.
+var uid = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+
+// podTimeout bounds the look into a pod's namespace, for which programs may run.
+const podTimeout = 10 * time.Second
+
+// Handler serves the paths. It looks into one pod at a time: whoever asks often must not keep the node busy.
+func (s Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+NodePath, func(w http.ResponseWriter, _ *http.Request) { write(w, s.Node()) })
+	turn := make(chan struct{}, 1)
+	mux.HandleFunc("GET "+PodPath+"{uid}", func(w http.ResponseWriter, r *http.Request) {
+		id := r.PathValue("uid")
+		if !uid.MatchString(id) {
+			http.Error(w, "that is no pod's UID", http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeoutCause(r.Context(), podTimeout, errors.New("the agent is busy"))
+		defer cancel()
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			http.Error(w, context.Cause(ctx).Error(), http.StatusServiceUnavailable)
+			return
+		}
+		write(w, s.Pod(ctx, id))
+	})
+	return mux
+}
+
+func write(w http.ResponseWriter, answer any) {
+	text, err := json.Marshal(answer)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n'))
+}

@@ -1,0 +1,121 @@
+package kubectlcmd
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+)
+
+// TestCheck: a sound installation has no findings, and each thing that is wrong has its own.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	code, out, _ := w.run(t, "check")
+	assert.Equal(t, ExitUnknown, code)
+	assert.Contains(t, out, "unknown: no-agents: there is no node")
+
+	w.node(t, "a", sound("a"))
+	w.meshPod(t, "shop", "cart", "a")
+	code, out, _ = w.run(t, "check")
+	assert.Equal(t, ExitWrong, code)
+	for _, verb := range []string{"get", "list", "watch"} {
+		assert.Contains(t, out, "error: agent-rights: may not "+verb+" pods\n  system:serviceaccount:meshcni-system:default\n")
+	}
+	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"get", "list", "watch"}})
+	code, out, errOut := w.run(t, "check")
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, "1 nodes and 1 pods were looked at: 0 findings\n", out)
+	assert.Equal(t, []string{"checking the nodes", "checking the agents' rights", "checking the pods"}, lines(errOut))
+
+	w.node(t, "b", silent)
+	code, out, _ = w.run(t, "check", "-o", "json")
+	assert.Equal(t, ExitUnknown, code)
+	r := decode[report](t, out)
+	require.Len(t, r.Findings, 1)
+	assert.Equal(t, codeAgentSilent, r.Findings[0].Code)
+	assert.Equal(t, []string{"node/b"}, r.Findings[0].Where)
+	assert.Equal(t, page+"agent-silent", r.Findings[0].Page)
+
+	w.node(t, "c", nil)
+	w.node(t, "d", sound("d", func(n *agentapi.Node) {
+		n.Version, n.Ready, n.NotReady = "v1.2.4", false, []string{"fight: another program rewrites the file"}
+		n.Warnings = []string{"other-mesh: linkerd-cni is in the list", "uncaptured: 1 of the node's pods", "detection: may not list"}
+		n.BackendError = "no iptables"
+		n.Installed.Loaded, n.Installed.CNIVersion, n.Installed.Plugins, n.Installed.Unknown = "/host/etc/cni/net.d/00-y.conflist", "0.3.1", []string{"bridge", "meshcni", "linkerd-cni"}, []string{"dialekt"}
+		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"quiet"`, `"silent"`, 1))
+		n.Pods = []agentapi.State{
+			{Namespace: "shop", Name: "late", State: "failed", Reason: "not-called", Wrong: true}, {Namespace: "shop", Name: "later", State: "failed", Reason: "not-called", Wrong: true},
+			{Namespace: "shop", Name: "odd", State: "drifted", Reason: "rules", Wrong: true},
+			{Namespace: "shop", Name: "slow", State: "waiting", Reason: "no-proxy", Wrong: true}, {Namespace: "shop", Name: "who", State: "waiting", Reason: "no-trace"},
+		}
+	}))
+	w.node(t, "e", sound("e", func(n *agentapi.Node) {
+		n.Installed = agentapi.Installed{Error: "no entry of type meshcni"}
+	}))
+	w.node(t, "f", sound("f", func(n *agentapi.Node) {
+		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"istio"`, `"unheard-of"`, 1))
+	}))
+	w.meshPod(t, "quiet", "left-out", "a")
+	w.meshPod(t, "shop", "by-init", "a", func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "istio-init", Image: "i", Args: []string{"istio-iptables"}}}
+	})
+	w.meshPod(t, "shop", "linked", "a", func(p *corev1.Pod) {
+		p.Annotations, p.Spec.Containers[1].Name = map[string]string{"linkerd.io/proxy-version": "v1"}, "linkerd-proxy"
+	})
+	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) {
+		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
+	})
+	w.meshPod(t, "shop", "plain", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
+	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	code, out, _ = w.run(t, "check", "-o", "json")
+	assert.Equal(t, ExitWrong, code)
+	found := map[findingCode][]string{}
+	for _, f := range decode[report](t, out).Findings {
+		found[f.Code] = append(found[f.Code], f.Where...)
+		if f.Where == nil {
+			found[f.Code] = append(found[f.Code], "")
+		}
+		assert.NotEmpty(t, f.Text, f.Code)
+	}
+	assert.Equal(t, map[findingCode][]string{
+		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
+		codeNotLoaded: {"node/d"}, codeNotLast: {"node/d"}, codeCNIVersionOld: {"node/d"}, codeUnknownKeys: {"node/d"}, codeNoBackend: {"node/d"}, codeVersionsDiffer: {""}, codeSettingsDiffer: {""},
+		codePodBypasses: {"pod/shop/late", "pod/shop/later"}, codePodDrifted: {"pod/shop/odd"}, codePodWaiting: {"pod/shop/slow"}, codeExcludedInjected: {"pod/quiet/left-out"},
+		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/f"},
+	}, found)
+
+	// Whoever may not ask is told so, and hears the rest.
+	token := w.ServiceAccount(t, "shop", "viewer")
+	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}})
+	code, out, _ = w.run(t, "--kubeconfig", w.server.Kubeconfig(t, token), "check")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
+	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
+	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  "+page+"pod-bypasses\n")
+}
+
+// TestPage: the page has a section for each code, and for no other.
+func TestPage(t *testing.T) {
+	text, err := os.ReadFile("../../docs/check.md")
+	require.NoError(t, err)
+	var sections []string
+	for _, m := range regexp.MustCompile(`(?m)^### (\S+)$`).FindAllStringSubmatch(string(text), -1) {
+		sections = append(sections, m[1])
+	}
+	var known []string
+	for _, c := range codes {
+		known = append(known, string(c))
+	}
+	assert.ElementsMatch(t, known, sections)
+	source, err := os.ReadFile("check.go")
+	require.NoError(t, err)
+	assert.Len(t, regexp.MustCompile(`(?m)^\t\w+ +findingCode = "`).FindAllString(string(source), -1), len(codes), "codes are all")
+}

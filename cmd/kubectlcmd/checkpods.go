@@ -1,0 +1,191 @@
+package kubectlcmd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// settings are what decides on pods, by node. Nodes with the same configuration share it.
+type settings struct {
+	known    dialect.List
+	distinct []*deciding
+	of       map[string]*deciding // by the node's name
+	versions map[string]string    // a node of each version
+}
+
+// deciding is one configuration.
+type deciding struct {
+	text []byte
+	node string // the first that has it
+	// meshes decide as the plugin does; unexcluded do without excluded namespaces; others are the meshes that it does not know.
+	meshes, unexcluded, others dialect.List
+	options                    dialect.Options
+}
+
+func newSettings(known []dialect.Dialect) *settings {
+	return &settings{known: known, of: map[string]*deciding{}, versions: map[string]string{}}
+}
+
+func (s *settings) add(f *findings, node string, n agentapi.Node) {
+	if _, ok := s.versions[n.Version]; !ok {
+		s.versions[n.Version] = node
+	}
+	if len(n.Installed.Config) == 0 {
+		return
+	}
+	for _, d := range s.distinct {
+		if bytes.Equal(d.text, n.Installed.Config) {
+			s.of[node] = d
+			return
+		}
+	}
+	d := &deciding{text: n.Installed.Config, node: node}
+	if err := d.parse(s.known); err != nil {
+		f.add(codeConfigurationOdd, levelUnknown, "node/"+node, "the plugin's entry cannot be read by this version of kubectl meshcni: "+err.Error())
+		return
+	}
+	s.distinct, s.of[node] = append(s.distinct, d), d
+}
+
+func (d *deciding) parse(all dialect.List) error {
+	c, _, err := netconf.Parse(d.text)
+	if err != nil {
+		return err
+	}
+	excluded, err := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
+	if err != nil {
+		return err
+	}
+	known, err := dialects.Configure(all, c.Ambient)
+	if err != nil {
+		return err
+	}
+	names := c.Dialects
+	if len(names) == 0 {
+		names = netconf.Dialects{known[0].Name}
+	}
+	if d.meshes, err = dialects.Choose(known, names, c.Kubernetes.ExcludeNamespaces, excluded); err != nil {
+		return err
+	}
+	if d.unexcluded, err = dialects.Choose(known, names, nil, nil); err != nil {
+		return err
+	}
+	for _, mesh := range known {
+		if !slices.Contains(names, mesh.Name) {
+			d.others = append(d.others, mesh)
+		}
+	}
+	d.options = dialect.Options{UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID, RefuseNetRaw: c.RefuseNetRaw}
+	return nil
+}
+
+// compare adds in what the nodes differ.
+func (s *settings) compare(f *findings) {
+	if len(s.versions) > 1 {
+		var all []string
+		for version, node := range s.versions {
+			all = append(all, fmt.Sprintf("%s (node %s)", version, node))
+		}
+		slices.Sort(all)
+		f.add(codeVersionsDiffer, levelWarning, "", "the agents are of different versions: "+strings.Join(all, ", ")+"; an upgrade is under way, or has stuck")
+	}
+	if len(s.distinct) > 1 {
+		var all []string
+		for _, d := range s.distinct {
+			all = append(all, "node "+d.node)
+		}
+		slices.Sort(all)
+		f.add(codeSettingsDiffer, levelWarning, "", "the plugin's configuration is not the same everywhere: compare "+strings.Join(all[:min(len(all), maxWhere)], ", "))
+	}
+}
+
+// pods looks whether injector and plugin agree on who is in the mesh. It keeps one page of pods at a time, and returns how many
+// it has looked at.
+func (c *cluster) pods(ctx context.Context, f *findings, s *settings) (n int) {
+	if len(s.of) == 0 {
+		return 0
+	}
+	namespaces, err := c.namespaces(ctx)
+	if err != nil {
+		f.add(codePodsNotKnown, levelUnknown, "", err.Error())
+		return 0
+	}
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := c.client.CoreV1().Pods("").List(ctx, o)
+		if err != nil {
+			f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
+			return n
+		}
+		for i := range list.Items {
+			pod := &list.Items[i]
+			d := s.of[pod.Spec.NodeName]
+			if d == nil || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			if n++; n%10000 == 0 {
+				c.progress("the pods: %d have been looked at", n)
+			}
+			f.pod(ctx, pod, namespaces[pod.Namespace], d)
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return n
+		}
+	}
+}
+
+// namespaces are all, with what decides on pods.
+func (c *cluster) namespaces(ctx context.Context) (map[string]*corev1.Namespace, error) {
+	all := map[string]*corev1.Namespace{}
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := c.client.CoreV1().Namespaces().List(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("list namespaces: %w", err)
+		}
+		for _, ns := range list.Items {
+			ns.ManagedFields = nil
+			all[ns.Name] = &ns
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace, d *deciding) {
+	where := "pod/" + pod.Namespace + "/" + pod.Name
+	subject := dialect.Subject{Pod: pod, Namespace: namespace}
+	plan, err := d.meshes.Plan(ctx, subject, d.options)
+	switch reason := plan.Decision.Reason; {
+	case ctx.Err() != nil:
+	case err != nil && plan.Decision.Selected:
+		f.add(codePodRefused, levelError, where, strings.ReplaceAll(err.Error(), "\n", "; "))
+	case plan.Decision.Selected:
+	case reason == selection.InitContainer:
+		f.add(codeOwnInit, levelWarning, where, "an init container of the mesh writes the rules itself: the injector is not told that there is a CNI plugin")
+	case reason == selection.ExcludedNamespace || reason == selection.NamespaceExcludedByLabel:
+		if other, err := d.unexcluded.Choose(pod, namespace); err == nil && other.Decision.Selected {
+			f.add(codeExcludedInjected, levelError, where, "has a proxy, and the plugin leaves its namespace alone: its traffic bypasses the mesh")
+		}
+	default:
+		for _, mesh := range d.others {
+			other, err := dialect.List{mesh}.Choose(pod, namespace)
+			if err == nil && other.Decision.Selected {
+				f.add(codeOtherDialect, levelError, where, "is of the mesh "+mesh.Name+", which the plugin of its node is not configured for: its traffic bypasses the mesh")
+			}
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+)
+
+// agentSelector is how the chart labels the agents.
+const agentSelector = "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node"
+
+// pageSize bounds what one list of the API server has. Its own clients ask for as many.
+const pageSize = 500
+
+// cluster is what all commands ask.
+type cluster struct {
+	Program
+	kube           *genericclioptions.ConfigFlags
+	agentSelector  string
+	agentNamespace string
+	agentTimeout   time.Duration
+
+	client kubernetes.Interface
+	agents asker
+}
+
+func newCluster(p Program, flags *pflag.FlagSet) *cluster {
+	c := &cluster{Program: p, kube: genericclioptions.NewConfigFlags(true)}
+	c.kube.AddFlags(flags)
+	flags.StringVar(&c.agentSelector, "agent-selector", agentSelector, "labels of the agents' pods")
+	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the agents' namespace (default: all are looked through)")
+	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
+	return c
+}
+
+// open connects.
+func (c *cluster) open() error {
+	config, client, err := c.connect(c.kube)
+	if err != nil {
+		return err
+	}
+	c.client, c.agents = client, c.ask(config)
+	return nil
+}
+
+// namespace is the one that --namespace or the kubeconfig says.
+func (c *cluster) namespace() (string, error) {
+	ns, _, err := c.kube.ToRawKubeConfigLoader().Namespace()
+	return ns, err
+}
+
+// listAgents calls each with every agent's pod of a node; an empty name is all nodes.
+func (c *cluster) listAgents(ctx context.Context, node string, each func(*corev1.Pod)) error {
+	o := metav1.ListOptions{LabelSelector: c.agentSelector, Limit: pageSize}
+	if node != "" {
+		o.FieldSelector = "spec.nodeName=" + node
+	}
+	for {
+		list, err := c.client.CoreV1().Pods(c.agentNamespace).List(ctx, o)
+		if err != nil {
+			return fmt.Errorf("list the agents' pods: %w", err)
+		}
+		for i := range list.Items {
+			each(&list.Items[i])
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// agent is what is needed of an agent's pod to ask it.
+type agent struct {
+	Namespace, Name, Node string
+	Port                  int32
+	// Trouble says why it cannot be asked. Empty: it can.
+	Trouble string
+	started time.Time
+}
+
+// agentOf returns the agent that runs in a pod. Its port is that of its readiness.
+func agentOf(pod *corev1.Pod) agent {
+	a := agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, started: pod.CreationTimestamp.Time}
+	for i := range pod.Spec.Containers {
+		if probe := pod.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
+			a.Port = portOf(&pod.Spec.Containers[i], probe.HTTPGet)
+			break
+		}
+	}
+	switch {
+	case pod.Status.Phase != corev1.PodRunning:
+		a.Trouble = "its pod is " + cmp.Or(string(pod.Status.Phase), "new") + waiting(pod)
+	case pod.DeletionTimestamp != nil:
+		a.Trouble = "its pod is ending"
+	case a.Port == 0:
+		a.Trouble = "its pod has no readiness probe by HTTP, so its port is not known"
+	case waiting(pod) != "":
+		a.Trouble = "its container does not run" + waiting(pod)
+	}
+	return a
+}
+
+func portOf(c *corev1.Container, get *corev1.HTTPGetAction) int32 {
+	if n := get.Port.IntVal; n != 0 {
+		return n
+	}
+	for _, p := range c.Ports {
+		if p.Name == get.Port.StrVal {
+			return p.ContainerPort
+		}
+	}
+	return 0
+}
+
+// waiting says why a container of the pod waits, such as ": CrashLoopBackOff".
+func waiting(pod *corev1.Pod) string {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
+			return ": " + w.Reason
+		}
+	}
+	return ""
+}
+
+// better reports whether a rather than b is to be asked about their node: one that can be, and the newer one during an upgrade.
+func better(a, b agent) bool {
+	if (a.Trouble == "") != (b.Trouble == "") {
+		return a.Trouble == ""
+	}
+	return a.started.After(b.started)
+}
+
+var errNoAgent = errors.New("no agent runs there")
+
+// agentOn returns the agent to ask about a node. errors.Is(err, errNoAgent) if it has none.
+func (c *cluster) agentOn(ctx context.Context, node string) (agent, error) {
+	var best *agent
+	err := c.listAgents(ctx, node, func(pod *corev1.Pod) {
+		if a := agentOf(pod); pod.Spec.NodeName == node && (best == nil || better(a, *best)) {
+			best = &a
+		}
+	})
+	switch {
+	case err != nil:
+		return agent{}, err
+	case best == nil:
+		return agent{}, fmt.Errorf("node %s: %w (looked for pods with the labels %s)", node, errNoAgent, c.agentSelector)
+	}
+	return *best, nil
+}
+
+// get asks an agent.
+func (c *cluster) get(ctx context.Context, a agent, path string, into any) error {
+	if a.Trouble != "" {
+		return fmt.Errorf("agent %s/%s cannot be asked: %s", a.Namespace, a.Name, a.Trouble)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.agentTimeout, fmt.Errorf("no answer within %s", c.agentTimeout))
+	defer cancel()
+	err := c.agents.get(ctx, a, path, into)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("ask agent %s/%s: %w", a.Namespace, a.Name, err)
+	}
+	return nil
+}
+
+// node asks an agent how its node is.
+func (c *cluster) node(ctx context.Context, a agent) (n agentapi.Node, err error) {
+	err = c.get(ctx, a, agentapi.NodePath, &n)
+	return n, err
+}

@@ -1,0 +1,144 @@
+package kubectlcmd
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestExplain: what should be comes from the cluster and the node's agent, without a flag, and what is stands beside it.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	answers := map[string]agentapi.Pod{}
+	base := sound("a")
+	w.node(t, "a", func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return base(path)
+		}
+		p, ok := answers[path]
+		if !ok {
+			return nil, errors.New("not asked for")
+		}
+		return p, nil
+	})
+	w.node(t, "b", silent)
+	cart := w.meshPod(t, "shop", "cart-1", "a", func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": "cart"}
+		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "3306"
+	})
+	quiet := w.meshPod(t, "quiet", "cart", "a")
+	w.meshPod(t, "shop", "far", "b")
+	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) {
+		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
+	})
+	w.Do(t, http.MethodPost, "/apis/apps/v1/namespaces/shop/deployments", &appsv1.Deployment{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Name: "cart"},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "cart"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}},
+	}, nil)
+	w.Do(t, http.MethodPost, "/api/v1/namespaces/shop/events", &corev1.Event{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}, ObjectMeta: metav1.ObjectMeta{Name: "cart.1", Namespace: "shop"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "cart-1", UID: cart.UID}, Type: "Warning", Reason: "MeshNotCaptured", Message: "look",
+		LastTimestamp: metav1.Unix(1e9, 0),
+	}, nil)
+	answers[agentapi.PodPath+string(cart.UID)] = agentapi.Pod{
+		State:   &agentapi.State{Namespace: "shop", Name: "cart-1", State: "captured", Reason: "recorded"},
+		Records: []attachment.Record{{ID: attachment.ID{IfName: "eth0"}, Selected: true, Reason: "selected", Dialect: "istio", Backend: "nftables", By: "ADD", Time: time.Unix(1e9, 0)}},
+		Live:    []apply.LiveRule{{Backend: apply.Nftables, Table: "inet istio", Chain: "nat/OUTPUT", Position: 1, Rule: "jump", Ours: true, Counters: &apply.Counters{Packets: 12}}, {Rule: "other"}},
+	}
+	answers[agentapi.PodPath+string(quiet.UID)] = agentapi.Pod{LiveError: "operation not permitted"}
+
+	for _, name := range [][]string{{"cart-1"}, {"pod/cart-1"}, {"deploy/cart"}, {"deployment", "cart"}, {"deployments.apps", "cart"}} {
+		code, out, errOut := w.run(t, append([]string{"explain", "-n", "shop"}, name...)...)
+		require.Equal(t, ExitOK, code, errOut)
+		assert.Contains(t, out, "pod shop/cart-1 is in the mesh (istio)\n")
+		assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
+		assert.Contains(t, out, `annotation traffic.sidecar.istio.io/excludeOutboundPorts="3306"`)
+		assert.Contains(t, out, `
+on node a
+  now: captured: recorded
+  at 2001-09-09T01:46:40Z ADD: redirected by nftables, 0 rules: selected (istio, eth0)
+  live rules: 1 of the mesh, 1 others
+  event 2001-09-09T01:46:40Z Warning MeshNotCaptured: look
+`)
+	}
+	code, out, _ := w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
+	assert.Equal(t, ExitOK, code)
+	x := decode[struct {
+		Decision struct{ Selected bool }
+		OnNode   onNode
+	}](t, out)
+	assert.True(t, x.Decision.Selected)
+	assert.Equal(t, "captured", x.OnNode.State.State)
+	assert.Len(t, x.OnNode.Events, 1)
+
+	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")
+	assert.Equal(t, ExitOK, code, "it should not be captured, and nothing says that it is")
+	assert.Contains(t, out, "pod quiet/cart is not in the mesh (istio)\n  excluded-namespace: ", "as its node's agent has it")
+	assert.Contains(t, out, "live rules: not known: operation not permitted\n")
+
+	drifted := answers[agentapi.PodPath+string(cart.UID)]
+	drifted.Differences, drifted.Lost = []string{"nat/OUTPUT 1 is missing"}, []string{"nat/OUTPUT 1 is missing"}
+	answers[agentapi.PodPath+string(cart.UID)] = drifted
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, "  LOST since ADD: nat/OUTPUT 1 is missing\n")
+
+	code, out, _ = w.run(t, "explain", "-n", "shop", "wrong")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, `refused: annotation traffic.sidecar.istio.io/excludeOutboundPorts="80a"`)
+
+	code, out, errOut := w.run(t, "explain", "-n", "shop", "far")
+	assert.Equal(t, ExitWrong, code)
+	assert.Empty(t, out, "what decides is not known")
+	assert.Contains(t, errOut, "connection refused\n")
+	assert.Contains(t, errOut, "--config FILE gives one")
+	code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none")
+	assert.Equal(t, ExitUnknown, code)
+	assert.Contains(t, out, "pod shop/far is in the mesh")
+	assert.Contains(t, out, "  unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
+
+	code, out, _ = w.run(t, "rules", "-n", "shop", "cart-1", "--family", "4")
+	assert.Equal(t, ExitOK, code)
+	assert.Contains(t, out, "# configuration: node a: ")
+	assert.Contains(t, out, "--dport 3306")
+	code, out, _ = w.run(t, "trace", "-n", "shop", "deploy/cart", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000")
+	assert.Equal(t, ExitOK, code)
+	assert.Contains(t, out, "redirect 15001: outbound connection")
+	code, out, _ = w.run(t, "show", "-n", "shop", "cart-1")
+	assert.Equal(t, ExitOK, code)
+	assert.Contains(t, out, "nftables, table inet istio\n")
+	assert.Regexp(t, `nat/OUTPUT +1 +12 +0 +jump`, out)
+	code, _, errOut = w.run(t, "show", "-n", "quiet", "cart")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted\n")
+
+	for _, wrong := range [][]string{{"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
+		code, _, errOut = w.run(t, wrong...)
+		assert.Equal(t, ExitUsage, code, "%s: %s", wrong, errOut)
+	}
+	code, _, errOut = w.run(t, "explain", "-n", "shop", "nobody")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, `pods "nobody" not found`)
+
+	// The shell gets the names of pods and namespaces.
+	for _, command := range []string{"explain", "rules", "trace", "show"} {
+		_, out, _ := w.run(t, "__complete", "-n", "shop", command, "")
+		assert.Contains(t, out, "cart-1\nfar\nwrong\n", command)
+	}
+	_, out, _ = w.run(t, "__complete", "explain", "-n", "")
+	assert.Contains(t, out, "shop\n")
+}

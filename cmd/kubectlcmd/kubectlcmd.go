@@ -1,0 +1,119 @@
+// Package kubectlcmd implements the command line of kubectl-meshcni, which kubectl runs as "kubectl meshcni". It asks the API
+// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing. A [Program] with other
+// dialects is the plugin of your own mesh.
+package kubectlcmd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/version"
+)
+
+// The exit codes.
+const (
+	// ExitOK means that all is well, or that what was asked for has been printed.
+	ExitOK = cli.ExitOK
+	// ExitWrong means that something needs attention, or that the command failed.
+	ExitWrong = cli.ExitFailed
+	// ExitUsage means that the command line is wrong.
+	ExitUsage = cli.ExitUsage
+	// ExitUnknown means that nothing is known to be wrong, and something could not be found out.
+	ExitUnknown = 3
+)
+
+// Program is the kubectl plugin. The zero value is kubectl-meshcni with no input, whose output is discarded.
+type Program struct {
+	// Name appears in messages. Default: kubectl-meshcni.
+	Name string
+	// Version is printed by --version, after the name. Default: this module's.
+	Version string
+	// Dialects are those whose pods can be explained. Nil means those of this module.
+	Dialects []dialect.Dialect
+	// Env looks up an environment variable, like os.LookupEnv; KUBECONFIG and the variables of a proxy are read from the process's
+	// own. Nil: none is set.
+	Env func(name string) (string, bool)
+	// Nil Stdin is empty. Nil Stdout and Stderr discard.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+
+	connect func(*genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Interface, error)
+	ask     func(*rest.Config) asker
+}
+
+// Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It
+// does not return.
+func (p Program) Exec() {
+	p.Env, p.Stdin, p.Stdout, p.Stderr = os.LookupEnv, os.Stdin, os.Stdout, os.Stderr
+	cli.Exec(p.Main)
+}
+
+// Main runs the program with args, which do not include the program's name, and returns its exit code.
+func (p Program) Main(ctx context.Context, args []string) int {
+	p.setDefaults()
+	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
+	p.Stdout, p.Stderr = stdout, stderr
+	root := &cobra.Command{
+		Short: "say how meshcni does in a cluster, and what becomes of a pod's traffic",
+		Long: `Exit codes: 0; 1 something needs attention, or failed; 2 usage; 3 nothing is
+known to be wrong, but something could not be found out.`,
+	}
+	c := newCluster(p, root.PersistentFlags())
+	root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand())
+	if err := root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces); err != nil {
+		panic(err) // there is such a flag
+	}
+	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
+	if err := errors.Join(stdout.Err, stderr.Err); code == ExitOK && err != nil {
+		return ExitWrong
+	}
+	return code
+}
+
+func (p *Program) setDefaults() {
+	cli.Default(&p.Name, "kubectl-meshcni")
+	cli.Default(&p.Version, version.Long())
+	cli.Default[io.Reader](&p.Stdin, strings.NewReader(""))
+	cli.Default(&p.Stdout, io.Discard)
+	cli.Default(&p.Stderr, io.Discard)
+	if p.Dialects == nil {
+		p.Dialects = dialects.All()
+	}
+	if p.Env == nil {
+		p.Env = func(string) (string, bool) { return "", false }
+	}
+	if p.connect == nil {
+		p.connect = connect
+	}
+	if p.ask == nil {
+		p.ask = func(config *rest.Config) asker { return forwarder{config} }
+	}
+}
+
+// patience is how long one agent may take for an answer, unless --agent-timeout says otherwise. The answer takes milliseconds, a
+// look into a pod at most ten seconds.
+const patience = 15 * time.Second
+
+// connect is the cluster that kubectl's flags, KUBECONFIG and the files that it names say.
+func connect(flags *genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Interface, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The API server limits clients itself, by priority and fairness; client-go's own limit would make it five requests a second.
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	return config, client, err
+}

@@ -1,0 +1,370 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+)
+
+// askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.
+const askAtOnce = 50
+
+// counts are how many pods are in each state.
+type counts struct {
+	Captured int `json:"captured"`
+	// Outside are the pods with a network of their own that are in no mesh.
+	Outside int `json:"outside"`
+	// Waiting are pods of which the agent cannot tell, or whose proxy does not listen yet.
+	Waiting int `json:"waiting"`
+	// Drifted are pods without some of the rules that they should have, and Bypassing those in the mesh without any.
+	Drifted   int `json:"drifted"`
+	Bypassing int `json:"bypassing"`
+}
+
+func (n *counts) add(m counts) {
+	n.Captured += m.Captured
+	n.Outside += m.Outside
+	n.Waiting += m.Waiting
+	n.Drifted += m.Drifted
+	n.Bypassing += m.Bypassing
+}
+
+func count(n agentapi.Node) (c counts) {
+	listed := 0
+	for _, p := range n.Pods {
+		listed++
+		switch p.State {
+		case "captured":
+			c.Captured++
+		case "waiting":
+			c.Waiting++
+		case "drifted":
+			c.Drifted++
+		case "failed":
+			c.Bypassing++
+		default:
+			listed--
+			c.Outside++
+		}
+	}
+	if n.PodsTotal != nil {
+		c.Outside = max(0, *n.PodsTotal-listed)
+	}
+	return c
+}
+
+// nodeStatus is a node's row.
+type nodeStatus struct {
+	Node string `json:"node"`
+	// State is ready, not-ready, unknown (its agent does not answer) or no-agent.
+	State string `json:"state"`
+	// Why says why it is not ready, each reason beginning with its code, or why it is unknown.
+	Why      []string `json:"why,omitempty"`
+	Version  string   `json:"version,omitempty"`
+	Dialects []string `json:"dialects,omitempty"`
+	Backend  string   `json:"backend,omitempty"`
+	// Pods is nil unless the agent has answered.
+	Pods     *counts  `json:"pods,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// The states of a node.
+const (
+	stateReady    = "ready"
+	stateNotReady = "not-ready"
+	stateUnknown  = "unknown"
+	stateNoAgent  = "no-agent"
+)
+
+// clusterStatus is how a cluster is, as status prints it.
+type clusterStatus struct {
+	Nodes []nodeStatus `json:"nodes"`
+	// Total has the pods of the nodes whose agents have answered, and Ready how many nodes are.
+	Total counts `json:"total"`
+	Ready int    `json:"ready"`
+	// Wrong are pods that need attention, maxWrong at most; WrongPods is how many there are.
+	Wrong     []agentapi.State `json:"wrong"`
+	WrongPods int              `json:"wrong_pods"`
+	// Next says what to do next.
+	Next []string `json:"next"`
+}
+
+// maxWrong bounds the pods that are named, so that neither the answer nor the memory for it grows with what is wrong.
+const maxWrong = 50
+
+// exit is the code for scripts.
+func (s clusterStatus) exit() error {
+	unknown := len(s.Nodes) == 0
+	for _, n := range s.Nodes {
+		switch n.State {
+		case stateNotReady, stateNoAgent:
+			return cli.Exit(ExitWrong)
+		case stateUnknown:
+			unknown = true
+		}
+	}
+	switch {
+	case s.WrongPods > 0:
+		return cli.Exit(ExitWrong)
+	case unknown:
+		return cli.Exit(ExitUnknown)
+	}
+	return nil
+}
+
+func (c *cluster) statusCommand() *cobra.Command {
+	var output string
+	var watch bool
+	interval := 5 * time.Second
+	cmd := &cobra.Command{
+		Use: "status", Short: "say of each node whether its new pods are captured, and how many pods are in which state",
+		Long: "Exits 1 unless every node has a ready agent and no pod needs attention; 3 if all\nthat is known is well, and some agent does not answer.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if interval <= 0 {
+				return cli.Usagef("--interval %s: not above 0", interval)
+			}
+			if err := c.open(); err != nil {
+				return err
+			}
+			for {
+				s, err := c.status(cmd.Context())
+				if err == nil {
+					err = s.print(c.Stdout, output)
+				}
+				switch {
+				case cmd.Context().Err() != nil:
+					return nil //nolint:nilerr // the caller ended it
+				case err != nil && !watch:
+					return err
+				case !watch:
+					return s.exit()
+				case err != nil:
+					fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+				}
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(interval):
+				}
+			}
+		},
+	}
+	cmd.Flags().VarP(cli.Choice(&output, "table", "json", "yaml"), "output", "o", "table, json or yaml")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again and again, until it is interrupted")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "with --watch: how often")
+	return cmd
+}
+
+// listNodes returns the names of all nodes that pods of the chart's DaemonSet could be on.
+func (c *cluster) listNodes(ctx context.Context) (names []string, err error) {
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := c.client.CoreV1().Nodes().List(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("list nodes: %w", err)
+		}
+		for i := range list.Items {
+			names = append(names, list.Items[i].Name)
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			slices.Sort(names)
+			return names, nil
+		}
+	}
+}
+
+// eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered.
+// It keeps nothing of the answers.
+func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentapi.Node, err error)) error {
+	nodes, err := c.listNodes(ctx)
+	if err != nil {
+		return err
+	}
+	agents := map[string]agent{}
+	if err := c.listAgents(ctx, "", func(pod *corev1.Pod) {
+		a := agentOf(pod)
+		if old, ok := agents[a.Node]; !ok || better(a, old) {
+			agents[a.Node] = a
+		}
+	}); err != nil {
+		return err
+	}
+	type answer struct {
+		node string
+		n    agentapi.Node
+		err  error
+	}
+	answers := make(chan answer)
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	go func() {
+		defer close(answers)
+		for _, node := range nodes {
+			asking.Go(func() error {
+				got := answer{node: node}
+				if a, ok := agents[node]; ok {
+					got.n, got.err = c.node(ctx, a)
+				} else {
+					got.err = errNoAgent
+				}
+				answers <- got
+				return nil
+			})
+		}
+		_ = asking.Wait() // none returns an error
+	}()
+	for got := range answers {
+		each(got.node, got.n, got.err)
+	}
+	return ctx.Err()
+}
+
+func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
+	s := clusterStatus{Nodes: []nodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
+	if err := c.eachNode(ctx, s.add); err != nil {
+		return s, err
+	}
+	slices.SortFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(s.Wrong, func(a, b agentapi.State) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	s.Next = append(s.Next, s.next()...)
+	return s, nil
+}
+
+func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
+	row := nodeStatus{Node: node}
+	switch {
+	case errors.Is(err, errNoAgent):
+		row.State, row.Why = stateNoAgent, []string{err.Error()}
+	case err != nil:
+		row.State, row.Why = stateUnknown, strings.Split(err.Error(), "\n")
+	default:
+		row.State = stateReady
+		if !n.Ready {
+			row.State = stateNotReady
+		} else {
+			s.Ready++
+		}
+		pods := count(n)
+		row.Why, row.Version, row.Dialects, row.Backend, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, n.Backend, &pods, n.Warnings
+		s.Total.add(pods)
+		for _, p := range n.Pods {
+			if !p.Wrong {
+				continue
+			}
+			if s.WrongPods++; len(s.Wrong) < maxWrong {
+				s.Wrong = append(s.Wrong, p)
+			}
+		}
+	}
+	s.Nodes = append(s.Nodes, row)
+}
+
+// next says what to do.
+func (s *clusterStatus) next() (all []string) {
+	states := map[string]int{}
+	for _, n := range s.Nodes {
+		states[n.State]++
+	}
+	if len(s.Nodes) == states[stateNoAgent] {
+		return []string{"no node has an agent: install the chart, or name the agents' labels by --agent-selector"}
+	}
+	if n := states[stateNoAgent]; n > 0 {
+		all = append(all, strconv.Itoa(n)+" nodes have no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector")
+	}
+	if states[stateNotReady] > 0 {
+		all = append(all, "a node is not ready: the code before its reason is a section of docs/troubleshooting.md")
+	}
+	if states[stateUnknown] > 0 {
+		all = append(all, "an agent does not answer: look at its pod; asking it takes the right to create pods/portforward in its namespace")
+	}
+	if s.WrongPods > 0 {
+		p := s.Wrong[0]
+		all = append(all, fmt.Sprintf("kubectl meshcni explain -n %s %s says what is wrong with that pod", p.Namespace, p.Name))
+	}
+	return all
+}
+
+func (s clusterStatus) print(w io.Writer, output string) error {
+	switch output {
+	case "json":
+		return printJSON(w, s)
+	case "yaml":
+		text, err := yaml.Marshal(s)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tBYPASSING")
+	for _, n := range s.Nodes {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"), n.Pods.columns())
+	}
+	if len(s.Nodes) != 1 {
+		fmt.Fprintf(table, "%d nodes\t%d ready\t\t\t\t%s\n", len(s.Nodes), s.Ready, s.Total.columns())
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		for _, why := range n.Why {
+			if n.State != stateNoAgent { // the state says it
+				fmt.Fprintf(w, "%s is %s: %s\n", n.Node, n.State, why)
+			}
+		}
+		for _, text := range n.Warnings {
+			fmt.Fprintf(w, "%s: warning: %s\n", n.Node, text)
+		}
+	}
+	for _, p := range s.Wrong {
+		fmt.Fprintf(w, "pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, word(p.State), p.Reason, cmp.Or(p.Detail, "no detail"))
+	}
+	if n := s.WrongPods - len(s.Wrong); n > 0 {
+		fmt.Fprintf(w, "and %d more pods\n", n)
+	}
+	for _, text := range s.Next {
+		fmt.Fprintf(w, "next: %s\n", text)
+	}
+	return nil
+}
+
+// word is a state as the table's columns have it.
+func word(state string) string {
+	if state == "failed" {
+		return "bypassing"
+	}
+	return state
+}
+
+func (n *counts) columns() string {
+	if n == nil {
+		return "-\t-\t-\t-\t-"
+	}
+	return fmt.Sprintf("%d\t%d\t%d\t%d\t%d", n.Captured, n.Outside, n.Waiting, n.Drifted, n.Bypassing)
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

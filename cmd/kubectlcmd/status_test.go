@@ -1,0 +1,133 @@
+package kubectlcmd
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
+)
+
+// TestStatus: each node has a row, whatever its agent says or does not; the code says whether all is well.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	code, out, _ := w.run(t, "status")
+	assert.Equal(t, ExitUnknown, code, "there is no node")
+
+	w.node(t, "a", sound("a"))
+	code, out, errOut := w.run(t, "status")
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, `NODE  STATE  VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  BYPASSING
+a     ready  v1.2.3   istio     nftables  1         2        0        0        0
+`, out)
+
+	w.node(t, "b", silent)
+	code, out, _ = w.run(t, "status")
+	assert.Equal(t, ExitUnknown, code)
+	assert.Contains(t, out, "b        unknown  -        -         -         -         -        -        -        -\n")
+	assert.Contains(t, out, "b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
+
+	w.node(t, "c", nil)
+	code, out, _ = w.run(t, "status")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, "c        no-agent  ")
+
+	w.node(t, "d", sound("d", func(n *agentapi.Node) {
+		n.Ready, n.NotReady, n.Warnings = false, []string{"no-network: no file"}, []string{"other-mesh: linkerd-cni"}
+		n.Pods = []agentapi.State{
+			{Namespace: "shop", Name: "late", State: "failed", Reason: "not-called", Detail: "its network was set up without the plugin", Wrong: true},
+			{Namespace: "shop", Name: "odd", State: "drifted", Reason: "rules", Wrong: true}, {Namespace: "shop", Name: "new", State: "waiting", Reason: "no-trace"},
+			{Namespace: "shop", Name: "out", State: "outside", Reason: "not-enabled"},
+		}
+		n.PodsTotal = nil
+	}))
+	code, out, _ = w.run(t, "status")
+	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, []string{
+		"NODE     STATE      VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  BYPASSING",
+		"a        ready      v1.2.3   istio     nftables  1         2        0        0        0",
+		"b        unknown    -        -         -         -         -        -        -        -",
+		"c        no-agent   -        -         -         -         -        -        -        -",
+		"d        not-ready  v1.2.3   istio     nftables  0         1        1        1        1",
+		"4 nodes  1 ready                                 1         3        1        1        1",
+		"b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused",
+		"d is not-ready: no-network: no file",
+		"d: warning: other-mesh: linkerd-cni",
+		"pod shop/late is bypassing: not-called: its network was set up without the plugin",
+		"pod shop/odd is drifted: rules: no detail",
+		"next: 1 nodes have no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector",
+		"next: a node is not ready: the code before its reason is a section of docs/troubleshooting.md",
+		"next: an agent does not answer: look at its pod; asking it takes the right to create pods/portforward in its namespace",
+		"next: kubectl meshcni explain -n shop late says what is wrong with that pod",
+	}, lines(out))
+	code, text, _ := w.run(t, "status", "-o", "json")
+	assert.Equal(t, ExitWrong, code)
+	s := decode[clusterStatus](t, text)
+	assert.Equal(t, 2, s.WrongPods)
+	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 1, Drifted: 1, Bypassing: 1}, s.Total)
+	code, text, _ = w.run(t, "status", "-o", "yaml")
+	assert.Equal(t, ExitWrong, code)
+	var same clusterStatus
+	require.NoError(t, yaml.Unmarshal([]byte(text), &same))
+	assert.Equal(t, s, same)
+
+	answers := w.agents["a"]
+	w.agents["a"] = func(string) (any, error) { return nil, nil } // it hangs
+	_, out, _ = w.run(t, "status", "--agent-timeout", "1ns")
+	w.agents["a"] = answers
+	assert.Contains(t, out, "a is unknown: ask agent meshcni-system/meshcni-node-a: no answer within 1ns\n")
+	code, _, errOut = w.run(t, "status", "extra")
+	assert.Equal(t, ExitUsage, code, errOut)
+	code, out, _ = w.run(t, "status", "--agent-selector", "app=other")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, "next: no node has an agent")
+	code, _, errOut = w.run(t, "--token", "nobody", "status")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "list nodes: ")
+
+	t.Run("five hundred nodes", func(t *testing.T) { fiveHundred(t, w) })
+}
+
+// fiveHundred: agents are asked many at a time, and not all at once, and one that does not answer is a row.
+func fiveHundred(t *testing.T, w *world) {
+	const nodes = 500
+	kubetest.Parallel(nodes, func(i int) {
+		name := fmt.Sprintf("n%03d", i)
+		w.node(t, name, sound(name, func(n *agentapi.Node) {
+			for p := range 100 {
+				n.Pods = append(n.Pods, agentapi.State{Namespace: "shop", Name: fmt.Sprintf("p%d-%d", i, p), State: "failed", Reason: "not-called", Wrong: true})
+			}
+		}))
+	})
+	w.agents["n250"] = silent
+	var full sync.WaitGroup // the first ones answer once as many as may be are asked
+	full.Add(askAtOnce)
+	var first sync.Mutex
+	asked := 0
+	w.gate = func() {
+		first.Lock()
+		asked++
+		mine := asked
+		first.Unlock()
+		if mine <= askAtOnce {
+			full.Done()
+			full.Wait()
+		}
+	}
+	code, out, errOut := w.run(t, "status", "-o", "json")
+	require.Equal(t, ExitWrong, code, errOut)
+	s := decode[clusterStatus](t, out)
+	assert.Len(t, s.Nodes, 4+nodes, "beside those that were there")
+	assert.Equal(t, 1+nodes-1, s.Ready)
+	assert.Equal(t, 2+(nodes-1)*100, s.WrongPods)
+	assert.Len(t, s.Wrong, maxWrong, "what is kept does not grow")
+	assert.Equal(t, stateUnknown, s.Nodes[4+250].State)
+	assert.Equal(t, []string{"ask agent meshcni-system/meshcni-node-n250: connection refused"}, s.Nodes[4+250].Why)
+	assert.Equal(t, askAtOnce, w.most)
+}

@@ -1,0 +1,165 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/bundle"
+	"github.com/meshcni/meshcni/cmd/internal/installed"
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/nodeproxy/nodepods"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// nodeAPI answers who asks on the loopback interface.
+type nodeAPI struct {
+	program    Program
+	settings   func() Settings
+	status     func() Status
+	neighbours func() []installer.Neighbour
+	pods       func() ([]*corev1.Pod, error)
+}
+
+func (n nodeAPI) handler() http.Handler {
+	return agentapi.Server{Node: func() any { return n.node() }, Pod: n.pod}.Handler()
+}
+
+// node is what "meshcni-node status" says, and what the agent is.
+func (n nodeAPI) node() agentapi.Node {
+	s, now := n.settings(), n.status()
+	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: states(now.Pods)}
+	for _, neighbour := range n.neighbours() {
+		node.Warnings = append(node.Warnings, string(installer.NoticeOtherMesh)+": "+neighbour.Text())
+	}
+	plugin := s.asInstalled()
+	short, _, _ := strings.Cut(n.program.Version, " ")
+	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: string(s.Repair.Action), Installed: n.installed(s), Kernel: kernelRelease()}
+	if err := apply.Available(apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot}); err != nil && s.Repair.HostRoot != "" {
+		node.BackendError = err.Error() // without the host's root the programs of the host are not to be seen
+	}
+	if pods, err := n.pods(); err == nil {
+		total := len(slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
+			return p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		}))
+		node.PodsTotal = &total
+	}
+	return node
+}
+
+// states are pods in the words of people's programs.
+func states(pods []agentsock.PodState) []agentapi.State {
+	all := make([]agentapi.State, 0, len(pods))
+	for _, p := range pods {
+		all = append(all, agentapi.State{
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: string(p.State), Reason: p.Reason, Detail: p.Detail,
+			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, Wrong: wrong(p),
+		})
+	}
+	return all
+}
+
+// installed is the plugin's entry that is in force.
+func (n nodeAPI) installed(s Settings) (i agentapi.Installed) {
+	types := []string{s.asInstalled().Type, s.Plugin.Type}
+	if record, err := bundle.Read(filepath.Join(s.RunDir, "types")); err == nil {
+		types = append(types, strings.Fields(string(record))...)
+	}
+	e, err := installed.Dir(s.CNIConfDir, types)
+	if err != nil {
+		i.Error = err.Error()
+		return i
+	}
+	i.File, i.Loaded, i.Unknown, i.Config = e.File, e.Loaded, e.Unknown, e.Marshal()
+	i.CNIVersion, i.Plugins = e.Network.CNIVersion(), nil
+	for _, p := range e.Network.Plugins() {
+		i.Plugins = append(i.Plugins, p.Type)
+	}
+	return i
+}
+
+// pod looks at a pod of the node.
+func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
+	s := n.settings()
+	p := agentapi.Pod{Records: []attachment.Record{}, Live: []apply.LiveRule{}, Differences: []string{}, Lost: []string{}}
+	for _, state := range states(n.status().Pods) {
+		if state.UID == uid {
+			p.State = &state
+		}
+	}
+	unread := 0
+	for r, err := range attachment.In(s.RunDir).All() {
+		switch {
+		case err != nil:
+			unread++
+			p.RecordsError = fmt.Sprintf("%d records cannot be read: %v", unread, err)
+		case r.Pod.UID == uid:
+			p.Records = append(p.Records, r)
+		}
+	}
+	slices.SortFunc(p.Records, func(a, b attachment.Record) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Network, b.Network), cmp.Compare(a.IfName, b.IfName))
+	})
+	if !n.hosts(uid, p) { // else any process of the node could be looked for
+		p.LiveError = "the agent does not know the pod"
+		return p
+	}
+	last := attachment.Record{Pod: attachment.Pod{UID: uid}}
+	if len(p.Records) > 0 {
+		last = p.Records[len(p.Records)-1]
+	}
+	var owners []ruleset.Ruleset
+	for _, d := range n.program.Dialects {
+		owners = append(owners, d.Names.Owner().EmptyRuleset())
+	}
+	live, err := bundle.Look(ctx, last, s.Repair.HostRoot, owners...)
+	if err != nil {
+		p.LiveError = err.Error()
+		return p
+	}
+	p.Live = append(p.Live, live.Rules...)
+	lost, _ := last.Lost(live.Differences)
+	p.Differences, p.Lost = texts(live.Differences), texts(lost)
+	return p
+}
+
+// hosts reports whether the pod is known to be the node's.
+func (n nodeAPI) hosts(uid string, p agentapi.Pod) bool {
+	if p.State != nil || len(p.Records) > 0 {
+		return true
+	}
+	pods, err := n.pods()
+	return err == nil && slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		return string(nodepods.RuntimeUID(pod)) == uid && !pod.Spec.HostNetwork
+	})
+}
+
+func texts(diffs []ruleset.Difference) []string {
+	all := []string{}
+	for _, d := range diffs {
+		all = append(all, d.String())
+	}
+	return all
+}
+
+// kernelRelease is that of uname(2), or empty.
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

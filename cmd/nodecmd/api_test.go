@@ -1,0 +1,117 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestAPI: a running agent says on its loopback interface what its commands say, and what is true of a pod.
+func TestAPI(t *testing.T) {
+	netnstest.Require(t, netnstest.Root)
+	dir, env := node(t)
+	ns := netnstest.New(t)
+	rules, err := redirect.Default().Ruleset()
+	require.NoError(t, err)
+	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Nftables})
+	require.NoError(t, err)
+	_, err = b.Apply(t.Context(), rules)
+	require.NoError(t, err)
+	id := ns.ID()
+	record := attachment.Record{
+		ID: attachment.ID{Network: "calico", ContainerID: "c1", IfName: "eth0"}, NetNS: attachment.NetNS{Path: ns.Path(), Dev: id.Dev, Ino: id.Ino},
+		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
+	}
+	record.Applied(string(apply.Nftables), rules, nil)
+	require.NoError(t, attachment.In(dir+"/run").Write(record))
+
+	app := Program{Env: lookup(env), Version: "v1.2.3 (commit x)", open: func(repaircmd.Settings, repaircmd.Host) (controller, error) {
+		return knowing{fake: forever, pods: threePods}, nil
+	}}
+	var stderr output
+	app.Stderr = &stderr
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() {
+		done <- app.Main(ctx, []string{"run", "--metrics-address", "", "--health-address", "127.0.0.1:0", "--node-name", "n1", "--exclude-namespaces", "a,b", "--dialect", "istio,linkerd"})
+	}()
+	address := regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
+	require.Eventually(t, func() bool { return address.MatchString(stderr.String()) }, time.Minute, 10*time.Millisecond, stderr.String())
+	base := "http://" + address.FindStringSubmatch(stderr.String())[1]
+	get := func(path string, into any) int {
+		answer, err := http.Get(base + path)
+		require.NoError(t, err)
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		if answer.StatusCode == http.StatusOK {
+			require.NoError(t, json.Unmarshal(text, into), string(text))
+		}
+		return answer.StatusCode
+	}
+	var n agentapi.Node
+	require.Eventually(t, func() bool {
+		n = agentapi.Node{}
+		return get(agentapi.NodePath, &n) == http.StatusOK && n.Ready && len(n.Pods) == 3 && n.Installed.File != ""
+	}, time.Minute, 10*time.Millisecond)
+	assert.Equal(t, "n1", n.Node)
+	assert.Equal(t, "v1.2.3", n.Version)
+	assert.Equal(t, []string{"istio", "linkerd"}, n.Dialects)
+	assert.Equal(t, dir+"/net.d/10-calico.conflist", n.Installed.File)
+	assert.Equal(t, "meshcni", n.Installed.Plugins[len(n.Installed.Plugins)-1])
+	c, unknown, err := netconf.Parse(n.Installed.Config)
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	assert.Equal(t, []string{"a", "b"}, c.Kubernetes.ExcludeNamespaces)
+	assert.Equal(t, []bool{false, true, false}, []bool{n.Pods[0].Wrong, n.Pods[1].Wrong, n.Pods[2].Wrong})
+	var said Status
+	code, out, _ := run(t, env, "status", "-o", "json")
+	assert.Equal(t, 0, code)
+	require.NoError(t, json.Unmarshal([]byte(out), &said))
+	for i, p := range said.Pods {
+		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, string(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
+	}
+
+	var p agentapi.Pod
+	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u1", &p))
+	assert.Equal(t, "captured", p.State.State)
+	require.Len(t, p.Records, 1)
+	assert.Equal(t, record.Reason, p.Records[0].Reason)
+	assert.Empty(t, p.LiveError)
+	require.NotEmpty(t, p.Live)
+	for _, r := range p.Live {
+		assert.True(t, r.Ours, r.Rule)
+	}
+	assert.Empty(t, p.Differences)
+	require.NoError(t, b.Remove(t.Context(), redirect.Default().Names.Owner()))
+	p = agentapi.Pod{}
+	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u1", &p))
+	assert.Empty(t, p.Live)
+	assert.NotEmpty(t, p.Lost)
+
+	p = agentapi.Pod{}
+	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u9", &p))
+	assert.Equal(t, "the agent does not know the pod", p.LiveError)
+	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+strings.Repeat("u", 65), &p))
+	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+"..%2F..", &p))
+	cancel()
+	assert.Equal(t, 0, <-done)
+}

@@ -1,0 +1,162 @@
+package cluster_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// meshcni runs "kubectl meshcni" as a user does.
+func (c *cluster) meshcni(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	err := c.run(&out, &errs, "", "kubectl", append([]string{"meshcni"}, args...)...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode(), out.String(), errs.String()
+	}
+	require.NoError(t, err, errs.String())
+	return 0, out.String(), errs.String()
+}
+
+// TestKubectl: whoever has kubectl and its plugin hears what is so, of the cluster and of a pod, by the API server alone.
+func TestKubectl(t *testing.T) {
+	c := sharedCluster(t)
+	s := newShop(t, c, "kubectl")
+	s.create(t, pod{name: "early"}, pod{name: "client", outside: true})
+	s.ready(t, "early", "client")
+
+	step(t, c, "nothing installed", func(t *testing.T) {
+		code, out, _ := c.meshcni(t, "status")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, out, "next: no node has an agent: install the chart")
+		code, out, _ = c.meshcni(t, "check")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, out, "error: no-agents: ")
+	})
+
+	install(t, c, "--set", "repair.verifyInterval=1s", "--set", "excludeNamespaces={kube-system,left}")
+	s.create(t, pod{name: "cart", annotations: map[string]string{"traffic.sidecar.istio.io/excludeOutboundPorts": "3306"}})
+	s.ready(t, "cart")
+
+	step(t, c, "a captured pod", func(t *testing.T) {
+		var out string
+		eventually(t, time.Minute, "the agent has looked at the pod", func() (err error) {
+			var code int
+			var errs string
+			if code, out, errs = c.meshcni(t, "explain", "-n", s.namespace, "cart"); code != 0 || !strings.Contains(out, "now: captured") {
+				err = errors.New(out + errs)
+			}
+			return err
+		})
+		assert.Contains(t, out, "pod kubectl/cart is in the mesh (istio)\n")
+		assert.Contains(t, out, "configuration: node node-1: /host"+confList+"\n")
+		assert.Regexp(t, `at \S+ ADD: redirected by \S+, \d+ rules: selected \(istio, eth0\)`, out)
+		assert.Regexp(t, `live rules: [1-9]\d* of the mesh, 0 others`, out)
+		code, out, _ := c.meshcni(t, "show", "-n", s.namespace, "cart")
+		assert.Equal(t, 0, code)
+		assert.Contains(t, out, "ISTIO_OUTPUT")
+		code, out, _ = c.meshcni(t, "rules", "-n", s.namespace, "cart", "--family", "4")
+		assert.Equal(t, 0, code)
+		assert.Contains(t, out, "--dport 3306")
+		code, out, _ = c.meshcni(t, "trace", "-n", s.namespace, "cart", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000")
+		assert.Equal(t, 0, code)
+		assert.Contains(t, out, "redirect 15001: ")
+	})
+
+	step(t, c, "pods that are not captured", func(t *testing.T) {
+		code, out, _ := c.meshcni(t, "explain", "-n", s.namespace, "client")
+		assert.Equal(t, 0, code, "it is not meant to be")
+		assert.Contains(t, out, "pod kubectl/client is not in the mesh (istio)\n")
+		code, out, _ = c.meshcni(t, "explain", "-n", s.namespace, "pod/early")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, out, "now: bypassing: ")
+		assert.Contains(t, out, "live rules: 0 of the mesh, 0 others")
+		code, out, _ = c.meshcni(t, "status")
+		assert.Equal(t, 1, code)
+		assert.Regexp(t, `node-1 +ready +\S+ +istio +\S+ +1 +\d+ +0 +0 +1\n`, out)
+		assert.Contains(t, out, "pod kubectl/early is bypassing: ")
+		code, out, _ = c.meshcni(t, "check")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, out, "error: pod-bypasses: ")
+		assert.Contains(t, out, "  pod/kubectl/early\n")
+		assert.Equal(t, 1, strings.Count(out, "error: "), out)
+	})
+
+	step(t, c, "a sound installation", func(t *testing.T) {
+		s.kubectl(t, "delete", "pod", "early", "--timeout=60s")
+		eventually(t, time.Minute, "all is well", func() error {
+			if code, out, errs := c.meshcni(t, "status"); code != 0 {
+				return errors.New(out + errs)
+			}
+			return nil
+		})
+		code, out, errs := c.meshcni(t, "check")
+		assert.Equal(t, 0, code, errs)
+		assert.NotContains(t, out, "error: ")
+	})
+
+	step(t, c, "a drifted pod", func(t *testing.T) {
+		ns := netnsOf(t, s.namespace, "cart")
+		for _, words := range [][]string{{"nft", "flush", "ruleset"}, {"iptables-legacy", "-t", "nat", "-F"}} {
+			if out, err := exec.Command("nsenter", append([]string{"--net=" + ns}, words...)...).CombinedOutput(); err != nil && words[0] == "nft" {
+				require.NoError(t, err, string(out))
+			}
+		}
+		code, out, _ := c.meshcni(t, "explain", "-n", s.namespace, "cart")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, out, "LOST since ADD: ")
+		assert.Contains(t, out, "live rules: 0 of the mesh, 0 others")
+		eventually(t, time.Minute, "the agent has seen it", func() error {
+			if _, out, errs := c.meshcni(t, "check"); !strings.Contains(out, "error: pod-drifted: ") {
+				return errors.New(out + errs)
+			}
+			return nil
+		})
+	})
+
+	step(t, c, "another's entry after ours", func(t *testing.T) {
+		text := fileText(t, confList)
+		t.Cleanup(func() { require.NoError(t, os.WriteFile(confList, []byte(text), 0o644)) })
+		end := strings.LastIndex(text, "]")
+		require.NoError(t, os.WriteFile(confList, []byte(strings.TrimRight(text[:end], " \n")+`,{"type":"linkerd-cni"}`+text[end:]), 0o644))
+		eventually(t, time.Minute, "both are told", func() error {
+			_, out, errs := c.meshcni(t, "check")
+			if !strings.Contains(out, "warning: other-mesh: ") || !strings.Contains(out, "warning: not-last: ") {
+				return errors.New(out + errs)
+			}
+			return nil
+		})
+	})
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	uninstall(t, c)
+	assertClean(t, c)
+}
+
+// netnsOf is the path of a pod's network namespace, as the plugin's record has it.
+func netnsOf(t *testing.T, namespace, name string) string {
+	t.Helper()
+	files, err := filepath.Glob("/run/meshcni/attachments/*.json")
+	require.NoError(t, err)
+	for _, file := range files {
+		var record struct {
+			NetNS struct{ Path string }
+			Pod   struct{ Namespace, Name string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(fileText(t, file)), &record))
+		if record.Pod.Namespace == namespace && record.Pod.Name == name {
+			return record.NetNS.Path
+		}
+	}
+	require.Fail(t, "no record", "%s/%s", namespace, name)
+	return ""
+}
