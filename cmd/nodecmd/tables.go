@@ -42,8 +42,9 @@ func (t tables) mark(states []agentsock.PodState) []agentsock.PodState {
 const maxFull = 3
 
 // warnings returns whose new connections are about to stall.
-func (t tables) warnings() []string {
-	r := t.Recent()
+func (t tables) warnings() []string { return nearlyFull(t.Recent()) }
+
+func nearlyFull(r conntables.Reading) []string {
 	full := r.Nearly()
 	if len(full) == 0 {
 		return nil

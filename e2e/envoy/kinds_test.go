@@ -51,8 +51,6 @@ func kinds() []kind {
 	}
 }
 
-const talkTime = time.Minute // for the largest body on a slow machine
-
 // client returns an HTTP client, and the address of its one connection.
 func (c caller) client(t testing.TB, change func(*http.Transport)) (*http.Client, *string) {
 	t.Helper()
