@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"bytes"
 	"flag"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 var update = flag.Bool("update", false, "write deploy/manifests and the chart's copies anew")
@@ -123,5 +126,32 @@ func TestPlainOnesAreAccepted(t *testing.T) {
 			require.NoError(t, err)
 			assert.NoError(t, dryRun(admin, string(json)), "%s: %s", name, o.GetKind())
 		}
+	}
+}
+
+// TestPlainOnesWithTheAgentsToken: where the API server binds no tokens to nodes, the plugin has the agent's. With the plain manifests,
+// which know no version, it reads its pod all the same, and writes nothing.
+func TestPlainOnesWithTheAgentsToken(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Own(t, kubetest.Options{})
+	g := &guarded{Admin: s.Admin(t), server: s, namespace: namespace, pods: "shop"}
+	for _, name := range []string{g.namespace, g.pods} {
+		g.Do(t, http.MethodPost, collection("v1", "Namespace", ""), values{"metadata": values{"name": name}}, nil)
+	}
+	for _, doc := range strings.Split(readAll(t, "manifests")["install.yaml"], "\n---\n")[1:] {
+		o := unstructured.Unstructured{}
+		require.NoError(t, yaml.UnmarshalStrict([]byte(doc), &o.Object))
+		if o.GetKind() == "ServiceAccount" || strings.HasPrefix(o.GetAPIVersion(), "rbac.") {
+			g.Do(t, http.MethodPost, collection(o.GetAPIVersion(), o.GetKind(), o.GetNamespace()), o.Object, nil)
+		}
+	}
+	g.ServiceAccount(t, g.pods, "default")
+	g.pod(t, g.pods, "web-1", "default", "node-1")
+	for _, account := range []string{"meshcni-node", "meshcni-plugin"} {
+		token := g.token(t, account, nil)
+		code, answer := g.send(t, request{"", token, http.MethodGet, kubetest.PodPath(g.pods, "web-1"), nil, ""}, "")
+		assert.Equal(t, http.StatusOK, code, "%s: %s", account, answer)
+		code, answer = g.send(t, g.status("", token, "web-1", mark("labels", "a", "b"), ""), "")
+		assert.Equal(t, http.StatusForbidden, code, "%s: %s", account, answer)
 	}
 }
