@@ -32,7 +32,7 @@ on("opens with an answer, and asks nobody but its own folder", async (page) => {
 
 on("says why and what to do, in plain words", async (page) => {
   for (const [example, kind, said] of [
-    ["A pod that no mesh knows of", /outside/, [/is not captured/, /no container is named istio-proxy/, /istio-injection=enabled/, /linkerd\.io\/inject/]],
+    ["A pod that no mesh knows of", /outside/, [/is not captured/, /no mesh has put its proxy into it/, /istio-injection=enabled/, /linkerd\.io\/inject/]],
     ["Settings that are wrong", /refused/, [/would not start/, /excludeInboundPorts="22,x"/, /10\.0\.0\.0\/33/]],
     ["IPv6 gets past the mesh", /leaky/, [/but not all of them/, /ipv6 bypasses the mesh/, /uncaptured_family: drop/]],
     ["On the host's network", /outside/, [/uses the host's network/, /hostNetwork: false/, /host-network/]],
@@ -174,6 +174,10 @@ on("the keyboard does it all", async (page) => {
   assert.equal(await page.evaluate(() => document.activeElement.className), "skip");
   await page.locator("#edit-pod .cm-content").focus();
   await page.keyboard.press("Tab"); // leaves the editor
+  assert.equal(await page.evaluate(() => document.activeElement.tagName), "SUMMARY");
+  await page.keyboard.press("Enter");
+  await page.getByText("no container is named linkerd-proxy").waitFor();
+  await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.id), "tab-matrix");
   for (const next of ["trace", "rules", "settings", "compare", "matrix"]) {
     await page.keyboard.press("ArrowRight");
