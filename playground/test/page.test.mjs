@@ -1,5 +1,6 @@
 // The page in a browser: each of its functions, by mouse and by keyboard.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { answered, choose, open, start, type } from "./harness.mjs";
 
@@ -164,6 +165,14 @@ on("the link has everything", async (page) => {
   assert.equal(await second.inputValue("[name=dialect]"), "linkerd");
   await second.context().close();
 });
+
+const documentation = readFileSync(new URL("../../docs/dialects/istio.md", import.meta.url), "utf8");
+on("a link of the documentation opens its example", async (page) => {
+  assert.match((await verdict(page)).join(), /captured[^]*Istio/);
+  assert.match(await page.locator("#edit-pod").innerText(), /excludeOutboundPorts: "3306"/);
+  await page.click("#tab-settings");
+  assert.match(await page.locator("#out-settings tr.given", { hasText: "excludeOutboundPorts" }).innerText(), /3306/);
+}, { fragment: /^\[try \S+excludeOutboundPorts\]: [^#]+(#\S+)$/m.exec(documentation)[1] });
 
 on("a link that cannot be read says so", async (page) => {
   assert.match((await verdict(page)).join(), /error[^]*The link cannot be read/);
