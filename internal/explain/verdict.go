@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,6 +120,9 @@ func (v *Verdict) outside(x Explanation) {
 	concerned := slices.DeleteFunc(slices.Clone(answers), func(a dialect.Answer) bool { return slices.Contains(untouched, a.Reason) })
 	if len(concerned) > 0 {
 		answers = concerned
+	} else if len(answers) > 1 {
+		v.untouched(answers)
+		return
 	}
 	for _, a := range answers {
 		because, do := a.Detail, Advice(a.Dialect, a.Reason)
@@ -135,6 +139,17 @@ func (v *Verdict) outside(x Explanation) {
 			v.Do = append(v.Do, do)
 		}
 	}
+}
+
+// untouched explains a pod of which no mesh knows, without saying the same for each.
+func (v *Verdict) untouched(answers []dialect.Answer) {
+	v.Because = append(v.Because, "no mesh has put its proxy into it, and no label chooses it")
+	for _, a := range answers {
+		if how := cmp.Or(injected[a.Dialect], advice[a.Reason]); how != "" {
+			v.Do = append(v.Do, Title(a.Dialect)+": "+how)
+		}
+	}
+	v.Do = append(v.Do, "then delete the pod: most meshes put their proxy only into new ones")
 }
 
 var closing = map[dialect.BypassCode]string{

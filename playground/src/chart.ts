@@ -11,6 +11,8 @@ const chars = 43; // of a rule's text that fit into a line
 
 const heightOf = (_: Row) => line + 22;
 const height = (b: Box) => head + Math.max(b.rows.reduce((sum, r) => sum + heightOf(r), 0), 14) + 6;
+/** Names of matches say nothing that the match itself does not. */
+const brief = (match: string) => match.replace(/(^| )-m \w+(?= )/g, "").trim() || "all";
 const cut = (s: string, n: number) => (s.length > n ? s.slice(0, n - 1) + "…" : s);
 
 /** What a rule does, short enough for its badge. */
@@ -46,7 +48,7 @@ export function draw(chart: Chart, path: string[]): SVGSVGElement {
   layout(g);
   const size = g.graph() as { width: number; height: number };
   const root = svg("svg", {
-    viewBox: `0 0 ${Math.ceil(size.width)} ${Math.ceil(size.height)}`, width: Math.ceil(size.width), height: Math.ceil(size.height),
+    viewBox: `0 0 ${Math.ceil(size.width)} ${Math.ceil(size.height)}`, width: Math.ceil(size.width), height: Math.ceil(size.height), style: `min-width: ${Math.ceil(size.width * 0.85)}px`,
     role: "img", "aria-label": `The ${chart.family} rules: ${chart.chains.length} chains` + (path.length ? `; the packet meets ${path.join(", ")}` : ""),
     class: path.length ? "chart lit" : "chart",
   });
@@ -98,7 +100,7 @@ function row(r: Row, y: number, h: number, path: string[]): SVGElement {
   g.append(
     svg("title", {}, `${r.id} ${r.match || "all"}: ${r.does}${r.why ? "\n" + r.why : ""}`),
     svg("rect", { class: "row", x: 4, y, width: width - 8, height: h - 2, rx: 5 }),
-    svg("text", { class: "match", x: 30, y: y + 15 }, cut(r.match || "all", chars)),
+    svg("text", { class: "match", x: 30, y: y + 15 }, cut(brief(r.match), chars)),
     svg("text", { class: "number", x: 12, y: y + 15 }, step >= 0 ? "●" : r.id.slice(r.id.lastIndexOf(":") + 1)),
     svg("rect", { class: "badge " + kind, x: width - w - 8, y: y + 20, width: w, height: 17, rx: 8.5 }),
     svg("text", { class: "does " + kind, x: width - w / 2 - 8, y: y + 32.5, "text-anchor": "middle" }, cut(text, 24)),

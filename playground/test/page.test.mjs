@@ -1,5 +1,6 @@
 // The page in a browser: each of its functions, by mouse and by keyboard.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { answered, choose, open, start, type } from "./harness.mjs";
 
@@ -32,7 +33,7 @@ on("opens with an answer, and asks nobody but its own folder", async (page) => {
 
 on("says why and what to do, in plain words", async (page) => {
   for (const [example, kind, said] of [
-    ["A pod that no mesh knows of", /outside/, [/is not captured/, /no container is named istio-proxy/, /istio-injection=enabled/, /linkerd\.io\/inject/]],
+    ["A pod that no mesh knows of", /outside/, [/is not captured/, /no mesh has put its proxy into it/, /istio-injection=enabled/, /linkerd\.io\/inject/]],
     ["Settings that are wrong", /refused/, [/would not start/, /excludeInboundPorts="22,x"/, /10\.0\.0\.0\/33/]],
     ["IPv6 gets past the mesh", /leaky/, [/but not all of them/, /ipv6 bypasses the mesh/, /uncaptured_family: drop/]],
     ["On the host's network", /outside/, [/uses the host's network/, /hostNetwork: false/, /host-network/]],
@@ -165,6 +166,14 @@ on("the link has everything", async (page) => {
   await second.context().close();
 });
 
+const documentation = readFileSync(new URL("../../docs/dialects/istio.md", import.meta.url), "utf8");
+on("a link of the documentation opens its example", async (page) => {
+  assert.match((await verdict(page)).join(), /captured[^]*Istio/);
+  assert.match(await page.locator("#edit-pod").innerText(), /excludeOutboundPorts: "3306"/);
+  await page.click("#tab-settings");
+  assert.match(await page.locator("#out-settings tr.given", { hasText: "excludeOutboundPorts" }).innerText(), /3306/);
+}, { fragment: /^\[try \S+excludeOutboundPorts\]: [^#]+(#\S+)$/m.exec(documentation)[1] });
+
 on("a link that cannot be read says so", async (page) => {
   assert.match((await verdict(page)).join(), /error[^]*The link cannot be read/);
 }, { fragment: "#1=AAAA" });
@@ -174,6 +183,10 @@ on("the keyboard does it all", async (page) => {
   assert.equal(await page.evaluate(() => document.activeElement.className), "skip");
   await page.locator("#edit-pod .cm-content").focus();
   await page.keyboard.press("Tab"); // leaves the editor
+  assert.equal(await page.evaluate(() => document.activeElement.tagName), "SUMMARY");
+  await page.keyboard.press("Enter");
+  await page.getByText("no container is named linkerd-proxy").waitFor();
+  await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.id), "tab-matrix");
   for (const next of ["trace", "rules", "settings", "compare", "matrix"]) {
     await page.keyboard.press("ArrowRight");

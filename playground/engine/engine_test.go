@@ -1,0 +1,101 @@
+package engine_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/playground"
+	"github.com/meshcni/meshcni/playground/engine"
+)
+
+func ask[T any](t *testing.T, r engine.Request) (answer T) {
+	t.Helper()
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(engine.Answer(text), &answer))
+	return answer
+}
+
+func example(title string) engine.Subject {
+	all := playground.Examples()
+	i := slices.IndexFunc(all, func(e playground.Example) bool { return e.Title == title })
+	return engine.Subject(all[i].State)
+}
+
+// TestLook: what the page shows agrees with itself, for every example: each cell of the matrix is what a trace of it says,
+// and each rule that the trace names is in the picture.
+func TestLook(t *testing.T) {
+	for _, e := range playground.Examples() {
+		s := engine.Subject(e.State)
+		v := ask[engine.View](t, engine.Request{Op: "look", Subject: s})
+		require.NotEmpty(t, v.Verdict.Headline, e.Title)
+		rules := map[string]bool{}
+		for _, chart := range v.Charts {
+			for _, chain := range chart.Chains {
+				for _, row := range chain.Rows {
+					assert.NotEmpty(t, row.Does, "%s: %s", e.Title, row.ID)
+					rules[chart.Family+row.ID] = true
+				}
+			}
+		}
+		for _, cell := range v.Matrix {
+			w := ask[engine.Way](t, engine.Request{Op: "trace", Subject: s, Connection: &cell.Ask})
+			assert.Equal(t, cell.Class, w.Class, "%s: %s to %s", e.Title, cell.Who, cell.What)
+			assert.Equal(t, cell.Said, w.Said)
+			for _, p := range w.Conversation.Packets {
+				for _, id := range p.Path {
+					assert.True(t, rules[cell.Family+id], "%s: %s is not in the picture", e.Title, id)
+				}
+			}
+		}
+		captured := slices.ContainsFunc(v.Matrix, func(c engine.Cell) bool { return c.Class == "mesh" })
+		assert.Equal(t, v.Verdict.State == "captured", captured, e.Title)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	good, wrong := example("Istio sidecar"), example("Settings that are wrong")
+	bad := good
+	bad.Config = json.RawMessage(`{"dialect": "x", "uncaptured_family": "maybe", "kubernetes": {"exclude_namespace_selector": "("}}`)
+	for name, tt := range map[string]struct {
+		engine.Request
+		in, text string
+	}{
+		"no question":       {engine.Request{Op: "x", Subject: good}, "", "unknown question"},
+		"config":            {engine.Request{Op: "look", Subject: bad}, "config", "exclude_namespace_selector"},
+		"config, too":       {engine.Request{Op: "look", Subject: bad}, "config", "uncaptured_family"},
+		"pod":               {engine.Request{Op: "look", Subject: engine.Subject{Pod: "- 1"}}, "pod", "cannot unmarshal"},
+		"namespace":         {engine.Request{Op: "look", Subject: engine.Subject{Pod: "kind: Pod", Namespace: "kind: Pod"}}, "namespace", `it is a "Pod"`},
+		"no connection":     {engine.Request{Op: "trace", Subject: good}, "connection", "no connection"},
+		"all of connection": {engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "out", Proto: "sctp", Dst: "x"}}, "connection", "port"},
+		"a refused pod's":   {engine.Request{Op: "trace", Subject: wrong, Connection: &engine.Connection{}}, "pod", "does not start"},
+		"nothing beside":    {engine.Request{Op: "compare", Subject: good}, "other", "nothing to compare"},
+		"refused beside":    {engine.Request{Op: "compare", Subject: good, Other: &wrong}, "other", "refused"},
+		"bad beside":        {engine.Request{Op: "compare", Subject: good, Other: &engine.Subject{Pod: "- 1"}}, "other", "pod: "},
+		"no rules":          {engine.Request{Op: "compare", Subject: good, Saved: "hello"}, "saved", "hello"},
+	} {
+		f := ask[engine.Failure](t, tt.Request)
+		assert.Equal(t, tt.in, f.Error.In, name)
+		assert.Contains(t, f.Error.Text, tt.text, name)
+	}
+	assert.Contains(t, string(engine.Answer([]byte("{"))), "read the request")
+}
+
+func TestCompare(t *testing.T) {
+	plain, excluded := example("Istio sidecar"), example("traffic.sidecar.istio.io/excludeInboundPorts")
+	same := ask[engine.Compared](t, engine.Request{Op: "compare", Subject: plain, Other: &plain})
+	assert.True(t, same.Same)
+	assert.Greater(t, same.Packets, 100)
+	got := ask[engine.Compared](t, engine.Request{Op: "compare", Subject: excluded, Other: &plain})
+	require.Len(t, got.Groups, 1)
+	g := got.Groups[0]
+	assert.Equal(t, []string{"missing", "redirect 15006", "pass"}, []string{g.Kind, g.Other, g.This})
+	assert.Equal(t, got.Count, g.Count)
+	assert.Contains(t, g.Examples[0], ":9090")
+	foreign := ask[engine.Compared](t, engine.Request{Op: "compare", Subject: plain, Saved: "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m string --string x --algo bm -j DROP\nCOMMIT\n"})
+	assert.Len(t, foreign.Foreign, 1)
+}
