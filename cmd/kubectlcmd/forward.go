@@ -103,6 +103,11 @@ func request(ctx context.Context, conn httpstream.Connection, a agent, path stri
 		return fmt.Errorf("forward port %d: %w", a.Port, err)
 	}
 	_ = errorStream.Close() // nothing is written to it
+	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+	data, err := conn.CreateStream(headers)
+	if err != nil {
+		return fmt.Errorf("forward port %d: %w", a.Port, err)
+	}
 	failed := make(chan error, 1)
 	go func() {
 		text, _ := io.ReadAll(io.LimitReader(errorStream, maxAnswer))
@@ -111,23 +116,21 @@ func request(ctx context.Context, conn httpstream.Connection, a agent, path stri
 			return
 		}
 		failed <- fmt.Errorf("forward port %d: %s", a.Port, strings.TrimSpace(string(text)))
+		_ = data.Reset() // nothing comes any more
 	}()
-	headers.Set(corev1.StreamType, corev1.StreamTypeData)
-	data, err := conn.CreateStream(headers)
-	if err != nil {
-		return fmt.Errorf("forward port %d: %w", a.Port, err)
-	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(int(a.Port))+path, nil)
 	if err != nil {
 		return err
 	}
 	r.Close = true
-	err = r.Write(data)
-	if err == nil {
+	if err = r.Write(data); err != nil {
+		err = brokenError{err}
+	} else {
 		err = answer(data, r, into)
 	}
-	if err == nil {
-		return nil
+	var broken brokenError
+	if !errors.As(err, &broken) {
+		return err
 	}
 	_ = data.Reset()
 	select {
@@ -140,19 +143,25 @@ func request(ctx context.Context, conn httpstream.Connection, a agent, path stri
 	return err
 }
 
+// brokenError means that the answer did not come, or not all of it.
+type brokenError struct{ error }
+
+func (e brokenError) Error() string { return "read the answer: " + e.error.Error() }
+func (e brokenError) Unwrap() error { return e.error }
+
 // errNoAPI means that an agent is too old, or has nothing at this port.
 var errNoAPI = errors.New("the agent does not answer such questions: it is of an older version, or --health-address is empty")
 
 func answer(data io.Reader, r *http.Request, into any) error {
 	response, err := http.ReadResponse(bufio.NewReader(data), r)
 	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
+		return brokenError{err}
 	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the answer: %w", err)
+		return brokenError{err}
 	case response.StatusCode == http.StatusNotFound:
 		return errNoAPI
 	case response.StatusCode != http.StatusOK:

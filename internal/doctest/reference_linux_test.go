@@ -154,6 +154,10 @@ func TestFlagsExist(t *testing.T) {
 	for _, command := range []string{"uninstall", "await-uninstall", "release"} {
 		all = append(all, flagsIn(t, help(t, "meshcni-node", command))...)
 	}
+	all = append(all, flagsIn(t, help(t, "kubectl-meshcni"))...)
+	for _, command := range []string{"status", "explain", "rules", "trace", "show", "check"} {
+		all = append(all, flagsIn(t, help(t, "kubectl-meshcni", command))...)
+	}
 	for _, f := range all {
 		known["--"+f.name] = true
 	}
