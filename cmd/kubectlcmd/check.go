@@ -265,7 +265,7 @@ func (f *findings) installed(where string, i agentapi.Installed) {
 
 // rights asks whether the agents may do what all of them have to.
 func (c *cluster) rights(ctx context.Context, f *findings, account string) {
-	for _, verb := range []string{"get", "list", "watch"} {
+	for _, verb := range []string{"list", "watch"} {
 		review, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				User: account, Groups: []string{"system:serviceaccounts", "system:authenticated"},

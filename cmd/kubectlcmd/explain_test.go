@@ -90,6 +90,12 @@ on node a
 	assert.Contains(t, out, "pod quiet/cart is not in the mesh (istio)\n  excluded-namespace: ", "as its node's agent has it")
 	assert.Contains(t, out, "live rules: not known: operation not permitted\n")
 
+	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	code, out, _ = w.run(t, "explain", "-n", "shop", "hosts")
+	assert.Equal(t, ExitOK, code)
+	assert.Contains(t, out, "host-network: ")
+	assert.Contains(t, out, "live rules: not known: the pod is on the host's network, which is never redirected\n")
+
 	drifted := answers[agentapi.PodPath+string(cart.UID)]
 	drifted.Differences, drifted.Lost = []string{"nat/OUTPUT 1 is missing"}, []string{"nat/OUTPUT 1 is missing"}
 	answers[agentapi.PodPath+string(cart.UID)] = drifted
@@ -137,7 +143,7 @@ on node a
 	// The shell gets the names of pods and namespaces.
 	for _, command := range []string{"explain", "rules", "trace", "show"} {
 		_, out, _ := w.run(t, "__complete", "-n", "shop", command, "")
-		assert.Contains(t, out, "cart-1\nfar\nwrong\n", command)
+		assert.Contains(t, out, "cart-1\nfar\nhosts\nwrong\n", command)
 	}
 	_, out, _ = w.run(t, "__complete", "explain", "-n", "")
 	assert.Contains(t, out, "shop\n")

@@ -39,7 +39,7 @@ func (s *subject) look(ctx context.Context, c *cluster) (p agentapi.Pod, err err
 		return p, s.asking
 	}
 	if s.pod.Spec.HostNetwork {
-		return p, errors.New("the pod is on the host's network, which is never redirected")
+		return agentapi.Pod{LiveError: onHostNetwork}, nil
 	}
 	err = c.get(ctx, s.agent, agentapi.PodPath+cmp.Or(s.pod.Annotations[mirror], string(s.pod.UID)), &p)
 	return p, err
@@ -49,6 +49,8 @@ func (s *subject) look(ctx context.Context, c *cluster) (p agentapi.Pod, err err
 func (c *cluster) program(stdout io.Writer) redirectcmd.Program {
 	return redirectcmd.Program{Name: c.Name, Version: c.Version, Dialects: c.Dialects, Stdin: c.Stdin, Stdout: stdout, Stderr: c.Stderr, ReadFile: readFile}
 }
+
+const onHostNetwork = "the pod is on the host's network, which is never redirected"
 
 const podUse = "(POD | KIND/NAME)"
 
@@ -217,6 +219,9 @@ func (is onNode) printState(w io.Writer) {
 	}
 	if is.LiveError != "" {
 		fmt.Fprintf(w, "  live rules: not known: %s\n", is.LiveError)
+		if is.LiveError == onHostNetwork {
+			return
+		}
 		fmt.Fprintln(w, "  (to read them the agent has to be able to enter pods: the chart's repair.verifyInterval or repair.mode=repair)")
 		return
 	}

@@ -17,7 +17,7 @@ import (
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	code, out, _ := w.run(t, "status")
+	code, _, _ := w.run(t, "status")
 	assert.Equal(t, ExitUnknown, code, "there is no node")
 
 	w.node(t, "a", sound("a"))
