@@ -38,8 +38,9 @@ func taintController(t *testing.T, c *cluster) *proctest.Process {
 }
 
 // TestReboots: pods of the mesh that start with the node, and that are made meanwhile, race the agent, and the network writes its file
-// when it likes. The tag long makes it a hundred boots in all. With a list of our own none of them ever makes a connection past its proxy, with the taint or without. With neither
-// some do, so the test would see it; with the taint alone only those that the node had already.
+// when it likes. With a list of our own none of them ever makes a connection past its proxy, with the taint or without. With neither
+// some do, so the test would see it; with the taint alone only those that the node had already. The tag long makes it a hundred boots
+// in all.
 func TestReboots(t *testing.T) {
 	c := sharedCluster(t)
 	rounds := longtest.Rounds(3, 25)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func (y *yard) settled(t *testing.T, names ...string) (uncaptured []string) {
 	})
 	assert.Contains(t, said(t, "outside"), direct, "what is not redirected is seen")
 	for _, name := range names {
-		if lines := said(t, name); strings.Contains(strings.Join(lines, " ")+" ", direct+" ") {
+		if lines := said(t, name); slices.Contains(lines, direct) {
 			uncaptured = append(uncaptured, name)
 			t.Logf("boot %d: %s: %q", y.boots, name, lines)
 		}

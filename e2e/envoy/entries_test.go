@@ -33,21 +33,26 @@ var untracked = map[string]string{
 		}`,
 }
 
-// TestEntries: a connection through the proxy takes two entries in the pod's table, whichever way it goes and whichever way it comes;
-// and what it takes without a leg. One that passes the proxy by takes one.
+// TestEntries: a connection through the proxy takes two entries in the pod's table, whichever way it goes and whichever way it comes,
+// by each backend; and what it takes without a leg. One that passes the proxy by takes one.
 func TestEntries(t *testing.T) {
 	out, in := netip.AddrPortFrom(serviceIP[0], portHalf), netip.AddrPortFrom(podIP[0], portHalf)
 	for _, c := range []struct {
+		backend           apply.Name
 		mode, untracked   string
 		outbound, inbound int
 	}{
-		{"REDIRECT", "none", 2, 2},
-		{"TPROXY", "none", 2, 2},
-		{"REDIRECT", "to the application", 2, 1},
-		{"REDIRECT", "to the server", 1, 2},
+		{apply.Nftables, "REDIRECT", "none", 2, 2},
+		{apply.IptablesNFT, "REDIRECT", "none", 2, 2},
+		{apply.IptablesLegacy, "REDIRECT", "none", 2, 2},
+		{apply.Nftables, "TPROXY", "none", 2, 2},
+		{apply.IptablesNFT, "TPROXY", "none", 2, 2},
+		{apply.IptablesLegacy, "TPROXY", "none", 2, 2},
+		{apply.Nftables, "REDIRECT", "to the application", 2, 1},
+		{apply.Nftables, "REDIRECT", "to the server", 1, 2},
 	} {
-		t.Run(c.mode+", untracked "+c.untracked, func(t *testing.T) {
-			p := newPod(t, apply.Nftables, istioPod(c.mode), istioShape(c.mode))
+		t.Run(string(c.backend)+", "+c.mode+", untracked "+c.untracked, func(t *testing.T) {
+			p := newPod(t, c.backend, istioPod(c.mode), istioShape(c.mode))
 			if rules := untracked[c.untracked]; rules != "" {
 				said, err := proctest.Command(p.world.PodPath(), "nft", "add table inet experiment {"+rules+"\n}").CombinedOutput()
 				require.NoError(t, err, "%s", said)

@@ -103,7 +103,7 @@ type containerRuntime interface {
 	// NetworkReady says what keeps pods with a network of their own from starting.
 	NetworkReady(context.Context) error
 	// UserNamespaces reports whether pods can have user namespaces of their own.
-	UserNamespaces(context.Context) bool
+	UserNamespaces(context.Context) (bool, error)
 	// Networks are the network configurations that it has loaded. It follows its directory with a delay.
 	Networks(context.Context) (string, error)
 }

@@ -21,12 +21,14 @@ func testUserNamespace(t *testing.T, k kind) {
 	requireCaptured(t, s)
 	requireFates(t, s, "istio-proxy", map[string]string{"tcp:" + hostAt(elsewhere4, 80): "elsewhere:80"})
 	requireFates(t, s, "app", map[string]string{"tcp:" + hostAt(elsewhere4, excludedOut): "elsewhere:3306"})
+	users, err := n.UserNamespaces(t.Context())
+	require.NoError(t, err)
 	if k.users {
-		require.True(t, n.UserNamespaces(t.Context()))
+		require.True(t, users)
 	}
 	status, err := s.Exec(t.Context(), "app", "/podtool", "cat", "/proc/self/uid_map")
 	require.NoError(t, err)
-	assert.Equal(t, n.UserNamespaces(t.Context()), strings.Contains(status, "1048576"), "a user namespace of its own: %s", status)
+	assert.Equal(t, users, strings.Contains(status, "1048576"), "a user namespace of its own: %s", status)
 }
 
 func ownUsers(pod *corev1.Pod) {
@@ -41,7 +43,9 @@ func testUserNamespaceByIptables(t *testing.T, k kind) {
 	n := newNode(t, k, ptp(false))
 	n.runAgent(t, "--backend=iptables-nft")
 	ns := n.namespace(t)
-	if n.UserNamespaces(t.Context()) {
+	users, err := n.UserNamespaces(t.Context())
+	require.NoError(t, err)
+	if users {
 		_, err := n.RunPod(t.Context(), n.create(t, meshed(ns, "own-users", ownUsers)), nil)
 		require.ErrorContains(t, err, ns+"/own-users")
 	} else {

@@ -147,6 +147,18 @@ func TestFull(t *testing.T) { //nolint:paralleltest // it raises the machine's l
 	})
 }
 
+// TestUnanswered: what the kernel does not say is not zero entries.
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, netnstest.New(t).Do(func() error {
+		_, err := conntables.Ask(conntables.GlobalEntries)
+		require.NoError(t, err)
+		_, err = conntables.Ask(conntables.GlobalEntries + 100)
+		require.ErrorContains(t, err, "another form: no entries")
+		return nil
+	}))
+}
+
 // through makes a connection, and returns who answered.
 func through(t testing.TB, ns *netnsexec.NetNS, to netip.AddrPort) string {
 	t.Helper()

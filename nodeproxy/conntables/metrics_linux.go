@@ -22,7 +22,7 @@ var (
 	podsDesc = prometheus.NewDesc(prefix+"pods",
 		"Pods in the mesh, by how full their connection tracking tables are: below-half, half, nearly-full (from 90 % on), or unread.", []string{"fill"}, nil)
 	droppedDesc = prometheus.NewDesc(prefix+"dropped_packets_total",
-		"Packets that the connection tracking of pods in the mesh dropped while this agent looked: where a table is full, the first of each new connection.", nil, nil)
+		"Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].

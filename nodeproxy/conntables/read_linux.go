@@ -1,6 +1,7 @@
 package conntables
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -127,20 +128,25 @@ func (t *Tables) ask(f podnetns.Found) (c counts, err error) {
 	defer func() { _ = unix.Close(fd) }()
 	conn := nfnetlink.Conn{FD: fd, Limit: maxAnswers}
 	conn.Setup()
-	err = conn.Ask(getStats, 0, unix.AF_UNSPEC, nil, func(m nfnetlink.Message) {
-		if a := m.Attr(globalEntries); len(a.Data) == 4 {
-			c.entries = int(binary.BigEndian.Uint32(a.Data))
-		}
-	})
+	entries, err := sum(&conn, getStats, 0, globalEntries, "entries")
+	var dropped uint64
 	if err == nil {
-		err = conn.Ask(getStatsCPU, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nfnetlink.Message) {
-			if a := m.Attr(statsDrop); len(a.Data) == 4 {
-				c.dropped += uint64(binary.BigEndian.Uint32(a.Data))
-			}
-		})
+		dropped, err = sum(&conn, getStatsCPU, unix.NLM_F_DUMP, statsDrop, "drop")
 	}
 	if err != nil {
 		return counts{}, fmt.Errorf("ask for connection tracking of process %d: %w", f.PID, err)
 	}
-	return c, nil
+	return counts{entries: int(entries), dropped: dropped}, nil
+}
+
+// sum asks, and adds up an attribute of the answers. That none has it is an error, because it would be taken for an empty table.
+func sum(conn *nfnetlink.Conn, request, flags, attr uint16, name string) (total uint64, err error) {
+	missing := fmt.Errorf("%w: no %s", errForm, name)
+	err = conn.Ask(request, flags, unix.AF_UNSPEC, nil, func(m nfnetlink.Message) {
+		if a := m.Attr(attr); len(a.Data) == 4 {
+			total += uint64(binary.BigEndian.Uint32(a.Data))
+			missing = nil
+		}
+	})
+	return total, cmp.Or(err, missing)
 }

@@ -115,7 +115,7 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 10, fill)
 	rest := func(fullest, nearly, half, dropped int) string {
-		return fmt.Sprintf(`# HELP meshcni_conntrack_dropped_packets_total Packets that the connection tracking of pods in the mesh dropped while this agent looked: where a table is full, the first of each new connection.
+		return fmt.Sprintf(`# HELP meshcni_conntrack_dropped_packets_total Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection.
 # TYPE meshcni_conntrack_dropped_packets_total counter
 meshcni_conntrack_dropped_packets_total %d
 # HELP meshcni_conntrack_fullest_entries Tracked connections of the pod in the mesh that has the most.

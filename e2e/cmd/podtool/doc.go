@@ -9,6 +9,7 @@
 //	                         sidecar would
 //	podtool load WHAT…       makes connections until its input ends, and then prints what they came to, each with its number
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each
+//	podtool witness DIR WHAT makes connections until it ends, and notes in DIR each time that they come to something else
 //	podtool cat FILE         prints a file
 //
 // Called by a container runtime as a CNI plugin, it is another mesh's, which replaces our rules by its own; or, under the name

@@ -85,15 +85,15 @@ func (d *Daemon) NetworkReady(ctx context.Context) error {
 }
 
 // UserNamespaces reports whether pods can have user namespaces of their own.
-func (d *Daemon) UserNamespaces(ctx context.Context) bool {
+func (d *Daemon) UserNamespaces(ctx context.Context) (bool, error) {
 	status, err := d.Status(ctx, &cri.StatusRequest{})
 	if err != nil {
-		return false
+		return false, err
 	}
 	for _, h := range status.GetRuntimeHandlers() {
 		if h.GetName() == "" { // the one that pods get which ask for none
-			return h.GetFeatures().GetUserNamespaces()
+			return h.GetFeatures().GetUserNamespaces(), nil
 		}
 	}
-	return false
+	return false, nil // a runtime that knows none of them tells of no handlers
 }

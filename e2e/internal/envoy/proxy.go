@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -138,20 +140,11 @@ func (p *Proxy) Start() {
 func (p *Proxy) Kill() { p.process.Kill() }
 
 // CPU is the processor time that Envoy has used so far, in the kernel too.
-func (p *Proxy) CPU() (total time.Duration, err error) {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.process.Pid()))
-	for _, task := range tasks {
-		text, err := os.ReadFile(task)
-		if err != nil {
-			return 0, err
-		}
-		var ns int64 // Documentation/scheduler/sched-stats.rst: time spent on the CPU
-		if _, err := fmt.Sscan(string(text), &ns); err != nil {
-			return 0, err
-		}
-		total += time.Duration(ns)
-	}
-	return total, err
+func (p *Proxy) CPU() (time.Duration, error) {
+	const sched = 2 // CPUCLOCK_SCHED of linux/posix-timers_types.h: in nanoseconds, of the whole process
+	var used unix.Timespec
+	err := unix.ClockGettime(int32(^p.process.Pid()<<3|sched), &used)
+	return time.Duration(used.Nano()), err
 }
 
 // Admin asks Envoy's administration.
