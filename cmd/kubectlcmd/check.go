@@ -233,9 +233,9 @@ func (f *findings) node(where string, n agentapi.Node) {
 		}
 		switch {
 		case !p.Wrong:
-		case p.State == "failed":
+		case p.State == agentapi.Failed:
 			f.add(codePodBypasses, levelError, pod, text)
-		case p.State == "drifted":
+		case p.State == agentapi.Drifted:
 			f.add(codePodDrifted, levelError, pod, text)
 		default:
 			f.add(codePodWaiting, levelWarning, pod, text)

@@ -82,7 +82,7 @@ on node a
 		OnNode   onNode
 	}](t, out)
 	assert.True(t, x.Decision.Selected)
-	assert.Equal(t, "captured", x.OnNode.State.State)
+	assert.Equal(t, agentapi.Captured, x.OnNode.State.State)
 	assert.Len(t, x.OnNode.Events, 1)
 
 	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")

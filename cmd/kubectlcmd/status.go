@@ -47,17 +47,17 @@ func count(n agentapi.Node) (c counts) {
 	for _, p := range n.Pods {
 		listed++
 		switch p.State {
-		case "captured":
+		case agentapi.Captured:
 			c.Captured++
-		case "waiting":
-			c.Waiting++
-		case "drifted":
-			c.Drifted++
-		case "failed":
-			c.Bypassing++
-		default:
+		case agentapi.Outside:
 			listed--
 			c.Outside++
+		case agentapi.Drifted:
+			c.Drifted++
+		case agentapi.Failed:
+			c.Bypassing++
+		default: // also a word of a newer agent
+			c.Waiting++
 		}
 	}
 	if n.PodsTotal != nil {

@@ -65,8 +65,8 @@ func states(pods []agentsock.PodState) []agentapi.State {
 	all := make([]agentapi.State, 0, len(pods))
 	for _, p := range pods {
 		all = append(all, agentapi.State{
-			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: string(p.State), Reason: p.Reason, Detail: p.Detail,
-			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, Wrong: wrong(p),
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: agentapi.Condition(p.State), Reason: p.Reason, Detail: p.Detail,
+			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, ConntrackPercent: p.ConntrackPercent, Wrong: wrong(p),
 		})
 	}
 	return all

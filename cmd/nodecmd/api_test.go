@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -87,12 +89,12 @@ func TestAPI(t *testing.T) {
 	assert.Equal(t, 0, code)
 	require.NoError(t, json.Unmarshal([]byte(out), &said))
 	for i, p := range said.Pods {
-		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, string(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
+		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, agentapi.Condition(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
 	}
 
 	var p agentapi.Pod
 	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u1", &p))
-	assert.Equal(t, "captured", p.State.State)
+	assert.Equal(t, agentapi.Captured, p.State.State)
 	require.Len(t, p.Records, 1)
 	assert.Equal(t, record.Reason, p.Records[0].Reason)
 	assert.Empty(t, p.LiveError)
@@ -114,4 +116,31 @@ func TestAPI(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+"..%2F..", &p))
 	cancel()
 	assert.Equal(t, 0, <-done)
+}
+
+// TestAPIHasAllOfAPod: what the agent knows of a pod is told, each field and each word of it.
+func TestAPIHasAllOfAPod(t *testing.T) {
+	full := agentsock.PodState{
+		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Dialect: "istio", State: agentsock.Drifted, Reason: "rules", Detail: "one is gone",
+		Since: time.Unix(1e9, 0).UTC(), Backend: "nftables", Bypasses: []string{"ipv6"}, ConntrackPercent: 97,
+	}
+	fields := reflect.ValueOf(full)
+	for i := range fields.NumField() {
+		assert.False(t, fields.Field(i).IsZero(), "%s is not looked at", fields.Type().Field(i).Name)
+	}
+	object := func(v any) (all map[string]any) {
+		text, err := json.Marshal(v)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &all))
+		return all
+	}
+	want := object(full)
+	want["wrong"] = true
+	assert.Equal(t, want, object(states([]agentsock.PodState{full})[0]))
+
+	var words []agentsock.State
+	for _, c := range agentapi.Conditions {
+		words = append(words, agentsock.State(c))
+	}
+	assert.Equal(t, agentsock.States, words)
 }
