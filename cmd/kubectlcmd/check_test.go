@@ -63,6 +63,12 @@ func TestCheck(t *testing.T) {
 	w.node(t, "f", sound("f", func(n *agentapi.Node) {
 		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"istio"`, `"unheard-of"`, 1))
 	}))
+	w.node(t, "g", sound("g", func(n *agentapi.Node) {
+		n.Installed = agentapi.Installed{Unread: true, Error: "permission denied"}
+	}))
+	w.node(t, "h", sound("h", func(n *agentapi.Node) {
+		n.Installed.Config, n.Installed.Error = nil, "backend: no such backend"
+	}))
 	w.meshPod(t, "quiet", "left-out", "a")
 	w.meshPod(t, "shop", "by-init", "a", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "istio-init", Image: "i", Args: []string{"istio-iptables"}}}
@@ -84,12 +90,15 @@ func TestCheck(t *testing.T) {
 			found[f.Code] = append(found[f.Code], "")
 		}
 		assert.NotEmpty(t, f.Text, f.Code)
+		if f.Code == codeConfigurationOdd {
+			assert.Equal(t, f.Where[0] == "node/h", f.Level == levelError, f.Text)
+		}
 	}
 	assert.Equal(t, map[findingCode][]string{
 		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
 		codeNotLoaded: {"node/d"}, codeNotLast: {"node/d"}, codeCNIVersionOld: {"node/d"}, codeUnknownKeys: {"node/d"}, codeNoBackend: {"node/d"}, codeVersionsDiffer: {""}, codeSettingsDiffer: {""},
 		codePodBypasses: {"pod/shop/late", "pod/shop/later"}, codePodDrifted: {"pod/shop/odd"}, codePodWaiting: {"pod/shop/slow"}, codeExcludedInjected: {"pod/quiet/left-out"},
-		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/f"},
+		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/h", "node/g", "node/f"},
 	}, found)
 
 	// Whoever may not ask is told so, and hears the rest.

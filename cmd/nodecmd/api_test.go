@@ -5,8 +5,11 @@ package nodecmd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -15,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
@@ -111,7 +116,7 @@ func TestAPI(t *testing.T) {
 
 	p = agentapi.Pod{}
 	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u9", &p))
-	assert.Equal(t, "the agent does not know the pod", p.LiveError)
+	assert.Equal(t, "the agent does not know the node's pods", p.LiveError, "it has no API server here")
 	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+strings.Repeat("u", 65), &p))
 	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+"..%2F..", &p))
 	cancel()
@@ -143,4 +148,62 @@ func TestAPIHasAllOfAPod(t *testing.T) {
 		words = append(words, agentsock.State(c))
 	}
 	assert.Equal(t, agentsock.States, words)
+}
+
+// TestAPIInstalled: that no file has the entry is one thing, that it cannot be told another, and an entry that is wrong a third.
+func TestAPIInstalled(t *testing.T) {
+	for name, test := range map[string]struct {
+		make     func(t *testing.T, dir string)
+		says     string
+		has      bool
+		unread   bool
+		settings bool
+	}{
+		"none":  {make: func(*testing.T, string) {}, says: "has no entry of type meshcni"},
+		"there": {make: func(t *testing.T, dir string) { conflistWith(t, dir, `{"type":"meshcni"}`) }, has: true, settings: true},
+		"wrong": {make: func(t *testing.T, dir string) { conflistWith(t, dir, `{"type":"meshcni","backend":"tables"}`) }, says: `"tables"`, has: true},
+		"types unread": {make: func(t *testing.T, dir string) {
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "run/types"), 0o755))
+		}, says: "whether it has another type is unknown: read ", unread: true},
+		"directory unread": {make: func(t *testing.T, dir string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "net.d")))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "net.d"), nil, 0o644))
+		}, says: "not a directory", unread: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, env := node(t)
+			test.make(t, dir)
+			s, err := Program{Env: lookup(env)}.Parse([]string{"run"})
+			require.NoError(t, err)
+			i := nodeAPI{}.installed(s)
+			assert.Equal(t, test.unread, i.Unread)
+			assert.Equal(t, test.settings, i.Config != nil)
+			if test.has {
+				assert.Equal(t, filepath.Join(dir, "net.d/10-calico.conflist"), i.File)
+				assert.Equal(t, []string{"calico", "meshcni"}, i.Plugins)
+			} else {
+				assert.Empty(t, i.File)
+			}
+			if test.says == "" {
+				assert.Empty(t, i.Error)
+			} else {
+				assert.Contains(t, i.Error, test.says)
+			}
+		})
+	}
+}
+
+func conflistWith(t *testing.T, dir, entry string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.d/10-calico.conflist"), []byte(strings.Replace(calico, "]}", ","+entry+"]}", 1)), 0o644))
+}
+
+// TestAPIPodsUnknown: that the node's pods are not known is not that a pod is none of them.
+func TestAPIPodsUnknown(t *testing.T) {
+	api := nodeAPI{pods: func() ([]*corev1.Pod, error) { return nil, errors.New("not listed yet") }}
+	assert.EqualError(t, api.hosts("u1", agentapi.Pod{}), "not listed yet")
+	assert.NoError(t, api.hosts("u1", agentapi.Pod{State: &agentapi.State{}}))
+	api.pods = func() ([]*corev1.Pod, error) { return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}}, nil }
+	assert.NoError(t, api.hosts("u1", agentapi.Pod{}))
+	assert.EqualError(t, api.hosts("u2", agentapi.Pod{}), "the agent does not know the pod")
 }

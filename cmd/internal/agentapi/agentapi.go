@@ -52,8 +52,10 @@ type About struct {
 
 // Installed is the configuration in force.
 type Installed struct {
-	// File has the plugin's entry. Empty: none has, and Error says why. Loaded is the file that the runtime loads, if that is another.
+	// File has the plugin's entry. Empty: none has, or if Unread, that is not known; Error says why. Beside a File, Error says why
+	// no pod starts with its entry. Loaded is the file that the runtime loads, if that is another.
 	File   string `json:"file,omitempty"`
+	Unread bool   `json:"unread,omitempty"`
 	Loaded string `json:"loaded,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// Unknown are keys that mean nothing to the agent's version.
@@ -61,7 +63,7 @@ type Installed struct {
 	// CNIVersion and Plugins, by their types in order, are those of File.
 	CNIVersion string   `json:"cni_version,omitempty"`
 	Plugins    []string `json:"plugins,omitempty"`
-	// Config is the entry: the keys that this version knows. Nil without File.
+	// Config is the entry: the keys that this version knows. Nil without File, and beside an Error.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
