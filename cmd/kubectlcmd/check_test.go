@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/dialects"
 )
 
 // TestCheck: a sound installation has no findings, and each thing that is wrong has its own.
@@ -109,6 +111,24 @@ func TestCheck(t *testing.T) {
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
 	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  "+page+"pod-bypasses\n")
+}
+
+// TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.
+func TestCheckWithoutNamespace(t *testing.T) {
+	for _, meshes := range []string{`"istio"`, `["istio","ambient"]`} {
+		d := &deciding{text: []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":`+meshes, 1))}
+		require.NoError(t, d.parse(dialects.All()))
+		f := &findings{known: map[[2]string]*finding{}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "cart"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+		f.pod(t.Context(), pod, nil, d)
+		require.Len(t, f.all, 1, meshes)
+		assert.Equal(t, finding{
+			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Page: page + "pods-not-known",
+		}, *f.all[0])
+		f = &findings{known: map[[2]string]*finding{}}
+		f.pod(t.Context(), pod, &corev1.Namespace{}, d)
+		assert.Empty(t, f.all, meshes)
+	}
 }
 
 // TestPage: the page has a section for each code, and for no other.

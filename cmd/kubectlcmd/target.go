@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
@@ -119,7 +118,7 @@ func (c *cluster) selector(ctx context.Context, kind, namespace, name string) (s
 	if err != nil || selector.Empty() || s == nil {
 		return "", fmt.Errorf("the selector of %s/%s selects no pods of its own: %w", kind, name, cmp.Or(err, error(errNoSelector)))
 	}
-	return labels.Selector.String(selector), nil
+	return selector.String(), nil
 }
 
 // subject is a pod and what its node's agent says.
