@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // kinds are those that have pods, by the words that kubectl takes for them.
@@ -128,6 +129,8 @@ type subject struct {
 	// asking is why the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
+	// decision is that of explain, once it has reached one.
+	decision selection.Decision
 }
 
 // given returns the pod with what decides on it: its Namespace, and the configuration that is in force on its node.
@@ -141,7 +144,7 @@ func (c *cluster) given(cmd *cobra.Command, args []string, config string) (*subj
 		return nil, redirectcmd.Given{}, err
 	}
 	s := &subject{pod: pod}
-	g := redirectcmd.Given{Pod: pod}
+	g := redirectcmd.Given{Pod: pod, Decision: &s.decision}
 	if g.Namespace, err = c.client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{}); err != nil {
 		g.Namespace = nil
 		fmt.Fprintf(c.Stderr, "warning: the pod's Namespace is not known: %v\n", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // The exit codes.
@@ -55,7 +56,8 @@ type Program struct {
 	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default: os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
 
-	clear func() // clears the terminal, if Stdout is one
+	clear    func()              // clears the terminal, if Stdout is one
+	decision *selection.Decision // is set to what explain decided; may be nil
 }
 
 // errSilent is a failure that the command has reported itself.
