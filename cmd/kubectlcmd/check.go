@@ -233,9 +233,9 @@ func (f *findings) node(where string, n agentapi.Node) {
 		}
 		switch {
 		case !p.Wrong:
-		case p.State == "failed":
+		case p.State == agentapi.Failed:
 			f.add(codePodBypasses, levelError, pod, text)
-		case p.State == "drifted":
+		case p.State == agentapi.Drifted:
 			f.add(codePodDrifted, levelError, pod, text)
 		default:
 			f.add(codePodWaiting, levelWarning, pod, text)
@@ -245,9 +245,15 @@ func (f *findings) node(where string, n agentapi.Node) {
 
 // installed adds what is odd about the plugin's entry.
 func (f *findings) installed(where string, i agentapi.Installed) {
-	if i.File == "" {
+	switch {
+	case i.File == "" && i.Unread:
+		f.add(codeConfigurationOdd, levelUnknown, where, i.Error)
+		return
+	case i.File == "":
 		f.add(codeNotInstalled, levelError, where, cmp.Or(i.Error, "no network configuration has the plugin's entry"))
 		return
+	case i.Error != "":
+		f.add(codeConfigurationOdd, levelError, where, i.Error)
 	}
 	if i.Loaded != "" {
 		f.add(codeNotLoaded, levelWarning, where, fmt.Sprintf("the runtime loads %s, and the entry is in %s; that is meant only for Multus and with --cni-conf-name", i.Loaded, i.File))

@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/dialects"
 )
 
 // TestCheck: a sound installation has no findings, and each thing that is wrong has its own.
@@ -63,6 +65,12 @@ func TestCheck(t *testing.T) {
 	w.node(t, "f", sound("f", func(n *agentapi.Node) {
 		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"istio"`, `"unheard-of"`, 1))
 	}))
+	w.node(t, "g", sound("g", func(n *agentapi.Node) {
+		n.Installed = agentapi.Installed{Unread: true, Error: "permission denied"}
+	}))
+	w.node(t, "h", sound("h", func(n *agentapi.Node) {
+		n.Installed.Config, n.Installed.Error = nil, "backend: no such backend"
+	}))
 	w.meshPod(t, "quiet", "left-out", "a")
 	w.meshPod(t, "shop", "by-init", "a", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "istio-init", Image: "i", Args: []string{"istio-iptables"}}}
@@ -84,12 +92,15 @@ func TestCheck(t *testing.T) {
 			found[f.Code] = append(found[f.Code], "")
 		}
 		assert.NotEmpty(t, f.Text, f.Code)
+		if f.Code == codeConfigurationOdd {
+			assert.Equal(t, f.Where[0] == "node/h", f.Level == levelError, f.Text)
+		}
 	}
 	assert.Equal(t, map[findingCode][]string{
 		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
 		codeNotLoaded: {"node/d"}, codeNotLast: {"node/d"}, codeCNIVersionOld: {"node/d"}, codeUnknownKeys: {"node/d"}, codeNoBackend: {"node/d"}, codeVersionsDiffer: {""}, codeSettingsDiffer: {""},
 		codePodBypasses: {"pod/shop/late", "pod/shop/later"}, codePodDrifted: {"pod/shop/odd"}, codePodWaiting: {"pod/shop/slow"}, codeExcludedInjected: {"pod/quiet/left-out"},
-		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/f"},
+		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/h", "node/g", "node/f"},
 	}, found)
 
 	// Whoever may not ask is told so, and hears the rest.
@@ -100,6 +111,24 @@ func TestCheck(t *testing.T) {
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
 	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  "+page+"pod-bypasses\n")
+}
+
+// TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.
+func TestCheckWithoutNamespace(t *testing.T) {
+	for _, meshes := range []string{`"istio"`, `["istio","ambient"]`} {
+		d := &deciding{text: []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":`+meshes, 1))}
+		require.NoError(t, d.parse(dialects.All()))
+		f := &findings{known: map[[2]string]*finding{}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "cart"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+		f.pod(t.Context(), pod, nil, d)
+		require.Len(t, f.all, 1, meshes)
+		assert.Equal(t, finding{
+			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Page: page + "pods-not-known",
+		}, *f.all[0])
+		f = &findings{known: map[[2]string]*finding{}}
+		f.pod(t.Context(), pod, &corev1.Namespace{}, d)
+		assert.Empty(t, f.all, meshes)
+	}
 }
 
 // TestPage: the page has a section for each code, and for no other.

@@ -122,51 +122,41 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings) (n int) {
 		f.add(codePodsNotKnown, levelUnknown, "", err.Error())
 		return 0
 	}
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		list, err := c.client.CoreV1().Pods("").List(ctx, o)
-		if err != nil {
-			f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
-			return n
+	err = list(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
+		d := s.of[pod.Spec.NodeName]
+		if d == nil || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			return
 		}
-		for i := range list.Items {
-			pod := &list.Items[i]
-			d := s.of[pod.Spec.NodeName]
-			if d == nil || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-				continue
-			}
-			if n++; n%10000 == 0 {
-				c.progress("the pods: %d have been looked at", n)
-			}
-			f.pod(ctx, pod, namespaces[pod.Namespace], d)
+		if n++; n%10000 == 0 {
+			c.progress("the pods: %d have been looked at", n)
 		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			return n
-		}
+		f.pod(ctx, pod, namespaces[pod.Namespace], d)
+	})
+	if err != nil {
+		f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
 	}
+	return n
 }
 
 // namespaces are all, with what decides on pods.
 func (c *cluster) namespaces(ctx context.Context) (map[string]*corev1.Namespace, error) {
 	all := map[string]*corev1.Namespace{}
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		list, err := c.client.CoreV1().Namespaces().List(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("list namespaces: %w", err)
-		}
-		for _, ns := range list.Items {
-			ns.ManagedFields = nil
-			all[ns.Name] = &ns
-		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			return all, nil
-		}
+	err := list(ctx, c.client.CoreV1().Namespaces().List, metav1.ListOptions{}, func(ns *corev1.Namespace) {
+		ns.ManagedFields = nil
+		all[ns.Name] = ns
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
+	return all, nil
 }
 
 func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace, d *deciding) {
 	where := "pod/" + pod.Namespace + "/" + pod.Name
+	if namespace == nil {
+		f.add(codePodsNotKnown, levelUnknown, where, "its namespace is newer than the list of namespaces")
+		return
+	}
 	subject := dialect.Subject{Pod: pod, Namespace: namespace}
 	plan, err := d.meshes.Plan(ctx, subject, d.options)
 	switch reason := plan.Decision.Reason; {

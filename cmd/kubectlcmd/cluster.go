@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
@@ -62,22 +64,24 @@ func (c *cluster) namespace() (string, error) {
 
 // listAgents calls each with every agent's pod of a node; an empty name is all nodes.
 func (c *cluster) listAgents(ctx context.Context, node string, each func(*corev1.Pod)) error {
-	o := metav1.ListOptions{LabelSelector: c.agentSelector, Limit: pageSize}
+	o := metav1.ListOptions{LabelSelector: c.agentSelector}
 	if node != "" {
 		o.FieldSelector = "spec.nodeName=" + node
 	}
-	for {
-		list, err := c.client.CoreV1().Pods(c.agentNamespace).List(ctx, o)
-		if err != nil {
-			return fmt.Errorf("list the agents' pods: %w", err)
-		}
-		for i := range list.Items {
-			each(&list.Items[i])
-		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			return nil
-		}
+	if err := list(ctx, c.client.CoreV1().Pods(c.agentNamespace).List, o, each); err != nil {
+		return fmt.Errorf("list the agents' pods: %w", err)
 	}
+	return nil
+}
+
+// list calls each with the objects of a list. It has two pages of them at most.
+func list[L, T runtime.Object](ctx context.Context, get func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, each func(T)) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return get(ctx, o) })
+	pages.PageSize, pages.PageBufferSize = pageSize, 0
+	return pages.EachListItem(ctx, o, func(object runtime.Object) error {
+		each(object.(T))
+		return nil
+	})
 }
 
 // agent is what is needed of an agent's pod to ask it.

@@ -82,7 +82,7 @@ on node a
 		OnNode   onNode
 	}](t, out)
 	assert.True(t, x.Decision.Selected)
-	assert.Equal(t, "captured", x.OnNode.State.State)
+	assert.Equal(t, agentapi.Captured, x.OnNode.State.State)
 	assert.Len(t, x.OnNode.Events, 1)
 
 	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")
@@ -102,6 +102,27 @@ on node a
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, out, "  LOST since ADD: nat/OUTPUT 1 is missing\n")
+
+	// Of a pod that the agent does not count, its rules or its record say how it is, and if neither does, nothing is known.
+	for _, test := range []struct {
+		is   agentapi.Pod
+		code int
+		says string
+	}{
+		{agentapi.Pod{LiveError: "operation not permitted"}, ExitUnknown, "  nothing says whether the pod has its rules\n"},
+		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Reason: "no-proxy"}}}, ExitUnknown, "  nothing says whether the pod has its rules\n"},
+		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}, ExitOK, ""},
+		{agentapi.Pod{Live: []apply.LiveRule{{Rule: "other"}}}, ExitWrong, "  none of the mesh's rules are there: the pod bypasses the mesh\n"},
+		{agentapi.Pod{Live: []apply.LiveRule{{Rule: "jump", Ours: true}}}, ExitOK, ""},
+	} {
+		answers[agentapi.PodPath+string(cart.UID)] = test.is
+		code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
+		assert.Equal(t, test.code, code, out)
+		assert.Contains(t, out, test.says)
+		code, _, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
+		assert.Equal(t, test.code, code, out)
+	}
+	answers[agentapi.PodPath+string(cart.UID)] = drifted
 
 	code, out, _ = w.run(t, "explain", "-n", "shop", "wrong")
 	assert.Equal(t, ExitWrong, code)

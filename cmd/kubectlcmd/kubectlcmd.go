@@ -5,7 +5,6 @@ package kubectlcmd
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
 	"strings"
@@ -63,7 +62,11 @@ func (p Program) Exec() {
 // Main runs the program with args, which do not include the program's name, and returns its exit code.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
+	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
+}
+
+// command is the program's command, which writes to the streams.
+func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 	p.Stdout, p.Stderr = stdout, stderr
 	root := &cobra.Command{
 		Short: "say how meshcni does in a cluster, and what becomes of a pod's traffic",
@@ -75,11 +78,7 @@ known to be wrong, but something could not be found out.`,
 	if err := root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces); err != nil {
 		panic(err) // there is such a flag
 	}
-	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
-	if err := errors.Join(stdout.Err, stderr.Err); code == ExitOK && err != nil {
-		return ExitWrong
-	}
-	return code
+	return root
 }
 
 func (p *Program) setDefaults() {

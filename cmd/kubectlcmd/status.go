@@ -47,17 +47,17 @@ func count(n agentapi.Node) (c counts) {
 	for _, p := range n.Pods {
 		listed++
 		switch p.State {
-		case "captured":
+		case agentapi.Captured:
 			c.Captured++
-		case "waiting":
-			c.Waiting++
-		case "drifted":
-			c.Drifted++
-		case "failed":
-			c.Bypassing++
-		default:
+		case agentapi.Outside:
 			listed--
 			c.Outside++
+		case agentapi.Drifted:
+			c.Drifted++
+		case agentapi.Failed:
+			c.Bypassing++
+		default: // also a word of a newer agent
+			c.Waiting++
 		}
 	}
 	if n.PodsTotal != nil {
@@ -170,20 +170,12 @@ func (c *cluster) statusCommand() *cobra.Command {
 
 // listNodes returns the names of all nodes that pods of the chart's DaemonSet could be on.
 func (c *cluster) listNodes(ctx context.Context) (names []string, err error) {
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		list, err := c.client.CoreV1().Nodes().List(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("list nodes: %w", err)
-		}
-		for i := range list.Items {
-			names = append(names, list.Items[i].Name)
-		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			slices.Sort(names)
-			return names, nil
-		}
+	o := metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"} // there is no plugin for it
+	if err := list(ctx, c.client.CoreV1().Nodes().List, o, func(n *corev1.Node) { names = append(names, n.Name) }); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered.

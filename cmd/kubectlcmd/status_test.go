@@ -2,11 +2,14 @@ package kubectlcmd
 
 import (
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
@@ -19,6 +22,11 @@ func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	code, _, _ := w.run(t, "status")
 	assert.Equal(t, ExitUnknown, code, "there is no node")
+	w.Do(t, http.MethodPost, "/api/v1/nodes", &corev1.Node{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "win", Labels: map[string]string{corev1.LabelOSStable: "windows"}},
+	}, nil)
+	code, _, _ = w.run(t, "status")
+	assert.Equal(t, ExitUnknown, code, "none that could have an agent")
 
 	w.node(t, "a", sound("a"))
 	code, out, errOut := w.run(t, "status")
@@ -92,6 +100,18 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	assert.Contains(t, errOut, "list nodes: ")
 
 	t.Run("five hundred nodes", func(t *testing.T) { fiveHundred(t, w) })
+}
+
+// TestCount: what is not known of a pod is not that it is outside.
+func TestCount(t *testing.T) {
+	var n agentapi.Node
+	for _, c := range append([]agentapi.Condition{"of a newer agent"}, agentapi.Conditions...) {
+		n.Pods = append(n.Pods, agentapi.State{State: c})
+	}
+	assert.Equal(t, counts{Captured: 1, Outside: 1, Waiting: 2, Drifted: 1, Bypassing: 1}, count(n))
+	total := 9
+	n.PodsTotal = &total
+	assert.Equal(t, 4, count(n).Outside, "those that the agent does not list too")
 }
 
 // fiveHundred: agents are asked many at a time, and not all at once, and one that does not answer is a row.

@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
 
 func (s clusterStatus) print(w io.Writer, output string) error {
@@ -56,11 +58,11 @@ func (s clusterStatus) print(w io.Writer, output string) error {
 }
 
 // word is a state as the table's columns have it.
-func word(state string) string {
-	if state == "failed" {
+func word(c agentapi.Condition) string {
+	if c == agentapi.Failed {
 		return "bypassing"
 	}
-	return state
+	return string(c)
 }
 
 func (n *counts) columns() string {

@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // kinds are those that have pods, by the words that kubectl takes for them.
@@ -119,7 +119,7 @@ func (c *cluster) selector(ctx context.Context, kind, namespace, name string) (s
 	if err != nil || selector.Empty() || s == nil {
 		return "", fmt.Errorf("the selector of %s/%s selects no pods of its own: %w", kind, name, cmp.Or(err, error(errNoSelector)))
 	}
-	return labels.Selector.String(selector), nil
+	return selector.String(), nil
 }
 
 // subject is a pod and what its node's agent says.
@@ -129,6 +129,8 @@ type subject struct {
 	// asking is why the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
+	// decision is that of explain, once it has reached one.
+	decision selection.Decision
 }
 
 // given returns the pod with what decides on it: its Namespace, and the configuration that is in force on its node.
@@ -142,7 +144,7 @@ func (c *cluster) given(cmd *cobra.Command, args []string, config string) (*subj
 		return nil, redirectcmd.Given{}, err
 	}
 	s := &subject{pod: pod}
-	g := redirectcmd.Given{Pod: pod}
+	g := redirectcmd.Given{Pod: pod, Decision: &s.decision}
 	if g.Namespace, err = c.client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{}); err != nil {
 		g.Namespace = nil
 		fmt.Fprintf(c.Stderr, "warning: the pod's Namespace is not known: %v\n", err)

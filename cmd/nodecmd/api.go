@@ -5,7 +5,9 @@ package nodecmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -65,8 +67,8 @@ func states(pods []agentsock.PodState) []agentapi.State {
 	all := make([]agentapi.State, 0, len(pods))
 	for _, p := range pods {
 		all = append(all, agentapi.State{
-			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: string(p.State), Reason: p.Reason, Detail: p.Detail,
-			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, Wrong: wrong(p),
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: agentapi.Condition(p.State), Reason: p.Reason, Detail: p.Detail,
+			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, ConntrackPercent: p.ConntrackPercent, Wrong: wrong(p),
 		})
 	}
 	return all
@@ -75,16 +77,24 @@ func states(pods []agentsock.PodState) []agentapi.State {
 // installed is the plugin's entry that is in force.
 func (n nodeAPI) installed(s Settings) (i agentapi.Installed) {
 	types := []string{s.asInstalled().Type, s.Plugin.Type}
-	if record, err := bundle.Read(filepath.Join(s.RunDir, "types")); err == nil {
-		types = append(types, strings.Fields(string(record))...)
+	record, unread := bundle.Read(filepath.Join(s.RunDir, "types"))
+	if errors.Is(unread, fs.ErrNotExist) {
+		unread = nil
 	}
-	e, err := installed.Dir(s.CNIConfDir, types)
-	if err != nil {
-		i.Error = err.Error()
+	e, err := installed.Dir(s.CNIConfDir, append(types, strings.Fields(string(record))...))
+	var none *installed.NoneError
+	switch {
+	case errors.As(err, &none) && unread != nil && !none.NoDir:
+		i.Error, i.Unread = fmt.Sprintf("%v, and whether it has another type is unknown: %v", none, unread), true
+	case err != nil:
+		i.Error, i.Unread = err.Error(), none == nil && e.Network == nil
+	default:
+		i.Unknown, i.Config = e.Unknown, e.Marshal()
+	}
+	if e.Network == nil {
 		return i
 	}
-	i.File, i.Loaded, i.Unknown, i.Config = e.File, e.Loaded, e.Unknown, e.Marshal()
-	i.CNIVersion, i.Plugins = e.Network.CNIVersion(), nil
+	i.File, i.Loaded, i.CNIVersion = e.File, e.Loaded, e.Network.CNIVersion()
 	for _, p := range e.Network.Plugins() {
 		i.Plugins = append(i.Plugins, p.Type)
 	}
@@ -113,8 +123,8 @@ func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
 	slices.SortFunc(p.Records, func(a, b attachment.Record) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Network, b.Network), cmp.Compare(a.IfName, b.IfName))
 	})
-	if !n.hosts(uid, p) { // else any process of the node could be looked for
-		p.LiveError = "the agent does not know the pod"
+	if err := n.hosts(uid, p); err != nil { // else any process of the node could be looked for
+		p.LiveError = err.Error()
 		return p
 	}
 	last := attachment.Record{Pod: attachment.Pod{UID: uid}}
@@ -136,15 +146,18 @@ func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
 	return p
 }
 
-// hosts reports whether the pod is known to be the node's.
-func (n nodeAPI) hosts(uid string, p agentapi.Pod) bool {
+// hosts returns nil if the pod is known to be the node's.
+func (n nodeAPI) hosts(uid string, p agentapi.Pod) error {
 	if p.State != nil || len(p.Records) > 0 {
-		return true
+		return nil
 	}
 	pods, err := n.pods()
-	return err == nil && slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+	if err == nil && !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		return string(nodepods.RuntimeUID(pod)) == uid && !pod.Spec.HostNetwork
-	})
+	}) {
+		err = errors.New("the agent does not know the pod")
+	}
+	return err
 }
 
 func texts(diffs []ruleset.Difference) []string {

@@ -5,8 +5,12 @@ package nodecmd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,10 +18,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -87,12 +94,12 @@ func TestAPI(t *testing.T) {
 	assert.Equal(t, 0, code)
 	require.NoError(t, json.Unmarshal([]byte(out), &said))
 	for i, p := range said.Pods {
-		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, string(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
+		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, agentapi.Condition(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
 	}
 
 	var p agentapi.Pod
 	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u1", &p))
-	assert.Equal(t, "captured", p.State.State)
+	assert.Equal(t, agentapi.Captured, p.State.State)
 	require.Len(t, p.Records, 1)
 	assert.Equal(t, record.Reason, p.Records[0].Reason)
 	assert.Empty(t, p.LiveError)
@@ -109,9 +116,94 @@ func TestAPI(t *testing.T) {
 
 	p = agentapi.Pod{}
 	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u9", &p))
-	assert.Equal(t, "the agent does not know the pod", p.LiveError)
+	assert.Equal(t, "the agent does not know the node's pods", p.LiveError, "it has no API server here")
 	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+strings.Repeat("u", 65), &p))
 	assert.Equal(t, http.StatusBadRequest, get(agentapi.PodPath+"..%2F..", &p))
 	cancel()
 	assert.Equal(t, 0, <-done)
+}
+
+// TestAPIHasAllOfAPod: what the agent knows of a pod is told, each field and each word of it.
+func TestAPIHasAllOfAPod(t *testing.T) {
+	full := agentsock.PodState{
+		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Dialect: "istio", State: agentsock.Drifted, Reason: "rules", Detail: "one is gone",
+		Since: time.Unix(1e9, 0).UTC(), Backend: "nftables", Bypasses: []string{"ipv6"}, ConntrackPercent: 97,
+	}
+	fields := reflect.ValueOf(full)
+	for i := range fields.NumField() {
+		assert.False(t, fields.Field(i).IsZero(), "%s is not looked at", fields.Type().Field(i).Name)
+	}
+	object := func(v any) (all map[string]any) {
+		text, err := json.Marshal(v)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &all))
+		return all
+	}
+	want := object(full)
+	want["wrong"] = true
+	assert.Equal(t, want, object(states([]agentsock.PodState{full})[0]))
+
+	var words []agentsock.State
+	for _, c := range agentapi.Conditions {
+		words = append(words, agentsock.State(c))
+	}
+	assert.Equal(t, agentsock.States, words)
+}
+
+// TestAPIInstalled: that no file has the entry is one thing, that it cannot be told another, and an entry that is wrong a third.
+func TestAPIInstalled(t *testing.T) {
+	for name, test := range map[string]struct {
+		make     func(t *testing.T, dir string)
+		says     string
+		has      bool
+		unread   bool
+		settings bool
+	}{
+		"none":  {make: func(*testing.T, string) {}, says: "has no entry of type meshcni"},
+		"there": {make: func(t *testing.T, dir string) { conflistWith(t, dir, `{"type":"meshcni"}`) }, has: true, settings: true},
+		"wrong": {make: func(t *testing.T, dir string) { conflistWith(t, dir, `{"type":"meshcni","backend":"tables"}`) }, says: `"tables"`, has: true},
+		"types unread": {make: func(t *testing.T, dir string) {
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "run/types"), 0o755))
+		}, says: "whether it has another type is unknown: read ", unread: true},
+		"directory unread": {make: func(t *testing.T, dir string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, "net.d")))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "net.d"), nil, 0o644))
+		}, says: "not a directory", unread: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, env := node(t)
+			test.make(t, dir)
+			s, err := Program{Env: lookup(env)}.Parse([]string{"run"})
+			require.NoError(t, err)
+			i := nodeAPI{}.installed(s)
+			assert.Equal(t, test.unread, i.Unread)
+			assert.Equal(t, test.settings, i.Config != nil)
+			if test.has {
+				assert.Equal(t, filepath.Join(dir, "net.d/10-calico.conflist"), i.File)
+				assert.Equal(t, []string{"calico", "meshcni"}, i.Plugins)
+			} else {
+				assert.Empty(t, i.File)
+			}
+			if test.says == "" {
+				assert.Empty(t, i.Error)
+			} else {
+				assert.Contains(t, i.Error, test.says)
+			}
+		})
+	}
+}
+
+func conflistWith(t *testing.T, dir, entry string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.d/10-calico.conflist"), []byte(strings.Replace(calico, "]}", ","+entry+"]}", 1)), 0o644))
+}
+
+// TestAPIPodsUnknown: that the node's pods are not known is not that a pod is none of them.
+func TestAPIPodsUnknown(t *testing.T) {
+	api := nodeAPI{pods: func() ([]*corev1.Pod, error) { return nil, errors.New("not listed yet") }}
+	assert.EqualError(t, api.hosts("u1", agentapi.Pod{}), "not listed yet")
+	assert.NoError(t, api.hosts("u1", agentapi.Pod{State: &agentapi.State{}}))
+	api.pods = func() ([]*corev1.Pod, error) { return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}}, nil }
+	assert.NoError(t, api.hosts("u1", agentapi.Pod{}))
+	assert.EqualError(t, api.hosts("u2", agentapi.Pod{}), "the agent does not know the pod")
 }

@@ -25,6 +25,9 @@ func runExplain(ctx context.Context, c *common, output string) error {
 	if err != nil {
 		return err // no decision was reached: a file cannot be read, say
 	}
+	if c.decision != nil {
+		*c.decision = x.Decision
+	}
 	if output == "json" {
 		err = printJSON(c.Stdout, x)
 	} else {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // Given is a pod with what decides on it, for a program that has them from a cluster instead of files and flags.
@@ -21,6 +22,8 @@ type Given struct {
 	// the settings are the defaults.
 	Config     []byte
 	ConfigFrom string
+	// Decision is set to what explain decided. Nil: nobody asks.
+	Decision *selection.Decision
 }
 
 // kept are the flags of each of the commands that another program has too.
@@ -36,7 +39,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 	p.setDefaults()
 	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.Stdout, p.Stderr = stdout, stderr
-	p.clear = func() {}
+	p.clear, p.decision = func() {}, new(selection.Decision)
 	files, local := map[string][]byte{}, p.ReadFile
 	var inner *cobra.Command
 	p.ReadFile = func(name string) ([]byte, error) {
@@ -81,7 +84,11 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 			return err
 		}
 		inner.SetContext(cmd.Context())
-		return errors.Join(inner.RunE(inner, nil), stdout.Err, stderr.Err)
+		err = inner.RunE(inner, nil)
+		if g.Decision != nil {
+			*g.Decision = *p.decision
+		}
+		return errors.Join(err, stdout.Err, stderr.Err)
 	}
 	return outer
 }

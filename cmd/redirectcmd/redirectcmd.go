@@ -5,7 +5,6 @@ package redirectcmd
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // The exit codes.
@@ -55,7 +55,8 @@ type Program struct {
 	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default: os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
 
-	clear func() // clears the terminal, if Stdout is one
+	clear    func()              // clears the terminal, if Stdout is one
+	decision *selection.Decision // is set to what explain decided; may be nil
 }
 
 // errSilent is a failure that the command has reported itself.
@@ -72,8 +73,12 @@ func (p Program) Exec() {
 // returns its exit code. Concurrent calls are safe.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.clear = clearer(p.Stdout)
+	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
+}
+
+// command is the program's command, which writes to the streams.
+func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 	p.Stdout, p.Stderr = stdout, stderr
 	root := &cobra.Command{
 		Short: "explain, print, trace, show, apply, check and validate a pod's redirection into its mesh proxy",
@@ -86,11 +91,7 @@ func (p Program) Main(ctx context.Context, args []string) int {
 		p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup),
 		p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate),
 	)
-	code := cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
-	if err := errors.Join(stdout.Err, stderr.Err); code == ExitOK && err != nil {
-		return ExitRefused
-	}
-	return code
+	return root
 }
 
 func (p *Program) setDefaults() {

@@ -52,8 +52,10 @@ type About struct {
 
 // Installed is the configuration in force.
 type Installed struct {
-	// File has the plugin's entry. Empty: none has, and Error says why. Loaded is the file that the runtime loads, if that is another.
+	// File has the plugin's entry. Empty: none has, or if Unread, that is not known; Error says why. Beside a File, Error says why
+	// no pod starts with its entry. Loaded is the file that the runtime loads, if that is another.
 	File   string `json:"file,omitempty"`
+	Unread bool   `json:"unread,omitempty"`
 	Loaded string `json:"loaded,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// Unknown are keys that mean nothing to the agent's version.
@@ -61,7 +63,7 @@ type Installed struct {
 	// CNIVersion and Plugins, by their types in order, are those of File.
 	CNIVersion string   `json:"cni_version,omitempty"`
 	Plugins    []string `json:"plugins,omitempty"`
-	// Config is the entry: the keys that this version knows. Nil without File.
+	// Config is the entry: the keys that this version knows. Nil without File, and beside an Error.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
@@ -72,18 +74,35 @@ func (i Installed) Type() string {
 	return entry.Type
 }
 
-// State is what an agent knows of a pod, as package agentsock has it.
+// Condition is what a pod's redirection is like. It is agentsock.State, for programs that run elsewhere than on Linux.
+type Condition string
+
+// The conditions.
+const (
+	Captured Condition = "captured" // its traffic goes through the mesh
+	Waiting  Condition = "waiting"  // it is to be captured, and is not yet, or it cannot be told
+	Outside  Condition = "outside"  // it is not in the mesh
+	Drifted  Condition = "drifted"  // it was captured, and something of that is missing now
+	Failed   Condition = "failed"   // it bypasses the mesh, and stays so without help
+)
+
+// Conditions lists all conditions.
+var Conditions = []Condition{Captured, Waiting, Outside, Drifted, Failed}
+
+// State is what an agent knows of a pod. It has the fields of agentsock.PodState.
 type State struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid"`
 	Dialect   string    `json:"dialect,omitempty"`
-	State     string    `json:"state"`
+	State     Condition `json:"state"`
 	Reason    string    `json:"reason"`
 	Detail    string    `json:"detail,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
 	Backend   string    `json:"backend,omitempty"`
 	Bypasses  []string  `json:"bypasses,omitempty"`
+	// ConntrackPercent is how full the pod's connection tracking table is. 0: less than one percent, or not known.
+	ConntrackPercent int `json:"conntrack_percent,omitempty"`
 	// Wrong: the state needs somebody's attention.
 	Wrong bool `json:"wrong,omitempty"`
 }

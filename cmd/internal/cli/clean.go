@@ -2,12 +2,29 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 )
+
+// RunClean is [Program.Run] of a program whose output has texts of pods: both streams are [CleanWriter], and a run whose output
+// was not all written has failed. It sets Root to what root returns, whose commands write to the streams that root gets.
+func (p Program) RunClean(ctx context.Context, args []string, root func(stdout, stderr io.Writer) *cobra.Command) int {
+	stdout, stderr := &CleanWriter{To: p.Stdout}, &CleanWriter{To: p.Stderr}
+	p.Stdout, p.Stderr, p.Root = stdout, stderr, root(stdout, stderr)
+	code := p.Run(ctx, args)
+	if err := errors.Join(stdout.Err, stderr.Err); code == ExitOK && err != nil {
+		fmt.Fprintf(p.Stderr, "%s: %v\n", p.Name, err)
+		return ExitFailed
+	}
+	return code
+}
 
 // CleanWriter keeps terminal control sequences in a pod's text out of our output. It writes characters that do not
 // print as \u escapes, which JSON decodes to the same text.

@@ -1,0 +1,186 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// onNode is what is on the node of a pod.
+type onNode struct {
+	Node string `json:"node,omitempty"`
+	// Unknown says why the agent has not told. Then nothing below is known.
+	Unknown string `json:"unknown,omitempty"`
+	agentapi.Pod
+	Events      []event `json:"events"`
+	EventsError string  `json:"events_error,omitempty"`
+
+	selected bool // the pod is in the mesh
+}
+
+// event is one of the pod's.
+type event struct {
+	Time    time.Time `json:"time"`
+	Type    string    `json:"type"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+}
+
+// maxEvents is how many of the pod's newest events are shown.
+const maxEvents = 10
+
+func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
+	is.Node, is.Events, is.selected = s.pod.Spec.NodeName, []event{}, s.decision.Selected
+	p, err := s.look(ctx, c)
+	if is.Pod = p; err != nil {
+		is.Unknown = err.Error()
+	}
+	list, err := c.client.CoreV1().Events(s.pod.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(s.pod.UID)).String(), Limit: pageSize,
+	})
+	if err != nil {
+		is.EventsError = err.Error()
+		return is
+	}
+	for i := range list.Items {
+		e := &list.Items[i]
+		if e.InvolvedObject.UID != s.pod.UID {
+			continue
+		}
+		at := e.LastTimestamp.Time
+		if at.IsZero() {
+			at = e.EventTime.Time
+		}
+		is.Events = append(is.Events, event{at.UTC(), e.Type, e.Reason, e.Message})
+	}
+	slices.SortStableFunc(is.Events, func(a, b event) int { return a.Time.Compare(b.Time) })
+	is.Events = is.Events[max(0, len(is.Events)-maxEvents):]
+	return is
+}
+
+// exit is the code for scripts.
+func (is onNode) exit() error {
+	switch {
+	case is.Unknown != "":
+		return cli.Exit(ExitUnknown)
+	case is.State != nil && is.State.Wrong || len(is.Lost) > 0:
+		return cli.Exit(ExitWrong)
+	}
+	_, err := is.unwatched()
+	return err
+}
+
+// unwatched says of a pod of the mesh that the agent does not count among those whether it may bypass the mesh. That ADD has
+// redirected it is enough where nobody can look, as it is for the agent.
+func (is onNode) unwatched() (text string, exit error) {
+	redirected := len(is.Records) > 0 && is.Records[len(is.Records)-1].Selected
+	switch {
+	case !is.selected || is.State != nil:
+	case is.LiveError == "" && is.ours() == 0:
+		return "none of the mesh's rules are there: the pod bypasses the mesh", cli.Exit(ExitWrong)
+	case is.LiveError != "" && !redirected:
+		return "nothing says whether the pod has its rules", cli.Exit(ExitUnknown)
+	}
+	return "", nil
+}
+
+// ours is how many of the live rules are the mesh's.
+func (is onNode) ours() (n int) {
+	for _, r := range is.Live {
+		if r.Ours {
+			n++
+		}
+	}
+	return n
+}
+
+// json adds what is to the plan's object, as its field "onNode".
+func (is onNode) json(w io.Writer, plan []byte) error {
+	var all map[string]json.RawMessage
+	err := json.Unmarshal(plan, &all)
+	if err == nil {
+		all["onNode"], err = json.Marshal(is)
+	}
+	return errors.Join(err, printJSON(w, all))
+}
+
+func (is onNode) print(w io.Writer) {
+	fmt.Fprintf(w, "\non node %s\n", cmp.Or(is.Node, "(none)"))
+	if is.Unknown != "" {
+		fmt.Fprintf(w, "  unknown: %s\n", is.Unknown)
+	} else {
+		is.printState(w)
+		if text, _ := is.unwatched(); text != "" {
+			fmt.Fprintf(w, "  %s\n", text)
+		}
+	}
+	if is.EventsError != "" {
+		fmt.Fprintf(w, "  its events are not known: %s\n", is.EventsError)
+	}
+	for _, e := range is.Events {
+		fmt.Fprintf(w, "  event %s %s %s: %s\n", e.Time.Format(time.RFC3339), e.Type, e.Reason, e.Message)
+	}
+}
+
+func (is onNode) printState(w io.Writer) {
+	if s := is.State; s != nil {
+		fmt.Fprintf(w, "  now: %s: %s", word(s.State), s.Reason)
+		if s.Detail != "" {
+			fmt.Fprintf(w, ": %s", s.Detail)
+		}
+		fmt.Fprintln(w)
+	} else {
+		fmt.Fprintln(w, "  now: the agent does not count the pod among those of the mesh")
+	}
+	for _, r := range is.Records {
+		did := "passed over"
+		if r.Selected {
+			did = fmt.Sprintf("redirected by %s, %d rules", r.Backend, rulesOf(r.InForce()))
+		}
+		fmt.Fprintf(w, "  at %s %s: %s: %s (%s, %s)\n", r.Time.UTC().Format(time.RFC3339), r.By, did, r.Reason, cmp.Or(r.Dialect, "no dialect"), r.IfName)
+	}
+	if len(is.Records) == 0 {
+		fmt.Fprintln(w, "  at ADD: there is no record; the plugin was not called for the pod, or its record is gone")
+	}
+	if is.RecordsError != "" {
+		fmt.Fprintf(w, "  %s\n", is.RecordsError)
+	}
+	if is.LiveError != "" {
+		fmt.Fprintf(w, "  live rules: not known: %s\n", is.LiveError)
+		if is.LiveError == onHostNetwork {
+			return
+		}
+		fmt.Fprintln(w, "  (to read them the agent has to be able to enter pods: the chart's repair.verifyInterval or repair.mode=repair)")
+		return
+	}
+	ours := is.ours()
+	fmt.Fprintf(w, "  live rules: %d of the mesh, %d others\n", ours, len(is.Live)-ours)
+	for _, d := range is.Differences {
+		kind := "differs since ADD"
+		if slices.Contains(is.Lost, d) {
+			kind = "LOST since ADD"
+		}
+		fmt.Fprintf(w, "  %s: %s\n", kind, d)
+	}
+}
+
+func rulesOf(rs ruleset.Ruleset) (n int) {
+	for _, f := range ruleset.Families {
+		if p := rs.Program(f); p != nil {
+			n += p.Rules()
+		}
+	}
+	return n
+}
