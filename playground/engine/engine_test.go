@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/playground/engine"
 )
@@ -55,6 +56,13 @@ func TestLook(t *testing.T) {
 		captured := slices.ContainsFunc(v.Matrix, func(c engine.Cell) bool { return c.Class == engine.Mesh })
 		assert.Equal(t, v.Verdict.State == "captured", captured, e.Title)
 	}
+}
+
+// TestAsksEveryMesh: who does not know the mesh asks all that there are.
+func TestAsksEveryMesh(t *testing.T) {
+	var c struct{ Dialect []string }
+	require.NoError(t, json.Unmarshal(example("A pod that no mesh knows of").Config, &c))
+	assert.ElementsMatch(t, dialects.Names(), c.Dialect)
 }
 
 func TestFailures(t *testing.T) {
