@@ -63,13 +63,7 @@ func (t *Target) typicalOf(f ruleset.Family) []Fate {
 	e := t.Example(f)
 	r := t.Redirect
 	appUID, appGID := t.Application()
-	proxyUID, proxyGID := appUID, appGID
-	if len(r.Proxy.UIDs) > 0 {
-		proxyUID = r.Proxy.UIDs[0]
-	}
-	if len(r.Proxy.GIDs) > 0 {
-		proxyGID = r.Proxy.GIDs[0]
-	}
+	proxyUID, proxyGID, proxyMark := t.Proxy()
 	appPort := t.ApplicationPort()
 
 	var fates []Fate
@@ -92,7 +86,7 @@ func (t *Target) typicalOf(f ruleset.Family) []Fate {
 	}
 	proxy := func(what string, proto ruleset.Proto, dst netip.Addr, port uint16) {
 		add(what, trace.Packet{
-			Direction: trace.Out, Proto: proto, UID: proxyUID, GID: proxyGID, Mark: r.Proxy.Mark.Value, Dst: netip.AddrPortFrom(dst, port),
+			Direction: trace.Out, Proto: proto, UID: proxyUID, GID: proxyGID, Mark: proxyMark, Dst: netip.AddrPortFrom(dst, port),
 		})
 	}
 	in := func(what string, proto ruleset.Proto, port uint16) {
@@ -156,6 +150,19 @@ func (t *Target) Application() (uid, gid uint32) {
 		set(&gid, app.SecurityContext.RunAsGroup)
 	}
 	return uid, gid
+}
+
+// Proxy returns the user, group and mark that the rules know the proxy by: the application's where they name none.
+func (t *Target) Proxy() (uid, gid, mark uint32) {
+	uid, gid = t.Application()
+	p := t.Redirect.Proxy
+	if len(p.UIDs) > 0 {
+		uid = p.UIDs[0]
+	}
+	if len(p.GIDs) > 0 {
+		gid = p.GIDs[0]
+	}
+	return uid, gid, p.Mark.Value
 }
 
 // ApplicationPort returns the first port that the application declares, and 8080 if it declares none.

@@ -1,8 +1,10 @@
 package playground
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -159,13 +161,16 @@ var meshes = []mesh{
 	},
 }
 
-// also are annotations that a setting needs beside it, and proxy containers that it needs in place of the usual.
-var also = map[string][]string{
-	"kuma.io/virtual-probes-port": {quoted("kuma.io/virtual-probes", "enabled")},
-	"kuma.io/builtin-dns-port":    {quoted("kuma.io/builtin-dns", "enabled")},
-	ConsulConfig:                  {quoted("consul.hashicorp.com/dual-stack", "false")},
+// also is what a setting needs: annotations beside its own, and the proxy's container in place of the usual.
+var also = map[string]pod{
+	"kuma.io/virtual-probes-port": {annotations: []string{quoted("kuma.io/virtual-probes", "enabled")}},
+	"kuma.io/builtin-dns-port":    {annotations: []string{quoted("kuma.io/builtin-dns", "enabled")}},
+	"kuma.io/sidecar-uid":         {proxy: "    - name: kuma-sidecar\n      securityContext: {runAsUser: 5679}\n"},
+	"config.linkerd.io/proxy-uid": {proxy: "    - name: linkerd-proxy\n      securityContext: {runAsUser: 2103}\n"},
+	"ProxyUserID":                 {proxy: "    - name: consul-dataplane\n      securityContext: {runAsUser: 5996}\n"},
+	ConsulConfig:                  {annotations: []string{quoted("consul.hashicorp.com/dual-stack", "false")}},
 	"consul.hashicorp.com/dual-stack": {
-		quoted(ConsulConfig, `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`),
+		annotations: []string{quoted(ConsulConfig, `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`)},
 	},
 }
 
@@ -181,30 +186,18 @@ func Examples() []Example {
 }
 
 func (m mesh) state(p pod) State {
-	namespace := Namespace
-	if m.namespace != "" {
-		namespace = m.namespace
-	}
 	config, _ := json.Marshal(map[string]string{"dialect": m.name})
-	return State{Pod: p.text(), Namespace: namespace, Config: config}
+	return State{Pod: p.text(), Namespace: cmp.Or(m.namespace, Namespace), Config: config}
 }
 
 func (m mesh) setting(s setting) Example {
 	p := m.base
-	key, value, beside := s.key, s.value, also[s.key]
+	key, value, beside := s.key, s.value, also[s.key].annotations
 	if !strings.Contains(key, "/") { // of Consul's JSON
-		beside, value = also[ConsulConfig], consulConfig(key, value)
-		key = ConsulConfig
+		key, value, beside = ConsulConfig, consulConfig(key, value), also[ConsulConfig].annotations
 	}
-	p.annotations = append(append(append([]string{}, p.annotations...), beside...), quoted(key, value))
-	switch s.key {
-	case "ProxyUserID":
-		p.proxy = "    - name: consul-dataplane\n      securityContext: {runAsUser: 5996}\n"
-	case "kuma.io/sidecar-uid":
-		p.proxy = "    - name: kuma-sidecar\n      securityContext: {runAsUser: 5679}\n"
-	case "config.linkerd.io/proxy-uid":
-		p.proxy = "    - name: linkerd-proxy\n      securityContext: {runAsUser: 2103}\n"
-	}
+	p.annotations = append(slices.Concat(p.annotations, beside), quoted(key, value))
+	p.proxy = cmp.Or(also[s.key].proxy, p.proxy)
 	return Example{Group: m.title, Title: s.key, Key: s.key, State: m.state(p)}
 }
 
@@ -241,7 +234,7 @@ func pods() []Example {
 	none, hostNetwork, own, wrong, leaky := pod{labels: []string{"app: cart"}}, istio, istio, istio, istio
 	hostNetwork.spec = "  hostNetwork: true\n"
 	own.spec = "  initContainers:\n    - name: istio-init\n"
-	wrong.annotations = append(append([]string{}, istio.annotations...),
+	wrong.annotations = append(slices.Clone(istio.annotations),
 		quoted("traffic.sidecar.istio.io/excludeInboundPorts", "22,x"), quoted("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.0.0.0/33"))
 	leaky.proxy = strings.Replace(istioProxy, `      env: [{name: ISTIO_DUAL_STACK, value: "true"}]`+"\n", "", 1)
 	all := []Example{

@@ -31,11 +31,14 @@ type State struct {
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
-// Link returns the address that opens the page with the state.
+// Link returns the address that opens the page with the state. A state of more than 1 MiB has none.
 func (s State) Link() (string, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return "", fmt.Errorf("encode the playground's state: %w", err)
+	}
+	if len(text) > maxState {
+		return "", fmt.Errorf("encode the playground's state: it has %d bytes, more than %d", len(text), maxState)
 	}
 	var b bytes.Buffer
 	w, err := flate.NewWriter(&b, flate.BestCompression)

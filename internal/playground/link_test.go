@@ -39,7 +39,10 @@ func TestBadLinks(t *testing.T) {
 		require.NoError(t, w.Close())
 		return playground.Address + "#1=" + base64.RawURLEncoding.EncodeToString(b.Bytes())
 	}
-	state, err := json.Marshal(playground.State{Pod: strings.Repeat(" ", 1<<20)})
+	big := playground.State{Pod: strings.Repeat(" ", 1<<20)}
+	_, err := big.Link()
+	require.ErrorContains(t, err, "it has 1048586 bytes, more than 1048576")
+	state, err := json.Marshal(big)
 	require.NoError(t, err)
 	for link, want := range map[string]string{
 		playground.Address: "no state", playground.Address + "#2=AAAA": "no state", playground.Address + "#1=*": "illegal base64",

@@ -37,10 +37,10 @@ func describe(x explain.Comparison) Compared {
 	if c.Foreign == nil {
 		c.Foreign = []compare.ForeignRule{}
 	}
-	at := map[way]int{}
+	at := map[likeness]int{}
 	add := func(g Group, example string) {
 		c.Count++
-		key := way{g.Kind, g.Other, g.This, g.OtherIs, g.ThisIs}
+		key := likeness{g.Kind, g.Other, g.This, g.OtherIs, g.ThisIs}
 		i, ok := at[key]
 		if !ok {
 			i = len(c.Groups)
@@ -56,10 +56,10 @@ func describe(x explain.Comparison) Compared {
 		add(Group{Kind: string(d.Kind()), Other: d.A.String(), OtherIs: d.A.Reason, This: d.B.String(), ThisIs: d.B.Reason}, compare.Describe(d.Packet))
 	}
 	for _, d := range x.ConnectionDifferences {
-		add(Group{Kind: "connection", Other: d.A.String(), OtherIs: "", This: d.B.String(), ThisIs: ""}, compare.Describe(d.Packet))
+		add(Group{Kind: "connection", Other: d.A.String(), This: d.B.String()}, compare.Describe(d.Packet))
 	}
 	return c
 }
 
-// way is what a group has in common.
-type way struct{ kind, other, this, otherIs, thisIs string }
+// likeness is what the differences of a group have in common.
+type likeness struct{ kind, other, this, otherIs, thisIs string }

@@ -4,29 +4,49 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Connection is one that a person asks about.
+// Connection is one that a person asks about, as typed.
 type Connection struct {
-	// Direction is out, from the pod, or in. Who is app or proxy, when out.
-	Direction string `json:"direction"`
-	Who       string `json:"who,omitempty"`
-	Proto     string `json:"proto"`
+	Direction trace.Direction `json:"direction"`
+	// Who opens one that goes out; empty: the application.
+	Who   Who    `json:"who,omitempty"`
+	Proto string `json:"proto"`
 	// Src may be empty; Dst is required.
 	Src  string `json:"src,omitempty"`
 	Dst  string `json:"dst"`
 	Port uint16 `json:"port"`
-	// UID is the user that sends, when out; nil: that of Who.
-	UID *uint32 `json:"uid,omitempty"`
 }
+
+// Who is in the pod.
+type Who string
+
+// Who opens connections.
+const (
+	Application Who = "app"
+	Proxy       Who = "proxy"
+)
+
+// Class is how a connection ends, in a word.
+type Class string
+
+// The classes. Onward is what the proxy itself sends to where it was to go; of an Unknown one the engine claims nothing.
+const (
+	Mesh    Class = "mesh"
+	Direct  Class = "direct"
+	Onward  Class = "onward"
+	Dropped Class = "dropped"
+	Broken  Class = "broken"
+	Unknown Class = "unknown"
+)
 
 // Way is what becomes of a connection.
 type Way struct {
-	// Class is mesh, direct, onward (by the proxy itself), dropped or broken.
-	Class string `json:"class"`
+	Class Class `json:"class"`
 	// Said is the result in words.
 	Said         string             `json:"said"`
 	Packet       trace.Packet       `json:"packet"`
@@ -42,47 +62,41 @@ func (a *asked) packet(c Connection) (trace.Packet, error) {
 	}
 	proto, err := trace.ParseProto(c.Proto)
 	fail("protocol", err)
-	dst, err := addr(c.Dst, netip.Addr{})
+	dst, err := addr(c.Dst)
 	if err == nil && !dst.IsValid() {
 		err = errors.New("an address is wanted, such as 10.96.5.5")
 	}
 	fail("destination", err)
-	src, err := addr(c.Src, netip.Addr{})
+	src, err := addr(c.Src)
 	fail("source", err)
 	if c.Port == 0 {
 		fail("port", errors.New("want 1 to 65535"))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return trace.Packet{}, err
-	}
-	p := trace.Packet{Direction: trace.Direction(c.Direction), Proto: proto, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, c.Port)}
+	p := trace.Packet{Direction: c.Direction, Proto: proto, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, c.Port)}
 	switch {
-	case p.Direction == trace.Out && c.Who == "proxy":
-		p.UID, p.GID, p.Mark = a.proxy()
-	case p.Direction == trace.Out:
+	case c.Direction == trace.In:
+	case c.Direction != trace.Out:
+		fail("direction", fmt.Errorf("%q is not out or in", c.Direction))
+	case c.Who == Proxy:
+		p.UID, p.GID, p.Mark = a.Proxy()
+	case c.Who == Application || c.Who == "":
 		p.UID, p.GID = a.Application()
-	case p.Direction != trace.In:
-		return p, fmt.Errorf("direction %q: not out or in", c.Direction)
+	default:
+		fail("who", fmt.Errorf("%q is not app or proxy", c.Who))
 	}
-	if c.UID != nil && p.Direction == trace.Out {
-		p.UID = *c.UID
-	}
-	return p, nil
+	return p, errors.Join(errs...)
 }
 
-// proxy is who the proxy is for the rules.
-func (a *asked) proxy() (uid, gid, mark uint32) {
-	uid, gid = a.Application()
-	if p := a.Redirect.Proxy; a.Decision.Selected {
-		if len(p.UIDs) > 0 {
-			uid = p.UIDs[0]
-		}
-		if len(p.GIDs) > 0 {
-			gid = p.GIDs[0]
-		}
-		mark = p.Mark.Value
+// addr reads an address; none is the zero Addr.
+func addr(s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
 	}
-	return uid, gid, mark
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is not an address", s)
+	}
+	return a.Unmap(), nil
 }
 
 func (a *asked) trace(c Connection) (Way, error) {
@@ -106,44 +120,45 @@ func (a *asked) way(p trace.Packet) (Way, error) {
 		return Way{}, err
 	}
 	w := Way{Packet: p, Conversation: got}
-	w.Class, w.Said = a.class(got)
-	if uid, gid, mark := a.proxy(); w.Class == "direct" && a.Decision.Selected && p.Direction == trace.Out && p.UID == uid && p.GID == gid && p.Mark == mark {
-		w.Class, w.Said = "onward", "straight to where it is sent"
+	w.Class, w.Said = a.class(p.Proto, got)
+	if uid, gid, mark := a.Proxy(); w.Class == Direct && a.Decision.Selected && p.Direction == trace.Out && p.UID == uid && p.GID == gid && p.Mark == mark {
+		w.Class, w.Said = Onward, "straight to where it is sent"
 	}
 	return w, nil
 }
 
 // class says in a word and in a sentence how a connection ends.
-func (a *asked) class(c trace.Conversation) (class, said string) {
+func (a *asked) class(proto ruleset.Proto, c trace.Conversation) (class Class, said string) {
 	switch c.Verdict {
-	case trace.Dropped:
-		return "dropped", "dropped: nobody gets it"
 	case trace.Established:
+	case trace.Dropped:
+		return Dropped, "dropped: nobody gets it"
 	case trace.Refused:
-		return "broken", "refused: nobody listens where it arrives"
+		return Broken, "refused: nobody listens where it arrives"
 	case trace.AnswerLost:
-		return "broken", "the answer gets lost on its way back"
+		return Broken, "the answer gets lost on its way back"
 	case trace.Lost:
-		return "broken", "a later packet gets lost"
+		return Broken, "a later packet gets lost"
 	case trace.WrongPeer:
-		return "broken", "an answer comes as if from somebody else, and is not taken"
+		return Broken, "an answer comes as if from somebody else, and is not taken"
 	case trace.Loop:
-		return "broken", "it goes round in a circle: the proxy's own connection comes back to the proxy"
+		return Broken, "it goes round in a circle: the proxy's own connection comes back to the proxy"
+	default:
+		return Unknown, "cannot tell"
 	}
-	if c.Server.Pod && a.isProxy(c.Server.Port) {
-		return "mesh", fmt.Sprintf("to the proxy, port %d", c.Server.Port)
+	if c.Server.Pod && a.proxyListens(proto, c.Server.Port) {
+		return Mesh, fmt.Sprintf("to the proxy, port %d", c.Server.Port)
 	}
 	if c.Server.Local != c.Client.Peer && len(c.Packets) > 0 && c.Packets[0].Verdict == trace.Redirect {
-		return "mesh", "to " + c.Packets[0].ToAddr.String()
+		return Mesh, "to " + c.Packets[0].ToAddr.String()
 	}
-	return "direct", "direct, past the proxy"
+	return Direct, "direct, past the proxy"
 }
 
-func (a *asked) isProxy(port uint16) bool {
-	for _, l := range a.Listeners(ruleset.IPv4) {
-		if l.Port != 0 && l.Port == port {
-			return true
-		}
-	}
-	return false
+// proxyListens is false for a port that the proxy has for another protocol: the application's socket gets those packets.
+func (a *asked) proxyListens(proto ruleset.Proto, port uint16) bool {
+	listeners := a.Listeners(ruleset.IPv4) // the proxy has the same ports for both families
+	return slices.ContainsFunc(listeners, func(l trace.Listener) bool {
+		return l.Port != 0 && l.Port == port && (l.Proto == ruleset.AnyProto || l.Proto == proto)
+	})
 }

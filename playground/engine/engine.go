@@ -4,12 +4,10 @@ package engine
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -157,12 +155,10 @@ type View struct {
 	NFT         string              `json:"nft"`
 	Charts      []Chart             `json:"charts"`
 	Matrix      []Cell              `json:"matrix"`
-	// Ports are the proxy's.
-	Ports map[string]uint16 `json:"ports"`
 }
 
 func (a *asked) look() View {
-	v := View{Explanation: a.explanation, Verdict: a.explanation.Verdict(), Charts: []Chart{}, Matrix: []Cell{}, Ports: map[string]uint16{}}
+	v := View{Explanation: a.explanation, Verdict: a.explanation.Verdict(), Charts: []Chart{}, Matrix: []Cell{}}
 	if a.explanation.Refused != nil {
 		return v
 	}
@@ -171,12 +167,6 @@ func (a *asked) look() View {
 		return v
 	}
 	v.IPTables, v.NFT, v.Charts = explain.RulesText(a.Ruleset), apply.NFT(a.Ruleset), charts(a.Ruleset)
-	p := a.Redirect.Proxy
-	for name, port := range map[string]uint16{"outbound": p.OutboundPort, "inbound": p.InboundPort, "tunnel": p.TunnelPort, "dns": a.Redirect.DNS.Port} {
-		if port != 0 {
-			v.Ports[name] = port
-		}
-	}
 	return v
 }
 
@@ -231,16 +221,4 @@ func encode(v any, indent bool) []byte {
 		return []byte(`{"error": {"in": "", "text": "the answer cannot be written"}}`)
 	}
 	return b.Bytes()
-}
-
-// addr reads an address, or takes the other one if there is none.
-func addr(s string, otherwise netip.Addr) (netip.Addr, error) {
-	if s == "" {
-		return otherwise, nil
-	}
-	a, err := netip.ParseAddr(s)
-	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q is not an address", s)
-	}
-	return cmp.Or(a.Unmap(), otherwise), nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/playground/engine"
 )
@@ -52,9 +53,16 @@ func TestLook(t *testing.T) {
 				}
 			}
 		}
-		captured := slices.ContainsFunc(v.Matrix, func(c engine.Cell) bool { return c.Class == "mesh" })
+		captured := slices.ContainsFunc(v.Matrix, func(c engine.Cell) bool { return c.Class == engine.Mesh })
 		assert.Equal(t, v.Verdict.State == "captured", captured, e.Title)
 	}
+}
+
+// TestAsksEveryMesh: who does not know the mesh asks all that there are.
+func TestAsksEveryMesh(t *testing.T) {
+	var c struct{ Dialect []string }
+	require.NoError(t, json.Unmarshal(example("A pod that no mesh knows of").Config, &c))
+	assert.ElementsMatch(t, dialects.Names(), c.Dialect)
 }
 
 func TestFailures(t *testing.T) {
@@ -65,24 +73,47 @@ func TestFailures(t *testing.T) {
 		engine.Request
 		in, text string
 	}{
-		"no question":       {engine.Request{Op: "x", Subject: good}, "", "unknown question"},
-		"config":            {engine.Request{Op: "look", Subject: bad}, "config", "exclude_namespace_selector"},
-		"config, too":       {engine.Request{Op: "look", Subject: bad}, "config", "uncaptured_family"},
-		"pod":               {engine.Request{Op: "look", Subject: engine.Subject{Pod: "- 1"}}, "pod", "cannot unmarshal"},
-		"namespace":         {engine.Request{Op: "look", Subject: engine.Subject{Pod: "kind: Pod", Namespace: "kind: Pod"}}, "namespace", `it is a "Pod"`},
-		"no connection":     {engine.Request{Op: "trace", Subject: good}, "connection", "no connection"},
-		"all of connection": {engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "out", Proto: "sctp", Dst: "x"}}, "connection", "port"},
-		"a refused pod's":   {engine.Request{Op: "trace", Subject: wrong, Connection: &engine.Connection{}}, "pod", "does not start"},
-		"nothing beside":    {engine.Request{Op: "compare", Subject: good}, "other", "nothing to compare"},
-		"refused beside":    {engine.Request{Op: "compare", Subject: good, Other: &wrong}, "other", "refused"},
-		"bad beside":        {engine.Request{Op: "compare", Subject: good, Other: &engine.Subject{Pod: "- 1"}}, "other", "pod: "},
-		"no rules":          {engine.Request{Op: "compare", Subject: good, Saved: "hello"}, "saved", "hello"},
+		"no question":   {engine.Request{Op: "x", Subject: good}, "", "unknown question"},
+		"config":        {engine.Request{Op: "look", Subject: bad}, "config", "exclude_namespace_selector"},
+		"config, too":   {engine.Request{Op: "look", Subject: bad}, "config", "uncaptured_family"},
+		"pod":           {engine.Request{Op: "look", Subject: engine.Subject{Pod: "- 1"}}, "pod", "cannot unmarshal"},
+		"namespace":     {engine.Request{Op: "look", Subject: engine.Subject{Pod: "kind: Pod", Namespace: "kind: Pod"}}, "namespace", `it is a "Pod"`},
+		"no connection": {engine.Request{Op: "trace", Subject: good}, "connection", "no connection"},
+		"no sender":     {engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "out", Who: "root", Proto: "tcp", Dst: "10.96.5.5", Port: 80}}, "connection", `who: "root" is not app or proxy`},
+		"all of connection": {
+			engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "up", Proto: "sctp", Src: "fe80::1%eth0", Dst: "x"}}, "connection",
+			"protocol: protocol \"sctp\" is not tcp, udp or a number from 1 to 255\ndestination: \"x\" is not an address\n" +
+				"source: \"fe80::1%eth0\" is not an address\nport: want 1 to 65535\ndirection: \"up\" is not out or in",
+		},
+		"a refused pod's": {engine.Request{Op: "trace", Subject: wrong, Connection: &engine.Connection{}}, "pod", "does not start"},
+		"nothing beside":  {engine.Request{Op: "compare", Subject: good}, "other", "nothing to compare"},
+		"refused beside":  {engine.Request{Op: "compare", Subject: good, Other: &wrong}, "other", "refused"},
+		"bad beside":      {engine.Request{Op: "compare", Subject: good, Other: &engine.Subject{Pod: "- 1"}}, "other", "pod: "},
+		"no rules":        {engine.Request{Op: "compare", Subject: good, Saved: "hello"}, "saved", "hello"},
 	} {
 		f := ask[engine.Failure](t, tt.Request)
 		assert.Equal(t, tt.in, f.Error.In, name)
 		assert.Contains(t, f.Error.Text, tt.text, name)
 	}
 	assert.Contains(t, string(engine.Answer([]byte("{"))), "read the request")
+}
+
+// TestProxyPorts: what comes to one of the proxy's ports is in the mesh if the proxy has it for that protocol. By another, the
+// application's socket gets it.
+func TestProxyPorts(t *testing.T) {
+	s := example("Istio sidecar")
+	for _, tt := range []struct {
+		proto string
+		port  uint16
+		want  engine.Class
+	}{
+		{"tcp", 15008, engine.Mesh}, {"udp", 15008, engine.Direct}, {"udp", 15001, engine.Direct}, {"udp", 15006, engine.Direct},
+		{"tcp", 8080, engine.Mesh}, {"udp", 8080, engine.Direct},
+	} {
+		c := engine.Connection{Direction: "in", Proto: tt.proto, Dst: "10.244.1.5", Port: tt.port}
+		w := ask[engine.Way](t, engine.Request{Op: "trace", Subject: s, Connection: &c})
+		assert.Equal(t, tt.want, w.Class, "%s %d: %s", tt.proto, tt.port, w.Said)
+	}
 }
 
 func TestCompare(t *testing.T) {

@@ -17,7 +17,7 @@ type Cell struct {
 	What   string `json:"what"`
 	// Ask is the connection, to trace by itself.
 	Ask   Connection `json:"ask"`
-	Class string     `json:"class"`
+	Class Class      `json:"class"`
 	Said  string     `json:"said"`
 	Why   string     `json:"why"`
 }
@@ -46,20 +46,20 @@ func (a *asked) matrixOf(f ruleset.Family) (cells []Cell) {
 			w, err = a.way(p)
 		}
 		if err != nil {
-			cell.Class, cell.Said, cell.Why = "unknown", "cannot tell", err.Error()
+			cell.Class, cell.Said, cell.Why = Unknown, "cannot tell", err.Error()
 		} else {
 			cell.Class, cell.Said, cell.Why = w.Class, w.Said, reason(w.Conversation)
 		}
 		cells = append(cells, cell)
 	}
 	out := func(what, proto string, to netip.Addr, port uint16) {
-		add("the application", what, Connection{Direction: "out", Who: "app", Proto: proto, Dst: to.String(), Port: port})
+		add("the application", what, Connection{Direction: trace.Out, Who: Application, Proto: proto, Dst: to.String(), Port: port})
 		if a.Decision.Selected {
-			add("the proxy", what, Connection{Direction: "out", Who: "proxy", Proto: proto, Dst: to.String(), Port: port})
+			add("the proxy", what, Connection{Direction: trace.Out, Who: Proxy, Proto: proto, Dst: to.String(), Port: port})
 		}
 	}
 	in := func(what, proto string, port uint16) {
-		add("a client", what, Connection{Direction: "in", Proto: proto, Src: e.Client.String(), Dst: e.Pod.String(), Port: port})
+		add("a client", what, Connection{Direction: trace.In, Proto: proto, Src: e.Client.String(), Dst: e.Pod.String(), Port: port})
 	}
 	out("a service", "tcp", e.Service, 80)
 	out("the internet", "tcp", e.Outside, 443)

@@ -1,11 +1,16 @@
 // Questions to the engine. Of several that wait, only the newest of its kind is asked.
 import type { Failure } from "./types";
 
+/** Fetches one of the page's own files. */
+export async function file(name: string): Promise<Response> {
+  const got = await fetch(name);
+  if (!got.ok) throw new Error(`${name}: ${got.status} ${got.statusText}`);
+  return got;
+}
+
 /** Loads the engine's module. It is compressed by us, so that any file server will do. */
 export async function load(): Promise<WebAssembly.Module> {
-  const packed = await fetch("engine.bin");
-  if (!packed.ok || !packed.body) throw new Error(`engine.bin: ${packed.status} ${packed.statusText}`);
-  const plain = packed.body.pipeThrough(new DecompressionStream("gzip"));
+  const plain = (await file("engine.bin")).body!.pipeThrough(new DecompressionStream("gzip"));
   return WebAssembly.compileStreaming(new Response(plain, { headers: { "content-type": "application/wasm" } }));
 }
 
@@ -33,28 +38,25 @@ export class Engine {
       for (const w of this.waiting) if (w.kind === kind) w.done(null);
       this.waiting = this.waiting.filter((w) => w.kind !== kind);
       this.waiting.push({ kind, request: JSON.stringify(request), done: (a) => done(a as T | Failure | null) });
-      void this.next();
+      this.next();
     });
   }
 
-  async start(): Promise<void> {
+  start(): void {
     if (this.worker) return;
     const worker = (this.worker = new Worker("worker.js"));
     worker.onmessage = ({ data }) => {
       if (data.ready) this.ready = true;
       else if (data.id === this.id) this.finish(data.answer);
-      void this.next();
+      this.next();
     };
-    worker.onerror = () => this.broken("the engine has failed on this input");
-    worker.postMessage(await this.module);
+    worker.onerror = () => this.broken(this.ready ? "the engine has failed on this input" : "the engine cannot be started");
+    this.module.then((m) => worker.postMessage(m), (e) => this.broken(`the engine cannot be loaded: ${e instanceof Error ? e.message : e}`));
   }
 
-  private async next(): Promise<void> {
+  private next(): void {
     if (this.asked || this.waiting.length === 0) return;
-    if (!this.ready) {
-      await this.start();
-      return;
-    }
+    if (!this.ready) return this.start();
     this.asked = this.waiting.shift()!;
     this.timer = window.setTimeout(() => this.broken("this takes the engine too long"), patience);
     this.worker!.postMessage({ id: ++this.id, request: this.asked.request });
@@ -67,11 +69,14 @@ export class Engine {
     asked?.done(answer);
   }
 
+  /** Gives up the thread, and what it was asked. One that did not start will not start for what waits either. */
   private broken(text: string): void {
+    const failure: Failure = { error: { in: "engine", text } };
+    if (!this.ready) for (const w of this.waiting.splice(0)) w.done(failure);
     this.worker?.terminate();
     this.worker = null;
     this.ready = false;
-    this.finish({ error: { in: "engine", text } } satisfies Failure);
-    void this.next();
+    this.finish(failure);
+    this.next();
   }
 }

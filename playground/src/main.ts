@@ -1,10 +1,10 @@
 import { byId, h, tabs } from "./dom";
 import { showCompared, showMatrix, showSettings } from "./details";
 import { editor } from "./editor";
-import { Engine, load } from "./engine";
+import { Engine, file, load } from "./engine";
 import { decode, encode, type State } from "./state";
 import { showPicture, showWay } from "./trace";
-import type { Compared, Config, Connection, Example, Subject, View, Way } from "./types";
+import type { Compared, Config, Connection, Example, Failure, Subject, View, Way } from "./types";
 import { failed } from "./types";
 import { showError, showVerdict } from "./verdict";
 
@@ -57,10 +57,27 @@ let keeping = 0;
 let kept = "";
 function keep(): void {
   window.clearTimeout(keeping);
-  keeping = window.setTimeout(async () => {
-    kept = await encode(state);
-    history.replaceState(null, "", kept);
-  }, 300);
+  keeping = window.setTimeout(() => void address(), 300);
+}
+
+/** Writes the state into the address; false if it is too big for one. */
+async function address(): Promise<boolean> {
+  const fragment = await encode(state).catch(() => null);
+  kept = fragment ?? "";
+  history.replaceState(null, "", fragment ?? location.pathname + location.search);
+  return fragment !== null;
+}
+
+/** Shows what is wrong in place of an answer. */
+function fail(f: Failure): void {
+  view = null;
+  detail.hidden = true;
+  showError(verdict, f);
+}
+
+/** Shows what went wrong, and why. */
+function failBy(where: string, text: string, why: unknown): void {
+  fail({ error: { in: where, text: `${text}: ${why instanceof Error ? why.message : why}` } });
 }
 
 async function look(): Promise<void> {
@@ -74,9 +91,7 @@ async function look(): Promise<void> {
   if (answer === null) return;
   document.body.dataset.answers = String(Number(document.body.dataset.answers ?? 0) + 1);
   if (failed(answer)) {
-    view = null;
-    detail.hidden = true;
-    showError(verdict, answer);
+    fail(answer);
     return;
   }
   view = answer;
@@ -178,7 +193,8 @@ options.addEventListener("input", () => {
     if (value) c[key] = value;
     else delete c[key];
   };
-  set("dialect", text("dialect") === "*" ? everyMesh : text("dialect").includes(",") ? text("dialect").split(",") : text("dialect"));
+  const meshes = text("dialect") === "*" ? everyMesh : text("dialect").split(",");
+  set("dialect", meshes.length > 1 ? meshes : meshes[0]);
   set("uncaptured_family", text("uncaptured_family"));
   set("refuse_proxy_uid", f.has("refuse_proxy_uid"));
   set("refuse_net_raw", f.has("refuse_net_raw"));
@@ -197,7 +213,7 @@ function fillOptions(): void {
   const field = (name: string) => options.elements.namedItem(name) as HTMLInputElement & HTMLSelectElement;
   const names = c.dialect === undefined ? ["istio"] : [c.dialect].flat();
   const dialect = field("dialect") as unknown as HTMLSelectElement;
-  const value = names.length === everyMesh.length ? "*" : names.join(",");
+  const value = names.join() === everyMesh.join() ? "*" : names.join();
   if (![...dialect.options].some((o) => o.value === value)) dialect.add(new Option(names.join(", then "), value));
   dialect.value = value;
   field("uncaptured_family").value = c.uncaptured_family === "drop" ? "drop" : "";
@@ -249,7 +265,7 @@ function said(button: HTMLElement, text: string): void {
 }
 
 byId("share").addEventListener("click", async () => {
-  history.replaceState(null, "", (kept = await encode(state)));
+  if (!(await address())) return said(byId("share"), "Too big for a link");
   await navigator.clipboard.writeText(location.href).then(() => said(byId("share"), "Copied"), () => said(byId("share"), "See the address bar"));
 });
 byId("copy-rules").addEventListener("click", () => {
@@ -285,7 +301,7 @@ async function fromAddress(): Promise<State | null> {
   try {
     return await decode(location.hash);
   } catch (e) {
-    showError(verdict, { error: { in: "link", text: `The link cannot be read: ${e instanceof Error ? e.message : e}` } });
+    failBy("link", "The link cannot be read", e);
     return { pod: "" };
   }
 }
@@ -297,9 +313,8 @@ window.addEventListener("hashchange", async () => {
 });
 
 async function begin(): Promise<void> {
-  void engine.start();
-  module.catch((e) => showError(verdict, { error: { in: "engine", text: `The engine cannot be loaded: ${e instanceof Error ? e.message : e}` } }));
-  const [s, list] = await Promise.all([fromAddress(), fetch("examples.json").then((r) => r.json() as Promise<Example[]>)]);
+  engine.start();
+  const [s, list] = await Promise.all([fromAddress(), file("examples.json").then((r) => r.json() as Promise<Example[]>)]);
   examples = list;
   fillExamples();
   if (s) {
@@ -313,4 +328,4 @@ async function begin(): Promise<void> {
 
 showInput("pod");
 showPicture(byId("picture"), [], null);
-void begin();
+begin().catch((e) => failBy("examples", "The examples cannot be loaded", e));

@@ -11,6 +11,7 @@ export interface State extends Subject {
 const prefix = "#1=";
 const limit = 1 << 20; // bytes of a state, as in internal/playground
 
+/** Puts bytes through a stream. It throws if more than the limit come out. */
 async function through(bytes: Uint8Array, transform: CompressionStream | DecompressionStream): Promise<Uint8Array> {
   const reader = new Blob([bytes as BlobPart]).stream().pipeThrough(transform as ReadableWritablePair<Uint8Array, Uint8Array>).getReader();
   const parts: Uint8Array[] = [];
@@ -34,8 +35,11 @@ async function through(bytes: Uint8Array, transform: CompressionStream | Decompr
   return all;
 }
 
+/** Writes a fragment. It throws if the state is too big to be read again. */
 export async function encode(s: State): Promise<string> {
-  const packed = await through(new TextEncoder().encode(JSON.stringify(s)), new CompressionStream("deflate-raw"));
+  const plain = new TextEncoder().encode(JSON.stringify(s));
+  if (plain.length > limit) throw new Error("it holds too much");
+  const packed = await through(plain, new CompressionStream("deflate-raw"));
   let text = "";
   for (const b of packed) text += String.fromCharCode(b);
   return prefix + btoa(text).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");

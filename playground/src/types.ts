@@ -86,7 +86,6 @@ export interface View {
   nft: string;
   charts: Chart[];
   matrix: Cell[];
-  ports: Record<string, number>;
 }
 
 export interface Passage {

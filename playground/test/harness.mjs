@@ -30,8 +30,8 @@ export async function start() {
   };
 }
 
-/** A page with a result. It has what it asked for, and what went wrong in it. */
-export async function open({ browser, url }, { fragment = "", ...options } = {}) {
+/** A page with a result. It has what it asked for, and what went wrong in it. Of its files, it gets what instead has for them. */
+export async function open({ browser, url }, { fragment = "", instead = {}, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options });
   context.setDefaultTimeout(0); // the test runner's own limit counts
   const page = await context.newPage();
@@ -40,6 +40,7 @@ export async function open({ browser, url }, { fragment = "", ...options } = {})
   page.on("request", (r) => page.requested.push(r.url()));
   page.on("pageerror", (e) => page.wrong.push(String(e)));
   page.on("console", (m) => m.type() === "error" && page.wrong.push(m.text()));
+  for (const [name, response] of Object.entries(instead)) await page.route(url + name, (route) => route.fulfill(response));
   await page.goto(url + fragment);
   await page.locator(".verdict h2").waitFor();
   return page;

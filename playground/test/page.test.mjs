@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
+import { gzipSync } from "node:zlib";
 import { answered, choose, open, start, type } from "./harness.mjs";
 
 let server;
@@ -64,7 +65,11 @@ on("takes a pod that is pasted, and says what is wrong with it", async (page) =>
 
 on("the namespace and the options count", async (page) => {
   await choose(page, "A pod that no mesh knows of");
+  await page.click("#tab-options");
+  assert.equal(await page.inputValue("[name=dialect]"), "*");
   await page.click("#tab-namespace");
+  await answered(page, () => type(page, "edit-namespace", ""));
+  assert.match((await verdict(page))[1], /Namespace are not known: paste it under Namespace/);
   await answered(page, () => type(page, "edit-namespace", "metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}"));
   assert.match((await verdict(page))[1], /go through Istio \(ambient\)/);
   await page.click("#tab-options");
@@ -177,6 +182,32 @@ on("a link of the documentation opens its example", async (page) => {
 on("a link that cannot be read says so", async (page) => {
   assert.match((await verdict(page)).join(), /error[^]*The link cannot be read/);
 }, { fragment: "#1=AAAA" });
+
+on("what is too big for a link has none", async (page) => {
+  await page.click("#tab-compare");
+  await page.selectOption("#with", "saved");
+  await type(page, "edit-saved", "# " + "x".repeat(1 << 20));
+  await page.click("#share");
+  await page.locator("#share", { hasText: "Too big for a link" }).waitFor();
+  assert.equal(page.url(), server.url);
+});
+
+// A module with an import that nobody has, so that it compiles and does not start.
+const stuck = gzipSync(Uint8Array.of(0, 0x61, 0x73, 0x6d, 1, 0, 0, 0, 1, 4, 1, 0x60, 0, 0, 2, 7, 1, 1, 0x78, 1, 0x79, 0, 0));
+for (const [what, instead, said] of [
+  ["a missing engine", { "engine.bin": { status: 404 } }, /engine cannot be loaded: engine\.bin: 404/],
+  ["a missing thread", { "worker.js": { status: 404 } }, /engine cannot be started/],
+  ["an engine that does not start", { "engine.bin": { body: stuck } }, /engine cannot be started/],
+  ["missing examples", { "examples.json": { status: 404 } }, /examples cannot be loaded: examples\.json: 404/],
+])
+  test(`${what} is said`, async () => {
+    const page = await open(server, { instead });
+    const [kind, text] = await verdict(page);
+    assert.match(kind, /error/);
+    assert.match(text, said);
+    assert.ok(page.requested.filter((u) => u === server.url + "worker.js").length < 4, "it is tried for ever");
+    await page.context().close();
+  });
 
 on("the keyboard does it all", async (page) => {
   await page.keyboard.press("Tab");
