@@ -58,7 +58,7 @@ func impostors() []impostor {
 		},
 		{
 			dialect: "kuma", container: "kuma-sidecar", user: kuma.ProxyUID, in: kuma.InboundPort, out: kuma.OutboundPort,
-			annotations: map[string]string{kuma.SidecarInjected: "true", kuma.ExcludeInboundPorts: excluded, kuma.ExcludeOutboundPorts: excluded},
+			annotations: map[string]string{kuma.SidecarInjected: "true", kuma.Config: "redirect:\n  inbound: {excludePorts: [" + excluded + "]}\n  outbound: {excludePorts: [" + excluded + "]}\n"},
 		},
 		{
 			dialect: "consul", container: "consul-dataplane", user: consul.ProxyUID, in: consul.InboundPort, out: consul.OutboundPort,

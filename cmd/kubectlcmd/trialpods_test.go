@@ -36,8 +36,12 @@ func TestImpostors(t *testing.T) {
 		assert.Equal(t, []redirect.FamilyMode{redirect.FamilyCapture, redirect.FamilyCapture}, []redirect.FamilyMode{r.IPv4, r.IPv6}, as.dialect)
 		assert.Equal(t, []uint16{as.in, as.out}, []uint16{r.Proxy.InboundPort, r.Proxy.OutboundPort}, as.dialect)
 		assert.Equal(t, []uint32{uint32(as.user)}, r.Proxy.UIDs, as.dialect)
-		assert.True(t, r.Inbound.ExcludePorts.Contains(excludedPort) && r.Outbound.ExcludePorts.Contains(excludedPort), as.dialect)
-		assert.False(t, r.Inbound.ExcludePorts.Contains(openPort) || r.Outbound.ExcludePorts.Contains(openPort), as.dialect)
+		out := r.Outbound.ExcludePorts
+		for _, e := range r.Outbound.Exclude {
+			out = out.Union(e.Ports)
+		}
+		assert.True(t, r.Inbound.ExcludePorts.Contains(excludedPort) && out.Contains(excludedPort), "%s: %+v", as.dialect, r)
+		assert.False(t, r.Inbound.ExcludePorts.Contains(openPort) || out.Contains(openPort), as.dialect)
 		assert.Empty(t, plan.Warnings, as.dialect)
 		assert.Empty(t, plan.Bypasses, as.dialect)
 	}
