@@ -71,6 +71,9 @@ func command() *cobra.Command {
 		arches(simple("archives", "Make the archives of the programs", func(ctx context.Context, r *dist.Release) error {
 			return r.Archives(ctx, s.arches())
 		})),
+		simple("plugin", "Make the archives of kubectl-meshcni for people's machines, and its manifest for krew", func(ctx context.Context, r *dist.Release) error {
+			return r.Plugin(ctx)
+		}),
 		simple("chart", "Package the Helm chart, and the plain manifests", func(_ context.Context, r *dist.Release) error {
 			return r.Deploy()
 		}),

@@ -134,7 +134,7 @@ func TestVerify(t *testing.T) {
 	cmd.Env = append(os.Environ(), "TZ=Pacific/Chatham", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM64=v9.0", "CGO_ENABLED=1", "GOFLAGS=-buildvcs=auto -tags=other")
 	text, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", text)
-	assert.Contains(t, string(text), "a second build of the sources made the same 12 files, byte for byte")
+	assert.Contains(t, string(text), "a second build of the sources made the same 25 files, byte for byte")
 	assert.Contains(t, string(text), "its chart and manifests install from "+testRegistry+"\n")
 }
 
@@ -161,7 +161,20 @@ func TestFiles(t *testing.T) {
 	}
 	assert.Equal(t, []string{
 		"checksums.txt",
+		"kubectl-meshcni_1.2.3-test.1_darwin_amd64.cdx.json",
+		"kubectl-meshcni_1.2.3-test.1_darwin_amd64.tar.gz",
+		"kubectl-meshcni_1.2.3-test.1_darwin_arm64.cdx.json",
+		"kubectl-meshcni_1.2.3-test.1_darwin_arm64.tar.gz",
+		"kubectl-meshcni_1.2.3-test.1_linux_amd64.cdx.json",
+		"kubectl-meshcni_1.2.3-test.1_linux_amd64.tar.gz",
+		"kubectl-meshcni_1.2.3-test.1_linux_arm64.cdx.json",
+		"kubectl-meshcni_1.2.3-test.1_linux_arm64.tar.gz",
+		"kubectl-meshcni_1.2.3-test.1_windows_amd64.cdx.json",
+		"kubectl-meshcni_1.2.3-test.1_windows_amd64.tar.gz",
+		"kubectl-meshcni_1.2.3-test.1_windows_arm64.cdx.json",
+		"kubectl-meshcni_1.2.3-test.1_windows_arm64.tar.gz",
 		"meshcni-1.2.3-test.1.tgz",
+		"meshcni.yaml",
 		"meshcni_1.2.3-test.1_image_linux_amd64.cdx.json",
 		"meshcni_1.2.3-test.1_image_linux_amd64.docker.tar",
 		"meshcni_1.2.3-test.1_image_linux_arm64.cdx.json",

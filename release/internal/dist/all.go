@@ -31,6 +31,7 @@ func (r *Release) All(ctx context.Context) error {
 	}
 	for _, step := range []func() error{
 		func() error { return r.Archives(ctx, programs.Arches) },
+		func() error { return r.Plugin(ctx) },
 		func() error { return r.Images(ctx, programs.Arches) },
 		r.Deploy,
 		r.writeRecord,
