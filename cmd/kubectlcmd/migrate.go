@@ -31,7 +31,6 @@ func (c *cluster) migrateCommand() *cobra.Command {
 		Long: `It reads the other plugin's DaemonSet and ConfigMaps and the pods, and changes
 nothing. Exits 1 if a pod would be captured otherwise or refused, or if a setting
 that decides on it has no equal here; 3 if something cannot be told.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.open(); err != nil {
 				return err

@@ -3,6 +3,7 @@ package kubectlcmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -195,6 +196,8 @@ func (m *move) live(ctx context.Context, l *lookout, c *candidate) (o migration.
 	return o
 }
 
+var errBothVariants = errors.New("it has rules of both variants of iptables, nft and legacy, which are not compared")
+
 // saved is what iptables-save and ip6tables-save would print of live rules. The error says that some are no rules of iptables.
 func saved(rules []apply.LiveRule) (string, error) {
 	type chain struct{ table, name string }
@@ -203,8 +206,11 @@ func saved(rules []apply.LiveRule) (string, error) {
 		var order []chain
 		of := map[chain][]string{}
 		for _, r := range rules {
-			if r.Backend == apply.Nftables {
+			switch {
+			case r.Backend == apply.Nftables:
 				return "", fmt.Errorf("it has rules of nftables, in table %s, which are not compared", r.Table)
+			case r.Backend != rules[0].Backend:
+				return "", errBothVariants
 			}
 			if r.Family != f {
 				continue

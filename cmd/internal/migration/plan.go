@@ -120,19 +120,31 @@ func Make(peer Peer, settings []Setting) Plan {
 	}
 	b.Steps = slices.Concat(peer.before, []string{
 		"Write the values with --values FILE, and read what the report says under settings: what has no equal is yours to decide.",
-	}, b.steps, b.install(), peer.remove, []string{
-		"Restart the pods that started before or with both, workload by workload: kubectl rollout restart. A running pod keeps the rules that it has.",
+	}, b.steps, b.switchOver(), []string{
 		"kubectl meshcni check then finds nothing, and kubectl meshcni status counts the pods as captured.",
 	})
 	return b.Plan
 }
 
-func (b *builder) install() []string {
-	const command = "helm install meshcni with the values, in a namespace of its own, and wait until it is ready. "
-	if b.on("ambient.enabled") {
-		return []string{"Only one agent may hold ztunnel's socket: do this node by node or in a maintenance window, and remove the other before you install this one on a node.", command}
+// switchOver is how the one comes and the other goes.
+func (b *builder) switchOver() []string {
+	const (
+		install = "helm install meshcni with the values, in a namespace of its own, and wait until it is ready. "
+		restart = "Restart the pods, workload by workload: kubectl rollout restart. A running pod keeps the rules that it has."
+	)
+	remove := b.peer.remove
+	switch {
+	case b.on("ambient.enabled"):
+		return slices.Concat([]string{"Only one agent may hold ztunnel's socket, so the other goes first. Do this in a maintenance window: pods that start in between are not captured until ours is there."},
+			remove, []string{install + "It takes running pods of ambient mode over. Restart those with a sidecar that started in between."})
+	case b.From == InitContainers:
+		return slices.Concat([]string{install + "It leaves pods alone whose init container writes the rules."}, remove, []string{restart})
+	case b.value("cni.chained") == false:
+		return slices.Concat([]string{install + "It writes a file that Multus calls for pods that ask for it, so nothing changes yet."}, []string{restart}, remove)
 	}
-	return []string{command + "Its entry comes after the other's. A new pod gets the rules of both, of which ours replace those in chains of the same names: so keep the time short, and start no rollout meanwhile. The agents warn of other-mesh as long as it lasts."}
+	return slices.Concat([]string{
+		install + "Its entry comes after the other's, and a new pod gets the rules of both: with iptables ours replace those in chains of the same names, with nftables both are in force. So keep the time short, and start no rollout meanwhile. The agents warn of other-mesh as long as it lasts.",
+	}, remove, []string{restart + " Those that started with both have to be among them."})
 }
 
 type builder struct {

@@ -146,6 +146,8 @@ func (j *Judge) Add(t *explain.Target, err error, namespace *corev1.Namespace, o
 		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(explain.Reasons(err), "; ")}
 	case o.Moved:
 		g = Group{Verdict: Moved, Evidence: None, Cause: "our plugin has written its rules"}
+	case o.LiveError == "" && o.LiveRules == 0:
+		g = Group{Verdict: Differs, Evidence: Live, Cause: "it has no rules, so it bypasses the mesh; ours would capture it"}
 	case o.LiveError == "":
 		g = j.compareLive(t, o)
 	default:
