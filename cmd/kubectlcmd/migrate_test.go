@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -207,6 +208,37 @@ func TestMigrateBySettings(t *testing.T) {
 	assert.Contains(t, r.Groups[0].Cause, "by linkerd.inbound-ports-to-ignore, linkerd.outbound-ports-to-ignore")
 	assert.Equal(t, migration.Same, r.Groups[1].Verdict)
 	assert.Equal(t, []string{"shop/said"}, r.Groups[1].Pods)
+}
+
+// TestMigrateUnmodelled: settings that change the rules in a way that this program cannot follow leave nothing to be told.
+func TestMigrateUnmodelled(t *testing.T) {
+	t.Parallel()
+	peer, _ := migration.Named("linkerd-cni")
+	for key, want := range map[migration.Setting]migration.Verdict{
+		{Key: "linkerd.simulate", Value: "true"}:                     migration.Unknown,
+		{Key: "linkerd.shiny", Value: "1"}:                           migration.Unknown,
+		{Key: "linkerd.ipv6", Value: "false"}:                        migration.Differs,
+		{Key: "linkerd.ipv6", Value: "true"}:                         migration.Same,
+		{Key: "linkerd.ports-to-redirect", Value: "[8080]"}:          migration.Differs,
+		{Key: "linkerd.subnets-to-ignore", Value: `["10.9.0.0/16"]`}: migration.Differs,
+		{Key: "linkerd.proxy-uid", Value: "3000"}:                    migration.Differs,
+	} {
+		uid := int64(2102)
+		pod := &corev1.Pod{}
+		pod.Namespace, pod.Name = "shop", "cart"
+		pod.Annotations = map[string]string{"linkerd.io/proxy-version": "x"}
+		pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy", SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}}}
+		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00::5"}}
+		m := move{cluster: &cluster{}}
+		m.Dialects = dialects.All()
+		require.NoError(t, m.choose(migration.Make(peer, []migration.Setting{key})))
+		target, in, err := m.judge.Target(t.Context(), pod, nil)
+		require.True(t, in)
+		m.judge.Add(target, err, nil, migration.Observed{LiveError: noAgent})
+		groups := m.judge.Groups()
+		require.Len(t, groups, 1)
+		assert.Equal(t, want, groups[0].Verdict, "%v: %s", key, groups[0].Cause)
+	}
 }
 
 // TestMigrateInitContainers: pods are judged as the injector would make them, against what their init containers were told.

@@ -151,8 +151,9 @@ func TestUnknown(t *testing.T) {
 	}
 	p = plan(t, "linkerd-cni", func(ds *appsv1.DaemonSet, _ map[string]migration.ConfigMap) {
 		c := &ds.Spec.Template.Spec.Containers[0]
-		c.Env = append(c.Env, corev1.EnvVar{Name: "TOKEN", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}})
+		c.Env = append(c.Env, corev1.EnvVar{Name: "API_TOKEN", Value: "hunter2"}, corev1.EnvVar{Name: "TOKEN", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}})
 	})
+	assert.Contains(t, strings.Join(unknown(p), "\n"), `API_TOKEN="(not shown)"`)
 	assert.Contains(t, strings.Join(unknown(p), "\n"), "TOKEN, whose value is not known: it is in a Secret")
 }
 

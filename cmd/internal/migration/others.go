@@ -73,7 +73,7 @@ var linkerdSettings = map[string]rule{
 	"linkerd.use-wait-flag":            needless("nobody else's lock is waited for"),
 	"linkerd.iptables-mode":            linkerdMode,
 	"linkerd.simulate":                 unless("rules are written", "the other writes no rules at all: the mesh does not get these pods' traffic today", true, "false"),
-	"linkerd.ipv6":                     unless("IPv6 is captured if the proxy listens on it", "the other captures no IPv6; here it is captured if the pod's proxy listens on it, which the injector decides", true, "true"),
+	"linkerd.ipv6":                     changing("", "here IPv6 is captured if the pod's proxy listens on it, which the injector decides; with uncapturedFamily its bypass can be closed"),
 	"linkerd.proxy-uid":                changing("config.linkerd.io/proxy-uid", "pods whose proxy container says no user are taken to run it as 2102 here: set config.linkerd.io/proxy-uid on their namespaces"),
 	"linkerd.proxy-gid":                changing("config.linkerd.io/proxy-gid", "set config.linkerd.io/proxy-gid on the namespaces"),
 	"linkerd.incoming-proxy-port":      changing("config.linkerd.io/inbound-port", "the port comes from the pod's proxy here; set config.linkerd.io/inbound-port on the namespaces if the proxy does not say it"),
@@ -145,6 +145,11 @@ func (c change) apply(r *redirect.Redirect) (err error) {
 		r.Proxy.InboundPort, err = redirect.ParsePort(c.Value, 0)
 	case "linkerd.outgoing-proxy-port":
 		r.Proxy.OutboundPort, err = redirect.ParsePort(c.Value, 0)
+	case "linkerd.ipv6":
+		var on any
+		if on, err = truth(c.Value); on == false {
+			r.IPv6 = redirect.FamilyPass
+		}
 	case "linkerd.ports-to-redirect":
 		var only redirect.PortSet
 		if only, err = ports(c.Value); err == nil && !only.Empty() { // an empty list is all

@@ -224,8 +224,8 @@ func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o O
 		theirs = *o.Init
 	case o.InitError != "":
 		return unknown(Model, "%s; %s", o.InitError, o.LiveError)
-	case len(j.Plan.Unknown) > 0:
-		return unknown(Model, "what %s does to rules is not known; %s", j.Plan.Unknown[0].Key, o.LiveError)
+	case j.Plan.unmodelled() != "":
+		return unknown(Model, "what %s does to rules is not known; %s", j.Plan.unmodelled(), o.LiveError)
 	default:
 		theirs = t.Redirect.Clone()
 		for _, c := range j.Plan.changed {
@@ -260,6 +260,19 @@ func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o O
 		}
 		return j.group(Model, x)
 	})
+}
+
+// unmodelled is the key of a setting that may change the rules in a way that is not known; empty: there is none.
+func (p Plan) unmodelled() string {
+	for _, s := range p.Unknown {
+		return s.Key
+	}
+	for _, n := range p.Undone {
+		if n.Rules && !slices.ContainsFunc(p.changed, func(c change) bool { return c.Key == n.Key }) {
+			return n.Key
+		}
+	}
+	return ""
 }
 
 // once compares the same rules once. The pods' addresses are in no rule; how many there are of each family counts.

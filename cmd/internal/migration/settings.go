@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,6 +25,18 @@ type Setting struct {
 	From string `json:"from"`
 	// Unread says why the value is not known. Empty: it is.
 	Unread string `json:"unread,omitempty"`
+}
+
+// credential is what a key has that may hold one. A report is handed around.
+var credential = regexp.MustCompile(`(?i)token|password|secret`)
+
+// hidden is the setting without a value that may be a credential: no switch, no path and no placeholder.
+func (s Setting) hidden() Setting {
+	_, err := truth(s.Value)
+	if s.Unread == "" && err != nil && credential.MatchString(s.Key) && !strings.HasPrefix(s.Value, "/") && !strings.HasPrefix(s.Value, "__") {
+		s.Value = "(not shown)"
+	}
+	return s
 }
 
 // String is the setting in one line.
@@ -96,7 +109,8 @@ func Settings(ds *appsv1.DaemonSet, configMaps map[string]ConfigMap) ([]Setting,
 	if len(r.all) > maxSettings {
 		return nil, fmt.Errorf("%s: %w", r.where, ErrTooMuch)
 	}
-	for _, s := range r.all {
+	for i, s := range r.all {
+		r.all[i] = s.hidden()
 		if len(s.Value) > maxValue {
 			return nil, fmt.Errorf("%s: %s: %w", s.From, s.Key, ErrTooMuch)
 		}
