@@ -90,6 +90,7 @@ func TestPlans(t *testing.T) {
 		var b strings.Builder
 		require.NoError(t, migration.Report{From: p.From, Plan: p}.Print(&b))
 		golden(t, name+".txt", b.String())
+		golden(t, name+".values.yaml", p.ValuesYAML()) // the tests of module deploy render the chart with it
 	}
 }
 
