@@ -71,7 +71,8 @@ func (p Program) Main(ctx context.Context, args []string) int {
 known to be wrong, but something could not be found out.`,
 	}
 	c := newCluster(p, root.PersistentFlags())
-	root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand(), c.testCommand())
+	root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand(), c.testCommand(),
+		c.migrateCommand())
 	if err := root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces); err != nil {
 		panic(err) // there is such a flag
 	}
