@@ -17,6 +17,9 @@ import (
 
 // Release is one in the making.
 type Release struct {
+	// PluginPlatforms are what the plugin is made for. New sets all.
+	PluginPlatforms []programs.Platform
+
 	tree source.Tree
 	// out is where the results go, work where what is only needed on the way.
 	out, work string
@@ -48,7 +51,7 @@ func New(tree source.Tree, out string, log io.Writer) (*Release, error) {
 	if err != nil {
 		return nil, fmt.Errorf("release into %s: %w", out, err)
 	}
-	return &Release{tree: tree, out: out, work: work, log: log, platforms: map[string]*platform{}}, nil
+	return &Release{PluginPlatforms: programs.PluginPlatforms(), tree: tree, out: out, work: work, log: log, platforms: map[string]*platform{}}, nil
 }
 
 // Close removes temporary files.

@@ -29,19 +29,16 @@ type archived struct {
 // Plugin writes for each platform an archive of the kubectl plugin, with its bill of materials, and the manifest for krew.
 func (r *Release) Plugin(ctx context.Context) error {
 	var all []archived
-	for _, system := range programs.Systems {
-		for _, arch := range programs.Arches {
-			at := programs.Platform{OS: system, Arch: arch}
-			p, err := r.build(ctx, at, programs.Plugin)
-			if err != nil {
-				return fmt.Errorf("plugin for %s: %w", at, err)
-			}
-			a := archived{Platform: at, Base: programs.Plugin + "_" + r.tree.Number() + "_" + system + "_" + arch, Bin: at.File(programs.Plugin)}
-			if a.Digest, err = r.pack(p, a.Base); err != nil {
-				return fmt.Errorf("plugin for %s: %w", at, err)
-			}
-			all = append(all, a)
+	for _, at := range r.PluginPlatforms {
+		p, err := r.build(ctx, at, programs.Plugin)
+		if err != nil {
+			return fmt.Errorf("plugin for %s: %w", at, err)
 		}
+		a := archived{Platform: at, Base: programs.Plugin + "_" + r.tree.Number() + "_" + at.OS + "_" + at.Arch, Bin: at.File(programs.Plugin)}
+		if a.Digest, err = r.pack(p, a.Base); err != nil {
+			return fmt.Errorf("plugin for %s: %w", at, err)
+		}
+		all = append(all, a)
 	}
 	var text bytes.Buffer
 	if err := krew.Execute(&text, map[string]any{"Home": "https://" + source.Module, "Version": r.tree.Version, "Archives": all}); err != nil {

@@ -34,6 +34,30 @@ var Systems = []string{"darwin", "linux", "windows"}
 // Platform is what a program is built for.
 type Platform struct{ OS, Arch string }
 
+// PluginPlatforms returns what the plugin is released for.
+func PluginPlatforms() (all []Platform) {
+	for _, system := range Systems {
+		for _, arch := range Arches {
+			all = append(all, Platform{system, arch})
+		}
+	}
+	return all
+}
+
+// MarshalText is [Platform.String].
+func (p Platform) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what String returns, of a platform that the plugin is released for.
+func (p *Platform) UnmarshalText(text []byte) error {
+	all := PluginPlatforms()
+	i := slices.IndexFunc(all, func(p Platform) bool { return p.String() == string(text) })
+	if i < 0 {
+		return fmt.Errorf("platform %q: only %v are released", text, all)
+	}
+	*p = all[i]
+	return nil
+}
+
 // Linux is that of a node.
 func Linux(arch string) Platform { return Platform{"linux", arch} }
 
