@@ -60,6 +60,7 @@ test-long: ## Go's tests as a whole: every combination, more rounds, full crowds
 	.ci/tool helm
 	.ci/promtool
 	CI=true $(GO) test -count=1 -tags long -timeout 60m $$($(GO) list work | grep -v meshcni/e2e)
+	CI=true $(GO) -C release test -count=1 -tags long -timeout 60m ./...
 
 .PHONY: test-integration
 test-integration: ## Repair against a real API server and etcd, which the first run builds (some minutes)

@@ -34,6 +34,7 @@ type settings struct {
 	source string
 	output string
 	arch   string
+	plugin []string
 	source.Options
 }
 
@@ -57,19 +58,30 @@ func command() *cobra.Command {
 		cmd.Flags().StringVar(&s.arch, "arch", "all", strings.Join(programs.Arches, ", ")+" or all")
 		return cmd
 	}
+	platforms := func(cmd *cobra.Command) *cobra.Command {
+		var all []string
+		for _, p := range programs.PluginPlatforms() {
+			all = append(all, p.String())
+		}
+		cmd.Flags().StringSliceVar(&s.plugin, "plugin", all, "platforms that kubectl-meshcni is made for")
+		return cmd
+	}
 	simple := func(use, short string, do func(context.Context, *dist.Release) error) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: s.run(do)}
 	}
 	root.AddCommand(s.publish(), s.verifyPublished())
 	root.AddCommand(
-		simple("all", "Make everything, with checksums", func(ctx context.Context, r *dist.Release) error {
+		platforms(simple("all", "Make everything, with checksums", func(ctx context.Context, r *dist.Release) error {
 			return r.All(ctx)
-		}),
+		})),
 		arches(simple("image", "Make the images: a docker-archive for each architecture, and an OCI layout of all", func(ctx context.Context, r *dist.Release) error {
 			return r.Images(ctx, s.arches())
 		})),
 		arches(simple("archives", "Make the archives of the programs", func(ctx context.Context, r *dist.Release) error {
 			return r.Archives(ctx, s.arches())
+		})),
+		platforms(simple("plugin", "Make the archives of kubectl-meshcni for people's machines, and its manifest for krew", func(ctx context.Context, r *dist.Release) error {
+			return r.Plugin(ctx)
 		})),
 		simple("chart", "Package the Helm chart, and the plain manifests", func(_ context.Context, r *dist.Release) error {
 			return r.Deploy()
@@ -132,6 +144,16 @@ func (s *settings) run(do func(context.Context, *dist.Release) error) func(*cobr
 		r, err := dist.New(tree, within(tree.Root, s.output), cmd.OutOrStdout())
 		if err != nil {
 			return err
+		}
+		if s.plugin != nil {
+			r.PluginPlatforms = nil
+		}
+		for _, text := range s.plugin {
+			var p programs.Platform
+			if err := p.UnmarshalText([]byte(text)); err != nil {
+				return errors.Join(err, r.Close())
+			}
+			r.PluginPlatforms = append(r.PluginPlatforms, p)
 		}
 		return errors.Join(do(cmd.Context(), r), r.Close())
 	}

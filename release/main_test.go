@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,7 +73,7 @@ var released = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	c := command()
-	c.SetArgs([]string{"all", "--source", sources, "--output", out, "--version", testVersion, "--commit", testCommit, "--registry", testRegistry})
+	c.SetArgs([]string{"all", "--plugin", strings.Join(pluginPlatforms, ","), "--source", sources, "--output", out, "--version", testVersion, "--commit", testCommit, "--registry", testRegistry})
 	c.SetOut(io.Discard)
 	return out, errors.Join(c.ExecuteContext(context.Background()), os.Unsetenv("SOURCE_DATE_EPOCH"))
 })
@@ -85,7 +87,7 @@ func outDir(t *testing.T) string {
 
 // copyTree copies sources, except for what is no source, and what is in leave: paths from the root.
 func copyTree(from, to string, leave []string) error {
-	leave = append([]string{".git", ".cache", "bin", "dist"}, leave...)
+	leave = append([]string{".git", ".cache", "bin", "dist", "playground/node_modules", "playground/dist"}, leave...)
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // somebody's temporary file
@@ -134,7 +136,7 @@ func TestVerify(t *testing.T) {
 	cmd.Env = append(os.Environ(), "TZ=Pacific/Chatham", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM64=v9.0", "CGO_ENABLED=1", "GOFLAGS=-buildvcs=auto -tags=other")
 	text, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", text)
-	assert.Contains(t, string(text), "a second build of the sources made the same 12 files, byte for byte")
+	assert.Contains(t, string(text), fmt.Sprintf("a second build of the sources made the same %d files, byte for byte", 13+2*len(pluginPlatforms)))
 	assert.Contains(t, string(text), "its chart and manifests install from "+testRegistry+"\n")
 }
 
@@ -159,9 +161,10 @@ func TestFiles(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{
+	want := []string{
 		"checksums.txt",
 		"meshcni-1.2.3-test.1.tgz",
+		"meshcni.yaml",
 		"meshcni_1.2.3-test.1_image_linux_amd64.cdx.json",
 		"meshcni_1.2.3-test.1_image_linux_amd64.docker.tar",
 		"meshcni_1.2.3-test.1_image_linux_arm64.cdx.json",
@@ -173,7 +176,13 @@ func TestFiles(t *testing.T) {
 		"meshcni_1.2.3-test.1_linux_arm64.tar.gz",
 		"meshcni_1.2.3-test.1_manifests.tar.gz",
 		"release.json",
-	}, names)
+	}
+	for _, p := range pluginPlatforms {
+		base := "kubectl-meshcni_1.2.3-test.1_" + strings.ReplaceAll(p, "/", "_")
+		want = append(want, base+".cdx.json", base+".tar.gz")
+	}
+	slices.Sort(want)
+	assert.Equal(t, want, names)
 }
 
 func TestUsage(t *testing.T) {

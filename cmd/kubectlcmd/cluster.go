@@ -91,6 +91,8 @@ type agent struct {
 	// Trouble says why it cannot be asked. Empty: it can.
 	Trouble string
 	started time.Time
+	// program is what the agent's container runs.
+	program image
 }
 
 // agentOf returns the agent that runs in a pod. Its port is that of its readiness.
@@ -99,6 +101,7 @@ func agentOf(pod *corev1.Pod) agent {
 	for i := range pod.Spec.Containers {
 		if probe := pod.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
 			a.Port = portOf(&pod.Spec.Containers[i], probe.HTTPGet)
+			a.program = image{pod.Spec.Containers[i].Image, pod.Spec.Containers[i].Command}
 			break
 		}
 	}
@@ -135,6 +138,18 @@ func waiting(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// agentsByNode returns the agent to ask about each node that has one.
+func (c *cluster) agentsByNode(ctx context.Context) (map[string]agent, error) {
+	agents := map[string]agent{}
+	err := c.listAgents(ctx, "", func(pod *corev1.Pod) {
+		a := agentOf(pod)
+		if old, ok := agents[a.Node]; !ok || better(a, old) {
+			agents[a.Node] = a
+		}
+	})
+	return agents, err
 }
 
 // better reports whether a rather than b is to be asked about their node: one that can be, and the newer one during an upgrade.

@@ -1,6 +1,6 @@
 // Package kubectlcmd implements the command line of kubectl-meshcni, which kubectl runs as "kubectl meshcni". It asks the API
-// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing. A [Program] with other
-// dialects is the plugin of your own mesh.
+// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing; only "test"
+// makes pods, and deletes them. A [Program] with other dialects is the plugin of your own mesh.
 package kubectlcmd
 
 import (
@@ -74,7 +74,8 @@ func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 known to be wrong, but something could not be found out.`,
 	}
 	c := newCluster(p, root.PersistentFlags())
-	root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand())
+	root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand(), c.testCommand(),
+		c.migrateCommand())
 	if err := root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces); err != nil {
 		panic(err) // there is such a flag
 	}

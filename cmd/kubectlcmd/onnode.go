@@ -59,11 +59,7 @@ func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
 		if e.InvolvedObject.UID != s.pod.UID {
 			continue
 		}
-		at := e.LastTimestamp.Time
-		if at.IsZero() {
-			at = e.EventTime.Time
-		}
-		is.Events = append(is.Events, event{at.UTC(), e.Type, e.Reason, e.Message})
+		is.Events = append(is.Events, event{when(e).UTC(), e.Type, e.Reason, e.Message})
 	}
 	slices.SortStableFunc(is.Events, func(a, b event) int { return a.Time.Compare(b.Time) })
 	is.Events = is.Events[max(0, len(is.Events)-maxEvents):]

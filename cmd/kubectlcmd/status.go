@@ -185,13 +185,8 @@ func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentap
 	if err != nil {
 		return err
 	}
-	agents := map[string]agent{}
-	if err := c.listAgents(ctx, "", func(pod *corev1.Pod) {
-		a := agentOf(pod)
-		if old, ok := agents[a.Node]; !ok || better(a, old) {
-			agents[a.Node] = a
-		}
-	}); err != nil {
+	agents, err := c.agentsByNode(ctx)
+	if err != nil {
 		return err
 	}
 	type answer struct {

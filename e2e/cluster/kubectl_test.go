@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/e2e/internal/image"
 )
 
 // meshcni runs "kubectl meshcni" as a user does.
@@ -103,6 +105,24 @@ func TestKubectl(t *testing.T) {
 		code, out, errs := c.meshcni(t, "check")
 		assert.Equal(t, 0, code, errs)
 		assert.NotContains(t, out, "error: ")
+	})
+
+	step(t, c, "connections between throw-away pods", func(t *testing.T) {
+		code, out, errs := c.meshcni(t, "test")
+		assert.Equal(t, 0, code, out+errs)
+		for _, what := range []string{"outbound", "inbound", "outbound, excluded port", "inbound, excluded port", "the proxy's own"} {
+			assert.Regexp(t, `node-1 +istio +IPv4 +`+what+` +ok\n`, out)
+		}
+		assert.Regexp(t, `1 of 1 nodes were tried: \d+ ok, 0 failed, 0 unknown\n`, out)
+		eventually(t, time.Minute, "nothing is left", func() error {
+			if left := c.Run(t, "kubectl", "get", "namespaces", "-l", "meshcni.io/test", "-o", "name"); left != "" {
+				return errors.New(left)
+			}
+			return nil
+		})
+		code, out, _ = c.meshcni(t, "test", "--image", image.Tool)
+		assert.Equal(t, 1, code, out)
+		assert.Contains(t, out, "node-1 pod outside the mesh starts: failed: ", "the image has no such program")
 	})
 
 	step(t, c, "a drifted pod", func(t *testing.T) {

@@ -155,7 +155,7 @@ func TestFlagsExist(t *testing.T) {
 		all = append(all, flagsIn(t, help(t, "meshcni-node", command))...)
 	}
 	all = append(all, flagsIn(t, help(t, "kubectl-meshcni"))...)
-	for _, command := range []string{"status", "explain", "rules", "trace", "show", "check"} {
+	for _, command := range []string{"status", "explain", "rules", "trace", "show", "check", "test", "migrate"} {
 		all = append(all, flagsIn(t, help(t, "kubectl-meshcni", command))...)
 	}
 	for _, f := range all {

@@ -93,7 +93,9 @@ func (p Program) prepare() {
 	root.SetHelpFunc(help)
 	var names []string
 	for _, c := range root.Commands() {
-		names = append(names, c.Name())
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
 		if c.Args == nil {
 			c.Args = noArgs
 		}

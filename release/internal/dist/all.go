@@ -22,6 +22,8 @@ const Record = "release.json"
 type record struct {
 	source.Stamp
 	Go string `json:"go"`
+	// Plugin is for what the plugin was made.
+	Plugin []programs.Platform `json:"plugin"`
 }
 
 // All writes the whole release, in place of an earlier one.
@@ -31,6 +33,7 @@ func (r *Release) All(ctx context.Context) error {
 	}
 	for _, step := range []func() error{
 		func() error { return r.Archives(ctx, programs.Arches) },
+		func() error { return r.Plugin(ctx) },
 		func() error { return r.Images(ctx, programs.Arches) },
 		r.Deploy,
 		r.writeRecord,
@@ -44,7 +47,7 @@ func (r *Release) All(ctx context.Context) error {
 }
 
 func (r *Release) writeRecord() error {
-	text, err := json.MarshalIndent(record{r.tree.Stamp, r.tree.Go}, "", "  ")
+	text, err := json.MarshalIndent(record{r.tree.Stamp, r.tree.Go, r.PluginPlatforms}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("record of the release: %w", err)
 	}
@@ -105,6 +108,7 @@ func Verify(ctx context.Context, root, dir, registry string, log io.Writer) (err
 	if err != nil {
 		return err
 	}
+	r.PluginPlatforms = was.Plugin
 	if err := errors.Join(r.All(ctx), r.Close()); err != nil {
 		return err
 	}

@@ -28,25 +28,30 @@ func (r *Release) archive(ctx context.Context, arch string) error {
 	if err != nil {
 		return err
 	}
-	base := r.name("linux_" + arch)
+	_, err = r.pack(p, r.name("linux_"+arch))
+	return err
+}
+
+// pack writes the archive of a platform's programs, and its bill of materials. It returns the archive's SHA-256.
+func (r *Release) pack(p *platform, base string) (digest string, err error) {
 	tree := []files.File{{Name: "README.md", Mode: 0o644, Path: filepath.Join(r.tree.Root, "README.md")}}
 	tree = append(tree, modules.Texts(p.modules)...)
 	inside := map[string]string{}
 	for _, program := range p.programs {
-		tree = append(tree, files.File{Name: program.Name, Mode: 0o755, Path: program.Path})
-		inside[program.Name] = base + "/" + program.Name
+		name := p.File(program.Name)
+		tree = append(tree, files.File{Name: name, Mode: 0o755, Path: program.Path})
+		inside[program.Name] = base + "/" + name
 	}
-	digest, err := r.targz(base+".tar.gz", files.Below(base, tree), "programs for linux/"+arch)
-	if err != nil {
-		return err
+	if digest, err = r.targz(base+".tar.gz", files.Below(base, tree), "programs for "+p.String()); err != nil {
+		return "", err
 	}
-	text, err := sbom.Write(r.tree, arch, sbom.Subject{
+	text, err := sbom.Write(r.tree, p.Platform, sbom.Subject{
 		Type: cdx.ComponentTypeFile, Name: base + ".tar.gz", Digest: digest, Places: inside,
 	}, p.programs, p.modules)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return r.write(base+".cdx.json", text, "its bill of materials")
+	return digest, r.write(base+".cdx.json", text, "its bill of materials")
 }
 
 // targz writes a tree as a compressed archive into the output directory, and returns its SHA-256.

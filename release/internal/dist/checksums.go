@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/release/internal/files"
+	"github.com/meshcni/meshcni/release/internal/programs"
 )
 
 // Checksums is the name of the file that lists all others, as sha256sum does.
@@ -112,7 +113,8 @@ func (r *Release) clear() (err error) {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		ours := sums[name] != "" || name == Checksums || strings.HasPrefix(name, "meshcni_") || strings.HasPrefix(name, "meshcni-")
+		ours := sums[name] != "" || name == Checksums || strings.HasPrefix(name, "meshcni_") || strings.HasPrefix(name, "meshcni-") ||
+			strings.HasPrefix(name, programs.Plugin+"_") || name == Krew
 		if !ours || !e.Type().IsRegular() {
 			continue
 		}

@@ -82,7 +82,7 @@ func TestSame(t *testing.T) {
 // TestClear: of what is in the output directory, an earlier release's files go, and nothing else.
 func TestClear(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"a": "a", "notes": "mine", "meshcni_0.0.1_image_oci.tar": "old", Checksums: sumOfA + "  a\n" + sumOfB + "  b\n"} {
+	for name, text := range map[string]string{"a": "a", "notes": "mine", "meshcni_0.0.1_image_oci.tar": "old", "kubectl-meshcni_0.0.1_linux_amd64.tar.gz": "old", Krew: "old", Checksums: sumOfA + "  a\n" + sumOfB + "  b\n"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	r := &Release{out: dir}

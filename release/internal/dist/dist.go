@@ -17,6 +17,9 @@ import (
 
 // Release is one in the making.
 type Release struct {
+	// PluginPlatforms are what the plugin is made for. New sets all.
+	PluginPlatforms []programs.Platform
+
 	tree source.Tree
 	// out is where the results go, work where what is only needed on the way.
 	out, work string
@@ -28,9 +31,9 @@ type Release struct {
 	written []string
 }
 
-// platform is what is built for one architecture.
+// platform is what is built for one.
 type platform struct {
-	arch     string
+	programs.Platform
 	programs []programs.Program
 	modules  []modules.Module
 }
@@ -48,26 +51,33 @@ func New(tree source.Tree, out string, log io.Writer) (*Release, error) {
 	if err != nil {
 		return nil, fmt.Errorf("release into %s: %w", out, err)
 	}
-	return &Release{tree: tree, out: out, work: work, log: log, platforms: map[string]*platform{}}, nil
+	return &Release{PluginPlatforms: programs.PluginPlatforms(), tree: tree, out: out, work: work, log: log, platforms: map[string]*platform{}}, nil
 }
 
 // Close removes temporary files.
 func (r *Release) Close() error { return os.RemoveAll(r.work) }
 
-// platform builds for the architecture, once.
+// platform builds a node's programs for the architecture, once.
 func (r *Release) platform(ctx context.Context, arch string) (*platform, error) {
 	if p := r.platforms[arch]; p != nil {
 		return p, nil
 	}
-	p := &platform{arch: arch}
-	var err error
-	if p.programs, err = programs.Build(ctx, r.tree, arch, filepath.Join(r.work, arch, "bin")); err != nil {
+	p, err := r.build(ctx, programs.Linux(arch), programs.Names...)
+	if err == nil {
+		r.platforms[arch] = p
+	}
+	return p, err
+}
+
+// build builds programs, and looks what they are made of.
+func (r *Release) build(ctx context.Context, at programs.Platform, names ...string) (p *platform, err error) {
+	p = &platform{Platform: at}
+	if p.programs, err = programs.Build(ctx, r.tree, at, names, filepath.Join(r.work, at.OS, at.Arch, names[0])); err != nil {
 		return nil, err
 	}
-	if p.modules, err = modules.Linked(ctx, r.tree, arch, p.programs); err != nil {
+	if p.modules, err = modules.Linked(ctx, r.tree, at, p.programs); err != nil {
 		return nil, err
 	}
-	r.platforms[arch] = p
 	return p, nil
 }
 

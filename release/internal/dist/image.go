@@ -33,7 +33,7 @@ func (r *Release) rootfs(p *platform) ([]files.File, error) {
 	for _, program := range p.programs {
 		tree = append(tree, files.File{Name: places[program.Name], Mode: 0o755, Path: program.Path})
 	}
-	text, err := sbom.Write(r.tree, p.arch, container("", ""), p.programs, p.modules)
+	text, err := sbom.Write(r.tree, p.Platform, container("", ""), p.programs, p.modules)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (r *Release) describe(i *image.Image) error {
 	fmt.Fprintf(r.log, "  linux/%s  %s to pull  manifest %s\n", i.Arch, megabytes(m.Config.Size+m.Layers[0].Size), digest)
 	purl := "pkg:oci/meshcni@" + url.PathEscape(digest.String()) + "?arch=" + i.Arch + "&tag=" + r.tree.Version
 	p := r.platforms[i.Arch]
-	text, err := sbom.Write(r.tree, i.Arch, container(digest.Hex, purl), p.programs, p.modules)
+	text, err := sbom.Write(r.tree, p.Platform, container(digest.Hex, purl), p.programs, p.modules)
 	if err != nil {
 		return err
 	}

@@ -57,17 +57,17 @@ type listed struct {
 
 // Linked returns the modules of programs that were built from the tree, sorted by path; the module that is released is
 // among them. The programs' own records decide which they are, and the files in the module cache what their licences are.
-func Linked(ctx context.Context, t source.Tree, arch string, built []programs.Program) (all []Module, err error) {
+func Linked(ctx context.Context, t source.Tree, at programs.Platform, built []programs.Program) (all []Module, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("linked modules for %s: %w", arch, err)
+			err = fmt.Errorf("linked modules for %s: %w", at, err)
 		}
 	}()
 	byPath, err := recorded(t, built)
 	if err != nil {
 		return nil, err
 	}
-	pkgs, err := list(ctx, t, arch)
+	pkgs, err := list(ctx, t, at, built)
 	if err != nil {
 		return nil, err
 	}
@@ -149,12 +149,12 @@ func merged(path string) string {
 }
 
 // list returns the packages that the programs are made of.
-func list(ctx context.Context, t source.Tree, arch string) (pkgs []listed, err error) {
+func list(ctx context.Context, t source.Tree, at programs.Platform, built []programs.Program) (pkgs []listed, err error) {
 	args := []string{"list", "-deps", "-json=ImportPath,Dir,Root,Standard,Imports,Module"}
-	for _, name := range programs.Names {
-		args = append(args, "./cmd/"+name)
+	for _, p := range built {
+		args = append(args, "./cmd/"+p.Name)
 	}
-	cmd := programs.Go(ctx, t, arch, args...)
+	cmd := programs.Go(ctx, t, at, args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

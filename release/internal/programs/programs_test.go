@@ -34,12 +34,12 @@ func TestCheck(t *testing.T) {
 	} {
 		file := t.TempDir() + "/program"
 		require.NoError(t, os.WriteFile(file, make([]byte, 64), 0o755))
-		assert.ErrorContains(t, check(Program{Path: file, Info: tt.info}, tree, "amd64"), tt.want, name)
+		assert.ErrorContains(t, check(Program{Path: file, Info: tt.info}, tree, Linux("amd64")), tt.want, name)
 	}
 	// The shell is linked with the C library.
 	info := with()
-	assert.ErrorContains(t, check(Program{Path: "/bin/sh", Info: info}, tree, other()), "is for EM_")
-	assert.ErrorContains(t, check(Program{Path: "/bin/sh", Info: info}, tree, native()), "is not static")
+	assert.ErrorContains(t, check(Program{Path: "/bin/sh", Info: info}, tree, Linux(other())), "is for EM_")
+	assert.ErrorContains(t, check(Program{Path: "/bin/sh", Info: info}, tree, Linux(native())), "is not static")
 }
 
 func native() string { return runtime.GOARCH }

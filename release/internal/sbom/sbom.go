@@ -36,8 +36,8 @@ type Subject struct {
 	Places map[string]string
 }
 
-// Write returns the bill of a subject for an architecture. It depends on the arguments alone.
-func Write(t source.Tree, arch string, s Subject, built []programs.Program, linked []modules.Module) (text []byte, err error) {
+// Write returns the bill of a subject for a platform. It depends on the arguments alone.
+func Write(t source.Tree, at programs.Platform, s Subject, built []programs.Program, linked []modules.Module) (text []byte, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("bill of materials of %s: %w", s.Name, err)
@@ -45,7 +45,7 @@ func Write(t source.Tree, arch string, s Subject, built []programs.Program, link
 	}()
 	subject := cdx.Component{
 		BOMRef: "subject", Type: s.Type, Name: s.Name, Version: t.Version, PackageURL: s.PURL, Licenses: licenses(linked, source.Module),
-		Properties: &[]cdx.Property{{Name: "platform", Value: "linux/" + arch}},
+		Properties: &[]cdx.Property{{Name: "platform", Value: at.String()}},
 	}
 	if s.Digest != "" {
 		subject.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: s.Digest}}

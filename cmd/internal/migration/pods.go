@@ -1,0 +1,351 @@
+package migration
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Verdict is what moving does to a pod's traffic.
+type Verdict string
+
+// The verdicts, in the order of the report.
+const (
+	// Refused: the pod would not start.
+	Refused Verdict = "refused"
+	// Differs: some of its traffic would go otherwise.
+	Differs Verdict = "differs"
+	// Unknown: it cannot be told.
+	Unknown Verdict = "unknown"
+	// Same: all of it goes as it does.
+	Same Verdict = "same"
+	// Moved: it has our rules already.
+	Moved Verdict = "moved"
+)
+
+var verdicts = []Verdict{Refused, Differs, Unknown, Same, Moved}
+
+// Evidence is what a verdict rests on.
+type Evidence string
+
+// The kinds of evidence.
+const (
+	// Live are the rules in the pod's network namespace.
+	Live Evidence = "live"
+	// Model are the rules that the other plugin's settings make, by this program's model of it.
+	Model Evidence = "model"
+	// None: the rules were not needed.
+	None Evidence = "none"
+)
+
+// Group is pods that have a verdict for one cause.
+type Group struct {
+	Verdict  Verdict  `json:"verdict"`
+	Evidence Evidence `json:"evidence"`
+	Cause    string   `json:"cause"`
+	Count    int      `json:"count"`
+	// Pods are NAMESPACE/NAME, maxNamed at most.
+	Pods []string `json:"pods"`
+	// Example are differences of the first of them: theirs, then ours.
+	Example []string `json:"example,omitempty"`
+}
+
+// Bounds of what a report holds of many pods.
+const (
+	maxNamed   = 20
+	maxExample = 5
+	maxKinds   = 4   // of differences in a cause
+	maxGroups  = 200 // the rest are one
+	// maxRules bounds the rules that are compared: the packets that they tell apart are a product of what they name. The largest
+	// program of the meshes' defaults has 60.
+	maxRules = 400
+	maxMemo  = 1000
+)
+
+// Observed is what is known of a pod's rules as they are.
+type Observed struct {
+	// Moved: our plugin has captured it.
+	Moved bool
+	// Live is what iptables-save and ip6tables-save would print, valid if LiveError is empty.
+	Live      string
+	LiveRules int
+	LiveError string
+	// Init are the rules that an init container of the pod writes by its arguments; nil: not known, and InitError says why.
+	Init      *redirect.Redirect
+	InitError string
+}
+
+// Judge decides about pods, one after the other.
+type Judge struct {
+	Plan    Plan
+	Meshes  dialect.List
+	Options dialect.Options
+
+	groups []*Group
+	known  map[[3]string]*Group
+	memo   map[string]Group
+	// Outside are pods that are in no mesh, by the settings.
+	Outside int
+}
+
+// Target is the pod as the injector would make it with a plugin, with its plan. The bool is false for a pod outside the mesh. The
+// error refuses the pod.
+func (j *Judge) Target(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace) (*explain.Target, bool, error) {
+	pod = WithoutInit(pod, j.Meshes)
+	t := &explain.Target{Pod: pod, Mesh: &j.Meshes[0], Addrs: explain.Addrs(pod)}
+	err := t.Ask(ctx, j.Meshes, namespace, j.Options)
+	return t, t.Decision.Selected, err
+}
+
+// WithoutInit returns the pod without the init containers by which the meshes write rules: the pod itself if it has none.
+func WithoutInit(pod *corev1.Pod, meshes dialect.List) *corev1.Pod {
+	if _, c := Init(pod, meshes); c == nil {
+		return pod
+	}
+	without := *pod
+	without.Spec.InitContainers = nil
+	for i := range pod.Spec.InitContainers {
+		if !writes(&pod.Spec.InitContainers[i], meshes) {
+			without.Spec.InitContainers = append(without.Spec.InitContainers, pod.Spec.InitContainers[i])
+		}
+	}
+	return &without
+}
+
+func writes(c *corev1.Container, meshes dialect.List) bool {
+	return slices.ContainsFunc(meshes, func(d dialect.Dialect) bool { return slices.Contains(d.Policy.InitContainers, c.Name) })
+}
+
+// Init returns the container by which a pod writes its rules itself, and its mesh; nil if it has none.
+func Init(pod *corev1.Pod, meshes dialect.List) (mesh string, c *corev1.Container) {
+	for i := range pod.Spec.InitContainers {
+		for _, d := range meshes {
+			if c := &pod.Spec.InitContainers[i]; slices.Contains(d.Policy.InitContainers, c.Name) {
+				return d.Name, c
+			}
+		}
+	}
+	return "", nil
+}
+
+// Add judges a pod of the mesh. Err is what Target returned.
+func (j *Judge) Add(t *explain.Target, err error, namespace *corev1.Namespace, o Observed) {
+	var g Group
+	switch {
+	case err != nil:
+		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(explain.Reasons(err), "; ")}
+	case o.Moved:
+		g = Group{Verdict: Moved, Evidence: None, Cause: "our plugin has written its rules"}
+	case o.LiveError == "" && o.LiveRules == 0:
+		g = Group{Verdict: Differs, Evidence: Live, Cause: "it has no rules, so it bypasses the mesh; ours would capture it"}
+	case o.LiveError == "":
+		g = j.compareLive(t, o)
+	default:
+		g = j.compareModel(t, namespace, o)
+	}
+	j.add(g, t.Pod.Namespace+"/"+t.Pod.Name)
+}
+
+func (j *Judge) add(g Group, pod string) {
+	key := [3]string{string(g.Verdict), string(g.Evidence), g.Cause}
+	if j.known == nil {
+		j.known = map[[3]string]*Group{}
+	}
+	x := j.known[key]
+	if x == nil && len(j.groups) >= maxGroups {
+		g.Cause, g.Example = "for other causes", nil
+		key[2] = g.Cause
+		x = j.known[key]
+	}
+	if x == nil {
+		x = &g
+		j.known[key], j.groups = x, append(j.groups, x)
+	}
+	if x.Count++; len(x.Pods) < maxNamed {
+		x.Pods = append(x.Pods, pod)
+	}
+}
+
+// Groups returns what was found, the worst first.
+func (j *Judge) Groups() []*Group {
+	slices.SortStableFunc(j.groups, func(a, b *Group) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(verdicts, a.Verdict), slices.Index(verdicts, b.Verdict)),
+			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause))
+	})
+	for _, g := range j.groups {
+		slices.Sort(g.Pods)
+	}
+	return append([]*Group{}, j.groups...)
+}
+
+func unknown(e Evidence, format string, args ...any) Group {
+	return Group{Verdict: Unknown, Evidence: e, Cause: fmt.Sprintf(format, args...)}
+}
+
+func count(rs ruleset.Ruleset) (n int) {
+	for _, f := range ruleset.Families {
+		if p := rs.Program(f); p != nil {
+			n += p.Rules()
+		}
+	}
+	return n
+}
+
+func (j *Judge) compareLive(t *explain.Target, o Observed) Group {
+	if n := max(o.LiveRules, count(t.Ruleset)); n > maxRules {
+		return unknown(Live, "it has %d rules, and no more than %d are compared", n, maxRules)
+	}
+	return j.once(t, o.Live, func() Group {
+		x, err := t.CompareSaved(j.Meshes, explain.NoConfiguration, o.Live)
+		if err != nil {
+			return unknown(Live, "its rules cannot be compared: %v", err)
+		}
+		return j.group(Live, x)
+	})
+}
+
+// compareModel goes by the settings: the meshes' own plugins read the same annotations, so what is left are settings of the
+// other plugin that ours does not have, and what an init container was told.
+func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o Observed) Group {
+	var theirs redirect.Redirect
+	switch {
+	case o.Init != nil:
+		theirs = *o.Init
+	case o.InitError != "":
+		return unknown(Model, "%s; %s", o.InitError, o.LiveError)
+	case j.Plan.unmodelled() != "":
+		return unknown(Model, "what %s does to rules is not known; %s", j.Plan.unmodelled(), o.LiveError)
+	default:
+		theirs = t.Redirect.Clone()
+		for _, c := range j.Plan.changed {
+			_, onPod := t.Pod.Annotations[c.annotation]
+			onNamespace := false
+			if namespace != nil {
+				_, onNamespace = namespace.Annotations[c.annotation]
+			}
+			if c.annotation != "" && (onPod || onNamespace) {
+				continue
+			}
+			if err := c.apply(&theirs); err != nil {
+				return unknown(Model, "what %s does to rules is not known: %v; %s", c.Key, err, o.LiveError)
+			}
+		}
+	}
+	rules, err := theirs.Ruleset()
+	if err != nil {
+		return unknown(Model, "the rules of the other cannot be made: %v", err)
+	}
+	if n := max(count(rules), count(t.Ruleset)); n > maxRules {
+		return unknown(Model, "it has %d rules, and no more than %d are compared", n, maxRules)
+	}
+	text := explain.RulesText(rules)
+	if text == explain.RulesText(t.Ruleset) {
+		return Group{Verdict: Same, Evidence: Model, Cause: "the settings make the same rules; those of the running pods were not read: " + o.LiveError}
+	}
+	return j.once(t, "model\n"+text, func() Group {
+		x, err := t.CompareRules(j.Meshes, explain.NoConfiguration, rules)
+		if err != nil {
+			return unknown(Model, "its rules cannot be compared: %v", err)
+		}
+		return j.group(Model, x)
+	})
+}
+
+// unmodelled is the key of a setting that may change the rules in a way that is not known; empty: there is none.
+func (p Plan) unmodelled() string {
+	for _, s := range p.Unknown {
+		return s.Key
+	}
+	for _, n := range p.Undone {
+		if n.Rules && !slices.ContainsFunc(p.changed, func(c change) bool { return c.Key == n.Key }) {
+			return n.Key
+		}
+	}
+	return ""
+}
+
+// once compares the same rules once. The pods' addresses are in no rule; how many there are of each family counts.
+func (j *Judge) once(t *explain.Target, theirs string, work func() Group) Group {
+	families := ""
+	for _, a := range t.Addrs {
+		families += ruleset.FamilyOf(a).String() + " "
+	}
+	key := families + "\x00" + theirs + "\x00" + explain.RulesText(t.Ruleset)
+	if g, ok := j.memo[key]; ok {
+		return g
+	}
+	g := work()
+	if j.memo == nil || len(j.memo) >= maxMemo {
+		j.memo = map[string]Group{}
+	}
+	j.memo[key] = g
+	return g
+}
+
+func (j *Judge) group(e Evidence, x explain.Comparison) Group {
+	switch {
+	case len(x.Foreign) > 0:
+		r := x.Foreign[0]
+		return unknown(e, "%d of its rules are outside the model, such as %s %s/%s: %s (%s)", len(x.Foreign), r.Family, r.Table, r.Chain, r.Rule, r.Reason)
+	case x.Same() && e == Live:
+		return Group{Verdict: Same, Evidence: e, Cause: "its rules treat every packet and connection as ours would"}
+	case x.Same():
+		return Group{Verdict: Same, Evidence: e, Cause: "the rules that the settings make treat every packet and connection as ours would"}
+	}
+	g := Group{Verdict: Differs, Evidence: e}
+	var kinds []string
+	note := func(kind, example string) {
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+			if len(g.Example) < maxExample {
+				g.Example = append(g.Example, example)
+			}
+		}
+	}
+	for _, d := range x.Differences {
+		note(kind(d), d.String())
+	}
+	for _, d := range x.ConnectionDifferences {
+		note(fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B), d.String())
+	}
+	more := ""
+	if n := len(kinds) - maxKinds; n > 0 {
+		kinds, more = kinds[:maxKinds], fmt.Sprintf("; and %d more kinds", n)
+	}
+	g.Cause = strings.Join(kinds, "; ") + more
+	if e == Model {
+		g.Cause = strings.TrimPrefix(g.Cause+j.blame(), "; ")
+	}
+	return g
+}
+
+// kind says what of a packet's fate differs, without its addresses.
+func kind(d compare.Difference) string {
+	port := ""
+	if p := d.Packet.Dst.Port(); p != 0 {
+		port = fmt.Sprintf(" to port %d", p)
+	}
+	return fmt.Sprintf("%s %s%s: %s there, %s here", d.Packet.Direction, d.Packet.Proto, port, d.A, d.B)
+}
+
+func (j *Judge) blame() string {
+	var keys []string
+	for _, c := range j.Plan.changed {
+		keys = append(keys, c.Key)
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	return "; by " + strings.Join(keys, ", ")
+}

@@ -1,0 +1,253 @@
+package kubectlcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/migration"
+)
+
+type migrateFlags struct {
+	from, daemonSet, output, html, values string
+}
+
+func (c *cluster) migrateCommand() *cobra.Command {
+	var f migrateFlags
+	cmd := &cobra.Command{
+		Use: "migrate", Short: "say what it takes to move from another plugin or from init containers",
+		Long: `It reads the other plugin's DaemonSet and ConfigMaps and the pods, and changes
+nothing. Exits 1 if a pod would be captured otherwise or refused, or if a setting
+that decides on it has no equal here; 3 if something cannot be told.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.open(); err != nil {
+				return err
+			}
+			r, err := c.migrate(cmd.Context(), f)
+			if err != nil {
+				return err
+			}
+			if f.output == "json" {
+				err = printJSON(c.Stdout, r)
+			} else {
+				err = r.Print(c.Stdout)
+			}
+			if f.html != "" {
+				err = errors.Join(err, writeFile(f.html, r.HTML))
+			}
+			if f.values != "" {
+				err = errors.Join(err, writeFile(f.values, func(w io.Writer) error {
+					_, err := io.WriteString(w, r.Plan.ValuesYAML())
+					return err
+				}))
+			}
+			switch {
+			case err != nil:
+				return err
+			case r.Wrong():
+				return cli.Exit(ExitWrong)
+			case r.Unsure():
+				return cli.Exit(ExitUnknown)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&f.from, "from", "", "the other plugin: "+strings.Join(migration.Names(), ", ")+" (default: the one that is found)")
+	cmd.Flags().StringVar(&f.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
+	cmd.Flags().VarP(cli.Choice(&f.output, "text", "json"), "output", "o", "text or json")
+	cmd.Flags().StringVar(&f.html, "html", "", "write the report to this file too, as a page to hand around")
+	cmd.Flags().StringVar(&f.values, "values", "", "write the chart's values to this file")
+	return cmd
+}
+
+// writeFile writes a file that is whole, or reports that it is not.
+func writeFile(name string, write func(io.Writer) error) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(file), file.Close())
+}
+
+func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Report, err error) {
+	m := &move{cluster: c}
+	if err := m.find(ctx, f); err != nil {
+		return r, err
+	}
+	r.Objects, r.From = append([]string{}, m.objects...), m.plan.From
+	if err := m.look(ctx, &r.Nodes); err != nil {
+		return r, err
+	}
+	if err := m.pods(ctx); err != nil {
+		return r, err
+	}
+	r.Groups, r.Outside, r.Plan = m.judge.Groups(), m.judge.Outside, m.plan
+	for _, g := range r.Groups {
+		r.Pods += g.Count
+	}
+	return r, nil
+}
+
+// move is what migrate works with.
+type move struct {
+	*cluster
+	plan    migration.Plan
+	judge   migration.Judge
+	objects []string
+	agents  map[string]*lookout // by the node's name
+}
+
+// found is another plugin's DaemonSet.
+type found struct {
+	peer migration.Peer
+	ds   *appsv1.DaemonSet
+}
+
+func (x found) String() string {
+	return x.peer.Name + " (DaemonSet " + x.ds.Namespace + "/" + x.ds.Name + ")"
+}
+
+// find makes the plan.
+func (m *move) find(ctx context.Context, f migrateFlags) error {
+	peer, known := migration.Named(f.from)
+	if f.from != "" && !known && f.from != migration.InitContainers {
+		return cli.Usagef("--from %q: none of %s", f.from, strings.Join(migration.Names(), ", "))
+	}
+	if f.daemonSet != "" {
+		namespace, name, ok := strings.Cut(f.daemonSet, "/")
+		if !ok || !known || namespace == "" || name == "" {
+			return cli.Usagef("--daemonset %q: NAMESPACE/NAME of a plugin that --from names", f.daemonSet)
+		}
+		ds, err := m.client.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("--daemonset: %w", err)
+		}
+		return m.read(ctx, found{peer, ds})
+	}
+	var all []found
+	if f.from != migration.InitContainers {
+		m.progress("the other plugin's DaemonSet")
+		var err error
+		if all, err = m.daemonSets(ctx, f.from); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(all) > 1:
+		var names []string
+		for _, x := range all {
+			names = append(names, x.String())
+		}
+		return cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
+	case len(all) == 1:
+		return m.read(ctx, all[0])
+	case known:
+		return fmt.Errorf("no DaemonSet of %s is in any namespace; if it has other labels than its chart gives, name it by --daemonset", f.from)
+	}
+	return m.inits(ctx)
+}
+
+// daemonSets returns those of other plugins; an empty name is any plugin.
+func (m *move) daemonSets(ctx context.Context, name string) (all []found, err error) {
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := m.client.AppsV1().DaemonSets("").List(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("list daemonsets: %w", err)
+		}
+		for i := range list.Items {
+			if peer, ok := migration.Recognise(&list.Items[i]); ok && (name == "" || name == peer.Name) {
+				all = append(all, found{peer, list.Items[i].DeepCopy()})
+			}
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+// read reads the ConfigMaps that the DaemonSet takes settings from. One that cannot be read makes its settings unknown.
+func (m *move) read(ctx context.Context, x found) error {
+	m.objects = []string{"DaemonSet " + x.ds.Namespace + "/" + x.ds.Name}
+	maps := map[string]migration.ConfigMap{}
+	for _, name := range migration.ConfigMaps(x.ds) {
+		got, err := m.client.CoreV1().ConfigMaps(x.ds.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			maps[name] = migration.ConfigMap{Err: err}
+			continue
+		}
+		maps[name] = migration.ConfigMap{Data: got.Data}
+		m.objects = append(m.objects, "ConfigMap "+x.ds.Namespace+"/"+name)
+	}
+	settings, err := migration.Settings(x.ds, maps)
+	if err != nil {
+		return err
+	}
+	return m.choose(migration.Make(x.peer, settings))
+}
+
+// inits finds the mesh whose init containers write the rules.
+func (m *move) inits(ctx context.Context) error {
+	m.progress("the pods' init containers")
+	meshes := map[string]int{}
+	err := m.eachPage(ctx, func(pods []corev1.Pod) error {
+		for i := range pods {
+			if mesh, c := migration.Init(&pods[i], m.Dialects); c != nil {
+				meshes[mesh]++
+			}
+		}
+		return nil
+	})
+	names := slices.Sorted(maps.Keys(meshes))
+	switch {
+	case err != nil:
+		return err
+	case len(names) == 0:
+		return fmt.Errorf("nothing to move from was found: no DaemonSet of %s, and no pod with an init container that writes a mesh's rules", strings.Join(migration.Names()[:len(migration.Names())-1], ", "))
+	case len(names) > 1:
+		m.progress("the pods of %s only; there are also init containers of %s, which remain as they are", names[0], strings.Join(names[1:], ", "))
+	}
+	return m.choose(migration.Make(migration.Inits(names[0]), nil))
+}
+
+// look asks the agents of ours that there are.
+func (m *move) look(ctx context.Context, n *migration.Nodes) error {
+	m.progress("the nodes")
+	m.agents = map[string]*lookout{}
+	err := m.listAgents(ctx, "", func(pod *corev1.Pod) {
+		a := agentOf(pod)
+		if old := m.agents[a.Node]; old == nil || better(a, old.agent) {
+			m.agents[a.Node] = &lookout{agent: a}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return m.eachNode(ctx, func(node string, said agentapi.Node, err error) {
+		n.Total++
+		switch {
+		case errors.Is(err, errNoAgent):
+			delete(m.agents, node)
+		case err != nil:
+			n.AddSilent("node " + node + ": " + err.Error())
+			m.agents[node] = &lookout{trouble: err.Error()}
+		default:
+			n.Agents++
+			if slices.Contains(said.Installed.Plugins, m.plan.From) {
+				n.Other++
+			}
+		}
+	})
+}

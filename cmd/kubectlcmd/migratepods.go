@@ -1,0 +1,256 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// lookout is the agent of a node, as far as rules of running pods are asked for.
+type lookout struct {
+	agent agent
+	// trouble is why it is asked no more.
+	trouble string
+	failed  int
+}
+
+// maxFailed is after how many pods in a row whose rules it could not read an agent is asked no more: one that may not enter pods
+// would say so of each.
+const maxFailed = 3
+
+const noAgent = "no agent of ours is on their node to read them"
+
+// choose makes the meshes decide as the plan's values would.
+func (m *move) choose(p migration.Plan) error {
+	c, _, err := netconf.Parse(p.AmbientEntry())
+	if err != nil {
+		return fmt.Errorf("the values for ambient mode: %w", err)
+	}
+	known, err := dialects.Configure(m.Dialects, c.Ambient)
+	if err != nil {
+		return fmt.Errorf("the values for ambient mode: %w", err)
+	}
+	meshes, err := dialects.Choose(known, p.Dialects(), p.ExcludedNamespaces(), nil)
+	if err != nil {
+		return err
+	}
+	m.plan = p
+	// As the chart's own defaults are.
+	m.judge = migration.Judge{Plan: p, Meshes: meshes, Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
+	return nil
+}
+
+// eachPage calls each with all pods of the cluster, a page at a time.
+func (c *cluster) eachPage(ctx context.Context, each func([]corev1.Pod) error) error {
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := c.client.CoreV1().Pods("").List(ctx, o)
+		if err != nil {
+			return fmt.Errorf("list pods: %w", err)
+		}
+		if err := each(list.Items); err != nil {
+			return err
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return ctx.Err()
+		}
+	}
+}
+
+// candidate is a pod of the mesh.
+type candidate struct {
+	target    *explain.Target
+	refused   error
+	namespace *corev1.Namespace
+	pod       *corev1.Pod // as it is
+	is        migration.Observed
+}
+
+// pods judges all. It keeps one page at a time.
+func (m *move) pods(ctx context.Context) error {
+	m.progress("the pods")
+	namespaces, err := m.namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	seen := 0
+	return m.eachPage(ctx, func(pods []corev1.Pod) error {
+		byNode := map[string][]*candidate{}
+		var all []*candidate
+		for i := range pods {
+			pod := &pods[i]
+			if seen++; seen%1000 == 0 {
+				m.progress("the pods: %d have been looked at", seen)
+			}
+			if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			c := &candidate{pod: pod, namespace: namespaces[pod.Namespace]}
+			var in bool
+			if c.target, in, c.refused = m.judge.Target(ctx, pod, c.namespace); !in {
+				m.judge.Outside++
+				continue
+			}
+			all = append(all, c)
+			byNode[pod.Spec.NodeName] = append(byNode[pod.Spec.NodeName], c)
+		}
+		var asking errgroup.Group
+		asking.SetLimit(askAtOnce)
+		for node, those := range byNode {
+			asking.Go(func() error {
+				for _, c := range those { // an agent looks into one pod at a time
+					c.is = m.observe(ctx, m.agents[node], c)
+				}
+				return nil
+			})
+		}
+		_ = asking.Wait() // none returns an error
+		for _, c := range all {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			m.judge.Add(c.target, c.refused, c.namespace, c.is)
+		}
+		return nil
+	})
+}
+
+// observe finds out what rules a pod has.
+func (m *move) observe(ctx context.Context, l *lookout, c *candidate) (o migration.Observed) {
+	o = m.live(ctx, l, c)
+	if o.LiveError == "" || o.Moved {
+		return o
+	}
+	mesh, init := migration.Init(c.pod, m.judge.Meshes)
+	switch {
+	case init == nil && m.plan.From == migration.InitContainers:
+		o.InitError = "it has no init container that writes rules"
+	case init == nil:
+	case mesh != istio.New().Name || c.target.Plan.Dialect != mesh:
+		o.InitError = "what the init container " + init.Name + " writes is not told from its arguments"
+	default:
+		base := istio.Defaults()
+		base.IPv6, base.IPv4 = c.target.Redirect.IPv6, c.target.Redirect.IPv4
+		env := map[string]string{}
+		for _, e := range init.Env {
+			env[e.Name] = e.Value
+		}
+		theirs, err := redirectcmd.InitContainer(base, init.Args, env)
+		if o.Init = &theirs; err != nil {
+			o.Init, o.InitError = nil, err.Error()
+		}
+	}
+	return o
+}
+
+func (m *move) live(ctx context.Context, l *lookout, c *candidate) (o migration.Observed) {
+	switch {
+	case l == nil:
+		o.LiveError = noAgent
+		return o
+	case l.trouble != "":
+		o.LiveError = "the agent of the node does not tell: " + l.trouble
+		return o
+	}
+	var p agentapi.Pod
+	err := m.get(ctx, l.agent, agentapi.PodPath+cmp.Or(c.pod.Annotations[mirror], string(c.pod.UID)), &p)
+	switch {
+	case err != nil:
+		o.LiveError = err.Error()
+	case slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected }):
+		o.Moved, o.LiveError = true, "it is ours"
+		return o
+	case p.LiveError != "":
+		o.LiveError = "the agent of the node cannot read them: " + p.LiveError
+	default:
+		o.Live, err = saved(p.Live)
+		if o.LiveRules = len(p.Live); err != nil {
+			o.LiveError = err.Error()
+		}
+		l.failed = 0
+		return o
+	}
+	if l.failed++; l.failed >= maxFailed {
+		l.trouble = cmp.Or(p.LiveError, o.LiveError)
+	}
+	return o
+}
+
+var errBothVariants = errors.New("it has rules of both variants of iptables, nft and legacy, which are not compared")
+
+// saved is what iptables-save and ip6tables-save would print of live rules. The error says that some are no rules of iptables.
+func saved(rules []apply.LiveRule) (string, error) {
+	type chain struct{ table, name string }
+	var b strings.Builder
+	for _, f := range ruleset.Families {
+		var order []chain
+		of := map[chain][]string{}
+		for _, r := range rules {
+			switch {
+			case r.Backend == apply.Nftables:
+				return "", fmt.Errorf("it has rules of nftables, in table %s, which are not compared", r.Table)
+			case r.Backend != rules[0].Backend:
+				return "", errBothVariants
+			}
+			if r.Family != f {
+				continue
+			}
+			at := chain{r.Table, r.Chain}
+			if of[at] == nil {
+				order = append(order, at)
+			}
+			of[at] = append(of[at], r.Rule)
+		}
+		slices.SortStableFunc(order, func(a, b chain) int { return cmp.Compare(a.table, b.table) })
+		name := "iptables"
+		if f == ruleset.IPv6 {
+			name = "ip6tables"
+		}
+		fmt.Fprintf(&b, "# Generated by %s-save\n", name)
+		for i, at := range order {
+			if i == 0 || order[i-1].table != at.table {
+				fmt.Fprintf(&b, "*%s\n", at.table)
+				for _, c := range order[i:] {
+					if c.table == at.table {
+						fmt.Fprintf(&b, ":%s %s [0:0]\n", c.name, policy(c.name))
+					}
+				}
+			}
+			for _, rule := range of[at] {
+				fmt.Fprintf(&b, "-A %s %s\n", at.name, rule)
+			}
+			if i == len(order)-1 || order[i+1].table != at.table {
+				b.WriteString("COMMIT\n")
+			}
+		}
+	}
+	return b.String(), nil
+}
+
+func policy(chain string) string {
+	switch chain {
+	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
+		return "ACCEPT"
+	}
+	return "-"
+}

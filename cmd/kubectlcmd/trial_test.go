@@ -1,0 +1,355 @@
+package kubectlcmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
+)
+
+// yard is a world whose pods of the test run, as far as the API server and whoever asks them can tell.
+type yard struct {
+	*world
+	// started is called with each new pod, and says what becomes of it; nil: it runs.
+	started func(*corev1.Pod) corev1.PodStatus
+	// past are connections, as "pod container port", that no proxy captures.
+	past map[string]bool
+
+	mu    sync.Mutex
+	pods  map[string]corev1.Pod
+	count int
+}
+
+func newYardOf(t *testing.T, w *world) *yard {
+	t.Helper()
+	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}}
+	config, err := w.server.Config(kubetest.AdminToken)
+	require.NoError(t, err)
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	var kubelet sync.WaitGroup
+	kubelet.Go(func() {
+		for ctx.Err() == nil { // a server that has just started ends the first ones
+			seen, err := client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{LabelSelector: trialLabel})
+			if err != nil {
+				continue
+			}
+			for e := range seen.ResultChan() {
+				if pod, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added {
+					y.admit(t, ctx, client, pod)
+				}
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		kubelet.Wait()
+	})
+	return y
+}
+
+// admit does what a kubelet does.
+func (y *yard) admit(t *testing.T, ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) {
+	y.mu.Lock()
+	if y.pods[pod.Name].UID == pod.UID {
+		y.mu.Unlock()
+		return // seen before
+	}
+	y.count++
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", y.count)}, {IP: fmt.Sprintf("fd00::%d", y.count)}}}
+	pod.Status.PodIP = pod.Status.PodIPs[0].IP
+	started := y.started
+	y.mu.Unlock()
+	if started != nil {
+		pod.Status = started(pod)
+	}
+	y.mu.Lock()
+	y.pods[pod.Name] = *pod
+	y.mu.Unlock()
+	if _, err := client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
+		t.Logf("status of %s: %v", pod.Name, err) // it may have been deleted
+	}
+}
+
+// get is that of [asker].
+func (y *yard) get(ctx context.Context, a agent, path string, into any) error {
+	y.mu.Lock()
+	pod, ours := y.pods[a.Name]
+	y.mu.Unlock()
+	if !ours {
+		return y.world.get(ctx, a, path, into)
+	}
+	container := pod.Spec.Containers[0]
+	if a.Port == proxyControl {
+		container = pod.Spec.Containers[1]
+	}
+	if path == standin.ReadyPath {
+		return nil
+	}
+	u, err := url.Parse(path)
+	if err != nil || u.Path != standin.DialPath {
+		return fmt.Errorf("%q: %w", path, err)
+	}
+	to, err := netip.ParseAddrPort(u.Query().Get("to"))
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(standin.Dialed{Answer: y.connect(pod, container, to)})
+	return errors.Join(err, json.Unmarshal(text, into))
+}
+
+// connect is what a mesh does: connections of other users than the proxy's go to the proxy, and so do those that come in, except for
+// those of the excluded port.
+func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.AddrPort) *standin.Answer {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	captured := to.Port() != excludedPort && !y.past[fmt.Sprintf("%s %s %d", from.Name, container.Name, to.Port())]
+	proxyOf := func(pod corev1.Pod) (impostor, bool) {
+		dialect, _, _ := strings.Cut(pod.Name, "-")
+		return impostorOf(dialect)
+	}
+	if as, meshed := proxyOf(from); meshed && captured && container.Name == "app" {
+		return &standin.Answer{Name: from.Name + "/" + as.container, Port: as.out, Original: to}
+	}
+	for _, other := range y.pods {
+		if address(&other, corev1.IPv4Protocol) != to.Addr() && address(&other, corev1.IPv6Protocol) != to.Addr() {
+			continue
+		}
+		if as, meshed := proxyOf(other); meshed && captured {
+			return &standin.Answer{Name: other.Name + "/" + as.container, Port: as.in, Original: to}
+		}
+		return &standin.Answer{Name: other.Name + "/app", Port: to.Port(), Original: to}
+	}
+	return nil
+}
+
+func (y *yard) test(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	p := Program{Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y }}
+	code = p.Main(ctx, append([]string{"--kubeconfig", y.kubeconfig, "test"}, args...))
+	return code, out.String(), errs.String()
+}
+
+// left are the namespaces of tests that nobody has deleted, and all others of tests.
+func (y *yard) left(t *testing.T) (left, all []string) {
+	t.Helper()
+	var list corev1.NamespaceList
+	y.Do(t, http.MethodGet, "/api/v1/namespaces?labelSelector="+trialLabel, nil, &list)
+	for i := range list.Items {
+		all = append(all, list.Items[i].Name)
+		if list.Items[i].DeletionTimestamp == nil {
+			left = append(left, list.Items[i].Name)
+		}
+	}
+	return left, all
+}
+
+func (y *yard) set(change func()) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	change()
+}
+
+// TestTrial: pods of every mesh that a node's plugin knows are made, as the strictest pod security standard wants them; what their
+// connections come to is told; and nothing is left, whatever happens.
+func TestTrial(t *testing.T) {
+	t.Parallel()
+	y := newYardOf(t, newWorld(t))
+	y.node(t, "a", sound("a", func(n *agentapi.Node) {
+		n.Dialects = []string{"istio", "linkerd", "kuma", "consul"}
+	}))
+	code, out, errs := y.test(t.Context())
+	require.Equal(t, ExitOK, code, out+errs)
+	rows := lines(out)
+	assert.Equal(t, "NODE  MESH     FAMILY  CONNECTION               RESULT", rows[0])
+	assert.Equal(t, "a     istio    IPv4    outbound                 ok", rows[1])
+	assert.Equal(t, "a     consul   IPv6    the proxy's own          ok", rows[40])
+	assert.Equal(t, "1 of 1 nodes were tried: 40 ok, 0 failed, 0 unknown", rows[41])
+	assert.Len(t, rows, 42)
+	left, all := y.left(t)
+	assert.Empty(t, left)
+	assert.Len(t, all, 1, "the pods had a namespace of their own")
+	assert.Equal(t, "i", y.pods["istio-0"].Spec.Containers[1].Image, "the agent's")
+
+	t.Run("past the proxy", func(t *testing.T) {
+		y.set(func() { y.past["peer-0 app 28000"] = true })
+		defer y.set(func() { clear(y.past) })
+		code, out, _ := y.test(t.Context(), "-o", "json", "--image", "registry.example/other:1")
+		assert.Equal(t, ExitWrong, code)
+		r := decode[trialReport](t, out)
+		for _, row := range r.Rows {
+			assert.Equal(t, row.What == "inbound", row.Result == resultFailed, row)
+			assert.Equal(t, row.Result == resultFailed, strings.HasPrefix(row.Detail, "not captured: it went to "), row)
+		}
+		assert.Equal(t, "registry.example/other:1", y.pods["kuma-0"].Spec.Containers[0].Image)
+	})
+	t.Run("pods that do not start", func(t *testing.T) { noStart(t, y) })
+	t.Run("interrupted", func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		y.set(func() {
+			y.started = func(pod *corev1.Pod) corev1.PodStatus {
+				if strings.HasPrefix(pod.Name, "istio") {
+					stop()
+				}
+				return pod.Status
+			}
+		})
+		defer y.set(func() { y.started = nil })
+		code, out, errs := y.test(ctx)
+		assert.Equal(t, ExitWrong, code, out)
+		assert.Contains(t, errs, "kubectl-meshcni: interrupted\n")
+		assert.NotContains(t, errs, "left behind")
+		left, _ := y.left(t)
+		assert.Empty(t, left)
+	})
+	t.Run("others' namespaces", func(t *testing.T) {
+		assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", "theirs"), nil))
+		theirs := y.meshPod(t, "theirs", "cart", "a")
+		code, out, errs := y.test(t.Context(), "-n", "theirs")
+		assert.Equal(t, ExitOK, code, out+errs)
+		var list corev1.PodList
+		y.Do(t, http.MethodGet, "/api/v1/namespaces/theirs/pods", nil, &list)
+		require.Len(t, list.Items, 1, "only those of the test are deleted")
+		assert.Equal(t, theirs.UID, list.Items[0].UID)
+		code, _, errs = y.test(t.Context(), "-n", "missing")
+		assert.Equal(t, ExitWrong, code)
+		assert.Contains(t, errs, `namespaces "missing" not found`)
+	})
+	t.Run("no right to delete", func(t *testing.T) {
+		grant(t, y.world, "tester", "alice", map[string][]string{"nodes": {"list"}, "pods": {"list", "get", "create"}, "namespaces": {"create"}, "events": {"list"}})
+		code, _, errs := y.test(t.Context(), "--as", "alice")
+		assert.Equal(t, ExitWrong, code)
+		left, _ := y.left(t)
+		require.Len(t, left, 1)
+		assert.Contains(t, errs, "kubectl-meshcni: left behind: namespace "+left[0]+": ")
+		assert.Contains(t, errs, "forbidden")
+		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
+	})
+	t.Run("kept", func(t *testing.T) {
+		code, _, errs := y.test(t.Context(), "--keep")
+		assert.Equal(t, ExitOK, code, errs)
+		left, _ := y.left(t)
+		require.Len(t, left, 1)
+		assert.Contains(t, errs, "kubectl get pods -n "+left[0])
+		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
+	})
+	t.Run("other nodes", func(t *testing.T) { otherNodes(t, y) })
+	t.Run("usage", func(t *testing.T) {
+		for _, args := range [][]string{{"--timeout", "0s"}, {"--nodes", "-1"}, {"extra"}, {"-o", "yaml"}} {
+			code, _, errs := y.test(t.Context(), args...)
+			assert.Equal(t, ExitUsage, code, errs)
+		}
+	})
+}
+
+// noStart: what the cluster says of a pod that does not start is told.
+func noStart(t *testing.T, y *yard) {
+	y.set(func() {
+		y.started = func(pod *corev1.Pod) corev1.PodStatus {
+			if !strings.HasPrefix(pod.Name, "linkerd") {
+				return pod.Status
+			}
+			assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces/"+pod.Namespace+"/events", &corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace, Name: "e1"},
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+				Type:           corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: "plugin type=\"meshcni\" failed (add): no such backend",
+			}, nil))
+			return corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Message: "unknown command \"stand-in\""},
+			}}}}
+		}
+	})
+	defer y.set(func() { y.started = nil })
+	code, out, errs := y.test(t.Context())
+	assert.Equal(t, ExitWrong, code, errs)
+	assert.Regexp(t, `a linkerd pod starts: failed: pod meshcni-test-\w+/linkerd-0: it has ended; container app has ended with code 2: unknown command "stand-in"; `+
+		`event FailedCreatePodSandBox: plugin type="meshcni" failed \(add\): no such backend\n`, out)
+	assert.Contains(t, out, ": 30 ok, 1 failed, 0 unknown\n", "other meshes' pods are tried")
+	left, _ := y.left(t)
+	assert.Empty(t, left)
+
+	// One whose containers wait until the time is up.
+	over, up := context.WithCancelCause(t.Context())
+	y.set(func() {
+		y.started = func(*corev1.Pod) corev1.PodStatus {
+			up(errors.New("not within an hour"))
+			return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
+			}}}}
+		}
+	})
+	c := &cluster{Program: Program{}, client: nil, agents: y}
+	config, err := y.server.Config(kubetest.AdminToken)
+	require.NoError(t, err)
+	c.client, err = kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	run := newTrial(c, trialOptions{namespace: y.Namespace(t)})
+	_, err = run.start(over, run.run.pod("waits", "a", image{name: "i"}))
+	assert.ErrorContains(t, err, "/waits: it does not run: not within an hour")
+	assert.Empty(t, run.clean(t.Context()))
+}
+
+// otherNodes: what cannot be tried is said.
+func otherNodes(t *testing.T, y *yard) {
+	y.node(t, "b", silent)
+	y.node(t, "c", nil)
+	y.node(t, "d", sound("d", func(n *agentapi.Node) {
+		n.Dialects, n.Warnings = []string{"ambient", "acme"}, []string{"no-proxy: new pods of the mesh do not start: none is connected"}
+	}))
+	code, out, errs := y.test(t.Context(), "--node", "b,d", "--node", "b")
+	assert.Equal(t, ExitUnknown, code, errs)
+	assert.Contains(t, out, "b agent: unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
+	assert.Contains(t, out, "d ambient pod starts: unknown: the node's proxy is not connected")
+	assert.Contains(t, out, "d acme pod starts: unknown: the test has no pod for this mesh\n")
+	assert.Contains(t, out, "2 of 4 nodes were tried: 0 ok, 0 failed, 3 unknown\n")
+	code, out, errs = y.test(t.Context(), "--nodes", "3")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errs, "testing 3 of 4 nodes; --nodes 0 tries all\n")
+	assert.Contains(t, out, "c agent: failed: no agent runs there\n")
+	code, _, errs = y.test(t.Context(), "--node", "x")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errs, "--node x: there is no such node\n")
+
+	uid := ""
+	y.agents["d"] = func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
+		}
+		uid = strings.TrimPrefix(path, agentapi.PodPath)
+		return agentapi.Pod{State: &agentapi.State{State: "captured", UID: uid}}, nil
+	}
+	code, out, errs = y.test(t.Context(), "--node", "d")
+	assert.Equal(t, ExitOK, code, out+errs)
+	assert.Regexp(t, `d +ambient +- +captured +ok\n`, out)
+	assert.Contains(t, out, ": 5 ok, 0 failed, 0 unknown\n")
+	assert.Equal(t, string(y.pods["ambient-0"].UID), uid)
+	y.agents["d"] = func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
+		}
+		return agentapi.Pod{State: &agentapi.State{State: "failed", Reason: "enter"}}, nil
+	}
+	code, out, _ = y.test(t.Context(), "--node", "d")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, "d ambient captured: failed: bypassing: enter: no detail\n")
+}

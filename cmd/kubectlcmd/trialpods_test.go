@@ -1,0 +1,111 @@
+package kubectlcmd
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+var testRun = trialRun{name: "run", namespace: "ns", lifetime: time.Minute}
+
+// TestImpostors: to each mesh its pod is one of its own, and of no other's; both families are captured, for the ports at which the
+// stand-in listens as the user that it runs as.
+func TestImpostors(t *testing.T) {
+	t.Parallel()
+	tried := []string{ambient.Name}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	for _, as := range impostors() {
+		tried = append(tried, as.dialect)
+		pod := testRun.meshed("p", "n", image{name: "i"}, as)
+		plan, err := dialects.All().Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: namespace, Addrs: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}}, dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true})
+		require.NoError(t, err, as.dialect)
+		require.True(t, plan.Decision.Selected, as.dialect)
+		assert.Equal(t, as.dialect, plan.Dialect)
+		r := plan.Redirect
+		assert.Equal(t, []redirect.FamilyMode{redirect.FamilyCapture, redirect.FamilyCapture}, []redirect.FamilyMode{r.IPv4, r.IPv6}, as.dialect)
+		assert.Equal(t, []uint16{as.in, as.out}, []uint16{r.Proxy.InboundPort, r.Proxy.OutboundPort}, as.dialect)
+		assert.Equal(t, []uint32{uint32(as.user)}, r.Proxy.UIDs, as.dialect)
+		out := r.Outbound.ExcludePorts
+		for _, e := range r.Outbound.Exclude {
+			out = out.Union(e.Ports)
+		}
+		assert.True(t, r.Inbound.ExcludePorts.Contains(excludedPort) && out.Contains(excludedPort), "%s: %+v", as.dialect, r)
+		assert.False(t, r.Inbound.ExcludePorts.Contains(openPort) || out.Contains(openPort), as.dialect)
+		assert.Empty(t, plan.Warnings, as.dialect)
+		assert.Empty(t, plan.Bypasses, as.dialect)
+	}
+	assert.ElementsMatch(t, dialects.Names(), tried)
+
+	decision := ambient.New(ambient.Options{}).Decide(testRun.ambient("p", "n", image{}), namespace)
+	assert.True(t, decision.Selected, decision)
+	outside, err := dialects.All().Plan(t.Context(), dialect.Subject{Pod: testRun.pod("p", "n", image{}), Namespace: namespace}, dialect.Options{})
+	require.NoError(t, err)
+	assert.False(t, outside.Decision.Selected)
+}
+
+// TestJudge: only the right answer is right.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	as, _ := impostorOf("linkerd")
+	at := func(pod *corev1.Pod, ips ...string) *corev1.Pod {
+		for _, ip := range ips {
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
+		return pod
+	}
+	peer := at(testRun.pod("peer", "n", image{}), "10.0.0.1", "fd00::1")
+	pod := at(testRun.meshed("pod", "n", image{}, as), "10.0.0.2", "fd00::2")
+	assert.Equal(t, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, families(peer, pod))
+	assert.Equal(t, []corev1.IPFamily{corev1.IPv6Protocol}, families(at(&corev1.Pod{}, "fd00::9"), pod))
+	all := attempts(peer, pod, as, corev1.IPv6Protocol)
+	require.Len(t, all, 5)
+	there, here := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+	for i, want := range []struct {
+		what, from, container string
+		to                    netip.AddrPort
+		name                  string
+		port                  uint16
+	}{
+		{"outbound", "pod", "app", netip.AddrPortFrom(there, openPort), "pod/linkerd-proxy", 4140},
+		{"inbound", "peer", "app", netip.AddrPortFrom(here, openPort), "pod/linkerd-proxy", 4143},
+		{"outbound, excluded port", "pod", "app", netip.AddrPortFrom(there, excludedPort), "peer/app", excludedPort},
+		{"inbound, excluded port", "peer", "app", netip.AddrPortFrom(here, excludedPort), "pod/app", excludedPort},
+		{"the proxy's own", "pod", "linkerd-proxy", netip.AddrPortFrom(there, openPort), "peer/app", openPort},
+	} {
+		a := all[i]
+		assert.Equal(t, want.what, a.what)
+		assert.Equal(t, []string{want.from, want.container, want.name}, []string{a.from.Name, a.container, a.want.Name}, want.what)
+		assert.Equal(t, want.to, a.to, want.what)
+		assert.Equal(t, want.port, a.want.Port, want.what)
+	}
+	out, excluded := all[0], all[2]
+	for _, tt := range []struct {
+		try            attempt
+		said           standin.Dialed
+		result, detail string
+	}{
+		{out, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4140, Original: out.to}}, resultOK, ""},
+		{out, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4140}}, resultFailed, "as one to invalid AddrPort instead of [fd00::1]:28000"},
+		{out, standin.Dialed{Answer: &standin.Answer{Name: "peer/app", Port: openPort, Original: out.to}}, resultFailed, "not captured: it went to [fd00::1]:28000 past the proxy"},
+		{out, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4143, Original: out.to}}, resultFailed, "it went to port 4143 of pod/linkerd-proxy, not to port 4140 of pod/linkerd-proxy"},
+		{out, standin.Dialed{Error: "connection refused"}, resultFailed, "no connection to [fd00::1]:28000: connection refused"},
+		{excluded, standin.Dialed{Answer: &standin.Answer{Name: "peer/app", Port: excludedPort}}, resultOK, ""},
+		{excluded, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4140, Original: excluded.to}}, resultFailed, "it went to port 4140 of pod/linkerd-proxy"},
+		{excluded, standin.Dialed{Answer: &standin.Answer{Name: "other/app", Port: excludedPort}}, resultFailed, "of other/app"},
+	} {
+		result, detail := tt.try.judge(tt.said)
+		assert.Equal(t, tt.result, result, tt.detail)
+		assert.Contains(t, detail, tt.detail)
+	}
+}

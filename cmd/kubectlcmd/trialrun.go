@@ -1,0 +1,364 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/dialect/ambient"
+)
+
+const (
+	// trialsAtOnce bounds how many nodes start pods at a time.
+	trialsAtOnce = 10
+	// askEvery is how often the API server is asked about a pod that starts.
+	askEvery = 300 * time.Millisecond
+	// oneWrite bounds a request that must not be given up halfway, since nobody would know then what it has made.
+	oneWrite = 10 * time.Second
+	// keptFor is the lifetime of pods that are kept. Others end with the test's time, should nobody delete them.
+	keptFor = time.Hour
+)
+
+// trial is one run of the test.
+type trial struct {
+	*cluster
+	o   trialOptions
+	run trialRun
+	// own: the namespace may be there, and is ours. uid is then its, if that is known.
+	own bool
+	uid types.UID
+
+	progress sync.Mutex // to tell of it
+}
+
+func newTrial(c *cluster, o trialOptions) *trial {
+	name := "meshcni-test-" + rand.String(8)
+	t := &trial{cluster: c, o: o, run: trialRun{name: name, namespace: cmp.Or(o.namespace, name), lifetime: max(o.timeout+time.Minute, time.Minute)}}
+	if o.keep {
+		t.run.lifetime = keptFor
+	}
+	return t
+}
+
+// written makes a context for a request that goes on when the caller is interrupted.
+func written(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), oneWrite)
+}
+
+// prepare makes the namespace.
+func (t *trial) prepare(ctx context.Context) error {
+	if t.o.namespace != "" {
+		_, err := t.client.CoreV1().Namespaces().Get(ctx, t.o.namespace, metav1.GetOptions{})
+		if apierrors.IsForbidden(err) {
+			err = nil // the pods will show whether it is there
+		}
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	fmt.Fprintf(t.Stderr, "testing in namespace %s\n", t.run.namespace)
+	t.own = true // even if the answer gets lost
+	ctx, stop := written(ctx)
+	defer stop()
+	made, err := t.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: t.run.namespace, Labels: map[string]string{trialLabel: t.run.name, "pod-security.kubernetes.io/enforce": "restricted"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.own = !apierrors.IsAlreadyExists(err)
+		return fmt.Errorf("make namespace %s: %w", t.run.namespace, err)
+	}
+	t.uid = made.UID
+	return nil
+}
+
+// clean deletes what the run has made, and names what it could not delete.
+func (t *trial) clean(ctx context.Context) (left []string) {
+	if t.o.keep {
+		fmt.Fprintf(t.Stderr, "the pods are kept: kubectl get pods -n %s -l %s=%s\n", t.run.namespace, trialLabel, t.run.name)
+		return nil
+	}
+	ctx, stop := written(ctx)
+	defer stop()
+	if t.o.namespace != "" {
+		selector := trialLabel + "=" + t.run.name
+		now := int64(0)
+		if err := t.client.CoreV1().Pods(t.run.namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: selector}); err != nil {
+			left = append(left, fmt.Sprintf("pods of namespace %s with the label %s: %v", t.run.namespace, selector, err))
+		}
+		return left
+	}
+	if !t.own {
+		return nil
+	}
+	o := metav1.DeleteOptions{}
+	if t.uid != "" {
+		o.Preconditions = &metav1.Preconditions{UID: &t.uid}
+	}
+	if err := t.client.CoreV1().Namespaces().Delete(ctx, t.run.namespace, o); err != nil && !apierrors.IsNotFound(err) {
+		left = append(left, fmt.Sprintf("namespace %s: %v", t.run.namespace, err))
+	}
+	return left
+}
+
+// all tries the nodes.
+func (t *trial) all(ctx context.Context, nodes []string, agents map[string]agent) (rows []trialRow) {
+	var running errgroup.Group
+	running.SetLimit(trialsAtOnce)
+	byNode := make([][]trialRow, len(nodes))
+	for i, node := range nodes {
+		running.Go(func() error {
+			a, ok := agents[node]
+			if !ok {
+				byNode[i] = []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: errNoAgent.Error()}}
+				return nil
+			}
+			byNode[i] = t.node(ctx, i, a)
+			t.progress.Lock()
+			defer t.progress.Unlock()
+			fmt.Fprintf(t.Stderr, "tested node %s\n", node)
+			return nil
+		})
+	}
+	_ = running.Wait() // none returns an error
+	return append([]trialRow{}, slices.Concat(byNode...)...)
+}
+
+// node tries all meshes of one node.
+func (t *trial) node(ctx context.Context, number int, a agent) []trialRow {
+	n, err := t.cluster.node(ctx, a)
+	if err != nil {
+		return []trialRow{{Node: a.Node, What: "agent", Result: resultUnknown, Detail: err.Error()}}
+	}
+	from := a.program
+	if t.o.image != "" {
+		from = image{name: t.o.image}
+	}
+	name := func(what string) string { return what + "-" + strconv.Itoa(number) }
+	peer, err := t.start(ctx, t.run.pod(name("peer"), a.Node, from))
+	if err != nil {
+		return []trialRow{{Node: a.Node, What: "pod outside the mesh starts", Result: resultFailed, Detail: err.Error()}}
+	}
+	byDialect := make([][]trialRow, len(n.Dialects))
+	var all sync.WaitGroup
+	for i, dialect := range n.Dialects {
+		all.Go(func() { byDialect[i] = t.dialect(ctx, n, a, dialect, name(dialect), from, peer) })
+	}
+	all.Wait()
+	return slices.Concat(byDialect...)
+}
+
+// dialect tries a pod of one mesh.
+func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow) {
+	row := func(what, result, detail string) {
+		rows = append(rows, trialRow{Node: a.Node, Dialect: dialect, What: what, Result: result, Detail: detail})
+	}
+	as, sidecar := impostorOf(dialect)
+	var made *corev1.Pod
+	switch text := noProxy(n); {
+	case sidecar:
+		made = t.run.meshed(name, a.Node, from, as)
+	case dialect != ambient.Name:
+		row("pod starts", resultUnknown, "the test has no pod for this mesh")
+		return rows
+	case text != "":
+		row("pod starts", resultUnknown, text)
+		return rows
+	default:
+		made = t.run.ambient(name, a.Node, from)
+	}
+	pod, err := t.start(ctx, made)
+	if err != nil {
+		row("pod starts", resultFailed, err.Error())
+		return rows
+	}
+	if !sidecar {
+		row(t.captured(ctx, a, pod))
+	}
+	for _, family := range families(peer, pod) {
+		tries := passages(peer, pod, family)
+		if sidecar {
+			tries = attempts(peer, pod, as, family)
+		}
+		came := make([]trialRow, len(tries))
+		var all sync.WaitGroup
+		for i, try := range tries {
+			all.Go(func() {
+				result, detail := t.connect(ctx, try)
+				came[i] = trialRow{Node: a.Node, Dialect: dialect, Family: string(family), What: try.what, Result: result, Detail: detail}
+			})
+		}
+		all.Wait()
+		rows = append(rows, came...)
+	}
+	return rows
+}
+
+// noProxy says that a node has no proxy for its ambient pods, if that is so. Pods of the mesh do not start without one.
+func noProxy(n agentapi.Node) string {
+	for _, text := range slices.Concat(n.Warnings, n.NotReady) {
+		if strings.HasPrefix(text, "no-proxy: ") {
+			return "the node's proxy is not connected, so no pod of this mesh can be tried: " + text
+		}
+	}
+	return ""
+}
+
+// captured asks the agent whether it has captured a pod.
+func (t *trial) captured(ctx context.Context, a agent, pod *corev1.Pod) (what, result, detail string) {
+	what = "captured"
+	var p agentapi.Pod
+	switch err := t.get(ctx, a, agentapi.PodPath+string(pod.UID), &p); {
+	case err != nil:
+		return what, resultUnknown, err.Error()
+	case p.State == nil:
+		return what, resultFailed, "the agent does not count the pod among those of the mesh"
+	case p.State.State != "captured":
+		return what, resultFailed, word(p.State.State) + ": " + p.State.Reason + ": " + cmp.Or(p.State.Detail, "no detail")
+	}
+	return what, resultOK, ""
+}
+
+// connect makes a connection and says whether it went where it had to.
+func (t *trial) connect(ctx context.Context, try attempt) (result, detail string) {
+	var d standin.Dialed
+	if err := t.ask(ctx, try.from, try.container, standin.DialPath+"?to="+url.QueryEscape(try.to.String()), &d); err != nil {
+		return resultUnknown, err.Error()
+	}
+	return try.judge(d)
+}
+
+// ask asks a container of the test over its loopback interface.
+func (t *trial) ask(ctx context.Context, pod *corev1.Pod, container, path string, into any) error {
+	ctx, stop := context.WithTimeoutCause(ctx, t.agentTimeout, fmt.Errorf("no answer within %s", t.agentTimeout))
+	defer stop()
+	err := t.agents.get(ctx, agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Port: control(container)}, path, into)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("ask container %s of pod %s: %w", container, pod.Name, err)
+	}
+	return nil
+}
+
+// start makes a pod and waits until all of its containers answer. The error says what is known of why they do not.
+func (t *trial) start(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error) {
+	pod, err := t.make(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	var last error
+	for {
+		now, err := t.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		switch {
+		case err != nil:
+			last = err
+		case now.Status.Phase == corev1.PodFailed || now.Status.Phase == corev1.PodSucceeded:
+			return nil, t.why(ctx, now, errors.New("it has ended"))
+		default:
+			pod, last = now, nil
+			if now.Status.Phase == corev1.PodRunning && len(now.Status.PodIPs) > 0 {
+				if last = t.answers(ctx, now); last == nil {
+					return now, nil
+				}
+			}
+		}
+		if err := wait(ctx, askEvery); err != nil {
+			return nil, t.why(ctx, pod, errors.Join(fmt.Errorf("it does not run: %w", err), last))
+		}
+	}
+}
+
+// make creates a pod. In a new namespace that takes until the cluster has made its service account.
+func (t *trial) make(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error) {
+	for {
+		once, stop := written(ctx)
+		pod, err := t.client.CoreV1().Pods(want.Namespace).Create(once, want, metav1.CreateOptions{})
+		stop()
+		if err == nil {
+			return pod, nil
+		}
+		err = fmt.Errorf("make pod %s: %w", want.Name, err)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "serviceaccount") || t.o.namespace != "" {
+			return nil, err
+		}
+		if waited := wait(ctx, askEvery); waited != nil {
+			return nil, errors.Join(waited, err)
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// answers asks each container whether its ports listen.
+func (t *trial) answers(ctx context.Context, pod *corev1.Pod) error {
+	for i := range pod.Spec.Containers {
+		var nothing struct{}
+		if err := t.ask(ctx, pod, pod.Spec.Containers[i].Name, standin.ReadyPath, &nothing); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// why adds to an error what the cluster says of the pod: how its containers ended, and its last warnings. It is asked even if the
+// time is up.
+func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
+	texts := []string{fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)}
+	if text := cmp.Or(pod.Status.Message, pod.Status.Reason); text != "" {
+		texts = append(texts, text)
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		switch w, end := s.State.Waiting, s.State.Terminated; {
+		case end != nil:
+			texts = append(texts, strings.TrimSpace(fmt.Sprintf("container %s has ended with code %d: %s", s.Name, end.ExitCode, end.Message)))
+		case w != nil && w.Reason != "" && w.Reason != "ContainerCreating":
+			texts = append(texts, fmt.Sprintf("container %s waits: %s: %s", s.Name, w.Reason, w.Message))
+		}
+	}
+	ctx, stop := written(ctx)
+	defer stop()
+	list, failed := t.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"involvedObject.name": pod.Name, "type": corev1.EventTypeWarning}.String(), Limit: pageSize,
+	})
+	if failed != nil {
+		texts = append(texts, "its events are not known: "+failed.Error())
+	} else if len(list.Items) > 0 {
+		last := slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return when(&a).Compare(when(&b)) })
+		texts = append(texts, "event "+last.Reason+": "+last.Message)
+	}
+	return errors.New(strings.ReplaceAll(strings.Join(texts, "; "), "\n", "; "))
+}
+
+// when is an event's time.
+func when(e *corev1.Event) time.Time {
+	if at := e.LastTimestamp.Time; !at.IsZero() {
+		return at
+	}
+	return e.EventTime.Time
+}
