@@ -35,6 +35,8 @@ const (
 	// statusEvery is how often the agent looks whether its status has changed, statusAnew how often it writes the same again, so
 	// that its time tells that the agent lives.
 	statusEvery, statusAnew = time.Second, 10 * time.Second
+	// statusSoon bounds how long a command waits for an agent that is slow to look. Then it shows what there is.
+	statusSoon = 5 * statusEvery
 	// statusOld is the age from which on the file's writer counts as gone.
 	statusOld = 3 * statusAnew
 )
@@ -66,6 +68,7 @@ func (r reporter) run(ctx context.Context) error {
 	var wrote os.FileInfo
 	said := ""
 	for ctx.Err() == nil {
+		asked := time.Now()
 		s := r.now()
 		is, _ := os.Lstat(r.path)
 		same := s
@@ -79,6 +82,8 @@ func (r reporter) run(ctx context.Context) error {
 			}
 			last = s
 		}
+		// What is there was so at this time, though it may be older: see [statusOfNow].
+		_ = os.Chtimes(r.path, asked, asked)
 		select {
 		case <-ctx.Done():
 		case <-time.After(statusEvery):
@@ -110,7 +115,7 @@ func (p Program) statusCommands() []*cobra.Command {
 			if err := cli.Fill(c.Flags(), cli.Env(p.Env)); err != nil {
 				return cli.Usage(err)
 			}
-			s, err := readStatus(filepath.Join(dir, statusFile), time.Now())
+			s, err := statusOfNow(c.Context(), filepath.Join(dir, statusFile))
 			if err != nil {
 				return err
 			}
@@ -132,6 +137,24 @@ func (p Program) statusCommands() []*cobra.Command {
 	return []*cobra.Command{
 		make(&cobra.Command{Use: "status", Short: "say how this node is: readiness, warnings, pods that bypass the mesh; exits 1 unless all is well"}, showStatus),
 		make(&cobra.Command{Use: "pods", Short: "list this node's pods and the state of each: captured, waiting, outside, drifted or failed; exits 1 unless all of the mesh are captured"}, showPods),
+	}
+}
+
+// statusOfNow reads the status as it is at the time of the call or later, if the agent tells it soon: whoever has seen an effect of the
+// agent's, such as an annotation, and then asks, must not be told what was before.
+func statusOfNow(ctx context.Context, path string) (Status, error) {
+	called := time.Now()
+	for {
+		is, err := os.Stat(path)
+		s, failed := readStatus(path, time.Now())
+		if failed != nil || err == nil && !is.ModTime().Before(called) || time.Since(called) > statusSoon {
+			return s, failed
+		}
+		select {
+		case <-ctx.Done():
+			return s, nil
+		case <-time.After(statusEvery / 20):
+		}
 	}
 }
 

@@ -6,8 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,4 +145,29 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 		assert.Equal(t, []dialect.BypassCode{"ipv6", "proxy-id"}, b.Codes, "what every container has is no event")
 	}
 	assert.Equal(t, []string{"redirected", "same"}, names)
+}
+
+// TestStatusOfNow: what was so before a command began is what it says, though the agent looks only now and then.
+func TestStatusOfNow(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), statusFile)
+	var version atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- reporter{path: path, log: slog.New(slog.DiscardHandler), now: func() Status {
+			return Status{Time: time.Now(), Ready: true, Node: strconv.FormatInt(version.Load(), 10)}
+		}}.run(ctx)
+	}()
+	require.Eventually(t, func() bool { _, err := readStatus(path, time.Now()); return err == nil }, time.Minute, time.Millisecond)
+	for i := range int64(3) {
+		version.Store(i + 1)
+		s, err := statusOfNow(ctx, path)
+		require.NoError(t, err)
+		assert.Equal(t, strconv.FormatInt(i+1, 10), s.Node)
+	}
+	stop()
+	require.NoError(t, <-done)
+	_, err := statusOfNow(t.Context(), path)
+	require.ErrorContains(t, err, "no agent has written its status")
 }
