@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -344,8 +345,15 @@ func TestTaintOutage(t *testing.T) {
 	w.server.StopAPI()
 	// It ends when it could not renew its Lease for long.
 	eventually(t, "it wants to act", func() bool { return p.metric(t, "meshcni_taint_failures_total") > 0 || p.get(t, "/healthz") == "" })
+	// Held, they cannot look before the agent is back, when it is still rightly missed. One that has ended is none to hold.
+	for _, held := range []*process{p, other} {
+		_ = held.cmd.Process.Signal(syscall.SIGSTOP)
+	}
 	require.NoError(t, w.server.StartAPI())
 	w.declare(windowsCount, "v1", true)
+	for _, held := range []*process{p, other} {
+		_ = held.cmd.Process.Signal(syscall.SIGCONT)
+	}
 	const ready, added = `meshcni_taint_nodes{state="ready"}`, `meshcni_taint_changes_total{change="add",why="agent-gone"}`
 	eventually(t, "seen", func() bool { return p.metric(t, ready) == 3 || other.metric(t, ready) == 3 })
 	assert.Zero(t, p.metric(t, added)+other.metric(t, added))
