@@ -161,21 +161,15 @@ func (m *move) find(ctx context.Context, f migrateFlags) error {
 
 // daemonSets returns those of other plugins; an empty name is any plugin.
 func (m *move) daemonSets(ctx context.Context, name string) (all []found, err error) {
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		list, err := m.client.AppsV1().DaemonSets("").List(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("list daemonsets: %w", err)
+	err = list(ctx, m.client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
+		if peer, ok := migration.Recognise(ds); ok && (name == "" || name == peer.Name) {
+			all = append(all, found{peer, ds.DeepCopy()})
 		}
-		for i := range list.Items {
-			if peer, ok := migration.Recognise(&list.Items[i]); ok && (name == "" || name == peer.Name) {
-				all = append(all, found{peer, list.Items[i].DeepCopy()})
-			}
-		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			return all, nil
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list daemonsets: %w", err)
 	}
+	return all, nil
 }
 
 // read reads the ConfigMaps that the DaemonSet takes settings from. One that cannot be read makes its settings unknown.

@@ -96,7 +96,7 @@ func TestMigrate(t *testing.T) {
 	differs := w.meshPod(t, "shop", "old", "a")
 	is(differs, agentapi.Pod{Live: liveRules(t, same)}) // as if port 3306 were skipped
 	bare := w.meshPod(t, "shop", "bare", "a")
-	is(bare, agentapi.Pod{Live: []apply.LiveRule{}})
+	is(bare, agentapi.Pod{Records: []attachment.Record{{Selected: true}}, Live: []apply.LiveRule{}}) // what ADD wrote is gone
 	moved := w.meshPod(t, "shop", "moved", "a")
 	is(moved, agentapi.Pod{Records: []attachment.Record{{Selected: true}}, Live: liveRules(t, moved)})
 	nft := w.meshPod(t, "shop", "nft", "a")

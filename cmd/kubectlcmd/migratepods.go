@@ -177,7 +177,8 @@ func (m *move) live(ctx context.Context, l *lookout, c *candidate) (o migration.
 	switch {
 	case err != nil:
 		o.LiveError = err.Error()
-	case slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected }):
+	// A record without a rule of it is no evidence: such a pod bypasses the mesh, and is said to.
+	case slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected }) && (p.LiveError != "" || slices.ContainsFunc(p.Live, func(r apply.LiveRule) bool { return r.Ours })):
 		o.Moved, o.LiveError = true, "it is ours"
 		return o
 	case p.LiveError != "":

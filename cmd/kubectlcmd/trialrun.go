@@ -230,7 +230,7 @@ func (t *trial) captured(ctx context.Context, a agent, pod *corev1.Pod) (what, r
 		return what, resultUnknown, err.Error()
 	case p.State == nil:
 		return what, resultFailed, "the agent does not count the pod among those of the mesh"
-	case p.State.State != "captured":
+	case p.State.State != agentapi.Captured:
 		return what, resultFailed, word(p.State.State) + ": " + p.State.Reason + ": " + cmp.Or(p.State.Detail, "no detail")
 	}
 	return what, resultOK, ""

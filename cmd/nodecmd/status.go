@@ -82,8 +82,11 @@ func (r reporter) run(ctx context.Context) error {
 			}
 			last = s
 		}
-		// What is there was so at this time, though it may be older: see [statusOfNow].
-		_ = os.Chtimes(r.path, asked, asked)
+		// What is there was so at this time, though it may be older: see [statusOfNow]. That is true only of what this agent has
+		// written: not if it could not, and not of the file of an agent that takes its place.
+		if is, err := os.Lstat(r.path); err == nil && wrote != nil && os.SameFile(is, wrote) {
+			_ = os.Chtimes(r.path, asked, asked)
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(statusEvery):

@@ -147,6 +147,32 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 	assert.Equal(t, []string{"redirected", "same"}, names)
 }
 
+// TestStatusNotWritten: a status that could not be written does not make the one that is there one of now.
+func TestStatusNotWritten(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), statusFile)
+	other := time.Unix(1e9, 0)
+	ctx, stop := context.WithCancel(t.Context())
+	asked := 0
+	err := reporter{path: path, log: slog.New(slog.DiscardHandler), now: func() Status {
+		if asked++; asked == 1 {
+			return Status{Time: time.Now()}
+		}
+		if asked == 2 { // another agent's file is in its place
+			require.NoError(t, os.WriteFile(path+".new", []byte("{}"), 0o600))
+			require.NoError(t, os.Rename(path+".new", path))
+			require.NoError(t, os.Chtimes(path, other, other))
+		} else {
+			stop()
+		}
+		return Status{Time: time.Now()}
+	}}.run(ctx)
+	require.NoError(t, err)
+	is, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.True(t, is.ModTime().Equal(other), "%s", is.ModTime())
+}
+
 // TestStatusOfNow: what was so before a command began is what it says, though the agent looks only now and then.
 func TestStatusOfNow(t *testing.T) {
 	t.Parallel()
