@@ -25,9 +25,9 @@ func (c Comparison) Same() bool {
 	return len(c.Differences)+len(c.ConnectionDifferences)+len(c.Foreign) == 0
 }
 
-// CompareSaved compares the target's rules with what iptables-save and ip6tables-save printed in a live pod.
+// CompareSaved compares the target's rules with what iptables-save and ip6tables-save, or nft, printed in a live pod.
 func (t *Target) CompareSaved(asked dialect.List, c Configuration, text string) (Comparison, error) {
-	saved, err := compare.Saved(text, t.Ruleset)
+	saved, err := compare.Rules(text, t.Ruleset)
 	var foreign *compare.ForeignError
 	if errors.As(err, &foreign) {
 		x := t.comparison(asked, c)

@@ -7,7 +7,7 @@
 // difference both programs treat every first packet of a connection alike. [Report.AddConnections] traces the connections
 // that these packets open, both ways, and finds the rules that only answers and later packets meet.
 //
-// [Saved] reads iptables-save's output. It does not guess: rules outside the
+// [Saved] reads iptables-save's output, [Native] that of nft, and [Rules] either. They do not guess: rules outside the
 // model make a [ForeignError] that lists them.
 package compare
 
@@ -111,11 +111,21 @@ func Compare(a, b ruleset.Ruleset, packets []trace.Packet) (Report, error) {
 
 // ForeignRule is a saved rule that is outside the model.
 type ForeignRule struct {
-	Family ruleset.Family `json:"family"`
+	// Family is zero for a rule of nftables, whose Table names it.
+	Family ruleset.Family `json:"family,omitzero"`
 	Table  string         `json:"table"`
 	Chain  string         `json:"chain"`
 	Rule   string         `json:"rule"`
 	Reason string         `json:"reason"`
+}
+
+// String names the rule and says why it is not understood.
+func (r ForeignRule) String() string {
+	s := fmt.Sprintf("%s/%s: %s (%s)", r.Table, r.Chain, r.Rule, r.Reason)
+	if r.Family != 0 {
+		return r.Family.String() + " " + s
+	}
+	return s
 }
 
 // ForeignError lists saved rules that cannot be traced. It is [ruleset.ErrForeign].
@@ -127,7 +137,7 @@ func (e *ForeignError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d saved rules are outside the model, so what they do to a packet is not known:", len(e.Rules))
 	for _, r := range e.Rules {
-		fmt.Fprintf(&b, "\n%s %s/%s: %s (%s)", r.Family, r.Table, r.Chain, r.Rule, r.Reason)
+		b.WriteString("\n" + r.String())
 	}
 	return b.String()
 }

@@ -296,8 +296,7 @@ func (j *Judge) once(t *explain.Target, theirs string, work func() Group) Group 
 func (j *Judge) group(e Evidence, x explain.Comparison) Group {
 	switch {
 	case len(x.Foreign) > 0:
-		r := x.Foreign[0]
-		return unknown(e, "%d of its rules are outside the model, such as %s %s/%s: %s (%s)", len(x.Foreign), r.Family, r.Table, r.Chain, r.Rule, r.Reason)
+		return unknown(e, "%d of its rules are outside the model, such as %s", len(x.Foreign), x.Foreign[0])
 	case x.Same() && e == Live:
 		return Group{Verdict: Same, Evidence: e, Cause: "its rules treat every packet and connection as ours would"}
 	case x.Same():

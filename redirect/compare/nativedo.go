@@ -1,0 +1,153 @@
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// do adds what a rule does before it goes on.
+func (r *nativeRule) do(t ruleset.Target) error {
+	r.does = append(r.does, t)
+	return nil
+}
+
+// end adds how a rule ends. The mark that a rule sets beside the proxy that it hands to is that of the same target.
+func (r *nativeRule) end(t ruleset.Target) error {
+	r.final = true
+	proxy := slices.IndexFunc(r.does, func(t ruleset.Target) bool { return t.Action == ruleset.TProxy })
+	if proxy < 0 {
+		return r.do(t)
+	}
+	target := r.does[proxy]
+	for i, other := range r.does {
+		switch {
+		case i == proxy:
+		case other.Action == ruleset.SetMark:
+			target.Mark = other.Mark
+		default:
+			return errUnknown
+		}
+	}
+	if t.Action != ruleset.Accept || len(r.does) != 2 {
+		return errors.New("a transparent proxy without a mark, or without accept")
+	}
+	r.does = []ruleset.Target{target}
+	return nil
+}
+
+func (r *nativeRule) number() (uint32, error) {
+	first, last, err := numbers(r.next().text, 32)
+	if err == nil && first != last {
+		err = errUnknown
+	}
+	return first, err
+}
+
+func (r *nativeRule) setMark() error {
+	if r.take("ct", "mark") {
+		return r.do(ruleset.Target{Action: ruleset.RestoreMark})
+	}
+	n, err := r.number()
+	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetMark, Mark: n}))
+}
+
+// setConnMark reads a number, the packet's mark, or "ct mark and MASK xor VALUE", which nft also prints with "or".
+func (r *nativeRule) setConnMark() error {
+	if r.take("meta", "mark") || r.take("mark") {
+		return r.do(ruleset.Target{Action: ruleset.SaveMark})
+	}
+	if !r.take("ct", "mark") {
+		n, err := r.number()
+		return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetConnMark, Mark: n, Mask: ruleset.FullMask}))
+	}
+	if !r.take("and") && !r.take("&") {
+		return errUnknown
+	}
+	keep, err := r.number()
+	if err != nil {
+		return err
+	}
+	or := r.take("or") || r.take("|")
+	if !or && !r.take("xor") && !r.take("^") {
+		return errUnknown
+	}
+	value, err := r.number()
+	if or {
+		keep &^= value
+	}
+	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetConnMark, Mark: value, Mask: ^keep}))
+}
+
+func (r *nativeRule) setZone() error {
+	n, err := strconv.ParseUint(r.next().text, 10, 16)
+	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.Zone, Zone: uint16(n)}))
+}
+
+var nativeLevels = []string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}
+
+func (r *nativeRule) log() error {
+	t := ruleset.Target{Action: ruleset.Log, Level: 4}
+	if r.take("prefix") {
+		t.Prefix = r.next().text
+	}
+	if r.take("level") {
+		at := slices.Index(nativeLevels, r.next().text)
+		if at < 0 {
+			return errUnknown
+		}
+		t.Level = uint8(at)
+	}
+	return r.do(t)
+}
+
+// port reads ":PORT".
+func (r *nativeRule) port() (uint16, error) {
+	text := r.next().text
+	n, err := strconv.ParseUint(strings.TrimPrefix(text, ":"), 10, 16)
+	if err != nil || n == 0 || text[0] != ':' {
+		return 0, fmt.Errorf("%q is no port", text)
+	}
+	return uint16(n), nil
+}
+
+func (r *nativeRule) redirect() error {
+	port, err := r.port()
+	return errors.Join(err, r.end(ruleset.Target{Action: ruleset.Redirect, Port: port}))
+}
+
+func (r *nativeRule) dnat() error {
+	_ = r.take("ip") || r.take("ip6")
+	if !r.take("to") {
+		return errUnknown
+	}
+	text := r.next().text
+	to, err := netip.ParseAddrPort(text)
+	if err != nil {
+		var a netip.Addr
+		if a, err = netip.ParseAddr(text); err != nil {
+			return fmt.Errorf("%q is no address", text)
+		}
+		to = netip.AddrPortFrom(a, 0)
+	}
+	return errors.Join(r.only(ruleset.FamilyOf(to.Addr())), r.end(ruleset.Target{Action: ruleset.DNAT, To: to}))
+}
+
+func (r *nativeRule) tproxy() (err error) {
+	switch {
+	case r.take("ip"):
+		err = r.only(ruleset.IPv4)
+	case r.take("ip6"):
+		err = r.only(ruleset.IPv6)
+	}
+	if !r.take("to") {
+		return errUnknown
+	}
+	port, err2 := r.port()
+	return errors.Join(err, err2, r.do(ruleset.Target{Action: ruleset.TProxy, Port: port}))
+}
