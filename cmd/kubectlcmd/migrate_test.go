@@ -100,11 +100,24 @@ func TestMigrate(t *testing.T) {
 	moved := w.meshPod(t, "shop", "moved", "a")
 	is(moved, agentapi.Pod{Records: []attachment.Record{{Selected: true}}, Live: liveRules(t, moved)})
 	nft := w.meshPod(t, "shop", "nft", "a")
-	is(nft, agentapi.Pod{Live: []apply.LiveRule{{Backend: apply.Nftables, Table: "inet istio-proxy-nat", Chain: "x", Rule: "accept"}}})
+	is(nft, agentapi.Pod{Live: []apply.LiveRule{{Backend: apply.Nftables, Table: "inet istio-proxy-nat", Chain: "output", Hook: "type nat hook output priority -100; policy accept;", Rule: "tcp dport 80 masquerade"}}})
 	foreign := w.meshPod(t, "shop", "foreign", "a")
 	is(foreign, agentapi.Pod{Live: append(liveRules(t, foreign), apply.LiveRule{Backend: apply.IptablesNFT, Family: ruleset.IPv4, Table: "nat", Chain: "OTHER", Rule: "-m string --string x -j DROP"})})
 	both := w.meshPod(t, "shop", "both", "a")
 	is(both, agentapi.Pod{Live: append(liveRules(t, both), apply.LiveRule{Backend: apply.IptablesLegacy, Family: ruleset.IPv4, Table: "nat", Chain: "OTHER", Rule: "-j RETURN"})})
+	twice := w.meshPod(t, "shop", "twice", "a")
+	is(twice, agentapi.Pod{
+		Records: []attachment.Record{{Selected: true}}, Live: liveRules(t, twice),
+		Differences: []string{"ipv4 nat/ISTIO_OUTPUT:12 unexpected: -j ISTIO_REDIRECT"},
+	})
+	beside := w.meshPod(t, "shop", "beside", "a")
+	is(beside, agentapi.Pod{Records: []attachment.Record{{Selected: true}}, Live: append(liveRules(t, beside), apply.LiveRule{
+		Backend: apply.IptablesNFT, Family: ruleset.IPv4, Table: "nat", Chain: "OUTPUT", Rule: "-p tcp -j REDIRECT --to-ports 4140",
+	})})
+	two := w.meshPod(t, "shop", "two", "a")
+	is(two, agentapi.Pod{Live: append(liveRules(t, two), apply.LiveRule{
+		Backend: apply.IptablesNFT, Family: ruleset.IPv4, Table: "nat", Chain: "PROXY_INIT_REDIRECT", Rule: "-p tcp -j REDIRECT --to-ports 4143", Ours: true,
+	})})
 	w.meshPod(t, "shop", "wrong", "a", excluding("80a"))
 	w.meshPod(t, "shop", "far", "b")
 	w.meshPod(t, "shop", "dark", "c")
@@ -118,7 +131,7 @@ func TestMigrate(t *testing.T) {
 	golden(t, "migrate.txt", out)
 	for _, want := range []string{
 		"from istio-cni: DaemonSet istio-system/istio-cni-node, ConfigMap istio-system/istio-cni-config\n3 nodes; agents of ours on 1, of which 1 have the other's entry too\n",
-		"11 pods of the mesh: 1 would be refused, 2 would be captured otherwise, 5 cannot be told, 2 would be captured the same, 1 have our rules already; 1 outside\n",
+		"14 pods of the mesh: 1 would be refused, 4 have rules of two programs, 2 would be captured otherwise, 4 cannot be told, 2 would be captured the same, 1 have our rules already; 1 outside\n",
 	} {
 		assert.Contains(t, out, want)
 	}
@@ -144,7 +157,7 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[string]migration.Verdict{
-		"shop/cart": "same", "shop/cart-2": "same", "shop/old": "differs", "shop/bare": "differs", "shop/moved": "moved", "shop/nft": "unknown", "shop/foreign": "unknown", "shop/both": "unknown",
+		"shop/cart": "same", "shop/cart-2": "same", "shop/old": "differs", "shop/bare": "differs", "shop/moved": "moved", "shop/nft": "unknown", "shop/foreign": "unknown", "shop/both": "double", "shop/twice": "double", "shop/beside": "double", "shop/two": "double",
 		"shop/wrong": "refused", "shop/far": "unknown", "shop/dark": "unknown",
 	}, verdicts)
 

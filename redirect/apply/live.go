@@ -2,7 +2,8 @@ package apply
 
 import "github.com/meshcni/meshcni/redirect/ruleset"
 
-// LiveRule is one rule that is in a namespace now; see [Live].
+// LiveRule is one rule that is in a namespace now; see [Live]. A chain's policy that drops is one too, "policy drop", after the
+// chain's others.
 type LiveRule struct {
 	// Backend is IptablesNFT, IptablesLegacy or Nftables.
 	Backend Name `json:"backend"`
@@ -15,6 +16,11 @@ type LiveRule struct {
 	Position int `json:"position"`
 	// Rule is the rule as iptables-save prints it, without "-A CHAIN", or in words close to nft's.
 	Rule string `json:"rule"`
+	// Hook is how nft declares the base chain of nftables that the rule is in: "type nat hook output priority -100; policy accept;".
+	Hook string `json:"hook,omitempty"`
+	// Sets are the elements, as nft writes them, of the sets of nftables that Rule names. A set is absent whose elements are not
+	// shown: one that rules change, a map, or one of more than 1000 elements.
+	Sets map[string][]string `json:"sets,omitempty"`
 	// Counters is nil for a rule that has no counter: nftables counts only where
 	// a rule says so, and the rules that this module writes do not.
 	Counters *Counters `json:"counters,omitempty"`

@@ -10,11 +10,8 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
-	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
-	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -194,8 +191,15 @@ func listIPTables(ipt lister, f ruleset.Family, tables []string) (string, map[ch
 			if err != nil {
 				return "", nil, err
 			}
-			b.WriteString(":" + chain + " - [0:0]\n")
-			rules, counts := cutCounters(strings.Join(lines[min(1, len(lines)):], "\n"))
+			if len(lines) == 0 {
+				return "", nil, fmt.Errorf("chain %s of table %s: %w", chain, table, errText)
+			}
+			policy := "-"
+			if first := strings.Fields(lines[0]); len(first) > 2 && first[0] == "-P" {
+				policy = first[2]
+			}
+			b.WriteString(":" + chain + " " + policy + " [0:0]\n")
+			rules, counts := cutCounters(strings.Join(lines[1:], "\n"))
 			counters[chainName{nfProto(f), t, chain}] = counts
 			if rules != "" {
 				b.WriteString(rules + "\n")
@@ -245,6 +249,12 @@ func describeSaved(variant Name, live *ruleset.Saved, counters map[chainName][]C
 					Position: i + 1, Rule: r.Text, Counters: &counts[i],
 				})
 			}
+			if c.Policy != "-" && c.Policy != "ACCEPT" {
+				all = append(all, LiveRule{
+					Backend: variant, Family: live.Family, Table: t.Name, Chain: c.Name, Position: len(c.Rules) + 1,
+					Rule: "policy " + strings.ToLower(c.Policy),
+				})
+			}
 			for _, rs := range wanted {
 				for _, i := range rs.Owner().Rules(live, table, c.Name) {
 					all[first+i].Ours = true
@@ -267,53 +277,4 @@ func reason(p *ruleset.Program, table ruleset.Table, chain string, live ruleset.
 		}
 	}
 	return ""
-}
-
-// liveNFTables lists the rules of nftables that iptables-nft did not write.
-func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (all []LiveRule, err error) {
-	err = newNFTables(ns).session(ctx, func(s *nftSession) error {
-		all = nil
-		positions := map[liveChain]int{}
-		return s.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
-			r := parseLiveRule(m)
-			if (nftTable{r.family, r.table}).isIptables() {
-				return
-			}
-			at := liveChain{family: r.family, table: r.table, name: r.chain}
-			positions[at]++
-			all = append(all, describeNative(r, positions[at], wanted))
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list nftables rules: %w", err)
-	}
-	return all, nil
-}
-
-var nftFamilies = map[byte]string{
-	unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet",
-	unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
-}
-
-func describeNative(r liveRule, position int, wanted []ruleset.Ruleset) LiveRule {
-	live := LiveRule{Backend: Nftables, Table: nftFamilies[r.family] + " " + r.table, Chain: r.chain, Position: position}
-	live.Ours = r.family == unix.NFPROTO_INET && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
-		return nft.TableName(rs.Owner()) == r.table
-	})
-	if live.Ours {
-		live.Reason, r.comment = r.comment, ""
-	}
-	live.Rule = describe(&r)
-	switch {
-	case r.family == unix.NFPROTO_IPV4 || strings.Contains(live.Rule, "meta nfproto ipv4"):
-		live.Family = ruleset.IPv4
-	case r.family == unix.NFPROTO_IPV6 || strings.Contains(live.Rule, "meta nfproto ipv6"):
-		live.Family = ruleset.IPv6
-	}
-	parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
-		if name == "counter" {
-			live.Counters = &Counters{Packets: data.Attr(unix.NFTA_COUNTER_PACKETS).U64(), Bytes: data.Attr(unix.NFTA_COUNTER_BYTES).U64()}
-		}
-	})
-	return live
 }

@@ -167,6 +167,7 @@ func TestLiveNFTables(t *testing.T) {
 	})
 	assert.Equal(t, apply.LiveRule{
 		Backend: apply.Nftables, Family: ruleset.IPv6, Table: "ip6 other", Chain: "out", Position: 1,
+		Hook: "type filter hook output priority 0; policy accept;",
 		Rule: `meta l4proto udp th dport 5353 counter comment "why"`, Counters: &apply.Counters{Packets: 3, Bytes: 300},
 	}, live[len(live)-1])
 }

@@ -3,6 +3,8 @@
 package apply
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // describe returns a live rule in words close to nft's. Expressions that we do not write are only named.
@@ -23,11 +26,18 @@ func describe(r *liveRule) string {
 	return strings.Join(d.words, " ")
 }
 
-// describer tracks what register 1 holds, which says how to show a value.
+// describer tracks what register 1 holds, which says how to show a value. Another register makes a word that nft has not, so that
+// nobody takes the rule for one that is understood.
 type describer struct {
 	words []string
 	key   string
 	value []byte
+	// mask and xor are of a bitwise expression.
+	mask, xor []byte
+	// swapped: a number is in network order.
+	swapped bool
+	// second is what register 2 holds: the port of dnat.
+	second []byte
 }
 
 func (d *describer) add(format string, args ...any) {
@@ -57,43 +67,218 @@ func (d *describer) expr(name string, data nfnetlink.Attr) {
 	}
 	switch name {
 	case "meta":
+		d.register(get(unix.NFTA_META_DREG), get(unix.NFTA_META_SREG))
 		d.loadOrSet(metaNames[get(unix.NFTA_META_KEY).U32()], name, get(unix.NFTA_META_SREG).U32() != 0)
 	case "ct":
-		d.loadOrSet(ctNames[get(unix.NFTA_CT_KEY).U32()], name, get(unix.NFTA_CT_SREG).U32() != 0)
-	case "payload":
-		d.key = payloadName(get(unix.NFTA_PAYLOAD_BASE).U32(), get(unix.NFTA_PAYLOAD_OFFSET).U32(), get(unix.NFTA_PAYLOAD_LEN).U32())
-	case "fib":
-		d.key = "fib " + map[uint32]string{fibSrc: "saddr", fibDst: "daddr"}[get(nftaFibFlags).U32()]
-		if get(nftaFibResult).U32() == fibAddrType {
-			d.key += " type"
+		d.register(get(unix.NFTA_CT_DREG), get(unix.NFTA_CT_SREG))
+		key := ctNames[get(unix.NFTA_CT_KEY).U32()]
+		if get(unix.NFTA_CT_DIRECTION).Data != nil {
+			key = "ct of a direction"
 		}
+		d.loadOrSet(key, name, get(unix.NFTA_CT_SREG).U32() != 0)
+	case "payload":
+		d.register(get(unix.NFTA_PAYLOAD_DREG))
+		if get(unix.NFTA_PAYLOAD_SREG).U32() != 0 {
+			d.add("payload set")
+		}
+		d.load(payloadName(get(unix.NFTA_PAYLOAD_BASE).U32(), get(unix.NFTA_PAYLOAD_OFFSET).U32(), get(unix.NFTA_PAYLOAD_LEN).U32()))
+	case "fib":
+		d.register(get(nftaFibDreg))
+		key := "fib " + map[uint32]string{fibSrc: "saddr", fibDst: "daddr"}[get(nftaFibFlags).U32()]
+		if get(nftaFibResult).U32() == fibAddrType {
+			key += " type"
+		}
+		d.load(key)
 	case "bitwise":
-		d.key += " and " + fmt.Sprintf("0x%x", value(unix.NFTA_BITWISE_MASK))
+		d.register(get(unix.NFTA_BITWISE_DREG), get(unix.NFTA_BITWISE_SREG))
+		if d.mask != nil || get(unix.NFTA_BITWISE_MASK).Data == nil {
+			d.add("bitwise")
+		}
+		d.mask, d.xor = value(unix.NFTA_BITWISE_MASK), value(unix.NFTA_BITWISE_XOR)
 	case "cmp":
-		d.add("%s %s%s", d.key, compareOps[get(unix.NFTA_CMP_OP).U32()], d.show(value(unix.NFTA_CMP_DATA)))
+		d.register(get(unix.NFTA_CMP_SREG))
+		d.compare(get(unix.NFTA_CMP_OP).U32(), value(unix.NFTA_CMP_DATA))
 	case "range":
-		d.add("%s %s%s-%s", d.key, compareOps[get(unix.NFTA_RANGE_OP).U32()],
+		d.register(get(unix.NFTA_RANGE_SREG))
+		d.add("%s %s%s-%s", d.masked(), compareOps[get(unix.NFTA_RANGE_OP).U32()],
 			d.show(value(unix.NFTA_RANGE_FROM_DATA)), d.show(value(unix.NFTA_RANGE_TO_DATA)))
 	case "lookup":
+		d.register(get(unix.NFTA_LOOKUP_SREG))
 		not := ""
 		if get(unix.NFTA_LOOKUP_FLAGS).U32()&unix.NFT_LOOKUP_F_INV != 0 {
 			not = "!= "
 		}
-		d.add("%s %s@%s", d.key, not, get(unix.NFTA_LOOKUP_SET).Text())
-	case "immediate":
-		if get(unix.NFTA_IMMEDIATE_DREG).U32() == unix.NFT_REG_VERDICT {
-			d.verdict(get(unix.NFTA_IMMEDIATE_DATA))
-		} else {
-			d.key, d.value = "", value(unix.NFTA_IMMEDIATE_DATA)
+		if get(unix.NFTA_LOOKUP_DREG).Data != nil {
+			not = "map "
 		}
-	case "redir", "tproxy":
-		d.add("%s to :%s", map[string]string{"redir": "redirect", "tproxy": "tproxy"}[name], d.port())
+		d.add("%s %s@%s", d.masked(), not, get(unix.NFTA_LOOKUP_SET).Text())
+	case "immediate":
+		switch get(unix.NFTA_IMMEDIATE_DREG).U32() {
+		case unix.NFT_REG_VERDICT:
+			d.verdict(get(unix.NFTA_IMMEDIATE_DATA))
+		case unix.NFT_REG_2:
+			d.second = value(unix.NFTA_IMMEDIATE_DATA)
+		default:
+			d.register(get(unix.NFTA_IMMEDIATE_DREG))
+			d.load("")
+			d.value = value(unix.NFTA_IMMEDIATE_DATA)
+		}
+	case "redir":
+		d.register(get(unix.NFTA_REDIR_REG_PROTO_MIN), get(unix.NFTA_REDIR_REG_PROTO_MAX))
+		d.add("redirect to :%s", d.port())
+	case "tproxy":
+		d.register(get(nftaTProxyPort))
+		to := map[uint32]string{unix.NFPROTO_IPV4: "ip to", unix.NFPROTO_IPV6: "ip6 to"}[get(nftaTProxyFamily).U32()]
+		if get(nftaTProxyAddr).Data != nil {
+			to = "to an address and"
+		}
+		d.add("tproxy %s :%s", cmp.Or(to, "to"), d.port())
 	case "byteorder":
-		d.key += " (big endian)"
+		// A number is made comparable, and its value is in network order too.
+		d.register(get(unix.NFTA_BYTEORDER_DREG), get(unix.NFTA_BYTEORDER_SREG))
+		d.swapped = true
+	case "log":
+		d.log(get)
+	case "nat":
+		d.nat(get)
 	default:
 		d.add("%s", name)
 	}
 }
+
+var logLevels = [...]string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}
+
+func (d *describer) log(get func(uint16) nfnetlink.Attr) {
+	d.add("log")
+	if p := get(unix.NFTA_LOG_PREFIX); p.Data != nil {
+		d.add("prefix \"%s\"", p.Text())
+	}
+	if l := get(unix.NFTA_LOG_LEVEL); l.Data != nil && int(l.U32()) < len(logLevels) {
+		d.add("level %s", logLevels[l.U32()])
+	}
+	if get(unix.NFTA_LOG_FLAGS).U32() != 0 {
+		d.add("flags")
+	}
+}
+
+// nat shows a destination that is rewritten to one address, and to one port or its own.
+func (d *describer) nat(get func(uint16) nfnetlink.Attr) {
+	a, ok := netip.AddrFromSlice(d.value)
+	ports := get(unix.NFTA_NAT_REG_PROTO_MIN)
+	if get(unix.NFTA_NAT_TYPE).U32() != unix.NFT_NAT_DNAT || !ok || get(unix.NFTA_NAT_FLAGS).U32()&^(natMapIPs|natPorts) != 0 ||
+		get(unix.NFTA_NAT_REG_ADDR_MIN).U32() != unix.NFT_REG_1 || !same(get(unix.NFTA_NAT_REG_ADDR_MIN), get(unix.NFTA_NAT_REG_ADDR_MAX)) ||
+		!same(ports, get(unix.NFTA_NAT_REG_PROTO_MAX)) || ports.Data != nil && (ports.U32() != unix.NFT_REG_2 || len(d.second) != 2) {
+		d.add("nat")
+		return
+	}
+	to, ip := a.String(), "ip"
+	if a.Is6() {
+		ip = "ip6"
+	}
+	if ports.Data != nil {
+		to = netip.AddrPortFrom(a, binary.BigEndian.Uint16(d.second)).String()
+	}
+	d.add("dnat %s to %s", ip, to)
+}
+
+// same reports whether the end of a range is its beginning, or absent.
+func same(first, last nfnetlink.Attr) bool { return last.Data == nil || last.U32() == first.U32() }
+
+// register notes a register that is not the first.
+func (d *describer) register(of ...nfnetlink.Attr) {
+	for _, a := range of {
+		if r := a.U32(); a.Data != nil && r != 0 && r != unix.NFT_REG_1 && r != nftReg32First {
+			d.add("register-%d", r)
+		}
+	}
+}
+
+// load notes what register 1 holds now.
+func (d *describer) load(key string) {
+	d.key, d.value, d.mask, d.xor, d.swapped = key, nil, nil, nil, false
+}
+
+// masked is the key with what a bitwise expression makes of it.
+func (d *describer) masked() string {
+	s := d.key
+	if d.mask != nil {
+		s += " and " + d.number(d.mask)
+	}
+	if bytes.ContainsFunc(d.xor, func(c rune) bool { return c != 0 }) {
+		s += " xor " + d.number(d.xor)
+	}
+	return s
+}
+
+// number shows bits.
+func (d *describer) number(v []byte) string {
+	if order := byteOrders[d.key]; order != nil && len(v) == 4 {
+		return fmt.Sprintf("0x%x", order.Uint32(v))
+	}
+	return fmt.Sprintf("0x%x", v)
+}
+
+func (d *describer) compare(op uint32, v []byte) {
+	plain := !bytes.ContainsFunc(d.xor, func(c rune) bool { return c != 0 })
+	switch {
+	case d.mask == nil && op == unix.NFT_CMP_EQ && len(v) > sizes[d.key] && pairs[d.key] != "":
+		// Two fields that follow one another, which nft compares at once.
+		d.add("%s %s %s %s", d.key, d.show(v[:sizes[d.key]]), pairs[d.key], d.as(pairs[d.key], v[sizes[d.key]:]))
+		return
+	case d.mask == nil:
+		d.add("%s %s%s", d.key, compareOps[op], d.show(v))
+		return
+	case d.key == "ct state" && op == unix.NFT_CMP_NEQ && plain && !bytes.ContainsFunc(v, func(c rune) bool { return c != 0 }):
+		if states := stateText(d.mask); states != "" {
+			d.add("ct state %s", states)
+			return
+		}
+	case plain && strings.HasSuffix(d.key, "addr"):
+		if p, ok := prefixOf(v, or(v, d.mask)); ok {
+			d.add("%s %s%s", d.key, compareOps[op], p)
+			return
+		}
+	case op == unix.NFT_CMP_EQ:
+		d.add("%s == %s", d.masked(), d.show(v))
+		return
+	}
+	d.add("%s %s%s", d.masked(), compareOps[op], d.show(v))
+}
+
+// or is the last address that a mask leaves.
+func or(v, mask []byte) []byte {
+	out := bytes.Clone(v)
+	for i := range min(len(out), len(mask)) {
+		out[i] |= ^mask[i]
+	}
+	return out
+}
+
+// stateText names the states of a mask, or returns nothing for others.
+func stateText(mask []byte) string {
+	if len(mask) != 4 {
+		return ""
+	}
+	left := binary.NativeEndian.Uint32(mask)
+	var names []string
+	for _, s := range []ruleset.States{
+		ruleset.StateInvalid, ruleset.StateEstablished, ruleset.StateRelated, ruleset.StateNew, ruleset.StateUntracked,
+	} {
+		if bit := stateBits(s); left&bit != 0 {
+			names, left = append(names, strings.ToLower(s.String())), left&^bit
+		}
+	}
+	if left != 0 {
+		return ""
+	}
+	return strings.Join(names, ",")
+}
+
+// pairs are the fields that follow others in a header, and sizes the bytes that those have.
+var (
+	pairs = map[string]string{"ip saddr": "ip daddr", "ip6 saddr": "ip6 daddr", "th sport": "th dport"}
+	sizes = map[string]int{"ip saddr": 4, "ip6 saddr": 16, "th sport": 2}
+)
 
 // loadOrSet: a set key takes what register 1 holds, a loaded one replaces it.
 func (d *describer) loadOrSet(key, name string, set bool) {
@@ -102,9 +287,9 @@ func (d *describer) loadOrSet(key, name string, set bool) {
 	}
 	switch {
 	case !set:
-		d.key, d.value = key, nil
+		d.load(key)
 	case d.key != "":
-		d.add("%s set %s", key, d.key)
+		d.add("%s set %s", key, d.masked())
 	default:
 		d.add("%s set %s", key, d.as(key, d.value))
 	}
@@ -131,71 +316,4 @@ func (d *describer) verdict(data nfnetlink.Attr) {
 		name += " " + chain
 	}
 	d.add("%s", name)
-}
-
-func payloadName(base, offset, length uint32) string {
-	type field struct{ base, offset uint32 }
-	name, ok := map[field]string{
-		{unix.NFT_PAYLOAD_NETWORK_HEADER, 12}:  "ip saddr",
-		{unix.NFT_PAYLOAD_NETWORK_HEADER, 16}:  "ip daddr",
-		{unix.NFT_PAYLOAD_NETWORK_HEADER, 8}:   "ip6 saddr",
-		{unix.NFT_PAYLOAD_NETWORK_HEADER, 24}:  "ip6 daddr",
-		{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0}: "th sport",
-		{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2}: "th dport",
-	}[field{base, offset}]
-	if !ok {
-		return fmt.Sprintf("payload %d,%d,%d", base, offset, length)
-	}
-	return name
-}
-
-func (d *describer) show(v []byte) string { return d.as(d.key, v) }
-
-var local = map[string]string{string(nfnetlink.NE32(unix.RTN_LOCAL)): "local"}
-
-// valueNames are the names of values, by key.
-var valueNames = map[string]map[string]string{
-	"meta nfproto": {string([]byte{unix.NFPROTO_IPV4}): "ipv4", string([]byte{unix.NFPROTO_IPV6}): "ipv6"},
-	"meta l4proto": {"\x06": "tcp", "\x11": "udp"}, "fib saddr type": local, "fib daddr type": local,
-}
-
-// byteOrders are those of keys whose values are numbers.
-var byteOrders = map[string]binary.ByteOrder{
-	"meta skuid": binary.NativeEndian, "meta skgid": binary.NativeEndian, "meta mark": binary.NativeEndian,
-	"ct mark": binary.NativeEndian, "ct zone": binary.NativeEndian, "th sport": binary.BigEndian, "th dport": binary.BigEndian,
-}
-
-// as shows a value of the key, or in hexadecimal what it does not know.
-func (d *describer) as(key string, v []byte) string {
-	if name, ok := valueNames[key][string(v)]; ok {
-		return name
-	}
-	order := byteOrders[key]
-	switch {
-	case key == "iifname" || key == "oifname":
-		return `"` + strings.TrimRight(string(v), "\x00") + `"`
-	case key == "ip saddr" || key == "ip daddr":
-		return prefixText(v, 4)
-	case key == "ip6 saddr" || key == "ip6 daddr":
-		return prefixText(v, 16)
-	case order != nil && len(v) == 4:
-		return fmt.Sprint(order.Uint32(v))
-	case order != nil && len(v) == 2:
-		return fmt.Sprint(order.Uint16(v))
-	}
-	return fmt.Sprintf("0x%x", v)
-}
-
-// prefixText shows the bytes that are compared as the prefix they are.
-func prefixText(v []byte, size int) string {
-	if len(v) > size {
-		return fmt.Sprintf("0x%x", v)
-	}
-	full := make([]byte, size)
-	copy(full, v)
-	a, _ := netip.AddrFromSlice(full)
-	if len(v) == size {
-		return a.String()
-	}
-	return netip.PrefixFrom(a, 8*len(v)).String()
 }

@@ -17,6 +17,7 @@ import (
 // the flags of NAT, linux/netfilter/nf_nat.h.
 const (
 	nftaTProxyFamily = 1 // NFTA_TPROXY_FAMILY
+	nftaTProxyAddr   = 2 // NFTA_TPROXY_REG_ADDR
 	nftaTProxyPort   = 3 // NFTA_TPROXY_REG_PORT
 	natMapIPs        = 1 // NF_NAT_RANGE_MAP_IPS
 	natPorts         = 2 // NF_NAT_RANGE_PROTO_SPECIFIED
@@ -26,6 +27,7 @@ const (
 	fibAddrType      = 3 // NFT_FIB_RESULT_ADDRTYPE
 	fibSrc           = 1 // NFTA_FIB_F_SADDR
 	fibDst           = 2 // NFTA_FIB_F_DADDR
+	nftReg32First    = 8 // NFT_REG32_00, the same register as NFT_REG_1
 )
 
 // Data types of set keys, for nft to print them by. Source: enum datatypes in nftables' include/datatype.h.

@@ -153,7 +153,6 @@ func TestNativePeer(t *testing.T) {
 		"redirect to :15001":                               "redirect to :15002",
 		"th dport 15020":                                   "th dport 15019",
 		`oif "lo" meta skuid`:                              `oifname != "lo" meta skuid`,
-		"{ tcp, udp }":                                     "tcp",
 	} {
 		require.Contains(t, native, from)
 		read, err := compare.Native(strings.Replace(native, from, to, 1), istioRules())

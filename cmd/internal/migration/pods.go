@@ -23,6 +23,8 @@ type Verdict string
 const (
 	// Refused: the pod would not start.
 	Refused Verdict = "refused"
+	// Double: two programs have written its rules, so neither's count alone.
+	Double Verdict = "double"
 	// Differs: some of its traffic would go otherwise.
 	Differs Verdict = "differs"
 	// Unknown: it cannot be told.
@@ -33,7 +35,7 @@ const (
 	Moved Verdict = "moved"
 )
 
-var verdicts = []Verdict{Refused, Differs, Unknown, Same, Moved}
+var verdicts = []Verdict{Refused, Double, Differs, Unknown, Same, Moved}
 
 // Evidence is what a verdict rests on.
 type Evidence string
@@ -76,7 +78,11 @@ const (
 type Observed struct {
 	// Moved: our plugin has captured it.
 	Moved bool
-	// Live is what iptables-save and ip6tables-save would print, valid if LiveError is empty.
+	// Double says which two programs have written its rules; empty: one, or none.
+	Double string
+	// DoubleRule is a rule of the second, if one tells.
+	DoubleRule string
+	// Live is what iptables-save and ip6tables-save would print, or nft list ruleset, valid if LiveError is empty.
 	Live      string
 	LiveRules int
 	LiveError string
@@ -144,6 +150,12 @@ func (j *Judge) Add(t *explain.Target, err error, namespace *corev1.Namespace, o
 	switch {
 	case err != nil:
 		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(explain.Reasons(err), "; ")}
+	case o.Double != "":
+		g = Group{Verdict: Double, Evidence: Live, Cause: o.Double +
+			". Which of them takes a connection depends on their order. Restart the pod when only one of the plugins is left: that one writes all its rules"}
+		if o.DoubleRule != "" {
+			g.Example = []string{o.DoubleRule}
+		}
 	case o.Moved:
 		g = Group{Verdict: Moved, Evidence: None, Cause: "our plugin has written its rules"}
 	case o.LiveError == "" && o.LiveRules == 0:

@@ -41,11 +41,11 @@ func (n *Nodes) AddSilent(why string) {
 	}
 }
 
-// Wrong reports whether something needs a decision: a pod that is refused or whose traffic would go otherwise, or a setting that
+// Wrong reports whether something needs a decision: a pod that is refused, that two programs have captured, or whose traffic would go otherwise, or a setting that
 // changes who or what is captured and has no equal.
 func (r Report) Wrong() bool {
 	for _, g := range r.Groups {
-		if g.Verdict == Refused || g.Verdict == Differs {
+		if g.Verdict == Refused || g.Verdict == Double || g.Verdict == Differs {
 			return true
 		}
 	}
@@ -96,6 +96,8 @@ func (v Verdict) Words() string {
 	switch v {
 	case Refused:
 		return "would be refused"
+	case Double:
+		return "have rules of two programs"
 	case Differs:
 		return "would be captured otherwise"
 	case Unknown:

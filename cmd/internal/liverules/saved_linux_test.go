@@ -1,0 +1,127 @@
+package liverules_test
+
+import (
+	"bytes"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/cmd/internal/liverules"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// programs are the rules of the recorded pods, and others with all that the model has.
+func programs(t *testing.T) map[string]ruleset.Ruleset {
+	t.Helper()
+	all := map[string]ruleset.Ruleset{}
+	for dir, d := range map[string]dialect.Dialect{"fates": istio.New(), "fates/linkerd": linkerd.New(), "fates/consul": consul.New()} {
+		for name, c := range dialecttest.Recorded(t, "../../../testdata/"+dir) {
+			if rs, _, err := c.Rules(d); err == nil && !c.Refused {
+				all[dir+"/"+name] = rs
+			}
+		}
+	}
+	r := redirect.Default()
+	r.Mode, r.DropInvalid = redirect.ModeTProxy, true
+	r.Proxy.TunnelPort = 15008
+	r.Proxy.GIDs = nil
+	prefix := netip.MustParsePrefix
+	r.DNS = redirect.DNS{Servers: redirect.Prefixes(prefix("10.96.0.10/32"), prefix("fd00:96::10/128")), Port: 15053}
+	r.Inbound.ExcludePorts = redirect.Ports(22, 15090)
+	r.Outbound.ExcludePorts = redirect.PortRanges(ruleset.PortRange{First: 27017, Last: 27019}, ruleset.Port(3306))
+	r.Outbound.ExcludeCIDRs = redirect.Prefixes(prefix("198.51.100.10/32"), prefix("10.1.0.0/17"), prefix("10.4.0.0/14"))
+	r.Outbound.CIDRs = redirect.Prefixes(prefix("10.0.0.0/9"), prefix("2001:db8::/33"))
+	r.Outbound.Exclude = []redirect.Exclusion{{Ports: redirect.AllPorts(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}}, CIDRs: redirect.AllPrefixes()}}
+	r.ExcludeInterfaces, r.VirtualInterfaces = []string{"net1"}, []string{"virt0"}
+	r.Outbound.OwnerGroups = []uint32{5, 6}
+	all["rich"] = r.MustRuleset()
+	marked := redirect.Default()
+	marked.Proxy.UIDs, marked.Proxy.GIDs, marked.Proxy.Mark = nil, nil, redirect.Mark{Value: 0x539, Mask: 0xfff}
+	marked.Names.InboundMark, marked.Names.MarkMask = 0x111, 0xfff
+	all["marked"] = marked.MustRuleset()
+	require.Greater(t, len(all), 30)
+	return all
+}
+
+func output(t *testing.T, ns *netnsexec.NetNS, stdin, program string, args ...string) string {
+	t.Helper()
+	netnstest.Require(t, netnstest.Binary(program))
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &out
+	require.NoError(t, ns.Run(cmd), "%s\n%s", &out, stdin)
+	return out.String()
+}
+
+// look returns a namespace's live rules as text, and what nft itself prints.
+func look(t *testing.T, ns *netnsexec.NetNS) (live, listed string) {
+	t.Helper()
+	rules, err := apply.Live(t.Context(), ns, apply.Options{Runner: ns.Sandbox()})
+	require.NoError(t, err)
+	live, err = liverules.Saved(rules)
+	require.NoError(t, err)
+	return live, output(t, ns, "", "nft", "list", "ruleset")
+}
+
+// TestSavedNative: the rules that the kernel has are read back as those that were written, both from the live rules and
+// from what nft prints.
+func TestSavedNative(t *testing.T) {
+	for name, rs := range programs(t) {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Nftables, Runner: ns.Sandbox()})
+			require.NoError(t, err)
+			_, err = b.Apply(t.Context(), rs)
+			require.NoError(t, err)
+			live, listed := look(t, ns)
+			a, err := compare.Native(live, rs)
+			require.NoError(t, err, live)
+			other, err := compare.Native(listed, rs)
+			require.NoError(t, err, listed)
+			for _, f := range ruleset.Families {
+				assert.Equal(t, other.Program(f).String(), a.Program(f).String(), "%s\n%s", live, listed)
+			}
+			report, err := compare.Compare(rs, a, compare.Packets(dialecttest.Addrs(), rs, a))
+			require.NoError(t, err)
+			assert.Empty(t, report.Differences)
+		})
+	}
+}
+
+// TestSavedPolicies: a chain that drops by its policy is no chain without rules.
+func TestSavedPolicies(t *testing.T) {
+	for _, tc := range []struct{ program, input, want string }{
+		{"nft", "table inet x { chain c { type filter hook output priority 0; policy drop; }; }", "it drops by its policy"},
+		{"iptables-nft-restore", "*filter\n:OUTPUT DROP [0:0]\nCOMMIT\n", "policy DROP"},
+	} {
+		ns := netnstest.New(t)
+		args := []string{}
+		if tc.program == "nft" {
+			args = []string{"-f", "-"}
+		}
+		output(t, ns, tc.input, tc.program, args...)
+		live, _ := look(t, ns)
+		_, err := compare.Rules(live, ruleset.Ruleset{})
+		require.ErrorContains(t, err, tc.want, live)
+	}
+}
+
+// TestSavedSeveral: what two programs have written is not one text.
+func TestSavedSeveral(t *testing.T) {
+	_, err := liverules.Saved([]apply.LiveRule{{Backend: apply.IptablesNFT}, {Backend: apply.Nftables}})
+	require.ErrorContains(t, err, "iptables-nft and nftables")
+}

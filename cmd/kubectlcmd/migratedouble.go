@@ -1,0 +1,58 @@
+package kubectlcmd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// double says which two programs have written a pod's rules, with a rule of the second if one tells; nothing for a pod that has
+// the rules of one.
+func (m *move) double(p agentapi.Pod) (cause, rule string) {
+	var places, meshes []string // each where rules of one program are
+	note := func(list *[]string, s string) {
+		if !slices.Contains(*list, s) {
+			*list = append(*list, s)
+		}
+	}
+	ours := slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected })
+	foreign := ""
+	for _, r := range p.Live {
+		if captures(r) && !r.Ours && foreign == "" {
+			foreign = fmt.Sprintf("%s, table %s, chain %s: %s", r.Backend, r.Table, r.Chain, r.Rule)
+		}
+		if r.Backend != apply.Nftables {
+			note(&places, string(r.Backend))
+		} else if captures(r) {
+			note(&places, "nftables, table "+r.Table)
+		}
+		for _, d := range m.Dialects {
+			if o := d.Names.Owner(); r.Backend != apply.Nftables && o.Prefix != "" && o.OwnsChain(r.Chain) {
+				note(&meshes, "chains "+o.Prefix+"*")
+			}
+		}
+	}
+	added := slices.IndexFunc(p.Differences, func(d string) bool { return strings.Contains(d, " unexpected: ") })
+	switch {
+	case len(places) > 1:
+		return "it has rules of two programs: in " + strings.Join(places, " and in "), ""
+	case len(meshes) > 1:
+		return "it has rules of two meshes: " + strings.Join(meshes, " and "), ""
+	case ours && foreign != "":
+		return "our plugin has captured it, and another program redirects too", foreign
+	case ours && added >= 0:
+		return "our plugin has captured it, and another program has written into the same chains", p.Differences[added]
+	}
+	return "", ""
+}
+
+// captures reports whether a rule sends packets to a proxy.
+func captures(r apply.LiveRule) bool {
+	return slices.ContainsFunc([]string{"-j REDIRECT", "-j DNAT", "-j TPROXY", "redirect to ", "dnat ", "tproxy "}, func(s string) bool {
+		return strings.Contains(" "+r.Rule, " "+s)
+	})
+}

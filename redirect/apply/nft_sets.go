@@ -1,0 +1,194 @@
+//go:build linux
+
+package apply
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
+)
+
+// chainAt is a chain of nftables.
+type chainAt struct {
+	nftTable
+	chain string
+}
+
+func (c chainAt) compare(o chainAt) int {
+	return cmp.Or(cmp.Compare(c.family, o.family), cmp.Compare(c.name, o.name), cmp.Compare(c.chain, o.chain))
+}
+
+// baseChains returns the base chains that iptables-nft did not write.
+func (c *nlConn) baseChains() (map[chainAt]liveChain, error) {
+	found := map[chainAt]liveChain{}
+	err := c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
+		if ch, t := parseChain(m), (nftTable{m.Family, m.Text(unix.NFTA_CHAIN_TABLE)}); ch.typ != "" && !t.isIptables() {
+			found[chainAt{t, ch.name}] = ch
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	return found, nil
+}
+
+// declaration is how nft declares a base chain.
+func (c *liveChain) declaration() string {
+	hook := fmt.Sprintf("number-%d", c.hook) // of a family without these hooks
+	if c.family != unix.NFPROTO_NETDEV && c.family != unix.NFPROTO_ARP && int(c.hook) < len(chains.Builtins) {
+		hook = strings.ToLower(chains.Builtins[c.hook])
+	}
+	policy := "accept"
+	if c.drops {
+		policy = "drop"
+	}
+	return fmt.Sprintf("type %s hook %s priority %d; policy %s;", c.typ, hook, c.priority, policy)
+}
+
+// maxShown bounds the elements that are shown of a set.
+const maxShown = 1000
+
+// shownSet is a set with its elements as nft writes them; nil: they are not shown.
+type shownSet struct{ elements []string }
+
+// shownSets reads the sets that rules name.
+func (c *nlConn) shownSets(rules []liveRule) (map[nftTable]map[string]*shownSet, error) {
+	keys := map[nftTable]map[string]string{} // what is looked up in each set
+	for i := range rules {
+		r := &rules[i]
+		d := describer{}
+		parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
+			if name == "lookup" {
+				t := nftTable{r.family, r.table}
+				if keys[t] == nil {
+					keys[t] = map[string]string{}
+				}
+				set, key := data.Attr(unix.NFTA_LOOKUP_SET).Text(), d.key
+				if old, ok := keys[t][set]; ok && byteOrders[old] != byteOrders[key] || d.mask != nil {
+					key = ""
+				}
+				keys[t][set] = key
+			}
+			d.expr(name, data)
+		})
+	}
+	all := map[nftTable]map[string]*shownSet{}
+	if len(keys) == 0 {
+		return all, nil
+	}
+	interval := map[nftTable]map[string]bool{} // of the sets that are shown
+	err := c.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
+		t, name := nftTable{m.Family, m.Text(unix.NFTA_SET_TABLE)}, m.Text(unix.NFTA_SET_NAME)
+		flags := m.Attr(unix.NFTA_SET_FLAGS).U32()
+		if keys[t][name] == "" || flags&^(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL) != 0 {
+			return
+		}
+		if interval[t] == nil {
+			interval[t] = map[string]bool{}
+		}
+		interval[t][name] = flags&unix.NFT_SET_INTERVAL != 0
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sets: %w", err)
+	}
+	for t, names := range interval {
+		all[t] = map[string]*shownSet{}
+		for name := range names {
+			s := liveSet{name: name}
+			if err := c.readElements(t, name, s.parseElements); err != nil {
+				return nil, err
+			}
+			all[t][name] = &shownSet{showElements(keys[t][name], s.elements)}
+		}
+	}
+	return all, nil
+}
+
+// showElements returns nil for what cannot be shown.
+func showElements(key string, elements []setElement) []string {
+	if len(elements) == 0 || len(elements) > 2*maxShown {
+		return nil
+	}
+	slices.SortFunc(elements, func(a, b setElement) int {
+		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
+			return c
+		}
+		if a.end {
+			return -1
+		}
+		return 1
+	})
+	d := describer{key: key}
+	intervals := slices.ContainsFunc(elements, func(e setElement) bool { return e.end })
+	var out []string
+	for i, e := range elements {
+		switch {
+		case e.end:
+			continue
+		case !intervals:
+			out = append(out, d.show(e.key))
+			continue
+		}
+		last := bytes.Repeat([]byte{0xff}, len(e.key))
+		if i+1 < len(elements) {
+			last = before(elements[i+1].key)
+		}
+		switch p, ok := prefixOf(e.key, last); {
+		case bytes.Equal(e.key, last):
+			out = append(out, d.show(e.key))
+		case !strings.HasSuffix(key, "addr"):
+			out = append(out, d.show(e.key)+"-"+d.show(last))
+		case ok:
+			out = append(out, p.String())
+		default:
+			out = append(out, d.show(e.key)+"-"+d.show(last))
+		}
+	}
+	if len(out) > maxShown {
+		return nil
+	}
+	return out
+}
+
+// before is the value before b, which is not 0.
+func before(b []byte) []byte {
+	out := bytes.Clone(b)
+	for i := len(out) - 1; i >= 0; i-- {
+		if out[i]--; out[i] != 0xff {
+			break
+		}
+	}
+	return out
+}
+
+// prefixOf returns the prefix whose first and last addresses these are.
+func prefixOf(first, last []byte) (netip.Prefix, bool) {
+	a, ok := netip.AddrFromSlice(first)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	bits := 0
+	for i := range first {
+		for bit := byte(0x80); bit != 0 && first[i]&bit == last[i]&bit; bit >>= 1 {
+			bits++
+		}
+		if first[i] != last[i] {
+			break
+		}
+	}
+	p := netip.PrefixFrom(a, bits)
+	for i, mask := range maskOf(p) {
+		if first[i]&^mask != 0 || last[i]|mask != 0xff {
+			return p, false
+		}
+	}
+	return p, true
+}

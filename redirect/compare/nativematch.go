@@ -1,0 +1,250 @@
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// only leaves one of the families.
+func (r *nativeRule) only(f ruleset.Family) error {
+	if !slices.Contains(r.families, f) {
+		return errors.New("it is for no family of its table")
+	}
+	r.families = []ruleset.Family{f}
+	return nil
+}
+
+func (r *nativeRule) nfproto() error {
+	not, values, err := r.values()
+	if err == nil && !not && len(values) == 1 {
+		for _, f := range ruleset.Families {
+			if f.String() == values[0] {
+				return r.only(f)
+			}
+		}
+	}
+	return errors.Join(err, errUnknown)
+}
+
+func (r *nativeRule) l4proto() error {
+	not, values, err := r.values()
+	if err != nil || not || len(r.protos) > 0 {
+		return errors.Join(err, errUnknown)
+	}
+	for _, v := range values {
+		n, err := strconv.ParseUint(v, 10, 8)
+		switch {
+		case v == "tcp":
+			n, err = uint64(ruleset.TCP), nil
+		case v == "udp":
+			n, err = uint64(ruleset.UDP), nil
+		}
+		if err != nil || n == 0 {
+			return errUnknown
+		}
+		r.protos = append(r.protos, ruleset.Proto(n))
+	}
+	return nil
+}
+
+func (r *nativeRule) ports(proto ruleset.Proto, to *ruleset.PortMatch) error {
+	not, values, err := r.values()
+	hasPorts := func(p ruleset.Proto) bool { return p == ruleset.TCP || p == ruleset.UDP }
+	switch {
+	case err != nil:
+		return err
+	case proto != ruleset.AnyProto && len(r.protos) == 0:
+		r.protos = []ruleset.Proto{proto}
+	case proto != ruleset.AnyProto && !slices.Equal(r.protos, []ruleset.Proto{proto}), len(r.protos) == 0,
+		slices.ContainsFunc(r.protos, func(p ruleset.Proto) bool { return !hasPorts(p) }), !to.IsZero():
+		return errUnknown
+	}
+	to.Not = not
+	for _, v := range values {
+		first, last, err := numbers(v, 16)
+		if err != nil {
+			return err
+		}
+		to.Ranges = append(to.Ranges, ruleset.PortRange{First: uint16(first), Last: uint16(last)}) //nolint:gosec // 16 bits
+	}
+	return nil
+}
+
+// numbers reads N or N-M.
+func numbers(s string, bits int) (first, last uint32, err error) {
+	a, b, isRange := strings.Cut(s, "-")
+	if !isRange {
+		b = a
+	}
+	x, err := strconv.ParseUint(a, 0, bits)
+	y, err2 := strconv.ParseUint(b, 0, bits)
+	if err != nil || err2 != nil || y < x {
+		return 0, 0, fmt.Errorf("%q is no number", s)
+	}
+	return uint32(x), uint32(y), nil //nolint:gosec // at most 32 bits
+}
+
+func (r *nativeRule) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error {
+	not, values, err := r.values()
+	switch {
+	case err != nil:
+		return err
+	case len(*to) > 0:
+		return errors.New("two matches of one address")
+	case not && len(values) > 1:
+		return errors.New("several addresses negated")
+	}
+	for _, v := range values {
+		p, err := netip.ParsePrefix(v)
+		if err != nil {
+			var a netip.Addr
+			if a, err = netip.ParseAddr(v); err == nil {
+				p = netip.PrefixFrom(a, a.BitLen())
+			}
+		}
+		if err != nil || ruleset.FamilyOf(p.Addr()) != f || p.Addr().Zone() != "" {
+			return fmt.Errorf("%q is no address or prefix of the family", v)
+		}
+		m := ruleset.PrefixMatch{Prefix: p.Masked(), Not: not}
+		if p.Bits() == 0 && !not {
+			m = ruleset.PrefixMatch{}
+		}
+		*to = append(*to, m)
+	}
+	return r.only(f)
+}
+
+// iface reads names. By its index only lo is known.
+func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
+	not, values, err := r.values()
+	switch {
+	case err != nil:
+		return err
+	case len(*to) > 0 || not && len(values) > 1:
+		return errUnknown
+	}
+	for _, v := range values {
+		name, escaped := strings.CutSuffix(v, `\*`)
+		if escaped {
+			name += "*"
+		}
+		if index && v != "lo" || !escaped && strings.HasSuffix(v, "*") {
+			return fmt.Errorf("%q: %w", v, errUnknown)
+		}
+		*to = append(*to, ruleset.InterfaceMatch{Name: name, Not: not})
+	}
+	return nil
+}
+
+func (r *nativeRule) owner(kind ruleset.OwnerKind) error {
+	if len(r.words) > 1 && (r.words[0].text == ">=" || r.words[0].text == "<=") {
+		return r.bound(kind)
+	}
+	not, values, err := r.values()
+	if err != nil {
+		return err
+	}
+	var of []ruleset.OwnerMatch
+	for _, v := range values {
+		first, last, err := numbers(v, 32)
+		if err != nil {
+			return err
+		}
+		of = append(of, ruleset.OwnerMatch{Kind: kind, First: first, Last: last, Not: not})
+	}
+	if !not {
+		r.owners = append(r.owners, of)
+		return nil
+	}
+	for _, o := range of { // none of them
+		r.owners = append(r.owners, []ruleset.OwnerMatch{o})
+	}
+	return nil
+}
+
+// bound reads one end of a range, which the kernel keeps as two comparisons.
+func (r *nativeRule) bound(kind ruleset.OwnerKind) error {
+	lower := r.next().text == ">="
+	n, err := r.number()
+	if err = errors.Join(r.matching(), err); err != nil {
+		return err
+	}
+	if lower {
+		r.owners = append(r.owners, []ruleset.OwnerMatch{{Kind: kind, First: n, Last: math.MaxUint32}})
+		return nil
+	}
+	if i := len(r.owners) - 1; i >= 0 && len(r.owners[i]) == 1 {
+		if o := &r.owners[i][0]; o.Kind == kind && !o.Not && o.Last == math.MaxUint32 && o.First <= n {
+			o.Last = n
+			return nil
+		}
+	}
+	r.owners = append(r.owners, []ruleset.OwnerMatch{{Kind: kind, Last: n}})
+	return nil
+}
+
+func (r *nativeRule) addrType(to *ruleset.AddrType) error {
+	not, values, err := r.values()
+	if err != nil || !slices.Equal(values, []string{"local"}) || *to != ruleset.AnyType {
+		return errors.Join(err, errUnknown)
+	}
+	if *to = ruleset.Local; not {
+		*to = ruleset.NotLocal
+	}
+	return nil
+}
+
+var nativeStates = map[string]ruleset.States{
+	"invalid": ruleset.StateInvalid, "new": ruleset.StateNew, "related": ruleset.StateRelated, "established": ruleset.StateEstablished,
+	"untracked": ruleset.StateUntracked,
+}
+
+func (r *nativeRule) state() error {
+	not, values, err := r.values()
+	if err != nil || not || r.base.States != 0 {
+		return errors.Join(err, errUnknown)
+	}
+	for len(r.words) > 1 && r.words[0].is(",") {
+		r.next()
+		values = append(values, r.next().text)
+	}
+	for _, v := range values {
+		if nativeStates[v] == 0 {
+			return fmt.Errorf("%q: %w", v, errUnknown)
+		}
+		r.base.States |= nativeStates[v]
+	}
+	return nil
+}
+
+// mark reads VALUE, or "and MASK == VALUE".
+func (r *nativeRule) mark(to *ruleset.MarkMatch) error {
+	m := ruleset.MarkMatch{Mask: ruleset.FullMask}
+	if !to.IsZero() {
+		return errors.New("two matches of one mark")
+	}
+	var err error
+	if r.take("and") || r.take("&") {
+		if m.Mask, _, err = numbers(r.next().text, 32); err != nil || m.IsZero() {
+			return errors.Join(err, errUnknown)
+		}
+	}
+	not, values, err := r.values()
+	if err != nil || len(values) != 1 {
+		return errors.Join(err, errUnknown)
+	}
+	var last uint32
+	if m.Value, last, err = numbers(values[0], 32); err != nil || last != m.Value {
+		return errors.Join(err, errUnknown)
+	}
+	m.Not = not
+	*to = m
+	return nil
+}
