@@ -26,6 +26,10 @@ type Policy struct {
 	// InitContainers are the names of containers, init or regular, that set the
 	// rules from inside the pod. A pod with one is left alone.
 	InitContainers []string
+	// PrivilegedInitContainers are the names of init containers that set the rules from inside if they may: if they are
+	// privileged or add the capability NET_ADMIN. A pod with such a one is left alone. In other pods of the mesh they do
+	// something else.
+	PrivilegedInitContainers []string
 	// ProxyContainers are the names that the proxy container may have, as a regular container or as a native sidecar
 	// (an init container that keeps running). A pod without one is left alone.
 	ProxyContainers []string
@@ -103,7 +107,7 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	if pod.Spec.HostNetwork {
 		return decided(HostNetwork, "the pod uses the host's network")
 	}
-	if name := findContainer(pod, p.InitContainers); name != "" {
+	if name := p.setsRules(pod); name != "" {
 		return decided(InitContainer, "container %q sets the rules itself", name)
 	}
 	if v := env(proxy, p.DisableEnv); v != "" {
@@ -279,12 +283,26 @@ func (p Policy) Proxy(pod *corev1.Pod) *corev1.Container {
 	return nil
 }
 
-func findContainer(pod *corev1.Pod, names []string) string {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if slices.Contains(names, list[i].Name) {
-				return list[i].Name
-			}
+// SetsRules reports whether a container of the pod's init containers sets the rules from inside the pod.
+func (p Policy) SetsRules(c *corev1.Container) bool {
+	if slices.Contains(p.InitContainers, c.Name) {
+		return true
+	}
+	sc := c.SecurityContext
+	return slices.Contains(p.PrivilegedInitContainers, c.Name) && sc != nil && (sc.Privileged != nil && *sc.Privileged ||
+		sc.Capabilities != nil && slices.Contains(sc.Capabilities.Add, "NET_ADMIN"))
+}
+
+// setsRules returns the name of the pod's container that does; a regular one does by its name alone.
+func (p Policy) setsRules(pod *corev1.Pod) string {
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; p.SetsRules(c) {
+			return c.Name
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; slices.Contains(p.InitContainers, c.Name) {
+			return c.Name
 		}
 	}
 	return ""

@@ -17,12 +17,17 @@ import (
 )
 
 // policy is like a mesh's in everything that a Policy can say.
+var yes = true
+
 var policy = selection.Policy{
 	ExcludedNamespaces: []string{"kube-system", "mesh-system"},
 	ExcludedNamespaceLabels: []labels.Selector{
 		labels.SelectorFromSet(labels.Set{"team": "nobody"}), labels.SelectorFromSet(labels.Set{"mesh": "off"}),
 	},
-	InitContainers:    []string{"mesh-init"},
+	InitContainers: []string{"mesh-init"},
+
+	PrivilegedInitContainers: []string{"mesh-setup"},
+
 	ProxyContainers:   []string{"mesh-proxy"},
 	DisableEnv:        "MESH_OFF",
 	ProxyCommand:      "proxy",
@@ -144,6 +149,15 @@ var cases = []struct {
 	{"host network", []func(*corev1.Pod){onHost}, selection.HostNetwork, 0},
 
 	{"init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "mesh-init"})}, selection.InitContainer, 0},
+	{"init container that may set rules", []func(*corev1.Pod){initContainer(corev1.Container{
+		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Privileged: &yes},
+	})}, selection.InitContainer, 0},
+	{"init container with the capability for it", []func(*corev1.Pod){initContainer(corev1.Container{
+		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
+	})}, selection.InitContainer, 0},
+	{"init container that may not", []func(*corev1.Pod){initContainer(corev1.Container{
+		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_ADMIN"}}},
+	})}, selection.Selected, 0},
 	{"its name on an ordinary container", []func(*corev1.Pod){container("mesh-init")}, selection.InitContainer, 0},
 	{"somebody else's init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "migrate"})}, selection.Selected, 0},
 

@@ -285,3 +285,62 @@ func TestMigrateInitContainers(t *testing.T) {
 	assert.Equal(t, []string{"shop/same"}, r.Groups[2].Pods)
 	assert.Equal(t, migration.Same, r.Groups[2].Verdict)
 }
+
+// TestMigrateOtherInitContainers: so are the pods of the other meshes, and Consul's pods without plugin count as pods of the mesh.
+func TestMigrateOtherInitContainers(t *testing.T) {
+	t.Parallel()
+	config := `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`
+	yes, uid := true, int64(2102)
+	for mesh, tc := range map[string]struct {
+		annotations map[string]string
+		proxy       corev1.Container
+		init, other corev1.Container // the same as ours, and one that is not
+		verdict     migration.Verdict
+		cause       string
+	}{
+		"linkerd": {
+			map[string]string{"linkerd.io/proxy-version": "x"},
+			corev1.Container{Name: "linkerd-proxy", Image: "i", SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}},
+			corev1.Container{Name: "linkerd-init", Image: "i", Args: []string{"-p", "4143", "-o", "4140", "-u", "2102", "--inbound-ports-to-ignore", "4190,4191"}},
+			corev1.Container{Name: "linkerd-init", Image: "i", Args: []string{"-p", "4143", "-o", "4140", "-u", "2102", "--inbound-ports-to-ignore", "4190,4191,4567"}},
+			migration.Differs, "in tcp to port 4567: pass there, redirect 4143 here",
+		},
+		"kuma": {
+			map[string]string{"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "redirect: {outbound: {port: 15001}}"},
+			corev1.Container{Name: "kuma-sidecar", Image: "i"},
+			corev1.Container{Name: "kuma-init", Image: "i", Args: []string{"--config", "redirect: {outbound: {port: 15001}}"}},
+			corev1.Container{Name: "kuma-init", Image: "i", Args: []string{"--config-file", "/config/x.yaml"}},
+			migration.Unknown, "its configuration is in file /config/x.yaml",
+		},
+		"consul": {
+			map[string]string{"consul.hashicorp.com/connect-inject-status": "injected"},
+			corev1.Container{Name: "consul-dataplane", Image: "i"},
+			corev1.Container{Name: "consul-connect-inject-init", Image: "i", Env: []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", Value: config}}, SecurityContext: &corev1.SecurityContext{Privileged: &yes}},
+			corev1.Container{Name: "consul-connect-inject-init", Image: "i", Env: []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", Value: "{}"}}, SecurityContext: &corev1.SecurityContext{Privileged: &yes}},
+			migration.Refused, "ProxyUserID",
+		},
+	} {
+		t.Run(mesh, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.node(t, "a", nil)
+			with := func(c corev1.Container) func(*corev1.Pod) {
+				return func(p *corev1.Pod) {
+					p.Annotations, p.Spec.Containers[1], p.Spec.InitContainers = tc.annotations, tc.proxy, []corev1.Container{c}
+				}
+			}
+			w.meshPod(t, "shop", "same", "a", with(tc.init))
+			w.meshPod(t, "shop", "other", "a", with(tc.other))
+			_, out, errOut := w.run(t, "migrate", "--from", "init-containers", "-o", "json")
+			require.NotEmpty(t, out, errOut)
+			r := decode[migration.Report](t, out)
+			assert.Equal(t, mesh, r.Plan.Values["dialect"])
+			require.Len(t, r.Groups, 2, out)
+			assert.Equal(t, []string{"shop/other"}, r.Groups[0].Pods)
+			assert.Equal(t, tc.verdict, r.Groups[0].Verdict)
+			assert.Contains(t, r.Groups[0].Cause, tc.cause)
+			assert.Equal(t, []string{"shop/same"}, r.Groups[1].Pods)
+			assert.Equal(t, migration.Same, r.Groups[1].Verdict, r.Groups[1].Cause)
+		})
+	}
+}

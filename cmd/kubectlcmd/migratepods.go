@@ -11,11 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/initrules"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
-	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -144,18 +143,12 @@ func (m *move) observe(ctx context.Context, l *lookout, c *candidate) (o migrati
 	case init == nil && m.plan.From == migration.InitContainers:
 		o.InitError = "it has no init container that writes rules"
 	case init == nil:
-	case mesh != istio.New().Name || c.target.Plan.Dialect != mesh:
-		o.InitError = "what the init container " + init.Name + " writes is not told from its arguments"
+	case c.target.Plan.Dialect != mesh:
+		o.InitError = "its init container " + init.Name + " is of " + mesh + ", and its plugin would be of another mesh"
 	default:
-		base := istio.Defaults()
-		base.IPv6, base.IPv4 = c.target.Redirect.IPv6, c.target.Redirect.IPv4
-		env := map[string]string{}
-		for _, e := range init.Env {
-			env[e.Name] = e.Value
-		}
-		theirs, err := redirectcmd.InitContainer(base, init.Args, env)
+		theirs, err := initrules.Redirect(mesh, c.pod, init, c.target.Redirect)
 		if o.Init = &theirs; err != nil {
-			o.Init, o.InitError = nil, err.Error()
+			o.Init, o.InitError = nil, "what the init container "+init.Name+" writes cannot be told: "+err.Error()
 		}
 	}
 	return o

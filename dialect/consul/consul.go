@@ -10,6 +10,8 @@
 //   - Consul's plugin updates the status annotation twice in each ADD, with the whole pod. Here it is patched once, and
 //     only if the plugin's configuration has "write_status".
 //
+// A pod is left alone whose init container sets the rules itself; see [InitContainer].
+//
 // An application's connections to its own pod's address are redirected, as by Consul's rules; those to localhost pass.
 //
 // # Families
@@ -41,6 +43,10 @@ const (
 	Services = "consul.hashicorp.com/connect-service"
 )
 
+// InitContainer waits for the pod's registration in Consul. Where there is no CNI plugin it also sets the rules, for which the
+// injector makes it privileged with the capability NET_ADMIN.
+const InitContainer = "consul-connect-inject-init"
+
 // Values of TransparentProxyStatus.
 const (
 	StatusWaiting  = "waiting"
@@ -69,7 +75,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
 		Name: "consul",
 		Policy: selection.Policy{
-			ExcludedNamespaces: excludedNamespaces,
+			ExcludedNamespaces:       excludedNamespaces,
+			PrivilegedInitContainers: []string{InitContainer},
 			Required: []selection.Requirement{
 				{Keys: []string{InjectStatus, MeshInjectStatus}},
 				{Keys: []string{TransparentProxyStatus}},

@@ -35,7 +35,7 @@ func meshed(config, dualStack string) *corev1.Pod {
 }
 
 func TestSelection(t *testing.T) {
-	d := consul.New("kube-system")
+	d, yes := consul.New("kube-system"), true
 	tests := []struct {
 		name   string
 		change func(*corev1.Pod)
@@ -52,11 +52,23 @@ func TestSelection(t *testing.T) {
 		{"an empty one", func(p *corev1.Pod) { p.Annotations[consul.TransparentProxyStatus] = "" }, selection.NotInjected},
 		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kube-system" }, selection.ExcludedNamespace},
 		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
+		{"rules set from inside", initContainer(&corev1.SecurityContext{
+			Privileged: &yes, Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}},
+		}), selection.InitContainer},
+		{"the init container of a pod with a plugin", initContainer(&corev1.SecurityContext{
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}), selection.Selected},
 	}
 	for _, tt := range tests {
 		pod := meshed("{}", "false")
 		tt.change(pod)
 		assert.Equal(t, tt.want, d.Decide(pod, nil).Reason, tt.name)
+	}
+}
+
+func initContainer(sc *corev1.SecurityContext) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: consul.InitContainer, SecurityContext: sc})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/cmd/internal/initrules"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect"
@@ -107,7 +108,7 @@ type Judge struct {
 // Target is the pod as the injector would make it with a plugin, with its plan. The bool is false for a pod outside the mesh. The
 // error refuses the pod.
 func (j *Judge) Target(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace) (*explain.Target, bool, error) {
-	pod = WithoutInit(pod, j.Meshes)
+	pod = initrules.WithPlugin(WithoutInit(pod, j.Meshes), pod)
 	t := &explain.Target{Pod: pod, Mesh: &j.Meshes[0], Addrs: explain.Addrs(pod)}
 	err := t.Ask(ctx, j.Meshes, namespace, j.Options)
 	return t, t.Decision.Selected, err
@@ -129,14 +130,14 @@ func WithoutInit(pod *corev1.Pod, meshes dialect.List) *corev1.Pod {
 }
 
 func writes(c *corev1.Container, meshes dialect.List) bool {
-	return slices.ContainsFunc(meshes, func(d dialect.Dialect) bool { return slices.Contains(d.Policy.InitContainers, c.Name) })
+	return slices.ContainsFunc(meshes, func(d dialect.Dialect) bool { return d.Policy.SetsRules(c) })
 }
 
 // Init returns the container by which a pod writes its rules itself, and its mesh; nil if it has none.
 func Init(pod *corev1.Pod, meshes dialect.List) (mesh string, c *corev1.Container) {
 	for i := range pod.Spec.InitContainers {
 		for _, d := range meshes {
-			if c := &pod.Spec.InitContainers[i]; slices.Contains(d.Policy.InitContainers, c.Name) {
+			if c := &pod.Spec.InitContainers[i]; d.Policy.SetsRules(c) {
 				return d.Name, c
 			}
 		}

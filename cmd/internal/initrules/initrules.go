@@ -1,0 +1,177 @@
+// Package initrules tells what rules a mesh's init container writes, from its arguments and variables in the pod.
+//
+// It does not guess. An argument that is not known, or that is in a file or variable outside the pod, is an error.
+// What Consul's container takes from the proxy's registration in Consul is not in the pod either: it adds excluded inbound ports.
+package initrules
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Redirect returns what the init container of a mesh, by its dialect's name, writes in a pod. Ours is what a plugin of ours makes
+// there: where the container's arguments cannot say whether a family has rules that the pod has no address of, its answer counts.
+func Redirect(mesh string, pod *corev1.Pod, c *corev1.Container, ours redirect.Redirect) (redirect.Redirect, error) {
+	words, err := arguments(c)
+	if err != nil {
+		return redirect.Redirect{}, err
+	}
+	switch mesh {
+	case "istio":
+		base := istio.Defaults()
+		base.IPv6, base.IPv4 = ours.IPv6, ours.IPv4
+		return redirectcmd.InitContainer(base, words, variables(c))
+	case "linkerd":
+		return ofLinkerd(pod, words, ours)
+	case "kuma":
+		return ofKuma(pod, words)
+	case "consul":
+		return ofConsul(pod, c)
+	}
+	return redirect.Redirect{}, fmt.Errorf("the init containers of %s are not known", mesh)
+}
+
+// arguments are those of a container, which the kubelet expands by names in $(…).
+func arguments(c *corev1.Container) ([]string, error) {
+	for _, a := range c.Args {
+		if strings.Contains(a, "$(") {
+			return nil, fmt.Errorf("argument %q takes a variable's value", a)
+		}
+	}
+	return c.Args, nil
+}
+
+// variables are those whose values are in the pod.
+func variables(c *corev1.Container) map[string]string {
+	env := map[string]string{}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			env[e.Name] = e.Value
+		}
+	}
+	return env
+}
+
+func hasIPv6(pod *corev1.Pod) bool {
+	for _, a := range explain.Addrs(pod) {
+		if ruleset.FamilyOf(a) == ruleset.IPv6 {
+			return true
+		}
+	}
+	return false
+}
+
+// build reads a pod as the mesh's plugin would, with these annotations and without its init containers.
+func build(d dialect.Dialect, pod *corev1.Pod, annotations map[string]string) (redirect.Redirect, error) {
+	as := pod.DeepCopy()
+	as.Spec.InitContainers, as.Annotations = nil, annotations
+	for _, c := range pod.Spec.InitContainers { // a proxy may be one of them
+		if !d.Policy.SetsRules(&c) {
+			as.Spec.InitContainers = append(as.Spec.InitContainers, c)
+		}
+	}
+	r, err := d.Redirect(as, nil, explain.Addrs(pod))
+	if err != nil {
+		return redirect.Redirect{}, errors.New(strings.Join(explain.Reasons(err), "; "))
+	}
+	for _, w := range r.Warnings {
+		if w.Code == redirect.WarningUnknown {
+			return redirect.Redirect{}, errors.New(w.Text)
+		}
+	}
+	return r.Redirect, nil
+}
+
+// consulConfig finds the JSON of a Consul container: the injector gives it in a variable or by a flag.
+func consulConfig(c *corev1.Container) (string, error) {
+	for _, e := range c.Env {
+		if strings.HasSuffix(e.Name, "REDIRECT_TRAFFIC_CONFIG") {
+			if e.ValueFrom != nil {
+				return "", fmt.Errorf("the value of %s is not in the pod", e.Name)
+			}
+			return e.Value, nil
+		}
+	}
+	words := append(append([]string{}, c.Command...), c.Args...)
+	for i, w := range words {
+		name, value, inline := strings.Cut(strings.TrimLeft(w, "-"), "=")
+		switch {
+		case name != "redirect-traffic-config" || !strings.HasPrefix(w, "-"):
+		case inline:
+			return value, nil
+		case i+1 < len(words):
+			return words[i+1], nil
+		}
+	}
+	return "", errors.New("no argument or variable has the configuration of the rules")
+}
+
+func ofConsul(pod *corev1.Pod, c *corev1.Container) (redirect.Redirect, error) {
+	text, err := consulConfig(c)
+	if err != nil {
+		return redirect.Redirect{}, err
+	}
+	dual, err := dualStack(pod)
+	if err != nil {
+		return redirect.Redirect{}, err
+	}
+	return build(consul.New(), pod, map[string]string{consul.RedirectTrafficConfig: text, consul.DualStack: dual})
+}
+
+// dualStack is the annotation. Without it, whether IPv6 is captured matters to pods with an address of it.
+func dualStack(pod *corev1.Pod) (string, error) {
+	v, ok := pod.Annotations[consul.DualStack]
+	switch {
+	case ok:
+		return v, nil
+	case hasIPv6(pod):
+		return "", fmt.Errorf("annotation %s is absent, so whether it captures IPv6 is not known", consul.DualStack)
+	}
+	return "false", nil
+}
+
+// WithPlugin returns the pod without its init container as the mesh's injector makes it for a plugin: Consul's gives the container's
+// configuration in annotations then. Pod is with the container. It changes neither.
+func WithPlugin(without, pod *corev1.Pod) *corev1.Pod {
+	if without == pod {
+		return pod
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		text, err := consulConfig(c)
+		if c.Name != consul.InitContainer || err != nil {
+			continue
+		}
+		as := *without
+		as.Annotations = map[string]string{consul.TransparentProxyStatus: consul.StatusWaiting, consul.RedirectTrafficConfig: text}
+		if dual, err := dualStack(pod); err == nil {
+			as.Annotations[consul.DualStack] = dual
+		}
+		for k, v := range without.Annotations {
+			as.Annotations[k] = v
+		}
+		return &as
+	}
+	return without
+}
+
+// ofKuma makes a pod's configuration of the arguments, which the dialect reads.
+func ofKuma(pod *corev1.Pod, words []string) (redirect.Redirect, error) {
+	text, err := kumaConfig(words)
+	if err != nil {
+		return redirect.Redirect{}, err
+	}
+	return build(kuma.New(), pod, map[string]string{kuma.Config: text})
+}
