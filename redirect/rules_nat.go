@@ -143,7 +143,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		return append(rules, outside)
 	}
 	var except []PortRange
-	if g.DNS.Enabled() {
+	if g.DNS.Enabled() && o.Kind == ruleset.UID { // Istio's rules for groups do not have it
 		except = append(except, ruleset.Port(dnsPort))
 	}
 	if g.Proxy.TunnelPort != 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 // Verdict is what moving does to a pod's traffic.
@@ -224,7 +225,7 @@ func (j *Judge) compareLive(t *explain.Target, o Observed) Group {
 		if err != nil {
 			return unknown(Live, "its rules cannot be compared: %v", err)
 		}
-		return j.group(Live, x)
+		return j.group(t, Live, x)
 	})
 }
 
@@ -271,7 +272,7 @@ func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o O
 		if err != nil {
 			return unknown(Model, "its rules cannot be compared: %v", err)
 		}
-		return j.group(Model, x)
+		return j.group(t, Model, x)
 	})
 }
 
@@ -306,7 +307,7 @@ func (j *Judge) once(t *explain.Target, theirs string, work func() Group) Group 
 	return g
 }
 
-func (j *Judge) group(e Evidence, x explain.Comparison) Group {
+func (j *Judge) group(t *explain.Target, e Evidence, x explain.Comparison) Group {
 	switch {
 	case len(x.Foreign) > 0:
 		return unknown(e, "%d of its rules are outside the model, such as %s", len(x.Foreign), x.Foreign[0])
@@ -326,10 +327,10 @@ func (j *Judge) group(e Evidence, x explain.Comparison) Group {
 		}
 	}
 	for _, d := range x.Differences {
-		note(kind(d), d.String())
+		note(cmp.Or(deliberate(t, d.Packet), kind(d)), d.String())
 	}
 	for _, d := range x.ConnectionDifferences {
-		note(fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B), d.String())
+		note(cmp.Or(deliberate(t, d.Packet), fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B)), d.String())
 	}
 	more := ""
 	if n := len(kinds) - maxKinds; n > 0 {
@@ -340,6 +341,20 @@ func (j *Judge) group(e Evidence, x explain.Comparison) Group {
 		g.Cause = strings.TrimPrefix(g.Cause+j.blame(), "; ")
 	}
 	return g
+}
+
+// deliberate says in words where ours differ from the mesh's own rules on purpose, in which every pod of the kind does; nothing of
+// other packets. It is Istio with TPROXY: see "Difference to istio-cni" in docs/dialects/istio.md, and docs/comparison.md.
+func deliberate(t *explain.Target, p trace.Packet) string {
+	r := &t.Redirect
+	switch {
+	case r.Mode != redirect.ModeTProxy:
+	case p.Direction == trace.In && r.Proxy.TunnelPort != 0 && p.Dst.Port() == r.Proxy.TunnelPort:
+		return fmt.Sprintf("inbound connections to the proxy's tunnel port %d go to its inbound port there, and straight to the tunnel port here, as with REDIRECT", p.Dst.Port())
+	case p.Direction == trace.Out && p.Mark == r.Names.InboundMark: // the policy route keeps them in the pod
+		return "what the proxy sends to the application with the client's address comes back to the proxy there, without end, if the proxy runs as the mesh's user and not as root; here it arrives"
+	}
+	return ""
 }
 
 // kind says what of a packet's fate differs, without its addresses.

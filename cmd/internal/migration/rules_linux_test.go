@@ -1,0 +1,104 @@
+package migration_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/cmd/internal/liverules"
+	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// left is a pod with the rules that a peer leaves in it.
+type left struct {
+	Peer    string            `json:"peer"`
+	Verdict migration.Verdict `json:"verdict"`
+	// Causes are parts of what is said, each of them.
+	Causes    []string   `json:"causes"`
+	Pod       corev1.Pod `json:"pod"`
+	Iptables  string     `json:"iptables"`
+	Ip6tables string     `json:"ip6tables"`
+	Nft       string     `json:"nft"`
+}
+
+func load(t *testing.T, ns *netnsexec.NetNS, rules, program string, args ...string) {
+	t.Helper()
+	if rules == "" {
+		return
+	}
+	netnstest.Require(t, netnstest.Binary(program))
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(rules), &out, &out
+	require.NoError(t, ns.Run(cmd), "%s\n%s", &out, rules)
+}
+
+// TestRules: each peer's rules are put into the kernel as that peer leaves them, read as an agent reads them, and judged.
+func TestRules(t *testing.T) {
+	files, err := filepath.Glob("testdata/rules/*.yaml")
+	require.NoError(t, err)
+	require.Greater(t, len(files), 20)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			b, err := os.ReadFile(file)
+			require.NoError(t, err)
+			var is left
+			require.NoError(t, yaml.UnmarshalStrict(b, &is))
+			variants := []string{"nft", "legacy"}
+			if is.Nft != "" {
+				variants = variants[:1]
+			}
+			for _, variant := range variants {
+				ns := netnstest.New(t)
+				load(t, ns, is.Iptables, "iptables-"+variant+"-restore")
+				load(t, ns, is.Ip6tables, "ip6tables-"+variant+"-restore")
+				load(t, ns, is.Nft, "nft", "-f", "-")
+				live, err := apply.Live(t.Context(), ns, apply.Options{Runner: ns.Sandbox()})
+				require.NoError(t, err)
+				require.NotEmpty(t, live)
+				text, err := liverules.Saved(live)
+				require.NoError(t, err)
+				is.judge(t, variant, migration.Observed{Live: text, LiveRules: len(live)})
+			}
+		})
+	}
+}
+
+func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
+	t.Helper()
+	peer, ok := migration.Named(l.Peer)
+	require.True(t, ok)
+	plan := migration.Make(peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
+	if l.Peer != "istio-cni" {
+		plan = migration.Make(peer, nil)
+	}
+	meshes, err := dialects.Choose(dialects.All(), plan.Dialects(), nil, nil)
+	require.NoError(t, err)
+	j := migration.Judge{Plan: plan, Meshes: meshes, Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
+	target, in, err := j.Target(t.Context(), &l.Pod, nil)
+	require.True(t, in, target.Decision)
+	j.Add(target, err, nil, o)
+	groups := j.Groups()
+	require.Len(t, groups, 1)
+	g := groups[0]
+	assert.Equal(t, l.Verdict, g.Verdict, "%s: %s\n%s\nwhere ours are\n%s", variant, g.Cause, strings.Join(g.Example, "\n"), target.Ruleset)
+	assert.Equal(t, migration.Live, g.Evidence)
+	for _, cause := range l.Causes {
+		assert.Contains(t, g.Cause, cause, "%s: %s", variant, strings.Join(g.Example, "\n"))
+	}
+}
