@@ -136,7 +136,7 @@ func TestReference(t *testing.T) {
 var flagsOfOthers = map[string]string{
 	"--noflush": "iptables-restore", "--set": "helm", "--set-file": "helm", "--dry-run": "kubectl too", "--previous": "kubectl",
 	"--wait": "helm", "--no-hooks": "helm", "--private-infrastructure": "cosign", "--registry": "release",
-	"--help": "every program", "--version": "every program",
+	"--help": "every program", "--version": "every program", "--ipv6": "linkerd-init", "--config-file": "kuma-init",
 }
 
 // calls are what our programs are called with, in a block of commands.

@@ -1,6 +1,8 @@
 // A file server for dist/, below a folder as on GitHub Pages, and Debian's Chromium.
+import assert from "node:assert/strict";
 import { existsSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
+import { createRequire } from "node:module";
 import path from "node:path";
 import { chromium } from "playwright-core";
 
@@ -44,6 +46,17 @@ export async function open({ browser, url }, { fragment = "", instead = {}, ...o
   await page.goto(url + fragment);
   await page.locator(".verdict h2").waitFor();
   return page;
+}
+
+export const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+/** Is the page, in which axe is, accessible, and no wider than the screen? */
+export async function audit(page, name) {
+  const found = await page.evaluate(async () => (await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] })).violations);
+  assert.deepEqual(found.map((v) => `${v.id}: ${v.nodes.map((n) => n.target.join(" ") + " " + (n.any[0]?.message ?? "")).join("; ")}`), [], name);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.equal(wide, 0, `${name}: the page is wider than the screen`);
+  if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, name.replaceAll(/\W+/g, "-") + ".png"), fullPage: true });
 }
 
 /** Does something, and waits for the engine's next answer. */

@@ -1,24 +1,12 @@
 // How the page looks: accessible by axe's rules for WCAG 2.1 AA, in light and dark, wide and narrow. With SCREENSHOTS=DIR it
 // leaves pictures, to be looked at.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import path from "node:path";
 import { after, before, test } from "node:test";
-import { choose, open, start } from "./harness.mjs";
+import { audit, axe, choose, open, start } from "./harness.mjs";
 
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 let server;
 before(async () => (server = await start()));
 after(() => server.stop());
-
-async function audit(page, name) {
-  const found = await page.evaluate(async () => (await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] })).violations);
-  assert.deepEqual(found.map((v) => `${v.id}: ${v.nodes.map((n) => n.target.join(" ") + " " + (n.any[0]?.message ?? "")).join("; ")}`), [], name);
-  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  assert.equal(wide, 0, `${name}: the page is wider than the screen`);
-  if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, name.replaceAll(/\W+/g, "-") + ".png"), fullPage: true });
-}
 
 for (const colorScheme of ["light", "dark"])
   for (const width of [1360, 360])

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
@@ -94,77 +95,16 @@ func build(d dialect.Dialect, pod *corev1.Pod, annotations map[string]string) (r
 	return r.Redirect, nil
 }
 
-// consulConfig finds the JSON of a Consul container: the injector gives it in a variable or by a flag.
-func consulConfig(c *corev1.Container) (string, error) {
-	for _, e := range c.Env {
-		if strings.HasSuffix(e.Name, "REDIRECT_TRAFFIC_CONFIG") {
-			if e.ValueFrom != nil {
-				return "", fmt.Errorf("the value of %s is not in the pod", e.Name)
-			}
-			return e.Value, nil
-		}
-	}
-	words := append(append([]string{}, c.Command...), c.Args...)
-	for i, w := range words {
-		name, value, inline := strings.Cut(strings.TrimLeft(w, "-"), "=")
-		switch {
-		case name != "redirect-traffic-config" || !strings.HasPrefix(w, "-"):
-		case inline:
-			return value, nil
-		case i+1 < len(words):
-			return words[i+1], nil
-		}
-	}
-	return "", errors.New("no argument or variable has the configuration of the rules")
-}
-
 func ofConsul(pod *corev1.Pod, c *corev1.Container) (redirect.Redirect, error) {
-	text, err := consulConfig(c)
+	text, err := migration.ConsulConfig(c)
 	if err != nil {
 		return redirect.Redirect{}, err
 	}
-	dual, err := dualStack(pod)
+	dual, err := migration.ConsulDualStack(pod)
 	if err != nil {
 		return redirect.Redirect{}, err
 	}
 	return build(consul.New(), pod, map[string]string{consul.RedirectTrafficConfig: text, consul.DualStack: dual})
-}
-
-// dualStack is the annotation. Without it, whether IPv6 is captured matters to pods with an address of it.
-func dualStack(pod *corev1.Pod) (string, error) {
-	v, ok := pod.Annotations[consul.DualStack]
-	switch {
-	case ok:
-		return v, nil
-	case hasIPv6(pod):
-		return "", fmt.Errorf("annotation %s is absent, so whether it captures IPv6 is not known", consul.DualStack)
-	}
-	return "false", nil
-}
-
-// WithPlugin returns the pod without its init container as the mesh's injector makes it for a plugin: Consul's gives the container's
-// configuration in annotations then. Pod is with the container. It changes neither.
-func WithPlugin(without, pod *corev1.Pod) *corev1.Pod {
-	if without == pod {
-		return pod
-	}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		text, err := consulConfig(c)
-		if c.Name != consul.InitContainer || err != nil {
-			continue
-		}
-		as := *without
-		as.Annotations = map[string]string{consul.TransparentProxyStatus: consul.StatusWaiting, consul.RedirectTrafficConfig: text}
-		if dual, err := dualStack(pod); err == nil {
-			as.Annotations[consul.DualStack] = dual
-		}
-		for k, v := range without.Annotations {
-			as.Annotations[k] = v
-		}
-		return &as
-	}
-	return without
 }
 
 // ofKuma makes a pod's configuration of the arguments, which the dialect reads.

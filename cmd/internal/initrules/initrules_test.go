@@ -15,7 +15,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // pod is one with an init container; addrs are its addresses.
@@ -156,27 +155,4 @@ func TestRedirectUnknown(t *testing.T) {
 		_, err := initrules.Redirect(tc.mesh, pod(tc.c, addrs...), &tc.c, redirect.Default())
 		assert.ErrorContains(t, err, want)
 	}
-}
-
-// TestConsulWithPlugin: the pod of a Consul injector without plugin is judged by what its container was told.
-func TestConsulWithPlugin(t *testing.T) {
-	t.Parallel()
-	yes := true
-	c := corev1.Container{
-		Name: consul.InitContainer, Env: []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", Value: consulJSON}},
-		SecurityContext: &corev1.SecurityContext{Privileged: &yes},
-	}
-	p := pod(c, "10.244.1.5")
-	p.Annotations[consul.InjectStatus] = "injected"
-	d := consul.New()
-	assert.Equal(t, selection.InitContainer, d.Policy.Decide(p, nil).Reason)
-	without := p.DeepCopy()
-	without.Spec.InitContainers = nil
-	assert.False(t, d.Policy.Decide(without, nil).Selected, "it has no annotations of a plugin's pod")
-	as := initrules.WithPlugin(without, p)
-	require.True(t, d.Policy.Decide(as, nil).Selected)
-	r, err := d.Redirect(as, nil, nil)
-	require.NoError(t, err)
-	assert.Equal(t, redirect.Ports(9090), r.Redirect.Inbound.ExcludePorts)
-	assert.NotContains(t, without.Annotations, consul.DualStack)
 }

@@ -1,0 +1,84 @@
+package migration
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/trace"
+)
+
+// group says what a comparison has found.
+func (j *Judge) group(t *explain.Target, e Evidence, x explain.Comparison) Group {
+	switch {
+	case len(x.Foreign) > 0:
+		return unknown(e, "%d of its rules are outside the model, such as %s", len(x.Foreign), x.Foreign[0])
+	case x.Same() && e == Live:
+		return Group{Verdict: Same, Evidence: e, Cause: "its rules treat every packet and connection as ours would"}
+	case x.Same():
+		return Group{Verdict: Same, Evidence: e, Cause: "the rules that the settings make treat every packet and connection as ours would"}
+	}
+	g := Group{Verdict: Differs, Evidence: e}
+	var kinds []string
+	note := func(kind, example string) {
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+			if len(g.Example) < maxExample {
+				g.Example = append(g.Example, example)
+			}
+		}
+	}
+	for _, d := range x.Differences {
+		note(cmp.Or(deliberate(t, d.Packet), kind(d)), d.String())
+	}
+	for _, d := range x.ConnectionDifferences {
+		note(cmp.Or(deliberate(t, d.Packet), fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B)), d.String())
+	}
+	more := ""
+	if n := len(kinds) - maxKinds; n > 0 {
+		kinds, more = kinds[:maxKinds], fmt.Sprintf("; and %d more kinds", n)
+	}
+	g.Cause = strings.Join(kinds, "; ") + more
+	if e == Model {
+		g.Cause = strings.TrimPrefix(g.Cause+j.blame(), "; ")
+	}
+	return g
+}
+
+// deliberate says in words where ours differ from the mesh's own rules on purpose, in which every pod of the kind does; nothing of
+// other packets. It is Istio with TPROXY: see "Difference to istio-cni" in docs/dialects/istio.md, and docs/comparison.md.
+func deliberate(t *explain.Target, p trace.Packet) string {
+	r := &t.Redirect
+	switch {
+	case r.Mode != redirect.ModeTProxy:
+	case p.Direction == trace.In && r.Proxy.TunnelPort != 0 && p.Dst.Port() == r.Proxy.TunnelPort:
+		return fmt.Sprintf("inbound connections to the proxy's tunnel port %d go to its inbound port there, and straight to the tunnel port here, as with REDIRECT", p.Dst.Port())
+	case p.Direction == trace.Out && p.Mark == r.Names.InboundMark: // the policy route keeps them in the pod
+		return "what the proxy sends to the application with the client's address comes back to the proxy there, without end, if the proxy runs as the mesh's user and not as root; here it arrives"
+	}
+	return ""
+}
+
+// kind says what of a packet's fate differs, without its addresses.
+func kind(d compare.Difference) string {
+	port := ""
+	if p := d.Packet.Dst.Port(); p != 0 {
+		port = fmt.Sprintf(" to port %d", p)
+	}
+	return fmt.Sprintf("%s %s%s: %s there, %s here", d.Packet.Direction, d.Packet.Proto, port, d.A, d.B)
+}
+
+func (j *Judge) blame() string {
+	var keys []string
+	for _, c := range j.Plan.changed {
+		keys = append(keys, c.Key)
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	return "; by " + strings.Join(keys, ", ")
+}
