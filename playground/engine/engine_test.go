@@ -129,4 +129,8 @@ func TestCompare(t *testing.T) {
 	assert.Contains(t, g.Examples[0], ":9090")
 	foreign := ask[engine.Compared](t, engine.Request{Op: "compare", Subject: plain, Saved: "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m string --string x --algo bm -j DROP\nCOMMIT\n"})
 	assert.Len(t, foreign.Foreign, 1)
+	native := ask[engine.Compared](t, engine.Request{Op: "compare", Subject: plain, Saved: "table inet x {\n\tchain output {\n\t\ttype nat hook output priority -100; policy accept;\n\t\tmeta l4proto tcp redirect to :15001\n\t}\n}\n"})
+	assert.Empty(t, native.Foreign)
+	assert.False(t, native.Same)
+	assert.NotEmpty(t, native.Groups)
 }
