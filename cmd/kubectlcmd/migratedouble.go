@@ -8,6 +8,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // double says which two programs have written a pod's rules, with a rule of the second if one tells; nothing for a pod that has
@@ -28,7 +29,7 @@ func (m *move) double(p agentapi.Pod) (cause, rule string) {
 		if r.Backend != apply.Nftables {
 			note(&places, string(r.Backend))
 		} else if captures(r) {
-			note(&places, "nftables, table "+r.Table)
+			note(&places, "nftables, "+program(r.Table))
 		}
 		for _, d := range m.Dialects {
 			if o := d.Names.Owner(); r.Backend != apply.Nftables && o.Prefix != "" && o.OwnsChain(r.Chain) {
@@ -48,6 +49,18 @@ func (m *move) double(p agentapi.Pod) (cause, rule string) {
 		return "our plugin has captured it, and another program has written into the same chains", p.Differences[added]
 	}
 	return "", ""
+}
+
+// program names the program that has written to a table of nftables: of one for each family or each of iptables' tables it is what
+// their names have in common.
+func program(table string) string {
+	_, name, _ := strings.Cut(table, " ")
+	for _, t := range ruleset.Tables {
+		if of, ok := strings.CutSuffix(name, "-"+t.String()); ok {
+			return "tables " + of + "-*"
+		}
+	}
+	return "table " + name
 }
 
 // captures reports whether a rule sends packets to a proxy.

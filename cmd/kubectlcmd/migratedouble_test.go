@@ -1,0 +1,45 @@
+package kubectlcmd
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// TestDouble: the rules of one program may be in several tables, and rules that send nothing to a proxy are nobody's capture.
+func TestDouble(t *testing.T) {
+	t.Parallel()
+	ours := []attachment.Record{{Selected: true}}
+	native := func(table, rule string, mine bool) apply.LiveRule {
+		return apply.LiveRule{Backend: apply.Nftables, Table: table, Chain: "c", Rule: rule, Ours: mine}
+	}
+	iptables := apply.LiveRule{Backend: apply.IptablesNFT, Table: "nat", Chain: "ISTIO_REDIRECT", Rule: "-p tcp -j REDIRECT --to-ports 15001", Ours: true}
+	m := move{cluster: &cluster{}}
+	m.Dialects = dialects.All()
+	for name, tc := range map[string]struct {
+		pod         agentapi.Pod
+		cause, rule string
+	}{
+		"nothing":              {agentapi.Pod{}, "", ""},
+		"one, in two tables":   {agentapi.Pod{Live: []apply.LiveRule{native("inet istio-proxy-nat", "redirect to :1", false), native("inet istio-proxy-mangle", "tproxy to :1", false)}}, "", ""},
+		"one, in two families": {agentapi.Pod{Live: []apply.LiveRule{native("ip peer", "redirect to :1", false), native("ip6 peer", "redirect to :1", false)}}, "", ""},
+		"ours and a firewall":  {agentapi.Pod{Records: ours, Live: []apply.LiveRule{iptables, native("inet guard", "tcp dport 22 drop", false)}}, "", ""},
+		"ours that lacks a rule": {agentapi.Pod{
+			Records: ours, Live: []apply.LiveRule{iptables}, Differences: []string{"ipv4 nat/ISTIO_OUTPUT:3 missing: -j RETURN"},
+		}, "", ""},
+		"two tables": {agentapi.Pod{Live: []apply.LiveRule{native("inet istio", "redirect to :1", true), native("inet istio-proxy-nat", "redirect to :1", false)}},
+			"it has rules of two programs: in nftables, table istio and in nftables, tables istio-proxy-*", ""},
+		"iptables and nftables": {agentapi.Pod{Live: []apply.LiveRule{iptables, native("inet peer", "redirect to :1", false)}},
+			"it has rules of two programs: in iptables-nft and in nftables, table peer", ""},
+		"ours and another's": {agentapi.Pod{Records: ours, Live: []apply.LiveRule{native("inet peer", "dnat ip to 10.0.0.1", false)}},
+			"our plugin has captured it, and another program redirects too", "nftables, table inet peer, chain c: dnat ip to 10.0.0.1"},
+	} {
+		cause, rule := m.double(tc.pod)
+		assert.Equal(t, [2]string{tc.cause, tc.rule}, [2]string{cause, rule}, name)
+	}
+}
