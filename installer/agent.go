@@ -78,6 +78,7 @@ type Agent struct {
 	config     Config
 	blocked    []*Blocked
 	neighbours []Neighbour
+	binDirs    []BinDir
 	target     string
 	lastLoop   time.Time
 
@@ -133,6 +134,13 @@ func (a *Agent) Neighbours() []Neighbour {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.neighbours)
+}
+
+// BinDirs returns the runtime's directories of plugins, as the agent has last seen them. Nil: it has not looked yet.
+func (a *Agent) BinDirs() []BinDir {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.binDirs)
 }
 
 // stuckAfter is when the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
