@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
@@ -47,6 +48,18 @@ func (l *list) append(a authorizationv1.ResourceAttributes) {
 		}
 	}
 	l.all = append(l.all, agentapi.Right{Account: l.account, Attributes: a, For: l.why})
+}
+
+// onNode returns the rights, those to list and watch pods for the pods of a node: the agents ask for no others.
+func (l *list) onNode(node string) []agentapi.Right {
+	for i := range l.all {
+		if a := &l.all[i].Attributes; a.Resource == "pods" && (a.Verb == "list" || a.Verb == "watch") && a.Namespace == "" {
+			a.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{
+				{Key: "spec.nodeName", Operator: metav1.FieldSelectorOpIn, Values: []string{node}},
+			}}
+		}
+	}
+	return l.all
 }
 
 // Text returns, for example, "patch pods/status".

@@ -89,14 +89,14 @@ func Agent(n Needs) []agentapi.Right {
 	for _, a := range n.Repair {
 		l.append(a)
 	}
-	for i := range l.all {
-		if a := &l.all[i].Attributes; a.Resource == "pods" && (a.Verb == "list" || a.Verb == "watch") && a.Namespace == "" {
-			a.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{
-				{Key: "spec.nodeName", Operator: metav1.FieldSelectorOpIn, Values: []string{n.Node}},
-			}}
-		}
-	}
-	return l.all
+	return l.onNode(n.Node)
+}
+
+// Least returns what the agent of a node needs with almost any settings.
+func Least(node string) []agentapi.Right {
+	l := list{why: forServing}
+	l.add(of("", "pods"), "list", "watch")
+	return l.onNode(node)
 }
 
 // Taint returns what the taint's controller needs.
