@@ -3,8 +3,6 @@
 package nodecmd
 
 import (
-	authorizationv1 "k8s.io/api/authorization/v1"
-
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/rights"
 	"github.com/meshcni/meshcni/dialect"
@@ -30,11 +28,9 @@ func (p Program) Rights(s Settings) ([]agentapi.Right, error) {
 	}
 	n.Namespaces = meshes.MayReadNamespace()
 	if s.Repair.Enabled() && s.Repair.Node != "" {
-		var asked []authorizationv1.ResourceAttributes
-		if asked, err = s.Repair.Permissions(p.Dialects); err != nil {
+		if n.Repair, err = s.Repair.Permissions(p.Dialects); err != nil && s.Repair.Acts() {
 			return nil, err
-		}
-		n.Repair = asked
+		} // detection that cannot begin asks for nothing, and the agent says why
 	}
 	return rights.Agent(n), nil
 }
