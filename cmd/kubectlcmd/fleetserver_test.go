@@ -2,6 +2,8 @@ package kubectlcmd
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/clientcmd"
@@ -38,8 +41,9 @@ const fleetNodes = "MESHCNI_TEST_FLEET_NODES"
 // fleet is a stand-in for an API server and for the agents behind it. It makes up its answers when it is asked, so that its own size
 // does not depend on the cluster's. It refuses WebSockets, as older API servers do: each agent is then asked with one request more.
 type fleet struct {
-	nodes                    int
-	pod, agent, node, answer string // with placeholders for names
+	nodes               int
+	pod                 []byte // in protobuf, with placeholders for names that are as long as these
+	agent, node, answer string // with NODE for its name
 }
 
 // serveFleet serves until standard input ends. It prints a kubeconfig.
@@ -83,7 +87,7 @@ func (f *fleet) render() {
 		env = append(env, corev1.EnvVar{Name: fmt.Sprintf("ISTIO_META_SETTING_%d", i), Value: "a-value-of-middling-length"})
 	}
 	uid := int64(1337)
-	pod := corev1.Pod{ObjectMeta: meta("NAMESPACE", "POD", map[string]string{"app": "POD"}), Spec: corev1.PodSpec{NodeName: "NODE", Containers: []corev1.Container{
+	pod := corev1.Pod{ObjectMeta: meta("ns-NNN", "node-9999-PPP", map[string]string{"app": "node-9999-PPP"}), Spec: corev1.PodSpec{NodeName: "node-9999", Containers: []corev1.Container{
 		{Name: "app", Image: "registry.example/app:v1", Env: env[:10]},
 		{Name: "istio-proxy", Image: "registry.example/proxyv2:1.30", Args: []string{"proxy", "sidecar"}, Env: env, SecurityContext: &corev1.SecurityContext{RunAsUser: &uid, RunAsGroup: &uid}},
 	}}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}}}
@@ -108,7 +112,8 @@ func (f *fleet) render() {
 	answer.Places = []agentapi.Place{{Flag: "run-dir", Path: "/var/run/meshcni", Host: "/var/run/meshcni", Writes: true}}
 	answer.BinDirs = []agentapi.BinDir{{Path: "/host/opt/cni/bin", Plugin: agentapi.Current}}
 	node := corev1.Node{ObjectMeta: meta("", "NODE", nil)}
-	for text, object := range map[*string]any{&f.pod: pod, &f.agent: agent, &f.node: node, &f.answer: answer} {
+	f.pod, _ = pod.Marshal() // which it always can
+	for text, object := range map[*string]any{&f.agent: agent, &f.node: node, &f.answer: answer} {
 		data, err := json.Marshal(object)
 		if err != nil {
 			panic(err) // they are the API's own
@@ -126,7 +131,7 @@ func (f *fleet) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /api/v1/namespaces", func(w http.ResponseWriter, r *http.Request) {
 		f.list(w, r, "NamespaceList", fleetNamespaces, func(i int) string {
-			return fmt.Sprintf(`{"metadata":{"name":"ns-%d","labels":{"istio-injection":"enabled"}}}`, i)
+			return fmt.Sprintf(`{"metadata":{"name":"ns-%03d","labels":{"istio-injection":"enabled"}}}`, i)
 		})
 	})
 	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
@@ -137,10 +142,7 @@ func (f *fleet) handler() http.Handler {
 		case selector != "":
 			f.list(w, r, "PodList", 0, nil)
 		default:
-			f.list(w, r, "PodList", f.nodes*fleetPods, func(i int) string {
-				node := nodeName(i / fleetPods)
-				return strings.NewReplacer("NAMESPACE", fmt.Sprint("ns-", i%fleetNamespaces), "POD", fmt.Sprintf("%s-%d", node, i%fleetPods), "NODE", node).Replace(f.pod)
-			})
+			f.listPods(w, r)
 		}
 	})
 	mux.HandleFunc("GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", func(w http.ResponseWriter, r *http.Request) {
@@ -154,17 +156,45 @@ func (f *fleet) handler() http.Handler {
 	return mux
 }
 
-// list writes one page of a list.
-func (f *fleet) list(w http.ResponseWriter, r *http.Request, kind string, n int, item func(i int) string) {
+// pageOf returns which of n objects are asked for, and where the next page begins.
+func pageOf(r *http.Request, n int) (from, to int, next string) {
 	limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
-	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	from, _ = strconv.Atoi(r.URL.Query().Get("continue"))
 	if limit == 0 {
 		limit = n
 	}
-	to, next := min(n, from+limit), ""
-	if to < n {
+	if to = min(n, from+limit); to < n {
 		next = strconv.Itoa(to)
 	}
+	return from, to, next
+}
+
+// listPods writes one page of the fleet's pods as API servers do for those who read protobuf.
+func (f *fleet) listPods(w http.ResponseWriter, r *http.Request) {
+	if !strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+		http.Error(w, "only protobuf", http.StatusNotAcceptable)
+		return
+	}
+	from, to, next := pageOf(r, f.nodes*fleetPods)
+	head := corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1", Continue: next}}
+	raw, _ := head.Marshal()
+	for i := from; i < to; i++ {
+		node := nodeName(i / fleetPods)
+		pod := bytes.ReplaceAll(f.pod, []byte("node-9999"), []byte(node))
+		pod = bytes.ReplaceAll(pod, []byte("PPP"), fmt.Appendf(nil, "%03d", i%fleetPods))
+		pod = bytes.ReplaceAll(pod, []byte("ns-NNN"), fmt.Appendf(nil, "ns-%03d", i%fleetNamespaces))
+		const items = 2<<3 | 2 // the field of PodList, which has a length
+		raw = append(binary.AppendUvarint(append(raw, items), uint64(len(pod))), pod...)
+	}
+	answer := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Raw: raw}
+	data, _ := answer.Marshal()
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	_, _ = w.Write(append([]byte("k8s\x00"), data...))
+}
+
+// list writes one page of a list.
+func (f *fleet) list(w http.ResponseWriter, r *http.Request, kind string, n int, item func(i int) string) {
+	from, to, next := pageOf(r, n)
 	w.Header().Set("Content-Type", "application/json")
 	out := bufio.NewWriterSize(w, 64<<10)
 	fmt.Fprintf(out, `{"kind":%q,"metadata":{"resourceVersion":"1","continue":%q},"items":[`, kind, next)
