@@ -77,9 +77,9 @@ func (f *fleet) render() {
 	meta := func(namespace, name string, l map[string]string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: types.UID(name + "-0000-0000-0000-000000000000"), ResourceVersion: "1234567", Labels: l, CreationTimestamp: metav1.Unix(1e9, 0),
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{
-				Raw: []byte(`{"f:spec":{` + strings.TrimSuffix(strings.Repeat(`"k:{\"name\":\"istio-proxy\"}":{".":{},"f:env":{}},`, 30), ",") + `}}`),
-			}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(
+				`{"f:spec":{` + strings.TrimSuffix(strings.Repeat(`"k:{\"name\":\"istio-proxy\"}":{".":{},"f:env":{}},`, 30), ",") + `}}`,
+			)}},
 		}
 	}
 	var env []corev1.EnvVar
