@@ -47,6 +47,10 @@ func TestFeatures(t *testing.T) {
 		assert.Equal(t, agentapi.Unknown, got.Has, "%+v", got)
 	}
 	assert.Len(t, f.of(t.Context(), apply.Options{Backend: apply.Nftables}, false, true), 2, "the one of before was no answer, and sidecars are not asked for")
+	for _, got := range f.of(t.Context(), apply.Options{Backend: apply.Auto, Root: "/"}, true, false)[1:] {
+		assert.Equal(t, agentapi.Yes, got.Has, "by whatever is here: %+v", got)
+		assert.NotEmpty(t, got.Backend)
+	}
 	for _, got := range f.of(t.Context(), apply.Options{Backend: apply.Auto}, true, false)[1:] {
 		assert.Equal(t, agentapi.Unknown, got.Has)
 		assert.Contains(t, got.Detail, "does not see the host's programs")
