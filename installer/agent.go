@@ -143,6 +143,10 @@ func (a *Agent) BinDirs() []BinDir {
 	return slices.Clone(a.binDirs)
 }
 
+// GivesOwnToken reports whether the plugin has the agent's own token although Options.Token is there for another: the API server binds
+// no tokens to nodes, or refuses them. The plugin then has the agent's rights. False before the agent has looked.
+func (a *Agent) GivesOwnToken() bool { return a.tokens.givesOwn() }
+
 // stuckAfter is when the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
 const stuckAfter = time.Minute
 

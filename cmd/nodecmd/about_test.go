@@ -141,4 +141,10 @@ func TestRights(t *testing.T) {
 	assert.NotContains(t, asked("--agent=require"), "meshcni-plugin get pods")
 	assert.NotContains(t, asked("--agent=off", "--detect=false"), "list pods")
 	assert.Contains(t, asked("--plugin-service-account="), "get pods", "the plugin has the agent's token")
+	s, err := app.Parse([]string{"run"})
+	require.NoError(t, err)
+	app.setDefaults()
+	all, err := app.rights(s, true)
+	require.NoError(t, err)
+	assert.Equal(t, "get pods", all[0].Account+rights.Text(all[0].Attributes), "the API server binds no tokens to nodes")
 }

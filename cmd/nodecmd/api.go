@@ -35,6 +35,7 @@ type nodeAPI struct {
 	neighbours func() []installer.Neighbour
 	pods       func() ([]*corev1.Pod, error)
 	binDirs    func() []installer.BinDir
+	ownToken   func() bool
 	kernel     *features
 }
 
@@ -53,7 +54,7 @@ func (n nodeAPI) node() agentapi.Node {
 	short, _, _ := strings.Cut(n.program.Version, " ")
 	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: string(s.Repair.Action), Installed: n.installed(s), Kernel: kernelRelease()}
 	node.Places, node.BinDirs, node.Features = s.places(), n.lookAtBinDirs(node.Installed.Plugins), n.features(s, plugin)
-	if asked, err := n.program.Rights(s); err == nil { // with settings that are refused the agent does not run
+	if asked, err := n.program.rights(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
 		node.Rights = asked
 	}
 	if err := apply.Available(apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot}); err != nil && s.Repair.HostRoot != "" {

@@ -15,7 +15,12 @@ import (
 // [Program.Parse] refuses have no rights to speak of.
 func (p Program) Rights(s Settings) ([]agentapi.Right, error) {
 	p.setDefaults()
+	return p.rights(s, false)
+}
+
+func (p Program) rights(s Settings, ownToken bool) ([]agentapi.Right, error) {
 	n := rights.Needs{
+		OwnToken:  ownToken,
 		Namespace: s.Plugin.PodNamespace, Node: s.Repair.Node, PluginAccount: s.PluginServiceAccount, WriteStatus: s.Plugin.WriteStatus, Ambient: s.Ambient.Enabled,
 		Serves: s.Plugin.Agent != netconf.AgentOff && s.Repair.Node != "", OnlyServes: s.Plugin.Agent == netconf.AgentRequire,
 	}

@@ -15,6 +15,8 @@ type Needs struct {
 	Namespace, Node string
 	// PluginAccount is the service account whose tokens the plugin gets. Empty: it has the agent's own.
 	PluginAccount string
+	// OwnToken: the plugin has the agent's own for lack of that.
+	OwnToken bool
 	// DaemonSet is the agent's, if it watches that. Empty: it does not.
 	DaemonSet string
 	// Serves: the plugin gets pods from the agent. OnlyServes: and from nowhere else.
@@ -49,6 +51,9 @@ const nodesEvents = metav1.NamespaceDefault
 func Agent(n Needs) []agentapi.Right {
 	var l list
 	l.account, l.why = n.PluginAccount, forPlugin
+	if n.OwnToken {
+		l.account = ""
+	}
 	if !n.OnlyServes {
 		l.add(of("", "pods"), "get")
 		if n.Namespaces {
