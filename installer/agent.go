@@ -78,6 +78,7 @@ type Agent struct {
 	config     Config
 	blocked    []*Blocked
 	neighbours []Neighbour
+	binDirs    []BinDir
 	target     string
 	lastLoop   time.Time
 
@@ -134,6 +135,17 @@ func (a *Agent) Neighbours() []Neighbour {
 	defer a.mu.Unlock()
 	return slices.Clone(a.neighbours)
 }
+
+// BinDirs returns the runtime's directories of plugins, as the agent has last seen them. Nil: it has not looked yet.
+func (a *Agent) BinDirs() []BinDir {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.binDirs)
+}
+
+// GivesOwnToken reports whether the plugin has the agent's own token although Options.Token is there for another: the API server binds
+// no tokens to nodes, or refuses them. The plugin then has the agent's rights. False before the agent has looked.
+func (a *Agent) GivesOwnToken() bool { return a.tokens.givesOwn() }
 
 // stuckAfter is when the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
 const stuckAfter = time.Minute

@@ -144,8 +144,8 @@ var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 // hostPrefix is where the manifests mount directories of the host.
 const hostPrefix = "/host/"
 
-// onHost returns a path as the host sees it.
-func onHost(path string) string {
+// OnHost returns a path of this process as the host has it: without /host before it.
+func OnHost(path string) string {
 	if rest, ok := strings.CutPrefix(path, hostPrefix); ok {
 		return "/" + rest
 	}

@@ -28,9 +28,9 @@ func (c Config) Entry() ([]byte, error) {
 		return entry, err
 	}
 	e := c.Plugin
-	e.RunDir, e.Kubernetes.Kubeconfig = onHost(c.RunDir), onHost(c.kubeconfig())
+	e.RunDir, e.Kubernetes.Kubeconfig = OnHost(c.RunDir), OnHost(c.kubeconfig())
 	if len(c.CNIBinDirs) > 0 {
-		e.Kubernetes.CNIBinDir = onHost(c.CNIBinDirs[0])
+		e.Kubernetes.CNIBinDir = OnHost(c.CNIBinDirs[0])
 	}
 	if !c.Chained {
 		e.CNIVersion, e.Name = "1.0.0", e.Type
@@ -42,7 +42,7 @@ func (c Config) Entry() ([]byte, error) {
 func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 	quoted := func(s string) string { return strings.Trim(string(marshalLine(s)), `"`) }
 	entry = []byte(strings.NewReplacer(
-		"__KUBECONFIG_FILEPATH__", quoted(onHost(c.kubeconfig())),
+		"__KUBECONFIG_FILEPATH__", quoted(OnHost(c.kubeconfig())),
 		"__KUBECONFIG_FILENAME__", quoted(c.KubeconfigName),
 		"__KUBERNETES_SERVICE_HOST__", quoted(c.KubernetesHost),
 		"__KUBERNETES_SERVICE_PORT__", quoted(c.KubernetesPort),

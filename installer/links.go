@@ -23,7 +23,7 @@ type mounted struct {
 
 func mountOf(dir string) mounted {
 	m := mounted{root: "/", dir: dir}
-	if onHost(dir) != dir {
+	if OnHost(dir) != dir {
 		m.root = strings.TrimSuffix(hostPrefix, "/")
 	}
 	if real, err := m.lead(dir); err == nil {

@@ -107,7 +107,7 @@ func (p *planner) stillNamed(types []string) []string {
 		case file.err != nil:
 			out = append(out, fmt.Sprintf("%s cannot be read, and may name them: %v", p.path(name), file.err))
 		}
-		for _, m := range mentions(file.data, types, onHost(p.c.kubeconfig())) {
+		for _, m := range mentions(file.data, types, OnHost(p.c.kubeconfig())) {
 			out = append(out, p.path(name)+" "+m.String())
 		}
 	}

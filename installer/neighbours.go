@@ -97,7 +97,7 @@ func (p *planner) neighbours() (found []Neighbour) {
 		for _, m := range mentions(plugin.Raw, types, "") {
 			known := slices.ContainsFunc(found, func(n Neighbour) bool { return n.Plugin == m.typ })
 			if m.plugin && !known {
-				found = append(found, Neighbour{m.typ, meshPlugins[m.typ], onHost(p.path(file)), position})
+				found = append(found, Neighbour{m.typ, meshPlugins[m.typ], OnHost(p.path(file)), position})
 			}
 		}
 	}

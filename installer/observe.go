@@ -126,7 +126,7 @@ func (o *observer) lookForInstall(c Config) observed {
 func (o *observer) lookForUninstall(c Config) observed {
 	seen := o.look(c)
 	ours := ours{
-		types: typesOf(c.pluginType(), seen), kubeconfig: onHost(c.kubeconfig()),
+		types: typesOf(c.pluginType(), seen), kubeconfig: OnHost(c.kubeconfig()),
 		agentNamespace: c.agentNamespace(), agentPrefix: c.AgentPrefix,
 	}
 	seen.good = readGood(c)

@@ -48,6 +48,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
 		}
 		plan := planInstall(c, seen)
+		a.saw(seen.binDirs)
 		a.token(seen)
 		wait := a.doubtful(plan)
 		if wait == 0 && !judged {

@@ -155,6 +155,13 @@ func (t *tokens) sleep(ctx context.Context, pause time.Duration) bool {
 	return ctx.Err() == nil
 }
 
+// givesOwn reports whether the plugin has the agent's token, and was to have another.
+func (t *tokens) givesOwn() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.given == "agent"
+}
+
 // suspect makes the agent ask for a new token soon.
 func (t *tokens) suspect() {
 	select {

@@ -202,6 +202,7 @@ func TestRenewalFails(t *testing.T) {
 		for _, at := range []time.Duration{time.Minute, 3 * time.Hour, 4*time.Hour - time.Minute, 4*time.Hour + time.Minute} {
 			time.Sleep(at - time.Since(start))
 			given[at] = k.choose(own, nil).bound
+			assert.Equal(t, given[at] == "pod", k.givesOwn(), "the agent says whose the plugin has")
 		}
 	})
 	require.Greater(t, len(times), 10)

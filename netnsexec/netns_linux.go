@@ -220,3 +220,19 @@ func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) {
 	})
 	return fd, err
 }
+
+// Make makes an empty network namespace, to try in it what must not be tried in another. It is nobody's, and ends with the last that
+// has it open: the caller calls Close. errors.Is(err, fs.ErrPermission) without CAP_SYS_ADMIN.
+func Make() (n *NetNS, err error) {
+	err = onThread(func(*thread) error { // which ends with this: it is in another namespace now
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		n, err = openFile("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a network namespace: %w", err)
+	}
+	return n, nil
+}

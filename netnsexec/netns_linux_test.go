@@ -348,3 +348,23 @@ func TestLoad(t *testing.T) {
 	settles(t, "descriptors are closed", func() bool { return entries(t, "fd") <= fds })
 	allThreadsHome(t)
 }
+
+// TestMake: a namespace of nobody's is empty and another than ours; the thread that made it is not left in it.
+func TestMake(t *testing.T) {
+	netnstest.Require(t, netnstest.Root)
+	own := threadNetNS(t)
+	ns, err := netnsexec.Make()
+	require.NoError(t, err)
+	require.NoError(t, ns.Do(func() error {
+		assert.NotEqual(t, own, threadNetNS(t))
+		links, err := net.Interfaces()
+		assert.Len(t, links, 1, "lo")
+		return err
+	}))
+	assert.Equal(t, own, threadNetNS(t))
+	other, err := netnsexec.Make()
+	require.NoError(t, err)
+	assert.NotEqual(t, ns.ID(), other.ID())
+	require.NoError(t, errors.Join(ns.Close(), other.Close()))
+	require.ErrorIs(t, ns.Do(func() error { return nil }), os.ErrClosed)
+}

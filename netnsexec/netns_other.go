@@ -38,6 +38,11 @@ func OpenHost(path string) (*NetNS, error) {
 	return nil, fmt.Errorf("open the host's network namespace %q: %w", path, errPlatform)
 }
 
+// Make returns an error that errors.Is(err, errors.ErrUnsupported).
+func Make() (*NetNS, error) {
+	return nil, fmt.Errorf("make a network namespace: %w", errPlatform)
+}
+
 // Current returns an error that errors.Is(err, errors.ErrUnsupported).
 func Current() (*NetNS, error) {
 	return nil, fmt.Errorf("open own network namespace: %w", errPlatform)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -263,6 +264,14 @@ func (o Options) uses() kube.Uses {
 		u.LeaseNamespace = o.BudgetNamespace
 	}
 	return u
+}
+
+// Permissions returns what a controller with these options asks of the API server. An empty namespace or name means all.
+func (o Options) Permissions() (all []authorizationv1.ResourceAttributes) {
+	for _, p := range o.withDefaults().uses().Permissions() {
+		all = append(all, authorizationv1.ResourceAttributes(p))
+	}
+	return all
 }
 
 // New returns a controller. It sends no request. An error says what is wrong with the options.

@@ -10,95 +10,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/rights"
 )
-
-// findingCode is the kind of a finding, which never changes. [codes] has all.
-type findingCode string
-
-// The codes.
-const (
-	codeNoAgents         findingCode = "no-agents"           // no node has one
-	codeNodeWithoutAgent findingCode = "node-without-agent"  // new pods of a node bypass the mesh
-	codeAgentSilent      findingCode = "agent-silent"        // it does not answer, so nothing is known of its node
-	codeAgentRights      findingCode = "agent-rights"        // its service account may not do what it has to
-	codeNodeNotReady     findingCode = "node-not-ready"      // the agent says why
-	codeNodeWarning      findingCode = "node-warning"        // the agent warns of something
-	codeOtherMesh        findingCode = "other-mesh"          // another mesh's plugin is in the list beside ours
-	codeNotInstalled     findingCode = "not-installed"       // no network configuration has the plugin's entry
-	codeNotLoaded        findingCode = "not-loaded"          // the runtime loads another file than the one with the entry
-	codeNotLast          findingCode = "not-last"            // plugins come after ours in the list
-	codeCNIVersionOld    findingCode = "cni-version-old"     // the list's version has no CHECK
-	codeUnknownKeys      findingCode = "unknown-keys"        // the entry has keys that mean nothing to the agent's version
-	codeNoBackend        findingCode = "no-backend"          // the host has nothing that could write rules
-	codeVersionsDiffer   findingCode = "versions-differ"     // between nodes
-	codeSettingsDiffer   findingCode = "settings-differ"     // between nodes
-	codePodBypasses      findingCode = "pod-bypasses"        // a pod of the mesh has no rules
-	codePodDrifted       findingCode = "pod-drifted"         // a pod lacks some of its rules
-	codePodWaiting       findingCode = "pod-waiting"         // a pod is not captured yet, or it cannot be told
-	codeExcludedInjected findingCode = "excluded-injected"   // the injector put a proxy into a pod that the plugin leaves alone
-	codeOwnInit          findingCode = "own-init"            // the injector lets an init container write the rules
-	codeOtherDialect     findingCode = "other-dialect"       // a pod is of a mesh that its node's plugin does not know
-	codePodRefused       findingCode = "pod-refused"         // a pod's settings are wrong, and it will not start again
-	codePodsNotKnown     findingCode = "pods-not-known"      // what of the check takes pods was left out
-	codeConfigurationOdd findingCode = "configuration-wrong" // the entry cannot be read
-)
-
-// codes are all codes, as the page has them.
-var codes = []findingCode{
-	codeNoAgents, codeNodeWithoutAgent, codeAgentSilent, codeAgentRights, codeNodeNotReady, codeNodeWarning, codeOtherMesh, codeNotInstalled, codeNotLoaded, codeNotLast, codeCNIVersionOld,
-	codeUnknownKeys, codeNoBackend, codeVersionsDiffer, codeSettingsDiffer, codePodBypasses, codePodDrifted, codePodWaiting, codeExcludedInjected, codeOwnInit, codeOtherDialect, codePodRefused,
-	codePodsNotKnown, codeConfigurationOdd,
-}
-
-// page has a section for each code.
-const page = "https://github.com/meshcni/meshcni/blob/main/docs/check.md#"
-
-// The levels of a finding.
-const (
-	levelError   = "error"   // pods bypass the mesh, or do not start
-	levelWarning = "warning" // somebody should look at it
-	levelUnknown = "unknown" // it could not be found out
-)
-
-// finding is something that check has found.
-type finding struct {
-	Code  findingCode `json:"code"`
-	Level string      `json:"level"`
-	// Where names the objects, such as node/a or pod/shop/cart, maxWhere at most; Count is how many there are.
-	Where []string `json:"where,omitempty"`
-	Count int      `json:"count"`
-	Text  string   `json:"text"`
-	Page  string   `json:"page"`
-}
-
-// maxWhere bounds the objects that a finding names.
-const maxWhere = 10
-
-// findings gathers what is found. The same text of several objects is one finding.
-type findings struct {
-	all   []*finding
-	known map[[2]string]*finding
-}
-
-func (f *findings) add(code findingCode, level, where, text string) {
-	key := [2]string{string(code), text}
-	x := f.known[key]
-	if x == nil {
-		x = &finding{Code: code, Level: level, Text: text, Page: page + string(code)}
-		f.known[key] = x
-		f.all = append(f.all, x)
-	}
-	x.Count++
-	if where != "" && len(x.Where) < maxWhere {
-		x.Where = append(x.Where, where)
-	}
-}
 
 // report is what check prints as JSON.
 type report struct {
@@ -156,13 +72,18 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 	s := newSettings(c.Dialects)
 	c.progress("the nodes")
 	var r report
-	var account string
+	agents, err := c.agentsByNode(ctx)
+	if err != nil {
+		return r, err
+	}
+	var needed rightsWanted
+	told := map[string]bool{} // whose agents say what they need
 	without := 0
-	err := c.eachNode(ctx, func(node string, n agentapi.Node, err error) {
+	err = c.eachNode(ctx, func(node string, n agentapi.Node, err error) {
 		if r.Nodes++; r.Nodes%100 == 0 {
 			c.progress("the nodes: %d have been asked", r.Nodes)
 		}
-		where := "node/" + node
+		where, a := "node/"+node, agents[node]
 		switch {
 		case errors.Is(err, errNoAgent):
 			without++
@@ -171,7 +92,13 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 			f.add(codeAgentSilent, levelUnknown, where, err.Error())
 		default:
 			f.node(where, n)
+			f.places(where, a.mounts, n)
+			f.kernel(where, n)
 			s.add(f, node, n)
+			if len(n.Rights) > 0 {
+				told[node] = true
+				needed.add(a.Namespace, a.account, node, n.Rights)
+			}
 		}
 	})
 	if err != nil {
@@ -185,17 +112,22 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		f.add(codeNoAgents, levelError, "", "no node has an agent: the chart is not installed, or its pods have other labels than "+c.agentSelector)
 	}
 	s.compare(f)
-	if err := c.listAgents(ctx, "", func(pod *corev1.Pod) {
-		account = "system:serviceaccount:" + pod.Namespace + ":" + cmp.Or(pod.Spec.ServiceAccountName, "default")
-	}); err != nil {
-		return r, err
+	for node, a := range agents {
+		if !told[node] {
+			needed.add(a.Namespace, a.account, node, rights.Least(node))
+		}
 	}
-	if account != "" {
-		c.progress("the agents' rights")
-		c.rights(ctx, f, account)
+	if len(agents) > 0 {
+		c.progress("the accounts' rights")
+		if err := c.addTaint(ctx, &needed); err != nil {
+			f.add(codeAgentRights, levelUnknown, "", "whether the taint's controller has its rights is not known: list its pods: "+err.Error())
+		}
+		c.rights(ctx, f, needed)
 	}
+	c.progress("the meshes' injectors")
+	webhooks := c.injectors(ctx, f, s)
 	c.progress("the pods")
-	r.Pods = c.pods(ctx, f, s)
+	r.Pods = c.pods(ctx, f, s, webhooks)
 	// The levels' words are in the order of their weight.
 	slices.SortStableFunc(f.all, func(a, b *finding) int {
 		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(slices.Index(codes, a.Code), slices.Index(codes, b.Code)), cmp.Compare(a.Text, b.Text))
@@ -269,25 +201,6 @@ func (f *findings) installed(where string, i agentapi.Installed) {
 	}
 }
 
-// rights asks whether the agents may do what all of them have to.
-func (c *cluster) rights(ctx context.Context, f *findings, account string) {
-	for _, verb := range []string{"list", "watch"} {
-		review, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: account, Groups: []string{"system:serviceaccounts", "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: "pods"},
-			},
-		}, metav1.CreateOptions{})
-		switch {
-		case err != nil:
-			f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+err.Error())
-			return
-		case !review.Status.Allowed:
-			f.add(codeAgentRights, levelError, account, "may not "+verb+" pods")
-		}
-	}
-}
-
 func (r report) print(w io.Writer) error {
 	for _, f := range r.Findings {
 		fmt.Fprintf(w, "%s: %s: %s\n", f.Level, f.Code, f.Text)
@@ -298,7 +211,7 @@ func (r report) print(w io.Writer) error {
 			}
 			fmt.Fprintf(w, "  %s%s\n", strings.Join(f.Where, ", "), more)
 		}
-		fmt.Fprintf(w, "  %s\n", f.Page)
+		fmt.Fprintf(w, "  what to do: %s\n  %s\n", f.Remedy, f.Page)
 	}
 	_, err := fmt.Fprintf(w, "%d nodes and %d pods were looked at: %d findings\n", r.Nodes, r.Pods, len(r.Findings))
 	return err

@@ -29,13 +29,13 @@ func TestCheck(t *testing.T) {
 	code, out, _ = w.run(t, "check")
 	assert.Equal(t, ExitWrong, code)
 	for _, verb := range []string{"list", "watch"} {
-		assert.Contains(t, out, "error: agent-rights: may not "+verb+" pods\n  system:serviceaccount:meshcni-system:default\n")
+		assert.Contains(t, out, "error: agent-rights: may not "+verb+" pods: without it the agent does not know its node's pods\n  system:serviceaccount:meshcni-system:default\n")
 	}
 	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
 	code, out, errOut := w.run(t, "check")
 	assert.Equal(t, ExitOK, code, errOut)
 	assert.Equal(t, "1 nodes and 1 pods were looked at: 0 findings\n", out)
-	assert.Equal(t, []string{"checking the nodes", "checking the agents' rights", "checking the pods"}, lines(errOut))
+	assert.Equal(t, []string{"checking the nodes", "checking the accounts' rights", "checking the meshes' injectors", "checking the pods"}, lines(errOut))
 
 	w.node(t, "b", silent)
 	code, out, _ = w.run(t, "check", "-o", "json")
@@ -92,6 +92,7 @@ func TestCheck(t *testing.T) {
 			found[f.Code] = append(found[f.Code], "")
 		}
 		assert.NotEmpty(t, f.Text, f.Code)
+		assert.Equal(t, remedies[f.Code], f.Remedy)
 		if f.Code == codeConfigurationOdd {
 			assert.Equal(t, f.Where[0] == "node/h", f.Level == levelError, f.Text)
 		}
@@ -110,7 +111,7 @@ func TestCheck(t *testing.T) {
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
-	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  "+page+"pod-bypasses\n")
+	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedies[codePodBypasses]+"\n  "+page+"pod-bypasses\n")
 }
 
 // TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.
@@ -123,7 +124,7 @@ func TestCheckWithoutNamespace(t *testing.T) {
 		f.pod(t.Context(), pod, nil, d)
 		require.Len(t, f.all, 1, meshes)
 		assert.Equal(t, finding{
-			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Page: page + "pods-not-known",
+			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedies[codePodsNotKnown], Page: page + "pods-not-known",
 		}, *f.all[0])
 		f = &findings{known: map[[2]string]*finding{}}
 		f.pod(t.Context(), pod, &corev1.Namespace{}, d)
@@ -144,7 +145,11 @@ func TestPage(t *testing.T) {
 		known = append(known, string(c))
 	}
 	assert.ElementsMatch(t, known, sections)
-	source, err := os.ReadFile("check.go")
+	for _, c := range codes {
+		assert.Regexp(t, `^[A-Z].*\.$`, remedies[c], c)
+	}
+	assert.Len(t, remedies, len(codes))
+	source, err := os.ReadFile("checkfindings.go")
 	require.NoError(t, err)
 	assert.Len(t, regexp.MustCompile(`(?m)^\t\w+ +findingCode = "`).FindAllString(string(source), -1), len(codes), "codes are all")
 }

@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -23,6 +26,8 @@ type settings struct {
 	distinct []*deciding
 	of       map[string]*deciding // by the node's name
 	versions map[string]string    // a node of each version
+	// features are those of a node that only some pods need, unless the kernel has them all.
+	features map[string][]agentapi.Feature
 }
 
 // deciding is one configuration.
@@ -32,15 +37,43 @@ type deciding struct {
 	// meshes decide as the plugin does; unexcluded do without excluded namespaces; others are the meshes that it does not know.
 	meshes, unexcluded, others dialect.List
 	options                    dialect.Options
+
+	excludedNames  []string
+	excludedLabels labels.Selector // nil: none
+}
+
+// excludes reports whether the plugin leaves the pods of a namespace alone, whatever they are.
+func (d *deciding) excludes(namespace *corev1.Namespace) bool {
+	return slices.Contains(d.excludedNames, namespace.Name) || d.excludedLabels != nil && d.excludedLabels.Matches(labels.Set(namespace.Labels))
+}
+
+// has reports whether the plugin is configured for a mesh.
+func (d *deciding) has(mesh string) bool { return d.meshes.Named(mesh) != nil }
+
+// sidecars are the meshes with proxies in their pods that a plugin is configured for.
+func (s *settings) sidecars() (names []string) {
+	for _, d := range s.distinct {
+		for _, mesh := range d.meshes {
+			if mesh.NodeProxy == nil && !slices.Contains(names, mesh.Name) {
+				names = append(names, mesh.Name)
+			}
+		}
+	}
+	return names
 }
 
 func newSettings(known []dialect.Dialect) *settings {
-	return &settings{known: known, of: map[string]*deciding{}, versions: map[string]string{}}
+	return &settings{known: known, of: map[string]*deciding{}, versions: map[string]string{}, features: map[string][]agentapi.Feature{}}
 }
 
 func (s *settings) add(f *findings, node string, n agentapi.Node) {
 	if _, ok := s.versions[n.Version]; !ok {
 		s.versions[n.Version] = node
+	}
+	for _, feature := range n.Features {
+		if feature.Has != agentapi.Yes && (feature.Name == agentapi.TProxy || feature.Name == agentapi.DNSZones) {
+			s.features[node] = append(s.features[node], feature)
+		}
 	}
 	if len(n.Installed.Config) == 0 {
 		return
@@ -68,6 +101,7 @@ func (d *deciding) parse(all dialect.List) error {
 	if err != nil {
 		return err
 	}
+	d.excludedNames, d.excludedLabels = c.Kubernetes.ExcludeNamespaces, excluded
 	known, err := dialects.Configure(all, c.Ambient)
 	if err != nil {
 		return err
@@ -113,7 +147,7 @@ func (s *settings) compare(f *findings) {
 
 // pods looks whether injector and plugin agree on who is in the mesh. It keeps one page of pods at a time, and returns how many
 // it has looked at.
-func (c *cluster) pods(ctx context.Context, f *findings, s *settings) (n int) {
+func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks injectors) (n int) {
 	if len(s.of) == 0 {
 		return 0
 	}
@@ -122,6 +156,10 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings) (n int) {
 		f.add(codePodsNotKnown, levelUnknown, "", err.Error())
 		return 0
 	}
+	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
+		f.excluded(namespaces[name], s, webhooks)
+	}
+	selected := map[string]int{}
 	err = list(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
 		d := s.of[pod.Spec.NodeName]
 		if d == nil || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -130,11 +168,20 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings) (n int) {
 		if n++; n%10000 == 0 {
 			c.progress("the pods: %d have been looked at", n)
 		}
-		f.pod(ctx, pod, namespaces[pod.Namespace], d)
+		namespace := namespaces[pod.Namespace]
+		plan := f.pod(ctx, pod, namespace, d)
+		if plan.Decision.Selected {
+			selected[plan.Dialect]++
+			f.needs(pod, plan, s.features[pod.Spec.NodeName])
+		} else if namespace != nil {
+			f.missed(pod, namespace, d, webhooks)
+		}
 	})
 	if err != nil {
 		f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
+		return n
 	}
+	f.without(s, webhooks, selected)
 	return n
 }
 
@@ -151,11 +198,11 @@ func (c *cluster) namespaces(ctx context.Context) (map[string]*corev1.Namespace,
 	return all, nil
 }
 
-func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace, d *deciding) {
+func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace, d *deciding) (plan dialect.Plan) {
 	where := "pod/" + pod.Namespace + "/" + pod.Name
 	if namespace == nil {
 		f.add(codePodsNotKnown, levelUnknown, where, "its namespace is newer than the list of namespaces")
-		return
+		return plan
 	}
 	subject := dialect.Subject{Pod: pod, Namespace: namespace}
 	plan, err := d.meshes.Plan(ctx, subject, d.options)
@@ -176,6 +223,21 @@ func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.N
 			if err == nil && other.Decision.Selected {
 				f.add(codeOtherDialect, levelError, where, "is of the mesh "+mesh.Name+", which the plugin of its node is not configured for: its traffic bypasses the mesh")
 			}
+		}
+	}
+	return plan
+}
+
+// needs adds what the kernel of its node lacks for a pod. What is not known of it matters to a pod that does not start.
+func (f *findings) needs(pod *corev1.Pod, plan dialect.Plan, features []agentapi.Feature) {
+	where := "pod/" + pod.Namespace + "/" + pod.Name
+	for _, feature := range features {
+		switch r := plan.Redirect; {
+		case feature.Name == agentapi.TProxy && r.Mode != redirect.ModeTProxy, feature.Name == agentapi.DNSZones && (r.DNS.Servers.Empty() || r.DNS.OneZone):
+		case feature.Has == agentapi.No:
+			f.add(codeKernelFeature, levelError, where, "needs what its node has not: "+kernelText(feature))
+		case feature.Has == agentapi.Unknown && pod.Status.Phase == corev1.PodPending:
+			f.add(codeKernelFeature, levelUnknown, where, "does not run, and "+kernelText(feature))
 		}
 	}
 }

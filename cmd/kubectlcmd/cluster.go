@@ -93,15 +93,19 @@ type agent struct {
 	started time.Time
 	// program is what the agent's container runs.
 	program image
+	// account is its service account, and mounts are its container's.
+	account string
+	mounts  []mounted
 }
 
 // agentOf returns the agent that runs in a pod. Its port is that of its readiness.
 func agentOf(pod *corev1.Pod) agent {
-	a := agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, started: pod.CreationTimestamp.Time}
+	a := agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, started: pod.CreationTimestamp.Time, account: accountOf(pod)}
 	for i := range pod.Spec.Containers {
 		if probe := pod.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
 			a.Port = portOf(&pod.Spec.Containers[i], probe.HTTPGet)
 			a.program = image{pod.Spec.Containers[i].Image, pod.Spec.Containers[i].Command}
+			a.mounts = mountsOf(pod, &pod.Spec.Containers[i])
 			break
 		}
 	}

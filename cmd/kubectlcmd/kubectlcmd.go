@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -114,6 +115,8 @@ func connect(flags *genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Int
 	}
 	// The API server limits clients itself, by priority and fairness; client-go's own limit would make it five requests a second.
 	config.QPS = -1
+	// Most of the work for many pods is reading their JSON.
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	return config, client, err
 }

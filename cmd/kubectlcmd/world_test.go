@@ -24,6 +24,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(fleetNodes) != "" {
+		if err := serveFleet(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(kubetest.Main(m, kubetest.Options{DisableAdmission: []string{"ServiceAccount"}}))
 }
 

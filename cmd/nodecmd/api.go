@@ -34,6 +34,9 @@ type nodeAPI struct {
 	status     func() Status
 	neighbours func() []installer.Neighbour
 	pods       func() ([]*corev1.Pod, error)
+	binDirs    func() []installer.BinDir
+	ownToken   func() bool
+	kernel     *features
 }
 
 func (n nodeAPI) handler() http.Handler {
@@ -50,6 +53,10 @@ func (n nodeAPI) node() agentapi.Node {
 	plugin := s.asInstalled()
 	short, _, _ := strings.Cut(n.program.Version, " ")
 	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: string(s.Repair.Action), Installed: n.installed(s), Kernel: kernelRelease()}
+	node.Places, node.BinDirs, node.Features = s.places(), n.lookAtBinDirs(node.Installed.Plugins), n.features(s, plugin)
+	if asked, err := n.program.rights(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
+		node.Rights = asked
+	}
 	if err := apply.Available(apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot}); err != nil && s.Repair.HostRoot != "" {
 		node.BackendError = err.Error() // without the host's root the programs of the host are not to be seen
 	}

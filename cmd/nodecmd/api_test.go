@@ -83,6 +83,14 @@ func TestAPI(t *testing.T) {
 	assert.Equal(t, "v1.2.3", n.Version)
 	assert.Equal(t, []string{"istio", "linkerd"}, n.Dialects)
 	assert.Equal(t, dir+"/net.d/10-calico.conflist", n.Installed.File)
+	require.Len(t, n.BinDirs, 1)
+	assert.Equal(t, agentapi.BinDir{Path: dir + "/bin", Plugin: agentapi.Current, Lacks: []string{"calico"}}, n.BinDirs[0])
+	require.Len(t, n.Places, 4)
+	for _, p := range n.Places {
+		assert.Equal(t, p.Flag == "cni-cache-dir", p.Error != "", p.Error)
+	}
+	assert.NotEmpty(t, n.Rights)
+	assert.NotEmpty(t, n.Features)
 	assert.Equal(t, "meshcni", n.Installed.Plugins[len(n.Installed.Plugins)-1])
 	c, unknown, err := netconf.Parse(n.Installed.Config)
 	require.NoError(t, err)

@@ -285,7 +285,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		now.Ready = len(now.NotReady) == 0
 		return now
 	}
-	told := nodeAPI{program: p, settings: repairs.present, status: now, neighbours: agent.Neighbours, pods: sock.podsOf}
+	told := nodeAPI{program: p, settings: repairs.present, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
 	stop, err := serve.Start(serve.Options{
 		Local: told.handler(), HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },

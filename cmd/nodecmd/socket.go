@@ -16,12 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // enroller serves the requests about pods whose proxy is on the node.
@@ -44,10 +42,8 @@ type socket struct {
 
 // nodePods returns what knows the node's pods. It knows nothing until it runs.
 func (p Program) nodePods(s Settings, log *slog.Logger) (*nodepods.Watch, error) {
-	excluded, wrong := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector)
-	known, unfit := dialects.Configure(p.Dialects, s.Repair.Plugin.Ambient)
-	meshes, err := dialects.Choose(known, s.Plugin.Dialects, nil, excluded)
-	if err = errors.Join(err, wrong, unfit); err != nil {
+	meshes, err := p.meshes(s)
+	if err != nil {
 		return nil, err
 	}
 	config, err := s.apiConfig(p.Name)

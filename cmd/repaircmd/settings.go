@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -170,6 +171,15 @@ func (s Settings) Acts() bool {
 func (s Settings) Validate(known dialect.List) error {
 	_, err := s.options(Host{Dialects: known})
 	return err
+}
+
+// Permissions returns what the controller asks of the API server. Its errors are those of Validate.
+func (s Settings) Permissions(known dialect.List) ([]authorizationv1.ResourceAttributes, error) {
+	o, err := s.options(Host{Dialects: known})
+	if err != nil {
+		return nil, err
+	}
+	return o.Permissions(), nil
 }
 
 // New makes the controller. For a bad setting the error names the flag.

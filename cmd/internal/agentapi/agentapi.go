@@ -48,6 +48,14 @@ type About struct {
 	// BackendError says why no backend works on the host. Empty: one does, as far as is known without a namespace.
 	BackendError string `json:"backend_error,omitempty"`
 	Kernel       string `json:"kernel,omitempty"`
+	// Rights are what the agent and its plugin need of the API server, with the agent's settings. Nil: the agent does not say.
+	Rights []Right `json:"rights,omitempty"`
+	// Places are the directories of the node that the agent works in, and BinDirs those of the runtime's plugins. Nil: the agent does
+	// not say.
+	Places  []Place  `json:"places,omitempty"`
+	BinDirs []BinDir `json:"bin_dirs,omitempty"`
+	// Features are what the rules need of the node's kernel. Nil: the agent does not say.
+	Features []Feature `json:"features,omitempty"`
 }
 
 // Installed is the configuration in force.

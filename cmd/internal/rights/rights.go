@@ -1,0 +1,118 @@
+// Package rights has what this module's programs ask of the API server, by their settings. It does no I/O. The roles of the chart and
+// of deploy/rbac grant the same; tests hold the one against the other.
+package rights
+
+import (
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+)
+
+// Needs are the settings of an agent that decide what it asks.
+type Needs struct {
+	// Namespace is the agent's, and Node its node.
+	Namespace, Node string
+	// PluginAccount is the service account whose tokens the plugin gets. Empty: it has the agent's own.
+	PluginAccount string
+	// OwnToken: the plugin has the agent's own for lack of that.
+	OwnToken bool
+	// DaemonSet is the agent's, if it watches that. Empty: it does not.
+	DaemonSet string
+	// Serves: the plugin gets pods from the agent. OnlyServes: and from nowhere else.
+	Serves, OnlyServes bool
+	// Namespaces: the pod's namespace decides too.
+	Namespaces bool
+	// WriteStatus: the plugin writes the pods' status.
+	WriteStatus bool
+	// Ambient: the agent has pods whose proxy is on the node.
+	Ambient bool
+	// Repair is what finding and repairing pods takes. Nil: the agent does not look for them.
+	Repair []authorizationv1.ResourceAttributes
+}
+
+// What they are for, in the words of a finding.
+const (
+	forPlugin    = "without it no pod of the mesh starts"
+	forStatus    = "without it no pod says that its rules are in place"
+	forToken     = "without it the plugin has the agent's own token"
+	forNodeEvent = "without it the node has no events about why it is not ready"
+	forLeaving   = "without it the agent cannot see that it is uninstalled for good"
+	forServing   = "without it the agent does not know its node's pods"
+	forAmbient   = "without it pods whose proxy is on the node are not captured"
+	forRepair    = "without it pods that started without the plugin are not found, or not repaired"
+	forTaint     = "without it the taint's controller does not work"
+)
+
+// nodesEvents is the namespace of events about nodes.
+const nodesEvents = metav1.NamespaceDefault
+
+// Agent returns what an agent and its plugin need.
+func Agent(n Needs) []agentapi.Right {
+	var l list
+	l.account, l.why = n.PluginAccount, forPlugin
+	if n.OwnToken {
+		l.account = ""
+	}
+	if !n.OnlyServes {
+		l.add(of("", "pods"), "get")
+		if n.Namespaces {
+			l.add(of("", "namespaces"), "get")
+		}
+	}
+	if n.WriteStatus {
+		l.why = forStatus
+		l.add(of("", "pods/status"), "patch")
+	}
+	l.account = ""
+	if n.PluginAccount != "" {
+		l.why = forToken
+		l.add(of("", "serviceaccounts/token").in(n.Namespace).named(n.PluginAccount), "create")
+	}
+	l.why = forNodeEvent
+	l.add(of("", "events").in(nodesEvents), "create", "patch")
+	if n.DaemonSet != "" {
+		l.why = forLeaving
+		l.add(of("apps", "daemonsets").in(n.Namespace).named(n.DaemonSet), "get", "list", "watch")
+		l.add(of("", "namespaces").in(n.Namespace).named(n.Namespace), "get")
+	}
+	if n.Ambient {
+		l.why = forAmbient
+		l.add(of("", "pods"), "list", "watch")
+		l.add(of("", "namespaces"), "list", "watch")
+		l.add(of("", "pods/status"), "patch")
+		l.add(of("", "events"), "create", "patch")
+	}
+	if n.Serves {
+		l.why = forServing
+		l.add(of("", "pods"), "list", "watch")
+		if n.Namespaces {
+			l.add(of("", "namespaces"), "list", "watch")
+		}
+	}
+	l.why = forRepair
+	for _, a := range n.Repair {
+		l.append(a)
+	}
+	return l.onNode(n.Node)
+}
+
+// Least returns what the agent of a node needs with almost any settings.
+func Least(node string) []agentapi.Right {
+	l := list{why: forServing}
+	l.add(of("", "pods"), "list", "watch")
+	return l.onNode(node)
+}
+
+// Taint returns what the taint's controller needs.
+func Taint(namespace, daemonSet, lease string) []agentapi.Right {
+	l := list{why: forTaint}
+	l.add(of("", "nodes"), "get", "list", "watch", "patch")
+	l.add(of("", "pods").in(namespace), "list", "watch")
+	l.add(of("apps", "daemonsets").in(namespace).named(daemonSet), "list", "watch")
+	l.add(of("coordination.k8s.io", "leases").in(namespace), "create")
+	l.add(of("coordination.k8s.io", "leases").in(namespace).named(lease), "get", "update")
+	l.add(of("", "events").in(namespace), "create", "patch")
+	l.add(of("", "events").in(nodesEvents), "create", "patch")
+	return l.all
+}

@@ -1,0 +1,239 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// injector is a webhook by which a mesh puts its proxies into pods.
+type injector struct {
+	mesh string
+	// name is the configuration's, and the webhook's in it.
+	name                string
+	namespaces, objects labels.Selector
+	// conditional: expressions of the webhook decide too, and are not evaluated here.
+	conditional bool
+	ignored     bool // failurePolicy Ignore
+	// service is what answers, as namespace and name. Zero: the webhook has a URL.
+	service [2]string
+}
+
+// injectors are the webhooks of a cluster. Known is false if they could not be listed.
+type injectors struct {
+	all   []injector
+	known bool
+}
+
+// injection is how a mesh decides about a pod that its webhook gets.
+type injection struct {
+	mesh string
+	// suffix ends the names of its webhooks.
+	suffix string
+	inject func(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer
+}
+
+// injecting are the meshes whose injectors are known.
+var injecting = []injection{
+	{"istio", "sidecar-injector.istio.io", func(pod *corev1.Pod, _ *corev1.Namespace) agentapi.Answer {
+		const key = "sidecar.istio.io/inject" // a label hides the annotation
+		return says(cmp.Or(pod.Labels[key], pod.Annotations[key]), agentapi.Yes, "true", "false")
+	}},
+	{"linkerd", "proxy-injector.linkerd.io", func(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
+		const key = "linkerd.io/inject"
+		return says(cmp.Or(pod.Annotations[key], namespace.Annotations[key]), agentapi.No, "enabled ingress", "disabled")
+	}},
+	{"kuma", "kuma-injector.kuma.io", func(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
+		const key = "kuma.io/sidecar-injection"
+		return says(cmp.Or(pod.Labels[key], namespace.Labels[key]), agentapi.No, "enabled true yes", "disabled false no")
+	}},
+	{"consul", "connect-injector.consul.hashicorp.com", func(pod *corev1.Pod, _ *corev1.Namespace) agentapi.Answer {
+		return says(pod.Annotations["consul.hashicorp.com/connect-inject"], agentapi.Unknown, "true", "false") // its flags say the default
+	}},
+}
+
+// says reads a pod's word on injection. Without one it is the injector's default; another word is not understood.
+func says(value string, otherwise agentapi.Answer, yes, no string) agentapi.Answer {
+	switch {
+	case value == "":
+		return otherwise
+	case slices.Contains(strings.Fields(yes), value):
+		return agentapi.Yes
+	case slices.Contains(strings.Fields(no), value):
+		return agentapi.No
+	}
+	return agentapi.Unknown
+}
+
+// takes says whether the injector would put a proxy into a pod that is made now.
+func (i injector) takes(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
+	if !i.namespaces.Matches(labels.Set(namespace.Labels)) || !i.objects.Matches(labels.Set(pod.Labels)) {
+		return agentapi.No
+	}
+	answer := agentapi.Unknown
+	for _, m := range injecting {
+		if m.mesh == i.mesh {
+			answer = m.inject(pod, namespace)
+		}
+	}
+	if answer == agentapi.Yes && i.conditional {
+		return agentapi.Unknown
+	}
+	return answer
+}
+
+// injectors looks at the webhooks of the meshes that the plugin is configured for, and adds those that do not work.
+func (c *cluster) injectors(ctx context.Context, f *findings, s *settings) (found injectors) {
+	meshes := s.sidecars()
+	if len(meshes) == 0 {
+		return found
+	}
+	found.known = true
+	down := map[[2]string]bool{}
+	err := list(ctx, c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List, metav1.ListOptions{}, func(configuration *admissionv1.MutatingWebhookConfiguration) {
+		for _, w := range configuration.Webhooks {
+			i, ok := injectorOf(configuration.Name, w)
+			if !ok || !slices.Contains(meshes, i.mesh) {
+				continue
+			}
+			found.all = append(found.all, i)
+			if _, looked := down[i.service]; !looked && i.service[1] != "" {
+				down[i.service] = c.unserved(ctx, f, i.service)
+			}
+			if down[i.service] {
+				f.add(codeInjectorDown, levelError, "webhook/"+i.name, i.downText())
+			}
+		}
+	})
+	if err != nil {
+		found.known = false
+		f.add(codeInjectorUnknown, levelUnknown, "", "list the injectors' webhooks: "+err.Error())
+	}
+	return found
+}
+
+// injectorOf reads a webhook, if it is a mesh's injector.
+func injectorOf(configuration string, w admissionv1.MutatingWebhook) (i injector, ok bool) {
+	takesPods := slices.ContainsFunc(w.Rules, func(r admissionv1.RuleWithOperations) bool {
+		return (slices.Contains(r.Operations, admissionv1.Create) || slices.Contains(r.Operations, admissionv1.OperationAll)) &&
+			(slices.Contains(r.Resources, "pods") || slices.Contains(r.Resources, "*") || slices.Contains(r.Resources, "*/*"))
+	})
+	for _, m := range injecting {
+		if takesPods && strings.HasSuffix(w.Name, m.suffix) {
+			i.mesh = m.mesh
+		}
+	}
+	if i.mesh == "" {
+		return i, false
+	}
+	i.name, i.conditional = configuration+"/"+w.Name, len(w.MatchConditions) > 0
+	i.ignored = w.FailurePolicy != nil && *w.FailurePolicy == admissionv1.Ignore
+	if s := w.ClientConfig.Service; s != nil {
+		i.service = [2]string{s.Namespace, s.Name}
+	}
+	for _, selector := range []struct {
+		of *metav1.LabelSelector
+		to *labels.Selector
+	}{{w.NamespaceSelector, &i.namespaces}, {w.ObjectSelector, &i.objects}} {
+		*selector.to = labels.Everything()
+		if selector.of == nil {
+			continue
+		}
+		parsed, err := metav1.LabelSelectorAsSelector(selector.of)
+		if err != nil { // which no API server takes
+			return i, false
+		}
+		*selector.to = parsed
+	}
+	return i, true
+}
+
+// unserved reports whether no pod is ready behind a service. That it cannot be told is a finding.
+func (c *cluster) unserved(ctx context.Context, f *findings, service [2]string) bool {
+	ready := false
+	o := metav1.ListOptions{LabelSelector: labels.Set{discoveryv1.LabelServiceName: service[1]}.String()}
+	err := list(ctx, c.client.DiscoveryV1().EndpointSlices(service[0]).List, o, func(s *discoveryv1.EndpointSlice) {
+		for _, e := range s.Endpoints {
+			ready = ready || e.Conditions.Ready == nil || *e.Conditions.Ready
+		}
+	})
+	if err != nil {
+		f.add(codeInjectorUnknown, levelUnknown, "service/"+service[0]+"/"+service[1], "whether a pod is ready behind the injector's service is not known: "+err.Error())
+		return false
+	}
+	return !ready
+}
+
+func (i injector) downText() string {
+	text := fmt.Sprintf("no pod is ready behind the service %s/%s of the injector of %s", i.service[0], i.service[1], i.mesh)
+	if i.ignored {
+		return text + ", and its failurePolicy is Ignore: new pods start without a proxy, outside of the mesh"
+	}
+	return text + ", and its failurePolicy is Fail: pods that it selects are not made"
+}
+
+// excluded adds the namespaces that an injector takes and the plugin leaves alone.
+func (f *findings) excluded(namespace *corev1.Namespace, s *settings, webhooks injectors) {
+	where := "namespace/" + namespace.Name
+	ordinary := &corev1.Pod{}
+	for _, d := range s.distinct {
+		if !d.excludes(namespace) {
+			continue
+		}
+		for _, i := range webhooks.all {
+			if !d.has(i.mesh) {
+				continue
+			}
+			switch i.takes(ordinary, namespace) {
+			case agentapi.Yes:
+				f.add(codeInjectorExcluded, levelError, where, fmt.Sprintf("the injector of %s (%s) takes the pods of this namespace, and the plugin leaves them alone: new pods there bypass the mesh", i.mesh, i.name))
+				return // once for a namespace
+			case agentapi.Unknown:
+				if i.conditional {
+					f.add(codeInjectorUnknown, levelUnknown, where, fmt.Sprintf("the plugin leaves the pods of this namespace alone, and whether the injector of %s (%s) takes them cannot be told: its matchConditions are not evaluated", i.mesh, i.name))
+				}
+			case agentapi.No:
+			}
+		}
+	}
+}
+
+// missed adds a pod that an injector would take now, and that has no proxy.
+func (f *findings) missed(pod *corev1.Pod, namespace *corev1.Namespace, d *deciding, webhooks injectors) {
+	if d.excludes(namespace) {
+		return
+	}
+	for _, i := range webhooks.all {
+		mesh := d.meshes.Named(i.mesh)
+		if mesh != nil && mesh.Decide(pod, namespace).Reason == selection.NoProxy && i.takes(pod, namespace) == agentapi.Yes {
+			f.add(codeInjectorMissed, levelWarning, "pod/"+pod.Namespace+"/"+pod.Name,
+				fmt.Sprintf("has no proxy, and the injector of %s would give it one today: the pod started before the injection was switched on, or while nothing answered for the injector", i.mesh))
+			return
+		}
+	}
+}
+
+// without adds the meshes that have neither an injector nor pods.
+func (f *findings) without(s *settings, webhooks injectors, selected map[string]int) {
+	if !webhooks.known {
+		return
+	}
+	for _, mesh := range s.sidecars() {
+		has := slices.ContainsFunc(webhooks.all, func(i injector) bool { return i.mesh == mesh })
+		watched := slices.ContainsFunc(injecting, func(m injection) bool { return m.mesh == mesh })
+		if watched && !has && selected[mesh] == 0 {
+			f.add(codeNoInjector, levelWarning, "", "the plugin is configured for "+mesh+", and the cluster has neither its injector nor a pod with its proxy")
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package kubectlcmd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// TestMounts: the deepest mount over a path counts, and what is no directory of the node has none behind it.
+func TestMounts(t *testing.T) {
+	host := func(dir string) corev1.VolumeSource {
+		return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}
+	}
+	mounts := mountsOf(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+		{Name: "opt", VolumeSource: host("/opt")}, {Name: "bin", VolumeSource: host("/var/lib/bin/")}, {Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+	}}}, &corev1.Container{VolumeMounts: []corev1.VolumeMount{
+		{Name: "opt", MountPath: "/host/opt/"}, {Name: "bin", MountPath: "/host/opt/cni/bin", ReadOnly: true, SubPath: "now"}, {Name: "empty", MountPath: "/host/opt/tmp"},
+	}})
+	for at, want := range map[string]string{
+		"/host/opt": "/opt", "/host/opt/cni": "/opt/cni", "/host/opt/cni/bin": "/var/lib/bin/now", "/host/opt/cni/bin/a": "/var/lib/bin/now/a", "/host/opt/cni/bins": "/opt/cni/bins",
+		"/host/opt/tmp": "", "/host/optical": "", "/etc": "",
+	} {
+		got, readOnly := behind(mounts, at)
+		assert.Equal(t, want, got, at)
+		assert.Equal(t, strings.HasPrefix(at, "/host/opt/cni/bin") && at != "/host/opt/cni/bins", readOnly, at)
+	}
+	assert.Empty(t, mountsOf(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: host("/x")}}}},
+		&corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/x", SubPathExpr: "$(A)"}}})[0].host, "which of its directories is not known")
+}
+
+// added gathers what add adds, by code.
+func added(add func(*findings)) map[findingCode][]string {
+	f := &findings{known: map[[2]string]*finding{}}
+	add(f)
+	all := map[findingCode][]string{}
+	for _, x := range f.all {
+		all[x.Code] = append(all[x.Code], x.Level+": "+x.Text)
+	}
+	return all
+}
+
+// TestCheckPlaces: each way in which a directory is not what the agent needs is a finding, and a sound node has none.
+func TestCheckPlaces(t *testing.T) {
+	mounts := []mounted{
+		{at: "/host/etc/cni/net.d", host: "/etc/cni/net.d"}, {at: "/host/opt/cni/bin", host: "/opt/cni/bin"}, {at: "/var/run/meshcni", host: "/var/run/meshcni"}, {at: "/host/var/lib/cni", host: "/var/lib/cni", readOnly: true},
+	}
+	sane := func() agentapi.Node {
+		n := agentapi.Node{}
+		n.Places = []agentapi.Place{
+			{Flag: "cni-bin-dir", Path: "/host/opt/cni/bin", Host: "/opt/cni/bin", Writes: true}, {Flag: "cni-conf-dir", Path: "/host/etc/cni/net.d", Host: "/etc/cni/net.d", Writes: true},
+			{Flag: "cni-cache-dir", Path: "/host/var/lib/cni", Host: "/var/lib/cni"}, {Flag: "run-dir", Path: "/var/run/meshcni", Host: "/var/run/meshcni", Writes: true},
+		}
+		n.BinDirs = []agentapi.BinDir{{Path: "/host/opt/cni/bin", Plugin: agentapi.Current}}
+		n.Installed.Config = json.RawMessage(entry)
+		return n
+	}
+	for name, test := range map[string]struct {
+		change func(*agentapi.Node, []mounted)
+		want   map[findingCode][]string
+	}{
+		"sound":        {func(*agentapi.Node, []mounted) {}, map[findingCode][]string{}},
+		"an older one": {func(n *agentapi.Node, _ []mounted) { n.About = agentapi.About{Installed: n.Installed} }, map[findingCode][]string{}},
+		"no mount": {func(_ *agentapi.Node, m []mounted) { m[0].at = "/elsewhere" }, map[findingCode][]string{
+			codePlaceNotMounted: {"error: --cni-conf-dir /host/etc/cni/net.d: the agent's pod mounts no directory of the node there"},
+		}},
+		"read-only": {func(_ *agentapi.Node, m []mounted) { m[1].readOnly = true }, map[findingCode][]string{
+			codePlaceUnusable: {"error: --cni-bin-dir /host/opt/cni/bin: the agent's pod mounts it read-only, and the agent has to write to it"},
+		}},
+		"unusable": {func(n *agentapi.Node, _ []mounted) { n.Places[2].Error = "it is not there" }, map[findingCode][]string{
+			codePlaceUnusable: {"warning: --cni-cache-dir /host/var/lib/cni: it is not there"},
+		}},
+		"another directory": {func(_ *agentapi.Node, m []mounted) { m[0].host = "/etc/other" }, map[findingCode][]string{
+			codePlaceDiffers: {"error: --cni-conf-dir /host/etc/cni/net.d: the agent takes it for the node's /etc/cni/net.d, and its pod mounts the node's /etc/other there"},
+		}},
+		"another than the entry's": {func(n *agentapi.Node, _ []mounted) {
+			n.Installed.Config = json.RawMessage(strings.NewReplacer(`"/var/run/meshcni"`, `"/run/old"`, `"/opt/cni/bin"`, `"/usr/lib/cni"`).Replace(entry))
+		}, map[findingCode][]string{codePlaceDiffers: {
+			"error: the plugin's entry has run_dir /run/old, and the agent's --run-dir is the node's /var/run/meshcni",
+			"error: the plugin's entry has cni_bin_dir /usr/lib/cni, and the agent's --cni-bin-dir is the node's /opt/cni/bin",
+		}}},
+		"programs": {func(n *agentapi.Node, _ []mounted) {
+			n.BinDirs = []agentapi.BinDir{
+				{Path: "/a", Plugin: agentapi.Missing, Lacks: []string{"bridge", "x"}}, {Path: "/b", Plugin: agentapi.Another, Lacks: []string{"bridge"}},
+			}
+		}, map[findingCode][]string{
+			codeProgramMissing:   {"error: /a has no program of the plugin that can be run: where the runtime looks there, no pod starts"},
+			codeProgramDiffers:   {"warning: the plugin's program in /b is not the one that the agent installs"},
+			codePluginsElsewhere: {"warning: the network's list names bridge, and no directory of --cni-bin-dir has that: either no pod starts, or the runtime looks for plugins elsewhere"},
+		}},
+		"one unread": {func(n *agentapi.Node, _ []mounted) {
+			n.BinDirs = []agentapi.BinDir{{Path: "/a", Error: "permission denied"}, {Path: "/b", Plugin: agentapi.Current, Lacks: []string{"bridge"}}}
+		}, map[findingCode][]string{codePlaceUnusable: {"unknown: --cni-bin-dir /a cannot be read, so nothing is known of the programs there: permission denied"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, m := sane(), append([]mounted{}, mounts...)
+			test.change(&n, m)
+			assert.Equal(t, test.want, added(func(f *findings) { f.places("node/a", m, n) }))
+		})
+	}
+}
+
+// TestCheckKernel: what every pod needs is an error of the node; what some need, of these; and what is not known matters to who waits.
+func TestCheckKernel(t *testing.T) {
+	features := func(has agentapi.Answer) (n agentapi.Node) {
+		for _, name := range []agentapi.FeatureName{agentapi.Redirection, agentapi.RedirectionIPv6, agentapi.TProxy, agentapi.DNSZones, agentapi.NodeProxy, agentapi.IPv6, "newer"} {
+			n.Features = append(n.Features, agentapi.Feature{Name: name, Has: has, Backend: "nftables", Detail: "no such file"})
+		}
+		return n
+	}
+	assert.Equal(t, map[findingCode][]string{codeKernelFeature: {
+		"error: the kernel refuses the rules of pods with a proxy (address translation, connection tracking, owners of sockets), by nftables: no such file",
+		"warning: the kernel refuses these rules for IPv6, by nftables: no such file",
+		"error: the kernel refuses the rules of pods whose proxy is on the node (marks), by nftables: no such file",
+	}}, added(func(f *findings) { f.kernel("node/a", features(agentapi.No)) }))
+	for _, has := range []agentapi.Answer{agentapi.Yes, agentapi.Unknown} {
+		assert.Empty(t, added(func(f *findings) { f.kernel("node/a", features(has)) }), has)
+	}
+
+	needs := func(phase corev1.PodPhase, has agentapi.Answer, change func(*redirect.Redirect)) []string {
+		s := newSettings(nil)
+		s.add(&findings{}, "a", features(has))
+		plan := dialect.Plan{Redirect: redirect.Default()}
+		change(&plan.Redirect)
+		return added(func(f *findings) {
+			f.needs(&corev1.Pod{Status: corev1.PodStatus{Phase: phase}}, plan, s.features["a"])
+		})[codeKernelFeature]
+	}
+	plain, tproxy := func(*redirect.Redirect) {}, func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }
+	dns := func(r *redirect.Redirect) { r.DNS.Servers = redirect.AllPrefixes() }
+	assert.Empty(t, needs(corev1.PodRunning, agentapi.No, plain))
+	assert.Equal(t, []string{"error: needs what its node has not: the kernel refuses TPROXY with its marks and routes, by nftables: no such file"}, needs(corev1.PodRunning, agentapi.No, tproxy))
+	assert.Equal(t, []string{"error: needs what its node has not: the kernel refuses zones of connection tracking, for DNS, by nftables: no such file"}, needs(corev1.PodRunning, agentapi.No, dns))
+	assert.Empty(t, needs(corev1.PodRunning, agentapi.Unknown, tproxy), "it runs")
+	assert.Equal(t, []string{"unknown: does not run, and whether the kernel has TPROXY with its marks and routes is not known: no such file"}, needs(corev1.PodPending, agentapi.Unknown, tproxy))
+	assert.Empty(t, needs(corev1.PodPending, agentapi.Yes, tproxy))
+}

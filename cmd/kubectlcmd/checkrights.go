@@ -1,0 +1,134 @@
+package kubectlcmd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/rights"
+)
+
+// maxRights bounds the questions, of which an installation with the same settings on all nodes has some twenty.
+const maxRights = 300
+
+// nodeNameExtra is where a token that is bound to a node names it; an authorizer may ask for it.
+const nodeNameExtra = "authentication.kubernetes.io/node-name"
+
+// wanted is one right of one account, as it is asked about.
+type wanted struct {
+	namespace, account, node string
+	agentapi.Right
+}
+
+// user is the account's name among users.
+func (w wanted) user() string { return "system:serviceaccount:" + w.namespace + ":" + w.account }
+
+// rightsWanted gathers rights, each once.
+type rightsWanted struct {
+	all   []wanted
+	known map[wanted]bool
+	more  bool
+}
+
+// add adds what the account's programs on a node need. Empty accounts are the given one.
+func (r *rightsWanted) add(namespace, account, node string, all []agentapi.Right) {
+	for _, right := range all {
+		w := wanted{namespace: namespace, account: account, Right: right}
+		if right.Account != "" {
+			w.account = right.Account
+		}
+		key := w
+		key.Right.Account, key.For, key.Attributes.FieldSelector, key.Attributes.LabelSelector = "", "", nil, nil
+		switch {
+		case r.known[key]:
+			continue
+		case len(r.all) == maxRights:
+			r.more = true
+			return
+		}
+		if r.known == nil {
+			r.known = map[wanted]bool{}
+		}
+		r.known[key] = true
+		w.node = node
+		r.all = append(r.all, w)
+	}
+}
+
+// addTaint adds what the taint's controllers need, whose labels are the agents' but for the component.
+func (c *cluster) addTaint(ctx context.Context, r *rightsWanted) error {
+	selector := strings.Replace(c.agentSelector, "app.kubernetes.io/component=node", "app.kubernetes.io/component=taint", 1)
+	if selector == c.agentSelector {
+		return nil // the labels are somebody's own
+	}
+	return list(ctx, c.client.CoreV1().Pods(c.agentNamespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || len(pod.Spec.Containers) == 0 {
+			return
+		}
+		flags := map[string]string{"--daemonset-name": "meshcni-node", "--lease-name": "meshcni-taint"} // as meshcni-taint has them by default
+		for _, arg := range pod.Spec.Containers[0].Args {
+			if name, value, ok := strings.Cut(arg, "="); ok && flags[name] != "" {
+				flags[name] = value
+			}
+		}
+		r.add(pod.Namespace, accountOf(pod), "", rights.Taint(pod.Namespace, flags["--daemonset-name"], flags["--lease-name"]))
+	})
+}
+
+// accountOf is the service account of a pod.
+func accountOf(pod *corev1.Pod) string {
+	if pod.Spec.ServiceAccountName != "" {
+		return pod.Spec.ServiceAccountName
+	}
+	return "default"
+}
+
+// rights asks the API server for each right whether the account has it. Rights that an account has and does not need are not looked for.
+func (c *cluster) rights(ctx context.Context, f *findings, r rightsWanted) {
+	refused, errs := make([]bool, len(r.all)), make([]error, len(r.all))
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for i, w := range r.all {
+		asking.Go(func() error {
+			refused[i], errs[i] = c.refuses(ctx, w)
+			return nil
+		})
+	}
+	_ = asking.Wait() // none returns an error
+	for i, w := range r.all {
+		if errs[i] != nil {
+			f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+errs[i].Error())
+			return
+		}
+		if refused[i] {
+			f.add(codeAgentRights, levelError, w.user(), "may not "+rights.Text(w.Attributes)+": "+w.For)
+		}
+	}
+	if r.more {
+		f.add(codeAgentRights, levelUnknown, "", fmt.Sprintf("the agents need more than %d different rights, of which the rest was not asked about: their settings differ from node to node", maxRights))
+	}
+}
+
+// refuses asks about one right, for the node whose agent needs it.
+func (c *cluster) refuses(ctx context.Context, w wanted) (bool, error) {
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		User: w.user(), Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + w.namespace, "system:authenticated"}, ResourceAttributes: &w.Attributes,
+	}
+	if w.node != "" {
+		spec.Extra = map[string]authorizationv1.ExtraValue{nodeNameExtra: {w.node}}
+	}
+	review, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	if !review.Status.Allowed && review.Status.EvaluationError != "" {
+		return false, fmt.Errorf("whether %s may %s is not known: %s", w.user(), rights.Text(w.Attributes), review.Status.EvaluationError)
+	}
+	return !review.Status.Allowed, nil
+}

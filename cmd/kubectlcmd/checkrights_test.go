@@ -1,0 +1,70 @@
+package kubectlcmd
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/rights"
+)
+
+// TestCheckRights: each right that an agent says it needs is asked about, once for all nodes, and those of the plugin and of the
+// taint's controller by their own accounts.
+func TestCheckRights(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, node := range []string{"a", "b"} {
+		w.node(t, node, sound(node, func(n *agentapi.Node) {
+			n.Rights = rights.Agent(rights.Needs{
+				Namespace: "meshcni-system", Node: node, PluginAccount: "meshcni-plugin", Serves: true,
+				Repair: []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "pods", Subresource: "eviction"}},
+			})
+		}))
+	}
+	w.meshPod(t, "shop", "cart", "a")
+	w.Create(t, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "meshcni-system", Name: "meshcni-node-taint-1", Labels: map[string]string{
+			"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "taint",
+		}},
+		Spec: corev1.PodSpec{ServiceAccountName: "tainter", Containers: []corev1.Container{{Name: "taint", Image: "i", Args: []string{"run", "--lease-name=mine"}}}},
+	})
+	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}, "events": {"create", "patch"}})
+	grant(t, w, "taint", "system:serviceaccount:meshcni-system:tainter", map[string][]string{"nodes": {"get", "list", "watch", "patch"}, "pods": {"list", "watch"}, "events": {"create", "patch"}})
+	code, out, _ := w.run(t, "check", "-o", "json")
+	assert.Equal(t, ExitWrong, code)
+	missing := map[string]string{}
+	for _, f := range decode[report](t, out).Findings {
+		assert.Equal(t, codeAgentRights, f.Code, f.Text)
+		assert.Equal(t, 1, f.Count, "asked once for both nodes: %s", f.Text)
+		missing[f.Text] = f.Where[0]
+	}
+	const ns = " in namespace meshcni-system"
+	assert.Equal(t, map[string]string{
+		"may not get pods: without it no pod of the mesh starts":                                                         "system:serviceaccount:meshcni-system:meshcni-plugin",
+		"may not create serviceaccounts/token meshcni-plugin" + ns + ": without it the plugin has the agent's own token": "system:serviceaccount:meshcni-system:default",
+		"may not create pods/eviction: without it pods that started without the plugin are not found, or not repaired":   "system:serviceaccount:meshcni-system:default",
+		"may not list daemonsets.apps meshcni-node" + ns + ": without it the taint's controller does not work":           "system:serviceaccount:meshcni-system:tainter",
+		"may not watch daemonsets.apps meshcni-node" + ns + ": without it the taint's controller does not work":          "system:serviceaccount:meshcni-system:tainter",
+		"may not create leases.coordination.k8s.io" + ns + ": without it the taint's controller does not work":           "system:serviceaccount:meshcni-system:tainter",
+		"may not get leases.coordination.k8s.io mine" + ns + ": without it the taint's controller does not work":         "system:serviceaccount:meshcni-system:tainter",
+		"may not update leases.coordination.k8s.io mine" + ns + ": without it the taint's controller does not work":      "system:serviceaccount:meshcni-system:tainter",
+	}, missing)
+
+	grant(t, w, "plugin", "system:serviceaccount:meshcni-system:meshcni-plugin", map[string][]string{"pods": {"get"}})
+	_, out, _ = w.run(t, "check")
+	assert.NotContains(t, out, "may not get pods:", "it has been granted")
+}
+
+// TestRightsAreBounded: agents whose settings all differ make no end of questions.
+func TestRightsAreBounded(t *testing.T) {
+	var r rightsWanted
+	for i := range maxRights + 1 {
+		r.add("ns", "agent", "n", []agentapi.Right{{Attributes: authorizationv1.ResourceAttributes{Verb: "get", Name: string(rune('0' + i))}}})
+	}
+	assert.Len(t, r.all, maxRights)
+	assert.True(t, r.more)
+}
