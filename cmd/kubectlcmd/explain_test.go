@@ -3,6 +3,7 @@ package kubectlcmd
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -64,7 +66,8 @@ func TestExplain(t *testing.T) {
 	for _, name := range [][]string{{"cart-1"}, {"pod/cart-1"}, {"deploy/cart"}, {"deployment", "cart"}, {"deployments.apps", "cart"}} {
 		code, out, errOut := w.run(t, append([]string{"explain", "-n", "shop"}, name...)...)
 		require.Equal(t, ExitOK, code, errOut)
-		assert.Contains(t, out, "pod shop/cart-1 is in the mesh (istio)\n")
+		assert.True(t, strings.HasPrefix(out, "This pod is captured (the agent of its node says so: recorded): its connections go through Istio (sidecar)"), out)
+		assert.Contains(t, out, "\npod shop/cart-1 is in the mesh (istio)\n")
 		assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
 		assert.Contains(t, out, `annotation traffic.sidecar.istio.io/excludeOutboundPorts="3306"`)
 		assert.Contains(t, out, `
@@ -75,18 +78,34 @@ on node a
   event 2001-09-09T01:46:40Z Warning MeshNotCaptured: look
 `)
 	}
-	code, out, _ := w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
+	code, out, _ := w.run(t, "explain", "-n", "shop", "cart-1", "--brief")
+	assert.Equal(t, ExitOK, code)
+	assert.True(t, strings.HasPrefix(out, "This pod is captured ("), out)
+	assert.NotContains(t, out, "on node")
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json", "--brief")
+	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, nowCaptured, decode[briefly](t, out).Now.Code)
+	assert.Equal(t, explain.CodeCaptured, decode[briefly](t, out).Verdict.Code)
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
 	assert.Equal(t, ExitOK, code)
 	x := decode[struct {
 		Decision struct{ Selected bool }
+		Verdict  explain.Verdict
+		Now      present
 		OnNode   onNode
 	}](t, out)
+	assert.Equal(t, nowCaptured, x.Now.Code)
+	assert.Equal(t, explain.Captured, x.Verdict.State)
 	assert.True(t, x.Decision.Selected)
 	assert.Equal(t, agentapi.Captured, x.OnNode.State.State)
 	assert.Len(t, x.OnNode.Events, 1)
 
 	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")
-	assert.Equal(t, ExitOK, code, "it should not be captured, and nothing says that it is")
+	assert.Equal(t, ExitWrong, code, "it has a proxy, and should not be captured")
+	assert.True(t, strings.HasPrefix(out, `This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.
+  This pod is not captured, because the plugin's configuration excludes its namespace, quiet.
+What to do:
+`), out)
 	assert.Contains(t, out, "pod quiet/cart is not in the mesh (istio)\n  excluded-namespace: ", "as its node's agent has it")
 	assert.Contains(t, out, "live rules: not known: operation not permitted\n")
 
@@ -130,7 +149,8 @@ on node a
 
 	code, out, errOut := w.run(t, "explain", "-n", "shop", "far")
 	assert.Equal(t, ExitWrong, code)
-	assert.Empty(t, out, "what decides is not known")
+	assert.Equal(t, "The agent of node b does not answer, so it is not known how this pod is.", lines(out)[0])
+	assert.NotContains(t, out, "is in the mesh", "what decides is not known")
 	assert.Contains(t, errOut, "connection refused\n")
 	assert.Contains(t, errOut, "--config FILE gives one")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none")

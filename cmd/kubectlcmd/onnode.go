@@ -28,6 +28,7 @@ type onNode struct {
 	EventsError string  `json:"events_error,omitempty"`
 
 	selected bool // the pod is in the mesh
+	started  bool // it has a network
 }
 
 // event is one of the pod's.
@@ -42,7 +43,7 @@ type event struct {
 const maxEvents = 10
 
 func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
-	is.Node, is.Events, is.selected = s.pod.Spec.NodeName, []event{}, s.decision.Selected
+	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Decision.Selected, s.started()
 	p, err := s.look(ctx, c)
 	if is.Pod = p; err != nil {
 		is.Unknown = err.Error()
@@ -64,18 +65,6 @@ func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
 	slices.SortStableFunc(is.Events, func(a, b event) int { return a.Time.Compare(b.Time) })
 	is.Events = is.Events[max(0, len(is.Events)-maxEvents):]
 	return is
-}
-
-// exit is the code for scripts.
-func (is onNode) exit() error {
-	switch {
-	case is.Unknown != "":
-		return cli.Exit(ExitUnknown)
-	case is.State != nil && is.State.Wrong || len(is.Lost) > 0:
-		return cli.Exit(ExitWrong)
-	}
-	_, err := is.unwatched()
-	return err
 }
 
 // unwatched says of a pod of the mesh that the agent does not count among those whether it may bypass the mesh. That ADD has
@@ -102,10 +91,16 @@ func (is onNode) ours() (n int) {
 	return n
 }
 
-// json adds what is to the plan's object, as its field "onNode".
-func (is onNode) json(w io.Writer, plan []byte) error {
-	var all map[string]json.RawMessage
-	err := json.Unmarshal(plan, &all)
+// json adds what is to the plan's object, as its fields "now" and "onNode". Without a plan that is all there is.
+func (is onNode) json(w io.Writer, now present, plan []byte) error {
+	all := map[string]json.RawMessage{}
+	var err error
+	if len(plan) > 0 {
+		err = json.Unmarshal(plan, &all)
+	}
+	if err == nil {
+		all["now"], err = json.Marshal(now)
+	}
 	if err == nil {
 		all["onNode"], err = json.Marshal(is)
 	}
@@ -146,6 +141,9 @@ func (is onNode) printState(w io.Writer) {
 			did = fmt.Sprintf("redirected by %s, %d rules", r.Backend, rulesOf(r.InForce()))
 		}
 		fmt.Fprintf(w, "  at %s %s: %s: %s (%s, %s)\n", r.Time.UTC().Format(time.RFC3339), r.By, did, r.Reason, cmp.Or(r.Dialect, "no dialect"), r.IfName)
+	}
+	if !is.started {
+		return // there is nothing to look at
 	}
 	if len(is.Records) == 0 {
 		fmt.Fprintln(w, "  at ADD: there is no record; the plugin was not called for the pod, or its record is gone")

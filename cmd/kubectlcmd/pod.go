@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 var (
@@ -70,6 +71,12 @@ func (c *cluster) planCommand(name string) *cobra.Command {
 func (c *cluster) rulesCommand() *cobra.Command { return c.planCommand("rules") }
 func (c *cluster) traceCommand() *cobra.Command { return c.planCommand("trace") }
 
+// briefly is what explain --brief prints as JSON.
+type briefly struct {
+	Now     present         `json:"now"`
+	Verdict explain.Verdict `json:"verdict"`
+}
+
 // explainCommand prints what should be, and beside it what is.
 func (c *cluster) explainCommand() *cobra.Command {
 	var config string
@@ -87,19 +94,35 @@ func (c *cluster) explainCommand() *cobra.Command {
 	planned := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := planned(cmd, args)
-		if s == nil || plan.Len() == 0 {
+		if s == nil {
 			return err
 		}
 		is := c.onNode(cmd.Context(), s)
-		if cmd.Flags().Lookup("output").Value.String() == "json" {
-			if printed := is.json(c.Stdout, plan.Bytes()); printed != nil {
+		now := s.present(is)
+		inJSON, brief := cmd.Flags().Lookup("output").Value.String() == "json", cmd.Flags().Lookup("brief").Value.String() == "true"
+		switch {
+		case inJSON && brief:
+			if printed := printJSON(c.Stdout, briefly{now, s.explained.Verdict}); printed != nil {
 				return printed
 			}
-		} else {
+		case inJSON:
+			if printed := is.json(c.Stdout, now, plan.Bytes()); printed != nil {
+				return printed
+			}
+		case s.explained.Verdict.Code == "" && !now.trouble(): // no decision was reached, and err says why
+		default:
+			now.print(c.Stdout, s.explained.Verdict)
+			if brief || s.explained.Verdict.Code == "" {
+				break
+			}
+			fmt.Fprintln(c.Stdout)
 			_, _ = plan.WriteTo(c.Stdout)
 			is.print(c.Stdout)
 		}
-		return cmp.Or(err, is.exit())
+		if err != nil || now.exit == 0 {
+			return err
+		}
+		return cli.Exit(now.exit)
 	}
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 // kinds are those that have pods, by the words that kubectl takes for them.
@@ -129,8 +129,13 @@ type subject struct {
 	// asking is why the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
-	// decision is that of explain, once it has reached one.
-	decision selection.Decision
+	// selector is that of the agents' pods.
+	selector string
+	// namespace is the pod's; nil: not known. deciding is what decides; nil: it cannot be read.
+	namespace *corev1.Namespace
+	deciding  *deciding
+	// explained is what explain has found, once it has reached a decision.
+	explained explain.Explanation
 }
 
 // given returns the pod with what decides on it: its Namespace, and the configuration that is in force on its node.
@@ -143,12 +148,13 @@ func (c *cluster) given(cmd *cobra.Command, args []string, config string) (*subj
 	if err != nil {
 		return nil, redirectcmd.Given{}, err
 	}
-	s := &subject{pod: pod}
-	g := redirectcmd.Given{Pod: pod, Decision: &s.decision}
+	s := &subject{pod: pod, selector: c.agentSelector}
+	g := redirectcmd.Given{Pod: pod, Explained: &s.explained}
 	if g.Namespace, err = c.client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{}); err != nil {
 		g.Namespace = nil
 		fmt.Fprintf(c.Stderr, "warning: the pod's Namespace is not known: %v\n", err)
 	}
+	s.namespace = g.Namespace
 	s.ask(ctx, c)
 	switch {
 	case config == "none":
@@ -159,11 +165,15 @@ func (c *cluster) given(cmd *cobra.Command, args []string, config string) (*subj
 		}
 		g.ConfigFrom = config
 	case s.asking != nil:
-		return nil, g, fmt.Errorf("the configuration that decides on the pod is not known: %w\n--config FILE gives one, --config none goes by the defaults", s.asking)
+		return s, g, fmt.Errorf("the configuration that decides on the pod is not known: %w\n--config FILE gives one, --config none goes by the defaults", s.asking)
 	case len(s.node.Installed.Config) == 0:
-		return nil, g, fmt.Errorf("node %s has no configuration of the plugin: %s\n--config FILE gives one, --config none goes by the defaults", pod.Spec.NodeName, s.node.Installed.Error)
+		return s, g, fmt.Errorf("node %s has no configuration of the plugin: %s\n--config FILE gives one, --config none goes by the defaults", pod.Spec.NodeName, s.node.Installed.Error)
 	default:
 		g.Config, g.ConfigFrom = s.node.Installed.Config, fmt.Sprintf("node %s: %s", pod.Spec.NodeName, s.node.Installed.File)
+	}
+	d := &deciding{text: g.Config}
+	if err := d.parse(c.Dialects); err == nil { // else explain says what is wrong with it
+		s.deciding = d
 	}
 	return s, g, nil
 }

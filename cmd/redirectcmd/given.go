@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 // Given is a pod with what decides on it, for a program that has them from a cluster instead of files and flags.
@@ -22,13 +22,13 @@ type Given struct {
 	// the settings are the defaults.
 	Config     []byte
 	ConfigFrom string
-	// Decision is set to what explain decided. Nil: nobody asks.
-	Decision *selection.Decision
+	// Explained is set to what explain has found, whose verdict is the caller's to print. Nil: nobody asks.
+	Explained *explain.Explanation
 }
 
 // kept are the flags of each of the commands that another program has too.
 var kept = map[string][]string{
-	"explain": {"output"},
+	"explain": {"output", "brief"},
 	"rules":   {"format", "family"},
 	"trace":   append([]string{"connection", "packets", "output"}, packetFlagNames...),
 }
@@ -39,7 +39,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 	p.setDefaults()
 	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.Stdout, p.Stderr = stdout, stderr
-	p.clear, p.decision = func() {}, new(selection.Decision)
+	p.clear, p.explained = func() {}, new(explain.Explanation)
 	files, local := map[string][]byte{}, p.ReadFile
 	var inner *cobra.Command
 	p.ReadFile = func(name string) ([]byte, error) {
@@ -85,8 +85,8 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 		}
 		inner.SetContext(cmd.Context())
 		err = inner.RunE(inner, nil)
-		if g.Decision != nil {
-			*g.Decision = *p.decision
+		if g.Explained != nil {
+			*g.Explained = *p.explained
 		}
 		return errors.Join(err, stdout.Err, stderr.Err)
 	}

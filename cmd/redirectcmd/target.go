@@ -63,7 +63,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs := cmd.Flags()
 	c.flags = fs
 	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry, which gives the settings below: a file, a directory, or - for standard input; none: go without (default: with -f, the one installed on this node, if it is one)")
-	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; - is standard input")
+	fs.StringVarP(&c.file, "file", "f", "", "the pod, or a workload with a template of pods such as a Deployment, in YAML or JSON; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
 	c.dialectNames = netconf.Dialects{p.Dialects[0].Name}
 	fs.Var(cli.Text(&c.dialectNames, "a,b"), "dialect", dialects.Usage(p.Dialects))
@@ -167,9 +167,11 @@ func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, erro
 }
 
 func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) (err error) {
-	if t.Pod, err = c.Program.pod(c.file); err != nil {
+	m, err := c.Program.manifest(c.file)
+	if err != nil {
 		return err
 	}
+	t.Pod, t.Template = m.Pod, m.Template
 	var namespace *corev1.Namespace
 	if c.namespaceFile != "" {
 		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {

@@ -129,6 +129,7 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 	if err != nil {
 		return err
 	}
+	c.warn(t)
 	if connection {
 		got, err := t.Connect(p)
 		if err != nil {
@@ -173,6 +174,7 @@ func runTraceLines(ctx context.Context, c *common, name string, connection bool)
 	if err != nil {
 		return err
 	}
+	c.warn(t)
 	c.sayConfig(c.Stderr, "") // standard output has a line for each packet
 	in := c.Stdin
 	if name != "-" {
