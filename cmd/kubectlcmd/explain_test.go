@@ -173,7 +173,24 @@ What to do:
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted\n")
 
-	for _, wrong := range [][]string{{"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
+	// Of several pods, one line each.
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "-l", "app in (cart, wrong)")
+	assert.Equal(t, ExitWrong, code, errOut)
+	require.Len(t, lines(out), 3, out)
+	assert.Equal(t, "cart-1: This pod has lost rules, so some of its traffic bypasses the mesh.", lines(out)[0])
+	assert.Equal(t, "wrong: This pod runs, but it would not start again: its settings are refused now.", lines(out)[1])
+	assert.Equal(t, "next: kubectl meshcni explain -n shop cart-1 says what to do", lines(out)[2])
+	code, out, _ = w.run(t, "explain", "-n", "shop", "-l", "app=far")
+	assert.Equal(t, ExitUnknown, code)
+	assert.Contains(t, out, "far: The agent of node b does not answer")
+	code, out, _ = w.run(t, "explain", "-n", "shop", "deploy/cart", "--all-pods", "-o", "json")
+	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, nowLost, decode[[]podLine](t, out)[0].Now.Code)
+	code, _, errOut = w.run(t, "explain", "-n", "shop", "-l", "app=nobody")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "no pod in namespace shop has the labels app=nobody")
+
+	for _, wrong := range [][]string{{"explain", "cart-1", "--all-pods"}, {"explain", "cart-1", "-l", "a"}, {"explain", "deploy/cart", "--all-pods", "-l", "a"}, {"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
 		code, _, errOut = w.run(t, wrong...)
 		assert.Equal(t, ExitUsage, code, "%s: %s", wrong, errOut)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,13 +87,18 @@ func (c *cluster) explainCommand() *cobra.Command {
 		s, g, err = c.given(cmd, args, config)
 		return g, err
 	})
-	cmd.Use = "explain " + podUse
-	cmd.Short = "say whether a pod is in the mesh, why, what its rules should be, and what is on its node"
-	cmd.Long = "Exits 1 if the pod is refused, or if what is on its node is not what should be; 3 if\nthat cannot be told."
+	cmd.Use = "explain (" + strings.Trim(podUse, "()") + " | KIND/NAME --all-pods | -l SELECTOR)"
+	cmd.Short = "say what is wrong with a pod, and what to do; then what should be, and what is on its node"
+	cmd.Long = "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says."
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, c.completePods
 	c.configFlag(cmd, &config)
+	var many several
+	many.flags(cmd)
 	planned := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if many.asked(cmd) {
+			return c.explainMany(cmd.Context(), args, many, config, cmd.Flags().Lookup("output").Value.String())
+		}
 		err := planned(cmd, args)
 		if s == nil {
 			return err
