@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/selection"
@@ -137,7 +138,7 @@ func (s *subject) unasked(onNode) *present {
 	case errors.Is(s.asking, errNoAgent):
 		return &present{Code: nowNoAgent, Sentence: "Node " + node + ", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", exit: ExitWrong, Do: []string{
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): kubectl get daemonset --all-namespaces --selector " + s.selector,
-			"Once the agent is ready: " + explain.Restart(s.pod),
+			explain.Then("Once the agent is ready,", s.pod),
 		}}
 	case s.asking != nil:
 		p := &present{Code: nowSilent, Sentence: "The agent of node " + node + " does not answer, so it is not known how this pod is.", Because: []string{brief.Text(s.asking.Error(), maxMessage)}, exit: ExitUnknown}
@@ -149,7 +150,7 @@ func (s *subject) unasked(onNode) *present {
 	case s.node.Node != "" && i.File == "" && !i.Unread:
 		return &present{Code: nowNotChained, Sentence: "No network configuration of node " + node + " has the plugin's entry: no pod that starts there is captured.", Because: s.notReady(), exit: ExitWrong, Do: []string{
 			"See why the agent has not put it there: kubectl --namespace " + s.agent.Namespace + " logs " + s.agent.Name,
-			"Once kubectl meshcni status says that the node is ready: " + explain.Restart(s.pod),
+			explain.Then("Once kubectl meshcni status says that the node is ready,", s.pod),
 		}}
 	}
 	return nil
@@ -207,7 +208,13 @@ func (s *subject) redirection(is onNode) *present {
 		r := remedyOf(st.Reason)
 		do := []string{}
 		for _, line := range r.do {
-			do = append(do, strings.ReplaceAll(line, "RESTART", restart))
+			switch line {
+			case restartIt:
+				line = restart
+			case toBeSure:
+				line = explain.Then("To be sure,", s.pod)
+			}
+			do = append(do, line)
 		}
 		p := &present{Because: append(said, s.notReady()...), Do: s.mendFirst(do...), exit: ExitWrong}
 		switch st.State {
@@ -234,7 +241,7 @@ func (s *subject) redirection(is onNode) *present {
 	case text == "":
 	case errors.Is(exit, cli.Exit(ExitUnknown)):
 		return &present{Code: nowUnknown, Sentence: "It is not known whether this pod is captured: " + text + ".", Because: s.notReady(), exit: ExitUnknown, Do: []string{
-			"To be sure: " + restart,
+			explain.Then("To be sure,", s.pod),
 		}}
 	default:
 		return &present{Code: nowBypassing, Sentence: "This pod bypasses the mesh: none of its rules are there.", Because: s.notReady(), exit: ExitWrong, Do: s.mendFirst(restart)}
@@ -265,11 +272,20 @@ func (s *subject) containers(onNode) *present {
 		if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
 			continue
 		}
-		return &present{Code: nowNotRunning, Sentence: fmt.Sprintf("Container %s of this pod does not run (%s); that is not for want of rules.", c.Name, w.Reason), Because: bounded([]string{w.Message}), Do: []string{
+		if s.checks(c.Name) {
+			return &present{Code: nowBypassing, Sentence: fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), Because: s.notReady(), exit: ExitWrong,
+				Do: s.mendFirst("See what it has tried: "+s.kubectl(fmt.Sprintf("logs %s --container %s", s.pod.Name, c.Name)), explain.Restart(s.pod))}
+		}
+		return &present{Code: nowNotRunning, Sentence: fmt.Sprintf("Container %s of this pod does not run (%s).", c.Name, w.Reason), Because: bounded([]string{w.Message}), Do: []string{
 			"See why: " + s.kubectl(fmt.Sprintf("logs %s --container %s --previous", s.pod.Name, c.Name)) + ", and " + s.kubectl("describe pod "+s.pod.Name),
 		}}
 	}
 	return nil
+}
+
+// checks reports whether a container is that with which the mesh checks redirection.
+func (s *subject) checks(container string) bool {
+	return s.deciding != nil && slices.ContainsFunc(s.deciding.meshes, func(d dialect.Dialect) bool { return d.Validation.Container == container && container != "" })
 }
 
 // started reports whether the pod has a network, so that the plugin has been called or passed by.
@@ -311,7 +327,13 @@ func bounded(all []string) (some []string) {
 	return some
 }
 
-// remedy is what a reason of the agent means, and what helps. RESTART stands for how the pod is restarted.
+// restartIt and toBeSure stand for how the pod is restarted.
+const (
+	restartIt = "RESTART"
+	toBeSure  = "To be sure, RESTART"
+)
+
+// remedy is what a reason of the agent means, and what helps.
 type remedy struct {
 	is string
 	do []string
@@ -321,14 +343,14 @@ const again = "Nothing: the agent tries again by itself. If it stays so: kubectl
 
 // agentReasons are those of docs/troubleshooting.md, "What the agent knows of each pod".
 var agentReasons = map[string]remedy{
-	"not-called":        {"it started before the plugin was on its node, or while its entry was gone", []string{"RESTART"}},
-	"passed-over":       {"the plugin left it alone when it started, and would not do so now: its namespace or its annotations were others", []string{"RESTART"}},
-	"no-rules":          {"none of its rules are there, and nothing says that it ever had any", []string{"RESTART"}},
+	"not-called":        {"it started before the plugin was on its node, or while its entry was gone", []string{restartIt}},
+	"passed-over":       {"the plugin left it alone when it started, and would not do so now: its namespace or its annotations were others", []string{restartIt}},
+	"no-rules":          {"none of its rules are there, and nothing says that it ever had any", []string{restartIt}},
 	"pod-refused":       {"its settings are refused", []string{"Correct the settings that are named above"}},
-	"rules":             {"it has other rules than it should have", []string{"RESTART", "If it happens again, find out who changes them; the chart's repair.mode=repair writes them again by itself"}},
-	"no-trace":          {"the node has no record of it and no trace in the runtime's cache", []string{"To be sure: RESTART", "If the runtime keeps its cache elsewhere, say where: --cni-cache-dir"}},
+	"rules":             {"it has other rules than it should have", []string{restartIt, "If it happens again, find out who changes them; the chart's repair.mode=repair writes them again by itself"}},
+	"no-trace":          {"the node has no record of it and no trace in the runtime's cache", []string{toBeSure, "If the runtime keeps its cache elsewhere, say where: --cni-cache-dir"}},
 	"unreadable":        {"the runtime's cache or the plugin's records cannot be read", []string{"See the agent's log, which says why"}},
-	"delegated":         {"Multus has set up its network, and what it has called is not known", []string{"To be sure: RESTART"}},
+	"delegated":         {"Multus has set up its network, and what it has called is not known", []string{toBeSure}},
 	"namespace":         {"the labels of its namespace decide, and the agent cannot read them", []string{"See the agent's log; the chart's excludeNamespaceSelector grants the right"}},
 	"no-proxy":          {"no proxy of its node is connected to the agent", []string{"See that the node's ztunnel runs, and has the directory of --zds-socket: kubectl get pods --all-namespaces --selector app=ztunnel --output wide"}},
 	"not-handed-over":   {"the node's proxy has not accepted it yet", []string{again}},

@@ -91,7 +91,7 @@ func TestTroubles(t *testing.T) {
 		{"drifted", nil, state(agentapi.Drifted, "rules", true), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
 		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "nat/OUTPUT 1 is missing", []string{restart, "kubectl meshcni show"}},
 		{"waits for the proxy", nil, state(agentapi.Waiting, "no-proxy", true), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
-		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure: Restart it: " + restart, "--cni-cache-dir"}},
+		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
 		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
 		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
 		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "ADD has written its rules", "", nil},
@@ -111,6 +111,9 @@ func TestTroubles(t *testing.T) {
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"logs cart-5d-x --container app"}},
+		{"its check fails", []func(*subject){func(s *subject) {
+			s.pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
+		}}, captured, nowBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
 		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(agentapi.Failed, "not-called", true), nowEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
 	} {
 		s := running(test.change...)

@@ -102,7 +102,7 @@ func TestProgram(t *testing.T) {
 What to do:
   - Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster
   - To have it in the mesh: kubectl label --overwrite namespace dev istio-injection=enabled
-  - Then: Delete it and create it again from its manifest, since nothing replaces it: kubectl --namespace dev delete pod a
+  - Then delete it and create it again from its manifest, since nothing replaces it: kubectl --namespace dev delete pod a
 `}},
 		"explain in brief, refused": {args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid", "--brief", "-o", "json"}, code: 1, out: []string{"{\n  \"code\": \"refused\"", `Container \"web\": give it another runAsUser`}},
 		"explain a template":        {args: []string{"explain", "-f", "-"}, call: call{stdin: deployment}, out: []string{"The plugin captures this pod", "warning: " + explain.TemplateOnly, "-j ISTIO_OUTPUT"}},

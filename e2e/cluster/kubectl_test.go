@@ -82,6 +82,8 @@ func TestKubectl(t *testing.T) {
 		code, out, _ = c.meshcni(t, "explain", "-n", s.namespace, "pod/early")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, out, "now: bypassing: ")
+		assert.True(t, strings.HasPrefix(out, "This pod bypasses the mesh: it started before the plugin was on its node"), out)
+		assert.Contains(t, out, "kubectl --namespace "+s.namespace+" delete pod early\n")
 		assert.Contains(t, out, "live rules: 0 of the mesh, 0 others")
 		code, out, _ = c.meshcni(t, "status")
 		assert.Equal(t, 1, code)

@@ -126,7 +126,7 @@ func correctSetting(pod *corev1.Pod, e *redirect.SettingError) string {
 		return fmt.Sprintf("Correct it on the namespace, to %s: kubectl annotate --overwrite namespace %s %s=VALUE", allowed, word(pod.Namespace), e.Key)
 	case redirect.FromAnnotation:
 		if _, ok := pod.Annotations[e.Key]; !ok && e.Value == "" {
-			return fmt.Sprintf("The injector writes the annotation %s, not you: see that it runs and is told that there is a CNI plugin. Then: %s", e.Key, Restart(pod))
+			return fmt.Sprintf("The injector writes the annotation %s, not you: see that it runs and is told that there is a CNI plugin. %s", e.Key, Then("Then", pod))
 		}
 		return fmt.Sprintf("Give the annotation %s a value that is allowed (%s); or do without it: %s", e.Key, allowed, set(pod, annotations, e.Key, nil))
 	case redirect.FromLabel, redirect.FromEnv, redirect.FromSecurityContext, redirect.FromArgs, redirect.FromDefault:

@@ -65,6 +65,12 @@ func Restart(pod *corev1.Pod) string {
 	return fmt.Sprintf("Delete it and create it again from its manifest, since nothing replaces it: %sdelete pod %s", kubectl(pod), word(pod.Name))
 }
 
+// Then is [Restart] as the rest of a sentence, such as "Then restart it: …".
+func Then(first string, pod *corev1.Pod) string {
+	how := Restart(pod)
+	return first + " " + strings.ToLower(how[:1]) + how[1:]
+}
+
 // metadata are the parts of a pod's metadata that say what a mesh does with it.
 const (
 	labels      = "labels"

@@ -87,7 +87,7 @@ func (a about) excludedNamespace() explained {
 	x.do = []string{
 		nothing + ", if that is meant: namespaces of a mesh's own control plane have to stay excluded",
 		fmt.Sprintf("Else take %s out of exclude_namespaces (excludeNamespaces in the chart's values); %s remains there", a.pod.Namespace, left),
-		"Then: " + Restart(a.pod),
+		Then("Then", a.pod),
 	}
 	return x
 }
@@ -112,7 +112,7 @@ func (a about) initContainer() explained {
 		nothing + ", if the mesh is to write its rules itself",
 	}}
 	if a.cniMode != "" {
-		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.cniMode, "Then: "+Restart(a.pod))
+		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.cniMode, Then("Then", a.pod))
 	}
 	return x
 }
@@ -120,7 +120,7 @@ func (a about) initContainer() explained {
 func (a about) proxyDisabled() explained {
 	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{
 		"Take that variable away where it comes from: proxyMetadata in the annotation proxy.istio.io/config of the pod's template, or in meshConfig.defaultConfig",
-		"Then: " + Restart(a.pod),
+		Then("Then", a.pod),
 	}}
 }
 
@@ -145,7 +145,7 @@ func (a about) uninjected(lacks string) explained {
 		x.do = []string{nothing + ", this is by design: pods of the cluster itself stay out of a mesh"}
 	case found.no:
 		x.because += ", and " + found.by
-		x.do = []string{a.join(a.pod, found), "Then: " + Restart(a.pod)}
+		x.do = []string{a.join(a.pod, found), Then("Then", a.pod)}
 		if !found.namespaced {
 			x.do = x.do[:1]
 		}
@@ -156,7 +156,7 @@ func (a about) uninjected(lacks string) explained {
 		x.because += ", although " + found.by + ": either the pod is older than that, or the injector was not reached"
 		x.do = []string{Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}
 		if strings.Contains(a.Detail, "transparent-proxy-status") && a.cniMode != "" {
-			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.cniMode, "Then: " + Restart(a.pod)}
+			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.cniMode, Then("Then", a.pod)}
 		}
 	default:
 		x.do = a.joining(found, &x.because)
@@ -167,6 +167,9 @@ func (a about) uninjected(lacks string) explained {
 // joining is what there is to do about a pod for which nobody has asked the mesh.
 func (a about) joining(found asked, because *string) []string {
 	var do []string
+	if do := a.bySystem(); do != nil {
+		return do
+	}
 	if a.namespace == nil && len(a.onNamespace) > 0 {
 		*because += "; whether its namespace asks for it is not known here"
 		do = append(do, "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster")
@@ -175,11 +178,11 @@ func (a about) joining(found asked, because *string) []string {
 	}
 	how := a.join(a.pod, found)
 	if how == "" {
-		return append(do, "See that the mesh's injector chooses the pod, and that it runs", "Then: "+Restart(a.pod))
+		return append(do, "See that the mesh's injector chooses the pod, and that it runs", Then("Then", a.pod))
 	}
 	do = append(do, "To have it in the mesh: "+how)
 	if len(a.onNamespace) > 0 {
-		do = append(do, "Then: "+Restart(a.pod))
+		do = append(do, Then("Then", a.pod))
 	}
 	return do
 }
@@ -210,7 +213,7 @@ func (a about) hasSidecar() explained {
 	return explained{because: "it has a sidecar of its own, which handles its traffic (" + a.Detail + ")", aside: true, do: []string{
 		nothing + ", if the sidecar is meant to stay; the plugin captures it if istio is among its dialects",
 		"To have it in the ambient mesh, switch the sidecar's injection off: kubectl label namespace " + word(a.pod.Namespace) + " istio-injection-",
-		"Then: " + Restart(a.pod),
+		Then("Then", a.pod),
 	}}
 }
 
@@ -234,6 +237,10 @@ func (a about) notEnabled() explained {
 	} else {
 		x.because = "neither it nor its namespace has the label " + a.onNamespace[0].key + "=" + a.onNamespace[0].on[0]
 	}
+	if do := a.bySystem(); do != nil {
+		x.do = do
+		return x
+	}
 	x.do = append(x.do, "To have it in the mesh: "+a.join(a.pod, found)+" (pods that run join without a restart)")
 	return x
 }
@@ -241,7 +248,7 @@ func (a about) notEnabled() explained {
 func (a about) dryRun() explained {
 	return explained{because: "its configuration asks for a dry run (" + a.Detail + ")", do: []string{
 		"Take dryRun out of Kuma's configuration of the transparent proxy, from which the injector copies it",
-		"Then: " + Restart(a.pod),
+		Then("Then", a.pod),
 	}}
 }
 
@@ -252,7 +259,7 @@ func (a about) interceptionNone() explained {
 		x.do = []string{nothing + ", if that is meant", "Else: " + set(a.pod, annotations, key, nil)}
 		return x
 	}
-	x.do = []string{nothing + ", if that is meant", "Else take interceptionMode out of the annotation proxy.istio.io/config of its template, or of meshConfig.defaultConfig", "Then: " + Restart(a.pod)}
+	x.do = []string{nothing + ", if that is meant", "Else take interceptionMode out of the annotation proxy.istio.io/config of its template, or of meshConfig.defaultConfig", Then("Then", a.pod)}
 	return x
 }
 
@@ -260,6 +267,6 @@ func (a about) namespaceExcludedByLabel() explained {
 	return explained{because: a.Detail, do: []string{
 		nothing + ", if that is meant",
 		fmt.Sprintf("Else take such a label off the namespace (kubectl edit namespace %s), or change exclude_namespace_selector (excludeNamespaceSelector in the chart's values)", word(a.pod.Namespace)),
-		"Then: " + Restart(a.pod),
+		Then("Then", a.pod),
 	}}
 }

@@ -63,6 +63,8 @@ var reasonCases = []reasonCase{
 	{"ambient", selection.NotEnabled, pod(none, app), "", "the labels of its namespace are not known here", "--namespace-file"},
 	{"ambient", selection.NotEnabled, pod(none, app), shop(`"labels": {"istio.io/dataplane-mode": "none"}`), "its namespace has the label istio.io/dataplane-mode=none", "namespace shop istio.io/dataplane-mode=ambient"},
 	{"ambient", selection.NotEnabled, pod(`"labels": {"istio.io/dataplane-mode": "none"}`, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "the pod has the label istio.io/dataplane-mode=none", `istio.io/dataplane-mode: "ambient"`},
+	{"ambient", selection.NotEnabled, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "has the label", "Nothing, this is by design"},
+	{"kuma", selection.NoProxy, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "it has no proxy", "Nothing, this is by design"},
 	{"ambient", selection.HasSidecar, pod(injected, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "it has a sidecar of its own", "istio-injection-"},
 	{"linkerd", selection.NoProxy, pod(none, app), shop(`"annotations": {"linkerd.io/inject": "disabled"}`), "its namespace has the annotation linkerd.io/inject=disabled", "kubectl annotate --overwrite namespace shop linkerd.io/inject=enabled"},
 	{"linkerd", selection.NoProxy, pod(`"annotations": {"linkerd.io/inject": "enabled"}`, app), shop(`"annotations": {"linkerd.io/inject": "disabled"}`), "although the pod has the annotation linkerd.io/inject=enabled", "proxy-injector"},

@@ -159,7 +159,7 @@ func (t *Target) otherDialect(v *Verdict, l dialect.List) bool {
 		}
 		v.Code = CodeOtherDialect
 		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", Title(d.Name), titles(l))
-		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): %s", d.Name, append(l.Names(), d.Name)), "Then: "+Restart(t.Pod))
+		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then("Then", t.Pod))
 		return true
 	}
 	return false
@@ -189,7 +189,7 @@ func (t *Target) noMesh(v *Verdict, all []about) {
 			v.Do = append(v.Do, "To have it in "+Title(a.name)+": "+how)
 		}
 	}
-	v.Do = append(v.Do, "Then: "+Restart(t.Pod))
+	v.Do = append(v.Do, Then("Then", t.Pod))
 }
 
 // Print writes the verdict for people: the sentence, what to do, and what else is to be known.

@@ -82,7 +82,7 @@ on("the namespace and the options count", async (page) => {
   assert.match((await verdict(page))[1], /option is wrong[^]*exclude_namespace_selector/);
   await answered(page, () => page.fill("[name=exclude_namespace_selector]", ""));
   await answered(page, () => page.selectOption("[name=dialect]", "linkerd"));
-  assert.match((await verdict(page))[1], /no container is named linkerd-proxy/);
+  assert.match((await verdict(page))[1], /of the mesh Istio \(ambient\), and the plugin is configured for Linkerd only/);
   await choose(page, "IPv6 gets past the mesh");
   await answered(page, () => page.selectOption("[name=uncaptured_family]", "drop"));
   assert.doesNotMatch((await verdict(page))[0], /leaky/);
