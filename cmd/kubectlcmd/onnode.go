@@ -120,7 +120,11 @@ func (is onNode) print(w io.Writer) {
 	if is.EventsError != "" {
 		fmt.Fprintf(w, "  its events are not known: %s\n", is.EventsError)
 	}
-	for _, e := range is.Events {
+	last := is.last("FailedCreatePodSandBox")
+	for i, e := range is.Events {
+		if last != nil && e.Reason == last.Reason && &is.Events[i] != last {
+			continue // the kubelet says it again each time that it tries
+		}
 		fmt.Fprintf(w, "  event %s %s %s: %s\n", e.Time.Format(time.RFC3339), e.Type, e.Reason, e.Message)
 	}
 }
@@ -132,6 +136,8 @@ func (is onNode) printState(w io.Writer) {
 			fmt.Fprintf(w, ": %s", s.Detail)
 		}
 		fmt.Fprintln(w)
+	} else if !is.started {
+		fmt.Fprintln(w, "  now: the pod has no network yet")
 	} else {
 		fmt.Fprintln(w, "  now: the agent does not count the pod among those of the mesh")
 	}

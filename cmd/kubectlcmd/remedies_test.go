@@ -59,6 +59,23 @@ func notReady(s *subject) {
 	s.node.Ready, s.node.NotReady = false, []string{"no-kubeconfig: it is not there"}
 }
 
+// TestPresentCodesDocumented: each code of a pod that is not only a reason is on the page.
+func TestPresentCodesDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/kubectl.md")
+	require.NoError(t, err)
+	for _, code := range presentCodes {
+		assert.Contains(t, string(page), "`"+string(code)+"`")
+	}
+	for _, code := range explain.Codes[:5] {
+		assert.Contains(t, string(page), "`"+string(code)+"`")
+	}
+	page, err = os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	for _, code := range explain.Codes[5:] {
+		assert.Contains(t, string(page), "| `"+string(code)+"` |")
+	}
+}
+
 // TestTroubles: of all that is wrong with a pod the cause is told, with what helps, and nothing else first.
 func TestTroubles(t *testing.T) {
 	const restart = "kubectl --namespace shop rollout restart deployment/cart"
@@ -71,6 +88,7 @@ func TestTroubles(t *testing.T) {
 	wrong := func(s *subject) {
 		s.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
 	}
+	seen := map[presentCode]bool{}
 	captured := state(agentapi.Captured, "recorded", false)
 	lost := captured
 	lost.Lost = []string{"nat/OUTPUT 1 is missing"}
@@ -116,6 +134,7 @@ func TestTroubles(t *testing.T) {
 		}}, captured, nowBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
 		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(agentapi.Failed, "not-called", true), nowEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
 	} {
+		seen[test.code] = true
 		s := running(test.change...)
 		p := s.present(test.is)
 		assert.Equal(t, test.code, p.Code, test.name)
@@ -131,6 +150,9 @@ func TestTroubles(t *testing.T) {
 		p.print(&out, s.explained.Verdict)
 		assert.True(t, strings.HasPrefix(out.String(), p.Sentence+"\n"), out.String())
 		assert.LessOrEqual(t, strings.Count(out.String(), `Ports="80a"`), 1, "one thing is said once")
+	}
+	for _, code := range presentCodes {
+		assert.True(t, seen[code], "no pod is %s", code)
 	}
 }
 
