@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/internal/brief"
 )
 
 // mesh is what its users know of a mesh.
@@ -117,6 +119,9 @@ func (m mesh) asks(pod *corev1.Pod, namespace *corev1.Namespace) asked {
 	return onNamespace
 }
 
+// maxValue bounds what is repeated of a label, in bytes. Kubernetes allows 63.
+const maxValue = 100
+
 // find returns the first of the wishes that is there.
 func find(wishes []wish, labelled, annotated map[string]string) asked {
 	for _, w := range wishes {
@@ -126,7 +131,7 @@ func find(wishes []wish, labelled, annotated map[string]string) asked {
 		}
 		value, ok := of[w.key]
 		a := asked{
-			wish: w, by: fmt.Sprintf("%s %s=%s", strings.TrimSuffix(w.kind, "s"), w.key, value),
+			wish: w, by: fmt.Sprintf("%s %s=%s", strings.TrimSuffix(w.kind, "s"), w.key, brief.Text(value, maxValue)),
 			no: slices.Contains(w.off, value), yes: slices.Contains(w.on, value) || len(w.on) == 0 && value != "",
 		}
 		if ok && (a.yes || a.no) {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -52,7 +53,7 @@ func (t *Target) excluded() []Notice {
 			continue
 		}
 		setting := string(o.Source) + " " + o.Key
-		all = append(all, Notice{o.Field, fmt.Sprintf("by %s=%q, %s", setting, o.Value, what), "change the " + setting + ", and create the pod anew"})
+		all = append(all, Notice{o.Field, fmt.Sprintf("by %s=%s, %s", setting, brief.Quote(o.Value), what), "change the " + setting + ", and create the pod anew"})
 	}
 	return all
 }
@@ -125,10 +126,17 @@ func correctSetting(pod *corev1.Pod, e *redirect.SettingError) string {
 	case redirect.FromNamespace:
 		return fmt.Sprintf("Correct it on the namespace, to %s: kubectl annotate --overwrite namespace %s %s=VALUE", allowed, word(pod.Namespace), e.Key)
 	case redirect.FromAnnotation:
-		if _, ok := pod.Annotations[e.Key]; !ok && e.Value == "" {
+		if _, ok := pod.Annotations[e.Key]; ok {
+			return fmt.Sprintf("Give the annotation %s a value that is allowed (%s); or do without it: %s", e.Key, allowed, set(pod, annotations, e.Key, nil))
+		}
+		for i := strings.LastIndex(e.Key, "."); i > 0; i = strings.LastIndex(e.Key[:i], ".") { // a key of the YAML or JSON in an annotation
+			if _, ok := pod.Annotations[e.Key[:i]]; ok {
+				return fmt.Sprintf("In the annotation %s, which most often the injector writes from the mesh's configuration, correct %s (allowed: %s)", e.Key[:i], e.Key[i+1:], allowed)
+			}
+		}
+		if e.Value == "" {
 			return fmt.Sprintf("The injector writes the annotation %s, not you: see that it runs and is told that there is a CNI plugin. %s", e.Key, Then("Then", pod))
 		}
-		return fmt.Sprintf("Give the annotation %s a value that is allowed (%s); or do without it: %s", e.Key, allowed, set(pod, annotations, e.Key, nil))
 	case redirect.FromLabel, redirect.FromEnv, redirect.FromSecurityContext, redirect.FromArgs, redirect.FromDefault:
 	}
 	return fmt.Sprintf("Correct the %s, to %s", e.Setting(), allowed)

@@ -216,6 +216,9 @@ func TestEveryRefusal(t *testing.T) {
 	assert.Contains(t, v.Do[0], `Container "app": drop its capabilities`)
 	v = strict(pod(`"annotations": {"consul.hashicorp.com/connect-inject-status": "injected", "consul.hashicorp.com/transparent-proxy-status": "waiting"}`, app), "consul")
 	assert.Contains(t, strings.Join(v.Do, "\n"), "The injector writes the annotation consul.hashicorp.com/dual-stack, not you")
+	// Keys of the YAML or JSON in an annotation are corrected in it.
+	v = verdict(t, pod(`"annotations": {"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "redirect: {inbound: {port: x}}"}`, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "kuma")
+	assert.Contains(t, v.Do[0], "In the annotation traffic.kuma.io/transparent-proxy-config, which most often the injector writes from the mesh's configuration, correct redirect.inbound.port")
 	// Settings of the namespace are corrected there.
 	v = verdict(t, pod(none, `"containers": [{"name": "linkerd-proxy"}]`), shop(`"annotations": {"config.linkerd.io/skip-inbound-ports": "x"}`), "linkerd")
 	assert.Contains(t, v.Do[0], "kubectl annotate --overwrite namespace shop config.linkerd.io/skip-inbound-ports=VALUE")
