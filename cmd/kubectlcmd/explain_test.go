@@ -3,6 +3,8 @@ package kubectlcmd
 import (
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +191,33 @@ What to do:
 	code, _, errOut = w.run(t, "explain", "-n", "shop", "-l", "app=nobody")
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, errOut, "no pod in namespace shop has the labels app=nobody")
+
+	// A file with a pod or a workload is explained by what is in force on the nodes, and by the namespace as it is.
+	file := filepath.Join(t.TempDir(), "cart.yaml")
+	template := `{"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"containers": [{"name": "istio-proxy"}]}}`
+	require.NoError(t, os.WriteFile(file, []byte(`{"kind": "Deployment", "metadata": {"name": "new", "namespace": "quiet"}, "spec": {"template": `+template+`}}`), 0o600))
+	code, out, errOut = w.run(t, "explain", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.True(t, strings.HasPrefix(out, "This pod is not captured, because the plugin's configuration excludes its namespace, quiet.\n"), out)
+	assert.Contains(t, out, "rollout restart deployment/new\n")
+	assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
+	assert.NotContains(t, out, "on node")
+	require.NoError(t, os.WriteFile(file, []byte(`{"kind": "Deployment", "metadata": {"name": "new"}, "spec": {"template": `+template+`}}`), 0o600))
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "--brief", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.True(t, strings.HasPrefix(out, "The plugin captures this pod: "), out)
+	code, out, errOut = w.run(t, "explain", "-n", "quiet", "-o", "json", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, explain.Code("excluded-namespace"), decode[briefly](t, out).Verdict.Code)
+	code, out, errOut = w.run(t, "rules", "-n", "shop", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.Contains(t, out, "-j ISTIO_OUTPUT")
+	assert.Contains(t, errOut, explain.TemplateOnly)
+	code, _, errOut = w.run(t, "explain", "-f", file+"x")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "--filename "+file+"x: open ")
+	code, _, _ = w.run(t, "explain", "-f", file, "cart-1")
+	assert.Equal(t, ExitUsage, code)
 
 	for _, wrong := range [][]string{{"explain", "cart-1", "--all-pods"}, {"explain", "cart-1", "-l", "a"}, {"explain", "deploy/cart", "--all-pods", "-l", "a"}, {"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
 		code, _, errOut = w.run(t, wrong...)

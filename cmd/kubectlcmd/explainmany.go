@@ -34,7 +34,7 @@ type podLine struct {
 }
 
 // explainMany says of each pod how it is.
-func (c *cluster) explainMany(ctx context.Context, args []string, m several, config, output string) error {
+func (c *cluster) explainMany(ctx context.Context, args []string, m several, from sources, output string) error {
 	if err := c.open(); err != nil {
 		return err
 	}
@@ -43,6 +43,8 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, con
 		return err
 	}
 	switch {
+	case from.file != "":
+		return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
 	case m.all && m.selector != "":
 		return cli.Usagef("--selector, --all-pods: only one of them")
 	case m.all:
@@ -59,12 +61,12 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, con
 	case len(args) > 0:
 		return cli.Usagef("%s: with --selector the labels say which pods", args[0])
 	}
-	look := looker{c: c, nodes: map[string]*subject{}, config: config}
+	look := looker{c: c, nodes: map[string]*subject{}, config: from.config}
 	if look.namespace, err = c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
 		look.namespace = nil
 		fmt.Fprintf(c.Stderr, "warning: the pods' Namespace is not known: %v\n", err)
 	}
-	if config != "" && config != "none" {
+	if config := from.config; config != "" && config != "none" {
 		if look.text, err = readFile(config); err != nil {
 			return fmt.Errorf("--config: %w", err)
 		}

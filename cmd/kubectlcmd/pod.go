@@ -50,22 +50,18 @@ func (c *cluster) program(stdout io.Writer) redirectcmd.Program {
 
 const onHostNetwork = "the pod is on the host's network, which is never redirected"
 
-const podUse = "(POD | KIND/NAME)"
-
-func (c *cluster) configFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "config", "", "a network configuration with the plugin's entry, instead of the one in force on the pod's node; none: the defaults")
-}
+const podUse = "(POD | KIND/NAME | -f FILE)"
 
 // planCommand makes a command that prints what should be.
 func (c *cluster) planCommand(name string) *cobra.Command {
-	var config string
+	var from sources
 	cmd := c.program(c.Stdout).Command(name, func(cmd *cobra.Command, args []string) (redirectcmd.Given, error) {
-		_, g, err := c.given(cmd, args, config)
+		_, g, err := c.given(cmd, args, from)
 		return g, err
 	})
 	cmd.Use = name + " " + podUse
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, c.completePods
-	c.configFlag(cmd, &config)
+	from.flags(cmd)
 	return cmd
 }
 
@@ -80,28 +76,31 @@ type briefly struct {
 
 // explainCommand prints what should be, and beside it what is.
 func (c *cluster) explainCommand() *cobra.Command {
-	var config string
+	var from sources
 	var plan bytes.Buffer
 	var s *subject
 	cmd := c.program(&plan).Command("explain", func(cmd *cobra.Command, args []string) (g redirectcmd.Given, err error) {
-		s, g, err = c.given(cmd, args, config)
+		s, g, err = c.given(cmd, args, from)
 		return g, err
 	})
 	cmd.Use = "explain (" + strings.Trim(podUse, "()") + " | KIND/NAME --all-pods | -l SELECTOR)"
 	cmd.Short = "say what is wrong with a pod, and what to do; then what should be, and what is on its node"
 	cmd.Long = "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says."
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, c.completePods
-	c.configFlag(cmd, &config)
+	from.flags(cmd)
 	var many several
 	many.flags(cmd)
 	planned := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if many.asked(cmd) {
-			return c.explainMany(cmd.Context(), args, many, config, cmd.Flags().Lookup("output").Value.String())
+			return c.explainMany(cmd.Context(), args, many, from, cmd.Flags().Lookup("output").Value.String())
 		}
 		err := planned(cmd, args)
 		if s == nil {
 			return err
+		}
+		if s.fromFile {
+			return cmp.Or(s.printPlan(cmd, c.Stdout, &plan), err)
 		}
 		is := c.onNode(cmd.Context(), s)
 		now := s.present(is)
@@ -133,13 +132,25 @@ func (c *cluster) explainCommand() *cobra.Command {
 	return cmd
 }
 
+// printPlan prints what should be, of a pod that is in a file.
+func (s *subject) printPlan(cmd *cobra.Command, w io.Writer, plan io.WriterTo) error {
+	if cmd.Flags().Lookup("output").Value.String() != "json" && s.explained.Verdict.Code != "" {
+		s.explained.Verdict.Print(w)
+		if cmd.Flags().Lookup("brief").Value.String() != "true" {
+			fmt.Fprintln(w)
+		}
+	}
+	_, err := plan.WriteTo(w)
+	return err
+}
+
 // showCommand prints the live rules with their counters.
 func (c *cluster) showCommand() *cobra.Command {
 	var output string
 	var watch bool
 	interval := 2 * time.Second
 	cmd := &cobra.Command{
-		Use: "show " + podUse, Short: "show a pod's live rules, what each has matched, and why it is there",
+		Use: "show (POD | KIND/NAME)", Short: "show a pod's live rules, what each has matched, and why it is there",
 		Long: "The agent reads them; it has to be able to enter pods' network namespaces.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,6 +16,8 @@ import (
 // Given is a pod with what decides on it, for a program that has them from a cluster instead of files and flags.
 type Given struct {
 	Pod *corev1.Pod
+	// Template: the pod is what a workload's template says, before any injector has seen it.
+	Template bool
 	// Namespace is the pod's; nil: not known.
 	Namespace *corev1.Namespace
 	// Config is the plugin's entry in the network configuration, and ConfigFrom says where it is from. Nil: there is none, and
@@ -39,7 +41,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 	p.setDefaults()
 	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.Stdout, p.Stderr = stdout, stderr
-	p.clear, p.explained = func() {}, new(explain.Explanation)
+	p.clear, p.explained, p.template = func() {}, new(explain.Explanation), new(bool)
 	files, local := map[string][]byte{}, p.ReadFile
 	var inner *cobra.Command
 	p.ReadFile = func(name string) ([]byte, error) {
@@ -66,6 +68,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 		if err != nil {
 			return err
 		}
+		*p.template = g.Template
 		pod, namespace := "pod "+g.Pod.Namespace+"/"+g.Pod.Name, ""
 		errs := []error{put(files, pod, g.Pod)}
 		if g.Namespace != nil {

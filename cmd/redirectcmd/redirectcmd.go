@@ -57,6 +57,7 @@ type Program struct {
 
 	clear     func()               // clears the terminal, if Stdout is one
 	explained *explain.Explanation // is set to what explain has said; may be nil
+	template  *bool                // whether what is given is a template; may be nil
 }
 
 // errSilent is a failure that the command has reported itself.

@@ -171,7 +171,7 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 	if err != nil {
 		return err
 	}
-	t.Pod, t.Template = m.Pod, m.Template
+	t.Pod, t.Template = m.Pod, m.Template || c.template != nil && *c.template
 	var namespace *corev1.Namespace
 	if c.namespaceFile != "" {
 		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {

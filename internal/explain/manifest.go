@@ -76,6 +76,8 @@ type Manifest struct {
 	// Template: the text has a workload. Pod is what its template says, under the workload's name and with it as its controller; no
 	// injector has seen it.
 	Template bool
+	// Namespaced: the text names the namespace. Else Pod's is default.
+	Namespaced bool
 }
 
 // workload is an object with a template of pods.
@@ -129,10 +131,11 @@ func Read(text []byte) (*Manifest, error) {
 			return nil, fmt.Errorf("%q is no name", n)
 		}
 	}
-	if pod.Namespace == "" {
+	m := &Manifest{&pod, of != "", pod.Namespace != ""}
+	if !m.Namespaced {
 		pod.Namespace = corev1.NamespaceDefault
 	}
-	return &Manifest{&pod, of != ""}, nil
+	return m, nil
 }
 
 // Namespace reads a Namespace from YAML or JSON.
