@@ -78,9 +78,7 @@ func (p present) print(w io.Writer, v explain.Verdict) {
 	if v.Sentence == "" || p.Code == nowRefused || p.Code == nowWouldRefuse || p.Code == nowExcluded || p.Code == nowOther {
 		return // that is what has just been said
 	}
-	fmt.Fprintln(w)
-	v.Sentence = "By its settings: " + v.Sentence
-	v.Print(w)
+	fmt.Fprintf(w, "\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
 }
 
 // present finds out how the pod is.
@@ -96,7 +94,7 @@ func (s *subject) present(is onNode) present {
 	if s.explained.Verdict.State != explain.Captured {
 		return present{Code: nowOutside, Sentence: s.explained.Verdict.Sentence, Do: []string{}}
 	}
-	by := "ADD has written its rules"
+	by := "the plugin has written its rules"
 	if is.State != nil {
 		by = "the agent of its node says so: " + is.State.Reason
 	}

@@ -112,7 +112,7 @@ func TestTroubles(t *testing.T) {
 		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
 		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
 		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
-		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "ADD has written its rules", "", nil},
+		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin has written its rules", "", nil},
 		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []apply.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "captured", "", nil},
 		{"refused", []func(*subject){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), nowRefused, ExitWrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
 		{"would be refused", []func(*subject){wrong}, captured, nowWouldRefuse, ExitWrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
