@@ -135,6 +135,7 @@ func (c *cluster) explainCommand() *cobra.Command {
 // printPlan prints what should be, of a pod that is in a file.
 func (s *subject) printPlan(cmd *cobra.Command, w io.Writer, plan io.WriterTo) error {
 	if cmd.Flags().Lookup("output").Value.String() != "json" && s.explained.Verdict.Code != "" {
+		s.online()
 		s.explained.Verdict.Print(w)
 		if cmd.Flags().Lookup("brief").Value.String() != "true" {
 			fmt.Fprintln(w)

@@ -81,8 +81,18 @@ func (p present) print(w io.Writer, v explain.Verdict) {
 	fmt.Fprintf(w, "\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
 }
 
+// online puts a remedy that is for who has files only into the words of who has a cluster.
+func (s *subject) online() {
+	for i, do := range s.explained.Verdict.Do {
+		if do == explain.GiveNamespace {
+			s.explained.Verdict.Do[i] = "See that the pod's namespace is there, and that you may read it: kubectl get namespace " + s.pod.Namespace
+		}
+	}
+}
+
 // present finds out how the pod is.
 func (s *subject) present(is onNode) present {
+	s.online()
 	for _, look := range []func(*subject, onNode) *present{
 		(*subject).lifecycle, (*subject).refused, (*subject).unasked, (*subject).unstarted, (*subject).redirection, (*subject).disagreement, (*subject).containers,
 	} {

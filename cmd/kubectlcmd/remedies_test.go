@@ -126,6 +126,7 @@ func TestTroubles(t *testing.T) {
 		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, nowExcluded, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
 		{"another mesh's", []func(*subject){func(s *subject) { s.pod.Spec.Containers[1].Name = "linkerd-proxy" }}, onNode{}, nowOther, ExitWrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
 		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "This pod is not captured", "", nil},
+		{"labels unknown", []func(*subject){func(s *subject) { s.namespace, s.pod.Spec.Containers = nil, s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "is not known here", "", nil},
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"logs cart-5d-x --container app"}},
@@ -149,6 +150,7 @@ func TestTroubles(t *testing.T) {
 		var out bytes.Buffer
 		p.print(&out, s.explained.Verdict)
 		assert.True(t, strings.HasPrefix(out.String(), p.Sentence+"\n"), out.String())
+		assert.NotContains(t, out.String(), "--namespace-file")
 		assert.LessOrEqual(t, strings.Count(out.String(), `Ports="80a"`), 1, "one thing is said once")
 	}
 	for _, code := range presentCodes {

@@ -55,7 +55,7 @@ var meshes = map[string]mesh{
 		onNamespace: []wish{{annotations, "linkerd.io/inject", []string{"enabled", "ingress"}, []string{"disabled"}}},
 		podWins:     true,
 		injector:    "kubectl --namespace linkerd get pods --selector linkerd.io/control-plane-component=proxy-injector says whether the injector runs",
-		cniMode:     "cniEnabled=true in the values of Linkerd's control plane",
+		cniMode:     "cniEnabled=true in the values of linkerd-control-plane's chart",
 		never:       []string{"kube-system"},
 	},
 	"kuma": {
@@ -64,13 +64,13 @@ var meshes = map[string]mesh{
 		onNamespace: []wish{{labels, "kuma.io/sidecar-injection", []string{"enabled", "true"}, []string{"disabled", "false"}}},
 		podWins:     true,
 		injector:    "kubectl --namespace kuma-system get pods says whether the control plane, which injects, runs",
-		cniMode:     "cni.enabled=true in the values of Kuma's control plane",
+		cniMode:     "KUMA_RUNTIME_KUBERNETES_INJECTOR_CNI_ENABLED=true in the variables of Kuma's control plane",
 	},
 	"consul": {
 		title:    "Consul",
 		onPod:    []wish{{annotations, "consul.hashicorp.com/connect-inject", []string{"true"}, []string{"false"}}},
 		injector: "kubectl get pods --all-namespaces --selector component=connect-injector says whether the injector runs",
-		cniMode:  "connectInject.cni.enabled=true in the values of Consul's chart",
+		cniMode:  "-enable-cni=true among the arguments of Consul's injector, which its chart sets with connectInject.cni.enabled",
 		never:    []string{"kube-system"},
 	},
 }

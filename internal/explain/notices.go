@@ -86,7 +86,7 @@ func (v *Verdict) refused(pod *corev1.Pod, err error) {
 	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
 	if errors.Is(err, dialect.ErrNamespaceUnknown) {
 		v.Sentence = "It cannot be told whether this pod is captured, because the labels of its namespace are not known."
-		v.Do = append(v.Do, "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster",
+		v.Do = append(v.Do, GiveNamespace,
 			"On a node such a pod is refused: see that the agent may read namespaces (its log says why it cannot)")
 		v.Because = Reasons(err)
 		return

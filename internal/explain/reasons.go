@@ -22,6 +22,9 @@ type about struct {
 	selection.Decision
 }
 
+// GiveNamespace is what to do if the pod's Namespace is not known.
+const GiveNamespace = "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster"
+
 // nothing begins what there is to do if there is nothing to do.
 const nothing = "Nothing"
 
@@ -172,7 +175,7 @@ func (a about) joining(found asked, because *string) []string {
 	}
 	if a.namespace == nil && len(a.onNamespace) > 0 {
 		*because += "; whether its namespace asks for it is not known here"
-		do = append(do, "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster")
+		do = append(do, GiveNamespace)
 	} else if len(a.onPod) > 0 {
 		*because += ", and nothing asks " + Title(a.name) + " for one"
 	}
@@ -233,7 +236,7 @@ func (a about) notEnabled() explained {
 	}
 	if a.namespace == nil {
 		x.because = "it has no label for the mesh, and the labels of its namespace are not known here"
-		x.do = append(x.do, "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster")
+		x.do = append(x.do, GiveNamespace)
 	} else {
 		x.because = "neither it nor its namespace has the label " + a.onNamespace[0].key + "=" + a.onNamespace[0].on[0]
 	}

@@ -71,10 +71,10 @@ var reasonCases = []reasonCase{
 	{"linkerd", selection.InitContainer, pod(none, `"containers": [{"name": "linkerd-proxy"}], "initContainers": [{"name": "linkerd-init"}]`), shop(none), "linkerd-init", "cniEnabled=true"},
 	{"kuma", selection.NoProxy, pod(none, app), shop(`"labels": {"kuma.io/sidecar-injection": "disabled"}`), "kuma.io/sidecar-injection=disabled", "kuma.io/sidecar-injection=enabled"},
 	{"kuma", selection.NotInjected, pod(none, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "annotation kuma.io/sidecar-injected is absent", "kuma.io/sidecar-injection=enabled"},
-	{"kuma", selection.InitContainer, pod(none, `"containers": [{"name": "kuma-sidecar"}], "initContainers": [{"name": "kuma-init"}]`), shop(none), "kuma-init", "cni.enabled=true"},
+	{"kuma", selection.InitContainer, pod(none, `"containers": [{"name": "kuma-sidecar"}], "initContainers": [{"name": "kuma-init"}]`), shop(none), "kuma-init", "INJECTOR_CNI_ENABLED=true"},
 	{"kuma", selection.DryRun, pod(`"annotations": {"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "dryRun: true"}`, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "asks for a dry run", "Take dryRun out"},
 	{"consul", selection.NotInjected, pod(none, app), shop(none), "nothing asks Consul for one", `consul.hashicorp.com/connect-inject: "true"`},
-	{"consul", selection.NotInjected, pod(`"annotations": {"consul.hashicorp.com/connect-inject": "true", "consul.hashicorp.com/connect-inject-status": "injected"}`, app), shop(none), "transparent-proxy-status is absent", "connectInject.cni.enabled=true"},
+	{"consul", selection.NotInjected, pod(`"annotations": {"consul.hashicorp.com/connect-inject": "true", "consul.hashicorp.com/connect-inject-status": "injected"}`, app), shop(none), "transparent-proxy-status is absent", "-enable-cni=true"},
 }
 
 // everywhere are reasons that each mesh has.
