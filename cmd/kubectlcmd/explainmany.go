@@ -126,7 +126,7 @@ func (l *looker) at(ctx context.Context, pod *corev1.Pod) (present, explain.Verd
 	}
 	s.agent, s.node, s.asking, s.deciding = on.agent, on.node, on.asking, on.deciding
 	if d := s.deciding; d != nil {
-		t := explain.Target{Pod: pod, Mesh: &d.meshes[0], Addrs: explain.Addrs(pod)}
+		t := explain.Target{Pod: pod, Mesh: &d.meshes[0], Known: l.c.Dialects, Addrs: explain.Addrs(pod)}
 		x, err := t.Explain(d.meshes, explain.NoConfiguration, t.Ask(ctx, d.meshes, l.namespace, d.options))
 		if err == nil { // else ctx has ended
 			s.explained = x

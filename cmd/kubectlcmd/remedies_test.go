@@ -44,7 +44,7 @@ func running(change ...func(*subject)) *subject {
 	if err := s.deciding.parse(dialects.All()); err != nil {
 		panic(err)
 	}
-	t := explain.Target{Pod: s.pod, Mesh: &s.deciding.meshes[0], Addrs: explain.Addrs(s.pod)}
+	t := explain.Target{Pod: s.pod, Mesh: &s.deciding.meshes[0], Known: dialects.All(), Addrs: explain.Addrs(s.pod)}
 	x, err := t.Explain(s.deciding.meshes, explain.NoConfiguration, t.Ask(context.Background(), s.deciding.meshes, s.namespace, s.deciding.options))
 	if err != nil {
 		panic(err)

@@ -159,7 +159,7 @@ func (t *target) String() string {
 // target plans the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's
 // families from ns, which may be nil. For a refused pod it returns an error, and the target holds the decision.
 func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
-	t := &target{Target: explain.Target{Addrs: c.addrs, Mesh: &c.dialects[0]}}
+	t := &target{Target: explain.Target{Addrs: c.addrs, Mesh: &c.dialects[0], Known: c.Dialects}}
 	if c.file != "" {
 		return t, c.targetPod(ctx, t, ns)
 	}

@@ -244,7 +244,7 @@ func TestSeveralMeshes(t *testing.T) {
 	v = verdict(t, pod(none, `"containers": [{"name": "linkerd-proxy"}]`), shop(none), "istio", "ambient")
 	assert.Equal(t, explain.CodeOtherDialect, v.Code)
 	assert.Contains(t, v.Sentence, "it is of the mesh Linkerd, and the plugin is configured for Istio (sidecar) and Istio (ambient) only")
-	assert.Contains(t, v.Do[0], "Add linkerd to the plugin's dialect")
+	assert.Contains(t, v.Do[0], "Add linkerd to the plugin's dialect (dialect in the chart's values): [istio, ambient, linkerd]")
 
 	template := `{"kind": "Deployment", "metadata": {"name": "cart", "namespace": "shop"}, "spec": {"template": {"spec": {` + app + `}}}}`
 	v = verdict(t, template, shop(`"labels": {"istio-injection": "enabled"}`), "istio")

@@ -20,6 +20,8 @@ type Target struct {
 	dialect.Plan
 	// Mesh is the dialect that has the pod; the first that was asked if none has.
 	Mesh *dialect.Dialect
+	// Known are the meshes that the program has: if the pod is of one that was not asked, the verdict says so.
+	Known dialect.List
 	// Pod is nil when flags define the rules.
 	Pod *corev1.Pod
 	// Addrs are the pod's addresses, and Kernel what its network namespace has. See [dialect.Subject].

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -153,7 +152,7 @@ func (t *Target) about(d *dialect.Dialect, a dialect.Answer) about {
 
 // otherDialect looks whether the pod is of a mesh that was not asked.
 func (t *Target) otherDialect(v *Verdict, l dialect.List) bool {
-	for _, d := range dialects.All() {
+	for _, d := range t.Known {
 		if l.Named(d.Name) != nil || !d.Decide(t.Pod, t.namespace).Selected {
 			continue
 		}

@@ -38,7 +38,7 @@ func askWith(t *testing.T, l dialect.List, pod, namespace string, o dialect.Opti
 		n, err = explain.Namespace([]byte(namespace))
 		require.NoError(t, err)
 	}
-	target := explain.Target{Pod: m.Pod, Template: m.Template, Mesh: &l[0], Addrs: explain.Addrs(m.Pod)}
+	target := explain.Target{Pod: m.Pod, Template: m.Template, Mesh: &l[0], Known: dialects.All(), Addrs: explain.Addrs(m.Pod)}
 	x, err := target.Explain(l, explain.NoConfiguration, target.Ask(context.Background(), l, n, o))
 	require.NoError(t, err)
 	return x

@@ -105,7 +105,7 @@ func (s Subject) ask() (*asked, error) {
 		return nil, inputError{"config", err}
 	}
 	a := &asked{dialects: l}
-	a.Mesh = &l[0]
+	a.Mesh, a.Known = &l[0], dialects.All()
 	m, err := explain.Read([]byte(s.Pod))
 	if err != nil {
 		return nil, inputError{"pod", err}

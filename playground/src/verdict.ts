@@ -26,7 +26,7 @@ export function showVerdict(to: HTMLElement, view: View): void {
   const { namespace, name } = view.explanation.pod;
   to.replaceChildren(
     h("h2", {}, h("span", { class: "mark", "aria-hidden": "true" }, marks[v.state]), v.sentence),
-    parts(["Because", v.because], ["What to do", v.do.map(onPage)], ["Left out by its own settings", v.excluded.map((n) => n.what)], ["Pod", [`${namespace}/${name || "(no name)"}`]]),
+    parts(["Because", v.because], ["What to do", v.do.map(onPage)], ["Left out", v.excluded.map((n) => n.what)], ["Pod", [`${namespace}/${name || "(no name)"}`]]),
   );
   if (v.state === "outside") to.lastElementChild!.append(h("dt", {}, "Reason code"), h("dd", {}, h("code", {}, v.code)));
   for (const p of v.past)
