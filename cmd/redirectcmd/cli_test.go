@@ -106,6 +106,7 @@ What to do:
 `}},
 		"explain in brief, refused": {args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid", "--brief", "-o", "json"}, code: 1, out: []string{"{\n  \"code\": \"refused\"", `Container \"web\": give it another runAsUser`}},
 		"explain a template":        {args: []string{"explain", "-f", "-"}, call: call{stdin: deployment}, out: []string{"The plugin captures this pod", "warning: " + explain.TemplateOnly, "-j ISTIO_OUTPUT"}},
+		"apply a template":          {args: []string{"apply", "-f", "-"}, call: call{stdin: deployment}, code: 1, errOut: []string{"-f -: it is the Deployment cart: only explain, rules and trace take its template"}, silent: true},
 		"rules of a template":       {args: []string{"rules", "-f", "-"}, call: call{stdin: deployment}, out: []string{"-j ISTIO_OUTPUT"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace of a template":       {args: []string{"trace", "-f", "-", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, call: call{stdin: deployment}, out: []string{"redirect 15001"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace warns":               {args: []string{"trace", "-f", "leaky.yaml", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001"}, errOut: []string{`WARNING: container "web" bypasses the mesh`, "warning: env ISTIO_META_DNS_CAPTURE"}},

@@ -11,8 +11,9 @@ import (
 func (p Program) explainCommand() *cobra.Command {
 	var output string
 	var brief bool
-	cmd, _ := p.newCommand("explain -f pod.yaml", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
+	cmd, c := p.newCommand("explain -f pod.yaml", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
 		func(c *common, cmd *cobra.Command) error { return runExplain(cmd.Context(), c, output, brief) })
+	c.templates = true
 	cmd.Flags().BoolVar(&brief, "brief", false, "only whether the pod is captured, why, and what to do")
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd

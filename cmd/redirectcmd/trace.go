@@ -29,7 +29,7 @@ func (p Program) traceCommand() *cobra.Command {
 	var flags packetFlags
 	var packets, output string
 	var connection bool
-	cmd, _ := p.newCommand("trace -f pod.yaml [--connection] (--direction out --dst A --dport N … | --packets -)",
+	cmd, c := p.newCommand("trace -f pod.yaml [--connection] (--direction out --dst A --dport N … | --packets -)",
 		"Say what becomes of a packet, or of a connection both ways, and why", func(c *common, cmd *cobra.Command) error {
 			if connection && output == "mermaid" {
 				return errConnectionChart
@@ -44,6 +44,7 @@ func (p Program) traceCommand() *cobra.Command {
 			}
 			return runTrace(cmd.Context(), c, flags, output, connection)
 		})
+	c.templates = true
 	cmd.Long = `trace says which rules a packet meets and where it goes.
 
 With --connection the packet opens a connection, which is traced both ways: the
