@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -43,7 +44,7 @@ type event struct {
 const maxEvents = 10
 
 func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
-	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Decision.Selected, s.started()
+	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Verdict.State == explain.Captured, s.started()
 	p, err := s.look(ctx, c)
 	if is.Pod = p; err != nil {
 		is.Unknown = err.Error()

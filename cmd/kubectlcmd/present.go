@@ -75,7 +75,7 @@ func (p present) print(w io.Writer, v explain.Verdict) {
 		fmt.Fprintf(w, "  %s\n", because)
 	}
 	explain.PrintDo(w, p.Do)
-	if v.Sentence == "" || p.Code == nowRefused || p.Code == nowWouldRefuse || p.Code == nowExcluded || p.Code == nowOther {
+	if v.Sentence == "" || p.Code == nowRefused || p.Code == nowWouldRefuse || p.Code == nowExcluded || p.Code == nowOther || p.Sentence == v.Sentence {
 		return // that is what has just been said
 	}
 	fmt.Fprintf(w, "\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
@@ -136,7 +136,7 @@ func (s *subject) lifecycle(is onNode) *present {
 func (s *subject) refused(onNode) *present {
 	v := s.explained.Verdict
 	switch {
-	case v.State != explain.Refused:
+	case v.State != explain.Refused || v.Code == explain.CodeNamespaceUnknown:
 		return nil
 	case s.started():
 		return &present{Code: nowWouldRefuse, Sentence: "This pod runs, but it would not start again: its settings are refused now.", Because: v.Because, Do: v.Do, exit: ExitWrong}
@@ -267,6 +267,8 @@ func (s *subject) redirection(is onNode) *present {
 func (s *subject) disagreement(onNode) *present {
 	v := s.explained.Verdict
 	switch {
+	case v.Code == explain.CodeNamespaceUnknown:
+		return &present{Code: nowUnknown, Sentence: v.Sentence, Because: v.Because, Do: v.Do, exit: ExitUnknown}
 	case v.Code == explain.CodeOtherDialect:
 		return &present{Code: nowOther, Sentence: v.Sentence, Because: v.Because, Do: v.Do, exit: ExitWrong}
 	case s.deciding == nil || v.Code != explain.Code(selection.ExcludedNamespace) && v.Code != explain.Code(selection.NamespaceExcludedByLabel):

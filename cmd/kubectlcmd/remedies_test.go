@@ -41,6 +41,9 @@ func running(change ...func(*subject)) *subject {
 		c(s)
 	}
 	s.deciding = &deciding{text: []byte(entry)}
+	if s.namespace == nil {
+		s.deciding.text = []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":["ambient","istio"]`, 1))
+	}
 	if err := s.deciding.parse(dialects.All()); err != nil {
 		panic(err)
 	}
@@ -66,12 +69,12 @@ func TestPresentCodesDocumented(t *testing.T) {
 	for _, code := range presentCodes {
 		assert.Contains(t, string(page), "`"+string(code)+"`")
 	}
-	for _, code := range explain.Codes[:5] {
+	for _, code := range explain.Codes[:6] {
 		assert.Contains(t, string(page), "`"+string(code)+"`")
 	}
 	page, err = os.ReadFile("../../docs/troubleshooting.md")
 	require.NoError(t, err)
-	for _, code := range explain.Codes[5:] {
+	for _, code := range explain.Codes[6:] {
 		assert.Contains(t, string(page), "| `"+string(code)+"` |")
 	}
 }
@@ -126,7 +129,7 @@ func TestTroubles(t *testing.T) {
 		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, nowExcluded, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
 		{"another mesh's", []func(*subject){func(s *subject) { s.pod.Spec.Containers[1].Name = "linkerd-proxy" }}, onNode{}, nowOther, ExitWrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
 		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "This pod is not captured", "", nil},
-		{"labels unknown", []func(*subject){func(s *subject) { s.namespace, s.pod.Spec.Containers = nil, s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "is not known here", "", nil},
+		{"labels unknown", []func(*subject){func(s *subject) { s.namespace, s.pod.Annotations, s.pod.Spec.Containers = nil, nil, s.pod.Spec.Containers[:1] }}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "the labels of its namespace are not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"logs cart-5d-x --container app"}},

@@ -85,6 +85,7 @@ func (t *Target) warned() []Notice {
 func (v *Verdict) refused(pod *corev1.Pod, err error) {
 	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
 	if errors.Is(err, dialect.ErrNamespaceUnknown) {
+		v.Code = CodeNamespaceUnknown
 		v.Sentence = "It cannot be told whether this pod is captured, because the labels of its namespace are not known."
 		v.Do = append(v.Do, GiveNamespace,
 			"On a node such a pod is refused: see that the agent may read namespaces (its log says why it cannot)")

@@ -224,6 +224,7 @@ func TestEveryRefusal(t *testing.T) {
 	assert.Contains(t, v.Do[0], "kubectl annotate --overwrite namespace shop config.linkerd.io/skip-inbound-ports=VALUE")
 	// It cannot be told is neither yes nor no.
 	v = verdict(t, pod(none, app), "", "ambient", "istio")
+	assert.Equal(t, explain.CodeNamespaceUnknown, v.Code)
 	assert.Contains(t, v.Sentence, "It cannot be told whether this pod is captured")
 	assert.Contains(t, v.Do[0], "--namespace-file")
 }

@@ -31,11 +31,14 @@ const (
 	CodeRefused      Code = "refused"       // the pod's settings are wrong, or may not be
 	CodeNoMesh       Code = "no-mesh"       // of several meshes none has to do with the pod
 	CodeOtherDialect Code = "other-dialect" // the pod is of a mesh that the plugin is not configured for
+	// CodeNamespaceUnknown: the labels of the pod's namespace decide, and are not known. Its state is that of the pod on a node that
+	// does not know them either.
+	CodeNamespaceUnknown Code = "namespace-unknown"
 )
 
 // Codes lists all codes but those that a dialect adds.
 var Codes = func() []Code {
-	all := []Code{CodeCaptured, CodePartly, CodeRefused, CodeNoMesh, CodeOtherDialect}
+	all := []Code{CodeCaptured, CodePartly, CodeRefused, CodeNoMesh, CodeOtherDialect, CodeNamespaceUnknown}
 	for _, r := range selection.Reasons {
 		if r != selection.Selected {
 			all = append(all, Code(r))
