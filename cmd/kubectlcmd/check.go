@@ -213,6 +213,6 @@ func (r report) print(w io.Writer) error {
 		}
 		fmt.Fprintf(w, "  what to do: %s\n  %s\n", f.Remedy, f.Page)
 	}
-	_, err := fmt.Fprintf(w, "%d nodes and %d pods were looked at: %d findings\n", r.Nodes, r.Pods, len(r.Findings))
+	_, err := fmt.Fprintf(w, "%s and %s were looked at: %s\n", many(r.Nodes, "node", "nodes"), many(r.Pods, "pod", "pods"), many(len(r.Findings), "finding", "findings"))
 	return err
 }

@@ -34,8 +34,8 @@ func TestCheck(t *testing.T) {
 	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
 	code, out, errOut := w.run(t, "check")
 	assert.Equal(t, ExitOK, code, errOut)
-	assert.Equal(t, "1 nodes and 1 pods were looked at: 0 findings\n", out)
 	assert.Equal(t, []string{"checking the nodes", "checking the accounts' rights", "checking the meshes' injectors", "checking the pods"}, lines(errOut))
+	assert.Equal(t, "1 node and 1 pod were looked at: 0 findings\n", out)
 
 	w.node(t, "b", silent)
 	code, out, _ = w.run(t, "check", "-o", "json")

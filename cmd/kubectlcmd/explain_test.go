@@ -3,6 +3,9 @@ package kubectlcmd
 import (
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -64,7 +68,8 @@ func TestExplain(t *testing.T) {
 	for _, name := range [][]string{{"cart-1"}, {"pod/cart-1"}, {"deploy/cart"}, {"deployment", "cart"}, {"deployments.apps", "cart"}} {
 		code, out, errOut := w.run(t, append([]string{"explain", "-n", "shop"}, name...)...)
 		require.Equal(t, ExitOK, code, errOut)
-		assert.Contains(t, out, "pod shop/cart-1 is in the mesh (istio)\n")
+		assert.True(t, strings.HasPrefix(out, "This pod is captured (the agent of its node says so: recorded): its connections go through Istio (sidecar)"), out)
+		assert.Contains(t, out, "\npod shop/cart-1 is in the mesh (istio)\n")
 		assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
 		assert.Contains(t, out, `annotation traffic.sidecar.istio.io/excludeOutboundPorts="3306"`)
 		assert.Contains(t, out, `
@@ -75,18 +80,34 @@ on node a
   event 2001-09-09T01:46:40Z Warning MeshNotCaptured: look
 `)
 	}
-	code, out, _ := w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
+	code, out, _ := w.run(t, "explain", "-n", "shop", "cart-1", "--brief")
+	assert.Equal(t, ExitOK, code)
+	assert.True(t, strings.HasPrefix(out, "This pod is captured ("), out)
+	assert.NotContains(t, out, "on node")
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json", "--brief")
+	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, nowCaptured, decode[briefly](t, out).Now.Code)
+	assert.Equal(t, explain.CodeCaptured, decode[briefly](t, out).Verdict.Code)
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
 	assert.Equal(t, ExitOK, code)
 	x := decode[struct {
 		Decision struct{ Selected bool }
+		Verdict  explain.Verdict
+		Now      present
 		OnNode   onNode
 	}](t, out)
+	assert.Equal(t, nowCaptured, x.Now.Code)
+	assert.Equal(t, explain.Captured, x.Verdict.State)
 	assert.True(t, x.Decision.Selected)
 	assert.Equal(t, agentapi.Captured, x.OnNode.State.State)
 	assert.Len(t, x.OnNode.Events, 1)
 
 	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")
-	assert.Equal(t, ExitOK, code, "it should not be captured, and nothing says that it is")
+	assert.Equal(t, ExitWrong, code, "it has a proxy, and should not be captured")
+	assert.True(t, strings.HasPrefix(out, `This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.
+  This pod is not captured, because the plugin's configuration excludes its namespace, quiet.
+What to do:
+`), out)
 	assert.Contains(t, out, "pod quiet/cart is not in the mesh (istio)\n  excluded-namespace: ", "as its node's agent has it")
 	assert.Contains(t, out, "live rules: not known: operation not permitted\n")
 
@@ -130,7 +151,8 @@ on node a
 
 	code, out, errOut := w.run(t, "explain", "-n", "shop", "far")
 	assert.Equal(t, ExitWrong, code)
-	assert.Empty(t, out, "what decides is not known")
+	assert.Equal(t, "The agent of node b does not answer, so it is not known how this pod is.", lines(out)[0])
+	assert.NotContains(t, out, "is in the mesh", "what decides is not known")
 	assert.Contains(t, errOut, "connection refused\n")
 	assert.Contains(t, errOut, "--config FILE gives one")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none")
@@ -153,7 +175,51 @@ on node a
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted\n")
 
-	for _, wrong := range [][]string{{"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
+	// Of several pods, one line each.
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "-l", "app in (cart, wrong)")
+	assert.Equal(t, ExitWrong, code, errOut)
+	require.Len(t, lines(out), 3, out)
+	assert.Equal(t, "cart-1: This pod has lost rules, so some of its traffic bypasses the mesh.", lines(out)[0])
+	assert.Equal(t, "wrong: This pod runs, but it would not start again: its settings are refused now.", lines(out)[1])
+	assert.Equal(t, "next: kubectl meshcni explain -n shop cart-1 says what to do", lines(out)[2])
+	code, out, _ = w.run(t, "explain", "-n", "shop", "-l", "app=far")
+	assert.Equal(t, ExitUnknown, code)
+	assert.Contains(t, out, "far: The agent of node b does not answer")
+	code, out, _ = w.run(t, "explain", "-n", "shop", "deploy/cart", "--all-pods", "-o", "json")
+	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, nowLost, decode[[]podLine](t, out)[0].Now.Code)
+	code, _, errOut = w.run(t, "explain", "-n", "shop", "-l", "app=nobody")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "no pod in namespace shop has the labels app=nobody")
+
+	// A file with a pod or a workload is explained by what is in force on the nodes, and by the namespace as it is.
+	file := filepath.Join(t.TempDir(), "cart.yaml")
+	template := `{"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"containers": [{"name": "istio-proxy"}]}}`
+	require.NoError(t, os.WriteFile(file, []byte(`{"kind": "Deployment", "metadata": {"name": "new", "namespace": "quiet"}, "spec": {"template": `+template+`}}`), 0o600))
+	code, out, errOut = w.run(t, "explain", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.True(t, strings.HasPrefix(out, "This pod is not captured, because the plugin's configuration excludes its namespace, quiet.\n"), out)
+	assert.Contains(t, out, "rollout restart deployment/new\n")
+	assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
+	assert.NotContains(t, out, "on node")
+	require.NoError(t, os.WriteFile(file, []byte(`{"kind": "Deployment", "metadata": {"name": "new"}, "spec": {"template": `+template+`}}`), 0o600))
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "--brief", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.True(t, strings.HasPrefix(out, "The plugin captures this pod: "), out)
+	code, out, errOut = w.run(t, "explain", "-n", "quiet", "-o", "json", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, explain.Code("excluded-namespace"), decode[briefly](t, out).Verdict.Code)
+	code, out, errOut = w.run(t, "rules", "-n", "shop", "-f", file)
+	assert.Equal(t, ExitOK, code, errOut)
+	assert.Contains(t, out, "-j ISTIO_OUTPUT")
+	assert.Contains(t, errOut, explain.TemplateOnly)
+	code, _, errOut = w.run(t, "explain", "-f", file+"x")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "--filename "+file+"x: open ")
+	code, _, _ = w.run(t, "explain", "-f", file, "cart-1")
+	assert.Equal(t, ExitUsage, code)
+
+	for _, wrong := range [][]string{{"explain", "cart-1", "--all-pods"}, {"explain", "cart-1", "-l", "a"}, {"explain", "deploy/cart", "--all-pods", "-l", "a"}, {"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
 		code, _, errOut = w.run(t, wrong...)
 		assert.Equal(t, ExitUsage, code, "%s: %s", wrong, errOut)
 	}

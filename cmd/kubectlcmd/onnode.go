@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -28,6 +29,7 @@ type onNode struct {
 	EventsError string  `json:"events_error,omitempty"`
 
 	selected bool // the pod is in the mesh
+	started  bool // it has a network
 }
 
 // event is one of the pod's.
@@ -42,7 +44,7 @@ type event struct {
 const maxEvents = 10
 
 func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
-	is.Node, is.Events, is.selected = s.pod.Spec.NodeName, []event{}, s.decision.Selected
+	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Verdict.State == explain.Captured, s.started()
 	p, err := s.look(ctx, c)
 	if is.Pod = p; err != nil {
 		is.Unknown = err.Error()
@@ -64,18 +66,6 @@ func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
 	slices.SortStableFunc(is.Events, func(a, b event) int { return a.Time.Compare(b.Time) })
 	is.Events = is.Events[max(0, len(is.Events)-maxEvents):]
 	return is
-}
-
-// exit is the code for scripts.
-func (is onNode) exit() error {
-	switch {
-	case is.Unknown != "":
-		return cli.Exit(ExitUnknown)
-	case is.State != nil && is.State.Wrong || len(is.Lost) > 0:
-		return cli.Exit(ExitWrong)
-	}
-	_, err := is.unwatched()
-	return err
 }
 
 // unwatched says of a pod of the mesh that the agent does not count among those whether it may bypass the mesh. That ADD has
@@ -102,10 +92,16 @@ func (is onNode) ours() (n int) {
 	return n
 }
 
-// json adds what is to the plan's object, as its field "onNode".
-func (is onNode) json(w io.Writer, plan []byte) error {
-	var all map[string]json.RawMessage
-	err := json.Unmarshal(plan, &all)
+// json adds what is to the plan's object, as its fields "now" and "onNode". Without a plan that is all there is.
+func (is onNode) json(w io.Writer, now present, plan []byte) error {
+	all := map[string]json.RawMessage{}
+	var err error
+	if len(plan) > 0 {
+		err = json.Unmarshal(plan, &all)
+	}
+	if err == nil {
+		all["now"], err = json.Marshal(now)
+	}
 	if err == nil {
 		all["onNode"], err = json.Marshal(is)
 	}
@@ -125,7 +121,11 @@ func (is onNode) print(w io.Writer) {
 	if is.EventsError != "" {
 		fmt.Fprintf(w, "  its events are not known: %s\n", is.EventsError)
 	}
-	for _, e := range is.Events {
+	last := is.last("FailedCreatePodSandBox")
+	for i, e := range is.Events {
+		if last != nil && e.Reason == last.Reason && &is.Events[i] != last {
+			continue // the kubelet says it again each time that it tries
+		}
 		fmt.Fprintf(w, "  event %s %s %s: %s\n", e.Time.Format(time.RFC3339), e.Type, e.Reason, e.Message)
 	}
 }
@@ -137,6 +137,8 @@ func (is onNode) printState(w io.Writer) {
 			fmt.Fprintf(w, ": %s", s.Detail)
 		}
 		fmt.Fprintln(w)
+	} else if !is.started {
+		fmt.Fprintln(w, "  now: the pod has no network yet")
 	} else {
 		fmt.Fprintln(w, "  now: the agent does not count the pod among those of the mesh")
 	}
@@ -146,6 +148,9 @@ func (is onNode) printState(w io.Writer) {
 			did = fmt.Sprintf("redirected by %s, %d rules", r.Backend, rulesOf(r.InForce()))
 		}
 		fmt.Fprintf(w, "  at %s %s: %s: %s (%s, %s)\n", r.Time.UTC().Format(time.RFC3339), r.By, did, r.Reason, cmp.Or(r.Dialect, "no dialect"), r.IfName)
+	}
+	if !is.started {
+		return // there is nothing to look at
 	}
 	if len(is.Records) == 0 {
 		fmt.Fprintln(w, "  at ADD: there is no record; the plugin was not called for the pod, or its record is gone")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 var (
@@ -48,60 +50,99 @@ func (c *cluster) program(stdout io.Writer) redirectcmd.Program {
 
 const onHostNetwork = "the pod is on the host's network, which is never redirected"
 
-const podUse = "(POD | KIND/NAME)"
-
-func (c *cluster) configFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "config", "", "a network configuration with the plugin's entry, instead of the one in force on the pod's node; none: the defaults")
-}
+const podUse = "(POD | KIND/NAME | -f FILE)"
 
 // planCommand makes a command that prints what should be.
 func (c *cluster) planCommand(name string) *cobra.Command {
-	var config string
+	var from sources
 	cmd := c.program(c.Stdout).Command(name, func(cmd *cobra.Command, args []string) (redirectcmd.Given, error) {
-		_, g, err := c.given(cmd, args, config)
+		_, g, err := c.given(cmd, args, from)
 		return g, err
 	})
 	cmd.Use = name + " " + podUse
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, c.completePods
-	c.configFlag(cmd, &config)
+	from.flags(cmd)
 	return cmd
 }
 
 func (c *cluster) rulesCommand() *cobra.Command { return c.planCommand("rules") }
 func (c *cluster) traceCommand() *cobra.Command { return c.planCommand("trace") }
 
+// briefly is what explain --brief prints as JSON.
+type briefly struct {
+	Now     present         `json:"now"`
+	Verdict explain.Verdict `json:"verdict"`
+}
+
 // explainCommand prints what should be, and beside it what is.
 func (c *cluster) explainCommand() *cobra.Command {
-	var config string
+	var from sources
 	var plan bytes.Buffer
 	var s *subject
 	cmd := c.program(&plan).Command("explain", func(cmd *cobra.Command, args []string) (g redirectcmd.Given, err error) {
-		s, g, err = c.given(cmd, args, config)
+		s, g, err = c.given(cmd, args, from)
 		return g, err
 	})
-	cmd.Use = "explain " + podUse
-	cmd.Short = "say whether a pod is in the mesh, why, what its rules should be, and what is on its node"
-	cmd.Long = "Exits 1 if the pod is refused, or if what is on its node is not what should be; 3 if\nthat cannot be told."
+	cmd.Use = "explain (" + strings.Trim(podUse, "()") + " | KIND/NAME --all-pods | -l SELECTOR)"
+	cmd.Short = "say what is wrong with a pod, and what to do; then what should be, and what is on its node"
+	cmd.Long = "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says."
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, c.completePods
-	c.configFlag(cmd, &config)
+	from.flags(cmd)
+	var many several
+	many.flags(cmd)
 	planned := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if many.asked(cmd) {
+			return c.explainMany(cmd.Context(), args, many, from, cmd.Flags().Lookup("output").Value.String())
+		}
 		err := planned(cmd, args)
-		if s == nil || plan.Len() == 0 {
+		if s == nil {
 			return err
 		}
+		if s.fromFile {
+			return cmp.Or(s.printPlan(cmd, c.Stdout, &plan), err)
+		}
 		is := c.onNode(cmd.Context(), s)
-		if cmd.Flags().Lookup("output").Value.String() == "json" {
-			if printed := is.json(c.Stdout, plan.Bytes()); printed != nil {
+		now := s.present(is)
+		inJSON, brief := cmd.Flags().Lookup("output").Value.String() == "json", cmd.Flags().Lookup("brief").Value.String() == "true"
+		switch {
+		case inJSON && brief:
+			if printed := printJSON(c.Stdout, briefly{now, s.explained.Verdict}); printed != nil {
 				return printed
 			}
-		} else {
+		case inJSON:
+			if printed := is.json(c.Stdout, now, plan.Bytes()); printed != nil {
+				return printed
+			}
+		case s.explained.Verdict.Code == "" && !now.trouble(): // no decision was reached, and err says why
+		default:
+			now.print(c.Stdout, s.explained.Verdict)
+			if brief || s.explained.Verdict.Code == "" {
+				break
+			}
+			fmt.Fprintln(c.Stdout)
 			_, _ = plan.WriteTo(c.Stdout)
 			is.print(c.Stdout)
 		}
-		return cmp.Or(err, is.exit())
+		if err != nil || now.exit == 0 {
+			return err
+		}
+		return cli.Exit(now.exit)
 	}
 	return cmd
+}
+
+// printPlan prints what should be, of a pod that is in a file.
+func (s *subject) printPlan(cmd *cobra.Command, w io.Writer, plan io.WriterTo) error {
+	if cmd.Flags().Lookup("output").Value.String() != "json" && s.explained.Verdict.Code != "" {
+		s.online()
+		s.explained.Verdict.Print(w)
+		if cmd.Flags().Lookup("brief").Value.String() != "true" {
+			fmt.Fprintln(w)
+		}
+	}
+	_, err := plan.WriteTo(w)
+	return err
 }
 
 // showCommand prints the live rules with their counters.
@@ -110,7 +151,7 @@ func (c *cluster) showCommand() *cobra.Command {
 	var watch bool
 	interval := 2 * time.Second
 	cmd := &cobra.Command{
-		Use: "show " + podUse, Short: "show a pod's live rules, what each has matched, and why it is there",
+		Use: "show (POD | KIND/NAME)", Short: "show a pod's live rules, what each has matched, and why it is there",
 		Long: "The agent reads them; it has to be able to enter pods' network namespaces.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {

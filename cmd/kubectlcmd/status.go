@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,8 +26,10 @@ type counts struct {
 	Captured int `json:"captured"`
 	// Outside are the pods with a network of their own that are in no mesh.
 	Outside int `json:"outside"`
-	// Waiting are pods of which the agent cannot tell, or whose proxy does not listen yet.
+	// Waiting are pods of which the agent cannot tell, whose proxy does not listen yet, or that have no network yet.
 	Waiting int `json:"waiting"`
+	// Starting are those of the waiting that have no network yet.
+	Starting int `json:"starting"`
 	// Drifted are pods without some of the rules that they should have, and Bypassing those in the mesh without any.
 	Drifted   int `json:"drifted"`
 	Bypassing int `json:"bypassing"`
@@ -38,12 +39,14 @@ func (n *counts) add(m counts) {
 	n.Captured += m.Captured
 	n.Outside += m.Outside
 	n.Waiting += m.Waiting
+	n.Starting += m.Starting
 	n.Drifted += m.Drifted
 	n.Bypassing += m.Bypassing
 }
 
 func count(n agentapi.Node) (c counts) {
 	listed := 0
+	c.Waiting, c.Starting = n.PodsStarting, n.PodsStarting
 	for _, p := range n.Pods {
 		listed++
 		switch p.State {
@@ -100,6 +103,8 @@ type clusterStatus struct {
 	WrongPods int              `json:"wrong_pods"`
 	// Next says what to do next.
 	Next []string `json:"next"`
+
+	selector string // of the agents' pods
 }
 
 // maxWrong bounds the pods that are named, so that neither the answer nor the memory for it grows with what is wrong.
@@ -220,7 +225,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentap
 }
 
 func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
-	s := clusterStatus{Nodes: []nodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
+	s := clusterStatus{selector: c.agentSelector, Nodes: []nodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
 	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
@@ -268,20 +273,23 @@ func (s *clusterStatus) next() (all []string) {
 		states[n.State]++
 	}
 	if len(s.Nodes) == states[stateNoAgent] {
-		return []string{"no node has an agent: install the chart, or name the agents' labels by --agent-selector"}
+		return []string{"no node has an agent: install the chart (helm install meshcni deploy/helm/meshcni --namespace meshcni-system --create-namespace), or name the agents' labels by --agent-selector"}
 	}
 	if n := states[stateNoAgent]; n > 0 {
-		all = append(all, strconv.Itoa(n)+" nodes have no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector")
+		all = append(all, many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector (kubectl get daemonset --all-namespaces --selector "+s.selector+")")
 	}
 	if states[stateNotReady] > 0 {
-		all = append(all, "a node is not ready: the code before its reason is a section of docs/troubleshooting.md")
+		all = append(all, "a node is not ready: kubectl meshcni check says more, and the code before the reason is a section of docs/troubleshooting.md")
 	}
 	if states[stateUnknown] > 0 {
-		all = append(all, "an agent does not answer: look at its pod; asking it takes the right to create pods/portforward in its namespace")
+		all = append(all, "an agent does not answer: look at its pod (kubectl get pods --all-namespaces --output wide --selector "+s.selector+"); asking it takes the right to create pods/portforward in its namespace")
 	}
 	if s.WrongPods > 0 {
 		p := s.Wrong[0]
-		all = append(all, fmt.Sprintf("kubectl meshcni explain -n %s %s says what is wrong with that pod", p.Namespace, p.Name))
+		all = append(all, fmt.Sprintf("kubectl meshcni explain -n %s %s says what is wrong with that pod, and what to do", p.Namespace, p.Name))
+	}
+	if s.Total.Starting > 0 {
+		all = append(all, many(s.Total.Starting, "pod has", "pods have")+" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why")
 	}
 	return all
 }

@@ -53,7 +53,7 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 			{Namespace: "shop", Name: "odd", State: "drifted", Reason: "rules", Wrong: true}, {Namespace: "shop", Name: "new", State: "waiting", Reason: "no-trace"},
 			{Namespace: "shop", Name: "out", State: "outside", Reason: "not-enabled"},
 		}
-		n.PodsTotal = nil
+		n.PodsTotal, n.PodsStarting = nil, 1
 	}))
 	code, out, _ = w.run(t, "status")
 	assert.Equal(t, ExitWrong, code)
@@ -62,23 +62,24 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 		"a        ready      v1.2.3   istio     nftables  1         2        0        0        0",
 		"b        unknown    -        -         -         -         -        -        -        -",
 		"c        no-agent   -        -         -         -         -        -        -        -",
-		"d        not-ready  v1.2.3   istio     nftables  0         1        1        1        1",
-		"4 nodes  1 ready                                 1         3        1        1        1",
+		"d        not-ready  v1.2.3   istio     nftables  0         1        2        1        1",
+		"4 nodes  1 ready                                 1         3        2        1        1",
 		"b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused",
 		"d is not-ready: no-network: no file",
 		"d: warning: other-mesh: linkerd-cni",
 		"pod shop/late is bypassing: not-called: its network was set up without the plugin",
 		"pod shop/odd is drifted: rules: no detail",
-		"next: 1 nodes have no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector",
-		"next: a node is not ready: the code before its reason is a section of docs/troubleshooting.md",
-		"next: an agent does not answer: look at its pod; asking it takes the right to create pods/portforward in its namespace",
-		"next: kubectl meshcni explain -n shop late says what is wrong with that pod",
+		"next: 1 node has no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector (kubectl get daemonset --all-namespaces --selector app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node)",
+		"next: a node is not ready: kubectl meshcni check says more, and the code before the reason is a section of docs/troubleshooting.md",
+		"next: an agent does not answer: look at its pod (kubectl get pods --all-namespaces --output wide --selector app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node); asking it takes the right to create pods/portforward in its namespace",
+		"next: kubectl meshcni explain -n shop late says what is wrong with that pod, and what to do",
+		"next: 1 pod has no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why",
 	}, lines(out))
 	code, text, _ := w.run(t, "status", "-o", "json")
 	assert.Equal(t, ExitWrong, code)
 	s := decode[clusterStatus](t, text)
 	assert.Equal(t, 2, s.WrongPods)
-	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 1, Drifted: 1, Bypassing: 1}, s.Total)
+	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 2, Starting: 1, Drifted: 1, Bypassing: 1}, s.Total)
 	code, text, _ = w.run(t, "status", "-o", "yaml")
 	assert.Equal(t, ExitWrong, code)
 	var same clusterStatus

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -30,7 +31,7 @@ func (s clusterStatus) print(w io.Writer, output string) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"), n.Pods.columns())
 	}
 	if len(s.Nodes) != 1 {
-		fmt.Fprintf(table, "%d nodes\t%d ready\t\t\t\t%s\n", len(s.Nodes), s.Ready, s.Total.columns())
+		fmt.Fprintf(table, "%s\t%d ready\t\t\t\t%s\n", many(len(s.Nodes), "node", "nodes"), s.Ready, s.Total.columns())
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -49,12 +50,20 @@ func (s clusterStatus) print(w io.Writer, output string) error {
 		fmt.Fprintf(w, "pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, word(p.State), p.Reason, cmp.Or(p.Detail, "no detail"))
 	}
 	if n := s.WrongPods - len(s.Wrong); n > 0 {
-		fmt.Fprintf(w, "and %d more pods\n", n)
+		fmt.Fprintf(w, "and %s\n", many(n, "more pod", "more pods"))
 	}
 	for _, text := range s.Next {
 		fmt.Fprintf(w, "next: %s\n", text)
 	}
 	return nil
+}
+
+// many is a number with the words for one or for several.
+func many(n int, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + several
 }
 
 // word is a state as the table's columns have it.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 // kinds are those that have pods, by the words that kubectl takes for them.
@@ -124,32 +126,65 @@ func (c *cluster) selector(ctx context.Context, kind, namespace, name string) (s
 
 // subject is a pod and what its node's agent says.
 type subject struct {
-	pod   *corev1.Pod
-	agent agent
+	pod *corev1.Pod
+	// fromFile: the pod need not be in the cluster, and nothing on a node is about it.
+	fromFile bool
+	agent    agent
 	// asking is why the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
-	// decision is that of explain, once it has reached one.
-	decision selection.Decision
+	// selector is that of the agents' pods.
+	selector string
+	// namespace is the pod's; nil: not known. deciding is what decides; nil: it cannot be read.
+	namespace *corev1.Namespace
+	deciding  *deciding
+	// explained is what explain has found, once it has reached a decision.
+	explained explain.Explanation
+}
+
+// sources are where a command has the pod and what decides on it from, if not from the cluster alone.
+type sources struct{ file, config string }
+
+func (o *sources) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "a file with a pod, or with a workload such as a Deployment, that need not be in the cluster; - is standard input. A node with an agent says what decides")
+	cmd.Flags().StringVar(&o.config, "config", "", "a network configuration with the plugin's entry, instead of the one in force on the pod's node; none: the defaults")
 }
 
 // given returns the pod with what decides on it: its Namespace, and the configuration that is in force on its node.
-func (c *cluster) given(cmd *cobra.Command, args []string, config string) (*subject, redirectcmd.Given, error) {
-	ctx := cmd.Context()
+func (c *cluster) given(cmd *cobra.Command, args []string, from sources) (*subject, redirectcmd.Given, error) {
+	ctx, config := cmd.Context(), from.config
 	if err := c.open(); err != nil {
 		return nil, redirectcmd.Given{}, err
 	}
-	pod, err := c.find(ctx, args)
-	if err != nil {
-		return nil, redirectcmd.Given{}, err
+	s := &subject{selector: c.agentSelector}
+	g := redirectcmd.Given{Explained: &s.explained}
+	var err error
+	switch {
+	case from.file != "" && len(args) > 0:
+		return nil, g, cli.Usagef("%s: with --filename the file says which pod", args[0])
+	case from.file != "":
+		var m *explain.Manifest
+		if m, err = c.manifest(from.file); err == nil {
+			s.pod, s.fromFile, g.Template = m.Pod, true, m.Template
+		}
+	default:
+		s.pod, err = c.find(ctx, args)
 	}
-	s := &subject{pod: pod}
-	g := redirectcmd.Given{Pod: pod, Decision: &s.decision}
+	if err != nil {
+		return nil, g, err
+	}
+	pod := s.pod
+	g.Pod = pod
 	if g.Namespace, err = c.client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{}); err != nil {
 		g.Namespace = nil
 		fmt.Fprintf(c.Stderr, "warning: the pod's Namespace is not known: %v\n", err)
 	}
-	s.ask(ctx, c)
+	s.namespace = g.Namespace
+	if s.fromFile && config == "" {
+		s.askAny(ctx, c)
+	} else {
+		s.ask(ctx, c)
+	}
 	switch {
 	case config == "none":
 		return s, g, nil
@@ -159,13 +194,61 @@ func (c *cluster) given(cmd *cobra.Command, args []string, config string) (*subj
 		}
 		g.ConfigFrom = config
 	case s.asking != nil:
-		return nil, g, fmt.Errorf("the configuration that decides on the pod is not known: %w\n--config FILE gives one, --config none goes by the defaults", s.asking)
+		return s, g, fmt.Errorf("the configuration that decides on the pod is not known: %w\n--config FILE gives one, --config none goes by the defaults", s.asking)
 	case len(s.node.Installed.Config) == 0:
-		return nil, g, fmt.Errorf("node %s has no configuration of the plugin: %s\n--config FILE gives one, --config none goes by the defaults", pod.Spec.NodeName, s.node.Installed.Error)
+		return s, g, fmt.Errorf("node %s has no configuration of the plugin: %s\n--config FILE gives one, --config none goes by the defaults", s.agent.Node, s.node.Installed.Error)
 	default:
-		g.Config, g.ConfigFrom = s.node.Installed.Config, fmt.Sprintf("node %s: %s", pod.Spec.NodeName, s.node.Installed.File)
+		g.Config, g.ConfigFrom = s.node.Installed.Config, fmt.Sprintf("node %s: %s", s.agent.Node, s.node.Installed.File)
+	}
+	d := &deciding{text: g.Config}
+	if err := d.parse(c.Dialects); err == nil { // else explain says what is wrong with it
+		s.deciding = d
 	}
 	return s, g, nil
+}
+
+// manifest reads a pod from a file. One without a namespace is in the one that kubectl's flags say.
+func (c *cluster) manifest(name string) (m *explain.Manifest, err error) {
+	var text []byte
+	if name == "-" {
+		text, err = io.ReadAll(io.LimitReader(c.Stdin, explain.MaxManifest+1))
+	} else {
+		text, err = readFile(name)
+	}
+	if err == nil && len(text) > explain.MaxManifest {
+		err = fmt.Errorf("it is larger than %d MiB", explain.MaxManifest>>20)
+	}
+	if err == nil {
+		m, err = explain.Read(text)
+	}
+	if err == nil && !m.Namespaced {
+		m.Pod.Namespace, err = c.namespace()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--filename %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// maxAsked bounds the agents that are asked for a pod that is on no node.
+const maxAsked = 5
+
+// askAny asks agents until one has a configuration, in the order of their nodes.
+func (s *subject) askAny(ctx context.Context, c *cluster) {
+	agents, err := c.agentsByNode(ctx)
+	if s.asking = err; err != nil {
+		return
+	}
+	nodes := slices.SortedFunc(maps.Keys(agents), func(a, b string) int {
+		return cmp.Or(cmp.Compare(agents[a].Trouble, agents[b].Trouble), cmp.Compare(a, b))
+	})
+	s.asking = errNoAgent
+	for _, node := range nodes[:min(len(nodes), maxAsked)] {
+		s.agent = agents[node]
+		if s.node, s.asking = c.node(ctx, s.agent); s.asking == nil && len(s.node.Installed.Config) > 0 {
+			return
+		}
+	}
 }
 
 // ask asks the agent of the pod's node.

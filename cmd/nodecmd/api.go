@@ -61,12 +61,26 @@ func (n nodeAPI) node() agentapi.Node {
 		node.BackendError = err.Error() // without the host's root the programs of the host are not to be seen
 	}
 	if pods, err := n.pods(); err == nil {
-		total := len(slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
-			return p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		}))
-		node.PodsTotal = &total
+		total, starting := networked(pods, node.Pods)
+		node.PodsTotal, node.PodsStarting = &total, starting
 	}
 	return node
+}
+
+// networked counts the pods that have a network of their own, and those beside the known ones that are to have one.
+func networked(pods []*corev1.Pod, known []agentapi.State) (total, starting int) {
+	for _, p := range pods {
+		switch {
+		case p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		case p.Status.PodIP != "" || len(p.Status.PodIPs) > 0 || p.Status.Phase != corev1.PodPending && p.Status.Phase != "":
+			total++
+		case slices.ContainsFunc(known, func(s agentapi.State) bool { return s.UID == string(nodepods.RuntimeUID(p)) }):
+			total++
+		case p.DeletionTimestamp == nil:
+			starting++
+		}
+	}
+	return total, starting
 }
 
 // states are pods in the words of people's programs.

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
@@ -204,6 +205,20 @@ func TestAPIInstalled(t *testing.T) {
 func conflistWith(t *testing.T, dir, entry string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.d/10-calico.conflist"), []byte(strings.Replace(calico, "]}", ","+entry+"]}", 1)), 0o644))
+}
+
+// TestPodsCounted: a pod that the plugin refuses has no network, so it is not outside the mesh; a pod that the agent lists counts once.
+func TestPodsCounted(t *testing.T) {
+	pod := func(uid string, phase corev1.PodPhase, ip string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Status: corev1.PodStatus{Phase: phase, PodIP: ip}}
+	}
+	hosts, ending := pod("h", corev1.PodRunning, "192.0.2.1"), pod("e", corev1.PodPending, "")
+	hosts.Spec.HostNetwork, ending.DeletionTimestamp = true, &metav1.Time{}
+	total, starting := networked([]*corev1.Pod{
+		pod("runs", corev1.PodRunning, "10.0.0.1"), pod("init", corev1.PodPending, "10.0.0.2"), pod("refused", corev1.PodPending, ""), pod("new", "", ""),
+		pod("listed", corev1.PodPending, ""), pod("done", corev1.PodSucceeded, ""), hosts, ending,
+	}, []agentapi.State{{UID: "listed"}})
+	assert.Equal(t, [2]int{3, 2}, [2]int{total, starting})
 }
 
 // TestAPIPodsUnknown: that the node's pods are not known is not that a pod is none of them.

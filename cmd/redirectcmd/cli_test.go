@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -59,6 +60,7 @@ func (c call) lookup(name string) (string, bool) {
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	outsider := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: dev}\nspec: {containers: [{name: app}]}\n"
+	deployment := `{"kind": "Deployment", "metadata": {"name": "cart", "namespace": "shop"}, "spec": {"template": {"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"containers": [{"name": "istio-proxy", "securityContext": {"runAsUser": 1337}}]}}}}`
 	tests := map[string]struct {
 		args   []string
 		call   call
@@ -82,7 +84,8 @@ func TestProgram(t *testing.T) {
 		"file missing":       {args: []string{"explain", "-f", "absent.yaml"}, code: 1, errOut: []string{"absent.yaml"}, silent: true},
 		"no YAML":            {args: []string{"explain", "-f", "-"}, call: call{stdin: "a: [b"}, code: 1, errOut: []string{"read Pod from standard input"}, silent: true},
 		"empty":              {args: []string{"explain", "-f", "-"}, code: 1, errOut: []string{"it is empty"}, silent: true},
-		"another kind":       {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Deployment"}, code: 1, errOut: []string{`it is a "Deployment"`}, silent: true},
+		"another kind":       {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Service"}, code: 1, errOut: []string{`it is a "Service"`}, silent: true},
+		"no template":        {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Deployment"}, code: 1, errOut: []string{"the Deployment has no template of pods"}, silent: true},
 		"two documents":      {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider + "---\n" + outsider}, code: 1, errOut: []string{"more than one document"}, silent: true},
 		"an alias":           {args: []string{"explain", "-f", "-"}, call: call{stdin: "kind: Pod\nmetadata: {name: &n web, annotations: {a: *n}}"}, code: 1, errOut: []string{"read Pod from standard input", "aliases"}, silent: true},
 		"a scalar":           {args: []string{"explain", "-f", "-"}, call: call{stdin: "pod"}, code: 1, errOut: []string{"read Pod from standard input"}, silent: true},
@@ -95,8 +98,20 @@ func TestProgram(t *testing.T) {
 			errOut: []string{"read Namespace from standard input", `it is a "Pod"`}, silent: true,
 		},
 
-		"explain outsider": {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
-		"explain excluded": {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
+		"explain in brief": {args: []string{"explain", "-f", "-", "--brief"}, call: call{stdin: outsider}, out: []string{`This pod is not captured, because it has no proxy (no container is named istio-proxy); whether its namespace asks for it is not known here.
+What to do:
+  - Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster
+  - To have it in the mesh: kubectl label --overwrite namespace dev istio-injection=enabled
+  - Then delete it and create it again from its manifest, since nothing replaces it: kubectl --namespace dev delete pod a
+`}},
+		"explain in brief, refused": {args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid", "--brief", "-o", "json"}, code: 1, out: []string{"{\n  \"code\": \"refused\"", `Container \"web\": give it another runAsUser`}},
+		"explain a template":        {args: []string{"explain", "-f", "-"}, call: call{stdin: deployment}, out: []string{"The plugin captures this pod", "warning: " + explain.TemplateOnly, "-j ISTIO_OUTPUT"}},
+		"apply a template":          {args: []string{"apply", "-f", "-"}, call: call{stdin: deployment}, code: 1, errOut: []string{"-f -: it is the Deployment cart: only explain, rules and trace take its template"}, silent: true},
+		"rules of a template":       {args: []string{"rules", "-f", "-"}, call: call{stdin: deployment}, out: []string{"-j ISTIO_OUTPUT"}, errOut: []string{"warning: " + explain.TemplateOnly}},
+		"trace of a template":       {args: []string{"trace", "-f", "-", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, call: call{stdin: deployment}, out: []string{"redirect 15001"}, errOut: []string{"warning: " + explain.TemplateOnly}},
+		"trace warns":               {args: []string{"trace", "-f", "leaky.yaml", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001"}, errOut: []string{`WARNING: container "web" bypasses the mesh`, "warning: env ISTIO_META_DNS_CAPTURE"}},
+		"explain outsider":          {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
+		"explain excluded":          {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
 		"explain excluded by label": {
 			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh in (off)", "--namespace-file", "-"},
 			call: call{stdin: "kind: Namespace\nmetadata: {name: shop, labels: {mesh: \"off\"}}"},

@@ -10,13 +10,16 @@ import (
 
 func (p Program) explainCommand() *cobra.Command {
 	var output string
-	cmd, _ := p.newCommand("explain -f pod.yaml", "Say whether the pod is in the mesh, why, where each setting comes from, and what the rules are",
-		func(c *common, cmd *cobra.Command) error { return runExplain(cmd.Context(), c, output) })
+	var brief bool
+	cmd, c := p.newCommand("explain -f pod.yaml", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
+		func(c *common, cmd *cobra.Command) error { return runExplain(cmd.Context(), c, output, brief) })
+	c.templates = true
+	cmd.Flags().BoolVar(&brief, "brief", false, "only whether the pod is captured, why, and what to do")
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd
 }
 
-func runExplain(ctx context.Context, c *common, output string) error {
+func runExplain(ctx context.Context, c *common, output string, brief bool) error {
 	t, err := c.target(ctx, nil)
 	if t.Pod == nil {
 		return err
@@ -25,12 +28,21 @@ func runExplain(ctx context.Context, c *common, output string) error {
 	if err != nil {
 		return err // no decision was reached: a file cannot be read, say
 	}
-	if c.decision != nil {
-		*c.decision = x.Decision
+	if c.explained != nil {
+		*c.explained = x
 	}
-	if output == "json" {
+	switch {
+	case c.explained != nil && output != "json": // the caller says the verdict
+		if !brief {
+			err = x.PrintPlan(c.Stdout)
+		}
+	case output == "json" && brief:
+		err = printJSON(c.Stdout, x.Verdict)
+	case output == "json":
 		err = printJSON(c.Stdout, x)
-	} else {
+	case brief:
+		x.Verdict.Print(c.Stdout)
+	default:
 		err = x.Print(c.Stdout)
 	}
 	if err == nil && x.Refused != nil {

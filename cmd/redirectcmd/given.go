@@ -10,25 +10,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/internal/explain"
 )
 
 // Given is a pod with what decides on it, for a program that has them from a cluster instead of files and flags.
 type Given struct {
 	Pod *corev1.Pod
+	// Template: the pod is what a workload's template says, before any injector has seen it.
+	Template bool
 	// Namespace is the pod's; nil: not known.
 	Namespace *corev1.Namespace
 	// Config is the plugin's entry in the network configuration, and ConfigFrom says where it is from. Nil: there is none, and
 	// the settings are the defaults.
 	Config     []byte
 	ConfigFrom string
-	// Decision is set to what explain decided. Nil: nobody asks.
-	Decision *selection.Decision
+	// Explained is set to what explain has found, whose verdict is the caller's to print. Nil: nobody asks.
+	Explained *explain.Explanation
 }
 
 // kept are the flags of each of the commands that another program has too.
 var kept = map[string][]string{
-	"explain": {"output"},
+	"explain": {"output", "brief"},
 	"rules":   {"format", "family"},
 	"trace":   append([]string{"connection", "packets", "output"}, packetFlagNames...),
 }
@@ -39,7 +41,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 	p.setDefaults()
 	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.Stdout, p.Stderr = stdout, stderr
-	p.clear, p.decision = func() {}, new(selection.Decision)
+	p.clear, p.explained, p.template = func() {}, new(explain.Explanation), new(bool)
 	files, local := map[string][]byte{}, p.ReadFile
 	var inner *cobra.Command
 	p.ReadFile = func(name string) ([]byte, error) {
@@ -66,6 +68,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 		if err != nil {
 			return err
 		}
+		*p.template = g.Template
 		pod, namespace := "pod "+g.Pod.Namespace+"/"+g.Pod.Name, ""
 		errs := []error{put(files, pod, g.Pod)}
 		if g.Namespace != nil {
@@ -85,8 +88,8 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 		}
 		inner.SetContext(cmd.Context())
 		err = inner.RunE(inner, nil)
-		if g.Decision != nil {
-			*g.Decision = *p.decision
+		if g.Explained != nil {
+			*g.Explained = *p.explained
 		}
 		return errors.Join(err, stdout.Err, stderr.Err)
 	}

@@ -26,7 +26,9 @@ func TestSeveralDialects(t *testing.T) {
 	const contested = "linkerd would select the pod too; istio has it, which is asked first"
 	got := listCall.run(t, "explain", "-f", "both", "--namespace-file", "plain namespace", "--dialect", "ambient,istio,linkerd")
 	require.Zero(t, got.code, got.errOut)
-	assert.True(t, strings.HasPrefix(got.out, `pod shop/cart is in the mesh (istio)
+	_, plan, ok := strings.Cut(got.out, "\n\n")
+	require.True(t, ok)
+	assert.True(t, strings.HasPrefix(plan, `pod shop/cart is in the mesh (istio)
   selected: container "istio-proxy" and annotation sidecar.istio.io/status are there
   dialect ambient: has-sidecar: annotation sidecar.istio.io/status is there: the pod has a proxy of its own
   dialect istio: selected: container "istio-proxy" and annotation sidecar.istio.io/status are there
@@ -57,11 +59,12 @@ func TestSeveralDialects(t *testing.T) {
 
 	got = listCall.run(t, "explain", "-f", "plain", "--namespace-file", "plain namespace", "--dialect", "ambient,istio")
 	require.Zero(t, got.code, got.errOut)
+	_, plan, _ = strings.Cut(got.out, "\n\n")
 	assert.Equal(t, `pod shop/cart is not in the mesh (ambient,istio)
   dialect ambient: not-enabled: no selector matches the labels of the pod and its namespace
   dialect istio: no-proxy: no container is named istio-proxy
   configuration: none (no directory /nonexistent/net.d), so flags and defaults
-`, got.out)
+`, plan)
 	got = listCall.run(t, "explain", "-f", "plain", "--namespace-file", "ambient namespace", "--dialect", "istio,ambient")
 	require.Zero(t, got.code, got.errOut)
 	assert.Contains(t, got.out, "pod shop/cart is in the mesh (ambient)\n")

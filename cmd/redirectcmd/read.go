@@ -44,7 +44,9 @@ func object[T any](p Program, name, kind string, parse func([]byte) (*T, error))
 	return o, nil
 }
 
-func (p Program) pod(name string) (*corev1.Pod, error) { return object(p, name, "Pod", explain.Pod) }
+func (p Program) manifest(name string) (*explain.Manifest, error) {
+	return object(p, name, "Pod", explain.Read)
+}
 
 func (p Program) namespace(name string) (*corev1.Namespace, error) {
 	return object(p, name, "Namespace", explain.Namespace)

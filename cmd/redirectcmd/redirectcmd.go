@@ -14,9 +14,9 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // The exit codes.
@@ -55,8 +55,9 @@ type Program struct {
 	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default: os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
 
-	clear    func()              // clears the terminal, if Stdout is one
-	decision *selection.Decision // is set to what explain decided; may be nil
+	clear     func()               // clears the terminal, if Stdout is one
+	explained *explain.Explanation // is set to what explain has said; may be nil
+	template  *bool                // whether what is given is a template; may be nil
 }
 
 // errSilent is a failure that the command has reported itself.

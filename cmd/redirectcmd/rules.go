@@ -21,6 +21,7 @@ func (p Program) rulesCommand() *cobra.Command {
 	cmd, c := p.newCommand("rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, cmd *cobra.Command) error {
 		return runRules(cmd.Context(), c, format, family)
 	})
+	c.templates = true
 	c.ruleFlags = addRuleFlags(cmd.Flags())
 	cmd.Flags().Var(cli.Choice(&format, "iptables", "nft", "json", "mermaid"), "format", "iptables, nft, json or mermaid")
 	cmd.Flags().Var(cli.Choice(&family, "all", "4", "6"), "family", "4, 6 or all")

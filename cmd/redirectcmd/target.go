@@ -40,6 +40,7 @@ type common struct {
 	flags     *pflag.FlagSet // of the command
 	ruleFlags *pflag.FlagSet // nil when the command takes none
 	optional  bool           // -f may be left out, although there are no rule flags
+	templates bool           // -f may be a workload, since nothing is done to a pod
 
 	// Set by configure and check.
 	config   explain.Configuration
@@ -63,7 +64,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs := cmd.Flags()
 	c.flags = fs
 	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry, which gives the settings below: a file, a directory, or - for standard input; none: go without (default: with -f, the one installed on this node, if it is one)")
-	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; - is standard input")
+	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; explain, rules and trace also take a workload with a template of pods, such as a Deployment; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
 	c.dialectNames = netconf.Dialects{p.Dialects[0].Name}
 	fs.Var(cli.Text(&c.dialectNames, "a,b"), "dialect", dialects.Usage(p.Dialects))
@@ -159,7 +160,7 @@ func (t *target) String() string {
 // target plans the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's
 // families from ns, which may be nil. For a refused pod it returns an error, and the target holds the decision.
 func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
-	t := &target{Target: explain.Target{Addrs: c.addrs, Mesh: &c.dialects[0]}}
+	t := &target{Target: explain.Target{Addrs: c.addrs, Mesh: &c.dialects[0], Known: c.Dialects}}
 	if c.file != "" {
 		return t, c.targetPod(ctx, t, ns)
 	}
@@ -167,9 +168,14 @@ func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, erro
 }
 
 func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) (err error) {
-	if t.Pod, err = c.Program.pod(c.file); err != nil {
+	m, err := c.Program.manifest(c.file)
+	if err != nil {
 		return err
 	}
+	if m.Template && !c.templates {
+		return fmt.Errorf("-f %s: it is the %s %s: only explain, rules and trace take its template; give one of its pods", c.file, m.Pod.OwnerReferences[0].Kind, m.Pod.Name)
+	}
+	t.Pod, t.Template = m.Pod, m.Template || c.template != nil && *c.template
 	var namespace *corev1.Namespace
 	if c.namespaceFile != "" {
 		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {

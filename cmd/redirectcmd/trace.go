@@ -29,7 +29,7 @@ func (p Program) traceCommand() *cobra.Command {
 	var flags packetFlags
 	var packets, output string
 	var connection bool
-	cmd, _ := p.newCommand("trace -f pod.yaml [--connection] (--direction out --dst A --dport N … | --packets -)",
+	cmd, c := p.newCommand("trace -f pod.yaml [--connection] (--direction out --dst A --dport N … | --packets -)",
 		"Say what becomes of a packet, or of a connection both ways, and why", func(c *common, cmd *cobra.Command) error {
 			if connection && output == "mermaid" {
 				return errConnectionChart
@@ -44,6 +44,7 @@ func (p Program) traceCommand() *cobra.Command {
 			}
 			return runTrace(cmd.Context(), c, flags, output, connection)
 		})
+	c.templates = true
 	cmd.Long = `trace says which rules a packet meets and where it goes.
 
 With --connection the packet opens a connection, which is traced both ways: the
@@ -129,6 +130,7 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 	if err != nil {
 		return err
 	}
+	c.warn(t)
 	if connection {
 		got, err := t.Connect(p)
 		if err != nil {
@@ -173,6 +175,7 @@ func runTraceLines(ctx context.Context, c *common, name string, connection bool)
 	if err != nil {
 		return err
 	}
+	c.warn(t)
 	c.sayConfig(c.Stderr, "") // standard output has a line for each packet
 	in := c.Stdin
 	if name != "-" {

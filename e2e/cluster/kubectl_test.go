@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,14 @@ func (c *cluster) meshcni(t *testing.T, args ...string) (code int, stdout, stder
 	}
 	require.NoError(t, err, errs.String())
 	return 0, out.String(), errs.String()
+}
+
+// decode is what "kubectl meshcni" prints as JSON.
+func decode[T any](t *testing.T, c *cluster, args ...string) (v T) {
+	t.Helper()
+	_, out, errs := c.meshcni(t, args...)
+	require.NoError(t, json.Unmarshal([]byte(out), &v), out+errs)
+	return v
 }
 
 // TestKubectl: whoever has kubectl and its plugin hears what is so, of the cluster and of a pod, by the API server alone.
@@ -82,6 +91,8 @@ func TestKubectl(t *testing.T) {
 		code, out, _ = c.meshcni(t, "explain", "-n", s.namespace, "pod/early")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, out, "now: bypassing: ")
+		assert.True(t, strings.HasPrefix(out, "This pod bypasses the mesh: it started before the plugin was on its node"), out)
+		assert.Contains(t, out, "kubectl --namespace "+s.namespace+" delete pod early\n")
 		assert.Contains(t, out, "live rules: 0 of the mesh, 0 others")
 		code, out, _ = c.meshcni(t, "status")
 		assert.Equal(t, 1, code)
@@ -105,6 +116,39 @@ func TestKubectl(t *testing.T) {
 		code, out, errs := c.meshcni(t, "check")
 		assert.Equal(t, 0, code, errs)
 		assert.NotContains(t, out, "error: ")
+	})
+
+	step(t, c, "a pod that is refused", func(t *testing.T) {
+		type total struct {
+			Total struct{ Captured, Outside, Waiting, Starting int }
+		}
+		before := decode[total](t, c, "status", "-o", "json")
+		s.create(t, pod{name: "wrong", annotations: map[string]string{"traffic.sidecar.istio.io/excludeOutboundPorts": "80a"}})
+		eventually(t, time.Minute, "the plugin has refused it", func() error {
+			_, out, _ := c.meshcni(t, "explain", "-n", s.namespace, "wrong")
+			if !strings.Contains(out, "FailedCreatePodSandBox") {
+				return errors.New(out)
+			}
+			return nil
+		})
+		code, out, _ := c.meshcni(t, "explain", "-n", s.namespace, "wrong", "--brief")
+		assert.Equal(t, 1, code)
+		assert.True(t, strings.HasPrefix(out, "This pod is refused, and does not start, because its settings are wrong.\n"), out)
+		assert.Contains(t, out, "Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed")
+		_, out, _ = c.meshcni(t, "explain", "-n", s.namespace, "-l", "")
+		assert.Contains(t, out, "cart: This pod is captured (")
+		assert.Contains(t, out, "client: This pod is not captured, because ")
+		assert.Contains(t, out, "wrong: This pod is refused, and does not start, because its settings are wrong.\n")
+		var now total
+		eventually(t, time.Minute, "the agent knows it", func() error {
+			if now = decode[total](t, c, "status", "-o", "json"); now.Total.Starting != before.Total.Starting+1 {
+				return fmt.Errorf("%+v", now)
+			}
+			return nil
+		})
+		assert.Equal(t, before.Total.Outside, now.Total.Outside, "it is not outside the mesh")
+		assert.Equal(t, before.Total.Waiting+1, now.Total.Waiting)
+		s.kubectl(t, "delete", "pod", "wrong", "--timeout=60s")
 	})
 
 	step(t, c, "connections between throw-away pods", func(t *testing.T) {

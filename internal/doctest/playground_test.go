@@ -92,8 +92,9 @@ func TestPlaygroundExamples(t *testing.T) {
 			s, err := playground.Read(link)
 			require.NoError(t, err, key)
 			assert.JSONEq(t, `{"dialect": "`+name+`"}`, string(s.Config))
-			pod, err := explain.Pod([]byte(s.Pod))
+			m, err := explain.Read([]byte(s.Pod))
 			require.NoError(t, err, key)
+			pod := m.Pod
 			namespace, err := explain.Namespace([]byte(s.Namespace))
 			require.NoError(t, err, key)
 			if strings.Contains(key, "/") {

@@ -21,6 +21,8 @@ import (
 // Explanation is what explain prints, as JSON or in words.
 type Explanation struct {
 	Pod PodName `json:"pod"`
+	// Verdict says all of it to somebody who knows none of our terms.
+	Verdict Verdict `json:"verdict"`
 	// Dialect is the mesh that has the pod; if none has, all that were asked, separated by commas.
 	Dialect string `json:"dialect"`
 	// Answers are what each of several meshes says, in order.
@@ -39,8 +41,6 @@ type Explanation struct {
 	Settings    []Setting            `json:"settings,omitempty"`
 	Packets     []Fate               `json:"packets,omitempty"`
 	Rules       *ruleset.Ruleset     `json:"rules,omitempty"`
-
-	bypasses []dialect.Bypass
 }
 
 // Name returns the pod's name.
@@ -70,7 +70,6 @@ func (t *Target) Explain(asked dialect.List, c Configuration, err error) (Explan
 		Pod: Name(t.Pod), Dialect: t.Meshes(asked), Answers: t.Answers, Configuration: c, Decision: t.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, t.Codes()...), Warnings: append([]string{}, t.Notes...),
 	}
-	x.bypasses = t.Bypasses
 	for _, b := range t.Bypasses {
 		x.Bypasses = append(x.Bypasses, b.String())
 	}
@@ -84,21 +83,30 @@ func (t *Target) Explain(asked dialect.List, c Configuration, err error) (Explan
 		x.Settings = settings(t.Redirect, t.Origins)
 		x.Packets = t.Typical()
 	}
+	x.Verdict = t.verdict(asked, err)
 	return x, nil
 }
 
 // Reasons returns the parts of a joined error, without the text that wraps them.
 func Reasons(err error) []string {
+	var all []string
+	for _, part := range parts(err) {
+		all = append(all, part.Error())
+	}
+	return all
+}
+
+func parts(err error) []error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if joined, ok := e.(interface{ Unwrap() []error }); ok {
-			var all []string
+			var all []error
 			for _, part := range joined.Unwrap() {
-				all = append(all, Reasons(part)...)
+				all = append(all, parts(part)...)
 			}
 			return all
 		}
 	}
-	return []string{err.Error()}
+	return []error{err}
 }
 
 // settings finds the value of each field by its path in JSON.
@@ -148,8 +156,15 @@ func (s Setting) from() string {
 	return fmt.Sprintf("%s %s=%q", s.From.Source, s.From.Key, s.From.Value)
 }
 
-// Print writes the explanation for people.
+// Print writes the explanation for people: first the verdict, then all of it.
 func (x Explanation) Print(w io.Writer) error {
+	x.Verdict.Print(w)
+	fmt.Fprintln(w)
+	return x.PrintPlan(w)
+}
+
+// PrintPlan writes all but the verdict.
+func (x Explanation) PrintPlan(w io.Writer) error {
 	in := "is not in the mesh"
 	switch {
 	case x.Refused != nil:

@@ -3,6 +3,7 @@ package explain
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -20,9 +21,9 @@ import (
 // MaxManifest bounds the size of a manifest in bytes. etcd refuses objects above 1.5 MiB.
 const MaxManifest = 8 << 20
 
-// decode reads the one object of a YAML or JSON text into to. It ignores unknown fields, because the cluster may be newer
-// than this program.
-func decode(b []byte, kind string, to any) error {
+// decode reads the one object of a YAML or JSON text into what to returns for its kind, which is empty if the text has none. It
+// ignores unknown fields, because the cluster may be newer than this program.
+func decode(b []byte, to func(kind string) any) error {
 	doc, err := onlyDocument(b)
 	if err != nil {
 		return err
@@ -31,10 +32,11 @@ func decode(b []byte, kind string, to any) error {
 	if err := yaml.Unmarshal(doc, &head); err != nil {
 		return err
 	}
-	if head.Kind != "" && head.Kind != kind {
+	into := to(head.Kind)
+	if into == nil {
 		return fmt.Errorf("it is a %q", head.Kind)
 	}
-	return yaml.Unmarshal(doc, to)
+	return yaml.Unmarshal(doc, into)
 }
 
 // onlyDocument returns the only document of a YAML stream that is not empty. The YAML library would read the first and
@@ -68,11 +70,60 @@ func onlyDocument(b []byte) ([]byte, error) {
 	return only, nil
 }
 
-// Pod reads a Pod from YAML or JSON. One without a namespace is in the namespace default.
-func Pod(text []byte) (*corev1.Pod, error) {
+// Manifest is a pod that is read from a text.
+type Manifest struct {
+	Pod *corev1.Pod
+	// Template: the text has a workload. Pod is what its template says, under the workload's name and with it as its controller; no
+	// injector has seen it.
+	Template bool
+	// Namespaced: the text names the namespace. Else Pod's is default.
+	Namespaced bool
+}
+
+// workload is an object with a template of pods.
+type workload struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Template    *corev1.PodTemplateSpec `json:"template"`
+		JobTemplate struct {
+			Spec struct {
+				Template *corev1.PodTemplateSpec `json:"template"`
+			} `json:"spec"`
+		} `json:"jobTemplate"`
+	} `json:"spec"`
+}
+
+// workloads are the kinds whose templates are read, with their API.
+var workloads = map[string]string{
+	"Deployment": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "ReplicaSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1",
+}
+
+// Read reads a Pod, or a workload with a template of pods, from YAML or JSON. One without a namespace is in the namespace default.
+func Read(text []byte) (*Manifest, error) {
 	var pod corev1.Pod
-	if err := decode(text, "Pod", &pod); err != nil {
+	var w workload
+	var of string
+	if err := decode(text, func(kind string) any {
+		if kind == "" || kind == "Pod" {
+			return &pod
+		}
+		if workloads[kind] == "" {
+			return nil
+		}
+		of = kind
+		return &w
+	}); err != nil {
 		return nil, err
+	}
+	if of != "" {
+		template := cmp.Or(w.Spec.Template, w.Spec.JobTemplate.Spec.Template)
+		if template == nil {
+			return nil, fmt.Errorf("the %s has no template of pods", of)
+		}
+		controller := true
+		pod.ObjectMeta, pod.Spec = template.ObjectMeta, template.Spec
+		pod.Namespace, pod.Name = w.Namespace, w.Name
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: workloads[of], Kind: of, Name: w.Name, Controller: &controller}}
 	}
 	// Messages contain the names, and a line break in one would forge a line.
 	for _, n := range []string{pod.Name, pod.Namespace} {
@@ -80,16 +131,22 @@ func Pod(text []byte) (*corev1.Pod, error) {
 			return nil, fmt.Errorf("%q is no name", n)
 		}
 	}
-	if pod.Namespace == "" {
+	m := &Manifest{&pod, of != "", pod.Namespace != ""}
+	if !m.Namespaced {
 		pod.Namespace = corev1.NamespaceDefault
 	}
-	return &pod, nil
+	return m, nil
 }
 
 // Namespace reads a Namespace from YAML or JSON.
 func Namespace(text []byte) (*corev1.Namespace, error) {
 	var ns corev1.Namespace
-	return &ns, decode(text, "Namespace", &ns)
+	return &ns, decode(text, func(kind string) any {
+		if kind == "" || kind == "Namespace" {
+			return &ns
+		}
+		return nil
+	})
 }
 
 // Addrs returns the addresses in the pod's status, primary first.

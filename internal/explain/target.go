@@ -20,6 +20,8 @@ type Target struct {
 	dialect.Plan
 	// Mesh is the dialect that has the pod; the first that was asked if none has.
 	Mesh *dialect.Dialect
+	// Known are the meshes that the program has: if the pod is of one that was not asked, the verdict says so.
+	Known dialect.List
 	// Pod is nil when flags define the rules.
 	Pod *corev1.Pod
 	// Addrs are the pod's addresses, and Kernel what its network namespace has. See [dialect.Subject].
@@ -27,21 +29,31 @@ type Target struct {
 	Kernel redirect.Kernel
 	// Notes are the warnings of the decision, the plan and the caller, without bypasses.
 	Notes []string
+	// Template: the pod is what a workload's template says, before any injector has seen it.
+	Template bool
 
-	proxyName string // of its proxy container
+	namespace *corev1.Namespace // that it was asked with
+	proxyName string            // of its proxy container
 }
 
 // NamespaceUnknown is a note on a pod whose Namespace was not given, though a mesh that was asked reads it.
 const NamespaceUnknown = "settings of the pod's Namespace are not known: give it with --namespace-file"
 
+// TemplateOnly is a note on a [Target.Template].
+const TemplateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
+
 // Ask sets the plan, as the plugin does. Namespace is the pod's, or nil. For a refused pod it returns an error, and the
 // target holds the decision.
 func (t *Target) Ask(ctx context.Context, l dialect.List, namespace *corev1.Namespace, o dialect.Options) (err error) {
+	t.namespace = namespace
 	pod := t.Pod
 	if pod == nil {
 		pod = &corev1.Pod{}
 	}
 	t.Plan, err = l.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: t.Addrs, Kernel: t.Kernel}, o)
+	if t.Template {
+		t.Notes = append(t.Notes, TemplateOnly)
+	}
 	t.Notes = slices.Concat(t.Notes, t.Decision.Warnings.Texts(), t.Plan.Warnings.Texts())
 	if t.Pod == nil {
 		return err

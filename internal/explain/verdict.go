@@ -1,8 +1,8 @@
 package explain
 
 import (
-	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -15,152 +15,209 @@ type State string
 
 // The states.
 const (
-	Captured State = "captured" // the pod's traffic goes through the mesh
-	Outside  State = "outside"  // it does not
-	Refused  State = "refused"  // the pod would not start
+	Captured State = "captured" // the plugin captures the pod
+	Outside  State = "outside"  // it leaves the pod alone
+	Refused  State = "refused"  // the pod does not start
 )
+
+// Code is the kind of a verdict, for programs. It is one of [Codes], or if nobody captures the pod the reason of the mesh that has
+// most to do with it, which a dialect may have added. Codes are never renamed or reused.
+type Code string
+
+// The codes beside the reasons of package selection.
+const (
+	CodeCaptured     Code = "captured"      // all traffic that the mesh is to have
+	CodePartly       Code = "partly"        // captured, and there are ways past the mesh
+	CodeRefused      Code = "refused"       // the pod's settings are wrong, or may not be
+	CodeNoMesh       Code = "no-mesh"       // of several meshes none has to do with the pod
+	CodeOtherDialect Code = "other-dialect" // the pod is of a mesh that the plugin is not configured for
+	// CodeNamespaceUnknown: the labels of the pod's namespace decide, and are not known. Its state is that of the pod on a node that
+	// does not know them either.
+	CodeNamespaceUnknown Code = "namespace-unknown"
+)
+
+// Codes lists all codes but those that a dialect adds.
+var Codes = func() []Code {
+	all := []Code{CodeCaptured, CodePartly, CodeRefused, CodeNoMesh, CodeOtherDialect, CodeNamespaceUnknown}
+	for _, r := range selection.Reasons {
+		if r != selection.Selected {
+			all = append(all, Code(r))
+		}
+	}
+	return all
+}()
 
 // Verdict is an explanation for somebody who knows none of our terms.
 type Verdict struct {
+	Code  Code  `json:"code"`
 	State State `json:"state"`
 	// Mesh is whose the pod is; empty if it is nobody's.
-	Mesh     string `json:"mesh,omitempty"`
-	Headline string `json:"headline"`
-	// Because says why, and Do what to do about it.
+	Mesh string `json:"mesh,omitempty"`
+	// Sentence says what becomes of the pod, and why.
+	Sentence string `json:"sentence"`
+	// Because says more of why, where a sentence is not enough, and Do what to do about it, in order.
 	Because []string `json:"because"`
 	Do      []string `json:"do"`
-	// Past are the ways that traffic of a captured pod has past the mesh.
-	Past []Past `json:"past"`
+	// Past are the ways that traffic of a captured pod has past the mesh, Excluded those that the pod's own settings ask for, and
+	// Warnings its settings that were ignored or tolerated.
+	Past     []Notice `json:"past"`
+	Excluded []Notice `json:"excluded"`
+	Warnings []Notice `json:"warnings"`
 }
 
-// Past is a way past the mesh, and how to close it.
-type Past struct {
-	Code dialect.BypassCode `json:"code"`
-	What string             `json:"what"`
-	Do   string             `json:"do"`
+// Notice is something about a pod, and what to do about it.
+type Notice struct {
+	// Code is a [dialect.BypassCode], the field of the Redirect that excludes something, or a [redirect.WarningCode].
+	Code string `json:"code"`
+	What string `json:"what"`
+	Do   string `json:"do"`
 }
 
-// titles are what people call the meshes.
-var titles = map[string]string{"istio": "Istio (sidecar)", "ambient": "Istio (ambient)", "linkerd": "Linkerd", "kuma": "Kuma", "consul": "Consul"}
-
-// Title is what people call a mesh.
-func Title(name string) string {
-	if t, ok := titles[name]; ok {
-		return t
-	}
-	return name
-}
-
-// injected says how each mesh is told to put its proxy into a pod (the meshes' own documentation of injection).
-var injected = map[string]string{
-	"istio":   "label its namespace istio-injection=enabled (or istio.io/rev=REVISION)",
-	"linkerd": "annotate its namespace or its template with linkerd.io/inject: enabled",
-	"kuma":    "label its namespace or its template kuma.io/sidecar-injection=enabled",
-	"consul":  `annotate its template with consul.hashicorp.com/connect-inject: "true"`,
-}
-
-// advice says what to do about a pod that is left alone and should not be. It follows the table of reasons in
-// docs/troubleshooting.md.
-var advice = map[selection.Reason]string{
-	selection.ExcludedNamespace:        "take the namespace out of exclude_namespaces, then delete the pod so that it starts anew",
-	selection.HostNetwork:              "set hostNetwork: false; a pod on the host's network cannot be in a mesh",
-	selection.InitContainer:            "switch the mesh's injector to its CNI mode, then delete the pod; until then its own init container sets the rules",
-	selection.ProxyDisabled:            "take the variable off the proxy's container, then delete the pod",
-	selection.ProxyType:                "nothing, if this is a gateway: clients address it directly",
-	selection.InjectDisabled:           "change that label or annotation, then delete the pod so that it is injected",
-	selection.HasSidecar:               "take the sidecar out, or use its own dialect for this pod",
-	selection.NotEnabled:               "label the pod or its namespace istio.io/dataplane-mode=ambient",
-	selection.DryRun:                   "take dryRun out of the mesh's configuration, then delete the pod",
-	selection.InterceptionNone:         "take the interception mode NONE out of the annotation or the ProxyConfig, then delete the pod",
-	selection.NamespaceExcludedByLabel: "change the labels of the namespace, or exclude_namespace_selector, then delete the pod",
-}
-
-// Advice says what to do about a mesh's reason for leaving a pod alone; "" if nothing is known of a reason of a dialect's own.
-func Advice(mesh string, r selection.Reason) string {
-	if r == selection.NoProxy || r == selection.NotInjected {
-		if how := injected[mesh]; how != "" {
-			return how + ", see that its injector runs, then delete the pod so that it is injected"
-		}
-		return "see that the mesh's injector runs and that the pod is chosen for it, then delete the pod"
-	}
-	return advice[r]
-}
-
-// untouched are the reasons of a mesh that the pod has nothing to do with.
+// untouched are the reasons of a mesh that the pod has nothing to do with, unless somebody has asked the mesh for it.
 var untouched = []selection.Reason{selection.NoProxy, selection.NotInjected, selection.NotEnabled}
 
-// Verdict sums up the explanation.
-func (x Explanation) Verdict() Verdict {
-	v := Verdict{Because: []string{}, Do: []string{}, Past: []Past{}}
+// verdict sums up the plan. Err is what [Target.Ask] has returned.
+func (t *Target) verdict(l dialect.List, err error) Verdict {
+	v := Verdict{Because: []string{}, Do: []string{}, Past: []Notice{}, Excluded: []Notice{}, Warnings: t.warned()}
 	switch {
-	case x.Refused != nil:
-		v.State, v.Mesh, v.Headline = Refused, x.Dialect, "This pod would not start: its settings are wrong"
-		v.Because = x.Refused
-		v.Do = append(v.Do, "correct what is named above in the pod's template; a pod that cannot be captured as it asks does not start uncaptured")
-	case x.Decision.Selected:
-		v.State, v.Mesh, v.Headline = Captured, x.Dialect, "This pod is captured: its connections go through "+Title(x.Dialect)
-		v.Because = append(v.Because, x.Decision.Detail)
-		v.past(x)
-		if len(v.Past) > 0 {
-			v.Headline += ", but not all of them"
+	case err != nil:
+		v.Code, v.State, v.Mesh = CodeRefused, Refused, t.Plan.Dialect
+		v.refused(t.Pod, err)
+	case t.Decision.Selected:
+		v.Code, v.State, v.Mesh = CodeCaptured, Captured, t.Plan.Dialect
+		v.Sentence = "The plugin captures this pod: its connections go through " + Title(v.Mesh)
+		v.Past, v.Excluded = t.past(), t.excluded()
+		sure := slices.ContainsFunc(t.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
+		switch {
+		case sure:
+			v.Code = CodePartly
+			v.Sentence += ", but not all of them"
+		case len(v.Past) > 0:
+			v.Sentence += ", though some may get past it"
 		}
+		v.Sentence += "."
 	default:
-		v.State, v.Headline = Outside, "This pod is not captured: its connections do not go through a mesh"
-		v.outside(x)
+		v.State = Outside
+		t.outside(&v, l)
 	}
 	return v
 }
 
-// outside explains by the meshes that have seen the pod; by all of them if none has.
-func (v *Verdict) outside(x Explanation) {
-	answers := x.Answers
+// outside explains by the meshes that the pod has to do with; by all of them if it has to do with none.
+func (t *Target) outside(v *Verdict, l dialect.List) {
+	answers := t.Answers
 	if len(answers) == 0 {
-		answers = []dialect.Answer{{Dialect: x.Dialect, Decision: x.Decision}}
+		answers = []dialect.Answer{{Dialect: l.String(), Decision: t.Decision}}
 	}
-	concerned := slices.DeleteFunc(slices.Clone(answers), func(a dialect.Answer) bool { return slices.Contains(untouched, a.Reason) })
-	if len(concerned) > 0 {
-		answers = concerned
-	} else if len(answers) > 1 {
-		v.untouched(answers)
+	all := make([]about, len(answers))
+	for i, a := range answers {
+		all[i] = t.about(l.Named(a.Dialect), a)
+	}
+	concerned := slices.DeleteFunc(slices.Clone(all), func(a about) bool {
+		found := a.asks(a.pod, a.namespace)
+		return slices.Contains(untouched, a.Reason) && !found.yes && !found.no
+	})
+	switch {
+	case len(concerned) == 0 && t.otherDialect(v, l):
+		return
+	case len(concerned) > 0:
+		all = concerned
+	case len(all) > 1:
+		t.noMesh(v, all)
 		return
 	}
-	for _, a := range answers {
-		because, do := a.Detail, Advice(a.Dialect, a.Reason)
-		if len(answers) > 1 {
-			because = Title(a.Dialect) + ": " + because
+	v.Code = Code(all[0].Reason)
+	lead := "This pod is not captured, because "
+	for i, a := range all {
+		x := a.explain()
+		if i == 0 {
+			if x.aside {
+				lead = "The plugin leaves this pod alone, because "
+			}
+			v.Sentence, v.Do = lead+x.because+".", append(v.Do, x.do...)
+			continue
 		}
-		if !slices.Contains(v.Because, because) {
-			v.Because = append(v.Because, because)
+		if x.because == all[0].explain().because {
+			continue // such as the host's network, which is the same to all
 		}
-		if len(answers) > 1 && do != "" {
-			do = fmt.Sprintf("for %s, %s", Title(a.Dialect), do)
+		v.Because = append(v.Because, Title(a.name)+": "+x.because)
+		for _, do := range x.do {
+			if do = "For " + Title(a.name) + ": " + do; !slices.Contains(v.Do, do) {
+				v.Do = append(v.Do, do)
+			}
 		}
-		if do != "" && !slices.Contains(v.Do, do) {
-			v.Do = append(v.Do, do)
+	}
+}
+
+func (t *Target) about(d *dialect.Dialect, a dialect.Answer) about {
+	return about{mesh: meshes[a.Dialect], name: a.Dialect, dialect: d, pod: t.Pod, namespace: t.namespace, template: t.Template, Decision: a.Decision}
+}
+
+// otherDialect looks whether the pod is of a mesh that was not asked.
+func (t *Target) otherDialect(v *Verdict, l dialect.List) bool {
+	for _, d := range t.Known {
+		if l.Named(d.Name) != nil || !d.Decide(t.Pod, t.namespace).Selected {
+			continue
 		}
+		v.Code = CodeOtherDialect
+		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", Title(d.Name), titles(l))
+		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then("Then", t.Pod))
+		return true
+	}
+	return false
+}
+
+func titles(l dialect.List) string {
+	var all []string
+	for _, name := range l.Names() {
+		all = append(all, Title(name))
+	}
+	return strings.Join(all, " and ")
+}
+
+// noMesh explains a pod of which no mesh knows, without saying the same for each.
+func (t *Target) noMesh(v *Verdict, all []about) {
+	v.Code = CodeNoMesh
+	v.Sentence = "This pod is not captured, because no mesh has put its proxy into it, and nothing asks for one."
+	if t.namespace == nil {
+		v.Sentence = "This pod is not captured, because no mesh has put its proxy into it; whether its namespace asks for one is not known here."
+	}
+	if do := all[0].bySystem(); do != nil {
+		v.Do = do
+		return
+	}
+	for _, a := range all {
+		if how := a.join(a.pod, asked{}); how != "" {
+			v.Do = append(v.Do, "To have it in "+Title(a.name)+": "+how)
+		}
+	}
+	v.Do = append(v.Do, Then("Then", t.Pod))
+}
+
+// Print writes the verdict for people: the sentence, what to do, and what else is to be known.
+func (v Verdict) Print(w io.Writer) {
+	fmt.Fprintln(w, v.Sentence)
+	for _, because := range v.Because {
+		fmt.Fprintf(w, "  %s\n", because)
+	}
+	PrintDo(w, v.Do)
+	for _, n := range v.Past {
+		fmt.Fprintf(w, "  past the mesh: %s\n    to close it: %s\n", n.What, n.Do)
+	}
+	for _, n := range v.Excluded { // what is meant needs no remedy
+		fmt.Fprintf(w, "  left out: %s\n", n.What)
+	}
+	for _, n := range v.Warnings {
+		fmt.Fprintf(w, "  warning: %s\n    what helps: %s\n", n.What, n.Do)
 	}
 }
 
-// untouched explains a pod of which no mesh knows, without saying the same for each.
-func (v *Verdict) untouched(answers []dialect.Answer) {
-	v.Because = append(v.Because, "no mesh has put its proxy into it, and no label chooses it")
-	for _, a := range answers {
-		if how := cmp.Or(injected[a.Dialect], advice[a.Reason]); how != "" {
-			v.Do = append(v.Do, Title(a.Dialect)+": "+how)
-		}
+// PrintDo writes what to do, a line each.
+func PrintDo(w io.Writer, do []string) {
+	if len(do) > 0 {
+		fmt.Fprintln(w, "What to do:")
 	}
-	v.Do = append(v.Do, "then delete the pod: most meshes put their proxy only into new ones")
-}
-
-var closing = map[dialect.BypassCode]string{
-	"ipv4":                "capture the family (Istio: ISTIO_DUAL_STACK on the proxy), or close it with uncaptured_family: drop",
-	"ipv6":                "capture the family (Istio: ISTIO_DUAL_STACK on the proxy), or close it with uncaptured_family: drop",
-	dialect.BypassProxyID: "give the container another runAsUser; refuse such pods with refuse_proxy_uid: true",
-	dialect.BypassNetRaw:  "drop the container's capabilities (drop: [ALL]); refuse such pods with refuse_net_raw: true",
-}
-
-func (v *Verdict) past(x Explanation) {
-	for _, b := range x.bypasses {
-		v.Past = append(v.Past, Past{b.Code, strings.TrimSpace(b.String()), closing[b.Code]})
+	for _, line := range do {
+		fmt.Fprintf(w, "  - %s\n", line)
 	}
 }

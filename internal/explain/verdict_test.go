@@ -2,45 +2,46 @@ package explain_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/playground"
-	"github.com/meshcni/meshcni/selection"
 )
 
-// verdict asks the named meshes about a pod.
+// verdict asks the named meshes about a pod. An empty namespace is not known.
 func verdict(t *testing.T, pod, namespace string, names ...string) explain.Verdict {
 	t.Helper()
 	l, err := dialects.All().Find(names...)
 	require.NoError(t, err)
-	p, err := explain.Pod([]byte(pod))
-	require.NoError(t, err)
-	n, err := explain.Namespace([]byte(namespace))
-	require.NoError(t, err)
-	target := explain.Target{Pod: p, Mesh: &l[0], Addrs: explain.Addrs(p)}
-	x, err := target.Explain(l, explain.NoConfiguration, target.Ask(context.Background(), l, n, dialect.Options{}))
-	require.NoError(t, err)
-	return x.Verdict()
+	return ask(t, l, pod, namespace).Verdict
 }
 
-// TestAdvice: there is something to do about every reason, for every mesh.
-func TestAdvice(t *testing.T) {
-	for _, r := range selection.Reasons {
-		for _, mesh := range append(dialects.Names(), "acme") {
-			assert.Equal(t, r != selection.Selected, explain.Advice(mesh, r) != "", "%s of %s", r, mesh)
-		}
+func ask(t *testing.T, l dialect.List, pod, namespace string) explain.Explanation {
+	t.Helper()
+	return askWith(t, l, pod, namespace, dialect.Options{})
+}
+
+func askWith(t *testing.T, l dialect.List, pod, namespace string, o dialect.Options) explain.Explanation {
+	t.Helper()
+	m, err := explain.Read([]byte(pod))
+	require.NoError(t, err)
+	var n *corev1.Namespace
+	if namespace != "" {
+		n, err = explain.Namespace([]byte(namespace))
+		require.NoError(t, err)
 	}
-	assert.Empty(t, explain.Advice("istio", "a-reason-of-acme"))
-	for _, mesh := range dialects.Names() {
-		assert.NotEqual(t, mesh, explain.Title(mesh))
-	}
-	assert.Equal(t, "acme", explain.Title("acme"))
+	target := explain.Target{Pod: m.Pod, Template: m.Template, Mesh: &l[0], Known: dialects.All(), Addrs: explain.Addrs(m.Pod)}
+	x, err := target.Explain(l, explain.NoConfiguration, target.Ask(context.Background(), l, n, o))
+	require.NoError(t, err)
+	return x
 }
 
 // TestVerdict: each of the page's first examples is summed up, and each way past the mesh comes with how to close it.
@@ -58,7 +59,7 @@ func TestVerdict(t *testing.T) {
 		seen++
 		v := verdict(t, e.Pod, e.Namespace, dialects.Names()...)
 		assert.Equal(t, state, v.State, e.Title)
-		assert.NotEmpty(t, v.Because, e.Title)
+		assert.Regexp(t, `^(The|This) .*\.$`, v.Sentence, e.Title)
 		assert.Equal(t, state != explain.Captured, len(v.Do) > 0, e.Title)
 		assert.Equal(t, e.Title == "IPv6 gets past the mesh", len(v.Past) > 0, e.Title)
 		for _, p := range v.Past {
@@ -70,11 +71,10 @@ func TestVerdict(t *testing.T) {
 	// One mesh alone says its own reason; of several, only those that the pod has to do with.
 	plain := `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "linkerd-proxy"}, {"name": "linkerd-init"}]}}`
 	v := verdict(t, plain, playground.Namespace, "istio")
-	assert.Equal(t, []string{"no container is named istio-proxy"}, v.Because)
+	assert.Contains(t, v.Sentence, "no container is named istio-proxy")
 	v = verdict(t, plain, playground.Namespace, dialects.Names()...)
-	assert.Equal(t, []string{`container "linkerd-init" sets the rules itself`}, v.Because)
-	require.Len(t, v.Do, 1)
-	assert.Contains(t, v.Do[0], "CNI mode")
+	assert.Equal(t, `The plugin leaves this pod alone, because container "linkerd-init" sets the rules itself: it is the mesh's own, and captures the pod in the plugin's place.`, v.Sentence)
+	assert.Empty(t, v.Because)
 	v = verdict(t, `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app", "securityContext": {"runAsUser": 1337}}]}}`, playground.Namespace, "istio")
 	assert.Equal(t, explain.Outside, v.State, "it has no annotation of the injector")
 }
@@ -83,17 +83,54 @@ func TestVerdict(t *testing.T) {
 func TestPodsOnly(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                     "it is empty",
-		"kind: Deployment":                     `it is a "Deployment"`,
+		"kind: Service":                        `it is a "Service"`,
+		"kind: Deployment":                     "the Deployment has no template of pods",
+		"kind: List":                           `it is a "List"`,
 		"kind: Pod\n---\nkind: Pod":            "more than one document",
 		`{"metadata": {"name": "a\nb"}}`:       "is no name",
 		"a: &x [1]\nb: *x":                     "alias",
 		"kind: Pod\nmetadata:\n  name: [1, 2]": "cannot unmarshal",
 	} {
-		_, err := explain.Pod([]byte(text))
+		_, err := explain.Read([]byte(text))
 		assert.ErrorContains(t, err, want, text)
 	}
-	p, err := explain.Pod([]byte("metadata: {name: a}\nstatus: {podIP: 10.0.0.1}"))
+	p, err := explain.Read([]byte("metadata: {name: a}\nstatus: {podIP: 10.0.0.1}"))
 	require.NoError(t, err)
-	assert.Equal(t, explain.PodName{Namespace: "default", Name: "a"}, explain.Name(p))
-	assert.Len(t, explain.Addrs(p), 1)
+	assert.Equal(t, explain.PodName{Namespace: "default", Name: "a"}, explain.Name(p.Pod))
+	assert.Len(t, explain.Addrs(p.Pod), 1)
+	assert.False(t, p.Template)
+}
+
+// TestTemplates: a workload is read as the pod that its template says, which its controller would restart.
+func TestTemplates(t *testing.T) {
+	for kind, restart := range map[string]string{
+		"Deployment": "rollout restart deployment/cart", "StatefulSet": "rollout restart statefulset/cart", "DaemonSet": "rollout restart daemonset/cart",
+		"ReplicaSet": "its ReplicaSet makes another", "Job": "delete job/cart", "CronJob": "next Job that cronjob/cart makes",
+	} {
+		text := `{"kind": "` + kind + `", "metadata": {"name": "cart", "namespace": "shop"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}}}`
+		if kind == "CronJob" {
+			text = strings.Replace(text, `"spec": {`, `"spec": {"jobTemplate": {"spec": {`, 1) + "}}"
+		}
+		m, err := explain.Read([]byte(text))
+		require.NoError(t, err, kind)
+		assert.True(t, m.Template)
+		assert.Equal(t, explain.PodName{Namespace: "shop", Name: "cart"}, explain.Name(m.Pod), kind)
+		assert.Equal(t, map[string]string{"a": "b"}, m.Pod.Labels)
+		assert.Len(t, m.Pod.Spec.Containers, 1)
+		assert.Contains(t, explain.Restart(m.Pod), restart)
+	}
+}
+
+// TestRestart: the pods of a Deployment are restarted by it and not by its ReplicaSet, and no command has what a file puts into a name.
+func TestRestart(t *testing.T) {
+	controller := true
+	for want, pod := range map[string]corev1.Pod{
+		"kubectl --namespace shop rollout restart deployment/cart":                 {ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-5d-x", Labels: map[string]string{"pod-template-hash": "5d"}, OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "cart-5d", UID: "u", Controller: &controller}}}},
+		"its ReplicaSet makes another: kubectl --namespace shop delete pod cart-x": {ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-x", UID: "u", OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "cart", UID: "u", Controller: &controller}}}},
+		"its Job makes another": {ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-x", UID: "u", OwnerReferences: []metav1.OwnerReference{{Kind: "Job", Name: "cart", UID: "u", Controller: &controller}}}},
+		"static pod":            {ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}}},
+		"nothing replaces it: kubectl --namespace NAME delete pod NAME": {ObjectMeta: metav1.ObjectMeta{Namespace: "$(id)", Name: "a;reboot"}},
+	} {
+		assert.Contains(t, explain.Restart(&pod), want)
+	}
 }

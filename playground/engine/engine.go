@@ -105,10 +105,12 @@ func (s Subject) ask() (*asked, error) {
 		return nil, inputError{"config", err}
 	}
 	a := &asked{dialects: l}
-	a.Mesh = &l[0]
-	if a.Pod, err = explain.Pod([]byte(s.Pod)); err != nil {
+	a.Mesh, a.Known = &l[0], dialects.All()
+	m, err := explain.Read([]byte(s.Pod))
+	if err != nil {
 		return nil, inputError{"pod", err}
 	}
+	a.Pod, a.Template = m.Pod, m.Template
 	var namespace *corev1.Namespace
 	if s.Namespace != "" {
 		if namespace, err = explain.Namespace([]byte(s.Namespace)); err != nil {
@@ -150,7 +152,6 @@ func configure(text json.RawMessage) (netconf.Config, dialect.List, error) {
 // View is the answer to look.
 type View struct {
 	Explanation explain.Explanation `json:"explanation"`
-	Verdict     explain.Verdict     `json:"verdict"`
 	IPTables    string              `json:"iptables"`
 	NFT         string              `json:"nft"`
 	Charts      []Chart             `json:"charts"`
@@ -158,7 +159,7 @@ type View struct {
 }
 
 func (a *asked) look() View {
-	v := View{Explanation: a.explanation, Verdict: a.explanation.Verdict(), Charts: []Chart{}, Matrix: []Cell{}}
+	v := View{Explanation: a.explanation, Charts: []Chart{}, Matrix: []Cell{}}
 	if a.explanation.Refused != nil {
 		return v
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/playground/engine"
 )
@@ -33,7 +34,7 @@ func TestLook(t *testing.T) {
 	for _, e := range playground.Examples() {
 		s := engine.Subject(e.State)
 		v := ask[engine.View](t, engine.Request{Op: "look", Subject: s})
-		require.NotEmpty(t, v.Verdict.Headline, e.Title)
+		require.NotEmpty(t, v.Explanation.Verdict.Sentence, e.Title)
 		rules := map[string]bool{}
 		for _, chart := range v.Charts {
 			for _, chain := range chart.Chains {
@@ -54,7 +55,7 @@ func TestLook(t *testing.T) {
 			}
 		}
 		captured := slices.ContainsFunc(v.Matrix, func(c engine.Cell) bool { return c.Class == engine.Mesh })
-		assert.Equal(t, v.Verdict.State == "captured", captured, e.Title)
+		assert.Equal(t, v.Explanation.Verdict.State == explain.Captured, captured, e.Title)
 	}
 }
 

@@ -97,7 +97,7 @@ async function look(): Promise<void> {
   view = answer;
   showVerdict(verdict, view);
   if (performance.getEntriesByName("first answer").length === 0) performance.mark("first answer");
-  detail.hidden = view.verdict.state === "refused";
+  detail.hidden = view.explanation.verdict.state === "refused";
   if (detail.hidden) return;
   showMatrix(byId("out-matrix"), view.matrix, (c) => {
     state.connection = c;

@@ -65,22 +65,33 @@ export interface Origin {
   value?: string;
 }
 
+export interface Notice {
+  code: string;
+  what: string;
+  do: string;
+}
+
+export interface Verdict {
+  code: string;
+  state: "captured" | "outside" | "refused";
+  mesh?: string;
+  sentence: string;
+  because: string[];
+  do: string[];
+  past: Notice[];
+  excluded: Notice[];
+  warnings: Notice[];
+}
+
 export interface View {
   explanation: {
     pod: { namespace: string; name: string };
+    verdict: Verdict;
     dialect: string;
     decision: { selected: boolean; reason: string; detail: string };
     warnings: string[];
     settings?: { field: string; value?: unknown; from: Origin }[];
     answers?: { dialect: string; selected: boolean; reason: string; detail: string }[];
-  };
-  verdict: {
-    state: "captured" | "outside" | "refused";
-    mesh?: string;
-    headline: string;
-    because: string[];
-    do: string[];
-    past: { code: string; what: string; do: string }[];
   };
   iptables: string;
   nft: string;

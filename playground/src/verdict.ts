@@ -15,19 +15,24 @@ function parts(...pairs: [string, string[]][]): HTMLElement {
   return h("dl", {}, ...pairs.filter(([, items]) => items.length > 0).flatMap(([title, items]) => [h("dt", {}, title), h("dd", {}, list(items))]));
 }
 
+// The command line's word on a namespace that was not given names a flag, which this page does not have.
+function onPage(text: string): string {
+  return text.replace("give it with --namespace-file", "paste it under Namespace").replace("Give the namespace too (--namespace-file)", "Paste the namespace under Namespace");
+}
+
 export function showVerdict(to: HTMLElement, view: View): void {
-  const v = view.verdict;
+  const v = view.explanation.verdict;
   to.className = "verdict " + v.state + (v.past.length ? " leaky" : "");
   const { namespace, name } = view.explanation.pod;
   to.replaceChildren(
-    h("h2", {}, h("span", { class: "mark", "aria-hidden": "true" }, marks[v.state]), v.headline),
-    parts(["Because", v.because], ["To do", v.do], ["Pod", [`${namespace}/${name || "(no name)"}`]]),
+    h("h2", {}, h("span", { class: "mark", "aria-hidden": "true" }, marks[v.state]), v.sentence),
+    parts(["Because", v.because], ["What to do", v.do.map(onPage)], ["Left out", v.excluded.map((n) => n.what)], ["Pod", [`${namespace}/${name || "(no name)"}`]]),
   );
-  if (v.state === "outside") to.lastElementChild!.append(h("dt", {}, "Reason code"), h("dd", {}, h("code", {}, view.explanation.decision.reason)));
+  if (v.state === "outside") to.lastElementChild!.append(h("dt", {}, "Reason code"), h("dd", {}, h("code", {}, v.code)));
   for (const p of v.past)
     to.append(h("div", { class: "past" }, h("p", {}, h("strong", {}, "Some traffic gets past the mesh: "), p.what), h("p", {}, "To close it: ", p.do)));
-  // The command line's word on a namespace that was not given names a flag, which this page does not have.
-  const warnings = view.explanation.warnings.map((w) => w.replace("give it with --namespace-file", "paste it under Namespace"));
+  const cures = new Map(v.warnings.map((n) => [n.what, n.do]));
+  const warnings = view.explanation.warnings.map((w) => onPage(w) + (cures.get(w) ? ` (what helps: ${cures.get(w)})` : ""));
   if (warnings.length)
     to.append(h("details", { open: warnings.length < 3 }, h("summary", {}, warnings.length === 1 ? "1 warning" : `${warnings.length} warnings`), h("ul", {}, ...warnings.map((w) => h("li", {}, w)))));
   const answers = view.explanation.answers ?? [];

@@ -35,10 +35,10 @@ on("opens with an answer, and asks nobody but its own folder", async (page) => {
 on("says why and what to do, in plain words", async (page) => {
   for (const [example, kind, said] of [
     ["A pod that no mesh knows of", /outside/, [/is not captured/, /no mesh has put its proxy into it/, /istio-injection=enabled/, /linkerd\.io\/inject/]],
-    ["Settings that are wrong", /refused/, [/would not start/, /excludeInboundPorts="22,x"/, /10\.0\.0\.0\/33/]],
+    ["Settings that are wrong", /refused/, [/does not start/, /excludeInboundPorts="22,x"/, /10\.0\.0\.0\/33/]],
     ["IPv6 gets past the mesh", /leaky/, [/but not all of them/, /ipv6 bypasses the mesh/, /uncaptured_family: drop/]],
-    ["On the host's network", /outside/, [/uses the host's network/, /hostNetwork: false/, /host-network/]],
-    ["An init container sets the rules", /outside/, [/"istio-init" sets the rules itself/, /CNI mode/]],
+    ["On the host's network", /outside/, [/uses the network of its node/, /hostNetwork: false/, /host-network/]],
+    ["An init container sets the rules", /outside/, [/"istio-init" sets the rules itself/, /pilot\.cni\.enabled=true/]],
     ["Istio ambient", /captured/, [/Istio \(ambient\)/]],
     ["Consul", /captured/, [/Consul/]],
   ]) {
@@ -54,8 +54,10 @@ on("takes a pod that is pasted, and says what is wrong with it", async (page) =>
   assert.match((await verdict(page))[1], /go through Linkerd[^]*b\/a/);
   await answered(page, () => type(page, "edit-pod", "kind: Pod\n  metadata: ["));
   assert.match((await verdict(page)).join(), /error[^]*not a pod that can be read[^]*yaml/);
-  await answered(page, () => type(page, "edit-pod", "kind: Deployment\n"));
-  assert.match((await verdict(page))[1], /it is a "Deployment"/);
+  await answered(page, () => type(page, "edit-pod", "kind: Service\n"));
+  assert.match((await verdict(page))[1], /it is a "Service"/);
+  await answered(page, () => type(page, "edit-pod", "kind: Deployment\nmetadata: {name: a, namespace: b}\nspec: {template: {spec: {containers: [{name: app}]}}}\n"));
+  assert.match((await verdict(page))[1], /is not captured[^]*rollout restart deployment\/a[^]*workload's template/);
   await answered(page, () => type(page, "edit-pod", '{"kind": "Pod", "metadata": {"name": "<img src=x onerror=alert(1)>"}}'));
   assert.match((await verdict(page))[1], /is no name/);
   assert.equal(await page.locator("img:not(.cm-widgetBuffer)").count(), 0);
@@ -74,13 +76,13 @@ on("the namespace and the options count", async (page) => {
   assert.match((await verdict(page))[1], /go through Istio \(ambient\)/);
   await page.click("#tab-options");
   await answered(page, () => page.fill("[name=exclude_namespaces]", "kube-system, shop"));
-  assert.match((await verdict(page))[1], /"shop" is excluded/);
+  assert.match((await verdict(page))[1], /excludes its namespace, shop/);
   await answered(page, () => page.fill("[name=exclude_namespaces]", ""));
   await answered(page, () => page.fill("[name=exclude_namespace_selector]", "a=(b"));
   assert.match((await verdict(page))[1], /option is wrong[^]*exclude_namespace_selector/);
   await answered(page, () => page.fill("[name=exclude_namespace_selector]", ""));
   await answered(page, () => page.selectOption("[name=dialect]", "linkerd"));
-  assert.match((await verdict(page))[1], /no container is named linkerd-proxy/);
+  assert.match((await verdict(page))[1], /of the mesh Istio \(ambient\), and the plugin is configured for Linkerd only/);
   await choose(page, "IPv6 gets past the mesh");
   await answered(page, () => page.selectOption("[name=uncaptured_family]", "drop"));
   assert.doesNotMatch((await verdict(page))[0], /leaky/);

@@ -43,8 +43,11 @@ type About struct {
 	// Repair is what the agent does about pods without their rules.
 	Repair string `json:"repair,omitempty"`
 	// PodsTotal is how many pods with a network of their own the node has, those that have ended apart. Nil: not known.
-	PodsTotal *int      `json:"pods_total,omitempty"`
-	Installed Installed `json:"installed"`
+	PodsTotal *int `json:"pods_total,omitempty"`
+	// PodsStarting is how many of those that are to have one have none yet: the runtime is about to set it up, or cannot, for instance
+	// because ADD refuses. They are not in PodsTotal, and those in Pods are not counted.
+	PodsStarting int       `json:"pods_starting,omitempty"`
+	Installed    Installed `json:"installed"`
 	// BackendError says why no backend works on the host. Empty: one does, as far as is known without a namespace.
 	BackendError string `json:"backend_error,omitempty"`
 	Kernel       string `json:"kernel,omitempty"`

@@ -1,0 +1,159 @@
+package kubectlcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/explain"
+)
+
+// several is which pods explain is asked about, if about more than one.
+type several struct {
+	selector string
+	all      bool // of a workload
+}
+
+func (m *several) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&m.selector, "selector", "l", "", "labels of pods, of each of which one line says how it is")
+	cmd.Flags().BoolVar(&m.all, "all-pods", false, "with KIND/NAME: the same for all its pods")
+}
+
+// asked reports whether it is about several pods.
+func (m *several) asked(cmd *cobra.Command) bool { return m.all || cmd.Flags().Changed("selector") }
+
+// podLine is what explain says of one of several pods.
+type podLine struct {
+	Pod explain.PodName `json:"pod"`
+	briefly
+}
+
+// explainMany says of each pod how it is.
+func (c *cluster) explainMany(ctx context.Context, args []string, m several, from sources, output string) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	namespace, err := c.namespace()
+	if err != nil {
+		return err
+	}
+	switch {
+	case from.file != "":
+		return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
+	case m.all && m.selector != "":
+		return cli.Usagef("--selector, --all-pods: only one of them")
+	case m.all:
+		kind, name, err := split(args)
+		if err != nil {
+			return err
+		}
+		if kind == "pod" {
+			return cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
+		}
+		if m.selector, err = c.selector(ctx, kind, namespace, name); err != nil {
+			return err
+		}
+	case len(args) > 0:
+		return cli.Usagef("%s: with --selector the labels say which pods", args[0])
+	}
+	look := looker{c: c, nodes: map[string]*subject{}, config: from.config}
+	if look.namespace, err = c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
+		look.namespace = nil
+		fmt.Fprintf(c.Stderr, "warning: the pods' Namespace is not known: %v\n", err)
+	}
+	if config := from.config; config != "" && config != "none" {
+		if look.text, err = readFile(config); err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
+	}
+	lines, worst, first := []podLine{}, 0, ""
+	var printing error
+	if err := list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: m.selector}, func(pod *corev1.Pod) {
+		now, v := look.at(ctx, pod)
+		if now.exit != 0 && (worst == 0 || now.exit == ExitWrong) {
+			worst = now.exit
+		}
+		if now.trouble() && first == "" {
+			first = pod.Name
+		}
+		lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
+		if output != "json" && printing == nil {
+			_, printing = fmt.Fprintf(c.Stdout, "%s: %s\n", pod.Name, now.Sentence)
+		}
+	}); err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case len(lines) == 0:
+		return fmt.Errorf("no pod in namespace %s has the labels %s", namespace, m.selector)
+	case output == "json":
+		printing = printJSON(c.Stdout, lines)
+	case first != "":
+		_, err := fmt.Fprintf(c.Stdout, "next: kubectl meshcni explain -n %s %s says what to do\n", namespace, first)
+		printing = errors.Join(printing, err)
+	}
+	if printing != nil || worst == 0 {
+		return printing
+	}
+	return cli.Exit(worst)
+}
+
+// looker looks at pods, and asks the agent of each node once.
+type looker struct {
+	c         *cluster
+	namespace *corev1.Namespace
+	// nodes have what is the same for all pods of a node.
+	nodes  map[string]*subject
+	config string // as typed
+	text   []byte // of the file that was typed
+}
+
+func (l *looker) at(ctx context.Context, pod *corev1.Pod) (present, explain.Verdict) {
+	s := &subject{pod: pod, selector: l.c.agentSelector, namespace: l.namespace}
+	on, ok := l.nodes[pod.Spec.NodeName]
+	if !ok {
+		on = &subject{pod: pod}
+		on.ask(ctx, l.c)
+		l.decide(on)
+		l.nodes[pod.Spec.NodeName] = on
+	}
+	s.agent, s.node, s.asking, s.deciding = on.agent, on.node, on.asking, on.deciding
+	if d := s.deciding; d != nil {
+		t := explain.Target{Pod: pod, Mesh: &d.meshes[0], Known: l.c.Dialects, Addrs: explain.Addrs(pod)}
+		x, err := t.Explain(d.meshes, explain.NoConfiguration, t.Ask(ctx, d.meshes, l.namespace, d.options))
+		if err == nil { // else ctx has ended
+			s.explained = x
+		}
+	}
+	now := s.present(l.c.onNode(ctx, s))
+	return now, s.explained.Verdict
+}
+
+// decide reads the configuration that counts on a node. Without one nothing is explained.
+func (l *looker) decide(on *subject) {
+	text := on.node.Installed.Config
+	switch {
+	case l.config == "none":
+		text = []byte("{}")
+	case l.config != "":
+		text = l.text
+	case len(text) == 0:
+		if on.asking == nil && on.node.Installed.File != "" {
+			on.asking = fmt.Errorf("the plugin's entry cannot be read: %s", on.node.Installed.Error)
+		}
+		return
+	}
+	d := &deciding{text: text}
+	if err := d.parse(l.c.Dialects); err != nil {
+		on.asking = errors.Join(on.asking, fmt.Errorf("the plugin's entry cannot be read by this version of kubectl meshcni: %w", err))
+		return
+	}
+	on.deciding = d
+}

@@ -1,0 +1,344 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// presentCode is the kind of a [present], which never changes.
+type presentCode string
+
+// The codes.
+const (
+	nowCaptured    presentCode = "captured"          // it is
+	nowOutside     presentCode = "outside"           // it is not, and is not to be
+	nowEnding      presentCode = "ending"            // it is being deleted
+	nowUnscheduled presentCode = "unscheduled"       // it is on no node
+	nowRefused     presentCode = "refused"           // it does not start with its settings
+	nowWouldRefuse presentCode = "would-be-refused"  // it runs, and would not start again
+	nowNoAgent     presentCode = "no-agent"          // its node has none
+	nowSilent      presentCode = "agent-silent"      // the agent of its node does not answer
+	nowNotChained  presentCode = "not-installed"     // no network configuration has the plugin's entry
+	nowNetwork     presentCode = "network-failed"    // its network could not be set up
+	nowStarting    presentCode = "starting"          // its network is not set up yet
+	nowLost        presentCode = "rules-lost"        // rules are gone or others
+	nowBypassing   presentCode = "bypassing"         // it has no rules
+	nowWaiting     presentCode = "waiting"           // it is to be captured, and is not yet
+	nowUnknown     presentCode = "unknown"           // nothing says whether it has its rules
+	nowExcluded    presentCode = "excluded-injected" // it has a proxy, and its namespace is excluded
+	nowOther       presentCode = "other-dialect"     // it is of a mesh that the plugin of its node does not know
+	nowNotRunning  presentCode = "not-running"       // a container of it does not run
+)
+
+// presentCodes are all codes, as the page has them.
+var presentCodes = []presentCode{
+	nowCaptured, nowOutside, nowEnding, nowUnscheduled, nowRefused, nowWouldRefuse, nowNoAgent, nowSilent, nowNotChained, nowNetwork, nowStarting, nowLost,
+	nowBypassing, nowWaiting, nowUnknown, nowExcluded, nowOther, nowNotRunning,
+}
+
+// present is how a pod is now, by everything that the cluster tells: the one trouble that is behind all others, if there is any.
+type present struct {
+	Code     presentCode `json:"code"`
+	Sentence string      `json:"sentence"`
+	Because  []string    `json:"because,omitempty"`
+	Do       []string    `json:"do"`
+	exit     int
+}
+
+// trouble reports whether something is to be said before what should be.
+func (p present) trouble() bool { return p.Code != nowCaptured && p.Code != nowOutside }
+
+// print writes how the pod is, and what should be.
+func (p present) print(w io.Writer, v explain.Verdict) {
+	if !p.trouble() {
+		if p.Code == nowCaptured {
+			v.Sentence = p.Sentence
+		}
+		v.Print(w)
+		return
+	}
+	fmt.Fprintln(w, p.Sentence)
+	for _, because := range p.Because {
+		fmt.Fprintf(w, "  %s\n", because)
+	}
+	explain.PrintDo(w, p.Do)
+	if v.Sentence == "" || p.Code == nowRefused || p.Code == nowWouldRefuse || p.Code == nowExcluded || p.Code == nowOther || p.Sentence == v.Sentence {
+		return // that is what has just been said
+	}
+	fmt.Fprintf(w, "\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
+}
+
+// online puts a remedy that is for who has files only into the words of who has a cluster.
+func (s *subject) online() {
+	for i, do := range s.explained.Verdict.Do {
+		if do == explain.GiveNamespace {
+			s.explained.Verdict.Do[i] = "See that the pod's namespace is there, and that you may read it: kubectl get namespace " + s.pod.Namespace
+		}
+	}
+}
+
+// present finds out how the pod is.
+func (s *subject) present(is onNode) present {
+	s.online()
+	for _, look := range []func(*subject, onNode) *present{
+		(*subject).lifecycle, (*subject).refused, (*subject).unasked, (*subject).unstarted, (*subject).redirection, (*subject).disagreement, (*subject).containers,
+	} {
+		if p := look(s, is); p != nil {
+			p.Do = append([]string{}, p.Do...)
+			return *p
+		}
+	}
+	if s.explained.Verdict.State != explain.Captured {
+		return present{Code: nowOutside, Sentence: s.explained.Verdict.Sentence, Do: []string{}}
+	}
+	by := "the plugin has written its rules"
+	if is.State != nil {
+		by = "the agent of its node says so: " + is.State.Reason
+	}
+	some, _, _ := strings.Cut(strings.TrimSuffix(s.explained.Verdict.Sentence, "."), ": ")
+	rest := strings.TrimPrefix(strings.TrimSuffix(s.explained.Verdict.Sentence, "."), some+": ")
+	return present{Code: nowCaptured, Sentence: fmt.Sprintf("This pod is captured (%s): %s.", by, rest), Do: []string{}}
+}
+
+func (s *subject) lifecycle(is onNode) *present {
+	switch {
+	case s.pod.DeletionTimestamp != nil:
+		return &present{Code: nowEnding, Sentence: "This pod is being deleted.", Do: []string{"Nothing; ask about the pod that replaces it"}}
+	case s.pod.Spec.NodeName == "":
+		p := &present{Code: nowUnscheduled, Sentence: "This pod is on no node yet, so nothing has been decided about it.", exit: ExitUnknown, Do: []string{
+			"See what the scheduler says: " + s.kubectl("describe pod "+s.pod.Name),
+		}}
+		if e := is.last("FailedScheduling"); e != nil {
+			p.Because = []string{brief.Text(e.Message, maxMessage)}
+			if strings.Contains(e.Message, "meshcni.io/agent-not-ready") {
+				p.Do = []string{"A node takes no pods until its agent is ready: kubectl meshcni status says why it is not"}
+			}
+		}
+		return p
+	}
+	return nil
+}
+
+// refused is about settings with which the pod does not start.
+func (s *subject) refused(onNode) *present {
+	v := s.explained.Verdict
+	switch {
+	case v.State != explain.Refused || v.Code == explain.CodeNamespaceUnknown:
+		return nil
+	case s.started():
+		return &present{Code: nowWouldRefuse, Sentence: "This pod runs, but it would not start again: its settings are refused now.", Because: v.Because, Do: v.Do, exit: ExitWrong}
+	}
+	return &present{Code: nowRefused, Sentence: v.Sentence, Because: v.Because, Do: v.Do, exit: ExitWrong}
+}
+
+// unasked is about an agent that cannot tell anything, or has not put the plugin there.
+func (s *subject) unasked(onNode) *present {
+	node := s.pod.Spec.NodeName
+	i := s.node.Installed
+	switch {
+	case errors.Is(s.asking, errNoAgent):
+		return &present{Code: nowNoAgent, Sentence: "Node " + node + ", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", exit: ExitWrong, Do: []string{
+			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): kubectl get daemonset --all-namespaces --selector " + s.selector,
+			explain.Then("Once the agent is ready,", s.pod),
+		}}
+	case s.asking != nil:
+		p := &present{Code: nowSilent, Sentence: "The agent of node " + node + " does not answer, so it is not known how this pod is.", Because: []string{brief.Text(s.asking.Error(), maxMessage)}, exit: ExitUnknown}
+		if s.agent.Name != "" {
+			p.Do = append(p.Do, fmt.Sprintf("See how the agent is: kubectl --namespace %s describe pod %s", s.agent.Namespace, s.agent.Name))
+		}
+		p.Do = append(p.Do, fmt.Sprintf("See that you may ask it: kubectl auth can-i create pods/portforward --namespace %s", cmp.Or(s.agent.Namespace, "meshcni-system")))
+		return p
+	case s.node.Node != "" && i.File == "" && !i.Unread:
+		return &present{Code: nowNotChained, Sentence: "No network configuration of node " + node + " has the plugin's entry: no pod that starts there is captured.", Because: s.notReady(), exit: ExitWrong, Do: []string{
+			"See why the agent has not put it there: kubectl --namespace " + s.agent.Namespace + " logs " + s.agent.Name,
+			explain.Then("Once kubectl meshcni status says that the node is ready,", s.pod),
+		}}
+	}
+	return nil
+}
+
+// notReady are the reasons why the node's agent is not ready.
+func (s *subject) notReady() []string {
+	var all []string
+	if s.node.Ready {
+		return nil
+	}
+	for _, why := range s.node.NotReady {
+		all = append(all, "the node's agent is not ready: "+brief.Text(why, maxMessage))
+	}
+	return all
+}
+
+// mendFirst puts the node before what there is to do about the pod.
+func (s *subject) mendFirst(do ...string) []string {
+	if len(s.notReady()) == 0 {
+		return do
+	}
+	return append([]string{"First make the node's agent ready: kubectl meshcni status, and docs/troubleshooting.md#the-node-is-not-ready"}, do...)
+}
+
+// unstarted is about a pod without a network.
+func (s *subject) unstarted(is onNode) *present {
+	if s.started() || s.pod.Spec.HostNetwork {
+		return nil
+	}
+	e := is.last("FailedCreatePodSandBox")
+	if e == nil {
+		return &present{Code: nowStarting, Sentence: "This pod has no network yet: it is starting.", Because: s.notReady(), exit: ExitUnknown, Do: s.mendFirst("Ask again in a few seconds")}
+	}
+	_, message, ours := strings.Cut(e.Message, fmt.Sprintf("plugin type=%q failed (add): ", cmp.Or(s.node.Installed.Type(), "meshcni")))
+	if !ours {
+		return &present{Code: nowNetwork, Sentence: "This pod does not start: its network cannot be set up, for a reason that is not this plugin's.", Because: []string{brief.Text(e.Message, maxMessage)}, exit: ExitWrong, Do: []string{
+			"Mend what the message names: another CNI plugin, or the container runtime",
+		}}
+	}
+	return &present{Code: nowNetwork, Sentence: "This pod does not start: the plugin refuses to, since it could not capture it.", Because: append([]string{brief.Text(message, maxMessage)}, s.notReady()...), exit: ExitWrong,
+		Do: s.mendFirst("Mend what the message names; docs/troubleshooting.md#my-pod-does-not-start has each. The pod then starts by itself")}
+}
+
+// redirection is about what the agent, the records and the live rules say of a pod that is to be captured.
+func (s *subject) redirection(is onNode) *present {
+	restart := explain.Restart(s.pod)
+	lost := &present{Code: nowLost, Sentence: "This pod has lost rules, so some of its traffic bypasses the mesh.", Because: bounded(is.Lost), exit: ExitWrong, Do: s.mendFirst(restart,
+		"If it happens again, find out who changes the rules: kubectl meshcni show "+s.name())}
+	if st := is.State; st != nil {
+		said := []string{}
+		if st.Detail != "" {
+			said = append(said, brief.Text(st.Detail, maxMessage))
+		}
+		r := remedyOf(st.Reason)
+		do := []string{}
+		for _, line := range r.do {
+			switch line {
+			case restartIt:
+				line = restart
+			case toBeSure:
+				line = explain.Then("To be sure,", s.pod)
+			}
+			do = append(do, line)
+		}
+		p := &present{Because: append(said, s.notReady()...), Do: s.mendFirst(do...), exit: ExitWrong}
+		switch st.State {
+		case agentapi.Failed:
+			p.Code, p.Sentence = nowBypassing, "This pod bypasses the mesh: "+r.is+"."
+			return p
+		case agentapi.Drifted:
+			p.Code, p.Sentence = nowLost, "This pod is not captured as it should be: "+r.is+"."
+			p.Because = append(p.Because, bounded(is.Lost)...)
+			return p
+		case agentapi.Waiting:
+			p.Code, p.Sentence = nowWaiting, "This pod is not captured yet: "+r.is+"."
+			if !st.Wrong {
+				p.Code, p.Sentence, p.exit = nowUnknown, "It is not known whether this pod is captured: "+r.is+".", ExitUnknown
+			}
+			return p
+		case agentapi.Captured, agentapi.Outside:
+		}
+	}
+	if len(is.Lost) > 0 {
+		return lost
+	}
+	switch text, exit := is.unwatched(); {
+	case text == "":
+	case errors.Is(exit, cli.Exit(ExitUnknown)):
+		return &present{Code: nowUnknown, Sentence: "It is not known whether this pod is captured: " + text + ".", Because: s.notReady(), exit: ExitUnknown, Do: []string{
+			explain.Then("To be sure,", s.pod),
+		}}
+	default:
+		return &present{Code: nowBypassing, Sentence: "This pod bypasses the mesh: none of its rules are there.", Because: s.notReady(), exit: ExitWrong, Do: s.mendFirst(restart)}
+	}
+	return nil
+}
+
+// disagreement is about a pod that the injector has chosen and the plugin passes over.
+func (s *subject) disagreement(onNode) *present {
+	v := s.explained.Verdict
+	switch {
+	case v.Code == explain.CodeNamespaceUnknown:
+		return &present{Code: nowUnknown, Sentence: v.Sentence, Because: v.Because, Do: v.Do, exit: ExitUnknown}
+	case v.Code == explain.CodeOtherDialect:
+		return &present{Code: nowOther, Sentence: v.Sentence, Because: v.Because, Do: v.Do, exit: ExitWrong}
+	case s.deciding == nil || v.Code != explain.Code(selection.ExcludedNamespace) && v.Code != explain.Code(selection.NamespaceExcludedByLabel):
+		return nil
+	}
+	if c, err := s.deciding.unexcluded.Choose(s.pod, s.namespace); err != nil || !c.Decision.Selected {
+		return nil
+	}
+	return &present{Code: nowExcluded, Sentence: "This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.", Because: []string{v.Sentence}, exit: ExitWrong,
+		Do: append(slices.Clone(v.Do), "Or keep the pod out of the mesh altogether, so that its proxy does not stand there unused")}
+}
+
+// containers is about a pod that has its network, and does not run all the same.
+func (s *subject) containers(onNode) *present {
+	for _, c := range slices.Concat(s.pod.Status.InitContainerStatuses, s.pod.Status.ContainerStatuses) {
+		w := c.State.Waiting
+		if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
+			continue
+		}
+		if s.checks(c.Name) {
+			return &present{Code: nowBypassing, Sentence: fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), Because: s.notReady(), exit: ExitWrong,
+				Do: s.mendFirst("See what it has tried: "+s.kubectl(fmt.Sprintf("logs %s --container %s", s.pod.Name, c.Name)), explain.Restart(s.pod))}
+		}
+		return &present{Code: nowNotRunning, Sentence: fmt.Sprintf("Container %s of this pod does not run (%s).", c.Name, w.Reason), Because: bounded([]string{w.Message}), Do: []string{
+			"See why: " + s.kubectl(fmt.Sprintf("logs %s --container %s --previous", s.pod.Name, c.Name)) + ", and " + s.kubectl("describe pod "+s.pod.Name),
+		}}
+	}
+	return nil
+}
+
+// checks reports whether a container is that with which the mesh checks redirection.
+func (s *subject) checks(container string) bool {
+	return s.deciding != nil && slices.ContainsFunc(s.deciding.meshes, func(d dialect.Dialect) bool { return d.Validation.Container == container && container != "" })
+}
+
+// started reports whether the pod has a network, so that the plugin has been called or passed by.
+func (s *subject) started() bool {
+	return len(s.pod.Status.PodIPs) > 0 || s.pod.Status.PodIP != "" || s.pod.Status.Phase != corev1.PodPending && s.pod.Status.Phase != ""
+}
+
+func (s *subject) name() string { return "--namespace " + s.pod.Namespace + " " + s.pod.Name }
+
+func (s *subject) kubectl(command string) string {
+	return "kubectl --namespace " + s.pod.Namespace + " " + command
+}
+
+// last is the newest of the pod's events with the reason; nil: none has it.
+func (is onNode) last(reason string) *event {
+	for i := len(is.Events) - 1; i >= 0; i-- {
+		if is.Events[i].Reason == reason {
+			return &is.Events[i]
+		}
+	}
+	return nil
+}
+
+// maxMessage bounds what others say, in bytes, and maxSaid how many lines of it are shown.
+const (
+	maxMessage = 600
+	maxSaid    = 5
+)
+
+func bounded(all []string) (some []string) {
+	for _, text := range all[:min(len(all), maxSaid)] {
+		if text != "" {
+			some = append(some, brief.Text(text, maxMessage))
+		}
+	}
+	if n := len(all) - maxSaid; n > 0 {
+		some = append(some, fmt.Sprintf("and %d more", n))
+	}
+	return some
+}

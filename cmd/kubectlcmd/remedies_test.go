@@ -1,0 +1,184 @@
+package kubectlcmd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// running is a pod of a Deployment in an Istio mesh, which runs.
+func running(change ...func(*subject)) *subject {
+	controller := true
+	s := &subject{
+		pod: &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "cart-5d-x", UID: "u", Labels: map[string]string{"pod-template-hash": "5d"}, Annotations: map[string]string{"sidecar.istio.io/status": "{}"},
+				OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "cart-5d", Controller: &controller}},
+			},
+			Spec:   corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy"}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.244.1.5"},
+		},
+		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, selector: "component=node", agent: agent{Namespace: "meshcni-system", Name: "meshcni-node-x"},
+		node: agentapi.Node{Node: "a", Ready: true, About: agentapi.About{Installed: agentapi.Installed{File: "/etc/cni/net.d/10-x.conflist", Config: []byte(entry)}}},
+	}
+	for _, c := range change {
+		c(s)
+	}
+	s.deciding = &deciding{text: []byte(entry)}
+	if s.namespace == nil {
+		s.deciding.text = []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":["ambient","istio"]`, 1))
+	}
+	if err := s.deciding.parse(dialects.All()); err != nil {
+		panic(err)
+	}
+	t := explain.Target{Pod: s.pod, Mesh: &s.deciding.meshes[0], Known: dialects.All(), Addrs: explain.Addrs(s.pod)}
+	x, err := t.Explain(s.deciding.meshes, explain.NoConfiguration, t.Ask(context.Background(), s.deciding.meshes, s.namespace, s.deciding.options))
+	if err != nil {
+		panic(err)
+	}
+	s.explained = x
+	return s
+}
+
+func pending(s *subject) { s.pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }
+
+func notReady(s *subject) {
+	s.node.Ready, s.node.NotReady = false, []string{"no-kubeconfig: it is not there"}
+}
+
+// TestPresentCodesDocumented: each code of a pod that is not only a reason is on the page.
+func TestPresentCodesDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/kubectl.md")
+	require.NoError(t, err)
+	for _, code := range presentCodes {
+		assert.Contains(t, string(page), "`"+string(code)+"`")
+	}
+	for _, code := range explain.Codes[:6] {
+		assert.Contains(t, string(page), "`"+string(code)+"`")
+	}
+	page, err = os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	for _, code := range explain.Codes[6:] {
+		assert.Contains(t, string(page), "| `"+string(code)+"` |")
+	}
+}
+
+// TestTroubles: of all that is wrong with a pod the cause is told, with what helps, and nothing else first.
+func TestTroubles(t *testing.T) {
+	const restart = "kubectl --namespace shop rollout restart deployment/cart"
+	state := func(c agentapi.Condition, reason string, wrong bool) onNode {
+		return onNode{Pod: agentapi.Pod{State: &agentapi.State{State: c, Reason: reason, Wrong: wrong}}}
+	}
+	sandbox := func(message string) onNode {
+		return onNode{Events: []event{{Reason: "FailedCreatePodSandBox", Message: "an older one"}, {Reason: "FailedCreatePodSandBox", Message: message}, {Reason: "Scheduled"}}}
+	}
+	wrong := func(s *subject) {
+		s.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
+	}
+	seen := map[presentCode]bool{}
+	captured := state(agentapi.Captured, "recorded", false)
+	lost := captured
+	lost.Lost = []string{"nat/OUTPUT 1 is missing"}
+	for _, test := range []struct {
+		name     string
+		change   []func(*subject)
+		is       onNode
+		code     presentCode
+		exit     int
+		sentence string
+		because  string
+		do       []string // in order, a part of each
+	}{
+		{"captured", nil, captured, nowCaptured, ExitOK, "This pod is captured (the agent of its node says so: recorded): its connections go through Istio (sidecar)", "", nil},
+		{"started before the plugin", nil, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "it started before the plugin was on its node", "", []string{restart}},
+		{"the same, node not ready", []func(*subject){notReady}, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
+		{"passed over", nil, state(agentapi.Failed, "passed-over", true), nowBypassing, ExitWrong, "would not do so now", "", []string{restart}},
+		{"drifted", nil, state(agentapi.Drifted, "rules", true), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
+		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "nat/OUTPUT 1 is missing", []string{restart, "kubectl meshcni show"}},
+		{"waits for the proxy", nil, state(agentapi.Waiting, "no-proxy", true), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
+		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
+		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
+		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
+		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin has written its rules", "", nil},
+		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []apply.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "captured", "", nil},
+		{"refused", []func(*subject){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), nowRefused, ExitWrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
+		{"would be refused", []func(*subject){wrong}, captured, nowWouldRefuse, ExitWrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
+		{"the plugin fails", []func(*subject){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), nowNetwork, ExitWrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
+		{"another plugin fails", []func(*subject){pending}, sandbox(`plugin type="calico" failed (add): x`), nowNetwork, ExitWrong, "not this plugin's", "calico", []string{"another CNI plugin"}},
+		{"starting", []func(*subject){pending}, onNode{}, nowStarting, ExitUnknown, "has no network yet", "", []string{"Ask again"}},
+		{"unscheduled", []func(*subject){pending, func(s *subject) { s.pod.Spec.NodeName = "" }}, onNode{Events: []event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, nowUnscheduled, ExitUnknown, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
+		{"no agent", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgent) }}, onNode{}, nowNoAgent, ExitWrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
+		{"silent", []func(*subject){func(s *subject) { s.asking = errors.New("connection refused") }}, onNode{}, nowSilent, ExitUnknown, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
+		{"not chained", []func(*subject){notReady, func(s *subject) { s.node.Installed = agentapi.Installed{Error: "x"} }}, onNode{}, nowNotChained, ExitWrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
+		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, nowExcluded, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
+		{"another mesh's", []func(*subject){func(s *subject) { s.pod.Spec.Containers[1].Name = "linkerd-proxy" }}, onNode{}, nowOther, ExitWrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
+		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "This pod is not captured", "", nil},
+		{"labels unknown", []func(*subject){func(s *subject) { s.namespace, s.pod.Annotations, s.pod.Spec.Containers = nil, nil, s.pod.Spec.Containers[:1] }}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "the labels of its namespace are not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
+		{"not running", []func(*subject){func(s *subject) {
+			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
+		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"logs cart-5d-x --container app"}},
+		{"its check fails", []func(*subject){func(s *subject) {
+			s.pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
+		}}, captured, nowBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
+		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(agentapi.Failed, "not-called", true), nowEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
+	} {
+		seen[test.code] = true
+		s := running(test.change...)
+		p := s.present(test.is)
+		assert.Equal(t, test.code, p.Code, test.name)
+		assert.Equal(t, test.exit, p.exit, test.name)
+		assert.Contains(t, p.Sentence, test.sentence, test.name)
+		assert.Contains(t, strings.Join(p.Because, "\n"), test.because, test.name)
+		if assert.Len(t, p.Do, len(test.do), "%s: %q", test.name, p.Do) {
+			for i, want := range test.do {
+				assert.Contains(t, p.Do[i], want, test.name)
+			}
+		}
+		var out bytes.Buffer
+		p.print(&out, s.explained.Verdict)
+		assert.True(t, strings.HasPrefix(out.String(), p.Sentence+"\n"), out.String())
+		assert.NotContains(t, out.String(), "--namespace-file")
+		assert.LessOrEqual(t, strings.Count(out.String(), `Ports="80a"`), 1, "one thing is said once")
+	}
+	for _, code := range presentCodes {
+		assert.True(t, seen[code], "no pod is %s", code)
+	}
+}
+
+// TestEveryAgentReason: each reason that the page has for a pod that is not captured is known, and has a remedy.
+func TestEveryAgentReason(t *testing.T) {
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	rows := regexp.MustCompile("(?m)^\\| (`(?:failed|waiting|drifted)`[^|]*)\\| ([^|]*)\\|").FindAllStringSubmatch(string(page), -1)
+	require.Greater(t, len(rows), 15)
+	seen := 0
+	for _, row := range rows {
+		for _, code := range regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(row[2], -1) {
+			if code[1] == "-failed" {
+				continue
+			}
+			seen++
+			r := remedyOf(code[1])
+			assert.NotContains(t, r.is, "the agent says", code[1])
+			assert.NotEmpty(t, r.do, code[1])
+		}
+	}
+	assert.Greater(t, seen, len(agentReasons)-1)
+	assert.Contains(t, remedyOf("acme").is, "acme")
+}

@@ -1,0 +1,7 @@
+package explain
+
+// Closing and Cures are the tables of remedies.
+var (
+	Closing = closing
+	Cures   = cures
+)

@@ -1,0 +1,144 @@
+package explain
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/redirect"
+)
+
+// closing says how each way past the mesh is closed.
+var closing = map[dialect.BypassCode]string{
+	dialect.BypassIPv4:    "capture the family, or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)",
+	dialect.BypassIPv6:    "capture the family (Istio: ISTIO_DUAL_STACK=true on the proxy), or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)",
+	dialect.BypassProxyID: "give that container another runAsUser and runAsGroup; refuse_proxy_uid: true refuses such pods",
+	dialect.BypassNetRaw:  "drop that container's capabilities (securityContext.capabilities.drop: [ALL]); refuse_net_raw: true refuses such pods",
+}
+
+func (t *Target) past() []Notice {
+	all := []Notice{}
+	for _, b := range t.Bypasses {
+		what, _, _ := strings.Cut(b.String(), "; ") // what closes it is said below
+		all = append(all, Notice{string(b.Code), what, closing[b.Code]})
+	}
+	return all
+}
+
+// exclusions say what a field of the Redirect leaves out if the pod sets it.
+var exclusions = map[string]string{
+	"inbound.ports":          "inbound connections to other ports are not captured",
+	"inbound.excludePorts":   "inbound connections to these ports are not captured",
+	"inbound.excludeSources": "connections from these addresses are not captured",
+	"outbound.ports":         "outbound connections to other ports are captured only by their destination",
+	"outbound.excludePorts":  "outbound connections to these ports are not captured",
+	"outbound.cidrs":         "outbound connections to other destinations are not captured",
+	"outbound.excludeCIDRs":  "outbound connections to these destinations are not captured",
+	"outbound.exclude":       "some outbound connections are not captured",
+	"excludeInterfaces":      "connections over these interfaces are not captured",
+}
+
+// excluded lists what the pod's own settings leave out.
+func (t *Target) excluded() []Notice {
+	all := []Notice{}
+	for _, o := range t.Origins {
+		what, known := exclusions[o.Field]
+		if !known || o.Source == redirect.FromDefault || o.Value == "*" || o.Value == "" {
+			continue
+		}
+		setting := string(o.Source) + " " + o.Key
+		all = append(all, Notice{o.Field, fmt.Sprintf("by %s=%s, %s", setting, brief.Quote(o.Value), what), "change the " + setting + ", and create the pod anew"})
+	}
+	return all
+}
+
+// cures say what helps against a warning.
+var cures = map[redirect.WarningCode]string{
+	redirect.WarningInvalid:       "correct the value: until then the setting counts as not set",
+	redirect.WarningDeprecated:    "write the new key",
+	redirect.WarningUnknown:       "see that the key is spelled right, or take it out",
+	redirect.WarningNoEffect:      "take the setting out, or see why it was meant to have an effect",
+	redirect.WarningContradiction: "make the two agree",
+	redirect.WarningFallback:      "nothing, if what is assumed is right",
+	redirect.WarningFamilyAbsent:  "nothing: a family that is not there carries no traffic",
+	redirect.WarningFamilyDropped: "nothing, if the family is not to be used; else capture it",
+	dialect.WarningContested:      "if that is not meant, change the order of the plugin's dialects, or take one mesh's proxy out of the pod",
+}
+
+func (t *Target) warned() []Notice {
+	all := []Notice{}
+	for _, list := range []redirect.Warnings{t.Decision.Warnings, t.Plan.Warnings} {
+		for _, w := range list {
+			all = append(all, Notice{string(w.Code), w.Text, cures[w.Code]})
+		}
+	}
+	return all
+}
+
+// refused says of each thing that is wrong how to put it right.
+func (v *Verdict) refused(pod *corev1.Pod, err error) {
+	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
+	if errors.Is(err, dialect.ErrNamespaceUnknown) {
+		v.Code = CodeNamespaceUnknown
+		v.Sentence = "It cannot be told whether this pod is captured, because the labels of its namespace are not known."
+		v.Do = append(v.Do, GiveNamespace,
+			"On a node such a pod is refused: see that the agent may read namespaces (its log says why it cannot)")
+		v.Because = Reasons(err)
+		return
+	}
+	all := parts(err)
+	if !slices.ContainsFunc(all, func(err error) bool { return !errors.As(err, new(*dialect.BypassError)) }) {
+		v.Sentence = "This pod is refused, and does not start, because a container of it could bypass the mesh, and the plugin is told to refuse such pods."
+	}
+	for _, part := range all {
+		v.Because = append(v.Because, part.Error())
+		v.Do = append(v.Do, correct(pod, part))
+	}
+	v.Do = append(v.Do, "Correct it where the pod comes from, its template or manifest: the pod that is there keeps what it has")
+}
+
+// correct says how to put one thing right.
+func correct(pod *corev1.Pod, err error) string {
+	var setting *redirect.SettingError
+	var bypass *dialect.BypassError
+	var blamed *dialect.BlamedError
+	switch {
+	case errors.As(err, &setting):
+		return correctSetting(pod, setting)
+	case errors.As(err, &bypass) && bypass.Code == dialect.BypassNetRaw:
+		return fmt.Sprintf("Container %q: drop its capabilities (securityContext.capabilities.drop: [ALL]) and run it unprivileged; or allow such pods: refuse_net_raw and refuse_proxy_uid: false in the plugin's configuration", bypass.Container)
+	case errors.As(err, &bypass):
+		return fmt.Sprintf("Container %q: give it another %s than the proxy's, %d; or allow such pods: refuse_proxy_uid: false in the plugin's configuration", bypass.Container, bypass.Field, bypass.ID)
+	case errors.As(err, &blamed):
+		return "Change what these settings ask for together: " + blamed.Setting()
+	}
+	return "Change the pod's settings so that this does not hold: " + err.Error()
+}
+
+func correctSetting(pod *corev1.Pod, e *redirect.SettingError) string {
+	allowed := cmp.Or(e.Allowed, "a value that is valid")
+	switch e.Source {
+	case redirect.FromNamespace:
+		return fmt.Sprintf("Correct it on the namespace, to %s: kubectl annotate --overwrite namespace %s %s=VALUE", allowed, word(pod.Namespace), e.Key)
+	case redirect.FromAnnotation:
+		if _, ok := pod.Annotations[e.Key]; ok {
+			return fmt.Sprintf("Give the annotation %s a value that is allowed (%s); or do without it: %s", e.Key, allowed, set(pod, annotations, e.Key, nil))
+		}
+		for i := strings.LastIndex(e.Key, "."); i > 0; i = strings.LastIndex(e.Key[:i], ".") { // a key of the YAML or JSON in an annotation
+			if _, ok := pod.Annotations[e.Key[:i]]; ok {
+				return fmt.Sprintf("In the annotation %s, which most often the injector writes from the mesh's configuration, correct %s (allowed: %s)", e.Key[:i], e.Key[i+1:], allowed)
+			}
+		}
+		if e.Value == "" {
+			return fmt.Sprintf("The injector writes the annotation %s, not you: see that it runs and is told that there is a CNI plugin. %s", e.Key, Then("Then", pod))
+		}
+	case redirect.FromLabel, redirect.FromEnv, redirect.FromSecurityContext, redirect.FromArgs, redirect.FromDefault:
+	}
+	return fmt.Sprintf("Correct the %s, to %s", e.Setting(), allowed)
+}

@@ -1,0 +1,275 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// about is one mesh's answer about a pod.
+type about struct {
+	mesh
+	name      string
+	dialect   *dialect.Dialect // nil: not known
+	pod       *corev1.Pod
+	namespace *corev1.Namespace // nil: not known
+	template  bool              // the pod is what a workload's template says, before any injector has seen it
+	selection.Decision
+}
+
+// GiveNamespace is what to do if the pod's Namespace is not known.
+const GiveNamespace = "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster"
+
+// nothing begins what there is to do if there is nothing to do.
+const nothing = "Nothing"
+
+// systems are namespaces of the cluster itself.
+var systems = []string{"kube-system", "kube-public", "kube-node-lease"}
+
+// explained is a reason in plain words.
+type explained struct {
+	// because completes "The pod is not captured, because …".
+	because string
+	do      []string
+	// aside: others see to the pod's traffic, so it is only the plugin that leaves the pod alone.
+	aside bool
+}
+
+// reasons has an entry for each reason of the selection.
+var reasons = map[selection.Reason]func(about) explained{
+	selection.ExcludedNamespace:        about.excludedNamespace,
+	selection.HostNetwork:              about.hostNetwork,
+	selection.InitContainer:            about.initContainer,
+	selection.ProxyDisabled:            about.proxyDisabled,
+	selection.NoProxy:                  about.noProxy,
+	selection.ProxyType:                about.proxyType,
+	selection.InjectDisabled:           about.injectDisabled,
+	selection.HasSidecar:               about.hasSidecar,
+	selection.NotEnabled:               about.notEnabled,
+	selection.NotInjected:              about.notInjected,
+	selection.DryRun:                   about.dryRun,
+	selection.InterceptionNone:         about.interceptionNone,
+	selection.NamespaceExcludedByLabel: about.namespaceExcludedByLabel,
+}
+
+// explain says why a mesh leaves the pod alone. Of a reason of a dialect's own only its detail is known.
+func (a about) explain() explained {
+	if say := reasons[a.Reason]; say != nil {
+		return say(a)
+	}
+	return explained{because: a.Detail, do: []string{
+		fmt.Sprintf("Ask whoever runs the mesh %s: the reason %s is its own", a.name, a.Reason),
+	}}
+}
+
+// bySystem is what there is to do about a pod of the cluster itself; nil if it is none.
+func (a about) bySystem() []string {
+	if slices.Contains(systems, a.pod.Namespace) {
+		return []string{nothing + ", this is by design: pods of the cluster itself stay out of a mesh, so that they start when the mesh does not work"}
+	}
+	return nil
+}
+
+func (a about) excludedNamespace() explained {
+	x := explained{because: fmt.Sprintf("the plugin's configuration excludes its namespace, %s", a.pod.Namespace), do: a.bySystem()}
+	if x.do != nil {
+		return x
+	}
+	left := "nothing"
+	if a.dialect != nil {
+		rest := slices.DeleteFunc(slices.Clone(a.dialect.Policy.ExcludedNamespaces), func(n string) bool { return n == a.pod.Namespace })
+		if len(rest) > 0 {
+			left = strings.Join(rest, ", ")
+		}
+	}
+	x.do = []string{
+		nothing + ", if that is meant: namespaces of a mesh's own control plane have to stay excluded",
+		fmt.Sprintf("Else take %s out of exclude_namespaces (excludeNamespaces in the chart's values); %s remains there", a.pod.Namespace, left),
+		Then("Then", a.pod),
+	}
+	return x
+}
+
+func (a about) hostNetwork() explained {
+	return explained{because: "it uses the network of its node (hostNetwork: true), which is never redirected", do: []string{
+		nothing + ", if it needs that network: such a pod cannot be in a mesh, by design",
+		"Else set hostNetwork: false in " + a.specOf() + ", and create the pod anew",
+	}}
+}
+
+// specOf names where the pod's spec is changed.
+func (a about) specOf() string {
+	if w := WorkloadOf(a.pod); w.Kind != "" && w.Kind != "Node" {
+		return "the pod template of " + w.String()
+	}
+	return "the pod's manifest"
+}
+
+func (a about) initContainer() explained {
+	x := explained{because: a.Detail + ": it is the mesh's own, and captures the pod in the plugin's place", aside: true, do: []string{
+		nothing + ", if the mesh is to write its rules itself",
+	}}
+	if a.cniMode != "" {
+		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.cniMode, Then("Then", a.pod))
+	}
+	return x
+}
+
+func (a about) proxyDisabled() explained {
+	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{
+		"Take that variable away where it comes from: proxyMetadata in the annotation proxy.istio.io/config of the pod's template, or in meshConfig.defaultConfig",
+		Then("Then", a.pod),
+	}}
+}
+
+func (a about) proxyType() explained {
+	return explained{because: a.Detail + ": clients address it directly", aside: true, do: []string{
+		nothing + ", this is by design: a gateway takes no redirected traffic",
+	}}
+}
+
+// noProxy and notInjected say what the injector was told, since it is that which has not left its mark.
+func (a about) noProxy() explained { return a.uninjected("it has no proxy") }
+func (a about) notInjected() explained {
+	return a.uninjected("the mark of the mesh's injector is missing")
+}
+
+func (a about) uninjected(lacks string) explained {
+	found := a.asks(a.pod, a.namespace)
+	x := explained{because: fmt.Sprintf("%s (%s)", lacks, a.Detail)}
+	switch {
+	case slices.Contains(a.never, a.pod.Namespace):
+		x.because += ": the injector never touches " + a.pod.Namespace
+		x.do = []string{nothing + ", this is by design: pods of the cluster itself stay out of a mesh"}
+	case found.no:
+		x.because += ", and " + found.by
+		x.do = []string{a.join(a.pod, found), Then("Then", a.pod)}
+		if !found.namespaced {
+			x.do = x.do[:1]
+		}
+	case found.yes && a.template:
+		x.because += ": this is a template, and the injector adds the proxy to each pod that is made from it, since " + found.by
+		x.do = []string{"Ask about one of its pods: kubectl meshcni explain --namespace " + word(a.pod.Namespace) + " " + WorkloadOf(a.pod).String()}
+	case found.yes:
+		x.because += ", although " + found.by + ": either the pod is older than that, or the injector was not reached"
+		x.do = []string{Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}
+		if strings.Contains(a.Detail, "transparent-proxy-status") && a.cniMode != "" {
+			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.cniMode, Then("Then", a.pod)}
+		}
+	default:
+		x.do = a.joining(found, &x.because)
+	}
+	return x
+}
+
+// joining is what there is to do about a pod for which nobody has asked the mesh.
+func (a about) joining(found asked, because *string) []string {
+	var do []string
+	if do := a.bySystem(); do != nil {
+		return do
+	}
+	if a.namespace == nil && len(a.onNamespace) > 0 {
+		*because += "; whether its namespace asks for it is not known here"
+		do = append(do, GiveNamespace)
+	} else if len(a.onPod) > 0 {
+		*because += ", and nothing asks " + Title(a.name) + " for one"
+	}
+	how := a.join(a.pod, found)
+	if how == "" {
+		return append(do, "See that the mesh's injector chooses the pod, and that it runs", Then("Then", a.pod))
+	}
+	do = append(do, "To have it in the mesh: "+how)
+	if len(a.onNamespace) > 0 {
+		do = append(do, Then("Then", a.pod))
+	}
+	return do
+}
+
+func (a about) lookAtInjector() string {
+	if a.injector == "" {
+		return "see that the mesh's injector chooses the pod, and that it runs"
+	}
+	return a.injector
+}
+
+func (a about) injectDisabled() explained {
+	x := explained{because: "its " + a.Detail + ", although it has a proxy"}
+	key := ""
+	if a.dialect != nil {
+		key = a.dialect.Policy.InjectKey
+	}
+	kind := annotations
+	if _, ok := a.pod.Labels[key]; ok {
+		kind = labels
+	}
+	on := "true"
+	x.do = []string{"If it is to be captured: " + set(a.pod, kind, key, &on)}
+	return x
+}
+
+func (a about) hasSidecar() explained {
+	return explained{because: "it has a sidecar of its own, which handles its traffic (" + a.Detail + ")", aside: true, do: []string{
+		nothing + ", if the sidecar is meant to stay; the plugin captures it if istio is among its dialects",
+		"To have it in the ambient mesh, switch the sidecar's injection off: kubectl label namespace " + word(a.pod.Namespace) + " istio-injection-",
+		Then("Then", a.pod),
+	}}
+}
+
+func (a about) notEnabled() explained {
+	found := a.asks(a.pod, a.namespace)
+	if found.no {
+		x := explained{because: found.by, do: []string{a.join(a.pod, found)}}
+		if found.namespaced {
+			x.do = []string{"To have it in the mesh: " + x.do[0] + " (pods that run join without a restart)"}
+		}
+		return x
+	}
+	x := explained{because: a.Detail}
+	if found.yes || a.join(a.pod, found) == "" {
+		x.do = []string{"The plugin's own selectors decide (enablement_selectors, ambient.enablementSelectors in the chart's values): change them, or the labels of the pod or of its namespace"}
+		return x
+	}
+	if a.namespace == nil {
+		x.because = "it has no label for the mesh, and the labels of its namespace are not known here"
+		x.do = append(x.do, GiveNamespace)
+	} else {
+		x.because = "neither it nor its namespace has the label " + a.onNamespace[0].key + "=" + a.onNamespace[0].on[0]
+	}
+	if do := a.bySystem(); do != nil {
+		x.do = do
+		return x
+	}
+	x.do = append(x.do, "To have it in the mesh: "+a.join(a.pod, found)+" (pods that run join without a restart)")
+	return x
+}
+
+func (a about) dryRun() explained {
+	return explained{because: "its configuration asks for a dry run (" + a.Detail + ")", do: []string{
+		"Take dryRun out of Kuma's configuration of the transparent proxy, from which the injector copies it",
+		Then("Then", a.pod),
+	}}
+}
+
+func (a about) interceptionNone() explained {
+	const key = "sidecar.istio.io/interceptionMode"
+	x := explained{because: "it asks for a proxy without redirection (" + a.Detail + "), so applications address the proxy themselves"}
+	if _, ok := a.pod.Annotations[key]; ok {
+		x.do = []string{nothing + ", if that is meant", "Else: " + set(a.pod, annotations, key, nil)}
+		return x
+	}
+	x.do = []string{nothing + ", if that is meant", "Else take interceptionMode out of the annotation proxy.istio.io/config of its template, or of meshConfig.defaultConfig", Then("Then", a.pod)}
+	return x
+}
+
+func (a about) namespaceExcludedByLabel() explained {
+	return explained{because: a.Detail, do: []string{
+		nothing + ", if that is meant",
+		fmt.Sprintf("Else take such a label off the namespace (kubectl edit namespace %s), or change exclude_namespace_selector (excludeNamespaceSelector in the chart's values)", word(a.pod.Namespace)),
+		Then("Then", a.pod),
+	}}
+}
