@@ -151,7 +151,7 @@ on node a
 	assert.Regexp(t, `nat/OUTPUT +1 +12 +0 +jump`, out)
 	code, _, errOut = w.run(t, "show", "-n", "quiet", "cart")
 	assert.Equal(t, ExitWrong, code)
-	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted\n")
+	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted (--enter reads them, by a short-lived pod on the node)\n")
 
 	for _, wrong := range [][]string{{"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
 		code, _, errOut = w.run(t, wrong...)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // errand is a command of the agent's image that a short-lived pod runs on one node.
@@ -27,8 +28,10 @@ type errand struct {
 	// sees it.
 	Args []string
 	Env  map[string]string
-	// Mounts are the host's directories that it needs.
-	Mounts []hostDir
+	// Mounts are the host's directories that it needs. RunDirAt is where it has the agent's run directory too, to read; on a node
+	// without an agent there is none. Empty: it needs none.
+	Mounts   []hostDir
+	RunDirAt string
 	// Enters: it enters other pods' network namespaces. Then the pod sees the host's processes, and has the capabilities of an
 	// agent that verifies rules.
 	Enters bool
@@ -241,6 +244,9 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 	case agent != nil:
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, agent.Spec.ServiceAccountName, agent.Spec.ImagePullSecrets
 		asAgent(&run, program(agent))
+		if e.RunDirAt != "" {
+			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: runDir(program(agent)), At: e.RunDirAt})
+		}
 	case e.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", errNoAgent)
 	case pod.Namespace == "":
@@ -290,6 +296,21 @@ func program(agent *corev1.Pod) *corev1.Container {
 		}
 	}
 	return &agent.Spec.Containers[0]
+}
+
+// runDir is the agent's run directory, whose path is the same on the host.
+func runDir(agent *corev1.Container) string {
+	for _, arg := range slices.Backward(agent.Args) {
+		if dir, ok := strings.CutPrefix(arg, "--run-dir="); ok {
+			return dir
+		}
+	}
+	for _, e := range agent.Env {
+		if e.Name == "MESHCNI_RUN_DIR" && e.Value != "" {
+			return e.Value
+		}
+	}
+	return netconf.DefaultRunDir
 }
 
 // unconfined takes a container out of AppArmor's profile, which would keep it from entering pods. Since 1.30 that is a field; before, an

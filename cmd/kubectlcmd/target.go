@@ -131,6 +131,11 @@ type subject struct {
 	node   agentapi.Node
 	// decision is that of explain, once it has reached one.
 	decision selection.Decision
+	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to; left is then
+	// what remains of that.
+	flags   enterFlags
+	entered bool
+	left    error
 }
 
 // given returns the pod with what decides on it: its Namespace, and the configuration that is in force on its node.

@@ -317,10 +317,15 @@ func (t *trial) answers(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
+// why is [cluster.why] with the pod's name.
+func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
+	return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, t.cluster.why(ctx, pod, err))
+}
+
 // why adds to an error what the cluster says of the pod: how its containers ended, and its last warnings. It is asked even if the
 // time is up.
 func (c *cluster) why(ctx context.Context, pod *corev1.Pod, err error) error {
-	texts := []string{fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)}
+	texts := []string{err.Error()}
 	if text := cmp.Or(pod.Status.Message, pod.Status.Reason); text != "" {
 		texts = append(texts, text)
 	}
