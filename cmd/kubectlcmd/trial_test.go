@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -203,6 +204,25 @@ func TestTrial(t *testing.T) {
 		assert.NotContains(t, errs, "left behind")
 		left, _ := y.left(t)
 		assert.Empty(t, left)
+
+		// Whoever does not wait for the deletion hears what is left.
+		ctx, stop = context.WithCancel(t.Context())
+		again, giveUp := context.WithCancelCause(t.Context())
+		y.set(func() {
+			y.started = func(pod *corev1.Pod) corev1.PodStatus {
+				if strings.HasPrefix(pod.Name, "istio") {
+					giveUp(errors.New("interrupted again"))
+					stop()
+				}
+				return pod.Status
+			}
+		})
+		code, out, errs = y.test(cli.WithAgain(ctx, again))
+		assert.Equal(t, ExitWrong, code, out)
+		left, _ = y.left(t)
+		require.Len(t, left, 1)
+		assert.Contains(t, errs, "kubectl-meshcni: left behind: namespace "+left[0]+": interrupted again; this deletes it: kubectl delete namespace "+left[0]+"\n")
+		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
 	})
 	t.Run("others' namespaces", func(t *testing.T) {
 		assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", "theirs"), nil))

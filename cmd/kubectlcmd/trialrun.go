@@ -44,6 +44,8 @@ type trial struct {
 	// own: the namespace may be there, and is ours. uid is then its, if that is known.
 	own bool
 	uid types.UID
+
+	progress sync.Mutex // to tell of it
 }
 
 func newTrial(c *cluster, o trialOptions) *trial {
@@ -82,7 +84,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	return nil
 }
 
-// clean deletes what the run has made, and names what it could not delete.
+// clean deletes what the run has made, and names what it could not delete, with the command that does. A second interrupt ends it.
 func (t *trial) clean(ctx context.Context) (left []string) {
 	if t.o.keep {
 		fmt.Fprintf(t.Stderr, "the pods are kept: kubectl get pods -n %s -l %s=%s\n", t.run.namespace, trialLabel, t.run.name)
@@ -90,11 +92,17 @@ func (t *trial) clean(ctx context.Context) (left []string) {
 	}
 	ctx, stop := written(ctx)
 	defer stop()
+	why := func(err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
 	if t.o.namespace != "" {
 		selector := trialLabel + "=" + t.run.name
 		now := int64(0)
 		if err := t.client.CoreV1().Pods(t.run.namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: selector}); err != nil {
-			left = append(left, fmt.Sprintf("pods of namespace %s with the label %s: %v", t.run.namespace, selector, err))
+			left = append(left, fmt.Sprintf("pods of namespace %[1]s with the label %[2]s: %[3]v; this deletes them: kubectl delete pods --namespace %[1]s --selector %[2]s", t.run.namespace, selector, why(err)))
 		}
 		return left
 	}
@@ -106,7 +114,7 @@ func (t *trial) clean(ctx context.Context) (left []string) {
 		o.Preconditions = &metav1.Preconditions{UID: &t.uid}
 	}
 	if err := t.client.CoreV1().Namespaces().Delete(ctx, t.run.namespace, o); err != nil && !apierrors.IsNotFound(err) {
-		left = append(left, fmt.Sprintf("namespace %s: %v", t.run.namespace, err))
+		left = append(left, fmt.Sprintf("namespace %[1]s: %[2]v; this deletes it: kubectl delete namespace %[1]s", t.run.namespace, why(err)))
 	}
 	return left
 }
@@ -124,6 +132,8 @@ func (t *trial) all(ctx context.Context, nodes []string, agents map[string]agent
 				return nil
 			}
 			byNode[i] = t.node(ctx, i, a)
+			t.progress.Lock()
+			defer t.progress.Unlock()
 			fmt.Fprintf(t.Stderr, "tested node %s\n", node)
 			return nil
 		})
