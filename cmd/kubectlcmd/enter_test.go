@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
@@ -17,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // uidsOf are the pods that an errand is to look at.
@@ -206,9 +210,17 @@ func TestMigrateEnters(t *testing.T) {
 	gone, far := w.meshPod(t, "shop", "gone", "a"), w.meshPod(t, "shop", "far", "b")
 	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) { p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a" })
 	w.meshPod(t, "shop", "pending", "")
+	// More pods than a page has stand between this one and the others: still one pod a node is made.
+	first := w.meshPod(t, "a", "first", "a")
+	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "many"), nil)
+	kubetest.Parallel(pageSize, func(i int) {
+		assert.NoError(t, w.Try(http.MethodPost, "/api/v1/namespaces/many/pods", &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "i"}}},
+		}, nil))
+	})
 	readable = agentapi.PodPath + string(bare.UID)
 	k := newErrandKubelet(t, w)
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Live: liveRules(t, cart)}, string(old.UID): {}, string(far.UID): {Live: liveRules(t, far)}}))
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Live: liveRules(t, cart)}, string(old.UID): {}, string(far.UID): {Live: liveRules(t, far)}, string(first.UID): {Live: liveRules(t, first)}}))
 	verdicts := func(out string) map[string]migration.Verdict {
 		all := map[string]migration.Verdict{}
 		for _, g := range decode[migration.Report](t, out).Groups {
@@ -220,20 +232,20 @@ func TestMigrateEnters(t *testing.T) {
 	}
 
 	_, _, errs := w.run(t, "migrate", "-o", "json")
-	assert.Contains(t, errs, "the live rules of 5 pods are not known; --enter reads them, by a short-lived pod on the node\n")
+	assert.Contains(t, errs, "the live rules of 6 pods are not known; --enter reads them, by a short-lived pod on the node\n")
 	assert.Empty(t, k.made)
 
 	code, out, errs := w.run(t, "migrate", "-o", "json", "--enter")
 	assert.Equal(t, ExitWrong, code)
 	pod := k.one(t)
-	assert.ElementsMatch(t, []string{string(cart.UID), string(old.UID), string(gone.UID)}, uidsOf(pod), "not what the agent has read, nor what is refused anyway")
-	assert.Contains(t, errs, " on node a to read the live rules of 3 pods\n")
+	assert.ElementsMatch(t, []string{string(first.UID), string(cart.UID), string(old.UID), string(gone.UID)}, uidsOf(pod), "not what the agent has read, nor what is refused anyway")
+	assert.Contains(t, errs, " on node a to read the live rules of 4 pods\n")
 	assert.Empty(t, k.left(t))
 	is := verdicts(out)
 	assert.Equal(t, migration.Same, is["cart"])
 	assert.Equal(t, migration.Differs, is["old"], "it has no rules")
 	assert.Equal(t, migration.Differs, is["bare"])
-	assert.Len(t, is, 7)
+	assert.Len(t, is, 8)
 	assert.Contains(t, out, "--enter: no process of the pod runs")
 	assert.Contains(t, out, "--image names one")
 
