@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -44,39 +45,65 @@ const (
 	lookHostRoot = "/proc/1/root"
 )
 
+const (
+	// looksAtOnce bounds the pods that one pod reads the rules of, and so what it writes: some 10 KB a pod.
+	looksAtOnce = 50
+	// lookTime is how much longer than another a pod may take for each that it looks at.
+	lookTime = time.Second
+)
+
 // lookInto reads the rules of a node's pods by a pod on it, and returns what it has found by the UIDs that the runtime knows the pods by.
-// Each pod is there, unless the error is another than a *leftError.
-func (c *cluster) lookInto(ctx context.Context, node, what, image string, uids []string) (map[string]agentapi.Pod, error) {
+// It stops at the first error; what it has found until then is there. left is about pods that could not be deleted.
+func (c *cluster) lookInto(ctx context.Context, node, what, image string, uids []string) (found map[string]agentapi.Pod, left, err error) {
+	found = map[string]agentapi.Pod{}
+	waiting := slices.Collect(slices.Chunk(uids, looksAtOnce))
+	for len(waiting) > 0 {
+		some := waiting[0]
+		waiting = waiting[1:]
+		failed, remains := parted(c.lookOnce(ctx, node, what, image, some, found))
+		left = errors.Join(left, remains)
+		switch {
+		case errors.Is(failed, errLongLog) && len(some) > 1: // one of them has very many rules
+			waiting = append([][]string{some[:len(some)/2], some[len(some)/2:]}, waiting...)
+		case failed != nil:
+			return found, left, failed
+		}
+	}
+	return found, left, nil
+}
+
+// lookOnce makes one pod that looks into others, and adds what it has found.
+func (c *cluster) lookOnce(ctx context.Context, node, what, image string, uids []string, found map[string]agentapi.Pod) error {
 	args := []string{"look", "--host-root=" + lookHostRoot, "--run-dir=" + lookRunDir}
 	for _, uid := range uids {
 		args = append(args, "--uid="+uid)
 	}
-	out, err := c.errand(ctx, errand{Node: node, What: "to read the live rules of " + what, Args: args, RunDirAt: lookRunDir, Enters: true, Image: image})
+	out, err := c.errand(ctx, errand{
+		Node: node, What: "to read the live rules of " + what, Args: args, RunDirAt: lookRunDir, Enters: true, Image: image, Timeout: errandTime + time.Duration(len(uids))*lookTime,
+	})
 	if out == nil {
-		return nil, err
+		return err
 	}
-	found := map[string]agentapi.Pod{}
 	for line := range bytes.Lines(out) {
 		var l agentapi.Looked
 		if broken := json.Unmarshal(line, &l); broken != nil {
-			return nil, errors.Join(fmt.Errorf("what the pod on node %s has written: %w", node, broken), err)
+			return errors.Join(fmt.Errorf("what the pod on node %s has written: %w", node, broken), err)
 		}
 		found[l.UID] = l.Pod
 	}
 	for _, uid := range uids {
 		if _, ok := found[uid]; !ok {
-			return nil, errors.Join(fmt.Errorf("the pod on node %s has written nothing of the pod with UID %s", node, uid), err)
+			return errors.Join(fmt.Errorf("the pod on node %s has written nothing of the pod with UID %s", node, uid), err)
 		}
 	}
-	return found, err
+	return err
 }
 
 // enter reads what is on the node of the pod by a pod there. What is found takes the place of what the agent has said; only the
 // state is the agent's.
 func (s *subject) enter(ctx context.Context, c *cluster, p *agentapi.Pod) error {
-	found, err := c.lookInto(ctx, s.pod.Spec.NodeName, "pod "+s.pod.Namespace+"/"+s.pod.Name, s.flags.image, []string{runtimeUID(s.pod)})
-	s.entered = true
-	err, s.left = parted(err)
+	found, left, err := c.lookInto(ctx, s.pod.Spec.NodeName, "pod "+s.pod.Namespace+"/"+s.pod.Name, s.flags.image, []string{runtimeUID(s.pod)})
+	s.entered, s.left = true, left
 	is, ok := found[runtimeUID(s.pod)]
 	if !ok {
 		return fmt.Errorf("--enter: %w", err)
@@ -113,17 +140,22 @@ func (s *subject) rules(ctx context.Context, c *cluster) ([]apply.LiveRule, erro
 	return p.Live, err
 }
 
-// parted takes what is left behind out of an error.
+// parted takes what is left behind out of an error that [errors.Join] has made, or that is nothing else.
 func parted(err error) (rest, left error) {
-	var l *leftError
-	if !errors.As(err, &l) {
-		return err, nil
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as it was made
+		all = joined.Unwrap()
 	}
-	var all []error
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as [errors.Join] has made it
-		all = slices.DeleteFunc(slices.Clone(joined.Unwrap()), func(e error) bool { return e == error(l) }) //nolint:errorlint // this very one
+	var lefts, others []error
+	for _, e := range all {
+		switch _, one := e.(*leftError); { //nolint:errorlint // as it was made
+		case one:
+			lefts = append(lefts, e)
+		default:
+			others = append(others, e)
+		}
 	}
-	return errors.Join(all...), l
+	return errors.Join(others...), errors.Join(lefts...)
 }
 
 // runtimeUID is the UID by which the runtime knows a pod.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -148,6 +149,40 @@ func TestEnter(t *testing.T) {
 		assert.Empty(t, k.made)
 	})
 	t.Run("interrupted", func(t *testing.T) { enterInterrupted(t, k) })
+	t.Run("many pods", func(t *testing.T) { enterMany(t, k) })
+}
+
+// enterMany: what one pod has to write is bounded, and if it is too long all the same, two pods write it.
+func enterMany(t *testing.T, k *errandKubelet) {
+	var uids []string
+	for i := range looksAtOnce + 10 {
+		uids = append(uids, fmt.Sprintf("u%d", i))
+	}
+	var mu sync.Mutex
+	var counts []int
+	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
+		all := uidsOf(pod)
+		mu.Lock()
+		counts = append(counts, len(all))
+		mu.Unlock()
+		known := map[string]agentapi.Pod{}
+		for _, uid := range all {
+			known[uid] = agentapi.Pod{LiveError: strings.Repeat("x", maxAnswer/40)}
+		}
+		return looks(t, known)(pod)
+	})
+	c := &cluster{Program: Program{Stderr: &output{}}, client: k.clientset(t), agentSelector: agentSelector}
+	found, left, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
+	assert.NoError(t, errors.Join(err, left))
+	assert.Len(t, found, len(uids))
+	assert.Equal(t, []int{50, 25, 25, 10}, counts)
+	assert.Empty(t, k.left(t))
+
+	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
+		return strings.Repeat("x", maxAnswer+1), corev1.PodStatus{Phase: corev1.PodSucceeded}
+	})
+	_, _, err = c.lookInto(t.Context(), "a", "one pod", "", uids[:1])
+	assert.ErrorIs(t, err, errLongLog)
 }
 
 // enterInterrupted: the pod is deleted; if the user does not wait for that, it is named.

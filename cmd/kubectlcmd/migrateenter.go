@@ -81,7 +81,7 @@ func (m *move) enter(ctx context.Context, node string, all []*candidate) {
 	refused := e.refused
 	e.mu.Unlock()
 	var found map[string]agentapi.Pod
-	var err error
+	var left, err error
 	switch {
 	case len(those) == 0:
 		return
@@ -93,9 +93,8 @@ func (m *move) enter(ctx context.Context, node string, all []*candidate) {
 		if len(those) > 1 {
 			what = fmt.Sprintf("%d pods", len(those))
 		}
-		found, err = m.lookInto(ctx, node, what, e.image, uids)
+		found, left, err = m.lookInto(ctx, node, what, e.image, uids)
 	}
-	err, left := parted(err)
 	unread := 0
 	for _, c := range those {
 		is, ok := found[runtimeUID(c.pod)]

@@ -158,6 +158,8 @@ func (c *cluster) ended(ctx context.Context, pod *corev1.Pod) error {
 	}
 }
 
+var errLongLog = fmt.Errorf("its log is longer than %d MiB", maxAnswer>>20)
+
 // podLog returns what a pod that has ended has written.
 func (c *cluster) podLog(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	log, err := c.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: pod.Spec.Containers[0].Name}).Stream(ctx)
@@ -170,7 +172,7 @@ func (c *cluster) podLog(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read its log: %w", err)
 	case len(text) > maxAnswer:
-		return nil, fmt.Errorf("its log is longer than %d MiB", maxAnswer>>20)
+		return nil, errLongLog
 	}
 	return append([]byte{}, text...), nil
 }

@@ -168,6 +168,10 @@ func TestErrand(t *testing.T) {
 	assert.Equal(t, "making pod meshcni-system/"+pod.Name+" on node a to see\n", said.String())
 	assert.Empty(t, k.left(t))
 	assert.Equal(t, "i", pod.Spec.Containers[0].Image, "the agent's")
+	for _, key := range []string{"sidecar.istio.io/inject", "linkerd.io/inject", "kuma.io/sidecar-injection", "consul.hashicorp.com/connect-inject"} {
+		assert.Contains(t, []string{"false", "disabled"}, pod.Annotations[key], key)
+	}
+	assert.True(t, pod.Spec.HostNetwork, "a node whose network is broken starts it")
 	assert.False(t, pod.Spec.HostPID)
 	assert.False(t, *pod.Spec.AutomountServiceAccountToken)
 	assert.Empty(t, pod.Spec.Containers[0].SecurityContext.Capabilities.Add)
