@@ -173,7 +173,7 @@ What to do:
 	assert.Regexp(t, `nat/OUTPUT +1 +12 +0 +jump`, out)
 	code, _, errOut = w.run(t, "show", "-n", "quiet", "cart")
 	assert.Equal(t, ExitWrong, code)
-	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted\n")
+	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted (--enter reads them, by a short-lived pod on the node)\n")
 
 	// Of several pods, one line each.
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "-l", "app in (cart, wrong)")

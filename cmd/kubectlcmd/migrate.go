@@ -1,6 +1,7 @@
 package kubectlcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 type migrateFlags struct {
 	from, daemonSet, output, html, values string
+	enter                                 enterFlags
 }
 
 func (c *cluster) migrateCommand() *cobra.Command {
@@ -32,12 +34,15 @@ func (c *cluster) migrateCommand() *cobra.Command {
 nothing. Exits 1 if a pod would be captured otherwise or refused, or if a setting
 that decides on it has no equal here; 3 if something cannot be told.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.open(); err != nil {
+			if err := cmp.Or(f.enter.check(), c.open()); err != nil {
 				return err
 			}
-			r, err := c.migrate(cmd.Context(), f)
+			r, left, err := c.migrate(cmd.Context(), f)
+			if cmd.Context().Err() != nil {
+				err = context.Cause(cmd.Context())
+			}
 			if err != nil {
-				return err
+				return errors.Join(err, left)
 			}
 			if f.output == "json" {
 				err = printJSON(c.Stdout, r)
@@ -53,7 +58,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 					return err
 				}))
 			}
-			switch {
+			switch err = errors.Join(err, left); {
 			case err != nil:
 				return err
 			case r.Wrong():
@@ -66,6 +71,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 	}
 	cmd.Flags().StringVar(&f.from, "from", "", "the other plugin: "+strings.Join(migration.Names(), ", ")+" (default: the one that is found)")
 	cmd.Flags().StringVar(&f.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
+	f.enter.register(cmd)
 	cmd.Flags().VarP(cli.Choice(&f.output, "text", "json"), "output", "o", "text or json")
 	cmd.Flags().StringVar(&f.html, "html", "", "write the report to this file too, as a page to hand around")
 	cmd.Flags().StringVar(&f.values, "values", "", "write the chart's values to this file")
@@ -81,23 +87,27 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return errors.Join(write(file), file.Close())
 }
 
-func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Report, err error) {
-	m := &move{cluster: c}
+// migrate makes the report. left is what of the pods that --enter has made could not be deleted.
+func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Report, left, err error) {
+	m := &move{cluster: c, entrance: entrance{enterFlags: f.enter}}
 	if err := m.find(ctx, f); err != nil {
-		return r, err
+		return r, nil, err
 	}
 	r.Objects, r.From = append([]string{}, m.objects...), m.plan.From
 	if err := m.look(ctx, &r.Nodes); err != nil {
-		return r, err
+		return r, nil, err
 	}
 	if err := m.pods(ctx); err != nil {
-		return r, err
+		return r, m.entrance.left, err
+	}
+	if m.entrance.unread > 0 && !f.enter.enter {
+		fmt.Fprintf(c.Stderr, "the live rules of %d pods are not known; %s\n", m.entrance.unread, enterHint)
 	}
 	r.Groups, r.Outside, r.Plan = m.judge.Groups(), m.judge.Outside, m.plan
 	for _, g := range r.Groups {
 		r.Pods += g.Count
 	}
-	return r, nil
+	return r, m.entrance.left, nil
 }
 
 // move is what migrate works with.
@@ -107,6 +117,8 @@ type move struct {
 	judge   migration.Judge
 	objects []string
 	agents  map[string]*lookout // by the node's name
+
+	entrance entrance
 }
 
 // found is another plugin's DaemonSet.

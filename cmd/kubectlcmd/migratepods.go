@@ -81,6 +81,7 @@ type candidate struct {
 	namespace *corev1.Namespace
 	pod       *corev1.Pod // as it is
 	is        migration.Observed
+	entered   *agentapi.Pod // as a pod on its node has found it
 }
 
 // pods judges all. It keeps one page at a time.
@@ -91,7 +92,7 @@ func (m *move) pods(ctx context.Context) error {
 		return err
 	}
 	seen := 0
-	return m.eachPage(ctx, func(pods []corev1.Pod) error {
+	return m.eachBatch(ctx, func(pods []corev1.Pod) error {
 		byNode := map[string][]*candidate{}
 		var all []*candidate
 		for i := range pods {
@@ -118,6 +119,7 @@ func (m *move) pods(ctx context.Context) error {
 				for _, c := range those { // an agent looks into one pod at a time
 					c.is = m.observe(ctx, m.agents[node], c)
 				}
+				m.enter(ctx, node, those)
 				return nil
 			})
 		}
@@ -163,8 +165,7 @@ func (m *move) live(ctx context.Context, l *lookout, c *candidate) (o migration.
 		o.LiveError = "the agent of the node does not tell: " + l.trouble
 		return o
 	}
-	var p agentapi.Pod
-	err := m.get(ctx, l.agent, agentapi.PodPath+cmp.Or(c.pod.Annotations[mirror], string(c.pod.UID)), &p)
+	p, err := c.look(ctx, m, l)
 	if o.Double, o.DoubleRule = m.double(p); o.Double != "" {
 		l.failed = 0
 		return o

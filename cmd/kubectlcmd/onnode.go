@@ -22,7 +22,7 @@ import (
 // onNode is what is on the node of a pod.
 type onNode struct {
 	Node string `json:"node,omitempty"`
-	// Unknown says why the agent has not told. Then nothing below is known.
+	// Unknown says why the agent has not told. Then nothing below is known but what --enter has read.
 	Unknown string `json:"unknown,omitempty"`
 	agentapi.Pod
 	Events      []event `json:"events"`
@@ -30,6 +30,7 @@ type onNode struct {
 
 	selected bool // the pod is in the mesh
 	started  bool // it has a network
+	hint     bool // --enter could read its rules
 }
 
 // event is one of the pod's.
@@ -46,6 +47,7 @@ const maxEvents = 10
 func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
 	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Verdict.State == explain.Captured, s.started()
 	p, err := s.look(ctx, c)
+	is.hint = s.enterable() && !s.entered
 	if is.Pod = p; err != nil {
 		is.Unknown = err.Error()
 	}
@@ -82,6 +84,9 @@ func (is onNode) unwatched() (text string, exit error) {
 	return "", nil
 }
 
+// told reports whether the agent, or a pod on the node, has told what is there: both list the records, if only none.
+func (is onNode) told() bool { return is.Unknown == "" || is.Records != nil }
+
 // ours is how many of the live rules are the mesh's.
 func (is onNode) ours() (n int) {
 	for _, r := range is.Live {
@@ -112,7 +117,8 @@ func (is onNode) print(w io.Writer) {
 	fmt.Fprintf(w, "\non node %s\n", cmp.Or(is.Node, "(none)"))
 	if is.Unknown != "" {
 		fmt.Fprintf(w, "  unknown: %s\n", is.Unknown)
-	} else {
+	}
+	if is.told() {
 		is.printState(w)
 		if text, _ := is.unwatched(); text != "" {
 			fmt.Fprintf(w, "  %s\n", text)
@@ -139,7 +145,7 @@ func (is onNode) printState(w io.Writer) {
 		fmt.Fprintln(w)
 	} else if !is.started {
 		fmt.Fprintln(w, "  now: the pod has no network yet")
-	} else {
+	} else if is.Unknown == "" {
 		fmt.Fprintln(w, "  now: the agent does not count the pod among those of the mesh")
 	}
 	for _, r := range is.Records {
@@ -160,10 +166,9 @@ func (is onNode) printState(w io.Writer) {
 	}
 	if is.LiveError != "" {
 		fmt.Fprintf(w, "  live rules: not known: %s\n", is.LiveError)
-		if is.LiveError == onHostNetwork {
-			return
+		if is.hint {
+			fmt.Fprintf(w, "  (%s; the agent itself could with the chart's repair.verifyInterval or repair.mode=repair)\n", enterHint)
 		}
-		fmt.Fprintln(w, "  (to read them the agent has to be able to enter pods: the chart's repair.verifyInterval or repair.mode=repair)")
 		return
 	}
 	ours := is.ours()

@@ -31,15 +31,25 @@ var readFile = os.ReadFile
 // mirror is the annotation by which a kubelet tells which static pod it mirrors: the runtime knows the pod by it.
 const mirror = "kubernetes.io/config.mirror"
 
-// look asks the agent for what is on the node of the pod.
+// look asks the agent for what is on the node of the pod, and enters the pod if that is wanted. The error says why the agent has told
+// nothing.
 func (s *subject) look(ctx context.Context, c *cluster) (p agentapi.Pod, err error) {
-	if s.asking != nil {
-		return p, s.asking
-	}
-	if s.pod.Spec.HostNetwork {
+	switch {
+	case s.asking != nil:
+		err = s.asking
+	case s.pod.Spec.HostNetwork:
 		return agentapi.Pod{LiveError: onHostNetwork}, nil
+	default:
+		err = c.get(ctx, s.agent, agentapi.PodPath+runtimeUID(s.pod), &p)
 	}
-	err = c.get(ctx, s.agent, agentapi.PodPath+cmp.Or(s.pod.Annotations[mirror], string(s.pod.UID)), &p)
+	if s.enters(p, err) {
+		switch failed := s.enter(ctx, c, &p); {
+		case failed != nil && err != nil:
+			err = fmt.Errorf("%w; %w", err, failed)
+		case failed != nil:
+			p.LiveError += "; " + failed.Error()
+		}
+	}
 	return p, err
 }
 
@@ -79,10 +89,14 @@ func (c *cluster) explainCommand() *cobra.Command {
 	var from sources
 	var plan bytes.Buffer
 	var s *subject
+	var enter enterFlags
 	cmd := c.program(&plan).Command("explain", func(cmd *cobra.Command, args []string) (g redirectcmd.Given, err error) {
-		s, g, err = c.given(cmd, args, from)
+		if err = enter.check(); err == nil {
+			s, g, err = c.given(cmd, args, from)
+		}
 		return g, err
 	})
+	enter.register(cmd)
 	cmd.Use = "explain (" + strings.Trim(podUse, "()") + " | KIND/NAME --all-pods | -l SELECTOR)"
 	cmd.Short = "say what is wrong with a pod, and what to do; then what should be, and what is on its node"
 	cmd.Long = "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says."
@@ -102,7 +116,11 @@ func (c *cluster) explainCommand() *cobra.Command {
 		if s.fromFile {
 			return cmp.Or(s.printPlan(cmd, c.Stdout, &plan), err)
 		}
+		s.flags = enter
 		is := c.onNode(cmd.Context(), s)
+		if cmd.Context().Err() != nil {
+			return errors.Join(context.Cause(cmd.Context()), s.left)
+		}
 		now := s.present(is)
 		inJSON, brief := cmd.Flags().Lookup("output").Value.String() == "json", cmd.Flags().Lookup("brief").Value.String() == "true"
 		switch {
@@ -124,7 +142,7 @@ func (c *cluster) explainCommand() *cobra.Command {
 			_, _ = plan.WriteTo(c.Stdout)
 			is.print(c.Stdout)
 		}
-		if err != nil || now.exit == 0 {
+		if err = cmp.Or(err, s.left); err != nil || now.exit == 0 {
 			return err
 		}
 		return cli.Exit(now.exit)
@@ -149,44 +167,47 @@ func (s *subject) printPlan(cmd *cobra.Command, w io.Writer, plan io.WriterTo) e
 func (c *cluster) showCommand() *cobra.Command {
 	var output string
 	var watch bool
+	var enter enterFlags
 	interval := 2 * time.Second
 	cmd := &cobra.Command{
 		Use: "show (POD | KIND/NAME)", Short: "show a pod's live rules, what each has matched, and why it is there",
-		Long: "The agent reads them; it has to be able to enter pods' network namespaces.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
+		Long: "The agent reads them if it may enter pods' network namespaces; where it may not, a\nshort-lived pod on the node does, with --enter.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if interval <= 0 {
 				return cli.Usagef("--interval %s: not above 0", interval)
 			}
-			if err := c.open(); err != nil {
+			if watch && enter.enter {
+				return cli.Usagef("--watch and --enter: a pod that is made on the node looks once")
+			}
+			if err := cmp.Or(enter.check(), c.open()); err != nil {
 				return err
 			}
 			pod, err := c.find(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
-			s := &subject{pod: pod}
+			s := &subject{pod: pod, flags: enter}
 			s.ask(cmd.Context(), c)
 			var before liverules.Seen
 			for {
-				p, err := s.look(cmd.Context(), c)
-				if err == nil && p.LiveError != "" {
-					err = errors.New(p.LiveError)
-				}
-				if cmd.Context().Err() != nil {
+				live, err := s.rules(cmd.Context(), c)
+				switch {
+				case cmd.Context().Err() != nil && !s.entered:
 					return nil //nolint:nilerr // the caller ended it
+				case cmd.Context().Err() != nil:
+					return errors.Join(context.Cause(cmd.Context()), s.left)
+				case err != nil:
+					return errors.Join(fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err), s.left)
 				}
-				if err != nil {
-					return fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err)
-				}
-				rules, seen := liverules.Since(before, p.Live)
+				rules, seen := liverules.Since(before, live)
 				if output == "json" {
 					err = printJSON(c.Stdout, rules)
 				} else {
 					err = liverules.Print(c.Stdout, rules)
 				}
 				if err != nil || !watch {
-					return err
+					return cmp.Or(err, s.left)
 				}
 				before = seen
 				select {
@@ -198,6 +219,7 @@ func (c *cluster) showCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
+	enter.register(cmd)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the rules again and again, with what each has matched since")
 	cmd.Flags().DurationVar(&interval, "interval", interval, "with --watch: how often")
 	return cmd

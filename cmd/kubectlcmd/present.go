@@ -145,7 +145,7 @@ func (s *subject) refused(onNode) *present {
 }
 
 // unasked is about an agent that cannot tell anything, or has not put the plugin there.
-func (s *subject) unasked(onNode) *present {
+func (s *subject) unasked(is onNode) *present {
 	node := s.pod.Spec.NodeName
 	i := s.node.Installed
 	switch {
@@ -155,6 +155,11 @@ func (s *subject) unasked(onNode) *present {
 			explain.Then("Once the agent is ready,", s.pod),
 		}}
 	case s.asking != nil:
+		if is.told() { // a pod on the node has read what is there
+			if p := s.redirection(is); p != nil {
+				return p
+			}
+		}
 		p := &present{Code: nowSilent, Sentence: "The agent of node " + node + " does not answer, so it is not known how this pod is.", Because: []string{brief.Text(s.asking.Error(), maxMessage)}, exit: ExitUnknown}
 		if s.agent.Name != "" {
 			p.Do = append(p.Do, fmt.Sprintf("See how the agent is: kubectl --namespace %s describe pod %s", s.agent.Namespace, s.agent.Name))
@@ -211,6 +216,9 @@ func (s *subject) unstarted(is onNode) *present {
 
 // redirection is about what the agent, the records and the live rules say of a pod that is to be captured.
 func (s *subject) redirection(is onNode) *present {
+	if !is.told() {
+		return &present{Code: nowUnknown, Sentence: "It is not known how this pod is: the agent of its node has not told.", Because: []string{brief.Text(is.Unknown, maxMessage)}, exit: ExitUnknown, Do: []string{again}}
+	}
 	restart := explain.Restart(s.pod)
 	lost := &present{Code: nowLost, Sentence: "This pod has lost rules, so some of its traffic bypasses the mesh.", Because: bounded(is.Lost), exit: ExitWrong, Do: s.mendFirst(restart,
 		"If it happens again, find out who changes the rules: kubectl meshcni show "+s.name())}

@@ -129,7 +129,9 @@ func TestTroubles(t *testing.T) {
 		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, nowExcluded, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
 		{"another mesh's", []func(*subject){func(s *subject) { s.pod.Spec.Containers[1].Name = "linkerd-proxy" }}, onNode{}, nowOther, ExitWrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
 		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "This pod is not captured", "", nil},
-		{"labels unknown", []func(*subject){func(s *subject) { s.namespace, s.pod.Annotations, s.pod.Spec.Containers = nil, nil, s.pod.Spec.Containers[:1] }}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "the labels of its namespace are not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
+		{"labels unknown", []func(*subject){func(s *subject) {
+			s.namespace, s.pod.Annotations, s.pod.Spec.Containers = nil, nil, s.pod.Spec.Containers[:1]
+		}}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "the labels of its namespace are not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"logs cart-5d-x --container app"}},

@@ -140,6 +140,11 @@ type subject struct {
 	deciding  *deciding
 	// explained is what explain has found, once it has reached a decision.
 	explained explain.Explanation
+	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to; left is then
+	// what remains of that.
+	flags   enterFlags
+	entered bool
+	left    error
 }
 
 // sources are where a command has the pod and what decides on it from, if not from the cluster alone.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -42,28 +43,10 @@ type yard struct {
 func newYardOf(t *testing.T, w *world) *yard {
 	t.Helper()
 	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}}
-	config, err := w.server.Config(kubetest.AdminToken)
-	require.NoError(t, err)
-	client, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	var kubelet sync.WaitGroup
-	kubelet.Go(func() {
-		for ctx.Err() == nil { // a server that has just started ends the first ones
-			seen, err := client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{LabelSelector: trialLabel})
-			if err != nil {
-				continue
-			}
-			for e := range seen.ResultChan() {
-				if pod, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added {
-					y.admit(t, ctx, client, pod)
-				}
-			}
+	w.watchPods(t, trialLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
+		if e.Type == watch.Added {
+			y.admit(t, ctx, client, pod)
 		}
-	})
-	t.Cleanup(func() {
-		stop()
-		kubelet.Wait()
 	})
 	return y
 }
@@ -221,6 +204,25 @@ func TestTrial(t *testing.T) {
 		assert.NotContains(t, errs, "left behind")
 		left, _ := y.left(t)
 		assert.Empty(t, left)
+
+		// Whoever does not wait for the deletion hears what is left.
+		ctx, stop = context.WithCancel(t.Context())
+		again, giveUp := context.WithCancelCause(t.Context())
+		y.set(func() {
+			y.started = func(pod *corev1.Pod) corev1.PodStatus {
+				if strings.HasPrefix(pod.Name, "istio") {
+					giveUp(errors.New("interrupted again"))
+					stop()
+				}
+				return pod.Status
+			}
+		})
+		code, out, errs = y.test(cli.WithAgain(ctx, again))
+		assert.Equal(t, ExitWrong, code, out)
+		left, _ = y.left(t)
+		require.Len(t, left, 1)
+		assert.Contains(t, errs, "kubectl-meshcni: left behind: namespace "+left[0]+": interrupted again; this deletes it: kubectl delete namespace "+left[0]+"\n")
+		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
 	})
 	t.Run("others' namespaces", func(t *testing.T) {
 		assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", "theirs"), nil))

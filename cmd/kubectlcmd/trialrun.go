@@ -57,11 +57,6 @@ func newTrial(c *cluster, o trialOptions) *trial {
 	return t
 }
 
-// written makes a context for a request that goes on when the caller is interrupted.
-func written(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), oneWrite)
-}
-
 // prepare makes the namespace.
 func (t *trial) prepare(ctx context.Context) error {
 	if t.o.namespace != "" {
@@ -89,7 +84,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	return nil
 }
 
-// clean deletes what the run has made, and names what it could not delete.
+// clean deletes what the run has made, and names what it could not delete, with the command that does. A second interrupt ends it.
 func (t *trial) clean(ctx context.Context) (left []string) {
 	if t.o.keep {
 		fmt.Fprintf(t.Stderr, "the pods are kept: kubectl get pods -n %s -l %s=%s\n", t.run.namespace, trialLabel, t.run.name)
@@ -97,11 +92,17 @@ func (t *trial) clean(ctx context.Context) (left []string) {
 	}
 	ctx, stop := written(ctx)
 	defer stop()
+	why := func(err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
 	if t.o.namespace != "" {
 		selector := trialLabel + "=" + t.run.name
 		now := int64(0)
 		if err := t.client.CoreV1().Pods(t.run.namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: selector}); err != nil {
-			left = append(left, fmt.Sprintf("pods of namespace %s with the label %s: %v", t.run.namespace, selector, err))
+			left = append(left, fmt.Sprintf("pods of namespace %[1]s with the label %[2]s: %[3]v; this deletes them: kubectl delete pods --namespace %[1]s --selector %[2]s", t.run.namespace, selector, why(err)))
 		}
 		return left
 	}
@@ -113,7 +114,7 @@ func (t *trial) clean(ctx context.Context) (left []string) {
 		o.Preconditions = &metav1.Preconditions{UID: &t.uid}
 	}
 	if err := t.client.CoreV1().Namespaces().Delete(ctx, t.run.namespace, o); err != nil && !apierrors.IsNotFound(err) {
-		left = append(left, fmt.Sprintf("namespace %s: %v", t.run.namespace, err))
+		left = append(left, fmt.Sprintf("namespace %[1]s: %[2]v; this deletes it: kubectl delete namespace %[1]s", t.run.namespace, why(err)))
 	}
 	return left
 }
@@ -326,10 +327,15 @@ func (t *trial) answers(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
+// why is [cluster.why] with the pod's name.
+func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
+	return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, t.cluster.why(ctx, pod, err))
+}
+
 // why adds to an error what the cluster says of the pod: how its containers ended, and its last warnings. It is asked even if the
 // time is up.
-func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
-	texts := []string{fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)}
+func (c *cluster) why(ctx context.Context, pod *corev1.Pod, err error) error {
+	texts := []string{err.Error()}
 	if text := cmp.Or(pod.Status.Message, pod.Status.Reason); text != "" {
 		texts = append(texts, text)
 	}
@@ -343,7 +349,7 @@ func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
 	}
 	ctx, stop := written(ctx)
 	defer stop()
-	list, failed := t.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+	list, failed := c.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.name": pod.Name, "type": corev1.EventTypeWarning}.String(), Limit: pageSize,
 	})
 	if failed != nil {

@@ -3,7 +3,6 @@
 package nodecmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +21,7 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // nodeAPI answers who asks on the loopback interface.
@@ -125,45 +122,17 @@ func (n nodeAPI) installed(s Settings) (i agentapi.Installed) {
 // pod looks at a pod of the node.
 func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
 	s := n.settings()
-	p := agentapi.Pod{Records: []attachment.Record{}, Live: []apply.LiveRule{}, Differences: []string{}, Lost: []string{}}
+	p := recorded(s.RunDir, uid)
 	for _, state := range states(n.status().Pods) {
 		if state.UID == uid {
 			p.State = &state
 		}
 	}
-	unread := 0
-	for r, err := range attachment.In(s.RunDir).All() {
-		switch {
-		case err != nil:
-			unread++
-			p.RecordsError = fmt.Sprintf("%d records cannot be read: %v", unread, err)
-		case r.Pod.UID == uid:
-			p.Records = append(p.Records, r)
-		}
-	}
-	slices.SortFunc(p.Records, func(a, b attachment.Record) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Network, b.Network), cmp.Compare(a.IfName, b.IfName))
-	})
 	if err := n.hosts(uid, p); err != nil { // else any process of the node could be looked for
 		p.LiveError = err.Error()
 		return p
 	}
-	last := attachment.Record{Pod: attachment.Pod{UID: uid}}
-	if len(p.Records) > 0 {
-		last = p.Records[len(p.Records)-1]
-	}
-	var owners []ruleset.Ruleset
-	for _, d := range n.program.Dialects {
-		owners = append(owners, d.Names.Owner().EmptyRuleset())
-	}
-	live, err := bundle.Look(ctx, last, s.Repair.HostRoot, owners...)
-	if err != nil {
-		p.LiveError = err.Error()
-		return p
-	}
-	p.Live = append(p.Live, live.Rules...)
-	lost, _ := last.Lost(live.Differences)
-	p.Differences, p.Lost = texts(live.Differences), texts(lost)
+	n.program.enter(ctx, &p, uid, s.Repair.HostRoot)
 	return p
 }
 
@@ -179,14 +148,6 @@ func (n nodeAPI) hosts(uid string, p agentapi.Pod) error {
 		err = errors.New("the agent does not know the pod")
 	}
 	return err
-}
-
-func texts(diffs []ruleset.Difference) []string {
-	all := []string{}
-	for _, d := range diffs {
-		all = append(all, d.String())
-	}
-	return all
 }
 
 // kernelRelease is that of uname(2), or empty.

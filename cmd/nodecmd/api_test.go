@@ -99,9 +99,10 @@ func TestAPI(t *testing.T) {
 	assert.Equal(t, []string{"a", "b"}, c.Kubernetes.ExcludeNamespaces)
 	assert.Equal(t, []bool{false, true, false}, []bool{n.Pods[0].Wrong, n.Pods[1].Wrong, n.Pods[2].Wrong})
 	var said Status
-	code, out, _ := run(t, env, "status", "-o", "json")
-	assert.Equal(t, 0, code)
-	require.NoError(t, json.Unmarshal([]byte(out), &said))
+	require.Eventually(t, func() bool { // it answers before it writes
+		code, out, _ := run(t, env, "status", "-o", "json")
+		return code == 0 && json.Unmarshal([]byte(out), &said) == nil
+	}, time.Minute, 10*time.Millisecond)
 	for i, p := range said.Pods {
 		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, agentapi.Condition(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
 	}

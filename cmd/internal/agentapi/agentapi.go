@@ -135,17 +135,26 @@ type Pod struct {
 	LiveError string   `json:"live_error,omitempty"`
 }
 
+// Looked is a line of what "meshcni-node look" prints.
+type Looked struct {
+	UID string `json:"uid"`
+	// Pod has no State, which only the agent knows.
+	Pod
+}
+
 // Server answers. Node returns a [Node] or what is encoded like one.
 type Server struct {
 	Node func() any
 	Pod  func(ctx context.Context, uid string) Pod
 }
 
-// uid is a pod's: the API server's are UUIDs, and those of static pods hashes.
 var uid = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
-// podTimeout bounds the look into a pod's namespace, for which programs may run.
-const podTimeout = 10 * time.Second
+// IsUID reports whether a text may be a pod's UID: the API server's are UUIDs, and those of static pods hashes.
+func IsUID(text string) bool { return uid.MatchString(text) }
+
+// PodTimeout bounds the look into a pod's namespace, for which programs may run.
+const PodTimeout = 10 * time.Second
 
 // Handler serves the paths. It looks into one pod at a time: whoever asks often must not keep the node busy.
 func (s Server) Handler() http.Handler {
@@ -154,11 +163,11 @@ func (s Server) Handler() http.Handler {
 	turn := make(chan struct{}, 1)
 	mux.HandleFunc("GET "+PodPath+"{uid}", func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("uid")
-		if !uid.MatchString(id) {
+		if !IsUID(id) {
 			http.Error(w, "that is no pod's UID", http.StatusBadRequest)
 			return
 		}
-		ctx, cancel := context.WithTimeoutCause(r.Context(), podTimeout, errors.New("the agent is busy"))
+		ctx, cancel := context.WithTimeoutCause(r.Context(), PodTimeout, errors.New("the agent is busy"))
 		defer cancel()
 		select {
 		case turn <- struct{}{}:

@@ -1,0 +1,297 @@
+package kubectlcmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
+)
+
+// uidsOf are the pods that an errand is to look at.
+func uidsOf(pod *corev1.Pod) (uids []string) {
+	for _, arg := range pod.Spec.Containers[0].Args {
+		if uid, ok := strings.CutPrefix(arg, "--uid="); ok {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}
+
+// looks makes the pods of errands say what is known of pods; of others, that they do not run.
+func looks(t *testing.T, known map[string]agentapi.Pod) func(*corev1.Pod) (string, corev1.PodStatus) {
+	return func(pod *corev1.Pod) (string, corev1.PodStatus) {
+		var out bytes.Buffer
+		for _, uid := range uidsOf(pod) {
+			p, ok := known[uid]
+			if !ok {
+				p.LiveError = "no process of the pod runs"
+			}
+			assert.NoError(t, json.NewEncoder(&out).Encode(agentapi.Looked{UID: uid, Pod: p}))
+		}
+		return out.String(), corev1.PodStatus{Phase: corev1.PodSucceeded}
+	}
+}
+
+// refused is what the chart's default agent says: it may not enter pods.
+const refused = "enter: operation not permitted"
+
+// TestEnter: where the agent may not enter pods, or does not answer, a pod on the node reads the rules, if that is asked for.
+func TestEnter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	state := &agentapi.State{Namespace: "shop", Name: "cart", State: agentapi.Captured, Reason: "recorded"}
+	answer := agentapi.Pod{State: state, LiveError: refused, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
+	base := sound("a")
+	w.node(t, "a", func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return base(path)
+		}
+		return answer, nil
+	})
+	w.node(t, "b", silent)
+	cart := w.meshPod(t, "shop", "cart", "a")
+	w.meshPod(t, "shop", "far", "b", func(p *corev1.Pod) { p.Annotations[mirror] = "hash" })
+	w.meshPod(t, "shop", "done", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	k := newErrandKubelet(t, w)
+	rule := apply.LiveRule{Backend: apply.IptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j ISTIO_OUTPUT", Ours: true, Counters: &apply.Counters{Packets: 12, Bytes: 700}}
+	record := attachment.Record{Selected: true, By: "ADD", Reason: "selected", Dialect: "istio"}
+	full := agentapi.Pod{Records: []attachment.Record{record}, Live: []apply.LiveRule{rule}}
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, "hash": full}))
+
+	code, _, errs := w.run(t, "show", "-n", "shop", "cart")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errs, "are not known: "+refused+" (--enter reads them, by a short-lived pod on the node)\n")
+	code, out, _ := w.run(t, "explain", "-n", "shop", "cart")
+	assert.Equal(t, ExitOK, code, "as its record has it")
+	assert.Contains(t, out, "live rules: not known: "+refused+"\n  (--enter reads them, by a short-lived pod on the node; ")
+	assert.Empty(t, k.made, "nobody has asked for a pod")
+
+	code, out, errs = w.run(t, "show", "-n", "shop", "cart", "--enter")
+	assert.Equal(t, ExitOK, code, errs)
+	assert.Regexp(t, `OUTPUT +1 +12 +700 +-j ISTIO_OUTPUT`, out)
+	pod := k.one(t)
+	assert.Equal(t, "making pod meshcni-system/"+pod.Name+" on node a to read the live rules of pod shop/cart\n", errs)
+	assert.Equal(t, []string{"look", "--host-root=/proc/1/root", "--run-dir=/host/run/meshcni", "--uid=" + string(cart.UID)}, pod.Spec.Containers[0].Args)
+	assert.True(t, pod.Spec.HostPID)
+	assert.Equal(t, "/var/run/meshcni", pod.Spec.Volumes[0].HostPath.Path)
+	assert.True(t, pod.Spec.Containers[0].VolumeMounts[0].ReadOnly)
+
+	k.next(k.runs)
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
+	assert.Equal(t, ExitOK, code)
+	assert.Contains(t, out, "  now: captured: recorded\n", "as the agent has it")
+	assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: []string{"nat/OUTPUT 1 is missing"}, Lost: []string{"nat/OUTPUT 1 is missing"}}, "hash": full}))
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, out, "  LOST since ADD: nat/OUTPUT 1 is missing\n")
+
+	t.Run("the agent does not answer", func(t *testing.T) {
+		code, out, errs := w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
+		assert.Equal(t, ExitUnknown, code, errs)
+		assert.Contains(t, out, "  unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
+		assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
+		assert.NotContains(t, out, "  now: ")
+		code, out, errs = w.run(t, "show", "-n", "shop", "far", "--enter", "-o", "json")
+		assert.Equal(t, ExitOK, code, errs)
+		assert.Len(t, decode[[]apply.LiveRule](t, out), 1)
+		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+			return "", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods"}
+		})
+		code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
+		assert.Equal(t, ExitUnknown, code)
+		assert.Regexp(t, `  unknown: ask agent meshcni-system/meshcni-node-b: connection refused; --enter: pod \S+ on node b: it has failed; OutOfpods\n`, out)
+		assert.NotContains(t, out, "there is no record", "nobody knows")
+	})
+	t.Run("failures", func(t *testing.T) {
+		for _, log := range []string{"", "{}\n", "no such command\n"} {
+			k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+				return log, corev1.PodStatus{Phase: corev1.PodSucceeded}
+			})
+			code, out, errs := w.run(t, "show", "-n", "shop", "cart", "--enter")
+			assert.Equal(t, ExitWrong, code)
+			assert.Empty(t, out)
+			assert.Contains(t, errs, refused+"; --enter: ", log)
+			assert.Contains(t, errs, "the pod on node a has written", log)
+		}
+		k.next(looks(t, nil))
+		code, _, errs := w.run(t, "show", "-n", "shop", "cart", "--enter")
+		assert.Equal(t, ExitWrong, code)
+		assert.Contains(t, errs, "are not known: no process of the pod runs\n")
+		k.next(nil)
+		for _, name := range []string{"done", "hosts"} {
+			code, _, errs = w.run(t, "show", "-n", "shop", name, "--enter")
+			assert.Equal(t, ExitWrong, code)
+			assert.NotContains(t, errs, "making pod", name)
+		}
+		for _, args := range [][]string{{"show", "cart", "--enter", "--watch"}, {"show", "cart", "--image", "i"}, {"explain", "cart", "--image", "i"}, {"migrate", "--image", "i"}} {
+			code, _, errs = w.run(t, args...)
+			assert.Equal(t, ExitUsage, code, errs)
+		}
+		assert.Empty(t, k.made)
+	})
+	t.Run("interrupted", func(t *testing.T) { enterInterrupted(t, k) })
+	t.Run("many pods", func(t *testing.T) { enterMany(t, k) })
+}
+
+// enterMany: what one pod has to write is bounded, and if it is too long all the same, two pods write it.
+func enterMany(t *testing.T, k *errandKubelet) {
+	var uids []string
+	for i := range looksAtOnce + 10 {
+		uids = append(uids, fmt.Sprintf("u%d", i))
+	}
+	var mu sync.Mutex
+	var counts []int
+	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
+		all := uidsOf(pod)
+		mu.Lock()
+		counts = append(counts, len(all))
+		mu.Unlock()
+		known := map[string]agentapi.Pod{}
+		for _, uid := range all {
+			known[uid] = agentapi.Pod{LiveError: strings.Repeat("x", maxAnswer/40)}
+		}
+		return looks(t, known)(pod)
+	})
+	c := &cluster{Program: Program{Stderr: &output{}}, client: k.clientset(t), agentSelector: agentSelector}
+	found, left, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
+	assert.NoError(t, errors.Join(err, left))
+	assert.Len(t, found, len(uids))
+	assert.Equal(t, []int{50, 25, 25, 10}, counts)
+	assert.Empty(t, k.left(t))
+
+	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
+		return strings.Repeat("x", maxAnswer+1), corev1.PodStatus{Phase: corev1.PodSucceeded}
+	})
+	_, _, err = c.lookInto(t.Context(), "a", "one pod", "", uids[:1])
+	assert.ErrorIs(t, err, errLongLog)
+}
+
+// enterInterrupted: the pod is deleted; if the user does not wait for that, it is named.
+func enterInterrupted(t *testing.T, k *errandKubelet) {
+	for _, name := range []string{"show", "explain"} {
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		again, giveUp := context.WithCancelCause(t.Context())
+		ctx = cli.WithAgain(ctx, again)
+		run := func() (code int, errs string) {
+			var out, text output
+			p := Program{Stdout: &out, Stderr: &text, ask: func(*rest.Config) asker { return k.world }}
+			code = p.Main(ctx, []string{"--kubeconfig", k.kubeconfig, name, "-n", "shop", "cart", "--enter"})
+			assert.Empty(t, out.String())
+			return code, text.String()
+		}
+		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+			interrupt(errors.New("interrupted"))
+			return "", corev1.PodStatus{Phase: corev1.PodRunning}
+		})
+		code, errs := run()
+		assert.Equal(t, ExitWrong, code, errs)
+		assert.Contains(t, errs, "kubectl-meshcni: interrupted\n")
+		assert.NotContains(t, errs, "left behind")
+		assert.Empty(t, k.left(t))
+
+		ctx, interrupt = context.WithCancelCause(t.Context())
+		ctx = cli.WithAgain(ctx, again)
+		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+			giveUp(errors.New("interrupted again"))
+			interrupt(errors.New("interrupted"))
+			return "", corev1.PodStatus{Phase: corev1.PodRunning}
+		})
+		code, errs = run()
+		assert.Equal(t, ExitWrong, code, errs)
+		pod := k.one(t)
+		assert.Equal(t, 1, strings.Count(errs, "kubectl-meshcni: left behind: pod meshcni-system/"+pod.Name+": interrupted again; "), errs)
+		assert.Contains(t, errs, ": kubectl delete pod --namespace meshcni-system "+pod.Name+"\n")
+		k.Remove(t, pod.Namespace, pod.Name)
+	}
+}
+
+// TestMigrateEnters: one pod a node reads the rules of all pods that the agent could not read, also where there is no agent of ours yet.
+func TestMigrateEnters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.peer(t, "istio-cni")
+	base := sound("a")
+	readable := ""
+	w.node(t, "a", func(path string) (any, error) {
+		switch path {
+		case agentapi.NodePath:
+			return base(path)
+		case readable:
+			return agentapi.Pod{}, nil
+		}
+		return agentapi.Pod{LiveError: refused}, nil
+	})
+	w.node(t, "b", nil)
+	cart, old, bare := w.meshPod(t, "shop", "cart", "a"), w.meshPod(t, "shop", "old", "a"), w.meshPod(t, "shop", "bare", "a")
+	gone, far := w.meshPod(t, "shop", "gone", "a"), w.meshPod(t, "shop", "far", "b")
+	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) { p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a" })
+	w.meshPod(t, "shop", "pending", "")
+	// More pods than a page has stand between this one and the others: still one pod a node is made.
+	first := w.meshPod(t, "a", "first", "a")
+	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "many"), nil)
+	kubetest.Parallel(pageSize, func(i int) {
+		assert.NoError(t, w.Try(http.MethodPost, "/api/v1/namespaces/many/pods", &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "i"}}},
+		}, nil))
+	})
+	readable = agentapi.PodPath + string(bare.UID)
+	k := newErrandKubelet(t, w)
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Live: liveRules(t, cart)}, string(old.UID): {}, string(far.UID): {Live: liveRules(t, far)}, string(first.UID): {Live: liveRules(t, first)}}))
+	verdicts := func(out string) map[string]migration.Verdict {
+		all := map[string]migration.Verdict{}
+		for _, g := range decode[migration.Report](t, out).Groups {
+			for _, pod := range g.Pods {
+				all[strings.TrimPrefix(pod, "shop/")] = g.Verdict
+			}
+		}
+		return all
+	}
+
+	_, _, errs := w.run(t, "migrate", "-o", "json")
+	assert.Contains(t, errs, "the live rules of 6 pods are not known; --enter reads them, by a short-lived pod on the node\n")
+	assert.Empty(t, k.made)
+
+	code, out, errs := w.run(t, "migrate", "-o", "json", "--enter")
+	assert.Equal(t, ExitWrong, code)
+	pod := k.one(t)
+	assert.ElementsMatch(t, []string{string(first.UID), string(cart.UID), string(old.UID), string(gone.UID)}, uidsOf(pod), "not what the agent has read, nor what is refused anyway")
+	assert.Contains(t, errs, " on node a to read the live rules of 4 pods\n")
+	assert.Empty(t, k.left(t))
+	is := verdicts(out)
+	assert.Equal(t, migration.Same, is["cart"])
+	assert.Equal(t, migration.Differs, is["old"], "it has no rules")
+	assert.Equal(t, migration.Differs, is["bare"])
+	assert.Len(t, is, 8)
+	assert.Contains(t, out, "--enter: no process of the pod runs")
+	assert.Contains(t, out, "--image names one")
+
+	k.next(k.runs)
+	_, out, errs = w.run(t, "migrate", "-o", "json", "--enter", "--image", "registry.example/node:1", "--agent-namespace", "meshcni-system")
+	assert.Contains(t, errs, " on node b to read the live rules of pod shop/far\n")
+	assert.Len(t, k.made, 2)
+	for _, pod := range k.made {
+		assert.Equal(t, "registry.example/node:1", pod.Spec.Containers[0].Image)
+		assert.Len(t, pod.Spec.Volumes, map[string]int{"a": 1, "b": 0}[pod.Spec.NodeName], "without an agent there are no records")
+	}
+	assert.Equal(t, migration.Same, verdicts(out)["far"])
+	assert.Empty(t, k.left(t))
+}
