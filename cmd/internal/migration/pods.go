@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -204,17 +205,30 @@ func unknown(e Evidence, format string, args ...any) Group {
 	return Group{Verdict: Unknown, Evidence: e, Cause: fmt.Sprintf(format, args...)}
 }
 
+// count counts rules as iptables would have them, with 15 ports in each: a rule of nftables may have any number.
 func count(rs ruleset.Ruleset) (n int) {
 	for _, f := range ruleset.Families {
-		if p := rs.Program(f); p != nil {
-			n += p.Rules()
+		p := rs.Program(f)
+		if p == nil {
+			continue
+		}
+		for _, c := range p.Chains {
+			for i := range c.Rules {
+				n += 1 + (len(c.Rules[i].SrcPorts.Ranges)+len(c.Rules[i].DstPorts.Ranges))/16
+			}
 		}
 	}
 	return n
 }
 
 func (j *Judge) compareLive(t *explain.Target, o Observed) Group {
-	if n := max(o.LiveRules, count(t.Ruleset)); n > maxRules {
+	n := max(o.LiveRules, count(t.Ruleset))
+	if n <= maxRules { // one rule with a set may be many
+		if theirs, err := compare.Rules(o.Live, t.Ruleset); err == nil {
+			n = max(n, count(theirs))
+		}
+	}
+	if n > maxRules {
 		return unknown(Live, "it has %d rules, and no more than %d are compared", n, maxRules)
 	}
 	return j.once(t, o.Live, func() Group {

@@ -2,6 +2,7 @@ package migration_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,6 +78,18 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestManyRules: a rule with a large set is as many rules as it takes, of which the packets would be too many to trace.
+func TestManyRules(t *testing.T) {
+	var set strings.Builder
+	for i := range 500 {
+		fmt.Fprintf(&set, "10.1.%d.%d, ", i/256, i%256)
+	}
+	l := left{Peer: "istio-cni", Verdict: migration.Unknown, Causes: []string{"no more than 400 are compared"}}
+	l.Pod.Annotations = map[string]string{"sidecar.istio.io/status": "{}"}
+	l.Pod.Spec.Containers = []corev1.Container{{Name: "istio-proxy"}}
+	l.judge(t, "nft", migration.Observed{LiveRules: 1, Live: "table inet x {\nchain o {\ntype nat hook output priority -100;\nip daddr { " + set.String() + "10.2.0.1 } return\n}\n}\n"})
 }
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
