@@ -42,28 +42,10 @@ type yard struct {
 func newYardOf(t *testing.T, w *world) *yard {
 	t.Helper()
 	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}}
-	config, err := w.server.Config(kubetest.AdminToken)
-	require.NoError(t, err)
-	client, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	var kubelet sync.WaitGroup
-	kubelet.Go(func() {
-		for ctx.Err() == nil { // a server that has just started ends the first ones
-			seen, err := client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{LabelSelector: trialLabel})
-			if err != nil {
-				continue
-			}
-			for e := range seen.ResultChan() {
-				if pod, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added {
-					y.admit(t, ctx, client, pod)
-				}
-			}
+	w.watchPods(t, trialLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
+		if e.Type == watch.Added {
+			y.admit(t, ctx, client, pod)
 		}
-	})
-	t.Cleanup(func() {
-		stop()
-		kubelet.Wait()
 	})
 	return y
 }

@@ -44,8 +44,6 @@ type trial struct {
 	// own: the namespace may be there, and is ours. uid is then its, if that is known.
 	own bool
 	uid types.UID
-
-	progress sync.Mutex // to tell of it
 }
 
 func newTrial(c *cluster, o trialOptions) *trial {
@@ -55,11 +53,6 @@ func newTrial(c *cluster, o trialOptions) *trial {
 		t.run.lifetime = keptFor
 	}
 	return t
-}
-
-// written makes a context for a request that goes on when the caller is interrupted.
-func written(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), oneWrite)
 }
 
 // prepare makes the namespace.
@@ -131,8 +124,6 @@ func (t *trial) all(ctx context.Context, nodes []string, agents map[string]agent
 				return nil
 			}
 			byNode[i] = t.node(ctx, i, a)
-			t.progress.Lock()
-			defer t.progress.Unlock()
 			fmt.Fprintf(t.Stderr, "tested node %s\n", node)
 			return nil
 		})
@@ -328,7 +319,7 @@ func (t *trial) answers(ctx context.Context, pod *corev1.Pod) error {
 
 // why adds to an error what the cluster says of the pod: how its containers ended, and its last warnings. It is asked even if the
 // time is up.
-func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
+func (c *cluster) why(ctx context.Context, pod *corev1.Pod, err error) error {
 	texts := []string{fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)}
 	if text := cmp.Or(pod.Status.Message, pod.Status.Reason); text != "" {
 		texts = append(texts, text)
@@ -343,7 +334,7 @@ func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
 	}
 	ctx, stop := written(ctx)
 	defer stop()
-	list, failed := t.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+	list, failed := c.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.name": pod.Name, "type": corev1.EventTypeWarning}.String(), Limit: pageSize,
 	})
 	if failed != nil {

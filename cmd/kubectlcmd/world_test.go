@@ -11,12 +11,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
@@ -155,6 +159,41 @@ func (w *world) meshPod(t *testing.T, namespace, name, node string, change ...fu
 	return w.Create(t, pod)
 }
 
+// watchPods calls each with every change of the pods that a label is on, until the test ends.
+func (w *world) watchPods(t *testing.T, label string, each func(context.Context, kubernetes.Interface, watch.Event, *corev1.Pod)) {
+	t.Helper()
+	client := w.clientset(t)
+	ctx, stop := context.WithCancel(context.Background())
+	var kubelet sync.WaitGroup
+	kubelet.Go(func() {
+		for ctx.Err() == nil { // a server that has just started ends the first ones
+			seen, err := client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{LabelSelector: label})
+			if err != nil {
+				continue
+			}
+			for e := range seen.ResultChan() {
+				if pod, ok := e.Object.(*corev1.Pod); ok {
+					each(ctx, client, e, pod)
+				}
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		kubelet.Wait()
+	})
+}
+
+// clientset is the administrator's.
+func (w *world) clientset(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	config, err := w.server.Config(kubetest.AdminToken)
+	require.NoError(t, err)
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	return client
+}
+
 func lines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }
 
 func decode[T any](t *testing.T, text string) (v T) {
@@ -176,4 +215,17 @@ func grant(t *testing.T, w *world, name, user string, rights map[string][]string
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
 	}, nil)
+	// The server learns of the role a little later.
+	for resource, verbs := range rights {
+		what, sub, _ := strings.Cut(resource, "/")
+		for _, verb := range verbs {
+			require.Eventually(t, func() bool {
+				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: "any", Verb: verb, Resource: what, Subresource: sub,
+				}}}
+				w.Do(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", review, review)
+				return review.Status.Allowed
+			}, time.Minute, 10*time.Millisecond, "%s may not %s %s", user, verb, resource)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -27,15 +28,18 @@ func (p Program) RunClean(ctx context.Context, args []string, root func(stdout, 
 }
 
 // CleanWriter keeps terminal control sequences in a pod's text out of our output. It writes characters that do not
-// print as \u escapes, which JSON decodes to the same text.
+// print as \u escapes, which JSON decodes to the same text. Several goroutines may write at a time.
 type CleanWriter struct {
 	To   io.Writer
 	Err  error  // the first error
 	rest []byte // an incomplete character at the end of the last write
+	mu   sync.Mutex
 }
 
 // Write fails if this or an earlier write failed, so it is enough to check Err once at the end.
 func (w *CleanWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.Err != nil {
 		return 0, w.Err
 	}

@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -132,13 +129,4 @@ func noArgs(_ *cobra.Command, args []string) error {
 		return Usagef("unexpected argument %q: everything is said by flags", args[0])
 	}
 	return nil
-}
-
-// Exec runs a program as this process: with its arguments, until SIGINT or
-// SIGTERM ends the context. It does not return.
-func Exec(main func(ctx context.Context, args []string) int) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := main(ctx, os.Args[1:])
-	stop()
-	os.Exit(code)
 }
