@@ -69,6 +69,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 	cmd.Flags().VarP(cli.Choice(&f.output, "text", "json"), "output", "o", "text or json")
 	cmd.Flags().StringVar(&f.html, "html", "", "write the report to this file too, as a page to hand around")
 	cmd.Flags().StringVar(&f.values, "values", "", "write the chart's values to this file")
+	cmd.AddCommand(c.switchCommands()...)
 	return cmd
 }
 

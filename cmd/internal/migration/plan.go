@@ -222,6 +222,11 @@ func Names() (names []string) {
 	return append(names, InitContainers)
 }
 
+// Plugins lists the peers that are plugins.
+func Plugins() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return name == InitContainers })
+}
+
 // Named returns a peer by its name. For [InitContainers], see [Inits].
 func Named(name string) (Peer, bool) {
 	i := slices.IndexFunc(peers, func(p Peer) bool { return p.Name == name })

@@ -187,11 +187,13 @@ func TestRefusals(t *testing.T) {
 		restore bool
 		want    error
 	}{
-		"ours is not there":         {list: without, want: ErrNoOwn},
-		"neither is there":          {list: `{"name":"net","plugins":[{"type":"ptp"}]}`, want: ErrNoOwn},
-		"nothing was taken":         {list: alone, restore: true, want: ErrNothingKept},
-		"broken":                    {list: `{"name":`, want: conflist.ErrNoNetwork},
-		"a file of our own":         {list: chained, want: ErrOwnFile, prepare: func(t *testing.T, n *Node) { require.NoError(t, os.Rename(n.list(), filepath.Join(n.Dir, "00-meshcni.conflist"))) }},
+		"ours is not there": {list: without, want: ErrNoOwn},
+		"neither is there":  {list: `{"name":"net","plugins":[{"type":"ptp"}]}`, want: ErrNoOwn},
+		"nothing was taken": {list: alone, restore: true, want: ErrNothingKept},
+		"broken":            {list: `{"name":`, want: conflist.ErrNoNetwork},
+		"a file of our own": {list: chained, want: ErrOwnFile, prepare: func(t *testing.T, n *Node) {
+			require.NoError(t, os.Rename(n.list(), filepath.Join(n.Dir, "00-meshcni.conflist")))
+		}},
 		"the directory is not here": {list: chained, want: os.ErrNotExist, prepare: func(_ *testing.T, n *Node) { n.Dir += "x" }},
 		"the program is gone": {list: chained, restore: true, want: ErrNoBinary, prepare: func(t *testing.T, n *Node) {
 			_, err := n.Take(false)
