@@ -230,19 +230,31 @@ func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	if err != nil {
 		return err
 	}
+	switched, err := m.switchedNodes(ctx, m.plan.From)
+	if err != nil {
+		return err
+	}
 	return m.eachNode(ctx, func(node string, said agentapi.Node, err error) {
 		n.Total++
 		switch {
 		case errors.Is(err, errNoAgent):
+			n.Set(node, migration.WithoutOurs)
 			delete(m.agents, node)
 		case err != nil:
+			n.Set(node, migration.NotKnown)
 			n.AddSilent("node " + node + ": " + err.Error())
 			m.agents[node] = &lookout{trouble: err.Error()}
 		default:
 			n.Agents++
-			if slices.Contains(said.Installed.Plugins, m.plan.From) {
+			state := migration.Ours
+			switch {
+			case slices.Contains(said.Installed.Plugins, m.plan.From):
 				n.Other++
+				state = migration.Both
+			case slices.Contains(switched, node):
+				state = migration.Switched
 			}
+			n.Set(node, state)
 		}
 	})
 }

@@ -177,6 +177,15 @@ func (x *crossing) mark(ctx context.Context, node string, label, annotation any)
 	return nil
 }
 
+// switchedNodes are those whose operator has given the word to leave a plugin.
+func (c *cluster) switchedNodes(ctx context.Context, plugin string) (names []string, err error) {
+	err = list(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: switchedFrom + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
+	if err != nil {
+		return nil, fmt.Errorf("list the switched nodes: %w", err)
+	}
+	return names, nil
+}
+
 // places are the host's directories of network configurations and of plugins.
 type places struct {
 	conf string

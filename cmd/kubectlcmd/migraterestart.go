@@ -37,7 +37,7 @@ func (x *crossing) toRestart(ctx context.Context, s station) {
 			x.say(s.name, "%d pods %s: %s%s", n, text, strings.Join(pods[:min(n, maxWhere)], ", "), more)
 		}
 	}
-	tell(o.both, "started with both plugins, and have the rules of both: restart them soon")
+	tell(o.both, "started with both plugins, and may have rules of both: restart them soon")
 	tell(o.theirs, "have the rules of "+x.from+", which stay in force: restart them when it suits you")
 	tell(o.unknown, "started before; which rules they have cannot be told: restart them")
 }

@@ -335,18 +335,18 @@ func (x *crossing) backNode(ctx context.Context, name string) error {
 		}
 		return fmt.Errorf("node %s: %w", name, err)
 	}
-	x.say(name, "back: new pods get the rules of both plugins, as before; pods of the time between have ours")
+	x.say(name, "back: both plugins are called for new pods, as before; pods of the time between have our rules")
 	return nil
 }
 
 // giveBack does what the operator has agreed to. The entry goes back after the agent that keeps its credentials alive.
 func (x *crossing) giveBack(ctx context.Context, s station) error {
 	if x.ds != nil {
-		others, err := x.switchedNodes(ctx, s.name)
+		switched, err := x.switchedNodes(ctx, x.from)
 		if err != nil {
 			return err
 		}
-		if len(others) == 0 {
+		if !slices.ContainsFunc(switched, func(node string) bool { return node != s.name }) { // it is the last
 			if err := x.changeDaemonSet(ctx, letBack); err != nil {
 				return err
 			}
@@ -399,19 +399,6 @@ func (x *crossing) writes(ctx context.Context, s station) error {
 		}
 	}
 	return ctx.Err()
-}
-
-// switchedNodes are those that are switched from the plugin, one apart.
-func (x *crossing) switchedNodes(ctx context.Context, except string) (names []string, err error) {
-	err = list(ctx, x.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: switchedFrom + "=" + x.from}, func(n *corev1.Node) {
-		if n.Name != except {
-			names = append(names, n.Name)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list the switched nodes: %w", err)
-	}
-	return names, nil
 }
 
 func isReady(pod corev1.Pod) bool {

@@ -266,6 +266,12 @@ func (y *yardNode) run(t *testing.T, args ...string) (code int, stdout, stderr s
 	return y.runIn(t.Context(), args...)
 }
 
+// report is what migrate says.
+func (y *yardNode) report(t *testing.T) (code int, stdout, stderr string) {
+	t.Helper()
+	return y.world.run(t, "migrate")
+}
+
 // TestSwitchAndBack: a node goes over with the entry taken out, again without effect, and back to what it was, byte for byte and
 // field for field, whether the other's agent cleans up after itself or not.
 func TestSwitchAndBack(t *testing.T) {
@@ -279,7 +285,9 @@ func TestSwitchAndBack(t *testing.T) {
 				y.meshPod(t, "shop", name, "a")
 			}
 
-			code, out, errs := y.run(t, "switch", "a", "--dry-run")
+			code, out, errs := y.report(t)
+			assert.Contains(t, out, "\n1 nodes with both plugins: a\n", "exit code %d: %s", code, errs)
+			code, out, errs = y.run(t, "switch", "a", "--dry-run")
 			require.Equal(t, 0, code, errs)
 			assert.Contains(t, out, "a: to do: DaemonSet istio-system/istio-cni-node gets a node affinity")
 			assert.Contains(t, out, "\n-    {\"type\": \"istio-cni\", \"kubernetes\": {\"kubeconfig\": \"/x\"}},\n")
@@ -304,8 +312,11 @@ func TestSwitchAndBack(t *testing.T) {
 			now := y.daemonSet(t)
 			assert.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, now.Spec.UpdateStrategy.Type, "pods elsewhere stay")
 			assert.True(t, keepsOff(now, "istio-cni"))
-			assert.Contains(t, out, "a: 1 pods started with both plugins, and have the rules of both: restart them soon: shop/both-1\n")
+			assert.Contains(t, out, "a: 1 pods started with both plugins, and may have rules of both: restart them soon: shop/both-1\n")
 			assert.Contains(t, out, "a: 1 pods have the rules of istio-cni, which stay in force: restart them when it suits you: shop/theirs-1\n")
+
+			code, out, errs = y.report(t)
+			assert.Contains(t, out, "\n1 nodes switched to ours: a\n", "exit code %d: %s", code, errs)
 
 			y.answer = ""
 			code, out, errs = y.run(t, "switch", "--all")
