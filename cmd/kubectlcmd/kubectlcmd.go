@@ -1,6 +1,6 @@
 // Package kubectlcmd implements the command line of kubectl-meshcni, which kubectl runs as "kubectl meshcni". It asks the API
-// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing; only "test"
-// makes pods, and deletes them. A [Program] with other dialects is the plugin of your own mesh.
+// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing, except that "test"
+// makes pods and deletes them, and that "migrate switch" and "back" move nodes when the operator says so. A [Program] with other dialects is the plugin of your own mesh.
 package kubectlcmd
 
 import (

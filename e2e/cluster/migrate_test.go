@@ -56,20 +56,22 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// peerOn puts a stand-in of a plugin onto the node, and takes it away when the test ends.
-func peerOn(t *testing.T, c *cluster, of switched) {
+// peerOn puts a stand-in of a plugin onto the node. Leave takes it away, at the latest when the test ends.
+func peerOn(t *testing.T, c *cluster, of switched) (leave func()) {
 	t.Helper()
 	text := fileText(t, filepath.Join(proctest.Root(), "e2e", "testdata", "peers", of.plugin+".yaml"))
 	if of.killed {
 		text = strings.Replace(text, `"`+of.plugin+`"`, `"`+of.plugin+`", "killed"`, 1)
 	}
 	c.Apply(t, text)
-	t.Cleanup(func() {
+	leave = sync.OnceFunc(func() {
 		_, _ = c.TryInput(text, "kubectl", "delete", "--ignore-not-found", "--wait", "--timeout=60s", "-f", "-")
 		assert.NoError(t, os.WriteFile(confList, []byte(primary), 0o644))
 		_ = os.Remove(filepath.Join(containerd.CNIBinDir, of.plugin))
 	})
+	t.Cleanup(leave)
 	hasEntry(t, of.plugin, true)
+	return leave
 }
 
 func hasEntry(t *testing.T, plugin string, want bool) {
