@@ -84,6 +84,9 @@ func (x *crossing) at(ctx context.Context, name string) (s station, warnings []s
 
 // switchNode takes one node over.
 func (x *crossing) switchNode(ctx context.Context, name string) error {
+	if err := x.chained(ctx); err != nil {
+		return err
+	}
 	s, warnings, err := x.at(ctx, name)
 	if err != nil {
 		return fmt.Errorf("node %s is not ready for it: %w", name, err)

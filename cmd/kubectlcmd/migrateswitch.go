@@ -52,6 +52,8 @@ type crossing struct {
 	run    func(context.Context, errand) ([]byte, error)
 	try    func(ctx context.Context, node string) (trialReport, error)
 	answer *bufio.Reader
+	// isChained: ds was looked at, and an entry is all that its plugin takes part by.
+	isChained bool
 }
 
 // switchCommands are those that move nodes.
@@ -155,7 +157,7 @@ func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 			return fmt.Errorf("--daemonset: %w", err)
 		}
 		x.ds = ds
-		return x.chained(ctx, m)
+		return nil
 	}
 	if x.from == "" {
 		for _, name := range nodes {
@@ -181,7 +183,6 @@ func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 		return cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
 	case len(all) == 1:
 		x.from, x.ds = all[0].peer.Name, all[0].ds
-		return x.chained(ctx, m)
 	case x.from == "":
 		return fmt.Errorf("no DaemonSet of %s is in any namespace; --from names the plugin whose entry has been left", strings.Join(migration.Plugins(), ", "))
 	}
@@ -189,7 +190,11 @@ func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 }
 
 // chained refuses what is no matter of an entry in the network configuration.
-func (x *crossing) chained(ctx context.Context, m *move) error {
+func (x *crossing) chained(ctx context.Context) error {
+	if x.ds == nil || x.isChained {
+		return nil
+	}
+	m := &move{cluster: x.cluster}
 	peer, _ := migration.Named(x.from)
 	if err := m.read(ctx, found{peer, x.ds}); err != nil {
 		return err
@@ -197,6 +202,7 @@ func (x *crossing) chained(ctx context.Context, m *move) error {
 	if slices.Contains(m.plan.Dialects(), ambient.Name) {
 		return fmt.Errorf("%s serves ambient pods, and only one agent may hold the proxy's socket: a node cannot be switched with both there; see docs/migrating.md", x.from)
 	}
+	x.isChained = true
 	return nil
 }
 

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -167,8 +170,19 @@ func TestSwitchGoesBack(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		prepare func(y *yardNode, t *testing.T)
+		args    []string
 		want    []string
 	}{
+		"our agent does not answer any more": {
+			prepare: func(y *yardNode, _ *testing.T) {
+				y.errand = func(words string) error {
+					y.silent.Store(words == "take" && y.takes.Add(1) == 2) // until the way back
+					return nil
+				}
+			},
+			args: []string{"--timeout=5s"},
+			want: []string{"our agent is not ready without it: not within 5s: ", "connection refused"},
+		},
 		"connections are not captured": {
 			prepare: func(y *yardNode, _ *testing.T) { y.failing = true },
 			want:    []string{"throw-away pods of the node are not captured as they should be"},
@@ -208,7 +222,7 @@ func TestSwitchGoesBack(t *testing.T) {
 			y := newYardNode(t, false)
 			before := y.daemonSet(t)
 			tc.prepare(y, t)
-			code, out, errs := y.run(t, "switch", "a", "--yes")
+			code, out, errs := y.run(t, append([]string{"switch", "a", "--yes"}, tc.args...)...)
 			assert.Equal(t, 1, code, out+errs)
 			for _, want := range tc.want {
 				assert.Contains(t, errs, want)
@@ -335,6 +349,50 @@ func TestSwitchRights(t *testing.T) {
 	code, _, errs := y.run(t, "switch", "a", "--yes", "--from", "kuma-cni", "--as", "reader")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "daemonsets.apps is forbidden")
+
+	rule := func(group string, resources, verbs []string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	role := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: "mover"}, Rules: []rbacv1.PolicyRule{
+		rule("", []string{"nodes"}, []string{"get", "list"}), rule("", []string{"pods"}, []string{"list"}), rule("", []string{"namespaces", "configmaps"}, []string{"get"}),
+		rule("apps", []string{"daemonsets"}, []string{"get", "list", "update"}),
+	}}
+	y.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
+	_, err := y.client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "mover"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "mover"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "mover"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		code, _, errs = y.run(t, "switch", "a", "--yes", "--as", "mover")
+		return strings.Contains(errs, "you may not patch nodes, which it takes")
+	}, 20*time.Second, 100*time.Millisecond)
+	assert.Equal(t, 1, code)
+	assert.Equal(t, withBoth, y.text(t))
+	assert.Empty(t, y.label(t))
+	role.Rules[0].Verbs = append(role.Rules[0].Verbs, "patch")
+	y.Do(t, http.MethodPut, "/apis/rbac.authorization.k8s.io/v1/clusterroles/mover", role, nil)
+	require.Eventually(t, func() bool {
+		code, _, errs = y.run(t, "switch", "a", "--yes", "--as", "mover")
+		return code == 0
+	}, 20*time.Second, 100*time.Millisecond, errs)
+	code, out, errs := y.run(t, "back", "a", "--yes", "--as", "mover")
+	assert.Equal(t, 0, code, out+errs)
+	assert.Equal(t, withBoth, y.text(t))
+}
+
+// TestSwitchRefusesAmbient: two agents cannot hold the proxy's socket. Back goes on.
+func TestSwitchRefusesAmbient(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	_, err := y.client.CoreV1().ConfigMaps("istio-system").Patch(t.Context(), "istio-cni-config", types.MergePatchType, []byte(`{"data":{"AMBIENT_ENABLED":"true"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	code, _, errs := y.run(t, "switch", "a", "--yes")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "istio-cni serves ambient pods, and only one agent may hold the proxy's socket")
+	assert.Equal(t, withBoth, y.text(t))
+	code, out, errs := y.run(t, "back", "a", "--yes")
+	assert.Equal(t, 0, code, out+errs)
 }
 
 // TestKeepOff: affinities that a DaemonSet may have come back as they were, and what others have changed since stays.

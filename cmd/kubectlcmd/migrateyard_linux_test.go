@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,6 +62,8 @@ type yardNode struct {
 	change   func(*agentapi.Node)
 	errand   func(words string) error // before one, by its words
 	heard    func(string)             // of each piece of output
+	silent   atomic.Bool              // the agent does not answer
+	takes    atomic.Int32
 	answer   string
 	tried    int
 	failing  bool
@@ -104,6 +107,9 @@ func (y *yardNode) text(t *testing.T) string {
 
 // say is what the node's agent says.
 func (y *yardNode) say(path string) (any, error) {
+	if y.silent.Load() {
+		return silent(path)
+	}
 	if uid, ok := strings.CutPrefix(path, agentapi.PodPath); ok {
 		pods, err := y.client.CoreV1().Pods("shop").List(context.Background(), metav1.ListOptions{})
 		if err != nil {
@@ -287,7 +293,7 @@ func (y *yardNode) runIn(ctx context.Context, args ...string) (code int, stdout,
 		Stdin: strings.NewReader(y.answer), Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y.world },
 		onErrand: y.onNode, onTrial: y.trial,
 	}
-	code = p.Main(ctx, append([]string{"--kubeconfig", y.kubeconfig, "migrate"}, append(args, "--watch=50ms", "--timeout=30s")...))
+	code = p.Main(ctx, slices.Concat([]string{"--kubeconfig", y.kubeconfig, "migrate", args[0], "--watch=50ms", "--timeout=30s"}, args[1:]))
 	return code, out.String(), errs.String()
 }
 
