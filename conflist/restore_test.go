@@ -54,6 +54,11 @@ func TestRestore(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, chained, string(back))
 
+	odd := "{\"name\":\"net\",\"plugins\":[ {\"type\":\"bridge\"},\r\n\t{ \"type\" :\"istio-cni\" , \"x\":[1,2 ]  }  ,{\"type\":\"meshcni\"}]}"
+	back, err = conflist.Restore([]byte(remove(t, odd, "istio-cni")), []byte(odd), "istio-cni")
+	require.NoError(t, err)
+	assert.Equal(t, odd, string(back), "an entry that is not written as its neighbours")
+
 	list := func(plugins string) string { return `{"name":"net","cniVersion":"0.4.0", "plugins":[` + plugins + `]}` }
 	for name, tc := range map[string]struct{ now, want string }{
 		"behind the one before it":          {`{"type":"portmap"}, {"type":"bridge"}, {"type":"meshcni"}`, `{"type":"portmap"}, {"type":"bridge"}, {"type":"istio-cni","log_level":"info"}, {"type":"meshcni"}`},
