@@ -42,10 +42,15 @@ type before struct {
 func keepsOff(ds *appsv1.DaemonSet, plugin string) bool {
 	terms := required(ds.Spec.Template.Spec.Affinity)
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
-		return !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+		return !matchesNone(t) && !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
 			return r.Key == switchedFrom && (r.Operator == corev1.NodeSelectorOpDoesNotExist || r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, plugin))
 		})
 	})
+}
+
+// matchesNone reports whether a term is empty: no node satisfies it.
+func matchesNone(t corev1.NodeSelectorTerm) bool {
+	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
 }
 
 // required are the terms, of which a node has to satisfy one.
@@ -80,14 +85,18 @@ func away(a *corev1.Affinity, plugin string) *corev1.Affinity {
 	if a.NodeAffinity == nil {
 		a.NodeAffinity = &corev1.NodeAffinity{}
 	}
+	not := corev1.NodeSelectorRequirement{Key: switchedFrom, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}}
 	selector := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	if selector == nil || len(selector.NodeSelectorTerms) == 0 {
-		selector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
-		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = selector
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{not}}},
+		}
+		return a
 	}
 	for i := range selector.NodeSelectorTerms {
-		t := &selector.NodeSelectorTerms[i]
-		t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: switchedFrom, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}})
+		if t := &selector.NodeSelectorTerms[i]; !matchesNone(*t) { // else nodes would satisfy it
+			t.MatchExpressions = append(t.MatchExpressions, not)
+		}
 	}
 	return a
 }
@@ -106,16 +115,31 @@ func letBack(ds *appsv1.DaemonSet, plugin string) error {
 	if reflect.DeepEqual(now, away(was.Affinity, plugin)) {
 		ds.Spec.Template.Spec.Affinity = was.Affinity
 	} else {
-		for i := range required(now) {
-			t := &required(now)[i]
-			t.MatchExpressions = slices.DeleteFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool { return r.Key == switchedFrom })
-		}
+		withoutUs(now)
 	}
 	if ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
 		ds.Spec.UpdateStrategy = was.UpdateStrategy
 	}
 	delete(ds.Annotations, beforeSwitch)
 	return nil
+}
+
+// withoutUs takes what keepOff adds out of an affinity. A term of nothing else goes as well: without it, no node would satisfy it.
+func withoutUs(a *corev1.Affinity) {
+	var rest []corev1.NodeSelectorTerm
+	for _, t := range required(a) {
+		others := slices.DeleteFunc(slices.Clone(t.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key == switchedFrom })
+		emptied := len(others) < len(t.MatchExpressions) && len(others) == 0 && len(t.MatchFields) == 0
+		if t.MatchExpressions = others; !emptied {
+			rest = append(rest, t)
+		}
+	}
+	switch {
+	case len(rest) > 0:
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = rest
+	case len(required(a)) > 0:
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
+	}
 }
 
 // changeDaemonSet changes the other's DaemonSet as it is now.

@@ -431,6 +431,20 @@ func TestKeepOff(t *testing.T) {
 			assert.Contains(t, required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions, gpu)
 		})
 	}
+	// A term of nothing else must not stay, empty: no node would satisfy it. One that was empty must stay so.
+	ds := &appsv1.DaemonSet{}
+	require.NoError(t, keepOff(ds, "istio-cni"))
+	ds.Spec.Template.Spec.Affinity.PodAffinity = &corev1.PodAffinity{}
+	require.NoError(t, letBack(ds, "istio-cni"))
+	assert.Equal(t, &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}, PodAffinity: &corev1.PodAffinity{}}, ds.Spec.Template.Spec.Affinity)
+	none := &appsv1.DaemonSet{}
+	none.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{linux}}},
+	}}}
+	require.NoError(t, keepOff(none, "istio-cni"))
+	assert.True(t, keepsOff(none, "istio-cni"))
+	assert.Empty(t, required(none.Spec.Template.Spec.Affinity)[0].MatchExpressions)
+
 	given := &appsv1.DaemonSet{}
 	given.Spec.Template.Spec.Affinity = terms(corev1.NodeSelectorRequirement{Key: switchedFrom, Operator: corev1.NodeSelectorOpDoesNotExist})
 	assert.True(t, keepsOff(given, "istio-cni"), "by the operator's own values")
