@@ -290,7 +290,7 @@ func (x *crossing) entry(ctx context.Context, node string, p places, dry bool, d
 func (x *crossing) writers(ctx context.Context, node string, p places) (names []string, err error) {
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 	err = list(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
-		ours := pod.Labels["app.kubernetes.io/name"] == "meshcni"
+		ours := pod.Labels["app.kubernetes.io/name"] == "meshcni" || pod.Labels[errandLabel] != ""
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && (p.conf == path.Clean(v.HostPath.Path) || strings.HasPrefix(p.conf, strings.TrimSuffix(path.Clean(v.HostPath.Path), "/")+"/"))
 		})

@@ -58,7 +58,7 @@ type crossing struct {
 
 // switchCommands are those that move nodes.
 func (c *cluster) switchCommands() []*cobra.Command {
-	make := func(use, short, long string, each func(*crossing, context.Context, string) error) *cobra.Command {
+	command := func(use, short, long string, each func(*crossing, context.Context, string) error) *cobra.Command {
 		o := crossOptions{timeout: 2 * time.Minute, watch: 10 * time.Second}
 		cmd := &cobra.Command{
 			Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
@@ -89,12 +89,12 @@ func (c *cluster) switchCommands() []*cobra.Command {
 		return cmd
 	}
 	return []*cobra.Command{
-		make("switch [NODE]...", "have only our plugin capture a node's new pods, with the other's still in the cluster", `On each node, with a check before each step: it keeps the other's agent off the
+		command("switch [NODE]...", "have only our plugin capture a node's new pods, with the other's still in the cluster", `On each node, with a check before each step: it keeps the other's agent off the
 node, takes what is left of the other's entry out of the network configuration, and
 tries connections between throw-away pods. It asks before it changes something. If a
 step fails, it offers to go back; with --yes it goes back by itself. Run it again to
 go on after an interrupt.`, (*crossing).switchNode),
-		make("back [NODE]...", "have the other plugin capture a node's new pods again, beside ours", `It lets the other's agent onto the node again, which puts its entry in. If the agent
+		command("back [NODE]...", "have the other plugin capture a node's new pods again, beside ours", `It lets the other's agent onto the node again, which puts its entry in. If the agent
 does not, the entry goes back to where it was, byte for byte.`, (*crossing).backNode),
 	}
 }

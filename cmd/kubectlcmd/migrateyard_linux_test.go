@@ -212,8 +212,8 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 	if err != nil {
 		return
 	}
-	sets := y.client.CoreV1().Pods("istio-system")
-	pods, err := sets.List(ctx, metav1.ListOptions{})
+	theirs := y.client.CoreV1().Pods("istio-system")
+	pods, err := theirs.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return
 	}
@@ -225,10 +225,10 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 			assert.NoError(t, err)
 			y.write(t, string(rest))
 		}
-		err := sets.Delete(ctx, pods.Items[0].Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		err := theirs.Delete(ctx, pods.Items[0].Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 		assert.True(t, err == nil || ctx.Err() != nil, "%v", err)
 	case !off && len(pods.Items) == 0:
-		made, err := sets.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "istio-cni-node-", Labels: ds.Spec.Template.Labels}, Spec: corev1.PodSpec{
+		made, err := theirs.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "istio-cni-node-", Labels: ds.Spec.Template.Labels}, Spec: corev1.PodSpec{
 			NodeName: "a", HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}},
 			Volumes: []corev1.Volume{{Name: "conf", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc/cni/net.d"}}}},
 		}}, metav1.CreateOptions{})
@@ -241,7 +241,7 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 			y.write(t, string(with))
 		}
 		made.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-		_, err = sets.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		_, err = theirs.UpdateStatus(ctx, made, metav1.UpdateOptions{})
 		assert.True(t, err == nil || ctx.Err() != nil, "%v", err)
 	}
 }
