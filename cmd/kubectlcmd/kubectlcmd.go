@@ -1,6 +1,7 @@
 // Package kubectlcmd implements the command line of kubectl-meshcni, which kubectl runs as "kubectl meshcni". It asks the API
-// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing; only "test"
-// and the flag --enter make pods, and delete them. A [Program] with other dialects is the plugin of your own mesh.
+// server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing, except that "test"
+// and the flag --enter make pods and delete them, and that "migrate switch" and "back" move nodes when the operator says so. A
+// [Program] with other dialects is the plugin of your own mesh.
 package kubectlcmd
 
 import (
@@ -51,6 +52,9 @@ type Program struct {
 
 	connect func(*genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Interface, error)
 	ask     func(*rest.Config) asker
+	// For tests, which have no kubelet: nil are the real ones.
+	onErrand func(context.Context, errand) ([]byte, error)
+	onTrial  func(ctx context.Context, node string) (trialReport, error)
 }
 
 // Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It

@@ -75,6 +75,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 	cmd.Flags().VarP(cli.Choice(&f.output, "text", "json"), "output", "o", "text or json")
 	cmd.Flags().StringVar(&f.html, "html", "", "write the report to this file too, as a page to hand around")
 	cmd.Flags().StringVar(&f.values, "values", "", "write the chart's values to this file")
+	cmd.AddCommand(c.switchCommands()...)
 	return cmd
 }
 
@@ -241,19 +242,31 @@ func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	if err != nil {
 		return err
 	}
+	switched, err := m.switchedNodes(ctx, m.plan.From)
+	if err != nil {
+		return err
+	}
 	return m.eachNode(ctx, func(node string, said agentapi.Node, err error) {
 		n.Total++
 		switch {
 		case errors.Is(err, errNoAgent):
+			n.Set(node, migration.WithoutOurs)
 			delete(m.agents, node)
 		case err != nil:
+			n.Set(node, migration.NotKnown)
 			n.AddSilent("node " + node + ": " + err.Error())
 			m.agents[node] = &lookout{trouble: err.Error()}
 		default:
 			n.Agents++
-			if slices.Contains(said.Installed.Plugins, m.plan.From) {
+			state := migration.Ours
+			switch {
+			case slices.Contains(said.Installed.Plugins, m.plan.From):
 				n.Other++
+				state = migration.Both
+			case slices.Contains(switched, node):
+				state = migration.Switched
 			}
+			n.Set(node, state)
 		}
 	})
 }

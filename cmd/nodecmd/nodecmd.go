@@ -162,7 +162,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.standInCommand(), p.lookCommand())...)
+	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.standInCommand(), p.lookCommand(), p.peerEntryCommand())...)
 	return root
 }
 

@@ -14,6 +14,9 @@ import (
 	"github.com/meshcni/meshcni/internal/proctest"
 )
 
+// besides are the other plugins that pages are about, which their readers have.
+var besides = map[string]string{"docs/migrating.md": "istio-cni"}
+
 // TestDocs does what the documentation tells a user with a cluster to do, word for word, file by file.
 func TestDocs(t *testing.T) {
 	c := sharedCluster(t)
@@ -36,6 +39,10 @@ func TestDocs(t *testing.T) {
 		name, err := filepath.Rel(proctest.Root(), file)
 		require.NoError(t, err)
 		step(t, c, name, func(t *testing.T) {
+			leave := func() {}
+			if plugin := besides[name]; plugin != "" {
+				leave = peerOn(t, c, switched{plugin: plugin})
+			}
 			t.Cleanup(func() {
 				if t.Failed() { // else the page has cleared up itself
 					_, _ = c.Try("kubectl", "delete", "pods", "--all", "--timeout=60s")
@@ -50,6 +57,7 @@ func TestDocs(t *testing.T) {
 				require.NoError(t, err, out)
 				ran++
 			}
+			leave()
 			assertClean(t, c)
 		})
 	}

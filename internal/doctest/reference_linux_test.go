@@ -158,6 +158,9 @@ func TestFlagsExist(t *testing.T) {
 	for _, command := range []string{"status", "explain", "rules", "trace", "show", "check", "test", "migrate"} {
 		all = append(all, flagsIn(t, help(t, "kubectl-meshcni", command))...)
 	}
+	for _, command := range []string{"switch", "back"} {
+		all = append(all, flagsIn(t, help(t, "kubectl-meshcni", "migrate", command))...)
+	}
 	for _, f := range all {
 		known["--"+f.name] = true
 	}

@@ -50,7 +50,7 @@ func Dir(dir string, types []string) (Entry, error) {
 }
 
 func find(dir string, types []string) (Entry, error) {
-	fsys, done, err := open(dir)
+	fsys, done, err := Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Entry{}, &NoneError{Why: dir + " is not there", NoDir: true}
 	}
@@ -154,8 +154,9 @@ func parse(path string, f *conflist.File, p conflist.Plugin) (Entry, error) {
 // hostPrefix is where containers have directories of the host. There an absolute link leads elsewhere than on the host.
 const hostPrefix = "/host/"
 
-// open opens a directory. It reads links only where they lead where they do on the host.
-func open(dir string) (fs.FS, func(), error) {
+// Open opens a directory of network configurations. It reads links only where they lead where they do on the host, and no file that would
+// block the reader or is larger than a runtime takes.
+func Open(dir string) (fs.FS, func(), error) {
 	if !strings.HasPrefix(filepath.Clean(dir)+"/", hostPrefix) {
 		_, err := os.Stat(dir)
 		return files{os.DirFS(dir), dir}, func() {}, err

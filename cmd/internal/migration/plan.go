@@ -143,7 +143,8 @@ func (b *builder) switchOver() []string {
 		return slices.Concat([]string{install + "It writes a file that Multus calls for pods that ask for it, so nothing changes yet."}, []string{restart}, remove)
 	}
 	return slices.Concat([]string{
-		install + "Its entry comes after the other's, and a new pod gets the rules of both: with iptables ours replace those in chains of the same names, with nftables both are in force. So keep the time short, and start no rollout meanwhile. The agents warn of other-mesh as long as it lasts.",
+		install + "Its entry comes after the other's, and a new pod may get rules of both: ours replace those in chains of the same names, tables of nftables that are the other's own stay. So keep the time short, and start no rollout meanwhile. The agents warn of other-mesh as long as it lasts.",
+		"kubectl meshcni migrate switch NODE, for one node first, and then for more or with --all. It keeps the other's agent off the node, takes its entry out, and tries connections. kubectl meshcni migrate back NODE undoes it.",
 	}, remove, []string{restart + " Those that started with both have to be among them."})
 }
 
@@ -220,6 +221,11 @@ func Names() (names []string) {
 		names = append(names, p.Name)
 	}
 	return append(names, InitContainers)
+}
+
+// Plugins lists the peers that are plugins.
+func Plugins() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return name == InitContainers })
 }
 
 // Named returns a peer by its name. For [InitContainers], see [Inits].

@@ -30,6 +30,8 @@ type Nodes struct {
 	// Other are those whose network has the other plugin's entry, of those whose agents have told; Agents how many those are.
 	Other  int `json:"other"`
 	Agents int `json:"agents"`
+	// States are those of all nodes, by their names.
+	States map[string]NodeState `json:"states,omitempty"`
 	// Silent says why agents have not answered, maxNamed at most.
 	Silent []string `json:"silent,omitempty"`
 }
@@ -148,8 +150,8 @@ func (r Report) Print(w io.Writer) error {
 		fmt.Fprintf(&b, ": %s", strings.Join(r.Objects, ", "))
 	}
 	fmt.Fprintf(&b, "\n%d nodes; agents of ours on %d, of which %d have the other's entry too\n%s; %d outside\n", r.Nodes.Total, r.Nodes.Agents, r.Nodes.Other, r.Words(), r.Outside)
-	for _, s := range r.Nodes.Silent {
-		fmt.Fprintf(&b, "%s\n", s)
+	for _, line := range append(r.Nodes.Lines(), r.Nodes.Silent...) {
+		fmt.Fprintf(&b, "%s\n", line)
 	}
 	for _, g := range r.Groups {
 		fmt.Fprintf(&b, "\n%d %s", g.Count, g.Verdict.Words())

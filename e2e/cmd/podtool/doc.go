@@ -7,12 +7,13 @@
 //	podtool serve PORT…      answers at the ports; http:PORT with HTTP
 //	podtool ztunnel SOCKET   is the proxy of the node: it asks the agent at the socket for pods, and answers in each as a
 //	                         sidecar would
+//	podtool peer TYPE        installs another mesh's plugin on the node, as that mesh's own agent does, until it ends
 //	podtool load WHAT…       makes connections until its input ends, and then prints what they came to, each with its number
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each
 //	podtool witness DIR WHAT makes connections until it ends, and notes in DIR each time that they come to something else
 //	podtool cat FILE         prints a file
 //
-// Called by a container runtime as a CNI plugin, it is another mesh's, which replaces our rules by its own; or, under the name
+// Called by a container runtime as a CNI plugin, it is another mesh's: that which podtool peer installs, or one that replaces our rules by its own; or, under the name
 // recorder, one that records the runtime's calls and fails those that the test wants to fail.
 //
 // A probe is tcp:ADDRESS:PORT or dns:ADDRESS:PORT (with UDP) or dnstcp:ADDRESS:PORT.

@@ -23,7 +23,11 @@ func run(args []string) error {
 		if filepath.Base(os.Args[0]) == recorder {
 			return record(command, os.Stdin)
 		}
-		return cni(command, os.Stdin)
+		config, done, err := called(command, os.Stdin)
+		if done || err != nil {
+			return err
+		}
+		return cni(command, config)
 	}
 	if len(args) == 0 {
 		return wait()
@@ -48,6 +52,8 @@ func run(args []string) error {
 			}
 		}
 		return wait()
+	case "peer":
+		return peerAgent(args[1:])
 	case "ztunnel":
 		return ztunnel(args[1])
 	case "load":

@@ -1,0 +1,259 @@
+package kubectlcmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/dialect/ambient"
+)
+
+// crossOptions are the flags of switch and back.
+type crossOptions struct {
+	from, daemonSet          string
+	all, yes, dryRun, noTest bool
+	image, confDir           string
+	binDirs                  []string
+	timeout, watch           time.Duration
+}
+
+func (o *crossOptions) check(args []string) error {
+	switch {
+	case o.all == (len(args) > 0):
+		return cli.Usagef("name nodes, or give --all")
+	case o.timeout <= 0:
+		return cli.Usagef("--timeout %s: not above 0", o.timeout)
+	case o.watch < 0:
+		return cli.Usagef("--watch %s: below 0", o.watch)
+	}
+	return nil
+}
+
+// crossing takes nodes from another plugin to ours, or back.
+type crossing struct {
+	*cluster
+	o crossOptions
+	// from is the other plugin's name, which is its type. ds is its DaemonSet; nil if it has none any more.
+	from string
+	ds   *appsv1.DaemonSet
+	// run is an errand, and try the connections between throw-away pods of a node.
+	run    func(context.Context, errand) ([]byte, error)
+	try    func(ctx context.Context, node string) (trialReport, error)
+	answer *bufio.Reader
+	// isChained: ds was looked at, and an entry is all that its plugin takes part by.
+	isChained bool
+}
+
+// switchCommands are those that move nodes.
+func (c *cluster) switchCommands() []*cobra.Command {
+	command := func(use, short, long string, each func(*crossing, context.Context, string) error) *cobra.Command {
+		o := crossOptions{timeout: 2 * time.Minute, watch: 10 * time.Second}
+		cmd := &cobra.Command{
+			Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
+			RunE: func(cmd *cobra.Command, nodes []string) error {
+				if err := o.check(nodes); err != nil {
+					return err
+				}
+				if err := c.open(); err != nil {
+					return err
+				}
+				return c.cross(cmd.Context(), o, nodes, each)
+			},
+		}
+		f := cmd.Flags()
+		f.StringVar(&o.from, "from", "", "the other plugin: "+strings.Join(migration.Plugins(), ", ")+" (default: the one that is found)")
+		f.StringVar(&o.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
+		f.BoolVar(&o.all, "all", false, "all nodes, one after the other, until one fails")
+		f.BoolVar(&o.yes, "yes", false, "do not ask")
+		f.BoolVar(&o.dryRun, "dry-run", false, "show what would change, and change nothing")
+		f.StringVar(&o.image, "image", "", "image of the pods that are made, which has meshcni-node as its entry point (default: that of the node's agent)")
+		f.StringVar(&o.confDir, "cni-conf-dir", "", "the node's directory of network configurations (default: the agent's, or "+defaultConfDir+")")
+		f.StringSliceVar(&o.binDirs, "cni-bin-dir", nil, "the node's directories of plugins (default: the agent's, or /opt/cni/bin)")
+		f.DurationVar(&o.timeout, "timeout", o.timeout, "how long each step on a node may take")
+		f.DurationVar(&o.watch, "watch", o.watch, "how long to watch whether the change stays")
+		if strings.HasPrefix(use, "switch") {
+			f.BoolVar(&o.noTest, "no-test", false, "do not try connections between throw-away pods of the node afterwards")
+		}
+		return cmd
+	}
+	return []*cobra.Command{
+		command("switch [NODE]...", "have only our plugin capture a node's new pods, with the other's still in the cluster", `On each node, with a check before each step: it keeps the other's agent off the
+node, takes what is left of the other's entry out of the network configuration, and
+tries connections between throw-away pods. It asks before it changes something. If a
+step fails, it offers to go back; with --yes it goes back by itself. Run it again to
+go on after an interrupt.`, (*crossing).switchNode),
+		command("back [NODE]...", "have the other plugin capture a node's new pods again, beside ours", `It lets the other's agent onto the node again, which puts its entry in. If the agent
+does not, the entry goes back to where it was, byte for byte.`, (*crossing).backNode),
+	}
+}
+
+// cross takes the nodes one after the other.
+func (c *cluster) cross(ctx context.Context, o crossOptions, nodes []string, each func(*crossing, context.Context, string) error) error {
+	x := &crossing{cluster: c, o: o, answer: bufio.NewReader(c.Stdin)}
+	x.run = c.errand
+	if c.onErrand != nil {
+		x.run = c.onErrand
+	}
+	x.try = func(ctx context.Context, node string) (trialReport, error) {
+		return c.trial(ctx, trialOptions{image: o.image, timeout: o.timeout, names: []string{node}})
+	}
+	if c.onTrial != nil {
+		x.try = c.onTrial
+	}
+	all, err := c.listNodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if !slices.Contains(all, node) {
+			return fmt.Errorf("node %s: there is no such node that runs Linux", node)
+		}
+	}
+	if o.all {
+		nodes = all
+	}
+	if err := x.findOther(ctx, nodes); err != nil {
+		return err
+	}
+	if err := x.may(ctx); err != nil {
+		return err
+	}
+	for i, node := range nodes {
+		if err := each(x, ctx, node); err != nil {
+			if n := len(nodes) - i - 1; n > 0 {
+				err = errors.Join(err, fmt.Errorf("%d more nodes were not begun with", n))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// findOther finds the other plugin: the one that is named, or that a node is switched from, or that there is.
+func (x *crossing) findOther(ctx context.Context, nodes []string) error {
+	m := &move{cluster: x.cluster}
+	if x.from = x.o.from; x.from != "" && !slices.Contains(migration.Plugins(), x.from) {
+		return cli.Usagef("--from %q: none of %s", x.from, strings.Join(migration.Plugins(), ", "))
+	}
+	if x.o.daemonSet != "" {
+		namespace, name, ok := strings.Cut(x.o.daemonSet, "/")
+		if !ok || x.from == "" || namespace == "" || name == "" {
+			return cli.Usagef("--daemonset %q: NAMESPACE/NAME of a plugin that --from names", x.o.daemonSet)
+		}
+		ds, err := x.client.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("--daemonset: %w", err)
+		}
+		x.ds = ds
+		return nil
+	}
+	if x.from == "" {
+		for _, name := range nodes {
+			node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if err != nil && !apierrors.IsForbidden(err) {
+				return err
+			}
+			if err == nil && slices.Contains(migration.Plugins(), node.Labels[switchedFrom]) {
+				x.from = node.Labels[switchedFrom]
+				break
+			}
+		}
+	}
+	all, err := m.daemonSets(ctx, x.from)
+	switch {
+	case err != nil:
+		return err
+	case len(all) > 1:
+		var names []string
+		for _, d := range all {
+			names = append(names, d.String())
+		}
+		return cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
+	case len(all) == 1:
+		x.from, x.ds = all[0].peer.Name, all[0].ds
+	case x.from == "":
+		return fmt.Errorf("no DaemonSet of %s is in any namespace; --from names the plugin whose entry has been left", strings.Join(migration.Plugins(), ", "))
+	}
+	return nil
+}
+
+// chained refuses what is no matter of an entry in the network configuration.
+func (x *crossing) chained(ctx context.Context) error {
+	if x.ds == nil || x.isChained {
+		return nil
+	}
+	m := &move{cluster: x.cluster}
+	peer, _ := migration.Named(x.from)
+	if err := m.read(ctx, found{peer, x.ds}); err != nil {
+		return err
+	}
+	if slices.Contains(m.plan.Dialects(), ambient.Name) {
+		return fmt.Errorf("%s serves ambient pods, and only one agent may hold the proxy's socket: a node cannot be switched with both there; see docs/migrating.md", x.from)
+	}
+	x.isChained = true
+	return nil
+}
+
+// may refuses to begin without the rights to end, or to go back.
+func (x *crossing) may(ctx context.Context) error {
+	if x.o.dryRun {
+		return nil
+	}
+	needs := []authorizationv1.ResourceAttributes{{Verb: "patch", Resource: "nodes"}}
+	if x.ds != nil {
+		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "update", Group: "apps", Resource: "daemonsets", Namespace: x.ds.Namespace})
+	}
+	for _, r := range needs {
+		review, err := x.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("ask what you may do: %w", err)
+		}
+		if !review.Status.Allowed {
+			return fmt.Errorf("you may not %s %s, which it takes", r.Verb, r.Resource)
+		}
+	}
+	return nil
+}
+
+// say prints a step that has been done.
+func (x *crossing) say(node, format string, args ...any) {
+	fmt.Fprintf(x.Stdout, "%s: %s\n", node, fmt.Sprintf(format, args...))
+}
+
+var errDeclined = errors.New("nothing was changed: the answer was not yes (--yes answers for you)")
+
+// asks asks the operator.
+func (x *crossing) asks(ctx context.Context, question string) error {
+	if x.o.yes {
+		return nil
+	}
+	fmt.Fprintf(x.Stderr, "%s [yes/no] ", question)
+	said := make(chan string, 1)
+	go func() {
+		text, _ := x.answer.ReadString('\n') // at its end it is not yes
+		said <- text
+	}()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case text := <-said:
+		if strings.TrimSpace(text) != "yes" {
+			return errDeclined
+		}
+		return nil
+	}
+}

@@ -1,0 +1,453 @@
+package kubectlcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+)
+
+// report is what migrate says.
+func (y *yardNode) report(t *testing.T) (code int, stdout, stderr string) {
+	t.Helper()
+	return y.world.run(t, "migrate")
+}
+
+// TestSwitchAndBack: a node goes over with the entry taken out, again without effect, and back to what it was, byte for byte and
+// field for field, whether the other's agent cleans up after itself or not.
+func TestSwitchAndBack(t *testing.T) {
+	t.Parallel()
+	for _, tidy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cleans up %v", tidy), func(t *testing.T) {
+			t.Parallel()
+			y := newYardNode(t, tidy)
+			before := y.daemonSet(t)
+			for _, name := range []string{"both-1", "theirs-1"} {
+				y.meshPod(t, "shop", name, "a")
+			}
+
+			code, out, errs := y.report(t)
+			assert.Contains(t, out, "\n1 nodes with both plugins: a\n", "exit code %d: %s", code, errs)
+			code, out, errs = y.run(t, "switch", "a", "--dry-run")
+			require.Equal(t, 0, code, errs)
+			assert.Contains(t, out, "a: to do: DaemonSet istio-system/istio-cni-node gets a node affinity")
+			assert.Contains(t, out, "\n-    {\"type\": \"istio-cni\", \"kubernetes\": {\"kubeconfig\": \"/x\"}},\n")
+			assert.Equal(t, withBoth, y.text(t))
+			assert.Equal(t, before.ResourceVersion, y.daemonSet(t).ResourceVersion)
+			assert.Empty(t, y.label(t))
+
+			y.answer = "no\n"
+			code, _, errs = y.run(t, "switch", "a")
+			assert.Equal(t, 1, code)
+			assert.Contains(t, errs, "node a: take istio-cni out? [yes/no] ")
+			assert.Contains(t, errs, "nothing was changed")
+			assert.Equal(t, before.ResourceVersion, y.daemonSet(t).ResourceVersion)
+
+			y.answer = "yes\n"
+			code, out, errs = y.run(t, "switch", "a", "--from", "istio-cni")
+			require.Equal(t, 0, code, out+errs)
+			assert.Equal(t, withOurs, y.text(t))
+			assert.Empty(t, y.theirs(t))
+			assert.Equal(t, "istio-cni", y.label(t))
+			assert.Equal(t, 1, y.tried)
+			now := y.daemonSet(t)
+			assert.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, now.Spec.UpdateStrategy.Type, "pods elsewhere stay")
+			assert.True(t, keepsOff(now, "istio-cni"))
+			assert.Contains(t, out, "a: 1 pods started with both plugins, and may have rules of both: restart them soon: shop/both-1\n")
+			assert.Contains(t, out, "a: 1 pods have the rules of istio-cni, which stay in force: restart them when it suits you: shop/theirs-1\n")
+
+			code, out, errs = y.report(t)
+			assert.Contains(t, out, "\n1 nodes switched to ours: a\n", "exit code %d: %s", code, errs)
+
+			y.answer = ""
+			code, out, errs = y.run(t, "switch", "--all")
+			require.Equal(t, 0, code, errs)
+			assert.Contains(t, out, "a: going on\n")
+			assert.Equal(t, withOurs, y.text(t))
+
+			code, _, errs = y.run(t, "back", "a")
+			assert.Equal(t, 1, code)
+			assert.Contains(t, errs, "nothing was changed")
+			code, out, errs = y.run(t, "back", "a", "--yes")
+			require.Equal(t, 0, code, out+errs)
+			assert.Empty(t, y.label(t))
+			assert.Len(t, y.theirs(t), 1)
+			assert.Equal(t, before.Spec, y.daemonSet(t).Spec)
+			assert.NotContains(t, y.daemonSet(t).Annotations, beforeSwitch)
+			if tidy {
+				assert.Contains(t, out, "by its own agent")
+				assert.Contains(t, y.text(t), `"again"`)
+			} else {
+				assert.Equal(t, withBoth, y.text(t))
+			}
+			left, err := os.ReadDir(y.conf)
+			require.NoError(t, err)
+			assert.Len(t, left, 1)
+			code, out, _ = y.run(t, "back", "a", "--yes")
+			assert.Equal(t, 0, code)
+			assert.Contains(t, out, "a: it is not switched: ")
+		})
+	}
+}
+
+// TestSwitchRefuses: on what is not sound, nothing is changed.
+func TestSwitchRefuses(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	before := y.daemonSet(t)
+	y.node(t, "b", nil)
+	for name, tc := range map[string]struct {
+		args    []string
+		prepare func(t *testing.T)
+		code    int
+		want    string
+	}{
+		"no node":        {args: []string{"switch"}, code: 2, want: "name nodes, or give --all"},
+		"both":           {args: []string{"switch", "a", "--all"}, code: 2, want: "name nodes, or give --all"},
+		"no such node":   {args: []string{"switch", "z", "--yes"}, code: 1, want: "node z: there is no such node"},
+		"no such plugin": {args: []string{"switch", "a", "--from", "init-containers"}, code: 2, want: "none of istio-cni, linkerd-cni, kuma-cni, consul-cni"},
+		"nobody's":       {args: []string{"switch", "a", "--from", "kuma-cni", "--yes"}, code: 0, want: "nothing of kuma-cni is there"},
+		"no agent":       {args: []string{"switch", "b", "--yes"}, code: 1, want: "no agent runs there: install the chart first"},
+		"the agent is not ready": {args: []string{"switch", "a", "--yes"}, code: 1, want: "node-not-ready: write-failed: x", prepare: func(*testing.T) {
+			y.change = func(n *agentapi.Node) { n.Ready, n.NotReady = false, []string{"write-failed: x"} }
+		}},
+		"another file is loaded": {args: []string{"switch", "a", "--yes"}, code: 1, want: "not-loaded: the runtime loads /host/etc/cni/net.d/00.conf", prepare: func(*testing.T) {
+			y.change = func(n *agentapi.Node) { n.Installed.Loaded = "/host/etc/cni/net.d/00.conf" }
+		}},
+		"a file of our own": {args: []string{"switch", "a", "--yes"}, code: 1, want: "keeps a list of its own", prepare: func(*testing.T) {
+			y.change = func(n *agentapi.Node) { n.Installed.File = "/host/etc/cni/net.d/00-meshcni.conflist" }
+		}},
+		"no backend": {args: []string{"switch", "a", "--yes"}, code: 1, want: "no-backend: none", prepare: func(*testing.T) {
+			y.change = func(n *agentapi.Node) { n.BackendError = "none" }
+		}},
+		"it runs, and its entry is not there": {args: []string{"switch", "a", "--yes"}, code: 1, want: "it may be about to write it", prepare: func(*testing.T) {
+			y.change = func(n *agentapi.Node) { n.Installed.Plugins = []string{"ptp", "meshcni"} }
+		}},
+		"switched from another": {args: []string{"switch", "a", "--from", "istio-cni", "--yes"}, code: 1, want: "it is switched from kuma-cni", prepare: func(t *testing.T) {
+			_, err := y.client.CoreV1().Nodes().Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"meshcni.io/switched-from":"kuma-cni"}}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				_, err := y.client.CoreV1().Nodes().Patch(context.Background(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"meshcni.io/switched-from":null}}}`), metav1.PatchOptions{})
+				require.NoError(t, err)
+			})
+		}},
+		"it cannot be seen": {args: []string{"switch", "a", "--yes"}, code: 1, want: "read-only file system", prepare: func(*testing.T) {
+			y.errand = func(string) error { return errors.New("read-only file system") }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			y.set(func() { y.change, y.errand = nil, nil })
+			if tc.prepare != nil {
+				tc.prepare(t)
+			}
+			code, out, errs := y.run(t, tc.args...)
+			assert.Equal(t, tc.code, code, out+errs)
+			assert.Contains(t, out+errs, tc.want)
+			assert.Equal(t, withBoth, y.text(t))
+			assert.Equal(t, before.ResourceVersion, y.daemonSet(t).ResourceVersion)
+			assert.NotEqual(t, "istio-cni", y.label(t))
+		})
+	}
+}
+
+// TestSwitchGoesBack: whatever fails after the operator's word, the node goes back by itself with --yes, and the exit code says so.
+func TestSwitchGoesBack(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		prepare func(y *yardNode, t *testing.T)
+		args    []string
+		want    []string
+	}{
+		"our agent does not answer any more": {
+			prepare: func(y *yardNode, _ *testing.T) {
+				y.errand = func(words string) error {
+					y.silent.Store(words == "take" && y.takes.Add(1) == 2) // until the way back
+					return nil
+				}
+			},
+			args: []string{"--timeout=5s"},
+			want: []string{"our agent is not ready without it: not within 5s: ", "connection refused"},
+		},
+		"connections are not captured": {
+			prepare: func(y *yardNode, _ *testing.T) { y.failing = true },
+			want:    []string{"throw-away pods of the node are not captured as they should be"},
+		},
+		"the list cannot be written": {
+			prepare: func(y *yardNode, _ *testing.T) {
+				takes := 0
+				y.errand = func(words string) error {
+					if words == "take" {
+						if takes++; takes == 2 { // after the dry run
+							return errors.New("no space left on device")
+						}
+					}
+					return nil
+				}
+			},
+			want: []string{"take the entry of istio-cni out: no space left on device"},
+		},
+		"the entry comes back": {
+			prepare: func(y *yardNode, t *testing.T) {
+				y.Create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "meshcni-system", Name: "scribe"}, Spec: corev1.PodSpec{
+					NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+					Volumes: []corev1.Volume{{Name: "etc", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc"}}}},
+				}})
+				y.change = func(n *agentapi.Node) {
+					if !slices.Contains(n.Installed.Plugins, "istio-cni") {
+						n.Installed.Plugins = append(n.Installed.Plugins, "istio-cni")
+						y.write(t, withBoth)
+					}
+				}
+			},
+			want: []string{"the entry of istio-cni is in 10-x.conflist again: another program has written it; these pods of the node may have: meshcni-system/scribe"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			y := newYardNode(t, false)
+			before := y.daemonSet(t)
+			tc.prepare(y, t)
+			code, out, errs := y.run(t, append([]string{"switch", "a", "--yes"}, tc.args...)...)
+			assert.Equal(t, 1, code, out+errs)
+			for _, want := range tc.want {
+				assert.Contains(t, errs, want)
+			}
+			assert.Contains(t, out, "a: back: ")
+			assert.Equal(t, withBoth, y.text(t))
+			assert.Equal(t, before.Spec, y.daemonSet(t).Spec)
+			assert.Empty(t, y.label(t))
+			assert.Len(t, y.theirs(t), 1)
+		})
+	}
+	t.Run("asked", func(t *testing.T) {
+		t.Parallel()
+		y := newYardNode(t, false)
+		y.failing, y.answer = true, "yes\nno\n"
+		code, out, errs := y.run(t, "switch", "a")
+		assert.Equal(t, 1, code)
+		assert.Contains(t, errs, "node a: go back to istio-cni? [yes/no] ")
+		assert.Contains(t, out, "it stays as it is")
+		assert.Equal(t, withOurs, y.text(t))
+	})
+}
+
+// TestSwitchInterrupted: at each step an interrupt leaves a node that the same command carries over, and that back gives back.
+func TestSwitchInterrupted(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	for _, next := range []string{"switch", "back"} {
+		for _, at := range []string{"its pod does not end", "before take", "after take", "while watching"} {
+			t.Run(at+", then "+next, func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
+				takes := 0
+				y.set(func() {
+					y.paused = at == "its pod does not end"
+					y.errand = func(words string) error {
+						if words != "take" {
+							return nil
+						}
+						if takes++; takes == 2 && at == "before take" {
+							interrupt()
+							return context.Canceled
+						}
+						return nil
+					}
+					y.change = func(n *agentapi.Node) {
+						out := !slices.Contains(n.Installed.Plugins, "istio-cni")
+						if out && at == "while watching" || out && at == "after take" && takes == 2 {
+							interrupt()
+						}
+					}
+				})
+				y.heard = func(text string) {
+					if at == "its pod does not end" && strings.Contains(text, "keeps off switched nodes") {
+						interrupt()
+					}
+				}
+				code, out, errs := y.runIn(ctx, "switch", "a", "--yes")
+				require.Equal(t, 1, code, out+errs)
+				assert.Contains(t, errs, "node a: interrupted; the same command goes on, and kubectl meshcni migrate back a goes back")
+				y.heard = nil
+				y.set(func() { y.paused, y.errand, y.change = false, nil, nil })
+				if next == "switch" {
+					code, out, errs = y.run(t, "switch", "a")
+					require.Equal(t, 0, code, out+errs)
+					assert.Contains(t, out, "a: going on\n")
+					assert.Equal(t, withOurs, y.text(t))
+				}
+				code, out, errs = y.run(t, "back", "a", "--yes")
+				require.Equal(t, 0, code, out+errs)
+				assert.Equal(t, withBoth, y.text(t))
+				assert.Empty(t, y.label(t))
+			})
+		}
+	}
+}
+
+// TestSwitchWithoutAPIServer: with the API server away in the middle, both failures are told, and the list is as it was.
+func TestSwitchWithoutAPIServer(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	gone, takes := errors.New("connection refused"), 0
+	y.errand = func(words string) error {
+		if takes++; takes > 1 {
+			return gone
+		}
+		return nil
+	}
+	code, _, errs := y.run(t, "switch", "a", "--yes")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "take the entry of istio-cni out: connection refused")
+	assert.Contains(t, errs, "and going back failed: node a: connection refused")
+	assert.Equal(t, withBoth, y.text(t))
+	y.set(func() { y.errand = nil })
+	code, out, errs := y.run(t, "back", "a", "--yes")
+	require.Equal(t, 0, code, out+errs)
+	assert.Equal(t, withBoth, y.text(t))
+}
+
+// TestBackWithoutDaemonSet: the entry goes back from what is kept, unless the other's program is gone with the DaemonSet.
+func TestBackWithoutDaemonSet(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	code, out, errs := y.run(t, "switch", "a", "--yes", "--no-test")
+	require.Equal(t, 0, code, out+errs)
+	assert.Zero(t, y.tried)
+	require.NoError(t, y.client.AppsV1().DaemonSets("istio-system").Delete(t.Context(), "istio-cni-node", metav1.DeleteOptions{}))
+	require.NoError(t, os.Rename(y.bin+"/istio-cni", y.bin+"/x"))
+	code, _, errs = y.run(t, "back", "a", "--yes")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "its program is not on the node")
+	assert.Equal(t, withOurs, y.text(t))
+	require.NoError(t, os.Rename(y.bin+"/x", y.bin+"/istio-cni"))
+	code, out, errs = y.run(t, "back", "a", "--yes", "--from", "istio-cni")
+	require.Equal(t, 0, code, out+errs)
+	assert.Equal(t, withBoth, y.text(t))
+}
+
+// TestSwitchRights: who may not carry it through does not begin.
+func TestSwitchRights(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	grant(t, y.world, "reader", "reader", map[string][]string{"nodes": {"list", "get"}, "pods": {"list"}})
+	code, _, errs := y.run(t, "switch", "a", "--yes", "--from", "kuma-cni", "--as", "reader")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "daemonsets.apps is forbidden")
+
+	rule := func(group string, resources, verbs []string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	role := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: "mover"}, Rules: []rbacv1.PolicyRule{
+		rule("", []string{"nodes"}, []string{"get", "list"}), rule("", []string{"pods"}, []string{"list"}), rule("", []string{"namespaces", "configmaps"}, []string{"get"}),
+		rule("apps", []string{"daemonsets"}, []string{"get", "list", "update"}),
+	}}
+	y.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
+	_, err := y.client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "mover"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "mover"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "mover"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		code, _, errs = y.run(t, "switch", "a", "--yes", "--as", "mover")
+		return strings.Contains(errs, "you may not patch nodes, which it takes")
+	}, 20*time.Second, 100*time.Millisecond)
+	assert.Equal(t, 1, code)
+	assert.Equal(t, withBoth, y.text(t))
+	assert.Empty(t, y.label(t))
+	role.Rules[0].Verbs = append(role.Rules[0].Verbs, "patch")
+	y.Do(t, http.MethodPut, "/apis/rbac.authorization.k8s.io/v1/clusterroles/mover", role, nil)
+	require.Eventually(t, func() bool {
+		code, _, errs = y.run(t, "switch", "a", "--yes", "--as", "mover")
+		return code == 0
+	}, 20*time.Second, 100*time.Millisecond, errs)
+	code, out, errs := y.run(t, "back", "a", "--yes", "--as", "mover")
+	assert.Equal(t, 0, code, out+errs)
+	assert.Equal(t, withBoth, y.text(t))
+}
+
+// TestSwitchRefusesAmbient: two agents cannot hold the proxy's socket. Back goes on.
+func TestSwitchRefusesAmbient(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	_, err := y.client.CoreV1().ConfigMaps("istio-system").Patch(t.Context(), "istio-cni-config", types.MergePatchType, []byte(`{"data":{"AMBIENT_ENABLED":"true"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	code, _, errs := y.run(t, "switch", "a", "--yes")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "istio-cni serves ambient pods, and only one agent may hold the proxy's socket")
+	assert.Equal(t, withBoth, y.text(t))
+	code, out, errs := y.run(t, "back", "a", "--yes")
+	assert.Equal(t, 0, code, out+errs)
+}
+
+// TestKeepOff: affinities that a DaemonSet may have come back as they were, and what others have changed since stays.
+func TestKeepOff(t *testing.T) {
+	t.Parallel()
+	linux := corev1.NodeSelectorRequirement{Key: "kubernetes.io/os", Operator: corev1.NodeSelectorOpIn, Values: []string{"linux"}}
+	terms := func(r ...corev1.NodeSelectorRequirement) *corev1.Affinity {
+		a := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}}
+		for _, one := range r {
+			s := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+			s.NodeSelectorTerms = append(s.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{one}})
+		}
+		return a
+	}
+	for name, affinity := range map[string]*corev1.Affinity{"none": nil, "empty": {}, "of nodes": {NodeAffinity: &corev1.NodeAffinity{}}, "one term": terms(linux), "two terms": terms(linux, linux)} {
+		t.Run(name, func(t *testing.T) {
+			ds := &appsv1.DaemonSet{}
+			ds.Spec.Template.Spec.Affinity = affinity
+			ds.Spec.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
+			was := ds.DeepCopy()
+			assert.False(t, keepsOff(ds, "istio-cni"))
+			require.NoError(t, keepOff(ds, "istio-cni"))
+			assert.True(t, keepsOff(ds, "istio-cni"))
+			assert.False(t, keepsOff(ds, "kuma-cni"))
+			for _, term := range required(ds.Spec.Template.Spec.Affinity) {
+				assert.Len(t, slices.DeleteFunc(slices.Clone(term.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key != switchedFrom }), 1)
+			}
+			changed := ds.DeepCopy()
+			require.NoError(t, letBack(ds, "istio-cni"))
+			assert.Equal(t, was.Spec, ds.Spec)
+
+			gpu := corev1.NodeSelectorRequirement{Key: "gpu", Operator: corev1.NodeSelectorOpExists}
+			required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions = append(required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions, gpu)
+			require.NoError(t, letBack(changed, "istio-cni"))
+			assert.False(t, keepsOff(changed, "istio-cni"))
+			assert.Contains(t, required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions, gpu)
+		})
+	}
+	// A term of nothing else must not stay, empty: no node would satisfy it. One that was empty must stay so.
+	ds := &appsv1.DaemonSet{}
+	require.NoError(t, keepOff(ds, "istio-cni"))
+	ds.Spec.Template.Spec.Affinity.PodAffinity = &corev1.PodAffinity{}
+	require.NoError(t, letBack(ds, "istio-cni"))
+	assert.Equal(t, &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}, PodAffinity: &corev1.PodAffinity{}}, ds.Spec.Template.Spec.Affinity)
+	none := &appsv1.DaemonSet{}
+	none.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{linux}}},
+	}}}
+	require.NoError(t, keepOff(none, "istio-cni"))
+	assert.True(t, keepsOff(none, "istio-cni"))
+	assert.Empty(t, required(none.Spec.Template.Spec.Affinity)[0].MatchExpressions)
+
+	given := &appsv1.DaemonSet{}
+	given.Spec.Template.Spec.Affinity = terms(corev1.NodeSelectorRequirement{Key: switchedFrom, Operator: corev1.NodeSelectorOpDoesNotExist})
+	assert.True(t, keepsOff(given, "istio-cni"), "by the operator's own values")
+	require.NoError(t, letBack(given, "istio-cni"))
+	assert.True(t, keepsOff(given, "istio-cni"), "which stay")
+}
