@@ -210,7 +210,8 @@ func rolledOut(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
 	eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
-		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != 1 {
+		nodes := c.Run(t, "kubectl", "get", "nodes", "-o", "name")
+		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != len(strings.Fields(nodes)) {
 			return errors.New(agents)
 		}
 		return nil
