@@ -49,7 +49,7 @@ func run(args []string) error {
 		}
 		return wait()
 	case "ztunnel":
-		return ztunnel(args[1])
+		return ztunnel(args[1], slices.Contains(args, "forward"))
 	case "load":
 		return load(args[1:])
 	case "probe":
