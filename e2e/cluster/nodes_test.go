@@ -142,6 +142,6 @@ func TestTwoNodes(t *testing.T) {
 		assert.Contains(t, out, "2 of 2 nodes were tried: 14 ok, 8 failed, 0 unknown\n", "each of a node's own is well")
 	})
 	c.nothingOfTests(t)
-	uninstall(t, c)
+	assert.Contains(t, uninstall(t, c), "The plugin is uninstalled on all 2 nodes. ")
 	assertClean(t, c)
 }
