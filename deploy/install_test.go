@@ -121,6 +121,7 @@ func TestNotes(t *testing.T) {
 		require.NoError(t, err, name)
 		_, notes, ok := strings.Cut(out, "\nNOTES:\n")
 		require.True(t, ok, "%s", out)
+		assert.Contains(t, notes, "\n\nWhat remains when you uninstall: https://", name)
 		warnings := strings.Split(notes, "\nWARNING: ")[1:]
 		if assert.Len(t, warnings, len(c.says), "%s: %q", name, warnings) {
 			for i, says := range c.says {

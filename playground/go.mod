@@ -7,6 +7,7 @@ require (
 	github.com/meshcni/meshcni/cmd v0.0.0
 	github.com/stretchr/testify v1.12.1
 	k8s.io/api v0.36.3
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -35,7 +36,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace (

@@ -92,18 +92,28 @@ func recorded(t *testing.T) (all []question) {
 			question{
 				name: e.Title + ", strict", pod: e.Pod, namespace: e.Namespace,
 				args: []string{"--dialect", names, "--uncaptured-family", "drop", "--refuse-proxy-uid", "--refuse-net-raw", "--exclude-namespaces", "kube-system", "--exclude-namespace-selector", "mesh=off", "--ambient-dns-capture=false", "--ambient-ipv6=false"},
-				config: `{"dialect": ` + string(must(json.Marshal(strings.Split(names, ",")))) + `, "uncaptured_family": "drop", "refuse_proxy_uid": true, "refuse_net_raw": true,
+				config: `{"dialect": ` + quoted(strings.Split(names, ",")) + `, "uncaptured_family": "drop", "refuse_proxy_uid": true, "refuse_net_raw": true,
 					"kubernetes": {"exclude_namespaces": ["kube-system"], "exclude_namespace_selector": "mesh=off"}, "ambient": {"dns_capture": false, "ipv6": false}}`,
+			},
+			question{
+				name: e.Title + ", with selectors", pod: e.Pod, namespace: e.Namespace,
+				args:   []string{"--dialect", "ambient", "--ambient-enablement-selectors", selectors, "--ambient-probe-ipv4", "192.0.2.7", "--ambient-probe-ipv6", "2001:db8::7"},
+				config: `{"dialect": "ambient", "ambient": {"enablement_selectors": ` + quoted(selectors) + `, "probe_ipv4": "192.0.2.7", "probe_ipv6": "2001:db8::7"}}`,
 			})
 	}
 	return all
 }
 
-func must(b []byte, err error) []byte {
+// selectors are what a person types.
+const selectors = "- podSelector: {matchLabels: {app: cart}}\n- namespaceSelector:\n    matchExpressions: [{key: mesh, operator: Exists}]\n"
+
+// quoted is a value in JSON.
+func quoted(v any) string {
+	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
 	}
-	return b
+	return string(b)
 }
 
 // ask puts the requests to the module, as the page does, and returns the answers.

@@ -119,7 +119,7 @@ func (c *cluster) selector(ctx context.Context, kind, namespace, name string) (s
 	}
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil || selector.Empty() || s == nil {
-		return "", fmt.Errorf("the selector of %s/%s selects no pods of its own: %w", kind, name, cmp.Or(err, error(errNoSelector)))
+		return "", fmt.Errorf("the selector of %s/%s selects no pods of its own: %w", kind, name, cmp.Or(err, errNoSelector))
 	}
 	return selector.String(), nil
 }

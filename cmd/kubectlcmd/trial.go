@@ -26,6 +26,9 @@ const (
 // trialRow is what came of one connection, or of what has to come before it.
 type trialRow struct {
 	Node string `json:"node"`
+	// From and To are the nodes of a connection's ends if they are not the same; then From is also Node. Empty: they are, or none was tried.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
 	// Dialect is the mesh whose pod was tried; empty: none was.
 	Dialect string `json:"dialect,omitempty"`
 	// Family is IPv4 or IPv6; empty: no connection was tried.
@@ -35,6 +38,14 @@ type trialRow struct {
 	Result string `json:"result"`
 	// Detail says why the result is not ok.
 	Detail string `json:"detail,omitempty"`
+}
+
+// place is the node, or for a connection between nodes both.
+func (r trialRow) place() string {
+	if r.To == "" {
+		return r.Node
+	}
+	return r.From + " -> " + r.To
 }
 
 // trialReport is what test prints.
@@ -80,9 +91,10 @@ func (c *cluster) testCommand() *cobra.Command {
 		Use: "test", Short: "make connections between throw-away pods of each node, and say which went past the proxy",
 		Long: `On each node it runs a pod outside the mesh, and one of each mesh that the plugin
 knows, whose proxy is a stand-in. It connects between them in both directions and
-families, and deletes the pods again, also when it is interrupted. Exits 1 if a
-connection went where it should not, or something could not be deleted; 3 if
-something could not be tried. Without --namespace it makes a namespace of its own.`,
+families, and from each node to the next. It deletes the pods again, also when it is
+interrupted. Exits 1 if a connection went where it should not, or something could not
+be deleted; 3 if something could not be tried. Without --namespace it makes a
+namespace of its own.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case o.timeout <= 0:
@@ -178,14 +190,14 @@ func (r trialReport) print(w io.Writer) error {
 	count := map[string]int{}
 	for _, row := range r.Rows {
 		count[row.Result]++
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Node, cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.place(), cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, row := range r.Rows {
 		if row.Detail != "" {
-			at := []string{row.Node, row.Dialect, row.Family, row.What}
+			at := []string{row.place(), row.Dialect, row.Family, row.What}
 			at = slices.DeleteFunc(at, func(s string) bool { return s == "" })
 			fmt.Fprintf(w, "%s: %s: %s\n", strings.Join(at, " "), row.Result, row.Detail)
 		}

@@ -34,6 +34,8 @@ type yard struct {
 	started func(*corev1.Pod) corev1.PodStatus
 	// past are connections, as "pod container port", that no proxy captures.
 	past map[string]bool
+	// cut are connections, as "pod pod" of those that connect and answer, that do not arrive.
+	cut map[string]bool
 
 	mu    sync.Mutex
 	pods  map[string]corev1.Pod
@@ -42,7 +44,7 @@ type yard struct {
 
 func newYardOf(t *testing.T, w *world) *yard {
 	t.Helper()
-	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}}
+	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}, cut: map[string]bool{}}
 	w.watchPods(t, trialLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		if e.Type == watch.Added {
 			y.admit(t, ctx, client, pod)
@@ -97,7 +99,11 @@ func (y *yard) get(ctx context.Context, a agent, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(standin.Dialed{Answer: y.connect(pod, container, to)})
+	d := standin.Dialed{Answer: y.connect(pod, container, to)}
+	if d.Answer == nil {
+		d.Error = "no route to host"
+	}
+	text, err := json.Marshal(d)
 	return errors.Join(err, json.Unmarshal(text, into))
 }
 
@@ -117,6 +123,9 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 	for _, other := range y.pods {
 		if address(&other, corev1.IPv4Protocol) != to.Addr() && address(&other, corev1.IPv6Protocol) != to.Addr() {
 			continue
+		}
+		if y.cut[from.Name+" "+other.Name] {
+			return nil
 		}
 		if as, meshed := proxyOf(other); meshed && captured {
 			return &standin.Answer{Name: other.Name + "/" + as.container, Port: as.in, Original: to}
@@ -256,6 +265,7 @@ func TestTrial(t *testing.T) {
 		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
 	})
 	t.Run("other nodes", func(t *testing.T) { otherNodes(t, y) })
+	t.Run("between nodes", func(t *testing.T) { betweenNodes(t, y) })
 	t.Run("usage", func(t *testing.T) {
 		for _, args := range [][]string{{"--timeout", "0s"}, {"--nodes", "-1"}, {"extra"}, {"-o", "yaml"}} {
 			code, _, errs := y.test(t.Context(), args...)

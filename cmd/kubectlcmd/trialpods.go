@@ -160,31 +160,31 @@ type attempt struct {
 	redirected bool
 }
 
+// aimed is an attempt from a container of a pod at a port of another, which has to arrive at a port of whoever is named.
+func aimed(what string, from *corev1.Pod, container string, to netip.AddrPort, who string, at uint16) attempt {
+	return attempt{what: what, from: from, container: container, to: to, want: standin.Answer{Name: who, Port: at, Original: to}, redirected: at != to.Port()}
+}
+
 // attempts are what shows that a pod of a mesh is captured as it should be: in both directions, and only what should be.
 func attempts(peer, pod *corev1.Pod, as impostor, family corev1.IPFamily) []attempt {
 	theirs, ours := address(peer, family), address(pod, family)
 	app, proxy, other := pod.Name+"/app", pod.Name+"/"+as.container, peer.Name+"/app"
-	try := func(what string, from *corev1.Pod, container string, to netip.Addr, port uint16, who string, at uint16) attempt {
-		a := attempt{what: what, from: from, container: container, to: netip.AddrPortFrom(to, port), want: standin.Answer{Name: who, Port: at}, redirected: at != port}
-		a.want.Original = a.to
-		return a
-	}
 	return []attempt{
-		try("outbound", pod, "app", theirs, openPort, proxy, as.out),
-		try("inbound", peer, "app", ours, openPort, proxy, as.in),
-		try("outbound, excluded port", pod, "app", theirs, excludedPort, other, excludedPort),
-		try("inbound, excluded port", peer, "app", ours, excludedPort, app, excludedPort),
-		try("the proxy's own", pod, as.container, theirs, openPort, other, openPort),
+		aimed("outbound", pod, "app", netip.AddrPortFrom(theirs, openPort), proxy, as.out),
+		aimed("inbound", peer, "app", netip.AddrPortFrom(ours, openPort), proxy, as.in),
+		aimed("outbound, excluded port", pod, "app", netip.AddrPortFrom(theirs, excludedPort), other, excludedPort),
+		aimed("inbound, excluded port", peer, "app", netip.AddrPortFrom(ours, excludedPort), app, excludedPort),
+		aimed("the proxy's own", pod, as.container, netip.AddrPortFrom(theirs, openPort), other, openPort),
 	}
 }
 
 // passages are what shows that a pod whose proxy is on the node reaches others, and they it: what the proxy does is its own affair.
 func passages(peer, pod *corev1.Pod, family corev1.IPFamily) []attempt {
-	theirs, ours := netip.AddrPortFrom(address(peer, family), openPort), netip.AddrPortFrom(address(pod, family), openPort)
-	return []attempt{
-		{what: "outbound", from: pod, container: "app", to: theirs, want: standin.Answer{Name: peer.Name + "/app", Port: openPort}},
-		{what: "inbound", from: peer, container: "app", to: ours, want: standin.Answer{Name: pod.Name + "/app", Port: openPort}},
-	}
+	return []attempt{passage("outbound", pod, peer, family), passage("inbound", peer, pod, family)}
+}
+
+func passage(what string, from, to *corev1.Pod, family corev1.IPFamily) attempt {
+	return aimed(what, from, "app", netip.AddrPortFrom(address(to, family), openPort), to.Name+"/app", openPort)
 }
 
 // address is a pod's of a family; the zero Addr if it has none.

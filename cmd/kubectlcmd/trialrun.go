@@ -119,11 +119,11 @@ func (t *trial) clean(ctx context.Context) (left []string) {
 	return left
 }
 
-// all tries the nodes.
+// all tries the nodes, and then what is between them.
 func (t *trial) all(ctx context.Context, nodes []string, agents map[string]agent) (rows []trialRow) {
 	var running errgroup.Group
 	running.SetLimit(trialsAtOnce)
-	byNode := make([][]trialRow, len(nodes))
+	byNode, sites := make([][]trialRow, len(nodes)), make([]site, len(nodes))
 	for i, node := range nodes {
 		running.Go(func() error {
 			a, ok := agents[node]
@@ -131,43 +131,43 @@ func (t *trial) all(ctx context.Context, nodes []string, agents map[string]agent
 				byNode[i] = []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: errNoAgent.Error()}}
 				return nil
 			}
-			byNode[i] = t.node(ctx, i, a)
-			t.progress.Lock()
-			defer t.progress.Unlock()
-			fmt.Fprintf(t.Stderr, "tested node %s\n", node)
+			byNode[i], sites[i] = t.node(ctx, i, a)
+			t.say("tested node %s", node)
 			return nil
 		})
 	}
 	_ = running.Wait() // none returns an error
-	return append([]trialRow{}, slices.Concat(byNode...)...)
+	return slices.Concat([]trialRow{}, slices.Concat(byNode...), t.between(ctx, sites))
 }
 
-// node tries all meshes of one node.
-func (t *trial) node(ctx context.Context, number int, a agent) []trialRow {
+// node tries all meshes of one node, and returns what runs there then.
+func (t *trial) node(ctx context.Context, number int, a agent) (rows []trialRow, s site) {
+	s.node = a.Node
 	n, err := t.cluster.node(ctx, a)
 	if err != nil {
-		return []trialRow{{Node: a.Node, What: "agent", Result: resultUnknown, Detail: err.Error()}}
+		return []trialRow{{Node: a.Node, What: "agent", Result: resultUnknown, Detail: err.Error()}}, s
 	}
 	from := a.program
 	if t.o.image != "" {
 		from = image{name: t.o.image}
 	}
 	name := func(what string) string { return what + "-" + strconv.Itoa(number) }
-	peer, err := t.start(ctx, t.run.pod(name("peer"), a.Node, from))
+	s.peer, err = t.start(ctx, t.run.pod(name("peer"), a.Node, from))
 	if err != nil {
-		return []trialRow{{Node: a.Node, What: "pod outside the mesh starts", Result: resultFailed, Detail: err.Error()}}
+		return []trialRow{{Node: a.Node, What: "pod outside the mesh starts", Result: resultFailed, Detail: err.Error()}}, s
 	}
+	s.dialects, s.pods = n.Dialects, make([]*corev1.Pod, len(n.Dialects))
 	byDialect := make([][]trialRow, len(n.Dialects))
 	var all sync.WaitGroup
 	for i, dialect := range n.Dialects {
-		all.Go(func() { byDialect[i] = t.dialect(ctx, n, a, dialect, name(dialect), from, peer) })
+		all.Go(func() { byDialect[i], s.pods[i] = t.dialect(ctx, n, a, dialect, name(dialect), from, s.peer) })
 	}
 	all.Wait()
-	return slices.Concat(byDialect...)
+	return slices.Concat(byDialect...), s
 }
 
-// dialect tries a pod of one mesh.
-func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow) {
+// dialect tries a pod of one mesh, and returns it if it runs.
+func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow, pod *corev1.Pod) {
 	row := func(what, result, detail string) {
 		rows = append(rows, trialRow{Node: a.Node, Dialect: dialect, What: what, Result: result, Detail: detail})
 	}
@@ -178,17 +178,17 @@ func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, 
 		made = t.run.meshed(name, a.Node, from, as)
 	case dialect != ambient.Name:
 		row("pod starts", resultUnknown, "the test has no pod for this mesh")
-		return rows
+		return rows, nil
 	case text != "":
 		row("pod starts", resultUnknown, text)
-		return rows
+		return rows, nil
 	default:
 		made = t.run.ambient(name, a.Node, from)
 	}
 	pod, err := t.start(ctx, made)
 	if err != nil {
 		row("pod starts", resultFailed, err.Error())
-		return rows
+		return rows, nil
 	}
 	if !sidecar {
 		row(t.captured(ctx, a, pod))
@@ -198,18 +198,9 @@ func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, 
 		if sidecar {
 			tries = attempts(peer, pod, as, family)
 		}
-		came := make([]trialRow, len(tries))
-		var all sync.WaitGroup
-		for i, try := range tries {
-			all.Go(func() {
-				result, detail := t.connect(ctx, try)
-				came[i] = trialRow{Node: a.Node, Dialect: dialect, Family: string(family), What: try.what, Result: result, Detail: detail}
-			})
-		}
-		all.Wait()
-		rows = append(rows, came...)
+		rows = append(rows, t.connectAll(ctx, trialRow{Node: a.Node, Dialect: dialect, Family: string(family)}, tries)...)
 	}
-	return rows
+	return rows, pod
 }
 
 // noProxy says that a node has no proxy for its ambient pods, if that is so. Pods of the mesh do not start without one.

@@ -21,6 +21,11 @@ import (
 // absences is how many nodes an error names. The rest are counted.
 const absences = 100
 
+// remains is what an uninstall leaves, on purpose.
+const remains = `Pods that run with a sidecar keep their rules, and stay in the mesh, until they are started anew.
+On a node with such pods the plugin's binary and records stay too, since the runtime calls it when they end.
+`
+
 // awaitUninstall makes the command that a release's removal ends with. Pods of a DaemonSet run "uninstall" on each node; it
 // waits for all of them and says of which nodes that failed.
 func (p Program) awaitUninstall() *cobra.Command {
@@ -60,7 +65,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 			case len(absent) > 0:
 				return errors.Join(err, uncleaned(absent, patience))
 			}
-			fmt.Fprintf(p.Stdout, "The plugin is uninstalled on all %d nodes.\n", nodes)
+			fmt.Fprintf(p.Stdout, "The plugin is uninstalled on all %d nodes. New pods are not captured.\n%s", nodes, remains)
 			return err
 		},
 	}

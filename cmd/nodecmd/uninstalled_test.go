@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/rollcall"
 )
 
-// TestAwaitUninstall: success is one sentence, and a failure names each node and says what to do.
+// TestAwaitUninstall: success is told with what remains, and a failure names each node and says what to do.
 func TestAwaitUninstall(t *testing.T) {
 	status := `{"state":{"terminated":{"exitCode":0}}}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +40,7 @@ func TestAwaitUninstall(t *testing.T) {
 	args := []string{"await-uninstall", "--daemonset-name=u", "--service-account-dir=" + account, "--timeout=3s", "--agent-prefix=agent-"}
 	code, stdout, stderr := run(t, env, append(args, "--timeout=1m")...)
 	assert.Zero(t, code, stderr)
-	assert.Equal(t, "The plugin is uninstalled on all 1 nodes.\n", stdout)
+	assert.True(t, strings.HasPrefix(stdout, "The plugin is uninstalled on all 1 nodes. New pods are not captured.\nPods that run with a sidecar keep their rules, "), stdout)
 	status = `{"state":{"terminated":{"exitCode":1,"message":"read-only file system"}}}`
 	code, _, stderr = run(t, env, args...)
 	assert.Equal(t, 1, code)

@@ -31,7 +31,7 @@ var ambient = mesh{dialect: "ambient", out: 15001, in: 15006}
 const zdsDir = "/var/run/ztunnel"
 
 // nodeProxy is the node's proxy as ztunnel's chart deploys it: on the pods' network, with the agent's socket from the host, and
-// the new one beside the old one while it is replaced.
+// the new one beside the old one while it is replaced. More arguments can follow.
 var nodeProxy = fmt.Sprintf(`apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: ztunnel, namespace: mesh}
@@ -45,7 +45,7 @@ spec:
       containers:
       - name: ztunnel
         image: %s
-        args: [ztunnel, %[2]s/ztunnel.sock]
+        args: [ztunnel, %[2]s/ztunnel.sock%%s]
         securityContext: {runAsUser: 0, capabilities: {drop: [ALL], add: [NET_ADMIN, SYS_ADMIN]}}
         readinessProbe: {exec: {command: [%s, cat, /ready]}, periodSeconds: 1}
         volumeMounts: [{name: zds, mountPath: %[2]s}]
@@ -53,12 +53,12 @@ spec:
 `, image.Tool, zdsDir, image.ToolPath)
 
 // startNodeProxy starts it, in a namespace of its own, until the test ends.
-func startNodeProxy(t *testing.T, c *cluster) {
+func startNodeProxy(t *testing.T, c *cluster, more ...string) {
 	t.Helper()
 	c.Run(t, "kubectl", "create", "namespace", "mesh")
 	t.Cleanup(func() { stopNodeProxy(t, c) })
 	c.Run(t, "kubectl", "--namespace", "mesh", "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
-	c.Apply(t, nodeProxy)
+	c.Apply(t, fmt.Sprintf(nodeProxy, strings.Join(append([]string{""}, more...), ", ")))
 	nodeProxyReady(t, c)
 }
 

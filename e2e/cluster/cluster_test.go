@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
-// nodeName is the name of the only node.
+// nodeName is the name of the node; the only one, unless a test adds another.
 const nodeName = "node-1"
 
 // cluster is a real Kubernetes cluster of one node: etcd, API server, controller manager, scheduler, kubelet, containerd
@@ -69,7 +69,7 @@ func (c *cluster) boot(t testing.TB) {
 			Pause: image.Pause, LogLevel: "info", Images: []string{image.ToolArchive(), image.OursArchive()},
 		})
 		if err == nil {
-			err = nameImages()
+			err = nameImages(containerd.Ctr)
 		}
 		runtime <- err
 	}()
@@ -188,8 +188,8 @@ var chartImage = func() string {
 const nextTag = "next"
 
 // nameImages gives the checkout's image the name that the chart has, and the next one.
-func nameImages() error {
+func nameImages(ctr func(args ...string) (string, error)) error {
 	repository, _, _ := strings.Cut(chartImage, ":")
-	_, err := containerd.Ctr("images", "tag", "--force", image.Ours, chartImage, repository+":"+nextTag)
+	_, err := ctr("images", "tag", "--force", image.Ours, chartImage, repository+":"+nextTag)
 	return err
 }

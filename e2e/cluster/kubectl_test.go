@@ -39,6 +39,17 @@ func decode[T any](t *testing.T, c *cluster, args ...string) (v T) {
 	return v
 }
 
+// nothingOfTests waits until what "kubectl meshcni test" has made is gone.
+func (c *cluster) nothingOfTests(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "nothing is left", func() error {
+		if left := c.Run(t, "kubectl", "get", "namespaces", "-l", "meshcni.io/test", "-o", "name"); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+}
+
 // TestKubectl: whoever has kubectl and its plugin hears what is so, of the cluster and of a pod, by the API server alone.
 func TestKubectl(t *testing.T) {
 	c := sharedCluster(t)
@@ -158,12 +169,7 @@ func TestKubectl(t *testing.T) {
 			assert.Regexp(t, `node-1 +istio +IPv4 +`+what+` +ok\n`, out)
 		}
 		assert.Regexp(t, `1 of 1 nodes were tried: \d+ ok, 0 failed, 0 unknown\n`, out)
-		eventually(t, time.Minute, "nothing is left", func() error {
-			if left := c.Run(t, "kubectl", "get", "namespaces", "-l", "meshcni.io/test", "-o", "name"); left != "" {
-				return errors.New(left)
-			}
-			return nil
-		})
+		c.nothingOfTests(t)
 		code, out, _ = c.meshcni(t, "test", "--image", image.Tool)
 		assert.Equal(t, 1, code, out)
 		assert.Contains(t, out, "node-1 pod outside the mesh starts: failed: ", "the image has no such program")

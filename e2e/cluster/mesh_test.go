@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
 )
@@ -210,7 +211,8 @@ func rolledOut(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
 	eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
-		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != 1 {
+		nodes := c.Run(t, "kubectl", "get", "nodes", "-o", "name")
+		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != len(strings.Fields(nodes)) {
 			return errors.New(agents)
 		}
 		return nil
@@ -226,12 +228,15 @@ func (s shop) leave(t *testing.T) {
 	assert.Empty(t, s.Changes(t))
 }
 
-func uninstall(t *testing.T, c *cluster) {
+// uninstall takes the release away, and returns what helm has said.
+func uninstall(t *testing.T, c *cluster) (said string) {
 	t.Helper()
-	c.Run(t, "helm", "uninstall", release, "--namespace", system, "--wait")
+	said, err := c.Try("helm", "uninstall", release, "--namespace", system, "--wait")
+	require.NoError(t, err, said)
 	assert.Empty(t, c.Run(t, "kubectl", "get", "daemonsets,jobs,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings",
 		"-A", "-l", "app.kubernetes.io/instance="+release, "-o", "name"), "what the release or its removal made")
 	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
+	return said
 }
 
 // agentLog is what the agent's running pods have logged.

@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -44,6 +45,14 @@ func rewrite(t *testing.T) (stop func()) {
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+func statusOf(t *testing.T, c *cluster) (s status) {
+	t.Helper()
+	out, err := c.Try("kubectl", "--namespace", system, "exec", "daemonset/meshcni-node", "--", "meshcni-node", "status", "-o", "json")
+	require.NoError(t, err, out)
+	require.NoError(t, json.Unmarshal([]byte(out), &s), out)
+	return s
 }
 
 // TestSilentPods: while another program keeps removing the plugin from the network's list, pods of the mesh start without their

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -220,7 +221,7 @@ func (y *yard) assertCaptured(t *testing.T, names ...string) {
 		var errs []error
 		for _, name := range names {
 			if got, err := answer(ips[name]); err != nil || !strings.HasPrefix(got, fmt.Sprintf("app:%d ", y.mesh.in)) {
-				errs = append(errs, fmt.Errorf("into %s: %q, %v", name, got, err))
+				errs = append(errs, fmt.Errorf("into %s: %q: %w", name, got, cmp.Or(err, errors.New("not an answer of the proxy"))))
 			}
 		}
 		return errors.Join(errs...)

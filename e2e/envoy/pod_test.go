@@ -81,13 +81,16 @@ func newPod(t testing.TB, backend apply.Name, object *corev1.Pod, shape envoy.Sh
 	return p
 }
 
+// clientPorts are those of clients outside, the first and the last.
+var clientPorts = [2]uint32{16384, 32767}
+
 // newWorld has no proxy of its own.
 func newWorld(t testing.TB) *netnstest.World {
 	t.Helper()
 	w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
 	// Clients' ports are others than those from which a proxy speaks with a client's address; TestSamePort says why.
 	require.NoError(t, w.Out.Do(func() error {
-		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("16384 32767"), 0)
+		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", fmt.Appendln(nil, clientPorts[0], clientPorts[1]), 0)
 	}))
 	return w
 }
@@ -95,7 +98,8 @@ func newWorld(t testing.TB) *netnstest.World {
 func (p *pod) serve(t testing.TB) {
 	t.Helper()
 	p.app, p.out = serve(t, p.world.Pod, "app", appID), serve(t, p.world.Out, "out", 0)
-	p.fromApp, p.fromOut = caller{netns: p.world.Pod, owner: appID}, caller{netns: p.world.Out}
+	p.fromApp = caller{netns: p.world.Pod, owner: appID, ports: &ports{first: 32768, count: 28232}} // what Linux has for clients
+	p.fromOut = caller{netns: p.world.Out, ports: &ports{first: clientPorts[0], count: clientPorts[1] - clientPorts[0] + 1}}
 }
 
 // redirect runs the plugin's ADD, as a runtime does.

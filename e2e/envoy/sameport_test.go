@@ -4,9 +4,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/e2e/internal/envoy"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -32,6 +34,30 @@ func TestSamePort(t *testing.T) {
 			p.proxy.Kill()
 			p.proxy.Start()
 			require.NoError(t, proctest.Poll(talkTime, func() error { return connected(again) }))
+		})
+	}
+}
+
+// TestPortUsedAgain: a client's port that is used for a second destination is another one for Envoy, since REDIRECT makes both
+// connections to one of its ports, and the kernel has to tell their answers apart. Both get through; who compares the client's port with
+// Envoy's log has to know.
+func TestPortUsedAgain(t *testing.T) {
+	for _, backend := range backends {
+		t.Run(string(backend), func(t *testing.T) {
+			p := newPod(t, backend, istioPod("REDIRECT"), istioShape("REDIRECT"))
+			const port = 33333
+			c := p.fromApp
+			for i, to := range []netip.Addr{serviceIP[0], clientIP[0]} {
+				dst := netip.AddrPortFrom(to, portTCP)
+				c.ports = &ports{first: port, count: 1}
+				x := clientEnds(t, c, dst, nil)
+				assert.Equal(t, "out", x.seen.Server)
+				assert.Equal(t, uint16(port), netip.MustParseAddrPort(x.client).Port())
+				found, err := p.proxy.Await(1, func(e envoy.Entry) bool { return e.Original == dst.String() })
+				require.NoError(t, err)
+				require.Len(t, found, 1)
+				assert.Equal(t, i == 0, found[0].Remote == x.client, "%+v", found)
+			}
 		})
 	}
 }

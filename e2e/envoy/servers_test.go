@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,10 +17,13 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
@@ -260,6 +264,31 @@ type caller struct {
 	netns *netnsexec.NetNS
 	owner uint32
 	from  netip.Addr
+	// ports are from where; nil: the kernel chooses.
+	ports *ports
+}
+
+// ports gives each client a port that none had before. The kernel gives a port again, towards another destination, and changes it under
+// REDIRECT as long as it remembers the first connection: both have become connections to the same port of the proxy. Envoy then sees
+// a port that the client does not know; see [TestPortUsedAgain].
+type ports struct {
+	first, count uint32
+	given        atomic.Uint32
+}
+
+func (p *ports) next() uint16 {
+	if p == nil {
+		return 0
+	}
+	return uint16(p.first + (p.given.Add(1)-1)%p.count) //nolint:gosec // a port
+}
+
+// reusable lets a socket have a port whose last connection has just ended, as the kernel does when it chooses one.
+func reusable(_, _ string, raw syscall.RawConn) (err error) {
+	failed := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	})
+	return errors.Join(failed, err)
 }
 
 func (c caller) dial(ctx context.Context, dst netip.AddrPort) (conn *net.TCPConn, err error) {
@@ -269,13 +298,20 @@ func (c caller) dial(ctx context.Context, dst netip.AddrPort) (conn *net.TCPConn
 			return err
 		}
 		defer restore()
-		var d net.Dialer
-		if c.from.IsValid() {
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
-		}
-		got, err := d.DialContext(ctx, "tcp", dst.String()) // one address: the socket is this thread's
-		if err == nil {
-			conn = got.(*net.TCPConn)
+		for range 100 {
+			local := &net.TCPAddr{Port: int(c.ports.next())}
+			if c.from.IsValid() {
+				local.IP = c.from.AsSlice()
+			}
+			d := net.Dialer{LocalAddr: local, Control: reusable}
+			var got net.Conn
+			got, err = d.DialContext(ctx, "tcp", dst.String()) // one address: the socket is this thread's
+			if err == nil {
+				conn = got.(*net.TCPConn)
+			}
+			if c.ports == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				break // else a connection of the proxy has the port
+			}
 		}
 		return err
 	})

@@ -5,10 +5,12 @@ package proctest
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -188,14 +190,46 @@ func poll(patience time.Duration, stop <-chan struct{}, ready func() error) erro
 	}
 }
 
-// FreePort returns a TCP port of the loopback address that nobody uses now, in this process's network namespace.
+// The ports of FreePort: below those that Linux and IANA give to clients and to listeners that ask for any, so that nobody is given one by
+// chance between the look and the use.
+const firstPort, ports = 20000, 10000
+
+// FreePort returns a TCP port of the loopback address that nobody uses now, in this process's network namespace, and that no other process
+// gets from FreePort as long as this one runs.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var err error
+	for range 100 {
+		port := firstPort + rand.IntN(ports) //nolint:gosec // no secret
+		if err = claim(port); err == nil {
+			return port, nil
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("find a free port: %w", err)
+}
+
+// claims are held until the process ends.
+var claims struct {
+	sync.Mutex
+	held []io.Closer
+}
+
+// claim takes a port among the processes that do so, if nobody listens there. The name of a Unix socket that is in no directory is one of
+// the network namespace's, as the port is, and it ends with the process.
+func claim(port int) error {
+	if runtime.GOOS == "linux" {
+		name, err := net.Listen("unix", fmt.Sprintf("@meshcni-port-%d", port))
+		if err != nil {
+			return err
+		}
+		claims.Lock()
+		claims.held = append(claims.held, name) // else the collector would close it
+		claims.Unlock()
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // Buffer is a bytes.Buffer for several goroutines: a log that is read while it is written. The zero Buffer is empty.

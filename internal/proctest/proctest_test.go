@@ -1,6 +1,7 @@
 package proctest_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -21,6 +22,12 @@ import (
 // abandon makes the test's program start another and then die.
 const abandon = "PROCTEST_ABANDON"
 
+// portsOf makes the test's program take ports, as many as make it all but certain that two processes would have one in common by chance.
+const (
+	portsOf = "PROCTEST_PORTS"
+	takes   = 400
+)
+
 func TestMain(m *testing.M) {
 	if os.Getenv(abandon) != "" {
 		p, err := proctest.Start(proctest.Options{}, "sleep", "1000")
@@ -30,7 +37,44 @@ func TestMain(m *testing.M) {
 		fmt.Println(p.Pid())
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
+	if os.Getenv(portsOf) != "" {
+		for range takes {
+			port, err := proctest.FreePort()
+			if err != nil {
+				panic(err)
+			}
+			fmt.Println(port)
+		}
+		fmt.Println("taken")
+		_, _ = os.Stdin.Read(make([]byte, 1)) // the end
+	}
 	os.Exit(m.Run())
+}
+
+// TestFreePort: a port is given once, whoever asks, and is none that the kernel gives away by itself.
+func TestFreePort(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), portsOf+"=1")
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	given := map[string]bool{}
+	for lines := bufio.NewScanner(stdout); lines.Scan() && lines.Text() != "taken"; {
+		given[lines.Text()] = true
+	}
+	require.Len(t, given, takes)
+	for range takes {
+		port, err := proctest.FreePort()
+		require.NoError(t, err)
+		assert.False(t, given[strconv.Itoa(port)], "%d is given twice", port)
+		assert.Less(t, port, 32768, "from there on, Linux gives ports to anybody")
+		given[strconv.Itoa(port)] = true
+	}
+	require.NoError(t, stdin.Close())
+	require.NoError(t, cmd.Wait())
 }
 
 // TestEndsWithTheTest: a test that is killed leaves no programs.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
@@ -24,7 +25,8 @@ type Subject struct {
 	// Pod and Namespace are YAML or JSON. An empty Namespace is not known.
 	Pod       string `json:"pod"`
 	Namespace string `json:"namespace"`
-	// Config is the plugin's entry in the network configuration. Keys that are not about one pod do nothing.
+	// Config is the plugin's entry in the network configuration. Keys that are not about one pod do nothing. Of
+	// ambient.enablement_selectors the page may have the text that a person typed, in YAML.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
@@ -134,6 +136,10 @@ func configure(text json.RawMessage) (netconf.Config, dialect.List, error) {
 	if len(text) == 0 {
 		text = json.RawMessage("{}")
 	}
+	text, err := selectors(text)
+	if err != nil {
+		return netconf.Config{}, nil, err
+	}
 	config, _, err := netconf.Parse(text)
 	errs := []error{err}
 	excluded, err := selection.ParseLabels(config.Kubernetes.ExcludeNamespaceSelector)
@@ -147,6 +153,25 @@ func configure(text json.RawMessage) (netconf.Config, dialect.List, error) {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	}
 	return config, l, errors.Join(errs...)
+}
+
+// selectors replaces the text of ambient.enablement_selectors, if it is one, by the list that the plugin's entry has.
+func selectors(entry json.RawMessage) (json.RawMessage, error) {
+	const section, key = "ambient", "enablement_selectors"
+	var keys, ambient map[string]json.RawMessage
+	var text string
+	if json.Unmarshal(entry, &keys) != nil || json.Unmarshal(keys[section], &ambient) != nil || json.Unmarshal(ambient[key], &text) != nil {
+		return entry, nil // what is wrong with it, the parser of the whole says
+	}
+	list, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s.%s: %w", section, key, err)
+	}
+	ambient[key] = list
+	if keys[section], err = json.Marshal(ambient); err != nil {
+		return nil, err
+	}
+	return json.Marshal(keys)
 }
 
 // View is the answer to look.

@@ -66,6 +66,25 @@ func TestAsksEveryMesh(t *testing.T) {
 	assert.ElementsMatch(t, dialects.Names(), c.Dialect)
 }
 
+// selecting is a pod beside ambient.enablement_selectors as somebody has typed them.
+func selecting(text string) engine.Subject {
+	s := example("Istio ambient")
+	quoted, _ := json.Marshal(text)
+	s.Config = json.RawMessage(`{"dialect": "ambient", "ambient": {"enablement_selectors": ` + string(quoted) + `}}`)
+	return s
+}
+
+// TestSelectors: as text they are what they are as a list.
+func TestSelectors(t *testing.T) {
+	for text, list := range map[string]string{"- podSelector: {matchLabels: {app: cart}}": `[{"podSelector": {"matchLabels": {"app": "cart"}}}]`, "[]": "[]"} {
+		typed, listed := selecting(text), selecting("")
+		listed.Config = json.RawMessage(`{"dialect": "ambient", "ambient": {"enablement_selectors": ` + list + `}}`)
+		a, b := ask[engine.View](t, engine.Request{Op: "look", Subject: typed}), ask[engine.View](t, engine.Request{Op: "look", Subject: listed})
+		assert.Equal(t, b, a, text)
+		assert.Equal(t, text != "[]", a.Explanation.Decision.Selected, text)
+	}
+}
+
 func TestFailures(t *testing.T) {
 	good, wrong := example("Istio sidecar"), example("Settings that are wrong")
 	bad := good
@@ -74,13 +93,15 @@ func TestFailures(t *testing.T) {
 		engine.Request
 		in, text string
 	}{
-		"no question":   {engine.Request{Op: "x", Subject: good}, "", "unknown question"},
-		"config":        {engine.Request{Op: "look", Subject: bad}, "config", "exclude_namespace_selector"},
-		"config, too":   {engine.Request{Op: "look", Subject: bad}, "config", "uncaptured_family"},
-		"pod":           {engine.Request{Op: "look", Subject: engine.Subject{Pod: "- 1"}}, "pod", "cannot unmarshal"},
-		"namespace":     {engine.Request{Op: "look", Subject: engine.Subject{Pod: "kind: Pod", Namespace: "kind: Pod"}}, "namespace", `it is a "Pod"`},
-		"no connection": {engine.Request{Op: "trace", Subject: good}, "connection", "no connection"},
-		"no sender":     {engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "out", Who: "root", Proto: "tcp", Dst: "10.96.5.5", Port: 80}}, "connection", `who: "root" is not app or proxy`},
+		"no question":    {engine.Request{Op: "x", Subject: good}, "", "unknown question"},
+		"config":         {engine.Request{Op: "look", Subject: bad}, "config", "exclude_namespace_selector"},
+		"selectors":      {engine.Request{Op: "look", Subject: selecting("- podSelector: [")}, "config", "ambient.enablement_selectors: "},
+		"selectors, too": {engine.Request{Op: "look", Subject: selecting("- podSelectors: {}")}, "config", "enablement_selectors[0].podSelectors: unknown key"},
+		"config, too":    {engine.Request{Op: "look", Subject: bad}, "config", "uncaptured_family"},
+		"pod":            {engine.Request{Op: "look", Subject: engine.Subject{Pod: "- 1"}}, "pod", "cannot unmarshal"},
+		"namespace":      {engine.Request{Op: "look", Subject: engine.Subject{Pod: "kind: Pod", Namespace: "kind: Pod"}}, "namespace", `it is a "Pod"`},
+		"no connection":  {engine.Request{Op: "trace", Subject: good}, "connection", "no connection"},
+		"no sender":      {engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "out", Who: "root", Proto: "tcp", Dst: "10.96.5.5", Port: 80}}, "connection", `who: "root" is not app or proxy`},
 		"all of connection": {
 			engine.Request{Op: "trace", Subject: good, Connection: &engine.Connection{Direction: "up", Proto: "sctp", Src: "fe80::1%eth0", Dst: "x"}}, "connection",
 			"protocol: protocol \"sctp\" is not tcp, udp or a number from 1 to 255\ndestination: \"x\" is not an address\n" +

@@ -201,9 +201,10 @@ options.addEventListener("input", () => {
   const names = split(text("exclude_namespaces"));
   const selector = text("exclude_namespace_selector");
   set("kubernetes", (names.length || selector) && { ...(names.length ? { exclude_namespaces: names } : {}), ...(selector ? { exclude_namespace_selector: selector } : {}) });
-  const { dns_capture: _d, ipv6: _i, ...ambient } = c.ambient ?? {};
+  const { dns_capture: _d, ipv6: _i, enablement_selectors: _e, probe_ipv4: _4, probe_ipv6: _6, ...ambient } = c.ambient ?? {};
   if (!f.has("ambient_dns_capture")) ambient.dns_capture = false;
   if (!f.has("ambient_ipv6")) ambient.ipv6 = false;
+  for (const key of ["enablement_selectors", "probe_ipv4", "probe_ipv6"] as const) if (text("ambient_" + key)) ambient[key] = text("ambient_" + key);
   set("ambient", Object.keys(ambient).length ? ambient : undefined);
   change({ config: c });
 });
@@ -223,7 +224,20 @@ function fillOptions(): void {
   field("exclude_namespace_selector").value = c.kubernetes?.exclude_namespace_selector ?? "";
   field("ambient_dns_capture").checked = c.ambient?.dns_capture !== false;
   field("ambient_ipv6").checked = c.ambient?.ipv6 !== false;
+  const selectors = c.ambient?.enablement_selectors;
+  field("ambient_enablement_selectors").value = selectors === undefined || typeof selectors === "string" ? (selectors ?? "") : JSON.stringify(selectors, null, 1);
+  field("ambient_probe_ipv4").value = c.ambient?.probe_ipv4 ?? "";
+  field("ambient_probe_ipv6").value = c.ambient?.probe_ipv6 ?? "";
 }
+
+for (const button of byId("fill-namespace").querySelectorAll("button"))
+  button.addEventListener("click", () => {
+    const name = JSON.stringify(view?.explanation.pod.namespace || "default"); // quoted, it is no number or truth value
+    const labels = button.dataset.labels;
+    const namespace = labels === undefined ? "" : `apiVersion: v1\nkind: Namespace\nmetadata:\n  name: ${name}\n  labels: ${labels}\n`;
+    namespaceEditor.set(namespace);
+    change({ namespace });
+  });
 
 /** Shows a state that did not come from the editors. */
 function open(s: State): void {

@@ -22,7 +22,15 @@ export interface Config {
   uncaptured_family?: string;
   refuse_proxy_uid?: boolean;
   refuse_net_raw?: boolean;
-  ambient?: { dns_capture?: boolean; ipv6?: boolean; [key: string]: unknown };
+  ambient?: {
+    dns_capture?: boolean;
+    ipv6?: boolean;
+    /** As text, the YAML that the form has. */
+    enablement_selectors?: string | unknown[];
+    probe_ipv4?: string;
+    probe_ipv6?: string;
+    [key: string]: unknown;
+  };
   [key: string]: unknown;
 }
 

@@ -90,6 +90,57 @@ on("the namespace and the options count", async (page) => {
   assert.match((await verdict(page))[1], /proxy of its own/);
 });
 
+on("the settings of Istio ambient count, and are in the link", async (page) => {
+  await choose(page, "Istio ambient");
+  assert.match((await verdict(page))[0], /captured/);
+  await page.click("#tab-options");
+  await answered(page, () => page.fill("[name=ambient_enablement_selectors]", "- podSelector: {matchLabels: {mesh: please}}"));
+  assert.match((await verdict(page))[0], /outside/);
+  await answered(page, () => page.fill("[name=ambient_enablement_selectors]", "- podSelector: {matchLabels: {app: cart}}\n- podSelector:\n    matchLabels: {mesh: please}"));
+  assert.match((await verdict(page))[0], /captured/);
+  await answered(page, () => page.fill("[name=ambient_probe_ipv4]", "192.0.2.7"));
+  await answered(page, () => page.fill("[name=ambient_probe_ipv6]", "2001:db8::7"));
+  await page.click("#tab-rules");
+  const rules = await page.locator("#rules").innerText();
+  assert.match(rules, /-s 192\.0\.2\.7\/32 /);
+  assert.match(rules, /-s 2001:db8::7\/128 /);
+  await page.click("#share");
+  await page.locator("#share", { hasText: "Copied" }).waitFor();
+  const second = await open(server, { fragment: new URL(page.url()).hash });
+  await second.click("#tab-options");
+  assert.match(await second.inputValue("[name=ambient_enablement_selectors]"), /app: cart[^]*\n {4}matchLabels/);
+  assert.equal(await second.inputValue("[name=ambient_probe_ipv4]"), "192.0.2.7");
+  assert.equal(await second.inputValue("[name=ambient_probe_ipv6]"), "2001:db8::7");
+  await second.context().close();
+  for (const [name, value, said] of [
+    ["ambient_enablement_selectors", "- podSelectors: {}", /option is wrong[^]*podSelectors: unknown key/],
+    ["ambient_enablement_selectors", "- podSelector: [", /option is wrong[^]*enablement_selectors/],
+    ["ambient_probe_ipv4", "192.0.2", /option is wrong[^]*probe_ipv4/],
+  ]) {
+    const right = await page.inputValue(`[name=${name}]`);
+    await answered(page, () => page.fill(`[name=${name}]`, value));
+    assert.match((await verdict(page))[1], said);
+    await answered(page, () => page.fill(`[name=${name}]`, right));
+  }
+  await answered(page, () => page.fill("[name=ambient_enablement_selectors]", "[]"));
+  assert.match((await verdict(page))[0], /outside/);
+  await answered(page, () => page.fill("[name=ambient_enablement_selectors]", ""));
+  assert.match((await verdict(page))[0], /captured/, "by the namespace's label again");
+});
+
+on("a namespace is filled in by its labels", async (page) => {
+  await choose(page, "Istio ambient");
+  await page.click("#tab-namespace");
+  const fill = (name) => answered(page, () => page.getByRole("group", { name: "Fill in a namespace" }).getByRole("button", { name }).click());
+  await fill("without labels");
+  assert.match((await verdict(page))[0], /outside/);
+  assert.match(await page.locator("#edit-namespace").innerText(), /name: "shop"/);
+  await fill("in the ambient mesh");
+  assert.match((await verdict(page))[1], /go through Istio \(ambient\)/);
+  await fill("not known");
+  assert.match((await verdict(page))[1], /Namespace are not known/);
+});
+
 on("a connection of the matrix is followed through the rules", async (page) => {
   await page.locator("#out-matrix button", { hasText: "port 15006" }).first().click();
   await page.locator("#way .outcome.mesh").waitFor();

@@ -5,8 +5,9 @@
 //	                         answers as a mesh's proxy would be reached: TCP 15001, 15006, DNS 15053;
 //	                         transparent: 15006 is for connections that keep their addresses (TPROXY)
 //	podtool serve PORT…      answers at the ports; http:PORT with HTTP
-//	podtool ztunnel SOCKET   is the proxy of the node: it asks the agent at the socket for pods, and answers in each as a
-//	                         sidecar would
+//	podtool ztunnel SOCKET [forward]
+//	                         is the proxy of the node: it asks the agent at the socket for pods, and answers in each as a
+//	                         sidecar would; forward: it passes each connection on to where it was to go
 //	podtool peer TYPE        installs another mesh's plugin on the node, as that mesh's own agent does, until it ends
 //	podtool load WHAT…       makes connections until its input ends, and then prints what they came to, each with its number
 //	podtool probe WHAT…      makes connections, and prints what each came to, a line for each

@@ -55,7 +55,7 @@ func run(args []string) error {
 	case "peer":
 		return peerAgent(args[1:])
 	case "ztunnel":
-		return ztunnel(args[1])
+		return ztunnel(args[1], slices.Contains(args, "forward"))
 	case "load":
 		return load(args[1:])
 	case "probe":

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,12 +45,7 @@ func record(command string, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(conf.Calls, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	if _, err := file.Write(append(line, '\n')); err != nil {
+	if err := appendTo(conf.Calls, append(line, '\n')); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(conf.Calls), command)); err == nil {
@@ -60,4 +56,13 @@ func record(command string, stdin io.Reader) error {
 		_, err = os.Stdout.Write(conf.PrevResult)
 	}
 	return err
+}
+
+func appendTo(path string, text []byte) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	return errors.Join(err, file.Close())
 }

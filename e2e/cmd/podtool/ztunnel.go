@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -29,11 +30,11 @@ const readyFile = "/ready"
 const tunnelPort = 15008
 
 // ztunnel is a proxy of the whole node: it asks the agent at a socket for pods, and listens in the network namespace of each. It
-// answers as a sidecar of these tests does, with where the connection was to go, instead of passing it on. It ends with SIGTERM.
-func ztunnel(path string) error {
+// answers as a sidecar of these tests does, with where the connection was to go, or with forward passes it on there. It ends with SIGTERM.
+func ztunnel(path string, forward bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	pods := inpods{}
+	pods := inpods{forward: forward, byUID: map[string]*inpod{}}
 	for ctx.Err() == nil {
 		client, err := zds.Dial(ctx, path)
 		if err == nil {
@@ -49,27 +50,29 @@ func ztunnel(path string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	for uid := range pods {
+	for uid := range pods.byUID {
 		pods.drop(uid)
 	}
 	time.Sleep(500 * time.Millisecond) // connections that are accepted are answered
 	return nil
 }
 
-// inpods are the pods that the proxy has, by UID.
-type inpods map[string]*inpod
+// inpods are the pods that the proxy has.
+type inpods struct {
+	forward bool
+	byUID   map[string]*inpod
+}
 
 type inpod struct {
+	ns        *os.File // nil: connections are answered, and not passed on
 	inode     uint64
 	listeners []interface{ Close() error }
 }
 
 func (all inpods) drop(uid string) {
-	if p := all[uid]; p != nil {
-		for _, l := range p.listeners {
-			_ = l.Close()
-		}
-		delete(all, uid)
+	if p := all.byUID[uid]; p != nil {
+		p.close()
+		delete(all.byUID, uid)
 		fmt.Println("dropped", uid)
 	}
 }
@@ -93,7 +96,7 @@ func (all inpods) serve(client *zds.Client) error {
 			all.drop(request.UID)
 		case zds.SnapshotSent:
 			ready = true
-			for uid := range all {
+			for uid := range all.byUID {
 				if !named[uid] {
 					all.drop(uid)
 				}
@@ -121,20 +124,34 @@ func (all inpods) add(request zds.Request, ns *os.File) error {
 	if err := unix.Fstat(int(ns.Fd()), &is); err != nil {
 		return err
 	}
-	if had := all[request.UID]; had != nil && had.inode == is.Ino {
+	if had := all.byUID[request.UID]; had != nil && had.inode == is.Ino {
 		return nil
 	}
 	all.drop(request.UID)
 	p := &inpod{inode: is.Ino}
-	if err := inside(ns, p.listen); err != nil {
-		for _, l := range p.listeners {
-			_ = l.Close()
+	if all.forward {
+		fd, err := unix.FcntlInt(ns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return err
 		}
+		p.ns = os.NewFile(uintptr(fd), ns.Name())
+	}
+	if err := inside(ns, p.listen); err != nil {
+		p.close()
 		return err
 	}
-	all[request.UID] = p
+	all.byUID[request.UID] = p
 	fmt.Printf("added %s %s/%s %s\n", request.UID, request.Info.Namespace, request.Info.Name, request.Info.ServiceAccount)
 	return nil
+}
+
+func (p *inpod) close() {
+	for _, l := range p.listeners {
+		_ = l.Close()
+	}
+	if p.ns != nil {
+		_ = p.ns.Close()
+	}
 }
 
 // inside calls do on a thread in the namespace, which ends with it.
@@ -150,18 +167,41 @@ func inside(ns *os.File, do func() error) (err error) {
 	return err
 }
 
+// markOwn makes a socket one of the proxy's.
+func markOwn(_, _ string, raw syscall.RawConn) (err error) {
+	if errRaw := raw.Control(func(fd uintptr) {
+		err = errors.Join(
+			os.NewSyscallError("setsockopt SO_REUSEPORT", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)),
+			os.NewSyscallError("setsockopt SO_MARK", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, proxyMark)))
+	}); errRaw != nil {
+		return errRaw
+	}
+	return err
+}
+
+// relay passes a connection on to where it was to go, from within the pod.
+func (p *inpod) relay(conn *net.TCPConn) error {
+	to := netnstest.OriginalDst(conn)
+	var onward net.Conn
+	if err := inside(p.ns, func() (err error) {
+		d := net.Dialer{Control: markOwn, Timeout: 5 * time.Second}
+		onward, err = d.Dial("tcp", to.String())
+		return err
+	}); err != nil {
+		return err
+	}
+	defer func() { _ = onward.Close() }()
+	go func() {
+		_, _ = io.Copy(onward, conn)
+		_ = onward.(*net.TCPConn).CloseWrite()
+	}()
+	_, err := io.Copy(conn, onward)
+	return err
+}
+
 // listen opens the ports that the rules redirect to.
 func (p *inpod) listen() error {
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
-		if errRaw := raw.Control(func(fd uintptr) {
-			err = errors.Join(
-				os.NewSyscallError("setsockopt SO_REUSEPORT", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)),
-				os.NewSyscallError("setsockopt SO_MARK", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, proxyMark)))
-		}); errRaw != nil {
-			return errRaw
-		}
-		return err
-	}}
+	config := net.ListenConfig{Control: markOwn}
 	ctx := context.Background()
 	for _, address := range []string{
 		fmt.Sprint(":", outboundPort), fmt.Sprint(":", inboundPort), fmt.Sprint(":", tunnelPort),
@@ -181,6 +221,12 @@ func (p *inpod) listen() error {
 			continue
 		}
 		go accept(l, func(conn net.Conn) {
+			if p.ns != nil {
+				if err := p.relay(conn.(*net.TCPConn)); err != nil {
+					fmt.Println("relay:", err)
+				}
+				return
+			}
 			peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 			_, _ = fmt.Fprintf(conn, "app:%d orig=%s peer=%s\n", port, netnstest.OriginalDst(conn.(*net.TCPConn)), peer.Addr().Unmap())
 		})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -134,9 +135,12 @@ func importImages(archive string) error {
 }
 
 // Ctr runs containerd's own client on the CRI's images and containers, and returns its output.
-func Ctr(args ...string) (string, error) {
-	cmd := exec.Command(filepath.Join(binDir, "ctr"), append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
-	out, err := cmd.CombinedOutput()
+func Ctr(args ...string) (string, error) { return ctr(nil, args...) }
+
+// ctr does it by way of another program's command, such as nsenter's.
+func ctr(by []string, args ...string) (string, error) {
+	command := slices.Concat(by, []string{filepath.Join(binDir, "ctr"), "--address", Socket, "--namespace", "k8s.io"}, args)
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("ctr %s: %w\n%s", strings.Join(args, " "), err, out)
 	}

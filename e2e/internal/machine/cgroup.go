@@ -164,3 +164,9 @@ func removeOrphans() error {
 	}
 	return nil
 }
+
+// MakeGroup makes a control group below the machine's own, of a name, for what shall count as another machine. It goes with the machine's.
+func MakeGroup(name string) error {
+	_, err := makeGroups(CgroupParent()[1:] + "/" + name)
+	return err
+}
