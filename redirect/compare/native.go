@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -42,7 +43,7 @@ func Native(text string, beside ruleset.Ruleset) (ruleset.Ruleset, error) {
 	if err := p.ruleset(); err != nil {
 		return ruleset.Ruleset{}, fmt.Errorf("rules of nftables, line %d: %w", p.line, err)
 	}
-	l := nativeLowerer{foreign: &ForeignError{}, at: map[chainName]int{}}
+	l := nativeLowerer{foreign: &ForeignError{}, at: map[chainName]int{}, left: maxNatives}
 	for _, f := range ruleset.Families {
 		l.programs = append(l.programs, &ruleset.Program{Family: f})
 	}
@@ -86,6 +87,8 @@ type nativeLowerer struct {
 	foreign  *ForeignError
 	// at is where each chain is in its nftables table.
 	at map[chainName]int
+	// left is how many rules may still be made.
+	left int
 }
 
 type chainName struct {
@@ -107,7 +110,7 @@ func (l *nativeLowerer) table(t *nativeTable) {
 	seen := map[chainName]bool{} // a chain may be reached from several base chains
 	for i := range t.chains {
 		c := &t.chains[i]
-		if c.hook == "" || len(c.rules) == 0 && c.policy != "drop" {
+		if c.hook == "" || l.left < 0 || len(c.rules) == 0 && c.policy != "drop" {
 			continue
 		}
 		into, chain, why := c.place(t.family)
@@ -134,7 +137,7 @@ func (c *nativeChain) place(family string) (t ruleset.Table, chain, why string) 
 	chain = strings.ToUpper(c.hook)
 	inspects := c.hook == "input" || c.hook == "forward" || c.hook == "output"
 	switch {
-	case !slices.Contains([]string{ruleset.Prerouting, ruleset.Input, ruleset.Forward, ruleset.Output, ruleset.Postrouting}, chain):
+	case !chains.IsBuiltin(chain):
 		return 0, "", "hook " + c.hook + " is not known"
 	case c.typ == "nat":
 		return ruleset.NAT, chain, ""
@@ -172,11 +175,19 @@ func (l *nativeLowerer) chains(t *nativeTable, base *nativeChain, into ruleset.T
 				l.refuse(t, c.chain.name, text(words), err.Error())
 				continue
 			}
+			if l.left -= len(rules); l.left < 0 {
+				l.refuse(t, c.chain.name, text(words), fmt.Sprintf("with it, the rules are more than %d without their sets", maxNatives))
+				return
+			}
 			for _, r := range rules {
 				if to := &r.rule.Target; to.Action == ruleset.Jump {
 					at := slices.IndexFunc(t.chains, func(c nativeChain) bool { return c.name == to.Chain })
 					if at < 0 {
 						l.refuse(t, c.chain.name, text(words), "there is no such chain")
+						continue
+					}
+					if chains.IsBuiltin(name(to.Chain)) {
+						l.refuse(t, c.chain.name, text(words), "the chain has the name of a built-in one, and would be taken for it")
 						continue
 					}
 					if in := (chainName{into, to.Chain}); !seen[in] {

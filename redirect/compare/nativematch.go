@@ -121,6 +121,11 @@ func (r *nativeRule) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 	return r.only(f)
 }
 
+// validInterface is the kernel's dev_valid_name. What is none is a part of something else, such as the "." of "iifname . oifname".
+func validInterface(name string) bool {
+	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r")
+}
+
 // iface reads names. By its index only lo is known.
 func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 	not, values, err := r.values()
@@ -135,7 +140,7 @@ func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 		if escaped {
 			name += "*"
 		}
-		if index && v != "lo" || !escaped && strings.HasSuffix(v, "*") {
+		if index && v != "lo" || !escaped && strings.HasSuffix(v, "*") || !validInterface(name) {
 			return fmt.Errorf("%q: %w", v, errUnknown)
 		}
 		*to = append(*to, ruleset.InterfaceMatch{Name: name, Not: not})

@@ -9,8 +9,11 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// maxNative bounds what one rule with sets becomes.
-const maxNative = 4096
+// maxNative bounds what one rule with sets becomes, and maxNatives what all rules do, since the text is a pod's.
+const (
+	maxNative  = 4096
+	maxNatives = 1 << 16
+)
 
 // familyRule is a rule of one family.
 type familyRule struct {
@@ -199,6 +202,12 @@ func (r *nativeRule) rules() ([]familyRule, error) {
 			}
 		}
 	}
+	n := len(r.does)
+	for _, values := range append(lengths(r.owners), len(r.protos), len(r.srcs), len(r.dsts), len(r.ins), len(r.outs)) {
+		if n *= max(values, 1); n > maxNative { // before any of them is made
+			return nil, fmt.Errorf("it is more than %d rules without its sets", maxNative)
+		}
+	}
 	all := []ruleset.Rule{r.base}
 	all = times(all, r.protos, func(x *ruleset.Rule, p ruleset.Proto) { x.Proto = p })
 	all = times(all, r.srcs, func(x *ruleset.Rule, m ruleset.PrefixMatch) { x.Src = m })
@@ -207,9 +216,6 @@ func (r *nativeRule) rules() ([]familyRule, error) {
 	all = times(all, r.outs, func(x *ruleset.Rule, m ruleset.InterfaceMatch) { x.Out = m })
 	for _, of := range r.owners {
 		all = times(all, of, func(x *ruleset.Rule, m ruleset.OwnerMatch) { x.Owner = append(slices.Clip(x.Owner), m) })
-	}
-	if len(all)*len(r.does) > maxNative {
-		return nil, fmt.Errorf("it is more than %d rules without its sets", maxNative)
 	}
 	var rules []familyRule
 	for _, f := range r.families {
@@ -222,9 +228,16 @@ func (r *nativeRule) rules() ([]familyRule, error) {
 	return rules, nil
 }
 
+func lengths[T any](lists [][]T) (n []int) {
+	for _, list := range lists {
+		n = append(n, len(list))
+	}
+	return n
+}
+
 // times makes each rule one for each value.
 func times[T any](rules []ruleset.Rule, values []T, set func(*ruleset.Rule, T)) []ruleset.Rule {
-	if len(values) == 0 || len(rules) > maxNative {
+	if len(values) == 0 {
 		return rules
 	}
 	var out []ruleset.Rule

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -284,7 +285,10 @@ func (c *nativeChain) header(words []word) error {
 			}
 			c.priority = base
 			return nil
-		case "device", "devices":
+		case "device", "devices": // of a family that is refused
+			if at := slices.IndexFunc(words, func(w word) bool { return w.text == "priority" }); at > i {
+				i = at - 2
+			}
 		default:
 			return fmt.Errorf("%q is no part of a chain's kind", words[i].text)
 		}
