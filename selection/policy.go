@@ -27,7 +27,7 @@ type Policy struct {
 	// rules from inside the pod. A pod with one is left alone.
 	InitContainers []string
 	// PrivilegedInitContainers are the names of init containers that set the rules from inside if they may: if they are
-	// privileged or add the capability NET_ADMIN. A pod with such a one is left alone. In other pods of the mesh they do
+	// privileged or add the capability NET_ADMIN, or ALL. A pod with such a one is left alone. In other pods of the mesh they do
 	// something else.
 	PrivilegedInitContainers []string
 	// ProxyContainers are the names that the proxy container may have, as a regular container or as a native sidecar
@@ -290,7 +290,7 @@ func (p Policy) SetsRules(c *corev1.Container) bool {
 	}
 	sc := c.SecurityContext
 	return slices.Contains(p.PrivilegedInitContainers, c.Name) && sc != nil && (sc.Privileged != nil && *sc.Privileged ||
-		sc.Capabilities != nil && slices.Contains(sc.Capabilities.Add, "NET_ADMIN"))
+		sc.Capabilities != nil && slices.ContainsFunc(sc.Capabilities.Add, func(c corev1.Capability) bool { return c == "NET_ADMIN" || c == "ALL" }))
 }
 
 // setsRules returns the name of the pod's container that does; a regular one does by its name alone.

@@ -16,17 +16,15 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// policy is like a mesh's in everything that a Policy can say.
 var yes = true
 
+// policy is like a mesh's in everything that a Policy can say.
 var policy = selection.Policy{
 	ExcludedNamespaces: []string{"kube-system", "mesh-system"},
 	ExcludedNamespaceLabels: []labels.Selector{
 		labels.SelectorFromSet(labels.Set{"team": "nobody"}), labels.SelectorFromSet(labels.Set{"mesh": "off"}),
 	},
-	InitContainers: []string{"mesh-init"},
-
-	PrivilegedInitContainers: []string{"mesh-setup"},
+	InitContainers: []string{"mesh-init"}, PrivilegedInitContainers: []string{"mesh-setup"},
 
 	ProxyContainers:   []string{"mesh-proxy"},
 	DisableEnv:        "MESH_OFF",
@@ -154,6 +152,9 @@ var cases = []struct {
 	})}, selection.InitContainer, 0},
 	{"init container with the capability for it", []func(*corev1.Pod){initContainer(corev1.Container{
 		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
+	})}, selection.InitContainer, 0},
+	{"init container with all capabilities", []func(*corev1.Pod){initContainer(corev1.Container{
+		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"ALL"}}},
 	})}, selection.InitContainer, 0},
 	{"init container that may not", []func(*corev1.Pod){initContainer(corev1.Container{
 		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_ADMIN"}}},
