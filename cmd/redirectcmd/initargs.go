@@ -13,12 +13,13 @@ import (
 
 var errOtherPod = errors.New("its resolv.conf is that of another pod")
 
-// InitContainer returns the Redirect that Istio's init container writes with these arguments and variables, on top of base. Logging's
-// flags are left out. The error names a flag that is not known, or a value that cannot be.
-func InitContainer(base redirect.Redirect, args []string, env map[string]string) (redirect.Redirect, error) {
+// InitContainer returns the Redirect that Istio's init container writes with these arguments and variables, on top of base. Env is
+// asked, as os.LookupEnv is, for each variable that counts. Logging's flags are left out. The error names a flag that is not known, or a
+// value that cannot be.
+func InitContainer(base redirect.Redirect, args []string, env func(name string) (string, bool)) (redirect.Redirect, error) {
 	p := Program{
 		Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard,
-		Env:      func(name string) (string, bool) { v, ok := env[name]; return v, ok },
+		Env:      env,
 		ReadFile: func(string) ([]byte, error) { return nil, errOtherPod },
 	}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -5,8 +5,10 @@
 package initrules
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +35,9 @@ func Redirect(mesh string, pod *corev1.Pod, c *corev1.Container, ours redirect.R
 	case "istio":
 		base := istio.Defaults()
 		base.IPv6, base.IPv4 = ours.IPv6, ours.IPv4
-		return redirectcmd.InitContainer(base, words, variables(c))
+		v := variables{of: c}
+		r, err := redirectcmd.InitContainer(base, words, v.lookup)
+		return r, cmp.Or(v.err, err)
 	case "linkerd":
 		return ofLinkerd(pod, words, ours)
 	case "kuma":
@@ -54,15 +58,31 @@ func arguments(c *corev1.Container) ([]string, error) {
 	return c.Args, nil
 }
 
-// variables are those whose values are in the pod.
-func variables(c *corev1.Container) map[string]string {
-	env := map[string]string{}
-	for _, e := range c.Env {
-		if e.ValueFrom == nil {
-			env[e.Name] = e.Value
+// variables are those of a container.
+type variables struct {
+	of  *corev1.Container
+	err error // names one that was asked for, whose value is not in the pod
+}
+
+// lookup is like os.LookupEnv. Of several variables of a name the last counts, and each before those of EnvFrom.
+func (v *variables) lookup(name string) (string, bool) {
+	for _, e := range slices.Backward(v.of.Env) {
+		if e.Name != name {
+			continue
 		}
+		if e.ValueFrom != nil || strings.Contains(e.Value, "$(") {
+			v.unknown(name)
+		}
+		return e.Value, true
 	}
-	return env
+	if len(v.of.EnvFrom) > 0 {
+		v.unknown(name)
+	}
+	return "", false
+}
+
+func (v *variables) unknown(name string) {
+	v.err = cmp.Or(v.err, fmt.Errorf("the value of variable %s is not in the pod", name))
 }
 
 func hasIPv6(pod *corev1.Pod) bool {

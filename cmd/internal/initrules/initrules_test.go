@@ -122,12 +122,16 @@ func TestRedirectUnknown(t *testing.T) {
 	with := func(list []string, more ...string) corev1.Container {
 		return corev1.Container{Args: append(append([]string{}, list...), more...)}
 	}
+	dns := "ISTIO_META_DNS_CAPTURE"
 	elsewhere := []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", ValueFrom: &corev1.EnvVarSource{}}}
 	for want, tc := range map[string]struct {
 		mesh string
 		c    corev1.Container
 	}{
 		"shiny":                              {"istio", with(nil, "--shiny")},
+		"of variable " + dns:                 {"istio", corev1.Container{Env: []corev1.EnvVar{{Name: dns, ValueFrom: &corev1.EnvVarSource{}}}}},
+		dns + " is not in the pod":           {"istio", corev1.Container{Env: []corev1.EnvVar{{Name: dns, Value: "$(DNS)"}}}},
+		"is not in the pod":                  {"istio", corev1.Container{EnvFrom: []corev1.EnvFromSource{{}}}},
 		"unknown flag: --dazzle":             {"linkerd", with(linkerdArgs, "--dazzle")},
 		"--simulate it writes no rules":      {"linkerd", with(linkerdArgs, "--simulate")},
 		"--netns it writes":                  {"linkerd", with(linkerdArgs, "--netns", "/proc/1/ns/net")},
@@ -143,7 +147,7 @@ func TestRedirectUnknown(t *testing.T) {
 		"redirect is no mapping":             {"kuma", with(kumaArgs, "--config", "redirect: 1")},
 		"glitter":                            {"kuma", with(nil, "--config", "glitter: 1")},
 		"no argument or variable has":        {"consul", with(nil, "connect-init")},
-		"is not in the pod":                  {"consul", corev1.Container{Env: elsewhere}},
+		"TRAFFIC_CONFIG is not in the pod":   {"consul", corev1.Container{Env: elsewhere}},
 		"whether it captures IPv6":           {"consul", with(nil, "-redirect-traffic-config", consulJSON)},
 		"ProxyUserID":                        {"consul", with(nil, "-redirect-traffic-config", "{}")},
 		"of osm are not known":               {"osm", with(nil)},
