@@ -49,7 +49,7 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 	}
 	result, err := t.CompareSaved(c.dialects, c.config, string(text))
 	if err != nil {
-		return err
+		return fmt.Errorf("--from-rules: %w", err)
 	}
 	if output == "json" {
 		if err := printJSON(c.Stdout, result); err != nil {

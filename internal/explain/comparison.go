@@ -2,7 +2,6 @@ package explain
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect/compare"
@@ -35,7 +34,7 @@ func (t *Target) CompareSaved(asked dialect.List, c Configuration, text string) 
 		return x, nil
 	}
 	if err != nil {
-		return Comparison{}, fmt.Errorf("--from-rules: %w", err)
+		return Comparison{}, err
 	}
 	return t.CompareRules(asked, c, saved)
 }
