@@ -38,9 +38,13 @@ func TestEnter(t *testing.T) {
 		code, _, errs := c.meshcni(t, "show", "-n", s.namespace, "cart")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errs, "(--enter reads them, by a short-lived pod on the node)\n")
-		code, out, _ := c.meshcni(t, "explain", "-n", s.namespace, "cart")
-		assert.Equal(t, 0, code, "its record says that it is captured")
-		assert.Contains(t, out, "live rules: not known: ")
+		eventually(t, time.Minute, "its record says that it is captured", func() error {
+			code, out, errs := c.meshcni(t, "explain", "-n", s.namespace, "cart")
+			if code != 0 || !strings.Contains(out, "live rules: not known: ") {
+				return errors.New(out + errs)
+			}
+			return nil
+		})
 	})
 
 	step(t, c, "a pod on the node does", func(t *testing.T) {
