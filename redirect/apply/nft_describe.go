@@ -150,6 +150,9 @@ var logLevels = [...]string{"emerg", "alert", "crit", "err", "warn", "notice", "
 
 func (d *describer) log(get func(uint16) nfnetlink.Attr) {
 	d.add("log")
+	if g := get(unix.NFTA_LOG_GROUP); len(g.Data) == 2 {
+		d.add("group %d", binary.BigEndian.Uint16(g.Data))
+	}
 	if p := get(unix.NFTA_LOG_PREFIX); p.Data != nil {
 		d.add("prefix \"%s\"", p.Text())
 	}

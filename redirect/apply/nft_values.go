@@ -3,6 +3,7 @@
 package apply
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -13,9 +14,11 @@ import (
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 )
 
+// payloadName names a field, or several bytes of an address from its first one on: nft compares prefixes of whole bytes so, and two
+// fields that follow one another. Others have no name, also if they begin where a field does.
 func payloadName(base, offset, length uint32) string {
 	type field struct{ base, offset uint32 }
-	name, ok := map[field]string{
+	name := map[field]string{
 		{unix.NFT_PAYLOAD_NETWORK_HEADER, 12}:  "ip saddr",
 		{unix.NFT_PAYLOAD_NETWORK_HEADER, 16}:  "ip daddr",
 		{unix.NFT_PAYLOAD_NETWORK_HEADER, 8}:   "ip6 saddr",
@@ -23,7 +26,14 @@ func payloadName(base, offset, length uint32) string {
 		{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0}: "th sport",
 		{unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2}: "th dport",
 	}[field{base, offset}]
-	if !ok {
+	size, part := uint32(2), false
+	switch {
+	case strings.HasPrefix(name, "ip "):
+		size, part = 4, true
+	case strings.HasPrefix(name, "ip6 "):
+		size, part = 16, true
+	}
+	if name == "" || length != size && !(part && length < size) && !(pairs[name] != "" && length == 2*size) {
 		return fmt.Sprintf("payload %d,%d,%d", base, offset, length)
 	}
 	return name
@@ -58,7 +68,14 @@ func (d *describer) as(key string, v []byte) string {
 	order := byteOrders[key]
 	switch {
 	case key == "iifname" || key == "oifname":
-		return `"` + strings.TrimRight(string(v), "\x00") + `"`
+		name, ends := strings.CutSuffix(strings.TrimRight(string(v), "\x00"), "*")
+		switch {
+		case ends:
+			name += `\*` // one of the name itself
+		case !bytes.ContainsRune(v, 0):
+			name += "*" // whatever begins so: a whole name is compared with its end
+		}
+		return `"` + name + `"`
 	case key == "ip saddr" || key == "ip daddr":
 		return prefixText(v, 4)
 	case key == "ip6 saddr" || key == "ip6 daddr":

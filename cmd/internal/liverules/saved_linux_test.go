@@ -120,6 +120,29 @@ func TestSavedPolicies(t *testing.T) {
 	}
 }
 
+// TestSavedForeign: what the model does not have is refused, as the kernel has it and as nft prints it.
+func TestSavedForeign(t *testing.T) {
+	for _, rule := range []string{
+		`oifname "eth*" return`, `iifname . oifname { "lo" . "eth0" } return`, `meta l4proto tcp @th,0,8 0x35 return`, `ip ttl 64 return`,
+		`ip saddr . tcp dport { 10.0.0.1 . 80 } return`, `tcp dport vmap { 80 : return }`, `tcp flags syn return`, `log group 1 return`,
+		`meta l4proto tcp redirect to :80-90`, `meta l4proto tcp ip daddr 10.0.0.1 dnat ip to 10.0.0.2-10.0.0.3`, `meta mark set meta mark | 1`,
+		`ip saddr & 0.0.0.255 == 0.0.0.1 return`, `meta l4proto tcp tcp dport & 1 == 1 return`, `meta l4proto udp udp length 8 return`,
+		`meta l4proto icmp icmp type echo-request return`, `fib daddr type broadcast return`, `ct status dnat return`, `meta skuid < 5 return`,
+		`meta cgroup 5 return`, `socket transparent 1 return`, `ip dscp 1 return`, `meta mark and 0xff < 5 return`, `ct direction reply return`,
+		`meta nfproto != ipv4 return`, `meta l4proto != tcp return`, `ip saddr 10.0.0.0/8 return; quota over 5 bytes drop`, `meta random 5 return`,
+		`ct mark set meta mark & 0xff`, `ct original ip saddr 10.0.0.1 return`, `meta length > 5 return`, `ip daddr != { 10.0.0.1, 10.0.0.2 } return`,
+	} {
+		ns := netnstest.New(t)
+		output(t, ns, "table inet x { chain c { type nat hook output priority -100; "+rule+"; }; }", "nft", "-f", "-")
+		live, listed := look(t, ns)
+		for _, text := range []string{live, listed} {
+			_, err := compare.Native(text, ruleset.Ruleset{})
+			var foreign *compare.ForeignError
+			assert.ErrorAs(t, err, &foreign, text)
+		}
+	}
+}
+
 // TestSavedSeveral: what two programs have written is not one text.
 func TestSavedSeveral(t *testing.T) {
 	_, err := liverules.Saved([]apply.LiveRule{{Backend: apply.IptablesNFT}, {Backend: apply.Nftables}})
