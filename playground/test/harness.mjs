@@ -59,6 +59,10 @@ export async function audit(page, name) {
   if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, name.replaceAll(/\W+/g, "-") + ".png"), fullPage: true });
 }
 
+/** Clicks a button that copies, and waits until it says so, in the page itself: it says so for a moment only. */
+export const copied = (page, button) =>
+  Promise.all([page.waitForFunction((b) => document.querySelector(b).textContent === "Copied", button), page.click(button)]);
+
 /** Does something, and waits for the engine's next answer. */
 export async function answered(page, act) {
   const before = await page.evaluate(() => Number(document.body.dataset.answers ?? 0));

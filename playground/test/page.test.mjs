@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { answered, choose, open, start, type } from "./harness.mjs";
+import { answered, choose, copied, open, start, type } from "./harness.mjs";
 
 let server;
 before(async () => (server = await start()));
@@ -104,8 +104,7 @@ on("the settings of Istio ambient count, and are in the link", async (page) => {
   const rules = await page.locator("#rules").innerText();
   assert.match(rules, /-s 192\.0\.2\.7\/32 /);
   assert.match(rules, /-s 2001:db8::7\/128 /);
-  await page.click("#share");
-  await page.locator("#share", { hasText: "Copied" }).waitFor();
+  await copied(page, "#share");
   const second = await open(server, { fragment: new URL(page.url()).hash });
   await second.click("#tab-options");
   assert.match(await second.inputValue("[name=ambient_enablement_selectors]"), /app: cart[^]*\n {4}matchLabels/);
@@ -177,8 +176,7 @@ on("rules, and where settings come from", async (page) => {
   assert.match(await page.locator("#rules").innerText(), /-A ISTIO_INBOUND .*--dports 9090,/);
   await page.selectOption("#format", "nft");
   assert.match(await page.locator("#rules").innerText(), /table inet/);
-  await page.click("#copy-rules");
-  await page.locator("#copy-rules", { hasText: "Copied" }).waitFor();
+  await copied(page, "#copy-rules");
   assert.match(await page.evaluate(() => navigator.clipboard.readText()), /table inet/);
   await page.click("#tab-settings");
   const given = page.locator("#out-settings tr.given", { hasText: "excludeInboundPorts" });
@@ -208,8 +206,7 @@ on("the link has everything", async (page) => {
   await page.fill("#connection [name=port]", "8444");
   await page.click("#tab-compare");
   await page.click("#take");
-  await page.click("#share");
-  await page.locator("#share", { hasText: "Copied" }).waitFor();
+  await copied(page, "#share");
   const link = await page.evaluate(() => navigator.clipboard.readText());
   assert.equal(link, page.url());
   assert.ok(link.length < 2000, `${link.length} characters`);
