@@ -37,7 +37,8 @@ func Rules(text string, beside ruleset.Ruleset) (ruleset.Ruleset, error) {
 // drops the packet. The model takes it that the proxy listens.
 //
 // The error is a [ForeignError], which lists rules outside the model, also those that iptables-nft wrote: read these by
-// iptables-save. Else it names a line that is not such output.
+// iptables-save. One that becomes more than 4096 rules, and what comes after 65536 in all, is outside too. Else the error names a
+// line that is not such output.
 func Native(text string, beside ruleset.Ruleset) (ruleset.Ruleset, error) {
 	p := nativeParser{words: lex(text)}
 	if err := p.ruleset(); err != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // Redirect returns what the init container of a mesh, by its dialect's name, writes in a pod. Ours is what a plugin of ours makes
@@ -83,15 +82,6 @@ func (v *variables) lookup(name string) (string, bool) {
 
 func (v *variables) unknown(name string) {
 	v.err = cmp.Or(v.err, fmt.Errorf("the value of variable %s is not in the pod", name))
-}
-
-func hasIPv6(pod *corev1.Pod) bool {
-	for _, a := range explain.Addrs(pod) {
-		if ruleset.FamilyOf(a) == ruleset.IPv6 {
-			return true
-		}
-	}
-	return false
 }
 
 // build reads a pod as the mesh's plugin would, with these annotations and without its init containers.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -49,7 +50,7 @@ func ofLinkerd(pod *corev1.Pod, words []string, ours redirect.Redirect) (r redir
 		if *ipv6 {
 			r.IPv6 = redirect.FamilyCapture
 		}
-	case hasIPv6(pod): // the default depends on the version
+	case migration.HasIPv6(pod): // the default depends on the version
 		return redirect.Redirect{}, errors.New("without --ipv6 it is not known whether it captures IPv6")
 	default:
 		r.IPv6 = ours.IPv6

@@ -45,10 +45,15 @@ func ConsulDualStack(pod *corev1.Pod) (string, error) {
 	switch {
 	case ok:
 		return v, nil
-	case slices.ContainsFunc(explain.Addrs(pod), func(a netip.Addr) bool { return ruleset.FamilyOf(a) == ruleset.IPv6 }):
+	case HasIPv6(pod):
 		return "", fmt.Errorf("annotation %s is absent, so whether it captures IPv6 is not known", consul.DualStack)
 	}
 	return "false", nil
+}
+
+// HasIPv6 reports whether the pod has an address of IPv6.
+func HasIPv6(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(explain.Addrs(pod), func(a netip.Addr) bool { return ruleset.FamilyOf(a) == ruleset.IPv6 })
 }
 
 // withPlugin returns the pod without its init container as the mesh's injector makes it for a plugin: Consul's gives the container's

@@ -43,8 +43,8 @@ func (n *Nodes) AddSilent(why string) {
 	}
 }
 
-// Wrong reports whether something needs a decision: a pod that is refused, that two programs have captured, or whose traffic would go otherwise, or a setting that
-// changes who or what is captured and has no equal.
+// Wrong reports whether something needs a decision: a pod that is refused, that two programs have captured, or whose traffic would go
+// otherwise; or a setting that changes who or what is captured and has no equal.
 func (r Report) Wrong() bool {
 	for _, g := range r.Groups {
 		if g.Verdict == Refused || g.Verdict == Double || g.Verdict == Differs {

@@ -14,8 +14,8 @@
 //	podtool witness DIR WHAT makes connections until it ends, and notes in DIR each time that they come to something else
 //	podtool cat FILE         prints a file
 //
-// Called by a container runtime as a CNI plugin, it is another mesh's: that which podtool peer installs, or one that replaces our rules by its own; or, under the name
-// recorder, one that records the runtime's calls and fails those that the test wants to fail.
+// Called by a container runtime as a CNI plugin, it is another mesh's: that which podtool peer installs, or one that replaces our
+// rules by its own. Under the name recorder it records the runtime's calls and fails those that the test wants to fail.
 //
 // A probe is tcp:ADDRESS:PORT or dns:ADDRESS:PORT (with UDP) or dnstcp:ADDRESS:PORT.
 package main
