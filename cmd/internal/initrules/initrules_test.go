@@ -86,6 +86,9 @@ redirect:
 		"kuma, configured": {"kuma", corev1.Container{Args: yaml}, func() redirect.Redirect {
 			return built(t, kuma.New(), map[string]string{kuma.Config: "redirect: {inbound: {port: 15106}, outbound: {excludePorts: [26]}}"})
 		}},
+		"kuma, a flag before the configuration": {"kuma", corev1.Container{Args: []string{"--config", "redirect: {dns: {enabled: true}}", "--redirect-dns=false"}}, func() redirect.Redirect {
+			return built(t, kuma.New(), map[string]string{kuma.Config: "redirect: {dns: {enabled: false}}"})
+		}},
 		"consul, by a variable": {"consul", corev1.Container{Env: []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", Value: consulJSON}}}, func() redirect.Redirect {
 			return built(t, consul.New(), map[string]string{consul.RedirectTrafficConfig: consulJSON, consul.DualStack: "false"})
 		}},

@@ -100,8 +100,8 @@ func kumaConfig(words []string) (string, error) {
 			return "", err
 		}
 	}
-	if *all || *dns {
-		if err := errors.Join(put(doc, "redirect.dns.enabled", true), put(doc, "redirect.dns.captureAll", *all)); err != nil {
+	if fs.Changed("redirect-all-dns-traffic") || fs.Changed("redirect-dns") {
+		if err := errors.Join(put(doc, "redirect.dns.enabled", *all || *dns), put(doc, "redirect.dns.captureAll", *all)); err != nil {
 			return "", err
 		}
 	}
