@@ -65,7 +65,8 @@ func peerOn(t *testing.T, c *cluster, of switched) (leave func()) {
 	}
 	c.Apply(t, text)
 	leave = sync.OnceFunc(func() {
-		_, _ = c.TryInput(text, "kubectl", "delete", "--ignore-not-found", "--wait", "--timeout=60s", "-f", "-")
+		out, err := c.TryInput(text, "kubectl", "delete", "--ignore-not-found", "--wait", "--timeout=120s", "-f", "-")
+		assert.NoError(t, err, "%s: another test could not make the namespace again", out)
 		assert.NoError(t, os.WriteFile(confList, []byte(primary), 0o644))
 		_ = os.Remove(filepath.Join(containerd.CNIBinDir, of.plugin))
 	})
