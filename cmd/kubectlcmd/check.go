@@ -48,6 +48,9 @@ func (c *cluster) checkCommand() *cobra.Command {
 				return err
 			}
 			r, err := c.check(cmd.Context())
+			if cmd.Context().Err() != nil {
+				return context.Cause(cmd.Context())
+			}
 			if err != nil {
 				return err
 			}

@@ -71,9 +71,10 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 			return fmt.Errorf("--config: %w", err)
 		}
 	}
-	lines, worst, first := []podLine{}, 0, ""
+	lines, seen, worst, first := []podLine{}, 0, 0, ""
 	var printing error
-	if err := list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: m.selector}, func(pod *corev1.Pod) {
+	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: m.selector}, func(pod *corev1.Pod) {
+		seen++
 		now, v := look.at(ctx, pod)
 		if now.exit != 0 && (worst == 0 || now.exit == ExitWrong) {
 			worst = now.exit
@@ -81,17 +82,18 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 		if now.trouble() && first == "" {
 			first = pod.Name
 		}
-		lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
-		if output != "json" && printing == nil {
+		if output == "json" {
+			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
+		} else if printing == nil {
 			_, printing = fmt.Fprintf(c.Stdout, "%s: %s\n", pod.Name, now.Sentence)
 		}
-	}); err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
+	})
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
-	case len(lines) == 0:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("list pods: %w", err)
+	case seen == 0:
 		return fmt.Errorf("no pod in namespace %s has the labels %s", namespace, m.selector)
 	case output == "json":
 		printing = printJSON(c.Stdout, lines)
