@@ -174,7 +174,7 @@ func (c *cluster) podLog(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	case len(text) > maxAnswer:
 		return nil, errLongLog
 	}
-	return append([]byte{}, text...), nil
+	return text, nil
 }
 
 // deletePod deletes a pod of an errand. It tries again until the time is up or the user interrupts for the second time; then the error
@@ -247,7 +247,7 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, agent.Spec.ServiceAccountName, agent.Spec.ImagePullSecrets
 		asAgent(&run, agentContainer(agent))
 		if e.RunDirAt != "" {
-			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: runDir(agentContainer(agent)), At: e.RunDirAt})
+			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: onHost(agent, runDir(agentContainer(agent))), At: e.RunDirAt})
 		}
 	case e.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", errNoAgent)
@@ -290,17 +290,15 @@ func asAgent(run, agent *corev1.Container) {
 	}
 }
 
-// agentContainer is that of an agent's pod that has the agent.
+// agentContainer is that of an agent's pod that has the agent: the first if no probe tells.
 func agentContainer(agent *corev1.Pod) *corev1.Container {
-	for i := range agent.Spec.Containers {
-		if probe := agent.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
-			return &agent.Spec.Containers[i]
-		}
+	if c := probed(agent); c != nil {
+		return c
 	}
 	return &agent.Spec.Containers[0]
 }
 
-// runDir is the agent's run directory, whose path is the same on the host.
+// runDir is the agent's run directory, as the agent has it.
 func runDir(agent *corev1.Container) string {
 	for _, arg := range slices.Backward(agent.Args) {
 		if dir, ok := strings.CutPrefix(arg, "--run-dir="); ok {
