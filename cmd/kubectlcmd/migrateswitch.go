@@ -244,7 +244,7 @@ var errDeclined = errors.New("nothing was changed: the answer was not yes (--yes
 // asks asks the operator.
 func (x *crossing) asks(ctx context.Context, question string) error {
 	if x.o.yes {
-		return nil
+		return context.Cause(ctx) // nil, unless somebody has interrupted
 	}
 	fmt.Fprintf(x.Stderr, "%s [yes/no] ", question)
 	said := make(chan string, 1)

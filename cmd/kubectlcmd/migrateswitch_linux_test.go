@@ -251,6 +251,17 @@ func TestSwitchGoesBack(t *testing.T) {
 	})
 }
 
+// TestBackPassesOver: among all nodes there may be some that the other plugin was never on. They do not end it.
+func TestBackPassesOver(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	y.write(t, withOurs)
+	code, out, errs := y.run(t, "back", "--all", "--yes")
+	assert.Equal(t, 0, code, errs)
+	assert.Equal(t, "a: it is not switched, and nothing of istio-cni is kept there\n", out)
+	assert.Equal(t, withOurs, y.text(t))
+}
+
 // TestSwitchLeavesPods: what has been done on a node is not undone because a pod of ours stays there. It is named, and the exit code
 // says so.
 func TestSwitchLeavesPods(t *testing.T) {
