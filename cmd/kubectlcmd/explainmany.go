@@ -42,24 +42,11 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 	if err != nil {
 		return err
 	}
-	switch {
-	case from.file != "":
+	if from.file != "" {
 		return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
-	case m.all && m.selector != "":
-		return cli.Usagef("--selector, --all-pods: only one of them")
-	case m.all:
-		kind, name, err := split(args)
-		if err != nil {
-			return err
-		}
-		if kind == "pod" {
-			return cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
-		}
-		if m.selector, err = c.selector(ctx, kind, namespace, name); err != nil {
-			return err
-		}
-	case len(args) > 0:
-		return cli.Usagef("%s: with --selector the labels say which pods", args[0])
+	}
+	if m.selector, err = c.selects(ctx, namespace, args, m); err != nil {
+		return err
 	}
 	look := looker{c: c, nodes: map[string]*subject{}, config: from.config}
 	if look.namespace, err = c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
@@ -105,6 +92,26 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 		return printing
 	}
 	return cli.Exit(worst)
+}
+
+// selects returns the labels of the pods that are meant.
+func (c *cluster) selects(ctx context.Context, namespace string, args []string, m several) (string, error) {
+	switch {
+	case m.all && m.selector != "":
+		return "", cli.Usagef("--selector, --all-pods: only one of them")
+	case !m.all && len(args) > 0:
+		return "", cli.Usagef("%s: with --selector the labels say which pods", args[0])
+	case !m.all:
+		return m.selector, nil
+	}
+	kind, name, err := split(args)
+	if err != nil {
+		return "", err
+	}
+	if kind == "pod" {
+		return "", cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
+	}
+	return c.selector(ctx, kind, namespace, name)
 }
 
 // looker looks at pods, and asks the agent of each node once.

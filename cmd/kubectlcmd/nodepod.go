@@ -1,6 +1,7 @@
 package kubectlcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,15 +259,7 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 		run.Env = append(run.Env, corev1.EnvVar{Name: name, Value: literal(value)})
 	}
 	slices.SortFunc(run.Env, func(a, b corev1.EnvVar) int { return strings.Compare(a.Name, b.Name) })
-	for i, d := range e.Mounts {
-		volume, kind := fmt.Sprintf("host-%d", i), corev1.HostPathDirectory
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: d.Path, Type: &kind}}})
-		at := d.At
-		if at == "" {
-			at = d.Path
-		}
-		run.VolumeMounts = append(run.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: at, ReadOnly: !d.Writable})
-	}
+	mount(pod, &run, e.Mounts)
 	if e.Enters {
 		run.SecurityContext.Capabilities.Add = append(run.SecurityContext.Capabilities.Add, entering...)
 		if err := c.unconfined(pod, &run); err != nil {
@@ -275,6 +268,15 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 	}
 	pod.Spec.Containers = []corev1.Container{run}
 	return pod, nil
+}
+
+// mount gives a container directories of the host.
+func mount(pod *corev1.Pod, run *corev1.Container, dirs []hostDir) {
+	for i, d := range dirs {
+		volume, kind := fmt.Sprintf("host-%d", i), corev1.HostPathDirectory
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: d.Path, Type: &kind}}})
+		run.VolumeMounts = append(run.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: cmp.Or(d.At, d.Path), ReadOnly: !d.Writable})
+	}
 }
 
 // asAgent gives a container the program of the agent's, and what lets it run on the agent's nodes. An image that is set stays.
