@@ -48,6 +48,9 @@ func (c *cluster) checkCommand() *cobra.Command {
 				return err
 			}
 			r, err := c.check(cmd.Context())
+			if cmd.Context().Err() != nil {
+				return context.Cause(cmd.Context())
+			}
 			if err != nil {
 				return err
 			}
@@ -76,9 +79,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 	if err != nil {
 		return r, err
 	}
-	var needed rightsWanted
-	told := map[string]bool{} // whose agents say what they need
-	without := 0
+	needed, told, without := rightsWanted{}, map[string]bool{}, 0 // told: whose agents say what they need
 	err = c.eachNode(ctx, func(node string, n agentapi.Node, err error) {
 		if r.Nodes++; r.Nodes%100 == 0 {
 			c.progress("the nodes: %d have been asked", r.Nodes)

@@ -35,6 +35,22 @@ func TestMounts(t *testing.T) {
 		&corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/x", SubPathExpr: "$(A)"}}})[0].host, "which of its directories is not known")
 }
 
+// TestOnHost: the deepest mount says where a directory of an agent is on the host, as it does for check.
+func TestOnHost(t *testing.T) {
+	host := func(dir string) corev1.VolumeSource {
+		return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}
+	}
+	agent := &corev1.Pod{Spec: corev1.PodSpec{
+		Volumes:    []corev1.Volume{{Name: "etc", VolumeSource: host("/etc")}, {Name: "conf", VolumeSource: host("/data/cni")}},
+		Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "etc", MountPath: "/host/etc"}, {Name: "conf", MountPath: "/host/etc/cni/net.d"}}}},
+	}}
+	for dir, want := range map[string]string{
+		"/host/etc/cni/net.d/": "/data/cni", "/host/etc/other": "/etc/other", "/host/run/meshcni": "/run/meshcni", "/hostile": "/hostile", "/run/meshcni": "/run/meshcni",
+	} {
+		assert.Equal(t, want, onHost(agent, dir), dir)
+	}
+}
+
 // added gathers what add adds, by code.
 func added(add func(*findings)) map[findingCode][]string {
 	f := &findings{known: map[[2]string]*finding{}}

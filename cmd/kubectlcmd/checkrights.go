@@ -101,12 +101,14 @@ func (c *cluster) rights(ctx context.Context, f *findings, r rightsWanted) {
 		})
 	}
 	_ = asking.Wait() // none returns an error
+	unknown := 0
 	for i, w := range r.all {
-		if errs[i] != nil {
-			f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+errs[i].Error())
-			return
-		}
-		if refused[i] {
+		switch {
+		case errs[i] != nil:
+			if unknown++; unknown == 1 { // most often it is the same for all
+				f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+errs[i].Error())
+			}
+		case refused[i]:
 			f.add(codeAgentRights, levelError, w.user(), "may not "+rights.Text(w.Attributes)+": "+w.For)
 		}
 	}

@@ -1,12 +1,18 @@
 package kubectlcmd
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/rights"
@@ -57,6 +63,30 @@ func TestCheckRights(t *testing.T) {
 	grant(t, w, "plugin", "system:serviceaccount:meshcni-system:meshcni-plugin", map[string][]string{"pods": {"get"}})
 	_, out, _ = w.run(t, "check")
 	assert.NotContains(t, out, "may not get pods:", "it has been granted")
+}
+
+// TestRightsUnknown: that one right cannot be asked about hides no other that is known to be missing.
+func TestRightsUnknown(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review authorizationv1.SubjectAccessReview
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&review))
+		if review.Spec.ResourceAttributes.Verb == "watch" {
+			review.Status.EvaluationError = "the webhook does not answer"
+		}
+		w.Header().Set("Content-Type", "application/json")
+		assert.NoError(t, json.NewEncoder(w).Encode(review))
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	require.NoError(t, err)
+	var r rightsWanted
+	for _, verb := range []string{"watch", "list", "get"} {
+		r.add("ns", "agent", "n", []agentapi.Right{{Attributes: authorizationv1.ResourceAttributes{Verb: verb, Resource: "pods"}, For: "why"}})
+	}
+	r.add("ns", "other", "n", []agentapi.Right{{Attributes: authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods"}, For: "why"}})
+	assert.Equal(t, map[findingCode][]string{codeAgentRights: {
+		"unknown: whether the agents' account has its rights cannot be asked: whether system:serviceaccount:ns:agent may watch pods is not known: the webhook does not answer", "error: may not list pods: why", "error: may not get pods: why",
+	}}, added(func(f *findings) { (&cluster{client: client}).rights(t.Context(), f, r) }))
 }
 
 // TestRightsAreBounded: agents whose settings all differ make no end of questions.

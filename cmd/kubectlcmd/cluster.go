@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -76,12 +77,24 @@ func (c *cluster) listAgents(ctx context.Context, node string, each func(*corev1
 
 // list calls each with the objects of a list. It has two pages of them at most.
 func list[L, T runtime.Object](ctx context.Context, get func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, each func(T)) error {
-	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return get(ctx, o) })
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nextPage(ctx, get, o) })
 	pages.PageSize, pages.PageBufferSize = pageSize, 0
 	return pages.EachListItem(ctx, o, func(object runtime.Object) error {
 		each(object.(T))
 		return nil
 	})
+}
+
+// nextPage gets a page of a list. The API server forgets after a few minutes how a list was, and what is done with the pages may take
+// longer; then the rest is that of the list as it is now.
+func nextPage[L any](ctx context.Context, get func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions) (L, error) {
+	page, err := get(ctx, o)
+	var refused apierrors.APIStatus
+	if o.Continue == "" || !apierrors.IsResourceExpired(err) || !errors.As(err, &refused) || refused.Status().Continue == "" {
+		return page, err
+	}
+	o.Continue = refused.Status().Continue
+	return get(ctx, o)
 }
 
 // agent is what is needed of an agent's pod to ask it.
@@ -101,13 +114,8 @@ type agent struct {
 // agentOf returns the agent that runs in a pod. Its port is that of its readiness.
 func agentOf(pod *corev1.Pod) agent {
 	a := agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, started: pod.CreationTimestamp.Time, account: accountOf(pod)}
-	for i := range pod.Spec.Containers {
-		if probe := pod.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
-			a.Port = portOf(&pod.Spec.Containers[i], probe.HTTPGet)
-			a.program = image{pod.Spec.Containers[i].Image, pod.Spec.Containers[i].Command}
-			a.mounts = mountsOf(pod, &pod.Spec.Containers[i])
-			break
-		}
+	if c := probed(pod); c != nil {
+		a.Port, a.program, a.mounts = portOf(c, c.ReadinessProbe.HTTPGet), image{c.Image, c.Command}, mountsOf(pod, c)
 	}
 	switch {
 	case pod.Status.Phase != corev1.PodRunning:
@@ -120,6 +128,16 @@ func agentOf(pod *corev1.Pod) agent {
 		a.Trouble = "its container does not run" + waiting(pod)
 	}
 	return a
+}
+
+// probed is the container of an agent's pod that has the agent: the one whose readiness is asked by HTTP. Nil: none is.
+func probed(pod *corev1.Pod) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if probe := pod.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	return nil
 }
 
 func portOf(c *corev1.Container, get *corev1.HTTPGetAction) int32 {

@@ -140,22 +140,21 @@ func (s *subject) rules(ctx context.Context, c *cluster) ([]apply.LiveRule, erro
 	return p.Live, err
 }
 
-// parted takes what is left behind out of an error that [errors.Join] has made, or that is nothing else.
+// parted takes what is left behind out of an error that [errors.Join] has made, also of such errors, or that is nothing else.
 func parted(err error) (rest, left error) {
-	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as it was made
-		all = joined.Unwrap()
+	if _, one := err.(*leftError); one { //nolint:errorlint // as it was made
+		return nil, err
 	}
-	var lefts, others []error
-	for _, e := range all {
-		switch _, one := e.(*leftError); { //nolint:errorlint // as it was made
-		case one:
-			lefts = append(lefts, e)
-		default:
-			others = append(others, e)
-		}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // as it was made
+	var remains *leftError
+	if !ok || !errors.As(err, &remains) {
+		return err, nil
 	}
-	return errors.Join(others...), errors.Join(lefts...)
+	for _, e := range joined.Unwrap() {
+		others, lefts := parted(e)
+		rest, left = errors.Join(rest, others), errors.Join(left, lefts)
+	}
+	return rest, left
 }
 
 // runtimeUID is the UID by which the runtime knows a pod.

@@ -142,7 +142,7 @@ func TestEnter(t *testing.T) {
 			assert.Equal(t, ExitWrong, code)
 			assert.NotContains(t, errs, "making pod", name)
 		}
-		for _, args := range [][]string{{"show", "cart", "--enter", "--watch"}, {"show", "cart", "--image", "i"}, {"explain", "cart", "--image", "i"}, {"migrate", "--image", "i"}} {
+		for _, args := range [][]string{{"show", "cart", "--enter", "--watch"}, {"show", "cart", "--image", "i"}, {"explain", "cart", "--image", "i"}, {"explain", "-l", "app=cart", "--enter"}, {"migrate", "--image", "i"}} {
 			code, _, errs = w.run(t, args...)
 			assert.Equal(t, ExitUsage, code, errs)
 		}

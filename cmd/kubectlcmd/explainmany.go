@@ -42,24 +42,11 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 	if err != nil {
 		return err
 	}
-	switch {
-	case from.file != "":
+	if from.file != "" {
 		return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
-	case m.all && m.selector != "":
-		return cli.Usagef("--selector, --all-pods: only one of them")
-	case m.all:
-		kind, name, err := split(args)
-		if err != nil {
-			return err
-		}
-		if kind == "pod" {
-			return cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
-		}
-		if m.selector, err = c.selector(ctx, kind, namespace, name); err != nil {
-			return err
-		}
-	case len(args) > 0:
-		return cli.Usagef("%s: with --selector the labels say which pods", args[0])
+	}
+	if m.selector, err = c.selects(ctx, namespace, args, m); err != nil {
+		return err
 	}
 	look := looker{c: c, nodes: map[string]*subject{}, config: from.config}
 	if look.namespace, err = c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
@@ -71,9 +58,10 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 			return fmt.Errorf("--config: %w", err)
 		}
 	}
-	lines, worst, first := []podLine{}, 0, ""
+	lines, seen, worst, first := []podLine{}, 0, 0, ""
 	var printing error
-	if err := list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: m.selector}, func(pod *corev1.Pod) {
+	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: m.selector}, func(pod *corev1.Pod) {
+		seen++
 		now, v := look.at(ctx, pod)
 		if now.exit != 0 && (worst == 0 || now.exit == ExitWrong) {
 			worst = now.exit
@@ -81,17 +69,18 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 		if now.trouble() && first == "" {
 			first = pod.Name
 		}
-		lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
-		if output != "json" && printing == nil {
+		if output == "json" {
+			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
+		} else if printing == nil {
 			_, printing = fmt.Fprintf(c.Stdout, "%s: %s\n", pod.Name, now.Sentence)
 		}
-	}); err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
+	})
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
-	case len(lines) == 0:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("list pods: %w", err)
+	case seen == 0:
 		return fmt.Errorf("no pod in namespace %s has the labels %s", namespace, m.selector)
 	case output == "json":
 		printing = printJSON(c.Stdout, lines)
@@ -103,6 +92,26 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 		return printing
 	}
 	return cli.Exit(worst)
+}
+
+// selects returns the labels of the pods that are meant.
+func (c *cluster) selects(ctx context.Context, namespace string, args []string, m several) (string, error) {
+	switch {
+	case m.all && m.selector != "":
+		return "", cli.Usagef("--selector, --all-pods: only one of them")
+	case !m.all && len(args) > 0:
+		return "", cli.Usagef("%s: with --selector the labels say which pods", args[0])
+	case !m.all:
+		return m.selector, nil
+	}
+	kind, name, err := split(args)
+	if err != nil {
+		return "", err
+	}
+	if kind == "pod" {
+		return "", cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
+	}
+	return c.selector(ctx, kind, namespace, name)
 }
 
 // looker looks at pods, and asks the agent of each node once.

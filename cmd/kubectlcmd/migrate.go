@@ -102,7 +102,7 @@ func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Repo
 		return r, m.entrance.left, err
 	}
 	if m.entrance.unread > 0 && !f.enter.enter {
-		fmt.Fprintf(c.Stderr, "the live rules of %d pods are not known; %s\n", m.entrance.unread, enterHint)
+		fmt.Fprintf(c.Stderr, "the live rules of %s are not known; %s\n", many(m.entrance.unread, "pod", "pods"), enterHint)
 	}
 	r.Groups, r.Outside, r.Plan = m.judge.Groups(), m.judge.Outside, m.plan
 	for _, g := range r.Groups {

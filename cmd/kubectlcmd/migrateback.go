@@ -39,6 +39,9 @@ func (x *crossing) backNode(ctx context.Context, name string) error {
 	case !switched && is.Chained && is.Kept == nil:
 		x.say(name, "it is not switched: the entry of %s is in %s", x.from, is.File)
 		return nil
+	case !switched && x.o.all && is.Kept == nil && is.KeptError == "": // its agent may not be meant for this node
+		x.say(name, "it is not switched, and nothing of %s is kept there", x.from)
+		return nil
 	}
 	if x.ds == nil && is.Kept == nil && is.KeptError == "" && !is.Chained {
 		return fmt.Errorf("node %s: there is no DaemonSet of %s, and nothing of it is kept on the node: install it again", name, x.from)
@@ -119,7 +122,7 @@ func (x *crossing) writes(ctx context.Context, s station) error {
 			return err
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 func isReady(pod corev1.Pod) bool {

@@ -239,22 +239,15 @@ func (x *crossing) placesOf(said *agentapi.Node, agent *corev1.Pod) places {
 	return p
 }
 
-// onHost is the host's path of a directory of a pod.
-func onHost(pod *corev1.Pod, dir string) string {
-	for _, c := range pod.Spec.Containers {
-		for _, m := range c.VolumeMounts {
-			rest, below := strings.CutPrefix(dir, strings.TrimSuffix(m.MountPath, "/"))
-			if !below || rest != "" && rest[0] != '/' {
-				continue
-			}
-			for _, v := range pod.Spec.Volumes {
-				if v.Name == m.Name && v.HostPath != nil {
-					return path.Join(v.HostPath.Path, m.SubPath, rest)
-				}
-			}
-		}
+// onHost is the host's path of a directory of an agent. Of one that is not the host's it is a guess, by its name.
+func onHost(agent *corev1.Pod, dir string) string {
+	if host, _ := behind(mountsOf(agent, agentContainer(agent)), path.Clean(dir)); host != "" {
+		return host
 	}
-	return strings.TrimPrefix(dir, hostPrefix)
+	if rest, ok := strings.CutPrefix(dir, hostPrefix+"/"); ok {
+		return "/" + rest
+	}
+	return dir
 }
 
 // hostPrefix is where our pods have directories of the host: programs know by it that links lead elsewhere there.
@@ -282,6 +275,11 @@ func (x *crossing) entry(ctx context.Context, node string, p places, dry bool, d
 	}
 	if bad := json.Unmarshal(out, &s); bad != nil {
 		return s, errors.Join(err, fmt.Errorf("read what was said of node %s: %w", node, bad))
+	}
+	if e.Mounts[0].Writable { // it is done: a pod that stays is no reason to undo it
+		rest, left := parted(err)
+		x.left = errors.Join(x.left, left)
+		return s, rest
 	}
 	return s, err
 }

@@ -61,7 +61,7 @@ func (m *move) choose(p migration.Plan) error {
 func (c *cluster) eachPage(ctx context.Context, each func([]corev1.Pod) error) error {
 	o := metav1.ListOptions{Limit: pageSize}
 	for {
-		list, err := c.client.CoreV1().Pods("").List(ctx, o)
+		list, err := nextPage(ctx, c.client.CoreV1().Pods("").List, o)
 		if err != nil {
 			return fmt.Errorf("list pods: %w", err)
 		}

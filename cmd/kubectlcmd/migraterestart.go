@@ -1,7 +1,6 @@
 package kubectlcmd
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,12 +33,12 @@ func (x *crossing) toRestart(ctx context.Context, s station) {
 			if n > maxWhere {
 				more = fmt.Sprintf(" and %d more", n-maxWhere)
 			}
-			x.say(s.name, "%d pods %s: %s%s", n, text, strings.Join(pods[:min(n, maxWhere)], ", "), more)
+			x.say(s.name, "%s %s: %s%s", many(n, "pod", "pods"), text, strings.Join(pods[:min(n, maxWhere)], ", "), more)
 		}
 	}
-	tell(o.both, "started with both plugins, and may have rules of both: restart them soon")
-	tell(o.theirs, "have the rules of "+x.from+", which stay in force: restart them when it suits you")
-	tell(o.unknown, "started before; which rules they have cannot be told: restart them")
+	tell(o.both, "started with both plugins, and may have rules of both; restart soon")
+	tell(o.theirs, "with the rules of "+x.from+", which stay in force; restart when it suits you")
+	tell(o.unknown, "started before, with rules that cannot be told; restart")
 }
 
 // older finds the pods. Those of the mesh are known by the configuration of our plugin, and those that both plugins have been called
@@ -52,8 +51,8 @@ func (x *crossing) older(ctx context.Context, s station) (o older, err error) {
 	var pods []*corev1.Pod
 	err = list(ctx, x.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
 		ended := pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		started := pod.Status.StartTime
-		if pod.Spec.NodeName == s.name && !pod.Spec.HostNetwork && !ended && pod.Labels[trialLabel] == "" && (started == nil || !started.After(s.since)) {
+		started := pod.Status.StartTime // nil: the kubelet has not begun with it, so it gets ours alone
+		if pod.Spec.NodeName == s.name && !pod.Spec.HostNetwork && !ended && pod.Labels[trialLabel] == "" && started != nil && !started.After(s.since) {
 			pods = append(pods, pod.DeepCopy())
 		}
 	})
@@ -73,7 +72,7 @@ func (x *crossing) older(ctx context.Context, s station) (o older, err error) {
 		}
 		name := pod.Namespace + "/" + pod.Name
 		var is agentapi.Pod
-		switch err := x.get(ctx, s.agent, agentapi.PodPath+cmp.Or(pod.Annotations[mirror], string(pod.UID)), &is); {
+		switch err := x.get(ctx, s.agent, agentapi.PodPath+runtimeUID(pod), &is); {
 		case ctx.Err() != nil:
 			return o, context.Cause(ctx)
 		case err != nil || is.RecordsError != "" && len(is.Records) == 0:

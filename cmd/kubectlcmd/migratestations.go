@@ -260,7 +260,7 @@ func (x *crossing) tryPods(ctx context.Context, node string) error {
 	}
 	r, err := x.try(ctx, node)
 	for _, left := range r.Left {
-		x.say(node, "left behind: %s", left)
+		x.left = errors.Join(x.left, fmt.Errorf("left behind: %s", left))
 	}
 	if err != nil {
 		return fmt.Errorf("try connections: %w", err)

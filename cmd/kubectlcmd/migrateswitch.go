@@ -52,6 +52,8 @@ type crossing struct {
 	run    func(context.Context, errand) ([]byte, error)
 	try    func(ctx context.Context, node string) (trialReport, error)
 	answer *bufio.Reader
+	// left is what was made on nodes and could not be deleted.
+	left error
 	// isChained: ds was looked at, and an entry is all that its plugin takes part by.
 	isChained bool
 }
@@ -133,12 +135,12 @@ func (c *cluster) cross(ctx context.Context, o crossOptions, nodes []string, eac
 	for i, node := range nodes {
 		if err := each(x, ctx, node); err != nil {
 			if n := len(nodes) - i - 1; n > 0 {
-				err = errors.Join(err, fmt.Errorf("%d more nodes were not begun with", n))
+				err = errors.Join(err, fmt.Errorf("%s not begun with", many(n, "more node was", "more nodes were")))
 			}
-			return err
+			return errors.Join(err, x.left)
 		}
 	}
-	return nil
+	return x.left
 }
 
 // findOther finds the other plugin: the one that is named, or that a node is switched from, or that there is.
@@ -222,6 +224,9 @@ func (x *crossing) may(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("ask what you may do: %w", err)
 		}
+		if !review.Status.Allowed && review.Status.EvaluationError != "" {
+			return fmt.Errorf("whether you may %s %s, which it takes, is not known: %s", r.Verb, r.Resource, review.Status.EvaluationError)
+		}
 		if !review.Status.Allowed {
 			return fmt.Errorf("you may not %s %s, which it takes", r.Verb, r.Resource)
 		}
@@ -239,7 +244,7 @@ var errDeclined = errors.New("nothing was changed: the answer was not yes (--yes
 // asks asks the operator.
 func (x *crossing) asks(ctx context.Context, question string) error {
 	if x.o.yes {
-		return nil
+		return context.Cause(ctx) // nil, unless somebody has interrupted
 	}
 	fmt.Fprintf(x.Stderr, "%s [yes/no] ", question)
 	said := make(chan string, 1)

@@ -38,8 +38,12 @@ func TestSwitchAndBack(t *testing.T) {
 			y := newYardNode(t, tidy)
 			before := y.daemonSet(t)
 			for _, name := range []string{"both-1", "theirs-1"} {
-				y.meshPod(t, "shop", name, "a")
+				y.meshPod(t, "shop", name, "a", func(p *corev1.Pod) {
+					began := metav1.NewTime(time.Now().Add(-time.Hour))
+					p.Status.StartTime = &began
+				})
 			}
+			y.meshPod(t, "shop", "new-1", "a", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }) // no kubelet has seen it
 
 			code, out, errs := y.report(t)
 			assert.Contains(t, out, "\n1 nodes with both plugins: a\n", "exit code %d: %s", code, errs)
@@ -68,8 +72,9 @@ func TestSwitchAndBack(t *testing.T) {
 			now := y.daemonSet(t)
 			assert.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, now.Spec.UpdateStrategy.Type, "pods elsewhere stay")
 			assert.True(t, keepsOff(now, "istio-cni"))
-			assert.Contains(t, out, "a: 1 pods started with both plugins, and may have rules of both: restart them soon: shop/both-1\n")
-			assert.Contains(t, out, "a: 1 pods have the rules of istio-cni, which stay in force: restart them when it suits you: shop/theirs-1\n")
+			assert.Contains(t, out, "a: 1 pod started with both plugins, and may have rules of both; restart soon: shop/both-1\n")
+			assert.Contains(t, out, "a: 1 pod with the rules of istio-cni, which stay in force; restart when it suits you: shop/theirs-1\n")
+			assert.NotContains(t, out, "shop/new-1", "it gets our rules alone")
 
 			code, out, errs = y.report(t)
 			assert.Contains(t, out, "\n1 nodes switched to ours: a\n", "exit code %d: %s", code, errs)
@@ -244,6 +249,50 @@ func TestSwitchGoesBack(t *testing.T) {
 		assert.Contains(t, out, "it stays as it is")
 		assert.Equal(t, withOurs, y.text(t))
 	})
+}
+
+// TestBackPassesOver: among all nodes there may be some that the other plugin was never on. They do not end it.
+func TestBackPassesOver(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	y.write(t, withOurs)
+	code, out, errs := y.run(t, "back", "--all", "--yes")
+	assert.Equal(t, 0, code, errs)
+	assert.Equal(t, "a: it is not switched, and nothing of istio-cni is kept there\n", out)
+	assert.Equal(t, withOurs, y.text(t))
+}
+
+// TestSwitchLeavesPods: what has been done on a node is not undone because a pod of ours stays there. It is named, and the exit code
+// says so.
+func TestSwitchLeavesPods(t *testing.T) {
+	t.Parallel()
+	y := newYardNode(t, false)
+	takes := 0
+	y.errand = func(words string) error {
+		if words == "take" {
+			takes++
+		}
+		return nil
+	}
+	y.remains = func() error {
+		if takes != 2 { // the first is the dry run
+			return nil
+		}
+		return &leftError{namespace: "meshcni-system", pod: "meshcni-errand-x", err: errors.New("forbidden")}
+	}
+	code, out, errs := y.run(t, "switch", "a", "--yes")
+	assert.Equal(t, 1, code, out+errs)
+	assert.Contains(t, out, "a: switched: new pods are captured by our plugin alone\n")
+	assert.Equal(t, withOurs, y.text(t))
+	assert.Contains(t, errs, "kubectl-meshcni: left behind: pod meshcni-system/meshcni-errand-x: forbidden; ")
+
+	y.remains = func() error {
+		return &leftError{namespace: "meshcni-system", pod: "meshcni-errand-y", err: errors.New("forbidden")}
+	}
+	code, out, errs = y.run(t, "back", "a", "--yes")
+	assert.Equal(t, 1, code, out+errs)
+	assert.Contains(t, errs, "left behind: pod meshcni-system/meshcni-errand-y: forbidden; ")
+	assert.Equal(t, withOurs, y.text(t), "nothing has been done yet, so it ends there")
 }
 
 // TestSwitchInterrupted: at each step an interrupt leaves a node that the same command carries over, and that back gives back.

@@ -3,6 +3,7 @@ package kubectlcmd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,6 +62,7 @@ type yardNode struct {
 	mu       sync.Mutex
 	change   func(*agentapi.Node)
 	errand   func(words string) error // before one, by its words
+	remains  func() error             // after one, what is left of it
 	heard    func(string)             // of each piece of output
 	silent   atomic.Bool              // the agent does not answer
 	takes    atomic.Int32
@@ -272,6 +274,9 @@ func (y *yardNode) onNode(ctx context.Context, e errand) ([]byte, error) {
 	var out, errs bytes.Buffer
 	if code := (nodecmd.Program{Stdout: &out, Stderr: &errs}).Main(ctx, args); code != 0 {
 		return nil, fmt.Errorf("exit code %d: %s", code, errs.String())
+	}
+	if y.remains != nil {
+		return out.Bytes(), errors.Join(y.remains())
 	}
 	return out.Bytes(), nil
 }

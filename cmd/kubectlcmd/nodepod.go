@@ -1,6 +1,7 @@
 package kubectlcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,7 +175,7 @@ func (c *cluster) podLog(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	case len(text) > maxAnswer:
 		return nil, errLongLog
 	}
-	return append([]byte{}, text...), nil
+	return text, nil
 }
 
 // deletePod deletes a pod of an errand. It tries again until the time is up or the user interrupts for the second time; then the error
@@ -247,7 +248,7 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, agent.Spec.ServiceAccountName, agent.Spec.ImagePullSecrets
 		asAgent(&run, agentContainer(agent))
 		if e.RunDirAt != "" {
-			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: runDir(agentContainer(agent)), At: e.RunDirAt})
+			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: onHost(agent, runDir(agentContainer(agent))), At: e.RunDirAt})
 		}
 	case e.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", errNoAgent)
@@ -258,15 +259,7 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 		run.Env = append(run.Env, corev1.EnvVar{Name: name, Value: literal(value)})
 	}
 	slices.SortFunc(run.Env, func(a, b corev1.EnvVar) int { return strings.Compare(a.Name, b.Name) })
-	for i, d := range e.Mounts {
-		volume, kind := fmt.Sprintf("host-%d", i), corev1.HostPathDirectory
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: d.Path, Type: &kind}}})
-		at := d.At
-		if at == "" {
-			at = d.Path
-		}
-		run.VolumeMounts = append(run.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: at, ReadOnly: !d.Writable})
-	}
+	mount(pod, &run, e.Mounts)
 	if e.Enters {
 		run.SecurityContext.Capabilities.Add = append(run.SecurityContext.Capabilities.Add, entering...)
 		if err := c.unconfined(pod, &run); err != nil {
@@ -275,6 +268,15 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 	}
 	pod.Spec.Containers = []corev1.Container{run}
 	return pod, nil
+}
+
+// mount gives a container directories of the host.
+func mount(pod *corev1.Pod, run *corev1.Container, dirs []hostDir) {
+	for i, d := range dirs {
+		volume, kind := fmt.Sprintf("host-%d", i), corev1.HostPathDirectory
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: d.Path, Type: &kind}}})
+		run.VolumeMounts = append(run.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: cmp.Or(d.At, d.Path), ReadOnly: !d.Writable})
+	}
 }
 
 // asAgent gives a container the program of the agent's, and what lets it run on the agent's nodes. An image that is set stays.
@@ -290,17 +292,15 @@ func asAgent(run, agent *corev1.Container) {
 	}
 }
 
-// agentContainer is that of an agent's pod that has the agent.
+// agentContainer is that of an agent's pod that has the agent: the first if no probe tells.
 func agentContainer(agent *corev1.Pod) *corev1.Container {
-	for i := range agent.Spec.Containers {
-		if probe := agent.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
-			return &agent.Spec.Containers[i]
-		}
+	if c := probed(agent); c != nil {
+		return c
 	}
 	return &agent.Spec.Containers[0]
 }
 
-// runDir is the agent's run directory, whose path is the same on the host.
+// runDir is the agent's run directory, as the agent has it.
 func runDir(agent *corev1.Container) string {
 	for _, arg := range slices.Backward(agent.Args) {
 		if dir, ok := strings.CutPrefix(arg, "--run-dir="); ok {

@@ -107,6 +107,9 @@ func (c *cluster) explainCommand() *cobra.Command {
 	planned := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if many.asked(cmd) {
+			if enter.enter || enter.image != "" {
+				return cli.Usagef("--enter, --image: of one pod, not with --selector and --all-pods")
+			}
 			return c.explainMany(cmd.Context(), args, many, from, cmd.Flags().Lookup("output").Value.String())
 		}
 		err := planned(cmd, args)
@@ -122,32 +125,47 @@ func (c *cluster) explainCommand() *cobra.Command {
 			return errors.Join(context.Cause(cmd.Context()), s.left)
 		}
 		now := s.present(is)
-		inJSON, brief := cmd.Flags().Lookup("output").Value.String() == "json", cmd.Flags().Lookup("brief").Value.String() == "true"
-		switch {
-		case inJSON && brief:
-			if printed := printJSON(c.Stdout, briefly{now, s.explained.Verdict}); printed != nil {
-				return printed
-			}
-		case inJSON:
-			if printed := is.json(c.Stdout, now, plan.Bytes()); printed != nil {
-				return printed
-			}
-		case s.explained.Verdict.Code == "" && !now.trouble(): // no decision was reached, and err says why
-		default:
-			now.print(c.Stdout, s.explained.Verdict)
-			if brief || s.explained.Verdict.Code == "" {
-				break
-			}
-			fmt.Fprintln(c.Stdout)
-			_, _ = plan.WriteTo(c.Stdout)
-			is.print(c.Stdout)
-		}
-		if err = cmp.Or(err, s.left); err != nil || now.exit == 0 {
-			return err
-		}
-		return cli.Exit(now.exit)
+		return s.conclude(s.printNow(cmd, c.Stdout, is, now, &plan), err, now)
 	}
 	return cmd
+}
+
+// printNow prints how the pod is and what should be, and what is on its node, as the flags say.
+func (s *subject) printNow(cmd *cobra.Command, w io.Writer, is onNode, now present, plan *bytes.Buffer) error {
+	v := s.explained.Verdict
+	brief := cmd.Flags().Lookup("brief").Value.String() == "true"
+	if cmd.Flags().Lookup("output").Value.String() == "json" {
+		if brief {
+			return printJSON(w, briefly{now, v})
+		}
+		return is.json(w, now, plan.Bytes())
+	}
+	if v.Code == "" && !now.trouble() {
+		return nil // no decision was reached, and the plan's error says why
+	}
+	now.print(w, v)
+	if brief || v.Code == "" {
+		return nil
+	}
+	fmt.Fprintln(w)
+	_, err := plan.WriteTo(w)
+	is.print(w)
+	return err
+}
+
+// conclude is what explain ends with: what went wrong when it printed or planned, and what is left behind, which no exit code may
+// hide; else the exit code of how the pod is.
+func (s *subject) conclude(printed, planned error, now present) error {
+	var exit cli.Exit
+	switch err := cmp.Or(printed, planned); {
+	case s.left != nil && (err == nil || errors.As(err, &exit)):
+		return s.left
+	case err != nil:
+		return errors.Join(err, s.left)
+	case now.exit != 0:
+		return cli.Exit(now.exit)
+	}
+	return nil
 }
 
 // printPlan prints what should be, of a pod that is in a file.
@@ -193,7 +211,7 @@ func (c *cluster) showCommand() *cobra.Command {
 			for {
 				live, err := s.rules(cmd.Context(), c)
 				switch {
-				case cmd.Context().Err() != nil && !s.entered:
+				case cmd.Context().Err() != nil && watch:
 					return nil //nolint:nilerr // the caller ended it
 				case cmd.Context().Err() != nil:
 					return errors.Join(context.Cause(cmd.Context()), s.left)

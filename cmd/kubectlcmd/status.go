@@ -150,8 +150,10 @@ func (c *cluster) statusCommand() *cobra.Command {
 					err = s.print(c.Stdout, output)
 				}
 				switch {
-				case cmd.Context().Err() != nil:
+				case cmd.Context().Err() != nil && watch:
 					return nil //nolint:nilerr // the caller ended it
+				case cmd.Context().Err() != nil && err != nil:
+					return context.Cause(cmd.Context())
 				case err != nil && !watch:
 					return err
 				case !watch:

@@ -138,7 +138,5 @@ func (t *trial) connectAll(ctx context.Context, like trialRow, tries []attempt) 
 
 // say tells of progress.
 func (t *trial) say(format string, a ...any) {
-	t.progress.Lock()
-	defer t.progress.Unlock()
 	fmt.Fprintf(t.Stderr, format+"\n", a...)
 }

@@ -14,7 +14,7 @@ var (
 )
 
 // Exec runs a program as this process: with its arguments, until SIGINT or SIGTERM ends the context. It does not return. A second
-// signal ends the context that [Again] returns.
+// signal ends the context that [Again] returns, and a third one the process.
 func Exec(main func(ctx context.Context, args []string) int) {
 	ctx, stop := interruptible(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := main(ctx, os.Args[1:])
@@ -30,7 +30,13 @@ func interruptible(parent context.Context, signals ...os.Signal) (context.Contex
 	signal.Notify(received, signals...)
 	ended := make(chan struct{})
 	go func() {
-		for _, act := range []func(){func() { end(errInterrupted) }, func() { giveUp(errAgain) }} {
+		for _, act := range []func(){
+			func() { end(errInterrupted) },
+			func() {
+				signal.Stop(received) // a third one ends the process, whatever hangs
+				giveUp(errAgain)
+			},
+		} {
 			select {
 			case <-received:
 				act()

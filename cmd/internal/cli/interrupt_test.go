@@ -27,11 +27,26 @@ func TestInterrupts(t *testing.T) {
 			fmt.Println(context.Cause(ctx), cli.Again(ctx).Err())
 			<-cli.Again(ctx).Done()
 			fmt.Println(context.Cause(cli.Again(ctx)))
+			if os.Getenv(interrupted) == "hangs" {
+				select {}
+			}
 			return 7
 		})
 	}
+	assert.Equal(t, 7, endedBy(t, "ends", nil).ExitCode())
+	status, ok := endedBy(t, "hangs", os.Interrupt).Sys().(syscall.WaitStatus)
+	assert.True(t, ok && status.Signal() == syscall.SIGINT, "%v", status)
+
+	ctx, end := context.WithCancelCause(t.Context())
+	end(errors.New("interrupted"))
+	assert.NoError(t, cli.Again(ctx).Err(), "nobody tells of a second one")
+}
+
+// endedBy interrupts a program twice, and sends it a third signal unless that is nil.
+func endedBy(t *testing.T, how string, third os.Signal) *exec.ExitError {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestInterrupts$")
-	cmd.Env = append(os.Environ(), interrupted+"=1")
+	cmd.Env = append(os.Environ(), interrupted+"="+how)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -39,7 +54,7 @@ func TestInterrupts(t *testing.T) {
 	for _, step := range []struct {
 		says   string
 		signal os.Signal
-	}{{"begun", os.Interrupt}, {"interrupted <nil>", syscall.SIGTERM}, {"interrupted again", nil}} {
+	}{{"begun", os.Interrupt}, {"interrupted <nil>", syscall.SIGTERM}, {"interrupted again", third}} {
 		require.True(t, said.Scan())
 		assert.Equal(t, step.says, said.Text())
 		if step.signal != nil {
@@ -48,9 +63,5 @@ func TestInterrupts(t *testing.T) {
 	}
 	var exit *exec.ExitError
 	require.ErrorAs(t, cmd.Wait(), &exit)
-	assert.Equal(t, 7, exit.ExitCode())
-
-	ctx, end := context.WithCancelCause(t.Context())
-	end(errors.New("interrupted"))
-	assert.NoError(t, cli.Again(ctx).Err(), "nobody tells of a second one")
+	return exit
 }
