@@ -182,7 +182,10 @@ func better(a, b agent) bool {
 	return a.started.After(b.started)
 }
 
-var errNoAgent = errors.New("no agent runs there")
+var (
+	errNoAgent  = errors.New("no agent runs there")
+	errNoAgents = fmt.Errorf("%w, nor on any other node", errNoAgent)
+)
 
 // agentOn returns the agent to ask about a node. errors.Is(err, errNoAgent) if it has none.
 func (c *cluster) agentOn(ctx context.Context, node string) (agent, error) {

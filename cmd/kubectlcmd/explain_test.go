@@ -68,7 +68,7 @@ func TestExplain(t *testing.T) {
 	for _, name := range [][]string{{"cart-1"}, {"pod/cart-1"}, {"deploy/cart"}, {"deployment", "cart"}, {"deployments.apps", "cart"}} {
 		code, out, errOut := w.run(t, append([]string{"explain", "-n", "shop"}, name...)...)
 		require.Equal(t, ExitOK, code, errOut)
-		assert.True(t, strings.HasPrefix(out, "This pod is captured (the agent of its node says so: recorded): its connections go through Istio (sidecar)"), out)
+		assert.True(t, strings.HasPrefix(out, "This pod is captured (its rules are there): its connections go through Istio (sidecar)"), out)
 		assert.Contains(t, out, "\npod shop/cart-1 is in the mesh (istio)\n")
 		assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
 		assert.Contains(t, out, `annotation traffic.sidecar.istio.io/excludeOutboundPorts="3306"`)
@@ -147,9 +147,15 @@ What to do:
 
 	code, out, _ = w.run(t, "explain", "-n", "shop", "wrong")
 	assert.Equal(t, ExitWrong, code)
-	assert.Contains(t, out, `refused: annotation traffic.sidecar.istio.io/excludeOutboundPorts="80a"`)
+	assert.Equal(t, 1, strings.Count(out, `annotation traffic.sidecar.istio.io/excludeOutboundPorts="80a": `), "what is wrong is said once: %s", out)
+	_, _, errOut := w.run(t, "explain", "-n", "shop", "cart")
+	assert.Contains(t, errOut, `namespace shop: pods "cart" not found (a workload is named with its kind, such as deployment/cart;`)
 
-	code, out, errOut := w.run(t, "explain", "-n", "shop", "far")
+	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "--brief", "--agent-selector", "app=other")
+	assert.Equal(t, ExitWrong, code)
+	assert.True(t, strings.HasPrefix(out, "meshcni does not seem to be installed: no node of this cluster has its agent"), out)
+
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "far")
 	assert.Equal(t, ExitWrong, code)
 	assert.Equal(t, "The agent of node b does not answer, so it is not known how this pod is.", lines(out)[0])
 	assert.NotContains(t, out, "is in the mesh", "what decides is not known")
@@ -234,4 +240,10 @@ What to do:
 	}
 	_, out, _ = w.run(t, "__complete", "explain", "-n", "")
 	assert.Contains(t, out, "shop\n")
+
+	w.meshPod(t, "shop", "cart-2", "a", func(p *corev1.Pod) {
+		p.Labels, p.Status = map[string]string{"app": "cart"}, corev1.PodStatus{Phase: corev1.PodPending}
+	})
+	_, _, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
+	assert.Contains(t, errOut, "pod cart-1, one of 2 of deployment/cart; 1 other does not run yet: kubectl meshcni explain --all-pods says how each is\n")
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/selection"
@@ -40,13 +39,7 @@ func (s *subject) present(is onNode) present {
 	if s.explained.Verdict.State != explain.Captured {
 		return present{Code: nowOutside, Sentence: s.explained.Verdict.Sentence, Do: []string{}}
 	}
-	by := "the plugin has written its rules"
-	if is.State != nil {
-		by = "the agent of its node says so: " + is.State.Reason
-	}
-	some, _, _ := strings.Cut(strings.TrimSuffix(s.explained.Verdict.Sentence, "."), ": ")
-	rest := strings.TrimPrefix(strings.TrimSuffix(s.explained.Verdict.Sentence, "."), some+": ")
-	return present{Code: nowCaptured, Sentence: fmt.Sprintf("This pod is captured (%s): %s.", by, rest), Do: []string{}}
+	return s.captured(is)
 }
 
 func (s *subject) lifecycle(is onNode) *present {
@@ -85,9 +78,15 @@ func (s *subject) unasked(is onNode) *present {
 	node := s.pod.Spec.NodeName
 	i := s.node.Installed
 	switch {
+	case errors.Is(s.asking, errNoAgents):
+		return &present{Code: nowNoAgent, Sentence: "meshcni does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", exit: ExitWrong, Do: []string{
+			"See whether it is: " + daemonSets(s.selector) + "; if a DaemonSet is listed, its nodeSelector or its tolerations keep its pods off the nodes",
+			"If none is listed, install the chart as README.md says; if its pods have other labels, name them by --agent-selector",
+			explain.Then("Once kubectl meshcni status says that the node is ready,", s.pod),
+		}}
 	case errors.Is(s.asking, errNoAgent):
 		return &present{Code: nowNoAgent, Sentence: "Node " + node + ", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", exit: ExitWrong, Do: []string{
-			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): kubectl get daemonset --all-namespaces --selector " + s.selector,
+			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): " + daemonSets(s.selector),
 			explain.Then("Once the agent is ready,", s.pod),
 		}}
 	case s.asking != nil:
@@ -109,6 +108,11 @@ func (s *subject) unasked(is onNode) *present {
 		}}
 	}
 	return nil
+}
+
+// daemonSets is how the agents' DaemonSet is found.
+func daemonSets(selector string) string {
+	return "kubectl get daemonset --all-namespaces --selector " + selector
 }
 
 // notReady are the reasons why the node's agent is not ready.
@@ -157,7 +161,7 @@ func (s *subject) redirection(is onNode) *present {
 	}
 	restart := explain.Restart(s.pod)
 	lost := &present{Code: nowLost, Sentence: "This pod has lost rules, so some of its traffic bypasses the mesh.", Because: bounded(is.Lost), exit: ExitWrong, Do: s.mendFirst(restart,
-		"If it happens again, find out who changes the rules: kubectl meshcni show "+s.name())}
+		"If it happens again, find out who changes the rules: kubectl meshcni show "+s.name()+" --enter")}
 	if st := is.State; st != nil {
 		said := []string{}
 		if st.Detail != "" {
@@ -193,6 +197,9 @@ func (s *subject) redirection(is onNode) *present {
 		}
 	}
 	if len(is.Lost) > 0 {
+		if is.LiveError == "" && is.ours() == 0 {
+			lost.Code, lost.Sentence, lost.Because = nowBypassing, "This pod bypasses the mesh: it had rules, and none of them are there any more.", s.notReady()
+		}
 		return lost
 	}
 	switch text, exit := is.unwatched(); {
@@ -223,29 +230,6 @@ func (s *subject) disagreement(onNode) *present {
 	}
 	return &present{Code: nowExcluded, Sentence: "This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.", Because: []string{v.Sentence}, exit: ExitWrong,
 		Do: append(slices.Clone(v.Do), "Or keep the pod out of the mesh altogether, so that its proxy does not stand there unused")}
-}
-
-// containers is about a pod that has its network, and does not run all the same.
-func (s *subject) containers(onNode) *present {
-	for _, c := range slices.Concat(s.pod.Status.InitContainerStatuses, s.pod.Status.ContainerStatuses) {
-		w := c.State.Waiting
-		if w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
-			continue
-		}
-		if s.checks(c.Name) {
-			return &present{Code: nowBypassing, Sentence: fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), Because: s.notReady(), exit: ExitWrong,
-				Do: s.mendFirst("See what it has tried: "+s.kubectl(fmt.Sprintf("logs %s --container %s", s.pod.Name, c.Name)), explain.Restart(s.pod))}
-		}
-		return &present{Code: nowNotRunning, Sentence: fmt.Sprintf("Container %s of this pod does not run (%s).", c.Name, w.Reason), Because: bounded([]string{w.Message}), Do: []string{
-			"See why: " + s.kubectl(fmt.Sprintf("logs %s --container %s --previous", s.pod.Name, c.Name)) + ", and " + s.kubectl("describe pod "+s.pod.Name),
-		}}
-	}
-	return nil
-}
-
-// checks reports whether a container is that with which the mesh checks redirection.
-func (s *subject) checks(container string) bool {
-	return s.deciding != nil && slices.ContainsFunc(s.deciding.meshes, func(d dialect.Dialect) bool { return d.Validation.Container == container && container != "" })
 }
 
 // started reports whether the pod has a network, so that the plugin has been called or passed by.

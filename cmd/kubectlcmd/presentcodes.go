@@ -54,7 +54,7 @@ func (p present) trouble() bool { return p.Code != nowCaptured && p.Code != nowO
 func (p present) print(w io.Writer, v explain.Verdict) {
 	if !p.trouble() {
 		if p.Code == nowCaptured {
-			v.Sentence = p.Sentence
+			v.Sentence, v.Because = p.Sentence, p.Because
 		}
 		v.Print(w)
 		return
@@ -68,4 +68,9 @@ func (p present) print(w io.Writer, v explain.Verdict) {
 		return // that is what has just been said
 	}
 	fmt.Fprintf(w, "\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
+	if v.State == explain.Refused {
+		for _, because := range v.Because {
+			fmt.Fprintf(w, "  %s\n", because)
+		}
+	}
 }

@@ -21,7 +21,7 @@ const again = "Nothing: the agent tries again by itself. If it stays so: kubectl
 // agentReasons are those of docs/troubleshooting.md, "What the agent knows of each pod".
 var agentReasons = map[string]remedy{
 	"not-called":        {"it started before the plugin was on its node, or while its entry was gone", []string{restartIt}},
-	"passed-over":       {"the plugin left it alone when it started, and would not do so now: its namespace or its annotations were others", []string{restartIt}},
+	"passed-over":       {"the plugin left it alone when it started, and would not do so now: its annotations, its namespace or the plugin's settings have changed since", []string{restartIt}},
 	"no-rules":          {"none of its rules are there, and nothing says that it ever had any", []string{restartIt}},
 	"pod-refused":       {"its settings are refused", []string{"Correct the settings that are named above"}},
 	"rules":             {"it has other rules than it should have", []string{restartIt, "If it happens again, find out who changes them; the chart's repair.mode=repair writes them again by itself"}},

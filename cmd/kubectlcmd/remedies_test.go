@@ -94,7 +94,11 @@ func TestTroubles(t *testing.T) {
 	seen := map[presentCode]bool{}
 	captured := state(agentapi.Captured, "recorded", false)
 	lost := captured
-	lost.Lost = []string{"nat/OUTPUT 1 is missing"}
+	lost.Lost, lost.Live = []string{"nat/OUTPUT 1 is missing"}, []apply.LiveRule{{Ours: true}}
+	flushed := lost
+	flushed.Live = []apply.LiveRule{{Rule: "other"}}
+	unread := captured
+	unread.LiveError, unread.hint = "operation not permitted", true
 	for _, test := range []struct {
 		name     string
 		change   []func(*subject)
@@ -105,18 +109,21 @@ func TestTroubles(t *testing.T) {
 		because  string
 		do       []string // in order, a part of each
 	}{
-		{"captured", nil, captured, nowCaptured, ExitOK, "This pod is captured (the agent of its node says so: recorded): its connections go through Istio (sidecar)", "", nil},
+		{"captured", nil, captured, nowCaptured, ExitOK, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
+		{"captured, by a mesh of its own", nil, state(agentapi.Captured, "acme", false), nowCaptured, ExitOK, "(the agent of its node says so: acme)", "", nil},
+		{"captured by the record alone", nil, unread, nowCaptured, ExitOK, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
 		{"started before the plugin", nil, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "it started before the plugin was on its node", "", []string{restart}},
 		{"the same, node not ready", []func(*subject){notReady}, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
 		{"passed over", nil, state(agentapi.Failed, "passed-over", true), nowBypassing, ExitWrong, "would not do so now", "", []string{restart}},
 		{"drifted", nil, state(agentapi.Drifted, "rules", true), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
 		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "nat/OUTPUT 1 is missing", []string{restart, "kubectl meshcni show"}},
+		{"lost all", nil, flushed, nowBypassing, ExitWrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
 		{"waits for the proxy", nil, state(agentapi.Waiting, "no-proxy", true), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
 		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
 		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
 		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
-		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin has written its rules", "", nil},
-		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []apply.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "captured", "", nil},
+		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
+		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []apply.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "This pod is captured (its rules are there): its", "", nil},
 		{"refused", []func(*subject){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), nowRefused, ExitWrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
 		{"would be refused", []func(*subject){wrong}, captured, nowWouldRefuse, ExitWrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
 		{"the plugin fails", []func(*subject){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), nowNetwork, ExitWrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
@@ -124,6 +131,7 @@ func TestTroubles(t *testing.T) {
 		{"starting", []func(*subject){pending}, onNode{}, nowStarting, ExitUnknown, "has no network yet", "", []string{"Ask again"}},
 		{"unscheduled", []func(*subject){pending, func(s *subject) { s.pod.Spec.NodeName = "" }}, onNode{Events: []event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, nowUnscheduled, ExitUnknown, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
 		{"no agent", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgent) }}, onNode{}, nowNoAgent, ExitWrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
+		{"no agent anywhere", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgents) }}, onNode{}, nowNoAgent, ExitWrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
 		{"silent", []func(*subject){func(s *subject) { s.asking = errors.New("connection refused") }}, onNode{}, nowSilent, ExitUnknown, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
 		{"not chained", []func(*subject){notReady, func(s *subject) { s.node.Installed = agentapi.Installed{Error: "x"} }}, onNode{}, nowNotChained, ExitWrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
 		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, nowExcluded, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
@@ -134,7 +142,13 @@ func TestTroubles(t *testing.T) {
 		}}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "the labels of its namespace are not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
-		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"logs cart-5d-x --container app"}},
+		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"Correct the image"}},
+		{"crashing", []func(*subject){func(s *subject) {
+			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
+		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (CrashLoopBackOff).", "", []string{"logs cart-5d-x --container app --previous"}},
+		{"not made", []func(*subject){func(s *subject) {
+			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "no such secret"}}}}
+		}}, captured, nowNotRunning, ExitOK, "does not run (CreateContainerConfigError)", "no such secret", []string{"See why: kubectl --namespace shop describe pod"}},
 		{"its check fails", []func(*subject){func(s *subject) {
 			s.pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
 		}}, captured, nowBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},

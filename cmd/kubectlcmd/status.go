@@ -275,10 +275,10 @@ func (s *clusterStatus) next() (all []string) {
 		states[n.State]++
 	}
 	if len(s.Nodes) == states[stateNoAgent] {
-		return []string{"no node has an agent: install the chart (helm install meshcni deploy/helm/meshcni --namespace meshcni-system --create-namespace), or name the agents' labels by --agent-selector"}
+		return []string{"no node has an agent: install the chart as README.md says. If it is installed, see why its DaemonSet has no pods (" + daemonSets(s.selector) + "), or name its pods' labels by --agent-selector"}
 	}
 	if n := states[stateNoAgent]; n > 0 {
-		all = append(all, many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector (kubectl get daemonset --all-namespaces --selector "+s.selector+")")
+		all = append(all, many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector ("+daemonSets(s.selector)+")")
 	}
 	if states[stateNotReady] > 0 {
 		all = append(all, "a node is not ready: kubectl meshcni check says more, and the code before the reason is a section of docs/troubleshooting.md")

@@ -3,6 +3,7 @@ package kubectlcmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
@@ -60,7 +62,11 @@ func (c *cluster) find(ctx context.Context, args []string) (*corev1.Pod, error) 
 		return nil, err
 	}
 	if kind == "pod" {
-		return c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			err = fmt.Errorf("namespace %s: %w (a workload is named with its kind, such as deployment/%s; -n names another namespace)", namespace, err, name)
+		}
+		return pod, err
 	}
 	selector, err := c.selector(ctx, kind, namespace, name)
 	if err != nil {
@@ -77,9 +83,23 @@ func (c *cluster) find(ctx context.Context, args []string) (*corev1.Pod, error) 
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
 	})
 	if len(list.Items) > 1 {
-		fmt.Fprintf(c.Stderr, "pod %s, one of %d of %s/%s\n", first.Name, len(list.Items), kind, name)
+		fmt.Fprintf(c.Stderr, "pod %s, one of %d of %s/%s%s\n", first.Name, len(list.Items), kind, name, others(&first, list.Items))
 	}
 	return &first, nil
+}
+
+// others says that pods beside the one that was taken do not run, as those of a rollout that has stuck.
+func others(taken *corev1.Pod, all []corev1.Pod) string {
+	pending := 0
+	for i := range all {
+		if p := &all[i]; p.Name != taken.Name && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending {
+			pending++
+		}
+	}
+	if pending == 0 {
+		return ""
+	}
+	return "; " + many(pending, "other does", "others do") + " not run yet: kubectl meshcni explain --all-pods says how each is"
 }
 
 // rank is lower for a pod that there is more to say of.
@@ -264,5 +284,10 @@ func (s *subject) ask(ctx context.Context, c *cluster) {
 	}
 	if s.agent, s.asking = c.agentOn(ctx, s.pod.Spec.NodeName); s.asking == nil {
 		s.node, s.asking = c.node(ctx, s.agent)
+	}
+	if errors.Is(s.asking, errNoAgent) {
+		if all, err := c.agentsByNode(ctx); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
+			s.asking = fmt.Errorf("%w (looked for pods with the labels %s)", errNoAgents, c.agentSelector)
+		}
 	}
 }

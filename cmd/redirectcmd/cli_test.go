@@ -140,10 +140,10 @@ What to do:
 		"bad selector and dialect": {
 			args: []string{"rules", "-f", "web.yaml", "--exclude-namespace-selector", "a b", "--dialect", "osm"}, code: 2, errOut: []string{`--exclude-namespace-selector: label selector "a b"`, "osm"}, silent: true,
 		},
-		"explain bad pod": {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "refused: annotation sidecar.istio.io/interceptionMode", "refused: annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
+		"explain bad pod": {args: []string{"explain", "-f", "bad.yaml"}, code: 1, out: []string{"is refused", "\n  annotation sidecar.istio.io/interceptionMode", "\n  annotation traffic.sidecar.istio.io/excludeInboundPorts"}},
 		"explain refused by a container": {
 			args: []string{"explain", "-f", "leaky.yaml", "--refuse-proxy-uid"}, code: 1,
-			out: []string{"pod shop/leaky-1 is refused (istio)", `refused: container "web" bypasses the mesh: it runs as the proxy's user, 1337`},
+			out: []string{"pod shop/leaky-1 is refused (istio)", "\n  container \"web\" bypasses the mesh: it runs as the proxy's user, 1337, whose outbound traffic is not redirected\nWhat to do:\n", "or allow such pods: refuseProxyUID=false in the chart's values"},
 		},
 		"explain the runtime's default": {
 			args: []string{"explain", "--dialect", "ambient", "-f", "-", "--refuse-proxy-uid", "-o", "json"},

@@ -72,7 +72,7 @@ func TestSeveralDialects(t *testing.T) {
 	got = listCall.run(t, "explain", "-f", "plain", "--dialect", "ambient,istio")
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.out, "is refused (ambient)")
-	assert.Contains(t, got.out, "refused: pod shop/cart: the labels of its namespace are not known, so it cannot be told whether ambient selects it")
+	assert.Contains(t, got.out, "\n  pod shop/cart: the labels of its namespace are not known, so it cannot be told whether ambient selects it")
 	assert.Contains(t, got.out, "--namespace-file")
 
 	for _, one := range []string{"istio", "linkerd"} {

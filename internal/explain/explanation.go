@@ -163,7 +163,7 @@ func (x Explanation) Print(w io.Writer) error {
 	return x.PrintPlan(w)
 }
 
-// PrintPlan writes all but the verdict.
+// PrintPlan writes all but the verdict, which also says why a pod is refused.
 func (x Explanation) PrintPlan(w io.Writer) error {
 	in := "is not in the mesh"
 	switch {
@@ -180,12 +180,9 @@ func (x Explanation) PrintPlan(w io.Writer) error {
 		fmt.Fprintf(w, "  dialect %s: %s: %s\n", a.Dialect, a.Reason, a.Detail)
 	}
 	fmt.Fprintf(w, "  %s\n", x.Configuration)
-	for _, r := range x.Refused {
-		fmt.Fprintf(w, "  refused: %s\n", r)
-	}
 	for _, b := range x.Bypasses {
 		if slices.ContainsFunc(x.Refused, func(r string) bool { return strings.HasPrefix(r, b) }) {
-			continue // it has just been said
+			continue // the verdict has it
 		}
 		fmt.Fprintf(w, "  WARNING: %s\n", b)
 	}

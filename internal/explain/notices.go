@@ -97,7 +97,11 @@ func (v *Verdict) refused(pod *corev1.Pod, err error) {
 		v.Sentence = "This pod is refused, and does not start, because a container of it could bypass the mesh, and the plugin is told to refuse such pods."
 	}
 	for _, part := range all {
-		v.Because = append(v.Because, part.Error())
+		because := part.Error()
+		if errors.As(part, new(*dialect.BypassError)) {
+			because, _, _ = strings.Cut(because, "; ") // what closes it is said below
+		}
+		v.Because = append(v.Because, because)
 		v.Do = append(v.Do, correct(pod, part))
 	}
 	v.Do = append(v.Do, "Correct it where the pod comes from, its template or manifest: the pod that is there keeps what it has")
@@ -112,9 +116,9 @@ func correct(pod *corev1.Pod, err error) string {
 	case errors.As(err, &setting):
 		return correctSetting(pod, setting)
 	case errors.As(err, &bypass) && bypass.Code == dialect.BypassNetRaw:
-		return fmt.Sprintf("Container %q: drop its capabilities (securityContext.capabilities.drop: [ALL]) and run it unprivileged; or allow such pods: refuse_net_raw and refuse_proxy_uid: false in the plugin's configuration", bypass.Container)
+		return fmt.Sprintf("Container %q: drop its capabilities (securityContext.capabilities.drop: [ALL]) and run it unprivileged; or allow such pods: refuseNetRaw=false and refuseProxyUID=false in the chart's values", bypass.Container)
 	case errors.As(err, &bypass):
-		return fmt.Sprintf("Container %q: give it another %s than the proxy's, %d; or allow such pods: refuse_proxy_uid: false in the plugin's configuration", bypass.Container, bypass.Field, bypass.ID)
+		return fmt.Sprintf("Container %q: give it another %s than the proxy's, %d; or allow such pods: refuseProxyUID=false in the chart's values", bypass.Container, bypass.Field, bypass.ID)
 	case errors.As(err, &blamed):
 		return "Change what these settings ask for together: " + blamed.Setting()
 	}

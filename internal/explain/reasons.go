@@ -25,6 +25,9 @@ type about struct {
 // GiveNamespace is what to do if the pod's Namespace is not known.
 const GiveNamespace = "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster"
 
+// inForce begins what is done once the agents go by the changed settings of the chart.
+const inForce = "A minute later, once the agents have that,"
+
 // nothing begins what there is to do if there is nothing to do.
 const nothing = "Nothing"
 
@@ -90,7 +93,7 @@ func (a about) excludedNamespace() explained {
 	x.do = []string{
 		nothing + ", if that is meant: namespaces of a mesh's own control plane have to stay excluded",
 		fmt.Sprintf("Else take %s out of exclude_namespaces (excludeNamespaces in the chart's values); %s remains there", a.pod.Namespace, left),
-		Then("Then", a.pod),
+		Then(inForce, a.pod),
 	}
 	return x
 }

@@ -118,8 +118,8 @@ func (t *Target) outside(v *Verdict, l dialect.List) {
 		return slices.Contains(untouched, a.Reason) && !found.yes && !found.no
 	})
 	switch {
-	case len(concerned) == 0 && t.otherDialect(v, l):
-		return
+	case !slices.ContainsFunc(concerned, func(a about) bool { return !slices.Contains(untouched, a.Reason) }) && t.otherDialect(v, l):
+		return // whatever its namespace asks for, another mesh's proxy is there
 	case len(concerned) > 0:
 		all = concerned
 	case len(all) > 1:
@@ -161,7 +161,7 @@ func (t *Target) otherDialect(v *Verdict, l dialect.List) bool {
 		}
 		v.Code = CodeOtherDialect
 		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", Title(d.Name), titles(l))
-		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then("Then", t.Pod))
+		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then(inForce, t.Pod))
 		return true
 	}
 	return false

@@ -75,6 +75,14 @@ func TestVerdict(t *testing.T) {
 	v = verdict(t, plain, playground.Namespace, dialects.Names()...)
 	assert.Equal(t, `The plugin leaves this pod alone, because container "linkerd-init" sets the rules itself: it is the mesh's own, and captures the pod in the plugin's place.`, v.Sentence)
 	assert.Empty(t, v.Because)
+
+	// The proxy that is there counts, and not what the namespace asks another mesh for.
+	const linkerds = `{"metadata": {"name": "a", "namespace": "shop", "annotations": {"linkerd.io/proxy-version": "v"}}, "spec": {"containers": [{"name": "linkerd-proxy"}]}}`
+	for _, labels := range []string{`{"istio-injection": "enabled"}`, `{"istio-injection": "disabled"}`} {
+		v = verdict(t, linkerds, `{"metadata": {"name": "shop", "labels": `+labels+`}}`, "istio")
+		assert.Equal(t, explain.CodeOtherDialect, v.Code, labels)
+		assert.Contains(t, v.Sentence, "it is of the mesh Linkerd, and the plugin is configured for Istio (sidecar) only")
+	}
 	v = verdict(t, `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app", "securityContext": {"runAsUser": 1337}}]}}`, playground.Namespace, "istio")
 	assert.Equal(t, explain.Outside, v.State, "it has no annotation of the injector")
 }
