@@ -31,12 +31,13 @@ type errandKubelet struct {
 	// runs says what a pod writes, and how it is then; nil: it writes its arguments, and succeeds.
 	runs func(*corev1.Pod) (log string, status corev1.PodStatus)
 	made map[string]*corev1.Pod // by name
+	seen map[string]bool
 	logs map[string]string
 }
 
 func newErrandKubelet(t *testing.T, w *world) *errandKubelet {
 	t.Helper()
-	k := &errandKubelet{world: w, made: map[string]*corev1.Pod{}, logs: map[string]string{}}
+	k := &errandKubelet{world: w, made: map[string]*corev1.Pod{}, seen: map[string]bool{}, logs: map[string]string{}}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(r http.ResponseWriter, q *http.Request) {
 		k.mu.Lock()
 		log, ok := k.logs[strings.Split(q.URL.Path, "/")[3]] // containerLogs/NAMESPACE/POD/CONTAINER
@@ -77,10 +78,11 @@ func newErrandKubelet(t *testing.T, w *world) *errandKubelet {
 
 func (k *errandKubelet) run(t *testing.T, ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) {
 	k.mu.Lock()
-	if k.made[pod.Name] != nil {
+	if k.seen[pod.Name] {
 		k.mu.Unlock()
-		return // seen before
+		return // a watch that begins again tells of all
 	}
+	k.seen[pod.Name] = true
 	k.made[pod.Name] = pod.DeepCopy()
 	runs := k.runs
 	k.mu.Unlock()

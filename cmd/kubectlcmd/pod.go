@@ -113,7 +113,10 @@ func (c *cluster) explainCommand() *cobra.Command {
 			return c.explainMany(cmd.Context(), args, many, from, cmd.Flags().Lookup("output").Value.String())
 		}
 		err := planned(cmd, args)
-		if s == nil {
+		switch {
+		case s == nil && err != nil && cmd.Context().Err() != nil:
+			return context.Cause(cmd.Context())
+		case s == nil:
 			return err
 		}
 		if s.fromFile {
@@ -202,7 +205,10 @@ func (c *cluster) showCommand() *cobra.Command {
 				return err
 			}
 			pod, err := c.find(cmd.Context(), args)
-			if err != nil {
+			switch {
+			case err != nil && cmd.Context().Err() != nil:
+				return context.Cause(cmd.Context())
+			case err != nil:
 				return err
 			}
 			s := &subject{pod: pod, flags: enter}
