@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -74,6 +75,14 @@ func TestFeatureMissing(t *testing.T) {
 		assert.Equal(t, "iptables-legacy", got.Backend)
 		assert.Contains(t, got.Detail, "No chain/target/match")
 	}
+
+	o.Path = "" // what is missing is believed for a while, and then looked for again
+	assert.Equal(t, all, f.of(t.Context(), o, true, false))
+	f.again = time.Now().Add(-time.Second)
+	for _, got := range f.of(t.Context(), o, true, false)[1:] {
+		assert.Equal(t, agentapi.Yes, got.Has, "%+v", got)
+	}
+	assert.Zero(t, f.again)
 }
 
 // TestPlaces: a directory that is not there, is a file or may not be written is said to be.

@@ -20,27 +20,37 @@ import (
 )
 
 // features finds out what the kernel has, by making rules that need it in an empty network namespace, as the plugin makes them in a
-// pod's. It does so once for each backend and once for each mix of meshes, when it is first asked. Nothing of the node's own network
-// changes; the kernel loads its modules, as it does for the first pod. The zero value is ready.
+// pod's. It does so once for each backend and once for each mix of meshes, when it is first asked, and again if something was
+// missing. Nothing of the node's own network changes; the kernel loads its modules, as it does for the first pod. The zero value
+// is ready.
 type features struct {
 	mu    sync.Mutex
 	tried string
 	known []agentapi.Feature
+	again time.Time // when something that was missing is tried again; zero: nothing was
 }
 
 // featuresTimeout bounds the attempts, for which programs may run.
 const featuresTimeout = 10 * time.Second
 
+// missingFor is how long what is missing counts as that. A module may be loaded since, or a program have failed only once.
+const missingFor = time.Minute
+
 // of returns what is known of the kernel.
 func (f *features) of(ctx context.Context, backend apply.Options, sidecars, nodeProxies bool) []agentapi.Feature {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if key := fmt.Sprint(backend.Backend, backend.Root, sidecars, nodeProxies); key != f.tried {
+	key := fmt.Sprint(backend.Backend, backend.Root, sidecars, nodeProxies)
+	if key != f.tried || !f.again.IsZero() && time.Now().After(f.again) {
 		ctx, cancel := context.WithTimeoutCause(ctx, featuresTimeout, errors.New("it took too long"))
 		defer cancel()
 		f.known = f.look(ctx, backend, sidecars, nodeProxies)
-		if ctx.Err() == nil {
-			f.tried = key
+		f.tried, f.again = key, time.Time{}
+		if slices.ContainsFunc(f.known, func(x agentapi.Feature) bool { return x.Has == agentapi.No && x.Name != agentapi.IPv6 }) {
+			f.again = time.Now().Add(missingFor)
+		}
+		if ctx.Err() != nil {
+			f.tried = "" // at once
 		}
 	}
 	return slices.Clone(f.known)
