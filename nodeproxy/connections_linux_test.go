@@ -3,6 +3,7 @@ package nodeproxy_test
 import (
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,7 +97,9 @@ func TestOpenConnections(t *testing.T) {
 			reached, err := io.ReadAll(fresh)
 			require.NoError(t, err)
 			assert.Equal(t, "proxy [::]:15001", string(reached), "what is new is captured")
+			require.NoError(t, fresh.Close()) // else the proxy may still have it, for which the pod keeps rules
 			n.pods.label("shop", "")
+			n.until("drained", func() bool { return !slices.Contains(n.namespaces.Known(), uid) })
 			n.outside(uid)
 			if tracked {
 				assert.True(t, answers(t, outbound) && answers(t, inbound), "what was never captured survives")
