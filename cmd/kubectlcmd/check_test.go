@@ -121,13 +121,15 @@ func TestCheckWithoutNamespace(t *testing.T) {
 		require.NoError(t, d.parse(dialects.All()))
 		f := &findings{known: map[[2]string]*finding{}}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "cart"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
-		f.pod(t.Context(), pod, nil, d)
+		f.pod(t.Context(), &judged{pod: pod, d: d})
 		require.Len(t, f.all, 1, meshes)
 		assert.Equal(t, finding{
 			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedies[codePodsNotKnown], Page: page + "pods-not-known",
 		}, *f.all[0])
 		f = &findings{known: map[[2]string]*finding{}}
-		f.pod(t.Context(), pod, &corev1.Namespace{}, d)
+		known := &judged{pod: pod, namespace: &corev1.Namespace{}, d: d}
+		decide(t.Context(), []*judged{known})
+		f.pod(t.Context(), known)
 		assert.Empty(t, f.all, meshes)
 	}
 }

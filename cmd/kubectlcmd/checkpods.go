@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -145,7 +147,32 @@ func (s *settings) compare(f *findings) {
 	}
 }
 
-// pods looks whether injector and plugin agree on who is in the mesh. It keeps one page of pods at a time, and returns how many
+// judged is a pod, with what decides on it and what is decided.
+type judged struct {
+	pod       *corev1.Pod
+	namespace *corev1.Namespace // nil: not known
+	d         *deciding
+	plan      dialect.Plan
+	err       error
+}
+
+// decide makes the plans, which is most of what check computes, on all processors.
+func decide(ctx context.Context, some []*judged) {
+	var deciding errgroup.Group
+	deciding.SetLimit(runtime.GOMAXPROCS(0))
+	for _, j := range some {
+		if j.namespace == nil {
+			continue
+		}
+		deciding.Go(func() error {
+			j.plan, j.err = j.d.meshes.Plan(ctx, dialect.Subject{Pod: j.pod, Namespace: j.namespace}, j.d.options)
+			return nil
+		})
+	}
+	_ = deciding.Wait() // none returns an error
+}
+
+// pods looks whether injector and plugin agree on who is in the mesh. It keeps a few pages of pods at a time, and returns how many
 // it has looked at.
 func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks injectors) (n int) {
 	if len(s.of) == 0 {
@@ -160,6 +187,20 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 		f.excluded(namespaces[name], s, webhooks)
 	}
 	selected := map[string]int{}
+	var some []*judged
+	judge := func() {
+		decide(ctx, some)
+		for _, j := range some {
+			f.pod(ctx, j)
+			if j.plan.Decision.Selected {
+				selected[j.plan.Dialect]++
+				f.needs(j.pod, j.plan, s.features[j.pod.Spec.NodeName])
+			} else if j.namespace != nil {
+				f.missed(j.pod, j.namespace, j.d, webhooks)
+			}
+		}
+		some = some[:0]
+	}
 	err = list(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
 		d := s.of[pod.Spec.NodeName]
 		if d == nil || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -168,15 +209,11 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 		if n++; n%10000 == 0 {
 			c.progress("the pods: %d have been looked at", n)
 		}
-		namespace := namespaces[pod.Namespace]
-		plan := f.pod(ctx, pod, namespace, d)
-		if plan.Decision.Selected {
-			selected[plan.Dialect]++
-			f.needs(pod, plan, s.features[pod.Spec.NodeName])
-		} else if namespace != nil {
-			f.missed(pod, namespace, d, webhooks)
+		if some = append(some, &judged{pod: pod, namespace: namespaces[pod.Namespace], d: d}); len(some) == pageSize {
+			judge()
 		}
 	})
+	judge()
 	if err != nil {
 		f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
 		return n
@@ -198,19 +235,18 @@ func (c *cluster) namespaces(ctx context.Context) (map[string]*corev1.Namespace,
 	return all, nil
 }
 
-func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace, d *deciding) (plan dialect.Plan) {
+func (f *findings) pod(ctx context.Context, j *judged) {
+	pod, namespace, d := j.pod, j.namespace, j.d
 	where := "pod/" + pod.Namespace + "/" + pod.Name
 	if namespace == nil {
 		f.add(codePodsNotKnown, levelUnknown, where, "its namespace is newer than the list of namespaces")
-		return plan
+		return
 	}
-	subject := dialect.Subject{Pod: pod, Namespace: namespace}
-	plan, err := d.meshes.Plan(ctx, subject, d.options)
-	switch reason := plan.Decision.Reason; {
+	switch reason := j.plan.Decision.Reason; {
 	case ctx.Err() != nil:
-	case err != nil && plan.Decision.Selected:
-		f.add(codePodRefused, levelError, where, strings.ReplaceAll(err.Error(), "\n", "; "))
-	case plan.Decision.Selected:
+	case j.err != nil && j.plan.Decision.Selected:
+		f.add(codePodRefused, levelError, where, strings.ReplaceAll(j.err.Error(), "\n", "; "))
+	case j.plan.Decision.Selected:
 	case reason == selection.InitContainer:
 		f.add(codeOwnInit, levelWarning, where, "an init container of the mesh writes the rules itself: the injector is not told that there is a CNI plugin")
 	case reason == selection.ExcludedNamespace || reason == selection.NamespaceExcludedByLabel:
@@ -225,7 +261,6 @@ func (f *findings) pod(ctx context.Context, pod *corev1.Pod, namespace *corev1.N
 			}
 		}
 	}
-	return plan
 }
 
 // needs adds what the kernel of its node lacks for a pod. What is not known of it matters to a pod that does not start.
