@@ -85,7 +85,7 @@ func runFleet(tb testing.TB, program, kubeconfig, command string, nodes int) fle
 const maxFleetMiB = 256
 
 // TestFleetMemory: what the program needs does not grow with the cluster: ten times the nodes and pods take not even twice the memory.
-// Fifty agents are asked at a time, and two pages of pods are kept; when garbage is collected decides about the rest.
+// Fifty agents are asked at a time, and three pages of pods are kept; when garbage is collected decides about the rest.
 func TestFleetMemory(t *testing.T) {
 	program := buildProgram(t)
 	small, large := startFleet(t, 50), startFleet(t, 500)
