@@ -32,10 +32,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// TestAPI: a running agent says on its loopback interface what its commands say, and what is true of a pod.
-func TestAPI(t *testing.T) {
-	netnstest.Require(t, netnstest.Root)
-	dir, env := node(t)
+// capturedPod is one with the plugin's rules and the record of ADD, below the directory of a node.
+func capturedPod(t *testing.T, dir string) (apply.Backend, attachment.Record) {
+	t.Helper()
 	ns := netnstest.New(t)
 	rules, err := redirect.Default().Ruleset()
 	require.NoError(t, err)
@@ -50,6 +49,14 @@ func TestAPI(t *testing.T) {
 	}
 	record.Applied(string(apply.Nftables), rules, nil)
 	require.NoError(t, attachment.In(dir+"/run").Write(record))
+	return b, record
+}
+
+// TestAPI: a running agent says on its loopback interface what its commands say, and what is true of a pod.
+func TestAPI(t *testing.T) {
+	netnstest.Require(t, netnstest.Root)
+	dir, env := node(t)
+	b, record := capturedPod(t, dir)
 
 	app := Program{Env: lookup(env), Version: "v1.2.3 (commit x)", open: func(repaircmd.Settings, repaircmd.Host) (controller, error) {
 		return knowing{fake: forever, pods: threePods}, nil

@@ -7,36 +7,20 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
 )
 
 // TestLook: without an agent, what is on the node of a pod is printed as the agent would tell it.
 func TestLook(t *testing.T) {
 	netnstest.Require(t, netnstest.Root)
 	dir, env := node(t)
-	ns := netnstest.New(t)
-	rules, err := redirect.Default().Ruleset()
-	require.NoError(t, err)
-	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Nftables})
-	require.NoError(t, err)
-	_, err = b.Apply(t.Context(), rules)
-	require.NoError(t, err)
-	id := ns.ID()
-	record := attachment.Record{
-		ID: attachment.ID{Network: "calico", ContainerID: "c1", IfName: "eth0"}, NetNS: attachment.NetNS{Path: ns.Path(), Dev: id.Dev, Ino: id.Ino},
-		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
-	}
-	record.Applied(string(apply.Nftables), rules, nil)
-	require.NoError(t, attachment.In(dir+"/run").Write(record))
+	b, _ := capturedPod(t, dir)
 	look := func(uids ...string) (all []agentapi.Looked) {
 		args := []string{"look", "--run-dir", dir + "/run"}
 		for _, uid := range uids {

@@ -159,12 +159,12 @@ var families = map[string][]ruleset.Family{"ip": {ruleset.IPv4}, "ip6": {ruleset
 
 // chains adds a base chain and those that it leads to, unless they are there.
 func (l *nativeLowerer) chains(t *nativeTable, base *nativeChain, into ruleset.Table, as string, seen map[chainName]bool) {
-	type todo struct {
+	type reached struct {
 		chain *nativeChain
 		as    string
 	}
 	name := func(chain string) string { return strings.TrimPrefix(chain, into.String()+"/") } // as this module names them
-	queue := []todo{{base, as}}
+	queue := []reached{{base, as}}
 	for len(queue) > 0 {
 		c := queue[0]
 		queue = queue[1:]
@@ -193,7 +193,7 @@ func (l *nativeLowerer) chains(t *nativeTable, base *nativeChain, into ruleset.T
 					}
 					if in := (chainName{into, to.Chain}); !seen[in] {
 						seen[in] = true
-						queue = append(queue, todo{&t.chains[at], name(to.Chain)})
+						queue = append(queue, reached{&t.chains[at], name(to.Chain)})
 					}
 					to.Chain = name(to.Chain)
 				}
