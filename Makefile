@@ -30,9 +30,13 @@ playground-test: ## The playground's page in headless Chromium
 
 .PHONY: demo
 demo: ## Redirect a pod-like namespace's traffic on this machine, have running pods join a node's proxy and leave it, and show where each packet went (root on Linux)
-	@if [ "$$(id -u)" = 0 ] && [ "$$(uname)" = Linux ]; then .ci/needs && CI=true $(GO) -C cmd/internal/demo test -count=1; \
+	@if [ "$$(id -u)" = 0 ] && [ "$$(uname)" = Linux ]; then .ci/needs && CI=true .ci/leftovers run $(GO) -C cmd/internal/demo test -count=1 -run "^TestDemo$$"; \
 	else printf 'To send packets this needs root on Linux: sudo make demo\nUntil then, what the plugin would do with examples/pod.yaml:\n\n' && \
 		$(GO) run ./cmd/meshcni-redirect explain -f examples/pod.yaml; fi
+
+.PHONY: cluster
+cluster: ## A cluster of one node with this checkout's image and chart, up until interrupted; RUNTIME=containerd|crio, VALUES=file (root on Linux; a quarter of an hour of building the first time)
+	@RUNTIME="$(RUNTIME)" VALUES="$(VALUES)" .ci/cluster
 
 .PHONY: demo-envoy
 demo-envoy: ## Requests through the real Envoy as a pod's sidecar, and what it saw of each (root on Linux)
@@ -41,17 +45,17 @@ demo-envoy: ## Requests through the real Envoy as a pod's sidecar, and what it s
 	@CI=true $(GO) -C e2e/envoy test -count=1 -run '^TestDemo$$'
 
 .PHONY: test
-test: ## Everything CI runs (root on Linux for the kernel tests)
-	.ci/run
+test: ## The tests for whoever works here, in five minutes; without root it says what it left out
+	@.ci/test
 
-.PHONY: test-short
-test-short: ## The tests that need no more rights than you have; those that do say what is missing
-	$(GO) test $$($(GO) list work | grep -v meshcni/e2e)
+.PHONY: ci
+ci: ## Everything CI runs (root on Linux)
+	.ci/run
 
 .PHONY: test-race
 test-race: ## The tests of packages with goroutines, under the race detector
 	.ci/needs
-	$(GO) test -race $$(.ci/race-packages)
+	$(GO) test -race $$(.ci/packages race)
 
 .PHONY: test-long
 test-long: ## Go's tests as a whole: every combination, more rounds, full crowds (some forty minutes; root on Linux)
@@ -73,7 +77,7 @@ e2e: ## The image and the chart on containerd and CRI-O, and on a cluster of one
 	.ci/tool helm
 	.ci/envoy
 	.ci/crio
-	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./runtime ./envoy
+	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./cmd/cluster ./runtime ./envoy
 
 .PHONY: e2e-long
 e2e-long: ## All of that, with the tests that are too long for CI (some forty minutes)
@@ -81,7 +85,7 @@ e2e-long: ## All of that, with the tests that are too long for CI (some forty mi
 	.ci/tool helm
 	.ci/envoy
 	.ci/crio
-	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 60m ./cluster ./runtime ./envoy
+	CI=true $(GO) -C e2e test -count=1 -v -tags long -timeout 60m ./cluster ./cmd/cluster ./runtime ./envoy
 
 .PHONY: difftest-long
 difftest-long: ## A hundred thousand real connections under random redirections, compared with the tracer (root on Linux, some twenty minutes)

@@ -8,7 +8,7 @@ import (
 
 // Which connections of a pod go through its proxy is a value; so are the rules.
 func Example() {
-	r := redirect.Default() // all TCP, both families, proxy runs as 1337
+	r := redirect.Default() // all TCP, both families, proxy runs as user 1337
 	r.Inbound.ExcludePorts = redirect.Ports(22)
 
 	rules, err := r.Ruleset()
@@ -30,9 +30,6 @@ func Example() {
 	// -A MESH_OUTPUT ! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
 	// -A MESH_OUTPUT -o lo -m owner ! --uid-owner 1337 -j RETURN
 	// -A MESH_OUTPUT -m owner --uid-owner 1337 -j RETURN
-	// -A MESH_OUTPUT ! -d 127.0.0.1/32 -o lo -p tcp -m owner --gid-owner 1337 -j MESH_IN_REDIRECT
-	// -A MESH_OUTPUT -o lo -m owner ! --gid-owner 1337 -j RETURN
-	// -A MESH_OUTPUT -m owner --gid-owner 1337 -j RETURN
 	// -A MESH_OUTPUT -d 127.0.0.1/32 -j RETURN
 	// -A MESH_OUTPUT -j MESH_REDIRECT
 	// -A MESH_INBOUND -p tcp -m tcp --dport 22 -j RETURN

@@ -32,7 +32,7 @@ type Skipped struct {
 	Err  error
 }
 
-// NoNetworkError says why no runtime would load any file of a directory. errors.Is(err, ErrNoNetwork) holds.
+// NoNetworkError lists the reasons that no runtime would load any file of a directory. errors.Is(err, ErrNoNetwork) holds.
 type NoNetworkError struct{ Skipped []Skipped }
 
 func (e *NoNetworkError) Error() string {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// style is how a neighbour is written, so that what is put beside it does not stand out.
+// style is a neighbour's layout, so that an entry put beside it does not stand out.
 type style struct {
 	multiline bool
 	nl        string // line ending

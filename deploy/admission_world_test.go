@@ -21,11 +21,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // soon bounds how long something may take that an API server does by itself.
-const soon = time.Minute
+const soon = netnstest.Patience
 
 // guarded is a release of the chart in a namespace of its own, of a server that has its policies, and whose roles grant everything: what is
 // refused, admission refuses.

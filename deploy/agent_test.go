@@ -10,7 +10,7 @@ import (
 // agentRoles are the rights by which the agent knows pods for the plugin: of each role and its binding, by the file of deploy/rbac.
 func agentRoles(rendered objects) map[string]map[string]any {
 	all := map[string]map[string]any{}
-	for _, o := range rendered {
+	for _, o := range granting(rendered) {
 		for _, file := range []string{"agent", "agent-namespaces"} {
 			if o.GetName() == "meshcni-"+file {
 				if all[file] == nil {

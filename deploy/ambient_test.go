@@ -28,7 +28,7 @@ func TestAmbientRights(t *testing.T) {
 	assert.Equal(t, want, got)
 	assert.Contains(t, one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-plugin").Rules,
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}, "labels of namespaces decide")
-	for _, o := range mustRender(t, nil) {
+	for _, o := range granting(mustRender(t, nil)) {
 		assert.NotEqual(t, "meshcni-ambient", o.GetName(), o.GetKind())
 	}
 }
@@ -49,7 +49,7 @@ func TestAmbientAndDetection(t *testing.T) {
 	t.Parallel()
 	for dialect, reads := range map[string]bool{"istio": false, "kuma": true, "ambient": false} {
 		found := false
-		for _, o := range mustRender(t, ambientOn.with(values{"dialect": dialect})).of("ClusterRole") {
+		for _, o := range granting(mustRender(t, ambientOn.with(values{"dialect": dialect}))).of("ClusterRole") {
 			found = found || o.GetName() == "meshcni-repair-namespaces"
 		}
 		assert.Equal(t, reads, found, dialect)

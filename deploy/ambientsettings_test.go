@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/dialect/ambient"
@@ -20,7 +19,7 @@ import (
 func TestAmbientSettings(t *testing.T) {
 	t.Parallel()
 	read := func(v values) netconf.Ambient {
-		text := one[corev1.ConfigMap](t, mustRender(t, v), "ConfigMap", "meshcni-node").Data["config.yaml"]
+		text := settingsOf(t, mustRender(t, v)).Data["config.yaml"]
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		s, err := nodecmd.Program{}.Parse([]string{"run", "--kubernetes-service-host=::1", "--config=" + file})

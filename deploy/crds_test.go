@@ -72,7 +72,7 @@ func define(t testing.TB, admin *kubetest.Admin) {
 		spec := crd["spec"].(map[string]any)
 		plural := spec["names"].(map[string]any)["plural"].(string)
 		path := "/apis/" + spec["group"].(string) + "/v1/" + plural
-		require.Eventually(t, func() bool { return admin.Try(http.MethodGet, path, nil, nil) == nil }, time.Minute, 50*time.Millisecond, "%s", path)
+		require.Eventually(t, func() bool { return admin.Try(http.MethodGet, path, nil, nil) == nil }, netnstest.Patience, 50*time.Millisecond, "%s", path)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestSeveralDialects(t *testing.T) {
 			plugin := one[rbacv1.ClusterRole](t, all, "ClusterRole", "meshcni-plugin")
 			assert.Equal(t, c.namespaces, len(plugin.Rules) == 2, "%v", plugin.Rules)
 			found := false
-			for _, o := range all.of("ClusterRole") {
+			for _, o := range granting(all).of("ClusterRole") {
 				found = found || o.GetName() == "meshcni-repair-namespaces"
 			}
 			assert.Equal(t, c.repair, found)

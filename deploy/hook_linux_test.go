@@ -37,11 +37,14 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		all, name := testedWith(t, dialect)
 		pod := one[corev1.Pod](t, all, "Pod", name)
 		file := filepath.Join(dir, dialect+".yaml")
-		text := one[corev1.ConfigMap](t, all, "ConfigMap", name+"-pod").Data["pod.yaml"]
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o644)) //nolint:gosec // other users read it
+		namespace := filepath.Join(dir, dialect+"-namespace.yaml")
+		data := one[corev1.ConfigMap](t, all, "ConfigMap", name+"-pod").Data
+		require.NoError(t, os.WriteFile(file, []byte(data["pod.yaml"]), 0o644))            //nolint:gosec // other users read it
+		require.NoError(t, os.WriteFile(namespace, []byte(data["namespace.yaml"]), 0o644)) //nolint:gosec // likewise
+		mounted := strings.NewReplacer("/etc/meshcni-test/pod.yaml", file, "/etc/meshcni-test/namespace.yaml", namespace)
 		check := func(ns *netnsexec.NetNS, c corev1.Container) (int, string) {
 			require.Equal(t, []string{"/usr/local/bin/meshcni-redirect"}, c.Command)
-			args := strings.Split(strings.ReplaceAll(strings.Join(c.Args, "\n"), "/etc/meshcni-test/pod.yaml", file), "\n")
+			args := strings.Split(mounted.Replace(strings.Join(c.Args, "\n")), "\n")
 			cmd := exec.Command(program, args...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
 				Uid: uint32(*c.SecurityContext.RunAsUser), Gid: uint32(*c.SecurityContext.RunAsGroup), //nolint:gosec // ids are 32 bits
@@ -52,7 +55,7 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		checks := append(pod.Spec.InitContainers, pod.Spec.Containers...)
 		code, says := check(bare, checks[0])
 		assert.Equal(t, 126, code, "%s without rules: %s", dialect, says)
-		code, says = run(t, captured, exec.Command(program, "apply", "--dialect="+dialect, "-f", file))
+		code, says = run(t, captured, exec.Command(program, "apply", "--dialect="+dialect, "-f", file, "--namespace-file", namespace))
 		require.Zero(t, code, "%s: %s", dialect, says)
 		for _, c := range checks {
 			code, says = check(captured, c)

@@ -30,7 +30,7 @@ func TestLifeOfARelease(t *testing.T) {
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
 	assert.Equal(t, 1, strings.Count(out, "WARNING: "), "%s", out)
 	assert.Contains(t, out, "WARNING: With hostNetwork false")
-	assert.Len(t, labelled(t, admin), 27)
+	assert.Len(t, labelled(t, admin), 32)
 	_, err = on("upgrade", values{"profile": "bottlerocket", "metrics": values{"serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
 	// What a profile said is not kept as if the user had said it.

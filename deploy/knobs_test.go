@@ -72,7 +72,7 @@ var everyMesh = append([]string{"ambient"}, dialectNames...)
 // chaining are the ways of getting into the network.
 var chaining = map[string]values{
 	"chained":       {"cni": values{"chained": true, "confName": ""}, "networkAttachmentDefinition": values{"enabled": false}},
-	"own file auto": {"cni": values{"chained": true, "ownFile": "auto", "confName": ""}, "networkAttachmentDefinition": values{"enabled": false}},
+	"own file auto": {"cni": values{"chained": true, "ownFile": "auto", "confName": "10-net.conflist"}, "networkAttachmentDefinition": values{"enabled": false}},
 	"own file":      {"cni": values{"chained": true, "ownFile": true, "confName": "01-mesh.conflist"}, "networkAttachmentDefinition": values{"enabled": false}},
 	"multus":        {"cni": values{"chained": false, "confName": ""}, "networkAttachmentDefinition": values{"enabled": true, "namespaces": []string{"default", "kube-system"}}},
 }
@@ -93,7 +93,7 @@ var options = map[string]values{
 	"a list of one":    {"dialect": []string{"kuma"}},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
 	"ambient settings": {"ambient": values{"dnsCapture": false, "ipv6": false, "enablementSelectors": []values{}, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7"}},
-	"ambient":          {"ambient": values{"enabled": true, "zdsSocket": "/var/run/mesh/x/zds.sock", "verifyInterval": "45s"}, "agent": "require"},
+	"ambient":          {"ambient": values{"enabled": true, "zdsSocket": "/var/run/mesh/x/zds.sock", "verifyInterval": "45s", "drainTimeout": "0"}, "agent": "require"},
 	"ambient, further": {"ambient": values{"enabled": true}, "dialect": []string{"linkerd", "ambient", "consul"}, "hostNetwork": false, "openshift": values{"scc": "create"}},
 	"no namespaces":    {"excludeNamespaces": []string{}},
 	"plugin template":  {"pluginConfig": `{"type": "meshcni", "log_level": "__LOG_LEVEL__", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}` + "\n"},

@@ -75,6 +75,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"ambient.zdsSocket", "run/agent.sock", "at '/ambient/zdsSocket'"},
 		{"ambient.zdsSocket", "/" + strings.Repeat("a", 60) + "/" + strings.Repeat("b", 60), "at '/ambient/zdsSocket'"},
 		{"ambient.verifyInterval", 30, "at '/ambient/verifyInterval'"},
+		{"ambient.drainTimeout", "-1s", "at '/ambient/drainTimeout'"},
 		{"cni.binDir", "/opt/cni/bin", "additional properties 'binDir' not allowed"},
 		{"cni.binDirs", "/opt/cni/bin", "at '/cni/binDirs'"},
 		{"cni.binDirs", []string{}, "at '/cni/binDirs'"},
@@ -167,8 +168,7 @@ func TestCombinationsAreRefused(t *testing.T) {
 		says   []string
 	}{
 		{values{"cni": values{"ownFile": true, "chained": false}}, []string{"cni.ownFile needs cni.chained"}},
-		{values{"cni": values{"ownFile": "auto", "chained": false}}, []string{"cni.ownFile needs cni.chained"}},
-		{values{"cni": values{"ownFile": "auto", "confName": "00.conflist"}}, []string{`cni.confName "00.conflist": must be empty with cni.ownFile auto`}},
+		{values{"cni": values{"ownFile": "auto", "confName": "00-meshcni.conflist"}}, []string{`cni.confName "00-meshcni.conflist": is the name of the list that cni.ownFile auto may keep`}},
 		{values{"cni": values{"ownFile": true, "confName": "00.conf"}}, []string{`cni.confName "00.conf": with cni.ownFile it must end in .conflist`}},
 		{values{"cni": values{"chained": false, "confName": "a.conflist"}}, []string{`cni.confName "a.conflist": without cni.chained it must end in .conf or .json`}},
 		{values{"networkAttachmentDefinition": values{"enabled": true}}, []string{"networkAttachmentDefinition.enabled needs cni.chained false"}},

@@ -58,7 +58,8 @@ func TestPrivileges(t *testing.T) {
 		c := pod.Containers[0]
 		assert.ElementsMatch(t, want, c.SecurityContext.Capabilities.Add, "%s with %s", v.mode.name, v.backend)
 		assert.Equal(t, v.mode.enters, pod.HostPID, "%s: the host's processes", v.mode.name)
-		root, ok := value(c, "MESHCNI_REPAIR_HOST_ROOT")
+		root, _ := value(c, "MESHCNI_REPAIR_HOST_ROOT")
+		ok := root != ""
 		assert.Equal(t, v.mode.enters && v.backend != "nftables", ok, "%s with %s: the host's programs", v.mode.name, v.backend)
 		assert.Equal(t, map[bool]string{true: "/proc/1/root"}[ok], root)
 		if v.mode.enters {
@@ -131,7 +132,7 @@ func TestRoles(t *testing.T) {
 			all = append(all, mode.in(name))
 			cases = append(cases, func(rendered objects) {
 				roles := mode.roles
-				if mode.enters && mesh.NeedsNamespace {
+				if mode.enters && mesh.MayReadNamespace() {
 					roles = append(slices.Clone(roles), "namespaces")
 				}
 				want := map[string]any{}
@@ -141,9 +142,9 @@ func TestRoles(t *testing.T) {
 					}
 				}
 				got := map[string]any{}
-				for _, o := range rendered {
-					if strings.HasPrefix(o.GetName(), "meshcni-repair-") {
-						got[o.GetKind()+"/"+o.GetName()] = rights(o)
+				for _, o := range granting(rendered) {
+					if o.GetName() == "meshcni-repair" || strings.HasPrefix(o.GetName(), "meshcni-repair-") {
+						got[o.GetKind()+"/"+byHand(o.GetName(), mode)] = rights(byHandOf(o, mode))
 						assert.Equal(t, "repair", o.GetLabels()["app.kubernetes.io/component"])
 					}
 				}
@@ -157,11 +158,28 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// byHand is the name that deploy/rbac has for the role of repair, one for each mode, so that several may be in a cluster.
+func byHand(name string, mode repairMode) string {
+	if name == "meshcni-repair" {
+		return "meshcni-repair-" + mode.roles[0]
+	}
+	return name
+}
+
+// byHandOf is the object with that name where it refers to the role.
+func byHandOf(o unstructured.Unstructured, mode repairMode) unstructured.Unstructured {
+	o = *o.DeepCopy()
+	if ref, ok := o.Object["roleRef"].(map[string]any); ok {
+		ref["name"] = byHand(ref["name"].(string), mode)
+	}
+	return o
+}
+
 // others checks the roles that do not depend on repair.
 func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	t.Helper()
 	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
-	if mesh.NeedsNamespace {
+	if mesh.MayReadNamespace() {
 		want = append(want, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
 	}
 	assert.Equal(t, want, one[rbacv1.ClusterRole](t, rendered, "ClusterRole", "meshcni-plugin").Rules)
@@ -179,7 +197,7 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	assert.Equal(t, []string{"default", "meshcni-node-events"}, []string{binding.Namespace, binding.RoleRef.Name})
 	count := 0
 	for _, kind := range []string{"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} {
-		for _, o := range rendered.of(kind) {
+		for _, o := range granting(rendered).of(kind) {
 			if o.GetAnnotations()["helm.sh/hook"] == "" {
 				count++
 			}
@@ -270,7 +288,7 @@ func TestNewAgentBesideTheOld(t *testing.T) {
 	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxSurge: &percent, MaxUnavailable: &none}, update(nil))
 	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxSurge: &percent, MaxUnavailable: &none}, update(values{"hostNetwork": false}))
 	own := values{"updateStrategy": values{"rollingUpdate": values{"maxUnavailable": 1}}}
-	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one}, update(own), "what is set comes before it as a whole")
+	assert.Equal(t, &appsv1.RollingUpdateDaemonSet{MaxSurge: &none, MaxUnavailable: &one}, update(own), "what is set comes before it as a whole")
 }
 
 // TestWriteStatusGrantsPatch: of the status, so that the token of a node cannot change what pods run.

@@ -53,7 +53,7 @@ func newMachine(t testing.TB, all objects) *machine {
 	m.write("/opt/meshcni/bin/meshcni", "the plugin")
 	m.write("/var/run/secrets/kubernetes.io/serviceaccount/token", "token")
 	m.write("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt", "ca")
-	for name, text := range one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-node").Data {
+	for name, text := range settingsOf(t, all).Data {
 		m.write("/etc/meshcni/"+name, text)
 	}
 	return m

@@ -125,13 +125,12 @@ func TestNames(t *testing.T) {
 	watched, _ := value(c, "MESHCNI_DAEMONSET_NAME")
 	assert.Equal(t, "meshcni-node-blue", watched)
 	assert.Contains(t, one[rbacv1.Role](t, all, "Role", "meshcni-node-blue").Rules[0].ResourceNames, watched)
-	config := slices.IndexFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "config" })
-	one[corev1.ConfigMap](t, all, "ConfigMap", ds.Spec.Template.Spec.Volumes[config].ConfigMap.Name)
+	assert.Regexp(t, "^meshcni-node-blue-[0-9a-f]{10}$", settingsOf(t, all).Name)
 	services := all.of("Service")
 	require.Len(t, services, 1)
 	service := one[corev1.Service](t, all, "Service", services[0].GetName())
 	assert.Equal(t, ds.Spec.Selector.MatchLabels, service.Spec.Selector)
-	assert.Contains(t, one[batchv1.Job](t, all, "Job", "meshcni-uninstall").Spec.Template.Spec.Containers[0].Args, "--agent-prefix=meshcni-node-blue-")
+	assert.Contains(t, one[batchv1.Job](t, all, "Job", "meshcni-uninstall-blue").Spec.Template.Spec.Containers[0].Args, "--agent-prefix=meshcni-node-blue-")
 }
 
 // TestGlobalRegistry: a parent's registry comes before the chart's own, in each pod.
@@ -156,7 +155,7 @@ func TestExtraVolumes(t *testing.T) {
 	assert.Equal(t, corev1.DNSDefault, pod.DNSPolicy)
 	require.NotNil(t, ds.RevisionHistoryLimit)
 	assert.Zero(t, *ds.RevisionHistoryLimit)
-	assert.Nil(t, one[appsv1.DaemonSet](t, mustRender(t, nil), "DaemonSet", "meshcni-node").Spec.RevisionHistoryLimit)
+	assert.Equal(t, int32(10), *one[appsv1.DaemonSet](t, mustRender(t, nil), "DaemonSet", "meshcni-node").Spec.RevisionHistoryLimit)
 }
 
 // TestNamespacesByLabel: the selector reaches the plugin's settings, and with it the right to read what it is about.

@@ -59,8 +59,10 @@ func TestContainersThatRunAsTheProxy(t *testing.T) {
 			{Name: "proxy-x", SecurityContext: &corev1.SecurityContext{RunAsUser: ptr[int64](1337)}},
 		}}, []dialect.Bypass{as("proxy-x", "runAsUser")}},
 	}
+	proxy := redirect.Default().Proxy
+	proxy.GIDs = []uint32{1337}
 	for _, tt := range tests {
-		plan, err := meshOf(redirect.Default().Proxy, "proxy").Plan(t.Context(), dialect.Subject{Pod: &corev1.Pod{Spec: tt.spec}}, dialect.Options{})
+		plan, err := meshOf(proxy, "proxy").Plan(t.Context(), dialect.Subject{Pod: &corev1.Pod{Spec: tt.spec}}, dialect.Options{})
 		require.NoError(t, err, tt.name)
 		assert.Equal(t, tt.want, plan.Bypasses, tt.name)
 	}

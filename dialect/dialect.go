@@ -7,6 +7,7 @@
 package dialect
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -16,31 +17,36 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Dialect is a mesh.
+// Dialect is a mesh. [Dialect.Validate] tells whether it can work.
 type Dialect struct {
-	// Name is the mesh's name in configuration, in lower case.
+	// Name is the mesh's name in configuration: letters in lower case, digits and '-'.
 	Name string
-	// Policy says which pods are in the mesh.
+	// Policy selects the pods of the mesh.
 	Policy selection.Policy
 	// Build reads a selected pod's configuration. Its error holds everything that is wrong with it. See [FromSchema].
 	Build func(Input) (Result, error)
 	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
-	// NeedsNamespace makes callers fetch the pod's Namespace, one API call, for
-	// Decide and Build; see [Dialect.MayReadNamespace] and [Dialect.ReadsNamespace].
+	// NeedsNamespace: Build itself reads Input.Namespace. What the Policy and the schemas of Build read of it need not be said;
+	// see [Dialect.MayReadNamespace].
 	NeedsNamespace bool
 	// Applied are annotations that say that a pod's rules are in place. They are written only where configured, since
 	// that takes one more request per pod and the right to patch pods.
 	Applied map[string]string
-	// Sandboxes is how the mesh is configured without Kubernetes; nil: it is not. See [Dialect.ForSandbox].
+	// Sandboxes configures the mesh without Kubernetes; nil: it cannot be. See [Dialect.ForSandbox].
 	Sandboxes *Sandboxes
-	// Validation is how the mesh proves, in the pod, that redirection works.
+	// Validation is the mesh's proof, in the pod, that redirection works.
 	Validation Validation
-	// NodeProxy says how pods are handed to the node's proxy; nil: the proxy is in the pod.
+	// NodeProxy hands pods to the node's proxy; nil: the proxy is in the pod.
 	NodeProxy *NodeProxy
+	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:
+	// "istio.io" stands for istio.io/… and for traffic.sidecar.istio.io/…. They make an agent able to keep large pods: see
+	// [List.Keep]. Of containers, Build then reads only the names, security contexts and restart policies, but for the proxy's.
+	// Empty: nothing is known of what it reads.
+	Domains []string
 }
 
-// Validation is how a pod finds out that it is not redirected.
+// Validation is a pod's own check that it is redirected.
 type Validation struct {
 	// Container is the name of the init container that checks.
 	Container string
@@ -55,16 +61,19 @@ type Validation struct {
 	Outbound, Inbound uint16
 }
 
-// Input is what a Redirect is built from.
+// Input is the source of a Redirect.
 type Input struct {
-	// Pod has at least what [Trim] leaves. A dialect must not read more: a node's agent keeps no more of its pods.
+	// Pod has at least what [List.Keep] leaves. A dialect must not read more: a node's agent keeps no more of its pods.
 	Pod *corev1.Pod
-	// Namespace is the pod's, if the dialect needs it, with at least its labels and annotations.
+	// Namespace is the pod's, with at least its labels and annotations; nil unless NeedsNamespace is set or a schema of Build
+	// reads it.
 	Namespace *corev1.Namespace
 	// Proxy is the proxy container, nil when the pod has none.
 	Proxy *corev1.Container
 	// Addrs are the pod's addresses, its primary one first.
 	Addrs []netip.Addr
+
+	look *look // to be told of what is read
 }
 
 // Values returns the parts of the pod that a [redirect.Schema] reads. Of several variables of one name the last counts,
@@ -72,7 +81,9 @@ type Input struct {
 func (in Input) Values() redirect.Values {
 	g := redirect.Values{Annotations: in.Pod.Annotations, Env: map[string]string{}}
 	if in.Namespace != nil {
-		g.NamespaceAnnotations = in.Namespace.Annotations
+		if g.NamespaceAnnotations = in.Namespace.Annotations; g.NamespaceAnnotations == nil {
+			g.NamespaceAnnotations = map[string]string{} // it has none, which is known
+		}
 	}
 	if in.Proxy == nil {
 		return g
@@ -89,7 +100,7 @@ func (in Input) Values() redirect.Values {
 // Result is a pod's Redirect, and where it comes from.
 type Result struct {
 	Redirect redirect.Redirect
-	// Origins are where its fields come from.
+	// Origins are the sources of its fields.
 	Origins []redirect.Origin
 	// Warnings lists settings that were ignored or tolerated.
 	Warnings redirect.Warnings
@@ -105,48 +116,65 @@ func FromSchema(s redirect.Schema) func(Input) (Result, error) {
 
 // Read reads the pod by a schema. With an error, the Result has the warnings only.
 func (in Input) Read(s redirect.Schema) (r Result, err error) {
+	if in.look != nil {
+		in.look.schemas = append(in.look.schemas, s)
+	}
 	r.Redirect, r.Origins, r.Warnings, err = s.Build(in.Values())
 	return r, err
 }
 
-// Decide reports whether the pod is in the mesh, and why.
+// Decide reports whether the pod is in the mesh, and why. Without the Namespace the Decision may be Undecided; see
+// [Dialect.ReadsNamespace].
 func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.Decision {
 	return d.Policy.Decide(pod, namespace)
 }
 
-// MayReadNamespace reports whether any pod's Namespace is needed, by the mesh or by ExcludedNamespaceLabels of its Policy.
-func (d Dialect) MayReadNamespace() bool {
-	return d.NeedsNamespace || len(d.Policy.ExcludedNamespaceLabels) > 0
-}
-
-// ReadsNamespace reports whether the pod's Namespace is needed: not when the pod alone rules itself out.
-func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
-	if !d.MayReadNamespace() {
-		return false
-	}
-	alone := d.Policy.Decide(pod, nil)
-	return alone.Selected || alone.Reason == selection.NotEnabled
-}
-
 // Redirect reads a selected pod's configuration. It is the dialect's own step of [Dialect.Plan], for its tests; the
 // Plan also applies the operator's options. Addrs are all of the pod's addresses, its primary one first; without any
-// the pod counts as IPv4 only. The Redirect is valid.
+// the pod counts as IPv4 only. The Redirect is valid. Without the Namespace that the settings are inherited from,
+// errors.Is(err, dialect.ErrNamespaceUnknown).
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
 	b, err := d.build(pod, namespace, addrs)
 	if err != nil {
 		return Result{}, err
 	}
 	if err := b.Redirect.Validate(); err != nil {
-		return Result{}, d.refused(pod, b.Blame(err))
+		return Result{}, d.blame(pod, b, err)
 	}
 	return b, nil
 }
 
+// blame refuses a pod whose Redirect is not valid. If none of its settings is the cause, the dialect itself is wrong.
+func (d Dialect) blame(pod *corev1.Pod, b Result, err error) error {
+	err = b.Blame(err)
+	var blamed *BlamedError
+	if !errors.As(err, &blamed) {
+		err = d.invalid(err)
+	}
+	return d.refused(pod, err)
+}
+
 // build is Redirect without the last check, which making the rules repeats.
 func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
-	b, err := d.Build(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
-	if err != nil {
+	if d.Build == nil {
+		return Result{}, d.invalid(errNoBuild)
+	}
+	if !d.inherits() {
+		namespace = nil // as on a node, where nobody asks for it
+	} else if namespace == nil {
+		return Result{}, d.unknown(pod, selection.Decision{Selected: true})
+	}
+	b, err := d.try(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
+	if errors.Is(err, redirect.ErrNamespaceUnknown) {
+		err = fmt.Errorf("%w; dialect %s reads it, and does not say so by NeedsNamespace: %w", ErrNamespaceUnknown, d.Name, err)
+	}
+	switch {
+	case errors.Is(err, redirect.ErrSchema), errors.Is(err, errPanic):
+		return Result{}, d.refused(pod, d.invalid(err))
+	case err != nil:
 		return Result{}, d.refused(pod, err)
+	case passes(b.Redirect.IPv4, b.Redirect.IPv6):
+		return Result{}, d.blame(pod, b, errNoFamily)
 	}
 	return b, nil
 }

@@ -65,7 +65,7 @@ func TestOwnDialect(t *testing.T) {
 	pod := toyPod(map[string]string{"toy/ports": "8000-8010"})
 	assert.True(t, mesh.Decide(pod, nil).Selected)
 
-	built, err := mesh.Redirect(pod, nil, v4)
+	built, err := mesh.Redirect(pod, plain, v4)
 	require.NoError(t, err)
 	assert.Equal(t, []redirect.Origin{{Field: "inbound.ports", Source: redirect.FromAnnotation, Key: "toy/ports", Value: "8000-8010"}}, built.Origins)
 	rs := built.Redirect.MustRuleset()
@@ -87,7 +87,7 @@ func TestOwnDialect(t *testing.T) {
 }
 
 func TestRedirectNamesTheMeshAndThePod(t *testing.T) {
-	_, err := toy().Redirect(toyPod(map[string]string{"toy/ports": "x"}), nil, v4)
+	_, err := toy().Redirect(toyPod(map[string]string{"toy/ports": "x"}), plain, v4)
 	require.EqualError(t, err, `toy configuration of pod shop/cart: annotation toy/ports="x": "x" is not a port from 0 to 65535 (allowed: ports and ranges)`)
 	var setting *redirect.SettingError
 	require.True(t, errors.As(err, &setting))
@@ -98,10 +98,10 @@ func TestRedirectNamesTheMeshAndThePod(t *testing.T) {
 func TestRedirectIsValid(t *testing.T) {
 	mesh := toy()
 	mesh.Build = func(dialect.Input) (dialect.Result, error) { return dialect.Result{}, nil }
-	_, err := mesh.Redirect(toyPod(nil), nil, nil)
+	_, err := mesh.Redirect(toyPod(nil), plain, nil)
 	var field *redirect.FieldError
 	require.ErrorAs(t, err, &field)
-	assert.ErrorContains(t, err, "toy configuration of pod shop/cart: redirect: mode: ")
+	assert.ErrorContains(t, err, "toy configuration of pod shop/cart: dialect toy: redirect: mode: ")
 }
 
 func TestInput(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // A mesh's dialect: which pods, how they are configured, and defaults.
 func ExampleDialect() {
 	defaults := redirect.Default()
-	defaults.Proxy.UIDs, defaults.Proxy.GIDs = []uint32{7777}, nil
+	defaults.Proxy.UIDs = []uint32{7777}
 	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
 		Field: "outbound.excludePorts", Source: redirect.FromAnnotation, Keys: []string{"mesh.example/direct-ports"},
 		Grammar: redirect.AllowRanges,

@@ -18,19 +18,19 @@ import (
 // and also refuses it if its settings are wrong. A List of one mesh does what that mesh does alone. Every method is pure.
 type List []Dialect
 
-// Answer is what one mesh of a [List] says of a pod.
+// Answer is one mesh's decision about a pod, among those of a [List].
 type Answer struct {
 	Dialect string `json:"dialect"`
 	selection.Decision
 }
 
-// Choice is which mesh of a [List] has a pod.
+// Choice is the mesh of a [List] that has a pod.
 type Choice struct {
 	// Dialect is the mesh that has the pod; nil: none selects it.
 	Dialect *Dialect
 	// Decision is that mesh's. If none selects the pod, it has the reason of the first and the details of all.
 	Decision selection.Decision
-	// Answers are what the meshes say, in order. nil: there is only one.
+	// Answers are the meshes' decisions, in order. nil: there is only one.
 	Answers []Answer
 	// Contested names the further meshes that would select the pod.
 	Contested []string
@@ -44,8 +44,8 @@ var errNoMesh = errors.New("no mesh is configured")
 // Plan is [Dialect.Plan] of the mesh that has the pod. The Plan also says what the others answer, and has a warning of
 // the code [WarningContested] if more than one would select the pod.
 //
-// It refuses a pod without its Namespace if a mesh before the first that selects the pod would have to know that:
-// errors.Is(err, dialect.ErrNamespaceUnknown). Decision.Selected is then true, and Dialect names that mesh.
+// It refuses a pod without its Namespace if the mesh that has the pod, or one before it, would have to know that, as [Dialect.Plan]
+// does. Dialect then names that mesh.
 func (l List) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	if len(l) == 1 {
 		return l[0].Plan(ctx, s, o)
@@ -67,8 +67,8 @@ func (l List) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	return p, err
 }
 
-// Choose asks all meshes about the pod. A nil Namespace counts as one without labels where there is only one mesh, as in
-// [Dialect.Decide]. With more, the error is that of [List.Plan].
+// Choose asks all meshes about the pod. Without the Namespace, errors.Is(err, dialect.ErrNamespaceUnknown) if it decides which mesh
+// has the pod; the Choice is then the mesh that may have it, with Decision.Undecided.
 func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, error) {
 	switch len(l) {
 	case 0:
@@ -77,6 +77,11 @@ func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, erro
 		c := Choice{Decision: l[0].Decide(pod, namespace)}
 		if c.Decision.Selected {
 			c.Dialect = &l[0]
+		}
+		if c.Decision.Undecided {
+			err := l[0].unknown(pod, c.Decision)
+			c.Dialect, c.Decision = &l[0], maybe(c.Decision)
+			return c, err
 		}
 		return c, nil
 	}
@@ -91,12 +96,11 @@ func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, erro
 				c.Contested = append(c.Contested, l[i].Name)
 			}
 		case c.Dialect != nil:
+		case d.Undecided:
+			unknown = l[i].unknown(pod, d)
+			c.Dialect, c.Decision = &l[i], maybe(d)
 		case d.Selected:
 			c.Dialect, c.Decision = &l[i], d
-		case namespace == nil && d.Reason == selection.NotEnabled && l[i].ReadsNamespace(pod):
-			unknown = fmt.Errorf("pod %s/%s: %w, so it cannot be told whether %s selects it", pod.Namespace, pod.Name, ErrNamespaceUnknown, l[i].Name)
-			c.Dialect = &l[i]
-			c.Decision = selection.Decision{Selected: true, Reason: selection.Selected, Detail: "its namespace may enable it", Warnings: d.Warnings}
 		}
 	}
 	if c.Dialect == nil {

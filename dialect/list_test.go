@@ -121,9 +121,14 @@ func TestOneMesh(t *testing.T) {
 				assert.Equal(t, want, got)
 				assert.Equal(t, errWant, err)
 				choice, err := dialect.List{d}.Choose(pod, ns)
-				require.NoError(t, err)
-				assert.Equal(t, want.Decision, choice.Decision)
 				assert.Equal(t, want.Decision.Selected, choice.Dialect != nil)
+				assert.Equal(t, want.Decision, choice.Decision)
+				if choice.Decision.Undecided {
+					require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+					assert.Equal(t, errWant, err)
+				} else {
+					require.NoError(t, err, "what settings it inherits is no matter of choice")
+				}
 			}
 		}
 	}
@@ -144,7 +149,7 @@ func TestRefusedByWhoHasIt(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 	assert.Equal(t, "istio", p.Dialect)
 	assert.Equal(t, dialect.WarningContested, p.Warnings[len(p.Warnings)-1].Code)
-	_, err = of(t, "linkerd", "istio").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	_, err = of(t, "linkerd", "istio").Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: plain}, dialect.Options{})
 	require.NoError(t, err)
 }
 
@@ -153,25 +158,31 @@ func TestUnknownNamespaceRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		list    []string
 		pod     *corev1.Pod
-		refused bool
+		refuses string // the mesh that does
+		what    string
 	}{
-		{[]string{"ambient", "istio"}, joined(), true},
-		{[]string{"ambient", "linkerd"}, joined("linkerd"), true},
-		{[]string{"ambient", "istio"}, joined("istio"), false},
-		{[]string{"ambient", "linkerd"}, joined("ambient", "linkerd"), false}, // its own label decides
-		{[]string{"linkerd", "ambient"}, joined("linkerd"), false},
-		{[]string{"linkerd", "ambient"}, joined(), true},
+		{[]string{"ambient"}, joined(), "ambient", "whether ambient selects it"},
+		{[]string{"ambient"}, joined("ambient"), "", ""}, // its own label decides
+		{[]string{"linkerd"}, joined(), "", ""},
+		{[]string{"linkerd"}, joined("linkerd"), "linkerd", "what settings of linkerd it inherits"},
+		{[]string{"ambient", "istio"}, joined(), "ambient", "whether ambient selects it"},
+		{[]string{"ambient", "linkerd"}, joined("linkerd"), "ambient", "whether ambient selects it"},
+		{[]string{"ambient", "istio"}, joined("istio"), "", ""},
+		{[]string{"ambient", "linkerd"}, joined("ambient", "linkerd"), "", ""},
+		{[]string{"linkerd", "ambient"}, joined("linkerd"), "linkerd", "what settings of linkerd it inherits"},
+		{[]string{"linkerd", "ambient"}, joined(), "ambient", "whether ambient selects it"},
 	} {
 		l, s := of(t, tt.list...), dialect.Subject{Pod: tt.pod}
 		p, err := l.Plan(t.Context(), s, dialect.Options{})
-		if !tt.refused {
-			require.NoError(t, err)
+		if tt.refuses == "" {
+			require.NoError(t, err, tt.list)
 			continue
 		}
 		require.ErrorIs(t, err, dialect.ErrNamespaceUnknown, tt.list)
-		assert.ErrorContains(t, err, "whether ambient selects it")
+		assert.ErrorContains(t, err, tt.what)
 		assert.True(t, p.Decision.Selected, "nobody may take it for a pod outside")
-		assert.Equal(t, "ambient", p.Dialect)
+		assert.Equal(t, tt.refuses == "ambient", p.Decision.Undecided)
+		assert.Equal(t, tt.refuses, p.Dialect)
 		assert.Nil(t, p.Ruleset.IPv4)
 		assert.True(t, l.ReadsNamespace(tt.pod))
 		s.Namespace = plain

@@ -23,7 +23,15 @@ type NodeProxy struct {
 	Agents map[string]Agent
 }
 
-// Agent is how another program of a mesh captures a pod whose proxy is on the node.
+// StatusAnnotation is that of the mesh's NodeProxy; empty if it has none.
+func (d Dialect) StatusAnnotation() string {
+	if d.NodeProxy == nil {
+		return ""
+	}
+	return d.NodeProxy.StatusAnnotation
+}
+
+// Agent is another program of a mesh, which captures pods whose proxy is on the node.
 type Agent struct {
 	// Rules returns the rules that it has for a pod with the settings, in the names that it uses.
 	Rules func(redirect.Redirect) ruleset.Ruleset

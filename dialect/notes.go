@@ -11,7 +11,7 @@ import (
 // Notes collects the origins, warnings and errors of a Build function that reads a
 // pod without a [redirect.Schema]. The zero value is ready to use.
 type Notes struct {
-	// Source is where the settings of Set and Refuse stand; zero: annotations.
+	// Source is the place of the settings of Set and Refuse; zero: annotations.
 	Source redirect.Source
 
 	origins  []redirect.Origin
@@ -46,6 +46,11 @@ func (n *Notes) Refuse(key, value, allowed string, err error) {
 // Warn records a warning about a setting; see [redirect.Warningf].
 func (n *Notes) Warn(code redirect.WarningCode, key, format string, args ...any) {
 	n.warnings = append(n.warnings, redirect.Warningf(code, key, format, args...))
+}
+
+// Misspelt warns of annotations of the pod that look like one of the keys, and are none; see [redirect.UnknownKeys].
+func (n *Notes) Misspelt(annotations map[string]string, keys []string) {
+	n.warnings = append(n.warnings, redirect.UnknownKeys(redirect.FromAnnotation, annotations, keys, nil)...)
 }
 
 // Result returns what a Build function returns: the Redirect, or an error with a

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -19,20 +18,19 @@ import (
 type Subject struct {
 	// Pod is required.
 	Pod *corev1.Pod
-	// Namespace is the pod's, where the dialect needs it (see
-	// [Dialect.ReadsNamespace]); nil: its settings count as absent, and a pod is refused whose Policy has
-	// ExcludedNamespaceLabels.
+	// Namespace is the pod's. It is required where the dialect needs it (see [Dialect.ReadsNamespace]): without it such a pod is
+	// refused.
 	Namespace *corev1.Namespace
 	// Addrs are all of the pod's addresses, its primary one first. Empty: not known, which counts as IPv4 only.
 	Addrs []netip.Addr
-	// Kernel is what the pod's network namespace has; zero: not known. It decides
+	// Kernel lists the address families of the pod's network namespace; zero: not known. It decides
 	// about warnings and bypasses, never about rules: a family may come up later.
 	Kernel redirect.Kernel
 }
 
 // Options are an operator's choices for all pods. The zero value is the default.
 type Options struct {
-	// UncapturedFamily says what happens to an address family that the mesh does not capture.
+	// UncapturedFamily is the treatment of an address family that the mesh does not capture.
 	UncapturedFamily redirect.UncapturedFamily
 	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy: it runs as the proxy's user
 	// or group, or may set its mark. Where the proxy is on the node ([Dialect.NodeProxy]), a container that has only what
@@ -45,16 +43,16 @@ type Options struct {
 
 // Plan is everything that a mesh means for a pod.
 type Plan struct {
-	// Decision says whether the pod is in the mesh. If not, the fields below are empty, but for Answers.
+	// Decision tells a pod of the mesh from others. If it is none, the fields below are empty, but for Answers.
 	Decision selection.Decision
 	// Dialect is the name of the mesh that has the pod.
 	Dialect string
-	// Answers are what the meshes of a [List] say, in order. nil: there is only one.
+	// Answers are the decisions of the meshes of a [List], in order. nil: there is only one.
 	Answers []Answer
 	// Redirect is the pod's configuration with the Options applied, and Ruleset its rules.
 	Redirect redirect.Redirect
 	Ruleset  ruleset.Ruleset
-	// Origins are where the Redirect's fields come from.
+	// Origins are the sources of the Redirect's fields.
 	Origins []redirect.Origin
 	// Warnings lists settings that were ignored or tolerated, and families that
 	// are not captured as the mesh would. Those of Decision are not repeated.
@@ -66,30 +64,28 @@ type Plan struct {
 	Captured, Addressed []ruleset.Family
 }
 
-// ErrNamespaceUnknown refuses a pod of which it is not known whether the labels of its namespace exclude it.
-var ErrNamespaceUnknown = errors.New("the labels of its namespace are not known")
-
 // Plan decides whether the pod is in the mesh, what its rules are, and what bypasses them. Everything that captures,
 // checks, compares, repairs or explains a pod calls it, so all decide alike. It reads nothing but its arguments.
 //
 // An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known. errors.As
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*BlamedError] for settings that are wrong
 // together, and a [*BypassError] for each container that the options refuse. When ctx ends, the error is its cause.
-// Without the Namespace that ExcludedNamespaceLabels ask for, errors.Is(err, dialect.ErrNamespaceUnknown).
+// Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
+// Decision.Undecided, if it is not the settings alone that are unknown. An [*InvalidError] is about the dialect, not the pod.
 func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 	return d.plan(ctx, s, o, d.Decide(s.Pod, s.Namespace))
 }
 
 // plan is Plan after the decision.
 func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selection.Decision) (Plan, error) {
+	if decision.Undecided {
+		return Plan{Decision: maybe(decision), Dialect: d.Name}, d.unknown(s.Pod, decision)
+	}
 	p := Plan{Decision: decision}
 	if !p.Decision.Selected {
 		return p, nil
 	}
 	p.Dialect = d.Name
-	if by := d.Policy.ExcludedNamespaceLabels; len(by) > 0 && s.Namespace == nil {
-		return p, fmt.Errorf("pod %s/%s: %w, so it cannot be told whether %s excludes it", s.Pod.Namespace, s.Pod.Name, ErrNamespaceUnknown, brief.Quote(fmt.Sprint(by)))
-	}
 	if ctx.Err() != nil {
 		return p, context.Cause(ctx)
 	}
@@ -110,7 +106,7 @@ func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selec
 		return p, context.Cause(ctx)
 	}
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
-		return p, d.refused(s.Pod, b.Blame(err))
+		return p, d.blame(s.Pod, b, err)
 	}
 	return p, nil
 }

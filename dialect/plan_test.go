@@ -109,7 +109,7 @@ func TestPlanOfWhoIsNoneOfTheMeshs(t *testing.T) {
 	assert.Equal(t, dialect.Plan{Decision: mesh.Decide(pod, nil)}, plan)
 
 	pod.Spec.HostNetwork = false
-	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: plain}, dialect.Options{})
 	require.ErrorContains(t, err, `toy configuration of pod shop/cart: annotation toy/ports="x"`)
 	assert.True(t, plan.Decision.Selected)
 }
@@ -149,10 +149,10 @@ func TestPlanHeedsItsContext(t *testing.T) {
 	mesh, built := toy(), 0
 	build := mesh.Build
 	mesh.Build = func(in dialect.Input) (dialect.Result, error) { built++; cancel(late); return build(in) }
-	plan, err := mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
+	plan, err := mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
 	require.ErrorIs(t, err, late)
 	assert.Nil(t, plan.Ruleset.IPv4)
-	_, err = mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
+	_, err = mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
 	require.ErrorIs(t, err, late)
 	assert.Equal(t, 1, built)
 

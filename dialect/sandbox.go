@@ -1,6 +1,10 @@
 package dialect
 
-import "github.com/meshcni/meshcni/selection"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/selection"
+)
 
 // Sandboxes is a mesh's configuration under runtimes other than Kubernetes', which
 // pass a sandbox's configuration to the plugin in CNI_ARGS.
@@ -22,6 +26,9 @@ func (d Dialect) ForSandbox(args map[string]string) (Dialect, bool) {
 	}
 	build := d.Sandboxes.Build
 	d.Policy, d.NeedsNamespace, d.Applied = selection.Policy{}, false, nil
-	d.Build = func(in Input) (Result, error) { return build(args, in) }
+	d.Build = func(in Input) (Result, error) {
+		in.Namespace, in.look = &corev1.Namespace{}, nil // there is none, which is known
+		return build(args, in)
+	}
 	return d, true
 }

@@ -32,7 +32,7 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 			InitContainers: trimContainers(s.InitContainers), Containers: trimContainers(s.Containers),
 		},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs, NominatedNodeName: pod.Status.NominatedNodeName,
+			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs, NominatedNodeName: pod.Status.NominatedNodeName,
 		},
 	}
 	for _, st := range pod.Status.InitContainerStatuses {

@@ -2,8 +2,10 @@ package dialect_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -75,15 +77,21 @@ func TestTrim(t *testing.T) {
 			}
 			vary(pod)
 			trimmed := dialect.Trim(burdened(pod))
+			kept := dialect.List(dialects.All()).Keep(overloaded(pod))
+			require.NoError(t, dialect.Whole(kept), "%s, %s", name, what)
+			require.LessOrEqual(t, dialect.Weight(kept), dialect.MaxPodBytes)
+			kept.Spec.Containers = kept.Spec.Containers[:len(pod.Spec.Containers)] // without the author's, which may bypass the mesh
 			for _, d := range dialects.All() {
 				subject := dialect.Subject{Pod: pod, Namespace: c.Namespace, Addrs: dialecttest.Addrs()}
 				for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}, {RefuseNetRaw: true}} {
 					want, wantErr := d.Plan(t.Context(), subject, o)
-					subject.Pod = trimmed
-					got, err := d.Plan(t.Context(), subject, o)
-					subject.Pod = pod
-					assert.Equal(t, want, got, "%s, %s, %s", name, what, d.Name)
-					assert.Equal(t, wantErr, err, "%s, %s, %s", name, what, d.Name)
+					for _, less := range []*corev1.Pod{trimmed, kept} {
+						subject.Pod = less
+						got, err := d.Plan(t.Context(), subject, o)
+						subject.Pod = pod
+						assert.Equal(t, want, got, "%s, %s, %s", name, what, d.Name)
+						assert.Equal(t, wantErr, err, "%s, %s, %s", name, what, d.Name)
+					}
 					if want.Decision.Selected {
 						selected[d.Name]++
 					}
@@ -107,6 +115,20 @@ func burdened(pod *corev1.Pod) *corev1.Pod {
 		pod.Spec.Containers[i].VolumeMounts = []corev1.VolumeMount{{Name: "v"}}
 		pod.Spec.Containers[i].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1")}
 	}
+	return pod
+}
+
+// overloaded returns a copy with as much as an API server takes, in all that no mesh reads.
+func overloaded(pod *corev1.Pod) *corev1.Pod {
+	pod = burdened(pod)
+	long := strings.Repeat("x", 200<<10)
+	pod.Annotations["example.com/long"], pod.Annotations["notistio.io/long"] = long, long
+	app := corev1.Container{Name: "app-of-the-author", Command: []string{long}, Args: []string{long}, Image: "app"}
+	for i := range 3000 {
+		app.Env = append(app.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: "x"})
+		app.Ports = append(app.Ports, corev1.ContainerPort{ContainerPort: 80})
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, app)
 	return pod
 }
 

@@ -50,6 +50,13 @@ type Options struct {
 	// Leaving is called after the context has ended, if UninstallOnExit is set. It reports whether the agent leaves for good,
 	// and how that is known; otherwise the plugin stays. It must return within seconds. Nil: always uninstall.
 	Leaving func(context.Context) (leaving bool, why string)
+	// TakeOver is called while an older agent keeps the plugin installed, before this one takes its place, and again until it
+	// returns nil. Until then, and while [Agent.Ready] would find something wrong with the node, the older one goes on, and Ready
+	// says what is waited for. It must not wait. Nil: nothing else is waited for.
+	TakeOver func() error
+	// OnTurn is called by the agent's loop when the agent begins to act, and when it no longer does since another agent of the node
+	// has taken its place: here then says that the other one is in the same network namespace. It must return at once. Nil: nobody is told.
+	OnTurn func(acts, here bool)
 	// Poll is the time between looks at the node if no change is announced. Default: 5 s. Without inotify it is at most
 	// 500 ms.
 	Poll time.Duration
@@ -81,10 +88,19 @@ type Agent struct {
 	binDirs    []BinDir
 	target     string
 	lastLoop   time.Time
+	since      time.Time // see PutBack
 
 	// Only the loop uses these.
 	conflict   *conflict
 	taken      bool // a file of our own is kept by OwnFileAuto
+	past       history
+	kept       history // as it is on the disk
+	recalled   bool    // past has been read
+	rebooted   bool    // since past was written
+	weighed    bool    // what is missing has been judged in the light of past
+	putBack    bool    // the entry, and past does not say so yet
+	boot       func() string
+	begun      time.Time
 	notices    notices
 	wrote      []byte          // the target when it last had our entry
 	held       map[string]bool // files that have had our entry
@@ -95,6 +111,7 @@ type Agent struct {
 	refused    string
 	rested     bool
 	lease      *lease
+	turn       *bool // whether it acts; nil: that has not been decided
 }
 
 // New makes an agent. Its errors are those of [Config.Validate].
@@ -111,11 +128,18 @@ func New(opts Options) (*Agent, error) {
 	if opts.Notify == nil {
 		opts.Notify = func(Notice) {}
 	}
+	if opts.OnTurn == nil {
+		opts.OnTurn = func(bool, bool) {}
+	}
+	if opts.TakeOver == nil {
+		opts.TakeOver = func() error { return nil }
+	}
 	m := newMetrics(opts.Registry)
 	return &Agent{
 		opts: opts, log: opts.Log, m: m, obs: newObserver(), now: time.Now, config: opts.Config,
 		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
 		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
+		boot:    bootID,
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
 		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[subject]*trouble{}},
 	}, nil
@@ -196,9 +220,12 @@ func (a *Agent) Run(ctx context.Context) error {
 // shallUninstall decides and logs whether to uninstall at the end.
 func (a *Agent) shallUninstall(ctx context.Context) bool {
 	superseded := func() bool {
-		act, _ := a.lease.keep()
+		act := !a.lease.foreign()
+		if act {
+			act, _ = a.lease.keep()
+		}
 		if !act {
-			a.log.Info("stopping; another agent has begun since and keeps the plugin installed")
+			a.log.Info("stopping; another agent keeps the plugin installed")
 		}
 		return !act
 	}
@@ -232,6 +259,7 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 		a.mu.Lock()
 		a.lastLoop = a.now()
 		blocked, neighbours := a.blocked, a.neighbours
+		a.notices.refused = a.refused
 		a.mu.Unlock()
 		if soon = soonest(soon, a.notices.update(a.now(), blocked, neighbours)); soon > 0 {
 			pause = min(pause, soon)
@@ -270,15 +298,16 @@ func (a *Agent) reload() {
 	if err == nil {
 		err = fixed(a.Config(), next)
 	}
+	before := a.setRefused(err)
 	if err != nil {
-		if a.refused != err.Error() {
-			a.refused = err.Error()
+		a.m.refused.Set(1)
+		if before != err.Error() {
 			a.m.reloads.WithLabelValues("refused").Inc()
 			a.log.Error("the changed configuration is refused; the old one stays", "error", err)
 		}
 		return
 	}
-	a.refused = ""
+	a.m.refused.Set(0)
 	if !reflect.DeepEqual(next, a.Config()) {
 		a.mu.Lock()
 		a.config = next
@@ -286,6 +315,24 @@ func (a *Agent) reload() {
 		a.m.reloads.WithLabelValues("applied").Inc()
 		a.log.Info("the changed configuration is applied")
 	}
+}
+
+// setRefused keeps why the configuration that is there is refused, nil if it is not, and returns what was kept before.
+func (a *Agent) setRefused(err error) (before string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before, a.refused = a.refused, ""
+	if err != nil {
+		a.refused = err.Error()
+	}
+	return before
+}
+
+// Refused returns why the configuration that Reload has found is refused, and an older one is in force. Empty: it is not.
+func (a *Agent) Refused() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.refused
 }
 
 // fixed refuses changes that would leave something behind at the old place.

@@ -18,11 +18,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // patience is how long a test waits for what must come. With inotify it comes in milliseconds.
-const patience = time.Minute
+const patience = netnstest.Patience
 
 // onEvents makes an agent see nothing but what inotify announces.
 func onEvents(o *Options) { o.Poll = time.Hour }
@@ -267,6 +268,50 @@ func TestTheNewerAgentActs(t *testing.T) {
 	within(t, patience, "the older one acts again", func() bool {
 		return a.Ready() == nil && n.read(n.binary()) == "#!/bin/true\n" && strings.Contains(n.read(n.conf("10-calico.conflist")), "istio")
 	})
+}
+
+// A new agent takes an older one's place only once it can do its work, and what it is told to wait for has come. Until then the older one
+// goes on, and both say so.
+func TestTakesOverOnlyWhatItCanDo(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	old, _ := n.agent(onEvents)
+	within(t, patience, "ready", ready(old))
+	was := n.tree()
+	var turns atomic.Int32
+	var waits atomic.Bool
+	waits.Store(true)
+	confDir := n.CNIConfDir
+	n.CNIConfDir = t.TempDir() // the wrong one
+	awaits := func(o *Options) {
+		onEvents(o)
+		o.OnTurn = func(acts, _ bool) { assert.True(t, acts); turns.Add(1) }
+		o.TakeOver = func() error {
+			if waits.Load() {
+				return errors.New("pods are being released")
+			}
+			return nil
+		}
+	}
+	unable, stop := n.agent(onEvents)
+	within(t, patience, "it waits", func() bool { return code(unable) == "waiting" })
+	assert.ErrorContains(t, unable.Ready(), n.CNIConfDir)
+	require.NoError(t, old.Ready())
+	stop()
+	n.CNIConfDir = confDir
+	assert.Equal(t, was, n.tree())
+	next, stop := n.agent(awaits)
+	within(t, patience, "it waits", func() bool { return code(next) == "waiting" })
+	assert.ErrorContains(t, next.Ready(), "pods are being released")
+	require.NoError(t, old.Ready())
+	require.NoError(t, os.Remove(n.binary()))
+	within(t, patience, "the old one goes on", func() bool { _, err := os.Stat(n.binary()); return err == nil })
+	assert.Zero(t, turns.Load())
+	waits.Store(false)
+	within(t, patience, "ready", ready(next))
+	within(t, patience, "superseded", func() bool { return code(old) == "superseded" })
+	assert.EqualValues(t, 1, turns.Load())
+	stop()
+	within(t, patience, "the older one acts again", ready(old))
 }
 
 // While a new agent begins beside the old one, the kubeconfig has the token of one that is there: the new one's before it is

@@ -55,6 +55,7 @@ const (
 	CodeUninstalled        Code = "uninstalled"         // an uninstall told the agent to rest
 	CodeStillNamed         Code = "still-named"         // a configuration still needs what an uninstall would remove
 	CodeSuperseded         Code = "superseded"          // a newer agent runs on this node
+	CodeWaiting            Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
 )
 
 // Cause says why an [Action] is needed. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.

@@ -36,13 +36,13 @@ type Config struct {
 	CNICacheDir string
 	// CNIConfName names a file in CNIConfDir. Chained, it is the file to edit (.conf and .conflist stand for each other), by
 	// default the one that the runtime loads. Otherwise it is our own file: by default 00-TYPE.conflist with OwnFile, and
-	// TYPE.conf without Chained. It must be empty with OwnFileAuto, where a file by our own name is the sign that it is kept.
+	// TYPE.conf without Chained. With OwnFileAuto it names the network's file only, and our own has the default name.
 	CNIConfName string
 	// Chained adds the entry to the node's network. If false, the file has the plugin alone, for Multus to delegate to.
 	// Default: true.
 	Chained bool
 	// OwnFile keeps a file of our own, which sorts first and is derived from the runtime's, instead of editing that. Default:
-	// OwnFileNever, which the zero value means too.
+	// OwnFileAuto. The zero value means OwnFileNever.
 	OwnFile OwnFile
 	// RunDir contains the kubeconfig and the log socket. It has the same path on the host. Default: /var/run/meshcni.
 	RunDir string
@@ -68,7 +68,7 @@ func Default() Config {
 			PodNamespace: netconf.DefaultPodNamespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
 		BinSourceDir: "/opt/meshcni/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
-		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileNever,
+		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileAuto,
 		RunDir: netconf.DefaultRunDir, KubeconfigName: netconf.KubeconfigName,
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 		KubernetesPort:    "443", KubernetesProtocol: "https", AgentPrefix: netconf.DefaultAgentPrefix,
@@ -102,10 +102,16 @@ func (c Config) Validate() error {
 	if c.Plugin.RunDir != "" || c.Plugin.Kubernetes.Kubeconfig != "" || c.Plugin.Kubernetes.CNIBinDir != "" {
 		bad("the plugin's paths follow from RunDir, KubeconfigName and CNIBinDirs: leave run_dir, kubeconfig and cni_bin_dir empty")
 	}
+	if c.Plugin.Annotations != nil || c.Plugin.PrevResult != nil {
+		bad("the plugin's Annotations and PrevResult come from the runtime: leave them nil")
+	}
+	if !c.Chained && (c.Plugin.CNIVersion != "" || c.Plugin.Name != "") {
+		bad("without chained, cniVersion and name follow from the plugin's type: leave them empty")
+	}
 	if err := c.OwnFile.validate(); err != nil {
 		errs = append(errs, err)
 	}
-	if c.OwnFile.wanted() && !c.Chained {
+	if c.OwnFile == OwnFileAlways && !c.Chained {
 		bad("own-file needs chained")
 	}
 	errs = append(errs, c.validateConfName())
@@ -128,8 +134,8 @@ func (c Config) validateConfName() error {
 		return nil
 	case name != filepath.Base(name) || !slices.Contains([]string{".conf", ".conflist", ".json"}, ext):
 		return fmt.Errorf("cni-conf-name %q: must be a file's name ending in .conf, .conflist or .json", name)
-	case c.OwnFile == OwnFileAuto:
-		return fmt.Errorf("cni-conf-name %q: must be empty with own-file=auto, which chains into the file that the runtime loads, and knows its own by the default name", name)
+	case c.OwnFile == OwnFileAuto && c.Chained && name == c.ownName():
+		return fmt.Errorf("cni-conf-name %q: is the name of the list that own-file=auto may keep, and cannot be the network's", name)
 	case c.OwnFile == OwnFileAlways && ext != ".conflist":
 		return fmt.Errorf("cni-conf-name %q: a list of our own must end in .conflist", name)
 	case !c.Chained && ext == ".conflist":

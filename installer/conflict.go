@@ -78,7 +78,11 @@ func (c *conflict) end() { c.losses, c.pause, c.report = nil, 0, "" }
 // entirely ours.
 func culprit(file string, own bool, wrote, found []byte, losses int, over time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: our entry was removed %d times in %s, and pods that start before it is back bypass the mesh; ", file, losses, over.Round(time.Millisecond))
+	in := "all"
+	if over > 0 {
+		in = over.Round(time.Millisecond).String()
+	}
+	fmt.Fprintf(&b, "%s: our entry was removed %d times in %s, and pods that start before it is back bypass the mesh; ", file, losses, in)
 	if found == nil {
 		b.WriteString("the file itself was removed or renamed")
 	} else {

@@ -171,7 +171,7 @@ func TestFullRunDirectoryAtTheStart(t *testing.T) {
 	a, _ := n.agent(onEvents)
 	within(t, patience, "looked", func() bool { return code(a) == string(CodeWriteFailed) })
 	assert.FileExists(t, n.binary())
-	assert.Contains(t, strings.Join(strings.Fields(scrape(t, a)), " "), `meshcni_failures_total{action="lease"} `)
+	assert.Contains(t, strings.Join(strings.Fields(scrape(t, a)), " "), `meshcni_failures_total{step="lease"} `)
 	require.NoError(t, os.Remove(filler))
 	within(t, patience, "ready", ready(a))
 	assert.True(t, n.captured())

@@ -17,7 +17,7 @@ const (
 )
 
 var failingDesc = prometheus.NewDesc("meshcni_plugin_pods_failing",
-	"Pods whose newest ADD failed within 10 minutes, by error code of the CNI specification (7, 11, 50, 101, 999 and others).", []string{"code"}, nil)
+	"Pods whose newest ADD failed within 10 minutes, by error code of the CNI specification (7, 11, 50, 101, 999 and others).", []string{"cni_code"}, nil)
 
 // failing remembers the pods that do not start. The counter of failures cannot tell one pod that is tried again and again
 // from many.

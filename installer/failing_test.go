@@ -33,7 +33,7 @@ func TestFailingPods(t *testing.T) {
 	log.Info("decision", "verb", "ADD", "outcome", "passed", "reason", "last")
 	within(t, patience, "counted", func() bool { return strings.Contains(scrape(t, a), `reason="last"`) })
 	metrics := scrape(t, a)
-	for _, want := range []string{`code="7"} 1`, `code="11"} 2`, `code="50"} 0`, `code="101"} 0`, `code="999"} 0`} {
+	for _, want := range []string{`cni_code="7"} 1`, `cni_code="11"} 2`, `cni_code="50"} 0`, `cni_code="101"} 0`, `cni_code="999"} 0`} {
 		assert.Contains(t, metrics, "meshcni_plugin_pods_failing{"+want+"\n")
 	}
 }

@@ -355,7 +355,7 @@ func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
 
 func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
 	c := Default()
-	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", OwnFileAuto, false
+	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", OwnFileAlways, false
 	err := c.Validate()
 	for _, key := range []string{"log_level", "backend", "run-dir", "cni-conf-name", "own-file"} {
 		require.ErrorContains(t, err, key)

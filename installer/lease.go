@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +43,7 @@ func (l *lease) claim() error {
 		return explain(err, l.path)
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-		if _, err = fmt.Fprintf(f, "The agent with PID %d in its own namespace keeps the plugin installed.\n", os.Getpid()); err == nil {
+		if _, err = fmt.Fprintf(f, "The agent with PID %d in its own namespace keeps the plugin installed.\n%s\n", os.Getpid(), network()); err == nil {
 			err = os.Rename(f.Name(), l.path)
 		}
 	}
@@ -54,6 +55,22 @@ func (l *lease) claim() error {
 	l.file, l.claimed = f, true
 	return nil
 }
+
+// network names the network namespace of this process; empty if it cannot be told.
+func network() string {
+	name, _ := os.Readlink("/proc/self/ns/net")
+	return name
+}
+
+// besides reports whether who has the lease shares this process's network, and so needs the addresses on which this one listens.
+func (l *lease) besides() bool {
+	text, err := os.ReadFile(l.path)
+	_, where, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return err == nil && where != "" && where == network()
+}
+
+// foreign reports whether another agent has the lease and this one has never had it.
+func (l *lease) foreign() bool { return !l.claimed && l.taken() }
 
 func (l *lease) ours() bool {
 	if l.file == nil {

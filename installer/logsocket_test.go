@@ -75,8 +75,8 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 		`meshcni_plugin_bypasses_total{bypass="ipv4"} 0`, // an increase from nothing is none
 		`meshcni_plugin_outcomes_total{outcome="redirected",verb="ADD"} 1`, `meshcni_plugin_outcomes_total{outcome="other",verb="ADD"} 1`,
 		`meshcni_plugin_outcomes_total{outcome="other",verb="other"} 1`, `meshcni_plugin_outcomes_total{outcome="failed",verb="ADD"} 0`,
-		`meshcni_plugin_failures_total{code="11",verb="ADD"} 1`, `meshcni_plugin_failures_total{code="other",verb="ADD"} 1`,
-		`meshcni_plugin_failures_total{code="other",verb="other"} 1`,
+		`meshcni_plugin_failures_total{cni_code="11",verb="ADD"} 1`, `meshcni_plugin_failures_total{cni_code="other",verb="ADD"} 1`,
+		`meshcni_plugin_failures_total{cni_code="other",verb="other"} 1`,
 	} {
 		assert.Contains(t, metrics, want+"\n")
 	}
@@ -96,7 +96,7 @@ func TestLogSocketIsBounded(t *testing.T) {
 		require.NoError(t, err)
 	}
 	within(t, patience, "counted", func() bool {
-		return strings.Contains(scrape(t, a), `meshcni_plugin_log_dropped_total{why="queue-full"} `)
+		return strings.Contains(scrape(t, a), `meshcni_plugin_log_dropped_total{reason="queue-full"} `)
 	})
 	assert.LessOrEqual(t, a.sock.queued.Load(), int64(maxQueued+len(record)))
 	close(hang)

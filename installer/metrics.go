@@ -12,15 +12,15 @@ import (
 )
 
 type metrics struct {
-	installs, conflicts                    prometheus.Counter
-	repairs, failures, reloads             *prometheus.CounterVec
-	decisions, bypasses, outcomes, failed  *prometheus.CounterVec
-	records, dropped                       *prometheus.CounterVec
-	blocked, otherMesh, tokenBound         *prometheus.GaugeVec
-	ready, polling, tokenAge, tokenExpires prometheus.Gauge
-	ownFile                                prometheus.Gauge
-	add                                    prometheus.Histogram
-	failing                                *failing
+	installs, conflicts                       prometheus.Counter
+	repairs, failures, reloads                *prometheus.CounterVec
+	decisions, bypasses, outcomes, failed     *prometheus.CounterVec
+	records, dropped                          *prometheus.CounterVec
+	blocked, otherMesh, tokenBound            *prometheus.GaugeVec
+	ready, polling, tokenIssued, tokenExpires prometheus.Gauge
+	ownFile, refused                          prometheus.Gauge
+	add                                       prometheus.Histogram
+	failing                                   *failing
 
 	mu        sync.Mutex
 	reasons   map[string]bool
@@ -39,20 +39,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		installs:     counter("installs_total", "Times the plugin was added to a file that had not had it.").WithLabelValues(),
 		conflicts:    counter("fights_total", "Times a conflicting writer was found to remove our entry again and again.").WithLabelValues(),
 		repairs:      counter("drift_repairs_total", "Repairs of what others changed, by cause.", "cause"),
-		failures:     counter("failures_total", "Steps that failed, by action.", "action"),
+		failures:     counter("failures_total", "Steps that failed, by step.", "step"),
 		reloads:      counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused).", "result"),
 		decisions:    counter("plugin_decisions_total", "Decisions that plugins on this node reported, by reason.", "reason"),
 		bypasses:     counter("plugin_bypasses_total", "Pods that can bypass the mesh, by how (ipv4, ipv6, proxy-id, net-raw).", "bypass"),
 		outcomes:     counter("plugin_outcomes_total", "Decisions that plugins on this node reported, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, unknown, failed, other).", "verb", "outcome"),
-		failed:       counter("plugin_failures_total", "Runs of plugins on this node that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and error code of the CNI specification.", "verb", "code"),
+		failed:       counter("plugin_failures_total", "Runs of plugins on this node that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and error code of the CNI specification.", "verb", "cni_code"),
 		records:      counter("plugin_log_records_total", "Records that plugins sent, by level.", "level"),
-		dropped:      counter("plugin_log_dropped_total", "Records of plugins that were not printed, by why (queue-full, too-long).", "why"),
+		dropped:      counter("plugin_log_dropped_total", "Records of plugins that were not printed, by reason (queue-full, too-long).", "reason"),
 		blocked:      gauge("blocked", "1 for each reason why new pods on this node are not captured now, by its code; no series when they are.", "code"),
 		otherMesh:    gauge("other_mesh", "1 for each plugin of another mesh in the list that the runtime loads, by its type; no series without one.", "plugin"),
+		refused:      gauge("config_refused", "1 while the configuration that is there is refused, and an older one is in force.").WithLabelValues(),
 		ownFile:      gauge("own_file", "1 while the agent keeps a list of its own instead of an entry in the network's.").WithLabelValues(),
 		ready:        gauge("ready", "1 when every new pod on this node will be captured.").WithLabelValues(),
 		polling:      gauge("watch_polling", "1 when inotify cannot be used and files are polled.").WithLabelValues(),
-		tokenAge:     gauge("token_age_seconds", "Age of the service account token in the plugin's kubeconfig.").WithLabelValues(),
+		tokenIssued:  gauge("token_issued_timestamp_seconds", "When the service account token in the plugin's kubeconfig was issued, in Unix time; 0 until that is known.").WithLabelValues(),
 		tokenBound:   gauge("token_bound", "1 for the kind of object with which that token ends (node, pod, none), besides its expiry.", "object"),
 		tokenExpires: gauge("token_expires_timestamp_seconds", "When that token expires, in Unix time; 0 when it does not say.").WithLabelValues(),
 		add: auto.NewHistogram(prometheus.HistogramOpts{

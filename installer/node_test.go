@@ -54,6 +54,7 @@ type node struct {
 
 func nodeConfig(dir string) Config {
 	c := Default()
+	c.OwnFile = OwnFileNever // unless a test is about another
 	c.BinSourceDir, c.CNIBinDirs = filepath.Join(dir, "image"), []string{filepath.Join(dir, "bin")}
 	c.CNIConfDir, c.CNICacheDir = filepath.Join(dir, "net.d"), filepath.Join(dir, "cache")
 	c.RunDir, c.ServiceAccountDir = filepath.Join(dir, "run"), filepath.Join(dir, "sa")
@@ -102,12 +103,12 @@ func (n *node) read(path string) string {
 	return string(data)
 }
 
-// tree is every file below the configuration directory, with mode and owner, to compare.
+// tree returns every file below the configuration directory, with mode and owner, to compare, but for what an agent keeps there for itself.
 func (n *node) tree() map[string]string {
 	n.t.Helper()
 	out := map[string]string{}
 	require.NoError(n.t, filepath.WalkDir(n.CNIConfDir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".meshcni-") {
 			return err
 		}
 		var st unix.Stat_t

@@ -27,6 +27,10 @@ const (
 	NoticeOwnFileTaken  NoticeCode = "own-file-taken"  // the entry was fought over, so the agent keeps a file of its own
 	NoticeOtherMesh     NoticeCode = "other-mesh"      // there is a Neighbour
 	NoticeOtherMeshGone NoticeCode = "other-mesh-gone" // and no longer
+	NoticeConfigRefused NoticeCode = "config-refused"  // the configuration that Reload has found is refused; see Agent.Refused
+
+	NoticeOtherDialect NoticeCode = "other-dialect"     // sent by cmd/nodecmd: pods are of a mesh that the plugin is not configured for
+	NoticePodsHeld     NoticeCode = "ambient-pods-held" // sent by cmd/nodecmd: pods are still in the care of a node's proxy that is switched off
 )
 
 // remindAfter is when a notice of what is still wrong is repeated. Kubernetes forgets an event after an hour by default
@@ -39,6 +43,8 @@ type notices struct {
 	moment time.Duration // how long a reason must last to be news
 	open   map[subject]*trouble
 	told   []string // the codes of Blocked that have been told of since the agent was ready
+
+	refused string // why the configuration that is there is refused; empty: it is not
 }
 
 // subject is what a notice is about.
@@ -91,6 +97,9 @@ func (n *notices) update(now time.Time, blocked []*Blocked, neighbours []Neighbo
 		if !n.open[about].told.IsZero() && !slices.Contains(n.told, string(b.Code)) {
 			n.told = append(n.told, string(b.Code))
 		}
+	}
+	if n.refused != "" {
+		look(subject{code: NoticeConfigRefused}, 0, Notice{Code: NoticeConfigRefused, Text: "the changed configuration is refused, and the one before it is in force: " + n.refused})
 	}
 	for _, other := range neighbours {
 		look(subject{NoticeOtherMesh, other.Plugin}, 0, Notice{Code: NoticeOtherMesh, Text: other.Text()})

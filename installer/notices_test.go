@@ -10,6 +10,24 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
+// TestNoticeOfARefusedConfiguration: it is told of at once, and again while it lasts, and after it has been mended as something new.
+func TestNoticeOfARefusedConfiguration(t *testing.T) {
+	var got []Notice
+	n := notices{send: func(n Notice) { got = append(got, n) }, open: map[subject]*trouble{}}
+	start := time.Unix(1000, 0)
+	for _, step := range []struct {
+		at      time.Duration
+		refused string
+		told    int
+	}{{0, "dialect: x", 1}, {time.Minute, "dialect: x", 1}, {time.Hour, "dialect: x", 2}, {2 * time.Hour, "", 2}, {2*time.Hour + 1, "dialect: y", 3}} {
+		n.refused = step.refused
+		n.update(start.Add(step.at), nil, nil)
+		assert.Len(t, got, step.told, step.at)
+	}
+	assert.Equal(t, NoticeConfigRefused, got[2].Code)
+	assert.Contains(t, got[2].Text, "dialect: y")
+}
+
 func TestNotices(t *testing.T) {
 	var got []Notice
 	n := notices{send: func(n Notice) { got = append(got, n) }, moment: 10 * time.Second, open: map[subject]*trouble{}}

@@ -48,10 +48,11 @@ type observed struct {
 	good goodList
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another
-	// plugin that has our kubeconfig. left are files that the plugin leaves in the run directory.
+	// plugin that has our kubeconfig. left are files that the plugin leaves in the run directory,
+	// past those by which an agent remembers the node.
 	attachments, naming []string
 	attachmentsErr      error
-	left                []string
+	left, past          []string
 }
 
 // binDir is one of the runtime's binary directories.
@@ -119,6 +120,7 @@ func (o *observer) lookForInstall(c Config) observed {
 	if kept, ok := keptToken(seen.kubeconfig, time.Now()); ok {
 		seen.credentials.token = kept
 	}
+	seen.taken = c.OwnFile == OwnFileAuto && recall(c).Taken
 	return seen
 }
 
@@ -131,6 +133,11 @@ func (o *observer) lookForUninstall(c Config) observed {
 	}
 	seen.good = readGood(c)
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
+	for _, path := range append(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir)...) {
+		if _, err := os.Lstat(path); err == nil {
+			seen.past = append(seen.past, path)
+		}
+	}
 	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments", filepath.Base(c.record())} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
 		seen.left = append(seen.left, paths...)

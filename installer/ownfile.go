@@ -16,9 +16,9 @@ const (
 	OwnFileNever OwnFile = "false"
 	// OwnFileAlways keeps a list of our own, and leaves others' files alone.
 	OwnFileAlways OwnFile = "true"
-	// OwnFileAuto chains into the network's file until another program is found to remove the entry again and again, and keeps
-	// a list of our own from then on. While that list exists, so does the decision: it outlives the agent, until an
-	// uninstall, another value, or somebody who removes the list while no agent runs.
+	// OwnFileAuto chains into the network's file until there is evidence that another program rewrites it, and keeps a list of
+	// our own from then on: the entry was gone after a boot, or was removed twice, however far apart. The decision outlives the agent
+	// and a boot, until an uninstall or another value. Without [Config].Chained it means OwnFileNever.
 	OwnFileAuto OwnFile = "auto"
 )
 
@@ -53,18 +53,18 @@ func (p *planner) keepsOwn() bool {
 }
 
 // take makes the agent keep a file of its own from now on, if that is left to it and can be done. The conflict is then over.
-func (a *Agent) take(c Config, seen observed, plan Plan) bool {
+func (a *Agent) take(c Config, seen observed, plan Plan, why string) bool {
 	if c.OwnFile != OwnFileAuto || plan.Target == c.ownName() {
 		return false
 	}
 	seen.taken = true
 	if own := planInstall(c, seen); len(own.Blocked) > 0 {
-		a.log.Error("our entry is fought over, and own-file=auto cannot end it", "error", own.Err())
+		a.log.Error("our entry does not stay in the network's file, and own-file=auto cannot end it", "detail", why, "error", own.Err())
 		return false
 	}
 	a.taken = true
-	text := fmt.Sprintf("%s; so the agent keeps a list of its own from now on, %s (own-file=auto)", a.conflict.report, c.ownName())
-	a.log.Warn("our entry is fought over: taking a file of our own", "detail", text)
+	text := fmt.Sprintf("%s; so the agent keeps a list of its own from now on, %s (own-file=auto)", why, c.ownName())
+	a.log.Warn("our entry does not stay in the network's file: taking a file of our own", "detail", text)
 	a.notices.send(Notice{Code: NoticeOwnFileTaken, Text: text})
 	a.conflict.end()
 	return true
@@ -72,6 +72,7 @@ func (a *Agent) take(c Config, seen observed, plan Plan) bool {
 
 // forgetOwn leaves it to the files on the node whether one of our own is kept, when this agent acts again.
 func (a *Agent) forgetOwn() {
-	a.taken = false
+	a.taken, a.recalled = false, false
+	a.past, a.kept = history{}, history{}
 	a.m.ownFile.Set(0)
 }

@@ -247,11 +247,19 @@ func (p *planner) ownFile() bool {
 	if !ok {
 		return false
 	}
-	choice, err := conflist.Primary(p.o.conf, append(p.oursAlone(), own)...)
-	if err != nil {
+	named := p.c.OwnFile == OwnFileAuto && p.c.CNIConfName != ""
+	first, err := conflist.Primary(p.o.conf, append(p.oursAlone(), own)...)
+	if err != nil && !named {
 		return p.noChoice(err) // our file stays: the owner's plugin refuses pods itself while its agent is away
 	}
-	if own > choice.Name {
+	choice := first
+	if named {
+		if choice, ok = p.choose(); !ok {
+			return false
+		}
+	}
+	if own > first.Name && first.Name != "" {
+		choice = first
 		return p.block(CodeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --own-file=true and --cni-conf-name to a name before it", choice.Name, own))
 	}
 	list, ok := p.withEntry(choice)

@@ -3,6 +3,8 @@
 package installer
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
 // reconcile looks and acts until nothing is left to do now. It returns after which time to look again even if nothing
@@ -22,10 +25,19 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	if err := os.MkdirAll(c.RunDir, 0o755); err != nil { // it may have been removed
 		a.failed("run-dir", explain(err, c.RunDir))
 	}
+	if why := a.unable(c); len(why) > 0 {
+		a.report(Plan{}, why)
+		return takeOverLook
+	}
 	act, err := a.lease.keep()
 	if err != nil {
 		a.failed("lease", err)
 	}
+	if !act && !a.lease.claimed { // the older one may have taken the file for a killed agent's
+		a.report(Plan{}, waiting(cmp.Or(err, errNoLease)))
+		return takeOverLook
+	}
+	a.acts(act)
 	if !act {
 		a.forgetOwn()
 		a.report(Plan{}, []*Blocked{{CodeSuperseded, errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
@@ -38,7 +50,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		return a.rest(ctx, c)
 	}
 	a.rested = false
-	a.taken = a.taken && c.OwnFile == OwnFileAuto
+	a.remembers(c)
 	judged := false // losing a race for the file is not another loss of the entry
 	var doing performer
 	for range rounds {
@@ -53,6 +65,10 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		wait := a.doubtful(plan)
 		if wait == 0 && !judged {
 			judged = true
+			if a.goneWhileAway(c, seen, plan); a.taken && !seen.taken {
+				judged = false
+				continue
+			}
 			var conflict *Blocked
 			if conflict, wait = a.contested(c, seen, plan); a.taken && !seen.taken {
 				continue
@@ -73,6 +89,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		}
 		done, changed := doing.perform(plan.Actions, a.log)
 		a.count(done)
+		a.putBack = a.putBack || slices.ContainsFunc(done, puts)
 		if changed != nil {
 			continue
 		}
@@ -83,6 +100,43 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		return a.conclude(c, seen, plan, doing, wait)
 	}
 	return 10 * time.Millisecond
+}
+
+// takeOverLook is how often an agent that waits for its turn looks whether it could do its work.
+const takeOverLook = 200 * time.Millisecond
+
+// unable returns why this agent does not take the place of an older one that runs; nil: it may, or there is none. One that took it all
+// the same would end what works: the older one is stopped as soon as it is not ready.
+func (a *Agent) unable(c Config) []*Blocked {
+	if !a.lease.foreign() {
+		return nil
+	}
+	if err := a.opts.TakeOver(); err != nil {
+		return waiting(err)
+	}
+	seen := a.obs.look(c)
+	if seen.credentialsErr == nil {
+		seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
+	}
+	if err := join(planInstall(c, seen).Blocked); err != nil {
+		return waiting(err)
+	}
+	return nil
+}
+
+// errNoLease: another agent took the lease at the same time.
+var errNoLease = errors.New("another agent has the lease")
+
+func waiting(why error) []*Blocked {
+	return []*Blocked{{CodeWaiting, fmt.Errorf("the agent that was on this node before keeps the plugin installed until this one can: %w", why)}}
+}
+
+// acts tells when the agent's turn begins, and when it ends.
+func (a *Agent) acts(now bool) {
+	if a.turn == nil || *a.turn != now {
+		a.turn = &now
+		a.opts.OnTurn(now, !now && a.lease.besides())
+	}
 }
 
 // conclude reports a state in which nothing is left to do, or nothing but to wait.
@@ -194,11 +248,16 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Du
 	report := func(losses int, over time.Duration) string {
 		return culprit(plan.Target, plan.Target == c.ownName(), a.wrote, found, losses, over)
 	}
+	again := a.lostForGood(plan, found)
 	retry, begins := a.conflict.lost(now, report)
+	if again && !begins && a.take(c, seen, plan, report(a.past.Losses, 0)) {
+		a.m.conflicts.Inc()
+		return nil, 0
+	}
 	if begins {
 		a.m.conflicts.Inc()
 		a.log.Error("a conflicting writer keeps removing our entry: backing off", "detail", a.conflict.report, "pause", a.conflict.pause.String())
-		if a.take(c, seen, plan) {
+		if a.take(c, seen, plan, a.conflict.report) {
 			return nil, 0
 		}
 	}
@@ -209,6 +268,25 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Du
 		return nil, 0
 	}
 	return &Blocked{CodeConflict, errors.New(a.conflict.report)}, max(time.Millisecond, a.conflict.until.Sub(now))
+}
+
+// lostForGood counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto.
+func (a *Agent) lostForGood(plan Plan, found []byte) bool {
+	i := slices.IndexFunc(plan.Actions, Action.conf)
+	if cause := plan.Actions[i].Cause; cause != CauseEntryRemoved && cause != CauseConfAppeared || bytes.Equal(found, a.wrote) {
+		return false
+	}
+	a.past.Losses++
+	return a.past.Losses >= enoughLosses || a.rebooted && a.now().Sub(a.begun) < booting
+}
+
+// puts reports whether an action brought back an entry that no file had, or that none had which the runtime loads.
+func puts(act Action) bool {
+	switch act.Cause {
+	case CauseFirstInstall, CauseEntryRemoved, CauseOwnFileMissing, CauseOwnFileTaken, CauseConfAppeared, CauseConfBroken:
+		return act.conf()
+	}
+	return false
 }
 
 // losses are the causes for which somebody else has removed or changed the entry.
@@ -224,8 +302,10 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 		a.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
 	a.wrote = seen.conf.files[plan.Target].data
-	a.taken = c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
+	a.taken = c.Chained && c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
 	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
+	a.note(c, plan.Target)
+	_ = diskfile.Reserve(c.CNIConfDir) // where there is no room for it, what is reserved so far has to do
 	if err := a.good.remember(c, plan.Target, a.wrote); err != nil {
 		a.failed("run-dir", err)
 	}
@@ -261,7 +341,7 @@ func (a *Agent) token(seen observed) {
 			since = info.ModTime()
 		}
 	}
-	a.m.tokenAge.Set(a.now().Sub(since).Seconds())
+	a.m.tokenIssued.Set(float64(since.Unix()))
 	if exp := seen.credentials.expires; !exp.IsZero() {
 		a.m.tokenExpires.Set(float64(exp.Unix()))
 	}

@@ -35,6 +35,9 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if os.Remove(marker(c)) == nil {
 		log.Info("an earlier uninstall is over")
 	}
+	if err := forgetTaken(c); err != nil {
+		return Plan{}, err
+	}
 	obs := newObserver()
 	plan, err := settle(ctx, log, func() Plan { return planInstall(c, obs.lookForInstall(c)) })
 	if err != nil {

@@ -52,7 +52,7 @@ func TestPluginHasATokenOfItsOwn(t *testing.T) {
 	assert.Equal(t, own, n.token())
 	assert.Contains(t, n.read(n.kubeconfig()), base64.StdEncoding.EncodeToString([]byte("the CA")))
 	metrics := scrape(t, a)
-	for _, line := range []string{`meshcni_token_bound{object="node"} 1`, `meshcni_token_bound{object="pod"} 0`, `meshcni_failures_total{action="token"} 0`} {
+	for _, line := range []string{`meshcni_token_bound{object="node"} 1`, `meshcni_token_bound{object="pod"} 0`, `meshcni_failures_total{step="token"} 0`} {
 		assert.Contains(t, metrics, line)
 	}
 	assert.Contains(t, metrics, fmt.Sprintf("meshcni_token_expires_timestamp_seconds %g", float64(parseToken(own).expires.Unix())))

@@ -38,6 +38,9 @@ func planUninstall(c Config, o observed) Plan {
 	if o.good.File != "" {
 		p.remove(c.goodPath())
 	}
+	for _, path := range o.past {
+		p.remove(path)
+	}
 	if n := len(o.attachments); n > 0 {
 		p.note("the binary stays to answer the DEL of %d attachments made with it (%s): uninstall again when they are gone",
 			n, strings.Join(o.attachments[:min(5, n)], ", "))

@@ -85,16 +85,19 @@ func TestGrandchildDoesNotHangRun(t *testing.T) {
 	t.Parallel()
 	_, rs := runners(t)
 	for name, r := range rs {
-		var out strings.Builder
-		cmd := childCmd(t.Context(), t, "grandchild")
-		cmd.Stdout = &out
-		require.Zero(t, cmd.WaitDelay)
-		err := r.Run(cmd)
-		pid, perr := strconv.Atoi(strings.TrimSpace(strings.Split(out.String(), "\n")[0]))
-		require.NoError(t, perr)
-		require.NoError(t, unix.Kill(pid, unix.SIGKILL))
-		require.ErrorIs(t, err, exec.ErrWaitDelay, name)
-		assert.Equal(t, netnsexec.WaitDelay, cmd.WaitDelay)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			cmd := childCmd(t.Context(), t, "grandchild")
+			cmd.Stdout = &out
+			require.Zero(t, cmd.WaitDelay)
+			err := r.Run(cmd)
+			pid, perr := strconv.Atoi(strings.TrimSpace(strings.Split(out.String(), "\n")[0]))
+			require.NoError(t, perr)
+			require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+			require.ErrorIs(t, err, exec.ErrWaitDelay)
+			assert.Equal(t, netnsexec.WaitDelay, cmd.WaitDelay)
+		})
 	}
 	cmd := childCmd(t.Context(), t, "netns")
 	cmd.WaitDelay = time.Minute

@@ -43,7 +43,7 @@ func entries(t testing.TB, dir string) int {
 // settles polls, for what the kernel or the runtime does in its own time.
 func settles(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(t, ok, netnstest.Patience, 2*time.Millisecond, what)
 }
 
 func TestOpenRefuses(t *testing.T) {

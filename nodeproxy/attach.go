@@ -26,28 +26,75 @@ const (
 
 // The steps of an Attach that fail before the machine's own; see machine.Steps for those.
 const (
-	stepAgent     = "agent"
+	stepAgent     = agentsock.StepAgent
 	stepPod       = "pod"
 	stepSelection = "selection"
 	stepNamespace = "namespace"
 )
 
 // Attach captures a pod that is being set up: the handler of that request of [agentsock.Handler]. It returns once the proxy
-// listens in the pod and the rules are in force; the annotation follows. An error is an [*agentsock.StepError], and the
-// namespace is as it was.
+// listens in the pod and the rules are in force; the annotation follows. While no proxy is connected, it waits for one, as long as
+// the Attachment's Patience allows. An error is an [*agentsock.StepError], and the namespace is as it was.
 func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (done agentsock.Attached, err error) {
 	defer func() { _ = ns.Close() }()
-	if c.mode().on {
-		return done, &agentsock.StepError{Step: stepAgent, Reason: reasonReleasing, Err: ErrReleasing}
+	patient, cancel := ctx, func() {}
+	if a.Patience > 0 {
+		patient, cancel = context.WithTimeout(ctx, a.Patience)
 	}
-	if err := c.awaitStart(ctx); err != nil {
+	defer cancel()
+	if c.mode().on {
+		return done, releasing()
+	}
+	if err := c.awaitStart(patient); err != nil {
 		return done, &agentsock.StepError{Step: stepAgent, Reason: "not-synced", Err: err}
 	}
-	pod, err := c.awaitPod(ctx, types.UID(a.Pod.UID))
+	pod, err := c.awaitPod(patient, a.Pod)
 	if err != nil {
 		return done, &agentsock.StepError{Step: stepPod, Reason: "unknown-pod", Err: err}
 	}
-	e := c.entry(uidOf(pod))
+	for {
+		if a.Patience > 0 {
+			if err := c.awaitProxy(ctx, patient, c.uidOf(pod)); err != nil {
+				return done, err
+			}
+		}
+		var step *agentsock.StepError
+		done, err = c.attach(ctx, a, pod, ns)
+		if !errors.As(err, &step) || step.Reason != agentsock.ReasonNoProxy || a.Patience <= 0 || patient.Err() != nil {
+			return done, err
+		}
+	}
+}
+
+func releasing() error {
+	return &agentsock.StepError{Step: stepAgent, Reason: reasonReleasing, Err: ErrReleasing}
+}
+
+// proxyAgain is how often a waiting Attach looks whether a proxy is connected.
+const proxyAgain = 20 * time.Millisecond
+
+// awaitProxy waits until a proxy can take pods, or patient ends. It holds nothing meanwhile, so that the pod can leave, or go.
+func (c *Controller) awaitProxy(ctx, patient context.Context, uid types.UID) error {
+	for {
+		err := c.opts.Proxy.Ready()
+		switch {
+		case err == nil:
+			return nil
+		case c.mode().on:
+			return releasing()
+		case ctx.Err() != nil:
+			return &agentsock.StepError{Step: stepAgent, Reason: "ends", Err: context.Cause(ctx)} // or nobody reads the answer
+		case c.pod(uid) == nil:
+			return &agentsock.StepError{Step: stepPod, Reason: "unknown-pod", Err: agentsock.ErrUnknown}
+		case !sleep(patient, proxyAgain) && ctx.Err() == nil:
+			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: agentsock.ReasonNoProxy, Err: err}
+		}
+	}
+}
+
+// attach is Attach with whatever proxy there is.
+func (c *Controller) attach(ctx context.Context, a agentsock.Attachment, pod *corev1.Pod, ns *os.File) (done agentsock.Attached, err error) {
+	e := c.entry(c.uidOf(pod))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
@@ -66,10 +113,10 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 	return w.attach(ctx, a, ns)
 }
 
-// awaitPod waits until the pod with the UID is in the cache, and its namespace, which for the first pod of a namespace on the node
+// awaitPod waits until the pod that the runtime means is in the cache, and its namespace, which for the first pod of a namespace on the node
 // comes later. A namespace that does not come is for the decision to complain of.
-func (c *Controller) awaitPod(ctx context.Context, uid types.UID) (*corev1.Pod, error) {
-	if pod := c.pod(uid); pod != nil && c.knowsNamespace(pod) {
+func (c *Controller) awaitPod(ctx context.Context, id attachment.Pod) (*corev1.Pod, error) {
+	if pod := c.index.Known(id); pod != nil && c.knowsNamespace(pod) {
 		return pod, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
@@ -82,7 +129,7 @@ func (c *Controller) awaitPod(ctx context.Context, uid types.UID) (*corev1.Pod, 
 		}
 	})()
 	for {
-		pod := c.pod(uid)
+		pod := c.index.Known(id)
 		if pod != nil && c.knowsNamespace(pod) {
 			return pod, nil
 		}
@@ -113,7 +160,7 @@ func (c *Controller) knowsNamespace(pod *corev1.Pod) bool {
 type attaching struct {
 	*work
 
-	handedOver, listens, exempt bool
+	handedOver, listens, moved, exempt bool
 }
 
 // selects checks that the agent agrees with the plugin about the pod.
@@ -155,6 +202,7 @@ func (w *attaching) attach(ctx context.Context, a agentsock.Attachment, f *os.Fi
 		return done, &agentsock.StepError{Step: stepNamespace, Reason: "namespace-failed", Err: err}
 	}
 	e.captured = was.captured
+	e.followed = machine.In // an ADD is not held back, and is no turn
 	c.publish(w.work)
 	if w.backend, err = w.choose(ctx); err != nil {
 		err = &machine.StepError{Step: machine.WriteRules.String(), Err: err}
@@ -210,7 +258,7 @@ func (w *attaching) failed(ctx context.Context, was before, err error) error {
 
 // reasonOf returns the code of a failure: that no proxy is there explains all others.
 func (w *attaching) reasonOf(err error) string {
-	if w.c.opts.Proxy.Ready() != nil && !w.handedOver {
+	if errors.Is(err, ErrNoProxy) || w.c.opts.Proxy.Ready() != nil && !w.handedOver {
 		return machine.ReasonNoProxy
 	}
 	return reasonOf(err, machine.ReasonNotHanded)
@@ -221,7 +269,7 @@ func (w *attaching) Observe(context.Context) (machine.Actual, error) {
 	a := machine.Actual{
 		Namespace: true, Noted: true, Ours: true, Held: true,
 		Proxy:  true, // if there is none, the hand-over says why
-		Handed: w.handedOver, Listening: w.listens, Exempt: w.exempt, AnyExempt: w.exempt,
+		Handed: w.handedOver, Listening: w.listens, Moves: w.moved, Exempt: w.exempt, AnyExempt: w.exempt,
 	}
 	if w.result != nil {
 		a.Rules = machine.RulesSame
@@ -242,6 +290,8 @@ func (w *attaching) Do(ctx context.Context, act machine.Action) error {
 		w.handedOver = true
 	case machine.AwaitListeners:
 		w.listens = true
+	case machine.SetSysctl:
+		w.moved = true
 	case machine.PutProbes:
 		w.exempt = true
 	default:

@@ -3,8 +3,11 @@ package nodeproxy_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,6 +152,75 @@ func TestAttachFails(t *testing.T) {
 	}
 }
 
+// TestAttachAwaitsTheProxy: as long as the plugin can, which then hears that it was the proxy that did not come.
+func TestAttachAwaitsTheProxy(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	nobody := fmt.Errorf("it disconnected: %w", nodeproxy.ErrNoProxy)
+	down := func(p *proxy) { p.down = nobody }
+	up := func(p *proxy) { p.down = nil }
+	n.proxy.set(down)
+	n.pods.label("shop", "ambient")
+	returns, breaks, late, gone, given := n.pending(1), n.pending(2), n.pending(3), n.pending(4), n.pending(5)
+	n.start()
+	n.until("ready for pods", func() bool { return !errors.Is(n.c.Ready(), nodeproxy.ErrNotSynced) })
+	attach := func(uid types.UID, patience time.Duration) <-chan error {
+		done := make(chan error, 1)
+		a := n.attachment(uid, "c1")
+		a.Patience = patience
+		go func() {
+			_, err := n.attach(a)
+			done <- err
+		}()
+		return done
+	}
+	fails := func(err error, reason string) {
+		t.Helper()
+		var step *agentsock.StepError
+		require.ErrorAs(t, err, &step)
+		assert.Equal(t, reason, step.Reason)
+	}
+	err := <-attach(late, 100*time.Millisecond)
+	fails(err, "no-proxy")
+	require.ErrorIs(t, err, nobody)
+
+	waits := attach(returns, time.Hour)
+	n.proxy.mu.Lock()
+	asked := n.proxy.asked
+	n.proxy.mu.Unlock()
+	n.until("it waits", func() bool { n.proxy.mu.Lock(); defer n.proxy.mu.Unlock(); return n.proxy.asked > asked+3 })
+	n.proxy.set(up)
+	require.NoError(t, <-waits)
+	assert.True(t, n.proxy.holds(returns))
+
+	// The proxy goes again while it is asked, once.
+	var once sync.Once
+	failed := make(chan struct{})
+	n.proxy.set(func(p *proxy) {
+		p.fault = func(w nodeproxy.Workload) (err error) {
+			if w.UID == breaks {
+				once.Do(func() { p.down, err = nobody, nobody; close(failed) })
+			}
+			return err
+		}
+	})
+	waits = attach(breaks, time.Hour)
+	<-failed
+	n.proxy.set(up)
+	require.NoError(t, <-waits)
+
+	n.proxy.set(down)
+	waits = attach(gone, time.Hour)
+	n.pods.change(gone, nil)
+	fails(<-waits, "unknown-pod")
+	waits = attach(given, time.Hour)
+	released, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = n.c.Release(released, "")
+	require.NoError(t, err)
+	fails(<-waits, "releasing")
+}
+
 // TestAttachOfWhatWasCaptured: a runtime that repeats ADD while the proxy is away does not lose what is there.
 func TestAttachOfWhatWasCaptured(t *testing.T) {
 	t.Parallel()
@@ -227,5 +299,22 @@ func TestAttachClosesItsFile(t *testing.T) {
 		_, err := n.c.Attach(t.Context(), a, f)
 		assert.Equal(t, dialect == "another", err != nil)
 		assert.ErrorIs(t, f.Close(), os.ErrClosed)
+	}
+}
+
+// TestLongFault: however much a fault of one pod has to say, what the agent says of it is bounded.
+func TestLongFault(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.pods.label("shop", "ambient")
+	n.proxy.fault = func(nodeproxy.Workload) error { return errors.New(strings.Repeat("a long story, ", 1<<14)) }
+	uid := n.pod(1)
+	n.start()
+	n.eventually(uid, "waiting", "hand-over-failed")
+	s := n.state(uid)
+	assert.Contains(t, s.Detail, "a long story")
+	assert.LessOrEqual(t, len(s.Detail), 1024)
+	for _, w := range n.c.Warnings() {
+		assert.Less(t, len(w), 1400)
 	}
 }

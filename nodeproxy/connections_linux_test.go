@@ -42,7 +42,7 @@ func echo(t *testing.T, ns *netnsexec.NetNS, addr string) {
 func dial(t *testing.T, ns *netnsexec.NetNS, addr string) (c net.Conn) {
 	t.Helper()
 	require.NoError(t, ns.Do(func() (err error) {
-		c, err = net.DialTimeout("tcp", addr, 10*time.Second)
+		c, err = net.DialTimeout("tcp", addr, netnstest.Patience)
 		return err
 	}))
 	t.Cleanup(func() { _ = c.Close() })
@@ -52,7 +52,7 @@ func dial(t *testing.T, ns *netnsexec.NetNS, addr string) (c net.Conn) {
 // answers reports whether a connection still reaches the echo.
 func answers(t *testing.T, c net.Conn) bool {
 	t.Helper()
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(netnstest.Patience)))
 	if _, err := c.Write([]byte("x")); err != nil {
 		return false
 	}

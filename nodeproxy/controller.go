@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,9 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -46,9 +49,10 @@ var ErrReleasing = errors.New("the node's proxy gives back all pods")
 // survive it, so that it can be killed at any moment.
 type Controller struct {
 	opts     Options
-	queue    workqueue.TypedRateLimitingInterface[types.UID]
-	budget   *budget.Node
-	breaker  budget.Breaker
+	index    Index
+	queue    *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
+	bounds   func(types.UID) (attempt, look time.Duration)
+	limits   *budget.Groups // of mending, by namespace
 	metrics  *metrics
 	mayTell  func() bool   // whether the events' limit allows one more
 	proxies  atomic.Uint64 // changes with each proxy that comes or goes
@@ -58,6 +62,8 @@ type Controller struct {
 	records  *attachment.Index
 
 	released atomic.Pointer[mode] // nil: pods are captured
+
+	lacksMoves atomic.Bool // the log was told that the kernel lacks the sysctl of an exchange of proxies
 
 	mu       sync.Mutex
 	entries  map[types.UID]*entry
@@ -74,12 +80,14 @@ func New(o Options) (*Controller, error) {
 	if o.Probes != nil {
 		o.Probes = &exemptions{Probes: o.Probes, age: o.VerifyInterval / 10}
 	}
+	index, ok := o.Pods.(Index)
+	if !ok {
+		index = scan{o.Pods}
+	}
 	c := &Controller{
-		opts: o,
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost)),
-		budget:   budget.ForNode(o.Budget),
-		breaker:  budget.Breaker{MaxShare: o.MaxDriftShare, MinBroken: o.MinDrifted, TrialInterval: o.TrialInterval},
+		opts: o, index: index,
+		bounds:   o.bounds,
+		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
 		mayTell:  flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst).TryAccept,
 		started:  make(chan struct{}),
 		records:  o.Records.Index(),
@@ -87,6 +95,11 @@ func New(o Options) (*Controller, error) {
 		attached: map[attachment.ID]attachedTo{},
 		changed:  make(chan struct{}),
 	}
+	c.queue = lanes.New(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost),
+		func(uid types.UID) time.Duration {
+			_, look := c.bounds(uid)
+			return look
+		}, c.runtimeUID)
 	c.metrics = newMetrics(c)
 	return c, nil
 }
@@ -99,13 +112,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return errors.New("the controller of the node's proxy runs or has run already")
 	}
-	defer c.opts.Pods.Subscribe(func(uid types.UID) { c.queue.Add(uid) })()
+	defer c.opts.Pods.Subscribe(c.podChanged)()
 	var wg sync.WaitGroup
 	defer func() {
 		c.queue.ShutDown()
 		wg.Wait()
 		if err := c.closeAll(); err != nil {
-			c.opts.Log.Warn("cannot close network namespaces", "error", err.Error())
+			c.opts.Log.Warn("cannot close network namespaces", "error", brief.Finding(err.Error()))
 		}
 	}()
 	for !c.opts.Pods.Synced() {
@@ -121,35 +134,17 @@ func (c *Controller) Run(ctx context.Context) error {
 	close(c.started)
 	c.opts.Log.Info("controller of the node's proxy has the node's pods", "pods", len(c.opts.Pods.Pods()))
 	c.enqueueAll()
-	for range c.opts.Workers {
-		wg.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
+	wg.Go(func() { c.queue.Run(ctx, c.opts.Workers, c.process) })
 	wg.Go(func() { c.verifyAll(ctx) })
 	<-ctx.Done()
 	return nil
-}
-
-// next works on one pod. It returns false when the queue has shut down.
-func (c *Controller) next(ctx context.Context) bool {
-	uid, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(uid)
-	if ctx.Err() == nil {
-		c.process(ctx, uid)
-	}
-	return true
 }
 
 // recall reads from the plugin's records which pods were captured, and through which attachments.
 func (c *Controller) recall() {
 	records, err := c.records.Records()
 	if err != nil {
-		c.opts.Log.Warn("cannot read the plugin's records", "error", err.Error())
+		c.opts.Log.Warn("cannot read the plugin's records", "error", brief.Finding(err.Error()))
 	}
 	for _, r := range records {
 		mesh := c.meshNamed(r.Dialect)
@@ -177,16 +172,23 @@ func (c *Controller) gather(ctx context.Context) {
 		return choice == machine.In || choice != machine.Gone && slices.Contains(known, e.uid)
 	})
 	for _, pod := range all {
+		if ended(pod) {
+			continue // it is in no snapshot
+		}
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			e := c.entry(uidOf(pod))
+			e := c.entry(c.uidOf(pod))
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			w := &work{c: c, e: e, want: c.want(ctx, e)}
 			e.ours = e.ours || slices.Contains(known, e.uid) && !w.othersProxy()
 			if c.publish(w) {
-				_ = w.find(ctx) // without it, the proxy keeps the pod
+				begin := time.Now()
+				finding, cancel := context.WithTimeout(ctx, c.queue.Limit(e.uid))
+				defer cancel()
+				_ = w.find(finding) // without it, the proxy keeps the pod
+				c.queue.Took(e.uid, time.Since(begin))
 			}
 		})
 	}
@@ -201,7 +203,10 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 	}
 	var sought []Sought
 	for _, pod := range pods {
-		e := c.entry(uidOf(pod))
+		if ended(pod) {
+			continue
+		}
+		e := c.entry(c.uidOf(pod))
 		if !e.mu.TryLock() {
 			continue // somebody works on it, and nobody waits for one pod here
 		}
@@ -214,13 +219,27 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 		}
 		e.mu.Unlock()
 	}
-	seer.Foresee(ctx, sought)
+	// Pods that take long are left for the lane of such.
+	_, look := c.opts.bounds("")
+	looking, cancel := context.WithTimeout(ctx, 2*look)
+	defer cancel()
+	seer.Foresee(looking, sought)
 }
 
-// enqueueAll has each pod looked at, and each of which something is left.
+// enqueueAll has each pod looked at, and each of which something is left. Of pods that have ended only these, and those that say that
+// they are in the mesh: a node may have thousands.
 func (c *Controller) enqueueAll() {
+	var entries map[netip.Addr]types.UID
+	var err error
+	if c.opts.Probes != nil {
+		if entries, err = c.opts.Probes.Entries(); err != nil {
+			c.opts.Log.Warn("cannot read the addresses of probes", "error", brief.Finding(err.Error()))
+		}
+	}
 	for _, pod := range c.opts.Pods.Pods() {
-		c.queue.Add(uidOf(pod))
+		if err != nil || !ended(pod) || c.told(pod) {
+			c.queue.Add(c.uidOf(pod))
+		}
 	}
 	for _, uid := range c.opts.Namespaces.Known() {
 		c.queue.Add(uid)
@@ -230,26 +249,18 @@ func (c *Controller) enqueueAll() {
 		c.queue.Add(uid)
 	}
 	c.mu.Unlock()
-	if c.opts.Probes == nil {
-		return
-	}
-	entries, err := c.opts.Probes.Entries()
-	if err != nil {
-		c.opts.Log.Warn("cannot read the addresses of probes", "error", err.Error())
-	}
 	for _, uid := range entries {
 		c.queue.Add(uid)
 	}
 }
 
-// ProxyChanged says that a proxy has come or gone. Each pod is handed over again, which a proxy that has it takes for done.
+// ProxyChanged says that a proxy has come or gone. Each pod is handed over again, unless the Proxy is [Accepting] and says that this is
+// not needed.
 func (c *Controller) ProxyChanged() {
 	c.proxies.Add(1)
 	select {
 	case <-c.started:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for uid := range c.entries {
+		for _, uid := range c.uids() {
 			c.queue.Add(uid)
 		}
 	default: // all are looked at when it starts
@@ -281,6 +292,8 @@ func (c *Controller) verifyAll(ctx context.Context) {
 			}
 		}
 		c.lookForStrays()
+		c.forgetEnded()
+		c.limits.Keep(c.inNamespaces())
 	}
 }
 
@@ -301,13 +314,27 @@ func (c *Controller) lookForStrays() {
 	}
 }
 
+// uids returns those of all pods that are looked at round after round.
 func (c *Controller) uids() (uids []types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for uid := range c.entries {
-		uids = append(uids, uid)
+	for uid, e := range c.entries {
+		if !e.done {
+			uids = append(uids, uid)
+		}
 	}
 	return uids
+}
+
+// inNamespaces returns the namespaces of all pods.
+func (c *Controller) inNamespaces() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := map[string]bool{}
+	for _, e := range c.entries {
+		names[e.share.Namespace] = true
+	}
+	return names
 }
 
 // Pods returns what is known of each pod of the node, ordered by namespace and name.

@@ -38,6 +38,7 @@ type node struct {
 	events     *record.FakeRecorder
 	netns      map[types.UID]*netnsexec.NetNS
 	options    func(*nodeproxy.Options)
+	made       func(*nodeproxy.Controller) // before it runs
 
 	c    *nodeproxy.Controller
 	stop func()
@@ -50,7 +51,7 @@ func newNode(t testing.TB, backend apply.Name) *node {
 		pods:       &pods{pods: map[types.UID]*corev1.Pod{}, namespaces: map[string]*corev1.Namespace{}, subs: map[int]func(types.UID){}},
 		proxy:      &proxy{has: map[types.UID]*held{}},
 		probes:     &probes{set: map[netip.Addr]types.UID{}},
-		namespaces: &namespaces{paths: map[types.UID]string{}, noted: map[types.UID]string{}},
+		namespaces: &namespaces{paths: map[types.UID]string{}, noted: map[types.UID]string{}, sysctls: map[string]string{}},
 		records:    attachment.In(t.TempDir()),
 		events:     record.NewFakeRecorder(1000),
 		netns:      map[types.UID]*netnsexec.NetNS{},
@@ -100,7 +101,7 @@ func (n *node) start() {
 	o := nodeproxy.Options{
 		Dialects: []dialect.Dialect{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})}, Apply: apply.Options{Backend: n.backend},
 		Pods: n.pods, Namespaces: n.namespaces, Proxy: n.proxy, Probes: n.probes, Status: n.pods, Records: n.records,
-		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, Budget: nodeproxy.Unlimited, MaxDriftShare: 1,
+		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: nodeproxy.Unlimited, MaxDriftShare: 1,
 		Events: n.events,
 	}
 	if n.options != nil {
@@ -108,6 +109,9 @@ func (n *node) start() {
 	}
 	c, err := nodeproxy.New(o)
 	require.NoError(n.t, err)
+	if n.made != nil {
+		n.made(c)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.NoError(n.t, c.Run(ctx)) })
@@ -134,18 +138,22 @@ func (n *node) state(uid types.UID) agentsock.PodState {
 // eventually waits for a state.
 func (n *node) eventually(uid types.UID, state agentsock.State, reason string) {
 	n.t.Helper()
-	ok := assert.Eventually(n.t, func() bool {
-		s := n.state(uid)
-		return s.State == state && (reason == "" || s.Reason == reason)
-	}, 20*time.Second, time.Millisecond)
-	if !ok {
-		require.FailNow(n.t, "not "+string(state), "%+v", n.state(uid))
-	}
+	netnstest.Eventually(n.t, fmt.Sprintf("%s is %s %s", uid, state, reason), func() error {
+		if s := n.state(uid); s.State != state || reason != "" && s.Reason != reason {
+			return fmt.Errorf("it is %+v", s)
+		}
+		return nil
+	})
 }
 
 func (n *node) until(what string, is func() bool) {
 	n.t.Helper()
-	require.Eventually(n.t, is, time.Minute, time.Millisecond, what)
+	netnstest.Eventually(n.t, what, func() error {
+		if !is() {
+			return fmt.Errorf("not so; the pods are %+v", n.c.Pods())
+		}
+		return nil
+	})
 }
 
 func (n *node) backendOf(ns *netnsexec.NetNS) apply.Backend {

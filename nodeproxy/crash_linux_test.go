@@ -285,14 +285,16 @@ func TestHundredRounds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
 	uid := n.pod(1)
-	n.start()
 	for range 100 {
+		n.start() // it remembers no rounds before, so that none is held back
 		n.pods.label("shop", "ambient")
 		n.eventually(uid, agentsock.Captured, "captured")
 		n.pods.label("shop", "")
 		n.eventually(uid, agentsock.Outside, "not-enabled")
 		_, left := n.rules(uid)
 		require.Empty(t, left)
+		n.kill()
 	}
+	n.start()
 	n.outside(uid)
 }

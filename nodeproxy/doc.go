@@ -16,7 +16,7 @@
 //
 // # Joining and leaving
 //
-// A pod joins in the order proxy, listeners, probes, rules, annotation: its connections never meet rules without a proxy. It
+// A pod joins in the order proxy, listeners, sysctl, probes, rules, annotation: its connections never meet rules without a proxy. It
 // leaves in the order annotation, the plugin's record, redirection, proxy, probes, and last what is left of the rules. If its
 // namespace cannot be found, its proxy stays. A pod whose containers have ended, or that is gone, is taken from the proxy; its
 // rules die with its namespace.
@@ -25,10 +25,11 @@
 // before the rules come; where the kernel cannot be told (no ctnetlink), those that conntrack did not know are reset. DNS queries
 // go to the proxy from the next on.
 //
-// Connections through the proxy when a pod leaves go on until they end or the proxy ends them, which both ends then see. Meanwhile
-// rules stay in the namespace that redirect nothing and keep the kernel translating these connections' packets; the pod is
-// outside, and its detail says how many there are. DNS queries go straight from the next on. A [Controller.Release] waits for such
-// connections, for a while.
+// Connections through the proxy when a pod leaves go on until they end or the proxy ends them, which both ends then see. ztunnel ends
+// all of a pod when it is told to let go of it, and peers use its tunnel until they have heard that the pod has left. So the proxy is
+// told when it carries nothing any more, after 2 s at the earliest and after DrainTimeout at the latest. Meanwhile rules stay in the
+// namespace that redirect nothing and keep the kernel translating these connections' packets; the pod is outside, and its detail says
+// how many there are. DNS queries go straight from the next on. A pod that is gone is not held back.
 //
 // While no proxy is connected nobody joins, and captured pods stay captured: their connections are refused, as the mesh
 // demands, unless the proxy listens without being connected. A controller that starts meanwhile cannot tell whose listeners they

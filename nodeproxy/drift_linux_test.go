@@ -164,6 +164,51 @@ func TestMendingIsLimited(t *testing.T) {
 	}
 }
 
+// TestMendingGoesByNamespace: who has most of a node's pods and changes their rules keeps nobody else's from being mended.
+func TestMendingGoesByNamespace(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	n.options = func(o *nodeproxy.Options) {
+		o.Budget = nodeproxy.Budget{PerMinute: 60_000, Burst: 20}
+		o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.5, 4, time.Hour
+		o.VerifyInterval, o.Status = -1, nil // looked at only when the test says so
+	}
+	n.pods.label("shop", "ambient")
+	n.pods.label("tenant", "ambient")
+	var tenants []types.UID
+	for i := range 8 {
+		uid := n.pod(i)
+		n.pods.change(uid, func(p *corev1.Pod) { p.Namespace = "tenant" })
+		tenants = append(tenants, uid)
+	}
+	victims := []types.UID{n.pod(10), n.pod(11)}
+	n.start()
+	for _, uid := range append(victims, tenants...) {
+		n.eventually(uid, agentsock.Captured, "captured")
+	}
+	for _, uid := range tenants {
+		n.flush(uid)
+		n.pods.change(uid, func(*corev1.Pod) {}) // has it looked at
+	}
+	const held = "pods{reason=too-many-drifted,state=drifted}"
+	n.until("the tenant's wait", func() bool { return n.metric(held) == 4 })
+	for _, uid := range tenants {
+		if s := n.state(uid); s.Reason == "too-many-drifted" {
+			assert.Contains(t, s.Detail, "of the namespace's 8 pods")
+		}
+	}
+	for _, uid := range victims {
+		n.flush(uid)
+		n.pods.change(uid, func(*corev1.Pod) {})
+	}
+	n.until("the others' are mended", func() bool { return n.metric("drift_mended_total{kind=rules-missing}") == 6 })
+	for _, uid := range victims {
+		differ, _ := n.rules(uid)
+		assert.Empty(t, differ)
+	}
+	assert.InDelta(t, 4, n.metric(held), 0, "the tenant's wait for a trial")
+}
+
 // TestProbesAreReadSeldom: one answer serves many looks, and none after the set was changed.
 func TestProbesAreReadSeldom(t *testing.T) {
 	t.Parallel()
@@ -300,7 +345,7 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 	_, err := nodeproxy.New(nodeproxy.Options{Budget: nodeproxy.Budget{Burst: 1}, Dialects: []dialect.Dialect{{Name: "x"}}})
 	for _, part := range []string{
-		"make controller of the node's proxy: ", "budget of 0 a minute", `dialect "x" has no Build`, "no dialect with a proxy on the node",
+		"make controller of the node's proxy: ", "budget of 0 a minute", "dialect x: its Build is nil", "no dialect with a proxy on the node",
 		"no pods", "no network namespaces", "no proxy",
 	} {
 		assert.ErrorContains(t, err, part)

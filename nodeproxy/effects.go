@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -39,6 +40,8 @@ type work struct {
 	forgot bool
 	// before is the state that this run's foretelling replaced; nil: it foretold none.
 	before *agentsock.PodState
+	// triedMoves: this run has had connections move from one proxy to the next, if they can.
+	triedMoves bool
 	// starting: the pod does not run yet, so that it joins is no event.
 	starting bool
 }
@@ -62,7 +65,7 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	a.Namespace = true
-	a.Handed = w.e.handed.ns == w.e.id() && (!a.Proxy || w.e.handed.since == w.c.proxies.Load())
+	a.Handed = w.isHanded(a.Proxy)
 	if w.backend == nil {
 		if w.backend, err = w.choose(ctx); err != nil {
 			return a, err
@@ -78,11 +81,22 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	a.Ours = a.Ours || a.Rules == machine.RulesSame
+	a.Moves = w.moves()
 	if a.Rules == machine.RulesNone && !a.Handed && !w.e.captured {
 		return a, nil // it is handed over before anything else, whoever listens there
 	}
 	a.Listening, err = w.listening()
 	return a, err
+}
+
+// isHanded reports whether the proxy that is there has accepted the pod with this namespace; while none is there, whether the last had.
+func (w *work) isHanded(proxy bool) bool {
+	e := w.e
+	since := w.c.proxies.Load() // before it is asked: a proxy that comes meanwhile changes it
+	if all, ok := w.c.opts.Proxy.(Accepting); ok && proxy && all.Accepted(e.uid, e.id()) {
+		e.held, e.handed = heldYes, handed{e.id(), since}
+	}
+	return e.handed.ns == e.id() && (!proxy || e.handed.since == since)
 }
 
 // find opens the pod's namespace, or keeps the one that is open if it is still the pod's.
@@ -142,7 +156,7 @@ func (w *work) exempt() error {
 		return err
 	}
 	if !sameAddrs(w.e.unexempt, unexempt.Addrs) {
-		w.c.log(w.podOf()).Warn("the host's probes of a pod over some of its addresses are not exempt", "error", err.Error())
+		w.c.log(w.podOf()).Warn("the host's probes of a pod over some of its addresses are not exempt", "error", brief.Finding(err.Error()))
 	}
 	w.e.unexempt = unexempt.Addrs
 	return nil
@@ -246,15 +260,11 @@ func (w *work) listening() (bool, error) {
 		}
 		w.needs = listeners.Needed(w.plan.Redirect, families)
 	}
-	ports := make(map[uint16]bool, len(w.needs))
-	for _, n := range w.needs {
-		ports[n.Port] = true
-	}
-	sockets, err := listeners.List(ns, ports)
+	missing, err := listeners.Missing(ns, w.needs, w.addrs)
 	if err != nil {
 		return false, err
 	}
-	w.missing = listeners.Missing(w.needs, sockets, w.addrs)
+	w.missing = missing
 	return len(w.missing) == 0, nil
 }
 
@@ -272,6 +282,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 			ctx, cancel = context.WithTimeout(ctx, correctTimeout)
 			defer cancel()
 		}
+		w.e.heard = time.Now()
 		return w.tell(ctx, value)
 	case machine.SetEnrolled:
 		w.foretell()
@@ -280,6 +291,9 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		return w.handOver(ctx)
 	case machine.AwaitListeners:
 		return w.await(ctx)
+	case machine.SetSysctl:
+		w.setMoves()
+		return nil
 	case machine.PutProbes:
 		return w.exempt()
 	case machine.WriteRules:
@@ -297,6 +311,11 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 	case machine.DeleteProbes:
 		return c.opts.Probes.Delete(e.uid)
 	case machine.Forget:
+		if w.Choice == machine.Out {
+			if err := w.restoreSysctl(ctx); err != nil {
+				return err
+			}
+		}
 		if err := c.opts.Namespaces.Forget(e.uid); err != nil {
 			return err
 		}
@@ -312,9 +331,15 @@ const correctTimeout = time.Second
 
 // tell writes the annotation. A pod that is gone, or whose name another has by now, needs none.
 func (w *work) tell(ctx context.Context, value string) error {
+	if err := w.mayTell(value, time.Now()); err != nil {
+		return err
+	}
 	err := w.c.opts.Status.Set(ctx, w.apiID(), w.mesh.NodeProxy.StatusAnnotation, value)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
+	}
+	if w.told(value) {
+		w.e.writes.count(time.Now())
 	}
 	w.e.told, w.e.toldOn = value, w.pod
 	return nil

@@ -3,7 +3,6 @@ package nodeproxy
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,7 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
@@ -40,18 +42,31 @@ type entry struct {
 	// unusable is the routing that the namespace does not take.
 	unusable []string
 	backend  string
+	// unmoved is why connections do not move from one proxy to the next; empty: they do. foundSysctl is the value that the namespace had of the
+	// sysctl for that; empty: it was not set by this agent.
+	unmoved, foundSysctl string
+	// left is when the pod ceased to be redirected, heard since when its annotation is gone too, busy when the proxy was last seen to carry
+	// something of it. They count while it drains.
+	left, heard, busy time.Time
 	// told is what the annotation was last set to, and on which object of the cache; while the cache has that, it is behind.
 	told   string
 	toldOn *corev1.Pod
+	// followed is In or Out, as the pod was last made; turns are those from one to the other, writes those of an annotation that did not stay.
+	followed      machine.Choice
+	turns, writes pace
+	// flapping: the pod is not followed now, since it joins and leaves again and again.
+	flapping bool
 
 	// The rest is guarded by the controller's mu.
 	state     agentsock.PodState
-	share     Workload // for a snapshot
-	shared    bool     // whether it belongs there
-	unsteady  bool     // its rules were written again, and have yet to be seen to stay
-	announced string   // the failure that an event was sent about
-	draining  bool     // it has left, and the proxy may carry connections of it
-	released  bool     // it was looked at since all pods are given back, so its state is about that
+	share     Workload       // for a snapshot
+	shared    bool           // whether it belongs there
+	unsteady  bool           // its rules were written again, and have yet to be seen to stay
+	announced string         // the failure that an event was sent about
+	draining  bool           // it has left, and the proxy has it or carries connections of it; changed with the entry's mu held too
+	released  bool           // it was looked at since all pods are given back, so its state is about that
+	looks     budget.Changes // at the pod, that its changes cause
+	done      bool           // its containers have ended and nothing is left of it, so it is not looked at again
 }
 
 // handed names a namespace that was given to a proxy.
@@ -83,7 +98,7 @@ func (c *Controller) setNS(e *entry, ref NetNS) error {
 		return ref.Close()
 	}
 	before := e.ns
-	e.ns, e.unusable = ref, nil
+	e.ns, e.unusable, e.unmoved, e.foundSysctl = ref, nil, "", ""
 	c.mu.Lock()
 	e.share.NetNS = nil
 	if ref != nil {
@@ -111,6 +126,7 @@ func (c *Controller) entry(uid types.UID) *entry {
 
 // drop removes the entry of a pod that is gone.
 func (c *Controller) drop(e *entry) error {
+	c.queue.Drop(e.uid)
 	c.mu.Lock()
 	delete(c.entries, e.uid)
 	for id, to := range c.attached {
@@ -129,22 +145,11 @@ type attachedTo struct {
 	ns  netnsexec.ID
 }
 
-// uidOf returns the UID by which the runtime knows a pod: that of a static pod's copy is another at the API server.
-func uidOf(pod *corev1.Pod) types.UID {
-	if uid, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		return types.UID(uid)
-	}
-	return pod.UID
-}
+// pod returns the pod that the runtime knows by the UID, or nil.
+func (c *Controller) pod(uid types.UID) *corev1.Pod { return c.index.ByUID(uid) }
 
-// pod returns the pod by either UID, or nil.
-func (c *Controller) pod(uid types.UID) *corev1.Pod {
-	pods := c.opts.Pods.Pods()
-	if i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return uidOf(p) == uid || p.UID == uid }); i >= 0 {
-		return pods[i]
-	}
-	return nil
-}
+// uidOf returns the UID by which the runtime knows a pod.
+func (c *Controller) uidOf(pod *corev1.Pod) types.UID { return c.index.RuntimeUID(pod) }
 
 // setState publishes what a pod is like. It returns what it was like before.
 func (c *Controller) setState(e *entry, s agentsock.PodState) (before agentsock.PodState) {
@@ -154,6 +159,7 @@ func (c *Controller) setState(e *entry, s agentsock.PodState) (before agentsock.
 	if s.Pod == (attachment.Pod{}) {
 		s.Pod = before.Pod
 	}
+	s.Detail, s.ExchangeResets = brief.Finding(s.Detail), brief.Finding(s.ExchangeResets)
 	s.Since = before.Since
 	if s.State != before.State || s.Reason != before.Reason || s.Since.IsZero() {
 		s.Since = time.Now()
@@ -161,6 +167,13 @@ func (c *Controller) setState(e *entry, s agentsock.PodState) (before agentsock.
 	e.state = s
 	c.wake()
 	return before
+}
+
+// unshare takes a pod out of the snapshots that are asked for from now on.
+func (c *Controller) unshare(e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.shared = false
 }
 
 // wake tells those who wait that a state changed. The caller holds mu.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,6 +32,9 @@ type namespaces struct {
 	mu    sync.Mutex
 	paths map[types.UID]string // the truth
 	noted map[types.UID]string
+	// sysctls are those of the noted namespaces, by path and name.
+	sysctls map[string]string
+	finds   int // how often it was asked for one
 }
 
 type ref struct{ ns *netnsexec.NetNS }
@@ -53,6 +57,7 @@ func (n *namespaces) Put(a agentsock.Attachment, f *os.File) (nodeproxy.NetNS, e
 func (n *namespaces) Find(_ context.Context, pod nodeproxy.PodID, _ []netip.Addr) (nodeproxy.NetNS, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.finds++
 	path, ok := n.paths[pod.UID]
 	if !ok { // no process leads there
 		path, ok = n.noted[pod.UID]
@@ -77,8 +82,23 @@ func (n *namespaces) Known() []types.UID {
 func (n *namespaces) Forget(uid types.UID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	maps.DeleteFunc(n.sysctls, func(of, _ string) bool { return strings.HasPrefix(of, n.noted[uid]+" ") })
 	delete(n.noted, uid)
 	return nil
+}
+
+func (n *namespaces) KeepSysctl(uid types.UID, name, value string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sysctls[n.noted[uid]+" "+name] = value
+	return nil
+}
+
+func (n *namespaces) KeptSysctl(uid types.UID, name string) (value string, kept bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	value, kept = n.sysctls[n.noted[uid]+" "+name]
+	return value, kept && n.noted[uid] != ""
 }
 
 // proxy is a [nodeproxy.Proxy] in this process that listens where Istio's does.
@@ -86,6 +106,7 @@ type proxy struct {
 	mu    sync.Mutex
 	has   map[types.UID]*held
 	adds  int
+	asked int   // whether it is ready
 	down  error // why nothing is connected
 	fault func(nodeproxy.Workload) error
 	skip  string // an address that it does not listen on
@@ -187,6 +208,7 @@ func (p *proxy) Remove(_ context.Context, uid types.UID) error {
 func (p *proxy) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.asked++
 	return p.down
 }
 

@@ -3,7 +3,6 @@ package nodeproxy
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"time"
@@ -55,15 +54,21 @@ type Options struct {
 	// ListenTimeout is how long after the proxy's consent its listeners may take to appear. Zero means
 	// [DefaultListenTimeout].
 	ListenTimeout time.Duration
-	// Workers is how many pods are worked on at a time. Zero means [DefaultWorkers].
+	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy after it ceased to be redirected. The
+	// proxy is told to let go of it when it carries no connection of it any more, but 2 s after the annotation was removed at the
+	// earliest, since peers use the tunnel until they have heard of that; and after DrainTimeout in any case. Zero means
+	// [DefaultDrainTimeout]; less than zero, it is told at once. A pod that is deleted is not held back.
+	DrainTimeout time.Duration
+	// Workers is how many pods are worked on at a time. Zero means [DefaultWorkers]. One more works on the pods whose last look took
+	// longer than a second, or half of Timeout if that is less, so that they delay no others.
 	Workers int
 
-	// Budget limits how often rules are written again that were in force and are not as they were. Zero means
-	// [DefaultBudget]. What a pod gets when it joins is not limited.
+	// Budget limits how often rules are written again that were in force and are not as they were, in each namespace by itself.
+	// Zero means [DefaultBudget]. What a pod gets when it joins is not limited.
 	Budget Budget
-	// MaxDriftShare is the share of captured pods whose rules may differ at once, from 0 to 1. Above it, one pod is
-	// mended every TrialInterval, since something else then writes the rules too. Zero means [DefaultMaxDriftShare]; 1 or
-	// more, no limit.
+	// MaxDriftShare is the share of a namespace's captured pods on the node whose rules may differ at once, from 0 to 1. Above
+	// it, one pod of the namespace is mended every TrialInterval, since something else then writes the rules too. Zero means
+	// [DefaultMaxDriftShare]; 1 or more, no limit.
 	MaxDriftShare float64
 	// MinDrifted is the number of such pods from which MaxDriftShare applies. Zero means [DefaultMinDrifted].
 	MinDrifted int
@@ -81,6 +86,7 @@ const (
 	DefaultVerifyInterval = 30 * time.Second
 	DefaultTimeout        = 20 * time.Second
 	DefaultListenTimeout  = 2 * time.Second
+	DefaultDrainTimeout   = 12 * time.Second
 	DefaultMaxDriftShare  = 0.5
 	DefaultMinDrifted     = 4
 	DefaultTrialInterval  = 10 * time.Second
@@ -97,6 +103,7 @@ func (o Options) withDefaults() Options {
 	o.VerifyInterval = cmp.Or(o.VerifyInterval, DefaultVerifyInterval)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.ListenTimeout = cmp.Or(o.ListenTimeout, DefaultListenTimeout)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	o.Workers = cmp.Or(o.Workers, DefaultWorkers())
 	o.Budget = cmp.Or(o.Budget, DefaultBudget)
 	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, DefaultMaxDriftShare)
@@ -112,12 +119,9 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	errs := []error{o.Budget.Validate()}
+	errs := []error{o.Budget.Validate(), o.Dialects.Validate()}
 	served := false
 	for _, d := range o.Dialects {
-		if d.Build == nil {
-			errs = append(errs, fmt.Errorf("dialect %q has no Build", d.Name))
-		}
 		served = served || d.NodeProxy != nil
 	}
 	for _, missing := range []struct {

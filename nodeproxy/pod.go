@@ -2,8 +2,10 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // PodID names a pod. The UID is the one that the runtime and the pod's control groups use; no decision rests on the name.
@@ -29,16 +32,26 @@ type Workload struct {
 	NetNS syscall.Conn
 }
 
+// ErrNoProxy: no proxy is connected that could take the pod, or the one that was asked has gone. Another may come. Check with
+// errors.Is(err, nodeproxy.ErrNoProxy).
+var ErrNoProxy = errors.New("no proxy is connected")
+
 // Proxy is the node's proxy, or all of them while one replaces the other. Implement it to serve a proxy of your own; package
 // zds does so for proxies that speak Istio's protocol.
 type Proxy interface {
 	// Add hands a pod over, and returns once the proxy that is to take new pods has accepted it. Adding a pod again, with the
-	// same namespace, is no error. An error says that no proxy has the pod.
+	// same namespace, is no error. An error says that no proxy has the pod; after [ErrNoProxy] an ADD waits for one.
 	Add(ctx context.Context, w Workload) error
 	// Remove takes a pod back from every proxy. A pod that none has is no error.
 	Remove(ctx context.Context, uid types.UID) error
 	// Ready returns why no proxy could take a pod now, or nil.
 	Ready() error
+}
+
+// Accepting is what a [Proxy] may have too. Without it, each pod is handed over again when a proxy comes or goes.
+type Accepting interface {
+	// Accepted reports whether the proxy that is to take new pods has accepted this one with that namespace, be it by a snapshot.
+	Accepted(uid types.UID, ns netnsexec.ID) bool
 }
 
 // NetNS is a use of an open network namespace. *netnsstore.Ref implements it.
@@ -96,6 +109,36 @@ type Pods interface {
 	// function that it returns is called. changed must not block.
 	Subscribe(changed func(types.UID)) (cancel func())
 }
+
+// Index is what a [Pods] may have too: it finds one pod without a look at all others, and knows which mirrors of static pods the
+// node's runtime has confirmed. Without it each pod is known by its own UID. *nodepods.Watch is one.
+type Index interface {
+	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
+	ByUID(uid types.UID) *corev1.Pod
+	// RuntimeUID returns the UID by which the runtime and the control groups know the pod. It must not rest on what the pod says
+	// of itself.
+	RuntimeUID(pod *corev1.Pod) types.UID
+	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
+	Known(id attachment.Pod) *corev1.Pod
+}
+
+// scan is the [Index] of Pods that have none.
+type scan struct{ Pods }
+
+// ByUID implements [Index].
+func (s scan) ByUID(uid types.UID) *corev1.Pod {
+	pods := s.Pods.Pods()
+	if i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }); i >= 0 {
+		return pods[i]
+	}
+	return nil
+}
+
+// RuntimeUID implements [Index].
+func (scan) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
+
+// Known implements [Index].
+func (s scan) Known(id attachment.Pod) *corev1.Pod { return s.ByUID(types.UID(id.UID)) }
 
 // Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package
 // probes has one of nftables and one of ipset and iptables.

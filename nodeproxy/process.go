@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -35,17 +36,30 @@ func idOf(ns attachment.NetNS) netnsexec.ID { return netnsexec.ID{Dev: ns.Dev, I
 
 // process makes a pod what it is to be.
 func (c *Controller) process(ctx context.Context, uid types.UID) {
-	if pod := c.pod(uid); pod != nil {
-		uid = uidOf(pod)
+	pod := c.pod(uid)
+	if pod != nil {
+		if known := c.uidOf(pod); known != uid {
+			c.dropAlias(uid)
+			uid = known
+		}
+		if ended(pod) && c.nothingLeft(uid, pod) {
+			return
+		}
 	}
 	e := c.entry(uid)
-	e.mu.Lock()
+	if !e.mu.TryLock() { // nobody waits for one pod
+		c.queue.AddAfter(uid, busyAgain)
+		return
+	}
 	defer e.mu.Unlock()
-	running, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	attempt, _ := c.bounds(e.uid)
+	running, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	w := &work{c: c, e: e, want: c.want(running, e)}
 	if m := c.mode(); m.to != nil {
+		begin := time.Now()
 		if given, err := c.give(running, w, m); given {
+			c.queue.Took(e.uid, time.Since(begin))
 			if ctx.Err() == nil {
 				c.finishGiving(w, m, err)
 			}
@@ -57,17 +71,28 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 		c.lookedAt(e, true)
 		return
 	}
+	if wait := w.turn(time.Now()); wait > 0 {
+		c.queue.AddAfter(uid, wait)
+		if !c.flaps(w, wait) {
+			return
+		}
+	}
 	c.publish(w)
-	first, last, seen, err := machine.Run(running, w.Wanted, w)
+	run := &timed{Effects: w}
+	first, last, seen, err := machine.Run(running, w.Wanted, run)
+	c.queue.Took(e.uid, run.spent)
 	if ctx.Err() != nil {
 		return // what was not found or not done for that says nothing about the pod
 	}
 	c.finish(w, first, last, seen, err)
 	if w.Choice == machine.Gone && err == nil && w.pod == nil {
 		if err := c.drop(e); err != nil {
-			c.log(w.podOf()).Warn("cannot close the network namespace of a pod that is gone", "error", err.Error())
+			c.log(w.podOf()).Warn("cannot close the network namespace of a pod that is gone", "error", brief.Finding(err.Error()))
 		}
 	}
+	c.mu.Lock()
+	e.done = w.Choice == machine.Gone && err == nil && w.pod != nil
+	c.mu.Unlock()
 	var back *heldBack
 	switch {
 	case errors.As(err, &back):
@@ -80,11 +105,14 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 			c.queue.AddAfter(uid, drainLook)
 		}
 	}
+	if wait := c.opts.DrainTimeout - time.Since(e.left); e.draining && wait > 0 {
+		c.queue.AddAfter(uid, wait) // the queue keeps the earlier time
+	}
 }
 
 // publish notes whether the pod belongs into a snapshot: it is to be in the proxy's care, or may be.
 func (c *Controller) publish(w *work) bool {
-	in := w.Choice == machine.In || w.Choice != machine.Gone && (w.e.ours && !w.e.draining || w.e.held == heldYes)
+	in := w.Choice == machine.In || w.Choice != machine.Gone && (w.e.ours && !(w.e.draining && w.e.held == heldNo) || w.e.held == heldYes)
 	w.e.mesh = w.mesh
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +140,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 		s.Detail = w.unfound.Error()
 	}
 	if err != nil {
-		s.Detail = err.Error()
+		s.Detail = brief.Error(err, brief.MaxFinding)
 		if s.State != agentsock.Captured {
 			s.Reason = reasonOf(err, s.Reason)
 		}
@@ -126,7 +154,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 		e.captured = true
 	case s.State == agentsock.Outside:
 		e.captured, e.backend, s.Backend = false, "", ""
-		if w.Choice != machine.Gone {
+		if w.Choice != machine.Gone && !last.Held {
 			e.held = heldNo
 		}
 	}
@@ -147,7 +175,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 func (w *work) stateOf() agentsock.PodState {
 	s := agentsock.PodState{Pod: w.podOf(), Backend: w.e.backend, Detail: w.detail}
 	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
-		s.Dialect, s.Bypasses = w.mesh.Name, bypasses(w.plan)
+		s.Dialect, s.Bypasses, s.ExchangeResets = w.mesh.Name, bypasses(w.plan), w.e.unmoved
 	}
 	return s
 }
@@ -227,9 +255,9 @@ func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, 
 	switch {
 	case !changed:
 	case err != nil:
-		log.Warn("a pod is not as it is to be", "error", err.Error())
+		log.Warn("a pod is not as it is to be", "error", brief.Finding(err.Error()))
 	case before.State != "" || now.State != agentsock.Outside:
-		log.Info("a pod's redirection changed", "detail", now.Detail)
+		log.Info("a pod's redirection changed", "detail", brief.Finding(now.Detail))
 	}
 	if w.pod == nil {
 		return
@@ -256,18 +284,12 @@ func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, 
 	}
 }
 
-// eventBytes bounds an event's text, which the API server limits to 1,024 bytes (k8s.io/api/core/v1, Event.message).
-const eventBytes = 1000
-
 // event sends an event about a pod, within the limit. What is not sent is in the log and in the pod's state.
 func (c *Controller) event(pod *corev1.Pod, kind, reason, text string) {
 	if !c.mayTell() {
 		return
 	}
-	if len(text) > eventBytes {
-		text = strings.ToValidUTF8(text[:eventBytes], "") + "…"
-	}
 	c.opts.Events.Event(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-	}, kind, reason, text)
+	}, kind, reason, brief.Finding(text))
 }

@@ -34,6 +34,8 @@ type mode struct {
 	// to is the agent that gets them; nil: they leave the mesh.
 	to   *dialect.Agent
 	name string
+	// by is until when a pod that leaves may be held back; zero: see Options.DrainTimeout alone.
+	by time.Time
 }
 
 func (c *Controller) mode() mode {
@@ -51,8 +53,9 @@ func (m mode) toWhom() string {
 }
 
 // Release takes all pods out of the proxy's care, and returns those that it could not take out before the context ended. From
-// then on the controller captures none, until [Controller.Capture]. It also waits, for at most 35 s, until the connections have ended
-// that the proxy carries, so that nothing is left of the rules; what of them is left later redirects nothing.
+// then on the controller captures none, until [Controller.Capture]. Each pod is held back as any that leaves, by Options.DrainTimeout, for
+// at most 30 s, and until 5 s before the context's deadline. After that it waits 5 s for connections which the proxy goes on with,
+// so that nothing is left of the rules; what of them is left later redirects nothing.
 //
 // With the name of another agent, one of [dialect.NodeProxy].Agents, it gives the pods to that agent instead: they stay
 // captured, by rules in that agent's names, the proxy keeps them, and so does the annotation. An error says that a mesh does
@@ -67,25 +70,19 @@ func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodSta
 	if err := c.awaitStart(ctx); err != nil {
 		return nil, err
 	}
+	m.by = time.Now().Add(releaseHold)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Add(-releaseMargin).Before(m.by) {
+		m.by = deadline.Add(-releaseMargin)
+	}
 	c.setMode(&m)
 	var drained <-chan time.Time
 	for {
-		c.mu.Lock()
-		var left []agentsock.PodState
-		drain := false
-		for _, e := range c.entries {
-			drain = drain || e.draining
-			if !e.released || e.state.State != agentsock.Outside {
-				left = append(left, e.state)
-			}
-		}
-		changed := c.changed
-		c.mu.Unlock()
+		left, drain, changed := c.unreleased()
 		switch {
 		case len(left) == 0 && !drain:
 			return nil, nil
 		case len(left) == 0 && drained == nil:
-			timer := time.NewTimer(drainTime)
+			timer := time.NewTimer(releaseMargin)
 			defer timer.Stop()
 			drained = timer.C
 		}
@@ -97,6 +94,20 @@ func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodSta
 			return left, nil
 		}
 	}
+}
+
+// unreleased returns the pods that the proxy still has, or that may be captured, whether it carries connections of others, and what is
+// closed when that changes.
+func (c *Controller) unreleased() (left []agentsock.PodState, drain bool, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
+		drain = drain || e.draining
+		if !e.released || e.state.State != agentsock.Outside || e.draining && e.shared {
+			left = append(left, e.state)
+		}
+	}
+	return left, drain, c.changed
 }
 
 // Capture ends what [Controller.Release] began: pods are captured again.
@@ -170,6 +181,9 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 			_, err = apply.HandOver(ctx, e.ns.NetNS(), m.to.Rules(p.Redirect), m.to.Layout, o)
 		}
 	}
+	if err == nil {
+		err = w.restoreSysctl(ctx)
+	}
 	if err != nil {
 		return true, err
 	}
@@ -181,7 +195,7 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 func (c *Controller) finishGiving(w *work, m mode, err error) {
 	s := agentsock.PodState{Pod: w.podOf(), State: agentsock.Outside, Reason: reasonGiven, Detail: "the pod is in the care of the agent " + m.name}
 	if err != nil {
-		s.State, s.Reason, s.Detail = agentsock.Drifted, machine.ReasonNotReleased, err.Error()
+		s.State, s.Reason, s.Detail = agentsock.Drifted, machine.ReasonNotReleased, brief.Finding(err.Error())
 	}
 	c.lookedAt(w.e, true)
 	before := c.setState(w.e, s)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -28,26 +29,28 @@ const (
 	reasonTooMany = "too-many-drifted"
 )
 
-// mayMend says whether the rules of a pod that had them may be written again now.
+// mayMend says whether the rules of a pod that had them may be written again now. That goes by the pods of its namespace alone: who
+// changes the rules of their own pods keeps nobody else's from being mended.
 func (c *Controller) mayMend(e *entry) error {
 	c.mu.Lock()
 	e.unsteady = true
-	all, unsteady := 0, 0
+	namespace, all, unsteady := e.share.Namespace, 0, 0
 	for _, other := range c.entries {
-		if other.shared {
-			all++
+		if !other.shared || other.share.Namespace != namespace {
+			continue
 		}
-		if other.unsteady {
+		if all++; other.unsteady {
 			unsteady++
 		}
 	}
 	c.mu.Unlock()
-	if wait := c.breaker.Check(all, unsteady, time.Now()); wait > 0 {
-		return &heldBack{reasonTooMany, fmt.Sprintf("the rules of %d of %d pods do not stay as they were written; the next is tried in %s",
+	limits := c.limits.Of(namespace)
+	if wait := limits.Check(all, unsteady, time.Now()); wait > 0 {
+		return &heldBack{reasonTooMany, fmt.Sprintf("the rules of %d of the namespace's %d pods do not stay as they were written; the next is tried in %s",
 			unsteady, all, wait.Round(time.Second)), wait}
 	}
-	if wait := c.budget.Take(); wait > 0 {
-		return &heldBack{reasonBudget, fmt.Sprintf("the node's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
+	if wait := limits.Take(); wait > 0 {
+		return &heldBack{reasonBudget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil
 }
@@ -99,7 +102,7 @@ func (c *Controller) remember(w *work, change func(*attachment.Record) bool) err
 	records, err := c.records.Records()
 	c.recordMu.Unlock()
 	if err != nil { // CHECK passes a pod whose record cannot be read, so this stops nothing
-		c.opts.Log.Warn("cannot read the plugin's records", "error", err.Error())
+		c.opts.Log.Warn("cannot read the plugin's records", "error", brief.Finding(err.Error()))
 	}
 	var errs []error
 	for _, short := range records {
@@ -113,7 +116,7 @@ func (c *Controller) remember(w *work, change func(*attachment.Record) bool) err
 	}
 	err = errors.Join(errs...)
 	if err != nil {
-		c.log(w.podOf()).Warn("cannot update the plugin's record of a pod", "error", err.Error())
+		c.log(w.podOf()).Warn("cannot update the plugin's record of a pod", "error", brief.Finding(err.Error()))
 	}
 	return err
 }
@@ -122,6 +125,9 @@ func (c *Controller) remember(w *work, change func(*attachment.Record) bool) err
 func (w *work) undo(ctx context.Context, was before) (err error) {
 	if w.result != nil && !was.captured {
 		err = w.backend.Remove(ctx, w.mesh.Names.Owner())
+	}
+	if !was.captured {
+		err = errors.Join(err, w.restoreSysctl(ctx))
 	}
 	if was.held != heldYes {
 		if errRemove := w.c.opts.Proxy.Remove(ctx, w.e.uid); errRemove != nil {

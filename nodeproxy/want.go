@@ -37,11 +37,12 @@ type want struct {
 const (
 	reasonUnknownNamespace = "namespace-unknown"
 	reasonNoAddress        = "no-address"
-	reasonReleasing        = "releasing"
+	reasonReleasing        = agentsock.ReasonReleasing
 	reasonGiven            = "given-away"
 	reasonEnded            = "ended"
 	reasonGone             = "gone"
 	reasonOtherMesh        = "other-mesh"
+	reasonTooLarge         = "too-large"
 )
 
 // want finds out what is wanted of the pod of the entry, whose mu is held.
@@ -67,7 +68,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 		w.Status = c.opts.Status != nil && w.mesh != nil && w.mesh.NodeProxy.StatusAnnotation != ""
 		w.Probes = c.opts.Probes != nil && len(w.addrs) > 0
 	}()
-	if phase := w.pod.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+	if ended(w.pod) {
 		w.Choice, w.reason, w.detail = machine.Gone, reasonEnded, "the pod's containers have ended"
 		return w
 	}
@@ -79,6 +80,10 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 func (c *Controller) decide(ctx context.Context, w *want) {
 	if w.releasing {
 		w.Choice, w.reason, w.detail = machine.Out, reasonReleasing, "the node's proxy gives back all pods"
+		return
+	}
+	if err := dialect.Whole(w.pod); err != nil {
+		w.Choice, w.reason, w.detail = machine.Unsure, reasonTooLarge, err.Error()
 		return
 	}
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
@@ -123,12 +128,8 @@ func (c *Controller) planOf(ctx context.Context, pod *corev1.Pod, addrs []netip.
 	}
 	s := dialect.Subject{Pod: pod, Namespace: namespace, Addrs: addrs}
 	p, err := c.opts.Dialects.Plan(ctx, s, c.opts.Plan)
-	switch {
-	case errors.Is(err, dialect.ErrNamespaceUnknown):
+	if errors.Is(err, dialect.ErrNamespaceUnknown) && unknown != nil {
 		err = fmt.Errorf("%w: %w", err, unknown)
-	case err == nil && unknown != nil && !p.Decision.Selected && len(c.opts.Dialects) == 1:
-		// One mesh alone takes a namespace that is not given for one without labels.
-		err = fmt.Errorf("pod %s/%s: %w: %w", pod.Namespace, pod.Name, dialect.ErrNamespaceUnknown, unknown)
 	}
 	return p, namespace, err
 }
@@ -139,6 +140,9 @@ func (c *Controller) Plan(ctx context.Context, uid types.UID) (dialect.Plan, err
 	pod := c.pod(uid)
 	if pod == nil {
 		return dialect.Plan{}, fmt.Errorf("plan pod %s: %w", uid, agentsock.ErrUnknown)
+	}
+	if err := dialect.Whole(pod); err != nil {
+		return dialect.Plan{}, err
 	}
 	p, _, err := c.planOf(ctx, pod, addrsOf(pod))
 	return p, err

@@ -34,7 +34,7 @@ func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.E
 	return output, e, nil
 }
 
-// captured is how far an ADD got. What it did not reach is zero.
+// captured holds the results of an ADD's steps. Those that it did not reach are zero.
 type captured struct {
 	mesh     string       // the one that has the pod, or the only one
 	netns    netnsexec.ID // zero: it was not opened
@@ -83,8 +83,9 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		panic(panicked)
 	}
 	if done.answer.failure != nil {
-		done.decision, failure = r.presume(ctx, t, done.answer)
-		done.outcome = Passed
+		if done.decision, failure = r.presume(ctx, t, done.answer); failure == nil {
+			done.outcome = Passed
+		}
 		return done, failure
 	}
 
@@ -164,7 +165,7 @@ func (r *run) passUnopened(done captured, decision selection.Decision) (captured
 	return done, nil
 }
 
-// found is what the pod's namespace says before anything is done.
+// found is the state of the pod's network namespace before anything is done.
 type found struct {
 	backend Backend
 	kernel  redirect.Kernel
@@ -216,7 +217,7 @@ func (r *run) inTime(ctx context.Context, e *types.Error) *types.Error {
 	return e
 }
 
-// expired says why there is no more time.
+// expired describes the deadline that has passed.
 func (r *run) expired(ctx context.Context) string {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return "interrupted"

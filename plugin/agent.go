@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -32,12 +33,12 @@ type Agent interface {
 }
 
 const (
-	// agentTime is what an agent that does not answer costs an ADD. It is an order of magnitude above what an answer takes
+	// agentTime is the cost to an ADD of an agent that does not answer. It is an order of magnitude above what an answer takes
 	// on a busy node, and with what a process costs stays below 50 ms.
 	agentTime = 40 * time.Millisecond
-	// requiredTime is how long an ADD waits for an agent that is there and does not have the pod yet, or is busy.
+	// requiredTime bounds an ADD's wait for an agent that is there and does not have the pod yet, or is busy.
 	requiredTime = 5 * time.Second
-	// readyTime is how long STATUS waits.
+	// readyTime bounds the wait of STATUS.
 	readyTime = time.Second
 )
 
@@ -122,11 +123,15 @@ func (r *run) attach(ctx context.Context, done *captured, mesh string, ns NetNS,
 		return fail(types.ErrPluginNotAvailable, "%s: the runtime passes no K8S_POD_UID, by which the agent knows the pod", doing)
 	}
 	done.backend = ""
-	attached, err := r.OpenAgent(r.config).Attach(ctx, agentsock.Attachment{
+	began := time.Now()
+	attached, err := r.attachInTime(ctx, agentsock.Attachment{
 		ID: r.attachment, Pod: attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
 		Dialect: mesh, NetNS: r.netns, Addrs: addrs,
 	}, file)
 	if err != nil {
+		if what := awaited(err); what != "" {
+			doing += ": waited " + time.Since(began).Round(10*time.Millisecond).String() + " for the node's " + what
+		}
 		return r.inTime(ctx, attachFailure(doing, err))
 	}
 	done.backend, done.plan.Ruleset = apply.Name(attached.Backend), attached.Rules
@@ -139,7 +144,36 @@ func (r *run) attach(ctx context.Context, done *captured, mesh string, ns NetNS,
 	return nil
 }
 
-// attachFailure says what became of an Attach, and what can be done about it.
+// attachInTime is Attach, again while there is no agent. For a proxy the agent waits, so that one request is enough.
+func (r *run) attachInTime(ctx context.Context, a agentsock.Attachment, file syscall.Conn) (attached agentsock.Attached, err error) {
+	agent := r.OpenAgent(r.config)
+	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
+		if end, ok := ctx.Deadline(); ok {
+			a.Patience = time.Until(end) * 9 / 10 // the rest is for the hand-over, and for the answer
+		}
+		attached, err = agent.Attach(ctx, a, file)
+		if err == nil || awaited(err) != "agent" || errors.Is(err, context.DeadlineExceeded) || !sleep(ctx, pause) {
+			return attached, err
+		}
+		r.logger().Debug("the agent does not answer yet", "error", err.Error())
+	}
+}
+
+// awaited names the part that an Attach lacked and that may come back by itself: the agent or the proxy; empty: neither.
+func awaited(err error) string {
+	var step *agentsock.StepError
+	switch {
+	case errors.As(err, &step) && step.Reason == agentsock.ReasonNoProxy:
+		return "proxy"
+	case errors.As(err, &step) && step.Step == agentsock.StepAgent && step.Reason != agentsock.ReasonReleasing,
+		absent(err), errors.Is(err, agentsock.ErrBusy), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "agent"
+	}
+	return ""
+}
+
+// attachFailure describes a failed Attach and the remedy.
 func attachFailure(doing string, err error) *types.Error {
 	var step *agentsock.StepError
 	switch {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -195,8 +197,9 @@ func TestAgentKnowsThePod(t *testing.T) {
 func TestMirrorPodFromTheAgent(t *testing.T) {
 	t.Parallel()
 	p := meshPod()
-	p.UID, p.Annotations["kubernetes.io/config.mirror"] = "of-the-api", podUID
+	p.UID, p.Annotations["kubernetes.io/config.mirror"] = "of-the-api", staticUID
 	c := asked(p, nil)
+	c.env["CNI_ARGS"] = args("shop", "cart-0", staticUID)
 	out := c.run(t)
 	require.Zero(t, out.exit, out.stdout)
 }
@@ -215,7 +218,13 @@ func TestAttach(t *testing.T) {
 	c.config["dialect"] = "ambient"
 	out := c.run(t)
 	require.Zero(t, out.exit, out.stdout)
+	require.Len(t, c.agent.Attached, 1)
+	patience := c.agent.Attached[0].Patience
+	assert.Positive(t, patience)
+	assert.Less(t, patience, 30*time.Second, "the answer comes within add_deadline")
 	require.Equal(t, []agentsock.Attachment{{
+		Patience: patience,
+
 		ID:  attachment.ID{Network: "k8s-pod-network", ContainerID: "c0ffee", IfName: "eth0"},
 		Pod: attachment.Pod{Namespace: "shop", Name: "cart-0", UID: podUID}, Dialect: "ambient",
 		NetNS: "/var/run/netns/cni-1", Addrs: addrs("10.244.1.5"),
@@ -252,14 +261,17 @@ func TestAttachFails(t *testing.T) {
 			[]string{"attach pod shop/cart-0", "listeners: nothing listens on port 15001", `"no-listener"`},
 		},
 		"agent without proxies": {agentsock.ErrUnsupported, 50, []string{"--ambient"}},
-		"no agent":              {fs.ErrNotExist, 11, []string{"is it running"}},
-		"busy":                  {agentsock.ErrBusy, 11, []string{"too many requests"}},
-		"late":                  {context.DeadlineExceeded, 11, nil},
+		"no agent":              {fs.ErrNotExist, 11, []string{" for the node's agent: ", "is it running"}},
+		"busy":                  {agentsock.ErrBusy, 11, []string{" for the node's agent: ", "too many requests"}},
+		"late":                  {context.DeadlineExceeded, 11, []string{" for the node's agent: "}},
+		"agent that began":      {&agentsock.StepError{Step: "agent", Reason: "not-synced", Err: errors.New("no pods yet")}, 11, []string{" for the node's agent: ", "no pods yet"}},
+		"no proxy": {&agentsock.StepError{Step: "hand-over", Reason: "no-proxy", Err: errors.New("no proxy is connected")}, 11,
+			[]string{"attach pod shop/cart-0 to its node's proxy: waited ", " for the node's proxy: hand-over: no proxy is connected"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := asked(ambientPod(), nil)
-			c.config["dialect"] = "ambient"
+			c.config = set(c.config, "dialect", "ambient", "add_deadline", "500ms")
 			c.agent.Hook = func(_ context.Context, call string) error {
 				if call == "attach" {
 					return tt.err
@@ -298,6 +310,39 @@ func TestAttachFails(t *testing.T) {
 	assert.Empty(t, c.agent.Attached)
 	c.env["CNI_COMMAND"] = "DEL"
 	assert.Zero(t, c.run(t).exit)
+}
+
+// TestAttachAwaitsTheAgent: one that is replaced, at whatever moment, costs an ADD some time; what cannot come back ends it at once.
+func TestAttachAwaitsTheAgent(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		errs  []error
+		calls int
+		exit  int
+	}{
+		"away": {[]error{
+			fs.ErrNotExist, syscall.ECONNREFUSED, fmt.Errorf("ask: %w", io.ErrUnexpectedEOF), syscall.ECONNRESET, syscall.EPIPE, agentsock.ErrBusy,
+			&agentsock.StepError{Step: "agent", Reason: "not-begun", Err: errors.New("another agent of the node has not ended yet")},
+		}, 8, 0},
+		"releasing":     {[]error{&agentsock.StepError{Step: "agent", Reason: "releasing", Err: errors.New("releasing")}}, 1, 1},
+		"no proxy":      {[]error{&agentsock.StepError{Step: "hand-over", Reason: "no-proxy", Err: errors.New("the agent has waited")}}, 1, 1},
+		"without nodes": {[]error{agentsock.ErrUnsupported}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := asked(ambientPod(), nil)
+			c.config = set(c.config, "dialect", "ambient", "add_deadline", "10m")
+			c.agent.Hook = func(_ context.Context, call string) (err error) {
+				if call == "attach" && len(tt.errs) > 0 {
+					err, tt.errs = tt.errs[0], tt.errs[1:]
+				}
+				return err
+			}
+			out := c.run(t)
+			assert.Equal(t, tt.exit, out.exit, out.stdout)
+			assert.Len(t, c.agent.Attached, tt.calls)
+		})
+	}
 }
 
 // TestStatusAsksTheAgent where an ADD could not work without it.

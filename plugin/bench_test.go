@@ -117,7 +117,7 @@ func (n *node) answers(tb testing.TB, pod *corev1.Pod) {
 	require.Eventually(tb, func() bool {
 		_, err := client.Pod(context.Background(), attachment.Pod{UID: string(pod.UID)})
 		return err == nil
-	}, time.Minute, time.Millisecond)
+	}, netnstest.Patience, time.Millisecond)
 }
 
 // inMemory puts run_dir onto a tmpfs, where it is on a node, with a name that is short enough for a socket's address.

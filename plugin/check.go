@@ -76,7 +76,7 @@ func (e Event) ends(o Outcome, format string, args ...any) Event {
 	return e
 }
 
-// at says when and by whom a record was written.
+// at names the time and the writer of a record.
 func at(record attachment.Record) string {
 	return record.Time.UTC().Format("2006-01-02T15:04:05Z") + " by " + record.By
 }
@@ -90,7 +90,7 @@ func (r *run) differs(lost []ruleset.Difference) *types.Error {
 		"delete the pod to have it set up anew")
 }
 
-// comparison is how the live rules differ from a record.
+// comparison is the difference of the live rules from a record.
 type comparison struct {
 	families []ruleset.Family // that have rules in the record
 	backend  apply.Name

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
@@ -342,7 +343,7 @@ func TestCheckOfEachDialect(t *testing.T) {
 				require.NoError(t, err)
 				pod := caseOf(t, "fam-dual")
 				pod.Annotations[consul.DualStack], pod.Annotations[consul.RedirectTrafficConfig] = "true", `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`
-				built, err := mesh.Build(dialect.Input{Pod: pod, Addrs: addrs})
+				built, err := mesh.Build(dialect.Input{Pod: pod, Namespace: &corev1.Namespace{}, Addrs: addrs})
 				require.NoError(t, err)
 				rules, err := built.Redirect.Ruleset()
 				require.NoError(t, err)

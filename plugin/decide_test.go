@@ -102,7 +102,8 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 		"no UID from the runtime":              {[]func(*call){func(c *call) { c.env["CNI_ARGS"] = args("shop", "cart-0", "") }}, selection.Selected, 1, true},
 		"a mirror pod": {
 			[]func(*call){func(c *call) {
-				pod(c, func(p *corev1.Pod) { p.UID, p.Annotations["kubernetes.io/config.mirror"] = "other", podUID })
+				c.env["CNI_ARGS"] = args("shop", "cart-0", staticUID)
+				pod(c, func(p *corev1.Pod) { p.UID, p.Annotations["kubernetes.io/config.mirror"] = "other", staticUID })
 			}}, selection.Selected, 1, true,
 		},
 	}
@@ -165,9 +166,12 @@ func TestHostNamespaceIsRefusedEvenForWhoPasses(t *testing.T) {
 
 // toy is a mesh of a test's own: its namespaces are labelled.
 func toy() dialect.Dialect {
+	names := redirect.Default().Names
+	names.ChainPrefix = "TOY_"
 	return dialect.Dialect{
 		Name:           "toy",
 		Policy:         selection.Policy{},
+		Names:          names,
 		NeedsNamespace: true,
 		Build: func(in dialect.Input) (dialect.Result, error) {
 			if in.Namespace == nil {

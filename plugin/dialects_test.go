@@ -48,7 +48,7 @@ func TestEveryDialect(t *testing.T) {
 			rule: "-A CONSUL_PROXY_IN_REDIRECT -p tcp -j REDIRECT --to-ports 20000", wrongKey: "consul.hashicorp.com/dual-stack",
 		},
 		"ambient": {
-			labels: map[string]string{"istio.io/dataplane-mode": "ambient"}, containers: containers("app"), requests: 2,
+			labels: map[string]string{"istio.io/dataplane-mode": "ambient"}, containers: containers("app"), requests: 1, // its own label decides
 			rule: "-A ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN", wrongKey: "istio.io/reroute-virtual-interfaces",
 		},
 	}
@@ -89,7 +89,7 @@ func TestAmbientSettings(t *testing.T) {
 	t.Parallel()
 	add := func(settings map[string]any) (*call, outcome) {
 		c := newCall()
-		c.config = set(c.config, "dialect", "ambient", "ambient", settings)
+		c.config = set(c.config, "dialect", "ambient", "ambient", settings, "add_deadline", "500ms")
 		p := meshPod()
 		p.Labels, p.Annotations, p.Spec.Containers = map[string]string{"istio.io/dataplane-mode": "ambient", "tier": "web"}, nil, []corev1.Container{{Name: "app"}}
 		c.pods.Set(p)

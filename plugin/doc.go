@@ -53,7 +53,7 @@
 //
 // # STATUS
 //
-// STATUS says whether an ADD could work now. If not, the runtime starts only pods on the host's network: none outside of
+// STATUS fails if no ADD could work now. Then the runtime starts only pods on the host's network: none outside of
 // the mesh, and no agent on the pod network. So with "ready_without_agent": true a missing kubeconfig does not fail STATUS.
 // It still fails the ADD of a pod that may be in the mesh.
 //

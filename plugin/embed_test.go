@@ -10,9 +10,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/kubepod"
@@ -66,6 +68,37 @@ func TestOnEvent(t *testing.T) {
 	c.netns.Applying = nil
 	c.plugin.OnEvent = func(context.Context, plugin.Event) { panic("ouch") }
 	assert.Zero(t, c.run(t).exit, "the hook is no reason to refuse a pod")
+}
+
+// TestOutcomeOfFailures: a run that fails has the outcome "failed", however far it got, and claims no rules.
+func TestOutcomeOfFailures(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*call){
+		"no such pod": func(c *call) { c.env["CNI_ARGS"] = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=other" },
+		"the server answers 401": func(c *call) {
+			c.pods.Hook = func(context.Context, int) error { return apierrors.NewUnauthorized("Unauthorized") }
+		},
+		"no credentials": func(c *call) { c.plugin.OpenPods = nil },
+		"the namespace is gone": func(c *call) {
+			c.plugin.OpenNetNS = func(string) (plugin.NetNS, error) { return nil, netnsexec.ErrGone }
+		},
+		"the rules are not taken": func(c *call) { c.netns.Applying = func(context.Context) { panic("ouch") } },
+		"a configuration error":   func(c *call) { c.config["backend"] = "abacus" },
+		"CHECK in the host's": func(c *call) {
+			c.env["CNI_COMMAND"], c.plugin.OpenNetNS = "CHECK", func(string) (plugin.NetNS, error) { return nil, netnsexec.ErrHost }
+		},
+	} {
+		c := newCall()
+		c.config["add_deadline"] = "300ms"
+		spoil(c)
+		var events []plugin.Event
+		c.plugin.OnEvent = func(_ context.Context, e plugin.Event) { events = append(events, e) }
+		out := c.run(t)
+		require.Equal(t, 1, out.exit, name)
+		require.Len(t, events, 1, name)
+		assert.Equal(t, plugin.Failed, events[0].Outcome, name)
+		assert.Empty(t, events[0].Families, name)
+	}
 }
 
 // TestStatusAsksTheSourceOfPods, if it can tell.

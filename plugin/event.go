@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Outcome is what an ADD or CHECK came to.
+// Outcome is the end of an ADD or CHECK.
 type Outcome string
 
 const (
@@ -27,7 +27,7 @@ const (
 	Same       Outcome = "same"       // ADD found the rules in place
 	Checked    Outcome = "checked"    // CHECK found the rules in place
 	Unknown    Outcome = "unknown"    // CHECK could not tell, and let the pod be
-	Failed     Outcome = "failed"     // the plugin returned an error after it had decided
+	Failed     Outcome = "failed"     // the plugin returned an error, whether it had decided or not
 )
 
 // Outcomes lists all outcomes, for metrics that start at zero.
@@ -46,7 +46,7 @@ const (
 	WarningDiffers redirect.WarningCode = "differs"
 )
 
-// PodSource is who answered for a pod.
+// PodSource is the source of a pod.
 type PodSource string
 
 const (
@@ -54,17 +54,18 @@ const (
 	FromAPI   PodSource = "api"   // Plugin.OpenPods, usually the API server
 )
 
-// Event is what one run of the plugin did: the values of its log records.
+// Event is the account of one run of the plugin: the values of its log records.
 type Event struct {
 	Verb string // the CNI_COMMAND
 	// Pod is the pod as the runtime names it; zero if it names none.
 	Pod                attachment.Pod
 	ContainerID, NetNS string
 
-	// Decision is whether and why the pod is redirected. Its Reason is empty if the run did not get that far, as with DEL;
-	// Outcome is then empty too.
+	// Decision tells a redirected pod from others, with the cause. Its Reason is empty if the run did not get that far, as with DEL
+	// or with an ADD that could not read the pod.
 	Decision selection.Decision
-	Outcome  Outcome
+	// Outcome is set by every ADD and CHECK, and empty with the other verbs.
+	Outcome Outcome
 	// Dialect is the name of the mesh that has the pod; empty: none, or the run did not get that far. After ADD, Answers are
 	// what each of several meshes says of the pod, in order; nil: there is only one, or it was not asked.
 	Dialect string
@@ -79,9 +80,9 @@ type Event struct {
 	Bypasses []dialect.BypassCode
 	// DefaultBypasses are those of them that nobody asked for; see [dialect.Plan.DefaultCodes].
 	DefaultBypasses []dialect.BypassCode
-	// APICalls is how many requests were made to the source of pods.
+	// APICalls counts the requests to the source of pods.
 	APICalls int
-	// PodSource is where the pod came from; empty: it was not read.
+	// PodSource is the source of the pod; empty: it was not read.
 	PodSource PodSource
 
 	Duration time.Duration
@@ -107,8 +108,9 @@ func (c captured) event() Event {
 	for _, u := range c.left {
 		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u})
 	}
+	applied := c.outcome == Redirected || c.outcome == Same
 	for _, f := range c.plan.Captured {
-		if !slices.Contains(c.result.Skipped, f) {
+		if applied && !slices.Contains(c.result.Skipped, f) {
 			e.Families = append(e.Families, f)
 		}
 	}
@@ -121,7 +123,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 	e.Verb, e.ContainerID, e.NetNS, e.Err = r.command, r.attachment.ContainerID, r.netns, failure
 	e.Pod = attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid}
 	e.Duration = time.Since(r.begin)
-	if failure != nil && e.Decision.Reason != "" {
+	if failure != nil && (r.command == "ADD" || r.command == "CHECK") {
 		e.Outcome = Failed
 	}
 	ms := float64(e.Duration.Microseconds()) / 1000

@@ -12,6 +12,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/meshcni/meshcni/dialect"
 )
 
 const (
@@ -19,10 +21,10 @@ const (
 	// tens of milliseconds; a server that restarts, within seconds.
 	minBackoff = 25 * time.Millisecond
 	maxBackoff = time.Second
-	// attemptTime is what the first request may take, the second twice that, and so on: one lost connection must not use up
+	// attemptTime bounds the first request, the second twice that, and so on: one lost connection must not use up
 	// the whole deadline, and a slow server must be able to answer in the end.
 	attemptTime = 10 * time.Second
-	// presumeAfter is how many requests must have failed before a pod passes unread: one may be bad luck.
+	// presumeAfter is the number of requests that must have failed before a pod passes unread: one may be bad luck.
 	presumeAfter = 2
 )
 
@@ -37,13 +39,21 @@ func (r *run) openPods() (Pods, *types.Error) {
 	return pods, nil
 }
 
+// readsNamespaces refuses a source of pods that cannot read what the meshes need.
+func readsNamespaces(pods Pods, meshes dialect.List) *types.Error {
+	if _, ok := pods.(Namespaces); meshes.MayReadNamespace() && !ok {
+		return fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")
+	}
+	return nil
+}
+
 func closePods(pods Pods) {
 	if closer, ok := pods.(interface{ Close() }); ok {
 		closer.Close()
 	}
 }
 
-// answer is what the source of pods had to say.
+// answer is the answer of the source of pods.
 type answer struct {
 	pod       *corev1.Pod
 	namespace *corev1.Namespace
@@ -70,8 +80,8 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		return answer{failure: failure, unread: true}
 	}
 	defer func() { closePods(pods) }()
-	if _, ok := pods.(Namespaces); t.meshes.MayReadNamespace() && !ok {
-		return answer{failure: fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")}
+	if failure := readsNamespaces(pods, t.meshes); failure != nil {
+		return answer{failure: failure}
 	}
 	a.unread, a.source = true, FromAPI
 	_, presumable := t.meshes.PresumeOut(r.config.Annotations)
@@ -140,7 +150,7 @@ func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration
 	}
 	*calls++
 	namespace, err := pods.(Namespaces).Namespace(ctx, r.pod.namespace)
-	if err == nil && namespace == nil { // a mesh by itself takes it for one without labels
+	if err == nil && namespace == nil {
 		err = fmt.Errorf("get namespace %s: the source of pods gave none", r.pod.namespace)
 	}
 	return pod, namespace, err

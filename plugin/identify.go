@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// target is what an ADD is for.
+// target is the pod or sandbox of an ADD.
 type target struct {
 	meshes dialect.List
 	name   string      // for messages
@@ -89,7 +89,12 @@ func (t target) explain(d selection.Decision) selection.Decision {
 func (t target) refusal(c netconf.Config, err error) *types.Error {
 	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
 	var bypass *dialect.BypassError
+	var invalid *dialect.InvalidError
 	switch {
+	case errors.As(err, &invalid):
+		return hint(failure, "dialect %s is wrong, and not the pod: no pod of that mesh starts before its makers correct it", invalid.Dialect)
+	case errors.Is(err, dialect.ErrNamespaceUnknown):
+		return hint(failure, "the pod's namespace decides too; it does not start before that is known")
 	case errors.As(err, &bypass):
 		key := "refuse_proxy_uid"
 		if c.RefuseNetRaw && (bypass.ByDefault() || !c.RefuseProxyUID) {

@@ -39,6 +39,7 @@ func newNode(t testing.TB, backend string) *node {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, netnstest.Binary("iptables-nft-restore"), netnstest.Binary("iptables-legacy-restore"))
 	n := &node{server: plugintest.NewAPIServer(t), runDir: t.TempDir(), backend: backend, binary: binary(t)}
+	netnstest.LogOnFailure(t, filepath.Join(n.runDir, "plugin.log"))
 	var err error
 	n.kubeconfig, err = n.server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)

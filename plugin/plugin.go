@@ -29,14 +29,14 @@ import (
 // Plugin is the CNI plugin. Only OpenPods is required; the zero value of every other field behaves like the meshcni binary.
 // A Plugin keeps no state: Run may be called repeatedly and concurrently.
 type Plugin struct {
-	// Name is what errors and the version line call the plugin. Default: the file name of IO.Args[0], which is also the
+	// Name is the plugin's name in errors and the version line. Default: the file name of IO.Args[0], which is also the
 	// "type" in network configurations. Any name will do.
 	Name string
 	// Version is printed by --version and when CNI_COMMAND is not set, and is in the record of each attachment.
 	// Default: that of this module in the build.
 	Version string
 	// Dialects are the meshes that the configuration's "dialect" may name, by their Name; it may name several. The first one
-	// is used when the configuration names none. Default: this module's dialects.
+	// is used when the configuration names none. Nil: this module's dialects. An empty list that is not nil is an error.
 	Dialects []dialect.Dialect
 	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
 	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
@@ -72,8 +72,8 @@ type Pods interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 
-// Namespaces is implemented by a source of pods that can read namespaces. Dialects with NeedsNamespace
-// require it, and so does "exclude_namespace_selector".
+// Namespaces is implemented by a source of pods that can read namespaces. A dialect that may read them requires it (see
+// [dialect.Dialect.MayReadNamespace]), and so does "exclude_namespace_selector".
 type Namespaces interface {
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
@@ -110,7 +110,7 @@ type NetNS interface {
 	Backend(ctx context.Context, name apply.Name) (Backend, error)
 	// ID tells the namespace from others.
 	ID() netnsexec.ID
-	// Kernel says which address families the namespace has. What it cannot find out is an error.
+	// Kernel returns the namespace's address families. What it cannot find out is an error.
 	Kernel() (redirect.Kernel, error)
 	// Addrs returns the global addresses of all interfaces, those of the named one first.
 	Addrs(ifName string) ([]netip.Addr, error)
@@ -198,8 +198,10 @@ func (o IO) withDefaults() IO {
 // meshes returns the configured meshes with the namespaces that the configuration excludes.
 func (p Plugin) meshes(c netconf.Config) (dialect.List, error) {
 	known := dialect.List(p.Dialects)
-	if len(known) == 0 {
+	if known == nil {
 		known = dialects.All()
+	} else if err := known.Validate(); err != nil {
+		return nil, err
 	}
 	known, unfit := dialects.Configure(known, c.Ambient)
 	excluded, wrong := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)

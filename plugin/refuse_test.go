@@ -124,7 +124,11 @@ func TestWhatIsRefused(t *testing.T) {
 		"token no longer good": {both(config("add_deadline", "60ms"), func(c *call) {
 			c.pods.Hook = func(context.Context, int) error { return apierrors.NewUnauthorized("Unauthorized") }
 		}), 11, []string{"Unauthorized", "agent", "is it running?"}},
-		"another UID":             {both(config("add_deadline", "60ms"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{podUID, "another", "same name"}},
+		"another UID": {both(config("add_deadline", "60ms"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{podUID, "another", "same name"}},
+		"a mirror that says it is a pod of the API server": {
+			both(config("add_deadline", "60ms"), annotate("kubernetes.io/config.mirror", "0b9d4c1e-1111-4222-8333-444455556666"),
+				env("CNI_ARGS", args("shop", "cart-0", "0b9d4c1e-1111-4222-8333-444455556666"))), 11, []string{"0b9d4c1e-1111-4222-8333-444455556666", "remove metadata.uid"},
+		},
 		"a mirror of another pod": {both(config("add_deadline", "60ms"), annotate("kubernetes.io/config.mirror", "x"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{"same name"}},
 		"hopeless": {func(c *call) {
 			c.pods.Permanent = true
@@ -248,11 +252,11 @@ func TestAPIServer(t *testing.T) {
 		"hung up once":      {"30s", hook(plugintest.First(1, plugintest.HangUp())), 0, "", 2},
 		"truncated once":    {"30s", hook(plugintest.First(1, plugintest.Truncate())), 0, "", 2},
 		"busy once":         {"2s", hook(plugintest.First(1, plugintest.Answer(http.StatusServiceUnavailable))), 0, "", 2},
-		"403 for ever":      {"200ms", hook(plugintest.Answer(http.StatusForbidden)), 11, "403 as asked", 0},
-		"500 for ever":      {"200ms", hook(plugintest.Answer(http.StatusInternalServerError)), 11, "500 as asked", 0},
-		"garbage for ever":  {"200ms", hook(plugintest.Body("application/json", []byte("}"))), 11, "response is no Pod", 0},
+		"403 for ever":      {"5s", hook(plugintest.Answer(http.StatusForbidden)), 11, "403 as asked", 0},
+		"500 for ever":      {"5s", hook(plugintest.Answer(http.StatusInternalServerError)), 11, "500 as asked", 0},
+		"garbage for ever":  {"5s", hook(plugintest.Body("application/json", []byte("}"))), 11, "response is no Pod", 0},
 		"too slow":          {"200ms", hook(plugintest.Hang()), 11, "deadline", 1},
-		"down":              {"200ms", func(s *plugintest.APIServer) { s.Close() }, 11, "refused", 0},
+		"down":              {"5s", func(s *plugintest.APIServer) { s.Close() }, 11, "refused", 0},
 		"a request refused": {"30s", hook(plugintest.Answer(http.StatusBadRequest)), 999, "400 as asked", 1},
 	}
 	for name, tc := range cases {

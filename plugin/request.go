@@ -12,11 +12,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// request is what the runtime asks for: environment and stdin, parsed.
+// request is the runtime's request: environment and stdin, parsed.
 type request struct {
 	command, netns, args string
 	attachment           attachment.ID
@@ -98,7 +99,7 @@ func (r *request) parseEnvironment(getenv func(string) string) *types.Error {
 	return nil
 }
 
-// invalid says how a value violates the CNI specification, section 3, "Attachment Parameters".
+// invalid reports a value that violates the CNI specification, section 3, "Attachment Parameters".
 func invalid(name, value string) string {
 	switch name {
 	case "CNI_CONTAINERID":
@@ -193,18 +194,14 @@ func parseArgs(args string) (podID, *types.Error) {
 	return id, nil
 }
 
-// mirrorAnnotation marks the API's copy of a static pod. Its value is the UID by which the kubelet and the runtime know the
-// pod (k8s.io/kubernetes/pkg/kubelet/types.ConfigMirrorAnnotationKey).
-const mirrorAnnotation = "kubernetes.io/config.mirror"
-
 // is returns an error unless the pod is the one that the runtime means. If the runtime passes no UID, the name decides.
 func (id podID) is(pod *corev1.Pod) error {
-	uid := string(pod.UID)
-	if mirror, ok := pod.Annotations[mirrorAnnotation]; ok && mirror == id.uid {
-		uid = mirror
-	}
-	if id.uid == "" || uid == id.uid {
+	if id.uid == "" || podid.Is(pod, id.namespace, id.name, id.uid) {
 		return nil
 	}
-	return fmt.Errorf("pod %s has UID %s, and the runtime means %s: another pod of the same name", id, uid, id.uid)
+	if pod.Annotations[corev1.MirrorPodAnnotationKey] == id.uid {
+		// The kubelet keeps such a UID, which could be that of any pod of the API server. Anybody can write the annotation.
+		return fmt.Errorf("pod %s is said to mirror a static pod with UID %s, which no kubelet makes: remove metadata.uid from its manifest", id, id.uid)
+	}
+	return fmt.Errorf("pod %s has UID %s, and the runtime means %s: another pod of the same name", id, pod.UID, id.uid)
 }

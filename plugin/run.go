@@ -184,6 +184,9 @@ func (r *run) status(ctx context.Context) *types.Error {
 	pods, failure := r.openPods()
 	if failure == nil {
 		defer closePods(pods)
+		if failure := readsNamespaces(pods, meshes); failure != nil {
+			return failure
+		}
 		if p, ok := pods.(Readier); ok {
 			if err := p.Ready(ctx); err != nil {
 				return fail(types.ErrPluginNotAvailable, "%v", err)

@@ -28,6 +28,9 @@ import (
 
 const podUID = "7f3c0a52-0000-4000-8000-000000000001"
 
+// staticUID is one that a kubelet made.
+const staticUID = "0f343b0931126a20f133d67c2b018a3b"
+
 // meshPod is a pod that the default dialect selects.
 func meshPod() *corev1.Pod {
 	return &corev1.Pod{

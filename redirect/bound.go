@@ -18,15 +18,15 @@ import (
 // applies 10000 rules of the most expensive kind in some tenths of a second and about 40 MiB.
 const MaxRules = 10_000
 
-// mostBlamed is how many products a [LimitError] names: more would not help.
+// mostBlamed bounds the products that a [LimitError] names: more would not help.
 const mostBlamed = 5
 
 // LimitError says that a [Redirect] would render to more than [MaxRules] rules. Get
 // at it with errors.As(err, &limitError).
 type LimitError struct {
-	// Rules is how many rules both families would have; [math.MaxInt] if an int cannot hold it.
+	// Rules counts the rules that both families would have; [math.MaxInt] if an int cannot hold it.
 	Rules int
-	// Products are the lists that make the most rules, largest first.
+	// Products lists those that make the most rules, largest first.
 	Products []Product
 }
 
@@ -34,7 +34,7 @@ type LimitError struct {
 type Product struct {
 	// Fields are their paths in JSON, such as "outbound.cidrs".
 	Fields []string
-	// Rules is how many rules they make.
+	// Rules counts the rules that they make.
 	Rules int
 }
 

@@ -26,7 +26,7 @@ func ExampleSchema_Build() {
 	_, _, _, err = mesh.Build(redirect.Values{Annotations: map[string]string{"mesh.example/exclude-inbound-ports": "ssh"}})
 	fmt.Println(err)
 	// Output:
-	// REDIRECT in * -> :15006 except 22,8000-8100; out * -> :15001; proxy uid [1337] gid [1337]; ipv4 capture ipv6 capture <nil>
+	// REDIRECT in * -> :15006 except 22,8000-8100; out * -> :15001; proxy uid [1337] gid []; ipv4 capture ipv6 capture <nil>
 	// inbound.excludePorts from annotation mesh.example/exclude-inbound-ports
 	// annotation mesh.example/exclude-inbound-ports="ssh": "ssh" is not a port from 0 to 65535 (allowed: ports and ranges, such as "22,8000-8100")
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Loopback says how connections within the pod are treated, which leave by its
-// loopback interface. Those to 127.0.0.1 and ::1 always pass.
+// Loopback tells how to treat connections within the pod, which leave by its
+// loopback interface. Those to Redirect.Localhost and ::1 always pass.
 type Loopback string
 
 // The loopback modes.

@@ -21,7 +21,7 @@ var goldens = []struct {
 }{
 	{"default", func(*redirect.Redirect) {}},
 	{"tproxy", func(r *redirect.Redirect) {
-		r.Mode = redirect.ModeTProxy
+		r.Mode, r.Proxy.GIDs = redirect.ModeTProxy, []uint32{1337}
 		r.Proxy.PassSources = []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}
 		r.Inbound.ExcludePorts = redirect.Ports(22)
 		r.Proxy.TunnelPort = 15008
@@ -29,7 +29,9 @@ var goldens = []struct {
 	{"tproxy-some-ports", func(r *redirect.Redirect) {
 		r.Mode, r.Inbound.Ports = redirect.ModeTProxy, redirect.Ports(8080, 9090)
 	}},
-	{"dns", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} }},
+	{"dns", func(r *redirect.Redirect) {
+		r.DNS, r.Proxy.GIDs = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}, []uint32{1337}
+	}},
 	{"dns-one-server", func(r *redirect.Redirect) {
 		r.DNS = redirect.DNS{Servers: prefixSet("10.96.0.10/32"), Port: 15053}
 	}},
@@ -56,11 +58,12 @@ var goldens = []struct {
 	{"loopback-included", func(r *redirect.Redirect) { r.Outbound.CIDRs = prefixSet("127.0.0.0/8", "10.0.0.0/8") }},
 	{"owner-groups", func(r *redirect.Redirect) { r.Outbound.OwnerGroups = []uint32{1000, 2000} }},
 	{"exclude-owner-groups", func(r *redirect.Redirect) { r.Outbound.ExcludeOwnerGroups = []uint32{1000, 2000} }},
-	{"two-proxy-users", func(r *redirect.Redirect) { r.Proxy.UIDs, r.Proxy.GIDs = []uint32{1337, 0}, nil }},
+	{"two-proxy-users", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1337, 0} }},
 	{"drop-ipv6", func(r *redirect.Redirect) {
-		r.IPv6 = redirect.FamilyDrop
+		r.IPv6, r.Proxy.GIDs = redirect.FamilyDrop, []uint32{1337}
 		r.Inbound.ExcludePorts, r.Outbound.ExcludePorts = redirect.Ports(22), redirect.Ports(53)
 	}},
+	{"group-alone", func(r *redirect.Redirect) { r.Proxy.UIDs, r.Proxy.GIDs = nil, []uint32{2000} }},
 	{"pass-ipv6", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
 }
 

@@ -169,6 +169,13 @@ func ValidInterface(name string) bool {
 	return true
 }
 
+// ValidInterfacePattern is [ValidInterface] with iptables' wildcard: a "+" at the end, with which the name is what the
+// interface's begins with. At most 15 bytes, with the "+".
+func ValidInterfacePattern(name string) bool {
+	prefix, _ := ruleset.InterfaceMatch{Name: name}.Wildcard()
+	return ValidInterface(prefix) && len(name) <= 15
+}
+
 // ParseIDs parses a list of user or group ids, 0 to 4294967294, and drops
 // duplicates. An empty or blank value is none. Spaces around an element are allowed.
 func ParseIDs(s string) ([]uint32, error) {

@@ -25,7 +25,7 @@ func prefixSet(list ...string) redirect.PrefixSet {
 // marked is a proxy that is known by the mark of its packets.
 func marked() redirect.Redirect {
 	r := redirect.Default()
-	r.Proxy.UIDs, r.Proxy.GIDs = nil, nil
+	r.Proxy.UIDs = nil
 	r.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
 	r.Proxy.TunnelPort = 15008
 	r.Loopback = redirect.LoopbackPass
@@ -53,15 +53,11 @@ func rulesOf(t *testing.T, r redirect.Redirect, chain string) string {
 const defaultOutput = `! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
 -o lo -m owner ! --uid-owner 1337 -j RETURN
 -m owner --uid-owner 1337 -j RETURN
-! -d 127.0.0.1/32 -o lo -p tcp -m owner --gid-owner 1337 -j MESH_IN_REDIRECT
--o lo -m owner ! --gid-owner 1337 -j RETURN
--m owner --gid-owner 1337 -j RETURN
 -d 127.0.0.1/32 -j RETURN
 -j MESH_REDIRECT`
 
 func TestGrownFields(t *testing.T) {
 	dns := func(r *redirect.Redirect, d redirect.DNS) {
-		r.Proxy.GIDs = nil
 		r.DNS = d
 	}
 	tests := []struct {
@@ -91,14 +87,12 @@ func TestGrownFields(t *testing.T) {
 		{"loopback pass", func(r *redirect.Redirect) {
 			r.Loopback = redirect.LoopbackPass
 		}, "MESH_OUTPUT", `-m owner --uid-owner 1337 -j RETURN
--m owner --gid-owner 1337 -j RETURN
 -o lo -j RETURN
 -d 127.0.0.1/32 -j RETURN
 -j MESH_REDIRECT`},
 		{"loopback capture", func(r *redirect.Redirect) {
 			r.Loopback = redirect.LoopbackCapture
 		}, "MESH_OUTPUT", `-m owner --uid-owner 1337 -j RETURN
--m owner --gid-owner 1337 -j RETURN
 -d 127.0.0.1/32 -j RETURN
 -j MESH_REDIRECT`},
 		{"look-ups of everyone go elsewhere", func(r *redirect.Redirect) {
@@ -114,7 +108,7 @@ func TestGrownFields(t *testing.T) {
 -p udp -m udp --dport 53 -j DNAT --to-destination 10.0.0.10`},
 		{"look-ups over UDP only", func(r *redirect.Redirect) {
 			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true})
-		}, "MESH_OUTPUT", `! -d 127.0.0.1/32 -o lo -p tcp -m tcp ! --dport 53 -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
+		}, "MESH_OUTPUT", `! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
 -o lo -p tcp -m tcp ! --dport 53 -m owner ! --uid-owner 1337 -j RETURN
 -m owner --uid-owner 1337 -j RETURN
 -j MESH_OUTPUT_DNS
@@ -123,7 +117,7 @@ func TestGrownFields(t *testing.T) {
 -j MESH_REDIRECT`},
 		{"look-ups over TCP as outbound connections", func(r *redirect.Redirect) {
 			dns(r, redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true, TCPOutbound: true})
-		}, "MESH_OUTPUT", `! -d 127.0.0.1/32 -o lo -p tcp -m tcp ! --dport 53 -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
+		}, "MESH_OUTPUT", `! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN_REDIRECT
 -o lo -p tcp -m tcp ! --dport 53 -m owner ! --uid-owner 1337 -j RETURN
 -m owner --uid-owner 1337 -j RETURN
 -j MESH_OUTPUT_DNS
@@ -206,6 +200,39 @@ func TestGrownFields(t *testing.T) {
 	}
 }
 
+// TestLocalhost: what counts as localhost is left alone on the way out, whoever sends it, and TPROXY does not take it. The rest of
+// the loopback range is any other destination.
+func TestLocalhost(t *testing.T) {
+	own := "-o lo -p tcp -m tcp ! --dport 15008 -m owner --uid-owner 1337 "
+	for _, tt := range []struct{ localhost, want, rest string }{
+		{"", "127.0.0.1/32", "127.9.0.1"},
+		{"127.0.0.1/32", "127.0.0.1/32", "127.0.0.2"},
+		{"127.0.0.1/8", "127.0.0.0/8", ""},
+		{"127.3.0.0/16", "127.3.0.0/16", "127.0.0.1"},
+	} {
+		r := redirect.Default()
+		r.Mode = redirect.ModeTProxy
+		r.Proxy.TunnelPort = 15008
+		if tt.localhost != "" {
+			r.Localhost = netip.MustParsePrefix(tt.localhost)
+		}
+		require.NoError(t, r.Validate())
+		rs := r.MustRuleset()
+		nat, mangle := rs.IPv4.String(), rs.IPv6.String()
+		assert.Contains(t, nat, "-d "+tt.want+" -j RETURN")
+		assert.Contains(t, nat, "! -d "+tt.want+" "+own)
+		assert.Contains(t, nat, "! -d "+tt.want+" -p tcp -j TPROXY")
+		assert.Contains(t, mangle, "-d ::1/128 -j RETURN", "IPv6 has one such address")
+
+		lines := "out tcp uid 1000 -> " + netip.MustParsePrefix(tt.want).Addr().String() + ":80 => pass\n"
+		r.Loopback = redirect.LoopbackCapture // without the rule that passes all that stays within the pod
+		if tt.rest != "" {
+			lines += "out tcp uid 1000 -> " + tt.rest + ":80 => redirect 15001\n"
+		}
+		rulesettest.New(t, r.MustRuleset(), "10.244.1.5").Table(lines)
+	}
+}
+
 func TestGrownFieldsRefused(t *testing.T) {
 	exclude := func(e redirect.Exclusion) func(*redirect.Redirect) {
 		return func(r *redirect.Redirect) { r.Outbound.Exclude = []redirect.Exclusion{e} }
@@ -216,6 +243,9 @@ func TestGrownFieldsRefused(t *testing.T) {
 		change func(*redirect.Redirect)
 	}{
 		{"loopback", func(r *redirect.Redirect) { r.Loopback = "bounce" }},
+		{"localhost", func(r *redirect.Redirect) { r.Localhost = netip.MustParsePrefix("127.0.0.0/7") }},
+		{"localhost", func(r *redirect.Redirect) { r.Localhost = netip.MustParsePrefix("10.0.0.0/8") }},
+		{"localhost", func(r *redirect.Redirect) { r.Localhost = netip.MustParsePrefix("::1/128") }},
 		{"log.level", func(r *redirect.Redirect) { r.Log.Level = 8 }},
 		{"inbound.excludeSources", func(r *redirect.Redirect) { r.Inbound.ExcludeSources = all }},
 		{"outbound.exclude[0].ports", exclude(redirect.Exclusion{CIDRs: prefixSet("10.0.0.0/8")})},

@@ -2,7 +2,7 @@ package redirect
 
 import "github.com/meshcni/meshcni/redirect/ruleset"
 
-// Presence says whether a network namespace has an address family. The zero value is [PresenceUnknown].
+// Presence tells an address family that a network namespace has from one that it lacks. The zero value is [PresenceUnknown].
 type Presence string
 
 // The presences.
@@ -19,7 +19,7 @@ const (
 	PresenceUsable Presence = "usable"
 )
 
-// Kernel says which address families a network namespace has. The zero value is a namespace at which nobody has looked.
+// Kernel lists the address families of a network namespace. The zero value is a namespace at which nobody has looked.
 type Kernel struct {
 	IPv4 Presence `json:"ipv4"`
 	IPv6 Presence `json:"ipv6"`

@@ -150,7 +150,7 @@ func (s *PortSet) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// maxPortSlots is how many ports one multiport match takes; a range takes two
+// maxPortSlots bounds the ports of one multiport match; a range takes two
 // slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
 const maxPortSlots = 15
 

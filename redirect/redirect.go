@@ -9,7 +9,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Mode is how inbound connections reach the proxy. The zero value is invalid.
+// Mode selects the way that inbound connections reach the proxy. The zero value is invalid.
 type Mode string
 
 // The interception modes.
@@ -22,7 +22,7 @@ const (
 	ModeTProxy Mode = "TPROXY"
 )
 
-// FamilyMode says how one address family is treated. The zero value is invalid.
+// FamilyMode is the treatment of one address family. The zero value is invalid.
 type FamilyMode string
 
 // The family modes.
@@ -36,7 +36,7 @@ const (
 	FamilyDrop FamilyMode = "drop"
 )
 
-// Redirect says which connections of a pod go through its proxy. Start from
+// Redirect selects the connections of a pod that go through its proxy. Start from
 // [Default]: the zero value is invalid.
 type Redirect struct {
 	Mode Mode       `json:"mode"`
@@ -48,8 +48,11 @@ type Redirect struct {
 	Outbound Outbound `json:"outbound"`
 	DNS      DNS      `json:"dns"`
 
-	// Loopback says how connections within the pod are treated; the zero value is LoopbackHairpin.
+	// Loopback is the treatment of connections within the pod; the zero value is LoopbackHairpin.
 	Loopback Loopback `json:"loopback,omitempty"`
+	// Localhost is the part of 127.0.0.0/8 that counts as localhost: connections to it are left alone. The zero value is
+	// 127.0.0.1/32, since a mesh may give services other addresses of that range. For IPv6 it is always ::1.
+	Localhost netip.Prefix `json:"localhost,omitzero"`
 	// FinalPass takes what is excluded, connections within the pod and replies to the proxy out of the nat table at once
 	// (ACCEPT), so that others' rules after ours in the same chain cannot redirect them. By default those rules see them
 	// (RETURN). What the proxy sends to other hosts, and what is for localhost, is always left to them.
@@ -74,7 +77,7 @@ type Redirect struct {
 	Names Names `json:"names"`
 }
 
-// Proxy says where the proxy listens and how its own traffic is recognised.
+// Proxy holds the proxy's ports, and the marks and owners of its own traffic.
 type Proxy struct {
 	// UIDs and GIDs own the proxy's sockets, whose traffic is not redirected. At
 	// least one is required, unless there is a Mark.
@@ -95,7 +98,7 @@ type Proxy struct {
 	PassSources []netip.Addr `json:"passSources,omitempty"`
 }
 
-// Inbound says which connections to the pod are redirected.
+// Inbound selects the connections to the pod that are redirected.
 type Inbound struct {
 	// Ports are redirected: all, these or none.
 	Ports PortSet `json:"ports"`
@@ -105,7 +108,7 @@ type Inbound struct {
 	ExcludeSources PrefixSet `json:"excludeSources,omitzero"`
 }
 
-// Outbound says which TCP connections from the pod are redirected: those to CIDRs or to Ports, unless excluded.
+// Outbound selects the TCP connections from the pod that are redirected: those to CIDRs or to Ports, unless excluded.
 type Outbound struct {
 	// CIDRs are the destinations that are redirected: all, these or none.
 	CIDRs PrefixSet `json:"cidrs"`
@@ -123,7 +126,7 @@ type Outbound struct {
 	ExcludeOwnerGroups []uint32 `json:"excludeOwnerGroups,omitempty"`
 }
 
-// DNS says which DNS queries are redirected.
+// DNS selects the DNS queries that are redirected.
 type DNS struct {
 	// Servers are the resolvers whose traffic on port 53, UDP and TCP, is
 	// redirected: all, these or none. The zero value captures nothing.
@@ -191,8 +194,11 @@ func (n Names) Owner() ruleset.Owner {
 	return o
 }
 
-// Default redirects all inbound and outbound TCP of both families to a proxy that runs as user and
-// group 1337 and listens on 15001 (outbound) and 15006 (inbound). Chains are named MESH_*.
+// Default redirects all inbound and outbound TCP of both families to a proxy that runs as user 1337
+// and listens on 15001 (outbound) and 15006 (inbound). Chains are named MESH_*.
+//
+// The proxy is known by that user alone: no group, mark or address passes that the caller has not set. Setting Proxy.UIDs
+// replaces the user. Setting Proxy.GIDs adds to it; a proxy that is known by its group alone has Proxy.UIDs nil.
 func Default() Redirect {
 	return Redirect{
 		Mode: ModeRedirect,
@@ -200,7 +206,6 @@ func Default() Redirect {
 		IPv6: FamilyCapture,
 		Proxy: Proxy{
 			UIDs:         []uint32{1337},
-			GIDs:         []uint32{1337},
 			OutboundPort: 15001,
 			InboundPort:  15006,
 		},

@@ -18,7 +18,7 @@ const (
 	chainTProxy     = "TPROXY"
 )
 
-// dnsPort is where resolvers listen (RFC 1035, section 4.2).
+// dnsPort is the port of resolvers (RFC 1035, section 4.2).
 const dnsPort = 53
 
 var port53 = ruleset.Ports(ruleset.Port(dnsPort))
@@ -146,14 +146,19 @@ var (
 	drops   = ruleset.Target{Action: ruleset.Drop}
 )
 
-// localhost is the only loopback address that is left alone: a mesh may give services other addresses of 127.0.0.0/8.
+// localhost is the part of the family's loopback range that is left alone.
 func (g *generator) localhost() netip.Prefix {
-	a := netip.IPv6Loopback()
-	if g.family == ruleset.IPv4 {
-		a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	switch {
+	case g.family == ruleset.IPv6:
+		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	case g.Localhost.IsValid():
+		return g.Localhost.Masked()
 	}
-	return netip.PrefixFrom(a, a.BitLen())
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32)
 }
+
+// loopbackIPv4 are the addresses of an IPv4 host that are all on lo (RFC 1122, 3.2.1.3).
+var loopbackIPv4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 
 // passSource returns the family's address from which the proxy speaks to the application, if there is one.
 func (g *generator) passSource() (netip.Prefix, bool) {

@@ -143,7 +143,8 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 		return append(rules, outside)
 	}
 	var except []PortRange
-	if g.DNS.Enabled() && o.Kind == ruleset.UID { // Istio's rules for groups do not have it
+	// Where queries over TCP are not captured, port 53 is as any other. Istio's rules for groups do not have it.
+	if g.DNS.Enabled() && !g.DNS.UDPOnly && o.Kind == ruleset.UID {
 		except = append(except, ruleset.Port(dnsPort))
 	}
 	if g.Proxy.TunnelPort != 0 {
@@ -198,7 +199,7 @@ func (g *generator) dnsProtos() []ruleset.Proto {
 	return []ruleset.Proto{ruleset.TCP, ruleset.UDP}
 }
 
-// dnsTarget is where DNS queries of the family go, if they are captured.
+// dnsTarget receives the family's DNS queries, if they are captured.
 func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	if len(g.DNS.To) == 0 {
 		return ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, g.DNS.Enabled()

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
-// Source is where a setting stands.
+// Source is the place of a setting.
 type Source string
 
 // The sources.
@@ -37,7 +37,7 @@ const (
 // from a Pod, so that this package needs no Kubernetes libraries.
 type Values struct {
 	Annotations map[string]string
-	// NamespaceAnnotations are those of the pod's namespace; nil when unknown.
+	// NamespaceAnnotations are those of the pod's namespace; nil when unknown, empty when it has none.
 	NamespaceAnnotations map[string]string
 	// Env are the proxy container's variables that have a literal value.
 	Env map[string]string
@@ -49,7 +49,7 @@ type Values struct {
 type Setting struct {
 	// Field is the field of the Redirect that it sets, as a path in JSON such as "inbound.ports".
 	Field string
-	// Source is where the setting stands: FromAnnotation, the default, or FromEnv.
+	// Source is the setting's place: FromAnnotation, the default, or FromEnv.
 	Source Source
 	// Keys are the annotations or variables that hold it. The first one present counts; all but Keys[0] are deprecated.
 	Keys []string
@@ -60,7 +60,7 @@ type Setting struct {
 	Set func(r *Redirect, value string) error
 	// Add makes ports add to the default instead of replacing it. It is for settings without Set.
 	Add bool
-	// Allowed is what errors tell people about the values that are allowed.
+	// Allowed describes the allowed values to people, in errors.
 	Allowed string
 	// Inherited makes the namespace's annotation count where the pod's is absent.
 	// An empty one, of either, counts as absent.
@@ -69,7 +69,7 @@ type Setting struct {
 	Lenient bool
 }
 
-// Schema says how a mesh spells a Redirect in a pod.
+// Schema is a mesh's spelling of a Redirect in a pod.
 type Schema struct {
 	// Defaults is the Redirect of a pod without settings.
 	Defaults Redirect
@@ -80,14 +80,20 @@ type Schema struct {
 	RunAs bool
 	// RunAsUser is RunAs for the user only. A setting of proxy.uids wins over it.
 	RunAsUser bool
+	// Prefixes begin the keys of annotations that only the mesh has, such as "traffic.mesh.example/". One that is neither
+	// a setting's nor among OtherKeys has no effect, which is a warning. Without prefixes only misspelt keys are found:
+	// those that differ from a setting's by one or two typing errors, by case, or by hyphens, underscores and dots.
+	Prefixes []string
+	// OtherKeys are annotations that the schema does not read, and another part of the mesh does.
+	OtherKeys []string
 }
 
-// Origin is where a field of a Redirect comes from.
+// Origin is the source of a field of a Redirect.
 type Origin struct {
 	Field  string `json:"field"`
 	Source Source `json:"source"`
 	Key    string `json:"key,omitempty"`
-	// Value is what was found, as written; empty for a default.
+	// Value is the setting as written; empty for a default.
 	Value string `json:"value"`
 }
 
@@ -121,13 +127,32 @@ func (e *SettingError) Setting() string { return string(e.Source) + " " + e.Key 
 // Unwrap returns what is wrong with the value.
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// Build reads a pod's Redirect. The error holds a [*SettingError] for each setting that is refused;
+// ErrNamespaceUnknown: a setting may be inherited from the pod's namespace, whose annotations are not known. Check with
+// errors.Is(err, redirect.ErrNamespaceUnknown).
+var ErrNamespaceUnknown = errors.New("the annotations of its namespace are not known")
+
+// ReadsNamespace reports whether a setting may be inherited from the pod's namespace, so that [Schema.Build] needs its
+// annotations.
+func (s Schema) ReadsNamespace() bool { return slices.ContainsFunc(s.Settings, Setting.readsNamespace) }
+
+func (s Setting) readsNamespace() bool { return s.Inherited && s.Source != FromEnv }
+
+// Build reads a pod's Redirect. The error holds a [*SettingError] for each setting that is refused, and
+// [ErrNamespaceUnknown] if that is so;
 // only the warnings are then valid. Origins has an entry for each field that a setting can set.
 func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings, err error) {
 	r = s.Defaults.Clone()
-	var errs []error
+	warnings = s.unknown(g)
+	errs := s.validateSettings()
+	if len(errs) > 0 {
+		return Redirect{}, nil, warnings, errors.Join(errs...)
+	}
+	var unknown []string
 	for _, setting := range s.Settings {
 		source, key, value, ok := setting.find(g)
+		if !ok && g.NamespaceAnnotations == nil && setting.readsNamespace() {
+			unknown = append(unknown, setting.Keys...)
+		}
 		if !ok {
 			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 			continue
@@ -138,6 +163,8 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 		switch err := setting.set(&r, value); {
 		case err == nil:
 			origins = addOrigin(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
+		case errors.Is(err, ErrSchema):
+			errs = append(errs, err)
 		case setting.Lenient:
 			warnings = append(warnings, Warningf(WarningInvalid, key,
 				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
@@ -145,6 +172,9 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
 		}
+	}
+	if len(unknown) > 0 {
+		errs = append(errs, fmt.Errorf("%w, which may have %s", ErrNamespaceUnknown, strings.Join(unknown, ", ")))
 	}
 	user, group := g.RunAsUser, g.RunAsGroup
 	if s.RunAsUser {
@@ -251,7 +281,7 @@ func (s Setting) set(r *Redirect, value string) error {
 		*to = mode
 		return nil
 	}
-	return fmt.Errorf("the schema lacks a Set function for field %q", s.Field)
+	return s.unsettable()
 }
 
 // store makes a function that stores a parsed value, unless it has an error.

@@ -123,9 +123,9 @@ func TestSchemaRunAs(t *testing.T) {
 		uids, gids  []uint32
 		err         bool
 	}{
-		{nil, nil, []uint32{1337}, []uint32{1337}, false},
-		{id(0), id(0), []uint32{1337}, []uint32{1337}, false},
-		{id(2000), nil, []uint32{2000}, []uint32{1337}, false},
+		{nil, nil, []uint32{1337}, nil, false},
+		{id(0), id(0), []uint32{1337}, nil, false},
+		{id(2000), nil, []uint32{2000}, nil, false},
 		{nil, id(3000), []uint32{1337}, []uint32{3000}, false},
 		{id(1 << 31), id(1<<32 - 2), []uint32{1 << 31}, []uint32{1<<32 - 2}, false},
 		{id(1<<32 - 1), nil, nil, nil, true},
@@ -140,6 +140,51 @@ func TestSchemaRunAs(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []uint32{1337}, schema.Defaults.Proxy.UIDs, "Build wrote into the schema")
+}
+
+// TestSchemaUnknownKeys: an annotation that somebody misspelt has no effect, and does not go unnoticed.
+func TestSchemaUnknownKeys(t *testing.T) {
+	t.Parallel()
+	schema := redirect.Schema{
+		Defaults: redirect.Default(),
+		Settings: []redirect.Setting{
+			{Field: "inbound.excludePorts", Keys: []string{"net.example/skip-inbound", "net.example/old-skip-in"}},
+			{Field: "outbound.excludePorts", Keys: []string{"net.example/skip-outbound"}, Inherited: true},
+			{Field: "dropInvalid", Source: redirect.FromEnv, Keys: []string{"DROP_INVALID"}},
+		},
+		OtherKeys: []string{"net.example/skip-inboard"},
+	}
+	known := func(annotations, namespace map[string]string) (texts []string) {
+		if namespace == nil {
+			namespace = map[string]string{} // it has none
+		}
+		_, _, warnings, err := schema.Build(redirect.Values{Annotations: annotations, NamespaceAnnotations: namespace})
+		require.NoError(t, err)
+		for _, w := range warnings {
+			assert.Equal(t, redirect.WarningUnknown, w.Code)
+			assert.True(t, w.Key == "" || strings.Contains(w.Text, w.Key), w.Text)
+		}
+		return warnings.Texts()
+	}
+	assert.Empty(t, known(map[string]string{
+		"net.example/skip-outbound": "80", "net.example/skip-inboard": "", "net.example/other": "", "DROP_INVALIDS": "", "a": "",
+	}, nil))
+	assert.Equal(t, []string{
+		"annotation net.example/old-skipin is not known, so it has no effect; did you mean net.example/old-skip-in?",
+		"annotation net.example/skip-inbond is not known, so it has no effect; did you mean net.example/skip-inbound?",
+		"annotation net.example/skipOutbound is not known, so it has no effect; did you mean net.example/skip-outbound?",
+		"namespace annotation net.example/skip-outbuond is not known, so it has no effect; did you mean net.example/skip-outbound?",
+	}, known(map[string]string{"net.example/skip-inbond": "80", "net.example/skipOutbound": "80", "net.example/old-skipin": "x"},
+		map[string]string{"net.example/skip-outbuond": "1"}))
+
+	schema.Prefixes = []string{"net.example/"}
+	assert.Equal(t, []string{"annotation net.example/other is not known, so it has no effect"},
+		known(map[string]string{"net.example/other": "", "net.example/skip-inboard": "", "net.example.com/other": ""}, nil))
+	many := map[string]string{}
+	for i := range 1000 {
+		many[fmt.Sprint("net.example/", i)] = ""
+	}
+	assert.Len(t, known(many, nil), 9, "a tenant writes as many as fit a pod")
 }
 
 func TestSchemaBooleans(t *testing.T) {
@@ -243,8 +288,6 @@ func TestSchemaByFieldType(t *testing.T) {
 		{setting: redirect.Setting{Field: "dropInvalid"}, value: "yes", err: `"yes" is not a boolean`},
 		{setting: redirect.Setting{Field: "mode"}, value: "TPROXY", want: func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }},
 		{setting: redirect.Setting{Field: "mode"}, value: "tproxy", err: `"tproxy" is no interception mode`},
-		{setting: redirect.Setting{Field: "proxy.nosuch"}, value: "1", err: `the schema lacks a Set function for field "proxy.nosuch"`},
-		{setting: redirect.Setting{Field: "mode.deeper"}, value: "1", err: `the schema lacks a Set function for field "mode.deeper"`},
 	} {
 		c.setting.Keys = []string{"m/key"}
 		want := redirect.Default()
@@ -264,4 +307,41 @@ func TestWarningCodesAreStable(t *testing.T) {
 	assert.Equal(t, []redirect.WarningCode{
 		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped",
 	}, redirect.WarningCodes)
+}
+
+// TestWrongSchema: what is wrong with a schema is found without a pod, all at once, and is no fault of a pod's setting.
+func TestWrongSchema(t *testing.T) {
+	t.Parallel()
+	for _, field := range []string{"proxy.nosuch", "mode.deeper", "dns"} {
+		s := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{{Field: field, Keys: []string{"m/key"}}}}
+		s.Defaults.Proxy.InboundPort = 0
+		err := s.Validate()
+		require.ErrorIs(t, err, redirect.ErrSchema)
+		assert.ErrorContains(t, err, "setting 1 (m/key)")
+		assert.ErrorContains(t, err, field)
+		assert.ErrorContains(t, err, "proxy.inboundPort: 0 is no port")
+		_, _, _, err = s.Build(annotations("m/key", "1"))
+		require.ErrorIs(t, err, redirect.ErrSchema, field)
+		assert.False(t, errors.As(err, new(*redirect.SettingError)), field)
+	}
+}
+
+// TestInheritedUnknown: what a pod may inherit is not taken for absent.
+func TestInheritedUnknown(t *testing.T) {
+	t.Parallel()
+	s := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{
+		{Field: "dropInvalid", Keys: []string{"m/drop"}}, {Field: "inbound.excludePorts", Keys: []string{"m/key"}, Inherited: true},
+	}}
+	assert.True(t, s.ReadsNamespace())
+	_, _, _, err := s.Build(redirect.Values{})
+	require.ErrorIs(t, err, redirect.ErrNamespaceUnknown)
+	assert.ErrorContains(t, err, "m/key")
+	_, _, _, err = s.Build(redirect.Values{NamespaceAnnotations: map[string]string{}})
+	require.NoError(t, err)
+	_, _, _, err = s.Build(redirect.Values{Annotations: map[string]string{"m/key": "80"}})
+	require.NoError(t, err, "the pod's own counts")
+	s.Settings = s.Settings[:1]
+	assert.False(t, s.ReadsNamespace())
+	_, _, _, err = s.Build(redirect.Values{})
+	require.NoError(t, err)
 }

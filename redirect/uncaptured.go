@@ -6,7 +6,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
-// UncapturedFamily says what happens to an address family that a mesh does not
+// UncapturedFamily is the treatment of an address family that a mesh does not
 // capture. The zero value means [UncapturedAllow].
 type UncapturedFamily string
 

@@ -15,7 +15,7 @@ import (
 type FieldError struct {
 	// Field is the field's path in JSON, such as "proxy.inboundPort".
 	Field string
-	// Reason is what is wrong and what is allowed.
+	// Reason names the fault, and the values that are allowed.
 	Reason string
 }
 
@@ -46,6 +46,8 @@ func (r Redirect) invalid() []error {
 	v.dns(r.DNS)
 	v.check(r.Loopback == LoopbackHairpin || r.Loopback == LoopbackPass || r.Loopback == LoopbackCapture,
 		"loopback", "%q is not pass, capture or empty", r.Loopback)
+	v.check(r.Localhost == (netip.Prefix{}) || r.Localhost.IsValid() && r.Localhost.Bits() >= loopbackIPv4.Bits() && loopbackIPv4.Contains(r.Localhost.Addr()),
+		"localhost", "%s is not a range of 127.0.0.0/8", r.Localhost)
 	v.virtualNetworks(r.VirtualNetworks)
 	v.check(r.Log.Level <= 7, "log.level", "%d is not from 0 to 7", r.Log.Level)
 	v.interfaces("excludeInterfaces", r.ExcludeInterfaces)
@@ -190,7 +192,7 @@ func (v *validator) virtualNetworks(networks []VirtualNetwork) {
 	seen := map[key]bool{}
 	each(v, networks, func(i int, n VirtualNetwork) {
 		field := fmt.Sprintf("virtualNetworks[%d]", i)
-		v.check(ValidInterface(n.Interface), field+".interface", "%q is not an interface name: %s", n.Interface, interfaceNames)
+		v.check(ValidInterfacePattern(n.Interface), field+".interface", "%q is not an interface name: %s, and '+' at the end for any name that begins so", n.Interface, interfaceNames)
 		v.check(n.Local.IsValid(), field+".local", "is needed")
 		k := key{n.Interface, ruleset.FamilyOf(n.Local.Addr())}
 		v.check(!seen[k], field, "%s has a second %s network", n.Interface, k.family)

@@ -23,7 +23,7 @@ var refused = []struct {
 	{"mode", func(r *redirect.Redirect) { r.Mode = "redirect" }},
 	{"ipv4", func(r *redirect.Redirect) { r.IPv4 = "" }},
 	{"ipv6", func(r *redirect.Redirect) { r.IPv6 = "allow" }},
-	{"proxy.uids", func(r *redirect.Redirect) { r.Proxy.UIDs, r.Proxy.GIDs = nil, nil }},
+	{"proxy.uids", func(r *redirect.Redirect) { r.Proxy.UIDs = nil }},
 	{"proxy.uids", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1, 2, 1} }},
 	{"proxy.uids", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{redirect.NoID} }},
 	{"proxy.gids", func(r *redirect.Redirect) { r.Proxy.GIDs = []uint32{7, 7} }},
@@ -119,8 +119,8 @@ func TestValidateReportsAll(t *testing.T) {
 
 func TestString(t *testing.T) {
 	r := redirect.Default()
-	assert.Equal(t, "REDIRECT in * -> :15006; out * -> :15001; proxy uid [1337] gid [1337]; ipv4 capture ipv6 capture", r.String())
-	r.Mode, r.IPv6 = redirect.ModeTProxy, redirect.FamilyDrop
+	assert.Equal(t, "REDIRECT in * -> :15006; out * -> :15001; proxy uid [1337] gid []; ipv4 capture ipv6 capture", r.String())
+	r.Mode, r.IPv6, r.Proxy.GIDs = redirect.ModeTProxy, redirect.FamilyDrop, []uint32{1337}
 	r.Inbound.ExcludePorts = redirect.Ports(22)
 	r.Outbound.CIDRs, r.Outbound.ExcludeCIDRs = prefixSet("10.0.0.0/8"), prefixSet("10.9.0.0/16", "fd00::/8")
 	r.Outbound.Ports, r.Outbound.ExcludePorts = redirect.Ports(443), redirect.PortRanges(ruleset.PortRange{First: 1, Last: 9})

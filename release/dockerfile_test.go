@@ -148,10 +148,16 @@ func sameFiles(t *testing.T, layer []entry, dir string) {
 	}))
 	assert.Equal(t, len(layer)+1, found, "and the directory itself")
 	for _, e := range layer {
-		st, err := os.Stat(filepath.Join(dir, e.Name))
+		st, err := os.Lstat(filepath.Join(dir, e.Name))
 		require.NoError(t, err)
 		assert.Equal(t, e.FileInfo().Mode().String(), st.Mode().String(), e.Name)
 		if st.IsDir() {
+			continue
+		}
+		if e.Linkname != "" {
+			target, err := os.Readlink(filepath.Join(dir, e.Name))
+			require.NoError(t, err)
+			assert.Equal(t, e.Linkname, target, e.Name)
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(dir, e.Name))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
 	"debug/buildinfo"
 	"debug/elf"
@@ -36,6 +37,9 @@ var programsAt = []string{
 	"usr/local/bin/meshcni-repair",
 	"usr/local/bin/meshcni-taint",
 }
+
+// initProgramAt is a second name of meshcni-redirect.
+const initProgramAt = "usr/local/bin/istio-iptables"
 
 // openLayout unpacks the OCI layout, and returns the index of the images that it is all about.
 func openLayout(t *testing.T) v1.ImageIndex {
@@ -193,6 +197,9 @@ func TestImageFiles(t *testing.T) {
 				assert.EqualValues(t, 0o755, e.Mode, e.Name)
 				dirs = append(dirs, dir)
 				continue
+			case e.Name == initProgramAt:
+				assert.EqualValues(t, tar.TypeSymlink, e.Typeflag)
+				assert.Equal(t, "meshcni-redirect", e.Linkname)
 			case slices.Contains(programsAt, e.Name):
 				assert.EqualValues(t, 0o755, e.Mode, e.Name)
 				inspectProgram(t, arch, e)
@@ -204,7 +211,7 @@ func TestImageFiles(t *testing.T) {
 				plain = append(plain, e.Name)
 			}
 		}
-		assert.Equal(t, slices.Concat([]string{"licenses/LICENSE"}, programsAt[:1], programsAt[1:], []string{"usr/local/share/meshcni/sbom.cdx.json"}), plain)
+		assert.Equal(t, slices.Concat([]string{"licenses/LICENSE"}, programsAt[:1], []string{initProgramAt}, programsAt[1:], []string{"usr/local/share/meshcni/sbom.cdx.json"}), plain)
 		assert.True(t, slices.IsSortedFunc(entries, func(a, b entry) int {
 			return strings.Compare(strings.TrimSuffix(a.Name, "/"), strings.TrimSuffix(b.Name, "/"))
 		}))

@@ -80,6 +80,9 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 
 func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	applied, left, err := c.write(ctx, pod)
+	if errors.Is(err, errSlow) {
+		return result{} // there is another attempt, of which the outcome is reported
+	}
 	if err != nil {
 		return redirectFailed(err)
 	}
@@ -106,10 +109,10 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 
 // write writes a pod's rules and returns what differs from them afterwards.
 func (c *Controller) write(ctx context.Context, pod *corev1.Pod) (applied apply.Result, left []ruleset.Difference, err error) {
-	if applied, err = c.redirector.Apply(ctx, pod); err != nil {
+	if applied, err = c.apply(ctx, pod); err != nil {
 		return applied, nil, err
 	}
-	if left, err = c.redirector.Check(ctx, pod); err != nil {
+	if left, err = c.check(ctx, pod); err != nil {
 		return applied, nil, fmt.Errorf("verify: %w", err)
 	}
 	return applied, without(left, applied.Left()), nil

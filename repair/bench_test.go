@@ -106,6 +106,13 @@ func (b *bench) pod(name string) *corev1.Pod {
 }
 
 // outcomes are the counts by outcome and reason.
+// in returns a pod of a namespace.
+func (b *bench) in(namespace, name string) *corev1.Pod {
+	p, err := b.cluster.Pod(b.t.Context(), namespace, name)
+	require.NoError(b.t, err)
+	return p
+}
+
 func (b *bench) outcomes() map[string]int { return b.counter("meshcni_repair_outcomes_total") }
 
 func (b *bench) counter(name string) map[string]int {

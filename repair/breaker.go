@@ -29,26 +29,88 @@ type held struct {
 }
 
 // installedAgain is when to ask again whether the plugin is ready.
-const installedAgain = 10 * time.Second
+const installedAgain = 2 * time.Second
 
-// breaker holds back deletions that would only lead to more broken pods. See [Options] for its settings.
+// breaker holds back deletions that would only lead to more broken pods, within a namespace, or on the whole node. Pods are counted by
+// namespace, so that one tenant's broken pods hold back no other's; while most namespaces of the node are broken, each has its trials. See
+// [Options] for its settings.
 type breaker struct {
-	budget.Breaker
-
+	limits    *budget.Groups // by namespace
+	node      budget.Breaker // counts namespaces
 	installed func() error
+
+	mu    sync.Mutex
+	holds map[string]heldReason // by namespace, what held a deletion back last
 }
 
-// check returns nil if a pod may be deleted.
-func (b *breaker) check(candidates, broken int, now time.Time) *held {
+// census counts the pods that check their redirection, by namespace.
+type census map[string]struct{ candidates, broken int }
+
+// check returns nil if a pod of the namespace may be deleted.
+func (b *breaker) check(namespace string, pods census, now time.Time) *held {
+	h := b.decide(namespace, pods, now)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h != nil {
+		b.holds[namespace] = h.reason
+	} else {
+		delete(b.holds, namespace)
+	}
+	return h
+}
+
+func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	if b.installed != nil {
 		if err := b.installed(); err != nil {
 			return &held{heldNotInstalled, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
 		}
 	}
-	if wait := b.Check(candidates, broken, now); wait > 0 {
-		return &held{heldShare, fmt.Sprintf("%d of the node's %d pods in the mesh are broken", broken, candidates), wait}
+	all, broken := 0, 0
+	for _, n := range pods {
+		if n.candidates == 0 {
+			continue
+		}
+		if all++; float64(n.broken) > b.node.MaxShare*float64(n.candidates) {
+			broken++
+		}
 	}
-	return nil
+	of, limits := pods[namespace], b.limits.Of(namespace)
+	own, node := limits.Trips(of.candidates, of.broken), b.node.Trips(all, broken)
+	wait := limits.Let(own || node, now)
+	switch {
+	case wait == 0:
+		return nil
+	case own:
+		return &held{heldShare, fmt.Sprintf("%d of the %d pods in the mesh that the namespace has on the node are broken", of.broken, of.candidates), wait}
+	}
+	return &held{heldShare, fmt.Sprintf("most pods in the mesh are broken in %d of the node's %d namespaces", broken, all), wait}
+}
+
+// keep drops what is known of namespaces without pods, and what held back those that have no broken ones any more.
+func (b *breaker) keep(pods census) {
+	names := make(map[string]bool, len(pods))
+	for name := range pods {
+		names[name] = true
+	}
+	b.limits.Keep(names)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name := range b.holds {
+		if pods[name].broken == 0 {
+			delete(b.holds, name)
+		}
+	}
+}
+
+// holding returns why deletions are held back, in any namespace.
+func (b *breaker) holding() map[heldReason]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	reasons := map[heldReason]bool{}
+	for _, r := range b.holds {
+		reasons[r] = true
+	}
+	return reasons
 }
 
 // lineage remembers for which owners pods were deleted, to notice broken successors. It forgets an owner after twice

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -51,6 +52,11 @@ type report struct {
 	waits int
 }
 
+// of reports whether the report is of the pod, or of one of its name of which the runtime gave no UID.
+func (r report) of(pod *corev1.Pod) bool {
+	return r.UID == "" || is(attachment.Pod{Namespace: r.Namespace, Name: r.Name, UID: r.UID}, pod, nil)
+}
+
 // ReportBypasses sends an event for each bypass of a pod of this node, once for each of the pod's UIDs. It does not wait: it may be
 // called before the pod is known here.
 func (c *Controller) ReportBypasses(b Bypasses) {
@@ -79,7 +85,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	c.reports.mu.Lock()
 	r, ok := c.reports.byPod[key(pod)]
 	c.reports.mu.Unlock()
-	if !ok || r.UID != "" && r.UID != uidOf(pod) { // it is of a pod that has yet to be seen
+	if !ok || !r.of(pod) { // it is of a pod that has yet to be seen
 		return
 	}
 	told := c.tracks.get(pod.UID).bypasses
@@ -88,7 +94,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 		if slices.Contains(told, code) {
 			continue
 		}
-		if !c.mayTell() {
+		if !c.mayTellBypass() {
 			return // the next tick goes on
 		}
 		kind, detail := bypassWords(r.AddressFamilies, plan, code)
@@ -127,7 +133,7 @@ func (c *Controller) retryReports() {
 	defer c.reports.mu.Unlock()
 	for of, r := range c.reports.byPod {
 		pod := c.pod(of)
-		if r.waits++; r.waits > maxWaits && (pod == nil || r.UID != "" && r.UID != uidOf(pod)) {
+		if r.waits++; r.waits > maxWaits && (pod == nil || !r.of(pod)) {
 			delete(c.reports.byPod, of)
 			continue
 		}

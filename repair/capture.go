@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -44,13 +45,14 @@ const (
 	CaptureUnreadable CaptureCode = "unreadable" // cannot-tell: attachments or records cannot be read
 	CaptureDelegated  CaptureCode = "delegated"  // cannot-tell: Multus set up its network, and what it called is not known
 	CaptureNamespace  CaptureCode = "namespace"  // cannot-tell: the labels of its namespace decide, and cannot be read
+	CaptureTooLarge   CaptureCode = "too-large"  // cannot-tell: the pod is larger than what is kept of one
 )
 
 // CaptureCodes lists all codes.
 var CaptureCodes = []CaptureCode{
 	CaptureRecorded, CaptureAttached, CaptureChecked, CaptureVerified,
 	CaptureNotCalled, CapturePassedOver, CaptureNoRules,
-	CaptureNoTrace, CaptureUnreadable, CaptureDelegated, CaptureNamespace,
+	CaptureNoTrace, CaptureUnreadable, CaptureDelegated, CaptureNamespace, CaptureTooLarge,
 }
 
 // Capture is what is known of one pod.
@@ -77,19 +79,11 @@ type network struct {
 	multus bool      // Multus made it
 }
 
-// uidOf returns the UID by which the runtime knows a pod: that of a static pod's copy is another at the API server.
-func uidOf(pod *corev1.Pod) string {
-	if uid, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		return uid
-	}
-	return string(pod.UID)
-}
-
 // is reports whether what a runtime or a record calls a pod is the pod. Without a UID one of its addresses must be the pod's:
 // a pod before it may have had the same name.
 func is(named attachment.Pod, pod *corev1.Pod, addrs []netip.Addr) bool {
 	if named.UID != "" {
-		return named.UID == uidOf(pod)
+		return named.UID == string(pod.UID) || podid.Is(pod, named.Namespace, named.Name, named.UID)
 	}
 	return named.Namespace == pod.Namespace && named.Name == pod.Name && addressed(pod, addrs)
 }

@@ -40,7 +40,11 @@ func TestJudge(t *testing.T) {
 	multus := func(n *network) { n.multus = true }
 	wrong := errors.New("input/output error")
 	static := func(p *corev1.Pod) {
-		p.UID, p.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: uid}
+		p.UID, p.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: "5b1f6a0c9d8e7f6a5b4c3d2e1f0a9b8c"}
+	}
+	ofStatic := func(name string, n network) network {
+		n.pod.UID, n.pod.Name = "5b1f6a0c9d8e7f6a5b4c3d2e1f0a9b8c", name
+		return n
 	}
 	for name, c := range map[string]struct {
 		traces
@@ -73,7 +77,11 @@ func TestJudge(t *testing.T) {
 		"Multus called us":                              {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", "10.1.0.1", 1, "meshcni"), multus)), nil, nil}, code: CaptureAttached},
 		"Multus called us, which only our record says":  {traces: traces{nets(net("a", ip, 1, "multus")), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Network, r.IfName = "meshcni", "net1" })), nil}, code: CaptureRecorded},
 		"one attachment passed over, another captured":  {traces: traces{nil, recs(rec("a", true, 1), changeRec(rec("a", false, 2), func(r *attachment.Record) { r.IfName = "net1" })), nil}, code: CaptureRecorded},
-		"a static pod, by the UID that the runtime has": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, pod: static, code: CaptureNotCalled},
+		"a static pod, by the UID that the runtime has": {traces: traces{nets(ofStatic("cart", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: CaptureNotCalled},
+		"what it mirrors by its own word is another":    {traces: traces{nets(ofStatic("other", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: CaptureNoTrace},
+		"it says that it mirrors a pod of the API": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, code: CaptureNoTrace, pod: func(p *corev1.Pod) {
+			p.UID, p.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: uid}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,5 +104,5 @@ func TestJudge(t *testing.T) {
 var stateOf = map[CaptureCode]CaptureState{
 	CaptureRecorded: Captured, CaptureAttached: Captured, CaptureChecked: Captured, CaptureVerified: Captured,
 	CaptureNotCalled: Uncaptured, CapturePassedOver: Uncaptured, CaptureNoRules: Uncaptured,
-	CaptureNoTrace: CannotTell, CaptureUnreadable: CannotTell, CaptureDelegated: CannotTell, CaptureNamespace: CannotTell,
+	CaptureNoTrace: CannotTell, CaptureUnreadable: CannotTell, CaptureDelegated: CannotTell, CaptureNamespace: CannotTell, CaptureTooLarge: CannotTell,
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
@@ -25,8 +27,8 @@ const (
 	resync = 10 * time.Minute
 	// retryFirst and retryMost are the first and the longest wait after failures.
 	retryFirst, retryMost = time.Second, 2 * time.Minute
-	// workers is how many pods are dealt with at a time, so that one slow answer does not hold up the rest. The budgets
-	// make more of them pointless.
+	// workers is how many pods are dealt with at a time, so that one slow answer does not hold up the rest, and how many are verified at a
+	// time. One more of each sees to the pods that are slow themselves. The budgets make more of them pointless.
 	workers = 2
 	// attemptTimeout bounds one attempt.
 	attemptTimeout = 30 * time.Second
@@ -42,53 +44,61 @@ const (
 // Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
 // concurrent use.
 type Controller struct {
-	opts          Options
-	cluster       Cluster
-	redirector    Redirector
-	namespace     func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
-	events        record.EventRecorder
-	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
-	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
-	budget        *budget.Node
-	clusterBudget *leaseBudget // nil: none
-	breaker       breaker
-	lineage       lineage
-	tracks        tracks
-	reports       reports
-	tracer        *tracer
-	mayTell       func() bool // whether the events' limit allows one more
-	metrics       *metrics
-	source        Pods
-	own           *watched // the source, if nobody else watches the pods
-	selector      labels.Selector
-	queue         workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	opts             Options
+	cluster          Cluster
+	redirector       Redirector
+	namespace        func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
+	namespaceOfOther func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the same, if another mesh has the pod
+	events           record.EventRecorder
+	record           func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
+	permissions      func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
+	limits           *budget.Groups                                    // of all actions, by namespace
+	clusterBudget    *leaseBudget                                      // nil: none
+	boots            boots
+	breaker          breaker
+	lineage          lineage
+	tracks           tracks
+	reports          reports
+	tracer           *tracer
+	mayTell          func() bool // whether the events' limit allows one more
+	mayTellBypass    func() bool // the same of bypasses, which nearly every pod has, and which must not use up the other limit
+	metrics          *metrics
+	source           Pods
+	index            Index
+	own              *watched // the source, if nobody else watches the pods
+	selector         labels.Selector
+	queue            *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
+	verifying        *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
 
 	detecting sync.Mutex
 
 	mu         sync.Mutex
 	started    bool
 	keys       map[types.UID]types.NamespacedName // of the pods that the source has told of
+	uids       map[types.NamespacedName]types.UID // by which it did
 	denied     error                              // a permission is missing
 	watchErr   error                              // why the pods could not be listed or watched
 	sourceErr  string                             // what the source last said was wrong
 	watchSaid  time.Time
-	unreadable string // what was said of traces that cannot be read
+	unreadable string      // what was said of traces that cannot be read
+	others     []PodStatus // of Options.Others
 }
 
 // newController makes a controller from valid options with defaults filled in.
 func newController(o Options) (*Controller, error) {
 	c := &Controller{
 		opts: o, cluster: o.Cluster, redirector: o.Redirector, events: o.Events,
-		budget:  budget.ForNode(o.NodeBudget),
-		breaker: breaker{Breaker: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken, TrialInterval: o.TrialInterval}, installed: o.Installed},
+		limits:  budget.ForGroups(o.NodeBudget, o.MaxBrokenShare, o.MinBroken, o.TrialInterval),
+		boots:   boots{putBack: o.PutBack},
+		breaker: breaker{node: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken}, installed: o.Installed, holds: map[string]heldReason{}},
 		tracks:  tracks{byUID: map[types.UID]track{}},
-		metrics: newMetrics(o.Metrics, o.Action),
+		metrics: newMetrics(o),
 		tracer:  newTracer("", o.Records),
-		mayTell: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
-		keys:    map[types.UID]types.NamespacedName{},
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
+		mayTell: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept, mayTellBypass: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
+		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
+		queue: newQueue(), verifying: newQueue(),
 	}
+	c.breaker.limits = c.limits
 	inPlace := &InPlace{
 		Dialects: o.Dialects, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Plan: o.Plan, Records: o.Records, Log: o.Log,
 	}
@@ -103,8 +113,10 @@ func newController(o Options) (*Controller, error) {
 		c.tracer = newTracer(o.Detect.CacheDir, o.Records)
 		inPlace.Network = c.network
 	}
-	if n, ok := c.cluster.(namespaceReader); ok {
-		inPlace.Namespace = n.Namespace
+	inPlace.Namespace = o.namespaces(c.cluster)
+	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }
+	if o.uses().Namespaces {
+		c.namespaceOfOther = (&InPlace{Dialects: slices.Concat(o.Dialects, o.Others), Namespace: inPlace.Namespace}).namespace
 	}
 	c.namespace = inPlace.namespace
 	if c.redirector == nil {
@@ -118,16 +130,28 @@ func newController(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("select pods: %w", err)
 	}
 	if c.source = o.Pods; c.source == nil {
-		c.own, err = watch(c.cluster.Pods(o.Node, o.labelSelector()), c.watchFailed)
+		c.own, err = watch(c.cluster.Pods(o.Node, o.labelSelector()), o.Dialects, c.watchFailed)
 		c.source = c.own
 	}
+	var ok bool
+	if c.index, ok = c.source.(Index); !ok {
+		c.index = scan{c.source}
+	}
+	if o.Metrics != nil && err == nil {
+		o.Metrics.MustRegister(podCounts{c})
+	}
 	return c, err
+}
+
+func newQueue() *lanes.Queue[types.NamespacedName] {
+	return lanes.New(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost),
+		func(types.NamespacedName) time.Duration { return slowLook }, nil)
 }
 
 // useAPI makes the controller work with an API server.
 func (c *Controller) useAPI(api *kube.Client) {
 	o := c.opts
-	c.cluster = api
+	c.cluster, api.Keep = api, o.Dialects.Keep
 	wanted := o.uses().Permissions()
 	c.permissions = func(ctx context.Context) ([]kube.Permission, error) { return api.Missing(ctx, wanted) }
 	if o.Events == nil {
@@ -161,6 +185,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.queue.ShutDown()
+	defer c.verifying.ShutDown()
 	if c.own != nil {
 		wg.Go(func() { c.own.informer.RunWithContext(ctx) })
 	}
@@ -173,13 +198,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.count()
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
 		"pods", len(c.pods()), "action", string(c.opts.Action))
-	for range workers {
-		wg.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
+	wg.Go(func() { c.queue.Run(ctx, workers, c.next) })
 	if c.opts.VerifyInterval > 0 {
+		wg.Go(func() { c.verifying.Run(ctx, workers, c.verifyNext) })
 		wg.Go(func() { c.verifyAll(ctx) })
 	}
 	for sleep(ctx, resync) {
@@ -196,12 +217,13 @@ func (c *Controller) tick(ctx context.Context) {
 			c.askPermissions(ctx)
 		}
 		if c.source.Synced() {
-			c.count()
+			c.breaker.keep(c.count())
+			c.metrics.setHeld(c.breaker.holding())
 			c.tracks.keep(c.pods())
+			c.learnAll(ctx)
 			c.sweep(ctx)
 			c.retryReports()
 		}
-		c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))
 		c.metrics.setReady(c.Ready())
 	}
 }
@@ -214,6 +236,9 @@ func (c *Controller) enqueue(pod *corev1.Pod) { c.queue.Add(key(pod)) }
 
 func (c *Controller) enqueueAll() {
 	for _, pod := range c.pods() {
+		if c.pod(key(pod)) == nil { // else the source has told of it
+			c.know(pod.UID, pod)
+		}
 		c.see(pod)
 		c.enqueue(pod)
 	}
@@ -224,16 +249,10 @@ func (c *Controller) see(pod *corev1.Pod) {
 	c.tracks.change(pod.UID, func(t *track) { t.seen = cmp.Or(t.seen, time.Now()) })
 }
 
-func (c *Controller) next(ctx context.Context) bool {
-	key, stop := c.queue.Get()
-	if stop {
-		return false
-	}
-	defer c.queue.Done(key)
-	if ctx.Err() != nil {
-		return true // drain
-	}
-	wait, retry := c.process(ctx, key)
+func (c *Controller) next(ctx context.Context, key types.NamespacedName) {
+	var wait time.Duration
+	var retry bool
+	c.visit(ctx, c.queue, key, func(ctx context.Context) { wait, retry = c.process(ctx, key) })
 	switch {
 	case retry:
 		c.queue.AddRateLimited(key)
@@ -242,29 +261,27 @@ func (c *Controller) next(ctx context.Context) bool {
 	default:
 		c.queue.Forget(key)
 	}
-	return true
 }
 
-// count returns how many of the node's pods check their redirection, and how many of those are broken.
-func (c *Controller) count() (candidates, broken int) {
-	all := c.pods()
-	for _, pod := range all {
-		f := c.diagnose(pod)
-		if f.Broken && c.tracks.get(pod.UID).excluded {
+// count returns how many of the node's pods check their redirection, and how many of those are broken, less those whose cause is known and
+// over.
+func (c *Controller) count() census {
+	pods := census{}
+	for _, pod := range c.pods() {
+		f, n := c.diagnose(pod), pods[pod.Namespace]
+		if f.Broken && c.boots.explains(pod) {
 			continue
 		}
 		if f.Candidate {
-			candidates++
+			n.candidates++
 		}
 		if f.Broken {
-			broken++
+			n.broken++
 		}
+		pods[pod.Namespace] = n
 	}
-	c.metrics.pods.WithLabelValues("known").Set(float64(len(all)))
-	c.metrics.pods.WithLabelValues("candidate").Set(float64(candidates))
-	c.metrics.pods.WithLabelValues("broken").Set(float64(broken))
 	c.metrics.setReady(c.Ready())
-	return candidates, broken
+	return pods
 }
 
 // Ready returns nil while the controller works, and otherwise why it does not: a permission is missing, or the node's

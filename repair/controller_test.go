@@ -35,7 +35,7 @@ func TestEachAction(t *testing.T) {
 	}{
 		"none reports": {
 			config: action(repair.ActionNone), pods: []*corev1.Pod{named(t, "crash-loop", "a")},
-			outcomes: map[string]int{"found check-failed": 1}, events: []string{"Warning MeshRedirectionMissing"},
+			outcomes: map[string]int{}, events: []string{"Warning MeshRedirectionMissing"},
 		},
 		"label": {
 			config: action(repair.ActionLabel), pods: []*corev1.Pod{named(t, "crash-loop", "a")},

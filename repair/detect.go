@@ -3,6 +3,7 @@ package repair
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -45,6 +46,7 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	defer c.detecting.Unlock()
 	t := c.tracks.get(pod.UID)
 	now, mesh := c.capture(ctx, pod, found, t)
+	now.Detail = brief.Finding(now.Detail)
 	in := mesh != nil
 	if in && t.dialect != mesh.Name {
 		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
@@ -110,8 +112,8 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 	return cure
 }
 
-// plan returns what the mesh means for a cached pod, without its namespace's settings. It is empty while it is not known whether
-// the namespace excludes or enables the pod, and of a pod of the node's proxy, whose namespace is not repair's to read.
+// plan returns what the mesh means for a cached pod. It is empty while the namespace is needed and not known, and of a pod of the
+// node's proxy, whose namespace is not repair's to read.
 func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, error) {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
@@ -119,12 +121,12 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 			addrs = append(addrs, a)
 		}
 	}
-	if !c.ours(pod) || slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Build == nil }) {
+	if !c.ours(pod) {
 		return dialect.Plan{}, nil
 	}
 	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}
 	var err error
-	if subject.Namespace, err = c.deciding(ctx, pod); err != nil {
+	if subject.Namespace, err = c.namespace(ctx, pod); err != nil {
 		return dialect.Plan{}, nil //nolint:nilerr // mine reports it; it says nothing about the pod's settings
 	}
 	return c.opts.Dialects.Plan(ctx, subject, c.opts.Plan)
@@ -135,6 +137,8 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (Capture, *dialect.Dialect) {
 	mesh, err := c.mine(ctx, pod)
 	switch {
+	case errors.Is(err, dialect.ErrTooLarge):
+		return Capture{State: CannotTell, Code: CaptureTooLarge, Detail: err.Error()}, c.mesh(pod)
 	case err != nil:
 		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, c.mesh(pod)
 	case mesh == nil:
@@ -175,6 +179,9 @@ func (c *Controller) mine(ctx context.Context, pod *corev1.Pod) (*dialect.Dialec
 	case d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix):
 		return nil, nil
 	}
+	if err := dialect.Whole(pod); err != nil && !pod.Spec.HostNetwork {
+		return nil, err
+	}
 	if !c.ours(pod) { // so its namespace need not be read
 		return nil, nil
 	}
@@ -189,6 +196,9 @@ func (c *Controller) mine(ctx context.Context, pod *corev1.Pod) (*dialect.Dialec
 func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 	criteria := c.criteria(pod)
 	f := Diagnose(pod, criteria)
+	if detail := c.passed(pod); detail != "" && (f.Candidate || f.Broken) {
+		return Finding{Reason: NotSelected, Detail: detail}
+	}
 	known := c.tracks.get(pod.UID).capture
 	if c.opts.Detect == nil || !c.opts.Detect.Act || c.opts.Action == ActionNone || f.Broken || known.State == "" {
 		return f
@@ -224,7 +234,6 @@ func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
 			found = c.tracer.look()
 		}
 		c.detect(ctx, pod, found)
-		c.countCaptures()
 	}
 	c.tellBypasses(ctx, pod)
 }
@@ -243,7 +252,7 @@ func (c *Controller) sweep(ctx context.Context) {
 			c.enqueue(pod)
 		}
 	}
-	c.countCaptures()
+	c.findOthers(ctx)
 }
 
 // sayUnreadable logs once what cannot be read.
@@ -264,15 +273,32 @@ func (c *Controller) sayUnreadable(err error) {
 	}
 }
 
-// countCaptures sets the metric.
-func (c *Controller) countCaptures() {
-	n := map[CaptureState]int{}
-	for _, pod := range c.pods() {
-		n[c.tracks.get(pod.UID).capture.State]++
+// The states of pods in the metric that are no CaptureStates.
+const stateBroken = "broken"
+
+// podStates are the states of the metric. They exclude each other.
+var podStates = []string{string(Captured), string(Uncaptured), string(CannotTell), StateDrifted, stateBroken, ReasonOtherDialect, StateOutside}
+
+// stateOf returns the one state in which a pod counts. A pod whose check says that it has no rules does not run past the mesh: it waits.
+func (c *Controller) stateOf(pod *corev1.Pod) string {
+	f, t := c.diagnose(pod), c.tracks.get(pod.UID)
+	switch {
+	case f.Broken && f.Reason != NotCaptured:
+		return stateBroken
+	case t.capture.State == Uncaptured:
+		return string(Uncaptured)
+	case t.drifted:
+		return StateDrifted
+	case t.capture.State != "":
+		return string(t.capture.State)
+	case t.other != "":
+		return ReasonOtherDialect
+	case f.Reason == CheckPassed, f.Reason == Recovered:
+		return string(Captured)
+	case f.Candidate:
+		return string(CannotTell)
 	}
-	for _, s := range CaptureStates {
-		c.metrics.pods.WithLabelValues(string(s)).Set(float64(n[s]))
-	}
+	return StateOutside
 }
 
 // StateDrifted is the State of a [PodStatus] whose live rules are not the wanted ones.
@@ -284,7 +310,7 @@ type PodStatus struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Dialect   string `json:"dialect"`
-	// State is a [CaptureState], and Reason its code, or StateDrifted without a reason.
+	// State is a [CaptureState], and Reason its code; or StateDrifted without a reason; or StateOutside with ReasonOtherDialect.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
@@ -293,7 +319,8 @@ type PodStatus struct {
 	Backend string    `json:"backend,omitempty"`
 }
 
-// Pods returns the node's pods in the mesh that have a network, by namespace and name. Without Options.Detect there are none.
+// Pods returns the node's pods with a network that are in the mesh, or in one of Options.Others, by namespace and name. Without
+// Options.Detect there are none.
 func (c *Controller) Pods() (all []PodStatus) {
 	for _, pod := range c.pods() {
 		t := c.tracks.get(pod.UID)
@@ -309,6 +336,9 @@ func (c *Controller) Pods() (all []PodStatus) {
 		}
 		all = append(all, s)
 	}
+	c.mu.Lock()
+	all = append(all, c.others...)
+	c.mu.Unlock()
 	slices.SortFunc(all, func(a, b PodStatus) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

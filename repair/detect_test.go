@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,9 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
@@ -82,8 +86,13 @@ func (n traces) record(pod *corev1.Pod, container string, selected bool) {
 }
 
 func states(b *bench) map[string]int {
-	all := b.counter("meshcni_repair_pods")
-	for _, other := range []string{"known", "candidate", "broken", "drifted"} {
+	all := b.counter("meshcni_pods")
+	sum := 0
+	for _, n := range all {
+		sum += n
+	}
+	assert.Equal(b.t, b.counter("meshcni_pods_known")[""], sum, "the states exclude each other, and no pod is without one: %v", all)
+	for _, other := range []string{"outside", "broken"} {
 		delete(all, other)
 	}
 	return all
@@ -114,7 +123,7 @@ func TestDetection(t *testing.T) {
 			with(bare(t, "meshcni-node-x"), func(p *corev1.Pod) { p.Namespace = "meshcni-system" }),
 		)
 		assert.Equal(t, map[string]int{"captured": 2, "uncaptured": 3, "cannot-tell": 1}, states(start))
-		assert.Equal(t, map[string]int{"not-called": 2, "passed-over": 1}, start.counter("meshcni_repair_uncaptured_total"))
+		assert.Equal(t, map[string]int{"not-called": 2, "passed-over": 1}, start.counter("meshcni_pods_uncaptured_total"))
 		events := start.texts("MeshNotCaptured")
 		require.Len(t, events, 3)
 		joined := strings.Join(events, "\n")
@@ -178,6 +187,47 @@ func TestDetectionInExcludedNamespaces(t *testing.T) {
 		assert.Contains(t, events[0], "its network was set up without the plugin, by k8s (ptp); delete the pod")
 		assert.NotContains(t, events[0], "refused")
 		assert.Equal(t, "cannot-tell namespace", rowOf(b, "dark"))
+	})
+}
+
+// TestOtherDialects: pods of a mesh that the node is not configured for are named and counted, unless their own plugin is there,
+// their namespace is excluded, or the plugin captured them before it was configured otherwise. Nothing is done to them.
+func TestOtherDialects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		var served atomic.Bool
+		all := dialect.List{istio.New("kube-system"), kuma.New("kube-system")}
+		before := bare(t, "before")
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionDelete)(b, o)
+			o.Dialects, o.Others, o.Elsewhere = dialect.List{linkerd.New()}, all, func(d string) bool { return served.Load() && d == "istio" }
+			o.Criteria = map[string]repair.Criteria{"linkerd": {Containers: []string{"check"}, ExitCodes: []int32{7}}}
+			n.attach(b.pod("a"), "c1", "ptp", "meshcni")
+			n.record(b.pod("a"), "c1", false)
+			n.attach(b.pod("before"), "c2", "ptp", "meshcni")
+			n.record(b.pod("before"), "c2", true)
+		},
+			bare(t, "a"), bare(t, "b"), before, named(t, "host-network", "host"),
+			with(bare(t, "plain"), func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] }),
+			with(bare(t, "excluded"), func(p *corev1.Pod) { p.Namespace = "kube-system" }),
+			with(bare(t, "no-network"), func(p *corev1.Pod) { p.Status.PodIP, p.Status.PodIPs = "", nil }),
+			with(bare(t, "itself"), func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} }),
+		)
+		assert.Equal(t, map[string]int{"other-dialect": 2}, states(b))
+		assert.Equal(t, map[string]int{"istio": 2}, b.counter("meshcni_other_dialect_pods"))
+		for _, name := range []string{"a", "b"} {
+			assert.Equal(t, "outside other-dialect", rowOf(b, name))
+		}
+		require.Len(t, b.ctl.Pods(), 2)
+		assert.Contains(t, b.ctl.Pods()[0].Detail, "of mesh istio, which the node's plugin is not configured for (linkerd)")
+		served.Store(true)
+		time.Sleep(time.Minute)
+		assert.Empty(t, states(b), "another program captures them")
+		assert.Empty(t, b.counter("meshcni_other_dialect_pods"))
+		assert.Empty(t, b.ctl.Pods())
+		for _, r := range b.requests() {
+			assert.Regexp(t, "^get ", r, "nothing is done")
+		}
 	})
 }
 
@@ -246,6 +296,32 @@ func TestEventsOfDetectionAreLimited(t *testing.T) {
 		assert.Equal(t, 110, states(b)["uncaptured"], "counted at once")
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, 110, first+len(b.texts("MeshNotCaptured")))
+	})
+}
+
+// TestBypassesDoNotUseUpTheEventsOfDetection: nearly every pod has a bypass by a family, and few are not captured.
+func TestBypassesDoNotUseUpTheEventsOfDetection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		var pods []*corev1.Pod
+		for i := range 110 {
+			pods = append(pods, bare(t, fmt.Sprintf("p%d", i)))
+		}
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionNone)(b, o)
+			b.prepare = func(c *repair.Controller) {
+				for _, p := range pods {
+					c.ReportBypasses(repair.Bypasses{Namespace: p.Namespace, Name: p.Name, Codes: []dialect.BypassCode{dialect.BypassIPv6}})
+				}
+			}
+		}, pods...)
+		assert.Less(t, len(b.texts("MeshBypass")), 60, "limited themselves")
+		for _, p := range pods[:40] {
+			n.attach(b.pod(p.Name), "c"+p.Name, "ptp")
+		}
+		time.Sleep(11 * time.Second)
+		b.settle()
+		assert.Len(t, b.texts("MeshNotCaptured"), 40)
 	})
 }
 

@@ -25,6 +25,9 @@ type Finding struct {
 	ExitCode  int32
 	// FailedAt is when the failed run began, in whole seconds.
 	FailedAt time.Time
+	// Undecided means that the labels of the pod's namespace, which Diagnose does not know, decide whether the pod is in the mesh.
+	// Ask for them before you act on it, as a [Controller] does.
+	Undecided bool
 	// Final means that the pod will never run again, so that only a new pod helps.
 	Final bool
 }
@@ -56,7 +59,8 @@ var Reasons = []Reason{
 	CheckPassed, Recovered, OtherFailure, Checking, Handled, CheckFailed, NotCaptured,
 }
 
-// Diagnose tells from the pod's status whether the pod is broken.
+// Diagnose tells from the pod's status whether the pod is broken. A pod that its namespace's labels may enable, or exclude, counts as
+// one of the mesh that is Undecided.
 func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	if out, ok := leftOut(pod, c); ok {
 		return out
@@ -65,16 +69,18 @@ func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	if !declared {
 		return Finding{Reason: NoCheck, Detail: "no init container is named " + strings.Join(c.Containers, " or ")}
 	}
+	undecided := false
 	if c.Policy != nil {
-		if d := c.Policy.Decide(pod, nil); !d.Selected {
+		d := c.Policy.Decide(pod, nil)
+		if undecided = d.Undecided; !d.Selected && !undecided {
 			return Finding{Reason: NotSelected, Detail: fmt.Sprintf("%s: %s", d.Reason, d.Detail)}
 		}
 	}
 	if status == nil {
-		return Finding{Candidate: true, Reason: NotChecked, Detail: "the check has not run yet"}
+		return Finding{Candidate: true, Undecided: undecided, Reason: NotChecked, Detail: "the check has not run yet"}
 	}
 	f := judge(status, c)
-	f.Candidate = true
+	f.Candidate, f.Undecided = true, undecided
 	f.Final = pod.Status.Phase == corev1.PodFailed || pod.Spec.RestartPolicy == corev1.RestartPolicyNever
 	if f.Broken && c.handled(pod) {
 		f.Broken, f.Reason, f.Detail = false, Handled, fmt.Sprintf("label %s=%s is set", c.HandledLabel, c.HandledValue)

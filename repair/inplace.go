@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -89,9 +88,29 @@ func (m *InPlace) init() {
 	m.once.Do(func() { m.namespaces, m.found = cache.NewLRUExpireCache(maxCached), cache.NewLRUExpireCache(maxCached) })
 }
 
-// namespaceReader is a [Cluster] that can read namespaces.
-type namespaceReader interface {
-	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+// namespaces returns what reads a namespace: the watch of the node's pods, if it has them too, and else the API server. nil: nothing
+// can.
+func (o Options) namespaces(cluster Cluster) func(context.Context, string) (*corev1.Namespace, error) {
+	var ask func(context.Context, string) (*corev1.Namespace, error)
+	if n, ok := cluster.(interface {
+		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+	}); ok {
+		ask = n.Namespace
+	}
+	watched, ok := o.Pods.(interface {
+		Namespace(name string) (*corev1.Namespace, error)
+	})
+	if !ok {
+		return ask
+	}
+	mayAsk := ask != nil && o.uses().Namespaces
+	return func(ctx context.Context, name string) (*corev1.Namespace, error) {
+		ns, err := watched.Namespace(name)
+		if err != nil && mayAsk {
+			return ask(ctx, name)
+		}
+		return ns, err
+	}
 }
 
 // namespace returns the pod's namespace if a mesh reads it, and otherwise nil.
@@ -169,7 +188,7 @@ func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result a
 	}
 	recorded := false
 	err := m.Records.Change(func(r *attachment.Record) bool {
-		if r.Pod.UID != uidOf(pod) || !r.NetNS.Is(netns) {
+		if r.Pod.UID != string(pod.UID) || !r.NetNS.Is(netns) {
 			return false
 		}
 		recorded = true
@@ -183,7 +202,7 @@ func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result a
 		if id, path := m.Network(pod); id.ContainerID != "" {
 			r := attachment.Record{
 				ID: id, NetNS: attachment.NetNS{Path: path, Dev: netns.Dev, Ino: netns.Ino},
-				Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: uidOf(pod)},
+				Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 			}
 			set(&r)
 			err = m.Records.Write(r)
@@ -205,7 +224,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 	if w.mesh.NodeProxy != nil {
 		return fmt.Errorf("%w: dialect %s has it", ErrNodeProxy, w.mesh.Name)
 	}
-	ns, err := m.open(pod.UID, w.addrs)
+	ns, err := m.open(ctx, pod.UID, w.addrs)
 	if err != nil {
 		return err
 	}
@@ -228,15 +247,15 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 }
 
 // open opens the pod's network namespace. It remembers the process that led there.
-func (m *InPlace) open(uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
+func (m *InPlace) open(ctx context.Context, uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
 	m.init()
 	root := cmp.Or(m.ProcRoot, "/proc")
-	proc := os.DirFS(root)
+	proc := podnetns.At(root)
 	cached, _ := m.found.Get(uid)
 	found, _ := cached.(podnetns.Found)
-	if !found.Still(proc, addrs) {
+	if !found.Still(ctx, proc, addrs) {
 		var err error
-		if found, err = podnetns.Find(proc, string(uid), addrs); err != nil {
+		if found, err = podnetns.Find(ctx, proc, string(uid), addrs); err != nil {
 			return nil, err
 		}
 		m.found.Add(uid, found, processAge)

@@ -64,7 +64,7 @@ func TestRefusalIsSaid(t *testing.T) {
 			b.rules.Fail(refused)
 		}, named(t, "passed", "a"))
 		time.Sleep(time.Hour)
-		results := b.counter("meshcni_repair_verifications_total")
+		results := b.counter("meshcni_verifications_total")
 		assert.InDelta(t, 6, results["refused"], 1)
 		assert.Len(t, results, 1)
 	})

@@ -8,23 +8,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/selection"
 )
 
-// mesh returns the mesh that has a pod as far as the pod alone says, whose check is then looked at: the first that selects it,
-// else the first that its namespace may enable, else the first.
+// mesh returns the mesh that has a pod, whose check is then looked at. Where the pod's namespace decides, and has not been read, it is
+// the first that has the pod or may have it; else the first of all.
 func (c *Controller) mesh(pod *corev1.Pod) *dialect.Dialect {
 	l := c.opts.Dialects
-	var maybe *dialect.Dialect
+	var maybe, has *dialect.Dialect
 	for i := range l {
 		switch alone := l[i].Decide(pod, nil); {
-		case alone.Selected:
-			return &l[i]
-		case alone.Reason == selection.NotEnabled && maybe == nil:
+		case alone.Undecided && maybe == nil:
 			maybe = &l[i]
+		case alone.Selected && !alone.Undecided && has == nil:
+			has = &l[i]
 		}
 	}
-	return cmp.Or(maybe, &l[0])
+	if maybe != nil {
+		if chosen := l.Named(c.tracks.get(pod.UID).chosen); chosen != nil {
+			return chosen
+		}
+	}
+	return cmp.Or(has, maybe, &l[0])
 }
 
 // criteria returns those of the pod's [Controller.mesh].
@@ -36,46 +40,64 @@ func (c *Controller) criteria(pod *corev1.Pod) Criteria {
 func (c *Controller) ours(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool {
 		alone := d.Decide(pod, nil)
-		return d.NodeProxy == nil && (alone.Selected || alone.Reason == selection.NotEnabled && byNamespace(d))
+		return d.NodeProxy == nil && (alone.Selected || alone.Undecided)
 	})
+}
+
+// undecided reports whether the labels of the pod's namespace decide which mesh has the pod, or whether one has it.
+func (c *Controller) undecided(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Decide(pod, nil).Undecided })
 }
 
 // choose returns the mesh that has a pod, as the plugin decides. It reads the namespace only if that decides too. An error says
 // that this cannot be told.
 func (c *Controller) choose(ctx context.Context, pod *corev1.Pod) (dialect.Choice, error) {
-	namespace, err := c.deciding(ctx, pod)
-	if err != nil {
-		return dialect.Choice{}, err
+	var namespace *corev1.Namespace
+	if c.undecided(pod) {
+		var err error
+		if namespace, err = c.namespace(ctx, pod); err != nil {
+			return dialect.Choice{}, err
+		}
 	}
 	return c.opts.Dialects.Choose(pod, namespace)
 }
 
-// deciding returns the pod's namespace if that decides which mesh has the pod, and otherwise nil.
-func (c *Controller) deciding(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
-	decides := slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool {
-		if !byNamespace(d) {
-			return false
-		}
-		alone := d.Decide(pod, nil)
-		return alone.Selected || alone.Reason == selection.NotEnabled
-	})
-	if !decides {
-		return nil, nil
-	}
-	return c.namespace(ctx, pod)
-}
-
-// excluded reports whether a broken pod is not to be acted on for what its namespace says: that excludes it, so that the plugin
-// left it alone on purpose, or gives it to another mesh than the one whose check has failed.
-func (c *Controller) excluded(ctx context.Context, pod *corev1.Pod, f Finding) (out bool, err error) {
-	if c.criteria(pod).Policy == nil {
-		return false, nil
+// learn finds out which mesh has a pod whose namespace decides about that: one whose check is then looked at, or none, so that the
+// plugin left the pod alone on purpose. An error says that it cannot be told; nothing is to be done to the pod then.
+func (c *Controller) learn(ctx context.Context, pod *corev1.Pod) error {
+	if c.criteria(pod).Policy == nil || !c.undecided(pod) {
+		return nil
 	}
 	choice, err := c.choose(ctx, pod)
 	if err != nil {
-		return false, err
+		return err
 	}
-	out = choice.Dialect == nil || choice.Dialect.NodeProxy != nil || f.Reason == CheckFailed && choice.Dialect.Name != c.mesh(pod).Name
-	c.tracks.change(pod.UID, func(t *track) { t.excluded = out })
-	return out, nil
+	c.tracks.change(pod.UID, func(t *track) {
+		t.chosen, t.passed = "", choice.Decision.Detail
+		if choice.Dialect != nil {
+			t.chosen, t.passed = choice.Dialect.Name, ""
+		}
+		if choice.Dialect != nil && choice.Dialect.NodeProxy != nil {
+			t.passed = "dialect " + t.chosen + " has it, whose proxy is on the node"
+		}
+	})
+	return nil
+}
+
+// learnAll does so for all pods now and then, since a namespace's labels change without its pods.
+func (c *Controller) learnAll(ctx context.Context) {
+	for _, pod := range c.pods() {
+		was, chosen := c.passed(pod), c.tracks.get(pod.UID).chosen
+		if c.learn(ctx, pod) == nil && (was != "" && c.passed(pod) == "" || chosen != c.tracks.get(pod.UID).chosen) {
+			c.enqueue(pod)
+		}
+	}
+}
+
+// passed returns why the plugin leaves a pod alone for what its namespace says, as far as that is known; empty: it does not.
+func (c *Controller) passed(pod *corev1.Pod) string {
+	if detail := c.tracks.get(pod.UID).passed; detail != "" && c.undecided(pod) {
+		return detail
+	}
+	return ""
 }

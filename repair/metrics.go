@@ -2,41 +2,40 @@ package repair
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are the metrics of a [Controller].
+// metrics are the metrics of a [Controller]. Those that begin with meshcni_repair_ are there only with an action, and those of
+// verification only with an interval: a 0 that nobody keeps would look healthy.
 type metrics struct {
-	outcomes   *prometheus.CounterVec
-	verified   *prometheus.CounterVec
-	watch      *prometheus.CounterVec
-	pods       *prometheus.GaugeVec
-	uncaptured *prometheus.CounterVec
-	held       *prometheus.GaugeVec
-	ready      prometheus.Gauge
-	duration   *prometheus.HistogramVec
+	outcomes     *prometheus.CounterVec
+	verified     *prometheus.CounterVec
+	watch        *prometheus.CounterVec
+	otherDialect *prometheus.GaugeVec
+	uncaptured   *prometheus.CounterVec
+	held         *prometheus.GaugeVec
+	ready        prometheus.Gauge
+	duration     *prometheus.HistogramVec
 }
 
-func newMetrics(reg prometheus.Registerer, action Action) *metrics {
+func newMetrics(o Options) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshcni_repair_" + name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshcni_" + name, Help: help}, labels)
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshcni_repair_" + name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshcni_" + name, Help: help}, labels)
 	}
 	m := &metrics{
-		outcomes: counter("outcomes_total",
+		outcomes: counter("repair_outcomes_total",
 			"Attempts to deal with broken pods, by action, outcome and reason. An outcome that stays the same counts once a pod.",
 			"action", "outcome", "reason"),
 		verified: counter("verifications_total",
 			"Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, uncaptured (it never had any), restored, no-process, variant, refused, failed.",
 			"result"),
-		watch: counter("watch_errors_total", "Interruptions of the list and watch of pods, by kind: expired, forbidden, closed, other.", "kind"),
-		pods:  gauge("pods", "Pods of this node, by state: known, candidate (checks its redirection), broken, drifted; captured, uncaptured and cannot-tell are those in the mesh, by what is known of their start.", "state"),
-		uncaptured: counter("uncaptured_total",
-			"Pods in the mesh that were found to run without their rules, by how it is known: not-called, passed-over, no-rules. A pod counts once for each.", "code"),
-		held: gauge("held", "Whether deleting is held back, by reason.", "reason"),
-		ready: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "meshcni_repair_ready",
-			Help: "Whether the repair controller works: 1 or 0.",
-		}),
+		watch: counter("pods_watch_errors_total", "Interruptions of the list and watch of pods, by reason: expired, forbidden, closed, other.", "reason"),
+		otherDialect: gauge("other_dialect_pods",
+			"Pods of this node with a network that are of a mesh which the plugin is not configured for, and no other plugin serves, by its dialect.", "dialect"),
+		uncaptured: counter("pods_uncaptured_total",
+			"Pods in the mesh that were found to run without their rules, by how it is known: not-called, passed-over, no-rules. A pod counts once for each.", "reason"),
+		held:  gauge("repair_held", "Whether deleting is held back in any namespace, by reason.", "reason"),
+		ready: gauge("pods_controller_ready", "Whether the controller that detects, verifies and repairs running pods works: 1 or 0.").WithLabelValues(),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "meshcni_repair_action_duration_seconds",
 			Help:    "How long an attempt took, from reading the pod again to seeing the effect.",
@@ -44,9 +43,15 @@ func newMetrics(reg prometheus.Registerer, action Action) *metrics {
 		}, []string{"action"}),
 	}
 	m.setHeld(nil)
-	m.begin(action)
-	if reg != nil {
-		reg.MustRegister(m.outcomes, m.verified, m.watch, m.pods, m.uncaptured, m.held, m.ready, m.duration)
+	m.begin(o)
+	if reg := o.Metrics; reg != nil {
+		reg.MustRegister(m.watch, m.otherDialect, m.uncaptured, m.ready)
+		if o.Action != ActionNone {
+			reg.MustRegister(m.outcomes, m.held, m.duration)
+		}
+		if o.VerifyInterval > 0 {
+			reg.MustRegister(m.verified)
+		}
 	}
 	return m
 }
@@ -65,7 +70,7 @@ var troubles = map[Outcome][]string{
 
 // begin creates the series that alerts watch. Prometheus does not count a first sample of 1 as an increase, so the series
 // must exist before.
-func (m *metrics) begin(action Action) {
+func (m *metrics) begin(o Options) {
 	for _, kind := range []string{"expired", "forbidden", "closed", "other"} {
 		m.watch.WithLabelValues(kind)
 	}
@@ -75,22 +80,24 @@ func (m *metrics) begin(action Action) {
 	for _, code := range []CaptureCode{CaptureNotCalled, CapturePassedOver, CaptureNoRules} {
 		m.uncaptured.WithLabelValues(string(code))
 	}
-	if action == ActionNone {
-		return // found is the only outcome
+	if o.Detect != nil {
+		for _, d := range o.Others {
+			m.otherDialect.WithLabelValues(d.Name)
+		}
 	}
 	for outcome, reasons := range troubles {
 		for _, reason := range reasons {
-			m.outcomes.WithLabelValues(string(action), string(outcome), reason)
+			m.outcomes.WithLabelValues(string(o.Action), string(outcome), reason)
 		}
 	}
 }
 
 func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
 
-// setHeld shows why deletions are held back on the whole node; nil means that they are not.
-func (m *metrics) setHeld(h *held) {
+// setHeld shows why deletions are held back, in any namespace or on the whole node.
+func (m *metrics) setHeld(reasons map[heldReason]bool) {
 	for _, reason := range []heldReason{heldNotInstalled, heldShare} {
-		m.held.WithLabelValues(string(reason)).Set(oneIf(h != nil && h.reason == reason))
+		m.held.WithLabelValues(string(reason)).Set(oneIf(reasons[reason]))
 	}
 }
 
@@ -99,4 +106,29 @@ func oneIf(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// podCounts counts the node's pods at each scrape.
+type podCounts struct{ c *Controller }
+
+var (
+	podsDesc = prometheus.NewDesc("meshcni_pods",
+		"Pods of this node that have not ended, each in one state: captured, uncaptured, cannot-tell; drifted (its live rules are not the wanted ones), "+
+			"broken (its own check says that it has none), other-dialect (of a mesh that the node is not configured for), outside.", []string{"state"}, nil)
+	knownDesc = prometheus.NewDesc("meshcni_pods_known", "Pods of this node that have not ended, in any state.", nil, nil)
+)
+
+// Describe implements [prometheus.Collector].
+func (podCounts) Describe(ch chan<- *prometheus.Desc) { ch <- podsDesc; ch <- knownDesc }
+
+// Collect implements [prometheus.Collector].
+func (p podCounts) Collect(ch chan<- prometheus.Metric) {
+	pods, n := p.c.pods(), map[string]int{}
+	for _, pod := range pods {
+		n[p.c.stateOf(pod)]++
+	}
+	for _, state := range podStates {
+		ch <- prometheus.MustNewConstMetric(podsDesc, prometheus.GaugeValue, float64(n[state]), state)
+	}
+	ch <- prometheus.MustNewConstMetric(knownDesc, prometheus.GaugeValue, float64(len(pods)))
 }

@@ -4,6 +4,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -22,15 +23,16 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		t.Run(string(action), func(t *testing.T) {
 			cluster, registry := repairtest.New(), prometheus.NewPedanticRegistry()
 			_, err := repair.New(repair.Options{
-				Node: "node-1", Action: action, Dialects: dialect.List{istio.New()}, Cluster: cluster, Metrics: registry,
+				Node: "node-1", Action: action, Dialects: dialect.List{istio.New()}, Cluster: cluster, Metrics: registry, VerifyInterval: time.Hour,
 			})
 			require.NoError(t, err)
 			scraped := httptest.NewRecorder()
 			promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(scraped, httptest.NewRequest("GET", "/metrics", nil))
 			text := scraped.Body.String()
-			assert.Contains(t, text, `meshcni_repair_verifications_total{result="drifted"} 0`)
-			assert.Contains(t, text, `meshcni_repair_watch_errors_total{kind="forbidden"} 0`)
+			assert.Contains(t, text, `meshcni_verifications_total{result="drifted"} 0`)
+			assert.Contains(t, text, `meshcni_pods_watch_errors_total{reason="forbidden"} 0`)
 			acts := action != repair.ActionNone
+			assert.Equal(t, acts, strings.Contains(text, "meshcni_repair_"), "a metric of repair where nothing is repaired")
 			for _, labels := range []string{`outcome="failed",reason="error"`, `outcome="deferred",reason="node-budget"`, `outcome="too-late",reason="check-failed"`} {
 				want := `meshcni_repair_outcomes_total{action="` + string(action) + `",` + labels + `} 0`
 				assert.Equal(t, acts, strings.Contains(text, want), want)

@@ -34,6 +34,11 @@ type Options struct {
 	// Config says how to reach the API server. Required unless Cluster is set.
 	Config *rest.Config
 
+	// Others are the meshes that the node is not configured for. Their pods are found where Detect is set, and nothing is done to them.
+	Others dialect.List
+	// Elsewhere reports whether another program of the node redirects the pods of one of Others, by its name. nil: none does.
+	Elsewhere func(dialect string) bool
+
 	// Action says what to do with broken pods. Zero means [ActionNone]: only report them.
 	Action Action
 	// Criteria say which pods of a mesh are broken, by the mesh's name. One that is not there has those of [CriteriaFor].
@@ -48,7 +53,8 @@ type Options struct {
 	// Detect finds the pods in the mesh that started without the plugin. nil means not to look for them.
 	Detect *Detection
 
-	// NodeBudget limits all actions on this node. Zero means [DefaultNodeBudget].
+	// NodeBudget limits all actions on this node, for the pods of each namespace by itself, so that one tenant's broken pods keep no
+	// other's waiting. Zero means [DefaultNodeBudget].
 	NodeBudget Budget
 	// ClusterBudget limits deletions in the whole cluster; set the same on all nodes. Zero means no such limit. The
 	// nodes share it through a Lease, meshcni-repair-budget.
@@ -59,10 +65,16 @@ type Options struct {
 	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an
 	// error, nothing is deleted. A nil Installed means that they would.
 	Installed func() error
-	// MaxBrokenShare is the share of the node's pods with a check that may be broken, from 0 to 1. Above it the
-	// controller only deletes one pod every TrialInterval. Zero means [DefaultMaxBrokenShare]; 1 or more, no limit.
+	// PutBack returns when the plugin was last put back into the node's network, after a boot or another program had removed it from
+	// there; zero if it never was. Broken pods that started before then have a cause that is over: they have [BootBudget], which is full
+	// when that happens, and do not count for MaxBrokenShare. What replaces them does, and so tells if the cause is another. nil: not known.
+	PutBack func() time.Time
+	// MaxBrokenShare is the share of a namespace's pods with a check on the node that may be broken, from 0 to 1. Above it the
+	// controller only deletes one of them every TrialInterval. If it is exceeded in more than that share of the node's namespaces,
+	// it only deletes one pod of each namespace every TrialInterval. Zero means [DefaultMaxBrokenShare]; 1 or more, no limit.
 	MaxBrokenShare float64
-	// MinBroken is the number of broken pods from which MaxBrokenShare applies. Zero means [DefaultMinBroken].
+	// MinBroken is the number of broken pods of a namespace, and of such namespaces of the node, from which MaxBrokenShare
+	// applies. Zero means [DefaultMinBroken].
 	MinBroken int
 	// TrialInterval is the time between those deletions. Zero means [DefaultTrialInterval].
 	TrialInterval time.Duration
@@ -101,6 +113,10 @@ const (
 
 // DefaultNodeBudget is the default of Options.NodeBudget.
 var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
+
+// BootBudget limits the actions on pods that started before the plugin was put back, for each namespace: as many at once as a node has pods
+// by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
+var BootBudget = Budget{PerMinute: 120, Burst: 110}
 
 // Cluster is what the controller needs of the API server; package repairtest has one in memory. A pod passed to Label,
 // Evict or Delete means the pod with that UID in the state of its resource version; an empty version means any state.
@@ -165,7 +181,10 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	_, errAction := ParseAction(string(o.Action))
-	err := errors.Join(errAction, o.NodeBudget.Validate())
+	err := errors.Join(o.Dialects.Validate(), errAction, o.NodeBudget.Validate())
+	if len(o.Others) > 0 {
+		err = errors.Join(err, o.Others.Validate())
+	}
 	if o.limitsCluster() {
 		err = errors.Join(err, o.ClusterBudget.Validate())
 	}
@@ -180,7 +199,7 @@ func (o Options) validate() error {
 	switch {
 	case o.Node == "":
 		err = errors.Join(err, errors.New("no node name"))
-	case len(o.Dialects) == 0, o.Redirector == nil && slices.ContainsFunc(o.Dialects, func(d dialect.Dialect) bool { return d.Build == nil }):
+	case len(o.Dialects) == 0:
 		err = errors.Join(err, errors.New("no dialect"))
 	case o.Config == nil && o.Cluster == nil:
 		err = errors.Join(err, errors.New("no API server"))
@@ -245,18 +264,14 @@ func (o Options) labelSelector() string {
 	return selector
 }
 
-// byNamespace reports whether the labels of a pod's namespace may decide whether the pod is in the mesh.
-func byNamespace(d dialect.Dialect) bool {
-	return len(d.Policy.Selectors) > 0 || len(d.Policy.ExcludedNamespaceLabels) > 0
-}
-
 // uses says which permissions the options take.
 func (o Options) uses() kube.Uses {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
 		Namespaces: slices.ContainsFunc(o.Dialects, func(d dialect.Dialect) bool {
-			return d.NeedsNamespace && (d.NodeProxy == nil && inPlace || (o.Detect != nil || len(o.Dialects) > 1) && len(d.Policy.Selectors) > 0) && o.shares(d) ||
+			// That it decides matters to every finding, and what is inherited from it to the rules.
+			return o.shares(d) && (d.Policy.ReadsNamespace() || inPlace && d.NodeProxy == nil && d.MayReadNamespace()) ||
 				len(d.Policy.ExcludedNamespaceLabels) > 0
 		}),
 	}

@@ -37,18 +37,13 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
+	unknown := c.learn(ctx, pod)
 	c.observe(ctx, pod)
 	f := c.diagnose(pod)
-	if f.Broken {
-		out, err := c.excluded(ctx, pod, f)
-		if err != nil {
-			r := c.failed(err)
-			c.report(pod, r)
-			return r.wait, r.retry
-		}
-		if out {
-			return 0, false
-		}
+	if f.Broken && unknown != nil {
+		r := c.failed(unknown)
+		c.report(pod, r)
+		return r.wait, r.retry
 	}
 	switch {
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
@@ -90,19 +85,23 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 		return r
 	}
 	// Without a token, the pod is not even read.
-	if wait := c.budget.Take(); wait > 0 {
+	limits := c.limits.Of(cached.Namespace)
+	if c.boots.explains(cached) {
+		limits = c.boots.limits(cached.Namespace)
+	}
+	if wait := limits.Take(); wait > 0 {
 		return deferred("node", wait)
 	}
 	start := time.Now()
 	fresh, r, ok := c.reread(ctx, cached)
 	if !ok {
-		c.budget.GiveBack()
+		limits.GiveBack()
 		return r
 	}
 	if c.clusterBudget != nil {
 		wait, err := c.clusterBudget.take(ctx)
 		if err != nil || wait > 0 {
-			c.budget.GiveBack()
+			limits.GiveBack()
 			if err != nil {
 				return c.failed(err)
 			}
@@ -111,8 +110,8 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 	}
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
-	if r.outcome == outcomeBlocked || r.outcome == outcomeConflict { // nothing was done to the pod
-		c.budget.GiveBack()
+	if r.outcome == "" || r.outcome == outcomeBlocked || r.outcome == outcomeConflict { // nothing was done to the pod
+		limits.GiveBack()
 		if c.clusterBudget != nil {
 			_ = c.clusterBudget.giveBack(ctx) // a lost token only slows the pace
 		}
@@ -151,9 +150,8 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 		now := time.Now()
 		h := c.lineage.check(pod, t.seen, now)
 		if h == nil {
-			candidates, broken := c.count()
-			h = c.breaker.check(candidates, broken, now)
-			c.metrics.setHeld(h)
+			h = c.breaker.check(pod.Namespace, c.count(), now)
+			c.metrics.setHeld(c.breaker.holding())
 		}
 		if h != nil {
 			return result{outcome: outcomeHeld, reason: string(h.reason), detail: h.detail, wait: h.wait}, true
@@ -173,6 +171,9 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 		return nil, result{outcome: outcomeReplaced, reason: "other-uid", detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
 	case fresh.Spec.NodeName != c.opts.Node:
 		return nil, result{outcome: outcomeReplaced, reason: "other-node", detail: "the pod is on node " + fresh.Spec.NodeName}, false
+	}
+	if err := c.learn(ctx, fresh); err != nil {
+		return nil, c.failed(err), false
 	}
 	f := c.diagnose(fresh)
 	switch {

@@ -6,9 +6,8 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
-// maxNote is the maximum length of an event's message in bytes: the API server's limit for notes (noteLengthLimit in
-// k8s.io/kubernetes/pkg/apis/core/validation/events.go).
-const maxNote = 1024
+// maxNote is the maximum length of an event's message in bytes.
+const maxNote = brief.MaxFinding
 
 // words shortens an error for an event and the log. The names of the settings that it is about stay.
 func words(err error) string { return brief.Error(err, maxNote) }
@@ -57,7 +56,7 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 	}
 	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), r.reason).Inc()
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", r.reason, "detail", r.detail)
+		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", r.reason, "detail", brief.Finding(r.detail))
 	if e, ok := eventReasons[r.outcome]; ok {
 		c.event(pod, e.kind, e.reason, r.detail)
 	}

@@ -214,7 +214,7 @@ func TestWatchExpiry(t *testing.T) {
 		b.cluster.SetHook(nil)
 		time.Sleep(3 * time.Minute)
 		assert.Equal(t, 1, b.outcomes()["labelled check-failed"], "the break is made up for")
-		assert.Positive(t, b.counter("meshcni_repair_watch_errors_total")["expired"])
+		assert.Positive(t, b.counter("meshcni_pods_watch_errors_total")["expired"])
 	})
 }
 

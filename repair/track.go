@@ -8,12 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/budget"
 )
 
 // track is what the controller remembers of a pod while it exists. After a restart this is lost, which costs a repeated
 // event or comparison and nothing more.
 type track struct {
 	seen     time.Time // first
+	looks    budget.Changes
 	outcome  Outcome
 	reason   string
 	repaired time.Time // when its rules were last seen to be right
@@ -22,9 +24,11 @@ type track struct {
 	drifted  bool
 	capture  Capture              // zero: none of the mesh's, or nobody has looked
 	dialect  string               // the mesh that has it, when it was last looked at
+	other    string               // the one of Options.Others that has it
 	told     CaptureCode          // that an event was sent for
 	bypasses []dialect.BypassCode // that events were sent for
-	excluded bool                 // by the labels of its namespace, when it was last looked at
+	// Where its namespace decides, as was last seen: the mesh that has it, and why the plugin leaves it alone, if so.
+	chosen, passed string
 }
 
 type tracks struct {
@@ -57,15 +61,4 @@ func (t *tracks) keep(pods []*corev1.Pod) {
 		}
 	}
 	t.byUID = kept
-}
-
-func (t *tracks) countDrifted() (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, k := range t.byUID {
-		if k.drifted {
-			n++
-		}
-	}
-	return n
 }

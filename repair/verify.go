@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // verification is a stable code for the result of comparing a pod's rules with the wanted ones.
@@ -40,7 +40,7 @@ const (
 )
 
 // verifyAll verifies the node's running captured pods round after round. It spreads a round evenly over the interval, so
-// that the cost is the same at any time.
+// that the cost is the same at any time. A pod whose look takes long delays neither the round nor other pods.
 func (c *Controller) verifyAll(ctx context.Context) {
 	for {
 		var keys []types.NamespacedName
@@ -57,11 +57,18 @@ func (c *Controller) verifyAll(ctx context.Context) {
 			if !sleep(ctx, pause) {
 				return
 			}
-			if pod := c.pod(key); pod != nil && c.shouldHaveRules(pod) {
-				c.verify(ctx, pod)
-			}
+			c.verifying.Add(key)
 		}
 	}
+}
+
+// verifyNext verifies one pod if it still should have rules.
+func (c *Controller) verifyNext(ctx context.Context, key types.NamespacedName) {
+	c.visit(ctx, c.verifying, key, func(ctx context.Context) {
+		if pod := c.pod(key); pod != nil && c.shouldHaveRules(pod) {
+			c.verify(ctx, pod)
+		}
+	})
 }
 
 // shouldHaveRules reports whether a pod runs, is in the mesh, and is not known to be broken, in which case it is
@@ -72,7 +79,7 @@ func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
 		return false
 	}
 	// The namespace may enable a pod that does not do so itself; the Redirector reads the namespace.
-	if d := criteria.Policy.Decide(pod, nil); !d.Selected && d.Reason != selection.NotEnabled {
+	if d := criteria.Policy.Decide(pod, nil); !d.Selected && !d.Undecided || c.passed(pod) != "" {
 		return false
 	}
 	return !c.diagnose(pod).Broken
@@ -83,9 +90,9 @@ func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
 func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	diffs, err := c.redirector.Check(ctx, cached)
+	diffs, err := c.check(ctx, cached)
 	switch {
-	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy):
+	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy), errors.Is(err, errSlow):
 		return
 	case err == nil && len(diffs) == 0:
 		c.verified(cached, verifiedIntact, "")
@@ -104,8 +111,9 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case pod.UID != cached.UID || !c.shouldHaveRules(pod):
 		return
 	}
-	diffs, err = c.redirector.Check(ctx, pod)
+	diffs, err = c.check(ctx, pod)
 	switch {
+	case errors.Is(err, errSlow):
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(diffs) == 0:
@@ -160,7 +168,6 @@ func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found tr
 		c.foundUncaptured(ctx, pod, c.known(pod, found, c.tracks.get(pod.UID)))
 		c.detecting.Unlock()
 	}
-	c.countCaptures()
 }
 
 func verifyFailed(err error) verification {
@@ -175,13 +182,16 @@ func verifyFailed(err error) verification {
 	return verifiedFailed
 }
 
-// restore restores drifted rules within the node's budget. Without a token, the next round does.
+// restore restores drifted rules within the budget of the pod's namespace. Without a token, the next round does.
 func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset.Difference) {
-	if c.budget.Take() > 0 {
+	limits := c.limits.Of(pod.Namespace)
+	if limits.Take() > 0 {
 		return
 	}
 	applied, left, err := c.write(ctx, pod)
 	switch {
+	case errors.Is(err, errSlow):
+		limits.GiveBack()
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:
@@ -207,7 +217,7 @@ func (c *Controller) verified(pod *corev1.Pod, result verification, detail strin
 			}
 		}
 	})
-	c.metrics.pods.WithLabelValues("drifted").Set(float64(c.tracks.countDrifted()))
+	detail = brief.Finding(detail)
 	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
 	switch {
 	case result == verifiedDrifted && !was:

@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -59,4 +61,69 @@ func TestPresumeOut(t *testing.T) {
 	}
 	_, out := selection.Policy{}.PresumeOut(map[string]string{})
 	assert.False(t, out, "a mesh that leaves no trace cannot tell")
+}
+
+// TestInjectSelects: "by the label of the namespace, or by the pod's own annotation", as data.
+func TestInjectSelects(t *testing.T) {
+	t.Parallel()
+	byLabel := selection.Policy{
+		InjectKey: "net.example/join", InjectOn: []string{"on", "always"}, InjectOff: []string{"off"},
+		Selectors: []selection.Selector{{Namespace: metav1.LabelSelector{MatchLabels: map[string]string{"net.example/mesh": "on"}}}},
+	}
+	either := byLabel
+	either.InjectSelects = true
+	require.NoError(t, either.Validate())
+	mesh := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"net.example/mesh": "on"}}}
+	plain := &corev1.Namespace{}
+	for _, c := range []struct {
+		labels, annotations map[string]string
+		namespace           *corev1.Namespace
+		gated, either       selection.Reason
+		warned              redirect.WarningCode // by the first
+	}{
+		{nil, nil, mesh, selection.Selected, selection.Selected, ""},
+		{nil, nil, plain, selection.NotEnabled, selection.NotEnabled, ""},
+		{nil, map[string]string{"net.example/join": "on"}, mesh, selection.Selected, selection.Selected, ""},
+		{nil, map[string]string{"net.example/join": "on"}, plain, selection.NotEnabled, selection.Selected, redirect.WarningNoEffect},
+		{map[string]string{"net.example/join": "always"}, nil, plain, selection.NotEnabled, selection.Selected, redirect.WarningNoEffect},
+		{nil, map[string]string{"net.example/join": "off"}, mesh, selection.InjectDisabled, selection.InjectDisabled, ""},
+		{map[string]string{"net.example/join": "off"}, map[string]string{"net.example/join": "on"}, plain, selection.InjectDisabled, selection.InjectDisabled, ""},
+		{nil, map[string]string{"net.example/join": "true"}, plain, selection.NotEnabled, selection.NotEnabled, redirect.WarningInvalid},
+		{nil, map[string]string{"net.example/jion": "on"}, plain, selection.NotEnabled, selection.NotEnabled, redirect.WarningUnknown},
+		{map[string]string{"net.example/Join": "off"}, nil, mesh, selection.Selected, selection.Selected, redirect.WarningUnknown},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, Annotations: c.annotations}}
+		gated, both := byLabel.Decide(pod, c.namespace), either.Decide(pod, c.namespace)
+		assert.Equal(t, c.gated, gated.Reason, "%v %v", c.labels, c.annotations)
+		assert.Equal(t, c.either, both.Reason, "%v %v", c.labels, c.annotations)
+		if c.warned == "" {
+			assert.Empty(t, gated.Warnings)
+			continue
+		}
+		if assert.Len(t, gated.Warnings, 1) {
+			assert.Equal(t, c.warned, gated.Warnings[0].Code)
+		}
+		if c.warned == redirect.WarningNoEffect {
+			assert.Empty(t, both.Warnings)
+			assert.Contains(t, both.Detail, "net.example/join is ")
+			assert.True(t, either.Decide(pod, nil).Selected, "the namespace is not needed")
+		}
+	}
+}
+
+// TestSettingsThatSayNothing are errors.
+func TestSettingsThatSayNothing(t *testing.T) {
+	t.Parallel()
+	some := []selection.Selector{{}}
+	for want, p := range map[string]selection.Policy{
+		"without InjectKey":  {InjectOn: []string{"yes"}},
+		"without Selectors":  {InjectKey: "m/k", InjectSelects: true},
+		"without InjectOn":   {InjectKey: "m/k", InjectOff: []string{"no"}, InjectSelects: true, Selectors: some},
+		`"x" is both`:        {InjectKey: "m/k", InjectOn: []string{"x"}, InjectOff: []string{"y", "x"}},
+		"empty word":         {InjectKey: "m/k", InjectOff: []string{""}},
+		"InjectSelects mean": {InjectSelects: true, Selectors: some},
+	} {
+		assert.ErrorContains(t, p.Validate(), want)
+	}
+	assert.NoError(t, selection.Policy{InjectKey: "m/k", InjectSelects: true, Selectors: some}.Validate())
 }

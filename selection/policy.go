@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
@@ -45,6 +46,10 @@ type Policy struct {
 	// InjectOn and InjectOff are the values of InjectKey, exactly as written.
 	// With both empty the value is a boolean, in any form of strconv.ParseBool.
 	InjectOn, InjectOff []string
+	// InjectSelects makes InjectKey select a pod that it says on for, whatever Selectors say of it: together they read "by the
+	// label of the namespace, or by the pod's own annotation". Without it, such a pod needs a selector too, and a pod that is left
+	// alone for the lack of one has a warning.
+	InjectSelects bool
 	// ForeignAnnotation marks pods that have a proxy of another kind, which are left alone.
 	ForeignAnnotation string
 	// Selectors pick pods by labels; one that matches is enough. Nil checks nothing; an empty list that is not nil picks no
@@ -57,7 +62,7 @@ type Policy struct {
 	// Decline is the dialect's last word on a pod that nothing above rules out: with a reason other than "" the pod is
 	// left alone. Detail is a sentence that names what was found. The reason is [DryRun], [InterceptionNone], or a code
 	// of the dialect's own, in lower case with hyphens; logs, explain, events and metrics report it. Decline must be
-	// pure, and read nothing that dialect.Trim leaves out.
+	// pure, and read nothing that dialect.List.Keep leaves out.
 	//
 	// It is also asked where only the pod's annotations are known. Proxy is then
 	// nil, and it must decline only what no other part of the pod can overrule.
@@ -68,7 +73,7 @@ type Policy struct {
 }
 
 // Selector matches a pod by its own labels and those of its namespace. An empty half matches everything, an invalid one
-// nothing (see [Policy.Validate]). Without a Namespace object its labels count as absent.
+// nothing (see [Policy.Validate]).
 type Selector struct {
 	Pod       metav1.LabelSelector `json:"podSelector"`
 	Namespace metav1.LabelSelector `json:"namespaceSelector"`
@@ -86,16 +91,16 @@ func decided(r Reason, format string, args ...any) (Decision, bool) {
 	return Decision{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
 }
 
-// Decide reports whether the pod's traffic is to be redirected. Only Selectors and ExcludedNamespaceLabels read the
-// Namespace object. If it is nil, neither matches by the labels of a namespace; dialect.Plan refuses to guess about the
-// latter.
+// Decide reports whether the pod's traffic is to be redirected. The Namespace object may be nil: the Decision is then
+// Undecided where its labels could change it, see [Policy.ReadsNamespace].
 func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	var warnings redirect.Warnings
 	d, out := p.ruleOut(pod, namespace, &warnings)
 	if !out {
-		d = Decision{Selected: true, Reason: Selected, Detail: p.selectedBecause(p.Proxy(pod))}
+		d = Decision{Selected: true, Reason: Selected, Detail: p.selectedBecause(pod)}
+		d.Undecided = namespace == nil && len(p.ExcludedNamespaceLabels) > 0
 	}
-	d.Warnings = warnings
+	d.Warnings = append(warnings, p.unheeded(pod, d)...)
 	return d
 }
 
@@ -129,8 +134,8 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	if d, out := p.foreign(pod.Annotations); out {
 		return d, true
 	}
-	if p.Selectors != nil && !slices.ContainsFunc(p.Selectors, func(s Selector) bool { return s.matches(pod, namespace) }) {
-		return decided(NotEnabled, "no selector matches the labels of the pod and its namespace")
+	if d, out := p.notEnabled(pod, namespace); out {
+		return d, true
 	}
 	if d, out := p.notInjected(pod.Annotations); out {
 		return d, true
@@ -164,8 +169,12 @@ func readSwitch(what, key, value string, on, off []string, warnings *redirect.Wa
 	return b, ok
 }
 
-func (p Policy) selectedBecause(proxy *corev1.Container) string {
+func (p Policy) selectedBecause(pod *corev1.Pod) string {
+	proxy := p.Proxy(pod)
 	switch {
+	case p.optsIn(pod):
+		kind, value := p.inject(pod)
+		return fmt.Sprintf("%s %s is %s", kind, p.InjectKey, brief.Quote(value))
 	case proxy == nil && p.Selectors != nil:
 		return "a selector matches the labels of the pod and its namespace"
 	case proxy == nil:
@@ -246,29 +255,122 @@ func (r Requirement) unmet(annotations map[string]string) string {
 	return fmt.Sprintf("annotation %s is absent", strings.Join(r.Keys, " or "))
 }
 
-func (s Selector) matches(pod *corev1.Pod, namespace *corev1.Namespace) bool {
-	var of labels.Set
-	if namespace != nil {
-		of = namespace.Labels
+func (p Policy) notEnabled(pod *corev1.Pod, namespace *corev1.Namespace) (Decision, bool) {
+	undecided := false
+	for _, s := range p.Selectors {
+		switch {
+		case !matches(&s.Pod, pod.Labels):
+		case namespace == nil && s.readsNamespace():
+			undecided = true
+		case namespace == nil, matches(&s.Namespace, namespace.Labels):
+			return Decision{}, false
+		}
 	}
-	half := func(by *metav1.LabelSelector, of labels.Set) bool {
-		selector, err := metav1.LabelSelectorAsSelector(by)
-		return err == nil && selector.Matches(of)
+	switch {
+	case p.Selectors == nil, p.optsIn(pod):
+		return Decision{}, false
+	case undecided:
+		d, out := decided(NotEnabled, "no selector matches the pod's own labels, and those of its namespace are not known")
+		d.Undecided = true
+		return d, out
 	}
-	return half(&s.Pod, pod.Labels) && half(&s.Namespace, of)
+	return decided(NotEnabled, "no selector matches the labels of the pod and its namespace")
 }
 
-// Validate reports invalid selectors, joined.
+func matches(by *metav1.LabelSelector, of map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(by)
+	return err == nil && selector.Matches(labels.Set(of))
+}
+
+func (s Selector) readsNamespace() bool {
+	return len(s.Namespace.MatchLabels)+len(s.Namespace.MatchExpressions) > 0
+}
+
+// ReadsNamespace reports whether the labels of a namespace may decide about any of its pods. Whether they may about a certain
+// pod, [Policy.Decide] says without them.
+func (p Policy) ReadsNamespace() bool {
+	return len(p.ExcludedNamespaceLabels) > 0 || slices.ContainsFunc(p.Selectors, Selector.readsNamespace)
+}
+
+// Validate reports what makes the Policy select other pods than it seems to, joined: selectors that are invalid or none, settings
+// about InjectKey that say nothing, and requirements that no pod can meet.
 func (p Policy) Validate() error {
-	var errs []error
+	errs := p.validateInject()
+	if p.Selectors != nil && len(p.Selectors) == 0 && !p.InjectSelects {
+		errs = append(errs, errors.New("its Selectors is an empty list, which picks no pod; nil checks nothing"))
+	}
 	for i := range p.Selectors {
-		for name, half := range map[string]*metav1.LabelSelector{"pod": &p.Selectors[i].Pod, "namespace": &p.Selectors[i].Namespace} {
-			if _, err := metav1.LabelSelectorAsSelector(half); err != nil {
-				errs = append(errs, fmt.Errorf("%s selector %d: %w", name, i+1, err))
+		for _, half := range []struct {
+			name string
+			by   *metav1.LabelSelector
+		}{{"pod", &p.Selectors[i].Pod}, {"namespace", &p.Selectors[i].Namespace}} {
+			if _, err := metav1.LabelSelectorAsSelector(half.by); err != nil {
+				errs = append(errs, fmt.Errorf("%s selector %d: %w", half.name, i+1, err))
 			}
 		}
 	}
-	return errors.Join(errs...)
+	for i, by := range p.ExcludedNamespaceLabels {
+		if by == nil {
+			errs = append(errs, fmt.Errorf("ExcludedNamespaceLabels %d is nil", i+1))
+		} else if by.Empty() {
+			errs = append(errs, fmt.Errorf("ExcludedNamespaceLabels %d requires nothing, so it excludes every namespace", i+1))
+		}
+	}
+	for i, r := range p.Required {
+		if len(r.Keys) == 0 {
+			errs = append(errs, fmt.Errorf("requirement %d has no Keys, so no pod meets it", i+1))
+		}
+		if slices.Contains(r.Values, "") {
+			errs = append(errs, fmt.Errorf("requirement %d has an empty value, which meets nothing", i+1))
+		}
+	}
+	if p.ProxyCommand != "" && len(p.ProxyTypes) == 0 {
+		errs = append(errs, fmt.Errorf("ProxyCommand %s without ProxyTypes, so that no proxy is of one", brief.Quote(p.ProxyCommand)))
+	}
+	if len(p.ProxyTypes) > 0 && p.ProxyCommand == "" {
+		errs = append(errs, errors.New("ProxyTypes mean nothing without ProxyCommand"))
+	}
+	if len(p.ProxyContainers) == 0 && (p.DisableEnv != "" || p.ProxyCommand != "") {
+		errs = append(errs, errors.New("DisableEnv and ProxyCommand are of the proxy container, and ProxyContainers names none"))
+	}
+	return errors.Join(append(errs, p.validateNames()...)...)
+}
+
+// validateNames returns an error for each name that nothing in a cluster can have, so that it would never be found.
+func (p Policy) validateNames() (errs []error) {
+	container := func(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
+	key := func(key string) bool { return len(validation.IsQualifiedName(strings.ToLower(key))) == 0 }
+	type list struct {
+		field string
+		names []string
+		can   func(string) bool
+	}
+	lists := []list{
+		{"ExcludedNamespaces", p.ExcludedNamespaces, func(string) bool { return true }}, // an operator adds to them
+		{"InitContainers", p.InitContainers, container},
+		{"PrivilegedInitContainers", p.PrivilegedInitContainers, container},
+		{"ProxyContainers", p.ProxyContainers, container},
+		{"Traces", p.Traces, key},
+	}
+	for i, r := range p.Required {
+		lists = append(lists, list{fmt.Sprintf("requirement %d", i+1), r.Keys, key})
+	}
+	for _, list := range lists {
+		if slices.Contains(list.names, "") {
+			errs = append(errs, fmt.Errorf("%s has an empty name", list.field))
+		}
+		for _, name := range list.names {
+			if name != "" && !list.can(name) {
+				errs = append(errs, fmt.Errorf("%s: nothing in a cluster can have the name %s", list.field, brief.Quote(name)))
+			}
+		}
+	}
+	for _, one := range [][2]string{{"InjectKey", p.InjectKey}, {"ForeignAnnotation", p.ForeignAnnotation}, {"StatusAnnotation", p.StatusAnnotation}} {
+		if one[1] != "" && !key(one[1]) {
+			errs = append(errs, fmt.Errorf("%s: no annotation can have the key %s", one[0], brief.Quote(one[1])))
+		}
+	}
+	return errs
 }
 
 // Proxy returns the pod's proxy container, regular containers before init containers; nil when it has none.
@@ -314,17 +416,6 @@ func (p Policy) proxyType(proxy *corev1.Container) (string, bool) {
 		return "", false
 	}
 	return proxy.Args[1], true
-}
-
-// inject returns the value of InjectKey, and where it stands.
-func (p Policy) inject(pod *corev1.Pod) (kind, value string) {
-	if p.InjectKey == "" {
-		return "", ""
-	}
-	if v, ok := pod.Labels[p.InjectKey]; ok {
-		return "label", v
-	}
-	return "annotation", pod.Annotations[p.InjectKey]
 }
 
 // env returns the literal value of a container's variable, or "". The last of

@@ -42,10 +42,13 @@ var Reasons = []Reason{
 type Decision struct {
 	// Selected reports whether the pod's traffic is redirected.
 	Selected bool `json:"selected"`
-	// Reason is why, as a code.
+	// Reason is the code of the decision's cause.
 	Reason Reason `json:"reason"`
-	// Detail is why, as a sentence that names what was found.
+	// Detail is the cause as a sentence, with the names and values that were found.
 	Detail string `json:"detail"`
+	// Undecided: the pod's Namespace was not given, and its labels may change the answer. Selected and Reason are then those of
+	// a namespace without labels, which is no answer to go by.
+	Undecided bool `json:"undecided,omitempty"`
 	// Warnings lists settings that could not be read and so count as not set.
 	Warnings redirect.Warnings `json:"warnings,omitempty"`
 }

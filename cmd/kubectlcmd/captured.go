@@ -7,7 +7,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
 
-// atStart is what the plugin's record of a pod tells.
+// atStart is the content of the plugin's record of a pod.
 const atStart = "the plugin wrote its rules when it started"
 
 // capturedBy says by what it is known that a pod is captured, for each reason that the agent gives.

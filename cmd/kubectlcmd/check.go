@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -14,9 +13,10 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/rights"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// report is what check prints as JSON.
+// report is the output of check as JSON.
 type report struct {
 	Findings []*finding `json:"findings"`
 	// Nodes and Pods are how many were looked at.
@@ -57,7 +57,7 @@ func (c *cluster) checkCommand() *cobra.Command {
 			if output == "json" {
 				err = printJSON(c.Stdout, r)
 			} else {
-				err = r.print(c.Stdout)
+				err = r.print(visible.To(c.Stdout))
 			}
 			return cmp.Or(err, r.exit())
 		},
@@ -67,7 +67,7 @@ func (c *cluster) checkCommand() *cobra.Command {
 }
 
 func (c *cluster) progress(format string, args ...any) {
-	fmt.Fprintf(c.Stderr, "checking "+format+"\n", args...)
+	visible.To(c.Stderr).Printf("checking "+format+"\n", args...)
 }
 
 func (c *cluster) check(ctx context.Context) (report, error) {
@@ -147,7 +147,7 @@ func (f *findings) node(where string, n agentapi.Node) {
 	}
 	for _, text := range n.Warnings {
 		switch kind, rest, _ := strings.Cut(text, ": "); kind {
-		case "uncaptured", "drifted", "cannot-tell": // the pods are findings of their own
+		case "uncaptured", "drifted", "cannot-tell", string(codeOtherDialect): // the pods are findings of their own
 		case string(codeOtherMesh):
 			f.add(codeOtherMesh, levelWarning, where, rest)
 		default:
@@ -165,7 +165,7 @@ func (f *findings) node(where string, n agentapi.Node) {
 			text += ": " + p.Detail
 		}
 		switch {
-		case !p.Wrong:
+		case !p.Wrong, p.State == agentapi.Outside: // a pod of another mesh is found among all pods
 		case p.State == agentapi.Failed:
 			f.add(codePodBypasses, levelError, pod, text)
 		case p.State == agentapi.Drifted:
@@ -202,18 +202,18 @@ func (f *findings) installed(where string, i agentapi.Installed) {
 	}
 }
 
-func (r report) print(w io.Writer) error {
+func (r report) print(w *visible.Printer) error {
 	for _, f := range r.Findings {
-		fmt.Fprintf(w, "%s: %s: %s\n", f.Level, f.Code, f.Text)
+		w.Printf("%s: %s: %s\n", f.Level, f.Code, f.Text)
 		if len(f.Where) > 0 {
 			more := ""
 			if n := f.Count - len(f.Where); n > 0 {
 				more = fmt.Sprintf(" and %d more", n)
 			}
-			fmt.Fprintf(w, "  %s%s\n", strings.Join(f.Where, ", "), more)
+			w.Printf("  %s%s\n", strings.Join(f.Where, ", "), more)
 		}
-		fmt.Fprintf(w, "  what to do: %s\n  %s\n", f.Remedy, f.Page)
+		w.Printf("  what to do: %s\n  %s\n", f.Remedy, f.Page)
 	}
-	_, err := fmt.Fprintf(w, "%s and %s were looked at: %s\n", many(r.Nodes, "node", "nodes"), many(r.Pods, "pod", "pods"), many(len(r.Findings), "finding", "findings"))
-	return err
+	w.Printf("%s and %s were looked at: %s\n", many(r.Nodes, "node", "nodes"), many(r.Pods, "pod", "pods"), many(len(r.Findings), "finding", "findings"))
+	return w.Err()
 }

@@ -106,7 +106,7 @@ func TestCheck(t *testing.T) {
 
 	// Whoever may not ask is told so, and hears the rest.
 	token := w.ServiceAccount(t, "shop", "viewer")
-	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}})
+	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "daemonsets.apps": {"list"}})
 	code, out, _ = w.run(t, "--kubeconfig", w.server.Kubeconfig(t, token), "check")
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")

@@ -69,7 +69,7 @@ type finding struct {
 	Where []string `json:"where,omitempty"`
 	Count int      `json:"count"`
 	Text  string   `json:"text"`
-	// Remedy says what to do.
+	// Remedy helps.
 	Remedy string `json:"remedy"`
 	Page   string `json:"page"`
 }

@@ -26,7 +26,7 @@ type injector struct {
 	// conditional: expressions of the webhook decide too, and are not evaluated here.
 	conditional bool
 	ignored     bool // failurePolicy Ignore
-	// service is what answers, as namespace and name. Zero: the webhook has a URL.
+	// service answers, as namespace and name. Zero: the webhook has a URL.
 	service [2]string
 }
 
@@ -36,7 +36,7 @@ type injectors struct {
 	known bool
 }
 
-// injection is how a mesh decides about a pod that its webhook gets.
+// injection is a mesh's decision about a pod that its webhook gets.
 type injection struct {
 	mesh string
 	// suffix ends the names of its webhooks.
@@ -76,7 +76,7 @@ func says(value string, otherwise agentapi.Answer, yes, no string) agentapi.Answ
 	return agentapi.Unknown
 }
 
-// takes says whether the injector would put a proxy into a pod that is made now.
+// takes reports that the injector would put a proxy into a pod that is made now.
 func (i injector) takes(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
 	if !i.namespaces.Matches(labels.Set(namespace.Labels)) || !i.objects.Matches(labels.Set(pod.Labels)) {
 		return agentapi.No

@@ -108,7 +108,7 @@ func TestCheckInjectors(t *testing.T) {
 	assert.Equal(t, map[findingCode][]string{codeInjectorUnknown: {"unknown namespace/quiet"}}, texts(), "an expression may say otherwise")
 
 	token := w.ServiceAccount(t, "shop", "viewer")
-	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "namespaces": {"list"}})
+	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "namespaces": {"list"}, "daemonsets.apps": {"list"}})
 	_, out, _ = w.run(t, "--kubeconfig", w.server.Kubeconfig(t, token), "check")
 	assert.Contains(t, out, "unknown: injector-unknown: list the injectors' webhooks: ")
 	assert.NotContains(t, out, "no-injector", "that there is none is not known")

@@ -21,10 +21,10 @@ type mounted struct {
 }
 
 // mountsOf returns what is mounted into a container.
-func mountsOf(pod *corev1.Pod, c *corev1.Container) (all []mounted) {
+func mountsOf(pod *corev1.PodSpec, c *corev1.Container) (all []mounted) {
 	for _, m := range c.VolumeMounts {
 		found := mounted{at: path.Clean(m.MountPath), readOnly: m.ReadOnly}
-		for _, v := range pod.Spec.Volumes {
+		for _, v := range pod.Volumes {
 			if v.Name == m.Name && v.HostPath != nil && m.SubPathExpr == "" {
 				found.host = path.Join(v.HostPath.Path, m.SubPath)
 			}
@@ -138,7 +138,7 @@ func (f *findings) kernel(where string, n agentapi.Node) {
 	}
 }
 
-// kernelText says what the kernel has not, and what comes of it.
+// kernelText names the features that the kernel lacks, and the consequences.
 func kernelText(feature agentapi.Feature) string {
 	what := map[agentapi.FeatureName]string{
 		agentapi.Redirection: "the rules of pods with a proxy (address translation, connection tracking, owners of sockets)", agentapi.RedirectionIPv6: "these rules for IPv6",

@@ -18,9 +18,9 @@ func TestMounts(t *testing.T) {
 	host := func(dir string) corev1.VolumeSource {
 		return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}
 	}
-	mounts := mountsOf(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+	mounts := mountsOf(&corev1.PodSpec{Volumes: []corev1.Volume{
 		{Name: "opt", VolumeSource: host("/opt")}, {Name: "bin", VolumeSource: host("/var/lib/bin/")}, {Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-	}}}, &corev1.Container{VolumeMounts: []corev1.VolumeMount{
+	}}, &corev1.Container{VolumeMounts: []corev1.VolumeMount{
 		{Name: "opt", MountPath: "/host/opt/"}, {Name: "bin", MountPath: "/host/opt/cni/bin", ReadOnly: true, SubPath: "now"}, {Name: "empty", MountPath: "/host/opt/tmp"},
 	}})
 	for at, want := range map[string]string{
@@ -31,7 +31,7 @@ func TestMounts(t *testing.T) {
 		assert.Equal(t, want, got, at)
 		assert.Equal(t, strings.HasPrefix(at, "/host/opt/cni/bin") && at != "/host/opt/cni/bins", readOnly, at)
 	}
-	assert.Empty(t, mountsOf(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: host("/x")}}}},
+	assert.Empty(t, mountsOf(&corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: host("/x")}}},
 		&corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/x", SubPathExpr: "$(A)"}}})[0].host, "which of its directories is not known")
 }
 
@@ -40,10 +40,10 @@ func TestOnHost(t *testing.T) {
 	host := func(dir string) corev1.VolumeSource {
 		return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}
 	}
-	agent := &corev1.Pod{Spec: corev1.PodSpec{
+	agent := &corev1.PodSpec{
 		Volumes:    []corev1.Volume{{Name: "etc", VolumeSource: host("/etc")}, {Name: "conf", VolumeSource: host("/data/cni")}},
 		Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{{Name: "etc", MountPath: "/host/etc"}, {Name: "conf", MountPath: "/host/etc/cni/net.d"}}}},
-	}}
+	}
 	for dir, want := range map[string]string{
 		"/host/etc/cni/net.d/": "/data/cni", "/host/etc/other": "/etc/other", "/host/run/meshcni": "/run/meshcni", "/hostile": "/hostile", "/run/meshcni": "/run/meshcni",
 	} {

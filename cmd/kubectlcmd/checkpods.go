@@ -22,7 +22,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// settings are what decides on pods, by node. Nodes with the same configuration share it.
+// settings decide on pods, by node. Nodes with the same configuration share it.
 type settings struct {
 	known    dialect.List
 	distinct []*deciding

@@ -17,7 +17,7 @@ import (
 // maxRights bounds the questions, of which an installation with the same settings on all nodes has some twenty.
 const maxRights = 300
 
-// nodeNameExtra is where a token that is bound to a node names it; an authorizer may ask for it.
+// nodeNameExtra is the key under which a token that is bound to a node names it; an authorizer may ask for it.
 const nodeNameExtra = "authentication.kubernetes.io/node-name"
 
 // wanted is one right of one account, as it is asked about.
@@ -61,13 +61,18 @@ func (r *rightsWanted) add(namespace, account, node string, all []agentapi.Right
 	}
 }
 
-// addTaint adds what the taint's controllers need, whose labels are the agents' but for the component.
+// addTaint adds what the taint's controllers need, whose labels are the agents' but for the component. They are in the agents'
+// namespace, where nobody but an administrator makes pods.
 func (c *cluster) addTaint(ctx context.Context, r *rightsWanted) error {
+	set, err := c.daemonSet(ctx)
+	if err != nil || set == nil {
+		return err
+	}
 	selector := strings.Replace(c.agentSelector, "app.kubernetes.io/component=node", "app.kubernetes.io/component=taint", 1)
 	if selector == c.agentSelector {
 		return nil // the labels are somebody's own
 	}
-	return list(ctx, c.client.CoreV1().Pods(c.agentNamespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
+	return list(ctx, c.client.CoreV1().Pods(set.Namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || len(pod.Spec.Containers) == 0 {
 			return
 		}

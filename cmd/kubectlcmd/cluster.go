@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,13 +21,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
 
-// agentSelector is how the chart labels the agents.
+// agentSelector selects the agents' pods by the chart's labels.
 const agentSelector = "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node"
 
 // pageSize bounds what one list of the API server has. Its own clients ask for as many.
 const pageSize = 500
 
-// cluster is what all commands ask.
+// cluster is the source of all commands.
 type cluster struct {
 	Program
 	kube           *genericclioptions.ConfigFlags
@@ -34,15 +35,16 @@ type cluster struct {
 	agentNamespace string
 	agentTimeout   time.Duration
 
-	client kubernetes.Interface
-	agents asker
+	client    kubernetes.Interface
+	agents    asker
+	installed installation
 }
 
 func newCluster(p Program, flags *pflag.FlagSet) *cluster {
 	c := &cluster{Program: p, kube: genericclioptions.NewConfigFlags(true)}
 	c.kube.AddFlags(flags)
-	flags.StringVar(&c.agentSelector, "agent-selector", agentSelector, "labels of the agents' pods")
-	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the agents' namespace (default: all are looked through)")
+	flags.StringVar(&c.agentSelector, "agent-selector", agentSelector, "labels of the agents' pods, by which their DaemonSet is found")
+	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the installation's namespace (default: that of the ClusterRoleBinding "+pluginBinding+", or else "+defaultNamespace+")")
 	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
 	return c
 }
@@ -61,18 +63,6 @@ func (c *cluster) open() error {
 func (c *cluster) namespace() (string, error) {
 	ns, _, err := c.kube.ToRawKubeConfigLoader().Namespace()
 	return ns, err
-}
-
-// listAgents calls each with every agent's pod of a node; an empty name is all nodes.
-func (c *cluster) listAgents(ctx context.Context, node string, each func(*corev1.Pod)) error {
-	o := metav1.ListOptions{LabelSelector: c.agentSelector}
-	if node != "" {
-		o.FieldSelector = "spec.nodeName=" + node
-	}
-	if err := list(ctx, c.client.CoreV1().Pods(c.agentNamespace).List, o, each); err != nil {
-		return fmt.Errorf("list the agents' pods: %w", err)
-	}
-	return nil
 }
 
 // list calls each with the objects of a list. It has two pages of them at most.
@@ -97,26 +87,30 @@ func nextPage[L any](ctx context.Context, get func(context.Context, metav1.ListO
 	return get(ctx, o)
 }
 
-// agent is what is needed of an agent's pod to ask it.
+// agent holds the parts of an agent's pod that are needed to ask it.
 type agent struct {
 	Namespace, Name, Node string
 	Port                  int32
-	// Trouble says why it cannot be asked. Empty: it can.
+	// Trouble is the reason that it cannot be asked. Empty: it can.
 	Trouble string
 	started time.Time
-	// program is what the agent's container runs.
-	program image
+	// template is its DaemonSet's pod template, and program the command of the agent's container there. What is made after the
+	// agent is made from these, never from the pod.
+	template *corev1.PodSpec
+	program  image
 	// account is its service account, and mounts are its container's.
 	account string
 	mounts  []mounted
 }
 
-// agentOf returns the agent that runs in a pod. Its port is that of its readiness.
-func agentOf(pod *corev1.Pod) agent {
-	a := agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, started: pod.CreationTimestamp.Time, account: accountOf(pod)}
-	if c := probed(pod); c != nil {
-		a.Port, a.program, a.mounts = portOf(c, c.ReadinessProbe.HTTPGet), image{c.Image, c.Command}, mountsOf(pod, c)
+// agentOf returns the agent that runs in a pod of a DaemonSet. Its port is that of its readiness.
+func agentOf(pod *corev1.Pod, set *appsv1.DaemonSet) agent {
+	a := agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, started: pod.CreationTimestamp.Time, account: accountOf(pod), template: &set.Spec.Template.Spec}
+	if c := probed(&pod.Spec); c != nil {
+		a.Port, a.mounts = portOf(c, c.ReadinessProbe.HTTPGet), mountsOf(&pod.Spec, c)
 	}
+	c := agentContainer(a.template)
+	a.program = image{c.Image, c.Command}
 	switch {
 	case pod.Status.Phase != corev1.PodRunning:
 		a.Trouble = "its pod is " + cmp.Or(string(pod.Status.Phase), "new") + waiting(pod)
@@ -131,10 +125,10 @@ func agentOf(pod *corev1.Pod) agent {
 }
 
 // probed is the container of an agent's pod that has the agent: the one whose readiness is asked by HTTP. Nil: none is.
-func probed(pod *corev1.Pod) *corev1.Container {
-	for i := range pod.Spec.Containers {
-		if probe := pod.Spec.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
-			return &pod.Spec.Containers[i]
+func probed(pod *corev1.PodSpec) *corev1.Container {
+	for i := range pod.Containers {
+		if probe := pod.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
+			return &pod.Containers[i]
 		}
 	}
 	return nil
@@ -152,7 +146,7 @@ func portOf(c *corev1.Container, get *corev1.HTTPGetAction) int32 {
 	return 0
 }
 
-// waiting says why a container of the pod waits, such as ": CrashLoopBackOff".
+// waiting gives the reason that a container of the pod waits, such as ": CrashLoopBackOff".
 func waiting(pod *corev1.Pod) string {
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
@@ -165,8 +159,7 @@ func waiting(pod *corev1.Pod) string {
 // agentsByNode returns the agent to ask about each node that has one.
 func (c *cluster) agentsByNode(ctx context.Context) (map[string]agent, error) {
 	agents := map[string]agent{}
-	err := c.listAgents(ctx, "", func(pod *corev1.Pod) {
-		a := agentOf(pod)
+	err := c.listAgents(ctx, "", func(a agent) {
 		if old, ok := agents[a.Node]; !ok || better(a, old) {
 			agents[a.Node] = a
 		}
@@ -190,8 +183,8 @@ var (
 // agentOn returns the agent to ask about a node. errors.Is(err, errNoAgent) if it has none.
 func (c *cluster) agentOn(ctx context.Context, node string) (agent, error) {
 	var best *agent
-	err := c.listAgents(ctx, node, func(pod *corev1.Pod) {
-		if a := agentOf(pod); pod.Spec.NodeName == node && (best == nil || better(a, *best)) {
+	err := c.listAgents(ctx, node, func(a agent) {
+		if best == nil || better(a, *best) {
 			best = &a
 		}
 	})
@@ -199,7 +192,7 @@ func (c *cluster) agentOn(ctx context.Context, node string) (agent, error) {
 	case err != nil:
 		return agent{}, err
 	case best == nil:
-		return agent{}, fmt.Errorf("node %s: %w (looked for pods with the labels %s)", node, errNoAgent, c.agentSelector)
+		return agent{}, fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, errNoAgent, c.agentSelector)
 	}
 	return *best, nil
 }

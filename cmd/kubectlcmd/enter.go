@@ -15,6 +15,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -48,7 +50,7 @@ const (
 const (
 	// looksAtOnce bounds the pods that one pod reads the rules of, and so what it writes: some 10 KB a pod.
 	looksAtOnce = 50
-	// lookTime is how much longer than another a pod may take for each that it looks at.
+	// lookTime is the extra time of a pod for each that it looks at.
 	lookTime = time.Second
 )
 
@@ -108,6 +110,9 @@ func (s *subject) enter(ctx context.Context, c *cluster, p *agentapi.Pod) error 
 	if !ok {
 		return fmt.Errorf("--enter: %w", err)
 	}
+	if err := theirs(s.pod, is); err != nil {
+		return fmt.Errorf("--enter: %w", err)
+	}
 	is.State = p.State
 	*p = is
 	return nil
@@ -157,7 +162,27 @@ func parted(err error) (rest, left error) {
 	return rest, left
 }
 
-// runtimeUID is the UID by which the runtime knows a pod.
-func runtimeUID(pod *corev1.Pod) string {
-	return cmp.Or(pod.Annotations[mirror], string(pod.UID))
+// runtimeUID is the UID by which the runtime knows a pod, if what the pod says of itself is true: see theirs.
+func runtimeUID(pod *corev1.Pod) string { return string(cmp.Or(podid.Mirrored(pod), pod.UID)) }
+
+// tells asks an agent for what is on its node of a pod.
+func (c *cluster) tells(ctx context.Context, a agent, pod *corev1.Pod) (p agentapi.Pod, err error) {
+	if err = c.get(ctx, a, agentapi.PodPath+runtimeUID(pod), &p); err == nil {
+		err = theirs(pod, p)
+	}
+	if err != nil {
+		return agentapi.Pod{}, err
+	}
+	return p, nil
+}
+
+// theirs returns an error if the agent tells of another pod: one that says that it mirrors a static pod need not.
+func theirs(pod *corev1.Pod, told agentapi.Pod) error {
+	is := func(namespace, name, uid string) bool { return podid.Is(pod, namespace, name, uid) }
+	other := told.State != nil && !is(told.State.Namespace, told.State.Name, told.State.UID) ||
+		slices.ContainsFunc(told.Records, func(r attachment.Record) bool { return !is(r.Pod.Namespace, r.Pod.Name, r.Pod.UID) })
+	if podid.Mirrored(pod) == "" || !other {
+		return nil
+	}
+	return fmt.Errorf("pod %s/%s says that it mirrors the static pod with UID %s, which is another pod on the node", pod.Namespace, pod.Name, runtimeUID(pod))
 }

@@ -67,14 +67,17 @@ func TestEnter(t *testing.T) {
 	})
 	w.node(t, "b", silent)
 	cart := w.meshPod(t, "shop", "cart", "a")
-	w.meshPod(t, "shop", "far", "b", func(p *corev1.Pod) { p.Annotations[mirror] = "hash" })
+	w.meshPod(t, "shop", "far", "b", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = staticUID })
 	w.meshPod(t, "shop", "done", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	k := newErrandKubelet(t, w)
 	rule := apply.LiveRule{Backend: apply.IptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j ISTIO_OUTPUT", Ours: true, Counters: &apply.Counters{Packets: 12, Bytes: 700}}
 	record := attachment.Record{Selected: true, By: "ADD", Reason: "selected", Dialect: "istio"}
+	static := record
+	static.Pod = attachment.Pod{Namespace: "shop", Name: "far", UID: staticUID}
+	theirs := agentapi.Pod{Records: []attachment.Record{static}, Live: []apply.LiveRule{rule}}
 	full := agentapi.Pod{Records: []attachment.Record{record}, Live: []apply.LiveRule{rule}}
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, "hash": full}))
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
 
 	code, _, errs := w.run(t, "show", "-n", "shop", "cart")
 	assert.Equal(t, ExitWrong, code)
@@ -99,7 +102,7 @@ func TestEnter(t *testing.T) {
 	assert.Equal(t, ExitOK, code)
 	assert.Contains(t, out, "  now: captured: recorded\n", "as the agent has it")
 	assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: []string{"nat/OUTPUT 1 is missing"}, Lost: []string{"nat/OUTPUT 1 is missing"}}, "hash": full}))
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: []string{"nat/OUTPUT 1 is missing"}, Lost: []string{"nat/OUTPUT 1 is missing"}}, staticUID: theirs}))
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, out, "  LOST since ADD: nat/OUTPUT 1 is missing\n")

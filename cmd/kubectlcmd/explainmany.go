@@ -11,9 +11,10 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// several is which pods explain is asked about, if about more than one.
+// several selects the pods of an explain of more than one.
 type several struct {
 	selector string
 	all      bool // of a workload
@@ -27,7 +28,7 @@ func (m *several) flags(cmd *cobra.Command) {
 // asked reports whether it is about several pods.
 func (m *several) asked(cmd *cobra.Command) bool { return m.all || cmd.Flags().Changed("selector") }
 
-// podLine is what explain says of one of several pods.
+// podLine is the line of one of several pods.
 type podLine struct {
 	Pod explain.PodName `json:"pod"`
 	briefly
@@ -51,7 +52,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 	look := looker{c: c, nodes: map[string]*subject{}, config: from.config}
 	if look.namespace, err = c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
 		look.namespace = nil
-		fmt.Fprintf(c.Stderr, "warning: the pods' Namespace is not known: %v\n", err)
+		visible.To(c.Stderr).Printf("warning: the pods' Namespace is not known: %v\n", err)
 	}
 	if config := from.config; config != "" && config != "none" {
 		if look.text, err = readFile(config); err != nil {
@@ -60,6 +61,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 	}
 	lines, seen, worst, first := []podLine{}, 0, 0, ""
 	var printing error
+	out := visible.To(c.Stdout)
 	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: m.selector}, func(pod *corev1.Pod) {
 		seen++
 		now, v := look.at(ctx, pod)
@@ -72,7 +74,8 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 		if output == "json" {
 			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
 		} else if printing == nil {
-			_, printing = fmt.Fprintf(c.Stdout, "%s: %s\n", pod.Name, now.Sentence)
+			out.Printf("%s: %s\n", pod.Name, now.Sentence)
+			printing = out.Err()
 		}
 	})
 	switch {
@@ -85,8 +88,8 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 	case output == "json":
 		printing = printJSON(c.Stdout, lines)
 	case first != "":
-		_, err := fmt.Fprintf(c.Stdout, "next: kubectl meshcni explain -n %s %s says what to do\n", namespace, first)
-		printing = errors.Join(printing, err)
+		out.Printf("next: kubectl meshcni explain -n %s %s says what to do\n", namespace, first)
+		printing = out.Err()
 	}
 	if printing != nil || worst == 0 {
 		return printing

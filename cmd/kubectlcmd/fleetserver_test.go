@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,6 +45,7 @@ type fleet struct {
 	nodes               int
 	pod                 []byte // in protobuf, with placeholders for names that are as long as these
 	agent, node, answer string // with NODE for its name
+	set                 *appsv1.DaemonSet
 }
 
 // serveFleet serves until standard input ends. It prints a kubeconfig.
@@ -96,7 +98,11 @@ func (f *fleet) render() {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("volume-", i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("Condition", i)), Status: corev1.ConditionTrue})
 	}
-	agent := corev1.Pod{ObjectMeta: meta("meshcni-system", "meshcni-node-NODE", map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node"}), Spec: corev1.PodSpec{
+	f.set = agents("meshcni-system", "meshcni-node")
+	f.set.UID = "meshcni-node"
+	owned := meta("meshcni-system", "meshcni-node-NODE", agentLabels)
+	owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+	agent := corev1.Pod{ObjectMeta: owned, Spec: corev1.PodSpec{
 		NodeName: "NODE", HostNetwork: true, ServiceAccountName: "meshcni-node", Containers: []corev1.Container{{
 			Name: "agent", Image: "i", Env: env, ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(8000)}}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: "/var/run/meshcni"}},
@@ -134,16 +140,23 @@ func (f *fleet) handler() http.Handler {
 			return fmt.Sprintf(`{"metadata":{"name":"ns-%03d","labels":{"istio-injection":"enabled"}}}`, i)
 		})
 	})
-	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
-		agentOf := func(i int) string { return strings.ReplaceAll(f.agent, "NODE", nodeName(i)) }
-		switch selector := r.URL.Query().Get("labelSelector"); {
-		case strings.Contains(selector, "component=node"):
-			f.list(w, r, "PodList", f.nodes, agentOf)
-		case selector != "":
-			f.list(w, r, "PodList", 0, nil)
-		default:
-			f.listPods(w, r)
+	mux.HandleFunc("GET /api/v1/pods", f.listPods)
+	mux.HandleFunc("GET /api/v1/namespaces/meshcni-system/pods", func(w http.ResponseWriter, r *http.Request) {
+		n := 0
+		if strings.Contains(r.URL.Query().Get("labelSelector"), "component=node") { // not the taint's controller
+			n = f.nodes
 		}
+		f.list(w, r, "PodList", n, func(i int) string { return strings.ReplaceAll(f.agent, "NODE", nodeName(i)) })
+	})
+	mux.HandleFunc("GET /apis/apps/v1/namespaces/meshcni-system/daemonsets", func(w http.ResponseWriter, r *http.Request) {
+		f.list(w, r, "DaemonSetList", 1, func(int) string {
+			text, _ := json.Marshal(f.set) // which it always can
+			return string(text)
+		})
+	})
+	mux.HandleFunc("GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"+pluginBinding, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"meshcni-plugin"},"subjects":[{"kind":"ServiceAccount","namespace":"meshcni-system","name":"meshcni-plugin"}]}`)
 	})
 	mux.HandleFunc("GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", func(w http.ResponseWriter, r *http.Request) {
 		f.list(w, r, "MutatingWebhookConfigurationList", 0, nil)

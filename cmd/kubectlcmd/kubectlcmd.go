@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // The exit codes.
@@ -67,6 +68,10 @@ func (p Program) Exec() {
 // Main runs the program with args, which do not include the program's name, and returns its exit code.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
+	if err := dialect.List(p.Dialects).Validate(); err != nil { // of the program itself, so no flag helps
+		visible.To(p.Stderr).Printf("%s: %v\n", p.Name, err)
+		return ExitWrong
+	}
 	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
 }
 
@@ -107,7 +112,7 @@ func (p *Program) setDefaults() {
 	}
 }
 
-// patience is how long one agent may take for an answer, unless --agent-timeout says otherwise. The answer takes milliseconds, a
+// patience bounds one agent's time for an answer, unless --agent-timeout says otherwise. The answer takes milliseconds, a
 // look into a pod at most ten seconds.
 const patience = 15 * time.Second
 

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 type migrateFlags struct {
@@ -47,7 +48,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 			if f.output == "json" {
 				err = printJSON(c.Stdout, r)
 			} else {
-				err = r.Print(c.Stdout)
+				err = r.Print(visible.To(c.Stdout))
 			}
 			if f.html != "" {
 				err = errors.Join(err, writeFile(f.html, r.HTML))
@@ -102,7 +103,7 @@ func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Repo
 		return r, m.entrance.left, err
 	}
 	if m.entrance.unread > 0 && !f.enter.enter {
-		fmt.Fprintf(c.Stderr, "the live rules of %s are not known; %s\n", many(m.entrance.unread, "pod", "pods"), enterHint)
+		visible.To(c.Stderr).Printf("the live rules of %s are not known; %s\n", many(m.entrance.unread, "pod", "pods"), enterHint)
 	}
 	r.Groups, r.Outside, r.Plan = m.judge.Groups(), m.judge.Outside, m.plan
 	for _, g := range r.Groups {
@@ -111,7 +112,7 @@ func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Repo
 	return r, m.entrance.left, nil
 }
 
-// move is what migrate works with.
+// move is the state of a migration.
 type move struct {
 	*cluster
 	plan    migration.Plan
@@ -233,8 +234,7 @@ func (m *move) inits(ctx context.Context) error {
 func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	m.progress("the nodes")
 	m.agents = map[string]*lookout{}
-	err := m.listAgents(ctx, "", func(pod *corev1.Pod) {
-		a := agentOf(pod)
+	err := m.listAgents(ctx, "", func(a agent) {
 		if old := m.agents[a.Node]; old == nil || better(a, old.agent) {
 			m.agents[a.Node] = &lookout{agent: a}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
@@ -245,7 +246,10 @@ func TestMigrateUnmodelled(t *testing.T) {
 		m := move{cluster: &cluster{}}
 		m.Dialects = dialects.All()
 		require.NoError(t, m.choose(migration.Make(peer, []migration.Setting{key})))
-		target, in, err := m.judge.Target(t.Context(), pod, nil)
+		_, in, err := m.judge.Target(t.Context(), pod, nil)
+		require.True(t, in)
+		require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+		target, in, err := m.judge.Target(t.Context(), pod, &corev1.Namespace{})
 		require.True(t, in)
 		m.judge.Add(target, err, nil, migration.Observed{LiveError: noAgent})
 		groups := m.judge.Groups()

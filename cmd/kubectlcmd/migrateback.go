@@ -19,15 +19,13 @@ func (x *crossing) backNode(ctx context.Context, name string) error {
 	}
 	switched := node.Labels[switchedFrom] == x.from
 	s := station{name: name, places: x.placesOf(nil, nil)}
-	pod, err := x.agentPod(ctx, name)
-	if err != nil {
+	s.agent, err = x.agentOn(ctx, name)
+	if err != nil && !errors.Is(err, errNoAgent) {
 		return fmt.Errorf("node %s: %w", name, err)
 	}
-	if pod != nil { // without an agent of ours, or one that answers, it goes as well
-		s.agent = agentOf(pod)
-		s.places = x.placesOf(nil, pod)
+	if err == nil { // without an agent of ours, or one that answers, it goes as well
 		if n, err := x.node(ctx, s.agent); err == nil {
-			s.places = x.placesOf(&n, pod)
+			s.places = x.placesOf(&n, s.agent.template)
 		} else {
 			x.say(name, "warning: our agent does not answer: %v", err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// double says which two programs have written a pod's rules, with a rule of the second if one tells; nothing for a pod that has
+// double names two programs that have both written a pod's rules, with a rule of the second if one tells; nothing for a pod that has
 // the rules of one.
 func (m *move) double(p agentapi.Pod) (cause, rule string) {
 	var places, meshes []string // each where rules of one program are

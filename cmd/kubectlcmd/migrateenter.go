@@ -17,15 +17,15 @@ import (
 // entersAtOnce bounds how many nodes have a pod that reads rules at a time.
 const entersAtOnce = 10
 
-// entrance is how migrate reads the rules that the agents could not.
+// entrance reads the rules that the agents could not.
 type entrance struct {
 	enterFlags
 	mu sync.Mutex
-	// refused is why no more pods are made.
+	// refused is the reason that no more pods are made.
 	refused error
-	// left is what could not be deleted.
+	// left lists the pods that could not be deleted.
 	left error
-	// unread is how many pods' rules nobody has read.
+	// unread counts the pods whose rules nobody has read.
 	unread int
 }
 
@@ -58,8 +58,7 @@ func (c *candidate) look(ctx context.Context, m *move, l *lookout) (p agentapi.P
 	if c.entered != nil {
 		return *c.entered, nil
 	}
-	err = m.get(ctx, l.agent, agentapi.PodPath+runtimeUID(c.pod), &p)
-	return p, err
+	return m.tells(ctx, l.agent, c.pod)
 }
 
 // unread reports whether nobody has read the pod's rules, and they matter.
@@ -98,6 +97,9 @@ func (m *move) enter(ctx context.Context, node string, all []*candidate) {
 	unread := 0
 	for _, c := range those {
 		is, ok := found[runtimeUID(c.pod)]
+		if other := theirs(c.pod, is); other != nil {
+			ok, err = false, other
+		}
 		switch {
 		case ok:
 			c.entered = &is

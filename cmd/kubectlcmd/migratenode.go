@@ -32,7 +32,7 @@ const (
 
 // --- The other's DaemonSet -----------------------------------------------------------------------------------------------
 
-// before is what switch changes in a DaemonSet.
+// before holds the fields of a DaemonSet that switch changes.
 type before struct {
 	Affinity       *corev1.Affinity               `json:"affinity,omitempty"`
 	UpdateStrategy appsv1.DaemonSetUpdateStrategy `json:"updateStrategy"`
@@ -169,20 +169,13 @@ func (x *crossing) theirs(ctx context.Context, node string) (pods []corev1.Pod, 
 	if x.ds == nil {
 		return nil, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(x.ds.Spec.Selector)
-	if err != nil {
-		return nil, err
-	}
-	o := metav1.ListOptions{LabelSelector: selector.String(), FieldSelector: "spec.nodeName=" + node}
-	err = list(ctx, x.client.CoreV1().Pods(x.ds.Namespace).List, o, func(pod *corev1.Pod) {
-		if pod.Spec.NodeName == node && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
-			pods = append(pods, *pod)
-		}
-	})
+	pods, err = x.podsOf(ctx, x.ds, node)
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s: %w", x.from, err)
 	}
-	return pods, nil
+	return slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
+		return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	}), nil
 }
 
 // --- The node ------------------------------------------------------------------------------------------------------------
@@ -220,7 +213,7 @@ type places struct {
 const defaultConfDir = "/etc/cni/net.d"
 
 // placesOf are those that the node's agent has. A nil agent has none.
-func (x *crossing) placesOf(said *agentapi.Node, agent *corev1.Pod) places {
+func (x *crossing) placesOf(said *agentapi.Node, agent *corev1.PodSpec) places {
 	p := places{defaultConfDir, []string{netconf.DefaultCNIBinDir}}
 	if said != nil {
 		if c, _, err := netconf.Parse(said.Installed.Config); err == nil && c.Kubernetes.CNIBinDir != "" {
@@ -240,7 +233,7 @@ func (x *crossing) placesOf(said *agentapi.Node, agent *corev1.Pod) places {
 }
 
 // onHost is the host's path of a directory of an agent. Of one that is not the host's it is a guess, by its name.
-func onHost(agent *corev1.Pod, dir string) string {
+func onHost(agent *corev1.PodSpec, dir string) string {
 	if host, _ := behind(mountsOf(agent, agentContainer(agent)), path.Clean(dir)); host != "" {
 		return host
 	}
@@ -250,7 +243,7 @@ func onHost(agent *corev1.Pod, dir string) string {
 	return dir
 }
 
-// hostPrefix is where our pods have directories of the host: programs know by it that links lead elsewhere there.
+// hostPrefix is the place of the host's directories in our pods: programs know by it that links lead elsewhere there.
 const hostPrefix = "/host"
 
 // entry runs a command on the other's entry on a node: show, take or restore.
@@ -286,9 +279,14 @@ func (x *crossing) entry(ctx context.Context, node string, p places, dry bool, d
 
 // writers are the node's pods that may write its network configuration, ours apart.
 func (x *crossing) writers(ctx context.Context, node string, p places) (names []string, err error) {
+	set, err := x.daemonSet(ctx)
+	if err != nil {
+		return nil, err
+	}
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 	err = list(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
-		ours := pod.Labels["app.kubernetes.io/name"] == "meshcni" || pod.Labels[errandLabel] != ""
+		// A pod of another namespace may have any labels.
+		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[errandLabel] != "")
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && (p.conf == path.Clean(v.HostPath.Path) || strings.HasPrefix(p.conf, strings.TrimSuffix(path.Clean(v.HostPath.Path), "/")+"/"))
 		})

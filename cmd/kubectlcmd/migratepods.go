@@ -26,7 +26,7 @@ import (
 // lookout is the agent of a node, as far as rules of running pods are asked for.
 type lookout struct {
 	agent agent
-	// trouble is why it is asked no more.
+	// trouble is the reason that it is asked no more.
 	trouble string
 	failed  int
 }

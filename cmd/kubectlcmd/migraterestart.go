@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
@@ -19,7 +18,7 @@ type older struct {
 	both, theirs, unknown []string
 }
 
-// toRestart says which pods of a switched node have other rules than ours. It fails no switch.
+// toRestart lists the pods of a switched node that have other rules than ours. It fails no switch.
 func (x *crossing) toRestart(ctx context.Context, s station) {
 	o, err := x.older(ctx, s)
 	if err != nil {
@@ -71,8 +70,7 @@ func (x *crossing) older(ctx context.Context, s station) (o older, err error) {
 			continue
 		}
 		name := pod.Namespace + "/" + pod.Name
-		var is agentapi.Pod
-		switch err := x.get(ctx, s.agent, agentapi.PodPath+runtimeUID(pod), &is); {
+		switch is, err := x.tells(ctx, s.agent, pod); {
 		case ctx.Err() != nil:
 			return o, context.Cause(ctx)
 		case err != nil || is.RecordsError != "" && len(is.Records) == 0:

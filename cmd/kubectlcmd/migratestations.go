@@ -12,9 +12,10 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// station is how far a node is.
+// station is a node's progress through the migration.
 type station struct {
 	name   string
 	agent  agent
@@ -28,7 +29,7 @@ type station struct {
 	list   string // the file's name
 }
 
-// soundness says what is wrong with a node, pods apart, for which the operator is not to be asked.
+// soundness returns the faults of a node, pods apart, for which the operator is not to be asked.
 func soundness(name string, n agentapi.Node) (errs []error, warnings []string) {
 	f := &findings{known: map[[2]string]*finding{}}
 	f.node("node/"+name, n)
@@ -60,21 +61,20 @@ func (x *crossing) at(ctx context.Context, name string) (s station, warnings []s
 	if label != "" && !s.switched {
 		return s, nil, fmt.Errorf("it is switched from %s: kubectl meshcni migrate back %s comes first", label, name)
 	}
-	pod, err := x.agentPod(ctx, name)
+	s.agent, err = x.agentOn(ctx, name)
 	switch {
+	case errors.Is(err, errNoAgent):
+		return s, nil, fmt.Errorf("%w: install the chart first", errNoAgent)
 	case err != nil:
 		return s, nil, err
-	case pod == nil:
-		return s, nil, fmt.Errorf("%w: install the chart first", errNoAgent)
 	}
-	s.agent = agentOf(pod)
 	n, err := x.node(ctx, s.agent)
 	if err != nil {
 		return s, nil, err
 	}
 	errs, warnings := soundness(name, n)
 	s.theirs = slices.Contains(n.Installed.Plugins, x.from)
-	s.places, s.config, s.list = x.placesOf(&n, pod), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
+	s.places, s.config, s.list = x.placesOf(&n, s.agent.template), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
 	if own := n.Installed.Type(); s.list == "00-"+own+".conflist" {
 		errs = append(errs, errors.New("the agent keeps a list of its own (cni.ownFile), which it makes anew from the other's: remove the other plugin instead, as docs/migrating.md says"))
 	}
@@ -138,7 +138,8 @@ func (x *crossing) word(ctx context.Context, s station, pods int) error {
 		if err != nil {
 			return fmt.Errorf("node %s: %w", s.name, err)
 		}
-		x.say(s.name, "to do: the entry of %s is taken out of %s, unless its agent does that when it ends\n%s", x.from, would.File, strings.TrimSpace(would.Diff))
+		x.say(s.name, "to do: the entry of %s is taken out of %s, unless its agent does that when it ends", x.from, would.File)
+		visible.To(x.Stdout).Text(strings.TrimSpace(would.Diff) + "\n")
 	}
 	if x.o.dryRun {
 		return nil
@@ -265,7 +266,7 @@ func (x *crossing) tryPods(ctx context.Context, node string) error {
 	if err != nil {
 		return fmt.Errorf("try connections: %w", err)
 	}
-	if err := r.print(x.Stdout); err != nil {
+	if err := r.print(visible.To(x.Stdout)); err != nil {
 		return err
 	}
 	for _, row := range r.Rows {
@@ -282,7 +283,7 @@ func (x *crossing) tryPods(ctx context.Context, node string) error {
 // giveUp offers to go back after a step has failed.
 func (x *crossing) giveUp(ctx context.Context, name string, failed error) error {
 	failed = fmt.Errorf("node %s: %w", name, failed)
-	fmt.Fprintf(x.Stderr, "%s: %v\n", x.Name, failed)
+	visible.To(x.Stderr).Printf("%s: %v\n", x.Name, failed)
 	if err := x.asks(ctx, fmt.Sprintf("node %s: go back to %s?", name, x.from)); err != nil {
 		x.say(name, "it stays as it is: the same command tries again, and kubectl meshcni migrate back %s goes back", name)
 		return failed

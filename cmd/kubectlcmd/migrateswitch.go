@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // crossOptions are the flags of switch and back.
@@ -52,7 +53,7 @@ type crossing struct {
 	run    func(context.Context, errand) ([]byte, error)
 	try    func(ctx context.Context, node string) (trialReport, error)
 	answer *bufio.Reader
-	// left is what was made on nodes and could not be deleted.
+	// left lists the pods made on nodes that could not be deleted.
 	left error
 	// isChained: ds was looked at, and an entry is all that its plugin takes part by.
 	isChained bool
@@ -236,7 +237,7 @@ func (x *crossing) may(ctx context.Context) error {
 
 // say prints a step that has been done.
 func (x *crossing) say(node, format string, args ...any) {
-	fmt.Fprintf(x.Stdout, "%s: %s\n", node, fmt.Sprintf(format, args...))
+	visible.To(x.Stdout).Printf("%s: "+format+"\n", append([]any{node}, args...)...)
 }
 
 var errDeclined = errors.New("nothing was changed: the answer was not yes (--yes answers for you)")
@@ -246,7 +247,7 @@ func (x *crossing) asks(ctx context.Context, question string) error {
 	if x.o.yes {
 		return context.Cause(ctx) // nil, unless somebody has interrupted
 	}
-	fmt.Fprintf(x.Stderr, "%s [yes/no] ", question)
+	visible.To(x.Stderr).Printf("%s [yes/no] ", question)
 	said := make(chan string, 1)
 	go func() {
 		text, _ := x.answer.ReadString('\n') // at its end it is not yes

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // report is what migrate says.
@@ -36,7 +37,7 @@ func TestSwitchAndBack(t *testing.T) {
 		t.Run(fmt.Sprintf("cleans up %v", tidy), func(t *testing.T) {
 			t.Parallel()
 			y := newYardNode(t, tidy)
-			before := y.daemonSet(t)
+			before := y.theirSet(t)
 			for _, name := range []string{"both-1", "theirs-1"} {
 				y.meshPod(t, "shop", name, "a", func(p *corev1.Pod) {
 					began := metav1.NewTime(time.Now().Add(-time.Hour))
@@ -52,7 +53,7 @@ func TestSwitchAndBack(t *testing.T) {
 			assert.Contains(t, out, "a: to do: DaemonSet istio-system/istio-cni-node gets a node affinity")
 			assert.Contains(t, out, "\n-    {\"type\": \"istio-cni\", \"kubernetes\": {\"kubeconfig\": \"/x\"}},\n")
 			assert.Equal(t, withBoth, y.text(t))
-			assert.Equal(t, before.ResourceVersion, y.daemonSet(t).ResourceVersion)
+			assert.Equal(t, before.ResourceVersion, y.theirSet(t).ResourceVersion)
 			assert.Empty(t, y.label(t))
 
 			y.answer = "no\n"
@@ -60,7 +61,7 @@ func TestSwitchAndBack(t *testing.T) {
 			assert.Equal(t, 1, code)
 			assert.Contains(t, errs, "node a: take istio-cni out? [yes/no] ")
 			assert.Contains(t, errs, "nothing was changed")
-			assert.Equal(t, before.ResourceVersion, y.daemonSet(t).ResourceVersion)
+			assert.Equal(t, before.ResourceVersion, y.theirSet(t).ResourceVersion)
 
 			y.answer = "yes\n"
 			code, out, errs = y.run(t, "switch", "a", "--from", "istio-cni")
@@ -69,7 +70,7 @@ func TestSwitchAndBack(t *testing.T) {
 			assert.Empty(t, y.theirs(t))
 			assert.Equal(t, "istio-cni", y.label(t))
 			assert.Equal(t, 1, y.tried)
-			now := y.daemonSet(t)
+			now := y.theirSet(t)
 			assert.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, now.Spec.UpdateStrategy.Type, "pods elsewhere stay")
 			assert.True(t, keepsOff(now, "istio-cni"))
 			assert.Contains(t, out, "a: 1 pod started with both plugins, and may have rules of both; restart soon: shop/both-1\n")
@@ -92,8 +93,8 @@ func TestSwitchAndBack(t *testing.T) {
 			require.Equal(t, 0, code, out+errs)
 			assert.Empty(t, y.label(t))
 			assert.Len(t, y.theirs(t), 1)
-			assert.Equal(t, before.Spec, y.daemonSet(t).Spec)
-			assert.NotContains(t, y.daemonSet(t).Annotations, beforeSwitch)
+			assert.Equal(t, before.Spec, y.theirSet(t).Spec)
+			assert.NotContains(t, y.theirSet(t).Annotations, beforeSwitch)
 			if tidy {
 				assert.Contains(t, out, "by its own agent")
 				assert.Contains(t, y.text(t), `"again"`)
@@ -114,7 +115,7 @@ func TestSwitchAndBack(t *testing.T) {
 func TestSwitchRefuses(t *testing.T) {
 	t.Parallel()
 	y := newYardNode(t, false)
-	before := y.daemonSet(t)
+	before := y.theirSet(t)
 	y.node(t, "b", nil)
 	for name, tc := range map[string]struct {
 		args    []string
@@ -164,7 +165,7 @@ func TestSwitchRefuses(t *testing.T) {
 			assert.Equal(t, tc.code, code, out+errs)
 			assert.Contains(t, out+errs, tc.want)
 			assert.Equal(t, withBoth, y.text(t))
-			assert.Equal(t, before.ResourceVersion, y.daemonSet(t).ResourceVersion)
+			assert.Equal(t, before.ResourceVersion, y.theirSet(t).ResourceVersion)
 			assert.NotEqual(t, "istio-cni", y.label(t))
 		})
 	}
@@ -225,7 +226,7 @@ func TestSwitchGoesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			y := newYardNode(t, false)
-			before := y.daemonSet(t)
+			before := y.theirSet(t)
 			tc.prepare(y, t)
 			code, out, errs := y.run(t, append([]string{"switch", "a", "--yes"}, tc.args...)...)
 			assert.Equal(t, 1, code, out+errs)
@@ -234,7 +235,7 @@ func TestSwitchGoesBack(t *testing.T) {
 			}
 			assert.Contains(t, out, "a: back: ")
 			assert.Equal(t, withBoth, y.text(t))
-			assert.Equal(t, before.Spec, y.daemonSet(t).Spec)
+			assert.Equal(t, before.Spec, y.theirSet(t).Spec)
 			assert.Empty(t, y.label(t))
 			assert.Len(t, y.theirs(t), 1)
 		})
@@ -415,7 +416,7 @@ func TestSwitchRights(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, _, errs = y.run(t, "switch", "a", "--yes", "--as", "mover")
 		return strings.Contains(errs, "you may not patch nodes, which it takes")
-	}, 20*time.Second, 100*time.Millisecond)
+	}, netnstest.Patience, 100*time.Millisecond)
 	assert.Equal(t, 1, code)
 	assert.Equal(t, withBoth, y.text(t))
 	assert.Empty(t, y.label(t))
@@ -424,7 +425,7 @@ func TestSwitchRights(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, _, errs = y.run(t, "switch", "a", "--yes", "--as", "mover")
 		return code == 0
-	}, 20*time.Second, 100*time.Millisecond, errs)
+	}, netnstest.Patience, 100*time.Millisecond, errs)
 	code, out, errs := y.run(t, "back", "a", "--yes", "--as", "mover")
 	assert.Equal(t, 0, code, out+errs)
 	assert.Equal(t, withBoth, y.text(t))

@@ -28,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -88,7 +89,7 @@ func newYardNode(t *testing.T, tidy bool) *yardNode {
 	ctx, stop := context.WithCancel(context.Background())
 	go y.control(ctx, t)
 	t.Cleanup(func() { stop(); <-y.finished })
-	require.Eventually(t, func() bool { return len(y.theirs(t)) == 1 }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(y.theirs(t)) == 1 }, netnstest.Patience, 20*time.Millisecond)
 	return y
 }
 
@@ -152,7 +153,7 @@ func (y *yardNode) set(change func()) {
 	y.wake()
 }
 
-func (y *yardNode) daemonSet(t *testing.T) *appsv1.DaemonSet {
+func (y *yardNode) theirSet(t *testing.T) *appsv1.DaemonSet {
 	t.Helper()
 	ds, err := y.client.AppsV1().DaemonSets("istio-system").Get(t.Context(), "istio-cni-node", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -230,7 +231,9 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 		err := theirs.Delete(ctx, pods.Items[0].Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 		assert.True(t, err == nil || ctx.Err() != nil, "%v", err)
 	case !off && len(pods.Items) == 0:
-		made, err := theirs.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "istio-cni-node-", Labels: ds.Spec.Template.Labels}, Spec: corev1.PodSpec{
+		made, err := theirs.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "istio-cni-node-", Labels: ds.Spec.Template.Labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(ds, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))},
+		}, Spec: corev1.PodSpec{
 			NodeName: "a", HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}},
 			Volumes: []corev1.Volume{{Name: "conf", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc/cni/net.d"}}}},
 		}}, metav1.CreateOptions{})

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -47,7 +48,7 @@ type errand struct {
 // hostDir is a directory of the host, which is there.
 type hostDir struct {
 	Path string
-	// At is where the pod has it. Empty: at Path.
+	// At is its path in the pod. Empty: at Path.
 	At string
 	// Writable: the pod may write to it.
 	Writable bool
@@ -58,14 +59,14 @@ const (
 	errandLabel = "meshcni.io/errand"
 	// errandTime bounds an errand whose image may have to be pulled first.
 	errandTime = 2 * time.Minute
-	// errandGrace is how long a command has to end when its pod is deleted.
+	// errandGrace bounds the time that a command has to end when its pod is deleted.
 	errandGrace = 5 * time.Second
 )
 
 // entering are the capabilities that the chart gives an agent that enters pods, whatever the backend.
 var entering = []corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"}
 
-// leftError is what a command has made and could not delete.
+// leftError names the pods that a command has made and could not delete.
 type leftError struct {
 	namespace, pod string
 	ends           time.Duration
@@ -95,7 +96,7 @@ func (c *cluster) errand(ctx context.Context, e errand) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	fmt.Fprintf(c.Stderr, "making pod %s/%s on node %s %s\n", want.Namespace, want.Name, e.Node, e.What)
+	visible.To(c.Stderr).Printf("making pod %s/%s on node %s %s\n", want.Namespace, want.Name, e.Node, e.What)
 	once, stop := written(ctx)
 	made, err := c.client.CoreV1().Pods(want.Namespace).Create(once, want, metav1.CreateOptions{})
 	if err != nil && once.Err() != nil {
@@ -201,21 +202,11 @@ func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	}
 }
 
-// agentPod returns the pod that an agent has on a node, whether it runs or not; nil if there is none.
-func (c *cluster) agentPod(ctx context.Context, node string) (best *corev1.Pod, err error) {
-	err = c.listAgents(ctx, node, func(pod *corev1.Pod) {
-		if pod.Spec.NodeName == node && (best == nil || better(agentOf(pod), agentOf(best))) {
-			best = pod.DeepCopy()
-		}
-	})
-	return best, err
-}
-
-// errandPod is the pod of an errand: as the agent's where the node decides whether a pod may run, with less where the pod's rights
-// are concerned.
+// errandPod is the pod of an errand: as the agents' where the node decides whether a pod may run, with less where the pod's rights
+// are concerned. What it has of them is of their DaemonSet's template.
 func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) {
-	agent, err := c.agentPod(ctx, e.Node)
-	if err != nil {
+	agent, err := c.agentOn(ctx, e.Node)
+	if err != nil && !errors.Is(err, errNoAgent) {
 		return nil, err
 	}
 	no, yes, root := false, true, int64(0)
@@ -244,11 +235,12 @@ func (c *cluster) errandPod(ctx context.Context, e errand) (*corev1.Pod, error) 
 		},
 	}
 	switch {
-	case agent != nil:
-		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, agent.Spec.ServiceAccountName, agent.Spec.ImagePullSecrets
-		asAgent(&run, agentContainer(agent))
+	case err == nil:
+		t := agent.template
+		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, t.ServiceAccountName, t.ImagePullSecrets
+		asAgent(&run, agentContainer(t))
 		if e.RunDirAt != "" {
-			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: onHost(agent, runDir(agentContainer(agent))), At: e.RunDirAt})
+			e.Mounts = append(slices.Clone(e.Mounts), hostDir{Path: onHost(t, runDir(agentContainer(t))), At: e.RunDirAt})
 		}
 	case e.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", errNoAgent)
@@ -293,11 +285,11 @@ func asAgent(run, agent *corev1.Container) {
 }
 
 // agentContainer is that of an agent's pod that has the agent: the first if no probe tells.
-func agentContainer(agent *corev1.Pod) *corev1.Container {
+func agentContainer(agent *corev1.PodSpec) *corev1.Container {
 	if c := probed(agent); c != nil {
 		return c
 	}
-	return &agent.Spec.Containers[0]
+	return &agent.Containers[0] // the API server takes no pod without one
 }
 
 // runDir is the agent's run directory, as the agent has it.

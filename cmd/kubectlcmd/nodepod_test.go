@@ -21,6 +21,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -238,8 +239,8 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 		}, nil))
 		return "", container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}})
 	})
-	_, err := c.errand(t.Context(), errand{Node: "a", Timeout: 2 * time.Second})
-	assert.ErrorContains(t, err, ": it has not ended: not within 2s; event FailedMount: hostPath type check failed: /x is not a directory")
+	_, err := c.errand(t.Context(), errand{Node: "a", Timeout: 6 * time.Second})
+	assert.ErrorContains(t, err, ": it has not ended: not within 6s; event FailedMount: hostPath type check failed: /x is not a directory")
 	assert.Empty(t, k.left(t))
 
 	// One that somebody else deletes.
@@ -253,7 +254,10 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 	// The namespace's level forbids it.
 	k.next(nil)
 	k.Do(t, http.MethodPatch, "/api/v1/namespaces/meshcni-system", map[string]any{"metadata": map[string]any{"labels": map[string]any{"pod-security.kubernetes.io/enforce": "baseline"}}}, nil)
-	_, err = c.errand(t.Context(), errand{Node: "a", Enters: true})
+	require.Eventually(t, func() bool { // the server's admission learns of it a little later
+		_, err = c.errand(t.Context(), errand{Node: "a", Enters: true})
+		return err != nil
+	}, netnstest.Patience, 10*time.Millisecond)
 	assert.ErrorContains(t, err, `violates PodSecurity "baseline:latest"`)
 	assert.ErrorContains(t, err, "hostPID=true")
 	k.Do(t, http.MethodPatch, "/api/v1/namespaces/meshcni-system", map[string]any{"metadata": map[string]any{"labels": map[string]any{"pod-security.kubernetes.io/enforce": "privileged"}}}, nil)
@@ -296,7 +300,7 @@ func errandInterrupts(t *testing.T, c *cluster, k *errandKubelet, said *output) 
 	config.Impersonate.UserName = "alice"
 	alice, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	grant(t, k.world, "errands", "alice", map[string][]string{"pods": {"list", "get", "create"}, "pods/log": {"get"}})
+	grant(t, k.world, "errands", "alice", map[string][]string{"pods": {"list", "get", "create"}, "pods/log": {"get"}, "daemonsets.apps": {"list"}})
 	k.next(nil)
 	out, err := (&cluster{Program: Program{Stderr: said}, client: alice, agentSelector: agentSelector}).errand(t.Context(), errand{Node: "a", Args: []string{"look"}})
 	var left *leftError

@@ -16,13 +16,14 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// onNode is what is on the node of a pod.
+// onNode is the state of a pod on its node.
 type onNode struct {
 	Node string `json:"node,omitempty"`
-	// Unknown says why the agent has not told. Then nothing below is known but what --enter has read.
+	// Unknown is the reason that the agent has not told. Then nothing below is known but what --enter has read.
 	Unknown string `json:"unknown,omitempty"`
 	agentapi.Pod
 	Events      []event `json:"events"`
@@ -41,7 +42,7 @@ type event struct {
 	Message string    `json:"message"`
 }
 
-// maxEvents is how many of the pod's newest events are shown.
+// maxEvents bounds the newest events of the pod that are shown.
 const maxEvents = 10
 
 func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
@@ -87,7 +88,7 @@ func (is onNode) unwatched() (text string, exit error) {
 // told reports whether the agent, or a pod on the node, has told what is there: both list the records, if only none.
 func (is onNode) told() bool { return is.Unknown == "" || is.Records != nil }
 
-// ours is how many of the live rules are the mesh's.
+// ours counts the live rules that are the mesh's.
 func (is onNode) ours() (n int) {
 	for _, r := range is.Live {
 		if r.Ours {
@@ -113,72 +114,72 @@ func (is onNode) json(w io.Writer, now present, plan []byte) error {
 	return errors.Join(err, printJSON(w, all))
 }
 
-func (is onNode) print(w io.Writer) {
-	fmt.Fprintf(w, "\non node %s\n", cmp.Or(is.Node, "(none)"))
+func (is onNode) print(w *visible.Printer) {
+	w.Printf("\non node %s\n", cmp.Or(is.Node, "(none)"))
 	if is.Unknown != "" {
-		fmt.Fprintf(w, "  unknown: %s\n", is.Unknown)
+		w.Printf("  unknown: %s\n", is.Unknown)
 	}
 	if is.told() {
 		is.printState(w)
 		if text, _ := is.unwatched(); text != "" {
-			fmt.Fprintf(w, "  %s\n", text)
+			w.Printf("  %s\n", text)
 		}
 	}
 	if is.EventsError != "" {
-		fmt.Fprintf(w, "  its events are not known: %s\n", is.EventsError)
+		w.Printf("  its events are not known: %s\n", is.EventsError)
 	}
 	last := is.last("FailedCreatePodSandBox")
 	for i, e := range is.Events {
 		if last != nil && e.Reason == last.Reason && &is.Events[i] != last {
 			continue // the kubelet says it again each time that it tries
 		}
-		fmt.Fprintf(w, "  event %s %s %s: %s\n", e.Time.Format(time.RFC3339), e.Type, e.Reason, e.Message)
+		w.Printf("  event %s %s %s: %s\n", e.Time.Format(time.RFC3339), e.Type, e.Reason, e.Message)
 	}
 }
 
-func (is onNode) printState(w io.Writer) {
+func (is onNode) printState(w *visible.Printer) {
 	if s := is.State; s != nil {
-		fmt.Fprintf(w, "  now: %s: %s", word(s.State), s.Reason)
+		w.Printf("  now: %s: %s", word(s.State), s.Reason)
 		if s.Detail != "" {
-			fmt.Fprintf(w, ": %s", s.Detail)
+			w.Printf(": %s", s.Detail)
 		}
-		fmt.Fprintln(w)
+		w.Printf("\n")
 	} else if !is.started {
-		fmt.Fprintln(w, "  now: the pod has no network yet")
+		w.Printf("  now: the pod has no network yet\n")
 	} else if is.Unknown == "" {
-		fmt.Fprintln(w, "  now: the agent does not count the pod among those of the mesh")
+		w.Printf("  now: the agent does not count the pod among those of the mesh\n")
 	}
 	for _, r := range is.Records {
 		did := "passed over"
 		if r.Selected {
 			did = fmt.Sprintf("redirected by %s, %d rules", r.Backend, rulesOf(r.InForce()))
 		}
-		fmt.Fprintf(w, "  at %s %s: %s: %s (%s, %s)\n", r.Time.UTC().Format(time.RFC3339), r.By, did, r.Reason, cmp.Or(r.Dialect, "no dialect"), r.IfName)
+		w.Printf("  at %s %s: %s: %s (%s, %s)\n", r.Time.UTC().Format(time.RFC3339), r.By, did, r.Reason, cmp.Or(r.Dialect, "no dialect"), r.IfName)
 	}
 	if !is.started {
 		return // there is nothing to look at
 	}
 	if len(is.Records) == 0 {
-		fmt.Fprintln(w, "  at ADD: there is no record; the plugin was not called for the pod, or its record is gone")
+		w.Printf("  at ADD: there is no record; the plugin was not called for the pod, or its record is gone\n")
 	}
 	if is.RecordsError != "" {
-		fmt.Fprintf(w, "  %s\n", is.RecordsError)
+		w.Printf("  %s\n", is.RecordsError)
 	}
 	if is.LiveError != "" {
-		fmt.Fprintf(w, "  live rules: not known: %s\n", is.LiveError)
+		w.Printf("  live rules: not known: %s\n", is.LiveError)
 		if is.hint {
-			fmt.Fprintf(w, "  (%s; the agent itself could with the chart's repair.verifyInterval or repair.mode=repair)\n", enterHint)
+			w.Printf("  (%s; the agent itself could with the chart's repair.verifyInterval or repair.mode=repair)\n", enterHint)
 		}
 		return
 	}
 	ours := is.ours()
-	fmt.Fprintf(w, "  live rules: %d of the mesh, %d others\n", ours, len(is.Live)-ours)
+	w.Printf("  live rules: %d of the mesh, %d others\n", ours, len(is.Live)-ours)
 	for _, d := range is.Differences {
 		kind := "differs since ADD"
 		if slices.Contains(is.Lost, d) {
 			kind = "LOST since ADD"
 		}
-		fmt.Fprintf(w, "  %s: %s\n", kind, d)
+		w.Printf("  %s: %s\n", kind, d)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 var (
@@ -27,9 +28,6 @@ var (
 )
 
 var readFile = os.ReadFile
-
-// mirror is the annotation by which a kubelet tells which static pod it mirrors: the runtime knows the pod by it.
-const mirror = "kubernetes.io/config.mirror"
 
 // look asks the agent for what is on the node of the pod, and enters the pod if that is wanted. The error says why the agent has told
 // nothing.
@@ -40,7 +38,7 @@ func (s *subject) look(ctx context.Context, c *cluster) (p agentapi.Pod, err err
 	case s.pod.Spec.HostNetwork:
 		return agentapi.Pod{LiveError: onHostNetwork}, nil
 	default:
-		err = c.get(ctx, s.agent, agentapi.PodPath+runtimeUID(s.pod), &p)
+		p, err = c.tells(ctx, s.agent, s.pod)
 	}
 	if s.enters(p, err) {
 		switch failed := s.enter(ctx, c, &p); {
@@ -78,7 +76,7 @@ func (c *cluster) planCommand(name string) *cobra.Command {
 func (c *cluster) rulesCommand() *cobra.Command { return c.planCommand("rules") }
 func (c *cluster) traceCommand() *cobra.Command { return c.planCommand("trace") }
 
-// briefly is what explain --brief prints as JSON.
+// briefly is the output of explain --brief as JSON.
 type briefly struct {
 	Now     present         `json:"now"`
 	Verdict explain.Verdict `json:"verdict"`
@@ -146,17 +144,18 @@ func (s *subject) printNow(cmd *cobra.Command, w io.Writer, is onNode, now prese
 	if v.Code == "" && !now.trouble() {
 		return nil // no decision was reached, and the plan's error says why
 	}
-	now.print(w, v)
+	out := visible.To(w)
+	now.print(out, v)
 	if brief || v.Code == "" {
 		return nil
 	}
-	fmt.Fprintln(w)
+	out.Printf("\n")
 	_, err := plan.WriteTo(w)
-	is.print(w)
-	return err
+	is.print(out)
+	return errors.Join(err, out.Err())
 }
 
-// conclude is what explain ends with: what went wrong when it printed or planned, and what is left behind, which no exit code may
+// conclude returns the error that explain ends with: of printing or planning, and of pods left behind, which no exit code may
 // hide; else the exit code of how the pod is.
 func (s *subject) conclude(printed, planned error, now present) error {
 	var exit cli.Exit
@@ -175,9 +174,10 @@ func (s *subject) conclude(printed, planned error, now present) error {
 func (s *subject) printPlan(cmd *cobra.Command, w io.Writer, plan io.WriterTo) error {
 	if cmd.Flags().Lookup("output").Value.String() != "json" && s.explained.Verdict.Code != "" {
 		s.online()
-		s.explained.Verdict.Print(w)
+		out := visible.To(w)
+		s.explained.Verdict.Print(out)
 		if cmd.Flags().Lookup("brief").Value.String() != "true" {
-			fmt.Fprintln(w)
+			out.Printf("\n")
 		}
 	}
 	_, err := plan.WriteTo(w)
@@ -228,7 +228,7 @@ func (c *cluster) showCommand() *cobra.Command {
 				if output == "json" {
 					err = printJSON(c.Stdout, rules)
 				} else {
-					err = liverules.Print(c.Stdout, rules)
+					err = liverules.Print(visible.To(c.Stdout), rules)
 				}
 				if err != nil || !watch {
 					return cmp.Or(err, s.left)

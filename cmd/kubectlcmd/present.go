@@ -110,7 +110,7 @@ func (s *subject) unasked(is onNode) *present {
 	return nil
 }
 
-// daemonSets is how the agents' DaemonSet is found.
+// daemonSets finds the agents' DaemonSet.
 func daemonSets(selector string) string {
 	return "kubectl get daemonset --all-namespaces --selector " + selector
 }

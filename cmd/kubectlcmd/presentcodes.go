@@ -1,10 +1,8 @@
 package kubectlcmd
 
 import (
-	"fmt"
-	"io"
-
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // presentCode is the kind of a [present], which never changes.
@@ -38,7 +36,7 @@ var presentCodes = []presentCode{
 	nowBypassing, nowWaiting, nowUnknown, nowExcluded, nowOther, nowNotRunning,
 }
 
-// present is how a pod is now, by everything that the cluster tells: the one trouble that is behind all others, if there is any.
+// present is the pod's current state, by everything that the cluster tells, and its root cause, if there is any trouble.
 type present struct {
 	Code     presentCode `json:"code"`
 	Sentence string      `json:"sentence"`
@@ -51,7 +49,7 @@ type present struct {
 func (p present) trouble() bool { return p.Code != nowCaptured && p.Code != nowOutside }
 
 // print writes how the pod is, and what should be.
-func (p present) print(w io.Writer, v explain.Verdict) {
+func (p present) print(w *visible.Printer, v explain.Verdict) {
 	if !p.trouble() {
 		if p.Code == nowCaptured {
 			v.Sentence, v.Because = p.Sentence, p.Because
@@ -59,18 +57,18 @@ func (p present) print(w io.Writer, v explain.Verdict) {
 		v.Print(w)
 		return
 	}
-	fmt.Fprintln(w, p.Sentence)
+	w.Printf("%s\n", p.Sentence)
 	for _, because := range p.Because {
-		fmt.Fprintf(w, "  %s\n", because)
+		w.Printf("  %s\n", because)
 	}
 	explain.PrintDo(w, p.Do)
 	if v.Sentence == "" || p.Code == nowRefused || p.Code == nowWouldRefuse || p.Code == nowExcluded || p.Code == nowOther || p.Sentence == v.Sentence {
 		return // that is what has just been said
 	}
-	fmt.Fprintf(w, "\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
+	w.Printf("\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
 	if v.State == explain.Refused {
 		for _, because := range v.Because {
-			fmt.Fprintf(w, "  %s\n", because)
+			w.Printf("  %s\n", because)
 		}
 	}
 }

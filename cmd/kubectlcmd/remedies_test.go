@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -139,7 +140,7 @@ func TestTroubles(t *testing.T) {
 		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "This pod is not captured", "", nil},
 		{"labels unknown", []func(*subject){func(s *subject) {
 			s.namespace, s.pod.Annotations, s.pod.Spec.Containers = nil, nil, s.pod.Spec.Containers[:1]
-		}}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "the labels of its namespace are not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
+		}}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "its namespace is not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
 		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"Correct the image"}},
@@ -167,7 +168,7 @@ func TestTroubles(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		p.print(&out, s.explained.Verdict)
+		p.print(visible.To(&out), s.explained.Verdict)
 		assert.True(t, strings.HasPrefix(out.String(), p.Sentence+"\n"), out.String())
 		assert.NotContains(t, out.String(), "--namespace-file")
 		assert.LessOrEqual(t, strings.Count(out.String(), `Ports="80a"`), 1, "one thing is said once")

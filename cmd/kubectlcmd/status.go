@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.
@@ -145,6 +145,7 @@ func (c *cluster) statusCommand() *cobra.Command {
 				return err
 			}
 			for {
+				c.forget() // it may have been installed anew
 				s, err := c.status(cmd.Context())
 				if err == nil {
 					err = s.print(c.Stdout, output)
@@ -159,7 +160,7 @@ func (c *cluster) statusCommand() *cobra.Command {
 				case !watch:
 					return s.exit()
 				case err != nil:
-					fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+					visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
 				}
 				select {
 				case <-cmd.Context().Done():
@@ -245,7 +246,7 @@ func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
 	case errors.Is(err, errNoAgent):
 		row.State, row.Why = stateNoAgent, []string{err.Error()}
 	case err != nil:
-		row.State, row.Why = stateUnknown, strings.Split(err.Error(), "\n")
+		row.State, row.Why = stateUnknown, visible.Lines(err)
 	default:
 		row.State = stateReady
 		if !n.Ready {

@@ -3,35 +3,37 @@ package kubectlcmd
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-func (s clusterStatus) print(w io.Writer, output string) error {
+func (s clusterStatus) print(to io.Writer, output string) error {
 	switch output {
 	case "json":
-		return printJSON(w, s)
+		return printJSON(to, s)
 	case "yaml":
 		text, err := yaml.Marshal(s)
 		if err == nil {
-			_, err = w.Write(text)
+			_, err = to.Write(text)
 		}
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tBYPASSING")
+	w := visible.To(to)
+	table := w.Table()
+	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tBYPASSING\n")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"), n.Pods.columns())
+		table.Printf("%s\t%s\t%s\t%s\t%s", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"))
+		n.Pods.columns(table)
 	}
 	if len(s.Nodes) != 1 {
-		fmt.Fprintf(table, "%s\t%d ready\t\t\t\t%s\n", many(len(s.Nodes), "node", "nodes"), s.Ready, s.Total.columns())
+		table.Printf("%s\t%d ready\t\t\t", many(len(s.Nodes), "node", "nodes"), s.Ready)
+		s.Total.columns(table)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -39,23 +41,23 @@ func (s clusterStatus) print(w io.Writer, output string) error {
 	for _, n := range s.Nodes {
 		for _, why := range n.Why {
 			if n.State != stateNoAgent { // the state says it
-				fmt.Fprintf(w, "%s is %s: %s\n", n.Node, n.State, why)
+				w.Printf("%s is %s: %s\n", n.Node, n.State, why)
 			}
 		}
 		for _, text := range n.Warnings {
-			fmt.Fprintf(w, "%s: warning: %s\n", n.Node, text)
+			w.Printf("%s: warning: %s\n", n.Node, text)
 		}
 	}
 	for _, p := range s.Wrong {
-		fmt.Fprintf(w, "pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, word(p.State), p.Reason, cmp.Or(p.Detail, "no detail"))
+		w.Printf("pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, word(p.State), p.Reason, cmp.Or(p.Detail, "no detail"))
 	}
 	if n := s.WrongPods - len(s.Wrong); n > 0 {
-		fmt.Fprintf(w, "and %s\n", many(n, "more pod", "more pods"))
+		w.Printf("and %s\n", many(n, "more pod", "more pods"))
 	}
 	for _, text := range s.Next {
-		fmt.Fprintf(w, "next: %s\n", text)
+		w.Printf("next: %s\n", text)
 	}
-	return nil
+	return w.Err()
 }
 
 // many is a number with the words for one or for several.
@@ -74,11 +76,12 @@ func word(c agentapi.Condition) string {
 	return string(c)
 }
 
-func (n *counts) columns() string {
+func (n *counts) columns(table *visible.Table) {
 	if n == nil {
-		return "-\t-\t-\t-\t-"
+		table.Printf("\t-\t-\t-\t-\t-\n")
+		return
 	}
-	return fmt.Sprintf("%d\t%d\t%d\t%d\t%d", n.Captured, n.Outside, n.Waiting, n.Drifted, n.Bypassing)
+	table.Printf("\t%d\t%d\t%d\t%d\t%d\n", n.Captured, n.Outside, n.Waiting, n.Drifted, n.Bypassing)
 }
 
 func printJSON(w io.Writer, v any) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // kinds are those that have pods, by the words that kubectl takes for them.
@@ -83,7 +84,7 @@ func (c *cluster) find(ctx context.Context, args []string) (*corev1.Pod, error) 
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
 	})
 	if len(list.Items) > 1 {
-		fmt.Fprintf(c.Stderr, "pod %s, one of %d of %s/%s%s\n", first.Name, len(list.Items), kind, name, others(&first, list.Items))
+		visible.To(c.Stderr).Printf("pod %s, one of %d of %s/%s%s\n", first.Name, len(list.Items), kind, name, others(&first, list.Items))
 	}
 	return &first, nil
 }
@@ -150,7 +151,7 @@ type subject struct {
 	// fromFile: the pod need not be in the cluster, and nothing on a node is about it.
 	fromFile bool
 	agent    agent
-	// asking is why the agent has not answered; then node is empty.
+	// asking is the reason that the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
 	// selector is that of the agents' pods.
@@ -158,7 +159,7 @@ type subject struct {
 	// namespace is the pod's; nil: not known. deciding is what decides; nil: it cannot be read.
 	namespace *corev1.Namespace
 	deciding  *deciding
-	// explained is what explain has found, once it has reached a decision.
+	// explained is the result of explain, once it has reached a decision.
 	explained explain.Explanation
 	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to; left is then
 	// what remains of that.
@@ -167,13 +168,15 @@ type subject struct {
 	left    error
 }
 
-// sources are where a command has the pod and what decides on it from, if not from the cluster alone.
+// sources are files that replace the cluster as the source of the pod and of the settings.
 type sources struct{ file, config string }
 
 func (o *sources) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "a file with a pod, or with a workload such as a Deployment, that need not be in the cluster; - is standard input. A node with an agent says what decides")
 	cmd.Flags().StringVar(&o.config, "config", "", "a network configuration with the plugin's entry, instead of the one in force on the pod's node; none: the defaults")
 }
+
+var errNameConfig = errors.New("--config FILE gives one, --config none goes by the defaults")
 
 // given returns the pod with what decides on it: its Namespace, and the configuration that is in force on its node.
 func (c *cluster) given(cmd *cobra.Command, args []string, from sources) (*subject, redirectcmd.Given, error) {
@@ -202,7 +205,7 @@ func (c *cluster) given(cmd *cobra.Command, args []string, from sources) (*subje
 	g.Pod = pod
 	if g.Namespace, err = c.client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{}); err != nil {
 		g.Namespace = nil
-		fmt.Fprintf(c.Stderr, "warning: the pod's Namespace is not known: %v\n", err)
+		visible.To(c.Stderr).Printf("warning: the pod's Namespace is not known: %v\n", err)
 	}
 	s.namespace = g.Namespace
 	if s.fromFile && config == "" {
@@ -219,9 +222,9 @@ func (c *cluster) given(cmd *cobra.Command, args []string, from sources) (*subje
 		}
 		g.ConfigFrom = config
 	case s.asking != nil:
-		return s, g, fmt.Errorf("the configuration that decides on the pod is not known: %w\n--config FILE gives one, --config none goes by the defaults", s.asking)
+		return s, g, fmt.Errorf("the configuration that decides on the pod is not known: %w\n%w", s.asking, errNameConfig)
 	case len(s.node.Installed.Config) == 0:
-		return s, g, fmt.Errorf("node %s has no configuration of the plugin: %s\n--config FILE gives one, --config none goes by the defaults", s.agent.Node, s.node.Installed.Error)
+		return s, g, errors.Join(fmt.Errorf("node %s has no configuration of the plugin: %s", s.agent.Node, s.node.Installed.Error), errNameConfig)
 	default:
 		g.Config, g.ConfigFrom = s.node.Installed.Config, fmt.Sprintf("node %s: %s", s.agent.Node, s.node.Installed.File)
 	}
@@ -287,7 +290,7 @@ func (s *subject) ask(ctx context.Context, c *cluster) {
 	}
 	if errors.Is(s.asking, errNoAgent) {
 		if all, err := c.agentsByNode(ctx); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
-			s.asking = fmt.Errorf("%w (looked for pods with the labels %s)", errNoAgents, c.agentSelector)
+			s.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", errNoAgents, c.agentSelector)
 		}
 	}
 }

@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // The results of a connection.
@@ -23,7 +22,7 @@ const (
 	resultUnknown = "unknown" // it could not be tried, for no fault of the installation that is known
 )
 
-// trialRow is what came of one connection, or of what has to come before it.
+// trialRow is the result of one connection, or of a step before it.
 type trialRow struct {
 	Node string `json:"node"`
 	// From and To are the nodes of a connection's ends if they are not the same; then From is also Node. Empty: they are, or none was tried.
@@ -36,7 +35,7 @@ type trialRow struct {
 	// What is the connection, such as outbound, or what has to come before it, such as "pods start".
 	What   string `json:"what"`
 	Result string `json:"result"`
-	// Detail says why the result is not ok.
+	// Detail is the reason that the result is not ok.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -48,10 +47,10 @@ func (r trialRow) place() string {
 	return r.From + " -> " + r.To
 }
 
-// trialReport is what test prints.
+// trialReport is the output of test.
 type trialReport struct {
 	Rows []trialRow `json:"rows"`
-	// Nodes is how many were tried, of Of.
+	// Nodes counts those that were tried, of Of.
 	Nodes int `json:"nodes"`
 	Of    int `json:"of"`
 	// Namespace had the pods. Left names what is still there and was not to be.
@@ -113,7 +112,7 @@ namespace of its own.`,
 				err = errors.Join(errors.New("interrupted"), err)
 			}
 			for _, left := range r.Left {
-				fmt.Fprintf(c.Stderr, "%s: left behind: %s\n", c.Name, left)
+				visible.To(c.Stderr).Printf("%s: left behind: %s\n", c.Name, left)
 			}
 			if err != nil {
 				return err
@@ -121,7 +120,7 @@ namespace of its own.`,
 			if output == "json" {
 				err = printJSON(c.Stdout, r)
 			} else {
-				err = r.print(c.Stdout)
+				err = r.print(visible.To(c.Stdout))
 			}
 			return cmp.Or(err, r.exit())
 		},
@@ -168,7 +167,7 @@ func (c *cluster) trialNodes(ctx context.Context, o trialOptions) (nodes []strin
 		nodes = all
 		if o.nodes > 0 && len(all) > o.nodes {
 			nodes = all[:o.nodes]
-			fmt.Fprintf(c.Stderr, "testing %d of %d nodes; --nodes 0 tries all\n", len(nodes), len(all))
+			visible.To(c.Stderr).Printf("testing %d of %d nodes; --nodes 0 tries all\n", len(nodes), len(all))
 		}
 		return nodes, len(all), nil
 	}
@@ -184,13 +183,13 @@ func (c *cluster) trialNodes(ctx context.Context, o trialOptions) (nodes []strin
 	return nodes, len(all), errors.Join(unknown...)
 }
 
-func (r trialReport) print(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tMESH\tFAMILY\tCONNECTION\tRESULT")
+func (r trialReport) print(w *visible.Printer) error {
+	table := w.Table()
+	table.Printf("NODE\tMESH\tFAMILY\tCONNECTION\tRESULT\n")
 	count := map[string]int{}
 	for _, row := range r.Rows {
 		count[row.Result]++
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.place(), cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
+		table.Printf("%s\t%s\t%s\t%s\t%s\n", row.place(), cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -199,9 +198,9 @@ func (r trialReport) print(w io.Writer) error {
 		if row.Detail != "" {
 			at := []string{row.place(), row.Dialect, row.Family, row.What}
 			at = slices.DeleteFunc(at, func(s string) bool { return s == "" })
-			fmt.Fprintf(w, "%s: %s: %s\n", strings.Join(at, " "), row.Result, row.Detail)
+			w.Printf("%s: %s: %s\n", strings.Join(at, " "), row.Result, row.Detail)
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d of %d nodes were tried: %d ok, %d failed, %d unknown\n", r.Nodes, r.Of, count[resultOK], count[resultFailed], count[resultUnknown])
-	return err
+	w.Printf("%d of %d nodes were tried: %d ok, %d failed, %d unknown\n", r.Nodes, r.Of, count[resultOK], count[resultFailed], count[resultUnknown])
+	return w.Err()
 }

@@ -247,7 +247,7 @@ func TestTrial(t *testing.T) {
 		assert.Contains(t, errs, `namespaces "missing" not found`)
 	})
 	t.Run("no right to delete", func(t *testing.T) {
-		grant(t, y.world, "tester", "alice", map[string][]string{"nodes": {"list"}, "pods": {"list", "get", "create"}, "namespaces": {"create"}, "events": {"list"}})
+		grant(t, y.world, "tester", "alice", map[string][]string{"nodes": {"list"}, "pods": {"list", "get", "create"}, "namespaces": {"create"}, "events": {"list"}, "daemonsets.apps": {"list"}})
 		code, _, errs := y.test(t.Context(), "--as", "alice")
 		assert.Equal(t, ExitWrong, code)
 		left, _ := y.left(t)

@@ -2,16 +2,17 @@ package kubectlcmd
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// site is what runs on a node after its own connections were made.
+// site holds the pods that run on a node after its own connections were made.
 type site struct {
 	node string
 	// peer is the pod outside the mesh; nil: it does not run.
@@ -40,7 +41,7 @@ func next(sites []site, after int, of func(site) *corev1.Pod) (node string, pod 
 	return "", nil
 }
 
-// crossings are what shows that a pod of a mesh reaches a pod outside it on another node.
+// crossings are connections that show that a pod of a mesh reaches a pod outside it on another node.
 func crossings(pod, plain *corev1.Pod, as impostor, family corev1.IPFamily) []attempt {
 	open, excluded := netip.AddrPortFrom(address(plain, family), openPort), netip.AddrPortFrom(address(plain, family), excludedPort)
 	return []attempt{
@@ -138,5 +139,5 @@ func (t *trial) connectAll(ctx context.Context, like trialRow, tries []attempt) 
 
 // say tells of progress.
 func (t *trial) say(format string, a ...any) {
-	fmt.Fprintf(t.Stderr, format+"\n", a...)
+	visible.To(t.Stderr).Printf(format+"\n", a...)
 }

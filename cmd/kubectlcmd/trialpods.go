@@ -30,7 +30,7 @@ const (
 // appUser is the applications' user. Any that is no proxy's would do.
 const appUser = 1000
 
-// impostor is how a mesh's injector leaves a pod, with a proxy of ours.
+// impostor imitates an injected pod, with a proxy of ours.
 type impostor struct {
 	dialect     string
 	container   string
@@ -74,7 +74,7 @@ func impostors() []impostor {
 // trialLabel is on everything that the test makes, with the run's name.
 const trialLabel = "meshcni.io/test"
 
-// trialRun is what the pods of a run have in common.
+// trialRun holds the names and labels that the pods of a run share.
 type trialRun struct {
 	name      string // also the namespace's, unless that was there
 	namespace string
@@ -165,7 +165,7 @@ func aimed(what string, from *corev1.Pod, container string, to netip.AddrPort, w
 	return attempt{what: what, from: from, container: container, to: to, want: standin.Answer{Name: who, Port: at, Original: to}, redirected: at != to.Port()}
 }
 
-// attempts are what shows that a pod of a mesh is captured as it should be: in both directions, and only what should be.
+// attempts are connections that show that a pod of a mesh is captured as it should be: in both directions, and only what should be.
 func attempts(peer, pod *corev1.Pod, as impostor, family corev1.IPFamily) []attempt {
 	theirs, ours := address(peer, family), address(pod, family)
 	app, proxy, other := pod.Name+"/app", pod.Name+"/"+as.container, peer.Name+"/app"
@@ -178,7 +178,7 @@ func attempts(peer, pod *corev1.Pod, as impostor, family corev1.IPFamily) []atte
 	}
 }
 
-// passages are what shows that a pod whose proxy is on the node reaches others, and they it: what the proxy does is its own affair.
+// passages are connections that show that a pod whose proxy is on the node reaches others, and they it: what the proxy does is its own affair.
 func passages(peer, pod *corev1.Pod, family corev1.IPFamily) []attempt {
 	return []attempt{passage("outbound", pod, peer, family), passage("inbound", peer, pod, family)}
 }
@@ -207,7 +207,7 @@ func families(a, b *corev1.Pod) (both []corev1.IPFamily) {
 	return both
 }
 
-// judge says whether a connection went where it had to.
+// judge reports a connection that did not go where it had to.
 func (a attempt) judge(d standin.Dialed) (result, detail string) {
 	switch got := d.Answer; {
 	case got == nil:

@@ -22,12 +22,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 const (
 	// trialsAtOnce bounds how many nodes start pods at a time.
 	trialsAtOnce = 10
-	// askEvery is how often the API server is asked about a pod that starts.
+	// askEvery is the interval of questions to the API server about a pod that starts.
 	askEvery = 300 * time.Millisecond
 	// oneWrite bounds a request that must not be given up halfway, since nobody would know then what it has made.
 	oneWrite = 10 * time.Second
@@ -66,7 +67,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	fmt.Fprintf(t.Stderr, "testing in namespace %s\n", t.run.namespace)
+	visible.To(t.Stderr).Printf("testing in namespace %s\n", t.run.namespace)
 	t.own = true // even if the answer gets lost
 	ctx, stop := written(ctx)
 	defer stop()
@@ -84,7 +85,7 @@ func (t *trial) prepare(ctx context.Context) error {
 // clean deletes what the run has made, and names what it could not delete, with the command that does. A second interrupt ends it.
 func (t *trial) clean(ctx context.Context) (left []string) {
 	if t.o.keep {
-		fmt.Fprintf(t.Stderr, "the pods are kept: kubectl get pods -n %s -l %s=%s\n", t.run.namespace, trialLabel, t.run.name)
+		visible.To(t.Stderr).Printf("the pods are kept: kubectl get pods -n %s -l %s=%s\n", t.run.namespace, trialLabel, t.run.name)
 		return nil
 	}
 	ctx, stop := written(ctx)

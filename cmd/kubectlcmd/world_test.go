@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -44,6 +46,7 @@ type world struct {
 
 	server     *kubetest.Server
 	kubeconfig string
+	set        *appsv1.DaemonSet // the agents', once a node has one
 
 	mu     sync.Mutex
 	agents map[string]func(path string) (any, error) // by the node's name
@@ -71,18 +74,69 @@ func (w *world) node(t *testing.T, name string, say func(path string) (any, erro
 	if say == nil {
 		return
 	}
-	w.Create(t, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "meshcni-system", Name: "meshcni-node-" + name, Labels: map[string]string{
-			"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node",
-		}},
-		Spec: corev1.PodSpec{NodeName: name, HostNetwork: true, Containers: []corev1.Container{{Name: "agent", Image: "i", ReadinessProbe: &corev1.Probe{
-			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(8000)}},
-		}}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	})
+	if w.set == nil {
+		w.set = w.install(t, "meshcni-system")
+	}
+	w.Create(t, podOf(w.set, name))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.agents[name] = say
+}
+
+var agentLabels = map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node"}
+
+// agents is a DaemonSet of pods that look as the agents' do.
+func agents(namespace, name string) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: agentLabels},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: agentLabels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: agentLabels},
+			Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "agent", Image: "i", ReadinessProbe: &corev1.Probe{
+				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(8000)}},
+			}}}},
+		}},
+	}
+}
+
+// install makes the agents' DaemonSet in a namespace, and the ClusterRoleBinding that names it.
+func (w *world) install(t *testing.T, namespace string) *appsv1.DaemonSet {
+	t.Helper()
+	w.bind(t, namespace)
+	return w.daemonSet(t, agents(namespace, "meshcni-node"))
+}
+
+func (w *world) daemonSet(t *testing.T, ds *appsv1.DaemonSet) *appsv1.DaemonSet {
+	t.Helper()
+	made := &appsv1.DaemonSet{}
+	w.Do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+ds.Namespace+"/daemonsets", ds, made)
+	return made
+}
+
+// bind makes the installation's ClusterRoleBinding.
+func (w *world) bind(t *testing.T, namespaces ...string) {
+	t.Helper()
+	b := &rbacv1.ClusterRoleBinding{
+		TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: pluginBinding},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: pluginBinding},
+	}
+	for _, namespace := range namespaces {
+		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "meshcni-plugin"})
+	}
+	w.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", b, nil)
+}
+
+// podOf is the pod of a DaemonSet on a node, as its controller makes it.
+func podOf(ds *appsv1.DaemonSet, node string) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ds.Namespace, Name: ds.Name + "-" + node, Labels: ds.Spec.Template.Labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(ds, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))},
+		},
+		Spec: *ds.Spec.Template.Spec.DeepCopy(), Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	pod.Spec.NodeName = node
+	return pod
 }
 
 // get is that of [asker]: the simulated agent's answer.
@@ -209,12 +263,13 @@ func decode[T any](t *testing.T, text string) (v T) {
 	return v
 }
 
-// grant gives a service account rights in all namespaces.
+// grant gives a user rights in all namespaces, by resource, such as pods/log or daemonsets.apps.
 func grant(t *testing.T, w *world, name, user string, rights map[string][]string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for resource, verbs := range rights {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: verbs})
+		resource, group, _ := strings.Cut(resource, ".")
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
 	}
 	w.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
 	w.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rbacv1.ClusterRoleBinding{
@@ -224,15 +279,16 @@ func grant(t *testing.T, w *world, name, user string, rights map[string][]string
 	}, nil)
 	// The server learns of the role a little later.
 	for resource, verbs := range rights {
-		what, sub, _ := strings.Cut(resource, "/")
+		what, group, _ := strings.Cut(resource, ".")
+		what, sub, _ := strings.Cut(what, "/")
 		for _, verb := range verbs {
 			require.Eventually(t, func() bool {
 				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Namespace: "any", Verb: verb, Resource: what, Subresource: sub,
+					Namespace: "any", Verb: verb, Group: group, Resource: what, Subresource: sub,
 				}}}
 				w.Do(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", review, review)
 				return review.Status.Allowed
-			}, time.Minute, 10*time.Millisecond, "%s may not %s %s", user, verb, resource)
+			}, netnstest.Patience, 10*time.Millisecond, "%s may not %s %s", user, verb, resource)
 		}
 	}
 }

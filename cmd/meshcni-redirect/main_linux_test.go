@@ -64,6 +64,27 @@ func TestProgram(t *testing.T) {
 		require.NoError(t, err)
 		assert.Regexp(t, `^meshcni-redirect v9 \(.*\)\n$`, string(out))
 	})
+	t.Run("by another name", func(t *testing.T) {
+		t.Parallel()
+		// An init container's arguments begin with the name, and its command may be the name.
+		calls := map[string][]string{"istio-iptables": nil, "pilot-agent": {"istio-iptables"}}
+		text, err := os.ReadFile(binary)
+		require.NoError(t, err)
+		copied := filepath.Join(t.TempDir(), "istio-iptables")
+		require.NoError(t, os.WriteFile(copied, text, 0o755)) //nolint:gosec // it is run
+		for name, args := range calls {
+			link := filepath.Join(filepath.Dir(binary), name)
+			require.NoError(t, os.Symlink(filepath.Base(binary), link))
+			for _, file := range []string{link, copied} {
+				ns := netnstest.New(t)
+				got := as(t, ns, 0, file, append(args, "-p", "15001", "-b", "*", "-i", "*", "--run-validation", "--log_output_level=default:info")...)
+				assert.Zero(t, got.code, "%+v", got)
+				assert.Contains(t, got.out, "works    ipv4 inbound: ")
+			}
+		}
+		got := as(t, netnstest.New(t), 0, filepath.Join(filepath.Dir(binary), "istio-iptables"), "apply")
+		assert.Equal(t, 2, got.code, "%+v", got)
+	})
 	tests := map[string][]string{
 		"ipv4":         nil,
 		"dual stack":   {"--dual-stack"},

@@ -55,6 +55,13 @@ type proxied struct {
 	failed error  // why it could not begin
 	news   chan struct{}
 
+	releasing atomic.Int32 // requests for a release that have not ended
+	succeeded atomic.Bool  // the agent that takes this one's place has asked for it
+
+	gone bool               // this agent has the pods no more: another follows that has none. mu guards it
+	end  context.CancelFunc // ends the part of run that has the pods, while that goes on
+	idle chan struct{}      // closed when it has ended
+
 	settings Settings
 	again    context.CancelFunc // ends the holder's run, so that another begins with the present settings
 	changed  bool               // the settings have, while the pods were released: another holder would capture them
@@ -133,12 +140,15 @@ func (p *proxied) run(ctx context.Context) error {
 	}
 	defer p.leave()
 	for {
-		err := os.MkdirAll(filepath.Dir(p.lock.Path), 0o755)
-		if err == nil {
-			err = p.lock.Run(ctx, p.turn)
-		}
-		if ctx.Err() != nil {
+		if !p.wanted(ctx) {
 			return nil // the caller ended it
+		}
+		err := p.have(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil && p.isGone() {
+			continue
 		}
 		if err == nil {
 			err = errors.New("it ended by itself")
@@ -150,6 +160,74 @@ func (p *proxied) run(ctx context.Context) error {
 		case <-time.After(beginAgain):
 		}
 	}
+}
+
+// wanted waits until this agent is to have the pods, which is at once unless it was told otherwise.
+func (p *proxied) wanted(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		p.mu.Lock()
+		gone, news := p.gone, p.news
+		p.mu.Unlock()
+		if !gone {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+		case <-news:
+		}
+	}
+	return false
+}
+
+// have has the pods in turns until the context ends, or another agent follows that has none.
+func (p *proxied) have(ctx context.Context) error {
+	ctx, end := context.WithCancel(ctx)
+	idle := make(chan struct{})
+	p.mu.Lock()
+	if p.gone {
+		end()
+	}
+	p.end, p.idle = end, idle
+	p.mu.Unlock()
+	defer close(idle)
+	defer end()
+	if err := os.MkdirAll(filepath.Dir(p.lock.Path), 0o755); err != nil {
+		return err
+	}
+	return p.lock.Run(ctx, p.turn)
+}
+
+func (p *proxied) isGone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone
+}
+
+// resign ends this agent's part once all pods are released, and removes what it keeps of them: the agent that follows has no right to.
+func (p *proxied) resign(ctx context.Context) error {
+	p.mu.Lock()
+	p.gone = true
+	idle := p.idle
+	if p.end != nil {
+		p.end()
+	}
+	p.tell()
+	p.mu.Unlock()
+	if idle != nil {
+		<-idle // it ends what it does with a pod
+	}
+	if p.forget == nil {
+		return nil
+	}
+	return p.forget(ctx, p.present())
+}
+
+// resume takes that back.
+func (p *proxied) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = false
+	p.tell()
 }
 
 // leave removes what the agent keeps on the node, if it leaves for good.
@@ -248,6 +326,9 @@ func (p *proxied) await(ctx context.Context) (holder, error) {
 	for {
 		p.mu.Lock()
 		h, news, failed := p.holder, p.news, p.failed
+		if p.gone {
+			failed = nodeproxy.ErrReleasing
+		}
 		p.mu.Unlock()
 		if h != nil || failed != nil {
 			return h, failed
@@ -262,10 +343,18 @@ func (p *proxied) await(ctx context.Context) (holder, error) {
 
 // Attach is that of [agentsock.Handler].
 func (p *proxied) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
-	h, err := p.await(ctx)
+	began, patient, cancel := time.Now(), ctx, func() {}
+	if a.Patience > 0 {
+		patient, cancel = context.WithTimeout(ctx, a.Patience)
+	}
+	defer cancel()
+	h, err := p.await(patient)
 	if err != nil {
 		_ = ns.Close()
-		return agentsock.Attached{}, &agentsock.StepError{Step: "agent", Reason: "not-begun", Err: err}
+		return agentsock.Attached{}, &agentsock.StepError{Step: agentsock.StepAgent, Reason: "not-begun", Err: err}
+	}
+	if a.Patience > 0 {
+		a.Patience = max(time.Nanosecond, a.Patience-time.Since(began))
 	}
 	return h.Attach(ctx, a, ns)
 }
@@ -281,6 +370,16 @@ func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
 // Release is that of [agentsock.Handler]. That the pods are another agent's is noted: an uninstall must not take
 // from it what it has.
 func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+	p.releasing.Add(1)
+	defer p.releasing.Add(-1)
+	if p.isGone() {
+		if r.Undo {
+			p.succeeded.Store(false)
+			p.resume()
+		}
+		return nil, nil
+	}
+	p.succeeded.Store(r.Successor)
 	h, err := p.await(ctx)
 	if err != nil {
 		return nil, err
@@ -291,7 +390,11 @@ func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock
 		return nil, givenAway{}.write(dir)
 	}
 	if r.To == "" {
-		return h.Release(ctx, "")
+		left, err := h.Release(ctx, "")
+		if r.Successor && err == nil && len(left) == 0 {
+			err = p.resign(ctx)
+		}
+		return left, err
 	}
 	before, err := readGiven(dir)
 	if err == nil {
@@ -306,6 +409,9 @@ func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock
 		err = errors.Join(err, before.write(dir))
 	case len(left) == 0:
 		err = givenAway{To: r.To, All: true}.write(dir)
+		if r.Successor && err == nil {
+			err = p.resign(ctx)
+		}
 	}
 	return left, err
 }
@@ -332,6 +438,9 @@ func (p *proxied) ready() error {
 		return nil // the agent before this one has the pods, and ends when this one is ready
 	}
 	err := h.Ready()
+	if errors.Is(err, nodeproxy.ErrReleasing) && p.succeeded.Load() {
+		return nil // the agent that follows is ready only afterwards, and this one would be stopped at once
+	}
 	if err != nil && (p.present().Ambient.ReadyNeedsProxy || errors.Is(err, nodeproxy.ErrNotSynced) || errors.Is(err, nodeproxy.ErrReleasing)) {
 		return fmt.Errorf("ambient: %w", err)
 	}

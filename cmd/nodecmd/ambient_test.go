@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -168,7 +169,7 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.run(ctx) }()
-	require.Eventually(t, func() bool { return p.ready() != nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return p.ready() != nil }, netnstest.Patience, time.Millisecond)
 	require.ErrorContains(t, p.ready(), "the socket's directory is a file")
 	_, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	var step *agentsock.StepError
@@ -176,7 +177,7 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	assert.Equal(t, "not-begun", step.Reason)
 	require.ErrorContains(t, err, "the socket's directory is a file")
 	broken.Store(false)
-	require.Eventually(t, func() bool { return p.now() != nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)
 	require.NoError(t, p.ready())
 	cancel()
 	require.NoError(t, <-done)
@@ -207,7 +208,7 @@ func TestChangedWhileReleased(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, first.Err())
 	second := <-opened
-	require.Eventually(t, func() bool { return p.now() != nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)
 	_, err = p.Release(ctx, agentsock.Release{Undo: true})
 	require.NoError(t, err)
 	require.NoError(t, second.Err(), "nothing has changed since")

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -24,7 +23,6 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
-	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -46,7 +44,7 @@ const ackTimeout = 4 * time.Second
 const retainEvery = time.Minute
 
 // opener makes what has the pods of the node's proxy, with the present settings. giving: it is to give them to another agent.
-func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodeproxy.Pods, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
+func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodePods, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
 		parts := &ambientParts{program: p, settings: settings(), log: log, pods: pods, giving: giving}
 		parts.using.Store(2)
@@ -58,12 +56,18 @@ func (p Program) opener(settings func() Settings, log *slog.Logger, pods nodepro
 	}
 }
 
+// nodePods are the node's, as the one watch of the agent has them.
+type nodePods interface {
+	nodeproxy.Pods
+	nodeproxy.Index
+}
+
 // ambientParts are a controller and what it works on.
 type ambientParts struct {
 	program  Program
 	settings Settings
 	log      *slog.Logger
-	pods     nodeproxy.Pods
+	pods     nodePods
 	giving   bool // to another agent
 
 	controller *nodeproxy.Controller
@@ -128,7 +132,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		Dialects: meshes, Plan: dialect.Options{UncapturedFamily: plugin.UncapturedFamily, RefuseProxyUID: plugin.RefuseProxyUID, RefuseNetRaw: plugin.RefuseNetRaw},
 		Apply: apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot},
 		Pods:  a.pods, Proxy: a.program.NodeProxy, Records: attachment.In(s.RunDir), Log: a.log,
-		VerifyInterval: time.Duration(s.Ambient.VerifyInterval),
+		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
 	}
 	if o.Status, err = nodeproxy.NewAPIStatus(config); err != nil {
 		return nil, err
@@ -250,10 +254,8 @@ func (a *ambientParts) retain() {
 	if !a.pods.Synced() {
 		return
 	}
-	// The pods are asked for anew each time: one that has just been attached is not among those of a moment ago.
-	if err := a.store.Retain(func(uid types.UID) bool {
-		return slices.ContainsFunc(a.pods.Pods(), func(pod *corev1.Pod) bool { return nodepods.RuntimeUID(pod) == uid })
-	}); err != nil {
+	// Each pod is asked for when it is its turn: one that has just been attached is not among those of a moment ago.
+	if err := a.store.Retain(func(uid types.UID) bool { return a.pods.ByUID(uid) != nil }); err != nil {
 		a.log.Warn("network namespaces of pods that are gone cannot be given up", "error", err)
 	}
 }
@@ -316,8 +318,8 @@ func (n namespaces) Put(a agentsock.Attachment, file *os.File) (nodeproxy.NetNS,
 }
 
 // Find implements [nodeproxy.Namespaces].
-func (n namespaces) Find(_ context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
-	ref, err := n.Store.Find(netnsstore.Pod{UID: pod.UID, Addrs: addrs})
+func (n namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
+	ref, err := n.Store.Find(ctx, netnsstore.Pod{UID: pod.UID, Addrs: addrs})
 	if err != nil {
 		return nil, err
 	}
@@ -325,14 +327,14 @@ func (n namespaces) Find(_ context.Context, pod nodeproxy.PodID, addrs []netip.A
 }
 
 // Foresee implements [nodeproxy.Foresight]: what is held is proven again, and what is not is searched for, all at once.
-func (n namespaces) Foresee(_ context.Context, pods []nodeproxy.Sought) {
+func (n namespaces) Foresee(ctx context.Context, pods []nodeproxy.Sought) {
 	all := make([]netnsstore.Pod, len(pods))
 	for i, p := range pods {
 		all[i] = netnsstore.Pod{UID: p.UID, Addrs: p.Addrs}
 	}
-	still := n.Store.StillThere(all...)
+	still := n.Store.StillThere(ctx, all...)
 	all = slices.DeleteFunc(all, func(p netnsstore.Pod) bool { return still[p.UID] == nil })
-	for _, f := range n.Store.FindAll(all...) {
+	for _, f := range n.Store.FindAll(ctx, all...) {
 		if f.Ref != nil {
 			_ = f.Ref.Close() // the store keeps it
 		}

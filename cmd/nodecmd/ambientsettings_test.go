@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,4 +64,25 @@ func TestAmbientSettings(t *testing.T) {
 		_, err = parsed(nil, flag)
 		assert.ErrorContains(t, err, says)
 	}
+}
+
+// TestDrainTimeout: 0 is no default, but at once.
+func TestDrainTimeout(t *testing.T) {
+	for flag, want := range map[string]time.Duration{"": 12 * time.Second, "--ambient-drain-timeout=0": -1, "--ambient-drain-timeout=1m5s": 65 * time.Second} {
+		args := []string{"--ambient", "--node-name=a"}
+		if flag != "" {
+			args = append(args, flag)
+		}
+		s, err := parsed(nil, args...)
+		require.NoError(t, err, flag)
+		assert.Equal(t, want, s.Ambient.drainTimeout(), flag)
+	}
+	s, err := parsed(map[string]string{"MESHCNI_AMBIENT_DRAIN_TIMEOUT": "3s"}, "--ambient", "--node-name=a")
+	require.NoError(t, err)
+	assert.Equal(t, 3*time.Second, s.Ambient.drainTimeout())
+	_, err = parsed(nil, "--ambient", "--node-name=a", "--ambient-drain-timeout=-1s")
+	require.ErrorContains(t, err, "ambient-drain-timeout -1s: must not be negative")
+	other := s
+	other.Ambient.DrainTimeout = 0
+	require.ErrorContains(t, s.keeps(other), "ambient-drain-timeout")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/bundle"
 	"github.com/meshcni/meshcni/cmd/internal/installed"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/nodeproxy/nodepods"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -31,6 +31,7 @@ type nodeAPI struct {
 	status     func() Status
 	neighbours func() []installer.Neighbour
 	pods       func() ([]*corev1.Pod, error)
+	podByUID   func(uid string) *corev1.Pod
 	binDirs    func() []installer.BinDir
 	ownToken   func() bool
 	kernel     *features
@@ -71,7 +72,7 @@ func networked(pods []*corev1.Pod, known []agentapi.State) (total, starting int)
 		case p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		case p.Status.PodIP != "" || len(p.Status.PodIPs) > 0 || p.Status.Phase != corev1.PodPending && p.Status.Phase != "":
 			total++
-		case slices.ContainsFunc(known, func(s agentapi.State) bool { return s.UID == string(nodepods.RuntimeUID(p)) }):
+		case slices.ContainsFunc(known, func(s agentapi.State) bool { return podid.Is(p, s.Namespace, s.Name, s.UID) }):
 			total++
 		case p.DeletionTimestamp == nil:
 			starting++
@@ -86,7 +87,7 @@ func states(pods []agentsock.PodState) []agentapi.State {
 	for _, p := range pods {
 		all = append(all, agentapi.State{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: agentapi.Condition(p.State), Reason: p.Reason, Detail: p.Detail,
-			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, ConntrackPercent: p.ConntrackPercent, Wrong: wrong(p),
+			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, ExchangeResets: p.ExchangeResets, ConntrackPercent: p.ConntrackPercent, Wrong: wrong(p),
 		})
 	}
 	return all
@@ -141,13 +142,13 @@ func (n nodeAPI) hosts(uid string, p agentapi.Pod) error {
 	if p.State != nil || len(p.Records) > 0 {
 		return nil
 	}
-	pods, err := n.pods()
-	if err == nil && !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-		return string(nodepods.RuntimeUID(pod)) == uid && !pod.Spec.HostNetwork
-	}) {
-		err = errors.New("the agent does not know the pod")
+	if _, err := n.pods(); err != nil {
+		return err
 	}
-	return err
+	if pod := n.podByUID(uid); pod == nil || pod.Spec.HostNetwork {
+		return errors.New("the agent does not know the pod")
+	}
+	return nil
 }
 
 // kernelRelease is that of uname(2), or empty.

@@ -69,7 +69,7 @@ func TestAPI(t *testing.T) {
 		done <- app.Main(ctx, []string{"run", "--metrics-address", "", "--health-address", "127.0.0.1:0", "--node-name", "n1", "--exclude-namespaces", "a,b", "--dialect", "istio,linkerd"})
 	}()
 	address := regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
-	require.Eventually(t, func() bool { return address.MatchString(stderr.String()) }, time.Minute, 10*time.Millisecond, stderr.String())
+	require.Eventually(t, func() bool { return address.MatchString(stderr.String()) }, netnstest.Patience, 10*time.Millisecond, stderr.String())
 	base := "http://" + address.FindStringSubmatch(stderr.String())[1]
 	get := func(path string, into any) int {
 		answer, err := http.Get(base + path)
@@ -86,7 +86,7 @@ func TestAPI(t *testing.T) {
 	require.Eventually(t, func() bool {
 		n = agentapi.Node{}
 		return get(agentapi.NodePath, &n) == http.StatusOK && n.Ready && len(n.Pods) == 3 && n.Installed.File != ""
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 	assert.Equal(t, "n1", n.Node)
 	assert.Equal(t, "v1.2.3", n.Version)
 	assert.Equal(t, []string{"istio", "linkerd"}, n.Dialects)
@@ -109,7 +109,7 @@ func TestAPI(t *testing.T) {
 	require.Eventually(t, func() bool { // it answers before it writes
 		code, out, _ := run(t, env, "status", "-o", "json")
 		return code == 0 && json.Unmarshal([]byte(out), &said) == nil
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 	for i, p := range said.Pods {
 		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, agentapi.Condition(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
 	}
@@ -144,7 +144,7 @@ func TestAPI(t *testing.T) {
 func TestAPIHasAllOfAPod(t *testing.T) {
 	full := agentsock.PodState{
 		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Dialect: "istio", State: agentsock.Drifted, Reason: "rules", Detail: "one is gone",
-		Since: time.Unix(1e9, 0).UTC(), Backend: "nftables", Bypasses: []string{"ipv6"}, ConntrackPercent: 97,
+		Since: time.Unix(1e9, 0).UTC(), Backend: "nftables", Bypasses: []string{"ipv6"}, ExchangeResets: "the kernel is old", ConntrackPercent: 97,
 	}
 	fields := reflect.ValueOf(full)
 	for i := range fields.NumField() {
@@ -218,14 +218,14 @@ func conflistWith(t *testing.T, dir, entry string) {
 // TestPodsCounted: a pod that the plugin refuses has no network, so it is not outside the mesh; a pod that the agent lists counts once.
 func TestPodsCounted(t *testing.T) {
 	pod := func(uid string, phase corev1.PodPhase, ip string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Status: corev1.PodStatus{Phase: phase, PodIP: ip}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", UID: types.UID(uid)}, Status: corev1.PodStatus{Phase: phase, PodIP: ip}}
 	}
 	hosts, ending := pod("h", corev1.PodRunning, "192.0.2.1"), pod("e", corev1.PodPending, "")
 	hosts.Spec.HostNetwork, ending.DeletionTimestamp = true, &metav1.Time{}
 	total, starting := networked([]*corev1.Pod{
 		pod("runs", corev1.PodRunning, "10.0.0.1"), pod("init", corev1.PodPending, "10.0.0.2"), pod("refused", corev1.PodPending, ""), pod("new", "", ""),
 		pod("listed", corev1.PodPending, ""), pod("done", corev1.PodSucceeded, ""), hosts, ending,
-	}, []agentapi.State{{UID: "listed"}})
+	}, []agentapi.State{{Namespace: "shop", Name: "p", UID: "listed"}, {Namespace: "other", Name: "p", UID: "refused"}})
 	assert.Equal(t, [2]int{3, 2}, [2]int{total, starting})
 }
 
@@ -234,7 +234,11 @@ func TestAPIPodsUnknown(t *testing.T) {
 	api := nodeAPI{pods: func() ([]*corev1.Pod, error) { return nil, errors.New("not listed yet") }}
 	assert.EqualError(t, api.hosts("u1", agentapi.Pod{}), "not listed yet")
 	assert.NoError(t, api.hosts("u1", agentapi.Pod{State: &agentapi.State{}}))
-	api.pods = func() ([]*corev1.Pod, error) { return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}}, nil }
+	api.pods = func() ([]*corev1.Pod, error) { return nil, nil }
+	api.podByUID = func(uid string) *corev1.Pod {
+		return map[string]*corev1.Pod{"u1": {}, "hosts": {Spec: corev1.PodSpec{HostNetwork: true}}}[uid]
+	}
 	assert.NoError(t, api.hosts("u1", agentapi.Pod{}))
 	assert.EqualError(t, api.hosts("u2", agentapi.Pod{}), "the agent does not know the pod")
+	assert.EqualError(t, api.hosts("hosts", agentapi.Pod{}), "the agent does not know the pod")
 }

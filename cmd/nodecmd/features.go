@@ -99,7 +99,7 @@ var trials = []trial{
 	{agentapi.TProxy, func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }},
 	{agentapi.DNSZones, func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} }},
 	{agentapi.NodeProxy, func(r *redirect.Redirect) {
-		r.Proxy.UIDs, r.Proxy.GIDs, r.Proxy.Mark, r.Loopback = nil, nil, redirect.Mark{Value: 0x539, Mask: 0xfff}, redirect.LoopbackPass
+		r.Proxy.UIDs, r.Proxy.Mark, r.Loopback = nil, redirect.Mark{Value: 0x539, Mask: 0xfff}, redirect.LoopbackPass
 		r.Names.InboundMark, r.Names.MarkMask = 0x111, 0xfff
 	}},
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
@@ -39,7 +42,7 @@ func agentThat(t *testing.T, runDir string, left ...agentsock.PodState) (asked c
 		cancel()
 		assert.NoError(t, <-done)
 	})
-	require.Eventually(t, func() bool { return agentsock.Client{Path: path}.Ready(ctx) == nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return agentsock.Client{Path: path}.Ready(ctx) == nil }, netnstest.Patience, time.Millisecond)
 	return asked
 }
 
@@ -219,4 +222,85 @@ func TestLeaving(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEndAwaitsARelease: an agent that ends lets a release end first that the next one has asked for.
+func TestEndAwaitsARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		p := newProxied(t.TempDir(), quiet(), nil)
+		p.settings.RunDir = t.TempDir()
+		p.set(&having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { <-end; return nil, nil }})
+		asked := make(chan error, 1)
+		go func() {
+			_, err := p.Release(t.Context(), agentsock.Release{})
+			asked <- err
+		}()
+		synctest.Wait()
+		ended := make(chan struct{})
+		go func() {
+			p.awaitReleases(t.Context())
+			close(ended)
+		}()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("the release goes on")
+		default:
+		}
+		close(end)
+		require.NoError(t, <-asked)
+		<-ended
+	})
+}
+
+// TestSuccessorWithoutPods: for an agent that follows and has no such pods, the agent releases all, removes what it keeps of them, and
+// begins again only if that one tells it to. Until it is stopped it is ready.
+func TestSuccessorWithoutPods(t *testing.T) {
+	var running atomic.Int32
+	left := []agentsock.PodState{{Reason: "not-released"}}
+	h := &having{name: "h", running: &running}
+	h.release = func(string) ([]agentsock.PodState, error) { h.say(nodeproxy.ErrReleasing); return left, nil }
+	p := newProxied(t.TempDir(), quiet(), opener(h))
+	p.settings.RunDir = t.TempDir()
+	forgotten := 0
+	p.forget = func(context.Context, Settings) error {
+		forgotten++
+		assert.Zero(t, running.Load(), "nothing writes any more what is removed")
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	successor := agentsock.Release{Successor: true}
+	told, err := p.Release(ctx, successor)
+	require.NoError(t, err)
+	assert.Equal(t, left, told)
+	assert.Zero(t, forgotten, "it is needed to release the rest")
+	require.NoError(t, p.ready())
+	left = nil
+	for range 2 { // and again
+		told, err = p.Release(ctx, successor)
+		require.NoError(t, err)
+		assert.Empty(t, told)
+		assert.Equal(t, 1, forgotten)
+		assert.Nil(t, p.now())
+		require.NoError(t, p.ready())
+	}
+	_, err = p.Attach(ctx, agentsock.Attachment{}, file(t))
+	require.ErrorIs(t, err, nodeproxy.ErrReleasing)
+
+	h.say(nil)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	attached, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
+	require.NoError(t, err)
+	assert.Equal(t, "h", attached.Backend)
+	h.release = func(string) ([]agentsock.PodState, error) { h.say(nodeproxy.ErrReleasing); return nil, nil }
+	_, err = p.Release(ctx, agentsock.Release{})
+	require.NoError(t, err)
+	require.ErrorIs(t, p.ready(), nodeproxy.ErrReleasing, "by hand it is not ready")
+	assert.Equal(t, 1, forgotten)
+	cancel()
+	require.NoError(t, <-done)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/bundle"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -37,7 +38,7 @@ func (p Program) lookCommand() *cobra.Command {
 					return cli.Usagef("--uid %q: that is no pod's UID", uid)
 				}
 			}
-			lines := json.NewEncoder(p.Stdout)
+			lines := json.NewEncoder(visible.JSON(p.Stdout))
 			for _, uid := range uids {
 				l := agentapi.Looked{UID: uid, Pod: recorded(runDir, uid)}
 				ctx, stop := context.WithTimeoutCause(c.Context(), agentapi.PodTimeout, errors.New("it took too long"))

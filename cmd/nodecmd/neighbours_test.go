@@ -5,6 +5,7 @@ package nodecmd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // Another mesh's plugin in the list is on the node's events, in /readyz, in the log, and what repair suspects of changed rules.
@@ -61,11 +63,17 @@ func TestOtherMeshIsTold(t *testing.T) {
 		assert.Equal(t, []string{"OtherMesh", "Warning", "Node", "n1", "n1", "acme-node"},
 			[]string{e.Reason, e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, string(e.InvolvedObject.UID), e.ReportingController})
 		assert.Contains(t, e.Message, `"linkerd-cni" (Linkerd), before our entry in `+file)
-	case <-time.After(time.Minute):
+	case <-time.After(netnstest.Patience):
 		require.Fail(t, "no event", stderr.String())
 	}
-	m := regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`).FindStringSubmatch(stderr.String())
-	require.NotNil(t, m)
+	var m []string
+	serving := regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
+	netnstest.Eventually(t, "it says where it serves", func() error {
+		if m = serving.FindStringSubmatch(stderr.String()); m == nil {
+			return errors.New(stderr.String())
+		}
+		return nil
+	})
 	resp, err := http.Get("http://" + m[1] + "/readyz") //nolint:noctx // a test's own
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
@@ -81,15 +89,15 @@ func TestOtherMeshIsTold(t *testing.T) {
 
 func TestOwnFileFlag(t *testing.T) {
 	_, env := node(t)
-	for args, want := range map[string]string{"": "false", "--own-file": "true", "--own-file=false": "false", "--own-file=auto": "auto"} {
+	for args, want := range map[string]string{"": "auto", "--own-file": "true", "--own-file=false": "false", "--own-file=auto": "auto"} {
 		s, err := parsed(env, strings.Fields(args)...)
 		require.NoError(t, err)
 		assert.Equal(t, want, string(s.OwnFile), args)
 	}
-	env["MESHCNI_OWN_FILE"] = "auto"
+	env["MESHCNI_OWN_FILE"] = "false"
 	s, err := parsed(env)
 	require.NoError(t, err)
-	assert.Equal(t, "auto", string(s.OwnFile))
-	_, err = parsed(env, "--cni-conf-name=10-x.conflist")
+	assert.Equal(t, "false", string(s.OwnFile))
+	_, err = parsed(env, "--own-file=auto", "--cni-conf-name=00-meshcni.conflist")
 	require.ErrorContains(t, err, "cni-conf-name")
 }

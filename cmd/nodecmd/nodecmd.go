@@ -47,7 +47,8 @@ type Program struct {
 	// the node needs Settings.Ambient.
 	Dialects []dialect.Dialect
 	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
-	// Plugin.Dialects is ignored, because the first of Dialects is the default.
+	// Plugin.Dialects, by name from Dialects, is the default of --dialect; if it is empty or what installer.Default() has, the
+	// first of Dialects is.
 	Config installer.Config
 	// NodeProxy takes the pods of meshes whose proxy is on the node, with --ambient. Nil: proxies that ask for them as Istio's
 	// ztunnel does, at --zds-socket.
@@ -56,6 +57,8 @@ type Program struct {
 	Env func(string) (string, bool)
 	// Stdout receives the plugins' log records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
+
+	named bool // Config says which dialects are the default
 
 	open func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
@@ -75,6 +78,9 @@ func (p Program) Exec() {
 // the exit code: 0 for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
+	if len(p.Dialects) == 0 {
+		return cli.NoDialects(p.Stderr, p.Name)
+	}
 	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: p.command()}.Run(ctx, args)
 }
 
@@ -89,7 +95,11 @@ func (p *Program) setDefaults() {
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
 	}
-	p.Config.Plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
+	if names := p.Config.Plugin.Dialects; len(names) > 0 && !slices.Equal(names, installer.Default().Plugin.Dialects) {
+		p.named = true
+	} else if !p.named && len(p.Dialects) > 0 {
+		p.Config.Plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
+	}
 	if p.open == nil {
 		p.open = openRepair
 	}
@@ -103,6 +113,9 @@ func (p *Program) setDefaults() {
 // environment name. Its errors are those of Main.
 func (p Program) Parse(args []string) (Settings, error) {
 	p.setDefaults()
+	if len(p.Dialects) == 0 {
+		return Settings{}, dialect.List{}.Validate()
+	}
 	c, rest, err := p.command().Find(args)
 	if err != nil {
 		return Settings{}, err
@@ -162,7 +175,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.standInCommand(), p.lookCommand(), p.peerEntryCommand())...)
+	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.standInCommand(), p.startedCommand(), p.lookCommand(), p.peerEntryCommand())...)
 	return root
 }
 
@@ -207,24 +220,33 @@ func (p Program) installWhenReady(ctx context.Context, s Settings, log *slog.Log
 // run is the agent.
 func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	s, err := p.resolve(typed)
+	invalid := dialect.List(p.Dialects).Validate()
 	if err != nil {
-		return cli.Usage(err)
+		return cli.Usage(errors.Join(err, invalid))
 	}
 	var lv slog.LevelVar
 	lv.Set(s.Plugin.LogLevel.Level())
 	log := p.logger(&lv)
 	log.Info("starting", "program", p.Name, "version", p.Version)
+	if invalid != nil {
+		return p.runInvalid(ctx, s, invalid, log)
+	}
 	reg := versionmetric.Registry(p.Name)
 	repairs := &repairer{program: p, log: log, settings: s}
 	var held *proxied // nil without --ambient
+	turn := newTurn()
 	reg.MustRegister(repairs)
 	opts := installer.Options{
 		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
-		Token: p.pluginToken(s), OnDecision: repairs.decided,
+		Token: p.pluginToken(s), OnDecision: repairs.decided, OnTurn: turn.set,
 		Reload: func() (installer.Config, error) {
 			next, err := p.resolve(typed)
 			if err == nil {
 				err = s.keeps(next)
+			}
+			if err == nil && s.Ambient.Enabled && !slices.ContainsFunc(next.Plugin.Dialects, p.onNode) {
+				// Of an upgrade that switches ambient mode off, the agent sees this before its own end.
+				err = fmt.Errorf("dialect %v: no mesh has its proxy on the node, and the pods of one are held: that needs a restart of the agent", next.Plugin.Dialects)
 			}
 			if err == nil {
 				lv.Set(next.Plugin.LogLevel.Level())
@@ -244,13 +266,20 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		defer stop()
 		opts.Leaving = leaving
 	}
+	left := p.newLeftover(s, log) // nil: no pods are left of an agent with --ambient
+	opts.TakeOver = left.ready
 	var sock *socket
 	full := newTables(s, func() []agentsock.PodState { return merge(repairs.pods(), held.pods()) }, log)
 	reg.MustRegister(full)
-	states := func(held *proxied) []agentsock.PodState { return full.mark(merge(repairs.pods(), held.pods())) }
+	states := func(held *proxied) []agentsock.PodState {
+		return full.mark(merge(repairs.pods(), slices.Concat(held.pods(), left.states())))
+	}
 	sock, held, err = p.serve(s, states, log)
 	if err != nil {
 		return err
+	}
+	if sock != nil && left != nil {
+		sock.left = left
 	}
 	if sock != nil && sock.pods != nil {
 		repairs.watch = sock.pods
@@ -263,32 +292,49 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	notify, quiet := tell(s, p.Name, log)
 	defer quiet()
 	opts.Notify = notify
+	if left != nil {
+		left.notify = notify
+	}
 	agent, err := installer.New(opts)
 	if err != nil {
 		return err
 	}
-	repairs.installed = agent.Ready
+	repairs.installed, repairs.putBack = agent.Ready, agent.PutBack
 	repairs.suspects = func() (texts []string) {
 		for _, n := range agent.Neighbours() {
 			texts = append(texts, n.String())
 		}
 		return texts
 	}
+	repairs.elsewhere = func(dialect string) bool { return servedBy(agent.Neighbours(), dialect) }
 	warnings := func() []string {
-		return slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), s.unserved())
+		texts := slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), left.warnings())
+		if why := agent.Refused(); why != "" {
+			texts = append(texts, string(installer.NoticeConfigRefused)+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
+		}
+		return texts
+	}
+	wrong := func() error {
+		return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready(), left.ready())
+	}
+	ready := func() error {
+		if turn.ended() { // it is about to be stopped; that another agent has the node is no trouble
+			return nil
+		}
+		return wrong()
 	}
 	now := func() Status {
 		now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: states(held)}
-		if err := errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()); err != nil {
+		if err := wrong(); err != nil {
 			now.NotReady = strings.Split(err.Error(), "\n")
 		}
 		now.Ready = len(now.NotReady) == 0
 		return now
 	}
-	told := nodeAPI{program: p, settings: repairs.present, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
-	stop, err := serve.Start(serve.Options{
+	told := nodeAPI{program: p, settings: repairs.present, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, podByUID: sock.podByUID, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
+	listening, stop, err := startServing(turn, serve.Options{
 		Local: told.handler(), HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
-		Healthy: agent.Healthy, Ready: func() error { return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready()) },
+		Healthy: agent.Healthy, Ready: ready,
 		Warnings: func() []string {
 			texts := warnings()
 			for _, n := range agent.Neighbours() {
@@ -301,34 +347,50 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		return err
 	}
 	defer stop()
+	unasked, err := startSocket(s.StartSocket, startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
+	if err != nil {
+		return err
+	}
+	defer unasked()
 	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return repairs.run(ctx) })
-	// What the agent needs to release its pods when it leaves for good goes on until it has ended.
+	both.Go(func() error { return turn.first(ctx, repairs.run) })
+	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
 	both.Go(func() error {
 		defer leave()
+		defer held.awaitReleases(staying)
 		return agent.Run(ctx)
 	})
-	both.Go(func() error { return sock.run(staying) })
-	both.Go(func() error { return held.run(staying) })
+	if notify != nil {
+		both.Go(func() error { return repairs.tellOtherDialects(ctx, notify) })
+	}
+	both.Go(func() error { return turn.first(staying, sock.run) })
+	both.Go(func() error { return turn.first(staying, held.run) })
+	both.Go(func() error { return left.run(ctx) })
 	both.Go(func() error {
-		return reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: now}.run(ctx)
+		return turn.first(ctx, reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: now}.run)
 	})
-	return both.Wait()
+	err = both.Wait()
+	if acts, _, _ := turn.now(); !acts && !turn.ended() {
+		left.undo()
+	}
+	return err
 }
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [14]string {
+	fixed := func(s Settings) [15]string {
 		return [...]string{
 			string(s.Repair.Action), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
 			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
 			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(), strconv.FormatBool(s.Ambient.ReadyNeedsProxy),
+			s.Ambient.DrainTimeout.String(),
 		}
 	}
 	if fixed(next) != fixed(s) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval and ready-needs-proxy need a restart of the agent")
+			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout and ready-needs-proxy " +
+			"need a restart of the agent")
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -124,7 +125,7 @@ func TestInstallWaitsWithoutOnce(t *testing.T) {
 	assert.Contains(t, stderr, "no-network")
 	done := make(chan int, 1)
 	go func() { code, _, _ := run(t, env, "install"); done <- code }()
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "run/log.sock")); return err == nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "run/log.sock")); return err == nil }, netnstest.Patience, time.Millisecond)
 	require.NoError(t, os.WriteFile(file, []byte(calico), 0o644))
 	assert.Equal(t, 0, <-done)
 	f, err := os.ReadFile(file)
@@ -263,7 +264,7 @@ func TestLiveConfiguration(t *testing.T) {
 	}
 	eventually := func(what string, cond func() bool) {
 		t.Helper()
-		require.Eventually(t, cond, time.Minute, 2*time.Millisecond, what)
+		require.Eventually(t, cond, netnstest.Patience, 2*time.Millisecond, what)
 	}
 	eventually("installed", func() bool { return strings.Contains(entry(), `"dialect":"istio"`) })
 	edit("dialect: linkerd\nexclude-namespaces: [kube-system]\n")
@@ -272,11 +273,17 @@ func TestLiveConfiguration(t *testing.T) {
 	})
 	edit("dialect: klingon\n")
 	eventually("refused", func() bool { return strings.Contains(stderr.String(), "klingon") })
+	warned := func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, "run", statusFile))
+		return err == nil && strings.Contains(string(text), "config-refused: ")
+	}
+	eventually("warned of", warned)
 	edit("dialect: linkerd\nchained: false\n")
 	eventually("refused", func() bool { return strings.Contains(stderr.String(), "needs a restart") })
 	assert.Contains(t, entry(), `"dialect":"linkerd"`)
 	edit("dialect: kuma\n")
 	eventually("applied", func() bool { return strings.Contains(entry(), `"dialect":"kuma"`) })
+	eventually("no more warned of", func() bool { return !warned() })
 	cancel()
 	assert.Equal(t, 0, <-done)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/peerentry"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // peerEntryCommand is what the pods of "kubectl meshcni migrate switch" and "back" run. It is hidden because nobody else has a use
@@ -37,7 +38,7 @@ func (p Program) peerEntryCommand() *cobra.Command {
 			if s.Kept != nil {
 				s.Kept.List = nil // nobody reads it from here
 			}
-			e := json.NewEncoder(p.Stdout)
+			e := json.NewEncoder(visible.JSON(p.Stdout))
 			e.SetIndent("", "  ")
 			return e.Encode(s)
 		}}

@@ -18,12 +18,14 @@ var captureStates = map[string]agentsock.State{
 	string(repair.Uncaptured): agentsock.Failed,
 	string(repair.CannotTell): agentsock.Waiting,
 	repair.StateDrifted:       agentsock.Drifted,
+	repair.StateOutside:       agentsock.Outside,
 }
 
 // unknowns are the reasons of pods of which nothing on the node says whether they have their rules. They are no news to anybody
 // who runs Multus or keeps libcni's cache elsewhere.
 var unknowns = []string{
 	string(repair.CaptureNoTrace), string(repair.CaptureUnreadable), string(repair.CaptureDelegated), string(repair.CaptureNamespace),
+	string(repair.CaptureTooLarge),
 }
 
 // merge returns the states of all pods: those with rules of their own, and those that the node's proxy has or is to have. Both
@@ -65,8 +67,10 @@ func merge(own []repair.PodStatus, proxied []agentsock.PodState) []agentsock.Pod
 // wrong reports whether a pod needs somebody's attention.
 func wrong(p agentsock.PodState) bool {
 	switch p.State {
-	case agentsock.Captured, agentsock.Outside:
+	case agentsock.Captured:
 		return false
+	case agentsock.Outside:
+		return p.Reason == repair.ReasonOtherDialect
 	case agentsock.Waiting:
 		return !slices.Contains(unknowns, p.Reason)
 	}

@@ -18,13 +18,16 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // releaseTime bounds the release of all pods of a node. A pod takes milliseconds, and one request to the API server.
 const releaseTime = 2 * time.Minute
+
+// releaseLook is how often an agent that ends looks whether a release has ended.
+const releaseLook = 50 * time.Millisecond
 
 // leavingTime is the same for an agent that ends: the kubelet kills it after terminationGracePeriodSeconds, 30 s in the chart.
 const leavingTime = 20 * time.Second
@@ -56,13 +59,13 @@ func (p Program) releaseCommand() *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				e := json.NewEncoder(p.Stdout)
+				e := json.NewEncoder(visible.JSON(p.Stdout))
 				e.SetIndent("", "  ")
 				if err := e.Encode(append([]agentsock.PodState{}, left...)); err != nil {
 					return err
 				}
 			} else if len(left) > 0 {
-				showPods(p.Stdout, Status{Pods: left})
+				showPods(visible.To(p.Stdout), Status{Pods: left})
 			}
 			if len(left) > 0 {
 				return cli.Exit(1)
@@ -130,28 +133,7 @@ func (p Program) hadProxied(s Settings) bool {
 	if _, err := os.Lstat(filepath.Join(s.RunDir, turnsFile)); !errors.Is(err, fs.ErrNotExist) {
 		return true // an agent has had the pods: those that ran before they joined have no record
 	}
-	records, _ := attachment.In(s.RunDir).Index().Records() // what cannot be read is no such pod's, as far as anybody knows
-	for _, r := range records {
-		for _, d := range p.Dialects {
-			if r.Selected && d.Name == r.Dialect && d.NodeProxy != nil { // not one that was released
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// unserved warns of pods that an agent with --ambient had on this node, and that this one without it does not serve: they stay with
-// the proxy, and are refused when it starts anew.
-func (s Settings) unserved() []string {
-	if s.Ambient.Enabled {
-		return nil
-	}
-	if _, err := os.Lstat(filepath.Join(s.RunDir, turnsFile)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return []string{"ambient: pods of this node may still be in the care of its proxy, and this agent runs without --ambient: " +
-		"switch it on again, run meshcni-node release on the node, and then switch it off"}
+	return p.holds(s) > 0
 }
 
 // releaseBefore takes the pods out of the proxy's care before the node is uninstalled, if there are any.
@@ -201,6 +183,23 @@ func (p Program) forgetProxied(ctx context.Context, s Settings) error {
 		errs = append(errs, host.Close())
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+// awaitReleases lets a release end that somebody has asked for: the agent that takes this one's place without --ambient has not the rights
+// to go on with it.
+func (p *proxied) awaitReleases(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leavingTime)
+	defer cancel()
+	for p.releasing.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(releaseLook):
+		}
+	}
 }
 
 // leaving wraps what tells an agent that ends whether it leaves for good: if so, its pods are released first. Nil leaving: it does.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -83,7 +84,7 @@ func TestUnserved(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		text := readyz()
 		return strings.HasPrefix(text, "ok\n") && strings.Contains(text, "\nwarning: ambient: pods of this node may still be in the care of its proxy")
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 	require.NoError(t, os.Remove(lock))
 	assert.NotContains(t, readyz(), "ambient")
 	cancel()

@@ -27,7 +27,9 @@ type repairer struct {
 	program   Program
 	log       *slog.Logger
 	installed func() error // why new pods would not be captured; nil: they would
+	putBack   func() time.Time
 	suspects  func() []string
+	elsewhere func(dialect string) bool
 	watch     repair.Pods // of the node, for all of the agent; nil: there is none
 
 	mu         sync.Mutex
@@ -93,6 +95,7 @@ func (r *repairer) warnings() (all []string) {
 			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.state, n[f.state], f.says, r.program.Name))
 		}
 	}
+	all = append(all, r.otherDialects()...)
 	r.mu.Lock()
 	c, failed, only := r.controller, r.failed, !r.settings.Repair.Acts()
 	r.mu.Unlock()
@@ -197,7 +200,7 @@ func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	defer r.mu.Unlock()
 	r.restart, r.metrics = restart, prometheus.NewRegistry()
 	c, err = r.program.open(r.settings.Repair, repaircmd.Host{
-		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, Suspects: r.suspects, Pods: r.watch, Metrics: r.metrics, Log: r.log,
+		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, PutBack: r.putBack, Suspects: r.suspects, Elsewhere: r.elsewhere, Pods: r.watch, Metrics: r.metrics, Log: r.log,
 	})
 	if err == nil {
 		r.controller, r.failed = c, ""

@@ -17,7 +17,11 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/kuma"
+	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -64,7 +68,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		select {
 		case s := <-started:
 			return s
-		case <-time.After(time.Minute):
+		case <-time.After(netnstest.Patience):
 			require.Fail(t, "repair does not start")
 		}
 		return repaircmd.Settings{}
@@ -74,7 +78,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	require.Eventually(t, func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, "net.d/10-calico.conflist"))
 		return strings.Contains(string(data), `"add_deadline":"5s"`)
-	}, time.Minute, 2*time.Millisecond)
+	}, netnstest.Patience, 2*time.Millisecond)
 	edit("dialect: linkerd\nexclude-namespaces: [a]\nexclude-namespace-selector: mesh=off,!on\nuncaptured-family: drop\n")
 	s := next() // not the one with another log level
 	assert.Equal(t, []any{"linkerd", []string{"a"}, redirect.UncapturedDrop}, []any{s.Plugin.Dialects.String(), s.Plugin.Kubernetes.ExcludeNamespaces, s.Plugin.UncapturedFamily})
@@ -225,7 +229,7 @@ func TestOwnPlugin(t *testing.T) {
 	c := installer.Default()
 	c.Plugin.Type = "acme-cni"
 	var stdout output
-	p := Program{Config: c, Dialects: []dialect.Dialect{{Name: "acme"}}, Stdout: &stdout}
+	p := Program{Config: c, Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}, Stdout: &stdout}
 	assert.Equal(t, 0, p.Main(t.Context(), []string{"--help"}))
 	assert.Contains(t, stdout.String(), "put the acme-cni plugin on this node")
 	assert.NotContains(t, stdout.String(), "meshcni plugin")
@@ -244,4 +248,38 @@ func TestVersion(t *testing.T) {
 		assert.Equal(t, 0, Program{Version: "v1.2.3 (x)", Stdout: &stdout}.Main(t.Context(), []string{arg}))
 		assert.Equal(t, "meshcni-node v1.2.3 (x)\n", stdout.String())
 	}
+}
+
+// TestDialectsOfTheProgram: the list that a program's Config names is the default of --dialect, with --ambient too.
+func TestDialectsOfTheProgram(t *testing.T) {
+	c := installer.Default()
+	c.KubernetesHost = "::1"
+	p := Program{Config: c, Dialects: []dialect.Dialect{kuma.New(), istio.New(), linkerd.New()}}
+	resolved := func(names netconf.Dialects, args ...string) (netconf.Dialects, error) {
+		p.Config.Plugin.Dialects = names
+		s, err := p.Parse(append([]string{"run"}, args...))
+		return s.Plugin.Dialects, err
+	}
+	for _, tt := range []struct {
+		config, want netconf.Dialects
+		args         []string
+	}{
+		{nil, netconf.Dialects{"kuma"}, nil},
+		{c.Plugin.Dialects, netconf.Dialects{"kuma"}, nil}, // nobody has said anything
+		{netconf.Dialects{"linkerd", "istio"}, netconf.Dialects{"linkerd", "istio"}, nil},
+		{netconf.Dialects{"linkerd"}, netconf.Dialects{"linkerd"}, nil},
+		{netconf.Dialects{"linkerd", "istio"}, netconf.Dialects{"kuma"}, []string{"--dialect=kuma"}},
+	} {
+		got, err := resolved(tt.config, tt.args...)
+		require.NoError(t, err)
+		assert.Equal(t, tt.want, got, "%v %v", tt.config, tt.args)
+	}
+	_, err := resolved(netconf.Dialects{"linkerd", "osm"})
+	require.ErrorContains(t, err, `unknown dialect "osm"`)
+	_, err = resolved(netconf.Dialects{"linkerd"}, "--ambient", "--node-name=n")
+	require.ErrorContains(t, err, "none of linkerd has its proxy on the node")
+
+	p.Config.Plugin.PrevResult = []byte("{}")
+	_, err = resolved(nil)
+	require.ErrorContains(t, err, "PrevResult")
 }

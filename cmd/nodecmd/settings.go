@@ -34,6 +34,9 @@ type Settings struct {
 	Repair repaircmd.Settings
 	// MetricsAddress and HealthAddress are the addresses to listen on. Default: ":15014" and ":8000". Empty: no server.
 	MetricsAddress, HealthAddress string
+	// StartSocket is the path of a socket at which the agent says whether it has begun its work on the node, to the command started in
+	// the same container; the agents of a node's two pods, in an update, may share the addresses above. Default: none.
+	StartSocket string
 	// UninstallOnExit says whether SIGTERM uninstalls the plugin. Default: OnExitKeep.
 	UninstallOnExit OnExit
 	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace,
@@ -96,7 +99,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 	})
 	cli.Group(fs, "How the plugin is put into the network", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&s.Chained, "chained", s.Chained, "chain into the node's network; false: a configuration of the plugin alone, for Multus")
-		fs.VarPF(cli.Text(&s.OwnFile, "auto|true|false"), "own-file", "", "keep a first-sorting list of our own and leave others' files alone; auto: once another program keeps removing our entry").NoOptDefVal = "true"
+		fs.VarPF(cli.Text(&s.OwnFile, "auto|true|false"), "own-file", "", "keep a first-sorting list of our own and leave others' files alone; auto: once another program was found to remove our entry, at a boot or twice").NoOptDefVal = "true"
 		text(fs, &s.CNIConfName, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own")
 	})
 	cli.Group(fs, "The API server", func(fs *pflag.FlagSet) {
@@ -134,6 +137,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
+		text(fs, &s.StartSocket, "start-socket", "path", "where the command started asks this agent, and no other one of the node, whether it has begun its work; in a directory of the pod's own; empty: nowhere")
 		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
 		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
 	})
@@ -179,7 +183,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	errs := []error{errFiner, errFile, cli.Fill(fs, env, file)}
 	if len(s.Plugin.Dialects) == 0 {
 		s.Plugin.Dialects = usual
-		if s.Ambient.Enabled {
+		if s.Ambient.Enabled && !p.named {
 			s.Plugin.Dialects = p.withNodeProxies()
 		}
 	}
@@ -219,7 +223,7 @@ func (p Program) validate(s Settings) error {
 	}
 	if err := p.validateDialects(s); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
-	} else if s.Repair.Acts() { // what is wrong with detection alone is no reason not to capture pods
+	} else if s.Repair.Acts() && dialect.List(p.Dialects).Validate() == nil { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
 	if s.Plugin.Agent == netconf.AgentRequire && s.Repair.Node == "" {

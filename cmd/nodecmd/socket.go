@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -34,6 +35,7 @@ type socket struct {
 	path     string
 	pods     *nodepods.Watch // nil: the agent does not know its node's pods
 	enroller enroller        // nil: it serves no proxies on the node
+	left     *leftover       // pods of an agent before this one, whose socket serves as long as it runs; nil: none
 	states   func() []agentsock.PodState
 	required bool // the plugin cannot do without it
 	log      *slog.Logger
@@ -50,7 +52,10 @@ func (p Program) nodePods(s Settings, log *slog.Logger) (*nodepods.Watch, error)
 	if err != nil {
 		return nil, err
 	}
-	return nodepods.New(nodepods.Options{Config: config, Node: s.Repair.Node, Namespaces: meshes.MayReadNamespace(), Log: log})
+	return nodepods.New(nodepods.Options{
+		Config: config, Node: s.Repair.Node, Namespaces: meshes.MayReadNamespace(), Dialects: p.Dialects,
+		Attached: nodepods.Attachments(s.RunDir, s.CNICacheDir), Log: log,
+	})
 }
 
 // removeDeadSocket removes the socket of an agent that was killed. One that is served belongs to its agent, which removes it at its end.
@@ -92,6 +97,14 @@ func (k *socket) podsOf() ([]*corev1.Pod, error) {
 	return k.pods.Pods(), nil
 }
 
+// podByUID returns one of them by the UID by which the runtime knows it, or nil.
+func (k *socket) podByUID(uid string) *corev1.Pod {
+	if k == nil || k.pods == nil {
+		return nil
+	}
+	return k.pods.ByUID(types.UID(uid))
+}
+
 // run serves until the context ends. That it cannot is an error only where the plugin cannot do without.
 func (k *socket) run(ctx context.Context) error {
 	if k == nil {
@@ -112,6 +125,13 @@ func (k *socket) run(ctx context.Context) error {
 		both.Go(func() error { return k.pods.Run(ctx) })
 	}
 	both.Go(func() error {
+		if k.left != nil {
+			select {
+			case <-k.left.free:
+			case <-ctx.Done():
+				return nil
+			}
+		}
 		err := server.Serve(ctx, k.path)
 		if err != nil && !k.required {
 			k.log.Warn("pods are not served to the plugin, which asks the API server instead", "error", err.Error())
@@ -164,6 +184,9 @@ func (k *socket) Pods(context.Context) ([]agentsock.PodState, error) {
 
 // Release is that of [agentsock.Handler].
 func (k *socket) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+	if k.enroller == nil && k.left != nil {
+		return k.left.Release(ctx, r)
+	}
 	if k.enroller == nil {
 		return nil, agentsock.ErrUnsupported
 	}

@@ -57,7 +57,7 @@ func TestPodsAreServed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got, err = c.Pod(t.Context(), cart)
 		return err == nil
-	}, time.Minute, 5*time.Millisecond, "%v", &stderr)
+	}, netnstest.Patience, 5*time.Millisecond, "%v", &stderr)
 	assert.Equal(t, "cart", got.Pod.Name)
 	assert.Nil(t, got.Namespace, "the dialect does not read it")
 	cart.UID = "another"

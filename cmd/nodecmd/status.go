@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -17,13 +16,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
@@ -113,7 +112,7 @@ func (r reporter) write(s Status) (os.FileInfo, error) {
 // the run directory.
 func (p Program) statusCommands() []*cobra.Command {
 	dir, output := p.Config.RunDir, "text"
-	make := func(c *cobra.Command, show func(io.Writer, Status) bool) *cobra.Command {
+	make := func(c *cobra.Command, show func(*visible.Printer, Status) bool) *cobra.Command {
 		c.RunE = func(c *cobra.Command, _ []string) error {
 			if err := cli.Fill(c.Flags(), cli.Env(p.Env)); err != nil {
 				return cli.Usage(err)
@@ -123,11 +122,11 @@ func (p Program) statusCommands() []*cobra.Command {
 				return err
 			}
 			if output == "json" {
-				e := json.NewEncoder(p.Stdout)
+				e := json.NewEncoder(visible.JSON(p.Stdout))
 				e.SetIndent("", "  ")
 				return e.Encode(s)
 			}
-			if !show(p.Stdout, s) {
+			if !show(visible.To(p.Stdout), s) {
 				return cli.Exit(1)
 			}
 			return nil
@@ -178,29 +177,29 @@ func readStatus(path string, now time.Time) (s Status, err error) {
 	return s, nil
 }
 
-func showStatus(w io.Writer, s Status) (well bool) {
+func showStatus(w *visible.Printer, s Status) (well bool) {
 	word := "ready"
 	if !s.Ready {
 		word = "not ready"
 	}
-	_, _ = fmt.Fprintf(w, "node %s: %s\n", cmp.Or(s.Node, "(no name)"), word)
+	w.Printf("node %s: %s\n", cmp.Or(s.Node, "(no name)"), word)
 	for _, why := range s.NotReady {
-		_, _ = fmt.Fprintln(w, "not ready:", why)
+		w.Printf("not ready: %s\n", why)
 	}
 	for _, text := range s.Warnings {
-		_, _ = fmt.Fprintln(w, "warning:", text)
+		w.Printf("warning: %s\n", text)
 	}
 	for _, p := range s.Pods {
 		if wrong(p) {
-			_, _ = fmt.Fprintf(w, "%s: %s/%s %s: %s\n", p.State, p.Namespace, p.Name, p.Reason, p.Detail)
+			w.Printf("%s: %s/%s %s: %s\n", p.State, p.Namespace, p.Name, p.Reason, p.Detail)
 		}
 	}
 	return s.Ready && !slices.ContainsFunc(s.Pods, wrong)
 }
 
-func showPods(w io.Writer, s Status) (well bool) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "NAMESPACE\tNAME\tUID\tDIALECT\tSTATE\tREASON\tSINCE\tBACKEND\tBYPASSES\tCONNTRACK")
+func showPods(w *visible.Printer, s Status) (well bool) {
+	table := w.Table()
+	table.Printf("NAMESPACE\tNAME\tUID\tDIALECT\tSTATE\tREASON\tSINCE\tBACKEND\tBYPASSES\tCONNTRACK\n")
 	for _, p := range s.Pods {
 		since := "-"
 		if !p.Since.IsZero() {
@@ -210,7 +209,7 @@ func showPods(w io.Writer, s Status) (well bool) {
 		if p.ConntrackPercent > 0 {
 			filled = strconv.Itoa(p.ConntrackPercent) + "%"
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+		table.Printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			p.Namespace, p.Name, p.UID, cmp.Or(p.Dialect, "-"), p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"), cmp.Or(strings.Join(p.Bypasses, ","), "-"), filled)
 	}
 	_ = table.Flush()

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -63,7 +64,7 @@ func TestStatus(t *testing.T) {
 		var s Status
 		status = out
 		return code == 0 && json.Unmarshal([]byte(out), &s) == nil && s.Ready && len(s.Pods) == 3
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 	assert.Contains(t, status, `"node": "n1"`)
 	info, err := os.Stat(filepath.Join(dir, "run", statusFile))
 	require.NoError(t, err)
@@ -118,7 +119,7 @@ func TestDetectionAloneKeepsNobodyFromHisWork(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, out, _ := run(t, env, "status")
 		return code == 0 && assert.ObjectsAreEqual("node (no name): ready\nwarning: detection: no such token\n", out)
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 	assert.Contains(t, stderr.String(), "not looked for")
 	cancel()
 	assert.Equal(t, 0, <-done)
@@ -185,7 +186,7 @@ func TestStatusOfNow(t *testing.T) {
 			return Status{Time: time.Now(), Ready: true, Node: strconv.FormatInt(version.Load(), 10)}
 		}}.run(ctx)
 	}()
-	require.Eventually(t, func() bool { _, err := readStatus(path, time.Now()); return err == nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := readStatus(path, time.Now()); return err == nil }, netnstest.Patience, time.Millisecond)
 	for i := range int64(3) {
 		version.Store(i + 1)
 		s, err := statusOfNow(ctx, path)

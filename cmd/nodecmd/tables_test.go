@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -28,6 +29,6 @@ func TestNearlyFull(t *testing.T) {
 // TestPodsSayHowFull: a pod is in the mesh all the same.
 func TestPodsSayHowFull(t *testing.T) {
 	var out bytes.Buffer
-	assert.True(t, showPods(&out, Status{Pods: []agentsock.PodState{{State: agentsock.Captured, ConntrackPercent: 97}}}))
+	assert.True(t, showPods(visible.To(&out), Status{Pods: []agentsock.PodState{{State: agentsock.Captured, ConntrackPercent: 97}}}))
 	assert.Contains(t, out.String(), " 97%\n")
 }

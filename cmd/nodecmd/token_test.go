@@ -21,6 +21,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -141,7 +142,7 @@ func TestFallsBackToItsOwnToken(t *testing.T) {
 	go func() {
 		done <- Program{Env: lookup(env), Stderr: &stderr}.Main(ctx, []string{"run", "--metrics-address=", "--health-address="})
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(stderr.String(), `"msg":"ready"`) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(stderr.String(), `"msg":"ready"`) }, netnstest.Patience, time.Millisecond)
 	cancel()
 	assert.Equal(t, 0, <-done)
 	kubeconfig, err := os.ReadFile(dir + "/run/kubeconfig")

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/rollcall"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // absences is how many nodes an error names. The rest are counted.
@@ -55,17 +56,23 @@ func (p Program) awaitUninstall() *cobra.Command {
 				err = errors.Join(err, cluster.DeletePod(ctx, name))
 			}
 			nodes, absent := roll.Wait(ctx, time.Second)
+			out := visible.To(p.Stdout)
 			switch {
 			case first && len(absent) > 0:
-				fmt.Fprintf(p.Stdout, "Pods of the node's proxy may not be released on these nodes yet:%s\nThe uninstall goes on, and releases them in the end.\n", named(absent))
+				out.Printf("Pods of the node's proxy may not be released on these nodes yet:\n")
+				for _, line := range named(absent) {
+					out.Printf("  %s\n", line)
+				}
+				out.Printf("The uninstall goes on, and releases them in the end.\n")
 				return err
 			case first:
-				fmt.Fprintf(p.Stdout, "Pods of the node's proxy are released on all %d nodes.\n", nodes)
+				out.Printf("Pods of the node's proxy are released on all %d nodes.\n", nodes)
 				return err
 			case len(absent) > 0:
 				return errors.Join(err, uncleaned(absent, patience))
 			}
-			fmt.Fprintf(p.Stdout, "The plugin is uninstalled on all %d nodes. New pods are not captured.\n%s", nodes, remains)
+			out.Printf("The plugin is uninstalled on all %d nodes. New pods are not captured.\n", nodes)
+			out.Text(remains)
 			return err
 		},
 	}
@@ -91,19 +98,27 @@ func (p Program) awaitUninstall() *cobra.Command {
 	return c
 }
 
-// named lists nodes, one a line.
-func named(absent []rollcall.Absent) string {
-	var lines strings.Builder
+// named lists nodes, a line each.
+func named(absent []rollcall.Absent) (lines []string) {
 	for _, a := range absent[:min(absences, len(absent))] {
-		fmt.Fprintf(&lines, "\n  %s: %s", a.Node, a.Why)
+		lines = append(lines, a.Node+": "+a.Why)
 	}
 	if more := len(absent) - absences; more > 0 {
-		fmt.Fprintf(&lines, "\n  … and %d more", more)
+		lines = append(lines, fmt.Sprintf("… and %d more", more))
 	}
-	return lines.String()
+	return lines
 }
 
 // uncleaned is the error of nodes on which the plugin may be left.
 func uncleaned(absent []rollcall.Absent, patience time.Duration) error {
-	return fmt.Errorf("the plugin may be left on these nodes, after %s:%s\nOnce they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it", patience, named(absent))
+	lines := []string{fmt.Sprintf("the plugin may be left on these nodes, after %s:", patience)}
+	for _, line := range named(absent) {
+		lines = append(lines, "  "+line)
+	}
+	lines = append(lines, "Once they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it")
+	all := make([]error, len(lines)) // one each, so that each stays a line where they are printed
+	for i, line := range lines {
+		all[i] = errors.New(line)
+	}
+	return errors.Join(all...)
 }

@@ -22,6 +22,7 @@ import (
 
 // TestAwaitUninstall: success is told with what remains, and a failure names each node and says what to do.
 func TestAwaitUninstall(t *testing.T) {
+	t.Parallel() // it waits for its timeout
 	status := `{"state":{"terminated":{"exitCode":0}}}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -37,14 +38,14 @@ func TestAwaitUninstall(t *testing.T) {
 	account := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(account, "token"), []byte("token"), 0o600))
 	env := map[string]string{"POD_NAMESPACE": "mesh", "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "KUBERNETES_SERVICE_PROTOCOL": "http"}
-	args := []string{"await-uninstall", "--daemonset-name=u", "--service-account-dir=" + account, "--timeout=3s", "--agent-prefix=agent-"}
+	args := []string{"await-uninstall", "--daemonset-name=u", "--service-account-dir=" + account, "--timeout=10s", "--agent-prefix=agent-"}
 	code, stdout, stderr := run(t, env, append(args, "--timeout=1m")...)
 	assert.Zero(t, code, stderr)
 	assert.True(t, strings.HasPrefix(stdout, "The plugin is uninstalled on all 1 nodes. New pods are not captured.\nPods that run with a sidecar keep their rules, "), stdout)
 	status = `{"state":{"terminated":{"exitCode":1,"message":"read-only file system"}}}`
 	code, _, stderr = run(t, env, args...)
 	assert.Equal(t, 1, code)
-	assert.Contains(t, stderr, "the plugin may be left on these nodes, after 3s:\n")
+	assert.Contains(t, stderr, "the plugin may be left on these nodes, after 10s:\n")
 	assert.Contains(t, stderr, "node-7: exit code 1: read-only file system\n")
 	assert.Contains(t, stderr, `run "meshcni-node uninstall" on them`)
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -46,13 +47,17 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	c.sayConfig(c.Stdout, "# ")
 	switch {
 	case !t.Decision.Selected:
-		fmt.Fprintf(c.Stdout, "%s; nothing applied\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s; nothing applied\n", t.unselected())
 		return nil
+	case t.action.removeOnly && !t.action.skipApply:
+		if err := c.remove(cmd, ns, t.Redirect.Names, t.action.dryRun); err != nil || t.action.dryRun {
+			return err
+		}
 	case t.action.dryRun:
-		fmt.Fprint(c.Stdout, explain.RulesText(t.Ruleset))
+		visible.To(c.Stdout).Text(explain.RulesText(t.Ruleset))
 		return nil
 	case t.action.skipApply:
-		fmt.Fprintln(c.Stdout, "nothing applied: --skip-rule-apply")
+		visible.To(c.Stdout).Printf("nothing applied: --skip-rule-apply\n")
 	default:
 		backend, err := c.chosen(cmd, ns)
 		if err != nil {
@@ -77,14 +82,14 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 	}
 	for _, f := range ruleset.Families {
 		if p := t.Ruleset.Program(f); p != nil {
-			fmt.Fprintf(c.Stdout, "%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
+			visible.To(c.Stdout).Printf("%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
 		}
 	}
 	for _, f := range r.Skipped {
-		fmt.Fprintf(c.Stdout, "%s is not there, so its rules are left out\n", f)
+		visible.To(c.Stdout).Printf("%s is not there, so its rules are left out\n", f)
 	}
 	for _, u := range r.Unusable {
-		fmt.Fprintln(c.Stdout, u)
+		visible.To(c.Stdout).Printf("%s\n", u)
 	}
 }
 
@@ -97,7 +102,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	c.sayConfig(c.Stdout, "")
 	want := []ruleset.Ruleset{t.Ruleset}
 	if !t.Decision.Selected {
-		fmt.Fprintln(c.Stdout, t.unselected())
+		visible.To(c.Stdout).Printf("%s\n", t.unselected())
 		want = nil
 		for _, names := range c.names() {
 			want = append(want, names.Owner().EmptyRuleset())
@@ -120,13 +125,13 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		}
 	}
 	for _, d := range diffs {
-		fmt.Fprintln(c.Stdout, d)
+		visible.To(c.Stdout).Printf("%s\n", d)
 	}
 	if len(diffs) > 0 {
-		fmt.Fprintf(c.Stderr, c.Name+": the live rules differ from the wanted ones in %d places\n", len(diffs))
+		visible.To(c.Stderr).Printf(c.Name+": the live rules differ from the wanted ones in %d places\n", len(diffs))
 		return errSilent
 	}
-	fmt.Fprintf(c.Stdout, "the live rules are as wanted (%s)\n", backend.Name())
+	visible.To(c.Stdout).Printf("the live rules are as wanted (%s)\n", backend.Name())
 	return nil
 }
 
@@ -147,20 +152,26 @@ func runCleanup(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		if err != nil {
 			return err
 		}
-		names = b.Names
-		if b.dryRun {
-			fmt.Fprintf(c.Stdout, "would remove chains named %s*, the rules that lead to them, and routing by mark %#x\n", names.ChainPrefix, names.InboundMark)
-			continue
-		}
-		backend, err := c.chosen(cmd, ns)
-		if err != nil {
+		if err := c.remove(cmd, ns, b.Names, b.dryRun); err != nil {
 			return err
 		}
-		if err := backend.Remove(cmd.Context(), names.Owner()); err != nil {
-			return err
-		}
-		fmt.Fprintf(c.Stdout, "removed: chains named %s* and all that leads to them, with %s\n", names.ChainPrefix, backend.Name())
 	}
+	return nil
+}
+
+func (c *common) remove(cmd *cobra.Command, ns *netnsexec.NetNS, names redirect.Names, dryRun bool) error {
+	if dryRun {
+		visible.To(c.Stdout).Printf("would remove chains named %s*, the rules that lead to them, and routing by mark %#x\n", names.ChainPrefix, names.InboundMark)
+		return nil
+	}
+	backend, err := c.chosen(cmd, ns)
+	if err != nil {
+		return err
+	}
+	if err := backend.Remove(cmd.Context(), names.Owner()); err != nil {
+		return err
+	}
+	visible.To(c.Stdout).Printf("removed: chains named %s* and all that leads to them, with %s\n", names.ChainPrefix, backend.Name())
 	return nil
 }
 
@@ -172,7 +183,7 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	c.warn(t)
 	c.sayConfig(c.Stdout, "")
 	if !t.Decision.Selected {
-		fmt.Fprintf(c.Stdout, "%s; nothing to validate\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s; nothing to validate\n", t.unselected())
 		return nil
 	}
 	return c.validate(cmd, t, ns)
@@ -186,11 +197,11 @@ func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) er
 	report, err := validate.Validate(cmd.Context(), validate.Options{
 		Redirect: t.Redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,
 	})
-	fmt.Fprint(c.Stdout, report)
+	visible.To(c.Stdout).Text(report.String())
 	var missing *validate.MissingError
 	switch {
 	case errors.As(err, &missing):
-		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+		visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
 		return cli.Exit(ExitMissing)
 	case errors.Is(err, validate.ErrNothingTested):
 		return fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Redirect.Proxy.UIDs)

@@ -111,7 +111,7 @@ What to do:
 		"trace of a template":       {args: []string{"trace", "-f", "-", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, call: call{stdin: deployment}, out: []string{"redirect 15001"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace warns":               {args: []string{"trace", "-f", "leaky.yaml", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001"}, errOut: []string{`WARNING: container "web" bypasses the mesh`, "warning: env ISTIO_META_DNS_CAPTURE"}},
 		"explain outsider":          {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
-		"explain excluded":          {args: []string{"explain", "-f", "-", "--exclude-namespaces", "prod,dev"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
+		"explain excluded":          {args: []string{"explain", "-f", "-", "--exclude-namespaces", "dev , prod"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
 		"explain excluded by label": {
 			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh in (off)", "--namespace-file", "-"},
 			call: call{stdin: "kind: Namespace\nmetadata: {name: shop, labels: {mesh: \"off\"}}"},
@@ -131,10 +131,10 @@ What to do:
 		},
 		"explain by labels that nobody gave": {
 			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh=off"}, code: 1,
-			out: []string{"is refused", "the labels of its namespace are not known", "--namespace-file"},
+			out: []string{"is refused", "its namespace is not known", "--namespace-file"},
 		},
 		"rules by labels that nobody gave": {
-			args: []string{"rules", "-f", "web.yaml", "--exclude-namespace-selector", "mesh=off"}, code: 1, errOut: []string{"the labels of its namespace are not known"}, silent: true,
+			args: []string{"rules", "-f", "web.yaml", "--exclude-namespace-selector", "mesh=off"}, code: 1, errOut: []string{"its namespace is not known"}, silent: true,
 		},
 		"explain outsider by labels that nobody gave": {args: []string{"explain", "-f", "-", "--exclude-namespace-selector", "mesh=off"}, call: call{stdin: outsider}, out: []string{"no-proxy:"}},
 		"bad selector and dialect": {
@@ -185,7 +185,10 @@ What to do:
 		"flags that contradict":      {args: []string{"rules", "-p", "15006"}, code: 2, errOut: []string{"15006 is the outbound port too"}, silent: true},
 		"no resolver":                {args: []string{"rules", "--redirect-dns"}, call: call{files: map[string]string{"/etc/resolv.conf": "search x\n"}}, code: 2, errOut: []string{"/etc/resolv.conf names no server"}, silent: true},
 		"DNS needs its other flag":   {args: []string{"rules", "--capture-all-dns"}, errOut: []string{"--capture-all-dns does nothing without --redirect-dns"}, out: []string{"*nat"}},
-		"another loopback":           {args: []string{"rules", "--istio-outbound-ipv4-loopback-cidr", "127.0.0.0/8"}, code: 2, errOut: []string{"only 127.0.0.1/32"}, silent: true},
+		"another localhost":          {args: []string{"rules", "--host-ipv4-loopback-cidr", "127.0.0.1/8"}, out: []string{"-d 127.0.0.0/8 -j RETURN", "! -d 127.0.0.0/8 -o lo"}},
+		"its older name":             {args: []string{"rules", "--istio-outbound-ipv4-loopback-cidr", "127.3.0.0/16"}, out: []string{"-d 127.3.0.0/16 -j RETURN"}},
+		"its variable":               {args: []string{"rules"}, call: call{env: []string{"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR=127.3.0.0/16"}}, out: []string{"-d 127.3.0.0/16 -j RETURN"}},
+		"no localhost":               {args: []string{"rules", "--host-ipv4-loopback-cidr", "10.0.0.0/8"}, code: 2, errOut: []string{`--host-ipv4-loopback-cidr="10.0.0.0/8": not a range of 127.0.0.0/8`}, silent: true},
 		"timeout":                    {args: []string{"validate", "--probe-timeout", "5"}, code: 2, errOut: []string{"--probe-timeout=\"5\": not a duration"}, silent: true},
 		"a Service's variable":       {args: []string{"rules"}, call: call{env: []string{"ENVOY_PORT=tcp://10.96.0.7:80"}}, out: []string{"--to-ports 15001"}},
 		"apply, netns that is none":  {args: []string{"apply", "--netns", "/etc/passwd", "-f", "web.yaml"}, code: 1, errOut: []string{"/etc/passwd", "not a network namespace"}, silent: true},

@@ -3,11 +3,13 @@ package redirectcmd
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/compare"
 )
 
@@ -29,8 +31,8 @@ writes to nftables directly. It traces one packet of every kind that these or ou
 rules tell apart, and the connection that it opens, both ways. It exits 0 when both treat all alike, and 1 when a packet's fate or a connection
 differs, or when rules are not understood; those are listed.
 
-Policy routing and addresses of lo are not in what these print; the saved rules
-are taken to have the same as ours. A transparent proxy is taken to listen.`
+It does not compare:
+` + "  - " + strings.Join(compare.Blind(), "\n  - ")
 	fs := cmd.Flags()
 	fs.StringVar(&from, "from-rules", "", "what iptables-save and ip6tables-save, or nft list ruleset, print; - is standard input")
 	fs.VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
@@ -67,24 +69,27 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 func (c *common) printComparison(t *target, result explain.Comparison) {
 	c.sayConfig(c.Stdout, "")
 	if !t.Decision.Selected {
-		fmt.Fprintf(c.Stdout, "%s; ours are no rules\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s; ours are no rules\n", t.unselected())
 	}
 	if len(result.Foreign) > 0 {
-		fmt.Fprintln(c.Stdout, (&compare.ForeignError{Rules: result.Foreign}).Error())
+		visible.To(c.Stdout).Text((&compare.ForeignError{Rules: result.Foreign}).Error() + "\n")
 		return
 	}
 	for _, d := range result.Differences {
-		fmt.Fprintf(c.Stdout, "%s: %s\n  saved  %s: %s\n  ours   %s: %s\n", d.Kind(), compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
+		visible.To(c.Stdout).Printf("%s: %s\n  saved  %s: %s\n  ours   %s: %s\n", d.Kind(), compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
 	}
 	for _, d := range result.ConnectionDifferences {
-		fmt.Fprintf(c.Stdout, "%s\n  saved  %s: %s\n  ours   %s: %s\n", d, d.A.Verdict, d.A.Reason, d.B.Verdict, d.B.Reason)
+		visible.To(c.Stdout).Printf("%s\n  saved  %s: %s\n  ours   %s: %s\n", d, d.A.Verdict, d.A.Reason, d.B.Verdict, d.B.Reason)
 	}
 	if n := len(result.ConnectionDifferences); n > 0 {
-		fmt.Fprintf(c.Stdout, "%d of %d connections go otherwise after the same first packet\n", n, result.Connections)
+		visible.To(c.Stdout).Printf("%d of %d connections go otherwise after the same first packet\n", n, result.Connections)
 	}
 	if len(result.Differences) == 0 && len(result.ConnectionDifferences) == 0 {
-		fmt.Fprintf(c.Stdout, "the same: %d packets, one of each kind that the rules tell apart\n", result.Packets)
-		return
+		visible.To(c.Stdout).Printf("the same: %d packets, one of each kind that the rules tell apart, and %d connections, both ways\n", result.Packets, result.Connections)
+	} else {
+		visible.To(c.Stdout).Printf("%d of %d packets differ\n", len(result.Differences), result.Packets)
 	}
-	fmt.Fprintf(c.Stdout, "%d of %d packets differ\n", len(result.Differences), result.Packets)
+	for _, blind := range result.NotCompared {
+		visible.To(c.Stdout).Printf("  not compared: %s\n", blind)
+	}
 }

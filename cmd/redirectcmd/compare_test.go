@@ -9,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// shopNamespace has no settings, which linkerd's pods may inherit.
+const shopNamespace = `{"metadata": {"name": "shop"}}`
+
 const linkerdPod = `apiVersion: v1
 kind: Pod
 metadata:
@@ -37,8 +40,8 @@ COMMIT
 
 func compared(t *testing.T, rules string, args ...string) said {
 	t.Helper()
-	c := call{files: map[string]string{"pod": linkerdPod, "rules": rules}}
-	return c.run(t, append([]string{"compare", "--dialect", "linkerd", "-f", "pod", "--from-rules", "rules"}, args...)...)
+	c := call{files: map[string]string{"pod": linkerdPod, "namespace": shopNamespace, "rules": rules}}
+	return c.run(t, append([]string{"compare", "--dialect", "linkerd", "-f", "pod", "--namespace-file", "namespace", "--from-rules", "rules"}, args...)...)
 }
 
 // both gives the saved rules a second family with the same.
@@ -49,7 +52,8 @@ func both(rules string) string {
 func TestCompareSame(t *testing.T) {
 	got := compared(t, both(savedRules))
 	assert.Zero(t, got.code, "%+v", got)
-	assert.Regexp(t, `^the same: \d+ packets, one of each kind that the rules tell apart\n$`, got.out)
+	assert.Regexp(t, `^the same: \d+ packets, one of each kind that the rules tell apart, and \d+ connections, both ways\n(  not compared: .*\n)+$`, got.out)
+	assert.Contains(t, got.out, "not compared: policy routing")
 }
 
 func TestCompareDifferent(t *testing.T) {
@@ -58,7 +62,8 @@ func TestCompareDifferent(t *testing.T) {
 	assert.Contains(t, got.out, "missing: out tcp 10.244.1.5 -> 10.96.0.10:3306 uid 1000 gid 1000 by eth0\n"+
 		"  saved  redirect 4140: rule nat/PROXY_INIT_OUTPUT:4 (\"-p tcp -j REDIRECT --to-ports 4140\"): redirected to port 4140\n"+
 		"  ours   pass: outbound port is excluded: passes\n")
-	assert.Regexp(t, `\n\d+ of \d+ packets differ\n$`, got.out)
+	assert.Regexp(t, `\n\d+ of \d+ packets differ\n(  not compared: .*\n)+$`, got.out)
+	assert.Contains(t, got.out, "not compared: policy routing")
 
 	// The other family is bypassed by what is there.
 	assert.Equal(t, 1, compared(t, savedRules).code)
@@ -102,7 +107,7 @@ func TestCompareConnections(t *testing.T) {
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.out, "connection: in tcp ")
 	assert.Regexp(t, `\n  saved  lost: .*filter/INPUT:1`, got.out)
-	assert.Regexp(t, `\n\d+ of \d+ connections go otherwise after the same first packet\n0 of \d+ packets differ\n$`, got.out)
+	assert.Regexp(t, `\n\d+ of \d+ connections go otherwise after the same first packet\n0 of \d+ packets differ\n(  not compared: .*\n)+$`, got.out)
 
 	got = compared(t, both(rules), "-o", "json")
 	assert.Equal(t, 1, got.code)
@@ -122,11 +127,11 @@ func TestCompareConnections(t *testing.T) {
 }
 
 func TestCompareUsage(t *testing.T) {
-	c := call{files: map[string]string{"pod": linkerdPod, "broken": "*nat\n"}}
+	c := call{files: map[string]string{"pod": linkerdPod, "namespace": shopNamespace, "broken": "*nat\n"}}
 	assert.Equal(t, 2, c.run(t, "compare", "-f", "pod").code)
 	assert.Equal(t, 2, c.run(t, "compare", "-f", "pod", "--from-rules", "rules", "-o", "yaml").code)
 	assert.Equal(t, 2, c.run(t, "compare", "-f", "-", "--from-rules", "-").code)
-	got := c.run(t, "compare", "--dialect", "linkerd", "-f", "pod", "--from-rules", "broken")
+	got := c.run(t, "compare", "--dialect", "linkerd", "-f", "pod", "--namespace-file", "namespace", "--from-rules", "broken")
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.errOut, "--from-rules: ipv4: parse saved rules: table nat has no COMMIT")
 }

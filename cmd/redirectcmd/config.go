@@ -14,10 +14,11 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/installed"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// defaultConfDirs are where the agent's container has the runtime's configuration directory, and where the node has it.
+// defaultConfDirs are the runtime's configuration directory as the agent's container has it, and as the node has it.
 var defaultConfDirs = []string{"/host/etc/cni/net.d", "/etc/cni/net.d"}
 
 const none = "none"
@@ -33,7 +34,7 @@ func (c *common) configure() error {
 	case err != nil && c.configFile != "":
 		return fmt.Errorf("--config: %w", err)
 	case err != nil:
-		return fmt.Errorf("%w\n--config FILE gives the configuration, --config none goes without one", err)
+		return fmt.Errorf("%w\n%w", err, errors.New("--config FILE gives the configuration, --config none goes without one"))
 	case e.File == "":
 		c.config = explain.NoConfiguration
 		return nil
@@ -139,6 +140,6 @@ func (c *common) types() (types []string, err error) {
 // node, only explain says so.
 func (c *common) sayConfig(w io.Writer, comment string) {
 	if c.config.Expected {
-		fmt.Fprintf(w, "%s%s\n", comment, c.config)
+		visible.To(w).Printf("%s%s\n", comment, c.config)
 	}
 }

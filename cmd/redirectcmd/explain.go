@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 func (p Program) explainCommand() *cobra.Command {
@@ -34,16 +35,16 @@ func runExplain(ctx context.Context, c *common, output string, brief bool) error
 	switch {
 	case c.explained != nil && output != "json": // the caller says the verdict
 		if !brief {
-			err = x.PrintPlan(c.Stdout)
+			err = x.PrintPlan(visible.To(c.Stdout))
 		}
 	case output == "json" && brief:
 		err = printJSON(c.Stdout, x.Verdict)
 	case output == "json":
 		err = printJSON(c.Stdout, x)
 	case brief:
-		x.Verdict.Print(c.Stdout)
+		x.Verdict.Print(visible.To(c.Stdout))
 	default:
-		err = x.Print(c.Stdout)
+		err = x.Print(visible.To(c.Stdout))
 	}
 	if err == nil && x.Refused != nil {
 		return errSilent

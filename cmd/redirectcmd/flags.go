@@ -1,6 +1,7 @@
 package redirectcmd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,12 +14,13 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
 )
 
 // ruleFlag is a flag of Istio's init-container program (tools/istio-iptables, pilot-agent istio-iptables). Scripts and
 // pod templates rely on its letters, names and variables. A flag that is not given leaves the mesh's default, which
-// captures; an empty one means none. (In that program both capture nothing, but injectors always give the flag.) As
-// there, a flag that sets what is captured drops the default exclusions.
+// captures; an empty one means none. (In that program both capture nothing; see asIstio.) As there, a flag that sets
+// what is captured drops the default exclusions.
 type ruleFlag struct {
 	name, short string
 	kind        string
@@ -29,38 +31,44 @@ type ruleFlag struct {
 // flagBuild holds the parsed flags: the Redirect, and what finish adds to it once all flags are read.
 type flagBuild struct {
 	redirect.Redirect
-	gidsSet, dualStack, redirectDNS, captureAllDNS bool
-	probePort                                      uint16
-	probeTimeout                                   time.Duration
-	runValidation, skipApply, dryRun               bool
-	warnings                                       []string
+	p                                            Program
+	users                                        string // what was said of the proxy's users
+	gidsSet                                      bool
+	dualStack, redirectDNS, captureAllDNS        bool
+	probePort                                    uint16
+	probeTimeout                                 time.Duration
+	runValidation, skipApply, dryRun, removeOnly bool
+	backend                                      apply.Name
+	warnings                                     []string
 }
 
+// The kinds of flags.
 const (
 	text = "string"
 	flag = "bool"
+	list = "list" // a text of elements that are separated by commas
 )
 
 var ruleFlags = []ruleFlag{
 	{"envoy-port", "p", text, "port to which outbound connections are redirected", into(parsePort, func(b *flagBuild) *uint16 { return &b.Proxy.OutboundPort })},
 	{"inbound-capture-port", "z", text, "port to which inbound connections are redirected", into(parsePort, func(b *flagBuild) *uint16 { return &b.Proxy.InboundPort })},
 	{"inbound-tunnel-port", "e", text, "the proxy's tunnel port, never redirected", into(parsePort, func(b *flagBuild) *uint16 { return &b.Proxy.TunnelPort })},
-	{"proxy-uid", "u", text, "users of the proxy, whose traffic is not redirected", setUIDs},
-	{"proxy-gid", "g", text, "groups of the proxy; default, the same as the users where the mesh goes by groups too", setGIDs},
+	{"proxy-uid", "u", list, "users of the proxy, by number or name, whose traffic is not redirected", setUIDs},
+	{"proxy-gid", "g", list, "groups of the proxy, by number or name; default, the same as the users where the mesh goes by groups too", setGIDs},
 	{"istio-inbound-interception-mode", "m", text, "REDIRECT or TPROXY", into(parseMode, func(b *flagBuild) *redirect.Mode { return &b.Mode })},
 	{"inbound-tproxy-mark", "t", text, "mark of packets on their way to a transparent listener", into(parseNumber, func(b *flagBuild) *uint32 { return &b.Names.InboundMark })},
 	{"inbound-tproxy-route-table", "r", text, "route table that keeps marked packets local", into(parseNumber, func(b *flagBuild) *uint32 { return &b.Names.RouteTable })},
-	{"istio-inbound-ports", "b", text, "inbound ports that are redirected; * is all, empty none", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.Ports })},
-	{"istio-local-exclude-ports", "d", text, "inbound ports that are not, when all are", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.ExcludePorts })},
-	{"istio-service-cidr", "i", text, "destinations that are redirected; * is all, empty none", into(prefixes(redirect.AllowAll), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.CIDRs })},
-	{"istio-service-exclude-cidr", "x", text, "destinations that are not", into(prefixes(0), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.ExcludeCIDRs })},
-	{"istio-outbound-ports", "q", text, "outbound ports that are redirected whatever the destination", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.Ports })},
-	{"istio-local-outbound-ports-exclude", "o", text, "outbound ports that are not", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.ExcludePorts })},
-	{"kube-virt-interfaces", "k", text, "interfaces of virtual machines, whose inbound traffic counts as outbound", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.VirtualInterfaces })},
-	{"istio-exclude-interfaces", "c", text, "interfaces that are left alone", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.ExcludeInterfaces })},
-	{"istio-outbound-owner-groups", "", text, "groups (numeric) whose outbound traffic is redirected; * is all", into(parseOwnerGroups, func(b *flagBuild) *[]uint32 { return &b.Outbound.OwnerGroups })},
-	{"istio-outbound-owner-groups-exclude", "", text, "groups (numeric) whose is not", into(redirect.ParseIDs, func(b *flagBuild) *[]uint32 { return &b.Outbound.ExcludeOwnerGroups })},
-	{"istio-outbound-ipv4-loopback-cidr", "", text, "fixed to 127.0.0.1/32", fixedLoopback},
+	{"istio-inbound-ports", "b", list, "inbound ports that are redirected; * is all, empty none", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.Ports })},
+	{"istio-local-exclude-ports", "d", list, "inbound ports that are not, when all are", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.ExcludePorts })},
+	{"istio-service-cidr", "i", list, "destinations that are redirected; * is all, empty none", into(prefixes(redirect.AllowAll), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.CIDRs })},
+	{"istio-service-exclude-cidr", "x", list, "destinations that are not", into(prefixes(0), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.ExcludeCIDRs })},
+	{"istio-outbound-ports", "q", list, "outbound ports that are redirected whatever the destination", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.Ports })},
+	{"istio-local-outbound-ports-exclude", "o", list, "outbound ports that are not", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.ExcludePorts })},
+	{"kube-virt-interfaces", "k", list, "interfaces of virtual machines, whose inbound traffic counts as outbound", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.VirtualInterfaces })},
+	{"istio-exclude-interfaces", "c", list, "interfaces that are left alone", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.ExcludeInterfaces })},
+	{"istio-outbound-owner-groups", "", list, "groups whose outbound traffic is redirected; * is all", setOwnerGroups},
+	{"istio-outbound-owner-groups-exclude", "", list, "groups whose is not", setExcludeOwnerGroups},
+	{"host-ipv4-loopback-cidr", "", text, "the part of 127.0.0.0/8 that counts as localhost, and is left alone; default 127.0.0.1/32", into(parseLocalhost, func(b *flagBuild) *netip.Prefix { return &b.Localhost })},
 	{"redirect-dns", "", flag, "redirect look-ups to the servers in /etc/resolv.conf", into(parseBool, func(b *flagBuild) *bool { return &b.redirectDNS })},
 	{"capture-all-dns", "", flag, "with --redirect-dns: to all servers", into(parseBool, func(b *flagBuild) *bool { return &b.captureAllDNS })},
 	{"drop-invalid", "", flag, "drop packets that conntrack holds invalid", into(parseBool, func(b *flagBuild) *bool { return &b.DropInvalid })},
@@ -74,9 +82,26 @@ var ruleFlags = []ruleFlag{
 
 // ruleVariables are further variables of rule flags.
 var ruleVariables = map[string][]string{
-	"redirect-dns": {"ISTIO_META_DNS_CAPTURE"},
-	"drop-invalid": {"INVALID_DROP"},
-	"dual-stack":   {"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"},
+	"redirect-dns":               {"ISTIO_META_DNS_CAPTURE"},
+	"drop-invalid":               {"INVALID_DROP"},
+	"dual-stack":                 {"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"},
+	"host-ipv4-loopback-cidr":    {"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"},
+	"inbound-tproxy-mark":        {"ISTIO_INBOUND_TPROXY_MARK"},
+	"inbound-tproxy-route-table": {"ISTIO_INBOUND_TPROXY_ROUTE_TABLE"},
+	"iptables-probe-port":        {"NFTABLES_PROBE_PORT"},
+}
+
+// otherNames are further names of rule flags.
+var otherNames = map[string]string{
+	"istio-inbound-tproxy-mark":         "inbound-tproxy-mark",
+	"istio-inbound-tproxy-route-table":  "inbound-tproxy-route-table",
+	"istio-outbound-ipv4-loopback-cidr": "host-ipv4-loopback-cidr",
+	"nftables-probe-port":               "iptables-probe-port",
+	"nftables-trace-logging":            "iptables-trace-logging",
+}
+
+func usualName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(cmp.Or(otherNames[name], name))
 }
 
 // actionFlags do not define rules, so they are allowed with -f.
@@ -85,6 +110,7 @@ var actionFlags = []string{"dry-run", "skip-rule-apply", "run-validation", "ipta
 // addRuleFlags declares the rule flags and returns them. build parses their
 // values, so that it can report every bad one.
 func addRuleFlags(fs *pflag.FlagSet) *pflag.FlagSet {
+	fs.SetNormalizeFunc(usualName)
 	rules := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cli.Group(rules, "In place of -f, as Istio's init-container program has them", func(fs *pflag.FlagSet) {
 		for _, f := range ruleFlags {
@@ -121,17 +147,25 @@ func (p Program) said(f *pflag.Flag) (value, where string, ok bool) {
 
 // build applies the flags named by only, nil for all, to a copy of base. The error lists every bad value.
 func (c *common) build(base redirect.Redirect, only []string) (flagBuild, []redirect.Origin, error) {
-	b := flagBuild{Redirect: base.Clone()}
+	b := flagBuild{Redirect: base.Clone(), p: c.Program, backend: c.backend}
 	var origins []redirect.Origin
 	var errs []error
 	said := map[string]bool{}
-	for _, f := range ruleFlags {
-		value, where, ok := c.said(c.ruleFlags.Lookup(f.name))
+	for _, f := range append(slices.Clip(ruleFlags), c.istioFlags...) {
+		given := c.ruleFlags.Lookup(f.name)
+		value, where, ok := c.said(given)
 		if !ok || only != nil && !slices.Contains(only, f.name) {
 			continue
 		}
+		if c.istioFlags != nil && f.kind == list {
+			value = withoutEmpty(value)
+		}
 		said[f.name] = true
 		if err := f.set(&b, value); err != nil {
+			if c.istioFlags != nil && f.kind == flag && !given.Changed {
+				b.warnings = append(b.warnings, fmt.Sprintf("%s=%q: %v, and counts as unset", where, value, err))
+				continue
+			}
 			errs = append(errs, fmt.Errorf("%s=%q: %w", where, value, err))
 			continue
 		}
@@ -144,7 +178,7 @@ func (c *common) build(base redirect.Redirect, only []string) (flagBuild, []redi
 		b.Outbound.ExcludePorts = redirect.PortSet{}
 	}
 	if only == nil {
-		errs = append(errs, b.finish(c.Program))
+		errs = append(errs, b.finish(c.istioFlags != nil))
 	}
 	return b, origins, cli.Usage(errors.Join(errs...))
 }
@@ -162,9 +196,9 @@ func (c *common) givenRules() (names []string) {
 }
 
 // finish sets what depends on several flags.
-func (b *flagBuild) finish(p Program) error {
-	if !b.gidsSet && len(b.Proxy.GIDs) > 0 { // a mesh that goes by users alone stays so
-		b.Proxy.GIDs = slices.Clone(b.Proxy.UIDs)
+func (b *flagBuild) finish(asIstio bool) error {
+	if err := b.proxyUsers(asIstio); err != nil {
+		return err
 	}
 	if b.dualStack {
 		b.IPv6 = redirect.FamilyCapture
@@ -173,11 +207,15 @@ func (b *flagBuild) finish(p Program) error {
 	case b.redirectDNS && b.captureAllDNS:
 		b.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: dnsListener}
 	case b.redirectDNS:
-		servers, warnings, err := p.nameservers()
-		if err != nil {
+		servers, warnings, err := b.p.nameservers()
+		b.warnings = append(b.warnings, warnings...)
+		switch {
+		case asIstio && errors.Is(err, errNoServer):
+			b.warnings = append(b.warnings, fmt.Sprintf("no DNS query is captured: %v, and --capture-all-dns is not given", err))
+			return nil
+		case err != nil:
 			return fmt.Errorf("--redirect-dns without --capture-all-dns: %w", err)
 		}
-		b.warnings = append(b.warnings, warnings...)
 		b.DNS = redirect.DNS{Servers: redirect.Prefixes(servers...), Port: dnsListener}
 	case b.captureAllDNS:
 		b.warnings = append(b.warnings, "--capture-all-dns does nothing without --redirect-dns")
@@ -190,6 +228,8 @@ func (b *flagBuild) finish(p Program) error {
 const dnsListener = 15053
 
 const resolvConf = "/etc/resolv.conf"
+
+var errNoServer = errors.New(resolvConf + " names no server")
 
 // nameservers reads the resolvers of the pod in which this program runs (resolv.conf(5)).
 func (p Program) nameservers() (servers []netip.Prefix, warnings []string, err error) {
@@ -210,7 +250,7 @@ func (p Program) nameservers() (servers []netip.Prefix, warnings []string, err e
 		servers = append(servers, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 	}
 	if len(servers) == 0 {
-		return nil, nil, fmt.Errorf("%s names no server", resolvConf)
+		return nil, warnings, errNoServer
 	}
 	return servers, warnings, nil
 }
@@ -261,41 +301,17 @@ func parseTimeout(value string) (time.Duration, error) {
 }
 
 func parseMode(value string) (redirect.Mode, error) {
-	m := redirect.Mode(value)
+	m := redirect.Mode(cmp.Or(value, string(redirect.ModeRedirect)))
 	if m != redirect.ModeRedirect && m != redirect.ModeTProxy {
 		return "", errors.New("not REDIRECT or TPROXY")
 	}
 	return m, nil
 }
 
-func parseOwnerGroups(value string) ([]uint32, error) {
-	if strings.TrimSpace(value) == "*" {
-		return nil, nil
+func parseLocalhost(value string) (netip.Prefix, error) {
+	p, err := redirect.ParsePrefix(value, 0)
+	if err == nil && (!p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8) {
+		err = errors.New("not a range of 127.0.0.0/8")
 	}
-	return redirect.ParseIDs(value)
-}
-
-// setUIDs keeps the default for an empty value, because every proxy has a user.
-func setUIDs(b *flagBuild, value string) error {
-	list, err := redirect.ParseIDs(value)
-	if len(list) > 0 {
-		b.Proxy.UIDs = list
-	}
-	return err
-}
-
-func setGIDs(b *flagBuild, value string) error {
-	list, err := redirect.ParseIDs(value)
-	if len(list) > 0 {
-		b.Proxy.GIDs, b.gidsSet = list, true
-	}
-	return err
-}
-
-// fixedLoopback refuses a value that would have no effect.
-func fixedLoopback(_ *flagBuild, value string) error {
-	if p, err := netip.ParsePrefix(value); err == nil && p == netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32) {
-		return nil
-	}
-	return errors.New("only 127.0.0.1/32 is supported: include or exclude other loopback ranges with -i and -x")
+	return p, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -100,6 +101,103 @@ func TestFlagsDoAsPods(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestIstioOnTheKernel: packets go where they go in a pod that Istio's plugin was told the same, whatever else the init container
+// is told. A second call changes nothing, and --cleanup-only leaves nothing.
+func TestIstioOnTheKernel(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	b, err := os.ReadFile(filepath.Join("..", "..", "testdata", "fates", "expected.json"))
+	require.NoError(t, err)
+	var expected map[string]struct{ Fates map[string]string }
+	require.NoError(t, json.Unmarshal(b, &expected))
+	usual := func(changes map[string]string, more ...string) []string { // -o is the plugin's default
+		if changes == nil {
+			changes = map[string]string{}
+		}
+		if _, ok := changes["-o"]; !ok {
+			changes["-o"] = "15020"
+		}
+		return template(changes, append(more, level)...)
+	}
+	tests := map[string]struct {
+		env     []string
+		args    []string
+		options netnstest.Options
+		backend string
+	}{
+		"fam-v4-default":       {args: usual(nil), backend: "iptables-nft"},
+		"fam-dual":             {args: usual(nil, "--native-nftables"), env: []string{"ISTIO_DUAL_STACK=true"}, backend: "nftables"},
+		"in-include-none":      {args: usual(map[string]string{"-b": ""}, "--force-iptables-binary=legacy", "--dual-stack"), backend: "iptables-legacy"},
+		"in-exclude-ports":     {args: usual(map[string]string{"-d": "15090,15021,15020,9090,7070,"}, "--force-apply", "--dual-stack"), backend: "iptables-nft"},
+		"out-include-ports":    {args: usual(map[string]string{"-i": "", "-q": "3306,", "-o": ""}, "--dual-stack"), backend: "iptables-nft"},
+		"tproxy-dual":          {args: usual(map[string]string{"-m": "TPROXY"}, "--dual-stack", "--force-legacy-iptables"), backend: "iptables-legacy"},
+		"dns-capture":          {args: usual(nil, "--capture-all-dns"), env: []string{"ISTIO_META_DNS_CAPTURE=true"}, backend: "iptables-nft"},
+		"if-exclude":           {args: usual(map[string]string{"-c": "net1,"}, "--native-nftables"), backend: "nftables"},
+		"id-uid-2000-gid-3000": {args: usual(map[string]string{"-u": "mesh", "-g": "mesh"}), options: netnstest.Options{ProxyUID: 2000, ProxyGID: 3000}, backend: "iptables-nft"},
+	}
+	accounts := map[string]string{"/etc/passwd": "mesh:x:2000:2000::/:", "/etc/group": "mesh:x:3000:"}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.NotEmpty(t, expected[name].Fates)
+			var probes []netnstest.Probe
+			want := map[string]string{}
+			for p, fate := range expected[name].Fates {
+				probe, err := netnstest.ParseProbe(p)
+				require.NoError(t, err)
+				probes = append(probes, probe)
+				if strings.HasPrefix(fate, "proxy:15006 ") && strings.HasSuffix(fate, ":15008") { // see TestFlagsDoAsPods
+					fate = strings.Replace(fate, "proxy:15006", "proxy:15008", 1)
+				}
+				want[p] = fate
+			}
+			w := netnstest.NewWorld(t, tt.options)
+			before := state(t, w.Pod)
+			run := func(more ...string) said {
+				args := append([]string{redirectcmd.IstioCommand, "--network-namespace", w.PodPath()}, tt.args...)
+				return call{env: tt.env, files: accounts}.run(t, append(args, more...)...)
+			}
+			got := run()
+			require.Zero(t, got.code, got.errOut)
+			assert.Contains(t, got.out, "applied: ")
+			assert.Contains(t, got.out, "with "+tt.backend)
+			assert.Equal(t, want, w.Run(probes))
+			got = run("--reconcile")
+			require.Zero(t, got.code, got.errOut)
+			assert.Contains(t, got.out, "already in force: ")
+			got = run("--cleanup-only")
+			require.Zero(t, got.code, got.errOut)
+			assert.Contains(t, got.out, "removed: chains named ISTIO_*")
+			assert.Equal(t, before, state(t, w.Pod))
+		})
+	}
+}
+
+// TestIstioRoutes: the second command adds the routes and nothing else, as often as it is called; with the rules they are as wanted.
+func TestIstioRoutes(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	ns := netnstest.New(t)
+	before := state(t, ns)
+	run := func(args ...string) said {
+		got := call{}.run(t, append([]string{redirectcmd.IstioCommand}, append(args, "--network-namespace", ns.Path(), "--dual-stack", "-m", "TPROXY", "-b", "*", "-i", "*")...)...)
+		require.Zero(t, got.code, got.errOut)
+		return got
+	}
+	for range 2 {
+		assert.Contains(t, run("configure-routes").out, "in place: ")
+		assert.Equal(t, 1, strings.Count(in(t, ns, "ip", "rule"), "fwmark 0x539 lookup 133"))
+		assert.Equal(t, 1, strings.Count(in(t, ns, "ip", "-6", "rule"), "fwmark 0x539 lookup 133"))
+		assert.Contains(t, in(t, ns, "ip", "route", "show", "table", "133"), "local default dev lo")
+		assert.Contains(t, in(t, ns, "ip", "-6", "addr", "show", "dev", "lo"), "::6/128")
+	}
+	assert.Empty(t, in(t, ns, "nft", "list", "ruleset"))
+	assert.Contains(t, run("--native-nftables").out, "applied: ")
+	assert.Contains(t, run("--native-nftables").out, "already in force: ")
+	run("--native-nftables", "--cleanup-only")
+	assert.Equal(t, before, state(t, ns))
 }
 
 // state is all that the program may change, without what iptables leaves in a

@@ -72,21 +72,21 @@ func TestSeveralDialects(t *testing.T) {
 	got = listCall.run(t, "explain", "-f", "plain", "--dialect", "ambient,istio")
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.out, "is refused (ambient)")
-	assert.Contains(t, got.out, "\n  pod shop/cart: the labels of its namespace are not known, so it cannot be told whether ambient selects it")
+	assert.Contains(t, got.out, "\n  pod shop/cart: its namespace is not known, so it cannot be told whether ambient selects it")
 	assert.Contains(t, got.out, "--namespace-file")
 
 	for _, one := range []string{"istio", "linkerd"} {
-		got = listCall.run(t, "explain", "-f", "both", "--dialect", one, "-o", "json")
+		got = listCall.run(t, "explain", "-f", "both", "--namespace-file", "plain namespace", "--dialect", one, "-o", "json")
 		require.Zero(t, got.code, got.errOut)
 		assert.NotContains(t, got.out, "answers", "one mesh says what it has always said")
 	}
 
 	for list, prefix := range map[string]string{"istio,linkerd": "ISTIO_", "linkerd, istio": "PROXY_INIT_"} {
-		got = listCall.run(t, "rules", "-f", "both", "--dialect", list)
+		got = listCall.run(t, "rules", "-f", "both", "--namespace-file", "plain namespace", "--dialect", list)
 		require.Zero(t, got.code, got.errOut)
 		assert.Contains(t, got.out, ":"+prefix+"OUTPUT")
 		assert.Contains(t, got.errOut, "would select the pod too")
-		got = listCall.run(t, "trace", "-f", "both", "--dialect", list, "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000")
+		got = listCall.run(t, "trace", "-f", "both", "--namespace-file", "plain namespace", "--dialect", list, "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000")
 		require.Zero(t, got.code, got.errOut)
 		assert.Contains(t, got.out, prefix+"OUTPUT")
 	}
@@ -94,10 +94,10 @@ func TestSeveralDialects(t *testing.T) {
 	require.Zero(t, got.code, got.errOut)
 	assert.Contains(t, got.out, "pass: not-enabled: ambient: no selector matches")
 
-	saved := listCall.run(t, "rules", "-f", "both", "--dialect", "linkerd")
+	saved := listCall.run(t, "rules", "-f", "both", "--namespace-file", "plain namespace", "--dialect", "linkerd")
 	c := listCall
 	c.stdin = saved.out
-	got = c.run(t, "compare", "-f", "both", "--dialect", "linkerd,istio", "--from-rules", "-", "-o", "json")
+	got = c.run(t, "compare", "-f", "both", "--namespace-file", "plain namespace", "--dialect", "linkerd,istio", "--from-rules", "-", "-o", "json")
 	assert.Contains(t, got.out, `"dialect": "linkerd"`)
 	assert.Contains(t, got.out, `"selected": true`)
 }
@@ -129,7 +129,7 @@ func TestListUsage(t *testing.T) {
 		"istio,,kuma":     {`unknown dialect ""`},
 		"istio,istio":     {`dialect "istio" is named twice`},
 	} {
-		got := listCall.run(t, "rules", "-f", "both", "--dialect", list)
+		got := listCall.run(t, "rules", "-f", "both", "--namespace-file", "plain namespace", "--dialect", list)
 		assert.Equal(t, 2, got.code)
 		for _, s := range says {
 			assert.Contains(t, got.errOut, s)

@@ -9,7 +9,7 @@ import (
 	"github.com/meshcni/meshcni/internal/explain"
 )
 
-// standardInput is what errors call the file "-".
+// standardInput is the name of the file "-" in errors.
 const standardInput = "standard input"
 
 // read returns the content of a file, or of standard input if name is "-".

@@ -6,6 +6,7 @@ package redirectcmd
 import (
 	"context"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -43,7 +44,7 @@ type Program struct {
 	// PluginType is the type of the plugin's entry in the node's network configuration, from which the settings come that
 	// no flag gives. Default: netconf.DefaultType.
 	PluginType string
-	// CNIConfDirs are where that configuration is; the first directory that exists counts. The variable
+	// CNIConfDirs are the directories of that configuration; the first that exists counts. The variable
 	// MESHCNI_CNI_CONF_DIR names another. Nil means /host/etc/cni/net.d and /etc/cni/net.d; with
 	// none, nothing is looked for.
 	CNIConfDirs []string
@@ -58,23 +59,31 @@ type Program struct {
 	clear     func()               // clears the terminal, if Stdout is one
 	explained *explain.Explanation // is set to what explain has said; may be nil
 	template  *bool                // whether what is given is a template; may be nil
+	json      *bool                // whether all that is said is in JSON; nil unless the command is Istio's
 }
 
 // errSilent is a failure that the command has reported itself.
 const errSilent = cli.Exit(ExitRefused)
 
-// Exec runs the program with the arguments, environment and streams of this
-// process, until SIGINT or SIGTERM, and then exits. It does not return.
+// Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It
+// does not return. A process that is called istio-iptables, by a link or as a copy, runs that command.
 func (p Program) Exec() {
 	p.Env, p.Stdin, p.Stdout, p.Stderr = os.LookupEnv, os.Stdin, os.Stdout, os.Stderr
-	cli.Exec(p.Main)
+	cli.Exec(func(ctx context.Context, args []string) int { return p.Main(ctx, called(os.Args[0], args)) })
 }
 
 // Main runs the program with args, which do not include the program's name, and
 // returns its exit code. Concurrent calls are safe.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
+	if len(p.Dialects) == 0 {
+		return cli.NoDialects(p.Stderr, p.Name)
+	}
 	p.clear = clearer(p.Stdout)
+	if len(args) > 0 && args[0] == IstioCommand {
+		p.json = new(bool)
+		p.Stdout, p.Stderr = &lines{to: p.Stdout, json: p.json, level: slog.LevelInfo}, &lines{to: p.Stderr, json: p.json, level: slog.LevelError}
+	}
 	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
 }
 
@@ -91,6 +100,7 @@ func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 		p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck),
 		p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup),
 		p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate),
+		p.istioCommand(),
 	)
 	return root
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
@@ -36,7 +37,7 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	c.warn(t)
 	if !t.Decision.Selected {
 		// stdout is for rules alone.
-		fmt.Fprintf(c.Stderr, "%s; it has no rules\n", t.unselected())
+		visible.To(c.Stderr).Printf("%s; it has no rules\n", t.unselected())
 	}
 	switch format {
 	case "iptables", "nft":
@@ -53,13 +54,13 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	}
 	switch format {
 	case "iptables":
-		fmt.Fprint(c.Stdout, explain.RulesText(rs))
+		visible.To(c.Stdout).Text(explain.RulesText(rs))
 	case "nft":
-		fmt.Fprint(c.Stdout, apply.NFT(rs))
+		visible.To(c.Stdout).Text(apply.NFT(rs))
 	case "json":
 		return printJSON(c.Stdout, rs)
 	case "mermaid":
-		fmt.Fprint(c.Stdout, mermaid(rs, nil))
+		visible.To(c.Stdout).Text(mermaid(rs, nil))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -79,7 +80,7 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 		if f.output == "json" {
 			err = errors.Join(printJSON(c.Stdout, rules), err)
 		} else {
-			err = errors.Join(liverules.Print(c.Stdout, rules), err)
+			err = errors.Join(liverules.Print(visible.To(c.Stdout), rules), err)
 		}
 		if err != nil || !f.watch {
 			return err
@@ -105,7 +106,7 @@ func (c *common) owned(ctx context.Context, ns *netnsexec.NetNS) ([]ruleset.Rule
 		if t.Decision.Selected {
 			return []ruleset.Ruleset{t.Ruleset}, nil
 		}
-		fmt.Fprintf(c.Stderr, "%s; it should have no rules\n", t.unselected())
+		visible.To(c.Stderr).Printf("%s; it should have no rules\n", t.unselected())
 		return c.owners(), nil
 	}
 	return append(c.owners(), c.usual()...), nil // the last ruleset that has a rule explains it

@@ -146,7 +146,7 @@ func TestShowWatch(t *testing.T) {
 		go func() {
 			code <- p.Main(ctx, []string{"show", "--pid", strconv.Itoa(process.Process.Pid), "--watch", "--interval", "1ms", "-o", output})
 		}()
-		require.Eventually(t, func() bool { return strings.Contains(out.String(), "15001") }, time.Minute, time.Millisecond, "%s", &errOut)
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), "15001") }, netnstest.Patience, time.Millisecond, "%s", &errOut)
 		send(t, w)
 		increase := map[string]string{"text": "(+1)", "json": `"packets": 1,`}[output]
 		require.Eventually(t, func() bool {
@@ -155,7 +155,7 @@ func TestShowWatch(t *testing.T) {
 				return strings.Contains(after, increase)
 			}
 			return strings.Contains(out.String(), increase)
-		}, time.Minute, time.Millisecond)
+		}, netnstest.Patience, time.Millisecond)
 		stop()
 		assert.Zero(t, <-code)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -42,6 +43,10 @@ type common struct {
 	optional  bool           // -f may be left out, although there are no rule flags
 	templates bool           // -f may be a workload, since nothing is done to a pod
 
+	istioFlags []ruleFlag // beside the rule flags; nil unless the command is Istio's
+	log        istioLog   // of Istio's command
+	quiet      bool       // warnings are not said
+
 	// Set by configure and check.
 	config   explain.Configuration
 	dialects dialect.List
@@ -59,7 +64,11 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 		if err := c.check(); err != nil {
 			return err
 		}
-		return run(c, cmd)
+		err := run(c, cmd)
+		if errors.Is(err, dialect.ErrNamespaceUnknown) && c.namespaceFile == "" {
+			return fmt.Errorf("%w: give it with --namespace-file", err)
+		}
+		return err
 	}}
 	fs := cmd.Flags()
 	c.flags = fs
@@ -69,7 +78,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	c.dialectNames = netconf.Dialects{p.Dialects[0].Name}
 	fs.Var(cli.Text(&c.dialectNames, "a,b"), "dialect", dialects.Usage(p.Dialects))
 	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
-	fs.StringSliceVar(&c.excludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are left alone")
+	fs.Var(cli.List(&c.excludeNamespaces, "strings"), "exclude-namespaces", "namespaces whose pods are left alone")
 	fs.StringVar(&c.excludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
 	cli.Ambient(fs, &c.ambient)
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
@@ -96,7 +105,7 @@ func (c *common) check() error {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("exclude-namespace-selector"), err))
 	}
 	known, err := dialects.Configure(c.Dialects, c.ambient)
-	errs = append(errs, err)
+	errs = append(errs, dialect.List(c.Dialects).Validate(), err)
 	if c.dialects, err = dialects.Choose(known, c.dialectNames, c.excludeNamespaces, excludedLabels); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("dialect"), err))
 	}
@@ -132,7 +141,7 @@ func (c *common) check() error {
 	return cli.Usage(errors.Join(errs...))
 }
 
-// inputs is how many of the files are standard input.
+// inputs counts the files that are standard input.
 func (c *common) inputs() (n int) {
 	for _, name := range []string{c.file, c.namespaceFile, c.configFile} {
 		if name == "-" {
@@ -181,8 +190,6 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
 			return err
 		}
-	} else if c.dialects.MayReadNamespace() {
-		t.Notes = append(t.Notes, explain.NamespaceUnknown)
 	}
 	if c.ruleFlags != nil {
 		if t.action, _, err = c.build(redirect.Redirect{}, actionFlags); err != nil {
@@ -206,13 +213,18 @@ func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS
 	if err := t.look(ns); err != nil {
 		return err
 	}
-	built, err := t.Mesh.Redirect(&corev1.Pod{}, nil, t.Addrs)
+	built, err := t.Mesh.Redirect(&corev1.Pod{}, &corev1.Namespace{}, t.Addrs)
 	if err != nil {
 		return err
 	}
-	if t.action, built.Origins, err = c.build(built.Redirect, nil); err != nil {
+	base := built.Redirect
+	if c.istioFlags != nil {
+		base = istioBase(base)
+	}
+	if t.action, built.Origins, err = c.build(base, nil); err != nil {
 		return err
 	}
+	c.backend = t.action.backend
 	built.Redirect = t.action.Redirect
 	t.Notes = append(t.Notes, t.action.warnings...)
 	if err := built.Redirect.Validate(); err != nil {
@@ -262,16 +274,23 @@ func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 // explain, which describes the pod as a whole.
 func (c *common) warn(t *target) {
 	for _, b := range t.Bypasses {
-		if !b.Unsure {
-			fmt.Fprintf(c.Stderr, "WARNING: %s\n", b)
+		if !b.Unsure && !c.quiet {
+			visible.To(c.Stderr).Printf("WARNING: %s\n", b)
 		}
 	}
 	for _, w := range t.Notes {
-		fmt.Fprintf(c.Stderr, "warning: %s\n", w)
+		c.say(w)
 	}
 }
 
-// unselected says why nothing is to be done.
+// say prints a warning.
+func (c *common) say(warning string) {
+	if !c.quiet {
+		visible.To(c.Stderr).Printf("warning: %s\n", warning)
+	}
+}
+
+// unselected describes a pod for which nothing is to be done.
 func (t *target) unselected() string {
 	return fmt.Sprintf("%s is not in the mesh: %s: %s", t, t.Decision.Reason, t.Decision.Detail)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -154,11 +155,13 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 			rs.Set(program)
 		}
 		c.sayConfig(c.Stderr, "")
-		fmt.Fprint(c.Stdout, mermaid(rs, &r))
+		visible.To(c.Stdout).Text(mermaid(rs, &r))
 		return nil
 	}
 	c.sayConfig(c.Stdout, "")
-	fmt.Fprintf(c.Stdout, "%s\n%s", p, r.Explain())
+	out := visible.To(c.Stdout)
+	out.Printf("%s\n", p)
+	out.Text(r.Explain())
 	return nil
 }
 
@@ -232,7 +235,7 @@ func (c *common) printConnection(got trace.Conversation, output string) error {
 		}{got, c.config})
 	}
 	c.sayConfig(c.Stdout, "")
-	fmt.Fprint(c.Stdout, got.Explain())
+	visible.To(c.Stdout).Text(got.Explain())
 	return nil
 }
 

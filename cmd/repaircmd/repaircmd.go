@@ -51,6 +51,9 @@ func (p Program) Exec() {
 // for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
+	if len(p.Dialects) == 0 {
+		return cli.NoDialects(p.Stderr, p.Name)
+	}
 	o := &options{Program: p}
 	c := &cobra.Command{
 		Short: "find this node's pods that started without redirection, and deal with them",

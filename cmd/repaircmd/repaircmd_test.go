@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -118,7 +119,7 @@ func TestRun(t *testing.T) {
 		_, rest, ok := strings.Cut(stderr.String(), `"address":"`)
 		address, _, _ = strings.Cut(rest, `"`)
 		return ok
-	}, 10*time.Second, time.Millisecond, "%s", &stderr)
+	}, netnstest.Patience, time.Millisecond, "%s", &stderr)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + address + path)
 		require.NoError(t, err)
@@ -133,7 +134,7 @@ func TestRun(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, body, "repair: ")
 	_, body = get("/metrics")
-	assert.Contains(t, body, "meshcni_repair_ready 0")
+	assert.Contains(t, body, "meshcni_pods_controller_ready 0")
 	stop()
 	assert.Equal(t, 0, <-code)
 }
@@ -220,7 +221,7 @@ func TestSeveralDialects(t *testing.T) {
 // A program of another name knows the dialects that it is given, and no others.
 func TestOwnProgram(t *testing.T) {
 	t.Parallel()
-	p := repaircmd.Program{Name: "acme-repair", Version: "v9", Dialects: []dialect.Dialect{{Name: "acme"}}}
+	p := repaircmd.Program{Name: "acme-repair", Version: "v9", Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}}
 	for _, c := range []struct {
 		args []string
 		code int

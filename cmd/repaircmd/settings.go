@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -116,14 +117,14 @@ func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.StringVar(&s.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
 	fs.StringVar(&s.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
 	fs.StringVar(&s.HostRoot, "repair-host-root", "", "root directory whose iptables is run, as the plugin does on the host: /proc/1/root in a container that shares the host's processes (default: our own)")
-	fs.Float64Var(&s.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node")
-	fs.IntVar(&s.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node")
+	fs.Float64Var(&s.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace")
+	fs.IntVar(&s.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
 	fs.Float64Var(&s.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
 	fs.IntVar(&s.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
 	fs.StringVar(&s.BudgetNamespace, "repair-budget-namespace", repair.DefaultBudgetNamespace, "namespace of that Lease, meshcni-repair-budget")
-	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of the node's pods in the mesh that may be broken; above it deleting is held back")
-	fs.IntVar(&s.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods from which on that share counts")
-	fs.DurationVar(&s.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions while that share holds back the rest")
+	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of a namespace's pods in the mesh on this node that may be broken, and of such namespaces; above it deleting is held back")
+	fs.IntVar(&s.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods of a namespace, and such namespaces, from which on that share counts")
+	fs.DurationVar(&s.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions in a namespace while that share holds back the rest")
 	fs.BoolVar(&s.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
 	fs.BoolVar(&s.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
 	fs.DurationVar(&s.VerifyInterval, "repair-verify-interval", 0, "compare the rules of each running captured pod with the wanted ones once in this time; 0 for never")
@@ -150,9 +151,11 @@ type Host struct {
 	// Installed returns an error while new pods of this node would not be
 	// redirected; nothing is deleted then. Nil: InstallerReadyURL is asked.
 	Installed func() error
-	// Suspects and Pods are those of [repair.Options].
-	Suspects func() []string
-	Pods     repair.Pods
+	// PutBack, Suspects, Elsewhere and Pods are those of [repair.Options].
+	PutBack   func() time.Time
+	Suspects  func() []string
+	Elsewhere func(dialect string) bool
+	Pods      repair.Pods
 	// Metrics receives the controller's metrics. Nil: there are none.
 	Metrics prometheus.Registerer
 	// Log is the controller's log.
@@ -198,7 +201,8 @@ func (s Settings) New(h Host) (*repair.Controller, error) {
 // options returns the controller's options without the API server.
 func (s Settings) options(h Host) (o repair.Options, err error) {
 	o = s.Options
-	o.Metrics, o.Log, o.Installed, o.Suspects, o.Pods = h.Metrics, h.Log, h.Installed, h.Suspects, h.Pods
+	o.Metrics, o.Log, o.Installed, o.PutBack, o.Suspects, o.Pods = h.Metrics, h.Log, h.Installed, h.PutBack, h.Suspects, h.Pods
+	o.Elsewhere = h.Elsewhere
 	if o.Installed == nil && s.InstallerReadyURL != "" {
 		o.Installed = asker(s.InstallerReadyURL)
 	}
@@ -209,12 +213,26 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if err != nil {
 		return o, named("exclude-namespace-selector", err)
 	}
+	if err := dialect.List(h.Dialects).Validate(); err != nil { // before what is asked of it
+		return o, err
+	}
 	known, err := dialects.Configure(h.Dialects, s.Plugin.Ambient)
 	if err != nil {
 		return o, err
 	}
 	if o.Dialects, err = dialects.Choose(known, s.Plugin.Dialects, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
 		return o, named("dialect", err)
+	}
+	var others []string
+	for _, name := range known.Names() {
+		if o.Dialects.Named(name) == nil {
+			others = append(others, name)
+		}
+	}
+	if o.Others = nil; len(others) > 0 { // no names would mean the first
+		if o.Others, err = dialects.Choose(known, others, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
+			return o, named("dialect", err)
+		}
 	}
 	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {
 		return o, named("backend", err)

@@ -96,7 +96,7 @@ func (s *settings) ours(t corev1.Taint) bool {
 	return t.Key == s.key || slices.Contains(s.alsoRemove, t.Key)
 }
 
-// taints are what a node's become by a change.
+// taints returns a node's taints after a change.
 func (s *settings) taints(node *corev1.Node, change readytaint.Change) []corev1.Taint {
 	taints := slices.Clone(node.Spec.Taints)
 	if change == readytaint.Add {
@@ -123,7 +123,7 @@ func (a *api) patch(ctx context.Context, node *corev1.Node, change readytaint.Ch
 	return out, nil
 }
 
-// conflicts is how often a change of a node is tried again that others change, too.
+// conflicts bounds the tries of a change of a node that others change, too.
 const conflicts = 5
 
 // removeAll takes the taint from every node, and returns from how many.

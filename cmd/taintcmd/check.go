@@ -13,9 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// checkWithin is how long check waits for what it wants to see: another controller takes a Lease over in less.
+// checkWithin bounds the wait of check: another controller takes a Lease over in less.
 const checkWithin = time.Minute
 
 // check sees that a controller works.
@@ -34,12 +35,12 @@ func (p Program) check(ctx context.Context, s *settings, _ *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Stdout, "%s renews the Lease %s/%s.\n", holder, s.namespace, s.lease)
+	visible.To(p.Stdout).Printf("%s renews the Lease %s/%s.\n", holder, s.namespace, s.lease)
 	said, err := a.untainted(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(p.Stdout, said)
+	visible.To(p.Stdout).Printf("%s\n", said)
 	return nil
 }
 

@@ -139,7 +139,7 @@ func (c *controller) lead(ctx context.Context) {
 	}
 }
 
-// work is what one term of leadership knows.
+// work is the state of one term of leadership.
 type work struct {
 	*controller
 	nodes, agents, sets cache.Store
@@ -269,7 +269,7 @@ func (w *work) do(ctx context.Context, set *appsv1.DaemonSet, node *corev1.Node,
 	return nil
 }
 
-// tell says what was done.
+// tell reports the changes.
 func (w *work) tell(a readytaint.Action) {
 	w.metrics.changes.WithLabelValues(string(a.Change), string(a.Why)).Inc()
 	w.log.Info("taint changed", "node", a.Node, "change", a.Change, "reason", a.Why, "key", w.key)
@@ -280,7 +280,7 @@ func (w *work) tell(a readytaint.Action) {
 	w.events.Eventf(reference("Node", "", a.Node, types.UID(a.Node)), corev1.EventTypeNormal, "AgentTaintRemoved", "the taint %s is removed: %s", w.key, by(a))
 }
 
-// breaker says when the share is used up, and when it is not any more.
+// breaker reports that the share is used up, and the end of that.
 func (w *work) breaker(set *appsv1.DaemonSet, held []string) {
 	switch {
 	case len(held) > 0 && w.held == 0:

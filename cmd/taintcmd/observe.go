@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/installer/readytaint"
 )
 
-// observe says what is seen of a node.
+// observe returns an observation of a node.
 func (s *settings) observe(node *corev1.Node, pods []*corev1.Pod, set *appsv1.DaemonSet) readytaint.Node {
 	n := readytaint.Node{Name: node.Name, UID: string(node.UID), Boot: node.Status.NodeInfo.BootID, Place: s.place(node, set)}
 	for _, t := range node.Spec.Taints {
@@ -48,7 +48,7 @@ func ready(pod *corev1.Pod) bool {
 		})
 }
 
-// place says whether the DaemonSet's pods belong on the node, as its controller would.
+// place decides as the DaemonSet's controller would whether its pods belong on the node.
 func (s *settings) place(node *corev1.Node, set *appsv1.DaemonSet) readytaint.Place {
 	for _, system := range []string{node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem} {
 		if system != "" && system != "linux" {

@@ -27,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/installer/readytaint"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // Program is the controller. The zero value is meshcni-taint with no environment, whose output is discarded.
@@ -236,6 +237,6 @@ func (p Program) remove(ctx context.Context, s *settings, log *slog.Logger) erro
 		return err
 	}
 	n, err := a.removeAll(ctx, log)
-	fmt.Fprintf(p.Stdout, "The taint %s is removed from %d nodes.\n", s.key, n)
+	visible.To(p.Stdout).Printf("The taint %s is removed from %d nodes.\n", s.key, n)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
@@ -53,7 +55,7 @@ func settings(t *testing.T) map[string]string {
 		"MESHCNI_BIN_SOURCE_DIR": dir + "/image", "MESHCNI_CNI_BIN_DIR": dir + "/bin", "MESHCNI_CNI_CONF_DIR": dir + "/net.d",
 		"MESHCNI_CNI_CACHE_DIR": dir + "/cache", "MESHCNI_RUN_DIR": dir + "/run", "MESHCNI_SERVICE_ACCOUNT_DIR": dir + "/sa",
 		"MESHCNI_KUBERNETES_SERVICE_HOST": "127.0.0.1", "MESHCNI_KUBERNETES_SERVICE_PORT": "1", "MESHCNI_KUBERNETES_SERVICE_PROTOCOL": "http",
-		"MESHCNI_REPAIR": "delete", "MESHCNI_NODE_NAME": "n",
+		"MESHCNI_REPAIR": "delete", "MESHCNI_REPAIR_VERIFY_INTERVAL": "1h", "MESHCNI_NODE_NAME": "n",
 	}
 }
 
@@ -115,8 +117,8 @@ func TestScrape(t *testing.T) {
 	require.Eventually(t, func() bool { // it listens soon, and repair begins
 		var err error
 		shown, err = get(ctx, "http://"+address+"/metrics")
-		return err == nil && strings.Contains(shown, "meshcni_repair_ready")
-	}, time.Minute, time.Millisecond, "%s", &said)
+		return err == nil && strings.Contains(shown, "meshcni_pods_controller_ready")
+	}, netnstest.Patience, time.Millisecond, "%s", &said)
 	stop()
 	require.Zero(t, <-code, "%s", &said)
 
@@ -125,6 +127,21 @@ func TestScrape(t *testing.T) {
 		names[m[1]] = true
 	}
 	require.NotEmpty(t, names)
+	meant := append(labelsOf(t), "le")
+	value := func(sample string) (sum float64) {
+		for _, m := range regexp.MustCompile(`(?m)^`+sample+`(?:\{[^}]*\})? (\S+)$`).FindAllStringSubmatch(shown, -1) {
+			v, err := strconv.ParseFloat(m[1], 64)
+			require.NoError(t, err)
+			sum += v
+		}
+		return sum
+	}
+	assert.InDelta(t, value("meshcni_pods_known"), value("meshcni_pods"), 0, "the states exclude each other and add up")
+	for _, m := range regexp.MustCompile(`(?m)^meshcni_\w+\{(.*)\} `).FindAllStringSubmatch(shown, -1) {
+		for _, l := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(m[1], -1) {
+			assert.Contains(t, meant, l[1])
+		}
+	}
 	all := exported(t)
 	for name := range names {
 		_, ok := all[name]

@@ -20,17 +20,18 @@ import (
 
 // foreign are metrics of others, with what they are of.
 var foreign = map[string]string{
-	"up": "Prometheus", "ALERTS": "Prometheus",
+	"up": "Prometheus", "ALERTS": "Prometheus", "ALERTS_FOR_STATE": "Prometheus",
 	"kube_daemonset_status_desired_number_scheduled": "kube-state-metrics",
 	"kube_daemonset_status_number_ready":             "kube-state-metrics",
 	"kube_node_info":                                 "kube-state-metrics",
+	"kube_pod_owner":                                 "kube-state-metrics",
 }
 
 // targetLabels are what a scrape adds to each series; README.md says so.
 var targetLabels = []string{"job", "instance", "node", "cluster", "namespace", "pod"}
 
 // foreignLabels are those of foreign metrics that we use.
-var foreignLabels = []string{"daemonset", "alertname", "alertstate", "severity"}
+var foreignLabels = []string{"daemonset", "alertname", "alertstate", "severity", "owner_kind", "owner_name"}
 
 // values are those of labels that no help text names.
 var values = map[string][]string{
@@ -53,9 +54,10 @@ var values = map[string][]string{
 		}
 		return all
 	}(),
-	"kind":  {"no-listeners"}, // the help of drift_found_total has all
-	"code":  {"429", "5..", "error", string(installer.CodeConflict)},
-	"cause": {string(installer.CauseCredentialsChanged)},
+	"kind":        {"no-listeners"}, // the help of drift_found_total has all
+	"code":        {string(installer.CodeConflict)},
+	"http_status": {"429", "5..", "error"},
+	"cause":       {string(installer.CauseCredentialsChanged)},
 }
 
 var placeholder = regexp.MustCompile(`\{\{-? *(?:\$labels\.)?([a-z_]+) *-?\}\}|\$labels\.([a-z_]+)`)
@@ -148,6 +150,43 @@ func TestMetricsDocumented(t *testing.T) {
 			listed := regexp.MustCompile("(?m)^\\| .*`" + name + "[`{]").MatchString(section)
 			assert.True(t, listed, "%s does not list %s", reference, name)
 		}
+	}
+}
+
+// labelsOf returns the labels that the reference explains.
+func labelsOf(t *testing.T) (labels []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/troubleshooting.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| label | |\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]*) \|`).FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(row[1], -1) {
+			assert.NotContains(t, labels, name[1], "two meanings")
+			labels = append(labels, name[1])
+		}
+	}
+	require.NotEmpty(t, labels)
+	return labels
+}
+
+// TestLabels: each label has one meaning, in the reference; times are timestamps.
+func TestLabels(t *testing.T) {
+	meant := append(labelsOf(t), "le")
+	used := map[string]bool{"le": true}
+	for name, m := range exported(t) {
+		assert.NotRegexp(t, `_age_`, name)
+		if !strings.HasPrefix(name, "meshcni_") {
+			continue
+		}
+		for _, label := range m.labels {
+			assert.Contains(t, meant, label, "of %s", name)
+			used[label] = true
+		}
+	}
+	for _, label := range meant {
+		assert.True(t, used[label], "no metric has the label %s", label)
 	}
 }
 

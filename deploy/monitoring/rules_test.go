@@ -20,6 +20,7 @@ import (
 const (
 	rulesFile     = "meshcni.rules.yaml"
 	rulesTestFile = "meshcni.rules.test.yaml"
+	rulesDayFile  = "meshcni.rules.day.test.yaml"
 )
 
 type rule struct {
@@ -66,12 +67,12 @@ func runPromtool(t *testing.T, args ...string) {
 
 func TestRulesPassPromtool(t *testing.T) {
 	netnstest.Require(t, hasPromtool)
-	for _, file := range []string{rulesFile, rulesTestFile} { // also inputs of the cached result
+	for _, file := range []string{rulesFile, rulesTestFile, rulesDayFile} { // also inputs of the cached result
 		_, err := os.ReadFile(file)
 		require.NoError(t, err)
 	}
 	runPromtool(t, "check", "rules", rulesFile)
-	runPromtool(t, "test", "rules", rulesTestFile)
+	runPromtool(t, "test", "rules", rulesTestFile, rulesDayFile)
 }
 
 // TestEveryAlertIsTested: for each there is a case in which it fires.

@@ -134,7 +134,7 @@ func ask(t *testing.T, ns *netnsexec.NetNS, from, to string, mark uint32) string
 
 // connect is ask in the calling thread's namespace.
 func connect(ctx context.Context, from, to string, mark uint32) ([]byte, error) {
-	dialer := net.Dialer{Timeout: 5 * time.Second, Control: marking(mark, from != "")}
+	dialer := net.Dialer{Timeout: netnstest.Patience, Control: marking(mark, from != "")}
 	if from != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
@@ -143,7 +143,7 @@ func connect(ctx context.Context, from, to string, mark uint32) ([]byte, error) 
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(netnstest.Patience)); err != nil {
 		return nil, err
 	}
 	return io.ReadAll(conn)

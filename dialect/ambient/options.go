@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
@@ -45,10 +47,15 @@ func (o Options) probeSources() redirect.PrefixSet {
 	return redirect.Prefixes(single(o.ProbeIPv4, probeIPv4), single(o.ProbeIPv6, probeIPv6))
 }
 
+// nobody are selectors that match no pod, which is what an operator asks for with an empty list.
+var nobody = []selection.Selector{{Pod: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+	{Key: DataplaneMode, Operator: metav1.LabelSelectorOpExists}, {Key: DataplaneMode, Operator: metav1.LabelSelectorOpDoesNotExist},
+}}}}
+
 // Validate returns an error for each option that cannot be, joined.
 func (o Options) Validate() error {
 	var errs []error
-	if err := (selection.Policy{Selectors: o.Selectors}).Validate(); err != nil {
+	if err := (selection.Policy{Selectors: o.Selectors}).Validate(); err != nil && len(o.Selectors) > 0 {
 		errs = append(errs, fmt.Errorf("ambient enablement selectors: %w", err))
 	}
 	for _, p := range []struct {
@@ -90,7 +97,7 @@ func (o Options) defaults() redirect.Redirect {
 	return r
 }
 
-// captured is what becomes of DNS queries that are captured.
+// captured sends all DNS queries to the proxy.
 var captured = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
 
 // Defaults is the Redirect of a pod without settings, with the default [Options].
@@ -101,20 +108,23 @@ func New(o Options) dialect.Dialect {
 	if err := o.Validate(); err != nil {
 		panic(err)
 	}
-	if o.Selectors == nil {
+	switch {
+	case o.Selectors == nil:
 		o.Selectors = Selectors()
+	case len(o.Selectors) == 0:
+		o.Selectors = nobody
 	}
 	defaults := o.defaults()
 	return dialect.Dialect{
-		Name: Name,
+		Name:    Name,
+		Domains: []string{"istio.io"},
 		Policy: selection.Policy{
 			ExcludedNamespaces: o.ExcludedNamespaces,
 			ForeignAnnotation:  SidecarStatus,
 			Selectors:          o.Selectors,
 		},
-		Build:          dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
-		Names:          defaults.Names,
-		NeedsNamespace: true,
+		Build: dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
+		Names: defaults.Names,
 		// The node proxy is no container of the pod, so none checks.
 		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
 		NodeProxy: &dialect.NodeProxy{

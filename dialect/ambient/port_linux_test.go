@@ -66,7 +66,7 @@ func tracked(t *testing.T, ns *netnsexec.NetNS) (peers []string) {
 func fromOnePort(t *testing.T, ns *netnsexec.NetNS, mark uint32, end func(*net.TCPConn) error) (answer string) {
 	t.Helper()
 	require.NoError(t, ns.Do(func() error {
-		dialer := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{Port: 40000}, Control: func(network, address string, c syscall.RawConn) error {
+		dialer := net.Dialer{Timeout: netnstest.Patience, LocalAddr: &net.TCPAddr{Port: 40000}, Control: func(network, address string, c syscall.RawConn) error {
 			var err error
 			if cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }); errors.Join(cerr, err) != nil {
 				return errors.Join(cerr, err)
@@ -78,7 +78,7 @@ func fromOnePort(t *testing.T, ns *netnsexec.NetNS, mark uint32, end func(*net.T
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(netnstest.Patience))
 		if err := end(conn.(*net.TCPConn)); err != nil {
 			return err
 		}

@@ -183,7 +183,7 @@ func establish(t *testing.T, w *netnstest.World) func(*testing.T) {
 					accepted <- conn
 				}
 			}()
-			dialer := net.Dialer{Timeout: 5 * time.Second, Control: marking(c.mark, true), LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.from)}}
+			dialer := net.Dialer{Timeout: netnstest.Patience, Control: marking(c.mark, true), LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.from)}}
 			conn, err := dialer.DialContext(context.WithoutCancel(t.Context()), "tcp", c.to)
 			if err != nil {
 				_ = l.Close()
@@ -203,8 +203,8 @@ func establish(t *testing.T, w *netnstest.World) func(*testing.T) {
 		t.Helper()
 		for _, pair := range open {
 			for i, from := range pair {
-				require.NoError(t, from.SetDeadline(time.Now().Add(5*time.Second)))
-				require.NoError(t, pair[1-i].SetDeadline(time.Now().Add(5*time.Second)))
+				require.NoError(t, from.SetDeadline(time.Now().Add(netnstest.Patience)))
+				require.NoError(t, pair[1-i].SetDeadline(time.Now().Add(netnstest.Patience)))
 				_, err := from.Write([]byte("still there"))
 				require.NoError(t, err)
 				buffer := make([]byte, 64)

@@ -75,7 +75,7 @@ func (p *parser) config(text string, dualStack bool) {
 	p.dns(c, dualStack)
 }
 
-// maxUnknown is how many unknown keys are warned of by name.
+// maxUnknown bounds the unknown keys that are warned of by name.
 const maxUnknown = 8
 
 // unknown warns of unknown keys, which may be a newer Consul's.

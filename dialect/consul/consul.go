@@ -73,7 +73,8 @@ func Defaults() redirect.Redirect {
 // New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
-		Name: "consul",
+		Name:    "consul",
+		Domains: []string{"consul.hashicorp.com"},
 		Policy: selection.Policy{
 			ExcludedNamespaces:       excludedNamespaces,
 			PrivilegedInitContainers: []string{InitContainer},

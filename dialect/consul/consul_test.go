@@ -277,7 +277,7 @@ func TestSandbox(t *testing.T) {
 	args := map[string]string{consul.IptablesConfig: complete(t, `{"ExcludeOutboundPorts":["3306"],"ExcludeHosts":["x"]}`)}
 	d, ok := mesh.ForSandbox(args)
 	require.True(t, ok)
-	assert.False(t, d.NeedsNamespace)
+	assert.False(t, d.MayReadNamespace())
 	assert.Empty(t, d.Applied)
 	pod := meshed("{", "perhaps")
 	assert.Equal(t, selection.Selected, d.Decide(pod, nil).Reason)

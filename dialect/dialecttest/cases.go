@@ -18,7 +18,8 @@ import (
 
 // Case is a pod, and where its packets end.
 type Case struct {
-	Pod       *corev1.Pod
+	Pod *corev1.Pod
+	// Namespace is the pod's. Nil is one without labels and annotations.
 	Namespace *corev1.Namespace
 	// Refused: the pod's configuration is wrong.
 	Refused bool
@@ -65,9 +66,15 @@ func read(t testing.TB, path string, into any) {
 }
 
 // Rules returns the pod's rules, none when the dialect does not select it, and its
-// Redirect. The error is that of [dialect.Dialect.Plan].
+// Redirect. The error is that of [dialect.Dialect.Validate] or [dialect.Dialect.Plan].
 func (c Case) Rules(d dialect.Dialect) (ruleset.Ruleset, redirect.Redirect, error) {
+	if err := d.Validate(); err != nil {
+		return ruleset.Ruleset{}, redirect.Redirect{}, err
+	}
 	subject := dialect.Subject{Pod: c.Pod, Namespace: c.Namespace, Addrs: Addrs()}
+	if subject.Namespace == nil {
+		subject.Namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.Pod.Namespace}}
+	}
 	plan, err := d.Plan(context.Background(), subject, dialect.Options{})
 	return plan.Ruleset, plan.Redirect, err
 }

@@ -31,6 +31,9 @@ type Setting struct {
 // one. Defaults is the Redirect of the pod as given.
 func Settings(t *testing.T, d dialect.Dialect, pod *corev1.Pod, defaults redirect.Redirect, keys []string, table []Setting) {
 	t.Helper()
+	if err := d.Validate(); err != nil {
+		t.Fatal(err)
+	}
 	good, bad := map[string]bool{}, map[string]bool{}
 	for _, s := range table {
 		if s.Want == nil {

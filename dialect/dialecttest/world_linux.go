@@ -115,6 +115,8 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, o netnstest.Options, ns *
 	if err := report.AddConnections(saved, rs, compare.Connections(Addrs(), listeners(o), saved, rs)); err != nil {
 		t.Fatalf("compare connections: %v", err)
 	}
+	// Where the mesh's own rules mix up look-ups of the proxy and the application, those of the dialect may keep them apart.
+	report.ConnectionDifferences = slices.DeleteFunc(report.ConnectionDifferences, func(d compare.ConnectionDifference) bool { return d.Better })
 	for i, diff := range report.ConnectionDifferences {
 		if i == 5 {
 			t.Errorf("… %d of %d connections differ", len(report.ConnectionDifferences), report.Connections)

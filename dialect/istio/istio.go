@@ -95,7 +95,8 @@ func Defaults() redirect.Redirect {
 // New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
-		Name: "istio",
+		Name:    "istio",
+		Domains: []string{"istio.io"},
 		Policy: selection.Policy{
 			ExcludedNamespaces: excludedNamespaces,
 			InitContainers:     []string{"istio-init"},
@@ -140,8 +141,10 @@ const (
 )
 
 var schema = redirect.Schema{
-	Defaults: Defaults(),
-	RunAs:    true,
+	Defaults:  Defaults(),
+	RunAs:     true,
+	Prefixes:  []string{"traffic.sidecar.istio.io/"}, // all of them are below
+	OtherKeys: []string{InjectKey, StatusAnnotation, ProxyConfig},
 	Settings: []redirect.Setting{
 		{Field: "mode", Keys: []string{InterceptionMode}, Allowed: "REDIRECT or TPROXY"},
 		// The port is the agent's. The injector that sets it also excludes it from

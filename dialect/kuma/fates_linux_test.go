@@ -43,7 +43,7 @@ func (o own) text(f ruleset.Family) string {
 	b.WriteString(o.output)
 	not53, jump, tcp53 := "", "-A OUTPUT -p tcp -j KUMA_MESH_OUTBOUND\n", ""
 	if o.dns {
-		not53, tcp53 = " ! --dport 53", "-A OUTPUT -p tcp --dport 53 -j RETURN\n"
+		not53, tcp53 = " ! --dport 53", "-A OUTPUT -p tcp --dport 53 -m owner ! --uid-owner 5678 -j RETURN\n"
 		b.WriteString("-A OUTPUT -p udp --dport 53 -m owner --uid-owner 5678 -j RETURN\n" +
 			"-A OUTPUT -p udp --dport 53 -j REDIRECT --to-ports 15053\n")
 	}
@@ -58,7 +58,7 @@ func (o own) text(f ruleset.Family) string {
 		b.WriteString("-A KUMA_MESH_OUTBOUND -p tcp -j RETURN\n")
 	}
 	b.WriteString("-A KUMA_MESH_OUTBOUND -s 127.0.0.6/32 -o lo -j RETURN\n" +
-		"-A KUMA_MESH_OUTBOUND ! -d 127.0.0.1/32 -o lo -p tcp" + not53 + " -m owner --uid-owner 5678 -j KUMA_MESH_INBOUND_REDIRECT\n" +
+		"-A KUMA_MESH_OUTBOUND ! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 5678 -j KUMA_MESH_INBOUND_REDIRECT\n" +
 		"-A KUMA_MESH_OUTBOUND -o lo -p tcp" + not53 + " -m owner ! --uid-owner 5678 -j RETURN\n" +
 		"-A KUMA_MESH_OUTBOUND -m owner --uid-owner 5678 -j RETURN\n" +
 		"-A KUMA_MESH_OUTBOUND -d 127.0.0.1/32 -j RETURN\n" +
@@ -168,6 +168,11 @@ func TestFates(t *testing.T) {
 		{"virtual network", "redirect: {dns: {enabled: true}, vnet: {networks: [\"virt0:10.99.0.0/24\", \"virt0:fd00:99::/64\"]}}\n", nil, own{
 			prerouting: "-A PREROUTING -i virt0 -p udp --dport 53 -j REDIRECT --to-ports 15053\n" +
 				"-A PREROUTING ! -d 10.99.0.0/24 -i virt0 -p tcp -j REDIRECT --to-ports 15001\n",
+			inbound: redirectAllIn, dns: true,
+		}, false},
+		{"virtual networks by wildcard", "redirect: {dns: {enabled: true}, vnet: {networks: [\"vi+:10.99.0.0/24\", \"vi+:fd00:99::/64\"]}}\n", nil, own{
+			prerouting: "-A PREROUTING -i vi+ -p udp --dport 53 -j REDIRECT --to-ports 15053\n" +
+				"-A PREROUTING ! -d 10.99.0.0/24 -i vi+ -p tcp -j REDIRECT --to-ports 15001\n",
 			inbound: redirectAllIn, dns: true,
 		}, false},
 	}

@@ -10,7 +10,7 @@
 //     (dnsPolicy None), else to any server. The plugin reads the node's resolv.conf, which is not the pod's.
 //   - User ids may exceed 65535; the plugin reads them as 16 bits.
 //   - IPv6 is captured, or applying fails; the plugin leaves it open when it cannot set it up.
-//   - The interfaces of virtual networks are whole names: "br+" is refused.
+//   - A virtual network of every interface, "+", is refused.
 //   - An empty list of exclusions by user exempts nobody; with the plugin it exempts everybody.
 //
 // DNS queries over TCP pass, as in Kuma (kuma#15401), unless
@@ -68,6 +68,13 @@ const (
 	Gateway                     = "kuma.io/gateway"
 )
 
+// known are all of these annotations.
+var known = []string{
+	SidecarInjected, Config, SidecarUID, ProxyOutboundPort, ProxyInboundPort, ProxyInboundPortIPv6, BuiltinDNS, BuiltinDNSPort,
+	BuiltinDNSBefore2, ProbeProxyPort, VirtualProbes, VirtualProbesPort, ExcludeInboundPorts, ExcludeOutboundPorts,
+	ExcludeOutboundPortsForUIDs, ExcludeInboundIPs, ExcludeOutboundIPs, DropInvalidPackets, IptablesLogs, IPFamilyMode, Gateway,
+}
+
 // Defaults of Kuma.
 const (
 	OutboundPort = 15001
@@ -105,7 +112,8 @@ func passSources() []netip.Addr {
 func New(excludedNamespaces ...string) dialect.Dialect {
 	docs := &documents{}
 	return dialect.Dialect{
-		Name: "kuma",
+		Name:    "kuma",
+		Domains: []string{"kuma.io"},
 		Policy: selection.Policy{
 			ExcludedNamespaces: excludedNamespaces,
 			InitContainers:     []string{"kuma-init"},
@@ -127,6 +135,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 
 func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 	p := newParser(in.Pod)
+	p.Misspelt(in.Pod.Annotations, known)
 	if value, ok := configured(in.Pod.Annotations); ok {
 		p.yaml(d.read(value))
 		p.beside()

@@ -252,7 +252,7 @@ func TestRefusedYAML(t *testing.T) {
 		"redirect.outbound.excludePortsForIPs ": {"redirect: {outbound: {excludePortsForIPs: [\"::ffff:10.0.0.0/95\"]}}", "::ffff:10.0.0.0/95"},
 		"redirect.vnet.networks ":               {"redirect: {vnet: {networks: [\"a:::ffff:10.0.0.0/64\"]}}", "a:::ffff:10.0.0.0/64"},
 		"redirect.dns.port":                     {"redirect: {dns: {port: dns}}", "dns"},
-		"redirect.vnet.networks":                {"redirect: {vnet: {networks: [\"br+:10.0.0.0/8\"]}}", "br+:10.0.0.0/8"},
+		"redirect.vnet.networks":                {"redirect: {vnet: {networks: [\"+:10.0.0.0/8\"]}}", "+:10.0.0.0/8"},
 	} {
 		_, err := kuma.New().Redirect(meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = tt.yaml }), nil, nil)
 		var e *redirect.SettingError

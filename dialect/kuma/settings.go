@@ -22,7 +22,7 @@ type setting struct {
 	moot func(*parser) bool
 }
 
-// value is how a setting is written, and what it sets.
+// value is a setting's spelling and effect.
 type value struct {
 	kind    kind
 	allowed string // for people
@@ -252,8 +252,8 @@ func parseNetwork(v string) (redirect.VirtualNetwork, error) {
 	if !ok {
 		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not INTERFACE:PREFIX", brief.Quote(v))
 	}
-	if !redirect.ValidInterface(name) {
-		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not the whole name of an interface", brief.Quote(name))
+	if !redirect.ValidInterfacePattern(name) {
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not the name of an interface, nor the beginning of one with + at its end", brief.Quote(name))
 	}
 	local, err := netip.ParsePrefix(rest)
 	if err != nil {

@@ -112,7 +112,7 @@ func find(at, key string) (string, *setting) {
 	return "", nil
 }
 
-// kind is what a setting is in the YAML.
+// kind is a setting's type in the YAML.
 type kind int
 
 const (

@@ -91,16 +91,16 @@ func Defaults() redirect.Redirect {
 // New returns the dialect. Pods of the excluded namespaces are left alone.
 func New(excludedNamespaces ...string) dialect.Dialect {
 	return dialect.Dialect{
-		Name: "linkerd",
+		Name:    "linkerd",
+		Domains: []string{"linkerd.io"},
 		Policy: selection.Policy{
 			ExcludedNamespaces: excludedNamespaces,
 			InitContainers:     []string{"linkerd-init"},
 			ProxyContainers:    []string{"linkerd-proxy"},
 			Traces:             []string{ProxyVersion, CreatedBy, IdentityMode, TrustRoot},
 		},
-		Build:          build,
-		Names:          Defaults().Names,
-		NeedsNamespace: true,
+		Build: build,
+		Names: Defaults().Names,
 		Validation: dialect.Validation{
 			Container:  "linkerd-network-validator",
 			ExitCode:   95,

@@ -119,7 +119,7 @@ func TestControlPlane(t *testing.T) {
 		p.Labels[linkerd.ControlPlaneLabel] = "destination"
 		p.Annotations[linkerd.SkipOutboundPorts] = "8086"
 	})
-	built, err := linkerd.New().Redirect(pod, nil, dialecttest.Addrs())
+	built, err := linkerd.New().Redirect(pod, &corev1.Namespace{}, dialecttest.Addrs())
 	require.NoError(t, err)
 	assert.Equal(t, redirect.Ports(443, 6443, 8086), built.Redirect.Outbound.ExcludePorts)
 }
@@ -136,7 +136,7 @@ func TestProxyContainer(t *testing.T) {
 		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &user, RunAsGroup: &user}
 	}
 	build := func(changes ...func(*corev1.Pod)) (redirect.Redirect, []string) {
-		built, err := linkerd.New().Redirect(meshed(changes...), nil, dialecttest.Addrs())
+		built, err := linkerd.New().Redirect(meshed(changes...), &corev1.Namespace{}, dialecttest.Addrs())
 		require.NoError(t, err)
 		return built.Redirect, built.Warnings.Texts()
 	}
@@ -167,7 +167,7 @@ func TestAllErrors(t *testing.T) {
 		p.Annotations[linkerd.SkipOutboundPorts] = "x"
 		p.Annotations[linkerd.ProxyUID] = "y"
 	})
-	_, err := linkerd.New().Redirect(pod, nil, nil)
+	_, err := linkerd.New().Redirect(pod, &corev1.Namespace{}, nil)
 	assert.ErrorContains(t, err, `linkerd configuration of pod shop/cart: annotation config.linkerd.io/skip-outbound-ports="x"`)
 	assert.ErrorContains(t, err, `annotation config.linkerd.io/proxy-uid="y"`)
 }
@@ -182,8 +182,9 @@ func ExampleNew() {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}, {Name: "linkerd-proxy"}}},
 	}
 	d := linkerd.New("kube-system")
-	fmt.Println(d.Decide(pod, nil).Reason)
-	built, err := d.Redirect(pod, nil, nil)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}} // settings may stand on it too
+	fmt.Println(d.Decide(pod, namespace).Reason)
+	built, err := d.Redirect(pod, namespace, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

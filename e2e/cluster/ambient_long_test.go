@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,11 +23,11 @@ func agentBreaks(t *testing.T, c *cluster) (mend func(t *testing.T)) {
 		t.Helper()
 		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type="+strategy, "--set-json", "extraArgs="+args)
 	}
-	set(t, "OnDelete", `["--nope"]`)
+	set(t, "OnDelete", `["--log-level=nope"]`)
 	before := pods()
 	require.NoError(t, syscall.Kill(agentPid(t), syscall.SIGKILL))
 	c.Run(t, "kubectl", "--namespace", system, "delete", before, "--grace-period=0", "--force")
-	eventually(t, 60*time.Second, "the new agent has failed", func() error {
+	eventually(t, soon, "the new agent has failed", func() error {
 		if now := pods(); now == before {
 			return errors.New(now + " is still there")
 		}
@@ -77,7 +76,7 @@ func TestAmbientAway(t *testing.T) {
 		s.event(t, "cart", "FailedCreatePodSandBox")
 		assert.Equal(t, "enabled", s.kubectl(t, "get", "pod", "cart", "-o", annotation), "nobody is there to correct it")
 		mend(t)
-		eventually(t, 60*time.Second, "the annotation is honest", func() error {
+		eventually(t, soon, "the annotation is honest", func() error {
 			for _, name := range []string{"cart", "web"} {
 				if says := s.kubectl(t, "get", "pod", name, "-o", annotation); says == "enabled" {
 					return fmt.Errorf("of %s: %s", name, says)

@@ -14,13 +14,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
+	"github.com/meshcni/meshcni/e2e/internal/onenode"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
 
@@ -107,7 +107,7 @@ func (s shop) quit(t *testing.T) {
 // state waits until "meshcni-node pods" says so of pods, and the annotation too.
 func (s shop) state(t *testing.T, want, annotation string, names ...string) {
 	t.Helper()
-	eventually(t, 60*time.Second, strings.Join(names, ", ")+" is "+want, func() error {
+	eventually(t, soon, strings.Join(names, ", ")+" is "+want, func() error {
 		out, _ := s.Try("kubectl", "--namespace", system, "exec", "daemonset/meshcni-node", "--", "meshcni-node", "pods", "-o", "json")
 		var now status
 		if err := json.Unmarshal([]byte(out), &now); err != nil {
@@ -140,7 +140,7 @@ func (s shop) running(t *testing.T) map[string]corev1.Pod {
 // traffic makes connections from a pod's application, one after the other, until stop, which returns what they came to.
 func (s shop) traffic(t *testing.T, from string, to ...string) (stop func() (fates []string)) {
 	t.Helper()
-	kubectl, err := program("kubectl")
+	kubectl, err := onenode.Program("kubectl")
 	require.NoError(t, err)
 	args := []string{"--namespace", s.namespace, "exec", "-i", from, "-c", "app", "--", image.ToolPath, "load"}
 	for _, address := range to {
@@ -191,7 +191,7 @@ func cut(t *testing.T, fates []string, ports ...string) {
 	answered(t, fates, ports...)
 }
 
-// firewall is the rules and the routing in a pod's network namespace.
+// firewall is the rules, the routing and what else the agent sets in a pod's network namespace.
 func (s shop) firewall(t *testing.T, name string) string {
 	t.Helper()
 	ip := s.ip(t, name)
@@ -203,7 +203,7 @@ func (s shop) firewall(t *testing.T, name string) string {
 			continue
 		}
 		var b strings.Builder
-		for _, command := range []string{"nft -s list ruleset", "iptables-legacy-save", "ip rule", "ip -6 rule", "ip route show table 100"} {
+		for _, command := range []string{"nft -s list ruleset", "iptables-legacy-save", "ip rule", "ip -6 rule", "ip route show table 100", "cat /proc/sys/net/ipv4/tcp_migrate_req"} {
 			words := strings.Fields(command)
 			out, _ := exec.Command("nsenter", append([]string{"--net=" + ns}, words...)...).Output() // a table that is not there is an error
 			fmt.Fprintf(&b, "%s:\n%s", command, counters.ReplaceAll(out, nil))
@@ -303,14 +303,17 @@ func TestAmbient(t *testing.T) {
 		in, out := other.traffic(t, "client", web+":8080"), s.traffic(t, "cart", client+":8080")
 		c.Run(t, "kubectl", "--namespace", "mesh", "rollout", "restart", "daemonset/ztunnel")
 		nodeProxyReady(t, c)
-		eventually(t, 60*time.Second, "the old proxy is gone", func() error {
+		eventually(t, soon, "the old proxy is gone", func() error {
 			if pods := c.Run(t, "kubectl", "--namespace", "mesh", "get", "pods", "-o", "name"); len(strings.Fields(pods)) != 1 {
 				return errors.New(pods)
 			}
 			return nil
 		})
-		// What waits in the queue of a listener that closes is reset, unless the proxy sets net.ipv4.tcp_migrate_req in the pod,
-		// which no container may. None is refused, and none goes past the proxy.
+		// What waits in the queue of a listener that closes goes to the new proxy's, by net.ipv4.tcp_migrate_req, which the agent sets.
+		// None is refused, and none goes past the proxy.
+		for _, name := range []string{"cart", "web", "late"} {
+			assert.Contains(t, s.firewall(t, name), "tcp_migrate_req:\n1\n", name)
+		}
 		cut(t, in(), "15006")
 		cut(t, out(), "15001")
 		captured(t, "cart", "web", "late")
@@ -342,7 +345,7 @@ func TestAmbient(t *testing.T) {
 		outside(t, "cart", "web", "late", "after")
 		cut(t, in(), "8080", "15006")
 		cut(t, out(), "8080", "15001")
-		eventually(t, 60*time.Second, "its network is as it was, once the proxy's connections have ended", func() error {
+		eventually(t, soon, "its network is as it was, once the proxy's connections have ended", func() error {
 			if now := s.firewall(t, "web"); now != before {
 				return errors.New(now)
 			}

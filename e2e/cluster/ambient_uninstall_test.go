@@ -1,10 +1,15 @@
 package cluster_test
 
 import (
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestAmbientUninstall: the release goes while pods are in the mesh, with an agent on the node and without one. No pod is left in the
@@ -19,19 +24,43 @@ func TestAmbientUninstall(t *testing.T) {
 	s.ready(t, "cart", "web")
 	other.ready(t, "client")
 	before := s.firewall(t, "web")
-	for name, leave := range map[string]func(t *testing.T){
-		"with its agent": func(*testing.T) {},
-		"without an agent": func(t *testing.T) {
+	type way struct {
+		name  string
+		leave func(t *testing.T)
+	}
+	ways := []way{
+		{"after an upgrade that switches it off", func(t *testing.T) {
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "ambient.enabled=false")
+			rolledOut(t, c)
+			hooks := c.Run(t, "helm", "get", "hooks", release, "--namespace", system)
+			assert.Contains(t, hooks, "NODE_NAME", "what a node may still hold, the uninstall can release")
+			assert.Contains(t, hooks, "SYS_ADMIN")
+			s.outside(t, other, "cart", "web")
+			assert.Empty(t, s.kubectl(t, "get", "pods", "-o", `jsonpath={.items[*].metadata.annotations.ambient\.istio\.io/redirection}`))
+			assert.Equal(t, before, s.firewall(t, "web"), "its network is as it was")
+			assert.NotContains(t, nodeState(t), "meshcni-probes", "nor is anything of the host's")
+		}},
+		{"with its agent", func(*testing.T) {}},
+		{"without an agent", func(t *testing.T) {
 			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.nowhere=yes")
 			away(t, c)
-		},
-	} {
-		step(t, c, name, func(t *testing.T) {
+		}},
+	}
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("MESHCNI_TEST_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "MESHCNI_TEST_SEED")
+	}
+	t.Logf("MESHCNI_TEST_SEED=%d repeats the order", seed)
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(ways), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] }) //nolint:gosec // a test's
+	for _, way := range ways {
+		step(t, c, way.name, func(t *testing.T) {
 			install(t, c, "--set", "ambient.enabled=true", "--set", "ambient.verifyInterval=2s")
 			startNodeProxy(t, c) // it is ready once an agent is
 			s.join(t)
 			s.captured(t, other, "cart", "web")
-			leave(t)
+			way.leave(t)
 			since := len(c.Server.Audit(t))
 			uninstall(t, c)
 			s.outside(t, other, "cart", "web")

@@ -5,7 +5,6 @@ package cluster_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -14,7 +13,7 @@ import (
 func upgradeToNothing(t *testing.T, c *cluster, values string) {
 	t.Helper()
 	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--set", located[1]+",image.tag=missing,image.pullPolicy=Never,addDeadline=3s"+values)
-	eventually(t, 60*time.Second, "the new agent cannot start", func() error {
+	eventually(t, soon, "the new agent cannot start", func() error {
 		if why := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].state.waiting.reason}"); why != "ErrImageNeverPull" {
 			return errors.New("waiting: " + why)
 		}

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -48,7 +49,11 @@ func TestChart(t *testing.T) {
 				others = append(others, change)
 			}
 		}
-		assert.Equal(t, []string{confList + " changed -rw-r--r--", binary + " new -rwxr-xr-x"}, others)
+		dir, bins := filepath.Dir(confList), filepath.Dir(binary)
+		assert.ElementsMatch(t, []string{
+			confList + " changed -rw-r--r--", binary + " new -rwxr-xr-x", dir + "/.meshcni-history new -rw-------", bins + "/.meshcni-history new -rw-------",
+			dir + "/.meshcni-reserve-1 new -rw-------", dir + "/.meshcni-reserve-2 new -rw-------", dir + "/.meshcni-reserve-3 new -rw-------",
+		}, others)
 		assert.Contains(t, changes, kubeconfig+" new -rw-------")
 	})
 
@@ -179,17 +184,32 @@ func testUpgrade(t *testing.T, s shop) {
 	assert.NotRegexp(t, "[1-9]", restarts, "redirection was there when they asked for it first")
 }
 
-// testSettings: what the agent's ConfigMap says reaches the plugin through the kubelet, without another agent.
+// testSettings: settings that change which pods are captured come with another agent, as the DaemonSet rolls; one that is changed in the
+// ConfigMap itself reaches the plugin through the kubelet, without another agent.
 func testSettings(t *testing.T, s shop) {
 	agent := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
 	upgrade(t, s.cluster, "--set", "image.tag="+nextTag, "--set", "backend=nftables", "--set", "excludeNamespaces={kube-system,default}")
-	eventually(t, 60*time.Second, "the plugin's settings are the new ones", func() error {
+	eventually(t, soon, "the plugin's settings are the new ones", func() error {
 		if text := fileText(t, confList); !strings.Contains(text, `"nftables"`) || !strings.Contains(text, `"default"`) {
 			return errors.New(text)
 		}
 		return nil
 	})
-	assert.Equal(t, agent, s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"))
+	rolled := s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name")
+	assert.NotEqual(t, agent, rolled)
+	const last = "jsonpath={.spec.template.spec.volumes[?(@.name=='config')].projected.sources[1].configMap.name}"
+	settings := s.Run(t, "kubectl", "--namespace", system, "get", "daemonset", "meshcni-node", "-o", last)
+	text := s.Run(t, "kubectl", "--namespace", system, "get", "configmap", settings, "-o", `jsonpath={.data.config\.yaml}`)
+	patch, err := json.Marshal(map[string]any{"data": map[string]string{"config.yaml": strings.Replace(text, "log-level: info", "log-level: debug", 1)}})
+	require.NoError(t, err)
+	s.Run(t, "kubectl", "--namespace", system, "patch", "configmap", settings, "--type=merge", "--patch", string(patch))
+	eventually(t, 60*time.Second, "the plugin's log level is the new one", func() error {
+		if text := fileText(t, confList); !strings.Contains(text, `"debug"`) {
+			return errors.New(text)
+		}
+		return nil
+	})
+	assert.Equal(t, rolled, s.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"))
 	s.create(t, pod{name: "nft", validated: true})
 	s.ready(t, "nft")
 	s.assertCaptured(t, "nft", "client")
@@ -254,7 +274,7 @@ func testUninstall(t *testing.T, s shop) {
 // assertClean waits until the agent is gone, and then holds the node to what it was before.
 func assertClean(t *testing.T, c *cluster) {
 	t.Helper()
-	eventually(t, 60*time.Second, "the agent is gone", func() error {
+	eventually(t, soon, "the agent is gone", func() error {
 		if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); left != "" {
 			return fmt.Errorf("%s", left)
 		}
@@ -267,7 +287,7 @@ func assertClean(t *testing.T, c *cluster) {
 // results kept as there are pods.
 func (s shop) assertNothingLeft(t *testing.T) {
 	t.Helper()
-	eventually(t, 30*time.Second, "the pods' networks are gone", func() error {
+	eventually(t, soon, "the pods' networks are gone", func() error {
 		ips := strings.Fields(s.Run(t, "kubectl", "get", "pods", "-A", "-o", "jsonpath={.items[*].status.podIP}"))
 		pods := len(slices.DeleteFunc(ips, func(ip string) bool { return ip == nodeIP })) // the agent is on the host's network
 		for _, pattern := range []string{

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,7 +55,7 @@ func TestCheck(t *testing.T) {
 	s.ready(t, "cart")
 
 	step(t, c, "a sound installation", func(t *testing.T) {
-		eventually(t, time.Minute, "nothing is wrong", func() error {
+		eventually(t, soon, "nothing is wrong", func() error {
 			if code, all := c.check(t); code != 0 || len(all) > 0 {
 				return errors.New(strings.Join(all, "\n"))
 			}
@@ -72,7 +71,7 @@ func TestCheck(t *testing.T) {
 		require.NoError(t, err)
 		c.Run(t, "kubectl", "patch", "clusterrole", "meshcni-plugin", "--type=json", "-p", `[{"op":"replace","path":"/rules","value":[]}]`)
 		t.Cleanup(func() { c.Apply(t, string(before)) })
-		eventually(t, time.Minute, "it is found", func() error { // the authorizer hears of it in a moment
+		eventually(t, soon, "it is found", func() error { // the authorizer hears of it in a moment
 			code, all := c.check(t)
 			want := "error agent-rights (system:serviceaccount:" + system + ":meshcni-plugin) may not get pods: without it no pod of the mesh starts"
 			if code != 1 || len(all) != 1 || all[0] != want {
@@ -84,7 +83,7 @@ func TestCheck(t *testing.T) {
 	step(t, c, "an injector for a namespace that is left alone", func(t *testing.T) {
 		c.Apply(t, istioWebhook)
 		t.Cleanup(func() { c.Run(t, "kubectl", "delete", "mutatingwebhookconfiguration", "istio-sidecar-injector") })
-		eventually(t, time.Minute, "both are found", func() error {
+		eventually(t, soon, "both are found", func() error {
 			code, all := c.check(t)
 			text := strings.Join(all, "\n")
 			if code != 1 || len(all) != 2 || !strings.Contains(text, "error injector-excluded (namespace/kube-public) ") ||

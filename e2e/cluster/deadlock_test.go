@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -87,7 +86,7 @@ func cutOff(bytes int) func(t *testing.T) {
 // networkNotReady waits until the kubelet says so of its node, which then starts pods on the host's network only.
 func networkNotReady(t *testing.T, c *cluster) {
 	t.Helper()
-	eventually(t, 60*time.Second, "the node's network is not ready", func() error {
+	eventually(t, soon, "the node's network is not ready", func() error {
 		if why := c.Run(t, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`); !strings.Contains(why, "NetworkReady=false") {
 			return errors.New(why)
 		}
@@ -128,7 +127,7 @@ func TestDeadlockOnThePodsNetwork(t *testing.T) {
 	agents := shop{c, system, istio}
 	assert.Contains(t, agents.event(t, old, "FailedKillPod"), "failed to find plugin")
 	var next string
-	eventually(t, 60*time.Second, "the next agent's pod is there", func() error {
+	eventually(t, soon, "the next agent's pod is there", func() error {
 		next = strings.TrimSpace(strings.ReplaceAll(agentPod(t, c), old, ""))
 		if next == "" {
 			return errors.New("only the old one")
@@ -183,7 +182,7 @@ func TestPorts(t *testing.T) {
 			return err
 		}
 		if open {
-			eventually(t, 30*time.Second, url, get)
+			eventually(t, soon, url, get)
 		} else {
 			assert.ErrorIs(t, get(), syscall.ECONNREFUSED, url)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -23,7 +22,7 @@ func TestDialects(t *testing.T) {
 		step(t, c, m.dialect, func(t *testing.T) {
 			s := shop{c, s.namespace, m}
 			upgrade(t, c, "--set", "dialect="+m.dialect)
-			eventually(t, 60*time.Second, "the plugin knows its mesh", func() error {
+			eventually(t, soon, "the plugin knows its mesh", func() error {
 				if text := fileText(t, confList); !strings.Contains(text, `"dialect": "`+m.dialect+`"`) {
 					return errors.New(text)
 				}

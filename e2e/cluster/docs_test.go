@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/doctest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // besides are the other plugins that pages are about, which their readers have.
@@ -51,7 +51,7 @@ func TestDocs(t *testing.T) {
 			})
 			c.ExplainFailure(t)
 			for _, b := range blocks {
-				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+				ctx, cancel := context.WithTimeout(context.Background(), netnstest.Patience)
 				out, err := b.Run(ctx, proctest.Root(), c.Env()...)
 				cancel()
 				require.NoError(t, err, out)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
@@ -28,7 +30,7 @@ func (c *cluster) ExplainFailure(t testing.TB) {
 			return
 		}
 		c.explained = test
-		for name, p := range c.processes {
+		for name, p := range c.Processes {
 			if !p.Running() {
 				t.Log(name + " has ended:\n" + p.Tail(1000))
 			}
@@ -40,6 +42,7 @@ func (c *cluster) ExplainFailure(t testing.TB) {
 		if out, err := c.Try("kubectl", "-n", "meshcni-system", "logs", "daemonset/meshcni-node", "--tail=5", "--previous"); err == nil {
 			t.Log("the agent that ended:\n" + tail(out, 5, regexp.MustCompile(".")))
 		}
+		t.Log(c.explainPods())
 		for file, what := range told {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -50,6 +53,19 @@ func (c *cluster) ExplainFailure(t testing.TB) {
 			}
 		}
 	})
+}
+
+// explainPods is what `kubectl meshcni explain` says of the pods, namespace by namespace, but for those of the cluster's own.
+func (c *cluster) explainPods() string {
+	var b strings.Builder
+	for _, namespace := range strings.Fields(c.say("kubectl", "get", "namespaces", "-o", "jsonpath={.items[*].metadata.name}")) {
+		if strings.HasPrefix(namespace, "kube-") {
+			continue
+		}
+		out := c.say("kubectl", "meshcni", "explain", "--namespace", namespace, "--selector", "", "--brief")
+		fmt.Fprintf(&b, "kubectl meshcni explain --namespace %s --selector '':\n%s\n", namespace, tail(out, 30, regexp.MustCompile(".")))
+	}
+	return strings.TrimSpace(b.String())
 }
 
 func (c *cluster) say(name string, args ...string) string {
@@ -72,6 +88,32 @@ var (
 	// noise is what kubelet and containerd call errors whenever a pod is deleted, or where file systems are in memory.
 	noise = regexp.MustCompile(`not found|no relationship found|eviction_manager|cri_stats_provider|kubelet_pods.go|conn.go|MissingClusterDNS|CgroupV1|UnhandledError`)
 )
+
+// failing is a test that has failed, for a look at what is said of it.
+type failing struct {
+	testing.TB
+	cleanups []func()
+	said     strings.Builder
+}
+
+func (f *failing) Helper()           {}
+func (f *failing) Name() string      { return "TestFailing/step" }
+func (f *failing) Failed() bool      { return true }
+func (f *failing) Cleanup(do func()) { f.cleanups = append(f.cleanups, do) }
+func (f *failing) Log(args ...any)   { fmt.Fprintln(&f.said, args...) }
+
+// assertExplained holds what is said of a failure to have what a reader looks for.
+func (c *cluster) assertExplained(t *testing.T, wants ...string) {
+	t.Helper()
+	f := &failing{TB: t}
+	c.ExplainFailure(f)
+	for _, do := range f.cleanups {
+		do()
+	}
+	for _, want := range append(wants, "pods:\n", "warnings:\n", "the agent:\n") {
+		assert.Contains(t, f.said.String(), want)
+	}
+}
 
 // tail returns the last lines that match, each cut to what can be read.
 func tail(text string, lines int, matching *regexp.Regexp) string {

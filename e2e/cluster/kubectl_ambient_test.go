@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -17,7 +16,7 @@ func TestKubectlAmbient(t *testing.T) {
 	const unknown = "node-1 ambient pod starts: unknown: the node's proxy is not connected, so no pod of this mesh can be tried: no-proxy: "
 	connected := func(t *testing.T, want bool) {
 		t.Helper()
-		eventually(t, time.Minute, "the agent has seen it", func() error {
+		eventually(t, soon, "the agent has seen it", func() error {
 			if _, out, errs := c.meshcni(t, "status"); !strings.Contains(out, nodeName) || strings.Contains(out, "no-proxy: ") == want {
 				return errors.New(out + errs)
 			}

@@ -8,11 +8,11 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/e2e/internal/onenode"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
 
@@ -26,7 +26,7 @@ func TestEnter(t *testing.T) {
 	s.ready(t, "cart")
 	nothingLeft := func(t *testing.T) {
 		t.Helper()
-		eventually(t, time.Minute, "nothing is left", func() error {
+		eventually(t, soon, "nothing is left", func() error {
 			if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/errand", "-o", "name"); left != "" {
 				return errors.New(left)
 			}
@@ -38,7 +38,7 @@ func TestEnter(t *testing.T) {
 		code, _, errs := c.meshcni(t, "show", "-n", s.namespace, "cart")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errs, "(--enter reads them, by a short-lived pod on the node)\n")
-		eventually(t, time.Minute, "its record says that it is captured", func() error {
+		eventually(t, soon, "its record says that it is captured", func() error {
 			code, out, errs := c.meshcni(t, "explain", "-n", s.namespace, "cart")
 			if code != 0 || !strings.Contains(out, "live rules: not known: ") {
 				return errors.New(out + errs)
@@ -73,7 +73,7 @@ func TestEnter(t *testing.T) {
 	})
 
 	step(t, c, "interrupted halfway", func(t *testing.T) {
-		kubectl, err := program("kubectl")
+		kubectl, err := onenode.Program("kubectl")
 		require.NoError(t, err)
 		cmd := exec.Command(kubectl, "meshcni", "show", "-n", s.namespace, "cart", "--enter", "--image", "localhost/none:1") // whose pod waits
 		cmd.Dir, cmd.Env = proctest.Root(), append(os.Environ(), c.Env()...)
@@ -85,7 +85,7 @@ func TestEnter(t *testing.T) {
 		lines := bufio.NewScanner(errs)
 		require.True(t, lines.Scan())
 		assert.Contains(t, lines.Text(), "making pod ")
-		eventually(t, time.Minute, "the pod is there", func() error {
+		eventually(t, soon, "the pod is there", func() error {
 			if c.Run(t, "kubectl", "get", "pods", "-n", system, "-l", "meshcni.io/errand", "-o", "name") == "" {
 				return errors.New("no pod yet")
 			}

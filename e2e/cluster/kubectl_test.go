@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,7 +41,7 @@ func decode[T any](t *testing.T, c *cluster, args ...string) (v T) {
 // nothingOfTests waits until what "kubectl meshcni test" has made is gone.
 func (c *cluster) nothingOfTests(t *testing.T) {
 	t.Helper()
-	eventually(t, time.Minute, "nothing is left", func() error {
+	eventually(t, soon, "nothing is left", func() error {
 		if left := c.Run(t, "kubectl", "get", "namespaces", "-l", "meshcni.io/test", "-o", "name"); left != "" {
 			return errors.New(left)
 		}
@@ -72,7 +71,7 @@ func TestKubectl(t *testing.T) {
 
 	step(t, c, "a captured pod", func(t *testing.T) {
 		var out string
-		eventually(t, time.Minute, "the agent has looked at the pod", func() (err error) {
+		eventually(t, soon, "the agent has looked at the pod", func() (err error) {
 			var code int
 			var errs string
 			if code, out, errs = c.meshcni(t, "explain", "-n", s.namespace, "cart"); code != 0 || !strings.Contains(out, "now: captured") {
@@ -118,7 +117,7 @@ func TestKubectl(t *testing.T) {
 
 	step(t, c, "a sound installation", func(t *testing.T) {
 		s.kubectl(t, "delete", "pod", "early", "--timeout=60s")
-		eventually(t, time.Minute, "all is well", func() error {
+		eventually(t, soon, "all is well", func() error {
 			if code, out, errs := c.meshcni(t, "status"); code != 0 {
 				return errors.New(out + errs)
 			}
@@ -135,7 +134,7 @@ func TestKubectl(t *testing.T) {
 		}
 		before := decode[total](t, c, "status", "-o", "json")
 		s.create(t, pod{name: "wrong", annotations: map[string]string{"traffic.sidecar.istio.io/excludeOutboundPorts": "80a"}})
-		eventually(t, time.Minute, "the plugin has refused it", func() error {
+		eventually(t, soon, "the plugin has refused it", func() error {
 			_, out, _ := c.meshcni(t, "explain", "-n", s.namespace, "wrong")
 			if !strings.Contains(out, "FailedCreatePodSandBox") {
 				return errors.New(out)
@@ -151,7 +150,7 @@ func TestKubectl(t *testing.T) {
 		assert.Contains(t, out, "client: This pod is not captured, because ")
 		assert.Contains(t, out, "wrong: This pod is refused, and does not start, because its settings are wrong.\n")
 		var now total
-		eventually(t, time.Minute, "the agent knows it", func() error {
+		eventually(t, soon, "the agent knows it", func() error {
 			if now = decode[total](t, c, "status", "-o", "json"); now.Total.Starting != before.Total.Starting+1 {
 				return fmt.Errorf("%+v", now)
 			}
@@ -159,6 +158,7 @@ func TestKubectl(t *testing.T) {
 		})
 		assert.Equal(t, before.Total.Outside, now.Total.Outside, "it is not outside the mesh")
 		assert.Equal(t, before.Total.Waiting+1, now.Total.Waiting)
+		c.assertExplained(t, "FailedCreatePodSandBox", "cart: This pod is captured (", "wrong: This pod is refused, and does not start")
 		s.kubectl(t, "delete", "pod", "wrong", "--timeout=60s")
 	})
 
@@ -186,7 +186,7 @@ func TestKubectl(t *testing.T) {
 		assert.Equal(t, 1, code)
 		assert.Contains(t, out, "LOST since ADD: ")
 		assert.Contains(t, out, "live rules: 0 of the mesh, 0 others")
-		eventually(t, time.Minute, "the agent has seen it", func() error {
+		eventually(t, soon, "the agent has seen it", func() error {
 			if _, out, errs := c.meshcni(t, "check"); !strings.Contains(out, "error: pod-drifted: ") {
 				return errors.New(out + errs)
 			}
@@ -199,7 +199,7 @@ func TestKubectl(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, os.WriteFile(confList, []byte(text), 0o644)) })
 		end := strings.LastIndex(text, "]")
 		require.NoError(t, os.WriteFile(confList, []byte(strings.TrimRight(text[:end], " \n")+`,{"type":"linkerd-cni"}`+text[end:]), 0o644))
-		eventually(t, time.Minute, "both are told", func() error {
+		eventually(t, soon, "both are told", func() error {
 			_, out, errs := c.meshcni(t, "check")
 			if !strings.Contains(out, "warning: other-mesh: ") || !strings.Contains(out, "warning: not-last: ") {
 				return errors.New(out + errs)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -167,7 +166,7 @@ func (s shop) assertUncaptured(t *testing.T, name, client string) {
 // event waits until an object has an event for a reason, and returns its message.
 func (s shop) event(t *testing.T, object, reason string) (message string) {
 	t.Helper()
-	eventually(t, 60*time.Second, "event "+reason+" of "+object, func() error {
+	eventually(t, soon, "event "+reason+" of "+object, func() error {
 		message = s.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+object+",reason="+reason, "-o", "jsonpath={.items[*].message}")
 		if message == "" {
 			return fmt.Errorf("there is none")
@@ -210,7 +209,7 @@ func upgrade(t *testing.T, c *cluster, values ...string) {
 func rolledOut(t *testing.T, c *cluster) {
 	t.Helper()
 	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
-	eventually(t, 60*time.Second, "the old agent, which stays until the new one is ready, is gone", func() error {
+	eventually(t, soon, "the old agent, which stays until the new one is ready, is gone", func() error {
 		nodes := c.Run(t, "kubectl", "get", "nodes", "-o", "name")
 		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != len(strings.Fields(nodes)) {
 			return errors.New(agents)

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/onenode"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
 
@@ -77,7 +77,7 @@ func peerOn(t *testing.T, c *cluster, of switched) (leave func()) {
 
 func hasEntry(t *testing.T, plugin string, want bool) {
 	t.Helper()
-	eventually(t, 60*time.Second, fmt.Sprintf("%s is in the list: %v", plugin, want), func() error {
+	eventually(t, soon, fmt.Sprintf("%s is in the list: %v", plugin, want), func() error {
 		if text := fileText(t, confList); strings.Contains(text, `"type": "`+plugin+`"`) != want {
 			return errors.New(text)
 		}
@@ -166,7 +166,7 @@ func moveOver(t *testing.T, of switched) {
 // interrupted runs the switch and sends it SIGINT once it has said something.
 func interrupted(t *testing.T, c *cluster, after string) {
 	t.Helper()
-	path, err := program("kubectl")
+	path, err := onenode.Program("kubectl")
 	require.NoError(t, err)
 	cmd := exec.Command(path, "meshcni", "migrate", "switch", nodeName, "--yes")
 	cmd.Dir, cmd.Env = proctest.Root(), append(os.Environ(), c.Env()...)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,7 +19,7 @@ import (
 // nodeEvent waits until the node has an event of the agent for a reason, and returns its message.
 func nodeEvent(t *testing.T, c *cluster, reason string) (message string) {
 	t.Helper()
-	eventually(t, 60*time.Second, "event "+reason+" of the node", func() error {
+	eventually(t, soon, "event "+reason+" of the node", func() error {
 		message = c.Run(t, "kubectl", "get", "events", "--namespace=default",
 			"--field-selector", "involvedObject.kind=Node,involvedObject.name="+nodeName+",reportingComponent=meshcni-node,reason="+reason,
 			"-o", "jsonpath={.items[*].message}")
@@ -83,7 +82,7 @@ func TestOtherMesh(t *testing.T) {
 }
 
 // TestFoughtOver: a program writes the network's list anew each second. The node's events say so with the remedy, which ends it:
-// from then on every pod of the mesh is captured. With auto the agent does it by itself.
+// from then on every pod of the mesh is captured. By default the agent does it by itself.
 func TestFoughtOver(t *testing.T) {
 	c := sharedCluster(t)
 	s := newShop(t, c, "fought")
@@ -101,7 +100,7 @@ func TestFoughtOver(t *testing.T) {
 
 	step(t, c, "by hand", func(t *testing.T) {
 		forgetNodeEvents(t, c)
-		install(t, c)
+		install(t, c, "--set", "cni.ownFile=false")
 		stop := fightOver(t)
 		assert.Contains(t, nodeEvent(t, c, "Fight"), "--own-file (chart: cni.ownFile=true) ends it")
 		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "cni.ownFile=true")
@@ -113,11 +112,11 @@ func TestFoughtOver(t *testing.T) {
 	})
 	step(t, c, "auto", func(t *testing.T) {
 		forgetNodeEvents(t, c)
-		install(t, c, "--set", "cni.ownFile=auto")
+		install(t, c)
 		assert.NoFileExists(t, own)
 		stop := fightOver(t)
 		assert.Contains(t, nodeEvent(t, c, "OwnFileTaken"), "00-meshcni.conflist")
-		eventually(t, 30*time.Second, "our own file is there", func() error { _, err := os.Stat(own); return err })
+		eventually(t, soon, "our own file is there", func() error { _, err := os.Stat(own); return err })
 		assert.Contains(t, metrics(t, c), "meshcni_own_file 1")
 		captured(t, "b1", "b2", "b3")
 		c.Run(t, "kubectl", "--namespace", system, "rollout", "restart", "daemonset/meshcni-node")

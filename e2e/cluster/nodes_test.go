@@ -16,7 +16,9 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/e2e/internal/onenode"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // The second node, which only some tests have.
@@ -44,14 +46,6 @@ touch /run/node/ready
 exec sleep infinity
 `
 
-// inside is a command in the mount and network namespaces of a process; 0: as it is.
-func inside(pid int, command ...string) []string {
-	if pid == 0 {
-		return command
-	}
-	return append([]string{"nsenter", "--target", strconv.Itoa(pid), "--mount", "--net", "--"}, command...)
-}
-
 func do(t *testing.T, command ...string) {
 	t.Helper()
 	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
@@ -67,7 +61,7 @@ func (c *cluster) secondNode(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(holder.Kill)
 	pid := holder.Pid()
-	require.NoError(t, holder.WaitFor(time.Minute, func() error {
+	require.NoError(t, holder.WaitFor(netnstest.Patience, func() error {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d/root/run/node/ready", pid))
 		return err
 	}))
@@ -77,35 +71,36 @@ func (c *cluster) secondNode(t *testing.T) {
 	do(t, "ip", "link", "set", secondName, "up")
 	do(t, "ip", "route", "add", secondIP, "dev", secondName, "src", nodeIP)
 	do(t, "ip", "route", "add", secondPods, "via", secondIP, "dev", secondName, "src", nodeIP)
-	do(t, inside(pid, "ip", "link", "set", "wire", "up")...)
-	do(t, inside(pid, "ip", "route", "add", nodeIP, "dev", "wire", "src", secondIP)...)
-	do(t, inside(pid, "ip", "route", "add", "default", "via", nodeIP, "dev", "wire", "src", secondIP)...)
+	do(t, onenode.Inside(pid, "ip", "link", "set", "wire", "up")...)
+	do(t, onenode.Inside(pid, "ip", "route", "add", nodeIP, "dev", "wire", "src", secondIP)...)
+	do(t, onenode.Inside(pid, "ip", "route", "add", "default", "via", nodeIP, "dev", "wire", "src", secondIP)...)
 
 	root := fmt.Sprintf("/proc/%d/root", pid)
 	do(t, "cp", "-r", containerd.CNIBinDir, root+filepath.Dir(containerd.CNIBinDir))
 	require.NoError(t, os.WriteFile(root+confList, []byte(strings.Replace(primary, "10.88.7.0/24", secondPods, 1)), 0o644))
-	runtime, err := c.runtime.StartBeside(pid)
+	runtime, err := c.Containerd.StartBeside(pid)
 	require.NoError(t, err)
 	t.Cleanup(runtime.Kill)
-	require.NoError(t, nameImages(runtime.Ctr))
+	require.NoError(t, onenode.NameImages(runtime.Ctr))
 
-	n := kubeletNode{name: secondName, ip: secondIP, statics: machine.Dir + "/static-pods-2", cgroups: machine.CgroupParent() + "/" + secondName, inside: pid}
+	n := onenode.Node{Name: secondName, IP: secondIP, Statics: machine.Dir + "/static-pods-2", Cgroups: machine.CgroupParent() + "/" + secondName, Inside: pid}
 	require.NoError(t, machine.MakeGroup(secondName))
-	bootID := c.launch(t, "kubelet-2", n, "")
+	bootID, err := c.Launch("kubelet-2", n, "")
+	require.NoError(t, err)
 	t.Cleanup(func() { // also if its pods do not go: later tests have one node
-		c.processes["kubelet-2"].Kill()
-		delete(c.processes, "kubelet-2")
+		c.Processes["kubelet-2"].Kill()
+		delete(c.Processes, "kubelet-2")
 		c.Run(t, "kubectl", "delete", "node", secondName)
 	})
 	t.Cleanup(func() {
-		eventually(t, time.Minute, "its pods are gone", func() error {
+		eventually(t, soon, "its pods are gone", func() error {
 			if pods := c.Run(t, "kubectl", "get", "pods", "-A", "--field-selector", "spec.nodeName="+secondName, "-o", "name"); pods != "" {
 				return errors.New(pods)
 			}
 			return nil
 		})
 	})
-	c.ready(t, "kubelet-2", secondName, bootID)
+	require.NoError(t, c.Ready("kubelet-2", secondName, bootID))
 	stage("second node ready", start)
 }
 
@@ -117,7 +112,7 @@ func TestTwoNodes(t *testing.T) {
 
 	step(t, c, "status", func(t *testing.T) {
 		var out string
-		eventually(t, time.Minute, "all is well", func() error {
+		eventually(t, soon, "all is well", func() error {
 			code, said, errs := c.meshcni(t, "status")
 			if out = said; code != 0 {
 				return errors.New(said + errs)

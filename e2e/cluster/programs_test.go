@@ -14,13 +14,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/doctest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // inAgent runs a program in the agent's container.
@@ -72,7 +72,7 @@ func TestPrograms(t *testing.T) {
 	})
 
 	c.Run(t, "helm", "uninstall", release, "--namespace", system, "--wait")
-	eventually(t, 60*time.Second, "no agent is left", func() error {
+	eventually(t, soon, "no agent is left", func() error {
 		if left := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/name=meshcni", "-o", "name"); left != "" {
 			return errors.New(left)
 		}
@@ -157,7 +157,7 @@ func runPage(t *testing.T, section, word string, env []string) string {
 	require.NoError(t, err)
 	for _, b := range blocks {
 		if b.Lang == "sh" && strings.Contains(b.Text, " "+word+" ") {
-			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), netnstest.Patience)
 			defer cancel()
 			out, err := b.Run(ctx, proctest.Root(), env...)
 			require.NoError(t, err, out)

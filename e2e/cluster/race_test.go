@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -46,7 +45,7 @@ func TestRace(t *testing.T) {
 		before := s.kubectl(t, "get", "pods", "stuck", "running", "-o", uids)
 		// The kubelet starts a failed init container again after a back-off.
 		upgrade(t, c, "--set", "repair.mode=repair,repair.verifyInterval=2s")
-		eventually(t, 60*time.Second, "the running pod is captured", func() error {
+		eventually(t, soon, "the running pod is captured", func() error {
 			if got, want := s.dial(t, "running", s.ip(t, "client")+":8080"), "15001 for "+s.ip(t, "client")+":8080"; got != want {
 				return fmt.Errorf("%s", got)
 			}
@@ -100,7 +99,7 @@ func (s shop) podOf(t *testing.T, app string) string {
 // unredirected waits until a pod's init container has found its redirection missing.
 func (s shop) unredirected(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, 60*time.Second, "the init container of "+name+" fails", func() error {
+	eventually(t, soon, "the init container of "+name+" fails", func() error {
 		codes := s.kubectl(t, "get", "pod", name, "-o",
 			"jsonpath={.status.initContainerStatuses[0].state.terminated.exitCode},{.status.initContainerStatuses[0].lastState.terminated.exitCode}")
 		if !strings.Contains(codes, "126") {

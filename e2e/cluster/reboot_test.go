@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // taintController runs the controller of the release on another machine, as it were: one that boots with the node does not see it boot.
@@ -32,7 +33,8 @@ func taintController(t *testing.T, c *cluster) *proctest.Process {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(program, text, 0o755))
 	args = append(args, "--kubeconfig="+c.kubeconfig(t, name, "token: "+token), "--pod-namespace="+system, "--health-address=", "--metrics-address=")
-	p := c.start(t, name, program, args...)
+	require.NoError(t, c.Start(name, program, args...))
+	p := c.Processes[name]
 	t.Cleanup(p.Kill)
 	return p
 }
@@ -74,7 +76,7 @@ func (r reboots) run(t *testing.T, c *cluster, rounds int) {
 	install(t, c, "--set", "repair.mode=none,cni.ownFile="+r.ownFile+",taint.enabled="+fmt.Sprint(r.taint))
 	if r.ownFile == "auto" {
 		stop := fightOver(t)
-		eventually(t, time.Minute, "the agent takes a list of its own", func() error { _, err := os.Stat(ownList); return err })
+		eventually(t, soon, "the agent takes a list of its own", func() error { _, err := os.Stat(ownList); return err })
 		stop()
 		rolledOut(t, c)
 	}
@@ -87,7 +89,7 @@ func (r reboots) run(t *testing.T, c *cluster, rounds int) {
 		y.boot(t)
 		assert.Subset(t, y.settled(t, y.inMesh()...), y.inMesh()[:3], "pods that the node had")
 		if r.taint {
-			require.NoError(t, controller.WaitFor(time.Minute, func() error { return logged(controller, "node-booted") }))
+			require.NoError(t, controller.WaitFor(netnstest.Patience, func() error { return logged(controller, "node-booted") }))
 			y.Apply(t, y.witness("late", true))
 			y.assertCaptured(t, "late")
 		}
@@ -100,7 +102,7 @@ func (r reboots) run(t *testing.T, c *cluster, rounds int) {
 		y.assertCaptured(t, y.inMesh()...)
 		mtu := fmt.Sprintf(`"mtu": %d`, 1300+y.boots)
 		if strings.Contains(fileText(t, confList), mtu) {
-			eventually(t, time.Minute, "the agent follows the network", func() error {
+			eventually(t, soon, "the agent follows the network", func() error {
 				if text := fileText(t, ownList); !strings.Contains(text, mtu) {
 					return errors.New(text)
 				}

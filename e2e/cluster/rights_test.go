@@ -45,8 +45,12 @@ var capabilities = map[string]int{
 	"SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_CHROOT": unix.CAP_SYS_CHROOT, "SYS_PTRACE": unix.CAP_SYS_PTRACE,
 }
 
-// writable is where the agent's container can write: its volumes, and what every container has.
-var writable = []string{"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", zdsDir, "/etc/hosts", "/dev", "/proc", "/sys/fs/cgroup"}
+// writable lists the directories to which the agent's container can write: its volumes, two of them the pod's own, and those of every
+// container.
+var writable = []string{
+	"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", zdsDir, "/var/run/meshcni-agent", "/unused",
+	"/etc/hosts", "/dev", "/proc", "/sys/fs/cgroup",
+}
 
 // assertConfined holds a process to its container's security context: these capabilities and in no set any other, no way to
 // more, a filter of system calls, and nothing to write to but its volumes.

@@ -61,7 +61,7 @@ func statusOf(t *testing.T, c *cluster) (s status) {
 func TestSilentPods(t *testing.T) {
 	c := sharedCluster(t)
 	s := newShop(t, c, "silent")
-	install(t, c)
+	install(t, c, "--set", "cni.ownFile=false")
 	const key = "traffic.sidecar.istio.io/excludeInboundPorts"
 	wrong := pod{name: "wrong", annotations: map[string]string{key: "http"}}
 	s.create(t, pod{name: "client", outside: true}, pod{name: "before"}, wrong)
@@ -69,7 +69,7 @@ func TestSilentPods(t *testing.T) {
 	s.event(t, "wrong", "FailedCreatePodSandBox")
 
 	stop := rewrite(t)
-	eventually(t, 60*time.Second, "the agent sees that it is fought", func() error {
+	eventually(t, soon, "the agent sees that it is fought", func() error {
 		if now := statusOf(t, c); !strings.Contains(strings.Join(now.NotReady, "\n"), "fight") {
 			return fmt.Errorf("%+v", now)
 		}
@@ -109,13 +109,13 @@ func TestSilentPods(t *testing.T) {
 		assert.Equal(t, want, state+" "+reason, name)
 	}
 	assert.Contains(t, strings.Join(now.Warnings, "\n"), fmt.Sprintf("uncaptured: %d of the node's pods", len(silent)))
-	assert.Contains(t, metrics(t, c), fmt.Sprintf("meshcni_repair_pods{state=\"uncaptured\"} %d\n", len(silent)))
-	assert.Contains(t, metrics(t, c), fmt.Sprintf("meshcni_repair_uncaptured_total{code=\"not-called\"} %d\n", len(silent)))
+	assert.Contains(t, metrics(t, c), fmt.Sprintf("meshcni_pods{state=\"uncaptured\"} %d\n", len(silent)))
+	assert.Contains(t, metrics(t, c), fmt.Sprintf("meshcni_pods_uncaptured_total{reason=\"not-called\"} %d\n", len(silent)))
 	events := s.kubectl(t, "get", "events", "--field-selector", "reason=MeshNotCaptured", "-o", "jsonpath={.items[*].involvedObject.name}")
 	assert.ElementsMatch(t, silent, strings.Fields(events), "one event each, and none of others")
 
 	stop()
-	eventually(t, 120*time.Second, "the agent is ready again", func() error {
+	eventually(t, soon, "the agent is ready again", func() error {
 		if now := statusOf(t, c); !now.Ready {
 			return fmt.Errorf("%v", now.NotReady)
 		}
@@ -133,7 +133,7 @@ func TestSilentPods(t *testing.T) {
 	for _, name := range silent {
 		s.assertCaptured(t, name, "client")
 	}
-	eventually(t, 30*time.Second, "nothing is left to do", func() error {
+	eventually(t, soon, "nothing is left to do", func() error {
 		out, err := c.Try("kubectl", "--namespace", system, "exec", "daemonset/meshcni-node", "--", "meshcni-node", "status")
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -155,7 +155,7 @@ func TestBypassIsToldOnItsPod(t *testing.T) {
 	events := func(name string) string {
 		return s.kubectl(t, "get", "events", "--field-selector", "reason=MeshBypass,type=Warning,involvedObject.name="+name, "-o", "jsonpath={.items[*].message}")
 	}
-	eventually(t, 30*time.Second, "the event", func() error {
+	eventually(t, soon, "the event", func() error {
 		if text := events("as-proxy"); !strings.Contains(text, `proxy-id: container "app" bypasses the mesh: it runs as the proxy's user, 1337`) {
 			return errors.New(text)
 		}

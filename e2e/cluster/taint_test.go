@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,9 +31,9 @@ func (s shop) waits(t *testing.T, name string) {
 // breakAgent leaves the node without an agent that is ready, whatever anybody tries.
 func breakAgent(t *testing.T, c *cluster) {
 	t.Helper()
-	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
+	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--log-level=nope},updateStrategy.type=OnDelete")
 	c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
-	eventually(t, 2*time.Minute, "the taint is back", func() error {
+	eventually(t, soon, "the taint is back", func() error {
 		if now := c.taints(t); !strings.Contains(now+" ", agentTaint+"=put-back ") {
 			return errors.New(now)
 		}
@@ -45,7 +44,7 @@ func breakAgent(t *testing.T, c *cluster) {
 // untainted waits until nothing is left of the taints.
 func untainted(t *testing.T, c *cluster) {
 	t.Helper()
-	eventually(t, 2*time.Minute, "the taints are gone", func() error {
+	eventually(t, soon, "the taints are gone", func() error {
 		if now := c.taints(t); strings.Contains(now, agentTaint) || strings.Contains(now, peersTaint) {
 			return errors.New(now)
 		}
@@ -65,9 +64,9 @@ func (c *cluster) registerTainted(t *testing.T, keys ...string) {
 	for _, key := range keys {
 		config += "- {key: " + key + ", effect: NoSchedule}\n"
 	}
-	c.processes["kubelet"].Kill()
+	c.Processes["kubelet"].Kill()
 	c.Run(t, "kubectl", "delete", "node", nodeName)
-	c.startKubelet(t, config)
+	require.NoError(t, c.StartKubelet(config))
 	for _, key := range keys {
 		require.Contains(t, c.taints(t), key, "what the kubelet has registered")
 	}
@@ -92,7 +91,7 @@ func TestTaint(t *testing.T) {
 
 	step(t, c, "the agent is gone, and comes back", func(t *testing.T) {
 		breakAgent(t, c)
-		eventually(t, time.Minute, "the event", func() error {
+		eventually(t, soon, "the event", func() error {
 			out := c.Run(t, "kubectl", "--namespace", "default", "get", "events", "--field-selector", "reason=AgentTaintAdded,involvedObject.name="+nodeName, "-o", "jsonpath={.items[*].message}")
 			if !strings.Contains(out, agentTaint) {
 				return fmt.Errorf("events: %q", out)

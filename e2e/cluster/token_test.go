@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -27,7 +26,7 @@ func ownToken(t *testing.T, c *cluster) string {
 func worthless(t *testing.T, c *cluster, token string) {
 	t.Helper()
 	config := c.kubeconfig(t, "agents-own", "token: "+token)
-	eventually(t, 2*time.Minute, "the token is worthless", func() error {
+	eventually(t, soon, "the token is worthless", func() error {
 		out, err := c.Try("kubectl", "--kubeconfig", config, "auth", "whoami")
 		if err == nil || !strings.Contains(out, "nauthorized") {
 			return errors.New(out)

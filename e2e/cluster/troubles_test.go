@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/internal/doctest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // trouble is one that the troubleshooting page tells how to find and to cure.
@@ -45,7 +45,7 @@ var ten = []trouble{
 	}},
 	{name: "excluded-namespace", bypass: true, cause: func(t *testing.T, s shop) func() {
 		upgrade(t, s.cluster, "--reuse-values", "--set", "excludeNamespaces={kube-system,shop}")
-		eventually(t, 30*time.Second, "the plugin has the list", func() error {
+		eventually(t, soon, "the plugin has the list", func() error {
 			if !strings.Contains(fileText(t, confList), `"shop"`) {
 				return fmt.Errorf("%s", fileText(t, confList))
 			}
@@ -96,7 +96,7 @@ func TestTroubles(t *testing.T) {
 	s.deploy(t, pod{name: "cart"})
 	s.ready(t, "client")
 	s.rolledOut(t)
-	install(t, c, "--set", "addDeadline=3s")
+	install(t, c, "--set", "addDeadline=3s,cni.ownFile=false")
 	page := troublesOf(t, "docs/troubleshooting.md")
 	require.Len(t, page, len(ten), "the page's")
 	for _, tr := range ten {
@@ -111,7 +111,7 @@ func TestTroubles(t *testing.T) {
 			}
 			found := page[tr.name][doctest.Find]
 			require.NotEmpty(t, found.Expect, "the page says what is found")
-			eventually(t, 90*time.Second, "the page's command finds it", func() error { return s.block(t, found) })
+			eventually(t, soon, "the page's command finds it", func() error { return s.block(t, found) })
 			if tr.bypass {
 				out := s.ip(t, "client") + ":8080"
 				assert.Equal(t, "8080 for "+out, s.dial(t, s.podOf(t, "cart"), out), "it bypasses the mesh")
@@ -129,7 +129,7 @@ func TestTroubles(t *testing.T) {
 				s.assertUncaptured(t, s.podOf(t, "cart"), "client")
 				return
 			}
-			eventually(t, 60*time.Second, "captured", func() error {
+			eventually(t, soon, "captured", func() error {
 				name := s.podOf(t, "cart")
 				if got, want := s.dial(t, name, s.ip(t, "client")+":8080"), "15001 for "+s.ip(t, "client")+":8080"; got != want {
 					return fmt.Errorf("%s", got)
@@ -149,7 +149,7 @@ func TestTroubles(t *testing.T) {
 // block runs a block of a page.
 func (s shop) block(t *testing.T, b doctest.Block) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), netnstest.Patience)
 	defer cancel()
 	out, err := b.Run(ctx, proctest.Root(), s.Env()...)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s shop) restart(t *testing.T) {
 func (s shop) rolledOut(t *testing.T) {
 	t.Helper()
 	s.kubectl(t, "rollout", "status", "deployment", "cart", "--timeout=120s")
-	eventually(t, 60*time.Second, "the pods before are gone", func() error {
+	eventually(t, soon, "the pods before are gone", func() error {
 		if names := strings.Fields(s.kubectl(t, "get", "pods", "-l", "app=cart", "-o", "name")); len(names) != 1 {
 			return fmt.Errorf("%v", names)
 		}

@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -11,7 +10,7 @@ import (
 // away waits until the node has no agent that runs, while the plugin is installed there.
 func away(t *testing.T, c *cluster) {
 	t.Helper()
-	eventually(t, 60*time.Second, "no agent runs", func() error {
+	eventually(t, soon, "no agent runs", func() error {
 		running := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node",
 			"-o", "jsonpath={.items[*].status.containerStatuses[*].state.running}{.items[?(@.metadata.deletionTimestamp)].metadata.name}")
 		if running != "" {
@@ -30,9 +29,9 @@ func TestUninstallWithoutAgent(t *testing.T) {
 			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.nowhere=yes")
 		},
 		"cannot start any more": func(t *testing.T) {
-			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--nope},updateStrategy.type=OnDelete")
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--log-level=nope},updateStrategy.type=OnDelete")
 			c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
-			eventually(t, 60*time.Second, "the new agent has failed", func() error {
+			eventually(t, soon, "the new agent has failed", func() error {
 				if n := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}"); n == "" || n == "0" {
 					return errors.New("restarts: " + n)
 				}

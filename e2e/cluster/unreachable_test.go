@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -41,7 +40,7 @@ func TestUninstallOfUnreachableNode(t *testing.T) {
 		install(t, c)
 		down(t)
 		c.Run(t, "helm", "uninstall", release, "--namespace", system, "--wait", "--no-hooks")
-		eventually(t, 60*time.Second, "the agent has uninstalled its node", func() error {
+		eventually(t, soon, "the agent has uninstalled its node", func() error {
 			if text := fileText(t, confList); text != primary {
 				return errors.New(text)
 			}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,7 +41,7 @@ func metrics(t *testing.T, c *cluster) (text string) {
 	if _, err := c.Try("kubectl", "--namespace", system, "get", "service", "meshcni-node"); err != nil {
 		ip = "127.0.0.1"
 	}
-	eventually(t, 30*time.Second, "metrics", func() error {
+	eventually(t, soon, "metrics", func() error {
 		resp, err := http.Get("http://" + ip + ":15014/metrics") //nolint:noctx // a test's own
 		if err != nil {
 			return err

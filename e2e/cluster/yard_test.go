@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 const (
@@ -135,8 +135,8 @@ var networks = []struct {
 func (y *yard) boot(t *testing.T) {
 	t.Helper()
 	network := networks[y.boots%len(networks)]
-	y.processes["kubelet"].Kill()
-	require.NoError(t, y.runtime.LosePower("/run/meshcni"))
+	y.Processes["kubelet"].Kill()
+	require.NoError(t, y.Containerd.LosePower("/run/meshcni"))
 	old, err := filepath.Glob(reports + "/*")
 	require.NoError(t, err)
 	for _, path := range old {
@@ -156,13 +156,13 @@ func (y *yard) boot(t *testing.T) {
 		writeList(t, text)
 	}
 	y.Apply(t, y.witness(fresh[0], true))
-	require.NoError(t, y.runtime.Boot())
-	y.launchKubelet(t, "")
+	require.NoError(t, y.Containerd.Boot())
+	require.NoError(t, y.LaunchKubelet(""))
 	y.Apply(t, y.witness(fresh[1], true))
 	if network.after {
 		writeList(t, text)
 	}
-	y.nodeReady(t)
+	require.NoError(t, y.NodeReady())
 	if network.after {
 		writeList(t, text) // while pods start
 	}
@@ -182,7 +182,7 @@ func said(t *testing.T, name string) []string {
 // was not.
 func (y *yard) settled(t *testing.T, names ...string) (uncaptured []string) {
 	t.Helper()
-	eventually(t, 2*time.Minute, "all pods connect", func() error {
+	eventually(t, soon, "all pods connect", func() error {
 		var errs []error
 		for _, name := range append([]string{"outside"}, names...) {
 			lines := said(t, name)
@@ -213,7 +213,7 @@ func (y *yard) assertCaptured(t *testing.T, names ...string) {
 		}
 	}
 	ips := map[string]string{}
-	eventually(t, time.Minute, "the addresses are those of this boot", func() error {
+	eventually(t, soon, "the addresses are those of this boot", func() error {
 		require.NoError(t, json.Unmarshal([]byte(y.kubectl(t, "get", "pods", "-o", "json")), &list))
 		for _, p := range list.Items {
 			ips[p.Metadata.Name] = p.Status.PodIP
@@ -234,7 +234,7 @@ func answer(ip string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, 8080).String(), 5*time.Second)
+	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, 8080).String(), netnstest.Patience)
 	if err != nil {
 		return "", err
 	}
@@ -248,12 +248,12 @@ func answer(ip string) (string, error) {
 func (y *yard) collect(t *testing.T) {
 	t.Helper()
 	gone := &cri.PodSandboxFilter{State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_NOTREADY}}
-	list, err := y.runtime.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{Filter: gone})
+	list, err := y.Containerd.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{Filter: gone})
 	require.NoError(t, err)
 	for _, s := range list.GetItems() {
-		_, err := y.runtime.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: s.Id})
+		_, err := y.Containerd.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: s.Id})
 		require.NoError(t, err)
-		_, err = y.runtime.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: s.Id})
+		_, err = y.Containerd.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: s.Id})
 		require.NoError(t, err)
 	}
 }

@@ -81,8 +81,12 @@ func newPod(t testing.TB, backend apply.Name, object *corev1.Pod, shape envoy.Sh
 	return p
 }
 
-// clientPorts are those of clients outside, the first and the last.
+// clientPorts are those of clients, the first and the last.
 var clientPorts = [2]uint32{16384, 32767}
+
+func freePorts() *ports {
+	return &ports{first: clientPorts[0], count: clientPorts[1] - clientPorts[0] + 1}
+}
 
 // newWorld has no proxy of its own.
 func newWorld(t testing.TB) *netnstest.World {
@@ -98,8 +102,10 @@ func newWorld(t testing.TB) *netnstest.World {
 func (p *pod) serve(t testing.TB) {
 	t.Helper()
 	p.app, p.out = serve(t, p.world.Pod, "app", appID), serve(t, p.world.Out, "out", 0)
-	p.fromApp = caller{netns: p.world.Pod, owner: appID, ports: &ports{first: 32768, count: 28232}} // what Linux has for clients
-	p.fromOut = caller{netns: p.world.Out, ports: &ports{first: clientPorts[0], count: clientPorts[1] - clientPorts[0] + 1}}
+	// The application's ports are others than Envoy's too: Envoy's connection from a port that the application had is, to the pod's
+	// connection tracking table, the application's, and comes back to Envoy.
+	p.fromApp = caller{netns: p.world.Pod, owner: appID, ports: freePorts()}
+	p.fromOut = caller{netns: p.world.Out, ports: freePorts()}
 }
 
 // redirect runs the plugin's ADD, as a runtime does.

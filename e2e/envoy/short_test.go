@@ -2,11 +2,11 @@
 
 package envoy
 
-import "time"
+import "github.com/meshcni/meshcni/netnsexec/netnstest"
 
 // The short form, for CI.
 const (
 	bodySize    = 8 << 20
 	connections = 200
-	talkTime    = time.Minute
+	talkTime    = netnstest.Patience
 )

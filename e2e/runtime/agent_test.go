@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 const (
@@ -52,7 +53,7 @@ func (n *node) runAgent(t testing.TB, args ...string) *agent {
 	s, err := n.RunPod(t.Context(), pod, volumes)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), netnstest.Patience)
 		defer cancel()
 		if t.Failed() {
 			t.Logf("the agent's log:\n%s", s.Output(agentName))

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 
@@ -69,6 +70,8 @@ func envValue(pod *corev1.Pod, e corev1.EnvVar) (string, error) {
 			return pod.Spec.NodeName, nil
 		case "spec.serviceAccountName":
 			return pod.Spec.ServiceAccountName, nil
+		case "status.podIP": // of a pod on the node's network, the node's
+			return cmp.Or(pod.Status.PodIP, "127.0.0.1"), nil
 		}
 	}
 	return "", fmt.Errorf("environment variable %s has a source that is not known here", e.Name)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // atATime is how many sandboxes are started at a time.
@@ -134,7 +135,7 @@ func requireRedirected(t *testing.T, s *sandbox, want bool) {
 	for i, address := range []string{hostAt(elsewhere4, 80), at(ip, 8080)} {
 		var conn net.Conn
 		dial := func() (err error) {
-			conn, err = net.DialTimeout("tcp", address, 10*time.Second)
+			conn, err = net.DialTimeout("tcp", address, netnstest.Patience)
 			return err
 		}
 		if i == 0 {

@@ -85,9 +85,11 @@ func (n *node) volumes(t testing.TB, pod *corev1.Pod) map[string]string {
 				require.NoError(t, os.MkdirAll(v.HostPath.Path, 0o755))
 			}
 			continue
-		case v.ConfigMap != nil:
+		case v.EmptyDir != nil:
+		case v.Name == "config":
+			sources := v.Projected.Sources
 			var m corev1.ConfigMap
-			n.admin.Do(t, http.MethodGet, collections["ConfigMap"]+"/"+v.ConfigMap.Name, nil, &m)
+			n.admin.Do(t, http.MethodGet, collections["ConfigMap"]+"/"+sources[len(sources)-1].ConfigMap.Name, nil, &m)
 			files = m.Data
 		case v.Projected != nil: // the service account's
 			ca, err := os.ReadFile(n.server.CAFile())

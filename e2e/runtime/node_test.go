@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -204,7 +203,7 @@ func (n *node) waitNetworks(t testing.TB, wanted func(string) bool) {
 // eventually waits until f finds nothing wrong.
 func eventually(t testing.TB, what string, f func() error) {
 	t.Helper()
-	require.NoError(t, proctest.Poll(time.Minute, f), what)
+	require.NoError(t, proctest.Poll(netnstest.Patience, f), what)
 }
 
 // namespace makes a namespace with the service account that pods have.
@@ -250,7 +249,7 @@ func (n *node) run(t testing.TB, pod *corev1.Pod) *sandbox {
 // cleanUp removes all sandboxes, and fails the test when something of them is left.
 func (n *node) cleanUp(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), netnstest.Patience)
 	defer cancel()
 	assert.NoError(t, n.RemoveAll(ctx))
 	n.nothingLeft(t)

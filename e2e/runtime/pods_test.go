@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/e2e/internal/image"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // What is excluded in the tests' pods that exclude something.
@@ -120,7 +121,7 @@ func fromHost(address string) string {
 // fromHostAs is fromHost from one of the machine's addresses, "" for any, with whom
 // the pod took for its peer.
 func fromHostAs(source, address string) string {
-	d := net.Dialer{Timeout: 5 * time.Second}
+	d := net.Dialer{Timeout: netnstest.Patience}
 	if source != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
 	}
@@ -129,7 +130,7 @@ func fromHostAs(source, address string) string {
 		return err.Error()
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(netnstest.Patience))
 	buf := make([]byte, 200)
 	n, err := conn.Read(buf)
 	if err != nil {

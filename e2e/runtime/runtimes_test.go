@@ -119,7 +119,9 @@ func startContainerd() (containerRuntime, error) {
 
 func startCRIO() (containerRuntime, error) {
 	return crio.Start(crio.Options{
-		Pause:  image.Pause,
-		Images: map[string]string{image.Pause: image.ToolArchive(), image.Tool: image.ToolArchive(), image.Ours: image.OursArchive()},
+		Pause: image.Pause,
+		Images: []crio.Image{
+			{Archive: image.ToolArchive(), Name: image.Pause}, {Archive: image.ToolArchive(), Name: image.Tool}, {Archive: image.OursArchive(), Name: image.Ours},
+		},
 	})
 }

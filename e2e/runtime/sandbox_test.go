@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // sandbox is a pod that the runtime has.
@@ -178,7 +179,7 @@ func (s *sandbox) KillContainer(ctx context.Context, name string) error {
 
 // WaitContainer waits for a container's end and returns its exit code.
 func (s *sandbox) WaitContainer(ctx context.Context, name string) (code int32, err error) {
-	err = proctest.Poll(time.Minute, func() error {
+	err = proctest.Poll(netnstest.Patience, func() error {
 		status, err := s.n.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: s.containers[name]})
 		if state := status.GetStatus().GetState(); err == nil && state != cri.ContainerState_CONTAINER_EXITED {
 			err = fmt.Errorf("container %s of pod %s/%s: %s", name, s.Pod.Namespace, s.Pod.Name, state)

@@ -40,7 +40,7 @@ func testSandbox(t *testing.T, k kind) {
 	require.NoError(t, err)
 	id := ns.ID().String()
 	require.NoError(t, ns.Close())
-	found, err := podnetns.Find(os.DirFS("/proc"), string(s.Pod.UID), ips)
+	found, err := podnetns.Find(t.Context(), podnetns.At("/proc"), string(s.Pod.UID), ips)
 	require.NoError(t, err)
 	assert.Equal(t, id, found.NetNS)
 	n.Kill()

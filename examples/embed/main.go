@@ -55,14 +55,20 @@ func add(args *skel.CmdArgs) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := mesh(ctx, args.Netns, pod, addrs); err != nil {
+	if err := capture(ctx, args.Netns, args.Args, pod, addrs); err != nil {
 		return err
 	}
 	return types.PrintResult(conf.PrevResult, conf.CNIVersion)
 }
 
-// mesh redirects the pod, if it is in the mesh.
-func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr) error {
+// meshes are those of the node, in the order in which they are asked about a pod.
+var meshes = dialect.List{linkerd.New("kube-system")}
+
+// capture redirects the pod, if it is in a mesh.
+func capture(ctx context.Context, path, cniArgs string, pod *corev1.Pod, addrs []netip.Addr) error {
+	if err := meshes.Validate(); err != nil { // else each pod would be blamed for it
+		return err
+	}
 	ns, err := netnsexec.Open(path)
 	if err != nil {
 		return err
@@ -73,7 +79,12 @@ func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr)
 		return err
 	}
 	known := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: kernel}
-	plan, err := linkerd.New("kube-system").Plan(ctx, known, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
+	if meshes.ReadsNamespace(pod) { // without it, Plan refuses the pod
+		if known.Namespace, err = namespaceOf(cniArgs); err != nil {
+			return err
+		}
+	}
+	plan, err := meshes.Plan(ctx, known, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
 	fmt.Fprintf(os.Stderr, "pod %s/%s: %s: %s\n", pod.Namespace, pod.Name, plan.Decision.Reason, plan.Decision.Detail)
 	if err != nil || !plan.Decision.Selected {
 		return err
@@ -89,23 +100,35 @@ func mesh(ctx context.Context, path string, pod *corev1.Pod, addrs []netip.Addr)
 	return err
 }
 
-// podOf stands for the plugin's own source of pods, such as the agent beside
-// it: this one reads a file that CNI_ARGS names.
+// source is what CNI_ARGS name.
+type source struct {
+	types.CommonArgs
+	K8S_POD_NAME, K8S_POD_NAMESPACE, POD_FILE, NAMESPACE_FILE types.UnmarshallableString
+}
+
+// podOf and namespaceOf stand for the plugin's own source of pods, such as the agent beside it: these read files that CNI_ARGS
+// name.
 func podOf(cniArgs string) (*corev1.Pod, error) {
-	args := struct {
-		types.CommonArgs
-		K8S_POD_NAME, K8S_POD_NAMESPACE, POD_FILE types.UnmarshallableString
-	}{CommonArgs: types.CommonArgs{IgnoreUnknown: true}}
-	if err := types.LoadArgs(cniArgs, &args); err != nil {
-		return nil, fmt.Errorf("read CNI_ARGS: %w", err)
-	}
-	b, err := os.ReadFile(string(args.POD_FILE))
-	if err != nil {
-		return nil, fmt.Errorf("read pod: %w", err)
-	}
 	pod := &corev1.Pod{}
-	if err := json.Unmarshal(b, pod); err != nil {
-		return nil, fmt.Errorf("read pod: %w", err)
+	return pod, read(cniArgs, "pod", pod, func(s source) types.UnmarshallableString { return s.POD_FILE })
+}
+
+func namespaceOf(cniArgs string) (*corev1.Namespace, error) {
+	namespace := &corev1.Namespace{}
+	return namespace, read(cniArgs, "namespace", namespace, func(s source) types.UnmarshallableString { return s.NAMESPACE_FILE })
+}
+
+func read(cniArgs, what string, into any, file func(source) types.UnmarshallableString) error {
+	args := source{CommonArgs: types.CommonArgs{IgnoreUnknown: true}}
+	if err := types.LoadArgs(cniArgs, &args); err != nil {
+		return fmt.Errorf("read CNI_ARGS: %w", err)
 	}
-	return pod, nil
+	b, err := os.ReadFile(string(file(args)))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", what, err)
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("read %s: %w", what, err)
+	}
+	return nil
 }

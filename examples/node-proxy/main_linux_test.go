@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -72,7 +71,7 @@ func TestProxy(t *testing.T) {
 	for _, family := range [][2]string{{"10.244.1.5", "10.244.1.1"}, {"fd00:10:244::5", "fd00:10:244::1"}} {
 		var conn net.Conn
 		require.NoError(t, w.Out.Do(func() (err error) {
-			conn, err = net.DialTimeout("tcp", net.JoinHostPort(family[0], "9999"), time.Minute)
+			conn, err = net.DialTimeout("tcp", net.JoinHostPort(family[0], "9999"), netnstest.Patience)
 			return err
 		}))
 		client, err := io.ReadAll(conn)
@@ -98,7 +97,7 @@ func through(t *testing.T, w *netnstest.World, tunnel, app string) string {
 	t.Helper()
 	var conn net.Conn
 	require.NoError(t, w.Out.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", tunnel, time.Minute)
+		conn, err = net.DialTimeout("tcp", tunnel, netnstest.Patience)
 		return err
 	}))
 	defer func() { _ = conn.Close() }()

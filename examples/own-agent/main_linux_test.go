@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // node is a node's directories in a temporary one.
@@ -55,7 +56,7 @@ func (n node) start(t *testing.T, args ...string) (log *proctest.Buffer, stop fu
 	require.Eventually(t, func() bool {
 		list, err := os.ReadFile(n.path("net.d/10-pods.conflist"))
 		return err == nil && strings.Contains(string(list), `"acme-cni"`)
-	}, time.Minute, 5*time.Millisecond, "%s", log)
+	}, netnstest.Patience, 5*time.Millisecond, "%s", log)
 	assert.FileExists(t, n.path("bin/acme-cni"))
 	return log, func() {
 		cancel()

@@ -30,10 +30,9 @@ func Dialect() dialect.Dialect {
 		Policy: selection.Policy{Selectors: []selection.Selector{{
 			Namespace: metav1.LabelSelector{MatchLabels: map[string]string{Label: "on"}},
 		}}},
-		NeedsNamespace: true,
-		NodeProxy:      &dialect.NodeProxy{},
-		Names:          defaults.Names,
-		Build:          dialect.FromSchema(redirect.Schema{Defaults: defaults}),
+		NodeProxy: &dialect.NodeProxy{},
+		Names:     defaults.Names,
+		Build:     dialect.FromSchema(redirect.Schema{Defaults: defaults}),
 	}
 }
 

@@ -3,8 +3,10 @@ package ownnodeproxy_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -110,7 +112,7 @@ func TestAgent(t *testing.T) {
 
 	agent := agentsock.Client{Path: filepath.Join(dir, "run", agentsock.Name)}
 	cart := attachment.Pod{Namespace: "shop", Name: "cart", UID: uid}
-	require.Eventually(t, func() bool { _, err := agent.Pod(ctx, cart); return err == nil }, time.Minute, 5*time.Millisecond, "%s", log)
+	require.Eventually(t, func() bool { _, err := agent.Pod(ctx, cart); return err == nil }, netnstest.Patience, 5*time.Millisecond, "%s", log)
 	ns, err := netnsexec.Open(w.PodPath())
 	require.NoError(t, err)
 	defer func() { _ = ns.Close() }()
@@ -122,7 +124,7 @@ func TestAgent(t *testing.T) {
 	assert.Equal(t, "nftables", attached.Backend)
 	said := func() (said string, err error) {
 		err = w.Pod.Do(func() error {
-			conn, err := net.DialTimeout("tcp", "10.96.5.5:80", time.Minute)
+			conn, err := net.DialTimeout("tcp", "10.96.5.5:80", netnstest.Patience)
 			if err != nil {
 				return err
 			}
@@ -147,10 +149,12 @@ func TestAgent(t *testing.T) {
 	}
 	assert.Equal(t, string(agentsock.Captured), state())
 	unlabel()
-	require.Eventually(t, func() bool { return state() == string(agentsock.Outside) }, time.Minute, 5*time.Millisecond, "%s", log)
+	require.Eventually(t, func() bool { return state() == string(agentsock.Outside) }, netnstest.Patience, 5*time.Millisecond, "%s", log)
 	got, err = said()
 	require.NoError(t, err)
 	assert.NotContains(t, got, "the gateway", "its connections go straight")
+	kept := filepath.Join(dir, "run", "netns", uid) // until the gateway has given the pod back, which an agent that ends leaves to the next one
+	require.Eventually(t, func() bool { _, err := os.Stat(kept); return errors.Is(err, fs.ErrNotExist) }, netnstest.Patience, 5*time.Millisecond, "%s", log)
 	stop()
 	assert.Zero(t, <-code, "%s", log)
 }

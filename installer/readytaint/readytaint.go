@@ -26,7 +26,7 @@ const (
 
 // Options say how patient and how bold to be.
 type Options struct {
-	// Grace is how long a node's agent may be gone, or not ready, before the taint is put back. A node counts as one on which no
+	// Grace bounds the time that a node's agent is gone, or not ready, before the taint is put back. A node counts as one on which no
 	// agent can run only after that time, too, since labels of a new node may come late. It must be positive.
 	Grace time.Duration
 	// MaxShare is the share of all nodes that may have a taint that was put back, above 0 to 1. It is rounded down, to one node
@@ -46,14 +46,14 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Most is how many of all nodes may have a taint that was put back: none of no nodes.
+// Most bounds the nodes with a taint that was put back, given the number of all: none of no nodes.
 func (o Options) Most(all int) int {
 	// The smallest float above a share such as 0.29 of 100 nodes must not cost one of the 29.
 	const almost = 1e-9
 	return min(all, max(1, int(math.Floor(o.MaxShare*float64(all)+almost))))
 }
 
-// Place says whether agents can run on a node, as the agents' own manifest has it.
+// Place tells nodes that the agents' own manifest admits from others.
 type Place int
 
 // The places. The zero Place is one for agents.
@@ -67,16 +67,16 @@ const (
 	KeptOff
 )
 
-// Node is what is observed of a node.
+// Node is an observation of a node.
 type Node struct {
 	Name string
 	// UID tells a node from another one that had its name before.
 	UID string
 	// Boot changes each time that the node boots. Empty: not known.
 	Boot string
-	// Tainted is whether the taint is there, with any value and effect; PutBack, whether it is one that was put back.
+	// Tainted: the taint is there, with any value and effect. PutBack: it is one that was put back.
 	Tainted, PutBack bool
-	// Foreign is whether there is a taint of others that is to go with ours.
+	// Foreign: there is a taint of others that is to go with ours.
 	Foreign bool
 	Place   Place
 	Agents  []Agent
@@ -86,15 +86,15 @@ type Node struct {
 type Agent struct {
 	// Instance tells a run of the agent from the one before it.
 	Instance string
-	// Ready is whether the agent is ready, and not about to end.
+	// Ready: the agent is ready, and not about to end.
 	Ready bool
 }
 
-// State is what is known of the nodes by name. Nil is nothing yet: each clock then begins with the first observation, so a
+// State holds the nodes by name. Nil is nothing yet: each clock then begins with the first observation, so a
 // controller that starts anew puts nothing back before Grace.
 type State map[string]Known
 
-// Known is what is known of one node.
+// Known is the knowledge of one node.
 type Known struct {
 	uid, boot string
 	instances []string  // those of the observation before
@@ -104,7 +104,7 @@ type Known struct {
 	excluded  time.Time // since when no agent can run there
 }
 
-// Change is what to do with a node's taints.
+// Change is an edit of a node's taints.
 type Change string
 
 // The changes.
@@ -131,11 +131,11 @@ type Action struct {
 	Node   string
 	Change Change
 	Why    Why
-	// Since is when the agent was seen to be gone, or no agent to belong on the node. Zero for AgentReady.
+	// Since is the time at which the agent was first seen to be gone, or no agent to belong on the node. Zero for AgentReady.
 	Since time.Time
 }
 
-// Standing is how a node stands.
+// Standing is a node's standing.
 type Standing string
 
 // The standings.
@@ -152,7 +152,7 @@ const (
 // Standings are all of them.
 var Standings = []Standing{Ready, Waiting, Gone, Tainted, Held, Outside, Unwanted}
 
-// Plan is what follows from an observation.
+// Plan is the consequence of an observation.
 type Plan struct {
 	// Actions are in the order in which to do them: removals first, and of the others first the node whose agent is gone longest.
 	Actions []Action
@@ -160,7 +160,7 @@ type Plan struct {
 	Held []string
 	// Nodes counts the nodes by how they stand once the actions are done.
 	Nodes map[Standing]int
-	// Next is how long until time alone may change something. Zero: it will not.
+	// Next is the time until time alone may change something. Zero: it will not.
 	Next time.Duration
 }
 

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxQuoted is how many bytes of a quoted value are shown. With all of a dialect's 25
+// maxQuoted bounds the bytes of a quoted value that are shown. With all of a dialect's 25
 // settings wrong, and each value shown twice, that makes 10 KB.
 const maxQuoted = 160
 
@@ -39,7 +39,7 @@ func Quote(s string) string {
 	return fmt.Sprintf(`%s…" (%d bytes)`, b, len(s))
 }
 
-// minLine is how much of a line is kept at least; less says nothing.
+// minLine is the least of a line that is kept; less says nothing.
 const minLine = 80
 
 // Text returns s in at most limit bytes, which should be some hundreds. Each line, as [errors.Join] makes of an error,
@@ -60,6 +60,13 @@ func Text(s string, limit int) string {
 	}
 	return strings.Join(lines, "\n") + more
 }
+
+// MaxFinding bounds the bytes about one pod: the API server's limit of the note of an event (noteLengthLimit in
+// k8s.io/kubernetes/pkg/apis/core/validation/events.go).
+const MaxFinding = 1024
+
+// Finding shortens what is said of one pod, in its state, events and logs. A node's agent answers with those of all its pods.
+func Finding(s string) string { return Text(s, MaxFinding) }
 
 // List shortens texts to limit bytes in all, by the same rules. It never returns nil.
 func List(texts []string, limit int) []string {

@@ -92,3 +92,17 @@ func TestErrorKeepsNames(t *testing.T) {
 	}
 	assert.Len(t, brief.Error(errors.New(strings.Repeat("x", 1000)), 300), 299, "an error about no setting")
 }
+
+// TestFinding: what is said of one pod has a bound, also in many lines and in characters of several bytes.
+func TestFinding(t *testing.T) {
+	for _, s := range []string{strings.Repeat("x", 1<<20), strings.Repeat("é\n", 1<<18), "short"} {
+		got := brief.Finding(s)
+		assert.LessOrEqual(t, len(got), brief.MaxFinding)
+		assert.True(t, utf8.ValidString(got))
+		if len(s) > brief.MaxFinding {
+			assert.Contains(t, got, "…")
+		} else {
+			assert.Equal(t, s, got)
+		}
+	}
+}

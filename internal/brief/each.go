@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// maxWrong is how many bytes of errors about the elements of one list are kept. With all of a dialect's 25 settings
+// maxWrong bounds the bytes of errors about the elements of one list. With all of a dialect's 25 settings
 // wrong, that makes 50 KB, of which the plugin prints what fits.
 const maxWrong = 2 << 10
 

@@ -23,9 +23,19 @@ type Breaker struct {
 // that a node on which all are broken for a reason that has passed recovers, slowly at first, and to the others how long
 // to wait.
 func (b *Breaker) Check(all, broken int, now time.Time) (wait time.Duration) {
+	return b.Let(b.Trips(all, broken), now)
+}
+
+// Trips reports whether too many are broken.
+func (b *Breaker) Trips(all, broken int) bool {
+	return broken >= b.MinBroken && float64(broken) > b.MaxShare*float64(all)
+}
+
+// Let is Check for a caller that knows whether too many are broken.
+func (b *Breaker) Let(tooMany bool, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if broken < b.MinBroken || float64(broken) <= b.MaxShare*float64(all) {
+	if !tooMany {
 		b.since = time.Time{}
 		return 0
 	}

@@ -52,7 +52,7 @@ func TestConfigure(t *testing.T) {
 	} {
 		d, err := configured(text)
 		require.NoError(t, err)
-		assert.Equal(t, want, d.Decide(pod, nil).Reason, text)
+		assert.Equal(t, want, d.Decide(pod, &corev1.Namespace{}).Reason, text)
 	}
 
 	_, err := configured(`{"enablement_selectors": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}], "probe_ipv4": "::1", "probe_ipv6": "1.2.3.4"}`)

@@ -58,9 +58,15 @@ func Choose(known dialect.List, names, excludedNamespaces []string, excludedLabe
 		return nil, err
 	}
 	found = slices.Clone(found)
+	var excluded []string
+	for _, name := range excludedNamespaces {
+		if name = strings.TrimSpace(name); name != "" {
+			excluded = append(excluded, name)
+		}
+	}
 	for i := range found {
 		p := &found[i].Policy
-		p.ExcludedNamespaces = slices.Concat(p.ExcludedNamespaces, excludedNamespaces)
+		p.ExcludedNamespaces = slices.Concat(p.ExcludedNamespaces, excluded)
 		if excludedLabels != nil {
 			p.ExcludedNamespaceLabels = append(slices.Clone(p.ExcludedNamespaceLabels), excludedLabels)
 		}

@@ -38,3 +38,13 @@ func TestSandboxKeys(t *testing.T) {
 	}
 	assert.ElementsMatch(t, keys, dialects.SandboxKeys())
 }
+
+// TestExcludedNamespacesAreTrimmed, whatever form they came in.
+func TestExcludedNamespacesAreTrimmed(t *testing.T) {
+	for _, names := range [][]string{{"shop", " kube-system "}, {"\tkube-system", "", " "}} {
+		l, err := dialects.Choose(dialects.All(), []string{"kuma"}, names, nil)
+		require.NoError(t, err)
+		assert.True(t, l.ExcludesNamespace("kube-system"))
+		assert.False(t, l.ExcludesNamespace(""))
+	}
+}

@@ -82,6 +82,9 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	r.Loopback = one(t, "loopback", []redirect.Loopback{
 		redirect.LoopbackHairpin, redirect.LoopbackHairpin, redirect.LoopbackPass, redirect.LoopbackCapture,
 	})
+	if odds(t, "has localhost", 5) {
+		r.Localhost = netip.MustParsePrefix(one(t, "localhost", []string{"127.0.0.0/8", "127.0.0.0/29", "127.0.0.1/32"}))
+	}
 	if odds(t, "has inbound.excludeSources", 5) {
 		r.Inbound.ExcludeSources = parsePrefixes(some(t, "inbound.excludeSources", 1, 2, clients))
 	}
@@ -90,7 +93,7 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	}
 	if odds(t, "has virtualNetworks", 6) {
 		r.VirtualNetworks = []redirect.VirtualNetwork{{
-			Interface: one(t, "virtual network", interfaces),
+			Interface: one(t, "virtual network", append([]string{"virt+", "net+", "eth0+", "none+"}, interfaces...)),
 			Local:     netip.MustParsePrefix(one(t, "local", []string{"10.99.0.0/24", "10.244.0.0/16", "fd00:77::/64"})),
 		}}
 	}

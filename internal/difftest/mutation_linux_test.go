@@ -42,11 +42,10 @@ func scenarios() map[string]scenario {
 	tproxy := withDNS()
 	tproxy.Mode = redirect.ModeTProxy
 	node := withDNS()
-	node.Proxy.UIDs, node.Proxy.GIDs, node.Proxy.PassSources = nil, nil, nil
+	node.Proxy.UIDs, node.Proxy.PassSources = nil, nil
 	node.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
 	node.Names.InboundMark, node.Names.MarkMask = 0x111, 0xfff
 	sidecar := withDNS()
-	sidecar.Proxy.GIDs = nil // else a rule for its group does what the one for its user does
 	sidecar.VirtualNetworks = []redirect.VirtualNetwork{{Interface: "virt0", Local: netip.MustParsePrefix("10.99.0.0/24")}}
 	refused := withDNS()
 	refused.IPv4, refused.IPv6 = redirect.FamilyDrop, redirect.FamilyDrop

@@ -64,20 +64,19 @@ func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
 // Create writes data to path, which must not exist (otherwise ErrChanged), with the mode, owner and attributes of the file
 // like, or with mode 0600 if like is empty.
 func Create(path string, data []byte, like string) error {
-	t, err := newTemp(path, "")
+	t, err := withRoom(path, "", len(data), func(t *temp) (err error) {
+		if like != "" {
+			err = t.dressLike(like)
+		}
+		if err == nil {
+			err = t.fill(bytes.NewReader(data), 0)
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if like != "" {
-		err = t.dressLike(like)
-	}
-	if err == nil {
-		err = t.fill(bytes.NewReader(data), 0)
-	}
-	if err != nil {
-		return err
-	}
 	return MoveNew(t.Name(), path)
 }
 
@@ -92,17 +91,16 @@ func Replace(path string, old, data []byte) error {
 	if err != nil {
 		return changedIfGone(err)
 	}
-	t, err := newTemp(real, tag(old, data))
+	t, err := withRoom(real, tag(old, data), len(data), func(t *temp) error {
+		if err := t.dressLike(real); err != nil {
+			return changedIfGone(err)
+		}
+		return t.fill(bytes.NewReader(data), 0)
+	})
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if err := t.dressLike(real); err != nil {
-		return changedIfGone(err)
-	}
-	if err := t.fill(bytes.NewReader(data), 0); err != nil {
-		return err
-	}
 	unlock, err := lockDir(filepath.Dir(real))
 	if err != nil {
 		return err

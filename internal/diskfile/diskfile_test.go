@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -238,4 +239,48 @@ func TestRemoveTempGivesBack(t *testing.T) {
 			assert.NoFileExists(t, left[0])
 		})
 	}
+}
+
+// What was reserved while there was room is enough for three writes when there is none, each as atomic as any other.
+func TestReserveOnAFullDisk(t *testing.T) {
+	dir := mount(t, "size=64k")
+	path, other := filepath.Join(dir, "f"), filepath.Join(dir, "g")
+	require.NoError(t, os.WriteFile(path, []byte("old"), 0o640))
+	require.NoError(t, Reserve(dir))
+	filler, err := os.Create(filepath.Join(dir, "filler"))
+	require.NoError(t, err)
+	for err == nil {
+		_, err = filler.Write(make([]byte, 4096))
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NoError(t, filler.Close())
+	require.NoError(t, Replace(path, []byte("old"), []byte("new")))
+	require.NoError(t, Create(other, []byte("list"), path))
+	assert.Equal(t, []string{"new", "list"}, []string{read(t, path), read(t, other)})
+	info, err := os.Stat(other)
+	require.NoError(t, err)
+	assert.Equal(t, fs.FileMode(0o640), info.Mode())
+	require.ErrorIs(t, Replace(path, []byte("new"), make([]byte, reserveSize+1)), syscall.ENOSPC)
+	require.NoError(t, Replace(path, []byte("new"), []byte("newer")))
+	assert.Equal(t, "newer", read(t, path))
+	assert.Empty(t, Stale(dir))
+	require.NoError(t, os.Remove(filler.Name()))
+	require.NoError(t, Reserve(dir))
+	for _, p := range ReservePaths(dir) {
+		assert.FileExists(t, p)
+	}
+}
+
+// TestErrorsRepeat: the error of a write that fails again is the same, so that a log that says each once does so.
+func TestErrorsRepeat(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "status.json")
+	write := func() string {
+		err := WriteFrom(path, iotest.ErrReader(syscall.ENOSPC), 0o600)
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		return err.Error()
+	}
+	first := write()
+	assert.Equal(t, "writing "+path+": no space left on device", first)
+	assert.Equal(t, first, write())
 }

@@ -18,7 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-type temp struct{ *os.File }
+// temp is a temporary file. Errors name its target: its own name is random, so that no error would ever repeat an earlier one.
+type temp struct {
+	*os.File
+
+	target string
+}
 
 // newTemp makes the temporary file of a target. The tag, from [tag] or empty, is for [RemoveTemp].
 func newTemp(target, tag string) (*temp, error) {
@@ -27,10 +32,10 @@ func newTemp(target, tag string) (*temp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing %s: %w", target, cause(err))
 	}
-	t := &temp{f}
+	t := &temp{f, target}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil && !errors.Is(err, unix.ENOTSUP) {
 		t.discard()
-		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("locking the new %s: %w", target, err)
 	}
 	return t, nil
 }
@@ -51,7 +56,7 @@ func (t *temp) fill(src io.Reader, mode fs.FileMode) error {
 		err = t.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", t.Name(), cause(err))
+		return fmt.Errorf("writing %s: %w", t.target, cause(err))
 	}
 	return nil
 }
@@ -167,7 +172,7 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// turn is how long to wait for other writers of this package, which take milliseconds each.
+// turn bounds the wait for other writers of this package, which take milliseconds each.
 const turn = 10 * time.Second
 
 // lockDir admits one writer of this package to dir at a time. The lock is on the directory itself, so it leaves nothing behind

@@ -135,7 +135,7 @@ func TestReference(t *testing.T) {
 // flagsOfOthers are flags of programs that are not ours, which prose speaks of.
 var flagsOfOthers = map[string]string{
 	"--noflush": "iptables-restore", "--set": "helm", "--set-file": "helm", "--dry-run": "kubectl too", "--previous": "kubectl",
-	"--wait": "helm", "--no-hooks": "helm", "--private-infrastructure": "cosign", "--registry": "release",
+	"--wait": "helm", "--cleanup-on-fail": "helm", "--no-hooks": "helm", "--private-infrastructure": "cosign", "--registry": "release",
 	"--help": "every program", "--version": "every program", "--ipv6": "linkerd-init", "--config-file": "kuma-init",
 }
 
@@ -148,7 +148,7 @@ func TestFlagsExist(t *testing.T) {
 	all := append(bundleFlags(t), repairFlags(t)...)
 	all = append(all, nodeFlags(t)...)
 	all = append(all, taintFlags(t, "run")...)
-	for _, command := range redirectCommands {
+	for _, command := range append(redirectCommands, "istio-iptables") {
 		all = append(all, redirectFlags(t, command)...)
 	}
 	for _, command := range []string{"uninstall", "await-uninstall", "release"} {
@@ -164,7 +164,7 @@ func TestFlagsExist(t *testing.T) {
 	for _, f := range all {
 		known["--"+f.name] = true
 	}
-	flags := regexp.MustCompile("(?:^|[\\s`(\"'\\[])(--[a-z][a-z0-9-]*)")
+	flags := regexp.MustCompile("(?:^|[\\s`(\"'\\[])(--[a-z][a-z0-9_-]*)")
 	for _, file := range files(t, ".md", documented...) {
 		for i, line := range prose(t, file) {
 			for _, m := range flags.FindAllStringSubmatch(line, -1) {

@@ -15,6 +15,8 @@ type Comparison struct {
 	Selected bool    `json:"selected"`
 	compare.Report
 	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
+	// NotCompared is what a comparison does not see.
+	NotCompared []string `json:"not_compared"`
 	// Configuration says where the settings come from.
 	Configuration Configuration `json:"configuration"`
 }
@@ -53,6 +55,6 @@ func (t *Target) CompareRules(asked dialect.List, c Configuration, other ruleset
 func (t *Target) comparison(asked dialect.List, c Configuration) Comparison {
 	return Comparison{
 		Pod: Name(t.Pod), Dialect: t.Meshes(asked), Selected: t.Decision.Selected,
-		Report: compare.Report{Differences: []compare.Difference{}}, Configuration: c,
+		Report: compare.Report{Differences: []compare.Difference{}}, NotCompared: compare.Blind(), Configuration: c,
 	}
 }

@@ -5,27 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Explanation is what explain prints, as JSON or in words.
+// Explanation is the output of explain, as JSON or in words.
 type Explanation struct {
 	Pod PodName `json:"pod"`
 	// Verdict says all of it to somebody who knows none of our terms.
 	Verdict Verdict `json:"verdict"`
 	// Dialect is the mesh that has the pod; if none has, all that were asked, separated by commas.
 	Dialect string `json:"dialect"`
-	// Answers are what each of several meshes says, in order.
+	// Answers are the decisions of several meshes, in order.
 	Answers []dialect.Answer `json:"answers,omitempty"`
 	// Configuration says where the dialect and the other settings of the plugin come from.
 	Configuration Configuration      `json:"configuration"`
@@ -157,14 +156,14 @@ func (s Setting) from() string {
 }
 
 // Print writes the explanation for people: first the verdict, then all of it.
-func (x Explanation) Print(w io.Writer) error {
+func (x Explanation) Print(w *visible.Printer) error {
 	x.Verdict.Print(w)
-	fmt.Fprintln(w)
+	w.Printf("\n")
 	return x.PrintPlan(w)
 }
 
 // PrintPlan writes all but the verdict, which also says why a pod is refused.
-func (x Explanation) PrintPlan(w io.Writer) error {
+func (x Explanation) PrintPlan(w *visible.Printer) error {
 	in := "is not in the mesh"
 	switch {
 	case x.Refused != nil:
@@ -172,42 +171,42 @@ func (x Explanation) PrintPlan(w io.Writer) error {
 	case x.Decision.Selected:
 		in = "is in the mesh"
 	}
-	fmt.Fprintf(w, "pod %s/%s %s (%s)\n", x.Pod.Namespace, x.Pod.Name, in, x.Dialect)
+	w.Printf("pod %s/%s %s (%s)\n", x.Pod.Namespace, x.Pod.Name, in, x.Dialect)
 	if x.Decision.Selected || len(x.Answers) == 0 { // else the answers say it all
-		fmt.Fprintf(w, "  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
+		w.Printf("  %s: %s\n", x.Decision.Reason, x.Decision.Detail)
 	}
 	for _, a := range x.Answers {
-		fmt.Fprintf(w, "  dialect %s: %s: %s\n", a.Dialect, a.Reason, a.Detail)
+		w.Printf("  dialect %s: %s: %s\n", a.Dialect, a.Reason, a.Detail)
 	}
-	fmt.Fprintf(w, "  %s\n", x.Configuration)
+	w.Printf("  %s\n", x.Configuration)
 	for _, b := range x.Bypasses {
 		if slices.ContainsFunc(x.Refused, func(r string) bool { return strings.HasPrefix(r, b) }) {
 			continue // the verdict has it
 		}
-		fmt.Fprintf(w, "  WARNING: %s\n", b)
+		w.Printf("  WARNING: %s\n", b)
 	}
 	for _, m := range x.Warnings {
-		fmt.Fprintf(w, "  warning: %s\n", m)
+		w.Printf("  warning: %s\n", m)
 	}
 	if x.Redirect == nil {
-		return nil
+		return w.Err()
 	}
-	fmt.Fprintln(w, "\nsettings")
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	w.Printf("\nsettings\n")
+	table := w.Table()
 	for _, s := range x.Settings {
-		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Field, s.words(), s.from())
+		table.Printf("  %s\t%s\t%s\n", s.Field, s.words(), s.from())
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(w, "\ntypical packets")
-	table = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	w.Printf("\ntypical packets\n")
+	table = w.Table()
 	for _, f := range x.Packets {
 		verdict, why := "unknown", f.Error
 		if f.Result != nil {
 			verdict, why = f.Result.String(), f.Result.Reason
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", f.What, f.line(), verdict, why)
+		table.Printf("  %s\t%s\t%s\t%s\n", f.What, f.line(), verdict, why)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -215,12 +214,13 @@ func (x Explanation) PrintPlan(w io.Writer) error {
 	for _, f := range ruleset.Families {
 		p := x.Rules.Program(f)
 		if p == nil {
-			fmt.Fprintf(w, "\n%s: no rules\n", f)
+			w.Printf("\n%s: no rules\n", f)
 			continue
 		}
-		fmt.Fprintf(w, "\n%s: %d rules\n%s", f, p.Rules(), indent(p.Commented()))
+		w.Printf("\n%s: %d rules\n", f, p.Rules())
+		w.Text(indent(p.Commented()))
 	}
-	return nil
+	return w.Err()
 }
 
 func indent(s string) string {

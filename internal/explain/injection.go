@@ -10,7 +10,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
-// mesh is what its users know of a mesh.
+// mesh holds the names by which its users know a mesh.
 type mesh struct {
 	title string
 	// onPod and onNamespace are where people say whether a pod is to be in the mesh. The first of onNamespace is what they are told to
@@ -18,7 +18,7 @@ type mesh struct {
 	onPod, onNamespace []wish
 	// podWins: what the pod says hides what its namespace says. Otherwise a no of either is a no.
 	podWins bool
-	// injector says how to look whether the injector works; cniMode how it is told that a CNI plugin writes the rules. Both are empty
+	// injector is the command that shows the injector's health; cniMode tells it that a CNI plugin writes the rules. Both are empty
 	// for a mesh without an injector.
 	injector, cniMode string
 	// never are namespaces that the injector never touches.
@@ -75,7 +75,7 @@ var meshes = map[string]mesh{
 	},
 }
 
-// Title is what people call a mesh.
+// Title is the name of a mesh for people.
 func Title(name string) string {
 	if m, ok := meshes[name]; ok {
 		return m.title
@@ -83,13 +83,13 @@ func Title(name string) string {
 	return name
 }
 
-// asked is what a pod and its namespace say about being in a mesh.
+// asked is the wish of a pod or its namespace about being in a mesh.
 type asked struct {
 	// yes and no: somebody has said so. Neither: nobody has.
 	yes, no bool
-	// by says who, such as "its namespace has the label istio-injection=disabled".
+	// by names the one that wishes, such as "its namespace has the label istio-injection=disabled".
 	by string
-	// wish is what has been found, and namespaced that it is the namespace's.
+	// wish was found, and namespaced marks the namespace's.
 	wish       wish
 	namespaced bool
 }
@@ -141,7 +141,7 @@ func find(wishes []wish, labelled, annotated map[string]string) asked {
 	return asked{}
 }
 
-// join says how somebody asks the mesh for the pod: at its namespace where the mesh looks at that, else at the pod.
+// join is the command that asks the mesh for the pod: at its namespace where the mesh looks at that, else at the pod.
 func (m mesh) join(pod *corev1.Pod, found asked) string {
 	if found.no && !found.namespaced {
 		on := found.wish.on[0]

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// closing says how each way past the mesh is closed.
+// closing is the remedy of each bypass.
 var closing = map[dialect.BypassCode]string{
 	dialect.BypassIPv4:    "capture the family, or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)",
 	dialect.BypassIPv6:    "capture the family (Istio: ISTIO_DUAL_STACK=true on the proxy), or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)",
@@ -82,14 +82,24 @@ func (t *Target) warned() []Notice {
 }
 
 // refused says of each thing that is wrong how to put it right.
-func (v *Verdict) refused(pod *corev1.Pod, err error) {
+func (t *Target) refused(v *Verdict, err error) {
+	pod := t.Pod
 	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
 	if errors.Is(err, dialect.ErrNamespaceUnknown) {
 		v.Code = CodeNamespaceUnknown
-		v.Sentence = "It cannot be told whether this pod is captured, because the labels of its namespace are not known."
+		v.Sentence = "It cannot be told whether this pod is captured, because its namespace is not known."
+		if !t.Decision.Undecided {
+			v.Sentence = "This pod is in the mesh, and it cannot be told how it is captured, because its namespace is not known, from which it may inherit settings."
+		}
 		v.Do = append(v.Do, GiveNamespace,
 			"On a node such a pod is refused: see that the agent may read namespaces (its log says why it cannot)")
 		v.Because = Reasons(err)
+		return
+	}
+	if invalid := (*dialect.InvalidError)(nil); errors.As(err, &invalid) {
+		v.Sentence = "This pod is refused, and does not start, because the dialect " + invalid.Dialect + " is wrong, and not the pod."
+		v.Because = Reasons(err)
+		v.Do = append(v.Do, "Nothing can be done about the pod: the dialect is part of the plugin, and its makers have to correct it")
 		return
 	}
 	all := parts(err)
@@ -107,7 +117,7 @@ func (v *Verdict) refused(pod *corev1.Pod, err error) {
 	v.Do = append(v.Do, "Correct it where the pod comes from, its template or manifest: the pod that is there keeps what it has")
 }
 
-// correct says how to put one thing right.
+// correct is the remedy of one fault.
 func correct(pod *corev1.Pod, err error) string {
 	var setting *redirect.SettingError
 	var bypass *dialect.BypassError

@@ -46,7 +46,7 @@ func word(name string) string {
 // kubectl begins a command about something in the pod's namespace.
 func kubectl(pod *corev1.Pod) string { return "kubectl --namespace " + word(pod.Namespace) + " " }
 
-// Restart says how the pod is made anew.
+// Restart is the command that makes the pod anew.
 func Restart(pod *corev1.Pod) string {
 	w := WorkloadOf(pod)
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
@@ -77,7 +77,7 @@ const (
 	annotations = "annotations"
 )
 
-// set says how a label or annotation of the pod gets a value, nil for none, and that it counts for a new pod only.
+// set is the command that gives a label or annotation of the pod a value, nil for none. It counts for a new pod only.
 func set(pod *corev1.Pod, kind, key string, value *string) string {
 	if w := WorkloadOf(pod); w.patched() {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{kind: map[string]any{key: value}}}}})

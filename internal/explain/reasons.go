@@ -22,7 +22,7 @@ type about struct {
 	selection.Decision
 }
 
-// GiveNamespace is what to do if the pod's Namespace is not known.
+// GiveNamespace is the remedy for a pod whose Namespace is not known.
 const GiveNamespace = "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster"
 
 // inForce begins what is done once the agents go by the changed settings of the chart.
@@ -60,7 +60,7 @@ var reasons = map[selection.Reason]func(about) explained{
 	selection.NamespaceExcludedByLabel: about.namespaceExcludedByLabel,
 }
 
-// explain says why a mesh leaves the pod alone. Of a reason of a dialect's own only its detail is known.
+// explain gives a mesh's reason to leave the pod alone. Of a reason of a dialect's own only its detail is known.
 func (a about) explain() explained {
 	if say := reasons[a.Reason]; say != nil {
 		return say(a)
@@ -70,7 +70,7 @@ func (a about) explain() explained {
 	}}
 }
 
-// bySystem is what there is to do about a pod of the cluster itself; nil if it is none.
+// bySystem is the remedy for a pod of the cluster itself; nil if it is none.
 func (a about) bySystem() []string {
 	if slices.Contains(systems, a.pod.Namespace) {
 		return []string{nothing + ", this is by design: pods of the cluster itself stay out of a mesh, so that they start when the mesh does not work"}
@@ -124,6 +124,9 @@ func (a about) initContainer() explained {
 }
 
 func (a about) proxyDisabled() explained {
+	if a.name != "istio" {
+		return explained{because: "its proxy is switched off: " + a.Detail, do: []string{"Take that variable away where it comes from", Then("Then", a.pod)}}
+	}
 	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{
 		"Take that variable away where it comes from: proxyMetadata in the annotation proxy.istio.io/config of the pod's template, or in meshConfig.defaultConfig",
 		Then("Then", a.pod),
@@ -170,7 +173,7 @@ func (a about) uninjected(lacks string) explained {
 	return x
 }
 
-// joining is what there is to do about a pod for which nobody has asked the mesh.
+// joining is the remedy for a pod for which nobody has asked the mesh.
 func (a about) joining(found asked, because *string) []string {
 	var do []string
 	if do := a.bySystem(); do != nil {
@@ -210,12 +213,25 @@ func (a about) injectDisabled() explained {
 	if _, ok := a.pod.Labels[key]; ok {
 		kind = labels
 	}
-	on := "true"
-	x.do = []string{"If it is to be captured: " + set(a.pod, kind, key, &on)}
+	x.do = []string{"If it is to be captured: " + set(a.pod, kind, key, a.onWord())}
 	return x
 }
 
+// onWord is the value of the mesh's InjectKey for on; nil: nothing but its absence.
+func (a about) onWord() *string {
+	on := "true"
+	if a.dialect != nil && len(a.dialect.Policy.InjectOn) > 0 {
+		on = a.dialect.Policy.InjectOn[0]
+	} else if a.dialect != nil && len(a.dialect.Policy.InjectOff) > 0 {
+		return nil
+	}
+	return &on
+}
+
 func (a about) hasSidecar() explained {
+	if a.name != "ambient" {
+		return explained{because: a.Detail, aside: true, do: []string{nothing + ", if that proxy is meant to stay", "Else have whoever puts it there leave the pod out, and create the pod anew"}}
+	}
 	return explained{because: "it has a sidecar of its own, which handles its traffic (" + a.Detail + ")", aside: true, do: []string{
 		nothing + ", if the sidecar is meant to stay; the plugin captures it if istio is among its dialects",
 		"To have it in the ambient mesh, switch the sidecar's injection off: kubectl label namespace " + word(a.pod.Namespace) + " istio-injection-",
@@ -228,30 +244,47 @@ func (a about) notEnabled() explained {
 	if found.no {
 		x := explained{because: found.by, do: []string{a.join(a.pod, found)}}
 		if found.namespaced {
-			x.do = []string{"To have it in the mesh: " + x.do[0] + " (pods that run join without a restart)"}
+			x.do = []string{"To have it in the mesh: " + x.do[0] + a.joins()}
 		}
 		return x
 	}
 	x := explained{because: a.Detail}
 	if found.yes || a.join(a.pod, found) == "" {
-		x.do = []string{"The plugin's own selectors decide (enablement_selectors, ambient.enablementSelectors in the chart's values): change them, or the labels of the pod or of its namespace"}
+		x.do = []string{"The selectors of the dialect " + a.name + " decide: ask whoever runs the mesh which labels they want, or change those of the pod or of its namespace"}
+		if a.name == "ambient" {
+			x.do = []string{"The plugin's own selectors decide (enablement_selectors, ambient.enablementSelectors in the chart's values): change them, or the labels of the pod or of its namespace"}
+		}
 		return x
 	}
-	if a.namespace == nil {
-		x.because = "it has no label for the mesh, and the labels of its namespace are not known here"
-		x.do = append(x.do, GiveNamespace)
-	} else {
+	x.because = "nothing about it says that it is to be in the mesh"
+	if len(a.onNamespace) > 0 {
 		x.because = "neither it nor its namespace has the label " + a.onNamespace[0].key + "=" + a.onNamespace[0].on[0]
 	}
 	if do := a.bySystem(); do != nil {
 		x.do = do
 		return x
 	}
-	x.do = append(x.do, "To have it in the mesh: "+a.join(a.pod, found)+" (pods that run join without a restart)")
+	x.do = append(x.do, "To have it in the mesh: "+a.join(a.pod, found)+a.joins())
 	return x
 }
 
+// joins says of a mesh whose proxy is on the node that nobody has to restart anything.
+func (a about) joins() string {
+	if a.dialect != nil && a.dialect.NodeProxy == nil {
+		return "; pods that run have to be created anew"
+	}
+	return " (pods that run join without a restart)"
+}
+
+// byItsOwn is the advice about a reason whose usual words are another mesh's.
+func (a about) byItsOwn() explained {
+	return explained{because: a.Detail, do: []string{nothing + ", if that is meant", "Else ask whoever runs the mesh " + a.name}}
+}
+
 func (a about) dryRun() explained {
+	if a.name != "kuma" {
+		return a.byItsOwn()
+	}
 	return explained{because: "its configuration asks for a dry run (" + a.Detail + ")", do: []string{
 		"Take dryRun out of Kuma's configuration of the transparent proxy, from which the injector copies it",
 		Then("Then", a.pod),
@@ -259,6 +292,9 @@ func (a about) dryRun() explained {
 }
 
 func (a about) interceptionNone() explained {
+	if a.name != "istio" {
+		return a.byItsOwn()
+	}
 	const key = "sidecar.istio.io/interceptionMode"
 	x := explained{because: "it asks for a proxy without redirection (" + a.Detail + "), so applications address the proxy themselves"}
 	if _, ok := a.pod.Annotations[key]; ok {

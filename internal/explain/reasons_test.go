@@ -60,7 +60,6 @@ var reasonCases = []reasonCase{
 	{"istio", selection.InterceptionNone, pod(`"annotations": {"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"}`, noSidecar), shop(none), "a proxy without redirection", "take the annotation sidecar.istio.io/interceptionMode out"},
 	{"istio", selection.InterceptionNone, pod(injected, `"containers": [{"name": "istio-proxy", "env": [{"name": "ISTIO_META_INTERCEPTION_MODE", "value": "NONE"}]}]`), shop(none), "a proxy without redirection", "proxy.istio.io/config"},
 	{"ambient", selection.NotEnabled, pod(none, app), shop(none), "neither it nor its namespace has the label istio.io/dataplane-mode=ambient", "kubectl label --overwrite namespace shop istio.io/dataplane-mode=ambient"},
-	{"ambient", selection.NotEnabled, pod(none, app), "", "the labels of its namespace are not known here", "--namespace-file"},
 	{"ambient", selection.NotEnabled, pod(none, app), shop(`"labels": {"istio.io/dataplane-mode": "none"}`), "its namespace has the label istio.io/dataplane-mode=none", "namespace shop istio.io/dataplane-mode=ambient"},
 	{"ambient", selection.NotEnabled, pod(`"labels": {"istio.io/dataplane-mode": "none"}`, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "the pod has the label istio.io/dataplane-mode=none", `istio.io/dataplane-mode: "ambient"`},
 	{"ambient", selection.NotEnabled, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "has the label", "Nothing, this is by design"},
@@ -227,6 +226,15 @@ func TestEveryRefusal(t *testing.T) {
 	assert.Equal(t, explain.CodeNamespaceUnknown, v.Code)
 	assert.Contains(t, v.Sentence, "It cannot be told whether this pod is captured")
 	assert.Contains(t, v.Do[0], "--namespace-file")
+	for text, mesh := range map[string]string{app: "ambient", `"containers": [{"name": "linkerd-proxy"}]`: "linkerd"} {
+		v = verdict(t, pod(none, text), "", mesh)
+		assert.Equal(t, explain.CodeNamespaceUnknown, v.Code, mesh)
+		assert.Contains(t, v.Sentence, "t cannot be told", mesh)
+		assert.Contains(t, v.Do[0], "--namespace-file", mesh)
+	}
+	// The pod's own label decides.
+	v = verdict(t, pod(`"labels": {"istio.io/dataplane-mode": "ambient"}`, app), "", "ambient")
+	assert.Equal(t, explain.Captured, v.State)
 }
 
 // TestSeveralMeshes: of several meshes those explain that the pod has to do with, and one that was not asked is named.

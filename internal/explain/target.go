@@ -36,9 +36,6 @@ type Target struct {
 	proxyName string            // of its proxy container
 }
 
-// NamespaceUnknown is a note on a pod whose Namespace was not given, though a mesh that was asked reads it.
-const NamespaceUnknown = "settings of the pod's Namespace are not known: give it with --namespace-file"
-
 // TemplateOnly is a note on a [Target.Template].
 const TemplateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
 

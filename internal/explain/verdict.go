@@ -2,15 +2,15 @@ package explain
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/selection"
 )
 
-// State is what a person wants to know first.
+// State answers a person's first question.
 type State string
 
 // The states.
@@ -31,7 +31,7 @@ const (
 	CodeRefused      Code = "refused"       // the pod's settings are wrong, or may not be
 	CodeNoMesh       Code = "no-mesh"       // of several meshes none has to do with the pod
 	CodeOtherDialect Code = "other-dialect" // the pod is of a mesh that the plugin is not configured for
-	// CodeNamespaceUnknown: the labels of the pod's namespace decide, and are not known. Its state is that of the pod on a node that
+	// CodeNamespaceUnknown: the pod's namespace decides too, and is not known. Its state is that of the pod on a node that
 	// does not know them either.
 	CodeNamespaceUnknown Code = "namespace-unknown"
 )
@@ -53,7 +53,7 @@ type Verdict struct {
 	State State `json:"state"`
 	// Mesh is whose the pod is; empty if it is nobody's.
 	Mesh string `json:"mesh,omitempty"`
-	// Sentence says what becomes of the pod, and why.
+	// Sentence describes the pod's fate, with the cause.
 	Sentence string `json:"sentence"`
 	// Because says more of why, where a sentence is not enough, and Do what to do about it, in order.
 	Because []string `json:"because"`
@@ -82,7 +82,7 @@ func (t *Target) verdict(l dialect.List, err error) Verdict {
 	switch {
 	case err != nil:
 		v.Code, v.State, v.Mesh = CodeRefused, Refused, t.Plan.Dialect
-		v.refused(t.Pod, err)
+		t.refused(&v, err)
 	case t.Decision.Selected:
 		v.Code, v.State, v.Mesh = CodeCaptured, Captured, t.Plan.Dialect
 		v.Sentence = "The plugin captures this pod: its connections go through " + Title(v.Mesh)
@@ -150,7 +150,7 @@ func (t *Target) outside(v *Verdict, l dialect.List) {
 }
 
 func (t *Target) about(d *dialect.Dialect, a dialect.Answer) about {
-	return about{mesh: meshes[a.Dialect], name: a.Dialect, dialect: d, pod: t.Pod, namespace: t.namespace, template: t.Template, Decision: a.Decision}
+	return about{mesh: meshOf(a.Dialect, d), name: a.Dialect, dialect: d, pod: t.Pod, namespace: t.namespace, template: t.Template, Decision: a.Decision}
 }
 
 // otherDialect looks whether the pod is of a mesh that was not asked.
@@ -195,29 +195,29 @@ func (t *Target) noMesh(v *Verdict, all []about) {
 }
 
 // Print writes the verdict for people: the sentence, what to do, and what else is to be known.
-func (v Verdict) Print(w io.Writer) {
-	fmt.Fprintln(w, v.Sentence)
+func (v Verdict) Print(w *visible.Printer) {
+	w.Printf("%s\n", v.Sentence)
 	for _, because := range v.Because {
-		fmt.Fprintf(w, "  %s\n", because)
+		w.Printf("  %s\n", because)
 	}
 	PrintDo(w, v.Do)
 	for _, n := range v.Past {
-		fmt.Fprintf(w, "  past the mesh: %s\n    to close it: %s\n", n.What, n.Do)
+		w.Printf("  past the mesh: %s\n    to close it: %s\n", n.What, n.Do)
 	}
 	for _, n := range v.Excluded { // what is meant needs no remedy
-		fmt.Fprintf(w, "  left out: %s\n", n.What)
+		w.Printf("  left out: %s\n", n.What)
 	}
 	for _, n := range v.Warnings {
-		fmt.Fprintf(w, "  warning: %s\n    what helps: %s\n", n.What, n.Do)
+		w.Printf("  warning: %s\n    what helps: %s\n", n.What, n.Do)
 	}
 }
 
 // PrintDo writes what to do, a line each.
-func PrintDo(w io.Writer, do []string) {
+func PrintDo(w *visible.Printer, do []string) {
 	if len(do) > 0 {
-		fmt.Fprintln(w, "What to do:")
+		w.Printf("What to do:\n")
 	}
 	for _, line := range do {
-		fmt.Fprintf(w, "  - %s\n", line)
+		w.Printf("  - %s\n", line)
 	}
 }

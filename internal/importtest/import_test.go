@@ -108,11 +108,13 @@ func TestFirstMesh(t *testing.T) {
 	goCommand(t, dir, "mod", "tidy")
 	goCommand(t, dir, "build", "-o", dir+"/bin/", "./...")
 	const pod = `{"kind": "Pod", "metadata": {"name": "cart"}, "spec": {"containers": [{"name": "cart"}, {"name": "acme-proxy"}]}}`
+	namespace := filepath.Join(dir, "namespace.json") // from which acme's pods inherit settings
+	require.NoError(t, os.WriteFile(namespace, []byte(`{"metadata": {"name": "default"}}`), 0o600))
 	for _, c := range []struct{ command, env, stdin, says string }{
 		{"custom-plugin", "CNI_COMMAND=VERSION", `{"cniVersion": "1.0.0"}`, `"1.1.0"`},
 		{"own-agent --version", "", "", "acme-node v1.0.0"},
-		{"own-redirect explain -f -", "", pod, "is in the mesh (acme)"},
-		{"own-redirect trace -f - --dst 10.0.0.1 --dport 443 --uid 1000", "", pod, "redirect 7001"},
+		{"own-redirect explain -f - --namespace-file " + namespace, "", pod, "is in the mesh (acme)"},
+		{"own-redirect trace -f - --namespace-file " + namespace + " --dst 10.0.0.1 --dport 443 --uid 1000", "", pod, "redirect 7001"},
 	} {
 		args := strings.Fields(c.command)
 		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", args[0]), args[1:]...)

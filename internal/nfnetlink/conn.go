@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,11 +21,27 @@ type Conn struct {
 	FD int
 	// Seq is the number of the last message.
 	Seq uint32
-	// Limit bounds the bytes of answers that are read. Read counts them; the caller sets it back when it starts anew.
-	Limit, Read int
+	// Limit bounds the bytes of answers that are read until the next Begin.
+	Limit int
 
-	buf []byte // of received messages
+	read  int       // bytes since Begin
+	lost  int       // answers that had no room in the socket's buffer, since Begin
+	until time.Time // when the time since Begin is over; zero: nothing was read yet
+	buf   []byte    // of received messages
 }
+
+const (
+	// maxTime bounds how long answers are read, since Begin. The kernel makes 64 MiB of them in half a second.
+	maxTime = 10 * time.Second
+	// maxLost bounds how often the kernel may say that an answer was lost.
+	maxLost = 16
+)
+
+// Begin lets the questions from now on read so many bytes of answers in all, for ten seconds.
+func (c *Conn) Begin(limit int) { c.Limit, c.read, c.lost, c.until = limit, 0, 0, time.Time{} }
+
+// Count adds to the bytes that were read, for answers that the caller holds in a larger form.
+func (c *Conn) Count(n int) { c.read += n }
 
 // Open opens a netfilter socket in the calling thread's namespace.
 func Open() (fd int, err error) {
@@ -32,7 +49,7 @@ func Open() (fd int, err error) {
 }
 
 // ErrLong says that a namespace holds too much to be read.
-var ErrLong = errors.New("more rules, chains, sets or tables than are read")
+var ErrLong = errors.New("more rules, chains, sets, tables or connections than are read")
 
 // Setup makes errors carry their reason instead of the message they are about.
 // Kernels without these options work as well.
@@ -74,25 +91,40 @@ func (m Message) Attr(typ uint16) Attr { return Attr{Data: m.Attrs}.Attr(typ) }
 func (m Message) Text(typ uint16) string { return m.Attr(typ).Text() }
 
 // Receive calls fn for each message of the next datagram, and returns unix.EAGAIN if
-// there is none. The kernel answers while it is asked, so there is nothing to wait for.
+// there is none. The kernel answers while it is asked, so there is nothing to wait for. Whoever has CAP_NET_ADMIN in the namespace can
+// send to this socket, so what is not the kernel's counts for the limits and for nothing else. Beyond these the error is [ErrLong].
 func (c *Conn) Receive(fn func(Message) error) error {
 	if c.buf == nil {
 		c.buf = make([]byte, 64<<10) // the kernel fills at most 32 KiB
 	}
-	var n int
-	for {
-		var err error
-		n, _, err = unix.Recvfrom(c.FD, c.buf, unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		break
+	if c.until.IsZero() {
+		c.until = time.Now().Add(maxTime)
 	}
-	if c.Read += n; c.Read > c.Limit {
-		return fmt.Errorf("%w: they are over %d bytes", ErrLong, c.Limit)
+	var n int
+	for kernel := false; !kernel; {
+		var from unix.Sockaddr
+		var err error
+		n, from, err = unix.Recvfrom(c.FD, c.buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ENOBUFS) && c.lost < maxLost:
+			c.lost++
+			return err
+		case errors.Is(err, unix.ENOBUFS):
+			return fmt.Errorf("%w: over %d answers were lost", ErrLong, maxLost)
+		case err != nil:
+			return err
+		default:
+			sender, ok := from.(*unix.SockaddrNetlink)
+			kernel = ok && sender.Pid == 0
+			c.read += n
+		}
+		if c.read > c.Limit {
+			return fmt.Errorf("%w: they are over %d bytes", ErrLong, c.Limit)
+		}
+		if time.Now().After(c.until) {
+			return fmt.Errorf("%w: they take over %s", ErrLong, maxTime)
+		}
 	}
 	for b := c.buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
 		size := int(binary.NativeEndian.Uint32(b))

@@ -98,7 +98,7 @@ func (r *rotated) open() error {
 	return nil
 }
 
-// endsInLine says whether the file's last byte is not a newline. Another process's write may be half visible, since the
+// endsInLine reports that the file's last byte is not a newline. Another process's write may be half visible, since the
 // kernel grows a file page by page, so a file that has grown since is looked at again. A wrong guess costs an empty line.
 func endsInLine(file *os.File, size int64) bool {
 	for range 8 {

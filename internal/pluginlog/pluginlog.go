@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -41,7 +42,7 @@ type Options struct {
 	Level slog.Level
 	// RunDir is the directory of the file and the socket. It is made with mode 0755 if necessary. Empty: stderr only.
 	RunDir string
-	// Stderr is where records and complaints go. Default: os.Stderr.
+	// Stderr receives records and complaints. Default: os.Stderr.
 	Stderr io.Writer
 	// MaxBytes is the file size in bytes that triggers rotation. Default: DefaultMaxBytes.
 	MaxBytes int64
@@ -70,7 +71,7 @@ func Open(o Options) (*slog.Logger, io.Closer) {
 			{what: "socket", path: socketPath, target: &socket{path: socketPath}},
 		}
 	}
-	return slog.New(slog.NewJSONHandler(s, &slog.HandlerOptions{Level: o.Level})), s
+	return slog.New(slog.NewJSONHandler(visible.JSON(s), &slog.HandlerOptions{Level: o.Level})), s
 }
 
 // sink passes one encoded record per Write (slog.JSONHandler promises that) to every destination.
@@ -101,7 +102,7 @@ func (s *sink) Write(record []byte) (int, error) {
 	for _, d := range s.destinations {
 		if err := d.target.write(record); err != nil && !d.reported {
 			d.reported = true
-			slog.New(slog.NewJSONHandler(s.stderr, nil)).Warn("log "+d.what+" cannot be used", "path", d.path, "error", err.Error())
+			slog.New(slog.NewJSONHandler(visible.JSON(s.stderr), nil)).Warn("log "+d.what+" cannot be used", "path", d.path, "error", err.Error())
 		}
 	}
 	_, _ = s.stderr.Write(record) // last: it may be a pipe that nobody empties
@@ -148,7 +149,9 @@ func cut(record []byte) []byte {
 	if err != nil {
 		return []byte("{\"level\":\"ERROR\",\"msg\":\"record too large\",\"truncated\":true}\n")
 	}
-	return append(out, '\n')
+	var visibly bytes.Buffer // what was decoded has the characters again
+	_, _ = visible.JSON(&visibly).Write(append(out, '\n'))
+	return visibly.Bytes()
 }
 
 // prefix is at most the first n bytes of s, without a broken character at the end.

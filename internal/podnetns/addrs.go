@@ -1,65 +1,84 @@
 package podnetns
 
 import (
-	"encoding/hex"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"path"
-	"slices"
-	"strconv"
-	"strings"
+	"os"
+	"path/filepath"
 	"syscall"
+
+	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// addresses returns the global addresses in the process's network namespace, without entering it.
-func addresses(proc fs.FS, pid int) ([]netip.Addr, error) {
-	dir := path.Join(strconv.Itoa(pid), "net")
-	trie, err := fs.ReadFile(proc, dir+"/fib_trie")
-	if err != nil {
-		return nil, fmt.Errorf("read addresses of process %d: %w", pid, err)
-	}
-	has := localIPv4(string(trie))
-	v6, err := fs.ReadFile(proc, dir+"/if_inet6")
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// The kernel has no IPv6.
-	case err != nil:
-		return nil, fmt.Errorf("read addresses of process %d: %w", pid, err)
-	}
-	for line := range strings.Lines(string(v6)) {
-		// "fd00…05 02 40 00 80 eth0": address, index, prefix length, scope, flags.
-		digits, _, _ := strings.Cut(line, " ")
-		if b, err := hex.DecodeString(digits); err == nil {
-			if a, ok := netip.AddrFromSlice(b); ok && a.IsGlobalUnicast() {
-				has = append(has, a)
-			}
-		}
-	}
-	return has, nil
+// Proc is a proc file system, with the network namespaces of its processes. Make one with [At].
+type Proc interface {
+	fs.FS
+	// Has returns the addresses that the process's network namespace has. The error is [ErrChanged] if that is no longer the one
+	// that was found.
+	Has(ctx context.Context, f Found, want []netip.Addr) (Held, error)
 }
 
-// localIPv4 returns the addresses with local host routes in a dump of the routing trie (net/ipv4/fib_trie.c,
-// fib_trie_seq_show): a leaf's address follows "|--", and "/32 host LOCAL" is on a line below it. Tables repeat leaves.
-func localIPv4(trie string) []netip.Addr {
-	var addrs []netip.Addr
-	var leaf netip.Addr
-	for line := range strings.Lines(trie) {
-		line = strings.TrimSpace(line)
-		if text, ok := strings.CutPrefix(line, "|-- "); ok {
-			leaf, _ = netip.ParseAddr(text)
-			continue
-		}
-		if strings.HasPrefix(line, "/32 host LOCAL") && leaf.IsGlobalUnicast() && !slices.Contains(addrs, leaf) {
-			addrs = append(addrs, leaf)
-		}
+// Held lists the addresses asked for that a namespace has.
+type Held struct {
+	// Missing are those that it does not have. Others are some that it has, and More says that they are not all.
+	Missing, Others []netip.Addr
+	More            bool
+}
+
+// String returns the others, for example "[10.244.1.5 10.244.1.6] and more".
+func (h Held) String() string {
+	if h.More {
+		return fmt.Sprint(h.Others, " and more")
 	}
-	return addrs
+	return fmt.Sprint(h.Others)
+}
+
+// maxNamed bounds the addresses that a finding names.
+const maxNamed = 8
+
+// Few returns addresses for an error: at most eight of them.
+func Few(addrs []netip.Addr) string {
+	if len(addrs) <= maxNamed {
+		return fmt.Sprint(addrs)
+	}
+	return fmt.Sprintf("%v and %d more", addrs[:maxNamed], len(addrs)-maxNamed)
+}
+
+// At returns the proc file system that is mounted at the root, such as "/proc" or "/host/proc".
+func At(root string) Proc { return proc{os.DirFS(root), root} }
+
+type proc struct {
+	fs.FS
+	root string
+}
+
+func (p proc) ReadFile(name string) ([]byte, error)       { return fs.ReadFile(p.FS, name) }
+func (p proc) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(p.FS, name) }
+func (p proc) ReadLink(name string) (string, error)       { return fs.ReadLink(p.FS, name) }
+func (p proc) Lstat(name string) (fs.FileInfo, error)     { return fs.Lstat(p.FS, name) }
+
+// Has implements [Proc]. Files in /proc would not do: /proc/PID/net/fib_trie has each route of the namespace, of which the pod can
+// make any number, and the kernel takes longer for each than for the one before.
+func (p proc) Has(ctx context.Context, f Found, want []netip.Addr) (Held, error) {
+	ns, err := netnsexec.Open(filepath.Join(p.root, f.Path()))
+	if errors.Is(err, netnsexec.ErrGone) {
+		return Held{}, ErrChanged
+	}
+	if err != nil {
+		return Held{}, err
+	}
+	defer func() { _ = ns.Close() }()
+	if ns.ID().String() != f.NetNS {
+		return Held{}, ErrChanged
+	}
+	return Has(ctx, ns, want)
 }
 
 // gone reports whether a process's file could not be read because the process has ended: ENOENT before the open, ESRCH
 // after it.
 func gone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, ErrChanged)
 }

@@ -1,7 +1,7 @@
 // Package podnetns finds the network namespace of a running pod by what the kernel shows in /proc. It needs neither a
 // container runtime nor a pause process.
 //
-//	found, err := podnetns.Find(os.DirFS("/host/proc"), uid, addrs)
+//	found, err := podnetns.Find(ctx, podnetns.At("/host/proc"), uid, addrs)
 //	ns, err := found.Open("/host/proc")
 //
 // A process belongs to the pod whose UID is in the path of its control group, as the kubelet writes it: version 1 or 2,
@@ -9,21 +9,31 @@
 // below its own. Of the pod's processes outside the host's network namespace, the oldest is in the pod's: younger ones may
 // be in namespaces that the pod created, and a runtime's monitor in the pod's group is in the host's. The pod's addresses
 // only confirm the result: searching by address alone could lead into another pod's namespace.
+//
+// What is wrong with one process concerns its pod alone. One whose control groups cannot be read is passed over: its pod is not
+// known, and each pod with a container has a process whose control group the kubelet made.
 package podnetns
 
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
@@ -39,6 +49,9 @@ var (
 	// ErrUID: the UID does not look like one that a kubelet puts into a path.
 	ErrUID = errors.New("not a pod's UID")
 
+	// ErrLong: the pod has more than is read of one pod. See also [Has].
+	ErrLong = rtnetlink.ErrLong
+
 	// ErrChanged: since Find, the process has ended or its PID belongs to another one. Call Find again.
 	ErrChanged = errors.New("process has changed")
 )
@@ -49,7 +62,7 @@ type Found struct {
 	UID string
 	// PID is the process ID in the proc file system that was searched.
 	PID int
-	// Started is when the process started, in clock ticks since boot.
+	// Started is the process's start, in clock ticks since boot.
 	Started uint64
 	// NetNS names the namespace as readlink of its file does: "net:[4026532281]".
 	NetNS string
@@ -60,7 +73,7 @@ func (f Found) Path() string { return strconv.Itoa(f.PID) + "/ns/net" }
 
 // Still reports whether the process still runs in the same namespace with the addresses, if there are any. It is cheaper than Find, which
 // reads a file of each process on the node.
-func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
+func (f Found) Still(ctx context.Context, proc Proc, addrs []netip.Addr) bool {
 	if f.PID == 0 {
 		return false
 	}
@@ -71,8 +84,8 @@ func (f Found) Still(proc fs.FS, addrs []netip.Addr) bool {
 	if len(addrs) == 0 {
 		return true
 	}
-	has, err := addresses(proc, f.PID)
-	return err == nil && containsAll(has, addrs)
+	has, err := proc.Has(ctx, f, addrs)
+	return err == nil && len(has.Missing) == 0
 }
 
 // Same reports whether the process still runs, in the same namespace. Its control groups are not read again, which makes it cheaper
@@ -108,30 +121,31 @@ func (f Found) Open(procRoot string) (*netnsexec.NetNS, error) {
 
 // Find searches a proc file system for the namespace of the pod. It verifies the pod's addresses, unless there are none.
 // Errors are [ErrUID], [ErrNoProcess], [ErrAddress], or that of a file that could not be read. A process that ends
-// meanwhile is no error.
-func Find(proc fs.FS, uid string, addrs []netip.Addr) (Found, error) {
-	all, err := FindAll(proc, map[string][]netip.Addr{uid: addrs})
+// meanwhile is no error. The context ends the search between two processes, and a look into a namespace.
+func Find(ctx context.Context, proc Proc, uid string, addrs []netip.Addr) (Found, error) {
+	all, err := FindAll(ctx, proc, map[string][]netip.Addr{uid: addrs})
 	if err != nil {
 		return Found{}, fmt.Errorf("find network namespace of pod %s: %w", uid, err)
 	}
 	return all[uid].Found, all[uid].Err
 }
 
-// Result is what [FindAll] found for a pod, or why it found nothing.
+// Result is the result of [FindAll] for a pod, or the reason that there is none.
 type Result struct {
 	Found Found
 	Err   error
 }
 
 // FindAll is [Find] for many pods, which are the UIDs with their addresses. It lists the processes once and reads one file
-// of each, and further files of those that are the pods'. Each pod has a result; the error is one that concerns all.
-func FindAll(proc fs.FS, pods map[string][]netip.Addr) (map[string]Result, error) {
+// of each, and further files of those that are the pods'. Each pod has a result; the error is one that concerns all. It looks into
+// several pods at a time, since a pod may make a look into it long, and into each for two seconds at most. When the context ends, the
+// pods that were not looked into have its error.
+func FindAll(ctx context.Context, proc Proc, pods map[string][]netip.Addr) (map[string]Result, error) {
 	results := make(map[string]Result, len(pods))
-	wanted := make(map[string][]Found, len(pods))
-	unreadable := map[string]error{}
+	wanted := make(map[string]*processesOf, len(pods))
 	for uid := range pods {
 		if ValidUID(uid) {
-			wanted[uid] = nil
+			wanted[uid] = &processesOf{}
 		} else {
 			results[uid] = Result{Err: fmt.Errorf("find network namespace of pod %q: %w", uid, ErrUID)}
 		}
@@ -140,27 +154,60 @@ func FindAll(proc fs.FS, pods map[string][]netip.Addr) (map[string]Result, error
 		return results, nil
 	}
 	hosts, err := hosts(proc)
+	var unread error
 	if err == nil {
-		err = processes(proc, wanted, unreadable)
+		unread, err = processes(ctx, proc, wanted)
 	}
 	if err != nil {
 		return nil, err
 	}
-	for uid, all := range wanted {
-		found, err := Found{}, unreadable[uid]
-		if err == nil {
-			found, err = choose(proc, hosts, all, pods[uid])
-		}
-		if err != nil {
-			err = fmt.Errorf("find network namespace of pod %s: %w", uid, err)
-		}
-		results[uid] = Result{found, err}
+	var mu sync.Mutex
+	var looks errgroup.Group
+	looks.SetLimit(Workers())
+	for uid, p := range wanted {
+		looks.Go(func() error {
+			found, err := Found{}, p.err
+			if err == nil {
+				looking, done := context.WithTimeoutCause(ctx, lookTime, errLookTime)
+				found, err = choose(looking, proc, hosts, p.all, pods[uid])
+				done()
+			}
+			if errors.Is(err, ErrNoProcess) && unread != nil {
+				err = fmt.Errorf("%w; of some processes it is not known whose they are: %w", err, unread)
+			}
+			if err != nil {
+				err = fmt.Errorf("find network namespace of pod %s: %w", uid, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			results[uid] = Result{found, err}
+			return nil
+		})
 	}
-	return results, nil
+	return results, looks.Wait()
 }
 
+// Workers bounds the pods that are looked into at a time: GOMAXPROCS, but at least 4, since a look may wait for the kernel.
+func Workers() int { return max(4, runtime.GOMAXPROCS(0)) }
+
+// lookTime bounds how long is looked into all namespaces of one pod. A look takes well under a millisecond, and on a busy node as long as it has to wait.
+const lookTime = 10 * time.Second
+
+// errLookTime says that lookTime is over.
+var errLookTime = fmt.Errorf("%w: to look into its network namespaces takes over %s", ErrLong, lookTime)
+
+// processesOf are the processes of a pod, or why they cannot be known.
+type processesOf struct {
+	all []Found
+	err error
+}
+
+// maxNamespaces bounds how many namespaces of a pod's processes are looked into. The oldest process in each says which come first, and
+// that of the pod's own was there before the pod could make others.
+const maxNamespaces = 8
+
 // choose returns the oldest of a pod's processes that is in a namespace with the pod's addresses.
-func choose(proc fs.FS, hosts []string, all []Found, addrs []netip.Addr) (Found, error) {
+func choose(ctx context.Context, proc Proc, hosts []string, all []Found, addrs []netip.Addr) (Found, error) {
 	slices.SortFunc(all, func(a, b Found) int {
 		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
 	})
@@ -170,22 +217,31 @@ func choose(proc fs.FS, hosts []string, all []Found, addrs []netip.Addr) (Found,
 		if slices.Contains(seen, p.NetNS) {
 			continue
 		}
-		has, err := addresses(proc, p.PID)
+		if len(addrs) == 0 {
+			return p, nil
+		}
+		if len(others) == maxNamespaces {
+			return Found{}, fmt.Errorf("%w: its processes are in over %d network namespaces", ErrLong, maxNamespaces)
+		}
+		if ctx.Err() != nil {
+			return Found{}, context.Cause(ctx)
+		}
+		has, err := proc.Has(ctx, p, addrs)
 		switch {
 		case gone(err):
 			continue
 		case err != nil:
-			return Found{}, err
-		case containsAll(has, addrs):
+			return Found{}, fmt.Errorf("process %d: %w", p.PID, err)
+		case len(has.Missing) == 0:
 			return p, nil
 		}
 		seen = append(seen, p.NetNS)
-		others = append(others, fmt.Sprintf("process %d in %s has %v", p.PID, p.NetNS, has))
+		others = append(others, fmt.Sprintf("process %d in %s has %s", p.PID, p.NetNS, has))
 	}
 	if len(others) == 0 {
 		return Found{}, fmt.Errorf("%w (%d in the host's)", ErrNoProcess, len(all))
 	}
-	return Found{}, fmt.Errorf("%w %v: %s", ErrAddress, addrs, strings.Join(others, "; "))
+	return Found{}, fmt.Errorf("%w %s: %s", ErrAddress, Few(addrs), strings.Join(others, "; "))
 }
 
 // hosts returns the namespaces that are no pod's: that of process 1 and our own, as far as they can be seen. A proc file
@@ -210,38 +266,44 @@ func ValidUID(uid string) bool {
 	return len(uid) >= 16 && len(uid) <= 64 && strings.TrimLeft(uid, digits) == ""
 }
 
-// processes adds the processes of the wanted pods, and to unreadable why those of a pod cannot be known.
-func processes(proc fs.FS, wanted map[string][]Found, unreadable map[string]error) error {
+// processes adds the processes of the wanted pods. unread is why it is not known of a process which pod's it is, for example
+// ENAMETOOLONG: a container may nest control groups until the kernel does not print their path.
+func processes(ctx context.Context, proc fs.FS, wanted map[string]*processesOf) (unread, err error) {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
-		return fmt.Errorf("list processes: %w", err)
+		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	node, err := nodeGroups(proc)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid <= 1 {
 			continue
 		}
-		uid, err := owner(proc, node, pid)
-		var p Found
-		all, ours := wanted[uid]
-		if err == nil && ours {
-			p, err = process(proc, pid, uid)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("look at the node's processes: %w", context.Cause(ctx))
 		}
-		if err != nil && !gone(err) {
-			err = fmt.Errorf("look at process %d: %w", pid, err)
-			if !ours {
-				return err // it might be anyone's
+		uid, err := owner(proc, node, pid)
+		if err != nil {
+			if unread == nil && !gone(err) {
+				unread = fmt.Errorf("look at process %d: %w", pid, err)
 			}
-			unreadable[uid] = err
-		} else if err == nil && p.PID != 0 {
-			wanted[uid] = append(all, p)
+			continue
+		}
+		of, ours := wanted[uid]
+		if !ours {
+			continue
+		}
+		switch p, err := process(proc, pid, uid); {
+		case err == nil && p.PID != 0:
+			of.all = append(of.all, p)
+		case err != nil && !gone(err):
+			of.err = fmt.Errorf("look at process %d: %w", pid, err)
 		}
 	}
-	return nil
+	return unread, nil
 }
 
 // look looks at a single process. It returns the zero Found if the process is not the pod's.
@@ -297,8 +359,4 @@ func parseStat(stat []byte) (started uint64, zombie bool, err error) {
 		return 0, false, fmt.Errorf("malformed stat: %w", err)
 	}
 	return started, fields[state] == "Z" || fields[state] == "X", nil
-}
-
-func containsAll(has, want []netip.Addr) bool {
-	return !slices.ContainsFunc(want, func(a netip.Addr) bool { return !slices.Contains(has, a) })
 }

@@ -1,11 +1,14 @@
 package podnetns_test
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -29,10 +32,28 @@ var (
 )
 
 // proc is a proc file system made by hand.
-type proc struct{ fstest.MapFS }
+type proc struct {
+	fstest.MapFS
+	addrs map[int][]netip.Addr // of each process's namespace
+}
+
+// Has implements [podnetns.Proc].
+func (p proc) Has(ctx context.Context, f podnetns.Found, want []netip.Addr) (h podnetns.Held, err error) {
+	has, there := p.addrs[f.PID]
+	if !there {
+		return h, podnetns.ErrChanged
+	}
+	for _, a := range want {
+		if !slices.Contains(has, a) {
+			h.Missing = append(h.Missing, a)
+		}
+	}
+	h.Others = has
+	return h, nil
+}
 
 func newProc() proc {
-	p := proc{fstest.MapFS{"uptime": {Data: []byte("1 1\n")}}}
+	p := proc{fstest.MapFS{"uptime": {Data: []byte("1 1\n")}}, map[int][]netip.Addr{}}
 	p.add(1, "0::/init.scope", 1, hostNS, "192.0.2.10")
 	return p
 }
@@ -43,16 +64,10 @@ func (p proc) add(pid int, cgroup string, started int, netns string, addrs ...st
 	p.MapFS[dir+"stat"] = &fstest.MapFile{Data: fmt.Appendf(nil,
 		"%d (a) S 1 (b)) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 %d 1000000 1\n", pid, started)}
 	p.MapFS[dir+"ns/net"] = &fstest.MapFile{Data: []byte(netns), Mode: fs.ModeSymlink}
-	trie, v6 := "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n", ""
+	p.addrs[pid] = []netip.Addr{}
 	for _, a := range addrs {
-		if addr := netip.MustParseAddr(a); addr.Is6() {
-			v6 += fmt.Sprintf("%x 02 40 00 80     eth0\n", addr.AsSlice())
-		} else {
-			trie += fmt.Sprintf("     |-- %s\n        /32 host LOCAL\n     |-- 10.244.1.255\n        /32 link BROADCAST\n", a)
-		}
+		p.addrs[pid] = append(p.addrs[pid], netip.MustParseAddr(a))
 	}
-	p.MapFS[dir+"net/fib_trie"] = &fstest.MapFile{Data: []byte(trie + "Local:\n" + trie)}
-	p.MapFS[dir+"net/if_inet6"] = &fstest.MapFile{Data: []byte(v6 + "fe8000000000000000fc00fffe000001 65 40 20 80 eth0\n")}
 }
 
 func TestCgroupPaths(t *testing.T) {
@@ -95,7 +110,7 @@ func TestCgroupPaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProc()
 			p.add(4242, c.cgroup, 100, podNS, "10.244.1.5")
-			got, err := podnetns.Find(p, uid, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
+			got, err := podnetns.Find(t.Context(), p, uid, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
 			if !c.found {
 				require.ErrorIs(t, err, podnetns.ErrNoProcess)
 				return
@@ -129,14 +144,14 @@ func TestNodeInAPod(t *testing.T) {
 			delete(p.MapFS, "1/cgroup")
 		}
 		p.add(4242, c.cgroup, 100, podNS)
-		got, err := podnetns.Find(p, uid, nil)
+		got, err := podnetns.Find(t.Context(), p, uid, nil)
 		if !c.found {
 			assert.ErrorIs(t, err, podnetns.ErrNoProcess, name)
 			continue
 		}
 		require.NoError(t, err, name)
 		assert.Equal(t, 4242, got.PID, name)
-		assert.True(t, got.Still(p, nil), name)
+		assert.True(t, got.Still(t.Context(), p, nil), name)
 	}
 }
 
@@ -182,17 +197,16 @@ func TestFind(t *testing.T) {
 		}, addrs: []netip.Addr{addr4}, err: podnetns.ErrNoProcess},
 		"address is not there": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.6") }, addrs: []netip.Addr{addr4},
 			err: podnetns.ErrAddress},
-		"broadcast is no address": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.6") },
-			addrs: []netip.Addr{netip.MustParseAddr("10.244.1.255")}, err: podnetns.ErrAddress},
 		"both families": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.5", "fd00:10:244::5") },
 			addrs: []netip.Addr{addr6, addr4}, pid: 10},
 		"one family is missing": {fill: func(p proc) { p.add(10, ctr, 100, podNS, "10.244.1.5") },
 			addrs: []netip.Addr{addr4, addr6}, err: podnetns.ErrAddress},
 		"no addresses known": {fill: func(p proc) { p.add(10, ctr, 100, podNS) }, pid: 10},
-		"no IPv6 in the kernel": {fill: func(p proc) {
+		"ended before its addresses were asked for": {fill: func(p proc) {
 			p.add(10, ctr, 100, podNS, "10.244.1.5")
-			delete(p.MapFS, "10/net/if_inet6")
-		}, addrs: []netip.Addr{addr4}, pid: 10},
+			delete(p.addrs, 10)
+			p.add(11, ctr, 200, podNS, "10.244.1.5")
+		}, addrs: []netip.Addr{addr4}, pid: 11},
 		"ended between two reads": {fill: func(p proc) {
 			p.add(10, ctr, 100, podNS, "10.244.1.5")
 			delete(p.MapFS, "10/stat")
@@ -214,7 +228,7 @@ func TestFind(t *testing.T) {
 			if c.uid == "" {
 				c.uid = uid
 			}
-			got, err := podnetns.Find(p, c.uid, c.addrs)
+			got, err := podnetns.Find(t.Context(), p, c.uid, c.addrs)
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				assert.Contains(t, err.Error(), c.uid)
@@ -229,7 +243,15 @@ func TestFind(t *testing.T) {
 // counting counts what is read of a proc file system, by the files' names.
 type counting struct {
 	proc
+	mu    *sync.Mutex
 	reads map[string]int
+}
+
+func (c counting) Has(ctx context.Context, f podnetns.Found, want []netip.Addr) (podnetns.Held, error) {
+	c.mu.Lock()
+	c.reads["Has"]++
+	c.mu.Unlock()
+	return c.proc.Has(ctx, f, want)
 }
 
 func (c counting) Open(name string) (fs.File, error) {
@@ -251,7 +273,7 @@ func (c counting) ReadFile(name string) ([]byte, error) {
 func TestFindAllReadsOnce(t *testing.T) {
 	t.Parallel()
 	const pods, strangers = 110, 300
-	c := counting{newProc(), map[string]int{}}
+	c := counting{newProc(), &sync.Mutex{}, map[string]int{}}
 	wanted := map[string][]netip.Addr{}
 	for i := range pods {
 		uid := fmt.Sprintf("0b1c7d0e-6f1f-4e0c-9a55-%012x", i)
@@ -263,7 +285,7 @@ func TestFindAllReadsOnce(t *testing.T) {
 		c.add(5000+i, "0::/kubepods/pod"+otherUID+"/5ad0", 100, podNS)
 	}
 	wanted[uid], wanted["../x"] = nil, nil
-	all, err := podnetns.FindAll(c, wanted)
+	all, err := podnetns.FindAll(t.Context(), c, wanted)
 	require.NoError(t, err)
 	require.Len(t, all, pods+2)
 	require.ErrorIs(t, all[uid].Err, podnetns.ErrNoProcess)
@@ -274,7 +296,7 @@ func TestFindAllReadsOnce(t *testing.T) {
 			assert.Equal(t, 1000+int(addrs[0].As4()[3]), all[uid].Found.PID)
 		}
 	}
-	assert.Equal(t, map[string]int{".": 1, "cgroup": 1 + pods + strangers, "stat": pods, "fib_trie": pods, "if_inet6": pods}, c.reads)
+	assert.Equal(t, map[string]int{".": 1, "cgroup": 1 + pods + strangers, "stat": pods, "Has": pods}, c.reads)
 }
 
 // TestFindAllKeepsErrorsApart: what cannot be read of one pod's process is no error of another pod.
@@ -284,12 +306,12 @@ func TestFindAllKeepsErrorsApart(t *testing.T) {
 	p.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS)
 	p.add(11, "0::/kubepods/pod"+otherUID+"/1", 100, innerNS)
 	p.MapFS["10/stat"].Data = []byte("10 (x) S 1\n")
-	all, err := podnetns.FindAll(p, map[string][]netip.Addr{uid: nil, otherUID: nil})
+	all, err := podnetns.FindAll(t.Context(), p, map[string][]netip.Addr{uid: nil, otherUID: nil})
 	require.NoError(t, err)
 	require.ErrorContains(t, all[uid].Err, "malformed stat")
 	require.NoError(t, all[otherUID].Err)
 	assert.Equal(t, 11, all[otherUID].Found.PID)
-	all, err = podnetns.FindAll(p, nil)
+	all, err = podnetns.FindAll(t.Context(), p, nil)
 	require.NoError(t, err)
 	assert.Empty(t, all)
 }
@@ -298,14 +320,14 @@ func TestFindSaysWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	p := newProc()
 	delete(p.MapFS, "1/ns/net")
-	_, err := podnetns.Find(p, uid, nil)
+	_, err := podnetns.Find(t.Context(), p, uid, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.ErrorContains(t, err, "the host's namespace")
 
 	p = newProc()
 	p.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS)
 	p.MapFS["10/stat"].Data = []byte("10 (x) S 1\n")
-	_, err = podnetns.Find(p, uid, nil)
+	_, err = podnetns.Find(t.Context(), p, uid, nil)
 	assert.ErrorContains(t, err, "malformed stat")
 }
 
@@ -314,11 +336,11 @@ func TestStill(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5")}
 	p := newProc()
 	p.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS, "10.244.1.5")
-	found, err := podnetns.Find(p, uid, addrs)
+	found, err := podnetns.Find(t.Context(), p, uid, addrs)
 	require.NoError(t, err)
-	assert.True(t, found.Still(p, addrs))
-	assert.False(t, podnetns.Found{}.Still(p, addrs))
-	assert.False(t, found.Still(p, []netip.Addr{netip.MustParseAddr("10.244.1.6")}))
+	assert.True(t, found.Still(t.Context(), p, addrs))
+	assert.False(t, podnetns.Found{}.Still(t.Context(), p, addrs))
+	assert.False(t, found.Still(t.Context(), p, []netip.Addr{netip.MustParseAddr("10.244.1.6")}))
 	for name, change := range map[string]func(){
 		"another process of the PID": func() { p.add(10, "0::/kubepods/pod"+uid+"/1", 101, podNS, "10.244.1.5") },
 		"another pod's":              func() { p.add(10, "0::/kubepods/pod"+otherUID+"/1", 100, podNS, "10.244.1.5") },
@@ -326,6 +348,6 @@ func TestStill(t *testing.T) {
 		"ended":                      func() { delete(p.MapFS, "10/cgroup") },
 	} {
 		change()
-		assert.False(t, found.Still(p, addrs), name)
+		assert.False(t, found.Still(t.Context(), p, addrs), name)
 	}
 }

@@ -36,17 +36,17 @@ func TestRealProcesses(t *testing.T) {
 				dir = podproctest.Plain(dir, uid)
 			}
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			_, err := podnetns.Find(os.DirFS("/proc"), uid, addrs)
+			_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, addrs)
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 
 			podproctest.Start(t, nil, dir) // a monitor, in the host's namespace
-			_, err = podnetns.Find(os.DirFS("/proc"), uid, addrs)
+			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), uid, addrs)
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 
 			first := podproctest.Start(t, w.Pod, dir)
 			podproctest.Start(t, w.Pod, dir)
 			podproctest.Start(t, netnstest.New(t), dir) // a namespace that the pod made itself
-			got, err := podnetns.Find(os.DirFS("/proc"), uid, addrs)
+			got, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, addrs)
 			require.NoError(t, err)
 			assert.Equal(t, first.Pid, got.PID, "the oldest in the pod's namespace")
 			assert.Equal(t, w.Pod.ID().String(), got.NetNS)
@@ -56,9 +56,9 @@ func TestRealProcesses(t *testing.T) {
 			defer func() { require.NoError(t, ns.Close()) }()
 			assert.Equal(t, w.Pod.ID(), ns.ID())
 
-			_, err = podnetns.Find(os.DirFS("/proc"), uid, []netip.Addr{netip.MustParseAddr("10.244.1.99")})
+			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), uid, []netip.Addr{netip.MustParseAddr("10.244.1.99")})
 			require.ErrorIs(t, err, podnetns.ErrAddress)
-			_, err = podnetns.Find(os.DirFS("/proc"), podproctest.NewUID(), addrs)
+			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), podproctest.NewUID(), addrs)
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 		})
 	}
@@ -82,15 +82,15 @@ func TestNestedGroupOfAnotherPod(t *testing.T) {
 			theirs, own := netnstest.New(t), netnstest.New(t)
 			nested := filepath.Join(put(formats[0], attacker), put(formats[1], victim))
 			forged := podproctest.Start(t, theirs, nested) // the older one
-			_, err := podnetns.Find(os.DirFS("/proc"), victim, nil)
+			_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), victim, nil)
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 
 			process := podproctest.Start(t, own, put(formats[0], victim))
-			got, err := podnetns.Find(os.DirFS("/proc"), victim, nil)
+			got, err := podnetns.Find(t.Context(), podnetns.At("/proc"), victim, nil)
 			require.NoError(t, err)
 			assert.Equal(t, process.Pid, got.PID)
 			assert.Equal(t, own.ID().String(), got.NetNS)
-			got, err = podnetns.Find(os.DirFS("/proc"), attacker, nil)
+			got, err = podnetns.Find(t.Context(), podnetns.At("/proc"), attacker, nil)
 			require.NoError(t, err)
 			assert.Equal(t, forged.Pid, got.PID)
 		})
@@ -102,7 +102,7 @@ func TestOpenProvesWhatFindSaw(t *testing.T) {
 	ns, uid := netnstest.New(t), podproctest.NewUID()
 	dir := podproctest.Plain("kubepods/pod%s/5ad0d8f4", uid)
 	process := podproctest.Start(t, ns, dir)
-	found, err := podnetns.Find(os.DirFS("/proc"), uid, nil)
+	found, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, nil)
 	require.NoError(t, err)
 
 	other := found
@@ -127,7 +127,7 @@ func TestProcRootIsGiven(t *testing.T) {
 	require.NoError(t, os.Mkdir(root, 0o755))
 	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-t", "proc", "proc", root).Run())
 	t.Cleanup(func() { assert.NoError(t, exec.Command("umount", root).Run()) })
-	found, err := podnetns.Find(os.DirFS(root), uid, nil)
+	found, err := podnetns.Find(t.Context(), podnetns.At(root), uid, nil)
 	require.NoError(t, err)
 	got, err := found.Open(root)
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func BenchmarkFind(b *testing.B) {
 	uid := podproctest.NewUID()
 	start := time.Now()
 	for b.Loop() {
-		if _, err := podnetns.Find(os.DirFS("/proc"), uid, nil); !errors.Is(err, podnetns.ErrNoProcess) {
+		if _, err := podnetns.Find(b.Context(), podnetns.At("/proc"), uid, nil); !errors.Is(err, podnetns.ErrNoProcess) {
 			b.Fatal(err)
 		}
 	}
@@ -161,14 +161,14 @@ func BenchmarkFindAll(b *testing.B) {
 	for range 110 {
 		wanted[podproctest.NewUID()] = nil
 	}
-	proc, one := os.DirFS("/proc"), podproctest.NewUID()
+	proc, one := podnetns.At("/proc"), podproctest.NewUID()
 	var many, single time.Duration
 	for b.Loop() {
 		start := time.Now()
-		_, err := podnetns.FindAll(proc, wanted)
+		_, err := podnetns.FindAll(b.Context(), proc, wanted)
 		require.NoError(b, err)
 		middle := time.Now()
-		_, err = podnetns.Find(proc, one, nil)
+		_, err = podnetns.Find(b.Context(), proc, one, nil)
 		require.ErrorIs(b, err, podnetns.ErrNoProcess)
 		many, single = many+middle.Sub(start), single+time.Since(middle)
 	}

@@ -89,7 +89,7 @@ func TestEndsWithTheTest(t *testing.T) {
 	require.Eventually(t, func() bool { // gone, or nobody has taken its exit code
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z ")
-	}, 20*time.Second, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 }
 
 func TestStop(t *testing.T) {
@@ -103,7 +103,7 @@ func TestStop(t *testing.T) {
 			t.Parallel()
 			p, err := proctest.Start(proctest.Options{Dir: t.TempDir(), Name: c.name}, "sh", "-c", c.script)
 			require.NoError(t, err)
-			require.NoError(t, p.WaitFor(10*time.Second, func() error {
+			require.NoError(t, p.WaitFor(netnstest.Patience, func() error {
 				if p.Log() != "up\n" {
 					return errors.New("not up")
 				}
@@ -126,7 +126,7 @@ func TestWaitFor(t *testing.T) {
 	t.Parallel()
 	p, err := proctest.Start(proctest.Options{Dir: t.TempDir(), Env: []string{"WHY=no such thing"}}, "sh", "-c", `echo "$WHY"; exit 7`)
 	require.NoError(t, err)
-	err = p.WaitFor(20*time.Second, func() error { return errors.New("no answer") })
+	err = p.WaitFor(netnstest.Patience, func() error { return errors.New("no answer") })
 	require.ErrorContains(t, err, "exit status 7")
 	require.ErrorContains(t, err, "no answer")
 	require.ErrorContains(t, err, "no such thing")

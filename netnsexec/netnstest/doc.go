@@ -31,6 +31,9 @@
 // No packet leaves the world, nothing outside it changes, and no program is run. Making one takes some tens of
 // milliseconds, running the standard probes less.
 //
+// A test that fails with a testing.TB logs what its namespaces have by then: addresses, routes, rules and tracked connections, as far as
+// ip, nft and iptables-legacy are there to tell. [LogOnFailure] adds the log of the plugin.
+//
 // # Limits
 //
 // It needs Linux, root and IPv6. The proxy answers and forwards nothing. Other platforms have only probes and [Require].

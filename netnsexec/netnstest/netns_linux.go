@@ -40,8 +40,9 @@ func inNewNetNS(fn func() error) error {
 	})
 }
 
-// New makes a network namespace with lo up, and a path below tb.TempDir. It is removed when the test ends. It requires
-// [Root].
+// New makes a network namespace with lo up, and a path below tb.TempDir. It is removed when the test ends. Of a test that
+// has failed it logs the namespace's addresses, routes, rules and tracked connections then, if tb is a testing.TB or has its
+// Failed and Logf. It requires [Root].
 func New(tb TB) *netnsexec.NetNS {
 	tb.Helper()
 	Require(tb, Root)
@@ -75,6 +76,9 @@ func newNetNS(tb TB, name string) (ns *netnsexec.NetNS, err error) {
 			tb.Fatalf("unmount %s: %v", path, err)
 		}
 	})
+	if err == nil {
+		onFailure(tb, func() string { return state(name, ns) })
+	}
 	return ns, err
 }
 

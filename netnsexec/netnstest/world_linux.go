@@ -2,7 +2,6 @@ package netnstest
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -94,6 +93,11 @@ func (w *World) build() (err error) {
 			return fmt.Errorf("namespace %s: %w", name, err)
 		}
 	}
+	for name, ns := range map[string]*netnsexec.NetNS{FromPod: w.Pod, FromOut: w.Out, FromVM: w.VM} {
+		if err := poll(func() error { return ns.Do(usable) }); err != nil {
+			return fmt.Errorf("namespace %s: %w", name, err)
+		}
+	}
 	return w.serve()
 }
 
@@ -161,7 +165,7 @@ var topology = map[string]site{
 	},
 }
 
-// wire makes the cables, and waits until they carry packets.
+// wire makes the cables.
 func (w *World) wire(handles map[string]*netlink.Handle) error {
 	farNS := map[string]*netnsexec.NetNS{FromOut: w.Out, FromVM: w.VM}
 	for _, c := range cables {
@@ -184,31 +188,12 @@ func (w *World) wire(handles map[string]*netlink.Handle) error {
 			return fmt.Errorf("set up link %s: %w", c.pod, err)
 		}
 	}
-	return waitForCarrier(handles)
-}
-
-// waitForCarrier waits until each link is operational. The kernel starts a link's queue in a worker of its own; what is
-// sent before is lost, and a lost first packet costs its sender a second.
-func waitForCarrier(handles map[string]*netlink.Handle) error {
-	return poll(func() error {
-		for name, h := range handles {
-			links, err := h.LinkList()
-			if err != nil {
-				return fmt.Errorf("list links: %w", err)
-			}
-			for _, l := range links {
-				if a := l.Attrs(); a.Index != loIndex && l.Type() == "veth" && a.OperState != netlink.OperUp {
-					return fmt.Errorf("link %s/%s does not come up", name, a.Name)
-				}
-			}
-		}
-		return nil
-	})
+	return nil
 }
 
 // poll calls ready until it returns nil, or gives up after a while with its last error.
 func poll(ready func() error) error {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(200 * time.Microsecond) {
 		if err := ready(); err == nil || time.Now().After(deadline) {
 			return err
 		}
@@ -240,27 +225,9 @@ func configure(h *netlink.Handle, s site) error {
 			return fmt.Errorf("add route to %s: %w", r[1], err)
 		}
 	}
-	return waitForAddrs(h, s)
-}
-
-// waitForAddrs waits until the kernel takes each address for its own. It answers the request for an IPv6 address first
-// and makes the local route in a worker of its own (addrconf_dad_work), even without duplicate address detection.
-func waitForAddrs(h *netlink.Handle, s site) error {
-	for _, a := range s.addrs {
-		if err := poll(func() error {
-			routes, err := h.RouteGet(ipNet(a[1]).IP)
-			if err == nil && (len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL) {
-				err = errors.New("it has no local route")
-			}
-			return err
-		}); err != nil {
-			return fmt.Errorf("address %s does not come up: %w", a[1], err)
-		}
-	}
 	return nil
 }
 
-// ipNet keeps the host bits, as an interface address has them.
 func ipNet(prefix string) *net.IPNet {
 	p := netip.MustParsePrefix(prefix)
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

@@ -137,7 +137,7 @@ func TestFull(t *testing.T) { //nolint:paralleltest // it raises the machine's l
 		require.NoError(t, w.Pod.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }))
 		assert.Equal(t, "proxy:15001", through(t, w.Pod, out))
 		// What stalled begins again by itself, since a first packet that is not answered is sent again.
-		require.NoError(t, proctest.Poll(time.Minute, func() error {
+		require.NoError(t, proctest.Poll(netnstest.Patience, func() error {
 			if !connected(stalled) || !connected(app) {
 				return errors.New("not yet connected")
 			}
@@ -164,11 +164,11 @@ func through(t testing.TB, ns *netnsexec.NetNS, to netip.AddrPort) string {
 	t.Helper()
 	var conn net.Conn
 	require.NoError(t, ns.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", to.String(), time.Minute)
+		conn, err = net.DialTimeout("tcp", to.String(), netnstest.Patience)
 		return err
 	}))
 	defer func() { _ = conn.Close() }()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(netnstest.Patience)))
 	said, err := io.ReadAll(conn)
 	require.NoError(t, err)
 	who, _, _ := strings.Cut(string(said), " ")

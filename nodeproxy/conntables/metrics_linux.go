@@ -6,23 +6,23 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
-// maxNamed is how many pods the metrics name at most: a node's are up to some hundred, and in a cluster each would be a series.
+// maxNamed bounds the pods that the metrics name: a node's are up to some hundred, and in a cluster each would be a series.
 const maxNamed = 10
 
 const prefix = "meshcni_conntrack_"
 
 var (
 	limitDesc = prometheus.NewDesc(prefix+"limit",
-		"How many connections the kernel tracks for one pod (nf_conntrack_max). 0: any number, or nothing is tracked.", nil, nil)
+		"How many connections the kernel tracks for one pod (nf_conntrack_max). 0: any number, or nothing is tracked. No series while it cannot be read.", nil, nil)
 	fullestDesc = prometheus.NewDesc(prefix+"fullest_entries",
-		"Tracked connections of the pod in the mesh that has the most.", nil, nil)
+		"Tracked connections of the pod in the mesh that has the most. No series while no pod's can be read.", nil, nil)
 	fillDesc = prometheus.NewDesc(prefix+"fill_ratio",
 		"How full the connection tracking tables of the fullest pods in the mesh are: 1 is full. Only from half full on, and ten pods at most.",
 		[]string{"pod_namespace", "pod_name"}, nil)
 	podsDesc = prometheus.NewDesc(prefix+"pods",
 		"Pods in the mesh, by how full their connection tracking tables are: below-half, half, nearly-full (from 90 % on), or unread.", []string{"fill"}, nil)
 	droppedDesc = prometheus.NewDesc(prefix+"dropped_packets_total",
-		"Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection.", nil, nil)
+		"Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection. No series while no pod's can be read.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].
@@ -32,13 +32,15 @@ func (t *Tables) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]. It reads all tables anew.
+// Collect implements [prometheus.Collector]. It reads all tables anew. What cannot be read has no series: a 0 would look healthy.
 func (t *Tables) Collect(ch chan<- prometheus.Metric) {
 	r := t.Read()
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	gauge(limitDesc, float64(r.Limit))
+	if !r.noLimit {
+		gauge(limitDesc, float64(r.Limit))
+	}
 	fullest := 0
 	pods := map[string]int{"below-half": 0, "half": 0, "nearly-full": 0, "unread": r.Unread}
 	named := map[attachment.Pod]bool{} // one that is made anew under its name is known twice for a while
@@ -58,10 +60,13 @@ func (t *Tables) Collect(ch chan<- prometheus.Metric) {
 			gauge(fillDesc, float64(table.Entries)/float64(table.Limit), table.Pod.Namespace, table.Pod.Name)
 		}
 	}
-	gauge(fullestDesc, float64(fullest))
 	for fill, n := range pods {
 		gauge(podsDesc, float64(n), fill)
 	}
+	if r.noLimit || len(r.Tables) == 0 && r.Unread > 0 {
+		return
+	}
+	gauge(fullestDesc, float64(fullest))
 	t.mu.Lock()
 	dropped := t.dropped
 	t.mu.Unlock()

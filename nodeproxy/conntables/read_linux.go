@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns"
 )
 
-// counts is what the kernel says of one table.
+// counts are the kernel's figures of one table.
 type counts struct {
 	entries int
 	dropped uint64

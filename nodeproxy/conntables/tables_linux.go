@@ -2,6 +2,7 @@ package conntables
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -26,10 +27,10 @@ type Options struct {
 }
 
 const (
-	// recent is how old what [Tables.Recent] returns may be. A client that opens thousands of connections a second fills a table
+	// recent bounds the age of a result of [Tables.Recent]. A client that opens thousands of connections a second fills a table
 	// in a minute.
 	recent = 10 * time.Second
-	// searchAgain is how often processes are searched for pods that had none. A search reads a file of each process of the node.
+	// searchAgain is the interval of searches for the processes of pods that had none. A search reads a file of each process of the node.
 	searchAgain = time.Minute
 )
 
@@ -43,14 +44,14 @@ const half = 50
 // Table is a pod's table.
 type Table struct {
 	Pod attachment.Pod
-	// Entries is how many connections are tracked, Limit how many can be. A limit of 0 means any number.
+	// Entries counts the tracked connections, Limit bounds them. A limit of 0 means any number.
 	Entries, Limit int
-	// Dropped is how many packets the pod's connection tracking has dropped since the pod's start: nearly all because the table was
+	// Dropped counts the packets that the pod's connection tracking has dropped since the pod's start: nearly all because the table was
 	// full.
 	Dropped uint64
 }
 
-// Percent is how full the table is, rounded down. It is 0 without a limit.
+// Percent is the used share of the table, rounded down. It is 0 without a limit.
 func (t Table) Percent() int {
 	if t.Limit <= 0 {
 		return 0
@@ -58,16 +59,18 @@ func (t Table) Percent() int {
 	return int(100 * int64(t.Entries) / int64(t.Limit))
 }
 
-// Reading is what [Tables.Read] found.
+// Reading is the result of [Tables.Read].
 type Reading struct {
 	// Limit is the kernel's, for each table. 0 means none.
 	Limit int
 	// Tables are the pods' that could be read, the fullest first.
 	Tables []Table
-	// Unread is how many pods' could not, and Err joins the different reasons why. Processes that end meanwhile are among them, so
+	// Unread counts the pods whose table could not be read, and Err joins the different reasons why. Processes that end meanwhile are among them, so
 	// some are always possible.
 	Unread int
 	Err    error
+
+	noLimit bool // the limit could not be read
 }
 
 // Nearly returns the tables that are nearly full.
@@ -94,7 +97,7 @@ type Tables struct {
 	said     bool
 }
 
-// sought is what a search found for a pod.
+// sought is the result of a search for a pod.
 type sought struct {
 	podnetns.Found // zero: nothing
 
@@ -144,7 +147,7 @@ func (t *Tables) readAll(pods []attachment.Pod) (r Reading) {
 		return r // nothing on this machine tracks connections
 	}
 	if err != nil {
-		return Reading{Unread: len(pods), Err: err}
+		return Reading{Unread: len(pods), Err: err, noLimit: true}
 	}
 	r.Limit = limit
 	t.keep(pods)
@@ -236,7 +239,7 @@ func (t *Tables) search(pods []attachment.Pod) {
 			uids[pod.UID] = nil
 		}
 	}
-	all, err := podnetns.FindAll(os.DirFS(t.o.ProcRoot), uids)
+	all, err := podnetns.FindAll(context.Background(), podnetns.At(t.o.ProcRoot), uids)
 	for uid := range uids {
 		s := t.found[uid]
 		s.Found, s.err = all[uid].Found, cmp.Or(err, all[uid].Err)

@@ -50,7 +50,6 @@ func (n *node) process(pid int, cgroup, netns string) {
 	require.NoError(n.t, os.MkdirAll(filepath.Join(n.root, dir, "ns"), 0o755))
 	_ = os.Remove(filepath.Join(n.root, dir, "ns/net"))
 	require.NoError(n.t, os.Symlink(netns, filepath.Join(n.root, dir, "ns/net")))
-	n.write(dir+"/net/fib_trie", "")
 }
 
 const head = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error  expect_new expect_create expect_delete search_restart\n"
@@ -115,13 +114,13 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 10, fill)
 	rest := func(fullest, nearly, half, dropped int) string {
-		return fmt.Sprintf(`# HELP meshcni_conntrack_dropped_packets_total Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection.
+		return fmt.Sprintf(`# HELP meshcni_conntrack_dropped_packets_total Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection. No series while no pod's can be read.
 # TYPE meshcni_conntrack_dropped_packets_total counter
 meshcni_conntrack_dropped_packets_total %d
-# HELP meshcni_conntrack_fullest_entries Tracked connections of the pod in the mesh that has the most.
+# HELP meshcni_conntrack_fullest_entries Tracked connections of the pod in the mesh that has the most. No series while no pod's can be read.
 # TYPE meshcni_conntrack_fullest_entries gauge
 meshcni_conntrack_fullest_entries %d
-# HELP meshcni_conntrack_limit How many connections the kernel tracks for one pod (nf_conntrack_max). 0: any number, or nothing is tracked.
+# HELP meshcni_conntrack_limit How many connections the kernel tracks for one pod (nf_conntrack_max). 0: any number, or nothing is tracked. No series while it cannot be read.
 # TYPE meshcni_conntrack_limit gauge
 meshcni_conntrack_limit 1000
 # HELP meshcni_conntrack_pods Pods in the mesh, by how full their connection tracking tables are: below-half, half, nearly-full (from 90 %% on), or unread.

@@ -154,7 +154,7 @@ func killedAt(t *testing.T, call string, nth int, a, b *netnsexec.NetNS) (surviv
 		if uid != uids[0] {
 			assert.Equal(t, a.ID(), id)
 		}
-		ref, err := s.Find(netnsstore.Pod{UID: uid, Addrs: map[netnsexec.ID][]netip.Addr{a.ID(): {addrA}, b.ID(): {addrB}}[id]})
+		ref, err := s.Find(t.Context(), netnsstore.Pod{UID: uid, Addrs: map[netnsexec.ID][]netip.Addr{a.ID(): {addrA}, b.ID(): {addrB}}[id]})
 		if assert.NoError(t, err) {
 			assert.Equal(t, id, ref.ID())
 			require.NoError(t, ref.Close())

@@ -2,7 +2,7 @@
 //
 //	store := netnsstore.New(netnsstore.Options{RunDir: "/var/run/meshcni", CacheDir: "/var/lib/cni"})
 //	ref, err := store.Put(netnsstore.Attachment{ID: id, UID: uid, Addrs: addrs}, file) // a pod that is being set up
-//	ref, err := store.Find(netnsstore.Pod{UID: uid, Addrs: addrs})                     // a pod that runs
+//	ref, err := store.Find(ctx, netnsstore.Pod{UID: uid, Addrs: addrs})                     // a pod that runs
 //	defer ref.Close()
 //
 // # What proves that a namespace is a pod's

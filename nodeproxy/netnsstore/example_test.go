@@ -3,6 +3,7 @@
 package netnsstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,7 +21,7 @@ func ExampleStore_Find() {
 		UID:   "0b1c7d0e-6f1f-4e0c-9a55-2f0f6f8c3f11",
 		Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
 	}
-	ref, err := store.Find(pod)
+	ref, err := store.Find(context.Background(), pod)
 	var notFound *netnsstore.NotFoundError
 	switch {
 	case errors.As(err, &notFound):

@@ -3,11 +3,12 @@
 package netnsstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/podnetns"
@@ -21,72 +22,102 @@ type Found struct {
 }
 
 // Find is [Store.FindAll] for one pod. The caller closes the Ref.
-func (s *Store) Find(p Pod) (*Ref, error) {
-	found := s.FindAll(p)[p.UID]
+func (s *Store) Find(ctx context.Context, p Pod) (*Ref, error) {
+	found := s.FindAll(ctx, p)[p.UID]
 	return found.Ref, found.Err
 }
 
 // FindAll returns the proven namespace of each pod, and keeps it. A namespace that is held already and has the pod's addresses
-// needs no search. For all others together, it reads the processes, the records and the cache once. The caller closes the
+// needs no search. For all others together, it reads the processes, the records and the cache once. It looks into several pods at a
+// time, and what it reads of one is bounded: a pod may have any number of addresses. The caller closes the
 // Refs. An error is a [*NotFoundError], or wraps [ErrUID] or [ErrHostNetwork]; unless it is one of these two, try again
 // later. What is held but certainly not the pod's stays, as not proven.
-func (s *Store) FindAll(pods ...Pod) map[types.UID]Found {
+//
+// When the context ends, FindAll returns after the step that it is at, of which none takes long; what it has not found by then has the
+// context's error.
+func (s *Store) FindAll(ctx context.Context, pods ...Pod) map[types.UID]Found {
 	found := make(map[types.UID]Found, len(pods))
-	var search []Pod
+	var held, search []Pod
 	for _, p := range pods {
 		if _, twice := found[p.UID]; twice {
 			continue
 		}
 		p.Addrs = plain(p.Addrs)
+		found[p.UID] = Found{}
 		switch {
 		case !podnetns.ValidUID(string(p.UID)):
 			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %q: %w", p.UID, ErrUID)}
 		case p.HostNetwork:
 			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %s: %w", p.UID, ErrHostNetwork)}
 		default:
-			ref := s.Get(p.UID)
-			if ref != nil && ref.h.stillHolds(p.Addrs) != nil {
-				_ = ref.Close()
-				ref = nil
-			}
-			found[p.UID] = Found{Ref: ref}
-			if ref == nil {
-				search = append(search, p)
-			}
+			held = append(held, p)
+		}
+	}
+	refs := make([]*Ref, len(held))
+	each(held, func(i int, p Pod) {
+		ref := s.Get(p.UID)
+		if ref != nil && ref.h.stillHolds(ctx, p.Addrs) != nil {
+			_ = ref.Close()
+			ref = nil
+		}
+		refs[i] = ref
+	})
+	for i, p := range held {
+		if found[p.UID] = (Found{Ref: refs[i]}); refs[i] == nil {
+			search = append(search, p)
 		}
 	}
 	if len(search) > 0 {
-		s.search(search, found)
+		s.search(ctx, search, found)
 	}
 	return found
 }
 
-// stillHolds says whether the namespace has the pod's addresses, or, when none are known, those by which it was proven.
-func (h *handle) stillHolds(addrs []netip.Addr) error {
-	has, err := addresses(h.ns)
-	if err != nil {
-		return err
+// each looks into several pods at a time.
+func each(pods []Pod, look func(i int, p Pod)) {
+	var looks errgroup.Group
+	looks.SetLimit(podnetns.Workers())
+	for i, p := range pods {
+		looks.Go(func() error {
+			look(i, p)
+			return nil
+		})
 	}
+	_ = looks.Wait()
+}
+
+// stillHolds reports that the namespace has the pod's addresses, or, when none are known, those by which it was proven.
+func (h *handle) stillHolds(ctx context.Context, addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		addrs = h.addrs
 	}
-	return holds(has, addrs)
+	return holds(ctx, h.ns, addrs)
 }
 
 // search asks all sources about pods, and adds what they say to found.
-func (s *Store) search(pods []Pod, found map[types.UID]Found) {
+func (s *Store) search(ctx context.Context, pods []Pod, found map[types.UID]Found) {
+	if ctx.Err() != nil {
+		for _, p := range pods {
+			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %s: %w", p.UID, context.Cause(ctx))}
+		}
+		return
+	}
 	known := s.candidates(pods)
-	processes := s.processes(pods, known)
-	for _, p := range pods {
+	processes := s.processes(ctx, pods, known)
+	results := make([]Found, len(pods))
+	each(pods, func(i int, p Pod) {
 		tried := &NotFoundError{UID: p.UID}
-		ref := s.first(p, known[p.UID], processes[p.UID], tried)
+		ref := s.first(ctx, p, known[p.UID], processes[p.UID], tried)
 		if ref == nil {
 			ref = s.overtaken(p.UID, known[p.UID])
 		}
-		found[p.UID] = Found{Ref: ref}
+		results[i] = Found{Ref: ref}
 		if ref == nil {
-			found[p.UID] = Found{Err: tried}
+			results[i] = Found{Err: tried}
 		}
+	})
+	for i, p := range pods {
+		found[p.UID] = results[i]
 	}
 	for _, k := range known {
 		for _, c := range k.candidates {
@@ -119,14 +150,14 @@ func (s *Store) overtaken(uid types.UID, was *knowledge) *Ref {
 // isOther reports whether an error says that a namespace is certainly not the pod's, which nothing unreadable does.
 func isOther(err error) bool { return errors.Is(err, ErrAddress) || errors.Is(err, ErrForeign) }
 
-// knowledge is what is known of a pod without a look at its processes.
+// knowledge is the knowledge of a pod without a look at its processes.
 type knowledge struct {
 	held       *handle
 	heldErr    error        // why what is held is not taken
 	candidates []*candidate // what is held is the first
 }
 
-// candidate is what a source says of a pod: an open namespace, or why there is none.
+// candidate is a source's answer about a pod: an open namespace, or why there is none.
 type candidate struct {
 	claim
 	ns  *netnsexec.NetNS
@@ -135,7 +166,7 @@ type candidate struct {
 
 // processes looks for a process of each pod that is in a namespace with the pod's addresses, or with those that a
 // source knows.
-func (s *Store) processes(pods []Pod, known map[types.UID]*knowledge) map[types.UID]podnetns.Result {
+func (s *Store) processes(ctx context.Context, pods []Pod, known map[types.UID]*knowledge) map[types.UID]podnetns.Result {
 	wanted := make(map[string][]netip.Addr, len(pods))
 	results := make(map[types.UID]podnetns.Result, len(pods))
 	for _, p := range pods {
@@ -151,7 +182,7 @@ func (s *Store) processes(pods []Pod, known map[types.UID]*knowledge) map[types.
 		}
 		wanted[string(p.UID)] = addrs
 	}
-	all, err := podnetns.FindAll(os.DirFS(s.o.ProcRoot), wanted)
+	all, err := podnetns.FindAll(ctx, podnetns.At(s.o.ProcRoot), wanted)
 	for uid := range wanted {
 		results[types.UID(uid)] = podnetns.Result{Err: err}
 		if err == nil {
@@ -162,10 +193,10 @@ func (s *Store) processes(pods []Pod, known map[types.UID]*knowledge) map[types.
 }
 
 // first keeps the first namespace that is proven to be the pod's.
-func (s *Store) first(p Pod, known *knowledge, process podnetns.Result, tried *NotFoundError) *Ref {
+func (s *Store) first(ctx context.Context, p Pod, known *knowledge, process podnetns.Result, tried *NotFoundError) *Ref {
 	for i, c := range known.candidates {
 		c.since = known.held
-		ref, err := s.prove(p, c, process)
+		ref, err := s.prove(ctx, p, c, process)
 		if err == nil {
 			return ref
 		}
@@ -178,7 +209,7 @@ func (s *Store) first(p Pod, known *knowledge, process podnetns.Result, tried *N
 	if c.err == nil {
 		c.ns, c.err = process.Found.Open(s.o.ProcRoot)
 	}
-	ref, err := s.prove(p, c, process)
+	ref, err := s.prove(ctx, p, c, process)
 	if err != nil {
 		tried.Tried = append(tried.Tried, Attempt{Process, err})
 	}
@@ -186,7 +217,7 @@ func (s *Store) first(p Pod, known *knowledge, process podnetns.Result, tried *N
 }
 
 // prove keeps the candidate's namespace if it is the pod's.
-func (s *Store) prove(p Pod, c *candidate, process podnetns.Result) (*Ref, error) {
+func (s *Store) prove(ctx context.Context, p Pod, c *candidate, process podnetns.Result) (*Ref, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -203,7 +234,7 @@ func (s *Store) prove(p Pod, c *candidate, process podnetns.Result) (*Ref, error
 	}
 	ns := c.ns
 	c.ns = nil // it is take's
-	return s.take(ns, c.claim)
+	return s.take(ctx, ns, c.claim)
 }
 
 // StillThere says for each pod whether the namespace that is held is still the pod's: nil, or why not. errors.Is tells
@@ -212,31 +243,43 @@ func (s *Store) prove(p Pod, c *candidate, process podnetns.Result) (*Ref, error
 //
 // It is for a loop over all pods of a node. A pod costs some reads of files and a netlink dump, about a quarter of a millisecond
 // of processor time, a full node (110 pods) 25 ms. Pods without a process that is known already cost one search of all processes,
-// together.
-func (s *Store) StillThere(pods ...Pod) map[types.UID]error {
+// together. When the context ends, it could not be told of those that are left.
+func (s *Store) StillThere(ctx context.Context, pods ...Pod) map[types.UID]error {
 	result := make(map[types.UID]error, len(pods))
 	refs := make(map[types.UID]*Ref, len(pods))
-	search := map[string][]netip.Addr{}
+	var held []Pod
 	for _, p := range pods {
 		if _, twice := result[p.UID]; twice {
 			continue
 		}
+		result[p.UID] = nil
 		ref := s.Get(p.UID)
 		if ref == nil {
 			result[p.UID] = fmt.Errorf("pod %s: %w", p.UID, ErrNotHeld)
 			continue
 		}
 		defer func() { _ = ref.Close() }()
+		refs[p.UID] = ref
 		p.Addrs = plain(p.Addrs)
-		refs[p.UID], result[p.UID] = ref, ref.h.stillHolds(p.Addrs)
-		if result[p.UID] == nil && !s.processOf(ref).Still(os.DirFS(s.o.ProcRoot), nil) {
+		held = append(held, p)
+	}
+	errs, moved := make([]error, len(held)), make([]bool, len(held))
+	each(held, func(i int, p Pod) {
+		ref := refs[p.UID]
+		errs[i] = ref.h.stillHolds(ctx, p.Addrs)
+		moved[i] = errs[i] == nil && !s.processOf(ref).Still(ctx, podnetns.At(s.o.ProcRoot), nil)
+	})
+	search := map[string][]netip.Addr{}
+	for i, p := range held {
+		result[p.UID] = errs[i]
+		if moved[i] {
 			if len(p.Addrs) == 0 {
-				p.Addrs = ref.h.addrs
+				p.Addrs = refs[p.UID].h.addrs
 			}
 			search[string(p.UID)] = p.Addrs
 		}
 	}
-	all, err := podnetns.FindAll(os.DirFS(s.o.ProcRoot), search)
+	all, err := podnetns.FindAll(ctx, podnetns.At(s.o.ProcRoot), search)
 	for uid := range search {
 		process := all[uid]
 		if err != nil {

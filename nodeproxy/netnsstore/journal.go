@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -43,6 +44,8 @@ type entry struct {
 	Ino         uint64          `json:"ino"`
 	Addrs       []netip.Addr    `json:"addrs"`
 	Attachments []attachment.ID `json:"attachments,omitempty"`
+	// Sysctls were given to KeepSysctl.
+	Sysctls map[string]string `json:"sysctls,omitempty"`
 }
 
 // errStale: an entry is not whole, or of an earlier boot, or its mount is not there.
@@ -85,11 +88,11 @@ func (j *journal) load(bootID string) map[types.UID]*handle {
 			case err == nil:
 				held[uid], j.written[uid] = h, text
 			case isStale(err):
-				j.log.Info("discarding a journal entry of a network namespace", "uid", string(uid), "error", err.Error())
+				j.log.Info("discarding a journal entry of a network namespace", "uid", string(uid), "error", brief.Finding(err.Error()))
 				err = j.remove(uid)
 			}
 			if err != nil {
-				j.log.Warn("cannot use a journal entry of a network namespace", "uid", string(uid), "error", err.Error())
+				j.log.Warn("cannot use a journal entry of a network namespace", "uid", string(uid), "error", brief.Finding(err.Error()))
 			}
 		}
 		return err
@@ -129,7 +132,7 @@ func (j *journal) note(uid types.UID, err error) {
 		return
 	}
 	if len(j.missing) == 0 {
-		j.log.Warn("a restart will have to find network namespaces anew", "error", err.Error())
+		j.log.Warn("a restart will have to find network namespaces anew", "error", brief.Finding(err.Error()))
 	}
 	j.missing[uid] = err
 }
@@ -174,7 +177,7 @@ func (j *journal) read(uid types.UID) (*handle, string, error) {
 	if id := (netnsexec.ID{Dev: e.Dev, Ino: e.Ino}); ns.ID() != id {
 		return nil, "", errors.Join(fmt.Errorf("%w: %s is mounted, and not %s", errStale, ns.ID(), id), ns.Close())
 	}
-	return &handle{shared: &shared{ns: ns, count: 1}, uid: uid, source: Journal, addrs: plain(e.Addrs), attachments: e.Attachments}, string(text), nil
+	return &handle{shared: &shared{ns: ns, count: 1}, uid: uid, source: Journal, addrs: plain(e.Addrs), attachments: e.Attachments, sysctls: e.Sysctls}, string(text), nil
 }
 
 func (j *journal) path(uid types.UID) string { return filepath.Join(j.dir, string(uid)) }
@@ -196,7 +199,7 @@ func (j *journal) sync(uid types.UID, held func() (h *handle, ok bool)) error {
 		return j.at(func() error { return j.remove(uid) })
 	}
 	defer func() { _ = h.release() }()
-	text, err := json.Marshal(entry{format, j.boot, uid, h.ns.ID().Dev, h.ns.ID().Ino, h.addrs, h.attachments})
+	text, err := json.Marshal(entry{format, j.boot, uid, h.ns.ID().Dev, h.ns.ID().Ino, h.addrs, h.attachments, h.sysctls})
 	if err == nil && j.written[uid] != string(text) {
 		err = j.at(func() error { return j.write(uid, h.ns, text) })
 	}

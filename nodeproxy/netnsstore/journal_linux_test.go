@@ -22,7 +22,7 @@ import (
 // find returns where and by what a pod's namespace is found.
 func find(t testing.TB, s *netnsstore.Store, uid types.UID, addrs ...netip.Addr) (netnsexec.ID, netnsstore.Source) {
 	t.Helper()
-	ref, err := s.Find(netnsstore.Pod{UID: uid, Addrs: addrs})
+	ref, err := s.Find(t.Context(), netnsstore.Pod{UID: uid, Addrs: addrs})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ref.Close()) }()
 	return ref.ID(), ref.Source()
@@ -52,6 +52,42 @@ func TestJournalServesTheNextStore(t *testing.T) {
 	assert.Empty(t, entries(t, o.RunDir))
 }
 
+// TestSysctls: what a namespace's sysctls were is known to the next store, as long as the namespace is the pod's.
+func TestSysctls(t *testing.T) {
+	t.Parallel()
+	o := netnsstore.Options{RunDir: t.TempDir()}
+	ns, other, uid := newPodNS(t, podAddrs...), newPodNS(t, podAddrs...), newUID()
+	kept := func(s *netnsstore.Store, name string) []any {
+		value, kept := s.KeptSysctl(uid, name)
+		return []any{value, kept}
+	}
+	s := newStore(t, o)
+	require.ErrorIs(t, s.KeepSysctl(uid, "a", "0"), netnsstore.ErrNotHeld)
+	put(t, s, attach(uid, "c1", podAddrs...), ns)
+	assert.Equal(t, []any{"", false}, kept(s, "a"))
+	require.NoError(t, s.KeepSysctl(uid, "a", "0"))
+	require.NoError(t, s.KeepSysctl(uid, "b", "2 3"))
+	require.NoError(t, s.KeepSysctl(uid, "a", "1"))
+	for range 2 {
+		assert.Equal(t, []any{"1", true}, kept(s, "a"))
+		put(t, s, attach(uid, "c2", podAddrs...), ns) // the same namespace
+		assert.Equal(t, []any{"2 3", true}, kept(s, "b"))
+		require.NoError(t, s.Close())
+		s = newStore(t, o)
+	}
+	put(t, s, attach(uid, "c3", podAddrs...), other)
+	assert.Equal(t, []any{"", false}, kept(s, "a"))
+	require.NoError(t, s.KeepSysctl(uid, "a", "7"))
+	require.NoError(t, s.Forget(uid))
+	assert.Equal(t, []any{"", false}, kept(s, "a"))
+
+	without := netnsstore.New(netnsstore.Options{RunDir: t.TempDir(), HostRoot: "/proc/0/root"})
+	defer func() { require.NoError(t, without.Close()) }()
+	put(t, without, attach(uid, "c1", podAddrs...), ns)
+	require.ErrorIs(t, without.KeepSysctl(uid, "a", "0"), netnsexec.ErrRoot, "a restart will not know")
+	assert.Equal(t, []any{"0", true}, kept(without, "a"))
+}
+
 // TestJournalSaysTheAddresses: a pod whose addresses the API server does not have yet is proven by those in its entry.
 func TestJournalSaysTheAddresses(t *testing.T) {
 	t.Parallel()
@@ -62,7 +98,7 @@ func TestJournalSaysTheAddresses(t *testing.T) {
 	id, _ := find(t, second, uid)
 	assert.Equal(t, ns.ID(), id)
 	removeAddrs(t, ns, addrA)
-	_, err := newStore(t, o).Find(netnsstore.Pod{UID: uid})
+	_, err := newStore(t, o).Find(t.Context(), netnsstore.Pod{UID: uid})
 	require.ErrorIs(t, err, netnsstore.ErrAddress)
 }
 
@@ -114,7 +150,7 @@ func TestJournalEntriesThatAreNone(t *testing.T) {
 
 			second := newStore(t, o)
 			assert.Empty(t, second.Known())
-			_, err := second.Find(netnsstore.Pod{UID: uid, Addrs: []netip.Addr{addrA}})
+			_, err := second.Find(t.Context(), netnsstore.Pod{UID: uid, Addrs: []netip.Addr{addrA}})
 			require.ErrorIs(t, err, netnsstore.ErrNoProcess)
 			files, err := os.ReadDir(dir)
 			require.NoError(t, err)

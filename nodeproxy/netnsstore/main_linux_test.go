@@ -1,6 +1,7 @@
 package netnsstore_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -98,7 +99,7 @@ var children = map[string]func(args []string) error{
 		}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 		s := netnsstore.New(netnsstore.Options{RunDir: runDir, HostRoot: hostRoot, Log: log})
-		ref, err := s.Find(netnsstore.Pod{UID: uid, Addrs: podAddrs[:1]})
+		ref, err := s.Find(context.Background(), netnsstore.Pod{UID: uid, Addrs: podAddrs[:1]})
 		if err == nil {
 			fmt.Println("found", ref.Source(), ref.ID())
 		} else if ref, err = putPath(s, uid, attachment.ID{Network: "k8s", ContainerID: "c1", IfName: "eth0"}, path); err == nil {

@@ -3,57 +3,37 @@
 package netnsstore
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// addresses returns all addresses in a namespace, from the kernel.
-func addresses(ns *netnsexec.NetNS) ([]netip.Addr, error) {
-	fail := func(err error) error { return fmt.Errorf("read the addresses in %s: %w", ns.ID(), err) }
-	var h *netlink.Handle
-	err := ns.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil {
-		return nil, fail(err)
-	}
-	defer h.Close()
-	var list []netlink.Addr
-	for range 5 { // a dump is interrupted by whatever changes an address meanwhile
-		if list, err = h.AddrList(nil, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fail(err)
-	}
-	has := make([]netip.Addr, 0, len(list))
-	for _, a := range list {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			has = append(has, ip.Unmap())
-		}
-	}
-	return has, nil
+// holds reports that a namespace has the wanted addresses. That none is wanted is [ErrNoAddress].
+func holds(ctx context.Context, ns *netnsexec.NetNS, want []netip.Addr) error {
+	_, err := proven(ctx, ns, want, nil)
+	return err
 }
 
-// holds says which of the wanted addresses are missing. That none is wanted is [ErrNoAddress].
-func holds(has, want []netip.Addr) error {
+// proven is holds, and returns which of further addresses the namespace has.
+func proven(ctx context.Context, ns *netnsexec.NetNS, want, further []netip.Addr) (has []netip.Addr, err error) {
 	if len(want) == 0 {
-		return ErrNoAddress
+		return nil, ErrNoAddress
 	}
-	missing := slices.DeleteFunc(plain(want), func(a netip.Addr) bool { return slices.Contains(has, a) })
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: %v of %v", ErrAddress, missing, want)
+	want, further = plain(want), plain(further)
+	held, err := podnetns.Has(ctx, ns, union(want, further))
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	missing := func(a netip.Addr) bool { return slices.Contains(held.Missing, a) }
+	if slices.ContainsFunc(want, missing) {
+		lacks := slices.DeleteFunc(slices.Clone(want), func(a netip.Addr) bool { return !missing(a) })
+		return nil, fmt.Errorf("%w: %s of %s", ErrAddress, podnetns.Few(lacks), podnetns.Few(want))
+	}
+	return slices.DeleteFunc(further, missing), nil
 }
 
 // plain returns the addresses in the form in which they compare, each once.

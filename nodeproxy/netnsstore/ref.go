@@ -35,7 +35,7 @@ func (r *Ref) SyscallConn() (syscall.RawConn, error) { return r.h.ns.SyscallConn
 // ID identifies the namespace.
 func (r *Ref) ID() netnsexec.ID { return r.h.ns.ID() }
 
-// Source is what the namespace is known from.
+// Source is the origin of the knowledge of the namespace.
 func (r *Ref) Source() Source { return r.h.source }
 
 // Addrs are the addresses by which the namespace was proven.
@@ -68,6 +68,8 @@ type handle struct {
 	addrs       []netip.Addr
 	attachments []attachment.ID
 
+	// sysctls were given to KeepSysctl: a map that is replaced, never changed. It belongs to the store's mutex.
+	sysctls map[string]string
 	// proven is false for what only the journal says, and for what has become doubtful. process is the one that was seen in
 	// the namespace last, if any. Both belong to the store's mutex.
 	proven  bool

@@ -33,7 +33,7 @@ type sources struct {
 	cache   filememo.Memo[told]
 }
 
-// told is what a file says.
+// told is the content of a file.
 type told struct {
 	claim
 	path string

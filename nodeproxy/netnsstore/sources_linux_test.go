@@ -1,6 +1,7 @@
 package netnsstore_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -189,7 +190,7 @@ func TestSources(t *testing.T) {
 				c.addrs = []netip.Addr{addrA, addrB}
 			}
 			s := newStore(t, n.o)
-			ref, err := s.Find(netnsstore.Pod{UID: n.uid, Addrs: c.addrs})
+			ref, err := s.Find(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: c.addrs})
 			if c.want != "" {
 				require.NoError(t, err)
 				assert.Equal(t, n.ns.ID(), ref.ID())
@@ -229,13 +230,13 @@ func TestFindRefuses(t *testing.T) {
 	n := newNode(t)
 	s := newStore(t, n.o)
 	put(t, s, attach(n.uid, "c1", addrA), n.ns)
-	found := s.FindAll(netnsstore.Pod{UID: n.uid, Addrs: podAddrs, HostNetwork: true}, netnsstore.Pod{UID: "..", Addrs: podAddrs})
+	found := s.FindAll(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: podAddrs, HostNetwork: true}, netnsstore.Pod{UID: "..", Addrs: podAddrs})
 	require.ErrorIs(t, found[n.uid].Err, netnsstore.ErrHostNetwork)
 	require.ErrorIs(t, found[".."].Err, netnsstore.ErrUID)
 
 	other := newUID() // another pod's record leads to the same namespace
 	n.record(other, "c2", n.ns.Path(), n.ns.ID())
-	_, err := s.Find(netnsstore.Pod{UID: other, Addrs: []netip.Addr{addrA}})
+	_, err := s.Find(t.Context(), netnsstore.Pod{UID: other, Addrs: []netip.Addr{addrA}})
 	require.ErrorIs(t, err, netnsstore.ErrForeign)
 	assert.Equal(t, "foreign-netns", netnsstore.Reason(err))
 }
@@ -306,7 +307,7 @@ func TestStillThere(t *testing.T) {
 	n := newNode(t)
 	s := newStore(t, n.o)
 	pod := netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}}
-	still := func() error { return s.StillThere(pod)[n.uid] }
+	still := func() error { return s.StillThere(t.Context(), pod)[n.uid] }
 	require.ErrorIs(t, still(), netnsstore.ErrNotHeld)
 
 	put(t, s, attach(n.uid, "c1", addrA, addrB), n.ns)
@@ -316,7 +317,7 @@ func TestStillThere(t *testing.T) {
 	require.NoError(t, still(), "by the process that is known")
 	n.process(newPodNS(t, addrA)) // younger
 	require.NoError(t, still())
-	all := s.StillThere(pod, pod, netnsstore.Pod{UID: newUID()})
+	all := s.StillThere(t.Context(), pod, pod, netnsstore.Pod{UID: newUID()})
 	assert.Len(t, all, 2)
 	assert.NoError(t, all[n.uid])
 
@@ -337,7 +338,7 @@ func TestStillThere(t *testing.T) {
 	removeAddrs(t, ref.NetNS(), addrA)
 	require.NoError(t, ref.Close())
 	require.ErrorIs(t, still(), netnsstore.ErrAddress)
-	_, err = s.Find(pod)
+	_, err = s.Find(t.Context(), pod)
 	require.ErrorIs(t, err, netnsstore.ErrAddress)
 	assert.Equal(t, "address", netnsstore.Reason(err))
 }
@@ -349,10 +350,33 @@ func TestStillThereCannotTell(t *testing.T) {
 	n.o.RunDir, n.o.ProcRoot = "", t.TempDir()
 	s := newStore(t, n.o)
 	put(t, s, attach(n.uid, "c1", addrA), n.ns)
-	err := s.StillThere(netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}})[n.uid]
+	err := s.StillThere(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}})[n.uid]
 	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.Equal(t, "netns-unknown", netnsstore.Reason(err))
-	_, err = s.Find(netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{podAddrs[0]}})
+	_, err = s.Find(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{podAddrs[0]}})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.NotNil(t, keep(t, s.Get(n.uid)), "it stays the pod's")
+}
+
+// TestContextEndsFind: a search for which there is no time left is not begun, and what is held counts neither as proven nor as another's.
+func TestContextEndsFind(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.process(n.ns)
+	s := newStore(t, n.o)
+	pod := netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA, addrB}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Find(over, pod)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, "netns-unknown", netnsstore.Reason(err))
+	ref, err := s.Find(t.Context(), pod)
+	require.NoError(t, err)
+	require.NoError(t, ref.Close())
+	_, err = s.Find(over, pod)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, s.StillThere(over, pod)[n.uid], context.Canceled)
+	ref = s.Get(n.uid)
+	require.NotNil(t, ref, "it stays")
+	require.NoError(t, ref.Close())
 }

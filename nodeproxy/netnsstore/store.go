@@ -4,6 +4,7 @@ package netnsstore
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,12 +18,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
-// Source is what a namespace is known from. The package's documentation says what each proves.
+// Source is the origin of the knowledge of a namespace. The package's documentation says what each proves.
 type Source string
 
 // The sources, in the order in which they are asked.
@@ -117,46 +119,50 @@ func (s *Store) put(a Attachment, file syscall.Conn) (*Ref, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.take(ns, claim{uid: a.UID, source: Attached, addrs: a.Addrs, attachments: []attachment.ID{a.ID}})
+	return s.take(context.Background(), ns, claim{uid: a.UID, source: Attached, addrs: a.Addrs, attachments: []attachment.ID{a.ID}})
 }
 
-// claim is what is to be known of a namespace.
+// claim is a namespace with the knowledge that a source claims of it.
 type claim struct {
 	uid         types.UID
 	source      Source
 	addrs       []netip.Addr
 	attachments []attachment.ID
 	process     podnetns.Found
-	// since is what was held when the search began whose result this is. It counts no more if another came meanwhile.
+	// since was held when the search began whose result this is. It counts no more if another came meanwhile.
 	since *handle
 }
 
 var errOvertaken = errors.New("another namespace of the pod was put meanwhile")
 
 // take proves the addresses and that no other pod has the namespace, which it owns, and keeps it.
-func (s *Store) take(ns *netnsexec.NetNS, c claim) (*Ref, error) {
-	has, err := addresses(ns)
-	if err == nil {
-		err = holds(has, c.addrs)
+func (s *Store) take(ctx context.Context, ns *netnsexec.NetNS, c claim) (*Ref, error) {
+	s.mu.Lock()
+	var before []netip.Addr
+	if h := s.held[c.uid]; h != nil {
+		before = h.addrs
 	}
+	s.mu.Unlock()
+	kept, err := proven(ctx, ns, c.addrs, before)
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	ref, replaced, err := s.install(ns, c, has)
+	ref, replaced, err := s.install(ns, c, kept)
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
 	if replaced != nil {
 		if err := replaced.release(); err != nil {
-			s.o.Log.Warn("cannot close a network namespace that was replaced", "uid", string(c.uid), "error", err.Error())
+			s.o.Log.Warn("cannot close a network namespace that was replaced", "uid", string(c.uid), "error", brief.Finding(err.Error()))
 		}
 	}
 	_ = s.sync(c.uid) // the pod is served without a journal too; Journal says so
 	return ref, nil
 }
 
-// install makes ns the pod's, unless another pod has it. replaced is what the caller is to release instead.
-func (s *Store) install(ns *netnsexec.NetNS, c claim, has []netip.Addr) (ref *Ref, replaced *shared, err error) {
+// install makes ns the pod's, unless another pod has it. kept are addresses that it was known by before and still has. replaced is what
+// the caller is to release instead.
+func (s *Store) install(ns *netnsexec.NetNS, c claim, kept []netip.Addr) (ref *Ref, replaced *shared, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -175,8 +181,9 @@ func (s *Store) install(ns *netnsexec.NetNS, c claim, has []netip.Addr) (ref *Re
 	if before := s.held[c.uid]; before != nil && before.ns.ID() == ns.ID() {
 		// The descriptor that is open already stays, with what else is known of the namespace.
 		h.shared, replaced = before.shared, h.shared
-		h.attachments = union(h.attachments, before.attachments, func(attachment.ID) bool { return true })
-		h.addrs = union(h.addrs, before.addrs, func(a netip.Addr) bool { return slices.Contains(has, a) })
+		h.attachments = union(h.attachments, before.attachments)
+		h.addrs = union(h.addrs, kept)
+		h.sysctls = before.sysctls
 		if h.process.PID == 0 {
 			h.process = before.process
 		}
@@ -188,13 +195,45 @@ func (s *Store) install(ns *netnsexec.NetNS, c claim, has []netip.Addr) (ref *Re
 	return &Ref{h: h}, replaced, nil
 }
 
-func union[T comparable](to, from []T, valid func(T) bool) []T {
+// union appends what a slice lacks, to a copy.
+func union[T comparable](to, from []T) []T {
+	to = slices.Clone(to)
 	for _, v := range from {
-		if !slices.Contains(to, v) && valid(v) {
+		if !slices.Contains(to, v) {
 			to = append(to, v)
 		}
 	}
 	return to
+}
+
+// KeepSysctl keeps a value that a sysctl of the pod's namespace had, in place of an earlier one, until the namespace is forgotten or
+// another takes its place. The error is [ErrNotHeld], or says that the journal does not have it: a restart would lose the value.
+func (s *Store) KeepSysctl(uid types.UID, name, value string) error {
+	s.mu.Lock()
+	h := s.held[uid]
+	if h == nil {
+		s.mu.Unlock()
+		return fmt.Errorf("keep sysctl %s of pod %s: %w", name, uid, ErrNotHeld)
+	}
+	all := map[string]string{name: value}
+	for other, of := range h.sysctls {
+		if other != name {
+			all[other] = of
+		}
+	}
+	h.sysctls = all
+	s.mu.Unlock()
+	return s.sync(uid)
+}
+
+// KeptSysctl returns what KeepSysctl was told, of this run or, by the journal, an earlier one; false: nothing, or of another namespace.
+func (s *Store) KeptSysctl(uid types.UID, name string) (value string, kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[uid]; h != nil {
+		value, kept = h.sysctls[name]
+	}
+	return value, kept
 }
 
 // Get returns the pod's proven namespace, if the store has one; otherwise nil. The caller closes it.
@@ -296,8 +335,10 @@ func (s *Store) sync(uid types.UID) error {
 	return s.journal.sync(uid, func() (h *handle, ok bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if h = s.held[uid]; h != nil {
-			h.acquire()
+		if now := s.held[uid]; now != nil {
+			now.acquire()
+			c := *now // its sysctls change
+			h = &c
 		}
 		return h, !s.closed
 	})

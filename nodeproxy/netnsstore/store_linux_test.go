@@ -15,13 +15,14 @@ import (
 
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // How long the kernel may take for what it does in its own time, and how often to look.
 const (
-	patience = 20 * time.Second
+	patience = netnstest.Patience
 	tick     = 2 * time.Millisecond
 )
 

@@ -78,7 +78,7 @@ func TestFullNodeAtOnce(t *testing.T) {
 					return nil
 				}
 				other := (i + 1) % full
-				ref, err := s.Find(pods[other])
+				ref, err := s.Find(t.Context(), pods[other])
 				if err == nil && ref.ID() != namespaces[other].ID() {
 					return fmt.Errorf("%s found %s", pods[other].UID, ref.ID())
 				}
@@ -89,7 +89,7 @@ func TestFullNodeAtOnce(t *testing.T) {
 			})
 			g.Go(func() error {
 				if i%30 == 0 {
-					s.StillThere(pods...)
+					s.StillThere(t.Context(), pods...)
 				}
 				if i%5 == 0 {
 					return s.Forget(p.UID)
@@ -138,7 +138,7 @@ func TestRestartOnAFullNode(t *testing.T) {
 	open := nsDescriptors(t)
 	second := newStore(t, o)
 	for range 2 {
-		found := second.FindAll(pods...)
+		found := second.FindAll(t.Context(), pods...)
 		require.Len(t, found, full)
 		for i, p := range pods {
 			require.NoError(t, found[p.UID].Err)
@@ -148,7 +148,7 @@ func TestRestartOnAFullNode(t *testing.T) {
 		assert.Equal(t, full, nsDescriptors(t)-open)
 		assert.Len(t, entries(t, o.RunDir), full)
 	}
-	for uid, err := range second.StillThere(pods...) {
+	for uid, err := range second.StillThere(t.Context(), pods...) {
 		assert.NoError(t, err, uid)
 	}
 }
@@ -175,12 +175,12 @@ func BenchmarkFullNode(b *testing.B) {
 	}
 	b.Run("StillThere", func(b *testing.B) {
 		for b.Loop() {
-			s.StillThere(pods...)
+			s.StillThere(b.Context(), pods...)
 		}
 	})
 	b.Run("Find", func(b *testing.B) {
 		for b.Loop() {
-			for _, f := range s.FindAll(pods...) {
+			for _, f := range s.FindAll(b.Context(), pods...) {
 				require.NoError(b, f.Err)
 				require.NoError(b, f.Ref.Close())
 			}
@@ -189,7 +189,7 @@ func BenchmarkFullNode(b *testing.B) {
 	b.Run("Restart", func(b *testing.B) {
 		for b.Loop() {
 			next := netnsstore.New(o)
-			for _, f := range next.FindAll(pods...) {
+			for _, f := range next.FindAll(b.Context(), pods...) {
 				require.NoError(b, f.Err)
 				require.NoError(b, f.Ref.Close())
 			}

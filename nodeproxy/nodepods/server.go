@@ -2,6 +2,7 @@ package nodepods
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/meshcni/meshcni/internal/podlist"
 )
 
 // server is the API server, with the two kinds that are watched: a clientset would take several times the rest of the
@@ -23,9 +26,10 @@ import (
 type server struct {
 	core rest.Interface
 	meta metadata.Interface
+	keep func(*corev1.Pod) *corev1.Pod
 }
 
-func newServer(config *rest.Config) (*server, error) {
+func newServer(config *rest.Config, keep func(*corev1.Pod) *corev1.Pod) (*server, error) {
 	meta, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -39,21 +43,39 @@ func newServer(config *rest.Config) (*server, error) {
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	core, err := rest.RESTClientFor(c)
-	return &server{core, meta}, err
+	return &server{core, meta, keep}, err
 }
 
-// watchPods keeps the store like the node's pods until the context ends.
+// watchPods keeps the store like the node's pods until the context ends. Each pod loses what is not kept before the next is read: a
+// node's pods may be a thousand times larger than what is kept of them.
 func (s *server) watchPods(ctx context.Context, node string, store cache.ReflectorStore, failed func(error)) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	reflect(ctx, &corev1.Pod{}, store, failed,
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
-			list := &corev1.PodList{}
-			return list, s.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+			body, err := s.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Stream(ctx)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = body.Close() }()
+			list, err := podlist.Decode(body, s.keep)
+			if err != nil {
+				return nil, fmt.Errorf("read the list of the node's pods: %w", err)
+			}
+			return list, nil
 		},
 		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector, o.Watch = selector, true
-			return s.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			w, err := s.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				if pod, ok := e.Object.(*corev1.Pod); ok && e.Type != watch.Bookmark {
+					e.Object = s.keep(pod)
+				}
+				return e, true
+			}), nil
 		})
 }
 
@@ -103,7 +125,8 @@ type podStore struct{ w *Watch }
 // Add implements [cache.ReflectorStore].
 func (s podStore) Add(obj any) error {
 	if pod, ok := obj.(*corev1.Pod); ok {
-		s.w.change(func() []types.UID { return s.w.put(pod) })
+		static := s.w.confirmed(pod)
+		s.w.change(func() []types.UID { return s.w.put(pod, static) })
 	}
 	return nil
 }
@@ -114,7 +137,7 @@ func (s podStore) Update(obj any) error { return s.Add(obj) }
 // Delete implements [cache.ReflectorStore].
 func (s podStore) Delete(obj any) error {
 	if pod, ok := obj.(*corev1.Pod); ok {
-		s.w.change(func() []types.UID { return s.w.drop(pod) })
+		s.w.change(func() []types.UID { return s.w.drop(pod.UID) })
 	}
 	return nil
 }
@@ -122,17 +145,21 @@ func (s podStore) Delete(obj any) error {
 // Replace implements [cache.ReflectorStore]: the list is complete.
 func (s podStore) Replace(list []any, _ string) error {
 	s.w.failed("pods", &s.w.failing, nil)
+	static := map[types.UID]types.UID{}
+	for _, obj := range list {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			static[pod.UID] = s.w.confirmed(pod)
+		}
+	}
 	s.w.change(func() (changed []types.UID) {
-		there := map[types.UID]bool{}
-		for _, obj := range list {
-			if pod, ok := obj.(*corev1.Pod); ok {
-				there[RuntimeUID(pod)] = true
-				changed = append(changed, s.w.put(pod)...)
+		for uid := range s.w.pods {
+			if _, there := static[uid]; !there {
+				changed = append(changed, s.w.drop(uid)...)
 			}
 		}
-		for uid, pod := range s.w.pods {
-			if !there[uid] {
-				changed = append(changed, s.w.drop(pod)...)
+		for _, obj := range list {
+			if pod, ok := obj.(*corev1.Pod); ok {
+				changed = append(changed, s.w.put(pod, static[pod.UID])...)
 			}
 		}
 		s.w.synced = true

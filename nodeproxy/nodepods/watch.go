@@ -18,19 +18,29 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Options configures a [Watch]. Config and Node are required.
 type Options struct {
-	// Config is how to reach the API server.
+	// Config leads to the API server.
 	Config *rest.Config
 	// Node is the name of the node whose pods are wanted.
 	Node string
 	// Namespaces makes it read the namespaces that the pods are in. Without it, Namespace returns [ErrNotRead].
 	Namespaces bool
-	// Patience is how long [Watch.Pod] waits for a pod that the API server may be about to tell of. Default: 20 ms, which
+	// Dialects are the meshes whose keys are kept of large pods; see dialect.List.Keep. Without any, nothing is kept of these but
+	// that they are there.
+	Dialects dialect.List
+	// MaxBytes bounds what is kept of all pods together, in the units of dialect.Weight; those that come beyond it are kept as
+	// those that are too large. Zero means [DefaultMaxBytes].
+	MaxBytes int
+	// Attached reports whether the node's runtime has attached a network to a pod of that namespace, name and UID: what a runtime
+	// says of a static pod, whose mirror is at the API server. See [Attachments]. nil: nobody knows.
+	Attached func(attachment.Pod) bool
+	// Patience bounds the wait of [Watch.Pod] for a pod that the API server may be about to tell of. Default: 20 ms, which
 	// leaves the plugin time to ask the API server itself.
 	Patience time.Duration
 	// Log receives a record when the API server stops answering, and when it answers again. nil discards them.
@@ -45,6 +55,10 @@ var ErrUnknown = errors.New("not known yet")
 
 const defaultPatience = 20 * time.Millisecond
 
+// DefaultMaxBytes is the default of Options.MaxBytes: what a full node's 110 pods may take if each is as large as one may be, and
+// as much again.
+const DefaultMaxBytes = 16 << 20
+
 // Watch keeps the pods of a node. Its methods are safe for concurrent use. Make one with [New].
 type Watch struct {
 	opts   Options
@@ -53,7 +67,10 @@ type Watch struct {
 	mu         sync.Mutex
 	running    context.Context // nil before Run
 	watches    sync.WaitGroup
-	pods       map[types.UID]*corev1.Pod
+	pods       map[types.UID]*corev1.Pod // by the API server's UID
+	sorted     []*corev1.Pod             // all of them, in order; nil: they have changed since
+	bytes      int                       // what they take
+	mirrored   map[types.UID]types.UID   // the mirrors of static pods by the UIDs of these, as the runtime has them
 	synced     bool
 	namespaces map[string]*namespace
 	subs       map[int]func(types.UID)
@@ -68,7 +85,8 @@ type namespace struct {
 	cancel context.CancelFunc // of its watch; nil: it is not watched
 	known  bool
 	is     *corev1.Namespace // nil, if known: it does not exist
-	// failing is why that may be out of date. It goes with the namespace, whatever its watch says after that.
+	large  error             // why it is not known although the API server has told of it
+	// failing is the reason that it may be out of date. It goes with the namespace, whatever its watch says after that.
 	failing error
 }
 
@@ -80,13 +98,16 @@ func New(o Options) (*Watch, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Patience = cmp.Or(o.Patience, defaultPatience)
-	s, err := newServer(o.Config)
+	o.Patience, o.MaxBytes = cmp.Or(o.Patience, defaultPatience), cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	if o.Attached == nil {
+		o.Attached = func(attachment.Pod) bool { return false }
+	}
+	s, err := newServer(o.Config, o.Dialects.Keep)
 	if err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", o.Node, err)
 	}
 	return &Watch{
-		opts: o, server: s, pods: map[types.UID]*corev1.Pod{}, namespaces: map[string]*namespace{},
+		opts: o, server: s, pods: map[types.UID]*corev1.Pod{}, mirrored: map[types.UID]types.UID{}, namespaces: map[string]*namespace{},
 		subs: map[int]func(types.UID){}, news: make(chan struct{}),
 	}, nil
 }
@@ -105,27 +126,54 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// RuntimeUID returns the UID by which the runtime and the pod's control groups know a pod. The API server's copy of a static
-// pod has another one.
-func RuntimeUID(pod *corev1.Pod) types.UID {
-	if uid, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok && uid != "" {
-		return types.UID(uid)
+// Pods returns all pods of the node in the order of their names, as dialect.List.Keep leaves them: of those whose containers have
+// ended there is little. The caller must change neither the pods nor the list.
+func (w *Watch) Pods() []*corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sorted == nil {
+		w.sorted = slices.SortedFunc(maps.Values(w.pods), func(a, b *corev1.Pod) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+		})
+	}
+	return w.sorted
+}
+
+// ByUID returns the pod with the UID, which is the API server's, or that of a static pod whose mirror it is, or nil. Only the node's
+// runtime can say what a mirror is of: see Options.Attached and [Watch.Known].
+func (w *Watch) ByUID(uid types.UID) *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.byUID(uid)
+}
+
+func (w *Watch) byUID(uid types.UID) *corev1.Pod {
+	if own, ok := w.mirrored[uid]; ok {
+		return w.pods[own]
+	}
+	return w.pods[uid]
+}
+
+// RuntimeUID returns the UID by which the runtime and the control groups know a pod: its own, unless it is the mirror of a static
+// pod and the runtime has said so.
+func (w *Watch) RuntimeUID(pod *corev1.Pod) types.UID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runtimeUID(pod)
+}
+
+func (w *Watch) runtimeUID(pod *corev1.Pod) types.UID {
+	if static := podid.Mirrored(pod); static != "" && w.mirrored[static] == pod.UID {
+		return static
 	}
 	return pod.UID
 }
 
-// Pods returns all pods of the node in the order of their names. The caller must not change them.
-func (w *Watch) Pods() []*corev1.Pod {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]*corev1.Pod, 0, len(w.pods))
-	for _, p := range w.pods {
-		all = append(all, p)
-	}
-	slices.SortFunc(all, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
-	return all
+// Known returns the pod that the node's runtime means by the namespace, the name and the UID, or nil. It takes the runtime's word
+// for what a mirror is of, so it must be asked with nothing but that.
+func (w *Watch) Known(id attachment.Pod) *corev1.Pod {
+	found, _, _ := w.find(id, false)
+	return found.Pod
 }
 
 // Namespace returns the name, labels and annotations of a namespace that has pods here. Of any other, and of one that the API
@@ -142,6 +190,8 @@ func (w *Watch) namespace(name string) (*corev1.Namespace, error) {
 	switch {
 	case !w.opts.Namespaces:
 		return nil, fmt.Errorf("namespace %s: %w", name, ErrNotRead)
+	case n != nil && n.large != nil:
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, n.large)
 	case n != nil && !n.known && n.failing != nil:
 		return nil, fmt.Errorf("namespace %s: %w: %w", name, ErrUnknown, n.failing)
 	case n == nil || !n.known:
@@ -178,8 +228,8 @@ func (w *Watch) Ready() error {
 	return errors.Join(errs...)
 }
 
-// Subscribe calls changed with the [RuntimeUID] of each pod that is new, changed or gone, or whose namespace changed, until
-// cancel is called; a call that is under way may still end after that. changed must not block.
+// Subscribe calls changed with the [Watch.RuntimeUID] of each pod that is new, changed or gone, or of whose namespace labels or
+// annotations changed, until cancel is called; a call that is under way may still end after that. changed must not block.
 func (w *Watch) Subscribe(changed func(types.UID)) (cancel func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,7 +249,7 @@ func (w *Watch) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, erro
 	patience := time.NewTimer(w.opts.Patience)
 	defer patience.Stop()
 	for {
-		found, hopeless, news := w.find(id)
+		found, hopeless, news := w.find(id, true)
 		if found.Pod != nil {
 			return found, nil
 		}
@@ -216,22 +266,54 @@ func (w *Watch) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, erro
 	}
 }
 
-// find returns the pod if it is known. It is hopeless to wait for it while the API server refuses what is missing.
-func (w *Watch) find(id attachment.Pod) (found agentsock.Pod, hopeless bool, news <-chan struct{}) {
+// find returns the pod that the runtime means, and its namespace if that is asked for too, if both are known. It is hopeless to
+// wait for what the API server refuses, and for a pod of which not enough is kept.
+func (w *Watch) find(id attachment.Pod, namespace bool) (found agentsock.Pod, hopeless bool, news <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.pods[types.UID(id.UID)]
-	if id.UID == "" || p == nil || p.Name != id.Name || p.Namespace != id.Namespace {
+	p := w.meant(id)
+	switch {
+	case p == nil:
 		return found, id.UID == "" || w.failing != nil, w.news
+	case !namespace:
+		return agentsock.Pod{Pod: p}, false, w.news
+	case dialect.Whole(p) != nil || ended(p): // what is kept of either does not say what a mesh means for it
+		return found, true, w.news
 	}
 	if w.opts.Namespaces {
 		var err error
 		if found.Namespace, err = w.namespace(p.Namespace); err != nil {
-			return agentsock.Pod{}, w.namespaces[p.Namespace].failing != nil, w.news
+			n := w.namespaces[p.Namespace]
+			return agentsock.Pod{}, n.failing != nil || n.large != nil, w.news
 		}
 	}
 	found.Pod = p
 	return found, false, w.news
+}
+
+// meant returns the pod that the runtime means. That a pod mirrors a static one is known from then on.
+func (w *Watch) meant(id attachment.Pod) *corev1.Pod {
+	if p := w.byUID(types.UID(id.UID)); p != nil {
+		if !podid.Is(p, id.Namespace, id.Name, id.UID) {
+			return nil
+		}
+		return p
+	}
+	if !podid.IsStatic(id.UID) {
+		return nil
+	}
+	for _, p := range w.pods {
+		if podid.Is(p, id.Namespace, id.Name, id.UID) {
+			w.mirrored[types.UID(id.UID)] = p.UID
+			return p
+		}
+	}
+	return nil
+}
+
+// ended reports whether a pod's containers have ended for good.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // change does something to what is known, and then tells who wants to know.
@@ -266,30 +348,66 @@ func (w *Watch) failed(what string, at *error, err error) {
 	}
 }
 
-// put stores a pod, and has its namespace watched.
-func (w *Watch) put(pod *corev1.Pod) (changed []types.UID) {
-	uid := RuntimeUID(pod)
-	old := w.pods[uid]
-	if old != nil && old.UID == pod.UID && old.ResourceVersion == pod.ResourceVersion {
+// confirmed returns the UID of the static pod that a pod mirrors, if the runtime says so; otherwise "".
+func (w *Watch) confirmed(pod *corev1.Pod) types.UID {
+	static := podid.Mirrored(pod)
+	if static == "" || !w.opts.Attached(attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(static)}) {
+		return ""
+	}
+	return static
+}
+
+// put stores a pod, which is kept as [dialect.List.Keep] left it, and has its namespace watched. static is what it is known to mirror.
+func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
+	old := w.pods[pod.UID]
+	if static != "" && w.mirrored[static] != pod.UID {
+		w.mirrored[static] = pod.UID
+		changed = append(changed, pod.UID) // by which it was known until now
+	} else if old != nil && old.ResourceVersion == pod.ResourceVersion {
 		return nil
 	}
-	w.pods[uid] = dialect.Trim(pod)
+	if old != nil {
+		w.bytes -= weight(old)
+	}
+	most := w.opts.MaxBytes
+	if ended(pod) {
+		most /= 2 // so that there is always room for those that run
+	}
+	if w.bytes+weight(pod) > most {
+		pod = w.opts.Dialects.TooLarge(pod, fmt.Sprintf("the node's pods take more than %d bytes together", most))
+	}
+	w.bytes += weight(pod)
+	w.pods[pod.UID], w.sorted = pod, nil
 	w.enter(pod.Namespace)
 	if old != nil {
 		w.leave(old.Namespace)
 	}
-	return []types.UID{uid}
+	return append(changed, w.runtimeUID(pod))
 }
 
-// drop forgets a pod, unless another has its place already.
-func (w *Watch) drop(pod *corev1.Pod) (changed []types.UID) {
-	uid := RuntimeUID(pod)
-	if old := w.pods[uid]; old == nil || old.UID != pod.UID {
+// weight is a pod's share of Options.MaxBytes: nothing if it has ended and only its names and state are kept.
+func weight(pod *corev1.Pod) int {
+	if ended(pod) && len(pod.Spec.Containers) == 0 {
+		return 0
+	}
+	return dialect.Weight(pod)
+}
+
+// drop forgets a pod.
+func (w *Watch) drop(uid types.UID) (changed []types.UID) {
+	old := w.pods[uid]
+	if old == nil {
 		return nil
 	}
+	known := w.runtimeUID(old)
+	if known != uid {
+		delete(w.mirrored, known)
+	}
+	w.bytes -= weight(old)
 	delete(w.pods, uid)
-	w.leave(pod.Namespace)
-	return []types.UID{uid}
+	w.sorted = nil
+	w.leave(old.Namespace)
+	return []types.UID{known}
 }
 
 func (w *Watch) enter(name string) {
@@ -327,16 +445,14 @@ func (w *Watch) leave(name string) {
 
 // learn notes what the API server says of a namespace; nil: there is none.
 func (w *Watch) learn(n *namespace, name string, is *metav1.PartialObjectMetadata) (changed []types.UID) {
-	var now *corev1.Namespace
+	n.known, n.is, n.large = true, nil, nil
 	if is != nil {
-		now = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-			Name: is.Name, UID: is.UID, Labels: is.Labels, Annotations: is.Annotations, DeletionTimestamp: is.DeletionTimestamp,
-		}}
+		n.is, n.large = w.opts.Dialects.KeepNamespace(&corev1.Namespace{ObjectMeta: is.ObjectMeta})
+		n.known = n.large == nil
 	}
-	n.known, n.is = true, now
-	for uid, p := range w.pods {
-		if p.Namespace == name {
-			changed = append(changed, uid)
+	for _, p := range w.pods {
+		if p.Namespace == name && !ended(p) {
+			changed = append(changed, w.runtimeUID(p))
 		}
 	}
 	return changed

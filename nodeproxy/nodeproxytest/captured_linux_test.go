@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -183,11 +184,15 @@ func TestSwap(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
 			w := captured(t, backend, nil)
+			// No proxy sets it; without it, what waits in the queue of the old one's listener is reset.
+			require.NoError(t, w.Pod.Do(func() error {
+				return os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0)
+			}))
 			serve(t, w.Out, "[::]:9999")
 			path := socktest.Path(t)
 			a := newAgent(t, path, patience)
 			cart := workload(t, "cart", w.Pod)
-			o := nodeproxytest.Options{Socket: path, MaxBackoff: 50 * time.Millisecond, Drain: patience}
+			o := nodeproxytest.Options{Socket: path, Drain: patience}
 			proxy := nodeproxytest.StartProcess(t, o)
 			a.ready(t, 1)
 			a.hold(cart)

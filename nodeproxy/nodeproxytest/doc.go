@@ -10,8 +10,8 @@
 //	127.0.0.1, [::1]:15053   DNS, UDP and TCP: answers, or forwards to Options.Upstream
 //
 // All of its sockets have the mark, 0x539, and SO_REUSEPORT, so that two proxies can listen side by side. Connections are
-// copied both ways, each until its own end. Listeners ask the namespace to move waiting connections to another proxy's when they
-// close (net.ipv4.tcp_migrate_req).
+// copied both ways, each until its own end. A listener that closes resets what waits in its queue, unless net.ipv4.tcp_migrate_req is
+// 1 in the namespace: neither this proxy nor ztunnel sets it.
 //
 // # What it answers
 //
@@ -19,10 +19,12 @@
 //	Add, same pod, another namespace        the old sockets and connections are cut, the new sockets open
 //	Add that cannot listen                  nack; tried again every Options.Retry, and not ready meanwhile
 //	Add without an identity, a second SnapshotSent, Keep after it    nack, and the program ends with code 1
-//	Del                                     ack; listeners close, connections live on; before SnapshotSent, not until then
-//	SnapshotSent                            ack; listeners close of all that was neither added nor kept
+//	Del                                     ack; listeners and connections are closed at once; before SnapshotSent, not until then
+//	SnapshotSent                            ack; the same for all that was neither added nor kept
 //
-// Without the agent, the pods stay, and it connects again; what could not listen is forgotten.
+// An Add is acknowledged whether or not the control plane has told the proxy about the pod; see Faults.Unknown for what becomes of
+// connections until it has. Without the agent, the pods stay, and it connects again, with a pause that doubles from 20 ms to 15 s;
+// what could not listen is forgotten. SIGTERM closes the listeners, and cuts after 25 s what is still open.
 //
 // # Limits
 //

@@ -15,7 +15,7 @@ func ExampleStartProcess() {
 	_ = func(t *testing.T, socket string) {
 		old := nodeproxytest.StartProcess(t, nodeproxytest.Options{Socket: socket})
 		fresh := nodeproxytest.StartProcess(t, nodeproxytest.Options{Socket: socket, Faults: nodeproxytest.Faults{Nack: 1}})
-		old.Terminate() // its listeners close, its connections live on
+		old.Terminate() // its listeners close, its connections live on for 25 s
 		for _, pod := range fresh.State().Pods {
 			t.Log(pod.UID, pod.NetNS, pod.Accepted[15001])
 		}

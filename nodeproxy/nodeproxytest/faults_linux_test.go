@@ -3,6 +3,7 @@ package nodeproxytest_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -10,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
+	"github.com/meshcni/meshcni/redirect/apply"
 )
 
 // A snapshot leaves the proxy with the pods that there are: those that it had with connections and all, those that came
@@ -64,12 +67,12 @@ func TestFaults(t *testing.T) {
 		"no":      {nodeproxytest.Faults{Nack: 1}, func(err error) bool { var nack *zds.NackError; return errors.As(err, &nack) }},
 		"silence": {nodeproxytest.Faults{DropAcks: 1}, func(err error) bool { return errors.Is(err, zds.ErrTimeout) }},
 		"late":    {nodeproxytest.Faults{Delay: 3 * ack}, func(err error) bool { return errors.Is(err, zds.ErrTimeout) }},
-		"exit":    {nodeproxytest.Faults{ExitAfter: 1}, func(err error) bool { return errors.Is(err, zds.ErrNoProxy) }},
+		"exit":    {nodeproxytest.Faults{ExitAfter: 1}, func(err error) bool { return errors.Is(err, nodeproxy.ErrNoProxy) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)
 			a := newAgent(t, socktest.Path(t), ack)
-			o := nodeproxytest.Options{Socket: a.path, MaxBackoff: 50 * time.Millisecond}
+			o := nodeproxytest.Options{Socket: a.path}
 			p := nodeproxytest.StartProcess(t, o)
 			a.ready(t, 1)
 			p.SetFaults(tt.faults)
@@ -107,6 +110,36 @@ func TestExitInTheSnapshot(t *testing.T) {
 	p := nodeproxytest.StartProcess(t, nodeproxytest.Options{Socket: a.path})
 	a.ready(t, 1)
 	assert.Equal(t, want, uids(p.State()))
+}
+
+// What the control plane does not know yet is acknowledged all the same. Its connections wait, and are closed if that takes too long.
+func TestUnknown(t *testing.T) {
+	w := captured(t, apply.Nftables, nil)
+	serve(t, w.Pod, "[::]:9999")
+	a := newAgent(t, socktest.Path(t), patience)
+	unknown := nodeproxytest.Faults{Unknown: []types.UID{"cart"}}
+	impatient := start(t, nodeproxytest.Options{Socket: a.path, Faults: unknown, KnowTimeout: time.Millisecond})
+	a.ready(t, 1)
+	require.NoError(t, a.Add(t.Context(), workload(t, "cart", w.Pod)))
+	conn := dial(t, w.Out, "10.244.1.5:15008")
+	_, err := io.WriteString(conn, "CONNECT 10.244.1.5:9999 HTTP/1.1\r\n\r\n")
+	require.NoError(t, err)
+	answer, _ := io.ReadAll(conn)
+	assert.Empty(t, answer)
+	require.NoError(t, a.Remove(t.Context(), "cart"))
+	impatient.Kill()
+
+	a.ready(t, 0)
+	p := start(t, nodeproxytest.Options{Socket: a.path, Faults: unknown, KnowTimeout: patience})
+	a.ready(t, 1)
+	require.NoError(t, a.Add(t.Context(), workload(t, "cart", w.Pod)))
+	var known sync.WaitGroup
+	known.Go(func() {
+		assert.Eventually(t, func() bool { pod, _ := p.State().Pod("cart"); return pod.Open == 1 }, patience, time.Millisecond, "it hangs")
+		p.SetFaults(nodeproxytest.Faults{})
+	})
+	assert.Equal(t, "hello from 10.244.1.1", tunnel(t, w.Out, "10.244.1.5:15008", "10.244.1.5:9999", "hello"))
+	known.Wait()
 }
 
 // It says yes, and does not listen: that is for whoever looks at the sockets.

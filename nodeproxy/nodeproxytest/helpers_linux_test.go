@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const patience = 30 * time.Second
+const patience = netnstest.Patience
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
@@ -91,7 +91,6 @@ func (a *agent) ready(t testing.TB, proxies int) {
 
 func start(t testing.TB, o nodeproxytest.Options) *nodeproxytest.Proxy {
 	t.Helper()
-	o.MaxBackoff = 50 * time.Millisecond
 	o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	p := nodeproxytest.Start(o)
 	t.Cleanup(p.Kill)

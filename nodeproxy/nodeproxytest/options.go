@@ -29,8 +29,11 @@ type Options struct {
 	MaxBackoff time.Duration
 	// Retry is how often a pod in which it could not listen is tried again. Default: 5 s.
 	Retry time.Duration
-	// Drain is how long connections live on after Stop, or SIGTERM. Default: 29 s.
+	// Drain is how long connections live on after Stop, or SIGTERM. Default: 25 s, which is the grace period of ztunnel's pod, 30 s,
+	// less 5.
 	Drain time.Duration
+	// KnowTimeout is how long a connection waits for the control plane to tell about its pod. Default: 5 s.
+	KnowTimeout time.Duration
 	// Faults are those at the start; see [Proxy.SetFaults].
 	Faults Faults
 	// OnRequest is called with each request before it is acted upon, and may hold it up. Nil: nothing is. Not in a process of
@@ -48,7 +51,8 @@ func (o Options) withDefaults() Options {
 		o.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
 	}
 	o.MaxBackoff, o.Retry = cmp.Or(o.MaxBackoff, 15*time.Second), cmp.Or(o.Retry, 5*time.Second)
-	o.Drain = cmp.Or(o.Drain, 29*time.Second)
+	o.Drain = cmp.Or(o.Drain, 25*time.Second)
+	o.KnowTimeout = cmp.Or(o.KnowTimeout, 5*time.Second)
 	if o.OnRequest == nil {
 		o.OnRequest = func(zds.Request) {}
 	}
@@ -70,6 +74,9 @@ type Faults struct {
 	ExitAfter int
 	// Deaf are ports on which it does not listen, though it acknowledges the pod.
 	Deaf []uint16
+	// Unknown are pods that the control plane has not told the proxy about. They are acknowledged as any other; their TCP connections
+	// hang until they are known, or are closed after Options.KnowTimeout.
+	Unknown []types.UID
 }
 
 // ErrExit: the proxy has ended, with code 1 if it is a program, because the agent broke the protocol or a fault says so.

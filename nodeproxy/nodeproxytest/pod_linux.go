@@ -23,11 +23,13 @@ import (
 // pod is a pod in which the proxy listens, or tries to.
 type pod struct {
 	opts Options
-	uid  types.UID
-	info zds.Info
-	ns   *netnsexec.NetNS
-	ctx  context.Context //nolint:containedctx // of its connections
-	stop context.CancelFunc
+	// known waits until the control plane has told about the pod, and reports whether it has in time.
+	known func() bool
+	uid   types.UID
+	info  zds.Info
+	ns    *netnsexec.NetNS
+	ctx   context.Context //nolint:containedctx // of its connections
+	stop  context.CancelFunc
 
 	pending   error       // why it does not listen
 	listeners []io.Closer // these two belong to the proxy's mutex, the rest to mu
@@ -38,8 +40,9 @@ type pod struct {
 	serving  sync.WaitGroup     // listeners and connections
 }
 
-func newPod(o Options, uid types.UID, info zds.Info, ns *netnsexec.NetNS) *pod {
-	p := &pod{opts: o, uid: uid, info: info, ns: ns, accepted: map[uint16]int{}, open: map[io.Closer]bool{}}
+func newPod(by *Proxy, uid types.UID, info zds.Info, ns *netnsexec.NetNS) *pod {
+	p := &pod{opts: by.opts, uid: uid, info: info, ns: ns, accepted: map[uint16]int{}, open: map[io.Closer]bool{}}
+	p.known = func() bool { return by.mesh.await(p.ctx, uid, by.opts.KnowTimeout) }
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
@@ -69,8 +72,6 @@ func (p *pod) listen(deaf []uint16) error {
 
 // listenHere acts in the calling thread's namespace, which is the pod's.
 func (p *pod) listenHere(deaf []uint16) error {
-	// A kernel that cannot (before 5.14) resets what waits when a listener closes.
-	_ = os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0)
 	wildcard, loopbacks := "::", []string{"127.0.0.1", "::1"}
 	if _, err := os.Stat("/proc/thread-self/net/if_inet6"); err != nil {
 		wildcard, loopbacks = "0.0.0.0", loopbacks[:1]
@@ -180,24 +181,19 @@ func (p *pod) deafen() {
 	p.listeners = nil
 }
 
-// shut closes the listeners, and lets go of the namespace when the last connection has ended.
-func (p *pod) shut() {
-	p.deafen()
-	go func() {
-		p.serving.Wait()
-		p.stop()
-		_ = p.ns.Close()
-	}()
-}
+// drain closes all that is open, as ztunnel does when it is told to let a pod go, and returns when nothing runs any more.
+func (p *pod) drain() { p.end(func(*net.TCPConn) {}) }
 
-// cut closes all that is open, and returns when nothing runs any more.
-func (p *pod) cut() {
+// cut does the same by resets.
+func (p *pod) cut() { p.end(func(c *net.TCPConn) { _ = c.SetLinger(0) }) }
+
+func (p *pod) end(before func(*net.TCPConn)) {
 	p.deafen()
 	p.stop()
 	p.mu.Lock()
 	for c := range p.open {
 		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
+			before(tcp)
 		}
 		_ = c.Close()
 	}

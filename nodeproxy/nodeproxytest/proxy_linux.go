@@ -22,6 +22,7 @@ type Proxy struct {
 	cancel context.CancelFunc // the agent's connection
 	done   chan struct{}
 	err    error // once done is closed
+	mesh   mesh
 
 	mu     sync.Mutex
 	faults Faults
@@ -35,7 +36,10 @@ type Proxy struct {
 func Start(o Options) *Proxy {
 	o = o.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Proxy{opts: o, cancel: cancel, done: make(chan struct{}), faults: o.Faults, pods: map[types.UID]*pod{}}
+	p := &Proxy{
+		opts: o, cancel: cancel, done: make(chan struct{}), faults: o.Faults, pods: map[types.UID]*pod{},
+	}
+	p.mesh.set(o.Faults.Unknown)
 	go p.run(ctx)
 	return p
 }
@@ -54,6 +58,7 @@ func (p *Proxy) SetFaults(f Faults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = f
+	p.mesh.set(f.Unknown)
 }
 
 // State returns what the proxy has now.
@@ -265,10 +270,10 @@ func (p *Proxy) handle(r zds.Request, netns *os.File) (refusal, exit error) {
 	return nil, nil
 }
 
-// drop lets a pod go: no new connections, and those that are open live on. mu is held.
+// drop lets a pod go: all of its listeners and connections are closed at once. mu is held.
 func (p *Proxy) drop(uid types.UID) {
 	if pod := p.pods[uid]; pod != nil {
-		pod.shut()
+		pod.drain()
 		delete(p.pods, uid)
 	}
 }
@@ -288,7 +293,7 @@ func (p *Proxy) add(uid types.UID, info zds.Info, netns *os.File) error {
 		}
 		old.cut()
 	}
-	pod := newPod(p.opts, uid, info, ns)
+	pod := newPod(p, uid, info, ns)
 	p.pods[uid] = pod
 	return pod.listen(p.faults.Deaf)
 }

@@ -151,7 +151,7 @@ func TestInode(t *testing.T) {
 	require.NotEmpty(t, agent.ask(add(t, "b"), workload(t, "b", host(t)).NetNS), "no namespace of a pod")
 }
 
-// A pod that is taken back gets no new connections; those that are open live on.
+// A pod that is taken back gets no new connections, and those that are open are closed at once.
 func TestDel(t *testing.T) {
 	ns := netnstest.New(t)
 	p, agent, _ := meet(t)
@@ -164,10 +164,18 @@ func TestDel(t *testing.T) {
 	assert.True(t, p.State().Ready)
 	assert.Empty(t, p.State().Pods)
 	require.Error(t, ns.Do(func() error { _, err := net.Dial("tcp", "127.0.0.1:15053"); return err }))
-	require.NoError(t, held.CloseWrite())
 	_, err := held.Read(make([]byte, 1))
-	require.ErrorContains(t, err, "EOF")
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is closed, though neither end has ended it")
 	require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Del, UID: "a"})), "no such pod, no error")
+
+	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", ns).NetNS))
+	held = dial(t, ns, "127.0.0.1:15053")
+	eventually(t, "the connection is there", func() bool { pod, _ := p.State().Pod("a"); return pod.Open == 1 })
+	require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Del, UID: "a"})))
+	_, err = held.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the same after the snapshot")
 }
 
 // What cannot listen is refused, makes the proxy not ready, and is tried again.

@@ -65,6 +65,10 @@ func (p *pod) forwardAfter(conn *net.TCPConn, from io.Reader, source netip.Addr,
 	if !to.IsValid() {
 		return
 	}
+	if !p.known() {
+		p.opts.Log.Info("unknown workload", "pod", p.uid, "to", to)
+		return
+	}
 	out, err := p.connect(source, to)
 	if err == nil && !p.hold(out) {
 		err = net.ErrClosed

@@ -140,7 +140,7 @@ func (s *Set) move(ctx context.Context, c choice) (made bool, err error) {
 	return result.Repaired, nil
 }
 
-// difference says what leads from one state to the other. put has also what changes its pod.
+// difference lists the changes that lead from one state to the other. put has also what changes its pod.
 func difference(have, want Entries) (put, gone Entries) {
 	put, gone = Entries{}, Entries{}
 	for a, uid := range want {

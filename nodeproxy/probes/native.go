@@ -42,7 +42,7 @@ func (s *Set) session(ctx context.Context, fn func(*nfnetlink.Conn) error) error
 	c.Setup()
 	wait := 50 * time.Microsecond
 	for attempt := 1; ; attempt++ {
-		c.Read = 0
+		c.Begin(listLimit)
 		err := fn(&c)
 		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
 			return unsupported(err)

@@ -32,16 +32,16 @@ type Options struct {
 	// Name is that of the table, and the first part of the names of sets and chains. Two agents on one node need two.
 	// Empty is [DefaultName]. At most 25 characters: small letters, digits and hyphens.
 	Name string
-	// Backend is what keeps the set. Auto, or empty, keeps what is there, else takes Nftables, else Iptables.
+	// Backend keeps the set. Auto, or empty, stays with the one that has it, else takes Nftables, else Iptables.
 	Backend apply.Name
 	// Path and Root say where the iptables programs are; see [apply.Options]. Nftables needs none.
 	Path, Root string
 }
 
-// Entries says which pod an address belongs to.
+// Entries maps addresses to their pods.
 type Entries = map[netip.Addr]types.UID
 
-// Result is what a call did.
+// Result is the result of a call.
 type Result struct {
 	// Backend is Nftables, IptablesNFT or IptablesLegacy.
 	Backend apply.Name
@@ -234,7 +234,7 @@ func without(have Entries, uid types.UID) Entries {
 	return next
 }
 
-// uidForm is what the API server and the kubelet make: a UUID, or a static pod's hash.
+// uidForm matches the UIDs that the API server and the kubelet make: a UUID, or a static pod's hash.
 var uidForm = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
 func check(uid types.UID, a netip.Addr) error {

@@ -22,7 +22,7 @@ import (
 // node has early demultiplexing off, and for the pod's veth a policy rule "iif VETH lookup TABLE", where the table has
 // the pod's route. Two more rules then lead the host's connections over the veth.
 
-// earlyDemux is where the host says whether packets find their socket before their route.
+// earlyDemux is the host's switch that lets packets find their socket before their route.
 const earlyDemux = "/proc/sys/net/ipv4/tcp_early_demux"
 
 // forwardPriority is that of the rule to the pod: the VPC CNI's own rules for pods are at it, and main's is after it.
@@ -162,7 +162,7 @@ func host(n *net.IPNet) (netip.Addr, bool) {
 	return a.Unmap(), ok && ones == bits
 }
 
-// key is what tells our rules from each other.
+// key tells our rules from each other.
 func key(r netlink.Rule) string {
 	return fmt.Sprint(r.Priority, r.Dst, r.IifName, r.Table)
 }

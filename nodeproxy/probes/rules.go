@@ -40,7 +40,7 @@ const (
 
 var keyType = map[ruleset.Family]uint32{ruleset.IPv4: 7, ruleset.IPv6: 8}
 
-// header is where each family's header has its addresses, and its number. RFC 791, RFC 8200.
+// header holds the offsets of the addresses in each family's header, and its number. RFC 791, RFC 8200.
 var header = map[ruleset.Family]struct {
 	src, dst uint32
 	proto    byte

@@ -27,7 +27,7 @@ type Predecessor struct {
 	Table string
 }
 
-// IstioCNI is what istio-cni's ambient agent keeps.
+// IstioCNI is the set that istio-cni's ambient agent keeps.
 func IstioCNI() Predecessor {
 	return Predecessor{Sets: []string{"istio-inpod-probes-v4", "istio-inpod-probes-v6"}, Chain: "ISTIO_POSTRT", Table: "istio-ambient-nat"}
 }

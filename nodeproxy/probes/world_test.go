@@ -67,6 +67,8 @@ func newWorld(t *testing.T) *world {
 	} {
 		do(t, w.other, "ip", strings.Fields(line)...)
 	}
+	netnstest.AwaitAddrs(t, w.host)
+	netnstest.AwaitAddrs(t, w.other)
 	w.listen(t, w.Pod)
 	return w
 }
@@ -129,7 +131,7 @@ func feed(t *testing.T, ns *netnsexec.NetNS, input, program string, args ...stri
 // ask connects from a namespace and returns the answer: "peer=…" of the application, or "proxy:15006 …".
 func ask(t *testing.T, ns *netnsexec.NetNS, to netip.Addr, port string) string {
 	t.Helper()
-	return try(t, ns, to, port, 5*time.Second)
+	return try(t, ns, to, port, netnstest.Patience)
 }
 
 // try is ask with the patience for the connection.
@@ -142,7 +144,7 @@ func try(t *testing.T, ns *netnsexec.NetNS, to netip.Addr, port string, patience
 			return err
 		}
 		defer func() { _ = c.Close() }()
-		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(netnstest.Patience)); err != nil {
 			return err
 		}
 		answer, err = io.ReadAll(c)

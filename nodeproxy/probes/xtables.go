@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// lockWait is how long the programs of the legacy variant wait for the host's xtables lock: kube-proxy holds it for
+// lockWait bounds the wait of the legacy variant's programs for the host's xtables lock: kube-proxy holds it for
 // seconds where there are many services.
 const lockWait = "5"
 
@@ -70,7 +70,7 @@ func (s *Set) run(ctx context.Context, variant apply.Name, f ruleset.Family, ver
 	return stdout.String(), nil
 }
 
-// programError is what a program said when it failed.
+// programError holds the output of a program that failed.
 type programError struct {
 	program, text string
 	err           error

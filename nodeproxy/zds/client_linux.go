@@ -77,7 +77,7 @@ func (r Request) check(files int) error {
 	return nil
 }
 
-// maxFiles is how many files a packet may bring before it counts as cut off: the kernel's bound is 253 (SCM_MAX_FD).
+// maxFiles bounds the files of a packet; one with more counts as cut off: the kernel's bound is 253 (SCM_MAX_FD).
 const maxFiles = 4
 
 // packet receives one, and the files that came with it.

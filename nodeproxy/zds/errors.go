@@ -7,9 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrNoProxy: no proxy is connected that could take the pod. Check with errors.Is(err, zds.ErrNoProxy).
-var ErrNoProxy = errors.New("no proxy is connected")
-
 // ErrTimeout: the proxy did not answer in time. Its connection is closed, so a late answer is not read. Check with
 // errors.Is(err, zds.ErrTimeout).
 var ErrTimeout = errors.New("the proxy did not answer in time")
@@ -33,3 +30,6 @@ func (e *NackError) Error() string {
 
 // errGone: the connection ended before the request was answered.
 var errGone = errors.New("the proxy disconnected")
+
+// errCrowd: the connection made room for one of others.
+var errCrowd = errors.New("its control group has the most connections, and another needed one")

@@ -17,14 +17,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/socktest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(crowdOn); path != "" {
+		beCrowd(path)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = netnstest.Patience
 
 // agent is a running server, with what it was asked to hand to each proxy that connects.
 type agent struct {

@@ -22,7 +22,7 @@ var ErrTooLong = fmt.Errorf("message is longer than %d bytes", MaxMessage)
 // ErrMalformed: a packet is no message of this protocol. Check with errors.Is(err, zds.ErrMalformed).
 var ErrMalformed = errors.New("malformed message")
 
-// Kind is what a request asks for. Its values are the numbers of WorkloadRequest's fields.
+// Kind is the kind of a request. Its values are the numbers of WorkloadRequest's fields.
 type Kind uint8
 
 // The requests.
@@ -53,7 +53,7 @@ type Request struct {
 	Kind Kind
 	// UID is the pod's; empty for SnapshotSent.
 	UID string
-	// Info says who the pod is. Only Add has it; nil: the message has none, which a proxy refuses.
+	// Info identifies the pod. Only Add has it; nil: the message has none, which a proxy refuses.
 	Info *Info
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 )
 
-// DefaultPath is where Istio's ztunnel looks for the agent's socket, unless its INPOD_UDS says otherwise.
+// DefaultPath is the socket to which Istio's ztunnel connects, unless its INPOD_UDS names another.
 const DefaultPath = "/var/run/ztunnel/ztunnel.sock"
 
 // DefaultAckTimeout leaves an ADD that no proxy answers the time to be undone within 5 seconds, which is how long Istio's own
@@ -28,7 +28,7 @@ type Options struct {
 	Path string
 	// UIDs are the users whose processes may connect. Nil: root only.
 	UIDs []uint32
-	// AckTimeout is how long a proxy may take for its hello and for each ack. Default: [DefaultAckTimeout].
+	// AckTimeout bounds a proxy's time for its hello and for each ack. Default: [DefaultAckTimeout].
 	AckTimeout time.Duration
 	// Snapshot returns the pods that the proxies are to have; one without NetNS is kept if the proxy has it. It is called for
 	// each proxy that connects, on a goroutine of its own, and for the one that is left when the newest goes. Since a proxy gives
@@ -43,10 +43,13 @@ type Options struct {
 	// namespace is closed, and it came from a snapshot. The proxy does not serve it, or not yet: Istio's ztunnel tries again by itself.
 	// It must not block. Nil: only the log tells.
 	Refused func(types.UID, error)
-	// OnChange is called when a proxy has connected, has been told the snapshot, or is gone. It must not block. Nil: nothing is.
+	// OnChange is called when a proxy has connected, has been told the snapshot, or is gone; once for all of a moment if that is often.
+	// It must not block. Nil: nothing is.
 	OnChange func()
 	// Log is the server's log. Nil discards it.
 	Log *slog.Logger
+
+	group func(pid int32) string // groupOf, but in tests
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -73,6 +76,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.group == nil {
+		o.group = groupOf
 	}
 	return o, nil
 }

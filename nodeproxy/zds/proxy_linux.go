@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"time"
@@ -23,14 +24,17 @@ type proxy struct {
 	ctx   context.Context //nolint:containedctx // the connection's
 	link  *link
 	cred  unix.Ucred
+	group string                  // whom it counts for, see groupOf
+	drop  context.CancelCauseFunc // ends the connection
 	since time.Time
 	wake  chan struct{} // something is in the queue; room for one
 
 	// s.mu guards the rest.
-	queue queue
-	gone  bool
-	told  bool                    // the snapshot
-	has   map[string]netnsexec.ID // the pods it accepted, by UID; the zero ID is of one that it was to keep
+	queue   queue
+	sending *op // that was taken from the queue, and is not answered; nil: none
+	gone    bool
+	told    bool                    // the snapshot
+	has     map[string]netnsexec.ID // the pods it accepted, by UID; the zero ID is of one that it was to keep
 	// removed are the pods that were removed while a Snapshot is being taken for this proxy, in addition to its first.
 	removed    map[string]bool
 	collecting int
@@ -57,26 +61,34 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		err = fmt.Errorf("process %d runs as UID %d, which is not allowed (%v is)", cred.Pid, cred.Uid, s.opts.UIDs)
 	}
 	if err != nil {
-		s.opts.Log.Warn("a process that connected as proxy was turned away", "err", err)
+		s.log(cred.Pid, slog.LevelWarn, "a process that connected as proxy was turned away", "err", err)
 		return
 	}
+	group := s.opts.group(cred.Pid)
 	link, err := newLink(conn)
 	if err == nil {
-		err = link.hello(s.opts.AckTimeout)
+		s.crowd.enter(conn, group)
+		if !s.crowd.turn(ctx, cred.Pid, s.opts.AckTimeout) {
+			err = errors.New("it connects too often")
+		} else {
+			err = link.hello(s.opts.AckTimeout)
+		}
+		s.crowd.leave(conn)
 	}
 	if err != nil {
-		s.opts.Log.Warn("a process that connected as proxy does not speak its protocol", "pid", cred.Pid, "err", err)
+		s.log(cred.Pid, slog.LevelWarn, "a process that connected as proxy does not speak its protocol", "err", err)
 		return
 	}
 	p := &proxy{
-		s: s, ctx: ctx, link: link, cred: cred, since: time.Now(), wake: make(chan struct{}, 1), has: map[string]netnsexec.ID{},
+		s: s, ctx: ctx, link: link, cred: cred, group: group, drop: cancel, since: time.Now(), wake: make(chan struct{}, 1),
+		has: map[string]netnsexec.ID{},
 	}
 	if !s.join(p) {
-		s.opts.Log.Warn("a proxy was turned away: there are enough", "pid", cred.Pid, "connected", maxProxies)
+		s.log(cred.Pid, slog.LevelWarn, "a proxy was turned away: there are enough", "connected", maxProxies)
 		return
 	}
-	s.opts.Log.Info("a proxy has connected", "pid", cred.Pid)
-	s.opts.OnChange()
+	s.log(cred.Pid, slog.LevelInfo, "a proxy has connected")
+	s.crowd.changed(s.opts.OnChange)
 	s.running.Go(func() { cancel(link.watch()) })
 	s.running.Go(func() {
 		<-ctx.Done()
@@ -85,30 +97,61 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	cancel(p.talk())
 }
 
+// log logs a line about a process, unless there were too many.
+func (s *Server) log(pid int32, level slog.Level, text string, args ...any) {
+	ok, unlogged := s.crowd.mayLog(pid)
+	if !ok {
+		return
+	}
+	if unlogged > 0 {
+		args = append(args, "left_out", unlogged)
+	}
+	s.opts.Log.Log(context.Background(), level, text, append([]any{"pid", pid}, args...)...)
+}
+
+// join counts a proxy among those that are served. If there are too many, one of another group that crowds makes room for it. It
+// returns false if there is none.
 func (s *Server) join(p *proxy) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.proxies) >= maxProxies {
-		return false
+		groups := make([]string, 0, maxProxies+1)
+		for _, served := range s.proxies {
+			groups = append(groups, served.group)
+		}
+		oldest, counts := crowding(append(groups, p.group))
+		if most := counts[groups[oldest]]; most <= maxExchange || counts[p.group] == most {
+			return false
+		}
+		victim := s.proxies[oldest]
+		s.forget(oldest) // the group has a newer one, so nothing is to be inherited
+		victim.drop(errCrowd)
 	}
 	s.proxies = append(s.proxies, p)
 	return true
 }
 
-// leave forgets a proxy. What it was to be told ends with errGone.
-func (s *Server) leave(p *proxy, why error) {
-	s.mu.Lock()
-	at := slices.Index(s.proxies, p)
+// forget takes a proxy from the list. What it was to be told ends with errGone. s.mu is held.
+func (s *Server) forget(at int) {
+	p := s.proxies[at]
 	s.proxies = slices.Delete(s.proxies, at, at+1)
 	p.gone = true
 	p.queue.fail(errGone)
+}
+
+// leave forgets a proxy, unless it was dropped.
+func (s *Server) leave(p *proxy, why error) {
 	var heir *proxy
-	if at == len(s.proxies) && at > 0 {
-		heir = s.proxies[at-1]
+	s.mu.Lock()
+	if at := slices.Index(s.proxies, p); at >= 0 {
+		s.forget(at)
+		if at == len(s.proxies) && at > 0 {
+			heir = s.proxies[at-1]
+		}
 	}
 	s.mu.Unlock()
-	s.opts.Log.Info("a proxy is gone", "pid", p.cred.Pid, "why", reason(why))
-	s.opts.OnChange()
+	s.log(p.cred.Pid, slog.LevelInfo, "a proxy is gone", "why", reason(why))
+	s.crowd.changed(s.opts.OnChange)
 	if heir != nil {
 		heir.inherit()
 	}
@@ -145,6 +188,7 @@ func (p *proxy) talk() error {
 	for {
 		p.s.mu.Lock()
 		o := p.queue.next()
+		p.sending = o
 		p.s.mu.Unlock()
 		if o == nil {
 			select {
@@ -184,7 +228,7 @@ func (p *proxy) ops(workloads []nodeproxy.Workload) (ops []*op) {
 }
 
 func (p *proxy) refused(uid types.UID, err error) {
-	p.s.opts.Log.Warn("the proxy does not have a pod of its snapshot", "pod", uid, "err", err)
+	p.s.log(p.cred.Pid, slog.LevelWarn, "the proxy does not have a pod of its snapshot", "pod", uid, "err", err)
 	p.s.opts.Refused(uid, err)
 }
 

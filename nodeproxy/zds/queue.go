@@ -13,6 +13,7 @@ type op struct {
 
 	snapshot  bool          // it comes from the snapshot, so nobody waits for it
 	instead   *op           // the snapshot's request that an Add has taken the place of
+	follows   *op           // an Add of the same pod that was on its way when this one was asked for
 	abandoned bool          // who waited has gone
 	had       bool          // the proxy has the pod anyway: from before, or by its snapshot
 	sent      chan struct{} // closed when netns is no longer used
@@ -34,7 +35,7 @@ func (o *op) end(err error) {
 	close(o.done)
 }
 
-// queue is what is still to be sent to one proxy, in order. It is not safe for concurrent use.
+// queue holds the requests that are still to be sent to one proxy, in order. It is not safe for concurrent use.
 type queue struct {
 	ops []*op
 }

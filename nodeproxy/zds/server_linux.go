@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/sockfile"
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 )
 
@@ -20,13 +21,17 @@ import (
 type Server struct {
 	opts   Options
 	socket *sockfile.Listener // Run's
+	crowd  *crowd
 
 	mu      sync.Mutex
 	proxies []*proxy // with their hello, oldest first
 	running sync.WaitGroup
 }
 
-var _ nodeproxy.Proxy = (*Server)(nil)
+var (
+	_ nodeproxy.Proxy     = (*Server)(nil)
+	_ nodeproxy.Accepting = (*Server)(nil)
+)
 
 // Listen makes the socket. Proxies that connect wait for [Server.Run].
 func Listen(ctx context.Context, o Options) (*Server, error) {
@@ -38,25 +43,27 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for proxies: %w", err)
 	}
-	return &Server{opts: o, socket: socket}, nil
+	return &Server{opts: o, socket: socket, crowd: newCrowd()}, nil
 }
 
 // network is net's name for SOCK_SEQPACKET.
 const network = "unixpacket"
 
-// lookAtSocket is how often Run sees to it that the socket's file is there, and leads to somebody. An agent whose socket was replaced
+// lookAtSocket is the interval at which Run checks that the socket's file is there, and leads to somebody. An agent whose socket was replaced
 // removes the file by its name when it ends, as Istio's does: that is then ours. One that is killed leaves it behind.
 const lookAtSocket = time.Second
 
-// Run serves proxies until the context ends, and then closes all connections and removes the socket. The proxies go on with
-// the pods that they have. It returns nil, or why it could not go on. It is called once.
+// Run serves proxies until the context ends. Then it removes the socket, and after that closes all connections: a proxy connects again at
+// once, and must not find the agent that ends. The proxies go on with the pods that they have. It returns nil, or why it could not go on.
+// It is called once.
 func (s *Server) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		cancel()
 		s.running.Wait()
+		s.crowd.end()
 	}()
-	s.accept(ctx, s.socket)
+	s.accept(serving, s.socket)
 	look := time.NewTicker(lookAtSocket)
 	defer look.Stop()
 	for told := false; ; {
@@ -83,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.opts.Log.Warn("the proxies' socket was removed, or its owner killed, and is there again", "path", s.opts.Path)
 			_ = s.socket.Close()
 			s.socket, told = again, false
-			s.accept(ctx, again)
+			s.accept(serving, again)
 		}
 	}
 }
@@ -113,7 +120,7 @@ func (s *Server) accept(ctx context.Context, from *sockfile.Listener) {
 // Add hands a pod to the proxy that connected last, and returns once it has accepted it. If that one disconnects before it
 // answers, the one before it is asked; if another connects meanwhile, that one too.
 //
-// The error is [ErrNoProxy], [ErrTimeout], [*NackError], [ErrTooLong], [ErrRemoved], that of a closed NetNS, or the context's.
+// The error is [nodeproxy.ErrNoProxy], [ErrTimeout], [*NackError], [ErrTooLong], [ErrRemoved], that of a closed NetNS, or the context's.
 // After each of them, a proxy that may have the pod is told to give it back; unless it had the pod, in the same namespace,
 // before the call, or has it by its snapshot.
 func (s *Server) Add(ctx context.Context, w nodeproxy.Workload) error {
@@ -132,7 +139,7 @@ func (s *Server) add(ctx context.Context, w nodeproxy.Workload) error {
 		return context.Cause(ctx)
 	}
 	var accepted []handed
-	failed := ErrNoProxy
+	failed := nodeproxy.ErrNoProxy
 	for range maxProxies {
 		o, err := newOp(addRequest(w), w.NetNS)
 		if err != nil {
@@ -150,7 +157,7 @@ func (s *Server) add(ctx context.Context, w nodeproxy.Workload) error {
 			accepted = append(accepted, handed{newest, o})
 			continue
 		case errors.Is(err, errGone):
-			failed = fmt.Errorf("%w: %w", ErrNoProxy, errGone)
+			failed = fmt.Errorf("%w: %w", nodeproxy.ErrNoProxy, errGone)
 			continue
 		}
 		failed = err
@@ -174,6 +181,9 @@ func (s *Server) toNewest(o *op) *proxy {
 		return nil
 	}
 	newest := s.proxies[len(s.proxies)-1]
+	if sent := newest.sending; sent != nil && sent.req.Kind == Add && sent.req.UID == o.req.UID {
+		o.follows = sent
+	}
 	newest.queue.add(o)
 	newest.wakeUp()
 	return newest
@@ -257,13 +267,25 @@ func (s *Server) wait(ctx context.Context, p *proxy, o *op) error {
 	return context.Cause(ctx)
 }
 
+// Accepted reports whether the proxy that takes new pods has accepted this one with the namespace, since it connected. Then there is
+// nothing to be told to it.
+func (s *Server) Accepted(uid types.UID, ns netnsexec.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.proxies) == 0 {
+		return false
+	}
+	id, has := s.proxies[len(s.proxies)-1].has[string(uid)]
+	return has && id == ns
+}
+
 // Ready returns nil if a proxy is connected and was told the snapshot.
 func (s *Server) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case len(s.proxies) == 0:
-		return ErrNoProxy
+		return nodeproxy.ErrNoProxy
 	case !slices.ContainsFunc(s.proxies, func(p *proxy) bool { return p.told }):
 		return errors.New("a proxy is connected, and has not accepted the snapshot yet")
 	}
@@ -275,13 +297,13 @@ type Connected struct {
 	// PID and UID are its process's, as the kernel has them. PID is 0 for one in a PID namespace that is hidden from here.
 	PID int
 	UID uint32
-	// Since is when it said hello.
+	// Since is the time of its hello.
 	Since time.Time
 	// SnapshotSent: it was told the snapshot.
 	SnapshotSent bool
-	// Pods is how many pods it has accepted, or was told to keep, and was not told to give back.
+	// Pods counts the pods that it has accepted, or was told to keep, and was not told to give back.
 	Pods int
-	// Waiting is how many requests are still to be sent to it.
+	// Waiting counts the requests that are still to be sent to it.
 	Waiting int
 }
 

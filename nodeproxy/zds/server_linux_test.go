@@ -41,7 +41,7 @@ func TestWire(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, unhex(t, bytes), buf[:n])
 	}
-	require.ErrorIs(t, a.Ready(), zds.ErrNoProxy)
+	require.ErrorIs(t, a.Ready(), nodeproxy.ErrNoProxy)
 	say("08 01")
 	hear("1a 00")
 	require.Error(t, a.Ready())
@@ -73,7 +73,7 @@ func TestAddBringsTheNamespace(t *testing.T) {
 
 func TestAddFails(t *testing.T) {
 	t.Run("without a proxy", func(t *testing.T) {
-		require.ErrorIs(t, start(t, nil).Add(t.Context(), pod(t, "a")), zds.ErrNoProxy)
+		require.ErrorIs(t, start(t, nil).Add(t.Context(), pod(t, "a")), nodeproxy.ErrNoProxy)
 	})
 	t.Run("without a namespace", func(t *testing.T) {
 		a := start(t, nil)
@@ -112,7 +112,7 @@ func TestAddFails(t *testing.T) {
 		added := a.adding(t.Context(), pod(t, "a"))
 		c.expect("Add a")
 		require.NoError(t, c.Close())
-		require.ErrorIs(t, await(t, added), zds.ErrNoProxy)
+		require.ErrorIs(t, await(t, added), nodeproxy.ErrNoProxy)
 	})
 }
 
@@ -144,7 +144,7 @@ func TestLateAck(t *testing.T) {
 	require.ErrorIs(t, await(t, added), zds.ErrTimeout)
 	_ = c.Ack(nil)
 	c.ended()
-	require.ErrorIs(t, a.Add(t.Context(), pod(t, "b")), zds.ErrNoProxy)
+	require.ErrorIs(t, a.Add(t.Context(), pod(t, "b")), nodeproxy.ErrNoProxy)
 }
 
 // What no request asked for closes the connection, whether it comes before a request or between two.
@@ -162,7 +162,7 @@ func TestUnsolicited(t *testing.T) {
 			conn := a.raw(t, "08 01", packet)
 			close(said)
 			ends(t, conn)
-			require.Eventually(t, func() bool { return errors.Is(a.Ready(), zds.ErrNoProxy) }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return errors.Is(a.Ready(), nodeproxy.ErrNoProxy) }, patience, time.Millisecond)
 		})
 		t.Run("between, "+name, func(t *testing.T) {
 			a := start(t, nil)
@@ -175,7 +175,7 @@ func TestUnsolicited(t *testing.T) {
 			_, err = conn.Write(unhex(t, packet))
 			require.NoError(t, err)
 			ends(t, conn)
-			require.Eventually(t, func() bool { return errors.Is(a.Ready(), zds.ErrNoProxy) }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return errors.Is(a.Ready(), nodeproxy.ErrNoProxy) }, patience, time.Millisecond)
 		})
 	}
 }
@@ -240,7 +240,7 @@ func TestPeers(t *testing.T) {
 	_, _ = conn.Write(zds.MarshalHello()) // unless it is closed already
 	ends(t, conn)
 	assert.Empty(t, a.Proxies())
-	require.ErrorIs(t, a.Ready(), zds.ErrNoProxy)
+	require.ErrorIs(t, a.Ready(), nodeproxy.ErrNoProxy)
 }
 
 func TestHello(t *testing.T) {

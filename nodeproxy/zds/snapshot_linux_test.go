@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
@@ -203,4 +205,54 @@ func TestAddOfTheSnapshotGivenUp(t *testing.T) {
 	c.expect("Del x")
 	c.ack(nil)
 	require.NoError(t, await(t, removed))
+}
+
+// What the proxy has acknowledged is not sent again to it, also if that was asked for before the answer came.
+func TestAddOnItsWay(t *testing.T) {
+	a := start(t, nil)
+	cart := pod(t, "cart")
+	a.holding(cart)
+	id := func() netnsexec.ID {
+		info, err := cart.NetNS.(*os.File).Stat()
+		require.NoError(t, err)
+		st := info.Sys().(*syscall.Stat_t)
+		return netnsexec.ID{Dev: uint64(st.Dev), Ino: st.Ino} //nolint:unconvert // the types differ between architectures
+	}()
+	c := a.connect(t)
+	c.expect("Add cart")
+	assert.False(t, a.Accepted("cart", id))
+	added := a.adding(t.Context(), cart)
+	a.waiting(t, 2)
+	c.ack(nil)
+	c.expect("SnapshotSent")
+	c.ack(nil)
+	require.NoError(t, await(t, added))
+	assert.True(t, a.Accepted("cart", id))
+	assert.False(t, a.Accepted("cart", netnsexec.ID{}))
+	assert.False(t, a.Accepted("other", id))
+
+	added = a.adding(t.Context(), cart)
+	c.expect("Add cart") // whoever asks later has a reason
+	other := a.adding(t.Context(), pod(t, "cart"))
+	a.waiting(t, 1)
+	c.ack(nil)
+	require.NoError(t, await(t, added))
+	c.expect("Add cart") // in another namespace
+	c.ack(nil)
+	require.NoError(t, await(t, other))
+	removed := a.removing(t.Context(), "cart")
+	c.expect("Del cart")
+	c.ack(nil)
+	require.NoError(t, await(t, removed))
+	assert.False(t, a.Accepted("cart", id))
+
+	added = a.adding(t.Context(), cart)
+	c.expect("Add cart")
+	again := a.adding(t.Context(), cart)
+	a.waiting(t, 1)
+	c.ack(errors.New("no"))
+	require.Error(t, await(t, added))
+	c.expect("Add cart") // what was refused is no answer to it
+	c.ack(nil)
+	require.NoError(t, await(t, again))
 }

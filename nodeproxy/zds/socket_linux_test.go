@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -118,4 +120,26 @@ func TestListenRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "Snapshot")
 	_, err = zds.Listen(t.Context(), zds.Options{Path: socktest.Path(t), Snapshot: snapshot, AckTimeout: -1})
 	require.ErrorContains(t, err, "AckTimeout")
+}
+
+// A proxy whose connection ends connects again at once. It never meets the agent that ends: that has withdrawn its socket by then.
+func TestEndsWithoutASocket(t *testing.T) {
+	for range 20 {
+		a := start(t, nil)
+		var met atomic.Int32
+		var all sync.WaitGroup
+		for range 8 {
+			c := a.connected(t)
+			all.Go(func() {
+				c.ended()
+				if again, err := zds.Dial(t.Context(), a.path); err == nil {
+					met.Add(1)
+					_ = again.Close()
+				}
+			})
+		}
+		a.stop()
+		all.Wait()
+		require.Zero(t, met.Load())
+	}
 }

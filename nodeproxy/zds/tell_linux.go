@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"syscall"
@@ -17,6 +18,9 @@ import (
 
 // tell sends a request, waits for the answer, and ends the request. An error ends the connection.
 func (p *proxy) tell(o *op) error {
+	if p.answered(o) {
+		return nil
+	}
 	id, err := p.exchange(o)
 	var nack *NackError
 	var closed *closedError
@@ -30,6 +34,7 @@ func (p *proxy) tell(o *op) error {
 	}
 
 	p.s.mu.Lock()
+	p.sending = nil
 	switch {
 	case fatal:
 	case o.req.Kind == SnapshotSent:
@@ -45,13 +50,36 @@ func (p *proxy) tell(o *op) error {
 	o.end(err) // with the lock: who gives up waiting sees whether it is too late for that
 	p.s.mu.Unlock()
 	if o.req.Kind == SnapshotSent && !fatal {
-		p.s.opts.Log.Info("a proxy was told the snapshot", "pid", p.cred.Pid)
-		p.s.opts.OnChange()
+		p.s.log(p.cred.Pid, slog.LevelInfo, "a proxy was told the snapshot")
+		p.s.crowd.changed(p.s.opts.OnChange)
 	}
 	if fatal {
 		return err
 	}
 	return nil
+}
+
+// answered ends an Add that was asked for while the same was on its way, if the proxy has accepted that one since.
+func (p *proxy) answered(o *op) bool {
+	if o.follows == nil || o.instead != nil {
+		return false
+	}
+	var id netnsexec.ID
+	if err := withFile(o.netns, func(fd int) (err error) {
+		id, err = identify(fd)
+		return err
+	}); err != nil {
+		return false
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if has, ok := p.has[o.req.UID]; !ok || has != id || o.abandoned {
+		return false
+	}
+	p.sending, o.had = nil, true
+	close(o.sent)
+	o.end(nil)
+	return true
 }
 
 // settle does what an answered Add leaves to do. s.mu is held.

@@ -118,8 +118,6 @@ func (s Subject) ask() (*asked, error) {
 		if namespace, err = explain.Namespace([]byte(s.Namespace)); err != nil {
 			return nil, inputError{"namespace", err}
 		}
-	} else if l.MayReadNamespace() {
-		a.Notes = append(a.Notes, explain.NamespaceUnknown)
 	}
 	a.Addrs = explain.Addrs(a.Pod)
 	err = a.Ask(context.Background(), l, namespace, dialect.Options{

@@ -80,25 +80,33 @@ function failBy(where: string, text: string, why: unknown): void {
   fail({ error: { in: where, text: `${text}: ${why instanceof Error ? why.message : why}` } });
 }
 
+// The page tells tests, and whoever else drives it, which question its answer is to: the last one, or one before.
+let looks = 0;
 async function look(): Promise<void> {
+  const asked = String(++looks);
+  document.body.dataset.asked = asked;
+  if (await showAnswer()) document.body.dataset.answered = asked;
+}
+
+/** Shows what becomes of the pod; false if a newer question took this one's place. */
+async function showAnswer(): Promise<boolean> {
   if (!state.pod.trim()) {
     verdict.className = "verdict";
     verdict.replaceChildren(h("h2", {}, "Paste a pod, or choose an example"), h("p", {}, "Any pod will do, also one that is not in a mesh yet."));
     detail.hidden = true;
-    return;
+    return true;
   }
   const answer = await engine.ask<View>("look", { op: "look", ...subject() });
-  if (answer === null) return;
-  document.body.dataset.answers = String(Number(document.body.dataset.answers ?? 0) + 1);
+  if (answer === null) return false;
   if (failed(answer)) {
     fail(answer);
-    return;
+    return true;
   }
   view = answer;
   showVerdict(verdict, view);
   if (performance.getEntriesByName("first answer").length === 0) performance.mark("first answer");
   detail.hidden = view.explanation.verdict.state === "refused";
-  if (detail.hidden) return;
+  if (detail.hidden) return true;
   showMatrix(byId("out-matrix"), view.matrix, (c) => {
     state.connection = c;
     fillConnection();
@@ -113,6 +121,7 @@ async function look(): Promise<void> {
   fillConnection();
   if (state.tab === "trace") void follow();
   if (state.tab === "compare") void compare();
+  return true;
 }
 
 function showRules(): void {

@@ -10,7 +10,7 @@ for (let i = 0; i < 5; i++) {
   opening.push(await page.evaluate(() => performance.getEntriesByName("first answer")[0].startTime));
   for (let key = 0; key < 20; key++)
     typing.push(await page.evaluate(async () => {
-      const answers = () => Number(document.body.dataset.answers);
+      const answers = () => Number(document.body.dataset.answered);
       const before = answers();
       document.querySelector("#edit-pod .cm-content").focus();
       const from = performance.now();

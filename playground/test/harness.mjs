@@ -63,11 +63,11 @@ export async function audit(page, name) {
 export const copied = (page, button) =>
   Promise.all([page.waitForFunction((b) => document.querySelector(b).textContent === "Copied", button), page.click(button)]);
 
-/** Does something, and waits for the engine's next answer. */
+/** Does something that asks the engine, and waits for the answer to that: one to an earlier question may come first. */
 export async function answered(page, act) {
-  const before = await page.evaluate(() => Number(document.body.dataset.answers ?? 0));
+  const before = await page.evaluate(() => Number(document.body.dataset.asked ?? 0));
   await act();
-  await page.waitForFunction((n) => Number(document.body.dataset.answers ?? 0) > n, before);
+  await page.waitForFunction((n) => Number(document.body.dataset.asked ?? 0) > n && document.body.dataset.answered === document.body.dataset.asked, before);
 }
 
 export const choose = (page, label) => answered(page, () => page.selectOption("#example", { label }));

@@ -71,7 +71,7 @@ on("the namespace and the options count", async (page) => {
   assert.equal(await page.inputValue("[name=dialect]"), "*");
   await page.click("#tab-namespace");
   await answered(page, () => type(page, "edit-namespace", ""));
-  assert.match((await verdict(page))[1], /Namespace are not known: paste it under Namespace/);
+  assert.match((await verdict(page))[1], /namespace is not known\.[^]*Paste the namespace under Namespace/);
   await answered(page, () => type(page, "edit-namespace", "metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}"));
   assert.match((await verdict(page))[1], /go through Istio \(ambient\)/);
   await page.click("#tab-options");
@@ -137,7 +137,7 @@ on("a namespace is filled in by its labels", async (page) => {
   await fill("in the ambient mesh");
   assert.match((await verdict(page))[1], /go through Istio \(ambient\)/);
   await fill("not known");
-  assert.match((await verdict(page))[1], /Namespace are not known/);
+  assert.match((await verdict(page))[1], /namespace is not known\./);
 });
 
 on("a connection of the matrix is followed through the rules", async (page) => {

@@ -3,6 +3,7 @@ package agentsock_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
@@ -308,7 +310,7 @@ func TestOwnership(t *testing.T) {
 
 	// It comes back after somebody has emptied the directory.
 	require.NoError(t, os.Remove(c.Path))
-	require.Eventually(t, func() bool { return who(c) == "third" }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return who(c) == "third" }, netnstest.Patience, 10*time.Millisecond)
 }
 
 // TestRefusesOthers: a peer that may not connect learns nothing.
@@ -343,4 +345,32 @@ func TestBusy(t *testing.T) {
 	require.ErrorIs(t, err, agentsock.ErrBusy)
 	close(end)
 	require.NoError(t, <-first)
+}
+
+// TestSilent: peers that say nothing take no request's place, and few of them are held.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	const many = 500
+	c, _ := serve(t, &agentsock.Server{MaxRequests: 1, Patience: time.Hour, Handler: handler{
+		pods: func() ([]agentsock.PodState, error) { return nil, nil },
+	}})
+	var conns []net.Conn
+	closed := make(chan struct{}, many)
+	for range many {
+		conn, err := net.Dial("unix", c.Path)
+		require.NoError(t, err)
+		conns = append(conns, conn)
+		go func() {
+			_, _ = conn.Read(make([]byte, 1))
+			closed <- struct{}{}
+		}()
+	}
+	for range many - 64 {
+		<-closed
+	}
+	_, err := c.Pods(t.Context())
+	require.NoError(t, err, "the silent ones have no slot")
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
 }

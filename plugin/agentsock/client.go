@@ -21,7 +21,8 @@ import (
 //
 // A call without an agent returns an error for which errors.Is(err, fs.ErrNotExist) or
 // errors.Is(err, syscall.ECONNREFUSED) holds, one that takes too long an error for which
-// errors.Is(err, context.DeadlineExceeded) holds. What the agent answers is [ErrUnknown], [ErrUnsupported], [ErrBusy], a
+// errors.Is(err, context.DeadlineExceeded) holds, one whose agent ended meanwhile an error for which
+// errors.Is(err, io.ErrUnexpectedEOF) holds, or that of the broken connection (ECONNRESET, EPIPE). What the agent answers is [ErrUnknown], [ErrUnsupported], [ErrBusy], a
 // [*StepError], or another error in the agent's words.
 type Client struct {
 	// Path is the socket's, [Name] in run_dir.
@@ -149,7 +150,7 @@ func receive(conn io.Reader, k kind) ([]byte, error) {
 	var h [headerBytes]byte
 	if _, err := io.ReadFull(conn, h[:]); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = errors.New("it gave no answer")
+			err = fmt.Errorf("it gave no answer: %w", io.ErrUnexpectedEOF)
 		}
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/meshcni/meshcni/internal/sockfile"
 )
 
-// lookAgain is how often the socket's file is looked at: who empties run_dir finds the socket there again soon.
+// lookAgain is the interval of looks at the socket's file: after somebody has emptied run_dir, the socket is there again soon.
 const lookAgain = time.Second
 
 // own listens at the path until the context ends, and has each listener served. drained is called when none is left.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,24 +20,24 @@ import (
 type Server struct {
 	// Handler is required. Several requests call it at once.
 	Handler Handler
-	// MayConnect says whether a peer of the user may connect. Default: user 0 alone.
+	// MayConnect admits peers by their user. Default: user 0 alone.
 	MayConnect func(uid uint32) bool
-	// MaxRequests is how many requests are worked on at once; more are answered with [ErrBusy]. Default: 256, more than twice
+	// MaxRequests bounds the requests that are worked on at once; more are answered with [ErrBusy]. Default: 256, more than twice
 	// the pods that a kubelet starts by default.
 	MaxRequests int
-	// Patience is how long a peer may take to send its request, and to read its answer. Default: 2 s; peers are on this node.
+	// Patience bounds the time that a peer takes to send its request, and to read its answer. Default: 2 s; peers are on this node.
 	Patience time.Duration
 	// OnRequest is called after each request. Default: nothing.
 	OnRequest func(Request)
 }
 
-// Request is what became of a request, for metrics.
+// Request is the record of a request, for metrics.
 type Request struct {
 	// Kind is one of [Requests]; empty: the request was not read.
 	Kind string
 	// Outcome is one of [Outcomes].
 	Outcome string
-	// Duration is how long the handler took.
+	// Duration is the time that the handler took.
 	Duration time.Duration
 	// Err is the error that was answered, or nil.
 	Err error
@@ -46,6 +47,8 @@ type Request struct {
 const (
 	defaultMaxRequests = 256
 	defaultPatience    = 2 * time.Second
+	// maxSilent bounds the connections whose request is not read yet.
+	maxSilent = 64
 )
 
 // Serve listens at the path until the context ends, and then returns nil once all requests have ended. It makes the socket
@@ -70,6 +73,9 @@ type worker struct {
 	*Server
 	slots    chan struct{}
 	requests sync.WaitGroup
+
+	mu     sync.Mutex
+	silent []*net.UnixConn // whose request is not read yet, oldest first
 }
 
 // accept serves connections until the listener is closed.
@@ -89,27 +95,34 @@ func (w *worker) accept(ctx context.Context, l *net.UnixListener) {
 			}
 			continue
 		}
-		select {
-		case w.slots <- struct{}{}:
-			w.requests.Go(func() {
-				defer func() { <-w.slots }()
-				w.serve(ctx, conn)
-			})
-		default:
-			w.refuse(conn, ErrBusy)
-		}
+		w.enter(conn)
+		w.requests.Go(func() { w.serve(ctx, conn) })
 	}
 }
 
-// refuse answers without reading. It waits for nobody: the answer fits into the socket's buffer.
-func (w *worker) refuse(conn *net.UnixConn, err error) {
-	_ = conn.SetDeadline(time.Now().Add(orElse(w.Patience, defaultPatience)))
-	w.answer(conn, Request{Outcome: problemOf(err).Code, Err: err}, nil)
-	_ = conn.Close()
+// enter counts a connection whose request is not read yet. Beyond the bound the oldest is closed: a peer of ours sends at once.
+func (w *worker) enter(conn *net.UnixConn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.silent = append(w.silent, conn)
+	if len(w.silent) > maxSilent {
+		_ = w.silent[0].Close()
+		w.silent = slices.Delete(w.silent, 0, 1)
+	}
+}
+
+// leave ends what enter began: the request is read, or none comes.
+func (w *worker) leave(conn *net.UnixConn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.silent = slices.DeleteFunc(w.silent, func(c *net.UnixConn) bool { return c == conn })
 }
 
 func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
-	defer func() { _ = conn.Close() }()
+	defer func() {
+		w.leave(conn)
+		_ = conn.Close()
+	}()
 	allowed := w.MayConnect
 	if allowed == nil {
 		allowed = func(uid uint32) bool { return uid == 0 }
@@ -123,6 +136,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	in, err := readRequest(conn)
 	stop()
+	w.leave(conn)
 	if errors.Is(err, io.EOF) && in == nil || err != nil && ctx.Err() != nil {
 		return // whoever connected wanted to know whether anybody listens
 	}
@@ -131,6 +145,13 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	defer in.closeFile()
+	select {
+	case w.slots <- struct{}{}:
+		defer func() { <-w.slots }()
+	default:
+		w.answer(conn, Request{Kind: in.kind.String(), Outcome: problemOf(ErrBusy).Code, Err: ErrBusy}, nil)
+		return
+	}
 
 	// The client says nothing more. What ends the read is that it goes away, or that the answer is there.
 	ctx, cancel := context.WithCancel(ctx)
@@ -311,7 +332,7 @@ type fileReader struct {
 	more bool // there were others, which the kernel has closed
 }
 
-// maxFiles is how many files are received of a request, to tell it apart from one that has the right number.
+// maxFiles bounds the files that are received of a request, to tell it apart from one that has the right number.
 const maxFiles = 2
 
 // Read implements io.Reader. The runtime's ReadMsgUnix sets MSG_CMSG_CLOEXEC.

@@ -26,7 +26,7 @@ var ErrUnsupported = errors.New("the agent does not do this")
 
 // Pod is the answer to a request for a pod.
 type Pod struct {
-	// Pod has what a dialect reads of a pod, and need not have more.
+	// Pod holds at least the parts of a pod that a dialect reads.
 	Pod *corev1.Pod
 	// Namespace is the pod's, with its labels and annotations; nil: the agent does not read namespaces.
 	Namespace *corev1.Namespace
@@ -43,9 +43,12 @@ type Attachment struct {
 	NetNS string `json:"netns"`
 	// Addrs are the pod's addresses, its primary one first. The API server does not have them yet.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
+	// Patience bounds the agent's wait for the node's pods and for a proxy's connection. Zero: it does not wait for a proxy. It
+	// is less than the time that the client has, so that the answer can still say what was waited for.
+	Patience time.Duration `json:"patience,omitempty"`
 }
 
-// Attached is what the agent did for an attachment.
+// Attached is the result of an Attach.
 type Attached struct {
 	// Backend, a name of package apply, applied the rules. Changed is false if they were there.
 	Backend string `json:"backend"`
@@ -57,7 +60,7 @@ type Attached struct {
 	Unusable []string         `json:"unusable,omitempty"`
 }
 
-// StepError says how far an Attach came before it failed. The namespace is then as it was before. Get it with
+// StepError names the step at which an Attach failed. The namespace is then as it was before. Get it with
 // errors.As(err, &stepError).
 type StepError struct {
 	// Step is a stable word for what failed, such as "rules", "hand-over" or "listeners".
@@ -67,13 +70,23 @@ type StepError struct {
 	Err    error
 }
 
+// What an Attach may succeed without before long.
+const (
+	// StepAgent is the Step of an Attach that the agent cannot begin: it has just started, another one still runs, or it ends.
+	StepAgent = "agent"
+	// ReasonNoProxy is the Reason of one for which no proxy is connected to the agent.
+	ReasonNoProxy = "no-proxy"
+	// ReasonReleasing is the Reason of one that is refused with [StepAgent], because the node's pods are released.
+	ReasonReleasing = "releasing"
+)
+
 // Error returns for example "hand-over: no proxy is connected".
 func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// State is what a pod's redirection is like now.
+// State is the current state of a pod's redirection.
 type State string
 
 // The states. They are stable.
@@ -88,7 +101,7 @@ const (
 // States lists all states.
 var States = []State{Captured, Waiting, Outside, Drifted, Failed}
 
-// PodState is what the agent knows of a pod.
+// PodState is the agent's knowledge of a pod.
 type PodState struct {
 	attachment.Pod
 	// Dialect is the mesh that selected the pod; empty: none.
@@ -97,14 +110,17 @@ type PodState struct {
 	// Reason is a stable code for why, Detail says the same for people.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
-	// Since is when this became so. Zero: not known.
+	// Since is the time of the change to this state. Zero: not known.
 	Since time.Time `json:"since,omitzero"`
 	// Backend, a name of package apply, applied the rules; empty: not known, or none.
 	Backend string `json:"backend,omitempty"`
 	// Bypasses are the ways past the mesh that the pod leaves open, the codes of package dialect. Empty: none is known. Only
 	// those of pods whose proxy is on the node are reported.
 	Bypasses []string `json:"bypasses,omitempty"`
-	// ConntrackPercent is how full the pod's connection tracking table is: at 100, new connections stall. 0: less than one percent,
+	// ExchangeResets gives the reason that connections which the proxy has yet to accept are reset at an exchange of proxies, such as that the
+	// kernel has no sysctl net.ipv4.tcp_migrate_req. Empty: they move to that one, or the pod is not captured.
+	ExchangeResets string `json:"exchange_resets,omitempty"`
+	// ConntrackPercent is the used share of the pod's connection tracking table: at 100, new connections stall. 0: less than one percent,
 	// not known, or there is no limit.
 	ConntrackPercent int `json:"conntrack_percent,omitempty"`
 }
@@ -126,10 +142,13 @@ type Handler interface {
 	Release(ctx context.Context, r Release) ([]PodState, error)
 }
 
-// Release says how a node's pods are released. The zero value takes them out of the mesh.
+// Release holds the options of releasing a node's pods. The zero value takes them out of the mesh.
 type Release struct {
 	// To is another agent of the mesh, which is to have the pods instead; they stay captured. Empty: none.
 	To string `json:"to,omitempty"`
 	// Undo ends what an earlier release began: the agent captures pods again. To is then not read.
 	Undo bool `json:"undo,omitempty"`
+	// Successor says that an agent asks that takes the place of this one on its node and has no such pods. Once all pods are released,
+	// this one removes what it keeps of them, and has none any more until Undo. It stays ready meanwhile: it would be stopped otherwise.
+	Successor bool `json:"successor,omitempty"`
 }

@@ -160,7 +160,7 @@ const (
 	codeFailed      = "failed"
 )
 
-// Outcomes are what may come of a request, as [Request] has it; "refused" is a peer that may not connect.
+// Outcomes lists the ends of a request, as [Request] has them; "refused" is a peer that may not connect.
 var Outcomes = []string{codeOK, codeUnknown, codeUnsupported, codeStep, codeBusy, codeVersion, codeMalformed, codeFailed, "refused"}
 
 // maxMessage bounds an error's text, in bytes: the plugin's own errors are not longer.
@@ -214,7 +214,7 @@ func decode[T any](body []byte) (v T, err error) {
 	return v, err
 }
 
-// check says what an Attachment lacks.
+// check returns an error that names what an Attachment lacks.
 func (a Attachment) check() error {
 	var errs []error
 	for _, f := range []struct{ what, value string }{

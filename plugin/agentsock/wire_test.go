@@ -115,7 +115,7 @@ func TestMalformed(t *testing.T) {
 		}
 	}
 	// The server may still be closing what came with the last one. Other descriptors come and go, so this one file is counted.
-	require.Eventually(t, func() bool { return opened(t, file.Name()) == 1 }, time.Minute, time.Millisecond, "files stay open")
+	require.Eventually(t, func() bool { return opened(t, file.Name()) == 1 }, netnstest.Patience, time.Millisecond, "files stay open")
 }
 
 // TestOtherServers: a client takes nothing for an answer that is none.

@@ -46,14 +46,14 @@ type Pod struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// Record is what was done to one attachment.
+// Record is the lasting account of one attachment.
 type Record struct {
 	Version int `json:"version"` // Write sets it to Format
 	ID
 	NetNS NetNS `json:"netns"`
 	Pod   Pod   `json:"pod,omitzero"`
 
-	// Selected is whether the pod's traffic is redirected, and Reason why or why not, as a code of package selection.
+	// Selected pods have their traffic redirected. Reason is the decision's cause, as a code of package selection.
 	Selected bool   `json:"selected"`
 	Reason   string `json:"reason"`
 	// Dialect names the mesh that was asked, if one was.
@@ -67,7 +67,7 @@ type Record struct {
 	// Unusable are the routes and addresses of Rules that the namespace did not accept, as iproute2 commands.
 	Unusable []string `json:"unusable,omitempty"`
 
-	// By is who wrote the record, and Program its version.
+	// By is the writer of the record, and Program its version.
 	By      string    `json:"by"`
 	Program string    `json:"program,omitempty"`
 	Time    time.Time `json:"time"`
@@ -105,7 +105,7 @@ func (r *Record) InForce() ruleset.Ruleset {
 	return rs
 }
 
-// valid says what is wrong with a record that was read.
+// valid returns the faults of a record that was read.
 func (r *Record) valid() error {
 	if r.Version != Format {
 		return fmt.Errorf("its format is %d, and only %d is known here", r.Version, Format)

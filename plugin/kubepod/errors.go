@@ -33,7 +33,7 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 type ResponseError struct {
 	// Kind is the kind that was asked for, "Pod" or "Namespace".
 	Kind string
-	// Err is what is wrong with the body, never nil.
+	// Err is the body's fault, never nil.
 	Err error
 }
 

@@ -61,7 +61,7 @@ type Config struct {
 	Type string `json:"type"`
 	// Dialects name the meshes, of which the first that selects a pod has it. Default: the plugin's own choice.
 	Dialects Dialects `json:"dialect,omitempty"`
-	// Agent says whether the node's agent is asked for the pod. Default: DefaultAgent.
+	// Agent selects whether to ask the node's agent for the pod. Default: DefaultAgent.
 	Agent Agent `json:"agent,omitempty"`
 	// Backend applies the rules. Default: DefaultBackend.
 	Backend Backend `json:"backend"`
@@ -73,7 +73,7 @@ type Config struct {
 	PodNamespace string `json:"pod_namespace"`
 	// AddDeadline limits how long an ADD or CHECK may take. It must be above 0. Default: DefaultAddDeadline.
 	AddDeadline Duration `json:"add_deadline"`
-	// UncapturedFamily says what happens to an address family that the mesh does not capture. Default:
+	// UncapturedFamily is the treatment of an address family that the mesh does not capture. Default:
 	// redirect.UncapturedAllow.
 	UncapturedFamily redirect.UncapturedFamily `json:"uncaptured_family,omitempty"`
 	// RefuseProxyUID and RefuseNetRaw refuse a pod with a container that the rules may take for the proxy; see
@@ -102,7 +102,8 @@ type Config struct {
 type Kubernetes struct {
 	// Kubeconfig is the path of the plugin's credentials. Default: DefaultKubeconfig; Marshal writes the file in RunDir.
 	Kubeconfig string `json:"kubeconfig"`
-	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without asking the API server. Default: none.
+	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without asking the API server. Spaces around a name, and
+	// empty names, are dropped. Default: none.
 	ExcludeNamespaces []string `json:"exclude_namespaces"`
 	// ExcludeNamespaceSelector is a label selector for namespaces whose pods the plugin leaves alone, in the form of
 	// selection.ParseLabels. Reading the labels takes one more request for each pod that nothing else rules out. Default: none.
@@ -221,7 +222,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	if c.Agent == DefaultAgent {
 		c.Agent = ""
 	}
-	c.Kubernetes.ExcludeNamespaces = append([]string{}, c.Kubernetes.ExcludeNamespaces...) // never null
+	c.Kubernetes.ExcludeNamespaces = append([]string{}, trimmed(c.Kubernetes.ExcludeNamespaces)...) // never null
 	return bytes.TrimSuffix(encode(struct {
 		keys
 		Capabilities map[string]bool `json:"capabilities"`

@@ -151,3 +151,13 @@ func TestDialects(t *testing.T) {
 		require.EqualError(t, err, says, text)
 	}
 }
+
+// TestExcludeNamespacesAreTrimmed: lists that people write with spaces mean the names, and are written without.
+func TestExcludeNamespacesAreTrimmed(t *testing.T) {
+	c, unknown, err := netconf.Parse([]byte(`{"kubernetes": {"exclude_namespaces": [" mesh-system", "storage\t", "", " "]}}`))
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	assert.Equal(t, []string{"mesh-system", "storage"}, c.Kubernetes.ExcludeNamespaces)
+	c.Kubernetes.ExcludeNamespaces = []string{" a "}
+	assert.Contains(t, string(c.Marshal()), `"a"`)
+}

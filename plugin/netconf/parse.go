@@ -51,7 +51,22 @@ func parsed(c Config) Config {
 	}
 	c = c.withDefaults()
 	c.Type = typ
+	c.Kubernetes.ExcludeNamespaces = trimmed(c.Kubernetes.ExcludeNamespaces)
 	return c
+}
+
+// trimmed drops the spaces around names, and empty names.
+func trimmed(names []string) []string {
+	if names == nil {
+		return nil
+	}
+	out := []string{}
+	for _, name := range names {
+		if name = strings.TrimSpace(name); name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // standardKeys are keys of the CNI specification that the plugin does not use: those for runtimes, and those for plugins
@@ -148,7 +163,7 @@ func (p *parser) value(path string, raw json.RawMessage, into reflect.Value) {
 	}
 }
 
-// maxWrong is how many bytes are said about one key.
+// maxWrong bounds the bytes that an error has about one key.
 const maxWrong = 400
 
 func (p *parser) wrong(path, format string, args ...any) {

@@ -1,6 +1,7 @@
 package plugintest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -54,10 +56,7 @@ func (a *Agent) Set(pod *corev1.Pod, namespace *corev1.Namespace) {
 	if a.pods == nil {
 		a.pods = map[attachment.Pod]agentsock.Pod{}
 	}
-	uid := string(pod.UID)
-	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		uid = mirror
-	}
+	uid := string(cmp.Or(podid.Mirrored(pod), pod.UID))
 	if namespace == nil {
 		namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}}
 	}

@@ -24,7 +24,7 @@ type Namespace interface {
 	Socket(domain, typ, proto int) (fd int, err error)
 }
 
-// Result is what an Apply did.
+// Result is the result of an Apply.
 type Result struct {
 	// Backend is the name of the backend, never auto or iptables.
 	Backend string
@@ -56,7 +56,7 @@ type Unusable struct {
 	Family ruleset.Family
 	// What is the iproute2 command that would add it.
 	What string
-	// Reason says why it cannot be added.
+	// Reason is the kernel's reason not to add it.
 	Reason string
 }
 

@@ -39,3 +39,6 @@ func IptablesTraces(context.Context, Namespace, ruleset.Owner) (string, error) {
 func HandOver(context.Context, Namespace, ruleset.Ruleset, ruleset.Layout, Options) (Result, error) {
 	return Result{}, errPlatform
 }
+
+// Route returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
+func Route(context.Context, Namespace, ruleset.Ruleset) ([]Unusable, error) { return nil, errPlatform }

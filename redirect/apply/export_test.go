@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -90,3 +91,29 @@ func NewNFTables(ns Namespace) *NFTables { return newNFTables(ns) }
 
 // Follow follows the links of a path in a root.
 func Follow(root, path string) (string, error) { return Options{Root: root}.follow(path) }
+
+// ReadOfRouting returns how many messages and bytes a look at the addresses, routes and policy rules of a ruleset reads, and how they
+// differ.
+func ReadOfRouting(ns Namespace, rs ruleset.Ruleset) (messages, bytes int, diffs []ruleset.Difference, err error) {
+	p := plumbing{ns: ns}
+	defer p.close()
+	diffs, err = p.diff(rs.Owner(), rs, ruleset.Families[:])
+	messages, bytes = p.lists.Read()
+	return messages, bytes, diffs, err
+}
+
+// FewInterfaces has no more interfaces of a namespace read.
+func FewInterfaces(t testing.TB, n int) {
+	old := interfaces
+	interfaces.Messages = n
+	t.Cleanup(func() { interfaces = old })
+}
+
+// ReadOfInterfaces returns how many messages it takes to know whether IPv6 is on.
+func ReadOfInterfaces(ns rtnetlink.Socketer) (messages int, err error) {
+	c := rtnetlink.New(ns, interfaces)
+	defer c.Close()
+	_, err = c.AnyIPv6()
+	messages, _ = c.Read()
+	return messages, err
+}

@@ -10,8 +10,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/rtnetlink/rttest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -87,4 +91,52 @@ func TestCannotTellIsNotNo(t *testing.T) {
 		_, err = apply.Choose(t.Context(), ns, apply.Options{Runner: ns.Sandbox()})
 		require.ErrorContains(t, err, "list nftables tables")
 	})
+}
+
+// TestFullRouting: a look at the mesh's own routing reads neither the pod's routes nor more than a bound of its policy rules, finds what
+// is there, and takes nothing of the pod's for it.
+func TestFullRouting(t *testing.T) {
+	for name, r := range map[string]redirect.Redirect{"kernel's priority": tproxy(), "own priority": byMark()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns, rs := netnstest.New(t), r.MustRuleset()
+			b := choose(t, ns, apply.Nftables)
+			mustApply(t, b, rs)
+			routing := *rs.IPv4.Routing
+			rttest.Fill{Routes: 200_000, Table: unix.RT_TABLE_MAIN, Rules: 50_000, Mark: 77}.Make(t, ns)
+			rttest.Fill{Routes: 20_000, Table: routing.Table}.Make(t, ns)
+			rttest.Fill{Routes: 20_000, Table: routing.Table, IPv6: true}.Make(t, ns)
+			messages, bytes, diffs, err := apply.ReadOfRouting(ns, rs)
+			require.NoError(t, err)
+			assert.Empty(t, diffs)
+			assert.Less(t, messages, 50_100, "the rules, and nothing of the routes")
+			assert.Less(t, bytes, 5<<20)
+			assert.False(t, mustApply(t, b, rs).Changed)
+
+			// What looks like ours is not taken for it.
+			shell(t, ns, fmt.Sprintf("ip route del local default table %d && ip rule del fwmark %#x table %d || ip rule del fwmark %#x/%#x table %[3]d",
+				routing.Table, routing.Mark, routing.Table, routing.Mark, routing.Mask))
+			rttest.Fill{Routes: 3, Table: routing.Table, Local: true}.Make(t, ns)
+			shell(t, ns, fmt.Sprintf("ip rule add fwmark %#x iif nowhere table %d", routing.Mark, routing.Table))
+			_, _, diffs, err = apply.ReadOfRouting(ns, rs)
+			require.NoError(t, err)
+			assert.Len(t, diffs, 2, "the route and the rule")
+			assert.True(t, mustApply(t, b, rs).Changed)
+			_, _, diffs, err = apply.ReadOfRouting(ns, rs)
+			require.NoError(t, err)
+			assert.Empty(t, diffs)
+
+			// Beyond the bound it cannot be told, and is the pod's fault.
+			rttest.Fill{Rules: 20_000, Mark: 78, Last: 10_000}.Make(t, ns)
+			shell(t, ns, fmt.Sprintf("ip rule del fwmark %#x table %d || ip rule del fwmark %#x/%#x table %[2]d; true", routing.Mark, routing.Table, routing.Mark, routing.Mask))
+			messages, _, _, err = apply.ReadOfRouting(ns, rs)
+			if routing.Priority == 0 {
+				require.ErrorIs(t, err, rtnetlink.ErrLong)
+				_, err = b.Check(t.Context(), rs)
+				require.ErrorContains(t, err, "the pod has more than is read of one pod")
+			}
+			assert.LessOrEqual(t, messages, 1<<16+10)
+			require.NoError(t, b.Remove(t.Context(), rs.Owner()))
+		})
+	}
 }

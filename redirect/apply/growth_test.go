@@ -27,7 +27,7 @@ func prefixSet(list ...string) redirect.PrefixSet {
 // byMark is a proxy that is known by the mark of its packets.
 func byMark() redirect.Redirect {
 	r := redirect.Default()
-	r.Proxy.UIDs, r.Proxy.GIDs = nil, nil
+	r.Proxy.UIDs = nil
 	r.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
 	r.Proxy.TunnelPort = 15008
 	r.Loopback = redirect.LoopbackPass
@@ -63,6 +63,12 @@ func TestKernelTakesEveryField(t *testing.T) {
 				{Interface: "virt0", Local: netip.MustParsePrefix("10.99.0.0/24")}, {Interface: "virt0", Local: netip.MustParsePrefix("fd00:99::/64")},
 			}
 			r.Log = redirect.Log{Enabled: true, Level: 7}
+		},
+		"virtual networks by wildcard": func(r *redirect.Redirect) {
+			r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053, UDPOnly: true}
+			r.VirtualNetworks = []redirect.VirtualNetwork{
+				{Interface: "vi+", Local: netip.MustParsePrefix("10.99.0.0/24")}, {Interface: "virt+", Local: netip.MustParsePrefix("fd00:99::/64")},
+			}
 		},
 		"log at the default level": func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 4} },
 		"proxy by mark":            func(r *redirect.Redirect) { *r = byMark() },

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// host is what a look at a namespace finds without starting a process.
+// host holds the facts about a namespace that need no process to find.
 type host struct {
 	// ipv6 says whether the namespace has the protocol, disabled or not.
 	ipv6 bool

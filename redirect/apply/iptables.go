@@ -47,7 +47,7 @@ type change struct {
 	family ruleset.Family
 	want   *ruleset.Program
 	tools  tools
-	// live is what was found; nil when the variant had no tables here.
+	// live holds the tables that were found; nil when the variant had no tables here.
 	live  *ruleset.Saved
 	diffs []ruleset.Difference
 	// attempted is set once rules may have changed.

@@ -73,7 +73,7 @@ func (c *nlConn) countRules(family byte) (chainRules, error) {
 	return found, c.measureSets(family)
 }
 
-// setWeight is how much more a byte of set elements counts than a byte of rules: iptables 1.8.9 needs 300 bytes for an
+// setWeight is the cost of a byte of set elements in bytes of rules: iptables 1.8.9 needs 300 bytes for an
 // element of 16, and about twice its size for a rule. The kernel starts from the front for each part of its answer, so
 // it takes 20 s for 800,000 elements. Our largest program has 20,000, of 40 bytes.
 const setWeight = 24
@@ -106,27 +106,34 @@ func few(rules int) error {
 // maxReads bounds how often rules are read that change meanwhile.
 const maxReads = 3
 
-// saved reads what is live.
+// saved reads what is live for a change.
 func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) {
+	return s.list(ctx, c.tools.variant, c.family, []ruleset.Owner{c.want.Owner}, c.tools.save[c.family])
+}
+
+// list reads what is live by a program that saves, and makes sure that the chains of the owners and the built-in ones are the kernel's.
+func (s *session) list(ctx context.Context, variant Name, f ruleset.Family, owners []ruleset.Owner, save string, args ...string) (*ruleset.Saved, error) {
 	for reads := 1; ; reads++ {
 		var rules chainRules
-		if c.tools.variant == IptablesNFT {
+		if variant == IptablesNFT {
 			var err error
-			if rules, err = kernelRules(ctx, s.ns, nfProto(c.family)); err != nil {
+			if rules, err = kernelRules(ctx, s.ns, nfProto(f)); err != nil {
 				return nil, err
 			}
-		} else if err := s.measureLegacy(c.family); err != nil {
+		} else if err := s.measureLegacy(f); err != nil {
 			return nil, err
 		}
-		text, err := s.run(ctx, "", c.tools.save[c.family])
+		text, err := s.run(ctx, "", save, args...)
 		if err != nil {
 			return nil, err
 		}
-		live, err := ruleset.Parse(c.family, text, rules.names()...)
+		live, err := ruleset.Parse(f, text, rules.names()...)
 		switch {
 		case err != nil:
 		case rules != nil:
-			err = rules.agree(c.want.Owner, live)
+			for _, owner := range owners {
+				err = cmp.Or(err, rules.agree(owner, live))
+			}
 		default:
 			err = s.legacyAgrees(live)
 		}

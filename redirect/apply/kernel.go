@@ -10,15 +10,18 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// ipv6Conf has a directory for each interface, and default for those that come
-// later. Of /proc/sys/net a thread sees its own namespace's. A variable for tests.
+// ipv6Conf has default, for interfaces that come later. Of /proc/sys/net a thread sees its own namespace's. A variable for tests.
 var ipv6Conf = "/proc/sys/net/ipv6/conf"
 
 // Kernel finds out which address families the namespace has. IPv4 is always usable: what has no
-// address yet may be given one. What cannot be read is an error, never an absence.
+// address yet may be given one. What cannot be read is an error, never an absence; so are
+// more interfaces than are read (16,384), of which none had IPv6.
 func Kernel(ns interface{ Do(fn func() error) error }) (redirect.Kernel, error) {
 	k := redirect.Kernel{IPv4: redirect.PresenceUsable}
 	err := ns.Do(func() (err error) {
@@ -40,27 +43,35 @@ func presenceOfIPv6() (redirect.Presence, error) {
 	if !has {
 		return redirect.PresenceAbsent, nil
 	}
-	entries, err := os.ReadDir(ipv6Conf)
+	// Interfaces that come later have it as default says. One file settles most namespaces.
+	off, err := os.ReadFile(filepath.Join(ipv6Conf, "default", "disable_ipv6"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return redirect.PresenceUsable, nil // a kernel without sysctls: nothing to switch it off with
 	}
 	if err != nil {
 		return "", fmt.Errorf("look where IPv6 is switched off: %w", err)
 	}
-	for _, e := range entries {
-		if e.Name() == "all" || e.Name() == "lo" {
-			continue // the one says nothing of what interfaces have now, the other leads nowhere
-		}
-		off, err := os.ReadFile(filepath.Join(ipv6Conf, e.Name(), "disable_ipv6"))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the interface has gone meanwhile
-		}
-		if err != nil {
-			return "", fmt.Errorf("look where IPv6 is switched off: %w", err)
-		}
-		if strings.TrimSpace(string(off)) == "0" {
-			return redirect.PresenceUsable, nil
-		}
+	if strings.TrimSpace(string(off)) == "0" {
+		return redirect.PresenceUsable, nil
+	}
+	c := rtnetlink.New(ownNamespace{}, interfaces)
+	defer c.Close()
+	on, err := c.AnyIPv6()
+	if err != nil {
+		return "", fmt.Errorf("look where IPv6 is switched off: %w", err)
+	}
+	if on {
+		return redirect.PresenceUsable, nil
 	}
 	return redirect.PresenceOff, nil
+}
+
+// interfaces bounds what is read of a namespace's interfaces. The kernel sends up to 2 KiB of each, and a pod can make any number.
+var interfaces = rtnetlink.Limit{Messages: 1 << 14, Bytes: 32 << 20, Time: rtnetlink.Default.Time}
+
+// ownNamespace opens sockets in the calling thread's namespace.
+type ownNamespace struct{}
+
+func (ownNamespace) Socket(domain, typ, proto int) (int, error) {
+	return unix.Socket(domain, typ, proto)
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/rtnetlink/rttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
@@ -60,4 +62,36 @@ func TestKernel(t *testing.T) {
 	require.ErrorContains(t, err, "look for address families: look for IPv6")
 	apply.HideIPv6(t)
 	is(t, w.Pod, redirect.PresenceAbsent)
+}
+
+// TestKernelOfManyInterfaces: what a look costs does not grow by files with the interfaces of a pod, and is bounded. Not parallel: allocations are
+// counted.
+func TestKernelOfManyInterfaces(t *testing.T) {
+	ns := netnstest.New(t)
+	sysctl(t, ns, "ipv6/conf/all/disable_ipv6", "1")
+	sysctl(t, ns, "ipv6/conf/default/disable_ipv6", "1")
+	rttest.Fill{Links: 1500}.Make(t, ns)
+	presence := func() redirect.Presence {
+		k, err := apply.Kernel(ns)
+		require.NoError(t, err)
+		return k.IPv6
+	}
+	assert.Equal(t, redirect.PresenceOff, presence())
+	assert.Less(t, testing.AllocsPerRun(3, func() { presence() }), 1500.0, "a file for each interface would take several")
+	messages, err := apply.ReadOfInterfaces(ns)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, messages, 1501)
+	sysctl(t, ns, "ipv6/conf/fill1499/disable_ipv6", "0")
+	assert.Equal(t, redirect.PresenceUsable, presence(), "the last one counts too")
+	sysctl(t, ns, "ipv6/conf/fill0/disable_ipv6", "0")
+	messages, err = apply.ReadOfInterfaces(ns)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, messages, 2, "the first is enough")
+
+	sysctl(t, ns, "ipv6/conf/all/disable_ipv6", "1")
+	apply.FewInterfaces(t, 1000)
+	_, err = apply.Kernel(ns)
+	require.ErrorIs(t, err, rtnetlink.ErrLong, "what was not read may have IPv6")
+	sysctl(t, ns, "ipv6/conf/default/disable_ipv6", "0")
+	assert.Equal(t, redirect.PresenceUsable, presence(), "without looking at any")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// legacyInfo is how large a table of the legacy variant is.
+// legacyInfo is the size of a table of the legacy variant.
 type legacyInfo struct {
 	hooks   int // built-in chains
 	entries int // of the table's blob

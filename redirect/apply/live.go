@@ -16,7 +16,7 @@ type LiveRule struct {
 	Position int `json:"position"`
 	// Rule is the rule as iptables-save prints it, without "-A CHAIN", or in words close to nft's.
 	Rule string `json:"rule"`
-	// Hook is how nft declares the base chain of nftables that the rule is in: "type nat hook output priority -100; policy accept;".
+	// Hook is nft's declaration of the rule's base chain: "type nat hook output priority -100; policy accept;".
 	Hook string `json:"hook,omitempty"`
 	// Sets are the elements, as nft writes them, of the sets of nftables that Rule names. A set is absent whose elements are not
 	// shown: one that rules change, a map, or one of more than 1000 elements.
@@ -26,12 +26,12 @@ type LiveRule struct {
 	Counters *Counters `json:"counters,omitempty"`
 	// Ours is set for a rule of the owner of a wanted ruleset.
 	Ours bool `json:"ours"`
-	// Reason says why one of our rules is there, if that is known: it is the
+	// Reason explains one of our rules, if it is known: it is the
 	// comment of the same rule in the wanted ruleset, or in the kernel.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Counters is what a rule has matched since it was made.
+// Counters counts the matches of a rule since it was made.
 type Counters struct {
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`

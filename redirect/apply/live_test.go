@@ -3,6 +3,9 @@
 package apply_test
 
 import (
+	"fmt"
+	"os/exec"
+	"strconv"
 	"testing"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -132,6 +135,57 @@ func TestLiveIPTables(t *testing.T) {
 		}
 		_, err = apply.Live(t.Context(), w.Pod, apply.Options{Path: t.TempDir()}, rs)
 		assert.ErrorIs(t, err, apply.ErrNoBackend)
+	})
+}
+
+// TestLiveForgedComments: whoever may write rules in a pod may write comments with line feeds, and with what looks like counters, rules
+// and chains after them. Each rule keeps its own counters.
+func TestLiveForgedComments(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v apply.Name) {
+		ns := netnstest.New(t)
+		b, err := apply.NewIPTables(ns, v, apply.Options{Runner: ns.Sandbox()})
+		require.NoError(t, err)
+		rs, err := dual().Ruleset()
+		require.NoError(t, err)
+		_, err = b.Apply(t.Context(), rs)
+		require.NoError(t, err)
+		comments := []string{
+			"a\n[7:8] b", "[7:8] -A POSTROUTING -j DROP", "a\n-N NONE", "a\n:NONE - [0:0]\n[1:2] -A NONE -j DROP", "a\nCOMMIT\n*nat", "a -c 1 2\n\" -c 3 4",
+			"\n", "a\r\n\tb\v\f\u0085\u2028", "a\n-A POSTROUTING -j DROP", `a\`, `"`, "'\n'",
+		}
+		require.NoError(t, ns.Do(func() error {
+			for i, c := range comments {
+				counters := []string{strconv.Itoa(100 + i), strconv.Itoa(1000 + i)}
+				out, err := exec.Command(string(v), append([]string{"-w", "-t", "nat", "-A", "POSTROUTING", "-m", "comment", "--comment", c, "-j", "RETURN", "-c"}, counters...)...).CombinedOutput() //nolint:gosec // a test
+				if err != nil {
+					return fmt.Errorf("%q: %w: %s", c, err, out)
+				}
+			}
+			return nil
+		}))
+		for name, o := range map[string]apply.Options{"ours": {}, "sandbox": {Runner: ns.Sandbox()}} {
+			live, err := apply.Live(t.Context(), ns, o, rs)
+			require.NoError(t, err, name)
+			var forged []apply.LiveRule
+			ours := 0
+			for _, r := range live {
+				switch {
+				case r.Ours:
+					ours++
+				case r.Chain == "POSTROUTING":
+					forged = append(forged, r)
+				default:
+					assert.Fail(t, "a rule that nobody made", "%s: %+v", name, r)
+				}
+			}
+			assert.Equal(t, rs.IPv4.Rules()+rs.IPv6.Rules(), ours, name)
+			require.Len(t, forged, len(comments), name)
+			for i, r := range forged {
+				assert.Equal(t, &apply.Counters{Packets: uint64(100 + i), Bytes: uint64(1000 + i)}, r.Counters, "%s: %q", name, comments[i])
+				assert.Equal(t, i+1, r.Position)
+				assert.Regexp(t, `(?s)^-m comment --comment .* -j RETURN$`, r.Rule)
+			}
+		}
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 // onLo reports whether a fixture is an address of lo or a route by it.
 func (x fixture) onLo() bool { return x.kind != policyRule }
 
-// loPatience is how long the runtime has to bring lo up. CRI-O and containerd 2 do it before they
+// loPatience bounds the runtime's time to bring lo up. CRI-O and containerd 2 do it before they
 // call any plugin; containerd 1 by the plugin "loopback", within some milliseconds. That plugin
 // fails if lo already has an address that is not a loopback address, so it goes first.
 const loPatience = 250 * time.Millisecond

@@ -38,9 +38,9 @@ type nftSession struct {
 	nlConn
 	ns   Namespace
 	ipv6 bool
-	// removed is whether rules were taken out.
+	// removed reports that rules were taken out.
 	removed bool
-	// added is whether our table was made beside rules that the owner still has elsewhere.
+	// added reports that our table was made beside rules that the owner still has elsewhere.
 	added bool
 }
 
@@ -78,7 +78,7 @@ func (n *nftablesBackend) session(ctx context.Context, fn func(*nftSession) erro
 	s.Setup()
 	wait := 50 * time.Microsecond
 	for attempt := 1; ; attempt++ {
-		s.Read, s.Limit = 0, listLimit
+		s.Begin(listLimit)
 		err := fn(&s)
 		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
 			return classify(err)

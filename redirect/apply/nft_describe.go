@@ -36,7 +36,7 @@ type describer struct {
 	mask, xor []byte
 	// swapped: a number is in network order.
 	swapped bool
-	// second is what register 2 holds: the port of dnat.
+	// second is the content of register 2: the port of dnat.
 	second []byte
 }
 

@@ -249,13 +249,16 @@ func (e exprs) ports(r *nft.Rule) {
 	}
 }
 
-// iface compares all 16 bytes, so a name is never taken for a beginning.
+// iface compares all 16 bytes, so a name is never taken for a beginning; of a wildcard only the beginning.
 func (e exprs) iface(key uint32, m ruleset.InterfaceMatch) {
 	if m.IsZero() {
 		return
 	}
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name[:unix.IFNAMSIZ-1], m.Name)
+	if prefix, ok := m.Wildcard(); ok {
+		name = []byte(prefix)
+	}
 	e.meta(key)
 	e.cmp(eqOr(m.Not), name...)
 }

@@ -19,7 +19,7 @@ import (
 type UnsupportedError struct {
 	// Feature is the missing feature: "inet nat chain", "tproxy statement".
 	Feature string
-	// Need says what has it: a kernel version, a build option, a capability.
+	// Need names a remedy: a kernel version, a build option, a capability.
 	Need string
 	// Err is the kernel's answer.
 	Err error

@@ -14,7 +14,6 @@ func ExampleNFT() {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
 	r.Inbound.Ports = redirect.PortSet{}
-	r.Proxy.GIDs = nil
 	r.Outbound.CIDRs = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"))
 	fmt.Print(apply.NFT(r.MustRuleset()))
 	// Output:

@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// nftLive is what of an owner's is in a namespace.
+// nftLive is the part of a namespace's tables that is an owner's.
 type nftLive struct {
 	// generation counts the namespace's transactions. The kernel refuses a batch that names an old one.
 	generation uint32
@@ -207,7 +207,7 @@ func (c *nlConn) readElements(t nftTable, set string, fn func(nfnetlink.Message)
 		w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.name)
 		w.Text(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}, func(m nfnetlink.Message) {
-		c.Read += setWeight * len(m.Attrs)
+		c.Count(setWeight * len(m.Attrs))
 		fn(m)
 	})
 	if err != nil {

@@ -51,9 +51,9 @@ func TestNFTTampering(t *testing.T) {
 			"ipv4 nat/MESH_INBOUND:1 unexpected: meta l4proto tcp th dport @nat_inbound_dport return",
 		}},
 		"prefix taken from a set": {"delete element inet mesh nat_output_ip_daddr { 10.0.0.0/8 }", []string{
-			"ipv4 nat/MESH_OUTPUT:8 missing: -d 10.0.0.0/8 -j RETURN",
-			"ipv4 nat/MESH_OUTPUT:9 missing: -d 192.168.0.0/16 -j RETURN",
-			"ipv4 nat/MESH_OUTPUT:10 unexpected: meta nfproto ipv4 ip daddr @nat_output_ip_daddr return",
+			"ipv4 nat/MESH_OUTPUT:5 missing: -d 10.0.0.0/8 -j RETURN",
+			"ipv4 nat/MESH_OUTPUT:6 missing: -d 192.168.0.0/16 -j RETURN",
+			"ipv4 nat/MESH_OUTPUT:6 unexpected: meta nfproto ipv4 ip daddr @nat_output_ip_daddr return",
 		}},
 		"policy": {"add chain inet mesh nat/OUTPUT { policy drop; }", []string{
 			"ipv4 nat/OUTPUT:0 unexpected: chain of another kind",

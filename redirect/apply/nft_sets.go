@@ -40,7 +40,7 @@ func (c *nlConn) baseChains() (map[chainAt]liveChain, error) {
 	return found, nil
 }
 
-// declaration is how nft declares a base chain.
+// declaration is nft's declaration of a base chain.
 func (c *liveChain) declaration() string {
 	hook := fmt.Sprintf("number-%d", c.hook) // of a family without these hooks
 	if c.family != unix.NFPROTO_NETDEV && c.family != unix.NFPROTO_ARP && int(c.hook) < len(chains.Builtins) {

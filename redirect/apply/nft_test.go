@@ -72,7 +72,7 @@ func nftRedirects() map[string]redirect.Redirect {
 			r.DropInvalid = true
 			r.Proxy.PassSources = []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}
 			r.Inbound.ExcludePorts = many
-			r.Proxy.UIDs, r.Proxy.GIDs = []uint32{1337, 2000}, nil
+			r.Proxy.UIDs = []uint32{1337, 2000}
 		}),
 		"interfaces": change(func(r *redirect.Redirect) {
 			r.ExcludeInterfaces, r.VirtualInterfaces = []string{"net1"}, []string{"virt0", "virt1"}
@@ -114,7 +114,7 @@ func nftRedirects() map[string]redirect.Redirect {
 			}
 		}),
 		"proxy by mark": change(func(r *redirect.Redirect) {
-			r.Proxy.UIDs, r.Proxy.GIDs, r.Proxy.Mark = nil, nil, redirect.Mark{Value: 0x539, Mask: 0xfff}
+			r.Proxy.UIDs, r.Proxy.Mark = nil, redirect.Mark{Value: 0x539, Mask: 0xfff}
 			r.Loopback = redirect.LoopbackPass
 			r.Names.InboundMark, r.Names.MarkMask, r.Names.RoutePriority = 0x111, 0xfff, 32764
 		}),
@@ -157,6 +157,8 @@ func everything() ruleset.Ruleset {
 				{Proto: 47, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth0", Not: true}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth*"}, Target: ret},
+				{Out: ruleset.InterfaceMatch{Name: "eth+"}, Target: ret},
+				{Out: ruleset.InterfaceMatch{Name: "abcdefghijklmn+", Not: true}, Target: ret},
 				tcp(ruleset.Target{Action: ruleset.DNAT, To: netip.AddrPortFrom(to.Addr(), 99)}),
 				tcp(ruleset.Target{Action: ruleset.DNAT, To: netip.AddrPortFrom(to.Addr(), 0)}),
 				{Dst: ruleset.PrefixMatch{Prefix: netip.PrefixFrom(to.Addr(), 0).Masked(), Not: true}, Target: ret},

@@ -13,7 +13,7 @@ import (
 // rooted reports whether programs are to have another root than we have.
 func (o Options) rooted() bool { return o.Root != "" && filepath.Clean(o.Root) != "/" }
 
-// reachable says why Root cannot be looked into, if so. Its files are the host's
+// reachable returns an error if Root cannot be looked into. Its files are the host's
 // own, so whoever could change them meanwhile is the host.
 func (o Options) reachable() error {
 	if !o.rooted() {

@@ -14,10 +14,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// fixture is what a program needs besides its rules: an address of lo, the route or the rule of its policy routing.
+// fixture is an address of lo, or the route or rule of policy routing, that a program needs besides its rules.
 type fixture struct {
 	family  ruleset.Family
 	kind    fixtureKind
@@ -64,7 +65,8 @@ func (x fixture) String() string {
 // the first of them, since most pods have none.
 type plumbing struct {
 	ns     Namespace
-	handle *netlink.Handle
+	handle *netlink.Handle // to change something
+	lists  *rtnetlink.Conn // to look
 	// made are the fixtures that were added, for undo.
 	made []fixture
 	// unusable are those that the namespace does not accept now.
@@ -89,6 +91,9 @@ func (p *plumbing) open() error {
 func (p *plumbing) close() {
 	if p.handle != nil {
 		p.handle.Close()
+	}
+	if p.lists != nil {
+		p.lists.Close()
 	}
 }
 
@@ -165,7 +170,7 @@ func (p *plumbing) drop(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 	return changed, err
 }
 
-// diff says which of the owner's fixtures are missing or should not be there.
+// diff returns the owner's fixtures that are missing or should not be there.
 func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family) (diffs []ruleset.Difference, err error) {
 	err = p.each(owner, rs, families, func(x fixture, wanted bool) error {
 		there, err := p.has(x)
@@ -198,9 +203,6 @@ func (p *plumbing) each(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 			wanted = fixturesOf(f, program.LoopbackAddrs, program.Routing)
 		}
 		for _, x := range slices.Backward(fixturesOf(f, owner.LoopbackAddrs, &owner.Routing)) {
-			if err := p.open(); err != nil {
-				return err
-			}
 			if err := fn(x, slices.Contains(wanted, x)); err != nil {
 				return fmt.Errorf("%s: %w", x, err)
 			}
@@ -257,9 +259,10 @@ func (p *plumbing) add(x fixture) error {
 	case localRoute:
 		return p.handle.RouteAdd(x.route())
 	case policyRule:
-		// The kernel takes a rule twice when it chooses the priority.
-		if there, err := p.has(x); err != nil || there {
-			return cmp.Or(err, error(unix.EEXIST))
+		if x.routing.Priority == 0 { // the kernel then chooses one, and takes the rule twice
+			if there, err := p.has(x); err != nil || there {
+				return cmp.Or(err, error(unix.EEXIST))
+			}
 		}
 		return p.handle.RuleAdd(x.rule())
 	}
@@ -268,6 +271,9 @@ func (p *plumbing) add(x fixture) error {
 
 // remove takes a fixture away, however often it is there.
 func (p *plumbing) remove(x fixture) (changed bool, err error) {
+	if err := p.open(); err != nil {
+		return false, err
+	}
 	for {
 		switch x.kind {
 		case localRoute:
@@ -290,17 +296,56 @@ func (p *plumbing) remove(x fixture) (changed bool, err error) {
 	}
 }
 
-func (p *plumbing) has(x fixture) (bool, error) {
+// has reads until it finds the fixture. The namespace may have any number of addresses, routes and rules, so what is read is bounded;
+// errors.Is(err, rtnetlink.ErrLong) if it is not among that.
+func (p *plumbing) has(x fixture) (found bool, err error) {
+	if p.lists == nil {
+		p.lists = rtnetlink.New(p.ns, rtnetlink.Default)
+	}
+	family := byte(netlinkFamily(x.family))
 	switch x.kind {
 	case localRoute:
-		found, err := p.handle.RouteListFiltered(netlinkFamily(x.family), &netlink.Route{Table: int(x.routing.Table), Type: unix.RTN_LOCAL},
-			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-		return len(found) > 0, err
+		err = p.lists.Routes(family, rtnetlink.Routes{Table: x.routing.Table, Type: unix.RTN_LOCAL, Link: loIndex}, func(dst netip.Prefix) bool {
+			found = dst.Bits() == 0
+			return !found
+		})
 	case policyRule:
-		found, err := p.handle.RuleListFiltered(netlinkFamily(x.family), x.rule(), netlink.RT_FILTER_MARK|netlink.RT_FILTER_TABLE)
-		return len(found) > 0, err
+		err = p.lists.Rules(family, func(r rtnetlink.Rule) bool {
+			found = x.leads(r)
+			return !found && (x.routing.Priority == 0 || r.Priority <= x.routing.Priority)
+		})
+	default:
+		err = p.lists.Addrs(family, loIndex, func(a netip.Addr) bool {
+			found = a == x.addr
+			return !found
+		})
 	}
-	lo, addr := x.address()
-	found, err := p.handle.AddrList(lo, netlinkFamily(x.family))
-	return slices.ContainsFunc(found, func(a netlink.Addr) bool { return a.Equal(*addr) }), err
+	return found, err
+}
+
+// leads reports whether a policy rule is the fixture's.
+func (x fixture) leads(r rtnetlink.Rule) bool {
+	mask := cmp.Or(x.routing.Mask, ^uint32(0))
+	return !r.Else && r.Mark == x.routing.Mark && r.Mask == mask && r.Table == x.routing.Table &&
+		(x.routing.Priority == 0 || r.Priority == x.routing.Priority)
+}
+
+// Route adds what the rules of rs need besides themselves, the policy routing and addresses of lo, and leaves all rules alone. It is
+// for rules that another program applies; [Backend.Apply] adds the same. It returns what the namespace does not accept now.
+func Route(ctx context.Context, ns Namespace, rs ruleset.Ruleset) ([]Unusable, error) {
+	unlock, err := lock(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	h, err := look(ns)
+	if err != nil {
+		return nil, fmt.Errorf("look at network namespace: %w", err)
+	}
+	p := plumbing{ns: ns}
+	defer p.close()
+	if _, err := p.make(ctx, rs, h.families()); err != nil {
+		return nil, errors.Join(err, p.undo())
+	}
+	return p.unusable, nil
 }

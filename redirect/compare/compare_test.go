@@ -139,7 +139,7 @@ func TestAddrType(t *testing.T) {
 // A program is equal to itself read back, whatever it uses.
 func TestOwnProgramsReadBack(t *testing.T) {
 	marked := redirect.Default()
-	marked.Proxy.UIDs, marked.Proxy.GIDs, marked.Proxy.Mark = nil, nil, redirect.Mark{Value: 0x539, Mask: 0xfff}
+	marked.Proxy.UIDs, marked.Proxy.Mark = nil, redirect.Mark{Value: 0x539, Mask: 0xfff}
 	marked.Names.InboundMark, marked.Names.MarkMask = 0x111, 0xfff
 	tproxy := redirect.Default()
 	tproxy.Mode = redirect.ModeTProxy
@@ -197,7 +197,7 @@ COMMIT
 		return
 	}
 	r := redirect.Default()
-	r.IPv6, r.Proxy.GIDs, r.Loopback = redirect.FamilyPass, nil, redirect.LoopbackPass
+	r.IPv6, r.Loopback = redirect.FamilyPass, redirect.LoopbackPass
 	wanted := r.MustRuleset()
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5")}
 	report, err := compare.Compare(live, wanted, compare.Packets(addrs, live, wanted))

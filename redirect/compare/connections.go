@@ -13,11 +13,13 @@ import (
 type ConnectionDifference struct {
 	Packet trace.Packet `json:"packet"`
 	// Again is set if it is not the connection that the packet opens, but a datagram that the proxy sends afterwards
-	// from and to the same addresses and ports, as it may for a look-up of the application's, and that the second
-	// program alone gives back to the proxy. Where only the first does, the second is the better one.
-	Again bool               `json:"again,omitempty"`
-	A     trace.Conversation `json:"a"`
-	B     trace.Conversation `json:"b"`
+	// from and to the same addresses and ports, as it may for a look-up of the application's, and that one of the programs
+	// gives back to the proxy, for want of conntrack zones.
+	Again bool `json:"again,omitempty"`
+	// Better is set if only the first program does so: the second keeps the two apart.
+	Better bool               `json:"better,omitempty"`
+	A      trace.Conversation `json:"a"`
+	B      trace.Conversation `json:"b"`
 }
 
 // String returns for example
@@ -44,7 +46,9 @@ func Connections(podAddrs []netip.Addr, listeners []trace.Listener, programs ...
 		}
 	}
 	for _, p := range Packets(podAddrs, programs...) {
-		add(p)
+		if p.State == 0 {
+			add(p)
+		}
 	}
 	for _, f := range ruleset.Families {
 		g := gridOf(f, podAddrs, programs)
@@ -85,11 +89,9 @@ func (r *Report) AddConnections(a, b ruleset.Ruleset, connections []trace.Connec
 			}
 			r.Connections++
 			if !alike(ca, cb) {
-				if again == 1 && !redirected(cb) {
-					break // the second program keeps apart what the first mixes up
-				}
+				better := again == 1 && redirected(ca) && !redirected(cb)
 				if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
-					r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, ca, cb})
+					r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, better, ca, cb})
 				}
 				break
 			}

@@ -33,12 +33,11 @@ func without(rs ruleset.Ruleset, lost func(ruleset.Rule) bool) ruleset.Ruleset {
 // Rules that only answers need, or later connections, are in the way of no first packet.
 func TestConnectionDifferences(t *testing.T) {
 	sidecar := redirect.Default()
-	sidecar.Proxy.GIDs = nil
 	sidecar.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
 	tproxy := redirect.Default()
 	tproxy.Mode = redirect.ModeTProxy
 	node := redirect.Default()
-	node.Proxy.UIDs, node.Proxy.GIDs = nil, nil
+	node.Proxy.UIDs = nil
 	node.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
 	node.Names.InboundMark, node.Names.MarkMask = 0x111, 0xfff
 	bypass := node
@@ -99,4 +98,63 @@ func TestReportJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &got))
 	assert.ElementsMatch(t, []string{"packets", "differences", "connections"}, slices.Collect(maps.Keys(got)))
 	assert.Equal(t, []any{}, got["differences"])
+}
+
+// TestRulesThatDropInvalid: two programs that differ in what they drop by its conntrack state alone are told apart.
+func TestRulesThatDropInvalid(t *testing.T) {
+	for _, mode := range []redirect.Mode{redirect.ModeRedirect, redirect.ModeTProxy} {
+		r := redirect.Default()
+		r.Mode, r.DropInvalid = mode, true
+		drops := r.MustRuleset()
+		r.DropInvalid = false
+		passes := r.MustRuleset()
+		for _, c := range []struct {
+			a, b ruleset.Ruleset
+			kind compare.Kind
+		}{{drops, passes, compare.Missing}, {passes, drops, compare.Extra}} {
+			report := run(t, c.a, c.b)
+			require.NotEmpty(t, report.Differences, mode)
+			for _, d := range report.Differences {
+				assert.Equal(t, ruleset.StateInvalid, d.Packet.State)
+				if mode == redirect.ModeRedirect { // TPROXY takes them to the proxy
+					assert.Equal(t, c.kind, d.Kind())
+				}
+				assert.Contains(t, d.String(), " state INVALID: ")
+			}
+			text, err := json.Marshal(report.Differences[0].Packet)
+			require.NoError(t, err)
+			var again trace.Packet
+			require.NoError(t, json.Unmarshal(text, &again))
+			assert.Equal(t, ruleset.StateInvalid, again.State)
+		}
+		assert.Empty(t, run(t, drops, drops).Differences)
+	}
+}
+
+// TestZonesOfLookUps: two programs that differ in conntrack zones alone are told apart, whichever of them has the zones.
+func TestZonesOfLookUps(t *testing.T) {
+	r := redirect.Default()
+	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+	zones := r.MustRuleset()
+	r.DNS.OneZone = true
+	none := r.MustRuleset()
+	listeners := []trace.Listener{{Port: 15053, UID: 1337}, {Port: 15006, UID: 1337}, {Port: 15001, UID: 1337}, {UID: 1000, GID: 1000}}
+	for _, c := range []struct {
+		a, b   ruleset.Ruleset
+		better bool
+	}{{zones, none, false}, {none, zones, true}} {
+		report := run(t, c.a, c.b)
+		assert.Empty(t, report.Differences, "first packets do not tell")
+		require.NoError(t, report.AddConnections(c.a, c.b, compare.Connections(pod, listeners, c.a, c.b)))
+		require.NotEmpty(t, report.ConnectionDifferences)
+		for _, d := range report.ConnectionDifferences {
+			assert.True(t, d.Again, d.String())
+			assert.Equal(t, c.better, d.Better, d.String())
+		}
+	}
+	for _, rs := range []ruleset.Ruleset{zones, none} {
+		same := compare.Report{}
+		require.NoError(t, same.AddConnections(rs, rs, compare.Connections(pod, listeners, rs, rs)))
+		assert.Empty(t, same.ConnectionDifferences)
+	}
 }

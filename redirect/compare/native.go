@@ -86,9 +86,9 @@ type nativeChain struct {
 type nativeLowerer struct {
 	programs []*ruleset.Program
 	foreign  *ForeignError
-	// at is where each chain is in its nftables table.
+	// at is each chain's index in its nftables table.
 	at map[chainName]int
-	// left is how many rules may still be made.
+	// left counts the rules that may still be made.
 	left int
 }
 

@@ -180,9 +180,10 @@ func TestNativeForeign(t *testing.T) {
 		in("tcp dport > 80 return"):                      "not understood",
 		in("th dport 80 return"):                         "not understood",
 		in("udp dport 53 tcp dport 53 return"):           "not understood",
-		in(`oifname "eth*" return`):                      "not understood",
 		in(`oif "eth0" return`):                          "not understood",
 		in(`iifname . oifname { "lo" . "eth0" } return`): "not understood",
+		in(`iifname "eth+" return`):                      "not understood", // a whole name, which iptables could not say
+		in(`iifname "*" return`):                         "not understood",
 		in(`oifname { "lo" . "eth0" } return`):           "not understood",
 		in("ip saddr { " + addresses(4000) + " } ip daddr { " + addresses(4000) + " } return"):                                  "more than 4096 rules",
 		in(strings.Repeat("ip saddr { "+addresses(4000)+" } return\n", 17)):                                                     "the rules are more than 65536 without their sets",

@@ -140,7 +140,13 @@ func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 		if escaped {
 			name += "*"
 		}
-		if index && v != "lo" || !escaped && strings.HasSuffix(v, "*") || !validInterface(name) {
+		if strings.HasSuffix(name, "+") { // a name itself, which our model takes for a wildcard
+			return fmt.Errorf("%q: %w", v, errUnknown)
+		}
+		if prefix, wildcard := strings.CutSuffix(v, "*"); wildcard && !escaped {
+			name = prefix + "+"
+		}
+		if index && v != "lo" || name == "+" || !validInterface(name) {
 			return fmt.Errorf("%q: %w", v, errUnknown)
 		}
 		*to = append(*to, ruleset.InterfaceMatch{Name: name, Not: not})

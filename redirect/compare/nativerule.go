@@ -33,7 +33,7 @@ type nativeRule struct {
 	ins      []ruleset.InterfaceMatch
 	outs     []ruleset.InterfaceMatch
 	owners   [][]ruleset.OwnerMatch // one of each must match
-	// does is what it does, in order. Marks that it sets are not to be matched after that.
+	// does lists its actions, in order. Marks that it sets are not to be matched after that.
 	does  []ruleset.Target
 	final bool
 }

@@ -15,7 +15,7 @@ type word struct {
 	mark   bool
 }
 
-// text is how nft prints the words, on one line.
+// text prints the words as nft does, on one line.
 func text(words []word) string {
 	var b strings.Builder
 	for i, w := range words {

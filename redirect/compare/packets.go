@@ -11,10 +11,21 @@ import (
 
 // Packets returns one packet of each kind that the rules of the programs tell apart, for a pod with
 // the given addresses. In a family without one, the pod gets an address that is reserved for documentation.
+// They are first packets of connections and, where a rule names such a state, also packets that connection
+// tracking takes for invalid, related or untracked. Established ones are left to [Report.AddConnections].
 func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
 	var packets []trace.Packet
 	for _, f := range ruleset.Families {
-		packets = append(packets, gridOf(f, podAddrs, programs).packets()...)
+		g := gridOf(f, podAddrs, programs)
+		first := g.packets()
+		packets = append(packets, first...)
+		for _, state := range []ruleset.States{ruleset.StateInvalid, ruleset.StateRelated, ruleset.StateUntracked} {
+			for _, p := range first {
+				if p.State = state; g.states&state != 0 {
+					packets = append(packets, p)
+				}
+			}
+		}
 	}
 	return packets
 }
@@ -60,6 +71,7 @@ type grid struct {
 	uids, gids        []uint32
 	marks             []uint32
 	inFaces, outFaces []string
+	states            ruleset.States // that rules name
 }
 
 func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
@@ -139,6 +151,7 @@ func (g *grid) rule(t ruleset.Table, r *ruleset.Rule) {
 			}
 		}
 	}
+	g.states |= r.States
 	ports(&g.ports, r.DstPorts)
 	if t != ruleset.Raw { // there they choose zones, which is no fate
 		ports(&g.sports, r.SrcPorts)
@@ -198,7 +211,36 @@ func (g *grid) choose() {
 	g.ports, g.sports = spread(g.ports, nicePorts, cmp.Compare), spread(g.sports, []uint16{ephemeral}, cmp.Compare)
 	g.uids, g.gids = spread(g.uids, niceIDs, cmp.Compare), spread(g.gids, niceIDs, cmp.Compare)
 	g.marks = spread(g.marks, nil, cmp.Compare)
-	g.inFaces, g.outFaces = spread(g.inFaces, nil, cmp.Compare), spread(g.outFaces, nil, cmp.Compare)
+	g.inFaces, g.outFaces = spread(interfaces(g.inFaces), nil, cmp.Compare), spread(interfaces(g.outFaces), nil, cmp.Compare)
+}
+
+// interfaces puts an interface in place of each wildcard: one that no other of the names matches, if there is one.
+func interfaces(names []string) []string {
+	matches := make([]ruleset.InterfaceMatch, len(names))
+	for i, name := range names {
+		matches[i].Name = name
+	}
+	out := slices.Clone(names)
+	for i, m := range matches {
+		prefix, ok := m.Wildcard()
+		if !ok {
+			continue
+		}
+		narrower := func(name string) bool {
+			return slices.ContainsFunc(matches, func(o ruleset.InterfaceMatch) bool {
+				beginning, wildcard := o.Wildcard()
+				return o.Matches(name) && (!wildcard || len(beginning) > len(prefix))
+			})
+		}
+		out[i] = prefix
+		for _, end := range "0123456789abcdefghijklmnopqrstuvwxyz" {
+			if name := prefix + string(end); !narrower(name) {
+				out[i] = name
+				break
+			}
+		}
+	}
+	return out
 }
 
 // each calls fn for each protocol, pair of ports and mark.

@@ -9,7 +9,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
-// Kind says how a live rule differs from what is wanted.
+// Kind is the kind of a difference between the live rules and the wanted ones.
 type Kind string
 
 // The kinds of difference. A rule at the wrong place is missing at one and unexpected at the other.

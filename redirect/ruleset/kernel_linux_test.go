@@ -118,6 +118,9 @@ func programs() map[string]redirect.Redirect {
 	full.Proxy.TunnelPort = 15008
 	full.Proxy.PassSources = []netip.Addr{netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("::6")}
 	full.ExcludeInterfaces, full.VirtualInterfaces = []string{"net1"}, []string{"virt0"}
+	full.VirtualNetworks = []redirect.VirtualNetwork{
+		{Interface: "br+", Local: netip.MustParsePrefix("172.18.0.0/16")}, {Interface: "abcdefghijklmn+", Local: netip.MustParsePrefix("fd00:99::/64")},
+	}
 	full.Inbound.ExcludePorts = redirect.PortRanges(ruleset.Port(22), ruleset.PortRange{First: 8000, Last: 8100})
 	full.Outbound.ExcludeOwnerGroups = []uint32{7}
 	dropped := redirect.Default()

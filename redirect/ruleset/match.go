@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Family is an address family. The zero value is invalid.
@@ -135,19 +136,27 @@ func (m PrefixMatch) Matches(a netip.Addr) bool {
 	return m.IsZero() || m.Prefix.Contains(a) != m.Not
 }
 
-// InterfaceMatch matches the interface that a packet came in by or goes out
-// by, by its exact name. The zero value matches any.
+// InterfaceMatch matches the interface that a packet came in by or goes out by. The zero value matches any.
 type InterfaceMatch struct {
+	// Name is the exact name or, with a "+" at its end, the beginning of the name, as iptables has it: "br+" matches br, br0
+	// and bridge, with every backend. An interface whose own name ends in "+" cannot be named.
 	Name string
 	Not  bool
 }
+
+// Wildcard returns what the name begins with, and whether it may go on.
+func (m InterfaceMatch) Wildcard() (prefix string, ok bool) { return strings.CutSuffix(m.Name, "+") }
 
 // IsZero reports whether m matches any interface.
 func (m InterfaceMatch) IsZero() bool { return m.Name == "" }
 
 // Matches reports whether the interface is matched.
 func (m InterfaceMatch) Matches(name string) bool {
-	return m.IsZero() || (m.Name == name) != m.Not
+	is := m.Name == name
+	if prefix, ok := m.Wildcard(); ok {
+		is = strings.HasPrefix(name, prefix)
+	}
+	return m.IsZero() || is != m.Not
 }
 
 // PortRange is an inclusive range of ports.
@@ -235,7 +244,7 @@ func (m MarkMatch) Matches(v uint32) bool {
 	return m.IsZero() || (v&m.Mask == m.Value) != m.Not
 }
 
-// OwnerKind says which id of a socket's owner is matched.
+// OwnerKind selects the ID of a socket's owner that is matched.
 type OwnerKind uint8
 
 // The kinds of owner.

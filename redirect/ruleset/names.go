@@ -33,7 +33,7 @@ func maskNames(text string, names []string) (string, error) {
 			}
 			return c
 		}, name)
-		for _, around := range [][2]string{{"\n:", " "}, {"\n-A ", " "}, {"\n-A ", "\n"}, {" -j ", "\n"}, {" -g ", "\n"}} {
+		for _, around := range [][2]string{{"\n:", " "}, {"\n-A ", " "}, {"\n-A ", "\n"}, {"] -A ", " "}, {"] -A ", "\n"}, {" -j ", "\n"}, {" -g ", "\n"}} {
 			old, masked := around[0]+name+around[1], around[0]+mask+around[1]
 			for strings.Contains(text, old) { // more than once: two may share a line feed
 				text = strings.ReplaceAll(text, old, masked)
@@ -66,21 +66,6 @@ func parseChainLine(line string) (name, policy string, err error) {
 		return "", "", fmt.Errorf("chain %q has no policy", line)
 	}
 	return rest[:at], rest[at+1:], nil
-}
-
-// quoteOpen reports whether a quote is open at the end of a line. The argument says so of its beginning.
-func quoteOpen(line string, open bool) bool {
-	for i := 0; i < len(line); i++ {
-		switch line[i] {
-		case '\\':
-			if open {
-				i++
-			}
-		case '"':
-			open = !open
-		}
-	}
-	return open
 }
 
 // splitWords splits at spaces, taking iptables-save's double quotes off.

@@ -17,7 +17,7 @@ func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 // unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
-// Saved is what iptables-save prints: every table in use, rules of others
+// Saved is the output of iptables-save: every table in use, rules of others
 // included. The zero value is a namespace without tables.
 type Saved struct {
 	Family Family
@@ -30,7 +30,7 @@ type SavedTable struct {
 	Name   string
 	Chains []SavedChain
 
-	// at is where chains are by their names, while the table is read.
+	// at holds the chains' indexes by name, while the table is read.
 	at map[string]int
 }
 
@@ -48,6 +48,8 @@ type SavedRule struct {
 	Text  string
 	Rule  Rule
 	Known bool
+	// Packets and Bytes are what it has matched, if the output has that (iptables-save -c). Otherwise they are 0.
+	Packets, Bytes uint64
 }
 
 // chains returns the chains of a table.
@@ -73,10 +75,10 @@ func chainOf(chains []SavedChain, name string) *SavedChain {
 }
 
 // Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program]. The error gives the number of
-// a line that is not such output. A rule outside the model is not an error (see [SavedRule]). Chains are names that the
+// a line that is not such output. A rule outside the model is not an error (see [SavedRule]). Reported are the chains' names that the
 // kernel reports, which are needed for names with a line feed. In names, "?" replaces whatever would separate words.
-func Parse(f Family, text string, chains ...string) (*Saved, error) {
-	text, err := maskNames(text, chains)
+func Parse(f Family, text string, reported ...string) (*Saved, error) {
+	text, err := maskNames(text, reported)
 	if err != nil {
 		return nil, fmt.Errorf("parse saved rules: %w", err)
 	}
@@ -89,8 +91,8 @@ func Parse(f Family, text string, chains ...string) (*Saved, error) {
 		}
 		to += len(line)
 		// A string may hold line feeds; iptables-save quotes it.
-		if quoted || strings.HasPrefix(line, "-A ") {
-			if quoted = quoteOpen(line, quoted); quoted {
+		if quoted || chains.IsRule(line) {
+			if quoted = chains.QuoteOpen(line, quoted); quoted {
 				continue
 			}
 		}
@@ -127,10 +129,12 @@ func (s *Saved) parseLine(f Family, table **SavedTable, line string) error {
 		*table = nil
 		return nil
 	}
-	if line[0] == '[' { // iptables-save -c puts counters first
-		if _, rest, ok := strings.Cut(line, "] "); ok {
-			line = rest
-		}
+	var saved SavedRule
+	if counters, rest, ok := strings.Cut(line, "] "); ok && line[0] == '[' { // iptables-save -c puts them first
+		packets, bytes, _ := strings.Cut(counters[1:], ":")
+		saved.Packets, _ = strconv.ParseUint(packets, 10, 64)
+		saved.Bytes, _ = strconv.ParseUint(bytes, 10, 64)
+		line = rest
 	}
 	switch {
 	case line[0] == ':':
@@ -143,10 +147,10 @@ func (s *Saved) parseLine(f Family, table **SavedTable, line string) error {
 	case strings.HasPrefix(line, "-A "):
 		name, rule, _ := strings.Cut(line[3:], " ")
 		c := (*table).open(name)
-		saved := SavedRule{Text: rule}
+		saved.Text = rule
 		switch r, words, err := parseRule(f, rule); {
 		case err == nil:
-			saved = SavedRule{Text: wordsText(words), Rule: r, Known: true}
+			saved.Text, saved.Rule, saved.Known = wordsText(words), r, true
 		case !errors.Is(err, ErrForeign):
 			return err
 		}
@@ -317,11 +321,11 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 	return nil
 }
 
-// iface refuses wildcards, and names that no interface can have (the kernel's
+// iface refuses the wildcard of all interfaces, and names that no interface can have (the kernel's
 // dev_valid_name) or that need quotes. A mesh's rules have none of these.
 func (p *ruleParser) iface(m *InterfaceMatch, not bool) error {
 	w := p.next()
-	if w == "" || strings.HasSuffix(w, "+") || strings.ContainsFunc(w, chains.UnsafeRune) || !m.IsZero() {
+	if name := strings.TrimSuffix(w, "+"); name == "" || strings.ContainsFunc(name, chains.UnsafeRune) || !m.IsZero() {
 		return fmt.Errorf("interface %q: %w", w, ErrForeign)
 	}
 	*m = InterfaceMatch{Name: w, Not: not}

@@ -88,7 +88,7 @@ func TestForeignRules(t *testing.T) {
 		"-j MESH_X --option",
 		"-g MESH_X",
 		"-f -j DROP",
-		"-i eth+ -j RETURN",
+		"-i + -j RETURN",
 		"-d 10.0.0.0/255.0.255.0 -j RETURN",
 		"-d fd00::/8 -j RETURN", // in IPv4's tables
 		"! -p tcp -j RETURN",

@@ -27,7 +27,7 @@ type Rule struct {
 	// Owner matches hold only in OUTPUT and POSTROUTING; all must hold.
 	Owner  []OwnerMatch
 	Target Target
-	// Comment says why the rule is there. Equal ignores it, and iptables never gets it,
+	// Comment gives the rule's reason. Equal ignores it, and iptables never gets it,
 	// because not every kernel has the comment match (gVisor lacks it).
 	Comment string
 }
@@ -42,7 +42,7 @@ func (r Rule) Equal(o Rule) bool {
 
 func equalPorts(a, b PortMatch) bool { return a.Not == b.Not && slices.Equal(a.Ranges, b.Ranges) }
 
-// Action is what a target does.
+// Action is a target's effect.
 type Action uint8
 
 // The actions. A final one ends the packet's walk through the table's chains; after any
@@ -80,7 +80,7 @@ const (
 	Log
 )
 
-// Target is what a rule does with the packets it matches. Only the fields that
+// Target is a rule's effect on the packets it matches. Only the fields that
 // its Action names are used; the others are zero.
 type Target struct {
 	Action Action

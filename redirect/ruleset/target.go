@@ -10,7 +10,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
-// form is how iptables writes an action, and reads it back.
+// form is iptables' spelling of an action, both ways.
 type form struct {
 	name    string
 	target  Target // before its options are read

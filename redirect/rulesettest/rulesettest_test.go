@@ -30,7 +30,7 @@ func TestTable(t *testing.T) {
 		# from the application
 		out tcp uid 1000 -> 10.0.0.1:443                   => redirect 15001
 		out tcp uid 1337 -> 10.0.0.1:443                   => pass   # the proxy's own
-		out tcp gid 1337 -> 10.0.0.1:443                   => pass
+		out tcp gid 1337 -> 10.0.0.1:443                   => redirect 15001   # a group is nobody's
 		out udp -> 10.0.0.1:53                             => pass
 		out tcp uid 1337 -> 10.244.1.5:80                  => redirect 15006
 		out tcp uid 1000 -> 10.244.1.5:80                  => pass

@@ -22,7 +22,7 @@ type Connection struct {
 
 // Listener is a socket of the pod that answers.
 type Listener struct {
-	// Port is what it listens on; 0 is every port that no other listener of the list has.
+	// Port is listened on; 0 is every port that no other listener of the list has.
 	Port uint16
 	// Proto is TCP or UDP; AnyProto is both.
 	Proto ruleset.Proto
@@ -35,7 +35,7 @@ type Listener struct {
 	Onward *Onward
 }
 
-// Onward is how a proxy opens its own connection to where one that it has accepted was to go.
+// Onward is a proxy's own connection to the destination of one that it has accepted.
 type Onward struct {
 	// Src is the address that it sends from; the zero address leaves it to the kernel.
 	Src netip.Addr

@@ -19,7 +19,7 @@ const mark, connMark = 0x539, 0x111
 // byMark is a redirection to a proxy that is known by its mark, as a node's proxy is.
 func byMark() redirect.Redirect {
 	r := redirect.Default()
-	r.Proxy.UIDs, r.Proxy.GIDs = nil, nil
+	r.Proxy.UIDs = nil
 	r.Proxy.Mark = redirect.Mark{Value: mark, Mask: 0xfff}
 	r.Names.InboundMark, r.Names.MarkMask = connMark, 0xfff
 	return withDNS(r)
@@ -28,7 +28,7 @@ func byMark() redirect.Redirect {
 // sidecar is a redirection to a pod's own proxy, in Istio's shape.
 func sidecar() redirect.Redirect {
 	r := redirect.Default()
-	r.Proxy.PassSources = []netip.Addr{netip.MustParseAddr("127.0.0.6")}
+	r.Proxy.GIDs, r.Proxy.PassSources = []uint32{1337}, []netip.Addr{netip.MustParseAddr("127.0.0.6")}
 	return withDNS(r)
 }
 
@@ -191,9 +191,7 @@ func TestLostRoute(t *testing.T) {
 
 // An earlier connection of the same addresses and ports is in the way of a later one, unless a zone keeps them apart.
 func TestEarlierConnections(t *testing.T) {
-	r := withDNS(redirect.Default())
-	r.Proxy.GIDs = nil
-	whole := r.MustRuleset()
+	whole := withDNS(redirect.Default()).MustRuleset()
 	for name, tt := range map[string]struct {
 		rs   ruleset.Ruleset
 		want string

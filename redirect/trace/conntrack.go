@@ -6,7 +6,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// kind is what a packet is to its connection.
+// kind is a packet's role in its connection.
 type kind uint8
 
 const (
@@ -122,7 +122,7 @@ func (w *walker) confirm() {
 	w.table.entries = append(w.table.entries, w.conn)
 }
 
-// cannotLeave says why the kernel itself does not send a packet of a process out of the pod; empty if it does.
+// cannotLeave gives the kernel's own reason not to send a process's packet out of the pod; empty if it sends it.
 func (w *walker) cannotLeave() string {
 	if w.table == nil || w.out == loopback || !w.src.Addr().IsLoopback() {
 		return ""

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// ConnectionVerdict is what becomes of a connection as a whole.
+// ConnectionVerdict is the fate of a whole connection.
 type ConnectionVerdict string
 
 // The verdicts.
@@ -27,14 +29,14 @@ const (
 	Loop ConnectionVerdict = "loop"
 )
 
-// Conversation is what [TraceConnection] found.
+// Conversation is the result of [TraceConnection].
 type Conversation struct {
 	Verdict ConnectionVerdict `json:"verdict"`
 	// Reason says between whom, or where and why it fails.
 	Reason string `json:"reason"`
 	// Client opened the connection.
 	Client Endpoint `json:"client"`
-	// Server is who answered; the zero Endpoint if nobody did.
+	// Server answered; the zero Endpoint if nobody did.
 	Server Endpoint `json:"server,omitzero"`
 	// Packets are those that were sent, up to the first that was lost, and at most two each way.
 	Packets []Passage `json:"packets"`
@@ -61,7 +63,7 @@ type Endpoint struct {
 	answers, transparent, unknown bool
 }
 
-// place is where an endpoint is, for a [Passage].
+// place names an endpoint's side of the wire, for a [Passage].
 func (e Endpoint) place() string {
 	if e.Pod {
 		return "pod"
@@ -69,7 +71,7 @@ func (e Endpoint) place() string {
 	return e.Interface
 }
 
-// name says who an endpoint is.
+// name describes an endpoint.
 func (e Endpoint) name() string {
 	if !e.Pod {
 		return e.Local.String() + " behind " + e.Interface
@@ -121,22 +123,23 @@ func (c Conversation) String() string {
 // that it met, then what a proxy opened for it.
 func (c Conversation) Explain() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", c.Verdict, c.Reason)
-	c.explain(&b, "")
+	p := visible.To(&b)
+	p.Printf("%s: %s\n", c.Verdict, c.Reason)
+	c.explain(p, "")
 	return b.String()
 }
 
-func (c Conversation) explain(b *strings.Builder, indent string) {
-	fmt.Fprintf(b, "%s  client sees %s -> %s\n", indent, c.Client.Local, c.Client.Peer)
+func (c Conversation) explain(b *visible.Printer, indent string) {
+	b.Printf("%s  client sees %s -> %s\n", indent, c.Client.Local, c.Client.Peer)
 	if c.Server.Local.IsValid() {
-		fmt.Fprintf(b, "%s  server sees %s -> %s\n", indent, c.Server.Peer, c.Server.Local)
+		b.Printf("%s  server sees %s -> %s\n", indent, c.Server.Peer, c.Server.Local)
 	}
 	for _, p := range c.Packets {
-		fmt.Fprintf(b, "%s  %s, %s: %s -> %s, from %s", indent, p.What, p.State, p.Sent.Src, p.Sent.Dst, p.From)
+		b.Printf("%s  %s, %s: %s -> %s, from %s", indent, p.What, p.State, p.Sent.Src, p.Sent.Dst, p.From)
 		if p.Arrived != nil {
-			fmt.Fprintf(b, " to %s", p.To)
+			b.Printf(" to %s", p.To)
 			if *p.Arrived != p.Sent {
-				fmt.Fprintf(b, ", as %s -> %s", p.Arrived.Src, p.Arrived.Dst)
+				b.Printf(", as %s -> %s", p.Arrived.Src, p.Arrived.Dst)
 			}
 		}
 		for _, mark := range []struct {
@@ -144,16 +147,16 @@ func (c Conversation) explain(b *strings.Builder, indent string) {
 			n    uint32
 		}{{"mark", p.Mark}, {"connmark", p.ConnMark}, {"zone", uint32(p.Zone)}} {
 			if mark.n != 0 {
-				fmt.Fprintf(b, ", %s %#x", mark.name, mark.n)
+				b.Printf(", %s %#x", mark.name, mark.n)
 			}
 		}
-		b.WriteByte('\n')
+		b.Printf("\n")
 		for _, line := range strings.SplitAfter(strings.TrimSuffix(p.Explain(), "\n"), "\n")[1:] {
-			b.WriteString(indent + "  " + strings.TrimSuffix(line, "\n") + "\n")
+			b.Printf("%s  %s\n", indent, strings.TrimSuffix(line, "\n"))
 		}
 	}
 	if c.Onward != nil {
-		fmt.Fprintf(b, "%s  the proxy opens a connection of its own: %s: %s\n", indent, c.Onward.Verdict, c.Onward.Reason)
+		b.Printf("%s  the proxy opens a connection of its own: %s: %s\n", indent, c.Onward.Verdict, c.Onward.Reason)
 		c.Onward.explain(b, indent+"  ")
 	}
 }

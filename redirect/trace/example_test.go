@@ -22,7 +22,7 @@ func ExampleTrace() {
 	// Output:
 	// redirect 15001: outbound connection: redirected to port 15001
 	//   nat/OUTPUT:1                 -j MESH_OUTPUT
-	//   nat/MESH_OUTPUT:8            -j MESH_REDIRECT   # outbound connection
+	//   nat/MESH_OUTPUT:5            -j MESH_REDIRECT   # outbound connection
 	//   nat/MESH_REDIRECT:1          -p tcp -j REDIRECT --to-ports 15001
 }
 

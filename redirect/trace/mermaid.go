@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -47,13 +48,13 @@ type drawing struct {
 }
 
 func (d *drawing) line(format string, args ...any) {
-	fmt.Fprintf(&d.text, format+"\n", args...)
+	visible.To(&d.text).Printf(format+"\n", args...)
 }
 
 func quote(s string) string { return `"` + escape(s) + `"` }
 
 // escape writes as entity codes what means something to Mermaid or HTML in a label.
-func escape(s string) string { return escaper.Replace(s) }
+func escape(s string) string { return visible.Line(escaper.Replace(s)) }
 
 var escaper = strings.NewReplacer(
 	`#`, "#35;", `"`, "#quot;", `<`, "#lt;", `>`, "#gt;", `&`, "#amp;", "`", "#96;", "*", "#42;", "\n", " ", "\r", " ",
@@ -93,7 +94,7 @@ func (d *drawing) chain(c *ruleset.Chain) {
 	d.line("  end")
 }
 
-// inPlace says what a target does to a packet that goes on with the next rule.
+// inPlace describes a target after which the packet goes on with the next rule.
 func inPlace(t ruleset.Target) string {
 	switch t.Action {
 	case ruleset.SetMark:

@@ -71,7 +71,7 @@ func checkMermaid(t fataler, text string) {
 
 func TestMermaid(t *testing.T) {
 	r := redirect.Default()
-	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+	r.DNS, r.Proxy.GIDs = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}, []uint32{1337}
 	rs := r.MustRuleset()
 	result, err := trace.Trace(rs, packet(t, "out udp uid 1000 -> 10.96.0.10:53"))
 	require.NoError(t, err)

@@ -1,23 +1,16 @@
 package trace
 
-import (
-	"strings"
+import "github.com/meshcni/meshcni/redirect/ruleset"
 
-	"github.com/meshcni/meshcni/redirect/ruleset"
-)
-
-// unmodelled says what in a rule is outside the model, whatever the packet;
+// unmodelled names the part of a rule that is outside the model for any packet;
 // empty when nothing is. Much of it the kernel refuses to load.
 func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string) string {
 	foreign := func(m ruleset.PrefixMatch) bool { return !m.IsZero() && ruleset.FamilyOf(m.Prefix.Addr()) != f }
-	wildcard := func(m ruleset.InterfaceMatch) bool { return strings.HasSuffix(m.Name, "+") }
 	ports := r.Proto == ruleset.TCP || r.Proto == ruleset.UDP
 	const states = ruleset.StateInvalid | ruleset.StateNew | ruleset.StateRelated | ruleset.StateEstablished | ruleset.StateUntracked
 	switch {
 	case foreign(r.Src), foreign(r.Dst):
 		return "it names an address that is not " + f.String()
-	case wildcard(r.In), wildcard(r.Out):
-		return "interface wildcards are not modelled"
 	case !ports && (!r.SrcPorts.IsZero() || !r.DstPorts.IsZero()):
 		return "ports need protocol tcp or udp"
 	case r.States&^states != 0:

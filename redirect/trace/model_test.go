@@ -27,7 +27,6 @@ func TestUnmodelled(t *testing.T) {
 		reason string
 	}{
 		{"other family's address", ruleset.Mangle, ruleset.Output, ruleset.Rule{Dst: v6}, "not ipv4"},
-		{"wildcard", ruleset.Mangle, ruleset.Output, ruleset.Rule{Out: ruleset.InterfaceMatch{Name: "eth+"}}, "wildcard"},
 		{"ports without protocol", ruleset.Mangle, ruleset.Output, ruleset.Rule{DstPorts: ruleset.Ports(ruleset.Port(1))}, "ports need"},
 		{"ports of another protocol", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: 132, SrcPorts: ruleset.Ports(ruleset.Port(1))}, "ports need"},
 		{"state", ruleset.Mangle, ruleset.Output, ruleset.Rule{States: 1 << 6}, "state"},

@@ -10,7 +10,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Direction is where a packet comes from. The zero value is invalid.
+// Direction is a packet's origin. The zero value is invalid.
 type Direction string
 
 // The directions.
@@ -32,9 +32,9 @@ type Packet struct {
 	Src, Dst netip.AddrPort
 	// UID and GID own the sending socket; Out only.
 	UID, GID uint32
-	// InInterface is where an In packet arrives; default "eth0".
+	// InInterface receives an In packet; default "eth0".
 	InInterface string
-	// OutInterface is where an Out packet or a forwarded one would leave; default
+	// OutInterface would send an Out packet or a forwarded one; default
 	// "eth0". Packets to loopback addresses and PodAddrs always leave by lo.
 	OutInterface string
 	// Mark is the packet's mark, as set by SO_MARK.
@@ -61,11 +61,13 @@ type packetJSON struct {
 	InInterface  string     `json:"in_interface,omitempty"`
 	OutInterface string     `json:"out_interface,omitempty"`
 	Mark         uint32     `json:"mark,omitempty"`
+	State        string     `json:"state,omitempty"`
 }
 
 // UnmarshalJSON parses {"direction","proto","src","dst","sport","dport","uid","gid",
-// "in_interface","out_interface","mark"}. Absent fields get the defaults of [Packet],
-// and unknown ones are an error. PodAddrs, ConnMark and State stay as they were.
+// "in_interface","out_interface","mark","state"}. Absent fields get the defaults of [Packet],
+// and unknown ones are an error. State is new, established, related, invalid or untracked. PodAddrs, ConnMark and an
+// absent State stay as they were.
 func (p *Packet) UnmarshalJSON(b []byte) error {
 	var in packetJSON
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -76,6 +78,13 @@ func (p *Packet) UnmarshalJSON(b []byte) error {
 	proto, err := ParseProto(in.Proto)
 	if err != nil {
 		return fmt.Errorf("packet from JSON: %w", err)
+	}
+	if in.State != "" {
+		state, ok := stateOf(in.State)
+		if !ok {
+			return fmt.Errorf("packet from JSON: state %q is not new, established, related, invalid or untracked", in.State)
+		}
+		p.State = state
 	}
 	p.Direction, p.Proto = in.Direction, proto
 	p.Src, p.Dst = netip.AddrPortFrom(in.Src, in.Sport), netip.AddrPortFrom(in.Dst, in.Dport)
@@ -90,8 +99,25 @@ func (p Packet) MarshalJSON() ([]byte, error) {
 		Direction: p.Direction, Proto: p.Proto.String(),
 		Src: p.Src.Addr(), Sport: p.Src.Port(), Dst: p.Dst.Addr(), Dport: p.Dst.Port(),
 		UID: p.UID, GID: p.GID, Mark: p.Mark,
-		InInterface: p.InInterface, OutInterface: p.OutInterface,
+		InInterface: p.InInterface, OutInterface: p.OutInterface, State: p.stateName(),
 	})
+}
+
+// stateName is empty for a first packet.
+func (p Packet) stateName() string {
+	if p.State == ruleset.StateNew {
+		return ""
+	}
+	return stateNames[p.State]
+}
+
+func stateOf(name string) (ruleset.States, bool) {
+	for state, n := range stateNames {
+		if n == name {
+			return state, true
+		}
+	}
+	return 0, false
 }
 
 // ParseProto reads "tcp", "udp" or a protocol's number from 1 to 255.

@@ -7,10 +7,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Verdict is what becomes of a packet.
+// Verdict is the fate of a packet.
 type Verdict string
 
 // The verdicts.
@@ -25,17 +26,17 @@ const (
 	Drop Verdict = "drop"
 )
 
-// Result is what [Trace] found.
+// Result is the result of [Trace].
 type Result struct {
 	Verdict Verdict `json:"verdict"`
-	// ToPort is where a redirected packet goes; 0 for the other verdicts.
+	// ToPort receives a redirected packet; 0 for the other verdicts.
 	ToPort uint16 `json:"to_port"`
 	// ToAddr is the address that a DNAT rule gave; otherwise it is invalid.
 	ToAddr netip.Addr `json:"to_addr,omitzero"`
 	// Path lists the rules that matched, in order, such as "nat/OUTPUT:1" for the first rule of that chain. Never nil.
 	// For a packet that leaves by lo it has the rules on the way out and those on the way in.
 	Path []string `json:"path"`
-	// Reason says why, from the comments of the deciding rules.
+	// Reason quotes the comments of the deciding rules.
 	Reason string `json:"reason"`
 	// Zone is the connection's conntrack zone, Mark the packet's last mark and ConnMark its connection's.
 	Zone     uint16 `json:"zone,omitempty"`
@@ -78,13 +79,14 @@ func (r Result) String() string {
 // line, then each rule that matched with its text and comment.
 func (r Result) Explain() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", r, r.Reason)
+	p := visible.To(&b)
+	p.Printf("%s: %s\n", r, r.Reason)
 	for _, s := range r.Steps {
-		fmt.Fprintf(&b, "  %-28s %s", s, s.Rule.Text(r.family))
+		p.Printf("  %-28s %s", s, s.Rule.Text(r.family))
 		if s.Rule.Comment != "" {
-			fmt.Fprintf(&b, "   # %s", s.Rule.Comment)
+			p.Printf("   # %s", s.Rule.Comment)
 		}
-		b.WriteByte('\n')
+		p.Printf("\n")
 	}
 	return b.String()
 }

@@ -18,7 +18,7 @@ type session struct {
 	out       Conversation
 }
 
-// rounds is how often both sides speak: often enough for a mark that a packet of the second round gives the connection
+// rounds is the number of exchanges: often enough for a mark that a packet of the second round gives the connection
 // to meet one more packet each way.
 const rounds = 3
 
@@ -185,7 +185,7 @@ func (s *session) find(port uint16) *Listener {
 	return found
 }
 
-// lost says why a packet does not come to an endpoint, empty if it does; wrong if it does, but as another's.
+// lost gives the reason that a packet does not reach an endpoint, empty if it does; wrong if it does, but as another's.
 func (s *session) lost(w *walker, to Endpoint) (why string, wrong bool) {
 	switch {
 	case w.dropped != "":

@@ -30,7 +30,7 @@ func TestJSON(t *testing.T) {
 	out, err := json.Marshal(r)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"verdict":"redirect","to_port":15001,
-		"path":["nat/OUTPUT:1","nat/MESH_OUTPUT:8","nat/MESH_REDIRECT:1"],
+		"path":["nat/OUTPUT:1","nat/MESH_OUTPUT:5","nat/MESH_REDIRECT:1"],
 		"reason":"outbound connection: redirected to port 15001"}`, string(out))
 
 	out, err = json.Marshal(trace.Result{Verdict: trace.Pass, Path: []string{}})

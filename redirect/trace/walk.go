@@ -73,7 +73,7 @@ func (w *walker) decided() bool {
 	return was
 }
 
-// flow is how a walk of a chain, or the action of a rule, ends.
+// flow is the end of a walk of a chain, or of a rule's action.
 type flow uint8
 
 const (

@@ -23,12 +23,19 @@ func look(r redirect.Redirect) (surroundings, error) {
 	for _, a := range addrs {
 		addr, ok := netip.AddrFromSlice(a.IP)
 		addr = addr.Unmap()
-		// An address that duplicate address detection has not released cannot be sent from.
-		if ok && !addr.IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+		// An address that duplicate address detection has not released cannot be sent from. One that it has just released may not be
+		// delivered yet: the kernel adds the local route after that.
+		if ok && !addr.IsLinkLocalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 && delivered(addr) {
 			s.addrs = append(s.addrs, addr)
 		}
 	}
 	return s, nil
+}
+
+// delivered reports that the calling thread's namespace takes packets to an address as its own.
+func delivered(addr netip.Addr) bool {
+	routes, err := netlink.RouteGet(addr.AsSlice())
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
 // route asks the kernel of the calling thread's namespace.

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// surroundings are what planning depends on besides the rules.
+// surroundings are the inputs of planning besides the rules.
 type surroundings struct {
 	// identities are those in whose name sockets can be opened, own first.
 	identities []Identity
@@ -34,7 +34,7 @@ type trial struct {
 	fd       int
 	local    netip.AddrPort
 	question []byte
-	// connected is when somebody accepted the connection; zero before.
+	// connected is the time at which somebody accepted the connection; zero before.
 	connected time.Time
 }
 

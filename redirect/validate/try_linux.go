@@ -178,7 +178,6 @@ func (t *tryer) failed(s *trial, err error) {
 // wait watches all sockets until every trial is settled or ctx ends.
 func (t *tryer) wait(ctx context.Context) error {
 	for {
-		t.elsewhere()
 		t.pending = unsettled(t.pending)
 		if len(t.pending) == 0 {
 			return nil
@@ -191,6 +190,7 @@ func (t *tryer) wait(ctx context.Context) error {
 			return nil
 		}
 		fds, handlers := t.watched()
+		begin := time.Now()
 		if _, err := unix.Poll(fds, tick(ctx)); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for connections: %w", err)
 		}
@@ -200,10 +200,11 @@ func (t *tryer) wait(ctx context.Context) error {
 				handlers[i]()
 			}
 		}
+		t.elsewhere(begin)
 	}
 }
 
-// tick is how long to wait for events before ctx is looked at again, in ms.
+// tick is the longest wait for events between two looks at ctx, in ms.
 func tick(ctx context.Context) int {
 	const most = 50 * time.Millisecond
 	wait := most
@@ -314,15 +315,16 @@ func (t *tryer) answer(s *trial) {
 	}
 }
 
-// arrivalGrace is how long after a connection was accepted it may take to show
+// arrivalGrace bounds the time that an accepted connection takes to show
 // at our listener. Both happen within the same host, in microseconds.
 const arrivalGrace = time.Second
 
-// elsewhere settles connections that somebody else must have accepted.
-func (t *tryer) elsewhere() {
+// elsewhere settles connections that somebody else must have accepted: they had been accepted for long enough when the listeners were
+// last looked at. What passes between two looks is no sign, since this process may not have run.
+func (t *tryer) elsewhere(looked time.Time) {
 	for _, s := range t.pending {
 		switch {
-		case s.connected.IsZero() || time.Since(s.connected) < arrivalGrace:
+		case s.connected.IsZero() || looked.Sub(s.connected) < arrivalGrace:
 		case s.exempt:
 			s.settle(Works, "left alone: accepted by what listens there")
 		default:

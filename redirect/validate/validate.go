@@ -24,7 +24,7 @@ const DefaultTimeout = 5 * time.Second
 type Options struct {
 	// Redirect is the redirection that is expected.
 	Redirect redirect.Redirect
-	// ProbePort is where trial connections go, unless they are DNS queries; 0 is [DefaultProbePort].
+	// ProbePort is the port of trial connections that are no DNS queries; 0 is [DefaultProbePort].
 	ProbePort uint16
 	// Timeout bounds all trials together; 0 is [DefaultTimeout].
 	Timeout time.Duration
@@ -59,7 +59,7 @@ const (
 	Family Aspect = "family"
 )
 
-// Outcome is how a trial ended.
+// Outcome is the end of a trial.
 type Outcome string
 
 // The outcomes.
@@ -83,7 +83,7 @@ type Step struct {
 	// WantPort is the proxy's port that has to receive it; 0 if it has to be left alone.
 	WantPort uint16  `json:"wantPort,omitempty"`
 	Outcome  Outcome `json:"outcome"`
-	// Detail says what happened, or why nothing was tried.
+	// Detail describes the trial, or the reason that there was none.
 	Detail string `json:"detail"`
 	// Rule is the rule that decides, such as "nat/ISTIO_OUTPUT:4". If Outcome is
 	// Missing, it is the one that is not in force.
@@ -104,7 +104,7 @@ func (s Step) String() string {
 	return b.String()
 }
 
-// Report is what was tried, in order.
+// Report lists the trials, in order.
 type Report struct {
 	Steps []Step `json:"steps"`
 }

@@ -49,6 +49,8 @@ func pod(t *testing.T, addrs ...string) *netnsexec.NetNS {
 		return configure("pod0", false, addrs)
 	}))
 	require.NoError(t, ns.Do(func() error { return configure("eth0", true, addrs) }))
+	netnstest.AwaitAddrs(t, ns)
+	netnstest.AwaitAddrs(t, node)
 	return ns
 }
 
@@ -116,6 +118,7 @@ func config(change ...func(*redirect.Redirect)) redirect.Redirect {
 
 func dns(r *redirect.Redirect)    { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} }
 func tproxy(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }
+func group(r *redirect.Redirect)  { r.Proxy.GIDs = []uint32{1337} }
 func v4only(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }
 func include(cidrs ...string) func(*redirect.Redirect) {
 	return func(r *redirect.Redirect) {
@@ -206,7 +209,7 @@ func TestPartsMissing(t *testing.T) {
 		"dns":        {config(v4only, dns), config(v4only), []string{"ipv4 dns-udp", "ipv4 dns-tcp"}},
 		"a port":     {config(v4only), config(v4only, func(r *redirect.Redirect) { r.Proxy.OutboundPort = 16001 }), []string{"ipv4 outbound"}},
 		"an address": {config(v4only), config(v4only, include("10.0.0.0/8")), []string{"ipv4 outbound"}},
-		"the user":   {config(v4only), config(v4only, func(r *redirect.Redirect) { r.Proxy.UIDs, r.Proxy.GIDs = []uint32{2000}, nil }), []string{"ipv4 inbound"}},
+		"the user":   {config(v4only), config(v4only, func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{2000} }), []string{"ipv4 inbound"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -268,6 +271,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("MESHCNI_VALIDATE_DNS") != "" {
 		change = append(change, dns)
 	}
+	if os.Getenv("MESHCNI_VALIDATE_GROUP") != "" {
+		change = append(change, group)
+	}
 	report, err := validate.Validate(context.Background(), validate.Options{Redirect: config(change...), Timeout: 10 * time.Second})
 	_, _ = os.Stdout.WriteString(report.String())
 	if err != nil {
@@ -285,6 +291,7 @@ func TestWithoutCapabilities(t *testing.T) {
 	binary := filepath.Join(copyFor(t, self), "validate")
 	tests := map[string]struct {
 		dns      string
+		group    string
 		uid, gid uint32
 		addrs    []string
 		live     redirect.Redirect
@@ -293,14 +300,15 @@ func TestWithoutCapabilities(t *testing.T) {
 		exit     int
 		alsoSaid string
 	}{
-		"proxy":                {uid: 1337, gid: 1337, addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}},
-		"proxy, only lo":       {uid: 1337, gid: 1337, live: config(), works: []string{"ipv4 inbound"}},
-		"proxy, dns":           {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 inbound", "ipv4 dns-exemption", "ipv6 inbound", "ipv6 dns-exemption"}},
-		"proxy, dns missing":   {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}, missing: []string{"ipv4 dns-exemption", "ipv6 dns-exemption"}, exit: 1},
-		"application":          {uid: 1000, gid: 1000, addrs: dual, live: config(), works: []string{"ipv4 outbound", "ipv6 outbound"}},
-		"application, dns":     {uid: 1000, gid: 1000, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 outbound", "ipv4 dns-udp", "ipv4 dns-tcp", "ipv6 outbound", "ipv6 dns-udp", "ipv6 dns-tcp"}},
-		"application, only lo": {uid: 1000, gid: 1000, live: config(), exit: 1, alsoSaid: validate.ErrNothingTested.Error()},
-		"proxy's group":        {uid: 1000, gid: 1337, addrs: dual, live: config(), exit: 1, alsoSaid: validate.ErrNothingTested.Error()},
+		"proxy":                    {uid: 1337, gid: 1337, addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}},
+		"proxy, only lo":           {uid: 1337, gid: 1337, live: config(), works: []string{"ipv4 inbound"}},
+		"proxy, dns":               {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 inbound", "ipv4 dns-exemption", "ipv6 inbound", "ipv6 dns-exemption"}},
+		"proxy, dns missing":       {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}, missing: []string{"ipv4 dns-exemption", "ipv6 dns-exemption"}, exit: 1},
+		"application":              {uid: 1000, gid: 1000, addrs: dual, live: config(), works: []string{"ipv4 outbound", "ipv6 outbound"}},
+		"application, dns":         {uid: 1000, gid: 1000, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 outbound", "ipv4 dns-udp", "ipv4 dns-tcp", "ipv6 outbound", "ipv6 dns-udp", "ipv6 dns-tcp"}},
+		"application, only lo":     {uid: 1000, gid: 1000, live: config(), exit: 1, alsoSaid: validate.ErrNothingTested.Error()},
+		"proxy's group":            {uid: 1000, gid: 1337, group: "1", addrs: dual, live: config(group), exit: 1, alsoSaid: validate.ErrNothingTested.Error()},
+		"a group, not the proxy's": {uid: 1000, gid: 1337, addrs: dual, live: config(), works: []string{"ipv4 outbound", "ipv6 outbound"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -308,7 +316,7 @@ func TestWithoutCapabilities(t *testing.T) {
 			ns := pod(t, tt.addrs...)
 			load(t, ns, tt.live.MustRuleset())
 			cmd := exec.Command(binary)
-			cmd.Env = []string{"MESHCNI_VALIDATE_AS=1", "MESHCNI_VALIDATE_DNS=" + tt.dns}
+			cmd.Env = []string{"MESHCNI_VALIDATE_AS=1", "MESHCNI_VALIDATE_DNS=" + tt.dns, "MESHCNI_VALIDATE_GROUP=" + tt.group}
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &said, &said
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.gid}}

@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/metrictest"
@@ -148,7 +149,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 // eventually waits until something is so.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	require.Eventually(t, f, 2*time.Minute, 20*time.Millisecond, what)
+	require.Eventually(t, f, netnstest.Patience, 20*time.Millisecond, what)
 }
 
 // outcome waits for an outcome with a reason.

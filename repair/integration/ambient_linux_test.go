@@ -103,6 +103,7 @@ func inAmbient(t testing.TB, w *world) (*netnsexec.NetNS, agentsock.Attachment) 
 		cmd := exec.Command("ip", strings.Fields(line)...) //nolint:gosec // the lines above
 		require.NoError(t, ns.Run(cmd), line)
 	}
+	netnstest.AwaitAddrs(t, ns)
 	return ns, agentsock.Attachment{
 		ID:  attachment.ID{Network: "net", ContainerID: "c0ffee", IfName: "eth0"},
 		Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: "ambient", NetNS: ns.Path(),

@@ -213,7 +213,7 @@ func TestVerifyInAContainer(t *testing.T) {
 				c.caps = hosts[variant]
 				p := c.start(t)
 				result := func(what string) float64 {
-					return p.metric(t, fmt.Sprintf("meshcni_repair_verifications_total{result=%q}", what))
+					return p.metric(t, fmt.Sprintf("meshcni_verifications_total{result=%q}", what))
 				}
 				if root == "" {
 					eventually(t, "it cannot tell", func() bool { return result("variant") > 0 })

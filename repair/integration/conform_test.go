@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/kube"
@@ -174,7 +175,7 @@ func conformWatch(t *testing.T, c repair.Cluster, admin clusterAdmin) {
 	}
 	eventually := func(what string, f func() bool) {
 		t.Helper()
-		require.Eventually(t, f, 10*time.Second, time.Millisecond, what)
+		require.Eventually(t, f, netnstest.Patience, time.Millisecond, what)
 	}
 
 	made := admin.Create(t, repairtest.Pod(ns, "here-1", node, corev1.PodRunning))

@@ -63,7 +63,7 @@ func TestDetectionOnARealServer(t *testing.T) {
 	got := w.Events(t, w.ns)
 	assert.Empty(t, got["well"])
 	assert.Contains(t, fmt.Sprint(got["silent"]), "MeshNotCaptured")
-	pods := ag.counts("meshcni_repair_pods")
+	pods := ag.counts("meshcni_pods")
 	assert.Equal(t, []int{2, 1, 0}, // with the world's own pod, whose check has passed
 		[]int{pods["captured"], pods["uncaptured"], pods["cannot-tell"]})
 	for what := range w.s.Calls(t, ag.user) {
@@ -93,7 +93,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 				o.Action, o.Backend, o.Records, o.VerifyInterval = repair.ActionNone, backend, store, 100*time.Millisecond
 			})
 			eventually(t, "both are verified", func() bool {
-				n := ag.counts("meshcni_repair_verifications_total")
+				n := ag.counts("meshcni_verifications_total")
 				return n["uncaptured"] > 0 && n["drifted"] > 0
 			})
 			eventually(t, "both are told of", func() bool { e := w.Events(t, w.ns); return len(e["silent"]) > 0 && len(e["robbed"]) > 0 })
@@ -102,7 +102,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 			assert.NotContains(t, fmt.Sprint(events["silent"]), "Drifted")
 			assert.Contains(t, fmt.Sprint(events["robbed"]), "MeshRulesDrifted")
 			assert.NotContains(t, fmt.Sprint(events["robbed"]), "NotCaptured")
-			assert.Equal(t, 1, ag.counts("meshcni_repair_pods")["uncaptured"])
+			assert.Equal(t, 1, ag.counts("meshcni_pods")["uncaptured"])
 			ag.stop()
 
 			cache := t.TempDir()
@@ -112,7 +112,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 				o.Detect = &repair.Detection{CacheDir: cache, Act: true}
 			})
 			ag.outcome("repaired not-captured")
-			eventually(t, "the record counts", func() bool { return ag.counts("meshcni_repair_pods")["captured"] == 3 }) // and the world's own pod
+			eventually(t, "the record counts", func() bool { return ag.counts("meshcni_pods")["captured"] == 3 }) // and the world's own pod
 			r, err := store.Read(attachment.ID{Network: "k8s", ContainerID: "c-silent", IfName: "eth0"})
 			require.NoError(t, err)
 			assert.Equal(t, []string{"repair", string(backend), string(silent.UID), "/var/run/netns/cni-1"}, []string{r.By, r.Backend, r.Pod.UID, r.NetNS.Path})

@@ -133,7 +133,7 @@ func TestDrift(t *testing.T) {
 				ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 					o.Action, o.VerifyInterval, o.Backend = action, 200*time.Millisecond, backend
 				})
-				results := func() map[string]int { return ag.counts("meshcni_repair_verifications_total") }
+				results := func() map[string]int { return ag.counts("meshcni_verifications_total") }
 				eventually(t, "verified", func() bool { return results()["intact"] >= 2 })
 				assert.Zero(t, results()["drifted"])
 				assert.Zero(t, reads(t, w.s, ag.user), "nothing wrong costs no request")
@@ -150,7 +150,7 @@ func TestDrift(t *testing.T) {
 				assert.Equal(t, captured, pod.fates(t))
 				eventually(t, "events", func() bool { return len(w.Events(t, w.ns)["web-0"]) == 2 })
 				assert.ElementsMatch(t, []string{"MeshRulesDrifted", "MeshRulesRestored"}, w.Events(t, w.ns)["web-0"])
-				assert.Zero(t, ag.counts("meshcni_repair_pods")["drifted"])
+				assert.Zero(t, ag.counts("meshcni_pods")["drifted"])
 			})
 		}
 	}

@@ -48,8 +48,8 @@ func TestScale(t *testing.T) {
 	eventually(t, "ready", func() bool { return p.get(t, "/readyz") == "ok\n" })
 	idle := s.Calls(t, user)
 	idleRSS, _ := rss(t, p.cmd.Process.Pid)
-	eventually(t, "counted", func() bool { return p.metric(t, `meshcni_repair_pods{state="candidate"}`) == nodePods })
-	assert.InDelta(t, nodePods, p.metric(t, `meshcni_repair_pods{state="known"}`), 0, "of other nodes' pods none is held")
+	eventually(t, "counted", func() bool { return p.metric(t, `meshcni_pods_known`) > 0 })
+	assert.InDelta(t, nodePods, p.metric(t, `meshcni_pods_known`), 0, "of other nodes' pods none is held")
 
 	kubetest.Parallel(brokenPods, func(i int) { // all at once
 		pod := podFrom(t, "crash-loop", ns, pods[i].Name, node)

@@ -354,7 +354,7 @@ func TestTaintOutage(t *testing.T) {
 	for _, held := range []*process{p, other} {
 		_ = held.cmd.Process.Signal(syscall.SIGCONT)
 	}
-	const ready, added = `meshcni_taint_nodes{state="ready"}`, `meshcni_taint_changes_total{change="add",why="agent-gone"}`
+	const ready, added = `meshcni_taint_nodes{state="ready"}`, `meshcni_taint_changes_total{change="add",reason="agent-gone"}`
 	eventually(t, "seen", func() bool { return p.metric(t, ready) == 3 || other.metric(t, ready) == 3 })
 	assert.Zero(t, p.metric(t, added)+other.metric(t, added))
 	assert.Empty(t, w.taints()[putBack])

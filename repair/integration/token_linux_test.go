@@ -276,7 +276,7 @@ func TestPluginsTokenWithoutTheRight(t *testing.T) {
 	assert.True(t, os.SameFile(written, again), "it was written again")
 	metrics := w.agent.get(t, "/metrics")
 	assert.Contains(t, metrics, `meshcni_token_bound{object="pod"} 1`)
-	assert.NotContains(t, metrics, `meshcni_failures_total{action="token"} 0`)
+	assert.NotContains(t, metrics, `meshcni_failures_total{step="token"} 0`)
 	assert.Equal(t, 1, strings.Count(w.agent.log.String(), "the agent's own token"), "%s", w.agent.log)
 	assert.Contains(t, w.agent.log.String(), "serviceaccounts")
 

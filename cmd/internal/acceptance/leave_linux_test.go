@@ -111,7 +111,7 @@ func TestNoAgentForAmbient(t *testing.T) {
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create()
 	before := n.rules(p.net)
 	n.agent.Kill()
-	out := p.attachment().Run(t, "ADD")
+	out := p.within("1s").Run(t, "ADD")
 	code, text := out.Failure()
 	assert.EqualValues(t, 11, code)
 	assert.Contains(t, text, "agent")

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -91,7 +92,7 @@ func TestMemory(t *testing.T) {
 	n.agent.Kill()
 	n.start("--ambient=false")
 	n.until("repair knows all pods", func() bool {
-		return strings.Contains(n.get("/metrics"), fmt.Sprintf(`meshcni_repair_pods{state="known"} %d`, fullNode))
+		return strings.Contains(n.get("/metrics"), fmt.Sprintf(`meshcni_pods_known %d`, fullNode))
 	})
 	t.Logf("without ambient %v", n.restsBelow(agentMostKiB))
 }
@@ -103,6 +104,6 @@ func (n *node) restsBelow(kib int) (now map[string]int) {
 	assert.Eventually(n.t, func() bool {
 		now = memory(n.t, n.agent.Pid())
 		return now["VmRSS"] <= kib
-	}, 2*time.Minute, time.Second)
+	}, netnstest.Patience, time.Second)
 	return now
 }

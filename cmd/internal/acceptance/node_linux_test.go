@@ -40,7 +40,7 @@ const (
 	inNode    = "MESHCNI_ACCEPTANCE_NODE"
 	agentPath = "github.com/meshcni/meshcni/cmd/meshcni-node"
 	status    = "ambient.istio.io/redirection"
-	patience  = time.Minute
+	patience  = netnstest.Patience
 )
 
 // One backend of each kind; the variants of iptables take turns.
@@ -188,6 +188,19 @@ func (n *node) program() string {
 // start starts an agent beside any that runs, with more flags.
 func (n *node) start(more ...string) *proctest.Process {
 	n.t.Helper()
+	p := n.launch(more...)
+	require.NoError(n.t, p.WaitFor(patience, func() error {
+		if text := n.get("/readyz"); !strings.HasPrefix(text, "ok\n") {
+			return fmt.Errorf("not ready: %s", text)
+		}
+		return nil
+	}))
+	return p
+}
+
+// launch does not wait until the agent is ready.
+func (n *node) launch(more ...string) *proctest.Process {
+	n.t.Helper()
 	port, err := proctest.FreePort()
 	require.NoError(n.t, err)
 	n.health = fmt.Sprintf("127.0.0.1:%d", port)
@@ -201,12 +214,6 @@ func (n *node) start(more ...string) *proctest.Process {
 			n.t.Log(p.Tail(20000))
 		}
 	})
-	require.NoError(n.t, p.WaitFor(patience, func() error {
-		if text := n.get("/readyz"); !strings.HasPrefix(text, "ok\n") {
-			return fmt.Errorf("not ready: %s", text)
-		}
-		return nil
-	}))
 	return p
 }
 
@@ -244,8 +251,14 @@ func (n *node) proxy(f nodeproxytest.Faults) *nodeproxytest.Process {
 	return p
 }
 
+// startProxy runs the same, and does not wait for the agent.
+func (n *node) startProxy() *nodeproxytest.Process {
+	n.t.Helper()
+	return nodeproxytest.StartProcess(n.t, n.proxyOptions(nodeproxytest.Faults{}))
+}
+
 func (n *node) proxyOptions(f nodeproxytest.Faults) nodeproxytest.Options {
-	return nodeproxytest.Options{Socket: n.in("z.sock"), MaxBackoff: 50 * time.Millisecond, Retry: 100 * time.Millisecond, Drain: patience, Faults: f}
+	return nodeproxytest.Options{Socket: n.in("z.sock"), Retry: 100 * time.Millisecond, Faults: f}
 }
 
 func (n *node) until(what string, is func() bool) {
@@ -359,6 +372,14 @@ func (p *pod) attachment() plugintest.Attachment {
 		Binary: p.n.in("bin/meshcni"), ContainerID: "sandbox-of-" + p.Name, NetNS: path,
 		Namespace: p.n.ns, Pod: p.Name, UID: string(p.UID), Config: config,
 	}
+}
+
+// within is the attachment with another deadline for its ADD.
+func (p *pod) within(deadline string) plugintest.Attachment {
+	p.n.t.Helper()
+	a := p.attachment()
+	a.Config.(map[string]any)["add_deadline"] = deadline //nolint:forcetypeassert // as made above
+	return a
 }
 
 // add runs the plugin's ADD, which must succeed.

@@ -32,9 +32,9 @@ func TestOneWatch(t *testing.T) {
 	p.runs()
 	n.becomes(p, agentsock.Captured)
 	repairs := n.pod("web", small(t, "10.244.1.6"), "", "10.244.1.6").create()
-	n.until("repair sees both pods", func() bool { return strings.Contains(n.get("/metrics"), `meshcni_repair_pods{state="known"} 2`) })
+	n.until("repair sees both pods", func() bool { return strings.Contains(n.get("/metrics"), `meshcni_pods_known 2`) })
 	n.Remove(t, n.ns, repairs.Name)
-	n.until("repair sees that one is gone", func() bool { return strings.Contains(n.get("/metrics"), `meshcni_repair_pods{state="known"} 1`) })
+	n.until("repair sees that one is gone", func() bool { return strings.Contains(n.get("/metrics"), `meshcni_pods_known 1`) })
 	// A server that cannot begin a watch with what there is ends that, and is asked for a list and another watch.
 	calls := n.server.Calls(t, "system:serviceaccount:"+n.ns+":agent")
 	assert.Equal(t, 1, calls["watch pods"]-calls["list pods"], "%v", calls)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/meshcni/meshcni/cmd/internal/recent"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -112,6 +113,8 @@ type State struct {
 	Since     time.Time `json:"since,omitzero"`
 	Backend   string    `json:"backend,omitempty"`
 	Bypasses  []string  `json:"bypasses,omitempty"`
+	// ExchangeResets says why connections that the proxy has yet to accept are reset when another proxy takes its place. Empty: they are not.
+	ExchangeResets string `json:"exchange_resets,omitempty"`
 	// ConntrackPercent is how full the pod's connection tracking table is. 0: less than one percent, or not known.
 	ConntrackPercent int `json:"conntrack_percent,omitempty"`
 	// Wrong: the state needs somebody's attention.
@@ -156,10 +159,14 @@ func IsUID(text string) bool { return uid.MatchString(text) }
 // PodTimeout bounds the look into a pod's namespace, for which programs may run.
 const PodTimeout = 10 * time.Second
 
-// Handler serves the paths. It looks into one pod at a time: whoever asks often must not keep the node busy.
+// Handler serves the paths. It makes one answer about the node at a time, which is given again for a second, and looks into one pod at a
+// time: whoever asks often must not keep the node busy.
 func (s Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+NodePath, func(w http.ResponseWriter, _ *http.Request) { write(w, s.Node()) })
+	var node recent.Value[encoded]
+	mux.HandleFunc("GET "+NodePath, func(w http.ResponseWriter, _ *http.Request) {
+		node.Get(func() encoded { return encode(s.Node()) }).write(w)
+	})
 	turn := make(chan struct{}, 1)
 	mux.HandleFunc("GET "+PodPath+"{uid}", func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("uid")
@@ -176,17 +183,28 @@ func (s Server) Handler() http.Handler {
 			http.Error(w, context.Cause(ctx).Error(), http.StatusServiceUnavailable)
 			return
 		}
-		write(w, s.Pod(ctx, id))
+		encode(s.Pod(ctx, id)).write(w)
 	})
 	return mux
 }
 
-func write(w http.ResponseWriter, answer any) {
-	text, err := json.Marshal(answer)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+// encoded is an answer as JSON.
+type encoded struct {
+	text []byte
+	err  error
+}
+
+func encode(answer any) (e encoded) {
+	e.text, e.err = json.Marshal(answer)
+	e.text = append(e.text, '\n')
+	return e
+}
+
+func (e encoded) write(w http.ResponseWriter) {
+	if e.err != nil {
+		http.Error(w, e.err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(text, '\n'))
+	_, _ = w.Write(e.text)
 }

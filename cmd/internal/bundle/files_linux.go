@@ -87,7 +87,7 @@ func Cache(cacheDir string, types []string) ([]byte, error) {
 	return b.Bytes(), errors.Join(errs...)
 }
 
-// kubeconfig is what is looked at of one.
+// kubeconfig holds the fields of one that are looked at.
 type kubeconfig struct {
 	Clusters []struct {
 		Cluster struct{ Server string }
@@ -139,7 +139,7 @@ func leaves(v any) (all []string) {
 	return all
 }
 
-// tokenTimes says when a JWT was issued and when it expires, and nothing of another text.
+// tokenTimes gives the times at which a JWT was issued and expires, and nothing for another text.
 func tokenTimes(token string) string {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// patience is how long one program or one answer may take.
+// patience bounds the time of one program or one answer.
 const patience = 5 * time.Second
 
 func owner(info fs.FileInfo) string {
@@ -62,7 +62,7 @@ func Kernel(hostRoot string) ([]byte, error) {
 	return b.Bytes(), errors.Join(errs...)
 }
 
-// Programs says which firewall programs the host has, where their links lead, and what versions they are.
+// Programs lists the host's firewall programs, with their links' targets and versions.
 func Programs(ctx context.Context, hostRoot string) ([]byte, error) {
 	var b bytes.Buffer
 	var errs []error

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -20,7 +19,7 @@ import (
 type podRules struct {
 	attachment.ID
 	Pod attachment.Pod `json:"pod"`
-	// NetNS is how the namespace was found.
+	// NetNS names the source of the namespace.
 	NetNS string           `json:"netns"`
 	Rules []apply.LiveRule `json:"rules"`
 	// Differences are those from what ADD set up.
@@ -45,9 +44,9 @@ func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Sc
 	return text, errors.Join(err, encodeErr)
 }
 
-// Live is what is in a pod's network namespace.
+// Live holds the rules and addresses of a pod's network namespace.
 type Live struct {
-	// NetNS is how the namespace was found. Empty: it was not.
+	// NetNS names the source of the namespace. Empty: it was not.
 	NetNS string
 	Rules []apply.LiveRule
 	// Differences are those from the rules that the record has in force, if it has any.
@@ -57,7 +56,7 @@ type Live struct {
 // Look reads the rules in the network namespace of the record's pod, or of the pod with its UID if it names no namespace. Rules
 // are ours if they are those of the record's mesh or of one of the owners.
 func Look(ctx context.Context, record attachment.Record, hostRoot string, owners ...ruleset.Ruleset) (l Live, err error) {
-	ns, err := enter(record, hostRoot)
+	ns, err := enter(ctx, record, hostRoot)
 	if err != nil {
 		return l, err
 	}
@@ -89,7 +88,7 @@ func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Rec
 
 // enter opens the namespace of the record. Its path is the host's, whose root may be elsewhere, and may by now lead to
 // another namespace.
-func enter(record attachment.Record, hostRoot string) (*netnsexec.NetNS, error) {
+func enter(ctx context.Context, record attachment.Record, hostRoot string) (*netnsexec.NetNS, error) {
 	path := record.NetNS.Path
 	if strings.HasPrefix(path, "/var/run/") { // a link, which would lead out of the host's root
 		path = strings.TrimPrefix(path, "/var")
@@ -109,7 +108,7 @@ func enter(record attachment.Record, hostRoot string) (*netnsexec.NetNS, error) 
 			break
 		}
 	}
-	found, err := podnetns.Find(os.DirFS("/proc"), record.Pod.UID, nil)
+	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, nil)
 	if err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}

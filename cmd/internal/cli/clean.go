@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // RunClean is [Program.Run] of a program whose output has texts of pods: both streams are [CleanWriter], and a run whose output
@@ -21,13 +21,14 @@ func (p Program) RunClean(ctx context.Context, args []string, root func(stdout, 
 	p.Stdout, p.Stderr, p.Root = stdout, stderr, root(stdout, stderr)
 	code := p.Run(ctx, args)
 	if err := errors.Join(stdout.Err, stderr.Err); code == ExitOK && err != nil {
-		fmt.Fprintf(p.Stderr, "%s: %v\n", p.Name, err)
+		visible.To(p.Stderr).Printf("%s: %v\n", p.Name, err)
 		return ExitFailed
 	}
 	return code
 }
 
-// CleanWriter keeps terminal control sequences in a pod's text out of our output. It writes characters that do not
+// CleanWriter keeps terminal control sequences in a pod's text out of our output, JSON included. What is printed for people goes through a
+// [visible.Printer] before, which knows which line feeds are ours. It writes characters that do not
 // print as \u escapes, which JSON decodes to the same text. Several goroutines may write at a time.
 type CleanWriter struct {
 	To   io.Writer
@@ -47,16 +48,10 @@ func (w *CleanWriter) Write(p []byte) (int, error) {
 	out := make([]byte, 0, len(in)+16)
 	for utf8.FullRune(in) {
 		r, n := utf8.DecodeRune(in)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			out = fmt.Appendf(out, `\ufffd`)
-		case r == '\n' || r == '\t' || strconv.IsPrint(r):
-			out = append(out, in[:n]...)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
+		if r == '\n' || r == '\t' {
+			out = append(out, in[0])
+		} else {
+			out = visible.Append(out, r, n)
 		}
 		in = in[n:]
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // The exit codes that the programs share. A program may have more: see [Exit].
@@ -69,13 +71,14 @@ func (p Program) Run(ctx context.Context, args []string) int {
 	case errors.As(err, &exit):
 		return int(exit)
 	}
-	for line := range strings.Lines(err.Error()) {
+	out := visible.To(p.Stderr)
+	for _, line := range visible.Lines(err) {
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintf(p.Stderr, "%s: %s\n", p.Name, line)
+			out.Printf("%s: %s\n", p.Name, line)
 		}
 	}
 	if errors.As(err, &usage) {
-		fmt.Fprintf(p.Stderr, "%s: see --help\n", p.Name)
+		out.Printf("%s: see --help\n", p.Name)
 		return ExitUsage
 	}
 	return ExitFailed

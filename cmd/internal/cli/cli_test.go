@@ -66,7 +66,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestProgram(t *testing.T) {
 	failures := map[string]error{
-		"usage": cli.Usagef("two\nlines"), "failure": errors.New("broken"), "silent": cli.Exit(126), "none": cli.Usage(nil),
+		"usage": cli.Usage(errors.Join(errors.New("two"), errors.New("lines"))), "failure": errors.New("broken"), "silent": cli.Exit(126), "none": cli.Usage(nil),
 	}
 	for _, c := range []struct {
 		args   []string

@@ -3,12 +3,14 @@ package cli
 import (
 	"io"
 	"log/slog"
+
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // Logger returns a program's log: JSON, one record a line. Durations are written as 1.5s, where slog's own way is a number of
-// nanoseconds.
+// nanoseconds. Characters that do not print are escapes: people read logs in a terminal, and pods' texts are in them.
 func Logger(to io.Writer, level slog.Leveler) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: level, ReplaceAttr: durations}))
+	return slog.New(slog.NewJSONHandler(visible.JSON(to), &slog.HandlerOptions{Level: level, ReplaceAttr: durations}))
 }
 
 func durations(_ []string, a slog.Attr) slog.Attr {

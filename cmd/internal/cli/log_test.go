@@ -2,13 +2,18 @@ package cli_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"log/slog"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible/visibletest"
 )
 
 func TestLogHasNoNanoseconds(t *testing.T) {
@@ -20,4 +25,19 @@ func TestLogHasNoNanoseconds(t *testing.T) {
 		assert.Contains(t, out.String(), want)
 	}
 	assert.NotContains(t, out.String(), "quiet")
+}
+
+// TestLogPrints: nothing that a terminal heeds is in a log, and a record is what it was.
+func TestLogPrints(t *testing.T) {
+	hostile := strings.TrimSuffix(visibletest.Hostile, "\xff") + "\u009b2J\u200b\U000e0041\x7f" // JSON has no bytes that are no character
+	var out bytes.Buffer
+	cli.Logger(&out, slog.LevelInfo).Info(hostile, hostile, hostile)
+	line := strings.TrimSuffix(out.String(), "\n")
+	for _, r := range line {
+		require.True(t, strconv.IsPrint(r), "%U", r)
+	}
+	var got map[string]any
+	require.NoError(t, json.Unmarshal([]byte(line), &got))
+	assert.Equal(t, hostile, got["msg"])
+	assert.Equal(t, hostile, got[hostile])
 }

@@ -34,7 +34,7 @@ type Watch struct {
 	live  bool // it is being watched now
 }
 
-// state is what is known of the agent's own DaemonSet.
+// state is the knowledge of the agent's own DaemonSet.
 type state int
 
 const (
@@ -51,7 +51,7 @@ var words = map[state]string{
 	unknown: "not known", present: "there", deleting: "being deleted", gone: "deleted", replaced: "another one",
 }
 
-// Source says how to reach the API server, and what to watch.
+// Source leads to the API server and the DaemonSet to watch.
 type Source struct {
 	// Config returns the client's configuration. It is called again until it succeeds.
 	Config func() (*rest.Config, error)
@@ -173,7 +173,7 @@ func (w *Watch) trouble(err error) {
 	w.log.Info("the agent's DaemonSet is watched again", "name", w.name)
 }
 
-// Bound is how long [Watch.Leaving] takes at most.
+// Bound is the longest time that [Watch.Leaving] takes.
 const Bound = 3 * time.Second
 
 // Leaving reports whether the DaemonSet is being deleted or is gone, and how that is known. Unless a watch that still goes on has

@@ -139,8 +139,8 @@ func (n namespaces) Put(agentsock.Attachment, *os.File) (nodeproxy.NetNS, error)
 	return nil, errors.ErrUnsupported
 }
 
-func (n namespaces) Find(_ context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
-	ref, err := n.Store.Find(netnsstore.Pod{UID: pod.UID, Addrs: addrs})
+func (n namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
+	ref, err := n.Store.Find(ctx, netnsstore.Pod{UID: pod.UID, Addrs: addrs})
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func TestDemo(t *testing.T) {
 // TestMain runs the node's proxy too, which is a process of this program.
 func TestMain(m *testing.M) {
 	nodeproxytest.RunIfChild()
-	os.Exit(m.Run())
+	os.Exit(apart(m.Run))
 }
 
 func newDemo(t *testing.T) *demo {

@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
@@ -29,7 +30,7 @@ import (
 const (
 	service     = "10.96.5.5:7777"
 	application = "10.244.1.5:7777"
-	patience    = time.Minute
+	patience    = netnstest.Patience
 )
 
 // running is a pod that runs, with a process, before the mesh knows of it.
@@ -57,7 +58,7 @@ func (d *demo) joins() {
 	defer func() { _ = os.RemoveAll(dir) }()
 	socket := filepath.Join(dir, "zds.sock")
 	n := d.newAgent(dir, socket, cart.pod, ledger.pod)
-	proxy := nodeproxytest.StartProcess(d, nodeproxytest.Options{Socket: socket, MaxBackoff: 50 * time.Millisecond})
+	proxy := nodeproxytest.StartProcess(d, nodeproxytest.Options{Socket: socket})
 	require.Eventually(d, func() bool { return proxy.State().Ready }, patience, time.Millisecond)
 	d.say("The agent runs, and a proxy, in process %d, which has connected to it. Lines with a time are its log.", proxy.Pid())
 
@@ -89,10 +90,12 @@ func (d *demo) joins() {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
 	require.NoError(d, table.Flush())
-	d.say("\nEach server saw its client's address, also through the proxy. Connections that are open when a pod joins live on, outside the mesh,\n" +
-		"whether or not the kernel tracked them in the pod. When a pod leaves, those through the proxy live on until they end.")
+	d.say("\nEach server saw its client's address, also through the proxy. Connections that are open when a pod joins live on, outside the mesh,\n"+
+		"whether or not the kernel tracked them in the pod. When a pod leaves, those through the proxy live on until they end, for at most %s.",
+		nodeproxy.DefaultDrainTimeout)
+	_ = cart.through.Close()
+	require.Eventually(d, func() bool { return len(proxy.State().Pods) == 0 }, patience, time.Millisecond, "the proxy lets go of what has left")
 	n.end()
-	require.Empty(d, proxy.State().Pods)
 }
 
 func (d *demo) running(name string) *running {

@@ -24,11 +24,16 @@ const (
 	first, again = 5 * time.Second, 30 * time.Second
 )
 
-// Keep gives back what this process does not need, regularly until the context ends. env looks up GOGC: if it is set, garbage is
-// collected as it says. GOMEMLIMIT counts as always.
+// Keep gives back what this process does not need, regularly until the context ends. env looks up GOGC and GOMEMLIMIT, Go's own: what
+// is set counts. Without GOMEMLIMIT, the heap stays below three quarters of the control group's limit if it can.
 func Keep(ctx context.Context, env func(string) (string, bool)) {
 	if _, set := env("GOGC"); !set {
 		debug.SetGCPercent(gcPercent)
+	}
+	if _, set := env("GOMEMLIMIT"); !set {
+		if limit, ok := groupLimit(os.DirFS("/")); ok {
+			debug.SetMemoryLimit(limit / 4 * 3) // the rest is for the pages of programs, ours and those that write rules
+		}
 	}
 	go func() {
 		for wait := first; ; wait = again {

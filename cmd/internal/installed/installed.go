@@ -23,13 +23,13 @@ type Entry struct {
 	// Loaded is the file that the runtime loads instead, if another sorts before File; else it is empty. With
 	// --cni-conf-name and for Multus that is meant.
 	Loaded string
-	// Network is what File has.
+	// Network is the content of File.
 	Network *conflist.File
 	// Unknown are keys that mean nothing to this version.
 	Unknown []string
 }
 
-// NoneError says why a node has no entry. Any other error means that it may have one.
+// NoneError gives the reason that a node has no entry. Any other error means that it may have one.
 type NoneError struct {
 	Why string
 	// NoDir: there is not even a directory of network configurations.
@@ -151,7 +151,7 @@ func parse(path string, f *conflist.File, p conflist.Plugin) (Entry, error) {
 	return Entry{Config: c, File: path, Network: f, Unknown: unknown}, err
 }
 
-// hostPrefix is where containers have directories of the host. There an absolute link leads elsewhere than on the host.
+// hostPrefix is the place of the host's directories in containers. There an absolute link leads elsewhere than on the host.
 const hostPrefix = "/host/"
 
 // Open opens a directory of network configurations. It reads links only where they lead where they do on the host, and no file that would
@@ -179,7 +179,7 @@ type files struct {
 	dir string
 }
 
-// maxConfig is what containerd takes at most (github.com/containerd/go-cni, opts.go, MaxFileSize), in bytes.
+// maxConfig is containerd's bound (github.com/containerd/go-cni, opts.go, MaxFileSize), in bytes.
 const maxConfig = 2 << 20
 
 // ReadFile implements fs.ReadFileFS.

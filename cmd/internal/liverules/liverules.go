@@ -3,10 +3,9 @@ package liverules
 
 import (
 	"fmt"
-	"io"
 	"strconv"
-	"text/tabwriter"
 
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -51,24 +50,24 @@ func Since(before Seen, live []apply.LiveRule) ([]Rule, Seen) {
 }
 
 // Print writes the rules as text, with a heading for each table of a backend.
-func Print(w io.Writer, rules []Rule) error {
+func Print(w *visible.Printer, rules []Rule) error {
 	if len(rules) == 0 {
-		_, err := fmt.Fprintln(w, "no rules")
-		return err
+		w.Printf("no rules\n")
+		return w.Err()
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := w.Table()
 	title := ""
 	for _, r := range rules {
 		if t := heading(r.LiveRule); t != title {
 			title = t
-			fmt.Fprintf(table, "%s\n  CHAIN\t#\tPACKETS\tBYTES\tRULE\tWHY\n", title)
+			table.Printf("%s\n  CHAIN\t#\tPACKETS\tBYTES\tRULE\tWHY\n", title)
 		}
 		packets, bytes := r.counts()
 		why := r.Reason
 		if !r.Ours {
 			why = "not the mesh's"
 		}
-		fmt.Fprintf(table, "  %s\t%d\t%s\t%s\t%s\t%s\n", r.Chain, r.Position, packets, bytes, r.Rule, why)
+		table.Printf("  %s\t%d\t%s\t%s\t%s\t%s\n", r.Chain, r.Position, packets, bytes, r.Rule, why)
 	}
 	return table.Flush()
 }

@@ -123,7 +123,7 @@ func TestSavedPolicies(t *testing.T) {
 // TestSavedForeign: what the model does not have is refused, as the kernel has it and as nft prints it.
 func TestSavedForeign(t *testing.T) {
 	for _, rule := range []string{
-		`oifname "eth*" return`, `iifname . oifname { "lo" . "eth0" } return`, `meta l4proto tcp @th,0,8 0x35 return`, `ip ttl 64 return`,
+		`iifname . oifname { "lo" . "eth0" } return`, `meta l4proto tcp @th,0,8 0x35 return`, `ip ttl 64 return`,
 		`ip saddr . tcp dport { 10.0.0.1 . 80 } return`, `tcp dport vmap { 80 : return }`, `tcp flags syn return`, `log group 1 return`,
 		`meta l4proto tcp redirect to :80-90`, `meta l4proto tcp ip daddr 10.0.0.1 dnat ip to 10.0.0.2-10.0.0.3`, `meta mark set meta mark | 1`,
 		`ip saddr & 0.0.0.255 == 0.0.0.1 return`, `meta l4proto tcp tcp dport & 1 == 1 return`, `meta l4proto udp udp length 8 return`,

@@ -12,8 +12,10 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// group says what a comparison has found.
+// group sums up the differences of a comparison.
 func (j *Judge) group(t *explain.Target, e Evidence, x explain.Comparison) Group {
+	// Nobody's traffic goes otherwise where ours keep apart what theirs may mix up.
+	x.ConnectionDifferences = slices.DeleteFunc(x.ConnectionDifferences, func(d compare.ConnectionDifference) bool { return d.Better })
 	switch {
 	case len(x.Foreign) > 0:
 		return unknown(e, "%d of its rules are outside the model, such as %s", len(x.Foreign), x.Foreign[0])
@@ -63,7 +65,7 @@ func deliberate(t *explain.Target, p trace.Packet) string {
 	return ""
 }
 
-// kind says what of a packet's fate differs, without its addresses.
+// kind describes a difference of fates, without addresses.
 func kind(d compare.Difference) string {
 	port := ""
 	if p := d.Packet.Dst.Port(); p != 0 {

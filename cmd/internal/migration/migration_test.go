@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -88,7 +89,7 @@ func TestPlans(t *testing.T) {
 		assert.Equal(t, from, p.From)
 		inChart(t, "", p.Values, chart)
 		var b strings.Builder
-		require.NoError(t, migration.Report{From: p.From, Plan: p}.Print(&b))
+		require.NoError(t, migration.Report{From: p.From, Plan: p}.Print(visible.To(&b)))
 		golden(t, name+".txt", b.String())
 		golden(t, name+".values.yaml", p.ValuesYAML()) // the tests of module deploy render the chart with it
 	}

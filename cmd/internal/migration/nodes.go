@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// NodeState is how far a node is.
+// NodeState is a node's progress.
 type NodeState string
 
 // The states.
@@ -49,7 +49,7 @@ func (n *Nodes) Set(node string, s NodeState) {
 	n.States[node] = s
 }
 
-// Lines says which nodes are in each state, maxNamed of them at most.
+// Lines names the nodes in each state, maxNamed of them at most.
 func (n Nodes) Lines() (lines []string) {
 	for _, s := range nodeStates {
 		var names []string

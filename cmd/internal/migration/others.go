@@ -108,7 +108,7 @@ func names(v string) (any, error) {
 	return words(strings.Join(all, ",")), nil
 }
 
-// change is what a setting without an equal here does to a pod's rules, so that the other's rules can be told from ours.
+// change is the effect on a pod's rules of a setting without an equal here, so that the other's rules can be told from ours.
 type change struct {
 	Setting
 	// annotation, on the pod or its namespace, counts instead of the setting; empty: none does.

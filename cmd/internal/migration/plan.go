@@ -12,7 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// Plan is what it takes to move.
+// Plan lists the work of a move.
 type Plan struct {
 	// From is the other plugin's name, one of [Names].
 	From string `json:"from"`
@@ -26,7 +26,7 @@ type Plan struct {
 	Unknown []Setting `json:"unknown"`
 	// Needless are those that need nothing, with the reason.
 	Needless []Note `json:"needless"`
-	// Steps are what to do, in order.
+	// Steps are in order.
 	Steps []string `json:"steps"`
 
 	peer    Peer
@@ -62,7 +62,7 @@ func (p Plan) ExcludedNamespaces() []string {
 	return names
 }
 
-// AmbientEntry is what the values for ambient mode make of the plugin's entry, as JSON.
+// AmbientEntry is the plugin's entry under the values for ambient mode, as JSON.
 func (p Plan) AmbientEntry() []byte {
 	said, entry := p.value("ambient"), map[string]any{}
 	values, _ := said.(map[string]any)
@@ -126,7 +126,7 @@ func Make(peer Peer, settings []Setting) Plan {
 	return b.Plan
 }
 
-// switchOver is how the one comes and the other goes.
+// switchOver lists the steps that bring the one and remove the other.
 func (b *builder) switchOver() []string {
 	const (
 		install = "helm install meshcni with the values, in a namespace of its own, and wait until it is ready. "
@@ -199,7 +199,7 @@ type Peer struct {
 	before, remove []string
 }
 
-// rule is what becomes of a setting.
+// rule translates a setting.
 type rule func(*builder, Setting)
 
 // Recognise returns the peers that a DaemonSet belongs to: none or one.

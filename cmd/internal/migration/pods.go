@@ -3,6 +3,7 @@ package migration
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Verdict is what moving does to a pod's traffic.
+// Verdict is the effect of a move on a pod's traffic.
 type Verdict string
 
 // The verdicts, in the order of the report.
@@ -37,7 +38,7 @@ const (
 
 var verdicts = []Verdict{Refused, Double, Differs, Unknown, Same, Moved}
 
-// Evidence is what a verdict rests on.
+// Evidence is the ground of a verdict.
 type Evidence string
 
 // The kinds of evidence.
@@ -74,15 +75,15 @@ const (
 	maxMemo  = 1000
 )
 
-// Observed is what is known of a pod's rules as they are.
+// Observed holds the rules that a pod has now.
 type Observed struct {
 	// Moved: our plugin has captured it.
 	Moved bool
-	// Double says which two programs have written its rules; empty: one, or none.
+	// Double names two programs that have both written its rules; empty: one, or none.
 	Double string
 	// DoubleRule is a rule of the second, if one tells.
 	DoubleRule string
-	// Live is what iptables-save and ip6tables-save would print, or nft list ruleset, valid if LiveError is empty.
+	// Live is the output of iptables-save and ip6tables-save, or nft list ruleset, valid if LiveError is empty.
 	Live      string
 	LiveRules int
 	LiveError string
@@ -148,6 +149,8 @@ func Init(pod *corev1.Pod, meshes dialect.List) (mesh string, c *corev1.Containe
 func (j *Judge) Add(t *explain.Target, err error, namespace *corev1.Namespace, o Observed) {
 	var g Group
 	switch {
+	case errors.Is(err, dialect.ErrNamespaceUnknown):
+		g = unknown(None, "the pod's namespace decides too, and is not known")
 	case err != nil:
 		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(explain.Reasons(err), "; ")}
 	case o.Double != "":

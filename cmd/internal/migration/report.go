@@ -9,9 +9,11 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// Report is what migrate says.
+// Report is the output of migrate.
 type Report struct {
 	// From is the other plugin's name, and Objects are those that its settings are from.
 	From    string   `json:"from"`
@@ -32,7 +34,7 @@ type Nodes struct {
 	Agents int `json:"agents"`
 	// States are those of all nodes, by their names.
 	States map[string]NodeState `json:"states,omitempty"`
-	// Silent says why agents have not answered, maxNamed at most.
+	// Silent lists the reasons that agents have not answered, maxNamed at most.
 	Silent []string `json:"silent,omitempty"`
 }
 
@@ -69,7 +71,7 @@ func (r Report) Unsure() bool {
 	return len(r.Plan.Unknown) > 0
 }
 
-// Count is how many pods have a verdict.
+// Count counts the pods that have a verdict.
 func (r Report) Count(v Verdict) (n int) {
 	for _, g := range r.Groups {
 		if g.Verdict == v {
@@ -121,19 +123,19 @@ func (e Evidence) Words() string {
 	return ""
 }
 
-// More is how many pods are not named.
+// More counts the pods that are not named.
 func (g Group) More() int { return g.Count - len(g.Pods) }
 
 // ValuesYAML are the chart's values as a file.
 func (p Plan) ValuesYAML() string {
 	text, err := yaml.Marshal(p.Values)
 	if err != nil {
-		return "# " + err.Error() + "\n" // they are maps, lists, strings, numbers and bools
+		return "# " + visible.Line(err.Error()) + "\n" // they are maps, lists, strings, numbers and bools
 	}
-	return "# Values of the meshcni chart, from the settings of " + p.From + ".\n" + string(text)
+	return "# Values of the meshcni chart, from the settings of " + visible.Line(p.From) + ".\n" + string(text)
 }
 
-// JSON is what a value has become.
+// JSON is the new form of a value.
 func (k Kept) JSON() string {
 	text, err := json.Marshal(k.To)
 	if err != nil {
@@ -143,28 +145,27 @@ func (k Kept) JSON() string {
 }
 
 // Print writes the report for people.
-func (r Report) Print(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "from %s", r.From)
+func (r Report) Print(w *visible.Printer) error {
+	w.Printf("from %s", r.From)
 	if len(r.Objects) > 0 {
-		fmt.Fprintf(&b, ": %s", strings.Join(r.Objects, ", "))
+		w.Printf(": %s", strings.Join(r.Objects, ", "))
 	}
-	fmt.Fprintf(&b, "\n%d nodes; agents of ours on %d, of which %d have the other's entry too\n%s; %d outside\n", r.Nodes.Total, r.Nodes.Agents, r.Nodes.Other, r.Words(), r.Outside)
+	w.Printf("\n%d nodes; agents of ours on %d, of which %d have the other's entry too\n%s; %d outside\n", r.Nodes.Total, r.Nodes.Agents, r.Nodes.Other, r.Words(), r.Outside)
 	for _, line := range append(r.Nodes.Lines(), r.Nodes.Silent...) {
-		fmt.Fprintf(&b, "%s\n", line)
+		w.Printf("%s\n", line)
 	}
 	for _, g := range r.Groups {
-		fmt.Fprintf(&b, "\n%d %s", g.Count, g.Verdict.Words())
+		w.Printf("\n%d %s", g.Count, g.Verdict.Words())
 		if by := g.Evidence.Words(); by != "" {
-			fmt.Fprintf(&b, ", %s", by)
+			w.Printf(", %s", by)
 		}
-		fmt.Fprintf(&b, "\n  %s\n  pods: %s", g.Cause, strings.Join(g.Pods, ", "))
+		w.Printf("\n  %s\n  pods: %s", g.Cause, strings.Join(g.Pods, ", "))
 		if n := g.More(); n > 0 {
-			fmt.Fprintf(&b, " and %d more", n)
+			w.Printf(" and %d more", n)
 		}
-		b.WriteByte('\n')
+		w.Printf("\n")
 		for _, e := range g.Example {
-			fmt.Fprintf(&b, "  such as %s\n", e)
+			w.Printf("  such as %s\n", e)
 		}
 	}
 	p := r.Plan
@@ -172,25 +173,24 @@ func (r Report) Print(w io.Writer) error {
 		if n == 0 {
 			return
 		}
-		fmt.Fprintf(&b, "\n%s\n", title)
+		w.Printf("\n%s\n", title)
 		for i := range n {
-			b.WriteString("  ")
+			w.Printf("  ")
 			each(i)
-			b.WriteByte('\n')
+			w.Printf("\n")
 		}
 	}
-	note := func(n Note) { fmt.Fprintf(&b, "%s: %s", n.Setting, n.Text) }
+	note := func(n Note) { w.Printf("%s: %s", n.Setting, n.Text) }
 	section("settings without an equal here: decide", len(p.Undone), func(i int) { note(p.Undone[i]) })
-	section("settings that are not known: look them up", len(p.Unknown), func(i int) { b.WriteString(p.Unknown[i].String()) })
-	section("settings that are kept", len(p.Kept), func(i int) { fmt.Fprintf(&b, "%s: %s: %s", p.Kept[i].Setting, p.Kept[i].Path, p.Kept[i].JSON()) })
+	section("settings that are not known: look them up", len(p.Unknown), func(i int) { w.Printf("%s", p.Unknown[i]) })
+	section("settings that are kept", len(p.Kept), func(i int) { w.Printf("%s: %s: %s", p.Kept[i].Setting, p.Kept[i].Path, p.Kept[i].JSON()) })
 	section("settings that need nothing", len(p.Needless), func(i int) { note(p.Needless[i]) })
-	fmt.Fprintf(&b, "\nvalues\n")
+	w.Printf("\nvalues\n")
 	for line := range strings.Lines(p.ValuesYAML()) {
-		b.WriteString("  " + line)
+		w.Text("  " + line)
 	}
-	section("steps", len(p.Steps), func(i int) { fmt.Fprintf(&b, "%d. %s", i+1, p.Steps[i]) })
-	_, err := io.WriteString(w, b.String())
-	return err
+	section("steps", len(p.Steps), func(i int) { w.Printf("%d. %s", i+1, p.Steps[i]) })
+	return w.Err()
 }
 
 //go:embed report.html.tmpl
@@ -198,5 +198,14 @@ var page string
 
 var html = template.Must(template.New("report").Parse(page))
 
-// HTML writes the report as a page that asks for nothing else.
-func (r Report) HTML(w io.Writer) error { return html.Execute(w, r) }
+// HTML writes the report as a page that asks for nothing else. Characters that do not print are escapes, as in [Report.Print]: one that
+// turns the direction around does so on a page too.
+func (r Report) HTML(w io.Writer) error {
+	var b strings.Builder
+	if err := html.Execute(&b, r); err != nil {
+		return err
+	}
+	p := visible.To(w)
+	p.Text(b.String())
+	return p.Err()
+}

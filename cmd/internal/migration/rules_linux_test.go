@@ -103,7 +103,7 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	meshes, err := dialects.Choose(dialects.All(), plan.Dialects(), nil, nil)
 	require.NoError(t, err)
 	j := migration.Judge{Plan: plan, Meshes: meshes, Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
-	target, in, err := j.Target(t.Context(), &l.Pod, nil)
+	target, in, err := j.Target(t.Context(), &l.Pod, &corev1.Namespace{})
 	require.True(t, in, target.Decision)
 	j.Add(target, err, nil, o)
 	groups := j.Groups()

@@ -21,13 +21,13 @@ type Setting struct {
 	// "container NAME" or a field of the pod.
 	Key   string `json:"key"`
 	Value string `json:"value"`
-	// From says where it stands.
+	// From is its place.
 	From string `json:"from"`
-	// Unread says why the value is not known. Empty: it is.
+	// Unread is the reason that the value is not known. Empty: it is.
 	Unread string `json:"unread,omitempty"`
 }
 
-// credential is what a key has that may hold one. A report is handed around.
+// credential matches keys that may hold one. A report is handed around.
 var credential = regexp.MustCompile(`(?i)token|password|secret`)
 
 // hidden is the setting without a value that may be a credential: no switch, no path and no placeholder.

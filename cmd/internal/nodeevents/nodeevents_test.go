@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -54,7 +55,7 @@ func TestEventsOfANode(t *testing.T) {
 	require.Eventually(t, func() bool {
 		all = eventsOf(t, a, "n1")
 		return len(all) == 2 && all[0].Count+all[1].Count == 4
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 	for _, e := range all {
 		assert.Equal(t, "default", e.Namespace)
 		assert.Equal(t, "meshcni-node", e.ReportingController)
@@ -92,7 +93,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 		event(true, "fight", "text")
 	}
 	<-asked
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "no token yet") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "no token yet") }, netnstest.Patience, time.Millisecond)
 	stop()
 
 	s := kubetest.Shared(t)
@@ -105,7 +106,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	defer stop()
 	event(true, "fight", "text")
 	event(true, "no-network", "text")
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "forbidden") }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "forbidden") }, netnstest.Patience, 10*time.Millisecond)
 	assert.Equal(t, 1, strings.Count(log.String(), "forbidden"))
 	assert.Empty(t, eventsOf(t, a, "n2"))
 }

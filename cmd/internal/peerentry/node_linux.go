@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
-// Node is where the files are.
+// Node holds the directories of the files.
 type Node struct {
 	// Dir has the network configurations, BinDirs the plugins.
 	Dir     string
@@ -30,7 +30,7 @@ type Node struct {
 	changing func() // for tests: after the list was read, before it is changed
 }
 
-// attempts is how often a list that somebody else changes meanwhile is read again.
+// attempts bounds the readings of a list that somebody else changes meanwhile.
 const attempts = 5
 
 // Show returns what is on the node.

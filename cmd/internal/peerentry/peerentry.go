@@ -29,10 +29,10 @@ var (
 	ErrUnread = errors.New("what was taken out cannot be read")
 )
 
-// Type is what a plugin's type may look like here: it becomes part of a file's name.
+// Type matches the types of plugins that are allowed here: it becomes part of a file's name.
 var Type = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`)
 
-// State is what is on a node.
+// State holds the entries of a node.
 type State struct {
 	// File is the name of the list that the runtime loads, Network its network's, and Plugins the types in it.
 	File    string   `json:"file"`
@@ -43,7 +43,7 @@ type State struct {
 	Own     bool `json:"own"`
 	// Binary: the other's program is in a directory of plugins.
 	Binary bool `json:"binary"`
-	// Kept is what was taken out and not put back. KeptError says why it cannot be read.
+	// Kept was taken out and not put back. KeptError is the reason that it cannot be read.
 	Kept      *Kept  `json:"kept,omitempty"`
 	KeptError string `json:"kept_error,omitempty"`
 	// Changed: the command has changed the list, or would. Diff is the change.
@@ -51,7 +51,7 @@ type State struct {
 	Diff    string `json:"diff,omitempty"`
 }
 
-// Kept is what was taken out.
+// Kept was taken out.
 type Kept struct {
 	Type string `json:"type"`
 	// File is the name of the list, and Network its network's.

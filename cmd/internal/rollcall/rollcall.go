@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Cluster is what the roll is called of.
+// Cluster reads the DaemonSet and its pods.
 type Cluster interface {
 	// DaemonSet reads the one whose pods work.
 	DaemonSet(context.Context) (*appsv1.DaemonSet, error)
@@ -118,7 +118,7 @@ func (r *Roll) sendBack(set *appsv1.DaemonSet, pods []corev1.Pod) {
 	}
 }
 
-// undone says why the work of a pod is not done; empty: it is.
+// undone gives the reason that a pod's work is not done; empty: it is.
 func (r *Roll) undone(pod *corev1.Pod, node string) string {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		for _, c := range pod.Status.Conditions {
@@ -141,7 +141,7 @@ func (r *Roll) undone(pod *corev1.Pod, node string) string {
 	return "not done yet"
 }
 
-// lastRun is how the container's last run ended, nil if none has, and which it was, from 0 on.
+// lastRun returns the end of the container's last run, nil if none has ended, and its number, from 0 on.
 func lastRun(s *corev1.ContainerStatus) (end *corev1.ContainerStateTerminated, run int32) {
 	if s.State.Running != nil {
 		return s.LastTerminationState.Terminated, s.RestartCount - 1

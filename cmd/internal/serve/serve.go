@@ -14,6 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/meshcni/meshcni/cmd/internal/recent"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // Options say what to serve, and where.
@@ -29,38 +33,62 @@ type Options struct {
 	// MetricsAddress. If that address is not one of the loopback interface, 127.0.0.1 is served in addition. Nil: nothing is.
 	Local   http.Handler
 	Metrics prometheus.Gatherer
+	// OnServe is called with each of these addresses once it is listened on. Nil: nobody is told.
+	OnServe func(address string)
 	Log     *slog.Logger
 }
+
+const healthPath, readyPath = "/healthz", "/readyz"
 
 // Handler serves /healthz and /readyz, and /metrics if asked for.
 func (o Options) Handler(metrics bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", answer(o.Healthy, nil))
-	mux.HandleFunc("GET /readyz", answer(o.Ready, o.Warnings))
+	mux.HandleFunc("GET "+healthPath, answer(o.Healthy, nil))
+	mux.HandleFunc("GET "+readyPath, answer(o.Ready, o.Warnings))
 	if metrics {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{}))
+		mux.Handle("GET /metrics", promhttp.HandlerFor(recently(o.Metrics), promhttp.HandlerOpts{}))
 	}
 	return mux
+}
+
+// recently gathers metrics once for all who ask in the same second.
+func recently(from prometheus.Gatherer) prometheus.Gatherer {
+	type gathered struct {
+		families []*dto.MetricFamily
+		err      error
+	}
+	var last recent.Value[gathered]
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		g := last.Get(func() gathered {
+			families, err := from.Gather()
+			return gathered{families, err}
+		})
+		return g.families, g.err
+	})
 }
 
 func answer(wrong func() error, warnings func() []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if wrong != nil {
 			if err := wrong(); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				for _, line := range visible.Lines(err) {
+					visible.To(w).Printf("%s\n", line)
+				}
 				return
 			}
 		}
-		_, _ = fmt.Fprintln(w, "ok")
+		visible.To(w).Printf("ok\n")
 		if warnings != nil {
 			for _, text := range warnings() {
-				_, _ = fmt.Fprintln(w, "warning:", text)
+				visible.To(w).Printf("warning: %s\n", text)
 			}
 		}
 	}
 }
 
-// Start serves until stop. It tries an address that the system refuses again every second: the agent before this one has it for
+// Start serves until stop. It tries an address that the system refuses again, ten times a second: the agent before this one has it for
 // a while yet, or another program, and an agent must do its work without monitoring too. It logs each address that it serves, with the port for ":0".
 func Start(o Options) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,7 +98,7 @@ func Start(o Options) (stop func(), err error) {
 		running.Wait()
 	}
 	for address, handler := range o.handlers() {
-		s := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+		s, bound := server(handler)
 		l, err := net.Listen("tcp", address)
 		var refused syscall.Errno
 		switch {
@@ -85,12 +113,19 @@ func Start(o Options) (stop func(), err error) {
 				l = listenLater(ctx, address)
 			}
 			if l != nil {
-				o.serve(ctx, s, l)
+				if o.OnServe != nil {
+					o.OnServe(address)
+				}
+				o.serve(ctx, s, listener{l, bound})
 			}
 		})
 	}
 	return stop, nil
 }
+
+// listenAgain is how long it waits before it tries a refused address again. An agent that takes another one's place is not ready before it
+// has the address.
+const listenAgain = 100 * time.Millisecond
 
 // listenLater tries until it succeeds. It returns nil when the context ends.
 func listenLater(ctx context.Context, address string) net.Listener {
@@ -98,7 +133,7 @@ func listenLater(ctx context.Context, address string) net.Listener {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(time.Second):
+		case <-time.After(listenAgain):
 		}
 		if l, err := net.Listen("tcp", address); err == nil {
 			return l

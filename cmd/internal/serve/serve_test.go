@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/serve"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 var client = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -47,7 +48,7 @@ func TestServe(t *testing.T) {
 	require.NoError(t, err)
 	defer stop()
 	address := regexp.MustCompile(`msg=serving address=(\S+)`)
-	require.Eventually(t, func() bool { return len(address.FindAllString(log.String(), -1)) == 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(address.FindAllString(log.String(), -1)) == 2 }, netnstest.Patience, time.Millisecond)
 	metrics := 0
 	for _, m := range address.FindAllStringSubmatch(log.String(), -1) {
 		url := "http://" + m[1]
@@ -87,7 +88,7 @@ func TestAddressInUse(t *testing.T) {
 			return false
 		}
 		return assert.NoError(t, r.Body.Close()) && r.StatusCode == http.StatusOK
-	}, time.Minute, 10*time.Millisecond)
+	}, netnstest.Patience, 10*time.Millisecond)
 }
 
 // TestAddressNotThere: an address that the host does not have keeps no agent from its work, nor from its other address.
@@ -100,7 +101,7 @@ func TestAddressNotThere(t *testing.T) {
 	defer stop()
 	assert.Contains(t, log.String(), "192.0.2.1:8000")
 	address := regexp.MustCompile(`msg=serving address=(\S+)`)
-	require.Eventually(t, func() bool { return address.MatchString(log.String()) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return address.MatchString(log.String()) }, netnstest.Patience, time.Millisecond)
 	status, _ := get(t, "http://"+address.FindStringSubmatch(log.String())[1]+"/metrics")
 	assert.Equal(t, http.StatusOK, status)
 }

@@ -16,23 +16,23 @@ const (
 	DialPath = "/v1/dial"
 )
 
-// Patience is how long a connection may take from its start until it is answered. Within a node that is a millisecond; the rest is
+// Patience bounds the time from a connection's start to its answer. Within a node that is a millisecond; the rest is
 // for a SYN that is sent again.
 const Patience = 5 * time.Second
 
-// Answer is what a connection hears, as a line of JSON, before it is closed.
+// Answer is sent over a connection as a line of JSON, before it is closed.
 type Answer struct {
 	// Name is that of who answers.
 	Name string `json:"name"`
-	// Port is where the connection arrived.
+	// Port received the connection.
 	Port uint16 `json:"port"`
-	// Original is where it was to go before its destination was changed. Zero: the kernel does not know.
+	// Original is its destination before that was changed. Zero: the kernel does not know.
 	Original netip.AddrPort `json:"original,omitzero"`
 	// From is the client.
 	From netip.AddrPort `json:"from"`
 }
 
-// Dialed is how a connection went. Without an Answer, Error says why.
+// Dialed is the result of a connection. Without an Answer, Error gives the reason.
 type Dialed struct {
 	Answer *Answer `json:"answer,omitempty"`
 	Error  string  `json:"error,omitempty"`

@@ -35,9 +35,10 @@ func ztunnel(path string, forward bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	pods := inpods{forward: forward, byUID: map[string]*inpod{}}
-	for ctx.Err() == nil {
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
 		client, err := zds.Dial(ctx, path)
 		if err == nil {
+			pause = firstPause
 			fmt.Println("connected")
 			end := context.AfterFunc(ctx, func() { _ = client.Close() })
 			err = pods.serve(client)
@@ -47,15 +48,26 @@ func ztunnel(path string, forward bool) error {
 		fmt.Println("disconnected:", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
-	for uid := range pods.byUID {
-		pods.drop(uid)
+	for _, p := range pods.byUID {
+		p.deafen()
 	}
-	time.Sleep(500 * time.Millisecond) // connections that are accepted are answered
+	deadline := time.Now().Add(drain)
+	for _, p := range pods.byUID {
+		for p.carries() && time.Now().Before(deadline) {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
 	return nil
 }
+
+// As ztunnel: the pauses before it connects to the agent again, and how long connections may go on after SIGTERM.
+const (
+	firstPause, lastPause = 20 * time.Millisecond, 15 * time.Second
+	drain                 = 25 * time.Second
+)
 
 // inpods are the pods that the proxy has.
 type inpods struct {
@@ -67,6 +79,38 @@ type inpod struct {
 	ns        *os.File // nil: connections are answered, and not passed on
 	inode     uint64
 	listeners []interface{ Close() error }
+
+	mu   sync.Mutex
+	open map[net.Conn]bool // nil: all were closed
+}
+
+// serve answers a connection, until the proxy lets go of the pod.
+func (p *inpod) serve(conn net.Conn, answer func(net.Conn)) {
+	p.mu.Lock()
+	held := p.open != nil
+	if held {
+		p.open[conn] = true
+	}
+	p.mu.Unlock()
+	if held {
+		answer(conn)
+	}
+	_ = conn.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, conn)
+}
+
+func (p *inpod) carries() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.open) > 0
+}
+
+func (p *inpod) deafen() {
+	for _, l := range p.listeners {
+		_ = l.Close()
+	}
 }
 
 func (all inpods) drop(uid string) {
@@ -128,7 +172,7 @@ func (all inpods) add(request zds.Request, ns *os.File) error {
 		return nil
 	}
 	all.drop(request.UID)
-	p := &inpod{inode: is.Ino}
+	p := &inpod{inode: is.Ino, open: map[net.Conn]bool{}}
 	if all.forward {
 		fd, err := unix.FcntlInt(ns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -145,10 +189,15 @@ func (all inpods) add(request zds.Request, ns *os.File) error {
 	return nil
 }
 
+// close closes all listeners and connections at once.
 func (p *inpod) close() {
-	for _, l := range p.listeners {
-		_ = l.Close()
+	p.deafen()
+	p.mu.Lock()
+	for conn := range p.open {
+		_ = conn.Close()
 	}
+	p.open = nil
+	p.mu.Unlock()
 	if p.ns != nil {
 		_ = p.ns.Close()
 	}
@@ -217,10 +266,10 @@ func (p *inpod) listen() error {
 		p.listeners = append(p.listeners, l)
 		port := netip.MustParseAddrPort(l.Addr().String()).Port()
 		if port == dnsPort {
-			go accept(l, answerTCP)
+			go accept(l, func(conn net.Conn) { p.serve(conn, answerTCP) })
 			continue
 		}
-		go accept(l, func(conn net.Conn) {
+		answer := func(conn net.Conn) {
 			if p.ns != nil {
 				if err := p.relay(conn.(*net.TCPConn)); err != nil {
 					fmt.Println("relay:", err)
@@ -229,7 +278,8 @@ func (p *inpod) listen() error {
 			}
 			peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 			_, _ = fmt.Fprintf(conn, "app:%d orig=%s peer=%s\n", port, netnstest.OriginalDst(conn.(*net.TCPConn)), peer.Addr().Unmap())
-		})
+		}
+		go accept(l, func(conn net.Conn) { p.serve(conn, answer) })
 	}
 	for _, loopback := range []string{"127.0.0.1", "[::1]"} {
 		conn, err := config.ListenPacket(ctx, "udp", fmt.Sprint(loopback, ":", dnsPort))

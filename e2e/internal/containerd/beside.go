@@ -28,7 +28,7 @@ func (r *Runtime) StartBeside(pid int) (*Beside, error) {
 		return nil, err
 	}
 	b := &Beside{process: process, enter: enter}
-	err = process.WaitFor(time.Minute, func() error {
+	err = process.WaitFor(5*time.Minute, func() error {
 		_, err := b.Ctr("version")
 		return err
 	})

@@ -23,7 +23,8 @@ import (
 const (
 	version = "v1.34.0" // as .ci/crio builds it
 
-	socket  = "/run/crio/crio.sock"
+	// Socket is where CRI-O serves the CRI.
+	Socket  = "/run/crio/crio.sock"
 	root    = "/var/lib/containers/storage"
 	runRoot = "/run/containers/storage"
 
@@ -60,8 +61,16 @@ type Options struct {
 	Pause string
 	// LogLevel is CRI-O's; "" is info, which includes what it asks the network plugins for.
 	LogLevel string
-	// Images are archives (docker-archive), by the names of their images.
-	Images map[string]string
+	// Images are imported.
+	Images []Image
+}
+
+// Image is an image of an archive (docker-archive).
+type Image struct {
+	// Archive is the path of the archive, and Name the image's name there, which it keeps.
+	Archive, Name string
+	// As are more names for it.
+	As []string
 }
 
 // Runtime is a running CRI-O.
@@ -86,15 +95,17 @@ func Start(o Options) (*Runtime, error) {
 			return nil, err
 		}
 	}
-	for name, archive := range o.Images {
-		to := fmt.Sprintf("containers-storage:[overlay@%s+%s]%s", root, runRoot, name)
-		out, err := exec.Command("skopeo", "--policy", policy, "copy", "--quiet", "docker-archive:"+archive+":"+name, to).CombinedOutput()
-		if err != nil {
-			return nil, fmt.Errorf("import image %s: %w\n%s", name, err, out)
+	for _, image := range o.Images {
+		for _, name := range append([]string{image.Name}, image.As...) {
+			to := fmt.Sprintf("containers-storage:[overlay@%s+%s]%s", root, runRoot, name)
+			out, err := exec.Command("skopeo", "--policy", policy, "copy", "--quiet", "docker-archive:"+image.Archive+":"+image.Name, to).CombinedOutput()
+			if err != nil {
+				return nil, fmt.Errorf("import image %s: %w\n%s", name, err, out)
+			}
 		}
 	}
 	d, err := daemon.New(daemon.Command{
-		Name: "crio", Socket: socket, Env: []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"},
+		Name: "crio", Socket: Socket, Env: []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"},
 		Program: program, Args: []string{"--config", os.DevNull, "--config-dir", conf},
 	})
 	if err != nil {
@@ -169,7 +180,7 @@ runroot = "` + runRoot + `"
 storage_driver = "overlay"
 clean_shutdown_file = ""
 [crio.api]
-listen = "` + socket + `"
+listen = "` + Socket + `"
 [crio.runtime]
 log_level = "%[1]s"
 cgroup_manager = "cgroupfs"

@@ -54,7 +54,7 @@ func (d *Daemon) Boot() (err error) {
 	if err != nil {
 		return err
 	}
-	return d.process.WaitFor(time.Minute, func() error {
+	return d.process.WaitFor(5*time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		d.conn.ResetConnectBackoff()

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // Entry is what Envoy says of one request of HTTP, or of one connection of all else when it has ended.
@@ -92,4 +92,4 @@ func (p *Proxy) Await(n int, want func(Entry) bool) ([]Entry, error) {
 }
 
 // patience is for what Envoy does on a busy machine.
-const patience = 30 * time.Second
+const patience = netnstest.Patience

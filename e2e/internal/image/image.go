@@ -48,7 +48,10 @@ func OursArchive() string { return proctest.Cache("e2e", "meshcni.tar") }
 func KubectlPlugin() string { return proctest.Cache("e2e", "kubectl-meshcni") }
 
 // Build builds all images: the test tool's, and the checkout's as a release does it; and the kubectl plugin. Only one process builds at a time.
-func Build() error {
+func Build() error { return BuildTelling(func(string) {}) }
+
+// BuildTelling is [Build] that tells what it begins to build.
+func BuildTelling(progress func(what string)) error {
 	dir := proctest.Cache("e2e")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -61,12 +64,15 @@ func Build() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
+	progress("the image of the pods' test tool")
 	if err := buildTool(dir); err != nil {
 		return fmt.Errorf("build the test tool: %w", err)
 	}
+	progress("the checkout's image")
 	if err := buildOurs(dir); err != nil {
 		return fmt.Errorf("build the image: %w", err)
 	}
+	progress("kubectl meshcni")
 	if err := run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", KubectlPlugin(), "./cmd/kubectl-meshcni"); err != nil {
 		return fmt.Errorf("build the kubectl plugin: %w", err)
 	}

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // groupPrefix begins the name of our control groups; the process ID of the outer process ends it.
@@ -96,7 +96,7 @@ func handDown(path string) error {
 func (g groups) remove() error {
 	var errs []error
 	for _, top := range g {
-		if err := proctest.Poll(10*time.Second, func() error { return removeTree(top) }); err != nil {
+		if err := proctest.Poll(netnstest.Patience, func() error { return removeTree(top) }); err != nil {
 			errs = append(errs, fmt.Errorf("remove control group: %w", err))
 		}
 	}
@@ -141,7 +141,20 @@ func removeTree(top string) error {
 	return err
 }
 
-// removeOrphans removes the groups of runs that were killed before they could.
+// removeMachine removes the groups of the machine of a name, as far as they were made.
+func removeMachine(name string) error {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	var all groups
+	for _, top := range append(v1, v2...) {
+		all = append(all, filepath.Join(top, name))
+	}
+	return all.remove()
+}
+
+// removeOrphans removes the groups of runs that were killed together with what clears up after them.
 func removeOrphans() error {
 	v1, v2, err := hierarchies()
 	if err != nil {

@@ -41,11 +41,10 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		})},
 	}}
 	return dialect.Dialect{
-		Name:           "acme",
-		Policy:         selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InjectKey: "acme.example/inject"},
-		Names:          Defaults().Names,
-		NeedsNamespace: true,
-		Build:          dialect.FromSchema(schema),
+		Name:   "acme",
+		Policy: selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InjectKey: "acme.example/inject"},
+		Names:  Defaults().Names,
+		Build:  dialect.FromSchema(schema),
 		// Acme's pods have an init container that runs acme-redirect validate (see own-redirect).
 		Validation: dialect.Validation{Container: "acme-validation", ExitCode: 126, ProbePort: 7004, Outbound: 7001, Inbound: 7002},
 	}

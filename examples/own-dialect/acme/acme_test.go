@@ -47,7 +47,8 @@ func TestAnnotations(t *testing.T) {
 
 // Where packets must end up, without root or kernel.
 func TestPackets(t *testing.T) {
-	subject := dialect.Subject{Pod: pod(map[string]string{acme.SkipPorts: "3306"}), Addrs: dialecttest.Addrs()}
+	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}} // settings are inherited from it, and without it a pod is refused
+	subject := dialect.Subject{Pod: pod(map[string]string{acme.SkipPorts: "3306"}), Namespace: shop, Addrs: dialecttest.Addrs()}
 	plan, err := acme.New().Plan(t.Context(), subject, dialect.Options{})
 	require.NoError(t, err)
 	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")

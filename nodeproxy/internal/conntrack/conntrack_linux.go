@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -89,7 +90,7 @@ func (t *Table) Track() error {
 		})
 		w.Close()
 	})
-	t.conn.Read, t.conn.Limit = 0, answers
+	t.conn.Begin(answers)
 	err := t.conn.Commit(w.B, w.EndBatch())
 	if err != nil {
 		return fmt.Errorf("track the connections of network namespace %s: %w: %w", t.ns.ID(), errors.ErrUnsupported, err)
@@ -107,14 +108,14 @@ func (t *Table) Close() {
 		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_DELTABLE), unix.NLM_F_REQUEST, unix.NFPROTO_INET, 0)
 		w.Text(unix.NFTA_TABLE_NAME, tableName)
 		w.End()
-		t.conn.Read = 0
+		t.conn.Begin(answers)
 		_ = t.conn.Commit(w.B, w.EndBatch()) // closing the socket removes it too
 	}
 	fd := t.conn.FD
 	go func() { _ = unix.Close(fd) }()
 }
 
-// atOnce is how many entries go in one message to the kernel: what it answers has to fit the socket's buffer.
+// atOnce bounds the entries of one message to the kernel: what it answers has to fit the socket's buffer.
 const atOnce = 64
 
 // Adopt makes an entry for each of the connections that has none, so that rules of table nat leave it alone. Those within the
@@ -142,7 +143,7 @@ func (t *Table) do(requests []byte, expected unix.Errno) (failed error) {
 	if err := t.conn.Send(requests); err != nil {
 		return err
 	}
-	for t.conn.Read, t.conn.Limit = 0, answers; ; {
+	for t.conn.Begin(answers); ; {
 		err := t.conn.Receive(func(m nfnetlink.Message) error {
 			if m.Typ == unix.NLMSG_ERROR {
 				if err := m.Errno(); err != nil && !errors.Is(err, expected) && failed == nil {
@@ -215,14 +216,31 @@ func writeEntry(w *nfnetlink.Writer, c listeners.Connection) {
 	w.End()
 }
 
-// listed bounds what is read of a namespace's entries, in bytes: some 200,000, nearly what a kernel tracks by default.
-const listed = 64 << 20
+// limits bounds one call of [Table.ForgetDatagrams] for each family: a pod may have any number of entries, and make more meanwhile.
+type limits struct {
+	bytes   int           // that are read of one list
+	held    int           // entries of a list that are removed, before it is asked for again
+	lists   int           // that are asked for
+	timeout time.Duration // of all of it
+}
+
+// most is far more than a pod has that does not try to hold up others: 64 MiB are some 200,000 entries, nearly what a kernel tracks by
+// default, and DNS queries of 30 s are some hundred.
+var most = limits{bytes: 64 << 20, held: 4096, lists: 8, timeout: 2 * time.Second}
+
+// ErrMany says that a namespace has, or makes, more entries than are removed.
+var ErrMany = errors.New("more datagrams are redirected than are looked at")
 
 // ForgetDatagrams removes the entries by which datagrams, of sockets that go on to ask, are sent to the port. With answered it keeps
-// those of which no answer was seen, and returns how many there are.
+// those of which no answer was seen, and returns how many there are. It is bounded in time and memory: beyond that the error is [ErrMany]
+// or [nfnetlink.ErrLong], and those that were found are removed.
 func (t *Table) ForgetDatagrams(port uint16, answered bool) (kept int, err error) {
+	return t.forgetWithin(most, port, answered)
+}
+
+func (t *Table) forgetWithin(l limits, port uint16, answered bool) (kept int, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		n, err := t.forgetDatagrams(family, port, answered)
+		n, err := t.forgetDatagrams(l, family, port, answered)
 		if err != nil {
 			return 0, fmt.Errorf("end the redirection of datagrams in network namespace %s: %w", t.ns.ID(), err)
 		}
@@ -231,41 +249,66 @@ func (t *Table) ForgetDatagrams(port uint16, answered bool) (kept int, err error
 	return kept, nil
 }
 
-func (t *Table) forgetDatagrams(family byte, port uint16, answered bool) (kept int, err error) {
+func (t *Table) forgetDatagrams(l limits, family byte, port uint16, answered bool) (kept int, err error) {
+	until := time.Now().Add(l.timeout)
+	for range l.lists {
+		requests, kept, all, err := t.datagrams(l, family, port, answered)
+		for some := range slices.Chunk(requests, atOnce) {
+			if removeErr := t.do(slices.Concat(some...), unix.ENOENT); removeErr != nil {
+				return 0, removeErr
+			}
+			if time.Now().After(until) {
+				return 0, fmt.Errorf("%w within %s", ErrMany, l.timeout)
+			}
+		}
+		if err != nil || all {
+			return kept, err
+		}
+	}
+	return 0, fmt.Errorf("%w: %d", ErrMany, l.lists*l.held)
+}
+
+// datagrams lists the entries, as requests to remove them, and says whether these are all.
+func (t *Table) datagrams(l limits, family byte, port uint16, answered bool) (requests [][]byte, kept int, all bool, err error) {
 	t.conn.Seq++
 	w := nfnetlink.Writer{Seq: t.conn.Seq}
 	w.Begin(typeConntrack|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, family, 0)
 	w.End()
 	if err := t.conn.Send(w.B); err != nil {
-		return 0, err
+		return nil, 0, false, err
 	}
-	remove := nfnetlink.Writer{Seq: t.conn.Seq + 1}
-	var failed error
-	t.conn.Read, t.conn.Limit = 0, listed
+	asked, all := t.conn.Seq, true
+	t.conn.Begin(l.bytes)
+	// The list is read to its end even when no more of it is held: until then the kernel takes no other request for one.
 	for done := false; !done; {
-		err := t.conn.Receive(func(m nfnetlink.Message) error {
-			switch m.Typ {
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				done, failed = true, m.Errno()
+		receiveErr := t.conn.Receive(func(m nfnetlink.Message) error {
+			switch {
+			case m.Seq != asked:
+			case m.Typ == unix.NLMSG_DONE, m.Typ == unix.NLMSG_ERROR:
+				done, err = true, m.Errno()
 			default:
 				switch to, replied := sentTo(m, port); {
+				case to && (replied || !answered) && len(requests) == l.held:
+					all = false
 				case to && (replied || !answered):
+					t.conn.Seq++
+					remove := nfnetlink.Writer{Seq: t.conn.Seq}
 					removeEntry(&remove, family, m)
+					requests = append(requests, remove.B)
 				case to:
 					kept++
 				}
 			}
 			return nil
 		})
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			return 0, err
+		switch {
+		case errors.Is(receiveErr, unix.ENOBUFS):
+			all = false // an entry may have been left out
+		case receiveErr != nil:
+			return requests, kept, false, receiveErr
 		}
 	}
-	t.conn.Seq = remove.Seq
-	if failed != nil || len(remove.B) == 0 {
-		return kept, failed
-	}
-	return kept, t.do(remove.B, unix.ENOENT)
+	return requests, kept, all, err
 }
 
 // sentTo reports whether an entry is that of datagrams which are redirected to the port, and whether one came back.

@@ -1,9 +1,11 @@
 package listeners
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -19,6 +21,8 @@ type Connection struct {
 	Queued uint32
 	// Inbound: somebody listens on the local port, so the peer made it.
 	Inbound bool
+	// Mark is the socket's (SO_MARK). It is 0 where the kernel does not tell it, to whom has no CAP_NET_ADMIN.
+	Mark uint32
 }
 
 // Established reports whether both ends know of the connection.
@@ -42,21 +46,55 @@ const (
 	stateListen   = 10 // TCP_LISTEN
 )
 
-// Carried counts the connections that were made to the proxy's ports, and of those the ones that it has not accepted yet.
-func Carried(ports []uint16, all []Connection) (carried, waiting int) {
-	for _, c := range all {
-		switch {
-		case !slices.Contains(ports, c.Local.Port()), c.over():
-		case c.Listener():
-			waiting += int(c.Queued)
-		default:
-			carried++
-			if !c.Established() {
-				waiting++
-			}
-		}
+// Proxy selects the connections of a namespace that are a proxy's.
+type Proxy struct {
+	// Outbound are the ports to which what the application sends is redirected, Inbound that for what is sent to it. 0: none.
+	Outbound []uint16
+	Inbound  uint16
+	// Tunnel is the port for peers, which keep their connections to it open when nothing is carried any more. 0: none.
+	Tunnel uint16
+	// Mark is on the proxy's sockets. The zero value: they cannot be told, so each connection to Tunnel counts as one that is carried.
+	Mark redirect.Mark
+	// Own are the pod's addresses.
+	Own []netip.Addr
+}
+
+// carried counts connections that a proxy carries.
+type carried struct {
+	Proxy
+	outbound, inbound, onward int
+}
+
+func (n *carried) add(c Connection) {
+	switch port := c.Local.Port(); {
+	case c.Listener(), c.over():
+	case slices.Contains(n.Outbound, port):
+		n.outbound++
+	case port == n.Inbound, port == n.Tunnel && n.Mark.IsZero():
+		n.inbound++
+	case port != n.Tunnel && n.marked(c) && n.own(c.Remote.Addr()):
+		n.onward++
 	}
-	return carried, waiting
+}
+
+func (n *carried) sum() int { return n.outbound + max(n.inbound, n.onward) } // what comes in is carried on
+
+func (p Proxy) marked(c Connection) bool {
+	mask := cmp.Or(p.Mark.Mask, ruleset.FullMask)
+	return !p.Mark.IsZero() && c.Mark&mask == p.Mark.Value&mask
+}
+
+func (p Proxy) own(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(p.Own, a) }
+
+// waits reports whether the proxy has yet to accept the connection, or one of the listener's.
+func (p Proxy) waits(c Connection) bool {
+	switch port := c.Local.Port(); {
+	case port != p.Inbound && port != p.Tunnel && !slices.Contains(p.Outbound, port):
+		return false
+	case c.Listener():
+		return c.Queued > 0
+	}
+	return !c.Established()
 }
 
 // Family is that of the addresses.

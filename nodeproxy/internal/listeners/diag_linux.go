@@ -2,19 +2,22 @@ package listeners
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // From linux/inet_diag.h and net/tcp_states.h.
 const (
 	reqSize, msgSize = 56, 72
 	skV6Only         = 11 // INET_DIAG_SKV6ONLY
+	skMark           = 15 // INET_DIAG_MARK
 	stateTimeWait    = 6  // TCP_TIME_WAIT
 	stateClose       = 7  // TCP_CLOSE, which is the state of a UDP socket that is not connected
 	statesAll        = 1<<12 - 2
@@ -22,46 +25,101 @@ const (
 	oldRequest, oldSize = 18, 60
 )
 
-// List returns the namespace's sockets that listen for TCP connections and those that receive datagrams from anybody, on any
-// of the ports.
-func List(ns *netnsexec.NetNS, ports map[uint16]bool) (sockets []Socket, err error) {
-	keep := func(m message, udp bool) {
-		if s := m.socket(udp); ports[s.Port] {
-			sockets = append(sockets, s)
-		}
-	}
-	err = diagnose(ns, func(d *diag) (err error) {
-		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-			if err == nil {
-				err = d.sockets(family, unix.IPPROTO_TCP, stateListen, func(m message) { keep(m, false) })
-			}
-			if err == nil {
-				err = d.sockets(family, unix.IPPROTO_UDP, stateClose, func(m message) { keep(m, true) })
-			}
-		}
-		return err
-	})
-	return sockets, err
+// Missing returns the needs that no socket of the namespace serves: one that listens for TCP connections, or that receives datagrams
+// from anybody. Own are the pod's addresses. Who has the namespace can make any number of sockets: they are read until all needs are
+// served, those of other ports only if several are looked for, and no more than [rtnetlink.Default]. Then the error is an
+// [rtnetlink.ErrLong].
+func Missing(ns *netnsexec.NetNS, needs []Need, own []netip.Addr) (missing []Need, err error) {
+	return missingWithin(ns, needs, own, rtnetlink.Default)
 }
 
-// Connections returns the namespace's TCP connections, also those that are being made or closed. What only waits for late packets
-// of a connection that has ended is none.
+func missingWithin(ns *netnsexec.NetNS, needs []Need, own []netip.Addr, limit rtnetlink.Limit) ([]Need, error) {
+	missing := slices.Clone(needs)
+	err := diagnose(ns, limit, func(c *rtnetlink.Conn) error {
+		for _, udp := range []bool{false, true} {
+			for _, family := range []byte{unix.AF_INET6, unix.AF_INET} { // one of IPv6 may serve both
+				body, ok := request(missing, family, udp)
+				if !ok {
+					continue
+				}
+				err := c.Dump("sockets", unix.SOCK_DIAG_BY_FAMILY, unix.SOCK_DIAG_BY_FAMILY, body, func(b []byte) (more bool) {
+					m := message(b)
+					if !m.valid() {
+						return true
+					}
+					s, before := m.socket(udp), len(missing)
+					missing = slices.DeleteFunc(missing, func(n Need) bool { return s.serves(n, own) })
+					if len(missing) == before {
+						return true
+					}
+					_, more = request(missing, family, udp)
+					return more
+				})
+				if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return missing, err
+}
+
+// request asks for the sockets of a family that may serve the needs (struct inet_diag_req_v2): those of the port, if it is one. It is
+// not ok if none is needed.
+func request(needs []Need, family byte, udp bool) (body []byte, ok bool) {
+	var port uint16
+	for _, n := range needs {
+		switch {
+		case n.UDP != udp, family == unix.AF_INET && n.Family == ruleset.IPv6:
+		case !ok:
+			port, ok = n.Port, true
+		case n.Port != port:
+			port = 0
+		}
+	}
+	proto, state := byte(unix.IPPROTO_TCP), stateListen
+	if udp {
+		proto, state = unix.IPPROTO_UDP, stateClose
+	}
+	body = make([]byte, reqSize)
+	body[0], body[1] = family, proto
+	binary.NativeEndian.PutUint32(body[4:], 1<<state)
+	binary.BigEndian.PutUint16(body[8:], port) // idiag_sport; 0: any
+	return body, ok
+}
+
+// each calls fn with the namespace's TCP sockets until it returns false. What only waits for late packets of a connection that has
+// ended is none.
 //
 // The kernel looks for them in a table of all namespaces, which takes most of a millisecond, so it is asked once.
-func Connections(ns *netnsexec.NetNS) (all []Connection, err error) {
-	listening := map[uint16]bool{}
-	err = diagnose(ns, func(d *diag) error {
+func each(ns *netnsexec.NetNS, limit rtnetlink.Limit, fn func(Connection) (more bool)) error {
+	return diagnose(ns, limit, func(c *rtnetlink.Conn) error {
 		body := make([]byte, oldSize)
 		binary.NativeEndian.PutUint32(body[52:], statesAll&^(1<<stateTimeWait|1<<stateClose))
-		return d.dump(oldRequest, body, func(m message) {
-			c := m.connection()
-			if c.State == stateListen {
-				listening[c.Local.Port()] = true
-			}
-			if c.State != stateListen || c.Queued > 0 {
-				all = append(all, c)
-			}
+		return c.Dump("connections", oldRequest, oldRequest, body, func(b []byte) bool {
+			m := message(b)
+			return !m.valid() || fn(m.connection())
 		})
+	})
+}
+
+// Connections returns the namespace's TCP connections, also those that are being made or closed. Of a namespace with more than
+// [rtnetlink.Default] it returns as many and an [rtnetlink.ErrLong].
+func Connections(ns *netnsexec.NetNS) (all []Connection, err error) {
+	return connectionsWithin(ns, rtnetlink.Default)
+}
+
+func connectionsWithin(ns *netnsexec.NetNS, limit rtnetlink.Limit) (all []Connection, err error) {
+	listening := map[uint16]bool{}
+	err = each(ns, limit, func(c Connection) bool {
+		if c.State == stateListen {
+			listening[c.Local.Port()] = true
+		}
+		if c.State != stateListen || c.Queued > 0 {
+			all = append(all, c)
+		}
+		return true
 	})
 	for i := range all {
 		all[i].Inbound = listening[all[i].Local.Port()]
@@ -69,93 +127,40 @@ func Connections(ns *netnsexec.NetNS) (all []Connection, err error) {
 	return all, err
 }
 
+// Carried counts the namespace's connections that the proxy carries. What comes by the tunnel counts where it is carried on to the
+// application: a peer's idle connection carries nothing. None is kept. Of a namespace with more than [rtnetlink.Default] it returns
+// how many were seen and an [rtnetlink.ErrLong].
+func Carried(ns *netnsexec.NetNS, p Proxy) (int, error) {
+	return carriedWithin(ns, p, rtnetlink.Default)
+}
+
+func carriedWithin(ns *netnsexec.NetNS, p Proxy, limit rtnetlink.Limit) (int, error) {
+	n := carried{Proxy: p}
+	err := each(ns, limit, func(c Connection) bool {
+		n.add(c)
+		return true
+	})
+	return n.sum(), err
+}
+
+// Waits reports whether a connection to the proxy's ports waits to be accepted. It stops at the first. In a namespace with more than
+// [rtnetlink.Default] one may, so the error is an [rtnetlink.ErrLong].
+func Waits(ns *netnsexec.NetNS, p Proxy) (waits bool, err error) {
+	err = each(ns, rtnetlink.Default, func(c Connection) bool {
+		waits = p.waits(c)
+		return !waits
+	})
+	return waits, err
+}
+
 // diagnose opens a socket for questions about the namespace's sockets.
-func diagnose(ns *netnsexec.NetNS, fn func(*diag) error) error {
-	fd, err := ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG)
-	if err == nil {
-		defer func() { _ = unix.Close(fd) }()
-		err = fn(&diag{fd: fd, buf: make([]byte, 1<<15)})
-	}
-	if err != nil {
+func diagnose(ns *netnsexec.NetNS, limit rtnetlink.Limit, fn func(*rtnetlink.Conn) error) error {
+	c := rtnetlink.NewDiag(ns, limit)
+	defer c.Close()
+	if err := fn(c); err != nil {
 		return fmt.Errorf("list the sockets of network namespace %s: %w", ns.ID(), err)
 	}
 	return nil
-}
-
-type diag struct {
-	fd  int
-	seq uint32
-	buf []byte
-}
-
-// sockets asks for all sockets of a family and protocol in the state (struct inet_diag_req_v2).
-func (d *diag) sockets(family, proto byte, state int, each func(message)) error {
-	body := make([]byte, reqSize)
-	body[0], body[1] = family, proto
-	binary.NativeEndian.PutUint32(body[4:], 1<<state)
-	return d.dump(unix.SOCK_DIAG_BY_FAMILY, body, each)
-}
-
-// dump asks for a list.
-func (d *diag) dump(kind uint16, body []byte, each func(message)) error {
-	d.seq++
-	req := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+len(body))
-	binary.NativeEndian.PutUint32(req[0:], uint32(cap(req))) //nolint:gosec // under 100
-	binary.NativeEndian.PutUint16(req[4:], kind)
-	binary.NativeEndian.PutUint16(req[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	binary.NativeEndian.PutUint32(req[8:], d.seq)
-	req = append(req, body...)
-	if err := unix.Sendto(d.fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("ask the kernel: %w", err)
-	}
-	for {
-		n, _, err := unix.Recvfrom(d.fd, d.buf, unix.MSG_TRUNC)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return fmt.Errorf("read the kernel's answer: %w", err)
-		case n > len(d.buf):
-			return fmt.Errorf("the kernel's answer has %d bytes, of at most %d", n, len(d.buf))
-		}
-		if done, err := d.messages(d.buf[:n], each); done || err != nil {
-			return err
-		}
-	}
-}
-
-// messages reads the messages of one packet, and reports whether the last of the dump was among them.
-func (d *diag) messages(text []byte, each func(message)) (done bool, err error) {
-	for len(text) >= unix.NLMSG_HDRLEN {
-		size := int(binary.NativeEndian.Uint32(text))
-		if size < unix.NLMSG_HDRLEN || size > len(text) {
-			return false, errors.New("malformed answer of the kernel")
-		}
-		body := text[unix.NLMSG_HDRLEN:size]
-		kind, flags := binary.NativeEndian.Uint16(text[4:]), binary.NativeEndian.Uint16(text[6:])
-		switch {
-		case binary.NativeEndian.Uint32(text[8:]) != d.seq: // of an earlier dump
-		case flags&unix.NLM_F_DUMP_INTR != 0:
-			return false, errors.New("the sockets changed while they were listed")
-		case kind == unix.NLMSG_DONE:
-			return true, nil
-		case kind == unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return false, errors.New("malformed error of the kernel")
-			}
-			errno := unix.Errno(-int32(binary.NativeEndian.Uint32(body)))
-			if errno == unix.ENOENT { // the kernel has no such family or protocol
-				return true, nil
-			}
-			return false, errno
-		default:
-			if m := message(body); m.valid() {
-				each(m)
-			}
-		}
-		text = text[min(len(text), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
-	}
-	return false, nil
 }
 
 // message is a struct inet_diag_msg and its attributes.
@@ -174,24 +179,33 @@ func (m message) addr(at int) netip.Addr {
 }
 
 func (m message) connection() Connection {
-	return Connection{
+	c := Connection{
 		Local:  netip.AddrPortFrom(m.addr(8).Unmap(), binary.BigEndian.Uint16(m[4:])),
 		Remote: netip.AddrPortFrom(m.addr(24).Unmap(), binary.BigEndian.Uint16(m[6:])),
 		State:  m[1], Orphan: binary.NativeEndian.Uint32(m[68:]) == 0, Queued: binary.NativeEndian.Uint32(m[56:]),
 	}
+	if mark := m.attribute(skMark); len(mark) >= 4 {
+		c.Mark = binary.NativeEndian.Uint32(mark)
+	}
+	return c
 }
 
 func (m message) socket(udp bool) Socket {
-	s := Socket{UDP: udp, Port: binary.BigEndian.Uint16(m[4:]), Addr: m.addr(8)}
+	v6Only := m.attribute(skV6Only)
+	return Socket{UDP: udp, Port: binary.BigEndian.Uint16(m[4:]), Addr: m.addr(8), V6Only: len(v6Only) > 0 && v6Only[0] != 0}
+}
+
+// attribute returns the value of an attribute; nil: there is none.
+func (m message) attribute(kind uint16) []byte {
 	for attrs := m[msgSize:]; len(attrs) >= unix.SizeofRtAttr; {
 		size := int(binary.NativeEndian.Uint16(attrs))
 		if size < unix.SizeofRtAttr || size > len(attrs) {
 			break
 		}
-		if binary.NativeEndian.Uint16(attrs[2:]) == skV6Only && size > unix.SizeofRtAttr {
-			s.V6Only = attrs[unix.SizeofRtAttr] != 0
+		if binary.NativeEndian.Uint16(attrs[2:]) == kind {
+			return attrs[unix.SizeofRtAttr:size]
 		}
 		attrs = attrs[min(len(attrs), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
 	}
-	return s
+	return nil
 }

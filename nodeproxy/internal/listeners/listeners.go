@@ -78,16 +78,6 @@ func (s Socket) serves(n Need, own []netip.Addr) bool {
 	return slices.Contains(own, addr)
 }
 
-// Missing returns the needs that no socket serves.
-func Missing(needs []Need, sockets []Socket, own []netip.Addr) (missing []Need) {
-	for _, n := range needs {
-		if !slices.ContainsFunc(sockets, func(s Socket) bool { return s.serves(n, own) }) {
-			missing = append(missing, n)
-		}
-	}
-	return missing
-}
-
 // Words lists needs for people.
 func Words(needs []Need) string {
 	words := make([]string, len(needs))

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
@@ -39,13 +40,9 @@ func listen(t *testing.T, ns *netnsexec.NetNS, network, addr string) {
 
 func missing(t *testing.T, ns *netnsexec.NetNS, needs []listeners.Need) string {
 	t.Helper()
-	ports := map[uint16]bool{}
-	for _, n := range needs {
-		ports[n.Port] = true
-	}
-	sockets, err := listeners.List(ns, ports)
+	lacks, err := listeners.Missing(ns, needs, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
 	require.NoError(t, err)
-	return listeners.Words(listeners.Missing(needs, sockets, []netip.Addr{netip.MustParseAddr("10.244.1.5")}))
+	return listeners.Words(lacks)
 }
 
 // TestMissing: a listener counts if the redirected connection reaches it, in that family, that protocol, that namespace.
@@ -105,29 +102,81 @@ func TestNeeded(t *testing.T) {
 	assert.Empty(t, listeners.Needed(r, nil))
 }
 
-// TestManySockets: the answer comes in many packets.
-func TestManySockets(t *testing.T) {
-	t.Parallel()
-	ns := netnstest.New(t)
+// fill binds n datagram sockets of the namespace, each to an address of its own. A port of 0: each to a port of its own.
+func fill(t *testing.T, ns *netnsexec.NetNS, n, port int) {
+	t.Helper()
 	require.NoError(t, ns.Do(func() error {
-		for range 600 {
+		for i := range n {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
 				return err
 			}
 			t.Cleanup(func() { _ = unix.Close(fd) })
-			if err := unix.Bind(fd, &unix.SockaddrInet4{}); err != nil {
+			if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1); err != nil {
+				return err
+			}
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}))
-	listen(t, ns, "udp4", "0.0.0.0:15053")
-	sockets, err := listeners.List(ns, map[uint16]bool{15053: true})
+}
+
+var dns = []listeners.Need{{Family: ruleset.IPv4, UDP: true, Port: 15053, Loopback: true}}
+
+// TestManySockets: sockets of other ports are not even read; of the port itself, no more than the bound are, and none that comes
+// after the one that serves.
+func TestManySockets(t *testing.T) {
+	t.Parallel()
+	one := rtnetlink.Limit{Messages: 1, Bytes: 8 << 10, Time: netnstest.Patience}
+	ns := netnstest.New(t)
+	fill(t, ns, 10_000, 0)
+	lacks, err := listeners.MissingWithin(ns, dns, nil, one)
 	require.NoError(t, err)
-	assert.Equal(t, []listeners.Socket{{UDP: true, Port: 15053, Addr: netip.IPv4Unspecified()}}, sockets)
+	assert.Equal(t, dns, lacks)
+	listen(t, ns, "udp4", "127.0.0.1:15053")
+	lacks, err = listeners.MissingWithin(ns, dns, nil, one)
+	require.NoError(t, err)
+	assert.Empty(t, lacks)
+
+	crowded := netnstest.New(t)
+	fill(t, crowded, 2000, 15053)
+	lacks, err = listeners.Missing(crowded, dns, nil)
+	require.NoError(t, err)
+	assert.Equal(t, dns, lacks, "nobody can reach them by the loopback address")
+	_, err = listeners.MissingWithin(crowded, dns, nil, rtnetlink.Limit{Messages: 1000, Bytes: 8 << 20, Time: netnstest.Patience})
+	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	assert.ErrorContains(t, err, "over 1000")
+	_, err = listeners.MissingWithin(crowded, dns, nil, rtnetlink.Limit{Messages: 1 << 16, Bytes: 32 << 10, Time: netnstest.Patience})
+	assert.ErrorIs(t, err, rtnetlink.ErrLong, "bytes")
 
 	require.NoError(t, ns.Close())
-	_, err = listeners.List(ns, nil)
+	_, err = listeners.Missing(ns, dns, nil)
 	assert.Error(t, err, "what cannot be asked has no answer")
+}
+
+// TestManyConnections: of more than the bound, as many are returned or counted, with an error that says so.
+func TestManyConnections(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root)
+	ns := netnstest.New(t)
+	listen(t, ns, "tcp", "127.0.0.1:15001")
+	for range 300 {
+		open(t, ns, "127.0.0.1:15001", 0)
+	}
+	p := listeners.Proxy{Outbound: []uint16{15001}}
+	within := rtnetlink.Limit{Messages: 100, Bytes: 8 << 20, Time: netnstest.Patience}
+	n, err := listeners.Carried(ns, p)
+	require.NoError(t, err)
+	assert.Equal(t, 300, n)
+	n, err = listeners.CarriedWithin(ns, p, within)
+	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	assert.LessOrEqual(t, n, 100)
+	all, err := listeners.Connections(ns)
+	require.NoError(t, err)
+	assert.Len(t, all, 601, "both ends, and the listener with its queue")
+	all, err = listeners.ConnectionsWithin(ns, within)
+	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	assert.Len(t, all, 100)
 }

@@ -3,7 +3,7 @@
 //
 // # Joining
 //
-// The order is hand-over, listeners, probes, rules, annotation. The proxy comes before the rules because a proxy that
+// The order is hand-over, listeners, sysctl, probes, rules, annotation. The proxy comes before the rules because a proxy that
 // listens where no rule leads disturbs nobody, while rules that lead to no listener refuse every connection. So a pod that
 // runs has no moment in which it is captured without a proxy, and a failure on the way leaves its traffic as it was. The
 // price is that its traffic stays outside the mesh for some milliseconds more. The probes' exemption comes before the rules
@@ -15,11 +15,13 @@
 //
 // # Leaving
 //
-// The order is annotation, drain, proxy, probes, rules. Peers stop to use the tunnel when the annotation goes. Rules that drain
-// redirect nothing, so new connections go straight to the application, while the proxy still listens for those on their way
-// to it. Then the proxy lets go. The connections that it carries go on for as long as it lets them, since the rest of the rules
-// keeps their packets translated, and marked: without any rule of table nat the kernel would send them as they are, to ends that
-// do not know them, and an end that only listens would wait for ever. When the last has ended, the rest of the rules goes.
+// The order is annotation, drain, proxy, probes, rules. Rules that drain redirect nothing, so new connections go straight to the
+// application. The proxy keeps the pod for a while: ztunnel cuts all that it carries when it is told to let go, and peers use the tunnel
+// until their control plane, which goes by the annotation, has told them. So it is told when it carries nothing any more and peers have had
+// time, or when that takes too long (Actual.Due). As long as it carries connections, the rest of the rules keeps their packets
+// translated, and marked: without any rule of table nat the kernel would send them as they are, to ends that do not know them, and an end that
+// only listens would wait for ever. When the last has ended, the rest of the rules goes. A pod that is gone is taken from the proxy at
+// once.
 // A pod whose rules cannot be looked at stays with the proxy, since rules without a proxy would refuse its connections.
 //
 // # The annotation

@@ -17,6 +17,6 @@ func ExampleNext() {
 		Exempt: true, AnyExempt: true, Annotation: machine.SaysEnrolled,
 	}))
 	// Output:
-	// [hand-over listeners probes rules status]
-	// [status drain take-back remove-probes]
+	// [hand-over listeners sysctl probes rules status]
+	// [status drain]
 }

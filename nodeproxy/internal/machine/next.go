@@ -40,6 +40,9 @@ func join(w Wanted, a Actual) (acts []Action) {
 		}
 		acts = append(acts, HandOver, AwaitListeners)
 	}
+	if !a.Moves {
+		acts = append(acts, SetSysctl)
+	}
 	if w.Probes && !a.Exempt {
 		acts = append(acts, PutProbes)
 	}
@@ -56,12 +59,15 @@ func leave(w Wanted, a Actual) (acts []Action) {
 	if w.Status && a.Annotation != SaysNothing {
 		acts = append(acts, ClearStatus)
 	}
-	if !a.Ours || a.Namespace && a.Rules == RulesNone {
-		return append(append(acts, letGo(a)...), forget(a)...)
-	}
 	switch {
-	case !a.Namespace:
+	case !a.Ours:
+		return append(append(acts, letGo(a)...), forget(a)...)
+	case !a.Namespace, a.heldBack():
 		return acts // there may be rules: the proxy keeps the pod until they can be removed
+	case a.Rules == RulesNone:
+		return append(append(acts, letGo(a)...), forget(a)...)
+	case a.Rules != RulesDraining && !a.Due:
+		return append(acts, DrainRules)
 	case a.Rules != RulesDraining:
 		return append(append(acts, DrainRules), letGo(a)...)
 	case a.Held || a.Carries:
@@ -77,7 +83,7 @@ func gone(w Wanted, a Actual) (acts []Action) {
 	return append(append(acts, letGo(a)...), forget(a)...)
 }
 
-// letGo is what is left to do once no rule redirects.
+// letGo lists the actions that are left once no rule redirects.
 func letGo(a Actual) (acts []Action) {
 	if a.Held {
 		acts = append(acts, TakeBack)
@@ -88,7 +94,7 @@ func letGo(a Actual) (acts []Action) {
 	return acts
 }
 
-// forget is what is left to do once there are no rules.
+// forget lists the actions that are left once there are no rules.
 func forget(a Actual) (acts []Action) {
 	if a.Noted {
 		acts = append(acts, Forget)

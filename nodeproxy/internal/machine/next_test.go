@@ -13,7 +13,7 @@ import (
 
 // well is a captured pod.
 var well = machine.Actual{
-	Namespace: true, Noted: true, Ours: true, Rules: machine.RulesSame, Listening: true, Handed: true, Held: true, Proxy: true,
+	Namespace: true, Noted: true, Ours: true, Rules: machine.RulesSame, Listening: true, Handed: true, Held: true, Proxy: true, Moves: true,
 	Exempt: true, AnyExempt: true, Annotation: machine.SaysEnrolled,
 }
 
@@ -44,6 +44,7 @@ func TestNext(t *testing.T) {
 			[]machine.Action{machine.SetPending, machine.WriteRules, machine.SetEnrolled}, machine.Drifted, "rules-differ"},
 		"no listeners": {machine.In, func(a *machine.Actual) { a.Listening = false },
 			[]machine.Action{machine.SetPending, machine.HandOver, machine.AwaitListeners, machine.SetEnrolled}, machine.Drifted, "no-listeners"},
+		"another proxy's connections would be reset": {machine.In, func(a *machine.Actual) { a.Moves = false }, []machine.Action{machine.SetSysctl}, machine.Captured, "captured"},
 		"no exemption":   {machine.In, func(a *machine.Actual) { a.Exempt = false }, []machine.Action{machine.PutProbes}, machine.Captured, "captured"},
 		"no namespace":   {machine.In, func(a *machine.Actual) { a.Namespace = false }, nil, machine.Drifted, "no-namespace"},
 		"cannot be told": {machine.Unsure, func(a *machine.Actual) { a.Rules = machine.RulesNone }, nil, machine.Waiting, "selection-unknown"},
@@ -53,6 +54,20 @@ func TestNext(t *testing.T) {
 			[]machine.Action{machine.ClearStatus}, machine.Outside, "released"},
 		"out, with rules of others": {machine.Out, func(a *machine.Actual) { *a = machine.Actual{Namespace: true, Rules: machine.RulesDiffer} },
 			nil, machine.Outside, "released"},
+		"out, and held back": {machine.Out, func(a *machine.Actual) { a.Rules, a.Annotation = machine.RulesDraining, machine.SaysNothing },
+			nil, machine.Outside, "released"},
+		"out, held back, and told again that it is in": {machine.Out, func(a *machine.Actual) { a.Rules = machine.RulesDraining },
+			[]machine.Action{machine.ClearStatus}, machine.Outside, "released"},
+		"out, and due": {machine.Out, func(a *machine.Actual) {
+			a.Rules, a.Annotation, a.Due = machine.RulesDraining, machine.SaysNothing, true
+		},
+			[]machine.Action{machine.TakeBack, machine.DeleteProbes}, machine.Drifted, "not-released"},
+		"out, and due at once": {machine.Out, func(a *machine.Actual) { a.Due = true },
+			[]machine.Action{machine.ClearStatus, machine.DrainRules, machine.TakeBack, machine.DeleteProbes}, machine.Drifted, "not-released"},
+		"out, and somebody flushed the rules": {machine.Out, func(a *machine.Actual) { a.Rules = machine.RulesNone },
+			[]machine.Action{machine.ClearStatus}, machine.Outside, "released"},
+		"gone while it was held back": {machine.Gone, func(a *machine.Actual) { a.Rules, a.Annotation = machine.RulesDraining, machine.SaysNothing },
+			[]machine.Action{machine.TakeBack, machine.DeleteProbes, machine.Forget}, machine.Outside, "released"},
 		"gone": {machine.Gone, func(a *machine.Actual) { a.Annotation = machine.SaysNothing },
 			[]machine.Action{machine.TakeBack, machine.DeleteProbes, machine.Forget}, machine.Outside, "released"},
 	} {

@@ -1,6 +1,6 @@
 package machine
 
-// State is what a pod's redirection is like, by the values of package agentsock.
+// State is the state of a pod's redirection, by the values of package agentsock.
 type State string
 
 // The states.
@@ -29,7 +29,7 @@ const (
 	ReasonUnsure        = "selection-unknown"
 )
 
-// Report says what a pod is like. Before is whether it was captured earlier.
+// Report describes a pod's state. Before: it was captured earlier.
 func Report(w Wanted, a Actual, before bool) (State, string) {
 	short := func(reason string) (State, string) {
 		if before {
@@ -41,7 +41,7 @@ func Report(w Wanted, a Actual, before bool) (State, string) {
 	case Gone:
 		return Outside, ReasonReleased
 	case Out:
-		if a.Ours && (!a.Namespace || a.ruled() && a.Rules != RulesDraining) || a.Held {
+		if a.Ours && (!a.Namespace || a.ruled() && a.Rules != RulesDraining) || a.Held && !a.heldBack() {
 			return Drifted, ReasonNotReleased
 		}
 		return Outside, ReasonReleased

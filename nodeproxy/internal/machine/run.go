@@ -26,7 +26,7 @@ func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
 // Unwrap returns the cause.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// rounds is how often Run looks and acts. The second look proves what the first round did; a third allows for something that
+// rounds bounds the looks and actions of a Run. The second look proves what the first round did; a third allows for something that
 // changed meanwhile.
 const rounds = 3
 

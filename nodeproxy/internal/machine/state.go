@@ -1,6 +1,6 @@
 package machine
 
-// Choice says whether a pod is to be in the proxy's care.
+// Choice tells a pod that is to be in the proxy's care from others.
 type Choice uint8
 
 // The choices.
@@ -15,7 +15,7 @@ const (
 	Gone
 )
 
-// Wanted is what is to be the case.
+// Wanted is the state to reach.
 type Wanted struct {
 	Choice Choice
 	// Refused: the pod is to be in, and its settings forbid it. Choice is Unsure.
@@ -26,7 +26,7 @@ type Wanted struct {
 	Probes bool
 }
 
-// Rules is what is in the pod's namespace.
+// Rules is the state of the rules in the pod's namespace.
 type Rules uint8
 
 // The states of the rules.
@@ -40,7 +40,7 @@ const (
 	RulesDraining
 )
 
-// Annotation is what the pod's annotation says.
+// Annotation is the value of the pod's annotation.
 type Annotation uint8
 
 // The values of the annotation.
@@ -51,7 +51,7 @@ const (
 	SaysElse
 )
 
-// Actual is what is the case. What could not be found out is an error of Observe, and never a state.
+// Actual is the state that was found. What could not be found out is an error of Observe, and never a state.
 type Actual struct {
 	// Namespace: the pod's namespace is known. If not, Rules and Listening mean nothing.
 	Namespace bool
@@ -64,12 +64,17 @@ type Actual struct {
 	Listening bool
 	// Handed: the proxy that is there now has accepted the pod with this namespace; while none is there, the last one had.
 	Handed bool
-	// Carries: the proxy carries connections of the pod. It is known only of RulesDraining.
+	// Carries: the proxy carries connections of the pod. It is known only of a pod that is to be out and is no longer redirected.
 	Carries bool
+	// Due: the proxy is to let go of a pod that is to be out: it carries nothing any more and peers have had time to hear of it, or that
+	// takes too long.
+	Due bool
 	// Held: a proxy may have the pod.
 	Held bool
 	// Proxy: a proxy could take a pod now.
 	Proxy bool
+	// Moves: connections move from one proxy to the next, or it is known why they cannot.
+	Moves bool
 	// Exempt: the pod's addresses are in the set of probes, and no other.
 	Exempt bool
 	// AnyExempt: the set has some address of the pod.
@@ -85,6 +90,12 @@ func (a Actual) Captured() bool { return a.inForce() && a.Handed }
 // annotation, which must not change each time that one proxy follows another.
 func (a Actual) inForce() bool { return a.Namespace && a.Rules == RulesSame && a.Listening }
 
+// heldBack reports whether a pod that is to be out stays with the proxy for a while: for what it carries, and for peers that use the tunnel
+// until they hear of it.
+func (a Actual) heldBack() bool {
+	return a.Ours && a.Namespace && a.Held && !a.Due && (a.Rules == RulesNone || a.Rules == RulesDraining)
+}
+
 // ruled reports whether there may be rules.
 func (a Actual) ruled() bool { return a.Rules != RulesNone }
 
@@ -98,6 +109,7 @@ const (
 	SetEnrolled
 	HandOver
 	AwaitListeners
+	SetSysctl
 	PutProbes
 	WriteRules
 	DrainRules
@@ -108,7 +120,7 @@ const (
 )
 
 var actionNames = [...]string{
-	ClearStatus: "status", SetPending: "status", SetEnrolled: "status", HandOver: "hand-over", AwaitListeners: "listeners",
+	ClearStatus: "status", SetPending: "status", SetEnrolled: "status", HandOver: "hand-over", AwaitListeners: "listeners", SetSysctl: "sysctl",
 	PutProbes: "probes", WriteRules: "rules", DrainRules: "drain", RemoveRules: "remove-rules", TakeBack: "take-back", DeleteProbes: "remove-probes", Forget: "forget",
 }
 
@@ -120,5 +132,5 @@ func (a Action) reports() bool { return a == ClearStatus || a == SetPending || a
 
 // Steps lists the names of all actions, each once.
 func Steps() []string {
-	return []string{"status", "hand-over", "listeners", "probes", "rules", "drain", "remove-rules", "take-back", "remove-probes", "forget"}
+	return []string{"status", "hand-over", "listeners", "sysctl", "probes", "rules", "drain", "remove-rules", "take-back", "remove-probes", "forget"}
 }

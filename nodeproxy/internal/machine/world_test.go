@@ -29,12 +29,16 @@ type world struct {
 	exempt     bool
 	annotation machine.Annotation
 	noted      bool
-	carries    bool // connections through the proxy
+	carries    bool         // connections through the proxy
+	sysctl     map[int]bool // set for the proxy, by sandbox
 	// The memory.
 	held     int // 0 unknown, 1 no, 2 yes
 	handed   int
 	ours     bool
 	captured bool
+	due      bool // what the proxy has of a pod that leaves has had its time
+
+	atOnce bool // no pod that leaves is held back
 
 	faults bool // whether effects may fail now
 	untold bool // an annotation could not be written in this round, which stops nothing
@@ -53,11 +57,16 @@ func (w *world) wanted() machine.Wanted {
 // choose changes what is wanted of a pod that is not gone.
 func (w *world) choose(c machine.Choice) {
 	if w.choice != machine.Gone {
-		w.choice = c
+		w.choice, w.due = c, false
 	}
 }
 
-func (w *world) forget() { w.held, w.handed, w.ours, w.captured = 0, 0, w.noted, false }
+// wait passes the time that a pod which is no longer redirected is held back.
+func (w *world) wait() {
+	w.due = w.choice == machine.Out && (w.now() == machine.RulesNone || w.now() == machine.RulesDraining)
+}
+
+func (w *world) forget() { w.held, w.handed, w.ours, w.captured, w.due = 0, 0, w.noted, false, false }
 
 // down: the sockets of a proxy go with it.
 func (w *world) down() { w.proxy, w.has, w.listening = false, 0, map[int]bool{} }
@@ -86,7 +95,8 @@ func (w *world) Observe(context.Context) (machine.Actual, error) {
 	}
 	w.noted = true
 	a.Namespace, a.Rules, a.Listening, a.Handed = true, w.now(), w.listens(), w.handed == w.ns && (w.has == w.ns || !w.proxy)
-	a.Carries = a.Rules == machine.RulesDraining && w.carries
+	a.Moves = w.sysctl[w.ns]
+	a.Carries, a.Due = a.Rules == machine.RulesDraining && w.carries, w.due || w.atOnce
 	if w.choice == machine.In {
 		a.Ours = a.Ours || a.Rules == machine.RulesSame
 	}
@@ -146,6 +156,8 @@ func (w *world) do(act machine.Action) error {
 		if !w.listens() {
 			return errFault
 		}
+	case machine.SetSysctl:
+		w.sysctl[w.ns] = true
 	case machine.PutProbes:
 		w.exempt = true
 	case machine.WriteRules:
@@ -153,17 +165,21 @@ func (w *world) do(act machine.Action) error {
 		w.rules[w.ns], w.ours = machine.RulesSame, true
 	case machine.DrainRules:
 		require.True(w.t, w.untold || w.annotation != machine.SaysEnrolled, "peers still come by the tunnel")
-		w.rules[w.ns] = machine.RulesDraining
+		w.rules[w.ns], w.due = machine.RulesDraining, false
 	case machine.RemoveRules:
 		require.True(w.t, w.now() == machine.RulesDraining && !w.carries, "connections lose their translation")
 		require.Equal(w.t, 1, w.held, "the proxy still takes connections")
 		w.rules[w.ns] = machine.RulesNone
 	case machine.TakeBack:
 		require.True(w.t, w.choice == machine.Gone || w.now() == machine.RulesNone || w.now() == machine.RulesDraining, "a pod with rules loses its proxy")
+		require.True(w.t, w.choice == machine.Gone || !w.ours || w.due || w.atOnce, "what it carries is cut, and peers have not heard")
 		w.has, w.held, w.handed, w.listening = 0, 1, 0, map[int]bool{}
 	case machine.DeleteProbes:
 		w.exempt = false
 	case machine.Forget:
+		if w.choice == machine.Out {
+			w.sysctl[w.ns] = false
+		}
 		w.noted, w.ours = false, false
 	}
 	return nil
@@ -182,7 +198,7 @@ func (w *world) round() (state machine.State, err error) {
 	}()
 	w.acts, w.untold = 0, false
 	_, last, seen, err := machine.Run(context.Background(), w.wanted(), w)
-	require.LessOrEqual(w.t, w.acts, 3*7, "it goes round in circles")
+	require.LessOrEqual(w.t, w.acts, 3*8, "it goes round in circles")
 	if !seen {
 		return "", err
 	}
@@ -199,7 +215,7 @@ func (w *world) round() (state machine.State, err error) {
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{t: t, ns: 1, visible: true, rules: map[int]machine.Rules{}, listening: map[int]bool{}, accepted: map[int]bool{}, choice: machine.Out}
+		w := &world{t: t, atOnce: rapid.Bool().Draw(t, "at once"), ns: 1, visible: true, rules: map[int]machine.Rules{}, listening: map[int]bool{}, accepted: map[int]bool{}, sysctl: map[int]bool{}, choice: machine.Out}
 		w.rules[1] = machine.RulesNone
 		events := map[string]func(){
 			"in":              func() { w.choose(machine.In) },
@@ -221,16 +237,18 @@ func TestWorld(t *testing.T) {
 				}
 			},
 			"connections": func() { w.carries = true }, "connections end": func() { w.carries = false },
-			"set emptied": func() { w.exempt = false },
-			"a lie":       func() { w.annotation = machine.SaysEnrolled },
-			"nonsense":    func() { w.annotation = machine.SaysElse },
-			"killed":      w.forget,
+			"time passes":    w.wait,
+			"sysctl changed": func() { w.sysctl[w.ns] = false },
+			"set emptied":    func() { w.exempt = false },
+			"a lie":          func() { w.annotation = machine.SaysEnrolled },
+			"nonsense":       func() { w.annotation = machine.SaysElse },
+			"killed":         w.forget,
 		}
 		names := make([]string, 0, len(events))
 		for _, name := range []string{
 			"in", "in", "in", "out", "gone", "unsure", "another sandbox", "no process", "a process", "proxy down", "proxy up", "proxy up", "proxy forgets",
-			"proxy away", "the pod listens", "connections", "connections end",
-			"rules flushed", "rules changed", "set emptied", "a lie", "nonsense", "killed",
+			"proxy away", "the pod listens", "connections", "connections end", "time passes", "time passes",
+			"rules flushed", "rules changed", "sysctl changed", "set emptied", "a lie", "nonsense", "killed",
 		} {
 			require.Contains(t, events, name)
 			names = append(names, name)
@@ -251,6 +269,12 @@ func TestWorld(t *testing.T) {
 		if w.choice == machine.Unsure {
 			w.choice = machine.Out
 		}
+		state, err := w.round()
+		require.NoError(t, err)
+		if w.choice == machine.Out {
+			require.Equal(t, machine.Outside, state, "whether or not the proxy still has it")
+		}
+		w.wait()
 		for range 2 {
 			_, err := w.round()
 			require.NoError(t, err)
@@ -260,11 +284,14 @@ func TestWorld(t *testing.T) {
 		require.Equal(t, in, w.has != 0)
 		require.Equal(t, in, w.exempt)
 		require.Equal(t, in, w.noted)
+		if w.choice != machine.Gone {
+			require.Equal(t, in, w.sysctl[w.ns])
+		}
 		require.Equal(t, map[bool]machine.Annotation{true: machine.SaysEnrolled, false: machine.SaysNothing}[in], w.annotation)
 		if w.choice != machine.Gone { // the rules of those that are gone die with their namespace
 			require.Equal(t, map[bool]machine.Rules{true: machine.RulesSame, false: machine.RulesNone}[in], w.now())
 		}
-		_, err := w.round()
+		_, err = w.round()
 		require.NoError(t, err)
 		require.Zero(t, w.acts, "nothing is left to do")
 	})

@@ -29,7 +29,7 @@ func TestNFTGolden(t *testing.T) {
 	}
 	rich := redirect.Default()
 	rich.Mode, rich.DropInvalid = redirect.ModeTProxy, true
-	rich.Proxy.TunnelPort = 15008
+	rich.Proxy.TunnelPort, rich.Proxy.GIDs = 15008, []uint32{1337}
 	rich.DNS = redirect.DNS{Servers: prefixes("10.96.0.10/32", "fd00:96::10/128"), Port: 15053}
 	rich.Inbound.ExcludePorts = redirect.Ports(22, 15090)
 	rich.Outbound.ExcludePorts = redirect.PortRanges(ruleset.PortRange{First: 27017, Last: 27019}, ruleset.Port(3306))
@@ -38,7 +38,7 @@ func TestNFTGolden(t *testing.T) {
 	rich.ExcludeInterfaces, rich.VirtualInterfaces = []string{"net1"}, []string{"virt0"}
 	rich.Outbound.OwnerGroups = []uint32{5, 6}
 	drop := redirect.Default()
-	drop.IPv6 = redirect.FamilyDrop
+	drop.IPv6, drop.Proxy.GIDs = redirect.FamilyDrop, []uint32{1337}
 	pass := redirect.Default()
 	pass.IPv6 = redirect.FamilyPass
 	for name, r := range map[string]redirect.Redirect{

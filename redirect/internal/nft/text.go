@@ -227,13 +227,16 @@ func list[T any](w *words, key string, not bool, elements []T, text func(T) stri
 	}
 }
 
-// iface escapes an asterisk at the end, which nft takes for a wildcard.
+// iface escapes an asterisk at the end, which nft takes for a wildcard, as iptables does a plus.
 func (w *words) iface(key string, m ruleset.InterfaceMatch) {
 	if m.IsZero() {
 		return
 	}
-	name := m.Name
-	if strings.HasSuffix(name, "*") {
+	name, wildcard := m.Wildcard()
+	switch {
+	case wildcard:
+		name += "*"
+	case strings.HasSuffix(name, "*"):
 		name = name[:len(name)-1] + `\*`
 	}
 	w.add(key, negated(m.Not)+`"`+name+`"`)

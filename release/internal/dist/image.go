@@ -27,9 +27,13 @@ var places = map[string]string{
 // every way that an image takes to a node. Scanners know it by the end of its name.
 const bill = "usr/local/share/meshcni/sbom.cdx.json"
 
+// initProgram is what the image calls meshcni-redirect for a container whose command is the name of Istio's init-container program.
+// With that name as the first argument the image's own program becomes it.
+var initProgram = files.File{Name: "usr/local/bin/istio-iptables", Link: "meshcni-redirect"}
+
 // rootfs is all that the image holds.
 func (r *Release) rootfs(p *platform) ([]files.File, error) {
-	tree := files.Below("licenses", modules.Texts(p.modules))
+	tree := append(files.Below("licenses", modules.Texts(p.modules)), initProgram)
 	for _, program := range p.programs {
 		tree = append(tree, files.File{Name: places[program.Name], Mode: 0o755, Path: program.Path})
 	}

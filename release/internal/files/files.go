@@ -22,7 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// File is a regular file of a tree. All belong to root.
+// File is a regular file of a tree, or a link. All belong to root.
 type File struct {
 	// Name is its path in the tree, with slashes and none in front.
 	Name string
@@ -30,6 +30,8 @@ type File struct {
 	// Data is its content, unless Path is set: then it is a copy of that file on this machine.
 	Data []byte
 	Path string
+	// Link makes it a symbolic link to that name, which has neither content nor mode.
+	Link string
 }
 
 // Size is the length of the content, in bytes.
@@ -174,6 +176,9 @@ func writeFile(tw *tar.Writer, f File, mtime time.Time) error {
 		return err
 	}
 	h := tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: size, Mode: int64(f.Mode.Perm()), ModTime: mtime}
+	if f.Link != "" {
+		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.Link, 0o777 // as Linux has them
+	}
 	if err := tw.WriteHeader(&h); err != nil {
 		return err
 	}
@@ -199,6 +204,12 @@ func writeTo(dir string, f File) (err error) {
 	to := filepath.Join(dir, f.Name)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
+	}
+	if f.Link != "" {
+		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return os.Symlink(f.Link, to)
 	}
 	out, err := os.Create(to)
 	if err != nil {

@@ -25,6 +25,7 @@ func tree(t *testing.T) []files.File {
 		{Name: "usr/bin/b", Mode: 0o755, Path: path},
 		{Name: "usr/bin/a", Mode: 0o644, Data: []byte("in memory")},
 		{Name: "etc", Mode: 0o600},
+		{Name: "usr/bin/c", Link: "b"},
 	}
 }
 
@@ -45,7 +46,7 @@ func TestWriteTar(t *testing.T) {
 		require.NoError(t, err)
 		data, err := io.ReadAll(tr)
 		require.NoError(t, err)
-		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+string(data))
+		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+string(data)+h.Linkname)
 		assert.Equal(t, int64(5), h.ModTime.Unix())
 		assert.Zero(t, h.Uid+h.Gid)
 	}
@@ -55,6 +56,7 @@ func TestWriteTar(t *testing.T) {
 		"drwxr-xr-x usr/bin/ ",
 		"-rw-r--r-- usr/bin/a in memory",
 		"-rwxr-xr-x usr/bin/b on disk",
+		"Lrwxrwxrwx usr/bin/c b",
 	}, got)
 }
 
@@ -82,13 +84,16 @@ func TestWriteDir(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, mode, st.Mode().Perm(), name)
 	}
+	target, err := os.Readlink(filepath.Join(dir, "usr/bin/c"))
+	require.NoError(t, err)
+	assert.Equal(t, "b", target)
 	list, err := files.Dir(dir)
 	require.NoError(t, err)
 	var names []string
 	for _, f := range list {
 		names = append(names, f.Name)
 	}
-	assert.Equal(t, []string{"etc", "usr/bin/a", "usr/bin/b"}, names)
+	assert.Equal(t, []string{"etc", "usr/bin/a", "usr/bin/b", "usr/bin/c"}, names)
 	assert.Error(t, files.WriteDir(dir, []files.File{{Name: "../a"}}))
 }
 

@@ -248,15 +248,26 @@ func (s *Server) Kubeconfig(tb testing.TB, token string) string {
 	return path
 }
 
-// Certificate issues a certificate for a user of groups, with which a server can also serve on hosts (addresses and
-// names). The files exist as long as the server's.
+// Certificate is [Server.Issue] for a test, which fails with it.
 func (s *Server) Certificate(tb testing.TB, user string, groups []string, hosts ...string) (certFile, keyFile string) {
 	tb.Helper()
-	dir, err := os.MkdirTemp(s.File("pki"), "issued-")
+	certFile, keyFile, err := s.Issue(user, groups, hosts...)
 	require.NoError(tb, err)
+	return certFile, keyFile
+}
+
+// Issue issues a certificate for a user of groups, with which a server can also serve on hosts (addresses and names). The files
+// exist as long as the server's.
+func (s *Server) Issue(user string, groups []string, hosts ...string) (certFile, keyFile string, err error) {
+	dir, err := os.MkdirTemp(s.File("pki"), "issued-")
+	if err != nil {
+		return "", "", fmt.Errorf("certificate of %s: %w", user, err)
+	}
 	name := filepath.Join(filepath.Base(dir), "tls")
-	require.NoError(tb, s.pki.issue(name, user, groups, hosts...), "certificate of %s", user)
-	return s.pki.file(name + ".crt"), s.pki.file(name + ".key")
+	if err := s.pki.issue(name, user, groups, hosts...); err != nil {
+		return "", "", fmt.Errorf("certificate of %s: %w", user, err)
+	}
+	return s.pki.file(name + ".crt"), s.pki.file(name + ".key"), nil
 }
 
 // shared is the server of a package's tests.

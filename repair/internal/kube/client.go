@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/meshcni/meshcni/internal/podlist"
 	"github.com/meshcni/meshcni/internal/podpatch"
 )
 
@@ -45,6 +46,9 @@ func init() {
 type Client struct {
 	prometheus.Collector
 
+	// Keep returns what is kept of a pod; nil: all of it.
+	Keep func(*corev1.Pod) *corev1.Pod
+
 	node                              string
 	core, authorization, coordination rest.Interface
 }
@@ -53,9 +57,9 @@ type Client struct {
 // are in protobuf.
 func New(config *rest.Config, node string) (*Client, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshcni_repair_api_requests_total",
-		Help: "Requests to the API server, by HTTP method and status code (error: no answer).",
-	}, []string{"method", "code"})
+		Name: "meshcni_pods_api_requests_total",
+		Help: "Requests of the controller of running pods to the API server, by HTTP method and status (error: no answer).",
+	}, []string{"method", "http_status"})
 	config = rest.CopyConfig(config)
 	config.NegotiatedSerializer = serializer.NewCodecFactory(Scheme).WithoutConversion()
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -100,12 +104,29 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 // nodeField is the field by which pods are selected by their node.
 const nodeField = "spec.nodeName"
 
-// Pods lists and watches the pods of one node.
+// Pods lists and watches the pods of one node. Each pod of a list is cut down by Keep before the next is read.
 func (c *Client) Pods(node, labelSelector string) cache.ListerWatcher {
-	return cache.NewFilteredListWatchFromClient(c.core, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
+	whole := cache.NewFilteredListWatchFromClient(c.core, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(nodeField, node).String()
 		o.LabelSelector = labelSelector
 	})
+	if c.Keep == nil {
+		return whole
+	}
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.FieldSelector, o.LabelSelector = fields.OneTermEqualSelector(nodeField, node).String(), labelSelector
+		body, err := c.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Stream(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = body.Close() }()
+		pods, err := podlist.Decode(body, c.Keep)
+		if err != nil {
+			return nil, fmt.Errorf("read the list of the node's pods: %w", err)
+		}
+		return pods, nil
+	}
+	return &cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: whole.WatchFuncWithContext}
 }
 
 // into sends a request and decodes the answer.

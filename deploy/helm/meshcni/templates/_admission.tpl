@@ -9,7 +9,7 @@ tokens name their node. Of a server that can be asked, what it serves counts too
 {{- end -}}
 
 {{- define "meshcni.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "meshcni.serviceAccountName" . }}{{- end -}}
-{{- define "meshcni.pluginUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.pluginServiceAccount.name }}{{- end -}}
+{{- define "meshcni.pluginUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ (include "meshcni.pluginAccountName" .) }}{{- end -}}
 
 {{/* What an account may change in a pod's metadata, as YAML: {labels: {KEY: [VALUE]}, annotations: {KEY: [VALUE]}}; it may also take
 the key away. Use: (dict "root" . "account" "agent"), or "plugin". Where the plugin has the agent's token, the agent's account may do what the plugin does. */}}
@@ -25,7 +25,7 @@ the key away. Use: (dict "root" . "account" "agent"), or "plugin". Where the plu
 {{- $annotations = $plugin -}}
 {{- else -}}
 {{- if semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version }}{{ $annotations = $plugin }}{{ end -}}
-{{- if .Values.ambient.enabled }}{{ $_ := set $annotations "ambient.istio.io/redirection" (list "enabled" "pending") }}{{ end -}}
+{{- if include "meshcni.holdsPods" . }}{{ $_ := set $annotations "ambient.istio.io/redirection" (list "enabled" "pending") }}{{ end -}}
 {{- if eq .Values.repair.mode "label" -}}
 {{- $label := .Values.repair.label | default "meshcni.io/not-redirected=true" | splitn "=" 2 -}}
 {{- $_ := set $labels $label._0 (list $label._1) -}}
@@ -127,7 +127,7 @@ spec:
 {{- end -}}
 
 {{/* The policy for what an account writes to pods: those of its node, and only the marks that are its own. Use:
-(dict "root" . "account" "agent" "user" "…" "rules" LIST) */}}
+(dict "root" . "account" "agent" "users" LIST "rules" LIST); without users it holds for nobody */}}
 {{- define "meshcni.podPolicy" -}}
 {{- $mark := include "meshcni.mayMark" . | fromYaml -}}
 {{- $variables := list
@@ -154,6 +154,6 @@ spec:
         "(object.?status == oldObject.?status &&"
         "object.metadata.?finalizers == oldObject.metadata.?finalizers &&"
         "object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences)"))) -}}
-{{- include "meshcni.admissionPolicy" (dict "root" .root "name" (printf "meshcni-%s-pods" .account) "component" .account "users" (list .user)
+{{- include "meshcni.admissionPolicy" (dict "root" .root "name" (include "meshcni.own" (list .root (printf "%s-pods" .account))) "component" .account "users" .users
       "rules" .rules "variables" $variables "validations" $validations) -}}
 {{- end -}}

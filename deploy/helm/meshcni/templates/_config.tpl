@@ -1,12 +1,20 @@
 {{/* Settings of the agent, in the three ways that it takes them. */}}
 
+{{/* The excluded namespaces, without the spaces that --set 'excludeNamespaces={a, b}' leaves; a YAML list. */}}
+{{- define "meshcni.excluded" -}}
+{{- $names := list -}}
+{{- range .Values.excludeNamespaces }}{{ $names = append $names (trim .) }}{{ end -}}
+{{- toYaml (uniq $names) -}}
+{{- end -}}
+
 {{/* What may change while it runs: the watched file of --config. */}}
 {{- define "meshcni.config" -}}
+{{- $excluded := include "meshcni.excluded" . | fromYamlArray -}}
 {{- $config := dict
       "backend" $.Values.backend
       "log-level" $.Values.logLevel
       "add-deadline" $.Values.addDeadline
-      "exclude-namespaces" $.Values.excludeNamespaces -}}
+      "exclude-namespaces" $excluded -}}
 {{- $dialects := include "meshcni.dialects" . | fromYamlArray -}}
 {{- $_ := set $config "dialect" (ternary (first $dialects) $dialects (eq (len $dialects) 1)) -}}
 {{- with $.Values.excludeNamespaceSelector }}{{- $_ := set $config "exclude-namespace-selector" . }}{{- end -}}
@@ -26,6 +34,11 @@
 {{- /* A runtime that waits for the agent starts no pod at all, while the plugin can start those outside of the mesh. */ -}}
 {{- $_ := set $config "ready-without-agent" true -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/* The name of the ConfigMap: it goes with what is in it. */}}
+{{- define "meshcni.configName" -}}
+{{ include "meshcni.name" . }}-{{ list (include "meshcni.config" .) (.Values.pluginConfig | default "") | toJson | sha256sum | trunc 10 }}
 {{- end -}}
 
 {{/* The agent's own ambient-enablement-selectors, as values.yaml has them: a YAML list. */}}
@@ -52,7 +65,7 @@
 {{- define "meshcni.ambientArgs" -}}
 {{- $args := list -}}
 {{- with $.Values.ambient }}{{- if .enabled -}}
-{{- $args = list "--ambient=true" (printf "--zds-socket=%s" .zdsSocket) (printf "--ambient-verify-interval=%s" .verifyInterval) -}}
+{{- $args = list "--ambient=true" (printf "--zds-socket=%s" .zdsSocket) (printf "--ambient-verify-interval=%s" .verifyInterval) (printf "--ambient-drain-timeout=%s" .drainTimeout) -}}
 {{- end }}{{- end -}}
 {{- toYaml $args -}}
 {{- end -}}
@@ -71,7 +84,7 @@
 {{- $args := list "--config=/etc/meshcni/config.yaml" -}}
 {{- if $.Values.pluginConfig }}{{- $args = append $args "--plugin-config=/etc/meshcni/plugin.json" }}{{- end -}}
 {{- $args = concat $args (include "meshcni.placeArgs" . | fromYamlArray) (include "meshcni.apiServerArgs" . | fromYamlArray) -}}
-{{- $args = append $args (printf "--plugin-service-account=%s" $.Values.pluginServiceAccount.name) -}}
+{{- $args = append $args (printf "--plugin-service-account=%s" (include "meshcni.pluginAccountName" $)) -}}
 {{- $args = append $args (printf "--token-lifetime=%s" $.Values.tokenLifetime) -}}
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
@@ -81,6 +94,7 @@
 {{- with ternary "off" $.Values.agent (eq (toString $.Values.agent) "false") }}{{- if ne . "prefer" }}{{- $args = append $args (printf "--agent=%s" .) }}{{- end }}{{- end -}}
 {{- $args = append $args (printf "--uninstall-on-exit=%v" $.Values.uninstallOnExit) -}}
 {{- $args = append $args (printf "--health-address=%s" (include "meshcni.listen" (dict "host" (include "meshcni.healthHost" .) "port" .Values.health.port))) -}}
+{{- $args = append $args (printf "--start-socket=%s" (include "meshcni.startSocket" .)) -}}
 {{- $out := list "run" -}}
 {{- range $args }}{{- $out = append $out (include "meshcni.literal" .) }}{{- end -}}
 {{- /* Not literally: it may be $(POD_IP). */ -}}
@@ -99,20 +113,16 @@
   valueFrom:
     fieldRef:
       fieldPath: metadata.namespace
-{{- if contains "$" (include "meshcni.metricsHost" .) }}
 - name: POD_IP
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
-{{- end }}
 - name: MESHCNI_DAEMONSET_NAME
   value: {{ include "meshcni.name" . }}
-{{- if or .Values.ambient.enabled (include "meshcni.usesHostPrograms" .) }}
-# iptables is run as the plugin runs it: the host's, with the host's files. Namespaces are found by the host's paths.
+# An empty variable is one that is not set. Where iptables is run, it is run as the plugin runs it: the host's, with the host's files.
+# Namespaces are found by the host's paths.
 - name: MESHCNI_REPAIR_HOST_ROOT
-  value: /proc/1/root
-{{- end }}
-{{- if include "meshcni.repairs" . }}
+  value: {{ ternary "/proc/1/root" "" (or .Values.ambient.enabled (include "meshcni.usesHostPrograms" . | eq "yes")) | quote }}
 {{- $r := $.Values.repair }}
 {{- $settings := dict
       "INIT_CONTAINER" $r.initContainer "MESSAGE" $r.message "ANNOTATION" $r.annotation "LABEL" $r.label
@@ -131,12 +141,11 @@
 {{- if $r.forceDelete }}{{- $_ := set $settings "FORCE_DELETE" true }}{{- end }}
 {{- if $r.spareUnmanaged }}{{- $_ := set $settings "SPARE_UNMANAGED" true }}{{- end }}
 {{- end }}
-{{- range $name, $value := $settings }}
-{{- if not (kindIs "invalid" $value) }}
+{{- range $name := list "ANNOTATION" "BUDGET_NAMESPACE" "CLUSTER_BURST" "CLUSTER_RATE" "EXIT_CODES" "FIELD_SELECTOR" "FORCE_DELETE" "INIT_CONTAINER" "LABEL" "LABEL_SELECTOR" "MAX_BROKEN_SHARE" "MESSAGE" "MIN_BROKEN" "NODE_BURST" "NODE_RATE" "SPARE_UNMANAGED" "TRIAL_INTERVAL" "UNCAPTURED" "VERIFY_INTERVAL" }}
+{{- $value := get $settings $name }}
+{{- if or (kindIs "invalid" $value) (not (include "meshcni.repairs" $)) }}{{ $value = "" }}{{ end }}
 - name: MESHCNI_REPAIR_{{ $name }}
   value: {{ include "meshcni.literal" $value | quote }}
-{{- end }}
-{{- end }}
 {{- end }}
 {{- include "meshcni.argsAsEnv" . }}
 {{- with $.Values.extraEnv }}
@@ -147,18 +156,21 @@
 {{/* The agent's arguments as variables, so that programs which are run in its container by hand (kubectl exec) know them too. */}}
 {{- define "meshcni.argsAsEnv" -}}
 {{- $vars := dict -}}
+{{- range list "agent" "ambient" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
+{{- $_ := set $vars (upper . | replace "-" "_" | printf "MESHCNI_%s") "" -}}
+{{- end -}}
 {{- range include "meshcni.args" . | fromYamlArray -}}
 {{- $flag := regexFind "^--[a-z-]+=" . -}}
 {{- if $flag -}}
 {{- $name := $flag | trimPrefix "--" | trimSuffix "=" | upper | replace "-" "_" | printf "MESHCNI_%s" -}}
 {{- $value := trimPrefix $flag . -}}
-{{- $again := and (eq $flag "--cni-bin-dir=") (hasKey $vars $name) -}}
-{{- $_ := set $vars $name (ternary (printf "%s,%s" (get $vars $name) $value) $value $again) -}}
+{{- $again := and (eq $flag "--cni-bin-dir=") (get $vars $name) -}}
+{{- if hasKey $vars $name }}{{ $_ := set $vars $name (ternary (printf "%s,%s" (get $vars $name) $value) $value (not (not $again))) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- range $.Values.extraEnv }}{{- $_ := unset $vars .name }}{{- end -}}
 {{- with $vars }}
-# The arguments again, for programs that are run in this container by hand.
+# The arguments again, without extraArgs, for programs that are run in this container by hand. An empty one is not set.
 {{- range $name, $value := . }}
 - name: {{ $name }}
   value: {{ $value | quote }}

@@ -77,14 +77,16 @@ by labels, some by annotations. */}}
 {{- end -}}
 {{- define "meshcni.podAnnotations" -}}
 {{- $own := dict
+      "meshcni.io/settings" (include "meshcni.config" .)
+      "meshcni.io/plugin-config" (.Values.pluginConfig | default "")
       "kubectl.kubernetes.io/default-container" (include "meshcni.name" .)
       "sidecar.istio.io/inject" "false"
       "linkerd.io/inject" "disabled"
       "consul.hashicorp.com/connect-inject" "false"
       "cluster-autoscaler.kubernetes.io/enable-ds-eviction" "false" -}}
-{{- with .Values.metrics }}{{- if .scrapeAnnotations -}}
-{{- $own = merge $own (dict "prometheus.io/scrape" "true" "prometheus.io/port" (.port | int | toString) "prometheus.io/path" "/metrics") -}}
-{{- end }}{{- end -}}
+{{- with .Values.metrics -}}
+{{- $own = merge $own (dict "prometheus.io/scrape" (toString .scrapeAnnotations) "prometheus.io/port" (.port | int | toString) "prometheus.io/path" "/metrics") -}}
+{{- end -}}
 {{- with include "meshcni.appArmor" . | fromYaml }}{{- if not (include "meshcni.appArmorIsField" $) -}}
 {{- $_ := set $own (printf "container.apparmor.security.beta.kubernetes.io/%s" (include "meshcni.name" $)) (include "meshcni.profileName" .) -}}
 {{- end }}{{- end -}}
@@ -196,6 +198,43 @@ type: Unconfined
 {{- end -}}
 {{- end -}}
 
+{{/* The plugin directories of the runtime, a YAML list that is always of the same length: an empty one is not used. */}}
+{{- define "meshcni.binDirs" -}}
+{{- toYaml (slice (concat .Values.cni.binDirs (list "" "" "" "")) 0 4) -}}
+{{- end -}}
+
+{{/* The affinity with all that it may have. */}}
+{{- define "meshcni.affinity" -}}
+{{- $all := dict -}}
+{{- range $kind, $terms := .Values.affinity | default dict -}}
+{{- with $terms -}}
+{{- $_ := set $all $kind (include "meshcni.withNulls" (list . "requiredDuringSchedulingIgnoredDuringExecution" "preferredDuringSchedulingIgnoredDuringExecution") | fromYaml) -}}
+{{- end -}}
+{{- end -}}
+{{- include "meshcni.withNulls" (list $all "nodeAffinity" "podAffinity" "podAntiAffinity") -}}
+{{- end -}}
+
+{{/* A map with null for the keys that it does not have, which takes them out of an object that has them. Use: (list MAP KEY…) */}}
+{{- define "meshcni.withNulls" -}}
+{{- $all := dict -}}
+{{- range rest . }}{{ $_ := set $all . nil }}{{ end -}}
+{{- range $key, $value := first . }}{{ $_ := set $all $key $value }}{{ end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{/* How the DaemonSet rolls, with both of its numbers. */}}
+{{- define "meshcni.rollingUpdate" -}}
+{{- $own := .Values.updateStrategy.rollingUpdate | default (dict "maxSurge" "10%") -}}
+maxSurge: {{ dig "maxSurge" 0 $own | toJson }}
+maxUnavailable: {{ dig "maxUnavailable" (ternary 1 0 (has (dig "maxSurge" 0 $own | toString) (list "0" "0%"))) $own | toJson }}
+{{- end -}}
+
+{{/* The name of an object of this release: meshcni-NAME, with what fullnameOverride has after "meshcni-node", so that a second
+release has its own. Use: (include "meshcni.own" (list . "plugin")) */}}
+{{- define "meshcni.own" -}}
+meshcni-{{ index . 1 }}{{ include "meshcni.name" (first .) | trimPrefix "meshcni-node" }}
+{{- end -}}
+
 {{/* Makes a value mean itself in args and env, where $(NAME) is a reference; a whole number has no exponent. */}}
 {{- define "meshcni.literal" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}
@@ -209,6 +248,9 @@ type: Unconfined
 {{- define "meshcni.healthHost" -}}
 {{- if kindIs "invalid" .Values.health.host }}{{ ternary "127.0.0.1" "" .Values.hostNetwork }}{{ else }}{{ .Values.health.host }}{{ end -}}
 {{- end -}}
+
+{{/* Where the startup probe asks the agent, in a directory of the pod's own. */}}
+{{- define "meshcni.startSocket" -}}/var/run/meshcni-agent/start.sock{{- end -}}
 
 {{/* Whether something is to scrape metrics from outside. Empty is no. */}}
 {{- define "meshcni.scraped" -}}
@@ -230,6 +272,7 @@ the one address at which it does. */}}
 {{- if or (contains ":" .host) (contains "$" .host) -}}[{{ .host }}]{{- else -}}{{ .host }}{{- end -}}:{{ .port | int }}
 {{- end -}}
 
-{{- define "meshcni.serviceAccountName" -}}{{ .Values.serviceAccount.name }}{{- end -}}
+{{- define "meshcni.serviceAccountName" -}}{{ .Values.serviceAccount.name | default (include "meshcni.own" (list . "node")) }}{{- end -}}
+{{- define "meshcni.pluginAccountName" -}}{{ .Values.pluginServiceAccount.name | default (include "meshcni.own" (list . "plugin")) }}{{- end -}}
 
 {{- define "meshcni.networkAttachment.file" -}}{{ .cni.confName | default "meshcni.conf" }}{{- end -}}

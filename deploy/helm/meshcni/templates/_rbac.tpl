@@ -27,7 +27,7 @@ subjects:
 that it may not list anyway. */}}
 {{- define "meshcni.pluginAccounts" -}}
 {{- $lists := or (include "meshcni.servesPods" .) .Values.ambient.enabled -}}
-- {{ .Values.pluginServiceAccount.name | quote }}
+- {{ (include "meshcni.pluginAccountName" .) | quote }}
 {{- if or (and $lists (not .Values.writeStatus)) (semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version) }}
 - {{ include "meshcni.serviceAccountName" . | quote }}
 {{- end }}
@@ -63,6 +63,26 @@ that it may not list anyway. */}}
 - apiGroups: [""]
   resources: ["events"]
   verbs: ["create", "patch"]
+{{- end -}}
+
+{{/* Whether agents of this release hand pods to the node's proxy, or did until this upgrade: then they need their rights to release them, until
+the new agents are ready. The next upgrade takes these away. Empty is no. */}}
+{{- define "meshcni.holdsPods" -}}
+{{- if .Values.ambient.enabled -}}
+yes
+{{- else if .Release.IsUpgrade -}}
+{{- /* By their pods: of an upgrade whose agents never began there is nothing to release. */ -}}
+{{- $agents := include "meshcni.selector" . | fromYaml -}}
+{{- $holds := false -}}
+{{- range dig "items" list (lookup "v1" "Pod" .Release.Namespace "") -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $ours := true -}}
+{{- range $key, $value := $agents }}{{ if ne (get $labels $key) $value }}{{ $ours = false }}{{ end }}{{ end -}}
+{{- range .spec.containers }}{{ if not (has "--ambient=true" (.args | default list)) }}{{ $ours = false }}{{ end }}{{ end -}}
+{{- range dig "status" "containerStatuses" list . }}{{ if and $ours .containerID }}{{ $holds = true }}{{ end }}{{ end -}}
+{{- end -}}
+{{- if $holds }}yes{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Whether the plugin gets pods from the agent, which then has to know them. With ambient.enabled it knows them anyway. Empty is no. */}}

@@ -3,11 +3,16 @@
 {{- if and .Values.uninstall.check .Values.rbac.create (ne (toString .Values.uninstallOnExit) "false") }}yes{{ end -}}
 {{- end -}}
 
+{{/* The values as YAML, as if ambient mode were on: an upgrade may have just switched it off, and left pods that only the uninstall can release. */}}
+{{- define "meshcni.asHeld" -}}
+{{- toYaml (dict "Values" (mergeOverwrite (deepCopy .Values) (dict "ambient" (dict "enabled" true)))) -}}
+{{- end -}}
+
 {{/* The capabilities with which a node is uninstalled, a YAML list: the agent's where pods are to be entered, to take them out of
 the care of the node's proxy. */}}
 {{- define "meshcni.uninstallCapabilities" -}}
-{{- if .Values.ambient.enabled -}}
-{{- include "meshcni.capabilities" . -}}
+{{- if include "meshcni.holdsPods" . -}}
+{{- include "meshcni.capabilities" (include "meshcni.asHeld" . | fromYaml) -}}
 {{- else -}}
 {{- toYaml (concat (ternary (list "DAC_OVERRIDE") list .Values.dacOverride) .Values.extraCapabilities | uniq | sortAlpha) -}}
 {{- end -}}
@@ -27,15 +32,24 @@ app.kubernetes.io/component: {{ .component }}
 {{/* What both kinds of pods have: they start whatever the plugin or the network are like. No priority class, for which some
 platforms want a quota that is deleted by then. */}}
 {{- define "meshcni.uninstallPod" -}}
-serviceAccountName: meshcni-uninstall
+serviceAccountName: {{ include "meshcni.own" (list . "uninstall") }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 hostNetwork: true
 dnsPolicy: Default
+{{- end -}}
+
+{{/* All Linux nodes but those that affinity keeps off; of a release beside another (fullnameOverride) only those of its nodeSelector. */}}
+{{- define "meshcni.uninstallNodes" -}}
+{{- $own := ternary dict .Values.nodeSelector (include "meshcni.name" . | eq "meshcni-node") }}
 nodeSelector:
-  kubernetes.io/os: linux
+  {{- toYaml (merge (dict) $own (dict "kubernetes.io/os" "linux")) | nindent 2 }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* Where the Job's pod goes: best to a node that a kubelet has registered. On one that is down it would wait for ever, so it
@@ -43,6 +57,8 @@ leaves at once when that is known. */}}
 {{- define "meshcni.uninstallJobPlace" -}}
 {{- $known := dict "matchExpressions" (list (dict "key" "kubernetes.io/arch" "operator" "Exists") (dict "key" "kubernetes.io/hostname" "operator" "Exists")) -}}
 {{- $prefers := dict "nodeAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "preference" $known))) -}}
+nodeSelector:
+  kubernetes.io/os: linux
 affinity:
   {{- toYaml (mergeOverwrite (deepCopy (.Values.affinity | default dict)) $prefers) | nindent 2 }}
 {{- $tolerations := list -}}

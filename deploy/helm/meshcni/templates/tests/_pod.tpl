@@ -36,25 +36,42 @@ ambient:
 than Istio's select its pods. Nothing is tested in a namespace that is left alone, nor with a plugin of unknown configuration. */}}
 {{- define "meshcni.tested" -}}
 {{- $tested := list -}}
-{{- if and .Values.tests.enabled (not (has .Release.Namespace .Values.excludeNamespaces)) (not .Values.pluginConfig) -}}
+{{- if and .Values.tests.enabled (not (has .Release.Namespace (include "meshcni.excluded" . | fromYamlArray))) (not .Values.pluginConfig) -}}
 {{- with include "meshcni.sidecars" . | fromYamlArray }}{{ $tested = append $tested (first .) }}{{ end -}}
 {{- if and .Values.ambient.enabled (eq (toJson .Values.ambient.enablementSelectors) (include "meshcni.ambientSelectors" . | fromYamlArray | toJson)) }}{{ $tested = append $tested "ambient" }}{{ end -}}
 {{- end -}}
 {{- toYaml $tested -}}
 {{- end -}}
 
-{{/* The name of a mesh's pod, and all those that there may be, a YAML list. */}}
+{{/* The name of a mesh's pod, by (list . DIALECT), and all those that there may be, a YAML list. */}}
 {{- define "meshcni.testName" -}}
-{{- if eq . "ambient" }}meshcni-test-ambient{{ else }}meshcni-test{{ end -}}
+{{- include "meshcni.own" (list (first .) (ternary "test-ambient" "test" (eq (last .) "ambient"))) -}}
 {{- end -}}
 {{- define "meshcni.testNames" -}}
-- meshcni-test
+- {{ include "meshcni.testName" (list . "") }}
 {{- if .Values.ambient.enabled }}
-- meshcni-test-ambient
+- {{ include "meshcni.testName" (list . "ambient") }}
 {{- end }}
 {{- if .Values.taint.enabled }}
-- meshcni-test-taint
+- {{ include "meshcni.own" (list . "test-taint") }}
 {{- end }}
+{{- end -}}
+
+{{/* The pod's namespace, as it is in the cluster; one that is not made yet, or that cannot be asked for, has nothing to inherit. */}}
+{{- define "meshcni.testNamespace" -}}
+{{- $metadata := lookup "v1" "Namespace" "" .Release.Namespace | dig "metadata" dict -}}
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {{ .Release.Namespace | quote }}
+  {{- with $metadata.labels }}
+  labels:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $metadata.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{/* One check, as a container. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "checks" true) */}}
@@ -64,7 +81,7 @@ than Istio's select its pods. Nothing is tested in a namespace that is left alon
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   command: [/usr/local/bin/meshcni-redirect]
   {{- if .checks }}
-  args: [validate, --dialect={{ .dialect }}, --file=/etc/meshcni-test/pod.yaml]
+  args: [validate, --dialect={{ .dialect }}, --file=/etc/meshcni-test/pod.yaml, --namespace-file=/etc/meshcni-test/namespace.yaml]
   {{- else }}
   args: [version]
   {{- end }}
@@ -94,7 +111,7 @@ than Istio's select its pods. Nothing is tested in a namespace that is left alon
 apiVersion: v1
 kind: Pod
 metadata:
-  name: {{ include "meshcni.testName" $dialect }}
+  name: {{ include "meshcni.testName" (list . $dialect) }}
   namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include "meshcni.labelsOf" (dict "root" . "component" "test" "more" $mesh.labels) | nindent 4 }}
@@ -138,6 +155,6 @@ spec:
   volumes:
     - name: pod
       configMap:
-        name: {{ include "meshcni.testName" $dialect }}-pod
+        name: {{ include "meshcni.testName" (list . $dialect) }}-pod
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,142 @@
+package kubectlcmd
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestPrintersKeepLines: no text in what a printer takes makes a line or a column, or turns a line around.
+func TestPrintersKeepLines(t *testing.T) {
+	visibletest.Check(t, "status", nil, func(w *visible.Printer, s clusterStatus) {
+		assert.NoError(t, s.print(printed{w}, "table"))
+	})
+	visibletest.Check(t, "check", nil, func(w *visible.Printer, r report) { assert.NoError(t, r.print(w)) })
+	visibletest.Check(t, "test", nil, func(w *visible.Printer, r trialReport) { assert.NoError(t, r.print(w)) })
+	for name, change := range map[string]func(*onNode){
+		"told": nil, "not told": func(is *onNode) { is.Records = nil }, "no state": func(is *onNode) { is.State, is.selected, is.started = nil, true, true },
+		"live": func(is *onNode) { is.LiveError, is.Unknown, is.started = "", "", true }, "not started": func(is *onNode) { is.State = nil }, "hint": func(is *onNode) { is.hint, is.started = true, true },
+	} {
+		visibletest.Check(t, "on node: "+name, change, func(w *visible.Printer, is onNode) { is.print(w) })
+	}
+	type both struct {
+		Now present
+		V   explain.Verdict
+	}
+	for name, change := range map[string]func(*both){
+		"trouble": nil, "captured": func(b *both) { b.Now.Code = nowCaptured }, "outside": func(b *both) { b.Now.Code = nowOutside }, "refused": func(b *both) { b.V.State, b.V.Sentence = explain.Refused, b.Now.Sentence+"!" },
+	} {
+		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { b.Now.print(w, b.V) })
+	}
+}
+
+// printed is a writer of what is printed already.
+type printed struct{ w *visible.Printer }
+
+func (p printed) Write(b []byte) (int, error) {
+	p.w.Text(string(b))
+	return len(b), p.w.Err()
+}
+
+// TestForgedLines: what a tenant, a node's agent and a pod's kernel say stays on its line in every command. In JSON it is exact.
+func TestForgedLines(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	evil := visibletest.Hostile
+	answer := agentapi.Pod{}
+	visibletest.Fill(&answer, evil)
+	answer.State.State, answer.State.Wrong, answer.LiveError = agentapi.Drifted, true, ""
+	for i := range answer.Records {
+		answer.Records[i].Selected, answer.Records[i].Rules = true, ruleset.Ruleset{}
+	}
+	for i := range answer.Live {
+		answer.Live[i].Backend, answer.Live[i].Family, answer.Live[i].Counters = apply.IptablesNFT, ruleset.IPv4, nil
+	}
+	node := func(n *agentapi.Node) {
+		was := *n
+		visibletest.Fill(n, evil)
+		n.Node, n.Installed, n.Dialects, n.Ready, n.Pods = was.Node, was.Installed, was.Dialects, false, n.Pods[:1]
+		n.Pods[0].Wrong = true
+	}
+	sane := sound("a")
+	base := sound("a", node)
+	forging := true
+	w.node(t, "a", func(path string) (any, error) {
+		switch {
+		case path == agentapi.NodePath && forging:
+			return base(path)
+		case path == agentapi.NodePath:
+			return sane(path)
+		}
+		return answer, nil
+	})
+	w.node(t, "b", func(string) (any, error) { return nil, &evilError{evil} })
+	change := func(p *corev1.Pod) {
+		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = evil
+		p.Annotations["traffic.sidecar.istio.io/includeOutboundIPRanges"] = evil
+		p.Annotations["traffic.sidecar.istio.io/odd"] = evil
+		p.Status.Reason, p.Status.Message = evil, evil
+		state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: evil, Message: evil}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: state, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: evil, Message: evil}}}}
+	}
+	pods := []*corev1.Pod{
+		w.meshPod(t, "shop", "wrong", "a", change), w.meshPod(t, "shop", "far", "b", change),
+		w.meshPod(t, "shop", "pending", "a", change, func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"sidecar.istio.io/status": "{}", "x/" + "y": evil}
+			p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodPending, "", nil
+		}),
+		w.meshPod(t, "shop", "waits", "a", change, func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"sidecar.istio.io/status": "{}"}
+		}),
+	}
+	for i, pod := range pods {
+		for j, reason := range []string{"FailedCreatePodSandBox", "FailedScheduling", evil} {
+			w.Do(t, http.MethodPost, "/api/v1/namespaces/shop/events", &corev1.Event{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}, ObjectMeta: metav1.ObjectMeta{Name: string(rune('a'+i)) + string(rune('a'+j)), Namespace: "shop"},
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: pod.Name, UID: pod.UID}, Type: "Warning", Reason: reason, Message: evil,
+			}, nil)
+		}
+	}
+	w.peer(t, "istio-cni")
+	for _, forging = range []bool{true, false} {
+		for _, args := range [][]string{
+			{"status"}, {"check"}, {"migrate"}, {"explain", "wrong"}, {"explain", "far"}, {"explain", "far", "--config", "none"}, {"explain", "pending"}, {"explain", "waits"}, {"explain", "waits", "--brief"},
+			{"explain", "-l", "app"}, {"show", "waits"}, {"show", "far"}, {"rules", "wrong"}, {"trace", "waits"}, {"test", "--timeout", "1s"},
+		} {
+			_, out, errs := w.run(t, append([]string{"-n", "shop"}, args...)...)
+			visibletest.Lines(t, args[0]+" "+args[len(args)-1], out)
+			visibletest.Lines(t, args[0]+" "+args[len(args)-1]+": errors", errs)
+			assert.NotEmpty(t, out+errs, args)
+		}
+	}
+	// JSON has the text as it is, but for what no JSON can have.
+	exact, err := json.Marshal(evil)
+	require.NoError(t, err)
+	var want string
+	require.NoError(t, json.Unmarshal(exact, &want))
+	_, out, _ := w.run(t, "-n", "shop", "show", "waits", "-o", "json")
+	rules := decode[[]apply.LiveRule](t, out)
+	require.Len(t, rules, 2)
+	assert.Equal(t, want, rules[0].Chain)
+	_, out, _ = w.run(t, "-n", "shop", "explain", "waits", "-o", "json")
+	is := decode[struct{ OnNode onNode }](t, out).OnNode
+	require.Len(t, is.Events, 3)
+	assert.Equal(t, want, is.Events[0].Message)
+	assert.Equal(t, want, is.State.Detail)
+}
+
+type evilError struct{ text string }
+
+func (e *evilError) Error() string { return e.text }

@@ -1,0 +1,193 @@
+package kubectlcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	// pluginBinding is the ClusterRoleBinding whose service accounts are the installation's. The chart, the manifests and deploy/rbac
+	// give it this name. It belongs to no namespace, so nobody can write it who may write in one only.
+	pluginBinding = "meshcni-plugin"
+	// defaultNamespace is the documentation's namespace.
+	defaultNamespace = "meshcni-system"
+)
+
+// installation finds the agents' DaemonSet, once a run.
+type installation struct {
+	mu    sync.Mutex
+	known bool
+	set   *appsv1.DaemonSet
+}
+
+// errWhichAgents means that it cannot be told which DaemonSet is the agents'.
+var errWhichAgents = errors.New("it cannot be told which DaemonSet is the agents'")
+
+// daemonSet returns the agents' DaemonSet; nil if there is none. Its namespace is the one that the caller names, or else one that
+// the installation's ClusterRoleBinding names, or else the default one. Labels alone, which anybody may give a DaemonSet, choose
+// none: then errors.Is(err, errWhichAgents).
+func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
+	i := &c.installed
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.known {
+		return i.set, nil
+	}
+	set, err := c.findDaemonSet(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the agents: %w", err)
+	}
+	i.set, i.known = set, true
+	return set, nil
+}
+
+// forget has the next question look for the agents' DaemonSet anew.
+func (c *cluster) forget() {
+	c.installed.mu.Lock()
+	defer c.installed.mu.Unlock()
+	c.installed.known = false
+}
+
+func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
+	if c.agentNamespace != "" {
+		return c.oneDaemonSet(ctx, []string{c.agentNamespace})
+	}
+	namespaces, unknown, err := c.boundNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(namespaces) > 0 {
+		return c.oneDaemonSet(ctx, namespaces)
+	}
+	set, err := c.oneDaemonSet(ctx, []string{defaultNamespace})
+	if set != nil || err != nil {
+		return set, err
+	}
+	others, err := c.listDaemonSets(ctx, metav1.NamespaceAll)
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w: %s, %s has none, and you may not look in others; --agent-namespace names the installation's: %w", errWhichAgents, unknown, defaultNamespace, err)
+	case err != nil:
+		return nil, err
+	case len(others) > 0:
+		return nil, fmt.Errorf("%w: %s, and the labels of %s prove nothing; --agent-namespace names the installation's namespace", errWhichAgents, unknown, namesOf(others))
+	}
+	return nil, nil
+}
+
+// boundNamespaces are those of the service accounts of the installation's ClusterRoleBinding. Without any, unknown says why.
+func (c *cluster) boundNamespaces(ctx context.Context) (all []string, unknown string, err error) {
+	binding, err := c.client.RbacV1().ClusterRoleBindings().Get(ctx, pluginBinding, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, "there is no ClusterRoleBinding " + pluginBinding + ", which names the installation's namespace", nil
+	case apierrors.IsForbidden(err):
+		return nil, "you may not read the ClusterRoleBinding " + pluginBinding + ", which names the installation's namespace", nil
+	case err != nil:
+		return nil, "", fmt.Errorf("read ClusterRoleBinding %s: %w", pluginBinding, err)
+	}
+	for _, s := range binding.Subjects {
+		if s.Kind == rbacv1.ServiceAccountKind && s.Namespace != "" && !slices.Contains(all, s.Namespace) {
+			all = append(all, s.Namespace)
+		}
+	}
+	return all, "the ClusterRoleBinding " + pluginBinding + " names no service account", nil
+}
+
+// oneDaemonSet returns the only one of the namespaces whose pods have the agents' labels; nil if none has.
+func (c *cluster) oneDaemonSet(ctx context.Context, namespaces []string) (*appsv1.DaemonSet, error) {
+	var all []*appsv1.DaemonSet
+	for _, namespace := range namespaces {
+		some, err := c.listDaemonSets(ctx, namespace)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	switch {
+	case len(all) == 0:
+		return nil, nil
+	case len(all) == 1:
+		return all[0], nil
+	case len(namespaces) > 1:
+		return nil, fmt.Errorf("%w: there are %s; --agent-namespace chooses one", errWhichAgents, namesOf(all))
+	}
+	return nil, fmt.Errorf("%w: there are %s; --agent-selector chooses one by its pods' labels", errWhichAgents, namesOf(all))
+}
+
+// listDaemonSets are those whose pods have the agents' labels.
+func (c *cluster) listDaemonSets(ctx context.Context, namespace string) (all []*appsv1.DaemonSet, err error) {
+	wanted, err := labels.Parse(c.agentSelector)
+	if err != nil {
+		return nil, fmt.Errorf("--agent-selector: %w", err)
+	}
+	err = list(ctx, c.client.AppsV1().DaemonSets(namespace).List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
+		if wanted.Matches(labels.Set(ds.Spec.Template.Labels)) {
+			all = append(all, ds.DeepCopy())
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list daemonsets: %w", err)
+	}
+	return all, nil
+}
+
+// maxNamed bounds the DaemonSets that a message names: anybody may have made them.
+const maxNamed = 5
+
+func namesOf(sets []*appsv1.DaemonSet) string {
+	var names []string
+	for _, ds := range sets[:min(len(sets), maxNamed)] {
+		names = append(names, "DaemonSet "+ds.Namespace+"/"+ds.Name)
+	}
+	if more := len(sets) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, " and ")
+}
+
+// listAgents calls each with every agent of a node; an empty name is all nodes. Agents are the pods that the DaemonSet controls by its
+// UID, in its own namespace: labels, names and owner references of other namespaces' pods are whatever their authors like.
+func (c *cluster) listAgents(ctx context.Context, node string, each func(agent)) error {
+	set, err := c.daemonSet(ctx)
+	if err != nil || set == nil {
+		return err
+	}
+	pods, err := c.podsOf(ctx, set, node)
+	if err != nil {
+		return fmt.Errorf("list the agents' pods: %w", err)
+	}
+	for i := range pods {
+		each(agentOf(&pods[i], set))
+	}
+	return nil
+}
+
+// podsOf are the pods that a DaemonSet controls on a node; an empty name is all nodes.
+func (c *cluster) podsOf(ctx context.Context, set *appsv1.DaemonSet, node string) (pods []corev1.Pod, err error) {
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("DaemonSet %s/%s: %w", set.Namespace, set.Name, err)
+	}
+	o := metav1.ListOptions{LabelSelector: selector.String()}
+	if node != "" {
+		o.FieldSelector = "spec.nodeName=" + node
+	}
+	err = list(ctx, c.client.CoreV1().Pods(set.Namespace).List, o, func(pod *corev1.Pod) {
+		if metav1.IsControlledBy(pod, set) && (node == "" || pod.Spec.NodeName == node) {
+			pods = append(pods, *pod)
+		}
+	})
+	return pods, err
+}

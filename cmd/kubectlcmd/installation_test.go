@@ -1,0 +1,255 @@
+package kubectlcmd
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/repair/integration/kubetest"
+)
+
+// listener notes which pods are asked.
+type listener struct {
+	*world
+	mu    sync.Mutex
+	asked []string
+}
+
+func (l *listener) get(ctx context.Context, a agent, path string, into any) error {
+	l.mu.Lock()
+	l.asked = append(l.asked, a.Namespace+"/"+a.Name)
+	l.mu.Unlock()
+	return l.world.get(ctx, a, path, into)
+}
+
+func (l *listener) runs(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	l.mu.Lock()
+	l.asked = nil
+	l.mu.Unlock()
+	var out, errs output
+	p := Program{Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return l }}
+	code = p.Main(t.Context(), append([]string{"--kubeconfig", l.kubeconfig}, args...))
+	return code, out.String(), errs.String()
+}
+
+// evil is what a tenant would have an administrator run.
+const evil = "registry.example/evil:1"
+
+// imitate makes in a tenant's namespace all that a tenant can to look as the agent of a node: a DaemonSet like the agents', its pod, and
+// a pod that says it is controlled by the real one.
+func (w *world) imitate(t *testing.T, namespace, node string, set *appsv1.DaemonSet) *appsv1.DaemonSet {
+	t.Helper()
+	_ = w.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", namespace), nil) // it may be there
+	theirs := agents(namespace, "meshcni-node")
+	c := &theirs.Spec.Template.Spec.Containers[0]
+	c.Image, c.Command = evil, []string{"/evil"}
+	c.SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Type: "spc_t"}}
+	theirs.Spec.Template.Spec.ServiceAccountName = "evil"
+	theirs = w.daemonSet(t, theirs)
+	w.Create(t, podOf(theirs, node))
+	if set != nil {
+		pod := podOf(set, node)
+		pod.Namespace, pod.Spec = namespace, podOf(theirs, node).Spec
+		pod.Name += "-owned"
+		w.Create(t, pod)
+	}
+	return theirs
+}
+
+// TestWhoIsTheAgent: a tenant's pods and DaemonSets are never taken for the agents, whatever they wear, and no pod of an administrator is
+// made from them.
+func TestWhoIsTheAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := &listener{world: w}
+	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "infra"), nil)
+	w.set = w.install(t, "infra")
+	answer := agentapi.Pod{LiveError: refused, State: &agentapi.State{State: agentapi.Captured, Reason: "recorded"}, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
+	for _, name := range []string{"a", "b"} {
+		base := sound(name)
+		w.node(t, name, func(path string) (any, error) {
+			if path == agentapi.NodePath {
+				return base(path)
+			}
+			return answer, nil
+		})
+	}
+	w.node(t, "bare", nil)
+	for _, node := range []string{"a", "bare"} {
+		w.imitate(t, "shop-"+node, node, w.set)
+	}
+	// Neither is a pod of the installation's namespace an agent that the DaemonSet does not control.
+	for i, owner := range []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: w.set.Name, UID: "another"}, {APIVersion: "apps/v1", Kind: "DaemonSet", Name: w.set.Name, UID: w.set.UID}} {
+		stray := podOf(w.set, "b")
+		stray.Name, stray.OwnerReferences = []string{"stray", "straying"}[i], []metav1.OwnerReference{owner}
+		stray.Spec.Containers[0].Image = evil
+		w.Create(t, stray)
+	}
+	// What the pod of an agent has become is no matter for the pod that an administrator makes.
+	w.Remove(t, "infra", "meshcni-node-a")
+	changed := podOf(w.set, "a")
+	changed.Spec.Containers[0].Image, changed.Spec.Containers[0].Command = evil, []string{"/evil"}
+	w.Create(t, changed)
+	cart := w.meshPod(t, "shop", "cart", "a")
+	far := w.meshPod(t, "shop", "far", "bare")
+	k := newErrandKubelet(t, w)
+	looked := looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: answer.Records}, string(far.UID): {Records: answer.Records}})
+	k.next(looked)
+
+	code, out, errs := l.runs(t, "status", "-o", "json")
+	assert.Equal(t, ExitWrong, code, errs)
+	is := decode[clusterStatus](t, out)
+	states := map[string]string{}
+	for _, n := range is.Nodes {
+		states[n.Node] = n.State
+	}
+	assert.Equal(t, map[string]string{"a": stateReady, "b": stateReady, "bare": stateNoAgent}, states)
+	assert.ElementsMatch(t, []string{"infra/meshcni-node-a", "infra/meshcni-node-b"}, l.asked)
+
+	for _, args := range [][]string{
+		{"explain", "-n", "shop", "cart"}, {"explain", "-n", "shop", "far"}, {"show", "-n", "shop", "cart"}, {"check"}, {"migrate", "--from", "init-containers"}, {"rules", "-n", "shop", "cart"},
+		{"explain", "-n", "shop", "cart", "--enter"}, {"migrate", "--enter", "--from", "init-containers"}, {"show", "-n", "shop", "far", "--enter"},
+	} {
+		k.next(looked)
+		_, out, errs := l.runs(t, args...)
+		for _, asked := range l.asked {
+			assert.Contains(t, []string{"infra/meshcni-node-a", "infra/meshcni-node-b"}, asked, args)
+		}
+		for _, pod := range k.made {
+			assert.Equal(t, "infra", pod.Namespace, args)
+			assert.Equal(t, "i", pod.Spec.Containers[0].Image, args)
+			assert.Empty(t, pod.Spec.Containers[0].Command, args)
+			assert.Nil(t, pod.Spec.Containers[0].SecurityContext.SELinuxOptions, args)
+			assert.NotEqual(t, "evil", pod.Spec.ServiceAccountName, args)
+		}
+		assert.Equal(t, slices.Equal(args, []string{"explain", "-n", "shop", "cart", "--enter"}), len(k.made) == 1, "%v: %s%s", args, out, errs)
+	}
+	// What test runs is the template's, too.
+	c := &cluster{client: w.clientset(t), agentSelector: agentSelector}
+	byNode, err := c.agentsByNode(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, byNode, 2)
+	assert.Equal(t, image{name: "i"}, byNode["a"].program)
+}
+
+// TestWhichInstallation: the ClusterRoleBinding, which no tenant writes, or the administrator says which DaemonSet is the agents'. What
+// nobody says is an error that says how to choose.
+func TestWhichInstallation(t *testing.T) {
+	t.Parallel()
+	start := func(t *testing.T, bound ...string) *world {
+		w := newWorld(t)
+		for _, name := range []string{"one", "two", "shop"} {
+			w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", name), nil)
+		}
+		if len(bound) > 0 {
+			w.bind(t, bound...)
+		}
+		return w
+	}
+	find := func(t *testing.T, w *world, c *cluster) (string, error) {
+		t.Helper()
+		if c.client == nil {
+			c.client = w.clientset(t)
+		}
+		if c.agentSelector == "" {
+			c.agentSelector = agentSelector
+		}
+		set, err := c.daemonSet(t.Context())
+		if err != nil || set == nil {
+			return "", err
+		}
+		return set.Namespace + "/" + set.Name, nil
+	}
+	t.Run("nothing stands for it", func(t *testing.T) {
+		w := start(t)
+		name, err := find(t, w, &cluster{})
+		require.NoError(t, err)
+		assert.Empty(t, name, "not installed")
+		w.imitate(t, "shop", "a", nil)
+		_, err = find(t, w, &cluster{})
+		require.ErrorIs(t, err, errWhichAgents)
+		assert.EqualError(t, err, "find the agents: it cannot be told which DaemonSet is the agents': there is no ClusterRoleBinding meshcni-plugin, which names the installation's namespace, "+
+			"and the labels of DaemonSet shop/meshcni-node prove nothing; --agent-namespace names the installation's namespace")
+		code, out, errs := w.run(t, "status")
+		assert.Equal(t, ExitWrong, code)
+		assert.Empty(t, out)
+		assert.Contains(t, errs, "--agent-namespace names")
+		name, err = find(t, w, &cluster{agentNamespace: "shop"})
+		require.NoError(t, err)
+		assert.Equal(t, "shop/meshcni-node", name, "the administrator says so")
+		name, err = find(t, w, &cluster{agentNamespace: "one"})
+		require.NoError(t, err)
+		assert.Empty(t, name)
+
+		w.daemonSet(t, agents(defaultNamespace, "mine"))
+		name, err = find(t, w, &cluster{})
+		require.NoError(t, err)
+		assert.Equal(t, "meshcni-system/mine", name, "where it is installed by default")
+	})
+	t.Run("it has none", func(t *testing.T) {
+		w := start(t, "one")
+		w.imitate(t, "shop", "a", nil)
+		w.daemonSet(t, agents(defaultNamespace, "other")) // somebody's else, too
+		name, err := find(t, w, &cluster{})
+		require.NoError(t, err)
+		assert.Empty(t, name)
+	})
+	t.Run("two installations", func(t *testing.T) {
+		w := start(t, "one", "two")
+		for _, namespace := range []string{"one", "two"} {
+			w.daemonSet(t, agents(namespace, "meshcni-node"))
+		}
+		_, err := find(t, w, &cluster{})
+		require.ErrorIs(t, err, errWhichAgents)
+		assert.ErrorContains(t, err, "there are DaemonSet one/meshcni-node and DaemonSet two/meshcni-node; --agent-namespace chooses one")
+		name, err := find(t, w, &cluster{agentNamespace: "two"})
+		require.NoError(t, err)
+		assert.Equal(t, "two/meshcni-node", name)
+	})
+	t.Run("two in a namespace", func(t *testing.T) {
+		w := start(t, "one")
+		w.daemonSet(t, agents("one", "meshcni-node"))
+		other := agents("one", "meshcni-test")
+		labels := map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node", "ring": "test"}
+		other.Spec.Template.Labels, other.Spec.Selector.MatchLabels = labels, labels
+		w.daemonSet(t, other)
+		_, err := find(t, w, &cluster{})
+		require.ErrorIs(t, err, errWhichAgents)
+		assert.ErrorContains(t, err, "--agent-selector chooses one")
+		name, err := find(t, w, &cluster{agentSelector: "ring=test"})
+		require.NoError(t, err)
+		assert.Equal(t, "one/meshcni-test", name)
+		_, err = find(t, w, &cluster{agentSelector: "a=b=c"})
+		assert.ErrorContains(t, err, "--agent-selector: ")
+	})
+	t.Run("the caller's rights", func(t *testing.T) {
+		w := start(t, "one")
+		w.daemonSet(t, agents("one", "meshcni-node"))
+		w.imitate(t, "shop", "a", nil)
+		config, err := w.server.Config(kubetest.AdminToken)
+		require.NoError(t, err)
+		config.Impersonate.UserName = "alice"
+		alice, err := kubernetes.NewForConfig(config)
+		require.NoError(t, err)
+		grant(t, w, "alice", "alice", map[string][]string{"daemonsets.apps": {"list"}})
+		_, err = find(t, w, &cluster{client: alice})
+		require.ErrorIs(t, err, errWhichAgents)
+		assert.ErrorContains(t, err, "you may not read the ClusterRoleBinding meshcni-plugin")
+		name, err := find(t, w, &cluster{client: alice, agentNamespace: "one"})
+		require.NoError(t, err)
+		assert.Equal(t, "one/meshcni-node", name)
+	})
+}

@@ -1,0 +1,219 @@
+package dialect
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/internal/podid"
+)
+
+const (
+	// MaxPodBytes bounds what a node's agent keeps of one pod ([List.Keep]): the pod in protobuf, and what its lists take in memory.
+	MaxPodBytes = 64 << 10
+	// MaxFailedBytes bounds it for a pod that has failed in an init container.
+	MaxFailedBytes = 4 << 10
+)
+
+// ErrTooLarge: an agent keeps a pod without its labels, annotations and containers, since they are larger than [MaxPodBytes], so
+// it cannot tell what a mesh means for the pod. The API server can. Check with errors.Is(err, dialect.ErrTooLarge).
+var ErrTooLarge = errors.New("larger than the agent keeps")
+
+// tooLarge marks a pod, in a field that [Trim] drops, so that no author of a pod can.
+const tooLarge = "TooLarge"
+
+// Whole returns nil, or [ErrTooLarge] for a pod that [List.Keep] has left nothing of but its names and state.
+func Whole(pod *corev1.Pod) error {
+	if pod.Status.Reason == tooLarge && len(pod.Spec.Containers) == 0 { // each pod of an API server has one
+		return fmt.Errorf("pod %s/%s: its labels, annotations and containers are %w: %s", pod.Namespace, pod.Name, ErrTooLarge, pod.Status.Message)
+	}
+	return nil
+}
+
+// Keep returns what a node's agent keeps of a pod, which shares memory with the original but none that it does not need:
+//
+//   - of a pod whose containers have ended, the names, UID, resource version, phase and addresses, and what the agent itself wrote;
+//   - of any other, what [Trim] leaves, if that takes no more than [MaxPodBytes];
+//   - of a larger one, what these meshes read: the annotations that their Policies name or that are of their Domains, all labels,
+//     since selectors are the operator's, and of containers that are no proxy, and do not check or set the rules, the names,
+//     security contexts and restart policies;
+//   - if that is larger too, or a mesh does not say what it reads, as of a pod that has ended; [Whole] then returns an error.
+//
+// A pod that has failed in an init container, by which a mesh's check may say that rules are missing, counts as one that
+// runs, with [MaxFailedBytes], and as one that has ended if it is larger.
+func (l List) Keep(pod *corev1.Pod) *corev1.Pod {
+	if Whole(pod) != nil {
+		return pod // it was kept already
+	}
+	most := MaxPodBytes
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded:
+		return l.bare(pod)
+	case corev1.PodFailed:
+		if !slices.ContainsFunc(pod.Status.InitContainerStatuses, failed) {
+			return l.bare(pod)
+		}
+		most = MaxFailedBytes
+	}
+	kept := Trim(pod)
+	if Weight(kept) <= most {
+		return kept
+	}
+	if reads := l.reads(); reads != nil {
+		kept = reads.only(kept)
+	}
+	size := Weight(kept)
+	if size <= most {
+		return kept
+	}
+	return l.TooLarge(pod, fmt.Sprintf("%d bytes, and at most %d are kept", size, most))
+}
+
+// TooLarge returns what [List.Keep] does of a pod that is too large, for a reason of the caller's own.
+func (l List) TooLarge(pod *corev1.Pod, why string) *corev1.Pod {
+	kept := l.bare(pod)
+	if pod.Status.Phase != corev1.PodFailed {
+		kept.Spec.HostNetwork, kept.DeletionTimestamp = pod.Spec.HostNetwork, pod.DeletionTimestamp
+		kept.Status.Reason, kept.Status.Message = tooLarge, why
+	}
+	return kept
+}
+
+func failed(s corev1.ContainerStatus) bool {
+	ended := func(t *corev1.ContainerStateTerminated) bool { return t != nil && t.ExitCode != 0 }
+	return ended(s.State.Terminated) || ended(s.LastTerminationState.Terminated)
+}
+
+// bare is a pod without all that only matters while it runs.
+func (l List) bare(pod *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs},
+	}
+	keep := func(key, value string) {
+		if out.Annotations == nil {
+			out.Annotations = map[string]string{}
+		}
+		out.Annotations[key] = value
+	}
+	for _, d := range l {
+		key := d.StatusAnnotation()
+		switch v, has := pod.Annotations[key]; {
+		case !has || key == "":
+		case v == d.NodeProxy.Enrolled, v == d.NodeProxy.Pending:
+			keep(key, v)
+		default: // what else it says does not matter
+			keep(key, "?")
+		}
+	}
+	if uid := podid.Mirrored(pod); uid != "" {
+		keep(corev1.MirrorPodAnnotationKey, string(uid))
+	}
+	return out
+}
+
+// Weight returns about how many bytes a pod takes: those of its protobuf, and those of the elements of its lists, which may take
+// many times that. It is what [MaxPodBytes] bounds.
+func Weight(pod *corev1.Pod) int {
+	const container, status, element = 512, 256, 64
+	n := pod.Size() + status*len(pod.Status.InitContainerStatuses) + element*(len(pod.Labels)+len(pod.Annotations))
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			n += container + element*(len(list[i].Ports)+len(list[i].Env)+len(list[i].EnvFrom))
+		}
+	}
+	return n
+}
+
+// KeepNamespace returns what a node's agent keeps of a namespace that has pods there: its name, UID, labels and annotations; of one
+// larger than [MaxPodBytes] those annotations that these meshes read. The error is [ErrTooLarge].
+func (l List) KeepNamespace(namespace *corev1.Namespace) (*corev1.Namespace, error) {
+	weight := func(n *corev1.Namespace) int { return n.Size() + 64*(len(n.Labels)+len(n.Annotations)) }
+	kept := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: namespace.Name, UID: namespace.UID, Labels: namespace.Labels, Annotations: namespace.Annotations, DeletionTimestamp: namespace.DeletionTimestamp,
+	}}
+	if weight(kept) <= MaxPodBytes {
+		return kept, nil
+	}
+	if r := l.reads(); r != nil {
+		kept.Annotations = r.some(namespace.Annotations)
+	}
+	if size := weight(kept); size > MaxPodBytes {
+		return nil, fmt.Errorf("namespace %s: its labels and annotations are %d bytes: %w", namespace.Name, size, ErrTooLarge)
+	}
+	return kept, nil
+}
+
+// reads lists the annotations and containers that meshes read.
+type reads struct {
+	keys, containers map[string]bool
+	domains          []string
+}
+
+// reads returns what the meshes read; nil if one of them does not say.
+func (l List) reads() *reads {
+	r := &reads{keys: map[string]bool{corev1.MirrorPodAnnotationKey: true}, containers: map[string]bool{}}
+	for _, d := range l {
+		if len(d.Domains) == 0 {
+			return nil
+		}
+		r.domains = append(r.domains, d.Domains...)
+		p := d.Policy
+		keys := append([]string{p.InjectKey, p.ForeignAnnotation, p.StatusAnnotation}, p.Traces...)
+		for _, q := range p.Required {
+			keys = append(keys, q.Keys...)
+		}
+		keys = append(slices.AppendSeq(keys, maps.Keys(d.Applied)), d.StatusAnnotation())
+		for _, key := range keys {
+			r.keys[key] = true
+		}
+		for _, names := range [][]string{p.ProxyContainers, p.InitContainers, p.PrivilegedInitContainers, {d.Validation.Container}} {
+			for _, name := range names {
+				r.containers[name] = true
+			}
+		}
+	}
+	if len(l) == 0 {
+		return nil
+	}
+	return r
+}
+
+// key reports whether a mesh reads an annotation.
+func (r *reads) key(key string) bool {
+	domain, _, prefixed := strings.Cut(key, "/")
+	return r.keys[key] || prefixed && slices.ContainsFunc(r.domains, func(of string) bool {
+		return domain == of || strings.HasSuffix(domain, "."+of)
+	})
+}
+
+// some returns the annotations that a mesh reads.
+func (r *reads) some(all map[string]string) map[string]string {
+	some := map[string]string{}
+	for key, value := range all {
+		if r.key(key) {
+			some[key] = value
+		}
+	}
+	return some
+}
+
+// only returns the pod, which is trimmed, without what no mesh reads.
+func (r *reads) only(pod *corev1.Pod) *corev1.Pod {
+	out := *pod
+	out.Annotations = r.some(pod.Annotations)
+	for _, list := range []*[]corev1.Container{&out.Spec.Containers, &out.Spec.InitContainers} {
+		*list = slices.Clone(*list)
+		for i, c := range *list {
+			if !r.containers[c.Name] {
+				(*list)[i] = corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, SecurityContext: c.SecurityContext}
+			}
+		}
+	}
+	return &out
+}

@@ -1,0 +1,164 @@
+//go:build linux
+
+package installer
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/plugin/netconf"
+)
+
+// history remembers across boots what became of the entry. A copy is in each directory of the runtime that the agent writes to, because
+// some nodes have one of these in memory.
+type history struct {
+	// Boot identifies the boot during which an agent last saw the entry in place; File had it.
+	Boot string `json:"boot,omitempty"`
+	File string `json:"file,omitempty"`
+	// Losses counts how often another program has removed the entry from a file of the network.
+	Losses int `json:"losses,omitempty"`
+	// Taken says that OwnFileAuto keeps a list of our own.
+	Taken bool `json:"taken,omitempty"`
+	// Since is when the entry was last put back. Zero: it has been in place since it was first installed.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// historyPaths returns the places of the history. No runtime takes a file of that name for a configuration or a plugin.
+func (c Config) historyPaths() []string {
+	name := "." + cmp.Or(c.Plugin.Type, netconf.DefaultType) + "-history"
+	var paths []string
+	for _, dir := range append(slices.Clone(c.CNIBinDirs), c.CNIConfDir) {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return paths
+}
+
+// recall reads the newest copy of the history; zero if there is none.
+func recall(c Config) (newest history) {
+	for _, path := range c.historyPaths() {
+		var h history
+		if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, &h) != nil {
+			continue
+		}
+		taken, losses := newest.Taken || h.Taken, max(newest.Losses, h.Losses)
+		if newest.File == "" || h.Since.After(newest.Since) {
+			newest = h
+		}
+		newest.Taken, newest.Losses = taken, losses
+	}
+	return newest
+}
+
+// keep writes the history to all of its places. It fails if there is none that takes it.
+func (h history) keep(c Config) error {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	paths := c.historyPaths()
+	for _, path := range paths {
+		if err := diskfile.Write(path, data, 0o600); err != nil {
+			errs = append(errs, explain(err, path))
+		}
+	}
+	if len(errs) < len(paths) {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// bootID identifies the kernel's boot; empty if it cannot be told.
+func bootID() string {
+	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data))
+}
+
+// remembers makes the agent know its node's history once it acts.
+func (a *Agent) remembers(c Config) {
+	if !a.recalled {
+		a.past, a.recalled, a.weighed = recall(c), true, false
+		a.rebooted = a.past.File != "" && (a.past.Boot != a.boot() || a.good.File == "") // the run directory is in memory
+		a.taken, a.begun = a.past.Taken, a.now()
+		a.publishSince()
+	}
+	a.taken = a.taken && c.OwnFile == OwnFileAuto
+}
+
+// goneWhileAway decides what to make of an entry that was there when an agent last looked, and that this one does not find: a file of
+// our own is taken if the node has booted since, or if it is not the first time.
+func (a *Agent) goneWhileAway(c Config, seen observed, plan Plan) {
+	if a.weighed {
+		return
+	}
+	a.weighed = true
+	i := slices.IndexFunc(plan.Actions, Action.conf)
+	if i < 0 || plan.Target == "" || a.past.File == "" || a.taken || plan.Actions[i].Cause != CauseFirstInstall {
+		return
+	}
+	a.past.Losses++
+	switch {
+	case a.rebooted:
+		a.take(c, seen, plan, fmt.Sprintf("%s: our entry was gone when the node had booted, and pods that started before it was back bypassed the mesh", plan.Target))
+	case a.past.Losses >= enoughLosses:
+		a.take(c, seen, plan, fmt.Sprintf("%s: our entry was gone when the agent began, and had been removed before", plan.Target))
+	}
+}
+
+// enoughLosses is how often another program must have removed the entry, however far apart, for OwnFileAuto to take a file of its own.
+const enoughLosses = 2
+
+// booting is how long an agent has run when a removal, after a boot, still counts as one of that boot.
+const booting = 10 * time.Minute
+
+// forgetTaken makes OwnFileAuto begin anew when it is next chosen.
+func forgetTaken(c Config) error {
+	h := recall(c)
+	if c.OwnFile == OwnFileAuto || !h.Taken {
+		return nil
+	}
+	h.Taken, h.Losses = false, 0
+	return h.keep(c)
+}
+
+// note keeps what has become of the entry, now that it is in place.
+func (a *Agent) note(c Config, target string) {
+	now := a.past
+	now.Boot, now.File, now.Taken = a.boot(), target, a.taken
+	if a.putBack && a.past.File != "" {
+		now.Since = a.now().UTC().Truncate(time.Millisecond)
+	}
+	a.putBack = false
+	if now == a.kept {
+		return
+	}
+	a.past = now
+	a.publishSince()
+	if err := now.keep(c); err != nil {
+		a.failed("history", err)
+		return
+	}
+	a.kept = now
+}
+
+func (a *Agent) publishSince() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.since = a.past.Since
+}
+
+// PutBack returns when the entry was last put back after somebody or a boot had removed it: pods that started before then may lack
+// redirection for that reason, which is over. Zero: it has been in place since it was first installed.
+func (a *Agent) PutBack() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.since
+}

@@ -1,0 +1,189 @@
+//go:build linux
+
+package installer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/diskfile"
+)
+
+// reboot empties what a node has in memory.
+func (n *node) reboot(dirs ...string) {
+	n.t.Helper()
+	for _, dir := range append(dirs, n.RunDir) {
+		entries, err := os.ReadDir(dir)
+		require.NoError(n.t, err)
+		for _, e := range entries {
+			require.NoError(n.t, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+}
+
+// clear counts what a runtime would load without the plugin, as it looks again and again until stop is called.
+func (n *node) clear() (stop func() int) {
+	end, count := make(chan struct{}), make(chan int)
+	go func() {
+		clear, look := 0, time.NewTicker(time.Millisecond/4)
+		defer look.Stop()
+		for {
+			choice, err := conflist.Primary(os.DirFS(n.CNIConfDir))
+			if err == nil && !choice.File.Has(pluginName) {
+				clear++
+			}
+			select {
+			case <-end:
+				count <- clear
+				return
+			case <-look.C:
+			}
+		}
+	}()
+	return func() int { close(end); return <-count }
+}
+
+// Over twenty boots each, whenever the network writes its file: the runtime never loads one without the plugin from the second such boot on.
+// Where /etc is in memory, none of ours can be there before the agent is, and the agent takes its own at once.
+func TestReboots(t *testing.T) {
+	const file, own, boots = "10-calico.conflist", "00-meshcni.conflist", 20
+	for _, test := range []struct {
+		name              string
+		before, meanwhile bool
+		after, memory     bool
+		lost              string // which copy of the history each boot loses
+		chains            bool   // for good: there is no evidence against it
+	}{
+		{name: "kept", chains: true},
+		{name: "before the pods", before: true},
+		{name: "before the pods, and no state in the plugins' directory", before: true, lost: "bin"},
+		{name: "before the pods, and none in the configuration's", before: true, lost: "conf"},
+		{name: "while they start", meanwhile: true},
+		{name: "after the agent", after: true},
+		{name: "etc in memory", memory: true, before: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, map[string]string{file: calicoList})
+			n.OwnFile = OwnFileAuto
+			writes := func(boot int) { n.put(n.conf(file), strings.Replace(rewritten, "MTU", fmt.Sprint(boot), 1)) }
+			_, stop := n.agent(onEvents)
+			within(t, patience, "installed", func() bool { return n.captured() && recall(n.Config).File != "" })
+			stop()
+			var taken int
+			for boot := range boots {
+				n.reboot()
+				paths := n.historyPaths()
+				switch {
+				case test.memory:
+					n.reboot(n.CNIConfDir)
+				case test.lost == "bin":
+					require.NoError(t, os.Remove(paths[0]))
+				case test.lost == "conf":
+					require.NoError(t, os.Remove(paths[1]))
+				}
+				if test.before {
+					writes(boot)
+				}
+				clear := n.clear()
+				wrote := make(chan struct{})
+				go func() {
+					defer close(wrote)
+					if test.meanwhile {
+						writes(boot)
+					}
+				}()
+				a, stop := n.agent(onEvents, func(a *Agent) { a.boot = func() string { return fmt.Sprint("boot ", boot) } })
+				within(t, patience, "ready", ready(a))
+				<-wrote
+				if test.after {
+					writes(boot)
+				}
+				within(t, patience, "captured, and in order", func() bool {
+					return n.captured() && a.Ready() == nil && recall(n.Config).Boot == fmt.Sprint("boot ", boot)
+				})
+				if test.before || test.meanwhile || test.after {
+					within(t, patience, "it follows", func() bool { return n.version(n.conf(n.loaded().Name)) == boot })
+				}
+				if _, err := os.Stat(n.conf(own)); err == nil {
+					taken++
+				}
+				stop()
+				if seen := clear(); boot > 0 && !test.memory {
+					assert.Zero(t, seen, "looks of the runtime in the clear at boot %d", boot+1)
+				}
+				assert.Equal(t, test.chains, a.PutBack().IsZero(), "boot %d: when the entry was put back, for repair", boot+1)
+			}
+			t.Logf("%d of %d boots ended with a list of the agent's own", taken, boots)
+			if test.chains {
+				assert.Zero(t, taken)
+			} else {
+				assert.Equal(t, boots, taken)
+			}
+			n.OwnFile = OwnFileAuto
+			n.uninstall()
+			for _, path := range append(n.historyPaths(), diskfile.ReservePaths(n.CNIConfDir)...) {
+				assert.NoFileExists(t, path)
+			}
+		})
+	}
+}
+
+// The second removal is enough, however long ago the first one was, and whoever was away.
+func TestTwoRemovalsAreEnough(t *testing.T) {
+	const file, own = "10-calico.conflist", "00-meshcni.conflist"
+	n := newNode(t, map[string]string{file: calicoList})
+	n.OwnFile = OwnFileAuto
+	a, stop := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	n.put(n.conf(file), calicoList)
+	within(t, patience, "put back", func() bool { return n.captured() && recall(n.Config).Losses == 1 })
+	assert.Equal(t, file, n.loaded().Name, "once is no evidence")
+	within(t, patience, "and dated", func() bool { return time.Since(a.PutBack()) < time.Hour })
+	stop()
+	later := time.Now().Add(1000 * time.Hour)
+	b, stop := n.agent(onEvents, func(a *Agent) { a.now = func() time.Time { return later } })
+	within(t, patience, "ready", ready(b))
+	n.put(n.conf(file), calicoList)
+	within(t, patience, "taken", func() bool { return n.loaded().Name == own })
+	stop()
+	n.reboot()
+	require.NoError(t, os.Remove(n.conf(own)))
+	c, _ := n.agent(onEvents)
+	within(t, patience, "ready", ready(c))
+	assert.Equal(t, own, n.loaded().Name, "the decision outlives the file")
+}
+
+// Without room in the directory, an entry that is removed comes back all the same.
+func TestRewritesOnAFullDisk(t *testing.T) {
+	const file, own = "10-calico.conflist", "00-meshcni.conflist"
+	n := newNode(t, nil)
+	mount(t, n.CNIConfDir, "size=128k")
+	n.write(n.conf(file), calicoList, 0o644)
+	n.OwnFile = OwnFileAuto
+	a, _ := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	within(t, patience, "reserved", func() bool {
+		info, err := os.Stat(diskfile.ReservePaths(n.CNIConfDir)[2])
+		return err == nil && info.Size() > 0
+	})
+	fill(t, n.CNIConfDir)
+	for range 5 { // in place, as the directory is full for them too
+		f, err := os.OpenFile(n.conf(file), os.O_RDWR, 0)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte(calicoList), 0)
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(int64(len(calicoList))))
+		require.NoError(t, f.Close())
+		within(t, patience, "captured", n.captured)
+	}
+	assert.Equal(t, own, n.loaded().Name)
+}

@@ -1,0 +1,95 @@
+//go:build linux
+
+package diskfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	reserves = 3
+	// reserveSize is the room in each, more than a network's list takes.
+	reserveSize = 8 << 10
+)
+
+// ReservePaths returns the files that [Reserve] keeps in a directory.
+func ReservePaths(dir string) (paths []string) {
+	for i := range reserves {
+		paths = append(paths, filepath.Join(dir, fmt.Sprintf(".meshcni-reserve-%d", i+1)))
+	}
+	return paths
+}
+
+// Reserve keeps room for three files of 8 KiB in a directory. [Create] and [Replace] take it when the file system or a quota is full:
+// the temporary file is then one that has its blocks already. It leaves a whole reserve alone.
+func Reserve(dir string) error {
+	for _, path := range ReservePaths(dir) {
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() >= reserveSize {
+			continue
+		}
+		if err := Write(path, bytes.Repeat([]byte{'\n'}, reserveSize), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// withRoom makes a temporary file by fill, out of the reserve if there is no room for another.
+func withRoom(target, tag string, size int, fill func(*temp) error) (*temp, error) {
+	t, err := newTemp(target, tag)
+	if err == nil {
+		if err = fill(t); err != nil {
+			t.discard()
+		}
+	}
+	if err == nil || !noRoom(err) || size > reserveSize {
+		return t, err
+	}
+	for _, path := range ReservePaths(filepath.Dir(target)) {
+		t, errReserve := reserved(path, target, tag)
+		if errReserve != nil {
+			continue
+		}
+		if errReserve = fill(t); errReserve == nil {
+			errReserve = t.Truncate(int64(size))
+		}
+		if errReserve == nil {
+			errReserve = t.Sync()
+		}
+		if errReserve == nil {
+			return t, nil
+		}
+		t.discard()
+	}
+	return nil, err
+}
+
+// reserved turns a file of the reserve into the temporary file of a target.
+func reserved(path, target, tag string) (*temp, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return nil, err
+	}
+	dir, base := filepath.Split(target)
+	name := filepath.Join(dir, fmt.Sprintf(".%s%s%s%d%s", base, tempMark, tag, os.Getpid(), path[len(path)-1:]))
+	if err := os.Rename(path, name); err != nil {
+		return nil, err
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &temp{os.NewFile(uintptr(fd), name), target}, nil // the lock is of the open file, which both share
+}

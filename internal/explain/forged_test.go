@@ -1,0 +1,25 @@
+package explain_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// TestForgedLines: no text of a pod, its namespace or a configuration makes a line or a column of an explanation.
+func TestForgedLines(t *testing.T) {
+	for name, change := range map[string]func(*explain.Explanation){
+		"whole":   func(x *explain.Explanation) { x.Rules = &ruleset.Ruleset{} },
+		"outside": func(x *explain.Explanation) { x.Redirect, x.Refused = nil, nil },
+		"in the mesh": func(x *explain.Explanation) {
+			x.Redirect, x.Refused, x.Answers, x.Decision.Selected = nil, nil, nil, true
+		},
+	} {
+		visibletest.Check(t, name, change, func(w *visible.Printer, x explain.Explanation) { assert.NoError(t, x.Print(w)) })
+	}
+}

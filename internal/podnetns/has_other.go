@@ -1,0 +1,16 @@
+//go:build !linux
+
+package podnetns
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/meshcni/meshcni/netnsexec"
+)
+
+// Has returns an error that errors.Is(err, errors.ErrUnsupported).
+func Has(context.Context, *netnsexec.NetNS, []netip.Addr) (Held, error) {
+	return Held{}, errors.ErrUnsupported
+}

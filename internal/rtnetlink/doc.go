@@ -1,0 +1,12 @@
+// Package rtnetlink reads addresses, interfaces, routes, policy rules and sockets of a network namespace. Whoever has CAP_NET_ADMIN there, such as a
+// pod, can make any number of them, so each list has a bound on messages, bytes and time, and nothing of it is kept: the caller
+// is called with each entry, and stops when it has seen what it looks for. The kernel is asked for one table or one link only,
+// as far as it can choose (NETLINK_GET_STRICT_CHK, Linux 4.20).
+//
+// The library vishvananda/netlink makes a list first, of everything.
+package rtnetlink
+
+import "errors"
+
+// ErrLong says that a namespace has too much of something to be read. Check with errors.Is(err, rtnetlink.ErrLong).
+var ErrLong = errors.New("the pod has more than is read of one pod")

@@ -1,0 +1,31 @@
+package netnstest
+
+import (
+	"fmt"
+	"time"
+)
+
+// Patience is how long a test waits for what must happen: minutes, since a busy machine is no defect of what is tested.
+// A test that passes does not wait for it.
+const Patience = 5 * time.Minute
+
+// Eventually calls check until it returns nil, which is when the test goes on. After [Patience] it fails the test, with what it
+// waited for and the error that check returned last. Check runs on the test's goroutine, every 10 milliseconds.
+func Eventually(tb TB, what string, check func() error) {
+	tb.Helper()
+	eventually(tb, Patience, what, check)
+}
+
+func eventually(tb TB, patience time.Duration, what string, check func() error) {
+	tb.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("waited %s until %s: %v", patience, what, err)
+			panic(fmt.Sprintf("Fatalf of %T returned", tb)) // a TB that goes on would take what is awaited for granted
+		}
+	}
+}

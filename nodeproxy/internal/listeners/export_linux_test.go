@@ -1,0 +1,8 @@
+package listeners
+
+// The same with another limit, for tests.
+var (
+	MissingWithin     = missingWithin
+	ConnectionsWithin = connectionsWithin
+	CarriedWithin     = carriedWithin
+)

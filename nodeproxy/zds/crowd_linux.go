@@ -1,0 +1,226 @@
+package zds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whoever may connect can do so any number of times, for instance a proxy in a loop, or one that was taken over. What a connection costs
+// is bounded from its accept on: how many there are, how often a process is served, how often others hear of it, and how much is logged.
+const (
+	// maxSilent bounds the connections without a hello. A proxy says hello at once.
+	maxSilent = 16
+	// A process may connect so often at once, and then once every connectEvery.
+	connectBurst, connectEvery = 64, 50 * time.Millisecond
+	// OnChange is called so often at once, and then once every changeEvery.
+	changeBurst, changeEvery = 16, 250 * time.Millisecond
+	// So many lines about one process, and about all, and then one every so often.
+	logBurst, logEvery       = 16, 10 * time.Second
+	logBurstAll, logEveryAll = 64, time.Second
+	// maxPeers bounds the processes that are remembered.
+	maxPeers = 64
+)
+
+// pace lets something happen burst times at once, and then once in a while. The zero time is that of a rested one.
+type pace struct {
+	burst int
+	every time.Duration
+	next  time.Time
+}
+
+// wait returns how long it is to the next turn.
+func (p *pace) wait(now time.Time) time.Duration {
+	if rested := now.Add(-time.Duration(p.burst-1) * p.every); p.next.Before(rested) {
+		p.next = rested
+	}
+	return max(0, p.next.Sub(now))
+}
+
+// take takes a turn, which may be one that has not come yet.
+func (p *pace) take() { p.next = p.next.Add(p.every) }
+
+// peer is a process that has connected.
+type peer struct {
+	connects, logs pace
+	unlogged       int
+}
+
+// crowd is all that have connected. It is safe for concurrent use.
+type crowd struct {
+	mu     sync.Mutex
+	silent []silent // oldest first
+	peers  map[int32]*peer
+	logs   pace // about all
+	// changes is the pace of OnChange. delayed is its next call, if that is still to come.
+	changes pace
+	delayed *time.Timer
+	ended   bool
+}
+
+// silent is a connection without a hello.
+type silent struct {
+	conn  *net.UnixConn
+	group string
+}
+
+// maxExchange bounds the connections of a group that is no crowd: while a proxy is replaced there are two.
+const maxExchange = 2
+
+// groupOf returns whom a connection counts for: its process's control group, which the process and its forks share. What cannot be read
+// leaves the process alone. Those that have ended are one group, so that a process can't have a group for each fork that connects and
+// ends; and so are those in a PID namespace that is hidden from here, which have the number 0.
+func groupOf(pid int32) string {
+	if pid == 0 {
+		return "hidden"
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		return "ended"
+	case err != nil:
+		return fmt.Sprint("process ", pid)
+	}
+	return "control group " + string(text)
+}
+
+// crowding returns the index of the oldest connection of the group that has the most, and how many each group has. Connections come
+// oldest first. Of groups with as many, the one with the oldest connection counts.
+func crowding(groups []string) (oldest int, counts map[string]int) {
+	counts = map[string]int{}
+	for _, g := range groups {
+		counts[g]++
+	}
+	for i, g := range groups {
+		if counts[g] > counts[groups[oldest]] {
+			oldest = i
+		}
+	}
+	return oldest, counts
+}
+
+func newCrowd() *crowd {
+	return &crowd{
+		peers: map[int32]*peer{}, logs: pace{burst: logBurstAll, every: logEveryAll}, changes: pace{burst: changeBurst, every: changeEvery},
+	}
+}
+
+// peer is called with the mutex held.
+func (c *crowd) peer(pid int32) *peer {
+	p := c.peers[pid]
+	if p == nil {
+		if len(c.peers) >= maxPeers {
+			clear(c.peers)
+		}
+		p = &peer{connects: pace{burst: connectBurst, every: connectEvery}, logs: pace{burst: logBurst, every: logEvery}}
+		c.peers[pid] = p
+	}
+	return p
+}
+
+// enter counts a connection without a hello. If there are too many, the oldest of the group with the most is closed.
+func (c *crowd) enter(conn *net.UnixConn, group string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = append(c.silent, silent{conn, group})
+	if len(c.silent) <= maxSilent {
+		return
+	}
+	groups := make([]string, len(c.silent))
+	for i, s := range c.silent {
+		groups[i] = s.group
+	}
+	victim, _ := crowding(groups)
+	_ = c.silent[victim].conn.Close()
+	c.silent = slices.Delete(c.silent, victim, victim+1)
+}
+
+// leave ends what enter began: the connection has said hello, or is closed.
+func (c *crowd) leave(conn *net.UnixConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = slices.DeleteFunc(c.silent, func(s silent) bool { return s.conn == conn })
+}
+
+// turn waits until a process that connects often is to be served again. It returns false if that is too long.
+func (c *crowd) turn(ctx context.Context, pid int32, patience time.Duration) bool {
+	c.mu.Lock()
+	p := c.peer(pid)
+	wait := p.connects.wait(time.Now())
+	if wait > patience {
+		c.mu.Unlock()
+		return false
+	}
+	p.connects.take()
+	c.mu.Unlock()
+	if wait == 0 {
+		return true
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// mayLog reports whether a line about a process may be logged, and how many were left out since the last one.
+func (c *crowd) mayLog(pid int32) (ok bool, unlogged int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, now := c.peer(pid), time.Now()
+	if p.logs.wait(now) > 0 || c.logs.wait(now) > 0 {
+		p.unlogged++
+		return false, 0
+	}
+	p.logs.take()
+	c.logs.take()
+	unlogged, p.unlogged = p.unlogged, 0
+	return true, unlogged
+}
+
+// changed calls tell at once, or if there were many changes, once for all of a moment.
+func (c *crowd) changed(tell func()) {
+	c.mu.Lock()
+	if c.delayed != nil {
+		c.mu.Unlock()
+		return
+	}
+	wait := c.changes.wait(time.Now())
+	c.changes.take()
+	if wait > 0 && !c.ended {
+		c.delayed = time.AfterFunc(wait, func() {
+			c.mu.Lock()
+			c.delayed = nil
+			ended := c.ended
+			c.mu.Unlock()
+			if !ended {
+				tell()
+			}
+		})
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	tell()
+}
+
+// end says that nobody is to be told any more.
+func (c *crowd) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.delayed != nil {
+		c.delayed.Stop()
+	}
+}

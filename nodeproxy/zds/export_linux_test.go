@@ -1,0 +1,6 @@
+package zds
+
+// GroupBy sets whom a connection counts for.
+func (o *Options) GroupBy(group func() string) { o.group = func(int32) string { return group() } }
+
+var GroupOf = groupOf

@@ -1,0 +1,74 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// slowLook is how long a pod's namespace may keep a worker whom other pods wait for. A look takes some milliseconds, and is slow only if
+// the pod has filled its namespace. What is not done by then is done in the lane of slow pods, within attemptTimeout.
+const slowLook = time.Second
+
+// errSlow: a look was ended after slowLook. Nothing is concluded from it.
+var errSlow = errors.New("the pod's network namespace takes long")
+
+// visit is the work on one pod, and the time that it spends in the pod's namespace. An API server that takes long makes no pod slow: it
+// would make all so.
+type visit struct {
+	slow  bool // in the lane of slow pods
+	spent time.Duration
+	cut   bool // ended with errSlow
+}
+
+type visitKey struct{}
+
+// visit works on one pod from a queue. What was cut is done again in the lane of slow pods.
+func (c *Controller) visit(ctx context.Context, q *lanes.Queue[types.NamespacedName], key types.NamespacedName, work func(ctx context.Context)) {
+	v := &visit{slow: q.Slow(key)}
+	work(context.WithValue(ctx, visitKey{}, v))
+	if v.cut {
+		v.spent = max(v.spent, 2*slowLook)
+	}
+	q.Took(key, v.spent)
+	if v.cut {
+		q.Add(key)
+	}
+}
+
+// look calls the Redirector.
+func look[T any](ctx context.Context, fn func(context.Context, *corev1.Pod) (T, error), pod *corev1.Pod) (T, error) {
+	v, ok := ctx.Value(visitKey{}).(*visit)
+	if !ok {
+		return fn(ctx, pod)
+	}
+	looking, cancel := ctx, func() {}
+	if !v.slow {
+		looking, cancel = context.WithTimeoutCause(ctx, slowLook, errSlow)
+	}
+	defer cancel()
+	begin := time.Now()
+	result, err := fn(looking, pod)
+	v.spent += time.Since(begin)
+	if err != nil && errors.Is(context.Cause(looking), errSlow) {
+		v.cut = true
+		err = fmt.Errorf("%w: %w", errSlow, err)
+	}
+	return result, err
+}
+
+func (c *Controller) check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error) {
+	return look(ctx, c.redirector.Check, pod)
+}
+
+func (c *Controller) apply(ctx context.Context, pod *corev1.Pod) (apply.Result, error) {
+	return look(ctx, c.redirector.Apply, pod)
+}

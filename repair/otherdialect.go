@@ -1,0 +1,86 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+)
+
+// StateOutside is the State of a [PodStatus] of another mesh than the node's, with the Reason [ReasonOtherDialect].
+const StateOutside = "outside"
+
+// ReasonOtherDialect: one of Options.Others would redirect the pod, none of Options.Dialects does, and neither does another
+// program of the node. Nothing is done to such a pod: whoever writes a pod decides of which mesh it looks.
+const ReasonOtherDialect = "other-dialect"
+
+var errNotAsked = errors.New("namespaces are not read")
+
+// findOthers lists the pods of meshes that the node is not configured for.
+func (c *Controller) findOthers(ctx context.Context) {
+	if len(c.opts.Others) == 0 {
+		return
+	}
+	var found []PodStatus
+	n := map[string]int{}
+	for _, pod := range c.pods() {
+		mesh := c.other(ctx, pod)
+		if mesh != c.tracks.get(pod.UID).other {
+			c.tracks.change(pod.UID, func(t *track) { t.other = mesh })
+		}
+		if mesh == "" {
+			continue
+		}
+		n[mesh]++
+		found = append(found, PodStatus{
+			Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Dialect: mesh, State: StateOutside, Reason: ReasonOtherDialect,
+			Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Dialects.String() + "): its traffic bypasses the mesh; " +
+				"add " + mesh + " to the plugin's dialect, then delete the pod",
+		})
+	}
+	for _, d := range c.opts.Others {
+		c.metrics.otherDialect.WithLabelValues(d.Name).Set(float64(n[d.Name]))
+	}
+	c.mu.Lock()
+	c.others = found
+	c.mu.Unlock()
+}
+
+// other returns the name of the mesh that a pod with a network is of, if the node is not configured for it; else "". A mesh that
+// selects the pod only by its namespace's labels does not count: only a program that serves the mesh reads those.
+func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
+	d := c.opts.Detect
+	if pod.DeletionTimestamp != nil || len(pod.Status.PodIPs) == 0 || dialect.Whole(pod) != nil ||
+		d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix) {
+		return ""
+	}
+	at := slices.IndexFunc(c.opts.Others, func(d dialect.Dialect) bool {
+		return d.Decide(pod, nil).Selected && (c.opts.Elsewhere == nil || !c.opts.Elsewhere(d.Name))
+	})
+	if at < 0 {
+		return ""
+	}
+	mesh := c.opts.Others[at]
+	var namespace *corev1.Namespace
+	if mesh.Decide(pod, nil).Undecided || c.undecided(pod) {
+		var err error
+		if namespace, err = c.namespaceOfOther(ctx, pod); err != nil || !mesh.Decide(pod, namespace).Selected {
+			return "" // it is excluded, or that cannot be told
+		}
+	}
+	if chosen, err := c.opts.Dialects.Choose(pod, namespace); err != nil || chosen.Dialect != nil {
+		return ""
+	}
+	found, ok := c.tracer.recent()
+	if !ok {
+		found = c.tracer.look()
+	}
+	if found.judge(pod, nil).State == Captured {
+		return "" // the plugin's record says so: it has been configured otherwise since
+	}
+	return mesh.Name
+}
