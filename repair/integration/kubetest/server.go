@@ -125,6 +125,9 @@ func Start(dir string, o Options) (s *Server, err error) {
 		"--listen-client-urls", s.etcdURL, "--advertise-client-urls", s.etcdURL,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	if err == nil {
+		err = s.etcd.WaitFor(patience, s.etcdReady)
+	}
+	if err == nil {
 		err = s.StartAPI()
 	}
 	if err != nil {
@@ -133,6 +136,9 @@ func Start(dir string, o Options) (s *Server, err error) {
 	}
 	return s, nil
 }
+
+// patience is how long a server may take until it is ready, on a busy machine with a slow disk.
+const patience = 5 * time.Minute
 
 // File returns the path of one of the server's files: apiserver.log, audit.log, etcd.log, pki/ca.crt, pki/sa.key and so
 // on.
@@ -167,8 +173,38 @@ func (s *Server) writeFiles() (err error) {
 		s.pki.issue("kubelet-client", "kube-apiserver-kubelet-client", []string{"system:masters"}))
 }
 
-// StartAPI starts the API server again after [Server.StopAPI] and waits until it is ready.
-func (s *Server) StartAPI() (err error) {
+// etcdReady returns an error while etcd does not serve. The API server gives up 20 seconds after its own start if etcd does not answer
+// by then, so it is started only afterwards.
+func (s *Server) etcdReady() error {
+	client := http.Client{Timeout: time.Second}
+	defer client.CloseIdleConnections()
+	r, err := client.Get(s.etcdURL + "/health")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Body.Close() }()
+	if r.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd: %s", r.Status)
+	}
+	return nil
+}
+
+// StartAPI starts the API server again after [Server.StopAPI] and waits until it is ready. One that ends by itself before is started
+// again, twice at most, as a cluster's is: on a busy machine etcd may be too slow for it once.
+func (s *Server) StartAPI() error {
+	for again := 2; ; again-- {
+		err := s.startAPI()
+		if err == nil {
+			err = s.api.WaitFor(patience, s.ready)
+		}
+		if err == nil || s.api == nil || s.api.Running() || again == 0 {
+			return err
+		}
+		s.api.Kill() // reaps it
+	}
+}
+
+func (s *Server) startAPI() (err error) {
 	authorization := "--authorization-mode=Node,RBAC"
 	if s.o.AuthorizationConfig != "" {
 		authorization = "--authorization-config=" + s.o.AuthorizationConfig
@@ -186,10 +222,7 @@ func (s *Server) StartAPI() (err error) {
 		"--audit-policy-file="+s.File("audit.yaml"), "--audit-log-path="+s.File("audit.log"), "--audit-log-mode=blocking",
 		"--enable-admission-plugins="+strings.Join(s.o.EnableAdmission, ","),
 		"--disable-admission-plugins="+strings.Join(s.o.DisableAdmission, ","))
-	if err != nil {
-		return err
-	}
-	return s.api.WaitFor(2*time.Minute, s.ready)
+	return err
 }
 
 func (s *Server) ready() error {
