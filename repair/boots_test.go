@@ -1,12 +1,15 @@
 package repair_test
 
 import (
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,4 +61,36 @@ func TestPodsOfABoot(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestABootExplainsNoSuccessor: of pods that broke at a boot, the successors that are broken too are no matter of the boot, so the breaker
+// holds them.
+func TestABootExplainsNoSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		boot := time.Now()
+		var pods []*corev1.Pod
+		for i := range 9 {
+			pods = append(pods, started(named(t, "crash-loop", fmt.Sprintf("broken-%d", i)), boot.Add(30*time.Second+time.Duration(i)*time.Second)))
+		}
+		var unready atomic.Bool // until the controller has seen all of them: the breaker goes by those it knows
+		unready.Store(true)
+		b := start(t, func(b *bench, o *repair.Options) {
+			o.Action, o.NodeBudget = repair.ActionDelete, repair.DefaultNodeBudget
+			b.cluster.LeaveAtOnce = true
+			o.PutBack = func() time.Time { return boot.Add(20 * time.Second) }
+			o.Installed = func() error {
+				if unready.Load() {
+					return errors.New("not ready")
+				}
+				return nil
+			}
+		}, pods...)
+		b.settle()
+		require.Equal(t, 9, b.outcomes()["held plugin-not-ready"])
+		unready.Store(false)
+		time.Sleep(5 * time.Second)
+		b.settle()
+		assert.GreaterOrEqual(t, b.outcomes()["held too-many-broken"], 8, "%v", b.outcomes())
+		assert.LessOrEqual(t, b.outcomes()["evicted check-failed"], 4, "%v", b.outcomes())
+	})
 }
