@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
 // lease makes the newest agent of a node the only one that acts. The two agents of a rolling upgrade would otherwise replace
@@ -40,7 +42,7 @@ func (l *lease) claim() error {
 	l.drop()
 	f, err := os.CreateTemp(filepath.Dir(l.path), ".agent.meshcni-tmp-")
 	if err != nil {
-		return explain(err, l.path)
+		return explain(fmt.Errorf("taking the lease: %w", diskfile.Cause(err)), l.path)
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 		if _, err = fmt.Fprintf(f, "The agent with PID %d in its own namespace keeps the plugin installed.\n%s\n", os.Getpid(), network()); err == nil {
@@ -50,7 +52,7 @@ func (l *lease) claim() error {
 	if err != nil {
 		_ = os.Remove(f.Name())
 		_ = f.Close()
-		return explain(fmt.Errorf("taking the lease: %w", err), l.path)
+		return explain(fmt.Errorf("taking the lease: %w", diskfile.Cause(err)), l.path)
 	}
 	l.file, l.claimed = f, true
 	return nil

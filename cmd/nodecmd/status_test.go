@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
@@ -172,6 +174,26 @@ func TestStatusNotWritten(t *testing.T) {
 	is, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.True(t, is.ModTime().Equal(other), "%s", is.ModTime())
+}
+
+// TestStatusOnAFullDisk: what cannot be written each second is logged once.
+func TestStatusOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k") }))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600), unix.ENOSPC)
+	var log output
+	ctx, stop := context.WithCancel(t.Context())
+	asked := 0
+	require.NoError(t, reporter{path: filepath.Join(dir, statusFile), log: slog.New(slog.NewTextHandler(&log, nil)), now: func() Status {
+		if asked++; asked == 4 {
+			stop()
+		}
+		return Status{Time: time.Now()}
+	}}.run(ctx))
+	assert.Equal(t, 1, strings.Count(log.String(), "the status file cannot be written"), log.String())
+	assert.Contains(t, log.String(), statusFile+": no space left on device")
 }
 
 // TestStatusOfNow: what was so before a command began is what it says, though the agent looks only now and then.

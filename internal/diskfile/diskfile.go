@@ -53,10 +53,10 @@ func WriteFrom(path string, src io.Reader, mode fs.FileMode) error {
 	}
 	// Closed first: a program that is open for writing cannot be executed (ETXTBSY).
 	if err := t.Close(); err != nil {
-		return fmt.Errorf("writing %s: %w", path, cause(err))
+		return fmt.Errorf("writing %s: %w", path, Cause(err))
 	}
 	if err := os.Rename(t.Name(), path); err != nil {
-		return changedIfGone(fmt.Errorf("putting %s in place: %w", path, cause(err)))
+		return changedIfGone(fmt.Errorf("putting %s in place: %w", path, Cause(err)))
 	}
 	return syncDir(filepath.Dir(path))
 }
@@ -112,7 +112,7 @@ func Replace(path string, old, data []byte) error {
 	switch err := exchange(t.Name(), real); {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
 		if err := os.Rename(t.Name(), real); err != nil {
-			return fmt.Errorf("putting %s in place: %w", real, cause(err))
+			return fmt.Errorf("putting %s in place: %w", real, Cause(err))
 		}
 	case err != nil:
 		return changedIfGone(fmt.Errorf("putting %s in place: %w", real, err))
@@ -147,7 +147,7 @@ func Remove(path string, old []byte) error {
 // Delete removes path, whatever its content. It is no error if there is nothing.
 func Delete(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing %s: %w", path, cause(err))
+		return fmt.Errorf("removing %s: %w", path, Cause(err))
 	}
 	return syncDir(filepath.Dir(path))
 }
@@ -159,7 +159,7 @@ func Move(from, to string, old []byte) error {
 		return err
 	}
 	if err := os.Rename(from, to); err != nil {
-		return changedIfGone(fmt.Errorf("moving %s to %s: %w", from, to, cause(err)))
+		return changedIfGone(fmt.Errorf("moving %s to %s: %w", from, to, Cause(err)))
 	}
 	if same(to, old) != nil {
 		_ = moveNew(to, from)
@@ -214,8 +214,9 @@ func changedIfGone(err error) error {
 	return err
 }
 
-// cause strips the paths from os's errors, because the caller's sentence names them.
-func cause(err error) error {
+// Cause strips the paths from an error of package os, because the caller's sentence names the target: a temporary file's random
+// name would make each error a new one.
+func Cause(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		return errno

@@ -30,7 +30,7 @@ func newTemp(target, tag string) (*temp, error) {
 	dir, base := filepath.Split(target)
 	f, err := os.CreateTemp(dir, "."+base+tempMark+tag+"*")
 	if err != nil {
-		return nil, fmt.Errorf("writing %s: %w", target, cause(err))
+		return nil, fmt.Errorf("writing %s: %w", target, Cause(err))
 	}
 	t := &temp{f, target}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil && !errors.Is(err, unix.ENOTSUP) {
@@ -56,7 +56,7 @@ func (t *temp) fill(src io.Reader, mode fs.FileMode) error {
 		err = t.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", t.target, cause(err))
+		return fmt.Errorf("writing %s: %w", t.target, Cause(err))
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func RemoveTemp(path string) error {
 		now, nowErr := os.ReadFile(target)
 		if err == nil && nowErr == nil && sum(taken) != parts[0] && sum(taken) != parts[1] && sum(now) == parts[1] {
 			if err := os.Rename(path, target); err != nil {
-				return fmt.Errorf("giving %s back: %w", target, cause(err))
+				return fmt.Errorf("giving %s back: %w", target, Cause(err))
 			}
 			return syncDir(dir)
 		}
@@ -163,11 +163,11 @@ func abandoned(path string) bool {
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("syncing %s: %w", dir, cause(err))
+		return fmt.Errorf("syncing %s: %w", dir, Cause(err))
 	}
 	defer d.Close()
 	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
-		return fmt.Errorf("syncing %s: %w", dir, cause(err))
+		return fmt.Errorf("syncing %s: %w", dir, Cause(err))
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ const turn = 10 * time.Second
 func lockDir(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("locking %s: %w", dir, cause(err))
+		return nil, fmt.Errorf("locking %s: %w", dir, Cause(err))
 	}
 	for deadline := time.Now().Add(turn); ; time.Sleep(time.Millisecond) {
 		switch err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); {

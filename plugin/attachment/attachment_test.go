@@ -187,6 +187,21 @@ func TestNoRecordIsBetterThanAnOldOne(t *testing.T) {
 	assert.False(t, errors.Is(err, fs.ErrNotExist), "not to be read is not to be absent")
 }
 
+// TestAnErrorIsRepeated: what fails again fails with the same words, else each attempt would be logged anew. The temporary file's
+// name is random.
+func TestAnErrorIsRepeated(t *testing.T) {
+	t.Parallel()
+	store := attachment.In(t.TempDir())
+	require.NoError(t, store.Write(record(t, redirect.Default())))
+	path := filepath.Join(store.Dir, ls(t, store)[0])
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "not-empty"), 0o700)) // the record cannot take its place
+	first, again := store.Write(record(t, redirect.Default())), store.Write(record(t, redirect.Default()))
+	require.ErrorContains(t, first, "record the attachment: write "+path+": ")
+	require.EqualError(t, again, first.Error())
+	assert.Len(t, ls(t, store), 1, "no temporary file stays")
+}
+
 func TestRetain(t *testing.T) {
 	t.Parallel()
 	store := attachment.In(t.TempDir())

@@ -1,6 +1,7 @@
 package attachment
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/meshcni/meshcni/netnsexec"
@@ -103,6 +105,14 @@ func (s Store) write(name string, r Record) error {
 	if len(text) >= MaxBytes {
 		return fmt.Errorf("the record would have %d bytes, of at most %d", len(text), MaxBytes)
 	}
+	if err := s.replace(name, append(text, '\n')); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Join(s.Dir, name), cause(err))
+	}
+	return nil
+}
+
+// replace writes a record's file in one step.
+func (s Store) replace(name string, text []byte) error {
 	f, err := os.CreateTemp(s.Dir, temporary)
 	if errors.Is(err, fs.ErrNotExist) {
 		// The directories are made only now, because they are there nearly always.
@@ -116,14 +126,23 @@ func (s Store) write(name string, r Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
+	_, err = f.Write(text)
+	if err = cmp.Or(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), filepath.Join(s.Dir, name))
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		_ = os.Remove(f.Name()) // else Retain and Tidy do
 	}
-	return nil
+	return err
+}
+
+// cause strips the paths from an error of package os: a temporary file's random name would make each error a new one.
+func cause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
 }
 
 // Read returns the attachment's record. If there is none, errors.Is(err, fs.ErrNotExist) holds; any other error means that

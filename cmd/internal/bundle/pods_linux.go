@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/podnetns"
@@ -86,6 +89,9 @@ func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Rec
 	return b.Check(ctx, wanted)
 }
 
+// errNoLook says that whether a namespace is there cannot be told from here.
+var errNoLook = errors.New("the agent may not look into the pod")
+
 // enter opens the namespace of the record. Its path is the host's, whose root may be elsewhere, and may by now lead to
 // another namespace.
 func enter(ctx context.Context, record attachment.Record, hostRoot string) (*netnsexec.NetNS, error) {
@@ -94,8 +100,13 @@ func enter(ctx context.Context, record attachment.Record, hostRoot string) (*net
 		path = strings.TrimPrefix(path, "/var")
 	}
 	var errs []error
-	for _, root := range []string{hostRoot, ""} {
-		ns, err := netnsexec.Open(filepath.Join("/", root, path))
+	seen := false // the place where the namespace would be
+	for _, root := range slices.Compact([]string{hostRoot, ""}) {
+		if path == "" {
+			break
+		}
+		at := filepath.Join("/", root, path)
+		ns, err := netnsexec.Open(at)
 		if err == nil && record.NetNS.Is(ns.ID()) {
 			return ns, nil
 		}
@@ -103,21 +114,27 @@ func enter(ctx context.Context, record attachment.Record, hostRoot string) (*net
 			err = fmt.Errorf("%s is another namespace by now", ns.Path())
 			_ = ns.Close()
 		}
+		entries, unread := os.ReadDir(filepath.Dir(at))
+		seen = seen || unread == nil && (root != "" || len(entries) > 0) // a container without the node's has an empty one, or none
 		errs = append(errs, err)
-		if hostRoot == "" {
-			break
-		}
 	}
 	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, nil)
-	if err != nil {
-		return nil, errors.Join(append(errs, err)...)
+	if err == nil {
+		var ns *netnsexec.NetNS
+		if ns, err = found.Open("/proc"); err == nil && record.NetNS.Ino != 0 && !record.NetNS.Is(ns.ID()) {
+			err = errors.Join(fmt.Errorf("%s is not the namespace of the record", ns.Path()), ns.Close())
+		}
+		if err == nil {
+			return ns, nil
+		}
 	}
-	ns, err := found.Open("/proc")
-	if err == nil && record.NetNS.Ino != 0 && !record.NetNS.Is(ns.ID()) {
-		err = errors.Join(fmt.Errorf("%s is not the namespace of the record", ns.Path()), ns.Close())
+	errs = append(errs, err)
+	switch all := errors.Join(errs...); {
+	case errors.Is(all, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: %w", errNoLook, all)
+	case path != "" && !seen && errors.Is(err, podnetns.ErrNoProcess):
+		return nil, fmt.Errorf("%w: neither %s nor a process of the pod is to be seen from here", errNoLook, path)
+	default:
+		return nil, all
 	}
-	if err != nil {
-		return nil, errors.Join(append(errs, err)...)
-	}
-	return ns, nil
 }
