@@ -68,7 +68,8 @@ func (l List) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
 }
 
 // Choose asks all meshes about the pod. Without the Namespace, errors.Is(err, dialect.ErrNamespaceUnknown) if it decides which mesh
-// has the pod; the Choice is then the mesh that may have it, with Decision.Undecided.
+// has the pod; the Choice is then the mesh that may have it, with Decision.Undecided. An [*InvalidError] says the same of a mesh whose
+// Policy.Decline panics.
 func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, error) {
 	switch len(l) {
 	case 0:
@@ -92,7 +93,7 @@ func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, erro
 		c.Answers = append(c.Answers, Answer{l[i].Name, d})
 		switch {
 		case d.Selected && c.Dialect != nil:
-			if unknown == nil {
+			if unknown == nil && d.Err == nil {
 				c.Contested = append(c.Contested, l[i].Name)
 			}
 		case c.Dialect != nil:

@@ -22,10 +22,11 @@ var ErrNamespaceUnknown = errors.New("its namespace is not known")
 // from it, or by a Build that says so ([Dialect.NeedsNamespace]). Whoever captures pods then has to be able to read namespaces.
 func (d Dialect) MayReadNamespace() bool { return d.Policy.ReadsNamespace() || d.inherits() }
 
-// ReadsNamespace reports whether the pod's Namespace is needed. It is not if the pod alone rules itself out.
+// ReadsNamespace reports whether the pod's Namespace is needed. It is not if the pod alone rules itself out, or if it could not
+// help.
 func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
 	alone := d.Policy.Decide(pod, nil)
-	return alone.Undecided || alone.Selected && d.inherits()
+	return alone.Err == nil && (alone.Undecided || alone.Selected && d.inherits())
 }
 
 // inherits reports whether Build reads the namespace.
@@ -97,8 +98,11 @@ func (d Dialect) plain() Input {
 	return in
 }
 
-// unknown refuses a pod whose namespace is needed and not known, after the decision without it.
+// unknown refuses a pod that cannot be decided about: its namespace is needed and not known, or Policy.Decline panicked.
 func (d *Dialect) unknown(pod *corev1.Pod, alone selection.Decision) error {
+	if alone.Err != nil {
+		return d.refused(pod, d.invalid(alone.Err))
+	}
 	what := "what settings of " + d.Name + " it inherits"
 	switch by := d.Policy.ExcludedNamespaceLabels; {
 	case alone.Undecided && alone.Selected:
@@ -109,7 +113,7 @@ func (d *Dialect) unknown(pod *corev1.Pod, alone selection.Decision) error {
 	return fmt.Errorf("pod %s/%s: %w, so it cannot be told %s", pod.Namespace, pod.Name, ErrNamespaceUnknown, what)
 }
 
-// maybe is the decision about a pod that is refused because its namespace is not known: nobody may take it for outside.
+// maybe is the decision about a pod that is refused because it cannot be decided about: nobody may take it for outside.
 func maybe(alone selection.Decision) selection.Decision {
 	if !alone.Selected {
 		alone.Selected, alone.Reason, alone.Detail = true, selection.Selected, "its namespace may enable it"

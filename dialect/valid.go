@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // InvalidError holds the faults of a [Dialect], whatever the pod. Get it with errors.As(err, &invalidError).
@@ -53,13 +54,14 @@ func validName(name string) bool {
 // call it before they decide about pods, so that a mistake in a dialect is not found at the first pod, and blamed on it.
 //
 // It calls Build for a pod without settings, which has to give a valid Redirect with the dialect's Names, or an error. If it panics,
-// it is called again for a pod with the annotations that the Policy demands.
+// it is called again for a pod with the annotations that the Policy demands. Policy.Decline is asked about such a pod.
 func (d Dialect) Validate() error {
 	errs := []error{d.Policy.Validate()}
 	if !validName(d.Name) {
 		errs = append(errs, fmt.Errorf("its Name %s is not 1 to 63 of a to z, 0 to 9 and '-', with no '-' at either end", brief.Quote(d.Name)))
 	}
 	errs = append(errs, d.validateBuild()...)
+	errs = append(errs, d.validateDecline()...)
 	errs = append(errs, d.Validation.validate()...)
 	if s := d.Sandboxes; s != nil && (s.Key == "" || strings.ContainsAny(s.Key, "=;") || s.Build == nil) {
 		errs = append(errs, fmt.Errorf("Sandboxes needs a Build function and a Key without '=' and ';', and has %s", brief.Quote(s.Key)))
@@ -99,6 +101,19 @@ func (d Dialect) validateBuild() (errs []error) {
 			brief.Quote(d.Names.ChainPrefix), brief.Quote(r.Names.ChainPrefix)))
 	}
 	return errs
+}
+
+// validateDecline asks Policy.Decline about a pod with what the Policy demands, with its proxy container and by its annotations alone.
+func (d Dialect) validateDecline() []error {
+	in := d.demanded(d.plain())
+	p := selection.Policy{Decline: d.Policy.Decline, ProxyContainers: d.Policy.ProxyContainers}
+	if err := p.Decide(in.Pod, nil).Err; err != nil {
+		return []error{err}
+	}
+	if alone, _ := p.RuleOut(in.Pod.Annotations); alone.Err != nil {
+		return []error{fmt.Errorf("by a pod's annotations alone, %w", alone.Err)}
+	}
+	return nil
 }
 
 // validateKeys finds settings of a schema that no pod can have, and those that an agent would not keep of a large pod.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -192,6 +193,37 @@ func TestOwnPodsOnly(t *testing.T) {
 		return dialect.Result{}, fmt.Errorf("annotation mine/config is absent")
 	}
 	require.NoError(t, d.Validate())
+}
+
+// TestDeclinePanics: a pod that cannot be decided about is refused for the dialect, whatever mesh comes after, and not contested.
+func TestDeclinePanics(t *testing.T) {
+	d := mine()
+	d.Policy.Decline = func(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+		if proxy == nil {
+			return "", ""
+		}
+		return "none", pod.Annotations["mine/port"][:1]
+	}
+	require.ErrorContains(t, d.Validate(), "its Policy.Decline panics: ")
+	for _, l := range []dialect.List{{d}, {d, toy()}} {
+		p, err := l.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
+		var invalid *dialect.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		assert.Equal(t, "mine-2", invalid.Dialect)
+		assert.Equal(t, "mine-2", p.Dialect)
+		assert.True(t, p.Decision.Selected && p.Decision.Undecided)
+	}
+	assert.False(t, d.ReadsNamespace(toyPod(nil)), "it would not help")
+	p, err := dialect.List{toy(), d}.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, "toy", p.Dialect)
+	assert.Empty(t, p.Warnings, "nobody contests it")
+
+	// It may rely on what the Policy demands, and needs to bear that only annotations are known.
+	d.Policy.Required = []selection.Requirement{{Keys: []string{"mine/port"}}}
+	require.NoError(t, d.Validate())
+	d.Policy.Decline = func(_ *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) { return "", proxy.Name }
+	require.ErrorContains(t, d.Validate(), "by a pod's annotations alone, its Policy.Decline panics: ")
 }
 
 // TestWrongDialectIsNotThePodsFault: where nobody has validated it, a pod is refused for the dialect, and nothing panics.

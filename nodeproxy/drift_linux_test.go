@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // metric returns the value of a counter or gauge with one label at most two.
@@ -288,6 +289,37 @@ func TestCannotTell(t *testing.T) {
 	assert.Contains(t, n.state(uid).Detail, `ambient.istio.io/dns-capture="perhaps"`)
 	differ, _ = n.rules(uid)
 	assert.Empty(t, differ, "it stays as it was")
+}
+
+// TestDeclinePanics: the one pod for which a mesh's Decline panics stays as it is, and the agent goes on.
+func TestDeclinePanics(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, apply.Nftables)
+	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Names: ambient.Defaults().Names}
+	sidecar.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+		if pod.Labels["boom"] != "" {
+			panic("boom")
+		}
+		return "is-ambient", "it is"
+	}
+	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
+	uid, other := n.pod(1), n.pod(2)
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(uid)
+	n.captured(other)
+	n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{"boom": "yes"} })
+	n.eventually(uid, agentsock.Waiting, "selection-unknown")
+	assert.Contains(t, n.state(uid).Detail, "dialect sidecar: its Policy.Decline panics: boom")
+	differ, _ := n.rules(uid)
+	assert.Empty(t, differ)
+	assert.Equal(t, "enabled", n.pods.annotation(uid))
+	_, err := n.c.Plan(t.Context(), uid)
+	require.ErrorAs(t, err, new(*dialect.InvalidError))
+	n.pods.change(other, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+	n.outside(other)
+	n.pods.change(uid, func(p *corev1.Pod) { p.Labels = nil })
+	n.captured(uid)
 }
 
 // TestSettingsChange: an annotation that changes the rules of a running pod takes effect.

@@ -158,7 +158,7 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
 	mesh := c.opts.Dialects.Named(p.Dialect)
 	switch {
-	case errors.Is(err, dialect.ErrNamespaceUnknown):
+	case p.Decision.Undecided, errors.Is(err, dialect.ErrNamespaceUnknown):
 		return true, err
 	case !p.Decision.Selected || mesh == nil || mesh.NodeProxy == nil || mesh.NodeProxy.Agents[m.name].Rules == nil:
 		return false, nil // not in the mesh, so it is not that agent's either

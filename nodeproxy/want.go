@@ -92,6 +92,8 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 	switch {
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		w.Choice, w.reason, w.detail = machine.Unsure, reasonUnknownNamespace, err.Error()
+	case p.Decision.Undecided:
+		w.Choice, w.reason, w.detail = machine.Unsure, machine.ReasonUnsure, err.Error()
 	case err == nil && !p.Decision.Selected:
 		w.Choice = machine.Out
 	case mesh != nil && mesh.NodeProxy == nil:

@@ -206,6 +206,38 @@ func TestOwnDialect(t *testing.T) {
 	assert.EqualValues(t, selection.ExcludedNamespace, c.run(t).record(t, "decision")["reason"])
 }
 
+// TestDeclinePanics: the pod does not start, and the runtime hears which dialect is wrong, also where another mesh comes after it.
+func TestDeclinePanics(t *testing.T) {
+	t.Parallel()
+	boom, after := toy(), toy()
+	boom.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+		if pod.Annotations["boom"] != "" {
+			panic("ouch")
+		}
+		return "quiet", "it says so"
+	}
+	after.Name = "after"
+	for _, passed := range []any{nil, object{"io.kubernetes.cri.pod-annotations": object{"boom": "x"}}} {
+		for _, list := range []dialect.List{{boom}, {boom, after}} {
+			c := newCall()
+			c.plugin.Dialects = list
+			c.config["dialect"] = list.Names()
+			if passed != nil {
+				c.config["runtimeConfig"] = passed
+			}
+			pod(c, func(p *corev1.Pod) { p.Annotations = map[string]string{"boom": "x"} })
+			out := c.run(t)
+			out.fails(t, 7, "dialect toy: its Policy.Decline panics: ouch")
+			assert.Contains(t, out.failure.Details, "dialect toy is wrong, and not the pod")
+			assert.Nil(t, c.netns.Live.IPv4)
+
+			pod(c, func(p *corev1.Pod) { p.Annotations = nil })
+			delete(c.config, "runtimeConfig")
+			assert.Zero(t, c.run(t).exit)
+		}
+	}
+}
+
 func TestFamilies(t *testing.T) {
 	t.Parallel()
 	ips := func(s ...string) func(*call) {

@@ -46,6 +46,7 @@ const (
 	CaptureDelegated  CaptureCode = "delegated"  // cannot-tell: Multus set up its network, and what it called is not known
 	CaptureNamespace  CaptureCode = "namespace"  // cannot-tell: the labels of its namespace decide, and cannot be read
 	CaptureTooLarge   CaptureCode = "too-large"  // cannot-tell: the pod is larger than what is kept of one
+	CaptureDialect    CaptureCode = "dialect"    // cannot-tell: the Policy.Decline of a mesh panics
 )
 
 // CaptureCodes lists all codes.
@@ -53,6 +54,7 @@ var CaptureCodes = []CaptureCode{
 	CaptureRecorded, CaptureAttached, CaptureChecked, CaptureVerified,
 	CaptureNotCalled, CapturePassedOver, CaptureNoRules,
 	CaptureNoTrace, CaptureUnreadable, CaptureDelegated, CaptureNamespace, CaptureTooLarge,
+	CaptureDialect,
 }
 
 // Capture is what is known of one pod.

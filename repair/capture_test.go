@@ -105,4 +105,5 @@ var stateOf = map[CaptureCode]CaptureState{
 	CaptureRecorded: Captured, CaptureAttached: Captured, CaptureChecked: Captured, CaptureVerified: Captured,
 	CaptureNotCalled: Uncaptured, CapturePassedOver: Uncaptured, CaptureNoRules: Uncaptured,
 	CaptureNoTrace: CannotTell, CaptureUnreadable: CannotTell, CaptureDelegated: CannotTell, CaptureNamespace: CannotTell, CaptureTooLarge: CannotTell,
+	CaptureDialect: CannotTell,
 }

@@ -139,6 +139,8 @@ func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces,
 	switch {
 	case errors.Is(err, dialect.ErrTooLarge):
 		return Capture{State: CannotTell, Code: CaptureTooLarge, Detail: err.Error()}, c.mesh(pod)
+	case errors.As(err, new(*dialect.InvalidError)):
+		return Capture{State: CannotTell, Code: CaptureDialect, Detail: err.Error()}, c.mesh(pod)
 	case err != nil:
 		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, c.mesh(pod)
 	case mesh == nil:

@@ -26,7 +26,7 @@ type Finding struct {
 	// FailedAt is when the failed run began, in whole seconds.
 	FailedAt time.Time
 	// Undecided means that the labels of the pod's namespace, which Diagnose does not know, decide whether the pod is in the mesh.
-	// Ask for them before you act on it, as a [Controller] does.
+	// Ask for them before you act on it, as a [Controller] does. Where Policy.Decline panics, it cannot be told with them either.
 	Undecided bool
 	// Final means that the pod will never run again, so that only a new pod helps.
 	Final bool

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // mesh returns the mesh that has a pod, whose check is then looked at. Where the pod's namespace decides, and has not been read, it is
@@ -44,16 +45,20 @@ func (c *Controller) ours(pod *corev1.Pod) bool {
 	})
 }
 
-// undecided reports whether the labels of the pod's namespace decide which mesh has the pod, or whether one has it.
+// undecided reports whether the pod alone does not tell which mesh has it, or whether one has: the labels of its namespace decide,
+// or a mesh's Decline panics.
 func (c *Controller) undecided(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Decide(pod, nil).Undecided })
 }
+
+// byNamespace reports whether a decision made without the namespace needs it.
+func byNamespace(alone selection.Decision) bool { return alone.Undecided && alone.Err == nil }
 
 // choose returns the mesh that has a pod, as the plugin decides. It reads the namespace only if that decides too. An error says
 // that this cannot be told.
 func (c *Controller) choose(ctx context.Context, pod *corev1.Pod) (dialect.Choice, error) {
 	var namespace *corev1.Namespace
-	if c.undecided(pod) {
+	if slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return byNamespace(d.Decide(pod, nil)) }) {
 		var err error
 		if namespace, err = c.namespace(ctx, pod); err != nil {
 			return dialect.Choice{}, err

@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // meshes configures several, with "default" a namespace whose pods ambient has, if they are without an Istio sidecar, and
@@ -110,6 +111,55 @@ func TestDetectionOfSeveralMeshes(t *testing.T) {
 			rows[p.Name] = p.Dialect + " " + p.State + " " + p.Reason
 		}
 		assert.Equal(t, map[string]string{"a": "istio captured attached", "b": "linkerd cannot-tell no-trace", "unknown": "linkerd cannot-tell namespace"}, rows)
+	})
+}
+
+// TestDeclinePanics: of the pod for which a mesh's Decline panics nothing can be told, and nothing is done to it. Others are dealt with.
+func TestDeclinePanics(t *testing.T) {
+	mesh := linkerd.New()
+	mesh.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+		if pod.Labels["boom"] != "" {
+			panic("boom")
+		}
+		return "", ""
+	}
+	boom := func(p *corev1.Pod) { p.Namespace, p.Labels = "shop", map[string]string{"boom": "yes"} }
+	require.NoError(t, dialect.List{mesh}.Validate())
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		b := start(t, func(b *bench, o *repair.Options) {
+			meshes(repair.ActionLabel, mesh)(b, o)
+			n.detecting(repair.ActionLabel)(b, o)
+		}, with(named(t, "linkerd", "boom"), boom), with(named(t, "linkerd", "b"), inShop))
+		var touched []string
+		for _, r := range b.requests() {
+			if strings.HasPrefix(r, "label ") {
+				touched = append(touched, r)
+			}
+		}
+		assert.Equal(t, []string{"label shop/b"}, touched)
+		require.NoError(t, b.ctl.Ready())
+		details := map[string]string{}
+		for _, p := range b.ctl.Pods() {
+			details[p.Name] = p.State + " " + p.Reason + ": " + p.Detail
+		}
+		assert.Equal(t, "cannot-tell dialect: linkerd configuration of pod shop/boom: dialect linkerd: its Policy.Decline panics: boom", details["boom"])
+		assert.NotContains(t, details["b"], "dialect", "the other is looked at as ever")
+	})
+
+	// Of meshes that the node is not configured for, the one that panics has nobody.
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		b := start(t, func(b *bench, o *repair.Options) {
+			meshes(repair.ActionNone, istio.New())(b, o)
+			n.detecting(repair.ActionNone)(b, o)
+			o.Others = dialect.List{mesh}
+		}, with(named(t, "linkerd", "boom"), boom), with(named(t, "linkerd", "b"), inShop))
+		rows := map[string]string{}
+		for _, p := range b.ctl.Pods() {
+			rows[p.Name] = p.Dialect + " " + p.State + " " + p.Reason
+		}
+		assert.Equal(t, map[string]string{"b": "linkerd outside other-dialect"}, rows)
 	})
 }
 

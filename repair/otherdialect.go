@@ -59,7 +59,8 @@ func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
 		return ""
 	}
 	at := slices.IndexFunc(c.opts.Others, func(d dialect.Dialect) bool {
-		return d.Decide(pod, nil).Selected && (c.opts.Elsewhere == nil || !c.opts.Elsewhere(d.Name))
+		alone := d.Decide(pod, nil)
+		return alone.Selected && alone.Err == nil && (c.opts.Elsewhere == nil || !c.opts.Elsewhere(d.Name))
 	})
 	if at < 0 {
 		return ""

@@ -62,7 +62,8 @@ type Policy struct {
 	// Decline is the dialect's last word on a pod that nothing above rules out: with a reason other than "" the pod is
 	// left alone. Detail is a sentence that names what was found. The reason is [DryRun], [InterceptionNone], or a code
 	// of the dialect's own, in lower case with hyphens; logs, explain, events and metrics report it. Decline must be
-	// pure, and read nothing that dialect.List.Keep leaves out.
+	// pure, and read nothing that dialect.List.Keep leaves out. If it panics, it cannot be told whether the pod is in the mesh: see
+	// [Decision].Err.
 	//
 	// It is also asked where only the pod's annotations are known. Proxy is then
 	// nil, and it must decline only what no other part of the pod can overrule.
@@ -92,7 +93,7 @@ func decided(r Reason, format string, args ...any) (Decision, bool) {
 }
 
 // Decide reports whether the pod's traffic is to be redirected. The Namespace object may be nil: the Decision is then
-// Undecided where its labels could change it, see [Policy.ReadsNamespace].
+// Undecided where its labels could change it, see [Policy.ReadsNamespace]. It does not panic if Decline does.
 func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	var warnings redirect.Warnings
 	d, out := p.ruleOut(pod, namespace, &warnings)
@@ -191,7 +192,7 @@ func (p Policy) ExcludesNamespace(name string) bool {
 }
 
 // RuleOut decides by a pod's annotations alone, all of them, which a container runtime may pass to a plugin. It reports
-// whether they rule the pod out; if not, nothing is decided yet.
+// whether they rule the pod out; if not, nothing is decided yet, and the Decision has no more than Err.
 func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	if d, out := p.foreign(annotations); out {
 		return d, true
@@ -199,7 +200,8 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	if d, out := p.notInjected(annotations); out {
 		return d, true
 	}
-	return p.declined(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+	d, out := p.declined(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
+	return d, out && d.Err == nil
 }
 
 // PresumeOut is for a pod that cannot be read. It decides by the pod's annotations, all of them, or nil when they are
@@ -226,13 +228,24 @@ func (p Policy) notInjected(annotations map[string]string) (Decision, bool) {
 	return Decision{}, false
 }
 
-func (p Policy) declined(pod *corev1.Pod, proxy *corev1.Container) (Decision, bool) {
+// declined asks Decline. Nothing else calls it, so that a panic there is an answer about one pod.
+func (p Policy) declined(pod *corev1.Pod, proxy *corev1.Container) (d Decision, out bool) {
 	if p.Decline == nil {
 		return Decision{}, false
 	}
+	defer func() {
+		if v := recover(); v != nil {
+			err := fmt.Errorf("%w: %s", errDecline, brief.Text(fmt.Sprint(v), maxPanic))
+			d, out = Decision{Selected: true, Reason: Selected, Detail: err.Error(), Undecided: true, Err: err}, true
+		}
+	}()
 	reason, detail := p.Decline(pod, proxy)
 	return Decision{Reason: reason, Detail: detail}, reason != ""
 }
+
+var errDecline = errors.New("its Policy.Decline panics")
+
+const maxPanic = 200
 
 func (p Policy) foreign(annotations map[string]string) (Decision, bool) {
 	if _, ok := annotations[p.ForeignAnnotation]; !ok || p.ForeignAnnotation == "" {

@@ -278,6 +278,27 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestDeclinePanics: what cannot be told is neither out nor decided, and what rules the pod out before is as ever.
+func TestDeclinePanics(t *testing.T) {
+	p := policy
+	p.Decline = func(_ *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) { panic(proxy) }
+	pod := meshed()
+	for _, namespace := range []*corev1.Namespace{nil, namespaceOf(pod)} {
+		d := p.Decide(pod, namespace)
+		require.ErrorContains(t, d.Err, "its Policy.Decline panics: ")
+		assert.True(t, d.Selected && d.Undecided)
+		assert.Equal(t, d.Err.Error(), d.Detail)
+		assert.LessOrEqual(t, len(d.Detail), 300)
+	}
+	d, out := p.RuleOut(pod.Annotations)
+	require.ErrorContains(t, d.Err, "panics: nil")
+	assert.False(t, out)
+	pod.Spec.HostNetwork = true
+	d = p.Decide(pod, nil)
+	require.NoError(t, d.Err)
+	assert.Equal(t, selection.HostNetwork, d.Reason)
+}
+
 // An injector may have words of its own for on and off, and a dialect reasons.
 func TestWordsOfItsOwn(t *testing.T) {
 	p := selection.Policy{

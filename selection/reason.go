@@ -48,7 +48,11 @@ type Decision struct {
 	Detail string `json:"detail"`
 	// Undecided: the pod's Namespace was not given, and its labels may change the answer. Selected and Reason are then those of
 	// a namespace without labels, which is no answer to go by.
+	// It is also set with Err.
 	Undecided bool `json:"undecided,omitempty"`
+	// Err: Policy.Decline panicked, so it cannot be told whether the pod is in the mesh. Selected is then true, so that nobody who
+	// does not look here leaves the pod alone.
+	Err error `json:"-"`
 	// Warnings lists settings that could not be read and so count as not set.
 	Warnings redirect.Warnings `json:"warnings,omitempty"`
 }

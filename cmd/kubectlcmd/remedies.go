@@ -30,6 +30,7 @@ var agentReasons = map[string]remedy{
 	"delegated":         {"Multus has set up its network, and what it has called is not known", []string{toBeSure}},
 	"namespace":         {"the labels of its namespace decide, and the agent cannot read them", []string{"See the agent's log; the chart's excludeNamespaceSelector grants the right"}},
 	"too-large":         {"its labels, annotations and containers are larger than the agent keeps of a pod", []string{"Make what the mesh reads of it smaller: 64 KiB are kept"}},
+	"dialect":           {"a dialect panics for it, so it cannot be told whether it is in the mesh", []string{"Nothing can be done about the pod: the dialect's makers have to correct it"}},
 	"no-proxy":          {"no proxy of its node is connected to the agent", []string{"See that the node's ztunnel runs, and has the directory of --zds-socket: kubectl get pods --all-namespaces --selector app=ztunnel --output wide"}},
 	"not-handed-over":   {"the node's proxy has not accepted it yet", []string{again}},
 	"no-listeners":      {"the node's proxy does not listen in it", []string{again, "See the proxy's log"}},

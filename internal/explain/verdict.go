@@ -156,7 +156,7 @@ func (t *Target) about(d *dialect.Dialect, a dialect.Answer) about {
 // otherDialect looks whether the pod is of a mesh that was not asked.
 func (t *Target) otherDialect(v *Verdict, l dialect.List) bool {
 	for _, d := range t.Known {
-		if l.Named(d.Name) != nil || !d.Decide(t.Pod, t.namespace).Selected {
+		if decision := d.Decide(t.Pod, t.namespace); l.Named(d.Name) != nil || !decision.Selected || decision.Err != nil {
 			continue
 		}
 		v.Code = CodeOtherDialect
