@@ -26,7 +26,7 @@ type Answer struct {
 
 // Choice is the mesh of a [List] that has a pod.
 type Choice struct {
-	// Dialect is the mesh that has the pod; nil: none selects it.
+	// Dialect is a copy of the mesh that has the pod; nil: none selects it.
 	Dialect *Dialect
 	// Decision is that mesh's. If none selects the pod, it has the reason of the first and the details of all.
 	Decision selection.Decision
@@ -77,11 +77,11 @@ func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, erro
 	case 1:
 		c := Choice{Decision: l[0].Decide(pod, namespace)}
 		if c.Decision.Selected {
-			c.Dialect = &l[0]
+			c.Dialect = l.copied(0)
 		}
 		if c.Decision.Undecided {
 			err := l[0].unknown(pod, c.Decision)
-			c.Dialect, c.Decision = &l[0], maybe(c.Decision)
+			c.Dialect, c.Decision = l.copied(0), maybe(c.Decision)
 			return c, err
 		}
 		return c, nil
@@ -99,9 +99,9 @@ func (l List) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, erro
 		case c.Dialect != nil:
 		case d.Undecided:
 			unknown = l[i].unknown(pod, d)
-			c.Dialect, c.Decision = &l[i], maybe(d)
+			c.Dialect, c.Decision = l.copied(i), maybe(d)
 		case d.Selected:
-			c.Dialect, c.Decision = &l[i], d
+			c.Dialect, c.Decision = l.copied(i), d
 		}
 	}
 	if c.Dialect == nil {
@@ -174,12 +174,18 @@ func (l List) ReadsNamespace(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(l, func(d Dialect) bool { return d.ReadsNamespace(pod) })
 }
 
-// Named returns the mesh with the name, which is that of a [Plan]; nil: there is none.
+// Named returns a copy of the mesh with the name, which is that of a [Plan]; nil: there is none.
 func (l List) Named(name string) *Dialect {
 	if i := slices.IndexFunc(l, func(d Dialect) bool { return d.Name == name }); i >= 0 {
-		return &l[i]
+		return l.copied(i)
 	}
 	return nil
+}
+
+// copied returns a copy of a mesh, which the caller may change.
+func (l List) copied(i int) *Dialect {
+	d := l[i]
+	return &d
 }
 
 // Names lists the meshes' names, in order.

@@ -82,7 +82,7 @@ func ParseIDRange(s string) (IDRange, error) {
 	a, err1 := strconv.ParseUint(first, 10, 32)
 	b, err2 := strconv.ParseUint(last, 10, 32)
 	switch {
-	case err1 != nil || err2 != nil || a == NoID || b == NoID:
+	case err1 != nil || err2 != nil || a == uint64(NoID) || b == uint64(NoID):
 		return IDRange{}, fmt.Errorf("%s is not an id from 0 to %d, nor a range of two", brief.Quote(s), uint32(NoID-1))
 	case b < a:
 		return IDRange{}, fmt.Errorf("range %s ends before it begins", brief.Quote(s))

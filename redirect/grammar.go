@@ -181,7 +181,7 @@ func ValidInterfacePattern(name string) bool {
 func ParseIDs(s string) ([]uint32, error) {
 	ids, err := parseList(s, true, func(id string) (uint32, error) {
 		n, err := strconv.ParseUint(id, 10, 32)
-		if err != nil || n == NoID {
+		if err != nil || n == uint64(NoID) {
 			return 0, fmt.Errorf("%s is not a numeric id from 0 to %d", brief.Quote(id), uint32(NoID-1))
 		}
 		return uint32(n), nil
@@ -190,4 +190,4 @@ func ParseIDs(s string) ([]uint32, error) {
 }
 
 // NoID is (uid_t)-1, which the kernel reserves: no user or group has it.
-const NoID = 1<<32 - 1
+const NoID uint32 = 1<<32 - 1

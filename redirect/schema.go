@@ -330,7 +330,7 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 func SetProxyUser(r *Redirect, value string) error {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {
-	case err != nil || id == NoID:
+	case err != nil || id == uint64(NoID):
 		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
 	case id == 0:
 		return errRoot

@@ -36,34 +36,34 @@ type Outcome string
 
 // The outcomes.
 const (
-	outcomeFound       Outcome = "found"       // reported only, since the action is none
-	outcomeLabelled    Outcome = "labelled"    // the pod has the label
-	outcomeUnlabelled  Outcome = "unlabelled"  // the label was removed, since the pod's check has succeeded
-	outcomeEvicted     Outcome = "evicted"     // the pod was evicted
-	outcomeDeleted     Outcome = "deleted"     // the pod was deleted, by Options.Force, since it could not be evicted
-	outcomeRepaired    Outcome = "repaired"    // the rules were written
-	outcomeIntact      Outcome = "intact"      // the rules were right; the pod's check has yet to run again
-	outcomeRecovered   Outcome = "recovered"   // the check of a repaired pod has succeeded
-	outcomeIneffective Outcome = "ineffective" // the check of a repaired pod has failed again
-	outcomeTooLate     Outcome = "too-late"    // the pod has failed for good, so rules cannot help it
-	outcomeGone        Outcome = "gone"        // the pod was gone, or being deleted, when it was read again
-	outcomeReplaced    Outcome = "replaced"    // another pod had the same name
-	outcomeMended      Outcome = "mended"      // the pod was no longer broken when it was read again
-	outcomeDeferred    Outcome = "deferred"    // the budget of the node or the cluster is used up for now
-	outcomeHeld        Outcome = "held"        // deletions are held back; the reason says why
-	outcomeBlocked     Outcome = "blocked"     // a disruption budget forbids eviction for now
-	outcomeSpared      Outcome = "spared"      // the pod has no owner that would replace it
-	outcomeConflict    Outcome = "conflict"    // the pod changed between the read and the action
-	outcomeNoProcess   Outcome = "no-process"  // no running process leads to the pod's network namespace
-	outcomeForbidden   Outcome = "forbidden"   // a permission is missing
-	outcomeUnverified  Outcome = "unverified"  // the action succeeded, but its effect does not show
-	outcomeFailed      Outcome = "failed"      // any other failure
+	OutcomeFound       Outcome = "found"       // reported only, since the action is none
+	OutcomeLabelled    Outcome = "labelled"    // the pod has the label
+	OutcomeUnlabelled  Outcome = "unlabelled"  // the label was removed, since the pod's check has succeeded
+	OutcomeEvicted     Outcome = "evicted"     // the pod was evicted
+	OutcomeDeleted     Outcome = "deleted"     // the pod was deleted, by Options.Force, since it could not be evicted
+	OutcomeRepaired    Outcome = "repaired"    // the rules were written
+	OutcomeIntact      Outcome = "intact"      // the rules were right; the pod's check has yet to run again
+	OutcomeRecovered   Outcome = "recovered"   // the check of a repaired pod has succeeded
+	OutcomeIneffective Outcome = "ineffective" // the check of a repaired pod has failed again
+	OutcomeTooLate     Outcome = "too-late"    // the pod has failed for good, so rules cannot help it
+	OutcomeGone        Outcome = "gone"        // the pod was gone, or being deleted, when it was read again
+	OutcomeReplaced    Outcome = "replaced"    // another pod had the same name
+	OutcomeMended      Outcome = "mended"      // the pod was no longer broken when it was read again
+	OutcomeDeferred    Outcome = "deferred"    // the budget of the node or the cluster is used up for now
+	OutcomeHeld        Outcome = "held"        // deletions are held back; the reason says why
+	OutcomeBlocked     Outcome = "blocked"     // a disruption budget forbids eviction for now
+	OutcomeSpared      Outcome = "spared"      // the pod has no owner that would replace it
+	OutcomeConflict    Outcome = "conflict"    // the pod changed between the read and the action
+	OutcomeNoProcess   Outcome = "no-process"  // no running process leads to the pod's network namespace
+	OutcomeForbidden   Outcome = "forbidden"   // a permission is missing
+	OutcomeUnverified  Outcome = "unverified"  // the action succeeded, but its effect does not show
+	OutcomeFailed      Outcome = "failed"      // any other failure
 )
 
 // Outcomes lists all outcomes.
 var Outcomes = []Outcome{
-	outcomeFound, outcomeLabelled, outcomeUnlabelled, outcomeEvicted, outcomeDeleted, outcomeRepaired, outcomeIntact,
-	outcomeRecovered, outcomeIneffective, outcomeTooLate, outcomeGone, outcomeReplaced, outcomeMended, outcomeDeferred,
-	outcomeHeld, outcomeBlocked, outcomeSpared, outcomeConflict, outcomeNoProcess, outcomeForbidden, outcomeUnverified,
-	outcomeFailed,
+	OutcomeFound, OutcomeLabelled, OutcomeUnlabelled, OutcomeEvicted, OutcomeDeleted, OutcomeRepaired, OutcomeIntact,
+	OutcomeRecovered, OutcomeIneffective, OutcomeTooLate, OutcomeGone, OutcomeReplaced, OutcomeMended, OutcomeDeferred,
+	OutcomeHeld, OutcomeBlocked, OutcomeSpared, OutcomeConflict, OutcomeNoProcess, OutcomeForbidden, OutcomeUnverified,
+	OutcomeFailed,
 }

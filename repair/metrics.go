@@ -58,14 +58,14 @@ func newMetrics(o Options) *metrics {
 
 // troubles are the outcomes that need attention, with their reasons.
 var troubles = map[Outcome][]string{
-	outcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
-	outcomeForbidden:   {"forbidden"},
-	outcomeIneffective: {"fails-again", "gave-up"},
-	outcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
-	outcomeNoProcess:   {"no-process"},
-	outcomeTooLate:     {string(CheckFailed)},
-	outcomeDeferred:    {"node-budget", "cluster-budget"},
-	outcomeBlocked:     {"disruption-budget"},
+	OutcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
+	OutcomeForbidden:   {"forbidden"},
+	OutcomeIneffective: {"fails-again", "gave-up"},
+	OutcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
+	OutcomeNoProcess:   {"no-process"},
+	OutcomeTooLate:     {string(CheckFailed)},
+	OutcomeDeferred:    {"node-budget", "cluster-budget"},
+	OutcomeBlocked:     {"disruption-budget"},
 }
 
 // begin creates the series that alerts watch. Prometheus does not count a first sample of 1 as an increase, so the series

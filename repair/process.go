@@ -49,12 +49,12 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
 		t := c.tracks.get(pod.UID)
-		if f.Reason == Recovered && !t.repaired.IsZero() && t.outcome != outcomeRecovered {
-			c.report(pod, of(outcomeRecovered, f))
+		if f.Reason == Recovered && !t.repaired.IsZero() && t.outcome != OutcomeRecovered {
+			c.report(pod, of(OutcomeRecovered, f))
 		}
 		return 0, false
 	case c.opts.Action == ActionNone:
-		c.report(pod, of(outcomeFound, f))
+		c.report(pod, of(OutcomeFound, f))
 		return 0, false
 	}
 	if wait := c.suspended(); wait > 0 {
@@ -76,7 +76,7 @@ func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
 // comesAlive reports whether a pod in which no process was found now runs its check. Without a pause process this is the
 // only time to repair it.
 func (c *Controller) comesAlive(pod *corev1.Pod, f Finding) bool {
-	return c.opts.Action == ActionRepair && f.Reason == Checking && c.tracks.get(pod.UID).outcome == outcomeNoProcess
+	return c.opts.Action == ActionRepair && f.Reason == Checking && c.tracks.get(pod.UID).outcome == OutcomeNoProcess
 }
 
 // attempt checks whether the pod may be acted on now, reads it again, and acts.
@@ -110,7 +110,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 	}
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
-	if r.outcome == "" || r.outcome == outcomeBlocked || r.outcome == outcomeConflict { // nothing was done to the pod
+	if r.outcome == "" || r.outcome == OutcomeBlocked || r.outcome == OutcomeConflict { // nothing was done to the pod
 		limits.GiveBack()
 		if c.clusterBudget != nil {
 			_ = c.clusterBudget.giveBack(ctx) // a lost token only slows the pace
@@ -121,7 +121,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 
 func deferred(whose string, wait time.Duration) result {
 	return result{
-		outcome: outcomeDeferred, reason: whose + "-budget", wait: wait,
+		outcome: OutcomeDeferred, reason: whose + "-budget", wait: wait,
 		detail: fmt.Sprintf("the %s's budget allows the next action in %s", whose, wait.Round(100*time.Millisecond)),
 	}
 }
@@ -133,7 +133,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 	case ActionRepair:
 		switch {
 		case f.Final:
-			r = of(outcomeTooLate, f)
+			r = of(OutcomeTooLate, f)
 			r.detail = "the pod has failed for good, so rules cannot help it; delete it"
 			return r, true
 		case t.repaired.IsZero():
@@ -141,11 +141,11 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 		case !f.FailedAt.After(t.repaired): // the check has not run since; times in a status are truncated to seconds
 			return result{}, true
 		case t.times >= maxRepairs:
-			return result{outcome: outcomeIneffective, reason: "gave-up", detail: fmt.Sprintf("the check fails although the rules were written %d times", t.times)}, true
+			return result{outcome: OutcomeIneffective, reason: "gave-up", detail: fmt.Sprintf("the check fails although the rules were written %d times", t.times)}, true
 		}
 	case ActionDelete:
 		if _, owned := ownerOf(pod); c.opts.SpareUnmanaged && !owned {
-			return result{outcome: outcomeSpared, reason: "unmanaged", detail: "nothing would replace the pod"}, true
+			return result{outcome: OutcomeSpared, reason: "unmanaged", detail: "nothing would replace the pod"}, true
 		}
 		now := time.Now()
 		h := c.lineage.check(pod, t.seen, now)
@@ -154,7 +154,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 			c.metrics.setHeld(c.breaker.holding())
 		}
 		if h != nil {
-			return result{outcome: outcomeHeld, reason: string(h.reason), detail: h.detail, wait: h.wait}, true
+			return result{outcome: OutcomeHeld, reason: string(h.reason), detail: h.detail, wait: h.wait}, true
 		}
 	case ActionNone, ActionLabel:
 	}
@@ -168,9 +168,9 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case err != nil:
 		return nil, c.failed(fmt.Errorf("read pod: %w", err)), false
 	case fresh.UID != cached.UID: // the informer reports the other one, if that is broken too
-		return nil, result{outcome: outcomeReplaced, reason: "other-uid", detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
+		return nil, result{outcome: OutcomeReplaced, reason: "other-uid", detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
 	case fresh.Spec.NodeName != c.opts.Node:
-		return nil, result{outcome: outcomeReplaced, reason: "other-node", detail: "the pod is on node " + fresh.Spec.NodeName}, false
+		return nil, result{outcome: OutcomeReplaced, reason: "other-node", detail: "the pod is on node " + fresh.Spec.NodeName}, false
 	}
 	if err := c.learn(ctx, fresh); err != nil {
 		return nil, c.failed(err), false
@@ -180,9 +180,9 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case f.Broken, c.staleLabel(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true
 	case f.Reason == Deleting:
-		return nil, of(outcomeGone, f), false
+		return nil, of(OutcomeGone, f), false
 	}
-	return nil, of(outcomeMended, f), false
+	return nil, of(OutcomeMended, f), false
 }
 
 // failed returns the result of an error from the API server.
@@ -190,15 +190,15 @@ func (c *Controller) failed(err error) result {
 	switch {
 	case apierrors.IsForbidden(err):
 		if !c.refused(err) { // for example, an admission policy refuses this pod
-			return result{outcome: outcomeFailed, reason: "refused", detail: words(err), retry: true}
+			return result{outcome: OutcomeFailed, reason: "refused", detail: words(err), retry: true}
 		}
-		return result{outcome: outcomeForbidden, reason: "forbidden", detail: words(err), wait: askAgain}
+		return result{outcome: OutcomeForbidden, reason: "forbidden", detail: words(err), wait: askAgain}
 	case apierrors.IsConflict(err):
-		return result{outcome: outcomeConflict, reason: "conflict", detail: words(err), retry: true}
+		return result{outcome: OutcomeConflict, reason: "conflict", detail: words(err), retry: true}
 	case apierrors.IsNotFound(err):
-		return result{outcome: outcomeGone, reason: "not-found", detail: "the pod is gone"}
+		return result{outcome: OutcomeGone, reason: "not-found", detail: "the pod is gone"}
 	}
-	return result{outcome: outcomeFailed, reason: codeOf(err), detail: words(err), retry: true}
+	return result{outcome: OutcomeFailed, reason: codeOf(err), detail: words(err), retry: true}
 }
 
 // codeOf returns a short code for an error, for metrics.

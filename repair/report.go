@@ -19,29 +19,29 @@ func (c *Controller) event(pod *corev1.Pod, kind, reason, note string) {
 
 // eventReasons maps outcomes to Kubernetes events. Other outcomes are no events: there is nothing left to look at.
 var eventReasons = map[Outcome]struct{ kind, reason string }{
-	outcomeFound:       {corev1.EventTypeWarning, "MeshRedirectionMissing"},
-	outcomeLabelled:    {corev1.EventTypeWarning, "MeshRepairLabelled"},
-	outcomeUnlabelled:  {corev1.EventTypeNormal, "MeshRepairUnlabelled"},
-	outcomeEvicted:     {corev1.EventTypeWarning, "MeshRepairEvicted"},
-	outcomeDeleted:     {corev1.EventTypeWarning, "MeshRepairDeleted"},
-	outcomeRepaired:    {corev1.EventTypeNormal, "MeshRepairRepaired"},
-	outcomeIntact:      {corev1.EventTypeNormal, "MeshRepairIntact"},
-	outcomeRecovered:   {corev1.EventTypeNormal, "MeshRepairRecovered"},
-	outcomeIneffective: {corev1.EventTypeWarning, "MeshRepairIneffective"},
-	outcomeTooLate:     {corev1.EventTypeWarning, "MeshRepairTooLate"},
-	outcomeMended:      {corev1.EventTypeNormal, "MeshRepairNotNeeded"},
-	outcomeDeferred:    {corev1.EventTypeNormal, "MeshRepairDeferred"},
-	outcomeHeld:        {corev1.EventTypeWarning, "MeshRepairHeld"},
-	outcomeBlocked:     {corev1.EventTypeWarning, "MeshRepairBlocked"},
-	outcomeSpared:      {corev1.EventTypeWarning, "MeshRepairSpared"},
-	outcomeNoProcess:   {corev1.EventTypeWarning, "MeshRepairNoProcess"},
-	outcomeUnverified:  {corev1.EventTypeWarning, "MeshRepairUnverified"},
-	outcomeFailed:      {corev1.EventTypeWarning, "MeshRepairFailed"},
+	OutcomeFound:       {corev1.EventTypeWarning, "MeshRedirectionMissing"},
+	OutcomeLabelled:    {corev1.EventTypeWarning, "MeshRepairLabelled"},
+	OutcomeUnlabelled:  {corev1.EventTypeNormal, "MeshRepairUnlabelled"},
+	OutcomeEvicted:     {corev1.EventTypeWarning, "MeshRepairEvicted"},
+	OutcomeDeleted:     {corev1.EventTypeWarning, "MeshRepairDeleted"},
+	OutcomeRepaired:    {corev1.EventTypeNormal, "MeshRepairRepaired"},
+	OutcomeIntact:      {corev1.EventTypeNormal, "MeshRepairIntact"},
+	OutcomeRecovered:   {corev1.EventTypeNormal, "MeshRepairRecovered"},
+	OutcomeIneffective: {corev1.EventTypeWarning, "MeshRepairIneffective"},
+	OutcomeTooLate:     {corev1.EventTypeWarning, "MeshRepairTooLate"},
+	OutcomeMended:      {corev1.EventTypeNormal, "MeshRepairNotNeeded"},
+	OutcomeDeferred:    {corev1.EventTypeNormal, "MeshRepairDeferred"},
+	OutcomeHeld:        {corev1.EventTypeWarning, "MeshRepairHeld"},
+	OutcomeBlocked:     {corev1.EventTypeWarning, "MeshRepairBlocked"},
+	OutcomeSpared:      {corev1.EventTypeWarning, "MeshRepairSpared"},
+	OutcomeNoProcess:   {corev1.EventTypeWarning, "MeshRepairNoProcess"},
+	OutcomeUnverified:  {corev1.EventTypeWarning, "MeshRepairUnverified"},
+	OutcomeFailed:      {corev1.EventTypeWarning, "MeshRepairFailed"},
 }
 
 // alwaysNews are the outcomes to report each time.
 var alwaysNews = map[Outcome]bool{
-	outcomeLabelled: true, outcomeUnlabelled: true, outcomeEvicted: true, outcomeDeleted: true, outcomeRepaired: true,
+	OutcomeLabelled: true, OutcomeUnlabelled: true, OutcomeEvicted: true, OutcomeDeleted: true, OutcomeRepaired: true,
 }
 
 // report counts and logs a result and sends its event; once for a pod whose result stays the same.

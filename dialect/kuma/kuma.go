@@ -142,7 +142,7 @@ func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 		p.runsAs(in.Values().RunAsUser)
 	} else {
 		p.Warn(redirect.WarningFallback, Config, "annotation %s is absent: the pod is configured by its other annotations", Config)
-		if runs := in.Values().RunAsUser; runs != nil && *runs > 0 && *runs < redirect.NoID {
+		if runs := in.Values().RunAsUser; runs != nil && *runs > 0 && *runs < int64(redirect.NoID) {
 			p.r.Proxy.UIDs = []uint32{uint32(*runs)} //nolint:gosec // in range
 			p.Note(redirect.Origin{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: strconv.FormatInt(*runs, 10)})
 		}

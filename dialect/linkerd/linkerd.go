@@ -182,7 +182,7 @@ func setGID(r *redirect.Redirect, value string) error {
 		return nil
 	}
 	id, err := strconv.ParseUint(value, 10, 32)
-	if err != nil || id == redirect.NoID {
+	if err != nil || id == uint64(redirect.NoID) {
 		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
 	}
 	if id != 0 {

@@ -137,7 +137,7 @@ func (t *Target) app() *corev1.Container {
 func (t *Target) Application() (uid, gid uint32) {
 	uid, gid = 1000, 1000
 	set := func(to *uint32, id *int64) {
-		if id != nil && *id >= 0 && *id < redirect.NoID {
+		if id != nil && *id >= 0 && *id < int64(redirect.NoID) {
 			*to = uint32(*id)
 		}
 	}

@@ -63,6 +63,9 @@ type Attachment struct {
 	Addrs []netip.Addr
 }
 
+// String returns for example "network k8s, container c0ffee, interface eth0: pod 0a1b2c3d-…, in /run/netns/x".
+func (a Attachment) String() string { return fmt.Sprintf("%s: pod %s, in %s", a.ID, a.UID, a.NetNS) }
+
 // Pod is a pod whose namespace is wanted.
 type Pod struct {
 	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.

@@ -128,7 +128,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 		allowed = func(uid uint32) bool { return uid == 0 }
 	}
 	if uid, err := peer(conn); err != nil || !allowed(uid) {
-		w.tell(Request{Outcome: "refused", Err: fmt.Errorf("user %d may not connect", uid)})
+		w.tell(Request{Outcome: OutcomeRefused, Err: fmt.Errorf("user %d may not connect", uid)})
 		return
 	}
 	patience := orElse(w.Patience, defaultPatience)
@@ -164,7 +164,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 
 	begin := time.Now()
 	f, err := w.handle(ctx, in)
-	done := Request{Kind: in.kind.String(), Outcome: codeOK, Duration: time.Since(begin), Err: err}
+	done := Request{Kind: in.kind.String(), Outcome: OutcomeOK, Duration: time.Since(begin), Err: err}
 	if err != nil {
 		done.Outcome = problemOf(err).Code
 	}

@@ -3,6 +3,7 @@ package agentsock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"time"
@@ -46,6 +47,11 @@ type Attachment struct {
 	// Patience bounds the agent's wait for the node's pods and for a proxy's connection. Zero: it does not wait for a proxy. It
 	// is less than the time that the client has, so that the answer can still say what was waited for.
 	Patience time.Duration `json:"patience,omitempty"`
+}
+
+// String returns for example "network k8s, container c0ffee, interface eth0: pod shop/web, of ambient, in /run/netns/x".
+func (a Attachment) String() string {
+	return fmt.Sprintf("%s: pod %s/%s, of %s, in %s", a.ID, a.Pod.Namespace, a.Pod.Name, a.Dialect, a.NetNS)
 }
 
 // Attached is the result of an Attach.

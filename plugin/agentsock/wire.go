@@ -44,8 +44,19 @@ const (
 	kindFailed kind = 255
 )
 
-// Requests are the names of the requests, as [Request] has them.
-var Requests = []string{"pod", "attach", "detach", "pods", "release", "ready", "release-to"}
+// The names of the requests, as [Request] has them. They are stable.
+const (
+	RequestPod       = "pod"
+	RequestAttach    = "attach"
+	RequestDetach    = "detach"
+	RequestPods      = "pods"
+	RequestRelease   = "release"
+	RequestReady     = "ready"
+	RequestReleaseTo = "release-to"
+)
+
+// Requests lists the names of all requests, in the order of their kinds on the wire.
+var Requests = []string{RequestPod, RequestAttach, RequestDetach, RequestPods, RequestRelease, RequestReady, RequestReleaseTo}
 
 func (k kind) known() bool { return k >= kindPod && k <= kindReleaseTo }
 
@@ -148,52 +159,65 @@ type problem struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// The codes of errors. With codeOK they are the outcomes of requests.
+// The outcomes of a request, as [Request] has them: [OutcomeOK], [OutcomeRefused], or the code of the error that is answered. They are
+// stable.
 const (
-	codeOK          = "ok"
-	codeUnknown     = "unknown"
-	codeUnsupported = "unsupported"
-	codeStep        = "step"
-	codeBusy        = "busy"
-	codeVersion     = "version"
-	codeMalformed   = "malformed"
-	codeFailed      = "failed"
+	// OutcomeOK: it was done.
+	OutcomeOK = "ok"
+	// OutcomeUnknown: the agent does not know the pod; see [ErrUnknown].
+	OutcomeUnknown = "unknown"
+	// OutcomeUnsupported: the agent does not do that; see [ErrUnsupported].
+	OutcomeUnsupported = "unsupported"
+	// OutcomeStep: a step failed; see [StepError].
+	OutcomeStep = "step"
+	// OutcomeBusy: the agent has as much to do as it takes on; see [ErrBusy].
+	OutcomeBusy = "busy"
+	// OutcomeVersion: the peer speaks another version of the protocol.
+	OutcomeVersion = "version"
+	// OutcomeMalformed: the request cannot be read.
+	OutcomeMalformed = "malformed"
+	// OutcomeFailed: any other failure.
+	OutcomeFailed = "failed"
+	// OutcomeRefused: the peer may not connect.
+	OutcomeRefused = "refused"
 )
 
-// Outcomes lists the ends of a request, as [Request] has them; "refused" is a peer that may not connect.
-var Outcomes = []string{codeOK, codeUnknown, codeUnsupported, codeStep, codeBusy, codeVersion, codeMalformed, codeFailed, "refused"}
+// Outcomes lists all outcomes.
+var Outcomes = []string{
+	OutcomeOK, OutcomeUnknown, OutcomeUnsupported, OutcomeStep, OutcomeBusy, OutcomeVersion, OutcomeMalformed, OutcomeFailed, OutcomeRefused,
+}
 
 // maxMessage bounds an error's text, in bytes: the plugin's own errors are not longer.
 const maxMessage = 16 << 10
 
 // problemOf returns what is sent of an error.
 func problemOf(err error) problem {
-	p := problem{Code: codeFailed, Message: brief.Error(err, maxMessage)}
+	p := problem{Code: OutcomeFailed, Message: brief.Error(err, maxMessage)}
 	var step *StepError
 	switch {
 	case errors.As(err, &step):
-		p.Code, p.Step, p.Reason = codeStep, brief.Text(step.Step, maxMessage), brief.Text(step.Reason, maxMessage)
+		p.Code, p.Step, p.Reason = OutcomeStep, brief.Text(step.Step, maxMessage), brief.Text(step.Reason, maxMessage)
 		p.Message = brief.Text(fmt.Sprint(step.Err), maxMessage)
 	case errors.Is(err, ErrUnknown):
-		p.Code = codeUnknown
+		p.Code = OutcomeUnknown
 	case errors.Is(err, ErrUnsupported):
-		p.Code = codeUnsupported
+		p.Code = OutcomeUnsupported
 	case errors.As(err, new(versionError)):
-		p.Code = codeVersion
+		p.Code = OutcomeVersion
 	case errors.Is(err, ErrBusy):
-		p.Code = codeBusy
+		p.Code = OutcomeBusy
 	case errors.Is(err, errMalformed):
-		p.Code = codeMalformed
+		p.Code = OutcomeMalformed
 	}
 	return p
 }
 
 // err returns the error of which problemOf made p. An unknown code, of a later agent, counts as failed.
 func (p problem) err() error {
-	if p.Code == codeStep {
+	if p.Code == OutcomeStep {
 		return &StepError{Step: p.Step, Reason: p.Reason, Err: errors.New(p.Message)}
 	}
-	is := map[string]error{codeUnknown: ErrUnknown, codeUnsupported: ErrUnsupported, codeVersion: ErrUnsupported, codeBusy: ErrBusy}[p.Code]
+	is := map[string]error{OutcomeUnknown: ErrUnknown, OutcomeUnsupported: ErrUnsupported, OutcomeVersion: ErrUnsupported, OutcomeBusy: ErrBusy}[p.Code]
 	return &answered{text: p.Message, is: is}
 }
 

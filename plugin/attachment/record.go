@@ -73,6 +73,18 @@ type Record struct {
 	Time    time.Time `json:"time"`
 }
 
+// String returns for example "network k8s, container c0ffee, interface eth0: pod shop/web, captured by istio". It has no rules.
+func (r Record) String() string {
+	text := r.ID.String() + ":"
+	if r.Pod != (Pod{}) {
+		text += " pod " + r.Pod.Namespace + "/" + r.Pod.Name + ","
+	}
+	if r.Selected {
+		return text + " captured by " + r.Dialect
+	}
+	return text + " not captured: " + r.Reason
+}
+
 // Applied notes rules that are in force from now on, and what of them is not.
 func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []ruleset.Family, unusable ...string) {
 	r.Backend, r.Rules, r.Skipped, r.Unusable = backend, rules, skipped, unusable

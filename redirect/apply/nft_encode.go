@@ -294,6 +294,9 @@ func (e exprs) mark(m ruleset.MarkMatch) {
 
 // owner: ids are in the host's byte order, in which a range cannot be compared.
 func (e exprs) owner(o ruleset.OwnerMatch) {
+	if o.IsZero() {
+		return
+	}
 	key := uint32(unix.NFT_META_SKUID)
 	if o.Kind == ruleset.GID {
 		key = unix.NFT_META_SKGID

@@ -157,6 +157,9 @@ func (g *grid) rule(t ruleset.Table, r *ruleset.Rule) {
 		ports(&g.sports, r.SrcPorts)
 	}
 	for _, o := range r.Owner {
+		if o.IsZero() {
+			continue
+		}
 		to := &g.uids
 		if o.Kind == ruleset.GID {
 			to = &g.gids

@@ -228,7 +228,7 @@ const (
 func (t AddrType) Matches(local bool) bool { return t == AnyType || (t == Local) == local }
 
 // FullMask is the mask that compares or sets all bits of a mark.
-const FullMask = 0xffffffff
+const FullMask uint32 = 0xffffffff
 
 // MarkMatch matches a packet's or connection's mark. The zero value, whose Mask is 0, matches any.
 type MarkMatch struct {
@@ -244,12 +244,16 @@ func (m MarkMatch) Matches(v uint32) bool {
 	return m.IsZero() || (v&m.Mask == m.Value) != m.Not
 }
 
-// OwnerKind selects the ID of a socket's owner that is matched.
+// OwnerKind selects the ID of a socket's owner that is matched. The zero value, [AnyOwner], selects none.
 type OwnerKind uint8
 
 // The kinds of owner.
 const (
-	UID OwnerKind = iota
+	// AnyOwner matches every packet, also one that no socket sent.
+	AnyOwner OwnerKind = iota
+	// UID is the user of the process that made the socket.
+	UID
+	// GID is its group.
 	GID
 )
 
@@ -262,7 +266,7 @@ func (k OwnerKind) flag() string {
 
 // OwnerMatch matches the owner of the sending socket, from First to Last. Packets that no socket
 // sent (forwarded ones, and the kernel's resets and echo replies) have no owner. A plain match
-// never takes them; a negated one does under iptables, and does not under nftables.
+// never takes them; a negated one does under iptables, and does not under nftables. The zero value matches any packet.
 type OwnerMatch struct {
 	Kind        OwnerKind
 	First, Last uint32
@@ -272,8 +276,14 @@ type OwnerMatch struct {
 // OwnerIs matches packets of sockets owned by the id.
 func OwnerIs(k OwnerKind, id uint32) OwnerMatch { return OwnerMatch{Kind: k, First: id, Last: id} }
 
+// IsZero reports whether m matches any packet.
+func (m OwnerMatch) IsZero() bool { return m.Kind == AnyOwner }
+
 // Matches reports whether a socket with the ids is matched.
 func (m OwnerMatch) Matches(uid, gid uint32) bool {
+	if m.IsZero() {
+		return true
+	}
 	id := uid
 	if m.Kind == GID {
 		id = gid

@@ -15,6 +15,9 @@ type Ruleset struct {
 	IPv6 *Program `json:"ipv6,omitempty"`
 }
 
+// Clone returns a copy that shares nothing with rs.
+func (rs Ruleset) Clone() Ruleset { return Ruleset{IPv4: rs.IPv4.Clone(), IPv6: rs.IPv6.Clone()} }
+
 // Program returns the family's program, or nil.
 func (rs Ruleset) Program(f Family) *Program {
 	switch f {
@@ -74,6 +77,30 @@ type Program struct {
 	Routing *Routing
 	// LoopbackAddrs are addresses that lo must have, so that the proxy can bind to them.
 	LoopbackAddrs []netip.Addr
+}
+
+// Clone returns a copy that shares nothing with p; nil for nil.
+func (p *Program) Clone() *Program {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	c.Owner.Marks, c.Owner.Zones, c.Owner.LoopbackAddrs = slices.Clone(p.Owner.Marks), slices.Clone(p.Owner.Zones), slices.Clone(p.Owner.LoopbackAddrs)
+	c.Owner.OtherChains, c.Owner.OtherTables = slices.Clone(p.Owner.OtherChains), slices.Clone(p.Owner.OtherTables)
+	c.LoopbackAddrs, c.Chains = slices.Clone(p.LoopbackAddrs), slices.Clone(p.Chains)
+	if p.Routing != nil {
+		r := *p.Routing
+		c.Routing = &r
+	}
+	for i := range c.Chains {
+		rules := slices.Clone(c.Chains[i].Rules)
+		for j, r := range rules {
+			rules[j].Owner = slices.Clone(r.Owner)
+			rules[j].SrcPorts.Ranges, rules[j].DstPorts.Ranges = slices.Clone(r.SrcPorts.Ranges), slices.Clone(r.DstPorts.Ranges)
+		}
+		c.Chains[i].Rules = rules
+	}
+	return &c
 }
 
 // Chain is a chain with its rules in order.

@@ -37,7 +37,13 @@ func (r Rule) Equal(o Rule) bool {
 	return r.Src == o.Src && r.Dst == o.Dst && r.In == o.In && r.Out == o.Out &&
 		r.Proto == o.Proto && equalPorts(r.SrcPorts, o.SrcPorts) && equalPorts(r.DstPorts, o.DstPorts) &&
 		r.SrcType == o.SrcType && r.DstType == o.DstType && r.States == o.States && r.Mark == o.Mark && r.ConnMark == o.ConnMark &&
-		slices.Equal(r.Owner, o.Owner) && r.Target == o.Target
+		equalOwners(r.Owner, o.Owner) && r.Target == o.Target
+}
+
+// equalOwners compares what the matches demand.
+func equalOwners(a, b []OwnerMatch) bool {
+	return slices.Equal(a, b) ||
+		slices.Equal(slices.DeleteFunc(slices.Clone(a), OwnerMatch.IsZero), slices.DeleteFunc(slices.Clone(b), OwnerMatch.IsZero))
 }
 
 func equalPorts(a, b PortMatch) bool { return a.Not == b.Not && slices.Equal(a.Ranges, b.Ranges) }
@@ -127,6 +133,9 @@ func (r *Rule) append(b []byte, f Family) []byte {
 	}
 	b = appendMark(b, "-m connmark ", r.ConnMark)
 	for _, o := range r.Owner {
+		if o.IsZero() {
+			continue
+		}
 		b = appendNot(append(b, "-m owner "...), o.Not)
 		b = strconv.AppendUint(append(b, o.Kind.flag()...), uint64(o.First), 10)
 		if o.Last != o.First {

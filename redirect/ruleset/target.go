@@ -104,7 +104,7 @@ func maskOption(flag string) option {
 		flag: flag, optional: true,
 		put: func(b []byte, _ Target, _ Family) []byte { return append(b, "0xffffffff"...) },
 		get: func(t Target, v string) (Target, error) {
-			if mask, err := strconv.ParseUint(v, 0, 32); err != nil || mask != FullMask {
+			if mask, err := strconv.ParseUint(v, 0, 32); err != nil || mask != uint64(FullMask) {
 				return t, ErrForeign
 			}
 			return t, nil

@@ -18,6 +18,7 @@ func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string)
 	}
 	for _, o := range r.Owner {
 		switch {
+		case o.IsZero():
 		case o.Kind != ruleset.UID && o.Kind != ruleset.GID:
 			return "it names a kind of owner that is not modelled"
 		case hook != ruleset.Output && hook != ruleset.Postrouting:

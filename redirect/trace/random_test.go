@@ -51,7 +51,7 @@ func genRule(t *rapid.T) ruleset.Rule {
 		r.ConnMark = ruleset.MarkMatch{Value: 1337, Mask: ruleset.FullMask, Not: true}
 	}
 	if sometimes("owner") {
-		r.Owner = []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerKind(rapid.IntRange(0, 2).Draw(t, "kind")), 1337)}
+		r.Owner = []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerKind(rapid.IntRange(0, 3).Draw(t, "kind")), 1337)}
 	}
 	r.Target = ruleset.Target{
 		Action: ruleset.Action(rapid.IntRange(0, 15).Draw(t, "action")),

@@ -184,6 +184,9 @@ func (r *Rule) Text() string {
 	w.mark("meta mark", r.Mark)
 	w.mark("ct mark", r.ConnMark)
 	for _, o := range r.Owner {
+		if o.IsZero() {
+			continue
+		}
 		key := "meta skuid"
 		if o.Kind == ruleset.GID {
 			key = "meta skgid"
