@@ -89,6 +89,7 @@ type Agent struct {
 	target     string
 	lastLoop   time.Time
 	since      time.Time // see PutBack
+	installed  time.Time // see FirstInstalled
 
 	// Only the loop uses these.
 	conflict   *conflict

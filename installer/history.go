@@ -29,6 +29,8 @@ type history struct {
 	Taken bool `json:"taken,omitempty"`
 	// Since is when the entry was last put back. Zero: it has been in place since it was first installed.
 	Since time.Time `json:"since,omitzero"`
+	// Installed is when the entry was first in place.
+	Installed time.Time `json:"installed,omitzero"`
 }
 
 // historyPaths returns the places of the history. No runtime takes a file of that name for a configuration or a plugin.
@@ -48,11 +50,14 @@ func recall(c Config) (newest history) {
 		if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, &h) != nil {
 			continue
 		}
-		taken, losses := newest.Taken || h.Taken, max(newest.Losses, h.Losses)
+		taken, losses, installed := newest.Taken || h.Taken, max(newest.Losses, h.Losses), newest.Installed
+		if installed.IsZero() || !h.Installed.IsZero() && h.Installed.Before(installed) {
+			installed = h.Installed
+		}
 		if newest.File == "" || h.Since.After(newest.Since) {
 			newest = h
 		}
-		newest.Taken, newest.Losses = taken, losses
+		newest.Taken, newest.Losses, newest.Installed = taken, losses, installed
 	}
 	return newest
 }
@@ -137,6 +142,9 @@ func (a *Agent) note(c Config, target string) {
 		now.Since = a.now().UTC().Truncate(time.Millisecond)
 	}
 	a.putBack = false
+	if now.Installed.IsZero() {
+		now.Installed = a.now().UTC().Truncate(time.Millisecond)
+	}
 	if now == a.kept {
 		return
 	}
@@ -152,7 +160,15 @@ func (a *Agent) note(c Config, target string) {
 func (a *Agent) publishSince() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.since = a.past.Since
+	a.since, a.installed = a.past.Since, a.past.Installed
+}
+
+// FirstInstalled returns when the entry was first in place on the node, as it is remembered over boots: a pod whose network was set up later,
+// and without the plugin, should have had it. Zero: it was not yet.
+func (a *Agent) FirstInstalled() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.installed
 }
 
 // PutBack returns when the entry was last put back after somebody or a boot had removed it: pods that started before then may lack

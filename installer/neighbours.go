@@ -3,6 +3,7 @@
 package installer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -50,6 +51,16 @@ const (
 	Beside Position = "beside" // our entry is not in that list
 )
 
+// OtherMeshPlugins returns the types of the plugins that are known to be other meshes', MeshPlugins among them.
+func (c Config) OtherMeshPlugins() []string {
+	return c.otherMeshPlugins(cmp.Or(c.Plugin.Type, netconf.DefaultType))
+}
+
+func (c Config) otherMeshPlugins(own string) []string {
+	types := slices.AppendSeq(slices.Clone(c.MeshPlugins), maps.Keys(meshPlugins))
+	return slices.DeleteFunc(types, func(t string) bool { return t == own })
+}
+
 // String says what is where: "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
 func (n Neighbour) String() string {
 	mesh := ""
@@ -85,7 +96,7 @@ func (p *planner) neighbours() (found []Neighbour) {
 		return nil
 	}
 	more, _ := f.DropIns(p.o.conf) // a list with bad ones is not chosen
-	types := slices.DeleteFunc(slices.AppendSeq(slices.Clone(p.c.MeshPlugins), maps.Keys(meshPlugins)), func(t string) bool { return t == p.typ })
+	types := p.c.otherMeshPlugins(p.typ)
 	position := Before
 	if !p.c.Chained {
 		position = Beside

@@ -75,9 +75,11 @@ func TestReboots(t *testing.T) {
 			n := newNode(t, map[string]string{file: calicoList})
 			n.OwnFile = OwnFileAuto
 			writes := func(boot int) { n.put(n.conf(file), strings.Replace(rewritten, "MTU", fmt.Sprint(boot), 1)) }
-			_, stop := n.agent(onEvents)
+			first, stop := n.agent(onEvents)
 			within(t, patience, "installed", func() bool { return n.captured() && recall(n.Config).File != "" })
 			stop()
+			installed := first.FirstInstalled()
+			assert.False(t, installed.IsZero())
 			var taken int
 			for boot := range boots {
 				n.reboot()
@@ -120,6 +122,7 @@ func TestReboots(t *testing.T) {
 				if seen := clear(); boot > 0 && !test.memory {
 					assert.Zero(t, seen, "looks of the runtime in the clear at boot %d", boot+1)
 				}
+				assert.Equal(t, installed, a.FirstInstalled())
 				assert.Equal(t, test.chains, a.PutBack().IsZero(), "boot %d: when the entry was put back, for repair", boot+1)
 			}
 			t.Logf("%d of %d boots ended with a list of the agent's own", taken, boots)

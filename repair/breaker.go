@@ -17,6 +17,7 @@ type heldReason string
 
 const (
 	heldNotInstalled heldReason = "plugin-not-ready"
+	heldNotConfined  heldReason = "not-confined"
 	heldShare        heldReason = "too-many-broken"
 	heldSuccessor    heldReason = "successor-broken"
 )
@@ -31,6 +32,9 @@ type held struct {
 // installedAgain is when to ask again whether the plugin is ready.
 const installedAgain = 2 * time.Second
 
+// confinedAgain is when to ask again whether the API server confines our deletions to this node.
+const confinedAgain = 15 * time.Second
+
 // breaker holds back deletions that would only lead to more broken pods, within a namespace, or on the whole node. Pods are counted by
 // namespace, so that one tenant's broken pods hold back no other's; while most namespaces of the node are broken, each has its trials. See
 // [Options] for its settings.
@@ -38,6 +42,7 @@ type breaker struct {
 	limits    *budget.Groups // by namespace
 	node      budget.Breaker // counts namespaces
 	installed func() error
+	confined  func() error
 
 	mu    sync.Mutex
 	holds map[string]heldReason // by namespace, what held a deletion back last
@@ -63,6 +68,11 @@ func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	if b.installed != nil {
 		if err := b.installed(); err != nil {
 			return &held{heldNotInstalled, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
+		}
+	}
+	if b.confined != nil {
+		if err := b.confined(); err != nil {
+			return &held{heldNotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), confinedAgain}
 		}
 	}
 	all, broken := 0, 0

@@ -54,7 +54,7 @@ func TestCodesAreExplained(t *testing.T) {
 		assert.True(t, strings.Contains(detection, row), "docs/troubleshooting.md lacks %s", row)
 	}
 	assert.Contains(t, string(text), "`"+eventBypass+"`")
-	for _, r := range []heldReason{heldNotInstalled, heldShare, heldSuccessor} {
+	for _, r := range []heldReason{heldNotInstalled, heldNotConfined, heldShare, heldSuccessor} {
 		assert.Contains(t, section, "`"+string(r)+"`", "why deletions are held back")
 	}
 }

@@ -31,6 +31,28 @@ type Detection struct {
 	AgentNamespace, AgentPrefix string
 	// Act makes Options.Action concern the pods that are found, also those that have no check of their own.
 	Act bool
+	// Lost narrows Act to pods that lost the plugin. nil: it concerns all that are not captured.
+	Lost *Lost
+}
+
+// Lost says which of the pods that are not captured had reason to rely on the plugin: those whose network was set up without it although
+// it had been installed on the node, by no plugin of another mesh. Pods that ran before it was installed are not among them.
+type Lost struct {
+	// Since returns when the plugin was first in place on the node. Zero: not known, and then no pod has lost it. Required.
+	Since func() time.Time
+	// Neighbours are the types of other meshes' plugins.
+	Neighbours []string
+}
+
+// has reports whether a pod has lost the plugin.
+func (l *Lost) has(pod *corev1.Pod, now Capture, found traces) bool {
+	if l == nil || now.State != Uncaptured || now.Code != CaptureNotCalled {
+		return false
+	}
+	since := l.Since()
+	return !since.IsZero() && now.Since.After(since) && !slices.ContainsFunc(sandboxOf(pod, found.networks), func(n network) bool {
+		return slices.ContainsFunc(n.types, func(typ string) bool { return slices.Contains(l.Neighbours, typ) })
+	})
 }
 
 // The reasons of events about pods that are not captured, or not wholly.
@@ -48,6 +70,9 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	now, mesh := c.capture(ctx, pod, found, t)
 	now.Detail = brief.Finding(now.Detail)
 	in := mesh != nil
+	if lost := c.opts.Detect.Lost.has(pod, now, found); lost != t.lost {
+		c.tracks.change(pod.UID, func(t *track) { t.lost = lost })
+	}
 	if in && t.dialect != mesh.Name {
 		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
 	}
@@ -201,7 +226,8 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 	if detail := c.passed(pod); detail != "" && (f.Candidate || f.Broken) {
 		return Finding{Reason: NotSelected, Detail: detail}
 	}
-	known := c.tracks.get(pod.UID).capture
+	t := c.tracks.get(pod.UID)
+	known := t.capture
 	if c.opts.Detect == nil || !c.opts.Detect.Act || c.opts.Action == ActionNone || f.Broken || known.State == "" {
 		return f
 	}
@@ -209,7 +235,7 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 		return f
 	}
 	f.Candidate = true
-	if known.State == Uncaptured && f.Reason != Handled {
+	if known.State == Uncaptured && f.Reason != Handled && (c.opts.Detect.Lost == nil || t.lost) {
 		f = Finding{Broken: true, Candidate: true, Reason: NotCaptured, Detail: known.Detail}
 		if criteria.handled(pod) {
 			f.Broken, f.Reason = false, Handled
@@ -248,9 +274,10 @@ func (c *Controller) sweep(ctx context.Context) {
 	found := c.tracer.look()
 	c.sayUnreadable(found.err)
 	for _, pod := range c.pods() {
-		was := c.tracks.get(pod.UID).capture.State
+		was := c.tracks.get(pod.UID)
 		c.detect(ctx, pod, found)
-		if was != Uncaptured && c.tracks.get(pod.UID).capture.State == Uncaptured {
+		now := c.tracks.get(pod.UID)
+		if now.capture.State == Uncaptured && (was.capture.State != Uncaptured || now.lost && !was.lost) {
 			c.enqueue(pod)
 		}
 	}

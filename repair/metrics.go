@@ -96,7 +96,7 @@ func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
 
 // setHeld shows why deletions are held back, in any namespace or on the whole node.
 func (m *metrics) setHeld(reasons map[heldReason]bool) {
-	for _, reason := range []heldReason{heldNotInstalled, heldShare} {
+	for _, reason := range []heldReason{heldNotInstalled, heldNotConfined, heldShare} {
 		m.held.WithLabelValues(string(reason)).Set(oneIf(reasons[reason]))
 	}
 }

@@ -65,6 +65,9 @@ type Options struct {
 	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an
 	// error, nothing is deleted. A nil Installed means that they would.
 	Installed func() error
+	// Confined reports why the API server might let this program delete pods of other nodes, or nil if it does not. While it returns an
+	// error, nothing is deleted. nil: it does not matter.
+	Confined func() error
 	// PutBack returns when the plugin was last put back into the node's network, after a boot or another program had removed it from
 	// there; zero if it never was. Broken pods that started before then have a cause that is over: they have [BootBudget], which is full
 	// when that happens, and do not count for MaxBrokenShare. What replaces them does, and so tells if the cause is another. nil: not known.

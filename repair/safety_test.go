@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -92,6 +93,27 @@ func TestBreaker(t *testing.T) {
 			notReady = nil
 			mu.Unlock()
 			time.Sleep(15 * time.Second)
+			assert.Equal(t, 8, b.outcomes()["evicted check-failed"])
+		})
+	})
+	t.Run("nothing confines deletions", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var confined atomic.Bool
+			b := start(t, func(_ *bench, c *repair.Options) {
+				c.Action = repair.ActionDelete
+				c.Confined = func() error {
+					if confined.Load() {
+						return nil
+					}
+					return errors.New("no policy")
+				}
+			}, eight(t, 20)...)
+			time.Sleep(time.Hour)
+			assert.Equal(t, map[string]int{"held not-confined": 8}, b.outcomes())
+			assert.Equal(t, map[string]int{"not-confined": 1}, b.counter("meshcni_repair_held"))
+			assert.Empty(t, b.requests())
+			confined.Store(true)
+			time.Sleep(30 * time.Second)
 			assert.Equal(t, 8, b.outcomes()["evicted check-failed"])
 		})
 	})

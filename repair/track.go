@@ -24,6 +24,7 @@ type track struct {
 	drifted  bool
 	capture  Capture              // zero: none of the mesh's, or nobody has looked
 	dialect  string               // the mesh that has it, when it was last looked at
+	lost     bool                 // see Detection.Lost
 	other    string               // the one of Options.Others that has it
 	told     CaptureCode          // that an event was sent for
 	bypasses []dialect.BypassCode // that events were sent for

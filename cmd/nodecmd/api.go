@@ -28,6 +28,7 @@ import (
 type nodeAPI struct {
 	program    Program
 	settings   func() Settings
+	auto       bool // see Settings.AutoEvict
 	status     func() Status
 	neighbours func() []installer.Neighbour
 	pods       func() ([]*corev1.Pod, error)
@@ -50,7 +51,7 @@ func (n nodeAPI) node() agentapi.Node {
 	}
 	plugin := s.asInstalled()
 	short, _, _ := strings.Cut(n.program.Version, " ")
-	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: string(s.Repair.Action), Installed: n.installed(s), Kernel: kernelRelease()}
+	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), Installed: n.installed(s), Kernel: kernelRelease()}
 	node.Places, node.BinDirs, node.Features = s.places(), n.lookAtBinDirs(node.Installed.Plugins), n.features(s, plugin)
 	if asked, err := n.program.rights(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
 		node.Rights = asked
@@ -63,6 +64,14 @@ func (n nodeAPI) node() agentapi.Node {
 		node.PodsTotal, node.PodsStarting = &total, starting
 	}
 	return node
+}
+
+// mode returns what the agent does about pods without their rules, by its own choice or not.
+func (n nodeAPI) mode(s Settings) string {
+	if n.auto {
+		return fmt.Sprintf("%s (%s)", s.Repair.Action, autoAction)
+	}
+	return string(s.Repair.Action)
 }
 
 // networked counts the pods that have a network of their own, and those beside the known ones that are to have one.

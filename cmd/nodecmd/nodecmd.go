@@ -232,7 +232,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		return p.runInvalid(ctx, s, invalid, log)
 	}
 	reg := versionmetric.Registry(p.Name)
-	repairs := &repairer{program: p, log: log, settings: s}
+	repairs := &repairer{program: p, log: log, settings: s, confined: p.confinementOf(s, log)}
 	var held *proxied // nil without --ambient
 	turn := newTurn()
 	reg.MustRegister(repairs)
@@ -299,7 +299,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	repairs.installed, repairs.putBack = agent.Ready, agent.PutBack
+	repairs.installed, repairs.putBack, repairs.since = agent.Ready, agent.PutBack, agent.FirstInstalled
 	repairs.suspects = func() (texts []string) {
 		for _, n := range agent.Neighbours() {
 			texts = append(texts, n.String())
@@ -331,7 +331,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		now.Ready = len(now.NotReady) == 0
 		return now
 	}
-	told := nodeAPI{program: p, settings: repairs.present, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, podByUID: sock.podByUID, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
+	told := nodeAPI{program: p, settings: repairs.acting, auto: s.AutoEvict, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, podByUID: sock.podByUID, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
 	listening, stop, err := startServing(turn, serve.Options{
 		Local: told.handler(), HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: ready,
@@ -379,9 +379,9 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [15]string {
+	fixed := func(s Settings) [16]string {
 		return [...]string{
-			string(s.Repair.Action), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
+			string(s.Repair.Action), strconv.FormatBool(s.AutoEvict), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
 			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
 			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(), strconv.FormatBool(s.Ambient.ReadyNeedsProxy),
 			s.Ambient.DrainTimeout.String(),

@@ -30,7 +30,9 @@ type repairer struct {
 	putBack   func() time.Time
 	suspects  func() []string
 	elsewhere func(dialect string) bool
-	watch     repair.Pods // of the node, for all of the agent; nil: there is none
+	since     func() time.Time // the plugin was first in place
+	confined  *confinement     // nil: it does not act by itself
+	watch     repair.Pods      // of the node, for all of the agent; nil: there is none
 
 	mu         sync.Mutex
 	settings   Settings
@@ -46,9 +48,25 @@ func (r *repairer) change(s Settings) {
 	defer r.mu.Unlock()
 	changed := !reflect.DeepEqual(s.Repair, r.settings.Repair)
 	r.settings = s
-	if changed && r.restart != nil {
+	if changed {
+		r.again()
+	}
+}
+
+// again restarts the controller, if there is one.
+func (r *repairer) again() {
+	if r.restart != nil {
 		r.restart()
 	}
+}
+
+// acting returns the present settings with what --repair=auto comes to.
+func (r *repairer) acting() Settings {
+	s := r.present()
+	if r.confined.proven() {
+		return s.evicting()
+	}
+	return s
 }
 
 // present returns the present settings.
@@ -96,6 +114,7 @@ func (r *repairer) warnings() (all []string) {
 		}
 	}
 	all = append(all, r.otherDialects()...)
+	all = append(all, r.confined.warnings()...)
 	r.mu.Lock()
 	c, failed, only := r.controller, r.failed, !r.settings.Repair.Acts()
 	r.mu.Unlock()
@@ -144,11 +163,20 @@ func (r *repairer) Collect(ch chan<- prometheus.Metric) {
 func (r *repairer) enabled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.settings.Repair.Enabled()
+	return r.settings.Repair.Enabled() || r.confined != nil
 }
 
 // run runs repair until the context ends. It starts over when the settings change.
 func (r *repairer) run(ctx context.Context) error {
+	if r.confined != nil {
+		_ = r.confined.ask(ctx) // it is noted
+		r.confined.changed = func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.again()
+		}
+		go r.confined.run(ctx)
+	}
 	for r.enabled() {
 		running, cancel := context.WithCancel(ctx)
 		c, err := r.open(cancel)
@@ -199,13 +227,27 @@ func (r *repairer) open(restart context.CancelFunc) (c controller, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restart, r.metrics = restart, prometheus.NewRegistry()
-	c, err = r.program.open(r.settings.Repair, repaircmd.Host{
+	s, h := r.settings, repaircmd.Host{
 		Dialects: r.program.Dialects, UserAgent: r.program.Name + "/" + version.String(), Installed: r.installed, PutBack: r.putBack, Suspects: r.suspects, Elsewhere: r.elsewhere, Pods: r.watch, Metrics: r.metrics, Log: r.log,
-	})
+	}
+	if r.confined.proven() {
+		s = s.evicting()
+		h.Confined, h.Lost = r.confined.confirm, &repair.Lost{Since: r.relied, Neighbours: s.OtherMeshPlugins()}
+	}
+	c, err = r.program.open(s.Repair, h)
 	if err == nil {
 		r.controller, r.failed = c, ""
 	}
 	return c, err
+}
+
+// relied returns since when a pod of the node could rely on the plugin. Zero where the runtime need not call it for each pod: with Multus, and
+// in a file that somebody has chosen.
+func (r *repairer) relied() time.Time {
+	if s := r.present(); !s.Chained || s.CNIConfName != "" {
+		return time.Time{}
+	}
+	return r.since()
 }
 
 // controller is a *repair.Controller; tests have another.

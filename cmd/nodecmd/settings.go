@@ -32,6 +32,9 @@ type Settings struct {
 	// Repair is about pods that started without redirection. The settings that it
 	// shares with Config have the same values.
 	Repair repaircmd.Settings
+	// AutoEvict is --repair=auto: while the API server is proven to confine the agent's token to the node, the agent evicts pods that lost the
+	// plugin, and pods whose own check says that they have no rules. Repair.Action is ActionNone with it.
+	AutoEvict bool
 	// MetricsAddress and HealthAddress are the addresses to listen on. Default: ":15014" and ":8000". Empty: no server.
 	MetricsAddress, HealthAddress string
 	// StartSocket is the path of a socket at which the agent says whether it has begun its work on the node, to the command started in
@@ -129,7 +132,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 	})
 	cli.Group(fs, "Pods that run outside of the mesh", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&s.Repair.Detect, "detect", s.Repair.Detect, "find this node's pods in the mesh that started without the plugin, and say so: an event, a metric, a log line")
-		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair")
+		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair; auto: evict pods that lost the plugin, while the API server is seen to confine the agent to its node")
 		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
 	})
 	cli.Group(fs, "Pods of a mesh whose proxy is on the node", s.Ambient.register)
@@ -187,6 +190,12 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 			s.Plugin.Dialects = p.withNodeProxies()
 		}
 	}
+	if s.Repair.Action == autoAction {
+		s.AutoEvict, s.Repair.Action = true, repair.ActionNone
+		if said, _ := p.Env("MESHCNI_REPAIR_SPARE_UNMANAGED"); said == "" {
+			s.Repair.SpareUnmanaged = true
+		}
+	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
 	if err := s.readTemplate(p.Env); err != nil {
 		errs = append(errs, err)
@@ -225,6 +234,9 @@ func (p Program) validate(s Settings) error {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	} else if s.Repair.Acts() && dialect.List(p.Dialects).Validate() == nil { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
+	}
+	if s.AutoEvict && s.Repair.Node == "" {
+		errs = append(errs, errors.New("repair=auto needs node-name"))
 	}
 	if s.Plugin.Agent == netconf.AgentRequire && s.Repair.Node == "" {
 		errs = append(errs, errors.New("agent=require needs node-name"))

@@ -151,7 +151,10 @@ type Host struct {
 	// Installed returns an error while new pods of this node would not be
 	// redirected; nothing is deleted then. Nil: InstallerReadyURL is asked.
 	Installed func() error
-	// PutBack, Suspects, Elsewhere and Pods are those of [repair.Options].
+	// Lost is that of [repair.Detection].
+	Lost *repair.Lost
+	// Confined, PutBack, Suspects, Elsewhere and Pods are those of [repair.Options].
+	Confined  func() error
 	PutBack   func() time.Time
 	Suspects  func() []string
 	Elsewhere func(dialect string) bool
@@ -202,7 +205,7 @@ func (s Settings) New(h Host) (*repair.Controller, error) {
 func (s Settings) options(h Host) (o repair.Options, err error) {
 	o = s.Options
 	o.Metrics, o.Log, o.Installed, o.PutBack, o.Suspects, o.Pods = h.Metrics, h.Log, h.Installed, h.PutBack, h.Suspects, h.Pods
-	o.Elsewhere = h.Elsewhere
+	o.Elsewhere, o.Confined = h.Elsewhere, h.Confined
 	if o.Installed == nil && s.InstallerReadyURL != "" {
 		o.Installed = asker(s.InstallerReadyURL)
 	}
@@ -244,7 +247,7 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	o.Records = attachment.In(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
 		o.Detect = &repair.Detection{
-			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, AgentPrefix: s.AgentPrefix, Act: s.Uncaptured,
+			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, AgentPrefix: s.AgentPrefix, Act: s.Uncaptured, Lost: h.Lost,
 		}
 		if s.Plugin.Type != "" {
 			o.Detect.Types = []string{s.Plugin.Type}

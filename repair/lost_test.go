@@ -1,0 +1,58 @@
+package repair_test
+
+import (
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+// TestLost: of the pods that are not captured, those that started without a plugin that was installed are evicted. Those that ran before it
+// was, that another mesh's plugin may have captured, or that the plugin itself passed over, are only reported.
+func TestLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		// Files have the machine's time.
+		installed := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		at := func(container string, when time.Time) {
+			require.NoError(t, os.Chtimes(filepath.Join(n.cache, "results", "k8s-"+container+"-eth0"), when, when))
+		}
+		var known atomic.Bool
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionDelete)(b, o)
+			b.cluster.LeaveAtOnce = true
+			o.Detect.Lost = &repair.Lost{Neighbours: []string{"istio-cni"}, Since: func() time.Time {
+				if known.Load() {
+					return installed
+				}
+				return time.Time{}
+			}}
+			for container, name := range map[string]string{"c1": "lost", "c2": "before", "c3": "theirs", "c4": "over"} {
+				types := []string{"ptp", "portmap"}
+				if name == "theirs" {
+					types = append(types, "istio-cni")
+				}
+				n.attach(b.pod(name), container, types...)
+				at(container, installed.Add(time.Hour))
+			}
+			at("c2", installed.Add(-time.Second))
+			n.record(b.pod("over"), "c4", false)
+		}, bare(t, "lost"), bare(t, "before"), bare(t, "theirs"), bare(t, "over"))
+		time.Sleep(time.Hour)
+		assert.Equal(t, map[string]int{"uncaptured": 4}, states(b))
+		assert.Empty(t, b.outcomes(), "when the plugin was installed is not known")
+		known.Store(true)
+		time.Sleep(15 * time.Second)
+		assert.Equal(t, map[string]int{"evicted not-captured": 1}, b.outcomes())
+		time.Sleep(time.Hour)
+		assert.Equal(t, map[string]int{"evicted not-captured": 1}, b.outcomes())
+		assert.Equal(t, map[string]int{"uncaptured": 3}, states(b))
+	})
+}
