@@ -25,7 +25,7 @@ var captureStates = map[string]agentsock.State{
 // who runs Multus or keeps libcni's cache elsewhere.
 var unknowns = []string{
 	string(repair.CaptureNoTrace), string(repair.CaptureUnreadable), string(repair.CaptureDelegated), string(repair.CaptureNamespace),
-	string(repair.CaptureTooLarge), string(repair.CaptureDialect),
+	string(repair.CaptureTooLarge),
 }
 
 // merge returns the states of all pods: those with rules of their own, and those that the node's proxy has or is to have. Both

@@ -138,7 +138,7 @@ type Result struct {
 
 // FindAll is [Find] for many pods, which are the UIDs with their addresses. It lists the processes once and reads one file
 // of each, and further files of those that are the pods'. Each pod has a result; the error is one that concerns all. It looks into
-// several pods at a time, since a pod may make a look into it long, and into each for two seconds at most. When the context ends, the
+// several pods at a time, since a pod may make a look into it long, and into each for ten seconds at most. When the context ends, the
 // pods that were not looked into have its error.
 func FindAll(ctx context.Context, proc Proc, pods map[string][]netip.Addr) (map[string]Result, error) {
 	results := make(map[string]Result, len(pods))

@@ -2,6 +2,7 @@ package podnetns_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
@@ -95,6 +97,32 @@ func TestNestedGroupOfAnotherPod(t *testing.T) {
 			assert.Equal(t, forged.Pid, got.PID)
 		})
 	}
+}
+
+// TestGroupsTooLong: a process that has nested its groups until the kernel does not print their path hides itself at most, and no pod of
+// the node.
+func TestGroupsTooLong(t *testing.T) {
+	t.Parallel()
+	theirs, own := netnstest.New(t), netnstest.New(t)
+	attacker, victim, absent := podproctest.NewUID(), podproctest.NewUID(), podproctest.NewUID()
+	deep := podproctest.StartDeep(t, theirs, podproctest.Plain("kubepods/burstable/pod%s/5ad0d8f4", attacker))
+	process := podproctest.Start(t, own, podproctest.Plain("kubepods/burstable/pod%s/5ad0d8f4", victim))
+	all, err := podnetns.FindAll(t.Context(), podnetns.At("/proc"), map[string][]netip.Addr{attacker: nil, victim: nil, absent: nil})
+	require.NoError(t, err)
+	require.NoError(t, all[victim].Err)
+	assert.Equal(t, process.Pid, all[victim].Found.PID)
+	require.ErrorIs(t, all[absent].Err, podnetns.ErrNoProcess)
+	if _, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", deep.Pid)); err != nil {
+		require.ErrorIs(t, err, unix.ENAMETOOLONG)
+		require.ErrorIs(t, all[attacker].Err, unix.ENAMETOOLONG)
+		assert.ErrorContains(t, all[attacker].Err, fmt.Sprintf("look at process %d: ", deep.Pid))
+	} else {
+		require.NoError(t, all[attacker].Err)
+		assert.Equal(t, deep.Pid, all[attacker].Found.PID)
+	}
+	ns, err := all[victim].Found.Open("/proc")
+	require.NoError(t, err)
+	assert.NoError(t, ns.Close())
 }
 
 func TestOpenProvesWhatFindSaw(t *testing.T) {

@@ -233,7 +233,7 @@ func (n *node) get(path string) string {
 func (n *node) run(command string, more ...string) (code int, stdout string) {
 	n.t.Helper()
 	args := n.args(command, more...)
-	if command == "pods" {
+	if command == "pods" || command == "status" {
 		args = append([]string{command, "--run-dir=" + n.in("run")}, more...)
 	}
 	cmd := exec.Command(n.program(), args...) //nolint:gosec,noctx // our own

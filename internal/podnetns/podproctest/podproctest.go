@@ -95,6 +95,49 @@ func StartCommand(tb testing.TB, cmd *exec.Cmd, ns *netnsexec.NetNS, cgroup stri
 	return cmd.Process
 }
 
+// StartDeep is [Start] in groups nested below the given one until their path is longer than the kernel prints: to read /proc/PID/cgroup is
+// then ENAMETOOLONG before Linux 6.8, and the beginning of the path since. Any process that may make groups in its container can do so.
+func StartDeep(tb testing.TB, ns *netnsexec.NetNS, cgroup string) *os.Process {
+	tb.Helper()
+	process := Start(tb, ns, cgroup)
+	base, err := root()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir, err := os.OpenRoot(filepath.Join(base, cgroup))
+	if err != nil {
+		tb.Fatalf("open control group: %v", err)
+	}
+	name := strings.Repeat("g", unix.NAME_MAX)
+	for range unix.PathMax/len(name) + 1 {
+		above := dir
+		if err := above.Mkdir(name, 0o755); err != nil {
+			tb.Fatalf("make nested control group: %v", err)
+		}
+		tb.Cleanup(func() {
+			_ = process.Kill()
+			_, _ = process.Wait()
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+				if err := above.Remove(name); err == nil || !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+					if err != nil {
+						tb.Errorf("remove nested control group: %v", err)
+					}
+					_ = above.Close()
+					return
+				}
+			}
+		})
+		if dir, err = above.OpenRoot(name); err != nil {
+			tb.Fatalf("open nested control group: %v", err)
+		}
+	}
+	defer func() { _ = dir.Close() }()
+	if err := dir.WriteFile("cgroup.procs", []byte(strconv.Itoa(process.Pid)), 0); err != nil {
+		tb.Fatalf("move process into its control group: %v", err)
+	}
+	return process
+}
+
 // removeGroups removes the group and the empty ones above it. A group stays busy for a moment after its last process ends.
 func removeGroups(tb testing.TB, base, dir string) {
 	deadline := time.Now().Add(5 * time.Second)
