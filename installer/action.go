@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
-// Op is what an [Action] does.
+// Op is the kind of an [Action].
 type Op string
 
 // The operations, in the order in which an install does them.
@@ -38,7 +38,7 @@ type Action struct {
 	Path, From string
 	// Old is the content that Path or From must still have; otherwise a new plan is made. New is the content to write.
 	Old, New []byte
-	// Cause says why the action is needed.
+	// Cause is the reason for the action.
 	Cause Cause
 	// Needs are the paths of earlier actions. If one of these fails, this action is skipped.
 	Needs []string

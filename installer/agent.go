@@ -64,9 +64,9 @@ type Options struct {
 	// other mesh's plugin is beside ours. Each is told once, and again every half an hour while it lasts. It is called by the
 	// agent's loop, so it must return at once. Nil: nobody is told.
 	Notify func(Notice)
-	// NotifyAfter is how long a reason why the node is not ready must last before Notify is told. Default: 10 s.
+	// NotifyAfter is the age from which a reason why the node is not ready is told to Notify. Default: 10 s.
 	NotifyAfter time.Duration
-	// Settle is how long a file must stay invalid before the agent reports it or chooses a later one. Default: 300 ms. A file is invalid for
+	// Settle is the age from which an invalid file is reported, and a later one chosen. Default: 300 ms. A file is invalid for
 	// an instant while its owner writes it in place.
 	Settle time.Duration
 }
@@ -172,7 +172,7 @@ func (a *Agent) BinDirs() []BinDir {
 // no tokens to nodes, or refuses them. The plugin then has the agent's rights. False before the agent has looked.
 func (a *Agent) GivesOwnToken() bool { return a.tokens.givesOwn() }
 
-// stuckAfter is when the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
+// stuckAfter is the age of the last turn from which the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
 const stuckAfter = time.Minute
 
 // Healthy returns an error when the agent is stuck and a restart may help.

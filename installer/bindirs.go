@@ -6,9 +6,9 @@ import "slices"
 
 // BinDir is one of the runtime's directories of plugins.
 type BinDir struct {
-	// Path is where this process has it.
+	// Path is its path in this process.
 	Path string
-	// Err says why it cannot be read. Then nothing else is known of it.
+	// Err is the cause of a read that failed. Then nothing else is known of it.
 	Err error
 	// Usable: a program that can be run has the plugin's name. Current: it is the one that the agent installs.
 	Usable, Current bool

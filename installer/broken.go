@@ -80,7 +80,7 @@ func (p *planner) restorable() (conflist.Choice, []byte) {
 	return conflist.Choice{}, nil
 }
 
-// intact is what a broken list was: what the last agent saw, or what the list had been made of. It is nil if neither is there.
+// intact is a broken list's former content: as the last agent saw it, or as the list had been made of. It is nil if neither is there.
 func (p *planner) intact(name string) *conflist.File {
 	if p.o.good.File == name {
 		if f, err := conflist.ParseFile(name, []byte(p.o.good.Text)); err == nil && f.IsList() {

@@ -18,7 +18,7 @@ import (
 // capability are bare UUIDs (internal/config/nsmgr).
 const containerdNetns = "cni-"
 
-// ours is what to look for in a cache.
+// ours identifies our entries in a cache.
 type ours struct {
 	types                       []string // the plugin's
 	kubeconfig                  string   // its path on the host

@@ -58,7 +58,7 @@ const (
 	CodeWaiting            Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
 )
 
-// Cause says why an [Action] is needed. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
+// Cause is the reason for an [Action]. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
 type Cause string
 
 // The causes.

@@ -147,7 +147,7 @@ func (c Config) validateConfName() error {
 // fileName matches a file's name. A runtime joins the plugin's type to its binary directory, so it must not lead elsewhere.
 var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 
-// hostPrefix is where the manifests mount directories of the host.
+// hostPrefix begins the paths at which the manifests mount directories of the host.
 const hostPrefix = "/host/"
 
 // OnHost returns a path of this process as the host has it: without /host before it.

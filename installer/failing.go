@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// failingFor is how long a pod counts after its newest failure. The kubelet tries again within five minutes.
+	// failingFor bounds the time for which a pod counts after its newest failure. The kubelet tries again within five minutes.
 	failingFor = 10 * time.Minute
 	// maxFailing bounds the pods that are remembered. A node has some hundred at most.
 	maxFailing = 1024

@@ -27,7 +27,7 @@ type history struct {
 	Losses int `json:"losses,omitempty"`
 	// Taken says that OwnFileAuto keeps a list of our own.
 	Taken bool `json:"taken,omitempty"`
-	// Since is when the entry was last put back. Zero: it has been in place since it was first installed.
+	// Since is the time at which the entry was last put back. Zero: it has been in place since it was first installed.
 	Since time.Time `json:"since,omitzero"`
 	// Installed is when the entry was first in place.
 	Installed time.Time `json:"installed,omitzero"`
@@ -118,10 +118,10 @@ func (a *Agent) goneWhileAway(c Config, seen observed, plan Plan) {
 	}
 }
 
-// enoughLosses is how often another program must have removed the entry, however far apart, for OwnFileAuto to take a file of its own.
+// enoughLosses is the number of removals by another program, however far apart, from which on OwnFileAuto takes a file of its own.
 const enoughLosses = 2
 
-// booting is how long an agent has run when a removal, after a boot, still counts as one of that boot.
+// booting bounds the age of an agent at which a removal, after a boot, still counts as one of that boot.
 const booting = 10 * time.Minute
 
 // forgetTaken makes OwnFileAuto begin anew when it is next chosen.

@@ -15,7 +15,7 @@ import (
 
 // mounted is a directory of the host, which this process sees alone or with others that are mounted beside it.
 type mounted struct {
-	// root is where the host's root directory would be, if all of it were mounted: "/host", or "/".
+	// root is the path of the host's root directory, if all of it were mounted: "/host", or "/".
 	root string
 	// dir is the directory without symbolic links.
 	dir string

@@ -43,7 +43,7 @@ type logSocket struct {
 	done    chan struct{}
 }
 
-// Decision is what a plugin of this node logged of one ADD or CHECK, as its record says. See [plugin.Event].
+// Decision is a plugin's log record of one ADD or CHECK on this node. See [plugin.Event].
 type Decision struct {
 	Pod                   attachment.Pod
 	Verb, Outcome, Reason string

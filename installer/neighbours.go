@@ -61,7 +61,7 @@ func (c Config) otherMeshPlugins(own string) []string {
 	return slices.DeleteFunc(types, func(t string) bool { return t == own })
 }
 
-// String says what is where: "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
+// String returns for example "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
 func (n Neighbour) String() string {
 	mesh := ""
 	if n.Mesh != "" {

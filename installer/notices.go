@@ -33,7 +33,7 @@ const (
 	NoticePodsHeld     NoticeCode = "ambient-pods-held" // sent by cmd/nodecmd: pods are still in the care of a node's proxy that is switched off
 )
 
-// remindAfter is when a notice of what is still wrong is repeated. Kubernetes forgets an event after an hour by default
+// remindAfter is the wait until a notice of what is still wrong is repeated. Kubernetes forgets an event after an hour by default
 // (kube-apiserver --event-ttl).
 const remindAfter = 30 * time.Minute
 
@@ -47,14 +47,14 @@ type notices struct {
 	refused string // why the configuration that is there is refused; empty: it is not
 }
 
-// subject is what a notice is about.
+// subject is the subject of a notice.
 type subject struct {
 	code NoticeCode
 	// plugin is the type of a Neighbour; empty for other codes.
 	plugin string
 }
 
-// trouble is what is wrong at present.
+// trouble holds the present faults.
 type trouble struct{ since, told time.Time }
 
 // unremarkable are reasons that are no news: what comes with every start and every upgrade.

@@ -25,7 +25,7 @@ type observed struct {
 	// conf is the configuration directory; nil with confErr.
 	conf    *snapshot
 	confErr error
-	// sourceErr says why there is no binary to install.
+	// sourceErr is the cause when there is no binary to install.
 	sourceErr error
 	// supports are the versions of the CNI specification that the binary to install reports; nil if it reports none.
 	supports []string
@@ -44,7 +44,7 @@ type observed struct {
 	held map[string]bool
 	// taken: this process keeps a file of its own by OwnFileAuto.
 	taken bool
-	// good is what the target was; an agent's only.
+	// good is the target's former content; an agent's only.
 	good goodList
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another

@@ -25,7 +25,7 @@ type Plan struct {
 	Network string
 	// Skipped are the files that the runtime tries before Target and cannot load.
 	Skipped []conflist.Skipped
-	// Blocked says why pods would still not be captured after all Actions; empty if they would. Actions then go as far as is safe.
+	// Blocked is the reason why pods would still not be captured after all Actions; empty if they would. Actions then go as far as is safe.
 	Blocked []*Blocked
 	// Notes are warnings for the log.
 	Notes []string

@@ -102,7 +102,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	return 10 * time.Millisecond
 }
 
-// takeOverLook is how often an agent that waits for its turn looks whether it could do its work.
+// takeOverLook is the interval at which an agent that waits for its turn looks whether it could do its work.
 const takeOverLook = 200 * time.Millisecond
 
 // unable returns why this agent does not take the place of an older one that runs; nil: it may, or there is none. One that took it all

@@ -81,7 +81,7 @@ func AwaitAgent(ctx context.Context, c Config) error {
 	return nil
 }
 
-// leaseLook is how often AwaitAgent looks. Nothing tells when a file's lock is given up but asking for it.
+// leaseLook is the interval at which AwaitAgent looks. Nothing tells when a file's lock is given up but asking for it.
 const leaseLook = 50 * time.Millisecond
 
 func uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {

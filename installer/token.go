@@ -81,7 +81,7 @@ func keptToken(kubeconfig []byte, now time.Time) (kept token, ok bool) {
 }
 
 const (
-	// firstAnswer is how long a starting agent waits for the plugin's token before it goes on with another.
+	// firstAnswer bounds a starting agent's wait for the plugin's token before it goes on with another.
 	firstAnswer = 3 * time.Second
 	// askTimeout bounds one request.
 	askTimeout = 30 * time.Second
@@ -107,7 +107,7 @@ type tokens struct {
 
 	mu   sync.Mutex
 	held token
-	// until is when the held token ends by this node's clock, which may differ from the API server's.
+	// until is the end of the held token by this node's clock, which may differ from the API server's.
 	until time.Time
 	// why is the last request's error; nil after a success and before the first answer.
 	why error

@@ -70,7 +70,7 @@ func releasing() error {
 	return &agentsock.StepError{Step: stepAgent, Reason: reasonReleasing, Err: ErrReleasing}
 }
 
-// proxyAgain is how often a waiting Attach looks whether a proxy is connected.
+// proxyAgain is the interval at which a waiting Attach looks whether a proxy is connected.
 const proxyAgain = 20 * time.Millisecond
 
 // awaitProxy waits until a proxy can take pods, or patient ends. It holds nothing meanwhile, so that the pod can leave, or go.
@@ -174,7 +174,7 @@ func (w *attaching) selects(a agentsock.Attachment) error {
 	return nil
 }
 
-// before is what a pod was like before an Attach, so that a failure can leave it so.
+// before is a pod's state before an Attach, so that a failure can leave it so.
 type before struct {
 	noted, captured bool
 	held            held

@@ -20,9 +20,9 @@ const (
 	// settleTime bounds the wait for what is on its way to the proxy when a pod leaves: a connection that it has yet to accept, a
 	// query that it has yet to answer.
 	settleTime = time.Second
-	// drainLook is how often a pod that has left is looked at while the proxy has it, or carries connections of it.
+	// drainLook is the interval at which a pod that has left is looked at while the proxy has it, or carries connections of it.
 	drainLook = 500 * time.Millisecond
-	// hearTime is how long peers may take, after the annotation, to hear that a pod has left. quietTime is how long nothing may have been
+	// hearTime bounds the time that peers take, after the annotation, to hear that a pod has left. quietTime is the time for which nothing may have been
 	// carried then. (Istio's control plane and proxies take up to a second; with 2 s none of 4,600 connections failed.)
 	hearTime, quietTime = 2 * time.Second, time.Second
 	// releaseHold bounds how long a Release holds pods back, whatever DrainTimeout is; releaseMargin is what it leaves of its context's
@@ -58,7 +58,7 @@ func (w *work) keepOpen() (done func()) {
 	return done
 }
 
-// draining is what a pod has that leaves, while connections through the proxy go on.
+// draining has the rules of a pod that leaves, while connections through the proxy go on.
 type draining struct {
 	rules ruleset.Ruleset
 	proxy listeners.Proxy
@@ -106,7 +106,7 @@ func (c *Controller) drains(e *entry, on bool) {
 	c.wake()
 }
 
-// leaving is what is the case in a pod that is to be out.
+// leaving is the state of a pod that is to be out.
 func (w *work) leaving(ctx context.Context, a *machine.Actual) (err error) {
 	a.Due = w.c.opts.DrainTimeout < 0
 	if w.e.draining && a.Ours { // this agent wrote them, so what they carry is all that matters

@@ -31,7 +31,7 @@ const (
 	retryFirst, retryMost = 250 * time.Millisecond, 30 * time.Second
 	// eventBurst and eventRate limit the events about pods: so many at once, and so many a second.
 	eventBurst, eventRate = 50, 1
-	// syncedAgain is how often to look whether the pods are known, besides when they change.
+	// syncedAgain is the interval at which to look whether the pods are known, besides when they change.
 	syncedAgain = 20 * time.Millisecond
 )
 
@@ -370,7 +370,7 @@ func (c *Controller) Ready() error {
 	return nil
 }
 
-// Warnings says what needs attention though the agent works, in one line for each kind.
+// Warnings returns a line for each kind of fault that needs attention though the agent works.
 func (c *Controller) Warnings() (warnings []string) {
 	if m := c.mode(); m.on {
 		warnings = append(warnings, fmt.Sprintf("the node's pods were released%s: none is captured until that is undone", m.toWhom()))

@@ -30,7 +30,7 @@ type work struct {
 	needs   []listeners.Need
 	// missing are the needs that nothing served at the last look.
 	missing []listeners.Need
-	// unfound is why the namespace is not known.
+	// unfound is the error of the search for the namespace.
 	unfound error
 	// result is that of the rules that this run wrote; nil: it wrote none.
 	result *apply.Result

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
-// endedAge is how long the state of a pod is reported whose containers have ended.
+// endedAge bounds the time for which the state of a pod is reported whose containers have ended.
 const endedAge = 10 * time.Minute
 
 // ended reports whether a pod's containers have ended for good. A node may have many thousands of such pods, until somebody

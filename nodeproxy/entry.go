@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
-// entry is what the controller remembers of a pod. All of it can be found out again: after a restart it is empty.
+// entry is the controller's memory of a pod. All of it can be found out again: after a restart it is empty.
 type entry struct {
 	uid types.UID
 
@@ -26,7 +26,7 @@ type entry struct {
 	mesh  *dialect.Dialect
 	ns    NetNS        // nil: not known
 	addrs []netip.Addr // that the runtime named, the primary one first
-	// handed is what a proxy accepted, and when; see Controller.proxies.
+	// handed is the attachment that a proxy accepted, and the time; see Controller.proxies.
 	handed handed
 	held   held
 	// ours: rules of the mesh in the namespace are ours.
@@ -42,13 +42,13 @@ type entry struct {
 	// unusable is the routing that the namespace does not take.
 	unusable []string
 	backend  string
-	// unmoved is why connections do not move from one proxy to the next; empty: they do. foundSysctl is the value that the namespace had of the
+	// unmoved is the reason why connections do not move from one proxy to the next; empty: they do. foundSysctl is the value that the namespace had of the
 	// sysctl for that; empty: it was not set by this agent.
 	unmoved, foundSysctl string
-	// left is when the pod ceased to be redirected, heard since when its annotation is gone too, busy when the proxy was last seen to carry
+	// left is the time at which the pod ceased to be redirected, heard that since which its annotation is gone too, busy that at which the proxy was last seen to carry
 	// something of it. They count while it drains.
 	left, heard, busy time.Time
-	// told is what the annotation was last set to, and on which object of the cache; while the cache has that, it is behind.
+	// told is the annotation's last value of ours, toldOn the object of the cache that it was set on; while the cache has that, it is behind.
 	told   string
 	toldOn *corev1.Pod
 	// followed is In or Out, as the pod was last made; turns are those from one to the other, writes those of an annotation that did not stay.
@@ -75,7 +75,7 @@ type handed struct {
 	since uint64
 }
 
-// held says whether a proxy may have the pod.
+// held tells a pod that a proxy may have from one that none has.
 type held uint8
 
 const (
@@ -139,7 +139,7 @@ func (c *Controller) drop(e *entry) error {
 	return c.setNS(e, nil)
 }
 
-// attachedTo is what an attachment belongs to.
+// attachedTo is the owner of an attachment.
 type attachedTo struct {
 	uid types.UID
 	ns  netnsexec.ID

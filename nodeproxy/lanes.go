@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// slowLook is how long a run may spend in a pod's namespace before the pod counts as slow, but at most half of [Options.Timeout]. A look
+	// slowLook bounds the time of a run in a pod's namespace before the pod counts as slow, but at most half of [Options.Timeout]. A look
 	// takes some milliseconds, and is slow only if the pod has filled its namespace.
 	slowLook = time.Second
-	// busyAgain is when to come back to a pod that somebody else works on, such as an ADD of it.
+	// busyAgain is the wait before a further look at a pod that somebody else works on, such as an ADD of it.
 	busyAgain = 50 * time.Millisecond
 )
 

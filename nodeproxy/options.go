@@ -51,7 +51,7 @@ type Options struct {
 	VerifyInterval time.Duration
 	// Timeout bounds one attempt at one pod. Zero means [DefaultTimeout].
 	Timeout time.Duration
-	// ListenTimeout is how long after the proxy's consent its listeners may take to appear. Zero means
+	// ListenTimeout bounds the time from the proxy's consent until its listeners appear. Zero means
 	// [DefaultListenTimeout].
 	ListenTimeout time.Duration
 	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy after it ceased to be redirected. The
@@ -59,7 +59,7 @@ type Options struct {
 	// earliest, since peers use the tunnel until they have heard of that; and after DrainTimeout in any case. Zero means
 	// [DefaultDrainTimeout]; less than zero, it is told at once. A pod that is deleted is not held back.
 	DrainTimeout time.Duration
-	// Workers is how many pods are worked on at a time. Zero means [DefaultWorkers]. One more works on the pods whose last look took
+	// Workers bounds the pods that are worked on at a time. Zero means [DefaultWorkers]. One more works on the pods whose last look took
 	// longer than a second, or half of Timeout if that is less, so that they delay no others.
 	Workers int
 

@@ -15,7 +15,7 @@ const (
 	freeTurns, freeWrites = 3, 6
 	// paceFirst and paceMost are the first wait after these and the longest; each doubles the one before.
 	paceFirst, paceMost = time.Second, 30 * time.Second
-	// paceForgets is how long nothing has to happen until there is no wait again.
+	// paceForgets is the quiet time after which there is no wait again.
 	paceForgets = time.Minute
 )
 
@@ -73,7 +73,7 @@ func (c *Controller) takeLook(pod *corev1.Pod) time.Duration {
 	return e.looks.Take(now)
 }
 
-// turn says how long a pod that joins and leaves again and again has to wait for its next turn; 0: it is followed now. Its deletion is
+// turn returns the time that a pod which joins and leaves again and again has to wait for its next turn; 0: it is followed now. Its deletion is
 // followed in any case, and so is the release of all pods.
 func (w *work) turn(now time.Time) time.Duration {
 	e := w.e
@@ -113,7 +113,7 @@ func (c *Controller) flaps(w *work, wait time.Duration) (more bool) {
 	return false
 }
 
-// mayTell says whether the annotation may be set to a value now. Only what was set before, and did not stay, is held back.
+// mayTell returns nil if the annotation may be set to a value now. Only what was set before, and did not stay, is held back.
 func (w *work) mayTell(value string, now time.Time) error {
 	if !w.told(value) || w.releasing || w.Choice == machine.Gone {
 		return nil

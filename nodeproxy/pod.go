@@ -48,7 +48,7 @@ type Proxy interface {
 	Ready() error
 }
 
-// Accepting is what a [Proxy] may have too. Without it, each pod is handed over again when a proxy comes or goes.
+// Accepting is optional for a [Proxy]. Without it, each pod is handed over again when a proxy comes or goes.
 type Accepting interface {
 	// Accepted reports whether the proxy that is to take new pods has accepted this one with that namespace, be it by a snapshot.
 	Accepted(uid types.UID, ns netnsexec.ID) bool
@@ -83,13 +83,13 @@ type Sought struct {
 	Addrs []netip.Addr
 }
 
-// Journal is what a [Namespaces] may have too, which keeps what it knows for the next agent of the node.
+// Journal is optional for a [Namespaces]: it keeps what that knows for the next agent of the node.
 type Journal interface {
 	// Journal returns why it cannot keep that now, or nil.
 	Journal() error
 }
 
-// Foresight is what a [Namespaces] may have too: it is told of the pods of a whole round before each of them is asked for by
+// Foresight is optional for a [Namespaces]: it is told of the pods of a whole round before each of them is asked for by
 // Find, since one search for many costs little more than one for one.
 type Foresight interface {
 	// Foresee looks for the namespaces, and whether those that are noted are still the pods'. What it finds Find returns.
@@ -110,7 +110,7 @@ type Pods interface {
 	Subscribe(changed func(types.UID)) (cancel func())
 }
 
-// Index is what a [Pods] may have too: it finds one pod without a look at all others, and knows which mirrors of static pods the
+// Index is optional for a [Pods]: it finds one pod without a look at all others, and knows which mirrors of static pods the
 // node's runtime has confirmed. Without it each pod is known by its own UID. *nodepods.Watch is one.
 type Index interface {
 	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
@@ -152,7 +152,7 @@ type Probes interface {
 	Entries() (map[netip.Addr]types.UID, error)
 }
 
-// UnexemptError says which addresses cannot be exempted on this host, since it has no connections to them, or none from an
+// UnexemptError has the addresses that cannot be exempted on this host, since it has no connections to them, or none from an
 // address that the pods know. That keeps no pod from being captured. Get it with errors.As(err, &unexempt).
 type UnexemptError struct {
 	Addrs []netip.Addr

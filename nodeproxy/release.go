@@ -28,7 +28,7 @@ func (c *Controller) awaitStart(ctx context.Context) error {
 	}
 }
 
-// mode says whether pods are given back, and to whom.
+// mode tells whether pods are given back, and to whom.
 type mode struct {
 	on bool
 	// to is the agent that gets them; nil: they leave the mesh.

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// heldBack is why rules are not written again now.
+// heldBack is the reason why rules are not written again now.
 type heldBack struct {
 	reason string
 	detail string
@@ -29,7 +29,7 @@ const (
 	reasonTooMany = "too-many-drifted"
 )
 
-// mayMend says whether the rules of a pod that had them may be written again now. That goes by the pods of its namespace alone: who
+// mayMend returns nil if the rules of a pod that had them may be written again now. That goes by the pods of its namespace alone: who
 // changes the rules of their own pods keeps nobody else's from being mended.
 func (c *Controller) mayMend(e *entry) error {
 	c.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// want is what is wanted of a pod, and why.
+// want is the wanted state of a pod, and the reason.
 type want struct {
 	machine.Wanted
 	pod  *corev1.Pod // nil: it does not exist
@@ -104,7 +104,7 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 	}
 }
 
-// selected is what becomes of a pod that a mesh with a proxy on the node selects.
+// selected sets what is wanted of a pod that a mesh with a proxy on the node selects.
 func (w *want) selected(ctx context.Context, err error) {
 	w.reason, w.detail = "", contested(w.plan)
 	switch {
@@ -226,7 +226,7 @@ func sameAddrs(a, b []netip.Addr) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
 }
 
-// errSelection says why a pod is not to be captured.
+// errSelection returns the reason why a pod is not to be captured.
 func errSelection(w want) error {
 	if w.detail != "" {
 		return errors.New(w.detail)

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// blockedWait is when to retry an eviction that a disruption budget forbids. Nothing tells when the budget allows it.
+// blockedWait is the wait before an eviction is tried again that a disruption budget forbids. Nothing tells when the budget allows it.
 const blockedWait = 15 * time.Second
 
 // act takes the action on a pod that was just read, and verifies its effect.

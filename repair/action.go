@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Action says what to do with broken pods. The zero value means [ActionNone].
+// Action is the treatment of broken pods. The zero value means [ActionNone].
 type Action string
 
 // The actions.

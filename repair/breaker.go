@@ -22,14 +22,14 @@ const (
 	heldSuccessor    heldReason = "successor-broken"
 )
 
-// held says why, and how long, a deletion has to wait.
+// held is the reason why a deletion has to wait, and the time.
 type held struct {
 	reason heldReason
 	detail string
 	wait   time.Duration
 }
 
-// installedAgain is when to ask again whether the plugin is ready.
+// installedAgain is the wait before the plugin is asked again whether it is ready.
 const installedAgain = 2 * time.Second
 
 // confinedAgain is when to ask again whether the API server confines our deletions to this node.

@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Bypasses is what the plugin reported of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
+// Bypasses is the plugin's report of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
 // so the controller does.
 type Bypasses struct {
 	// Namespace, Name and UID are the pod's, as the runtime names it. An empty UID is not known.
@@ -36,7 +36,7 @@ var bypassed = map[dialect.BypassCode]ruleset.Family{dialect.BypassIPv4: ruleset
 const (
 	// maxReports bounds the reports that wait for their pods. A node has fewer pods.
 	maxReports = 1024
-	// maxWaits is how many ticks a report waits for its pod to be seen.
+	// maxWaits bounds the ticks for which a report waits for its pod to be seen.
 	maxWaits = 6
 )
 

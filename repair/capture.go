@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// CaptureState says whether a pod in the mesh started with its rules.
+// CaptureState tells whether a pod in the mesh started with its rules.
 type CaptureState string
 
 // The states.
@@ -57,19 +57,19 @@ var CaptureCodes = []CaptureCode{
 	CaptureDialect,
 }
 
-// Capture is what is known of one pod.
+// Capture is the state of one pod, as far as it is known.
 type Capture struct {
 	State CaptureState
 	Code  CaptureCode
 	// Detail says the same for people.
 	Detail string
-	// Since is when the pod's network was set up. Zero: not known.
+	// Since is the time at which the pod's network was set up. Zero: not known.
 	Since time.Time
-	// Backend is what applied the rules, as in package apply. Empty: not known.
+	// Backend is the program that applied the rules, as in package apply. Empty: not known.
 	Backend string
 }
 
-// network is what libcni's cache says of one attachment.
+// network is an entry of libcni's cache, of one attachment.
 type network struct {
 	attachment.ID
 
@@ -132,7 +132,7 @@ func recordOf(pod *corev1.Pod, sandbox []network, records []attachment.Record) (
 	return found, ok
 }
 
-// traces is what a node has of its pods' attachments.
+// traces are a node's files about its pods' attachments.
 type traces struct {
 	networks []network
 	records  []attachment.Record

@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// resync is how often each pod is looked at even if nothing has changed.
+	// resync is the interval at which each pod is looked at even if nothing has changed.
 	resync = 10 * time.Minute
 	// retryFirst and retryMost are the first and the longest wait after failures.
 	retryFirst, retryMost = time.Second, 2 * time.Minute
-	// workers is how many pods are dealt with at a time, so that one slow answer does not hold up the rest, and how many are verified at a
+	// workers bounds the pods that are dealt with at a time, so that one slow answer does not hold up the rest, and those that are verified at a
 	// time. One more of each sees to the pods that are slow themselves. The budgets make more of them pointless.
 	workers = 2
 	// attemptTimeout bounds one attempt.
 	attemptTimeout = 30 * time.Second
-	// sayAgain is how often a lasting outage is logged.
+	// sayAgain is the interval at which a lasting outage is logged.
 	sayAgain = 30 * time.Minute
-	// askAgain is how often the server is asked for missing permissions, and all pods are looked at for their rules.
+	// askAgain is the interval at which the server is asked for missing permissions, and all pods are looked at for their rules.
 	askAgain = 10 * time.Second
 	// tellBurst and tellRate limit the events about pods that are not captured: so many at once, and so many a second. A node
 	// has some hundred pods.

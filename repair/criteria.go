@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Criteria says which pods count as broken. Start from [CriteriaFor]; the zero value finds nothing.
+// Criteria select the pods that count as broken. Start from [CriteriaFor]; the zero value finds nothing.
 type Criteria struct {
 	// Containers are the names of the init containers that check redirection.
 	Containers []string

@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// Detection says where a [Controller] looks for pods in the mesh that started without the plugin: beside the API server's
+// Detection names the places where a [Controller] looks for pods in the mesh that started without the plugin: beside the API server's
 // pods, in libcni's cache and in the plugin's records (Options.Records). It takes no privilege but to read these.
 type Detection struct {
 	// CacheDir is libcni's cache, as this process sees it. Required. While it cannot be read, the records alone tell.
@@ -118,7 +118,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now C
 	})
 }
 
-// remedy says what helps a pod that is not captured.
+// remedy returns the cure of a pod that is not captured.
 func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 	cure := "delete the pod: the one that replaces it is captured"
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
@@ -174,7 +174,7 @@ func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces,
 	return c.known(pod, found, t), mesh
 }
 
-// known is what the node's traces, the pod's own check and verification say of a pod.
+// known judges a pod by the node's traces, the pod's own check and verification.
 func (c *Controller) known(pod *corev1.Pod, found traces, t track) Capture {
 	var ours []string
 	if c.opts.Detect != nil {
@@ -333,7 +333,7 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 // StateDrifted is the State of a [PodStatus] whose live rules are not the wanted ones.
 const StateDrifted = "drifted"
 
-// PodStatus is what a controller knows of one pod in the mesh.
+// PodStatus is a controller's knowledge of one pod in the mesh.
 type PodStatus struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -343,7 +343,7 @@ type PodStatus struct {
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
-	// Since is when the pod's network was set up. Zero: not known.
+	// Since is the time at which the pod's network was set up. Zero: not known.
 	Since   time.Time `json:"since,omitzero"`
 	Backend string    `json:"backend,omitempty"`
 }

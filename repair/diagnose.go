@@ -16,14 +16,14 @@ type Finding struct {
 	Broken bool
 	// Candidate means that the pod checks its redirection, so that it could be broken.
 	Candidate bool
-	// Reason says why, as a stable code; Detail says the same for people.
+	// Reason is the cause, as a stable code; Detail is the same for people.
 	Reason Reason
 	Detail string
 	// Container is the name of the check's container and ExitCode what it last failed with. Both are zero if the check is
 	// not known to have failed.
 	Container string
 	ExitCode  int32
-	// FailedAt is when the failed run began, in whole seconds.
+	// FailedAt is the time at which the failed run began, in whole seconds.
 	FailedAt time.Time
 	// Undecided means that the labels of the pod's namespace, which Diagnose does not know, decide whether the pod is in the mesh.
 	// Ask for them before you act on it, as a [Controller] does. Where Policy.Decline panics, it cannot be told with them either.

@@ -53,7 +53,7 @@ type InPlace struct {
 	Plan dialect.Options
 	// Backend is the firewall backend. Zero means auto.
 	Backend apply.Name
-	// Path is where to look for iptables. Empty means [apply.DefaultPath].
+	// Path lists the directories in which iptables is looked for. Empty means [apply.DefaultPath].
 	Path string
 	// HostRoot is the root directory to run iptables in, such as that of the host, where the plugin runs. Empty means our
 	// own. See Root of [apply.Options].
@@ -79,7 +79,7 @@ type InPlace struct {
 const (
 	// maxCached bounds the caches. A node has fewer pods.
 	maxCached = 1024
-	// namespaceAge is how long a namespace is cached. A process is verified before it is used again, so its age does not
+	// namespaceAge bounds the time for which a namespace is cached. A process is verified before it is used again, so its age does not
 	// matter.
 	namespaceAge, processAge = time.Minute, 24 * time.Hour
 )
@@ -288,7 +288,7 @@ func (m *InPlace) Rulesets(ctx context.Context, pod *corev1.Pod) ([]ruleset.Rule
 	return w.rules, err
 }
 
-// wanted is what a pod should have.
+// wanted is the state that a pod should have.
 type wanted struct {
 	mesh  *dialect.Dialect  // that has the pod
 	rules []ruleset.Ruleset // that are acceptable

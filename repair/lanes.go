@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// slowLook is how long a pod's namespace may keep a worker whom other pods wait for. A look takes some milliseconds, and is slow only if
+// slowLook bounds the time for which a pod's namespace may keep a worker whom other pods wait for. A look takes some milliseconds, and is slow only if
 // the pod has filled its namespace. What is not done by then is done in the lane of slow pods, within attemptTimeout.
 const slowLook = time.Second
 

@@ -17,7 +17,7 @@ import (
 // tokensAnnotation holds the number of tokens at the Lease's renewTime.
 const tokensAnnotation = "meshcni.io/repair-tokens"
 
-// leases is what a leaseBudget needs of the API server. Errors are those of the Kubernetes API.
+// leases are the requests of a leaseBudget. Errors are those of the Kubernetes API.
 type leases interface {
 	Lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	CreateLease(ctx context.Context, l *coordinationv1.Lease) error
@@ -32,11 +32,11 @@ type leaseBudget struct {
 
 	leases    leases
 	namespace string
-	// holder is who writes, for people who look at the Lease.
+	// holder names the writer, for people who look at the Lease.
 	holder string
 }
 
-// contended is how often to retry a write after another node was faster, and contendedWait is when the caller should
+// contended bounds the retries of a write after another node was faster, and contendedWait is the time after which the caller should
 // come back after that.
 const (
 	contended     = 5

@@ -31,7 +31,7 @@ type Options struct {
 	// Dialects are the node's meshes, in the plugin's order. Required. Pods of a mesh whose proxy is on the node are left to
 	// the agent that hands them to it.
 	Dialects dialect.List
-	// Config says how to reach the API server. Required unless Cluster is set.
+	// Config is the client's configuration for the API server. Required unless Cluster is set.
 	Config *rest.Config
 
 	// Others are the meshes that the node is not configured for. Their pods are found where Detect is set, and nothing is done to them.
@@ -39,7 +39,7 @@ type Options struct {
 	// Elsewhere reports whether another program of the node redirects the pods of one of Others, by its name. nil: none does.
 	Elsewhere func(dialect string) bool
 
-	// Action says what to do with broken pods. Zero means [ActionNone]: only report them.
+	// Action is the treatment of broken pods. Zero means [ActionNone]: only report them.
 	Action Action
 	// Criteria say which pods of a mesh are broken, by the mesh's name. One that is not there has those of [CriteriaFor].
 	Criteria map[string]Criteria
@@ -100,7 +100,7 @@ type Options struct {
 	// Suspects names what may have replaced a pod's rules, such as the plugin of another mesh beside ours; reports of rules
 	// that have drifted repeat it. nil: nobody is suspected.
 	Suspects func() []string
-	// Metrics is where the controller registers its metrics. nil means nowhere.
+	// Metrics registers the controller's metrics. nil: they are not registered.
 	Metrics prometheus.Registerer
 	// Log receives one record per outcome. nil discards them.
 	Log *slog.Logger
@@ -121,7 +121,7 @@ var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
 // by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
 var BootBudget = Budget{PerMinute: 120, Burst: 110}
 
-// Cluster is what the controller needs of the API server; package repairtest has one in memory. A pod passed to Label,
+// Cluster has the controller's requests to the API server; package repairtest has one in memory. A pod passed to Label,
 // Evict or Delete means the pod with that UID in the state of its resource version; an empty version means any state.
 // Errors are those of the Kubernetes API:
 //
@@ -267,7 +267,7 @@ func (o Options) labelSelector() string {
 	return selector
 }
 
-// uses says which permissions the options take.
+// uses lists the permissions that the options take.
 func (o Options) uses() kube.Uses {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
 	u := kube.Uses{

@@ -33,7 +33,7 @@ type Pods interface {
 	Subscribe(changed func(types.UID)) (cancel func())
 }
 
-// Index is what a [Pods] may have too: it finds one pod without a look at all others.
+// Index is optional for a [Pods]: it finds one pod without a look at all others.
 type Index interface {
 	// ByUID returns the pod with the UID that Subscribe tells of, or nil.
 	ByUID(uid types.UID) *corev1.Pod

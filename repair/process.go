@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxRepairs is how often a pod's rules are written although its check keeps failing.
+// maxRepairs bounds the writes of a pod's rules while its check keeps failing.
 const maxRepairs = 5
 
-// result is what one attempt came to. A zero outcome is not reported.
+// result is the end of one attempt. A zero outcome is not reported.
 type result struct {
 	outcome Outcome
 	reason  string
 	detail  string
-	// wait is when to try again; retry means to try again with growing waits.
+	// wait is the time until the next try; retry means to try again with growing waits.
 	wait  time.Duration
 	retry bool
 }

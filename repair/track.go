@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 )
 
-// track is what the controller remembers of a pod while it exists. After a restart this is lost, which costs a repeated
+// track is the controller's memory of a pod while it exists. After a restart this is lost, which costs a repeated
 // event or comparison and nothing more.
 type track struct {
 	seen     time.Time // first

@@ -131,7 +131,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	}
 }
 
-// suspects says who may have changed the rules.
+// suspects names the programs that may have changed the rules.
 func (c *Controller) suspects() string {
 	if c.opts.Suspects == nil {
 		return ""

@@ -10,7 +10,7 @@ const (
 	toBeSure  = "To be sure, RESTART"
 )
 
-// remedy is what a reason of the agent means, and what helps.
+// remedy is the meaning of one of the agent's reasons, and its cure.
 type remedy struct {
 	is string
 	do []string
@@ -48,7 +48,7 @@ var agentReasons = map[string]remedy{
 	"selection-unknown": {"it cannot be told what it is to be", []string{"See the agent's log"}},
 }
 
-// remedyOf is what is known of a reason. That of a step that failed ends with -failed.
+// remedyOf looks a reason up. That of a step that failed ends with -failed.
 func remedyOf(reason string) remedy {
 	if r, ok := agentReasons[reason]; ok {
 		return r

@@ -21,7 +21,7 @@ import (
 // askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.
 const askAtOnce = 50
 
-// counts are how many pods are in each state.
+// counts are the numbers of pods by state.
 type counts struct {
 	Captured int `json:"captured"`
 	// Outside are the pods with a network of their own that are in no mesh.
@@ -74,7 +74,7 @@ type nodeStatus struct {
 	Node string `json:"node"`
 	// State is ready, not-ready, unknown (its agent does not answer) or no-agent.
 	State string `json:"state"`
-	// Why says why it is not ready, each reason beginning with its code, or why it is unknown.
+	// Why lists the reasons that keep it from being ready, each beginning with its code, or the one by which it is unknown.
 	Why      []string `json:"why,omitempty"`
 	Version  string   `json:"version,omitempty"`
 	Dialects []string `json:"dialects,omitempty"`
@@ -92,7 +92,7 @@ const (
 	stateNoAgent  = "no-agent"
 )
 
-// clusterStatus is how a cluster is, as status prints it.
+// clusterStatus is the state of a cluster, as status prints it.
 type clusterStatus struct {
 	Nodes []nodeStatus `json:"nodes"`
 	// Total has the pods of the nodes whose agents have answered, and Ready how many nodes are.
@@ -101,7 +101,7 @@ type clusterStatus struct {
 	// Wrong are pods that need attention, maxWrong at most; WrongPods is how many there are.
 	Wrong     []agentapi.State `json:"wrong"`
 	WrongPods int              `json:"wrong_pods"`
-	// Next says what to do next.
+	// Next lists the steps to take.
 	Next []string `json:"next"`
 
 	selector string // of the agents' pods
@@ -269,7 +269,7 @@ func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
 	s.Nodes = append(s.Nodes, row)
 }
 
-// next says what to do.
+// next returns the steps to take.
 func (s *clusterStatus) next() (all []string) {
 	states := map[string]int{}
 	for _, n := range s.Nodes {

@@ -26,10 +26,10 @@ import (
 // turnsFile is the lock in the run directory by which one agent at a time has the pods of the node's proxy.
 const turnsFile = "ambient.lock"
 
-// beginAgain is how long the agent waits before it tries again to begin.
+// beginAgain is the wait before the agent tries again to begin.
 const beginAgain = 2 * time.Second
 
-// holder is what has the pods while it is this agent's turn; *nodeproxy.Controller is one.
+// holder has the pods while it is this agent's turn; *nodeproxy.Controller is one.
 type holder interface {
 	Run(ctx context.Context) error
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)

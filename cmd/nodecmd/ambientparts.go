@@ -36,11 +36,11 @@ import (
 // hostNetNS is the host's network namespace, as a process sees it that shares the host's processes.
 const hostNetNS = "/proc/1/ns/net"
 
-// ackTimeout is how long a proxy may take for an answer: less than the 5 s after which an ADD must have failed at a proxy that is
+// ackTimeout bounds a proxy's answer: less than the 5 s after which an ADD must have failed at a proxy that is
 // silent (Istio's plugin waits that long), by what the plugin and the undoing take.
 const ackTimeout = 4 * time.Second
 
-// retainEvery is how often the journal is rid of pods that are gone.
+// retainEvery is the interval at which the journal is rid of pods that are gone.
 const retainEvery = time.Minute
 
 // opener makes what has the pods of the node's proxy, with the present settings. giving: it is to give them to another agent.

@@ -23,7 +23,7 @@ type Ambient struct {
 	// ZDSSocket is the socket on which Istio's ztunnel, or another proxy that speaks its protocol, asks for pods. Default:
 	// /var/run/ztunnel/ztunnel.sock, which is ztunnel's own. It is not used if the program has a proxy of its own.
 	ZDSSocket string
-	// VerifyInterval is how often each such pod is looked at on the node: its rules, its proxy's listeners, its annotation
+	// VerifyInterval is the time between two looks at each such pod on the node: its rules, its proxy's listeners, its annotation
 	// and its exemption of probes. Default: 30 seconds.
 	VerifyInterval netconf.Duration
 	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy, which cuts the pod's connections when it is

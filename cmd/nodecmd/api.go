@@ -42,7 +42,7 @@ func (n nodeAPI) handler() http.Handler {
 	return agentapi.Server{Node: func() any { return n.node() }, Pod: n.pod}.Handler()
 }
 
-// node is what "meshcni-node status" says, and what the agent is.
+// node returns what "meshcni-node status" prints, and the agent's own description.
 func (n nodeAPI) node() agentapi.Node {
 	s, now := n.settings(), n.status()
 	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: states(now.Pods)}

@@ -75,7 +75,7 @@ func (p Program) toOutput(name string, write func(io.Writer) error) error {
 	return nil
 }
 
-// nodeBundle is what a bundle is about.
+// nodeBundle collects a bundle.
 type nodeBundle struct {
 	program  Program
 	settings Settings
@@ -235,7 +235,7 @@ func (n *nodeBundle) installation() {
 	n.Add("cni-cache.txt", cache, err)
 }
 
-// maxLogs is how many of the plugin's logs are taken; it keeps fewer.
+// maxLogs bounds the plugin's logs that are taken; it keeps fewer.
 const maxLogs = 8
 
 // decisions adds the plugin's log and records, and the rules of the pods that are asked for.

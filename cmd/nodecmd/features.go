@@ -33,7 +33,7 @@ type features struct {
 // featuresTimeout bounds the attempts, for which programs may run.
 const featuresTimeout = 10 * time.Second
 
-// missingFor is how long what is missing counts as that. A module may be loaded since, or a program have failed only once.
+// missingFor bounds the time for which a feature counts as missing. A module may be loaded since, or a program have failed only once.
 const missingFor = time.Minute
 
 // of returns what is known of the kernel.
@@ -144,7 +144,7 @@ func (f *features) applied(ctx context.Context, o apply.Options, r redirect.Redi
 	return string(b.Name()), err
 }
 
-// features are what the rules of the plugin's pods need of the kernel.
+// features lists the kernel features that the rules of the plugin's pods need.
 func (n nodeAPI) features(s Settings, plugin netconf.Config) []agentapi.Feature {
 	sidecars, nodeProxies := false, false
 	for _, d := range n.program.Dialects {

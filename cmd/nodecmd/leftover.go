@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// leftoverAgain is how often an agent without --ambient tries again to release the pods of the one before it.
+	// leftoverAgain is the interval at which an agent without --ambient tries again to release the pods of the one before it.
 	leftoverAgain = 10 * time.Second
-	// leftoverLook is how often it looks whether that agent has ended.
+	// leftoverLook is the interval at which it looks whether that agent has ended.
 	leftoverLook = 100 * time.Millisecond
 	// undoTime bounds the request by which that agent is told to go on.
 	undoTime = 5 * time.Second

@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// lookCommand is what the pod runs that "kubectl meshcni --enter" makes on a node whose agent may not enter pods. It is hidden
+// lookCommand makes the command of the pod that "kubectl meshcni --enter" creates on a node whose agent may not enter pods. It is hidden
 // because nobody else has a use for it.
 func (p Program) lookCommand() *cobra.Command {
 	var uids []string
@@ -60,7 +60,7 @@ func (p Program) lookCommand() *cobra.Command {
 	return c
 }
 
-// recorded is what the run directory says of a pod.
+// recorded reads a pod's files in the run directory.
 func recorded(runDir, uid string) agentapi.Pod {
 	p := agentapi.Pod{Records: []attachment.Record{}, Live: []apply.LiveRule{}, Differences: []string{}, Lost: []string{}}
 	unread := 0

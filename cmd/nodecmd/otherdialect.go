@@ -26,9 +26,9 @@ func servedBy(neighbours []installer.Neighbour, dialect string) bool {
 }
 
 const (
-	// maxOthers is how many pods of a mesh a warning names.
+	// maxOthers bounds the pods of a mesh that a warning names.
 	maxOthers = 3
-	// otherEvery is how often the agent looks for pods to tell the node's object of, and otherAgain how often it tells of the same
+	// otherEvery is the interval at which the agent looks for pods to tell the node's object of, and otherAgain that at which it tells of the same
 	// mesh: whoever makes pods decides of which mesh they look, and gets no more events by making more.
 	otherEvery, otherAgain = 10 * time.Second, 30 * time.Minute
 )

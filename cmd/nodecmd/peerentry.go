@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// peerEntryCommand is what the pods of "kubectl meshcni migrate switch" and "back" run. It is hidden because nobody else has a use
+// peerEntryCommand makes the command of the pods of "kubectl meshcni migrate switch" and "back". It is hidden because nobody else has a use
 // for it.
 func (p Program) peerEntryCommand() *cobra.Command {
 	root := &cobra.Command{Use: "peer-entry", Short: "the entry of another mesh's plugin, for kubectl meshcni migrate", Hidden: true}

@@ -26,7 +26,7 @@ import (
 // releaseTime bounds the release of all pods of a node. A pod takes milliseconds, and one request to the API server.
 const releaseTime = 2 * time.Minute
 
-// releaseLook is how often an agent that ends looks whether a release has ended.
+// releaseLook is the interval at which an agent that ends looks whether a release has ended.
 const releaseLook = 50 * time.Millisecond
 
 // leavingTime is the same for an agent that ends: the kubelet kills it after terminationGracePeriodSeconds, 30 s in the chart.

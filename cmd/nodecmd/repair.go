@@ -205,7 +205,7 @@ func (r *repairer) run(ctx context.Context) error {
 	return nil
 }
 
-// detectAgain is when detection that could not begin is tried again.
+// detectAgain is the wait before detection that could not begin is tried again.
 const detectAgain = 30 * time.Second
 
 // onlyDetects reports whether detection is all that is set: that it fails must not end the agent.

@@ -40,7 +40,7 @@ type Settings struct {
 	// StartSocket is the path of a socket at which the agent says whether it has begun its work on the node, to the command started in
 	// the same container; the agents of a node's two pods, in an update, may share the addresses above. Default: none.
 	StartSocket string
-	// UninstallOnExit says whether SIGTERM uninstalls the plugin. Default: OnExitKeep.
+	// UninstallOnExit lets SIGTERM uninstall the plugin, or not. Default: OnExitKeep.
 	UninstallOnExit OnExit
 	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace,
 	// which OnExitAuto watches. Default: meshcni-node.
@@ -50,7 +50,7 @@ type Settings struct {
 	// allowed to create tokens of it (create on serviceaccounts/token). It needs Repair.Node. Default: meshcni-plugin. Empty: the
 	// plugin gets the agent's own token.
 	PluginServiceAccount string
-	// TokenLifetime is how long such a token is valid: 10 minutes to 24 hours. It is renewed before half of that has passed.
+	// TokenLifetime is the validity of such a token: 10 minutes to 24 hours. It is renewed before half of that has passed.
 	// Default: 4 hours.
 	TokenLifetime netconf.Duration
 

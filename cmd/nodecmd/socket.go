@@ -193,7 +193,7 @@ func (k *socket) Release(ctx context.Context, r agentsock.Release) ([]agentsock.
 	return k.enroller.Release(ctx, r)
 }
 
-// Ready says whether Attach is served; see [agentsock.Handler].
+// Ready returns an error while Attach is not served; see [agentsock.Handler].
 func (k *socket) Ready(context.Context) error {
 	if k.enroller == nil {
 		return agentsock.ErrUnsupported

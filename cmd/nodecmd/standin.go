@@ -9,7 +9,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 )
 
-// standInCommand is what the pods of "kubectl meshcni test" run. It is hidden because nobody else has a use for it.
+// standInCommand makes the command of the pods of "kubectl meshcni test". It is hidden because nobody else has a use for it.
 func (p Program) standInCommand() *cobra.Command {
 	var o standin.Options
 	var listen []uint

@@ -25,14 +25,14 @@ import (
 const (
 	// startPatience bounds how long an asker whether the agent has started waits for the answer: less than the probe's timeoutSeconds.
 	startPatience = 8 * time.Second
-	// startMargin is how much longer the asker waits for the answer itself.
+	// startMargin is the asker's further wait for the answer itself.
 	startMargin = time.Second
 	// patienceKey is the asker's patience in the request.
 	patienceKey = "patience"
-	// startGrace is how long an agent that has begun to act may not be ready yet before it counts as started all the same: from then on
+	// startGrace bounds the time in which an agent that has begun to act may not be ready yet before it counts as started all the same: from then on
 	// its readiness is asked for, which says why.
 	startGrace = 5 * time.Second
-	// startLook is how often that is looked at while somebody waits.
+	// startLook is the interval at which that is looked at while somebody waits.
 	startLook = 20 * time.Millisecond
 	// maxStartAnswer bounds what is read of the answer, in bytes.
 	maxStartAnswer = 4 << 10

@@ -31,7 +31,7 @@ import (
 const statusFile = "status.json"
 
 const (
-	// statusEvery is how often the agent looks whether its status has changed, statusAnew how often it writes the same again, so
+	// statusEvery is the interval at which the agent looks whether its status has changed, statusAnew that at which it writes the same again, so
 	// that its time tells that the agent lives.
 	statusEvery, statusAnew = time.Second, 10 * time.Second
 	// statusSoon bounds how long a command waits for an agent that is slow to look. Then it shows what there is.
@@ -40,15 +40,15 @@ const (
 	statusOld = 3 * statusAnew
 )
 
-// Status is how a node is, as the agent's file status.json and "status -o json" have it.
+// Status is the state of a node, as the agent's file status.json and "status -o json" have it.
 type Status struct {
-	// Time is when it was so.
+	// Time is that of the look.
 	Time time.Time `json:"time"`
 	Node string    `json:"node"`
-	// Ready is whether every new pod of the node will be captured, and NotReady why not.
+	// Ready: every new pod of the node will be captured. NotReady has the reasons why not.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"not_ready,omitempty"`
-	// Warnings are what does not keep new pods from being captured, and somebody should look at.
+	// Warnings need somebody's attention, though they do not keep new pods from being captured.
 	Warnings []string `json:"warnings,omitempty"`
 	// Pods are the node's in the mesh that have a network, and those that its proxy has or is to have.
 	Pods []agentsock.PodState `json:"pods"`

@@ -38,7 +38,7 @@ func (t tables) mark(states []agentsock.PodState) []agentsock.PodState {
 	return states
 }
 
-// maxFull is how many pods a warning names.
+// maxFull bounds the pods that a warning names.
 const maxFull = 3
 
 // warnings returns whose new connections are about to stall.

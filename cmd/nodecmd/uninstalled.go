@@ -19,10 +19,10 @@ import (
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// absences is how many nodes an error names. The rest are counted.
+// absences bounds the nodes that an error names. The rest are counted.
 const absences = 100
 
-// remains is what an uninstall leaves, on purpose.
+// remains lists the files that an uninstall leaves, on purpose.
 const remains = `Pods that run with a sidecar keep their rules, and stay in the mesh, until they are started anew.
 On a node with such pods the plugin's binary and records stay too, since the runtime calls it when they end.
 `

@@ -55,7 +55,7 @@ type Settings struct {
 	InstallerReadyURL string
 }
 
-// API is how a pod reaches the API server.
+// API configures a pod's access to the API server.
 type API struct {
 	Host, Port, Protocol string
 	// ServiceAccountDir contains the files token and ca.crt.

@@ -2,7 +2,7 @@ package budget
 
 import "time"
 
-// changes is what the changes of one pod may cause: a pod that starts changes some ten times.
+// changes bounds the consequences of one pod's changes: a pod that starts changes some ten times.
 var changes = Budget{PerMinute: 60, Burst: 20}
 
 // Changes bounds the looks at one pod that its changes cause: 20 at once, and one a second in the long run. The zero value is full.

@@ -17,7 +17,7 @@ type Groups struct {
 	byName map[string]*Group
 }
 
-// Group is what one group has.
+// Group is the budget of one group.
 type Group struct {
 	Node
 	Breaker

@@ -8,16 +8,16 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Comparison is what compare prints, as JSON.
+// Comparison is the output of compare, as JSON.
 type Comparison struct {
 	Pod      PodName `json:"pod"`
 	Dialect  string  `json:"dialect"`
 	Selected bool    `json:"selected"`
 	compare.Report
 	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
-	// NotCompared is what a comparison does not see.
+	// NotCompared lists the parts that a comparison does not see.
 	NotCompared []string `json:"not_compared"`
-	// Configuration says where the settings come from.
+	// Configuration is the origin of the settings.
 	Configuration Configuration `json:"configuration"`
 }
 

@@ -68,7 +68,7 @@ func (t *Target) Listeners(f ruleset.Family) []trace.Listener {
 	return list
 }
 
-// inboundOnward is how the proxy speaks to the application: a node's proxy from the client's address, a pod's own from
+// inboundOnward is the proxy's connection to the application: a node's proxy from the client's address, a pod's own from
 // the address that the rules let through. Nil where they name none, since the mesh's proxy then has its own way.
 func inboundOnward(r redirect.Redirect, f ruleset.Family) *trace.Onward {
 	if !r.Proxy.Mark.IsZero() {

@@ -26,7 +26,7 @@ type Explanation struct {
 	Dialect string `json:"dialect"`
 	// Answers are the decisions of several meshes, in order.
 	Answers []dialect.Answer `json:"answers,omitempty"`
-	// Configuration says where the dialect and the other settings of the plugin come from.
+	// Configuration is the origin of the dialect and the other settings of the plugin.
 	Configuration Configuration      `json:"configuration"`
 	Decision      selection.Decision `json:"decision"`
 	// Refused lists the pod's invalid settings.
@@ -62,7 +62,7 @@ type Setting struct {
 // Meshes names the mesh that has the pod, or else all that were asked.
 func (t *Target) Meshes(asked dialect.List) string { return cmp.Or(t.Plan.Dialect, asked.String()) }
 
-// Explain says what the target's plan means. Err is what [Target.Ask] returned. It is returned again if no decision was
+// Explain puts the target's plan into words. Err is what [Target.Ask] returned. It is returned again if no decision was
 // reached; otherwise it is in Refused.
 func (t *Target) Explain(asked dialect.List, c Configuration, err error) (Explanation, error) {
 	x := Explanation{

@@ -64,7 +64,7 @@ func (t *Target) Ask(ctx context.Context, l dialect.List, namespace *corev1.Name
 	return err
 }
 
-// Configuration says which installed configuration counts.
+// Configuration names the installed configuration that counts.
 type Configuration struct {
 	// File is the network configuration with the plugin's entry. Empty: none counts, and None says why.
 	File string `json:"file,omitempty"`

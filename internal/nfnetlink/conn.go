@@ -58,7 +58,7 @@ func (c *Conn) Setup() {
 	_ = unix.SetsockoptInt(c.FD, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 }
 
-// sendBuffer is what a socket may have under way by default: 212992 less the
+// sendBuffer bounds the bytes that a socket has under way by default: 212992 less the
 // kernel's own overhead. Source: net.core.wmem_default.
 const sendBuffer = 128 << 10
 

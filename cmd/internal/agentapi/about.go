@@ -9,7 +9,7 @@ type Right struct {
 	// Attributes are the request's. An empty namespace or name means all. A field selector means that no other request of this kind is
 	// made: it names the agent's node.
 	Attributes authorizationv1.ResourceAttributes `json:"attributes"`
-	// For says what it is needed for.
+	// For is its purpose.
 	For string `json:"for"`
 }
 
@@ -22,22 +22,22 @@ type Place struct {
 	Host string `json:"host"`
 	// Writes: the agent writes there.
 	Writes bool `json:"writes,omitempty"`
-	// Error says why the agent cannot use it, such as that it is read-only. Empty: it can.
+	// Error is the fault that keeps the agent from using it, such as that it is read-only. Empty: there is none.
 	Error string `json:"error,omitempty"`
 }
 
 // BinDir is a directory of the runtime's plugins.
 type BinDir struct {
 	Path string `json:"path"`
-	// Plugin says which program has the plugin's name there.
+	// Plugin is the program that has the plugin's name there.
 	Plugin Program `json:"plugin"`
 	// Lacks are those of the network's plugins, by their types, that are not there.
 	Lacks []string `json:"lacks,omitempty"`
-	// Error says why the directory cannot be read. Then nothing else is known of it.
+	// Error is the cause of a read that failed. Then nothing else is known of the directory.
 	Error string `json:"error,omitempty"`
 }
 
-// Program is which program has the plugin's name.
+// Program is the program that has the plugin's name.
 type Program string
 
 // The programs.
@@ -51,11 +51,11 @@ const (
 type Feature struct {
 	// Name is one of the constants. A newer agent may know others.
 	Name FeatureName `json:"name"`
-	// Has says whether the kernel has it.
+	// Has is the kernel's answer.
 	Has Answer `json:"has"`
 	// Backend is the one by which it was tried. Empty: it was not, or takes none.
 	Backend string `json:"backend,omitempty"`
-	// Detail says why it is not there, or not known.
+	// Detail is the cause of one that is missing, or not known.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -64,15 +64,15 @@ type FeatureName string
 
 // The features.
 const (
-	// Redirection is what every pod with a sidecar needs: connection tracking, address translation, the owner of a socket.
+	// Redirection, for every pod with a sidecar: connection tracking, address translation, the owner of a socket.
 	Redirection FeatureName = "redirect"
 	// RedirectionIPv6 is the same for IPv6.
 	RedirectionIPv6 FeatureName = "redirect-ipv6"
-	// TProxy is what pods need whose proxy is to see the clients' addresses: TPROXY, marks, policy routing.
+	// TProxy, for pods whose proxy is to see the clients' addresses: TPROXY, marks, policy routing.
 	TProxy FeatureName = "tproxy"
-	// DNSZones is what capturing DNS takes: zones of connection tracking.
+	// DNSZones, for the capture of DNS: zones of connection tracking.
 	DNSZones FeatureName = "dns-zones"
-	// NodeProxy is what pods need whose proxy is on the node: marks on packets and connections.
+	// NodeProxy, for pods whose proxy is on the node: marks on packets and connections.
 	NodeProxy FeatureName = "node-proxy"
 	// IPv6 is whether the node has the protocol at all.
 	IPv6 FeatureName = "ipv6"

@@ -22,7 +22,7 @@ const (
 	PodPath  = "/v1/pods/"
 )
 
-// Node is how a node is. Its first fields are those of "meshcni-node status -o json".
+// Node is the state of a node. Its first fields are those of "meshcni-node status -o json".
 type Node struct {
 	Time     time.Time `json:"time"`
 	Node     string    `json:"node"`
@@ -34,31 +34,31 @@ type Node struct {
 	About
 }
 
-// About is what an agent is, and what it has put on the node.
+// About describes an agent, and its files on the node.
 type About struct {
 	// Version is the agent's.
 	Version string `json:"version"`
 	// Dialects and Backend are those that the agent installs.
 	Dialects []string `json:"dialects"`
 	Backend  string   `json:"backend"`
-	// Repair is what the agent does about pods without their rules.
+	// Repair is the agent's action for pods without their rules.
 	Repair string `json:"repair,omitempty"`
-	// PodsTotal is how many pods with a network of their own the node has, those that have ended apart. Nil: not known.
+	// PodsTotal counts the node's pods with a network of their own, without those that have ended. Nil: not known.
 	PodsTotal *int `json:"pods_total,omitempty"`
-	// PodsStarting is how many of those that are to have one have none yet: the runtime is about to set it up, or cannot, for instance
+	// PodsStarting counts those that are to have one and have none yet: the runtime is about to set it up, or cannot, for instance
 	// because ADD refuses. They are not in PodsTotal, and those in Pods are not counted.
 	PodsStarting int       `json:"pods_starting,omitempty"`
 	Installed    Installed `json:"installed"`
-	// BackendError says why no backend works on the host. Empty: one does, as far as is known without a namespace.
+	// BackendError is the fault of all backends on the host. Empty: one works, as far as is known without a namespace.
 	BackendError string `json:"backend_error,omitempty"`
 	Kernel       string `json:"kernel,omitempty"`
-	// Rights are what the agent and its plugin need of the API server, with the agent's settings. Nil: the agent does not say.
+	// Rights are the permissions that the agent and its plugin need, with the agent's settings. Nil: the agent does not say.
 	Rights []Right `json:"rights,omitempty"`
 	// Places are the directories of the node that the agent works in, and BinDirs those of the runtime's plugins. Nil: the agent does
 	// not say.
 	Places  []Place  `json:"places,omitempty"`
 	BinDirs []BinDir `json:"bin_dirs,omitempty"`
-	// Features are what the rules need of the node's kernel. Nil: the agent does not say.
+	// Features lists the kernel features that the rules need. Nil: the agent does not say.
 	Features []Feature `json:"features,omitempty"`
 }
 
@@ -86,7 +86,7 @@ func (i Installed) Type() string {
 	return entry.Type
 }
 
-// Condition is what a pod's redirection is like. It is agentsock.State, for programs that run elsewhere than on Linux.
+// Condition is the state of a pod's redirection. It is agentsock.State, for programs that run elsewhere than on Linux.
 type Condition string
 
 // The conditions.
@@ -101,7 +101,7 @@ const (
 // Conditions lists all conditions.
 var Conditions = []Condition{Captured, Waiting, Outside, Drifted, Failed}
 
-// State is what an agent knows of a pod. It has the fields of agentsock.PodState.
+// State is an agent's knowledge of a pod. It has the fields of agentsock.PodState.
 type State struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -113,19 +113,19 @@ type State struct {
 	Since     time.Time `json:"since,omitzero"`
 	Backend   string    `json:"backend,omitempty"`
 	Bypasses  []string  `json:"bypasses,omitempty"`
-	// ExchangeResets says why connections that the proxy has yet to accept are reset when another proxy takes its place. Empty: they are not.
+	// ExchangeResets is the cause by which connections that the proxy has yet to accept are reset when another proxy takes its place. Empty: none is.
 	ExchangeResets string `json:"exchange_resets,omitempty"`
-	// ConntrackPercent is how full the pod's connection tracking table is. 0: less than one percent, or not known.
+	// ConntrackPercent is the used share of the pod's connection tracking table. 0: less than one percent, or not known.
 	ConntrackPercent int `json:"conntrack_percent,omitempty"`
 	// Wrong: the state needs somebody's attention.
 	Wrong bool `json:"wrong,omitempty"`
 }
 
-// Pod is what is on a node of one pod.
+// Pod holds all that a node has of one pod.
 type Pod struct {
 	// State is nil for a pod of which the agent knows nothing.
 	State *State `json:"state,omitempty"`
-	// Records are what ADD did to the pod's attachments. Empty: it was not called, or its records are gone.
+	// Records are ADD's accounts of the pod's attachments. Empty: it was not called, or its records are gone.
 	Records []attachment.Record `json:"records"`
 	// RecordsError says that there may be more.
 	RecordsError string `json:"records_error,omitempty"`

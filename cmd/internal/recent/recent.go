@@ -10,7 +10,7 @@ import (
 // Value makes one answer at a time, and gives it to all who ask while it is being made and for a while after that. The zero value is
 // ready.
 type Value[T any] struct {
-	// Age is how long an answer is given again. Zero means a second.
+	// Age bounds the time for which an answer is given again. Zero means a second.
 	Age time.Duration
 
 	mu     sync.Mutex

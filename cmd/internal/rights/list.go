@@ -15,7 +15,7 @@ type list struct {
 	all          []agentapi.Right
 }
 
-// object is what a request is about.
+// object is the object of a request.
 type object authorizationv1.ResourceAttributes
 
 // of returns all objects of a kind; a resource such as pods/status has a subresource.

@@ -27,7 +27,7 @@ type Needs struct {
 	WriteStatus bool
 	// Ambient: the agent has pods whose proxy is on the node.
 	Ambient bool
-	// Repair is what finding and repairing pods takes. Nil: the agent does not look for them.
+	// Repair lists the permissions to find and repair pods. Nil: the agent does not look for them.
 	Repair []authorizationv1.ResourceAttributes
 }
 

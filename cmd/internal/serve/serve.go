@@ -123,7 +123,7 @@ func Start(o Options) (stop func(), err error) {
 	return stop, nil
 }
 
-// listenAgain is how long it waits before it tries a refused address again. An agent that takes another one's place is not ready before it
+// listenAgain is the wait before a refused address is tried again. An agent that takes another one's place is not ready before it
 // has the address.
 const listenAgain = 100 * time.Millisecond
 

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pace is how often a process looks whether it has the turn, or whether another wants it. It is a system call or two.
+// pace is the interval at which a process looks whether it has the turn, or whether another wants it. It is a system call or two.
 const pace = 50 * time.Millisecond
 
-// courtesy is how long a process that has given its turn away waits before it asks again, so that who wanted it has it by then.
+// courtesy is the wait of a process that has given its turn away before it asks again, so that who wanted it has it by then.
 const courtesy = 2 * time.Second
 
 // Lock is a file by which processes take turns. The kernel ends the turn of a process that dies.

@@ -29,7 +29,7 @@ func (p Permission) String() string {
 	return s
 }
 
-// Uses says what a controller does besides watching pods and writing events.
+// Uses lists a controller's work besides watching pods and writing events.
 type Uses struct {
 	Label, Evict, Delete, Namespaces bool
 	// LeaseNamespace is the namespace of the Lease with the deletion budget; empty if there is none.
