@@ -3,10 +3,15 @@
 package installer
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 const (
@@ -14,6 +19,8 @@ const (
 	failingFor = 10 * time.Minute
 	// maxFailing bounds the pods that are remembered. A node has some hundred at most.
 	maxFailing = 1024
+	// maxReason bounds a reason, which is a short code.
+	maxReason = 64
 )
 
 var failingDesc = prometheus.NewDesc("meshcni_plugin_pods_failing",
@@ -29,32 +36,62 @@ type failing struct {
 }
 
 type failedADD struct {
+	FailingPod
+
 	code string
-	at   time.Time
 }
+
+// FailingPod is a pod whose newest ADD failed, within ten minutes.
+type FailingPod struct {
+	Pod attachment.Pod
+	// Reason is a plugin.FailReason; empty: the plugin gave none. Error says the same for people, with what to do.
+	Reason, Error string
+	// At is when it failed.
+	At time.Time
+}
+
+// Failing returns the pods whose newest ADD failed, by namespace and name. It knows of those since the agent began.
+func (a *Agent) Failing() []FailingPod { return a.m.failing.all() }
+
+func (f *failing) all() (pods []FailingPod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forget()
+	for _, last := range f.pods {
+		if last.Pod.Name != "" {
+			pods = append(pods, last.FailingPod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b FailingPod) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
+	})
+	return pods
+}
+
+func keyOf(pod attachment.Pod) string { return cmp.Or(pod.UID, pod.Namespace+"/"+pod.Name) }
 
 func newFailing() *failing { return &failing{now: time.Now, pods: map[string]failedADD{}} }
 
 // failed records that a pod's ADD failed.
-func (f *failing) failed(pod, code string) {
+func (f *failing) failed(pod attachment.Pod, code, reason, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget()
-	if _, known := f.pods[pod]; known || len(f.pods) < maxFailing {
-		f.pods[pod] = failedADD{code, f.now()}
+	if _, known := f.pods[keyOf(pod)]; known || len(f.pods) < maxFailing {
+		f.pods[keyOf(pod)] = failedADD{FailingPod{pod, brief.Text(reason, maxReason), brief.Finding(text), f.now()}, code}
 	}
 }
 
 // started records that a pod's ADD succeeded.
-func (f *failing) started(pod string) {
+func (f *failing) started(pod attachment.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.pods, pod)
+	delete(f.pods, keyOf(pod))
 }
 
 func (f *failing) forget() {
 	for pod, last := range f.pods {
-		if f.now().Sub(last.at) > failingFor {
+		if f.now().Sub(last.At) > failingFor {
 			delete(f.pods, pod)
 		}
 	}

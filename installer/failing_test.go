@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // One pod that is tried again and again is one; it no longer counts once it has started.
@@ -21,7 +23,7 @@ func TestFailingPods(t *testing.T) {
 	within(t, patience, "ready", ready(a))
 	log, _ := plugin(t, filepath.Join(n.RunDir, "log.sock"))
 	for range 20 {
-		log.Error("failed", "verb", "ADD", "code", 7, "uid", "typo")
+		log.Error("failed", "verb", "ADD", "reason", "pod-refused", "code", 7, "error", "annotation a: no number", "hint", "correct it", "uid", "typo", "namespace", "shop", "pod", "cart")
 	}
 	log.Error("failed", "verb", "ADD", "code", 11, "uid", "first-11")
 	log.Error("failed", "verb", "ADD", "code", 11, "namespace", "shop", "pod", "no-uid")
@@ -32,6 +34,12 @@ func TestFailingPods(t *testing.T) {
 	log.Error("failed", "verb", "DEL", "code", 11, "uid", "deleted")
 	log.Info("decision", "verb", "ADD", "outcome", "passed", "reason", "last")
 	within(t, patience, "counted", func() bool { return strings.Contains(scrape(t, a), `reason="last"`) })
+	all := a.Failing()
+	require.Len(t, all, 2, "that one can name")
+	assert.NotZero(t, all[0].At)
+	all[0].At = time.Time{}
+	assert.Equal(t, FailingPod{Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "typo"}, Reason: "pod-refused", Error: "annotation a: no number; correct it"}, all[0])
+	assert.Equal(t, "no-uid", all[1].Pod.Name)
 	metrics := scrape(t, a)
 	for _, want := range []string{`cni_code="7"} 1`, `cni_code="11"} 2`, `cni_code="50"} 0`, `cni_code="101"} 0`, `cni_code="999"} 0`} {
 		assert.Contains(t, metrics, "meshcni_plugin_pods_failing{"+want+"\n")
@@ -45,11 +53,11 @@ func TestFailingPodsAreForgotten(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(f)
 	for i := range 2 * maxFailing {
-		f.failed(fmt.Sprint(i), "other")
+		f.failed(attachment.Pod{UID: fmt.Sprint(i)}, "other", "", "")
 	}
 	require.Len(t, f.pods, maxFailing)
 	now = now.Add(failingFor)
-	f.failed("0", "101")
+	f.failed(attachment.Pod{UID: "0"}, "101", "", "")
 	now = now.Add(time.Second)
 	families, err := reg.Gather()
 	require.NoError(t, err)

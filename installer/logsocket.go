@@ -4,7 +4,6 @@ package installer
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -158,7 +158,7 @@ const maxBypasses = 8
 func (s *logSocket) account(record []byte) []byte {
 	var r struct {
 		Level, Msg, Reason, Verb, Outcome string
-		Pod, Namespace, UID               string
+		Pod, Namespace, UID, Error, Hint  string
 		Bypasses                          []string
 		DefaultBypasses                   []string `json:"default_bypasses"`
 		AddressFamilies                   []string `json:"address_families"`
@@ -171,7 +171,7 @@ func (s *logSocket) account(record []byte) []byte {
 		return marshalLine(map[string]string{"level": "WARN", "msg": "a plugin sent no log record", "record": string(record)})
 	}
 	s.m.records.WithLabelValues(oneOf(logLevels, r.Level)).Inc()
-	pod := cmp.Or(r.UID, r.Namespace+"/"+r.Pod)
+	pod := attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID}
 	switch r.Msg {
 	case "failed":
 		if string(r.Code) == tryAgain && s.unread != nil {
@@ -180,7 +180,7 @@ func (s *logSocket) account(record []byte) []byte {
 		code := oneOf(errorCodes, string(r.Code))
 		s.m.failed.WithLabelValues(oneOf(failureVerbs, r.Verb), code).Inc()
 		if r.Verb == "ADD" {
-			s.m.failing.failed(pod, code)
+			s.m.failing.failed(pod, code, r.Reason, strings.TrimSuffix(r.Error+"; "+r.Hint, "; "))
 		}
 	case "decision":
 		s.m.outcomes.WithLabelValues(oneOf(outcomeVerbs, r.Verb), oneOf(outcomes, r.Outcome)).Inc()
@@ -193,7 +193,7 @@ func (s *logSocket) account(record []byte) []byte {
 		}
 		if s.decided != nil {
 			s.decided(Decision{
-				Pod:  attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID},
+				Pod:  pod,
 				Verb: r.Verb, Outcome: r.Outcome, Reason: r.Reason, Bypasses: r.Bypasses[:min(len(r.Bypasses), maxBypasses)],
 				DefaultBypasses: r.DefaultBypasses[:min(len(r.DefaultBypasses), maxBypasses)],
 				AddressFamilies: families(r.AddressFamilies),

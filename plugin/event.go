@@ -90,6 +90,26 @@ type Event struct {
 	Err *types.Error
 }
 
+// FailReason is a stable code for why an ADD failed. The log, the agent's status and explain have the same one.
+type FailReason string
+
+// The reasons.
+const (
+	PodRefused FailReason = "pod-refused" // the pod's settings are refused: they are to be corrected
+	AddFailed  FailReason = "add-failed"  // anything else: the runtime tries again, and the error says what to mend
+)
+
+// FailReason is empty unless the run is an ADD that failed.
+func (e Event) FailReason() FailReason {
+	switch {
+	case e.Verb != "ADD" || e.Err == nil:
+		return ""
+	case e.Err.Code == types.ErrInvalidNetworkConfig && e.Decision.Selected:
+		return PodRefused
+	}
+	return AddFailed
+}
+
 // event returns what an ADD has to say.
 func (c captured) event() Event {
 	e := Event{
@@ -150,7 +170,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 	}
 	if failure != nil {
 		attrs := []any{
-			"verb", e.Verb, "code", failure.Code, "error", failure.Msg, "hint", failure.Details,
+			"verb", e.Verb, "reason", string(e.FailReason()), "code", failure.Code, "error", failure.Msg, "hint", failure.Details,
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID, "container_id", e.ContainerID,
 			"netns", e.NetNS, "duration_ms", ms, "api_calls", e.APICalls,
 		}

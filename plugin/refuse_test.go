@@ -180,6 +180,14 @@ func TestWhatIsRefused(t *testing.T) {
 			assert.Equal(t, c.netns.Opened, c.netns.Closed)
 			r := out.record(t, "failed")
 			assert.EqualValues(t, tc.code, r["code"])
+			switch {
+			case name == "every bad annotation at once":
+				assert.Equal(t, "pod-refused", r["reason"])
+			case r["verb"] == "ADD":
+				assert.Equal(t, "add-failed", r["reason"])
+			default:
+				assert.Empty(t, r["reason"])
+			}
 			if out.failure.Code == 999 && assert.NotContains(t, out.stdout, "goroutine", "stacks go to the log") && r["stack"] != nil {
 				assert.NotEmpty(t, r["stack"])
 			}

@@ -89,9 +89,9 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	case now.State == Uncaptured:
 		c.foundUncaptured(ctx, pod, now)
 	case now.State == CannotTell:
-		log.Info("cannot tell whether a pod is captured", "code", string(now.Code), "detail", words(fmt.Errorf("%s", now.Detail)))
+		log.Info("cannot tell whether a pod is captured", "reason", string(now.Code), "detail", words(fmt.Errorf("%s", now.Detail)))
 	case t.capture.State == Uncaptured:
-		log.Info("a pod is captured now", "code", string(now.Code), "detail", now.Detail)
+		log.Info("a pod is captured now", "reason", string(now.Code), "detail", now.Detail)
 	}
 }
 
@@ -103,7 +103,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now C
 	if was.capture.State != Uncaptured || was.capture.Code != now.Code {
 		c.metrics.uncaptured.WithLabelValues(string(now.Code)).Inc()
 		c.opts.Log.Warn("a pod in the mesh is not captured", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-			"code", string(now.Code), "detail", brief.Text(detail, maxNote))
+			"reason", string(now.Code), "detail", brief.Text(detail, maxNote))
 	}
 	told := was.told == now.Code
 	if !told && c.mayTell() {
@@ -111,7 +111,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now C
 		told = true
 	}
 	c.tracks.change(pod.UID, func(t *track) {
-		t.capture = now
+		t.capture, t.uncaptured = now, now.Code
 		if told {
 			t.told = now.Code
 		}

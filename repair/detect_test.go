@@ -354,6 +354,11 @@ func TestActionsOnWhatIsDetected(t *testing.T) {
 				}, bare(t, "silent"), bare(t, "well"))
 				time.Sleep(time.Hour)
 				assert.Equal(t, c.outcomes, b.outcomes())
+				log := b.log.String()
+				assert.NotContains(t, log, "reason=not-captured", "a pod has one reason")
+				if len(c.outcomes) > 0 {
+					assert.Regexp(t, `msg="broken pod".* reason=not-called`, log)
+				}
 				if c.action == repair.ActionRepair {
 					assert.Equal(t, map[string]int{"captured": 2}, states(b))
 				}

@@ -1,6 +1,8 @@
 package repair
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/brief"
@@ -55,6 +57,9 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 		return
 	}
 	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), r.reason).Inc()
+	if r.reason == string(NotCaptured) { // as detection has said it
+		r.reason = string(cmp.Or(c.tracks.get(pod.UID).uncaptured, CaptureCode(r.reason)))
+	}
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
 		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", r.reason, "detail", brief.Finding(r.detail))
 	if e, ok := eventReasons[r.outcome]; ok {

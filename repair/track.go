@@ -14,20 +14,21 @@ import (
 // track is the controller's memory of a pod while it exists. After a restart this is lost, which costs a repeated
 // event or comparison and nothing more.
 type track struct {
-	seen     time.Time // first
-	looks    budget.Changes
-	outcome  Outcome
-	reason   string
-	repaired time.Time // when its rules were last seen to be right
-	times    int       // how often they were written
-	verified verification
-	drifted  bool
-	capture  Capture              // zero: none of the mesh's, or nobody has looked
-	dialect  string               // the mesh that has it, when it was last looked at
-	lost     bool                 // see Detection.Lost
-	other    string               // the one of Options.Others that has it
-	told     CaptureCode          // that an event was sent for
-	bypasses []dialect.BypassCode // that events were sent for
+	seen       time.Time // first
+	looks      budget.Changes
+	outcome    Outcome
+	reason     string
+	repaired   time.Time // when its rules were last seen to be right
+	times      int       // how often they were written
+	verified   verification
+	drifted    bool
+	capture    Capture              // zero: none of the mesh's, or nobody has looked
+	dialect    string               // the mesh that has it, when it was last looked at
+	lost       bool                 // see Detection.Lost
+	other      string               // the one of Options.Others that has it
+	told       CaptureCode          // that an event was sent for
+	uncaptured CaptureCode          // of when it was last found so
+	bypasses   []dialect.BypassCode // that events were sent for
 	// Where its namespace decides, as was last seen: the mesh that has it, and why the plugin leaves it alone, if so.
 	chosen, passed string
 }

@@ -221,7 +221,7 @@ func (c *Controller) verified(pod *corev1.Pod, result verification, detail strin
 	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
 	switch {
 	case result == verifiedDrifted && !was:
-		log.Warn("rules of a running pod have drifted", "detail", detail)
+		log.Warn("rules of a running pod have drifted", "reason", "rules", "detail", detail)
 		c.event(pod, corev1.EventTypeWarning, eventDrifted, detail)
 	case result == verifiedRestored:
 		log.Info("rules of a running pod are restored", "detail", detail)

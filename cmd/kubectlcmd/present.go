@@ -141,6 +141,14 @@ func (s *subject) unstarted(is onNode) *present {
 		return nil
 	}
 	e := is.last("FailedCreatePodSandBox")
+	if st := is.State; e == nil && st != nil && st.Wrong { // its event is over, and the agent knows why ADD failed
+		r := remedyOf(st.Reason)
+		p := &present{Code: nowNetwork, Sentence: "This pod does not start: " + r.is + ".", Because: append([]string{brief.Text(st.Detail, maxMessage)}, s.notReady()...), exit: ExitWrong, Do: s.mendFirst(r.do...)}
+		if st.Reason == reasonRefused {
+			p.Code = nowRefused
+		}
+		return p
+	}
 	if e == nil {
 		return &present{Code: nowStarting, Sentence: "This pod has no network yet: it is starting.", Because: s.notReady(), exit: ExitUnknown, Do: s.mendFirst("Ask again in a few seconds")}
 	}

@@ -16,6 +16,9 @@ type remedy struct {
 	do []string
 }
 
+// reasonRefused is that of a pod with wrong settings.
+const reasonRefused = "pod-refused"
+
 const again = "Nothing: the agent tries again by itself. If it stays so: kubectl meshcni check"
 
 // agentReasons are those of docs/troubleshooting.md, "What the agent knows of each pod".
@@ -23,7 +26,8 @@ var agentReasons = map[string]remedy{
 	"not-called":        {"it started before the plugin was on its node, or while its entry was gone", []string{restartIt}},
 	"passed-over":       {"the plugin left it alone when it started, and would not do so now: its annotations, its namespace or the plugin's settings have changed since", []string{restartIt}},
 	"no-rules":          {"none of its rules are there, and nothing says that it ever had any", []string{restartIt}},
-	"pod-refused":       {"its settings are refused", []string{"Correct the settings that are named above"}},
+	reasonRefused:       {"its settings are refused", []string{"Correct the settings that are named above"}},
+	"add-failed":        {"the plugin could not set it up when it was to start", []string{"Mend what is named above; docs/troubleshooting.md#my-pod-does-not-start has each. The pod then starts by itself"}},
 	"rules":             {"it has other rules than it should have", []string{restartIt, "If it happens again, find out who changes them; the chart's repair.mode=repair writes them again by itself"}},
 	"no-trace":          {"the node has no record of it and no trace in the runtime's cache", []string{toBeSure, "If the runtime keeps its cache elsewhere, say where: --cni-cache-dir"}},
 	"unreadable":        {"the runtime's cache or the plugin's records cannot be read", []string{"See the agent's log, which says why"}},

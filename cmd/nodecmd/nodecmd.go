@@ -269,10 +269,15 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	left := p.newLeftover(s, log) // nil: no pods are left of an agent with --ambient
 	opts.TakeOver = left.ready
 	var sock *socket
+	var agent *installer.Agent
 	full := newTables(s, func() []agentsock.PodState { return merge(repairs.pods(), held.pods()) }, log)
 	reg.MustRegister(full)
 	states := func(held *proxied) []agentsock.PodState {
-		return full.mark(merge(repairs.pods(), slices.Concat(held.pods(), left.states())))
+		all := full.mark(merge(repairs.pods(), slices.Concat(held.pods(), left.states())))
+		if agent == nil {
+			return all
+		}
+		return withFailing(all, agent.Failing(), sock.podsOf)
 	}
 	sock, held, err = p.serve(s, states, log)
 	if err != nil {
@@ -295,8 +300,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	if left != nil {
 		left.notify = notify
 	}
-	agent, err := installer.New(opts)
-	if err != nil {
+	if agent, err = installer.New(opts); err != nil {
 		return err
 	}
 	repairs.installed, repairs.putBack, repairs.since = agent.Ready, agent.PutBack, agent.FirstInstalled

@@ -5,7 +5,13 @@ package nodecmd
 import (
 	"cmp"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
@@ -58,10 +64,37 @@ func merge(own []repair.PodStatus, proxied []agentsock.PodState) []agentsock.Pod
 			all = append(all, p)
 		}
 	}
+	sortPods(all)
+	return all
+}
+
+// withFailing adds the pods that do not start because ADD fails. Pods are those of the node, if they are known: one that has a network
+// by now, or has gone, is none of them.
+func withFailing(all []agentsock.PodState, failing []installer.FailingPod, pods func() ([]*corev1.Pod, error)) []agentsock.PodState {
+	if len(failing) == 0 {
+		return all
+	}
+	here, err := pods()
+	for _, f := range failing {
+		waits := func(p *corev1.Pod) bool {
+			return podid.Is(p, f.Pod.Namespace, f.Pod.Name, f.Pod.UID) && p.DeletionTimestamp == nil && len(p.Status.PodIPs) == 0 && p.Status.Phase == corev1.PodPending
+		}
+		known := func(s agentsock.PodState) bool { return s.UID == f.Pod.UID }
+		if err == nil && !slices.ContainsFunc(here, waits) || slices.ContainsFunc(all, known) {
+			continue
+		}
+		all = append(all, agentsock.PodState{
+			Pod: f.Pod, State: agentsock.Waiting, Reason: cmp.Or(f.Reason, string(plugin.AddFailed)), Detail: strings.ReplaceAll(f.Error, "\n", "; "), Since: f.At,
+		})
+	}
+	sortPods(all)
+	return all
+}
+
+func sortPods(all []agentsock.PodState) {
 	slices.SortFunc(all, func(a, b agentsock.PodState) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
-	return all
 }
 
 // wrong reports whether a pod needs somebody's attention.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -91,6 +92,27 @@ shop       odd   u3   istio    waiting   no-trace    -                     -    
 	code, _, stderr := run(t, env, "status")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, stderr, "is it running on this node?")
+}
+
+// TestStatusOfARefusedPod: a pod that ADD refuses has no network, and is not well.
+func TestStatusOfARefusedPod(t *testing.T) {
+	dir, env := node(t)
+	app := Program{Env: lookup(env), open: func(repaircmd.Settings, repaircmd.Host) (controller, error) { return knowing{fake: forever}, nil }}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() { done <- app.Main(ctx, []string{"run", "--metrics-address", "", "--health-address", ""}) }()
+	require.Eventually(t, func() bool { code, _, _ := run(t, env, "status"); return code == 0 }, netnstest.Patience, 10*time.Millisecond)
+	plugin, err := net.Dial("unixgram", filepath.Join(dir, "run", "log.sock"))
+	require.NoError(t, err)
+	defer plugin.Close()
+	_, err = plugin.Write([]byte(`{"msg":"failed","verb":"ADD","reason":"pod-refused","code":7,"error":"annotation a: no number","hint":"correct it","namespace":"shop","pod":"bad","uid":"u9"}`))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		code, out, _ := run(t, env, "status")
+		return code == 1 && assert.ObjectsAreEqual("node (no name): ready\nwaiting: shop/bad pod-refused: annotation a: no number; correct it\n", out)
+	}, netnstest.Patience, 10*time.Millisecond)
+	cancel()
+	assert.Equal(t, 0, <-done)
 }
 
 func TestStatusOfAnAgentThatIsGone(t *testing.T) {
