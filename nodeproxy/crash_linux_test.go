@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -280,12 +281,12 @@ func TestReleaseAtOnce(t *testing.T) {
 	}
 }
 
-// TestHundredRounds: joining and leaving leaves nothing behind.
-func TestHundredRounds(t *testing.T) {
+// TestRounds: joining and leaving leaves nothing behind.
+func TestRounds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, apply.Nftables)
 	uid := n.pod(1)
-	for range 100 {
+	for range longtest.Rounds(10, 100) {
 		n.start() // it remembers no rounds before, so that none is held back
 		n.pods.label("shop", "ambient")
 		n.eventually(uid, agentsock.Captured, "captured")

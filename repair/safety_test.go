@@ -86,7 +86,7 @@ func TestBreaker(t *testing.T) {
 				c.Action = repair.ActionDelete
 				c.Installed = func() error { mu.Lock(); defer mu.Unlock(); return notReady }
 			}, eight(t, 20)...)
-			time.Sleep(time.Hour)
+			time.Sleep(5 * repair.DefaultTrialInterval) // no trials either
 			assert.Equal(t, map[string]int{"held plugin-not-ready": 8}, b.outcomes())
 			assert.Empty(t, b.requests())
 			mu.Lock()
@@ -291,7 +291,7 @@ func TestBlockedCostsNoBudget(t *testing.T) {
 			b.prepare = func(c *repair.Controller) { c.SetLeases(store, repair.Budget{PerMinute: 0.01, Burst: 2}) }
 			b.cluster.Block("blocked", true)
 		}, pods...)
-		time.Sleep(12*time.Hour + 7*time.Second) // both are full by now, and nobody is asking
+		time.Sleep(6*time.Hour + 7*time.Second) // both are full by now, and nobody is asking
 		require.GreaterOrEqual(t, b.outcomes()["blocked disruption-budget"], 3)
 		b.cluster.Set(named(t, "crash-loop", "free-0"))
 		b.cluster.Set(with(named(t, "crash-loop", "free-1"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }))

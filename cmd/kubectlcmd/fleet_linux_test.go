@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/internal/longtest"
 )
 
 // fleetRun is what one run of the program took.
@@ -84,14 +86,15 @@ func runFleet(tb testing.TB, program, kubeconfig, command string, nodes int) fle
 // maxFleetMiB bounds the resident memory of the program, whatever the cluster's size. docs/performance.md has what it takes.
 const maxFleetMiB = 256
 
-// TestFleetMemory: what the program needs does not grow with the cluster: ten times the nodes and pods take not even twice the memory.
+// TestFleetMemory: what the program needs does not grow with the cluster: four times the nodes and pods, or ten, take not even twice the memory.
 // Fifty agents are asked at a time, and three pages of pods are kept; when garbage is collected decides about the rest.
 func TestFleetMemory(t *testing.T) {
 	program := buildProgram(t)
-	small, large := startFleet(t, 50), startFleet(t, 500)
+	nodes := longtest.Rounds(200, 500)
+	small, large := startFleet(t, 50), startFleet(t, nodes)
 	for _, command := range []string{"status", "check"} {
-		few, many := runFleet(t, program, small, command, 50), runFleet(t, program, large, command, 500)
-		t.Logf("%s: %.0f MiB with 50 nodes, %.0f MiB with 500", command, few.mib, many.mib)
+		few, many := runFleet(t, program, small, command, 50), runFleet(t, program, large, command, nodes)
+		t.Logf("%s: %.0f MiB with 50 nodes, %.0f MiB with %d", command, few.mib, many.mib, nodes)
 		assert.Less(t, many.mib, 2*few.mib, command)
 		assert.Less(t, many.mib, float64(maxFleetMiB), command)
 	}
