@@ -108,6 +108,28 @@ func TestProxyListensUnconnected(t *testing.T) {
 	n.captured(uid)
 }
 
+// TestProxyLeavesWhileAsked: a proxy that loses its connection while a pod is handed to it once more goes on to serve the pod, as
+// TestProxyListensUnconnected has it.
+func TestProxyLeavesWhileAsked(t *testing.T) {
+	t.Parallel()
+	n, uid := oneCaptured(t)
+	asked := make(chan struct{})
+	n.proxy.set(func(p *proxy) {
+		p.fault = func(nodeproxy.Workload) error {
+			if p.down == nil {
+				close(asked)
+			}
+			p.down = errFault
+			return errFault
+		}
+	})
+	n.c.ProxyChanged()
+	<-asked
+	n.flush(uid)
+	n.until("rules that went missing are back", func() bool { differ, _ := n.rules(uid); return len(differ) == 0 })
+	n.captured(uid)
+}
+
 // TestImpostor: a pod that listens where the proxy would is not captured while no proxy is connected.
 func TestImpostor(t *testing.T) {
 	t.Parallel()

@@ -349,8 +349,12 @@ func (w *work) handOver(ctx context.Context) error {
 	since, begin := w.c.proxies.Load(), time.Now()
 	l := w.workload()
 	l.NetNS = w.e.ns.NetNS()
+	before := w.e.handed
 	w.e.held, w.e.handed = heldYes, handed{} // also on failure: it is not known how far it came
 	if err := w.c.opts.Proxy.Add(ctx, l); err != nil {
+		if w.c.opts.Proxy.Ready() != nil { // it went away meanwhile, so what the last one had accepted is still all that is known
+			w.e.handed = before
+		}
 		return err
 	}
 	w.c.metrics.handOver.Observe(time.Since(begin).Seconds())
