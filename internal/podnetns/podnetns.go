@@ -308,14 +308,19 @@ func processes(ctx context.Context, proc fs.FS, wanted map[string]*processesOf) 
 
 // look looks at a single process. It returns the zero Found if the process is not the pod's.
 func look(proc fs.FS, pid int, uid string) (Found, error) {
-	node, err := nodeGroups(proc)
-	if err != nil {
-		return Found{}, err
-	}
-	if of, err := owner(proc, node, pid); err != nil || of != uid {
+	if of, err := Owner(proc, pid); err != nil || of != uid {
 		return Found{}, err
 	}
 	return process(proc, pid, uid)
+}
+
+// Owner returns the UID of the pod that a process belongs to, or "".
+func Owner(proc fs.FS, pid int) (uid string, err error) {
+	node, err := nodeGroups(proc)
+	if err != nil {
+		return "", err
+	}
+	return owner(proc, node, pid)
 }
 
 // owner returns the UID of the pod that a process belongs to, or "".

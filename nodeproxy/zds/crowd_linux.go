@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/podnetns"
 )
 
 // Whoever may connect can do so any number of times, for instance a proxy in a loop, or one that was taken over. What a connection costs
@@ -75,19 +76,26 @@ type silent struct {
 // maxExchange bounds the connections of a group that is no crowd: while a proxy is replaced there are two.
 const maxExchange = 2
 
-// groupOf returns whom a connection counts for: its process's control group, which the process and its forks share. What cannot be read
-// leaves the process alone. Those that have ended are one group, so that a process can't have a group for each fork that connects and
+// groupOf returns whom a connection counts for: its process's pod, however many control groups that makes for its forks, or outside of pods
+// its control group, which the process and its forks share. What cannot be read leaves the process alone. Those that have ended are one group, so that a process can't have a group for each fork that connects and
 // ends; and so are those in a PID namespace that is hidden from here, which have the number 0.
 func groupOf(pid int32) string {
 	if pid == 0 {
 		return "hidden"
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	proc := podnetns.At("/proc")
+	uid, err := podnetns.Owner(proc, int(pid))
+	var text []byte
+	if err == nil && uid == "" {
+		text, err = fs.ReadFile(proc, fmt.Sprintf("%d/cgroup", pid))
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
 		return "ended"
 	case err != nil:
 		return fmt.Sprint("process ", pid)
+	case uid != "":
+		return "pod " + uid
 	}
 	return "control group " + string(text)
 }

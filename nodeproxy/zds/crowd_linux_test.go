@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 
@@ -176,6 +177,19 @@ func TestCrowdOfProcesses(t *testing.T) {
 	a.settled(t)
 	turnedAway(t, a) // by the process ID alone it would have been served
 	assert.NotEqual(t, zds.GroupOf(0), zds.GroupOf(int32(os.Getpid())))
+}
+
+// TestCrowdOfPods: a proxy's pod is one group, whatever groups its processes make below its own.
+func TestCrowdOfPods(t *testing.T) {
+	t.Parallel()
+	proxy, other := podproctest.NewUID(), podproctest.NewUID()
+	group := func(format, uid string) string {
+		return zds.GroupOf(int32(podproctest.Start(t, nil, podproctest.Plain(format, uid)).Pid))
+	}
+	first := group("kubepods/burstable/pod%s/5ad0d8f4", proxy)
+	assert.Equal(t, first, group("kubepods/burstable/pod%s/5ad0d8f4/fork", proxy))
+	assert.Equal(t, first, group("kubepods/burstable/pod%s/5ad0d8f4/pod"+other, proxy))
+	assert.NotEqual(t, first, group("kubepods/burstable/pod%s/5ad0d8f4", other))
 }
 
 // crowdOn names the socket to which a process of TestCrowdOfProcesses connects.

@@ -19,8 +19,9 @@
 //   - A namespace's file is used only through a reference that keeps it open, never by its number alone.
 //   - The socket's mode is 0600, and a peer whose UID is not allowed is turned away before a byte is read.
 //   - Connections are counted from their accept. At most 16 wait for their hello, for as long as an ack may take, and at most 16 proxies are
-//     served. Beyond that the control group with the most connections loses its oldest to one of another, but is left two; the others of
-//     the crowd are turned away. A process that connects again and again is served at a pace, and few of its lines are logged.
+//     served. Beyond that the pod, or outside of pods the control group, with the most connections loses its oldest to one of another,
+//     but is left two; the others of the crowd are turned away. A process that connects again and again is served at a pace, and few of its
+//     lines are logged.
 //
 // While one proxy replaces another, both are connected. New pods go to the one that came last, removals to all. If the last
 // one goes, the one before takes its place, and gets the pods that it lacks.
