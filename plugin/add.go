@@ -43,6 +43,7 @@ type captured struct {
 	plan     dialect.Plan
 	backend  apply.Name
 	result   apply.Result
+	kernel   redirect.Kernel
 	left     []string // what the agent could not set up, besides the result's
 	outcome  Outcome
 	patched  int               // requests that wrote to the pod
@@ -100,6 +101,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	case unseen != nil:
 		return done, r.inTime(ctx, codeOf(unseen, CodeApply, "look at the network namespace of pod "+t.name))
 	}
+	done.kernel = seen.kernel
 	done.backend, done.plan, done.mesh = seen.backend.Name(), plan, plan.Dialect
 	if len(seen.addrs) == 0 {
 		done.warnings = append(done.warnings, redirect.Warningf(redirect.WarningFallback, "",

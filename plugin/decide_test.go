@@ -2,6 +2,7 @@ package plugin_test
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -182,6 +184,43 @@ func toy() dialect.Dialect {
 			r.Names.ChainPrefix = "TOY_"
 			return dialect.Result{Redirect: r, Warnings: redirect.Warnings{{Text: "toy says hello to " + in.Namespace.Name}}}, nil
 		},
+	}
+}
+
+// TestLevelOfAnIPv4OnlyPod: where IPv6 does not work, a pod without an IPv6 address is one of many, whatever its mesh captures.
+func TestLevelOfAnIPv4OnlyPod(t *testing.T) {
+	t.Parallel()
+	left := []apply.Unusable{{Family: ruleset.IPv6, What: "ip -6 addr add ::6/128 dev lo", Reason: "IPv6 is switched off on lo"}}
+	for name, tc := range map[string]struct {
+		ipv6      redirect.Presence
+		dual      bool
+		left      []apply.Unusable
+		addrs     []string
+		level     string
+		warnings  int
+		bypassing bool
+	}{
+		"no IPv6, not captured":   {redirect.PresenceAbsent, false, nil, []string{"10.244.1.5"}, "INFO", 0, false},
+		"IPv6 off, not captured":  {redirect.PresenceOff, false, nil, []string{"10.244.1.5"}, "INFO", 0, false},
+		"IPv6 on, not captured":   {redirect.PresenceUsable, false, nil, []string{"10.244.1.5"}, "WARN", 1, true},
+		"no IPv6, captured":       {redirect.PresenceAbsent, true, nil, []string{"10.244.1.5"}, "INFO", 1, false},
+		"IPv6 off, captured":      {redirect.PresenceOff, true, left, []string{"10.244.1.5"}, "INFO", 1, false},
+		"IPv6 on, but not on lo":  {redirect.PresenceUsable, true, left, []string{"10.244.1.5"}, "WARN", 1, false},
+		"IPv6 off, and addressed": {redirect.PresenceOff, true, left, []string{"10.244.1.5", "fd00::5"}, "WARN", 1, false},
+	} {
+		c := newCall()
+		delete(c.config, "prevResult")
+		c.netns.Families, c.netns.Unusable = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: tc.ipv6}, tc.left
+		has(tc.addrs...)(c)
+		pod(c, func(p *corev1.Pod) {
+			p.Spec.Containers[1].Env = []corev1.EnvVar{{Name: "ISTIO_DUAL_STACK", Value: strconv.FormatBool(tc.dual)}}
+		})
+		out := c.run(t)
+		require.Zero(t, out.exit, "%s: %s", name, out.stdout)
+		d := out.record(t, "decision")
+		assert.Equal(t, tc.level, d["level"], name)
+		assert.Len(t, d["warnings"], tc.warnings, name)
+		assert.Equal(t, tc.bypassing, len(d["bypasses"].([]any)) > 0, name)
 	}
 }
 

@@ -85,6 +85,9 @@ type Event struct {
 	// PodSource is the source of the pod; empty: it was not read.
 	PodSource PodSource
 
+	// idle is how many of the warnings are about a family that the pod has no address of, and that does not work in its namespace.
+	idle int
+
 	Duration time.Duration
 	// Err is the error on stdout; nil: the run succeeded.
 	Err *types.Error
@@ -122,7 +125,15 @@ func (c captured) event() Event {
 		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningBypass, Text: b.String()})
 	}
 	e.Warnings = append(e.Warnings, c.warnings...)
+	for _, w := range e.Warnings {
+		if w.Code == redirect.WarningFamilyAbsent {
+			e.idle++
+		}
+	}
 	for _, u := range c.result.Unusable {
+		if there := c.kernel.Family(u.Family); there == redirect.PresenceOff && !slices.Contains(c.plan.Addressed, u.Family) {
+			e.idle++
+		}
 		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u.String()})
 	}
 	for _, u := range c.left {
@@ -149,7 +160,7 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 	ms := float64(e.Duration.Microseconds()) / 1000
 	if d := e.Decision; d.Reason != "" {
 		level := slog.LevelInfo
-		if len(e.Warnings) > 0 && e.Verb == "ADD" {
+		if len(e.Warnings) > e.idle && e.Verb == "ADD" {
 			level = slog.LevelWarn
 		}
 		attrs := []any{

@@ -88,19 +88,28 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	if !ok || !r.of(pod) { // it is of a pod that has yet to be seen
 		return
 	}
+	held := false
 	told := c.tracks.get(pod.UID).bypasses
 	plan, _ := c.plan(ctx, pod) // with an error, what is known of it
 	for _, code := range r.Codes {
 		if slices.Contains(told, code) {
 			continue
 		}
-		if !c.mayTellBypass() {
-			return // the next tick goes on
-		}
 		kind, detail := bypassWords(r.AddressFamilies, plan, code)
+		may := c.mayTellBypass
+		if kind == corev1.EventTypeNormal {
+			may = c.mayTellFamily
+		}
+		if !may() {
+			held = true // the next tick goes on
+			continue
+		}
 		c.event(pod, kind, eventBypass, detail)
 		told = append(slices.Clone(told), code)
 		c.tracks.change(pod.UID, func(t *track) { t.bypasses = told })
+	}
+	if held {
+		return
 	}
 	c.reports.mu.Lock()
 	delete(c.reports.byPod, key(pod))

@@ -61,7 +61,8 @@ type Controller struct {
 	reports          reports
 	tracer           *tracer
 	mayTell          func() bool // whether the events' limit allows one more
-	mayTellBypass    func() bool // the same of bypasses, which nearly every pod has, and which must not use up the other limit
+	mayTellBypass    func() bool // the same of bypasses, which must not use up the other limit
+	mayTellFamily    func() bool // the same of those that are no warning, which nearly every pod has
 	metrics          *metrics
 	source           Pods
 	index            Index
@@ -95,7 +96,8 @@ func newController(o Options) (*Controller, error) {
 		metrics: newMetrics(o),
 		tracer:  newTracer("", o.Records),
 		mayTell: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept, mayTellBypass: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
-		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
+		mayTellFamily: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
+		keys:          map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
 		queue: newQueue(), verifying: newQueue(),
 	}
 	c.breaker.limits = c.limits

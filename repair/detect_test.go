@@ -311,11 +311,16 @@ func TestBypassesDoNotUseUpTheEventsOfDetection(t *testing.T) {
 			n.detecting(repair.ActionNone)(b, o)
 			b.prepare = func(c *repair.Controller) {
 				for _, p := range pods {
-					c.ReportBypasses(repair.Bypasses{Namespace: p.Namespace, Name: p.Name, Codes: []dialect.BypassCode{dialect.BypassIPv6}})
+					c.ReportBypasses(repair.Bypasses{Namespace: p.Namespace, Name: p.Name, Codes: []dialect.BypassCode{dialect.BypassIPv6}, AddressFamilies: []ruleset.Family{ruleset.IPv4}})
 				}
 			}
 		}, pods...)
 		assert.Less(t, len(b.texts("MeshBypass")), 60, "limited themselves")
+		for _, p := range pods[:40] {
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: p.Namespace, Name: p.Name, Codes: []dialect.BypassCode{dialect.BypassProxyID}})
+		}
+		b.settle()
+		assert.Equal(t, 40, strings.Count(strings.Join(b.texts("MeshBypass"), "\n"), "Warning MeshBypass proxy-id"), "what somebody asked for is not held back by what nearly every pod has")
 		for _, p := range pods[:40] {
 			n.attach(b.pod(p.Name), "c"+p.Name, "ptp")
 		}

@@ -117,7 +117,8 @@ What to do:
 	assert.Contains(t, out, "host-network: ")
 	assert.Contains(t, out, "live rules: not known: the pod is on the host's network, which is never redirected\n")
 
-	drifted := answers[agentapi.PodPath+string(cart.UID)]
+	captured := answers[agentapi.PodPath+string(cart.UID)]
+	drifted := captured
 	drifted.Differences, drifted.Lost = []string{"nat/OUTPUT 1 is missing"}, []string{"nat/OUTPUT 1 is missing"}
 	answers[agentapi.PodPath+string(cart.UID)] = drifted
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
@@ -244,6 +245,19 @@ What to do:
 	w.meshPod(t, "shop", "cart-2", "a", func(p *corev1.Pod) {
 		p.Labels, p.Status = map[string]string{"app": "cart"}, corev1.PodStatus{Phase: corev1.PodPending}
 	})
-	_, _, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
-	assert.Contains(t, errOut, "pod cart-1, one of 2 of deployment/cart; 1 other does not run yet: kubectl meshcni explain --all-pods says how each is\n")
+	answers[agentapi.PodPath+string(cart.UID)] = captured
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
+	assert.Equal(t, ExitUnknown, code, "the one that does not run yet")
+	assert.Contains(t, errOut, "pod cart-2, one of 2 of deployment/cart, which has trouble\n")
+	assert.Contains(t, out, "This pod has no network yet")
+	late := w.meshPod(t, "shop", "cart-3", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "cart"} })
+	state := agentapi.State{Namespace: "shop", Name: "cart-3", UID: string(late.UID), State: agentapi.Failed, Reason: "not-called", Wrong: true}
+	answers[agentapi.PodPath+string(late.UID)] = agentapi.Pod{State: &state}
+	base = sound("a", func(n *agentapi.Node) { n.Pods = append(n.Pods, state) })
+	code, out, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "pod cart-3, one of 3 of deployment/cart, which has trouble; 1 other has too: kubectl meshcni explain --all-pods says how each is\n")
+	assert.True(t, strings.HasPrefix(out, "This pod bypasses the mesh: it started before the plugin was on its node"), out)
+	_, _, errOut = w.run(t, "trace", "-n", "shop", "deploy/cart", "--direction", "out", "--proto", "tcp", "--dst", "10.0.0.1", "--dport", "80")
+	assert.Contains(t, errOut, "pod cart-1, one of 3 of deployment/cart\n")
 }

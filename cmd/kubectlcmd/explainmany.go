@@ -1,17 +1,23 @@
 package kubectlcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // several selects the pods of an explain of more than one.
@@ -49,15 +55,12 @@ func (c *cluster) explainMany(ctx context.Context, args []string, m several, fro
 	if m.selector, err = c.selects(ctx, namespace, args, m); err != nil {
 		return err
 	}
-	look := looker{c: c, nodes: map[string]*subject{}, config: from.config}
-	if look.namespace, err = c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
-		look.namespace = nil
-		visible.To(c.Stderr).Printf("warning: the pods' Namespace is not known: %v\n", err)
+	look, err := c.looker(ctx, namespace, from.config)
+	if err != nil {
+		return err
 	}
-	if config := from.config; config != "" && config != "none" {
-		if look.text, err = readFile(config); err != nil {
-			return fmt.Errorf("--config: %w", err)
-		}
+	if look.namespaceErr != nil {
+		visible.To(c.Stderr).Printf("warning: the pods' Namespace is not known: %v\n", look.namespaceErr)
 	}
 	lines, seen, worst, first := []podLine{}, 0, 0, ""
 	var printing error
@@ -119,15 +122,92 @@ func (c *cluster) selects(ctx context.Context, namespace string, args []string, 
 
 // looker looks at pods, and asks the agent of each node once.
 type looker struct {
-	c         *cluster
-	namespace *corev1.Namespace
+	c            *cluster
+	namespace    *corev1.Namespace // nil: not known
+	namespaceErr error
 	// nodes have what is the same for all pods of a node.
 	nodes  map[string]*subject
 	config string // as typed
 	text   []byte // of the file that was typed
 }
 
-func (l *looker) at(ctx context.Context, pod *corev1.Pod) (present, explain.Verdict) {
+// looker looks at pods of a namespace. The configuration is as typed.
+func (c *cluster) looker(ctx context.Context, namespace, config string) (*looker, error) {
+	l := &looker{c: c, nodes: map[string]*subject{}, config: config}
+	if ns, err := c.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
+		l.namespaceErr = err
+	} else {
+		l.namespace = ns
+	}
+	if config != "" && config != "none" {
+		text, err := readFile(config)
+		if err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
+		}
+		l.text = text
+	}
+	return l, nil
+}
+
+// troubled returns the pod with the most trouble, by what each node's agent says of all its pods and what the settings mean, and says
+// how many others have some.
+func (l *looker) troubled(ctx context.Context, pods []corev1.Pod) (worst *corev1.Pod, why string) {
+	nodes := map[string]*subject{}
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for i := range pods {
+		on := &subject{pod: &pods[i]}
+		if nodes[on.pod.Spec.NodeName] == nil {
+			nodes[on.pod.Spec.NodeName] = on
+			asking.Go(func() error { on.ask(ctx, l.c); return nil })
+		}
+	}
+	_ = asking.Wait() // none returns an error
+	for name, on := range nodes {
+		l.decide(on)
+		l.nodes[name] = on
+	}
+	const wrong, unsure, well, ending = 0, 1, 2, 3
+	ranks := map[string]int{}
+	n := 0
+	for i := range pods {
+		pod := &pods[i]
+		s := l.subject(ctx, pod)
+		// That nobody has looked into it is no trouble.
+		is := onNode{selected: s.explained.Verdict.State == explain.Captured, started: s.started(), Pod: agentapi.Pod{Records: []attachment.Record{{Selected: true}}, LiveError: "not looked at"}}
+		for _, state := range s.node.Pods {
+			if podid.Is(pod, state.Namespace, state.Name, state.UID) {
+				is.State = &state
+			}
+		}
+		switch now := s.present(is); {
+		case now.exit == ExitWrong:
+			ranks[pod.Name] = wrong
+		case now.Code == nowEnding:
+			ranks[pod.Name] = ending
+		case now.trouble():
+			ranks[pod.Name] = unsure
+		default:
+			ranks[pod.Name] = well
+		}
+		if ranks[pod.Name] < well {
+			n++
+		}
+	}
+	first := slices.MinFunc(pods, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(ranks[a.Name], ranks[b.Name]), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
+	})
+	switch {
+	case n == 1:
+		why = ", which has trouble"
+	case n > 1:
+		why = ", which has trouble; " + many(n-1, "other has", "others have") + " too: kubectl meshcni explain --all-pods says how each is"
+	}
+	return &first, why
+}
+
+// subject is a pod with what its node's agent says of the node, and what the settings mean.
+func (l *looker) subject(ctx context.Context, pod *corev1.Pod) *subject {
 	s := &subject{pod: pod, selector: l.c.agentSelector, namespace: l.namespace}
 	on, ok := l.nodes[pod.Spec.NodeName]
 	if !ok {
@@ -144,6 +224,11 @@ func (l *looker) at(ctx context.Context, pod *corev1.Pod) (present, explain.Verd
 			s.explained = x
 		}
 	}
+	return s
+}
+
+func (l *looker) at(ctx context.Context, pod *corev1.Pod) (present, explain.Verdict) {
+	s := l.subject(ctx, pod)
 	now := s.present(l.c.onNode(ctx, s))
 	return now, s.explained.Verdict
 }

@@ -84,7 +84,7 @@ type briefly struct {
 
 // explainCommand prints what should be, and beside it what is.
 func (c *cluster) explainCommand() *cobra.Command {
-	var from sources
+	from := sources{trouble: true}
 	var plan bytes.Buffer
 	var s *subject
 	var enter enterFlags

@@ -54,6 +54,16 @@ func split(args []string) (kind, name string, err error) {
 
 // find returns the pod that the arguments name: of a workload, one that runs.
 func (c *cluster) find(ctx context.Context, args []string) (*corev1.Pod, error) {
+	return c.findBy(ctx, args, func(pods []corev1.Pod) (*corev1.Pod, string) {
+		first := slices.MinFunc(pods, func(a, b corev1.Pod) int {
+			return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
+		})
+		return &first, ""
+	})
+}
+
+// findBy returns the pod that the arguments name: of several of a workload, the one that is chosen, and what is said of it.
+func (c *cluster) findBy(ctx context.Context, args []string, choose func([]corev1.Pod) (*corev1.Pod, string)) (*corev1.Pod, error) {
 	kind, name, err := split(args)
 	if err != nil {
 		return nil, err
@@ -80,27 +90,12 @@ func (c *cluster) find(ctx context.Context, args []string) (*corev1.Pod, error) 
 	if len(list.Items) == 0 {
 		return nil, fmt.Errorf("%s/%s in namespace %s has no pods", kind, name, namespace)
 	}
-	first := slices.MinFunc(list.Items, func(a, b corev1.Pod) int {
-		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
-	})
-	if len(list.Items) > 1 {
-		visible.To(c.Stderr).Printf("pod %s, one of %d of %s/%s%s\n", first.Name, len(list.Items), kind, name, others(&first, list.Items))
+	if len(list.Items) == 1 {
+		return &list.Items[0], nil
 	}
-	return &first, nil
-}
-
-// others says that pods beside the one that was taken do not run, as those of a rollout that has stuck.
-func others(taken *corev1.Pod, all []corev1.Pod) string {
-	pending := 0
-	for i := range all {
-		if p := &all[i]; p.Name != taken.Name && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending {
-			pending++
-		}
-	}
-	if pending == 0 {
-		return ""
-	}
-	return "; " + many(pending, "other does", "others do") + " not run yet: kubectl meshcni explain --all-pods says how each is"
+	chosen, why := choose(list.Items)
+	visible.To(c.Stderr).Printf("pod %s, one of %d of %s/%s%s\n", chosen.Name, len(list.Items), kind, name, why)
+	return chosen, nil
 }
 
 // rank is lower for a pod that there is more to say of.
@@ -169,7 +164,25 @@ type subject struct {
 }
 
 // sources are files that replace the cluster as the source of the pod and of the settings.
-type sources struct{ file, config string }
+type sources struct {
+	file, config string
+	// trouble takes the pod of a workload that has some.
+	trouble bool
+}
+
+// find returns the pod that the arguments name.
+func (o sources) find(ctx context.Context, c *cluster, args []string) (*corev1.Pod, error) {
+	if !o.trouble {
+		return c.find(ctx, args)
+	}
+	return c.findBy(ctx, args, func(pods []corev1.Pod) (*corev1.Pod, string) {
+		l, err := c.looker(ctx, pods[0].Namespace, o.config)
+		if err != nil { // it is said of the one that is taken
+			l = &looker{c: c, nodes: map[string]*subject{}}
+		}
+		return l.troubled(ctx, pods)
+	})
+}
 
 func (o *sources) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "a file with a pod, or with a workload such as a Deployment, that need not be in the cluster; - is standard input. A node with an agent says what decides")
@@ -196,7 +209,7 @@ func (c *cluster) given(cmd *cobra.Command, args []string, from sources) (*subje
 			s.pod, s.fromFile, g.Template = m.Pod, true, m.Template
 		}
 	default:
-		s.pod, err = c.find(ctx, args)
+		s.pod, err = from.find(ctx, c, args)
 	}
 	if err != nil {
 		return nil, g, err

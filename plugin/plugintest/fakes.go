@@ -127,6 +127,8 @@ type NetNS struct {
 	Applying func(context.Context)
 	// Skip are families that its kernel lacks.
 	Skip []ruleset.Family
+	// Unusable is what it does not accept beside the rules.
+	Unusable []apply.Unusable
 	// Inode tells it from other namespaces.
 	Inode uint64
 
@@ -208,7 +210,7 @@ func (n *NetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result, er
 	}
 	changed := !n.Live.Equal(rs)
 	n.Live = rs
-	return apply.Result{Backend: "fake", Changed: changed, Skipped: n.Skip}, nil
+	return apply.Result{Backend: "fake", Changed: changed, Skipped: n.Skip, Unusable: n.Unusable}, nil
 }
 
 // Check implements plugin.Backend, by the text of the rules.
