@@ -10,7 +10,9 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // awaitStart waits until the node's pods are known.
@@ -176,9 +178,12 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 	if err == nil && rules != machine.RulesNone {
 		o := c.opts.Apply
 		o.Backend = w.backend.Name()
-		err = w.forgetRecord(reasonGiven)
+		var theirs ruleset.Ruleset
+		if theirs, err = m.rules(p.Redirect); err == nil {
+			err = w.forgetRecord(reasonGiven)
+		}
 		if err == nil {
-			_, err = apply.HandOver(ctx, e.ns.NetNS(), m.to.Rules(p.Redirect), m.to.Layout, o)
+			_, err = apply.HandOver(ctx, e.ns.NetNS(), theirs, m.to.Layout, o)
 		}
 	}
 	if err == nil {
@@ -189,6 +194,16 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 	}
 	e.given, e.ours, e.captured, e.held, e.handed, e.backend = true, false, false, heldNo, handed{}, ""
 	return true, errors.Join(c.opts.Namespaces.Forget(e.uid), c.setNS(e, nil))
+}
+
+// rules returns the other agent's rules. A function of the dialect's that panics keeps one pod from being given away.
+func (m *mode) rules(r redirect.Redirect) (theirs ruleset.Ruleset, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("make the rules of the agent %s: its Rules panics: %v", m.name, v)
+		}
+	}()
+	return m.to.Rules(r), nil
 }
 
 // finishGiving reports how giving a pod away ended.

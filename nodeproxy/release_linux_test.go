@@ -13,10 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // theirs makes the rules of a pod those of Istio's own agent, as they are after it enrolled the pod.
@@ -101,6 +104,35 @@ func TestTakenOverAndGivenBack(t *testing.T) {
 		require.NoError(t, n.c.Ready())
 		assert.Empty(t, n.c.Warnings())
 	})
+}
+
+// TestGivenToNobody: a dialect whose rules of the other agent panic gives no pod away, and ends no agent.
+func TestGivenToNobody(t *testing.T) {
+	t.Parallel()
+	n, uid := oneCaptured(t)
+	n.kill()
+	n.options = func(o *nodeproxy.Options) {
+		mesh, proxy := o.Dialects[0], *o.Dialects[0].NodeProxy
+		proxy.Agents = map[string]dialect.Agent{"other": {Rules: func(redirect.Redirect) ruleset.Ruleset { panic("boom") }}}
+		mesh.NodeProxy = &proxy
+		o.Dialects = dialect.List{mesh}
+	}
+	n.start()
+	n.captured(uid)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []agentsock.PodState, 1)
+	go func() {
+		left, _ := n.c.Release(ctx, "other")
+		done <- left
+	}()
+	n.eventually(uid, agentsock.Drifted, "not-released")
+	assert.Contains(t, n.state(uid).Detail, "make the rules of the agent other: its Rules panics: boom")
+	differ, _ := n.rules(uid)
+	assert.Empty(t, differ)
+	cancel()
+	assert.Len(t, <-done, 1)
+	n.c.Capture()
+	n.captured(uid)
 }
 
 // TestGivenAwayLater: what could not be given away is reported, and tried again; a pod that leaves the mesh meanwhile leaves it.
