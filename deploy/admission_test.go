@@ -35,6 +35,9 @@ const (
 	notEvicted = "may evict pods of its own node only"
 )
 
+// never is a release that does nothing to pods.
+var never = values{"repair": values{"mode": "none"}}
+
 // mark is a patch of one label or annotation.
 func mark(in, key string, value any) values {
 	return values{"metadata": values{in: values{key: value}}}
@@ -51,8 +54,20 @@ func TestTokensEndAtTheirNode(t *testing.T) {
 		values values
 		more   func(g *guarded, n1, n2 string) []request
 	}{
-		"none":  {values{}, nothingOfPods},
-		"taint": {taintOn, nothingOfPods},
+		"none":  {never, nothingOfPods},
+		"taint": {taintOn.with(never), nothingOfPods},
+		"auto": {values{}, func(g *guarded, n1, n2 string) []request {
+			said := func(r request, node string) request {
+				r.body.(values)["metadata"].(values)["annotations"] = values{"meshcni.io/of-node": node}
+				return r
+			}
+			return append(nothingOfPods(g, n1, n2)[2:],
+				g.evict("evict another's", n1, "web-2", notEvicted), g.evict("evict without a node", g.unbound, "web-1", noNode),
+				said(g.evict("evict its own as another's", n1, "web-1", notEvicted), "node-2"), said(g.evict("evict another's as its own", n1, "web-2", notEvicted), "node-1"),
+				said(g.evict("evict a pod of the node that says so", n2, "web-2", ""), "node-2"), g.evict("evict a pod of the node", n1, "web-1", ""),
+				request{"delete past the budget", n1, http.MethodDelete, kubetest.PodPath(g.pods, "web-1"), nil, mayNot + "DELETE pods"},
+			)
+		}},
 		"label": {label, labels},
 		"delete": {values{"repair": values{"mode": "delete"}}, func(g *guarded, n1, n2 string) []request {
 			return []request{
@@ -64,7 +79,7 @@ func TestTokensEndAtTheirNode(t *testing.T) {
 			}
 		}},
 		"force-delete": {values{"repair": values{"mode": "delete", "forceDelete": true, "clusterRate": 2}}, deletes},
-		"ambient":      {ambientOn, ambientMarks},
+		"ambient":      {ambientOn.with(never), ambientMarks},
 		"status":       {values{"dialect": "consul", "writeStatus": true, "repair": values{"initContainer": "check", "exitCodes": []int{3}}}, pluginMarks},
 	} {
 		g := guard(t, s, test.values)
@@ -283,6 +298,25 @@ func TestAdmissionWhere(t *testing.T) {
 	}
 	_, err := render(t, set("admission.enabled", "yes"))
 	require.ErrorContains(t, err, "at '/admission/enabled'")
+	// The agent may evict by default only where the API server was asked for the policies, or the values say that it has them.
+	for name, test := range map[string]struct {
+		values values
+		flags  []string
+		want   bool
+	}{
+		"not asked":             {values{}, nil, false},
+		"asked":                 {values{}, []string{"--api-versions", "v1/Pod," + kind}, true},
+		"a server without them": {values{}, []string{"--api-versions", "v1/Pod"}, false},
+		"an old server":         {values{}, []string{"--api-versions", "v1/Pod," + kind, "--kube-version", "1.29.0"}, false},
+		"told":                  {set("admission.enabled", true), nil, true},
+		"switched off":          {set("admission.enabled", false), []string{"--api-versions", "v1/Pod," + kind}, false},
+		"no repair":             {never, []string{"--api-versions", "v1/Pod," + kind}, false},
+		"by choice":             {set("repair.mode", "delete"), []string{"--api-versions", "v1/Pod"}, true},
+	} {
+		has := grants(t, mustRender(t, test.values, test.flags...), "repair")
+		assert.Equal(t, test.want, has["meshcni-node  create /pods/eviction "], name)
+		assert.False(t, has["meshcni-node  delete /pods/ "], name)
+	}
 	// Without tokens of its own the plugin has the agent's.
 	consul := values{"dialect": "consul", "writeStatus": true}
 	old := one[admissionv1.ValidatingAdmissionPolicy](t, mustRender(t, consul, "--kube-version", "1.30.0"), "ValidatingAdmissionPolicy", "meshcni-agent-pods")

@@ -27,7 +27,7 @@ func agentRoles(rendered objects) map[string]map[string]any {
 // that serves none, or has the right for another reason, gets no other. What it gets is in deploy/rbac.
 func TestAgentRights(t *testing.T) {
 	t.Parallel()
-	blind := values{"detect": values{"enabled": false}}
+	blind := never.with(values{"detect": values{"enabled": false}})
 	const pods, namespaces = "agent", "agent-namespaces"
 	for name, c := range map[string]struct {
 		values values

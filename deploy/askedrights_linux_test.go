@@ -105,6 +105,9 @@ func TestTheAgentAsksWhatTheChartGrants(t *testing.T) {
 			if _, err := s.Repair.Permissions(dialects.All()); err != nil { // detection that cannot begin: Consul's pods have no check
 				maps.Copy(free, grants(t, rendered, "repair"))
 			}
+			if s.AutoEvict { // asked for once it is proven to end at the node
+				free[account+"  create /pods/eviction "] = true
+			}
 			for right := range has {
 				if !wanted[right] && !free[right] && !strings.Contains(right, "security.openshift.io/") { // which admission asks for
 					assert.Fail(t, "nobody asks for it", "%s of %v", right, slices.Sorted(maps.Keys(wanted)))

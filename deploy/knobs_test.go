@@ -40,8 +40,10 @@ type repairMode struct {
 }
 
 var repairModes = []repairMode{
-	{name: "none", values: values{}, roles: []string{"none"}},
-	{name: "none, no detection", values: values{}, blind: true},
+	{name: "auto", values: values{}, roles: []string{"none"}},
+	{name: "auto, no detection", values: values{"spareUnmanaged": false}, roles: []string{"none"}, blind: true},
+	{name: "none", values: values{"mode": "none"}, roles: []string{"none"}},
+	{name: "none, no detection", values: values{"mode": "none"}, blind: true},
 	{name: "label, no detection", values: values{"mode": "label", "uncaptured": false}, roles: []string{"label"}, blind: true},
 	{name: "verify", values: values{"verifyInterval": "5m"}, roles: []string{"none"}, enters: true},
 	{name: "label", values: values{"mode": "label"}, roles: []string{"label"}},
@@ -145,5 +147,6 @@ var options = map[string]values{
 		"labelSelector": "a in (b,c),!d", "fieldSelector": "metadata.namespace!=dev", "nodeRate": 0.5, "nodeBurst": 2, "clusterRate": 6, "clusterBurst": 3,
 		"maxBrokenShare": 0.25, "minBroken": 4, "trialInterval": "90s", "spareUnmanaged": true, "verifyInterval": "2m",
 	}},
+	"repair, auto":  {"repair": values{"mode": "auto"}, "admission": values{"enabled": true}},
 	"repair, label": {"repair": values{"mode": "label", "label": "mesh.example/state=broken"}},
 }

@@ -173,7 +173,7 @@ func TestNamespacesByLabel(t *testing.T) {
 	assert.Equal(t, "mesh in (off,no),!keep", configOf(t, all)["exclude-namespace-selector"])
 	assert.True(t, reads(all, "meshcni-plugin"))
 	assert.True(t, reads(all, "meshcni-repair-namespaces"), "detection")
-	assert.False(t, reads(mustRender(t, selector.with(values{"detect": values{"enabled": false}})), "meshcni-repair-namespaces"), "nothing is repaired")
+	assert.False(t, reads(mustRender(t, selector.with(never).with(values{"detect": values{"enabled": false}})), "meshcni-repair-namespaces"), "nothing is repaired")
 	assert.True(t, reads(mustRender(t, selector.with(values{"repair": values{"mode": "label"}})), "meshcni-repair-namespaces"))
 	assert.NotContains(t, configOf(t, mustRender(t, nil)), "exclude-namespace-selector")
 	assert.False(t, reads(mustRender(t, nil), "meshcni-plugin"))

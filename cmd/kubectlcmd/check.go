@@ -148,8 +148,8 @@ func (f *findings) node(where string, n agentapi.Node) {
 	for _, text := range n.Warnings {
 		switch kind, rest, _ := strings.Cut(text, ": "); kind {
 		case "uncaptured", "drifted", "cannot-tell", string(codeOtherDialect): // the pods are findings of their own
-		case string(codeOtherMesh):
-			f.add(codeOtherMesh, levelWarning, where, rest)
+		case string(codeOtherMesh), string(codeNotEvicting):
+			f.add(findingCode(kind), levelWarning, where, rest)
 		default:
 			f.add(codeNodeWarning, levelWarning, where, text)
 		}

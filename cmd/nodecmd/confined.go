@@ -99,9 +99,9 @@ func tryEviction(ctx context.Context, client *rest.RESTClient, namespace, pod, n
 
 const (
 	// confirmedFor is how long a proof holds for evictions, and reproved how often it is asked for while there are none.
-	confirmedFor, reproved = time.Minute, 10 * time.Minute
-	// unprovedFirst and unprovedMost are the first and the longest wait after there was none.
-	unprovedFirst, unprovedMost = time.Second, 10 * time.Minute
+	confirmedFor, reproved = 10 * time.Second, 10 * time.Minute
+	// unprovedFirst and unprovedMost are the first and the longest wait after it was refuted, and unanswered that after no answer, as at a boot.
+	unprovedFirst, unprovedMost, unanswered = time.Second, 10 * time.Minute, 3 * time.Second
 	// proofTimeout bounds one.
 	proofTimeout = 5 * time.Second
 	// unprovedQuiet is how long an agent that has just started warns of nothing: policies are in force some seconds after they were made.
@@ -179,9 +179,12 @@ func (c *confinement) confirm() error {
 func (c *confinement) run(ctx context.Context) {
 	for wait := unprovedFirst; ; {
 		next := reproved
-		if c.reason() != nil {
+		switch why := c.reason(); {
+		case errors.Is(why, errUnconfined):
 			next, wait = wait, min(2*wait, unprovedMost)
-		} else {
+		case why != nil:
+			next, wait = unanswered, unprovedFirst
+		default:
 			wait = unprovedFirst
 		}
 		select {

@@ -32,7 +32,7 @@ func (p Program) rights(s Settings, ownToken bool) ([]agentapi.Right, error) {
 		return nil, err
 	}
 	n.Namespaces = meshes.MayReadNamespace()
-	if s.Repair.Enabled() && s.Repair.Node != "" {
+	if (s.Repair.Enabled() || s.AutoEvict) && s.Repair.Node != "" {
 		if n.Repair, err = s.Repair.Permissions(p.Dialects); err != nil && s.Repair.Acts() {
 			return nil, err
 		} // detection that cannot begin asks for nothing, and the agent says why

@@ -68,12 +68,16 @@ func (w *tokens) makeNode(t testing.TB) {
 	w.Do(t, http.MethodPost, "/api/v1/nodes", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node}}, nil)
 }
 
-// grant makes what deploy/rbac/plugin.yaml says, in the namespace and with the cluster's objects under names of their own.
-func (w *tokens) grant(t testing.TB) {
+// grant makes what deploy/rbac/plugin.yaml and other files there say, in the namespace and with the cluster's objects under names of their own.
+func (w *tokens) grant(t testing.TB, others ...string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "plugin.yaml"))
-	require.NoError(t, err)
-	for _, doc := range strings.Split(strings.ReplaceAll(string(text), "namespace: "+agentNamespace, "namespace: "+w.ns), "\n---\n") {
+	var files []string
+	for _, name := range append([]string{"plugin"}, others...) {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name+".yaml"))
+		require.NoError(t, err)
+		files = append(files, string(text))
+	}
+	for _, doc := range strings.Split(strings.ReplaceAll(strings.Join(files, "\n---\n"), "namespace: "+agentNamespace, "namespace: "+w.ns), "\n---\n") {
 		object := map[string]any{}
 		require.NoError(t, yaml.UnmarshalStrict([]byte(doc), &object))
 		var meta metav1.PartialObjectMetadata

@@ -1,11 +1,18 @@
 {{/* Whether the API server is given policies that bind tokens to their nodes. It has such policies since Kubernetes 1.30, and since then
 tokens name their node. Of a server that can be asked, what it serves counts too. Empty is no. */}}
+{{- define "meshcni.asked" -}}{{ if .Capabilities.APIVersions.Has "v1/Pod" }}yes{{ end }}{{- end -}}
 {{- define "meshcni.admits" -}}
-{{- $asked := .Capabilities.APIVersions.Has "v1/Pod" -}}
-{{- $has := or (not $asked) (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") -}}
+{{- $has := or (not (include "meshcni.asked" .)) (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") -}}
 {{- if eq (toString .Values.admission.enabled) "true" }}yes
 {{- else if and (eq (toString .Values.admission.enabled) "auto") $has (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) }}yes
 {{- end -}}
+{{- end -}}
+
+{{/* Whether the agent is granted to evict pods. With repair.mode auto, only where the API server is known to confine that to the agent's node: it was
+asked, or the values say so. Empty is no. */}}
+{{- define "meshcni.evicts" -}}
+{{- $known := or (include "meshcni.asked" .) (eq (toString .Values.admission.enabled) "true") -}}
+{{- if or (eq .Values.repair.mode "delete") (and (eq .Values.repair.mode "auto") (include "meshcni.admits" .) $known) }}yes{{ end -}}
 {{- end -}}
 
 {{- define "meshcni.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "meshcni.serviceAccountName" . }}{{- end -}}
@@ -44,8 +51,10 @@ the key away. Use: (dict "root" . "account" "agent"), or "plugin". Where the plu
 {{- if or $mark.labels $mark.annotations }}
 - UPDATE pods/status
 {{- end }}
-{{- if eq .Values.repair.mode "delete" }}
+{{- if has .Values.repair.mode (list "auto" "delete") }}
 - CREATE pods/eviction
+{{- end }}
+{{- if eq .Values.repair.mode "delete" }}
 {{- if .Values.repair.forceDelete }}
 - DELETE pods
 {{- end }}

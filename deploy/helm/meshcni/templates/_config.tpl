@@ -139,8 +139,8 @@
 {{- $_ := set $settings "BUDGET_NAMESPACE" .Release.Namespace }}
 {{- end }}
 {{- if $r.forceDelete }}{{- $_ := set $settings "FORCE_DELETE" true }}{{- end }}
-{{- if $r.spareUnmanaged }}{{- $_ := set $settings "SPARE_UNMANAGED" true }}{{- end }}
 {{- end }}
+{{- if has $r.mode (list "auto" "delete") }}{{- $_ := set $settings "SPARE_UNMANAGED" $r.spareUnmanaged }}{{- end }}
 {{- range $name := list "ANNOTATION" "BUDGET_NAMESPACE" "CLUSTER_BURST" "CLUSTER_RATE" "EXIT_CODES" "FIELD_SELECTOR" "FORCE_DELETE" "INIT_CONTAINER" "LABEL" "LABEL_SELECTOR" "MAX_BROKEN_SHARE" "MESSAGE" "MIN_BROKEN" "NODE_BURST" "NODE_RATE" "SPARE_UNMANAGED" "TRIAL_INTERVAL" "UNCAPTURED" "VERIFY_INTERVAL" }}
 {{- $value := get $settings $name }}
 {{- if or (kindIs "invalid" $value) (not (include "meshcni.repairs" $)) }}{{ $value = "" }}{{ end }}

@@ -92,9 +92,9 @@ yes
 
 {{/* The name of the role of deploy/rbac for the mode of repair. */}}
 {{- define "meshcni.repairRole" -}}
-{{- with .Values.repair -}}
-meshcni-repair-{{ ternary "force-delete" .mode (and (eq .mode "delete") .forceDelete) }}
-{{- end -}}
+{{- $mode := .Values.repair.mode -}}
+{{- if eq $mode "auto" }}{{ $mode = ternary "delete" "none" (eq (include "meshcni.evicts" .) "yes") }}{{ end -}}
+meshcni-repair-{{ ternary "force-delete" $mode (and (eq .Values.repair.mode "delete") .Values.repair.forceDelete) }}
 {{- end -}}
 
 {{/* What the mode of repair needs, and nothing more: the rules of the file of that name in deploy/rbac. */}}
@@ -112,7 +112,7 @@ meshcni-repair-{{ ternary "force-delete" .mode (and (eq .mode "delete") .forceDe
 - apiGroups: [""]
   resources: ["events"]
   verbs: ["create", "patch"]
-{{- if eq $mode "delete" }}
+{{- if include "meshcni.evicts" . }}
 # Eviction: disruption budgets have their say.
 - apiGroups: [""]
   resources: ["pods/eviction"]

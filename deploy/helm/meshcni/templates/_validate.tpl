@@ -29,7 +29,7 @@
 {{- end -}}
 {{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
 {{- if and (has "ambient" (include "meshcni.dialects" . | fromYamlArray)) (not (get ($.Values.ambient | default dict) "enabled")) }}{{- $bad = append $bad "dialect ambient needs ambient.enabled: its pods wait for an agent that hands them to the node's proxy" }}{{- end -}}
-{{- $acts := or (ne $.Values.repair.mode "none") (include "meshcni.verifies" .) -}}
+{{- $acts := or (not (has $.Values.repair.mode (list "none" "auto"))) (include "meshcni.verifies" .) -}}
 {{- if and $acts (eq (include "meshcni.sidecars" . | fromYamlArray | join ",") "consul") (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection: repair criteria: no init container to look at" }}{{- end -}}
 {{- if and $.Values.ambient.enabled (has (toString $.Values.agent) (list "off" "false")) }}{{- $bad = append $bad "agent off does not go with ambient.enabled, whose pods only the node's agent can capture" }}{{- end -}}
 {{- $seconds := include "meshcni.tokenSeconds" . | int -}}
