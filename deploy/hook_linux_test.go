@@ -31,7 +31,7 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		require.NoError(t, os.Chmod(at, 0o755)) //nolint:gosec // other users read it
 	}
 	program := filepath.Join(dir, "meshcni-redirect")
-	out, err := exec.Command("go", "build", "-o", program, "../cmd/meshcni-redirect").CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "../cmd/meshcni-redirect").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, dialect := range everyMesh {
 		all, name := testedWith(t, dialect)

@@ -22,7 +22,7 @@ func TestInitContainer(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // for other users
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir, ".", "../meshcni-redirect").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", dir, ".", "../meshcni-redirect").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	ns := netnstest.New(t)
 	run := func(id uint32, more ...string) (code int, said string) {
