@@ -104,7 +104,7 @@ var remedies = map[findingCode]string{
 	codeNodeWithoutAgent: "Look at the tolerations, the nodeSelector and the events of the agents' DaemonSet.",
 	codeAgentSilent:      "Look at the agent's pod and its log. Asking it takes the right to create pods/portforward in its namespace.",
 	codeAgentRights:      "Apply the roles of the chart (rbac.create) or of deploy/rbac for the settings that you run.",
-	codeNodeNotReady:     "Look the code up on docs/troubleshooting.md: each has a section there.",
+	codeNodeNotReady:     "Look the code up in docs/troubleshooting.md#the-node-is-not-ready.",
 	codeNodeWarning:      "Read the agent's log on that node; it says more.",
 	codeNotEvicting:      "Set the chart's admission.enabled to true if the API server has ValidatingAdmissionPolicy (Kubernetes 1.30); else choose repair.mode none, delete or repair.",
 	codeOtherMesh:        "Take the other mesh's entry out once its pods have moved: kubectl meshcni migrate guides you.",

@@ -282,7 +282,7 @@ func (s *clusterStatus) next() (all []string) {
 		all = append(all, many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector ("+daemonSets(s.selector)+")")
 	}
 	if states[stateNotReady] > 0 {
-		all = append(all, "a node is not ready: kubectl meshcni check says more, and the code before the reason is a section of docs/troubleshooting.md")
+		all = append(all, "a node is not ready: kubectl meshcni check says more, and docs/troubleshooting.md#the-node-is-not-ready has the code before the reason")
 	}
 	if states[stateUnknown] > 0 {
 		all = append(all, "an agent does not answer: look at its pod (kubectl get pods --all-namespaces --output wide --selector "+s.selector+"); asking it takes the right to create pods/portforward in its namespace")

@@ -70,7 +70,7 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 		"pod shop/late is bypassing: not-called: its network was set up without the plugin",
 		"pod shop/odd is drifted: rules: no detail",
 		"next: 1 node has no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector (kubectl get daemonset --all-namespaces --selector app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node)",
-		"next: a node is not ready: kubectl meshcni check says more, and the code before the reason is a section of docs/troubleshooting.md",
+		"next: a node is not ready: kubectl meshcni check says more, and docs/troubleshooting.md#the-node-is-not-ready has the code before the reason",
 		"next: an agent does not answer: look at its pod (kubectl get pods --all-namespaces --output wide --selector app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node); asking it takes the right to create pods/portforward in its namespace",
 		"next: kubectl meshcni explain -n shop late says what is wrong with that pod, and what to do",
 		"next: 1 pod has no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why",

@@ -5,7 +5,6 @@ package nodecmd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -433,7 +432,7 @@ func (p *proxied) ready() error {
 	h, failed := p.state()
 	switch {
 	case h == nil && failed != nil:
-		return fmt.Errorf("ambient: %w", failed)
+		return because(codeAmbientFailed, failed)
 	case h == nil:
 		return nil // the agent before this one has the pods, and ends when this one is ready
 	}
@@ -442,7 +441,7 @@ func (p *proxied) ready() error {
 		return nil // the agent that follows is ready only afterwards, and this one would be stopped at once
 	}
 	if err != nil && (p.present().Ambient.ReadyNeedsProxy || errors.Is(err, nodeproxy.ErrNotSynced) || errors.Is(err, nodeproxy.ErrReleasing)) {
-		return fmt.Errorf("ambient: %w", err)
+		return because(ambientCode(err), err)
 	}
 	return nil
 }

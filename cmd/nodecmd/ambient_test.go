@@ -137,7 +137,7 @@ func TestReadinessOfAmbient(t *testing.T) {
 	s := p.present()
 	s.Ambient.ReadyNeedsProxy = true // something keeps pods off the node until there is one
 	p.change(s)
-	require.ErrorContains(t, p.ready(), "ambient: no proxy is connected")
+	require.ErrorContains(t, p.ready(), "no-proxy: no proxy is connected")
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -20,6 +20,7 @@ import (
 // runInvalid is the agent of dialects that cannot work. It is never ready, and says why. It still installs the plugin: with the same
 // dialects, that refuses pods, where pods without a plugin would start outside the mesh.
 func (p Program) runInvalid(ctx context.Context, s Settings, invalid error, log *slog.Logger) error {
+	invalid = because(codeDialectsInvalid, invalid)
 	log.Error("the dialects cannot work, so the plugin refuses pods, and nothing is repaired or served", "error", invalid.Error())
 	reg := versionmetric.Registry(p.Name)
 	opts := installer.Options{

@@ -47,7 +47,7 @@ func TestInvalidDialect(t *testing.T) {
 		said = string(body)
 		return err == nil && response.StatusCode == http.StatusServiceUnavailable
 	}, netnstest.Patience, 20*time.Millisecond)
-	assert.Contains(t, said, "dialect acme: ")
+	assert.Contains(t, "\n"+said, "\ndialects-invalid: dialect acme: ")
 	assert.Contains(t, said, "Build is nil")
 	assert.Contains(t, said, "Selectors is an empty list")
 	cancel()

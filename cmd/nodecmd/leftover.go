@@ -204,8 +204,8 @@ func (l *leftover) ready() error {
 	if l.why == nil {
 		return nil
 	}
-	return fmt.Errorf("ambient: this agent runs without --ambient, and pods of this node are still in the care of its proxy (%d in the journal and the records); "+
-		"switch it on again, or run meshcni-node release on the node: %s", l.program.holds(l.settings), strings.ReplaceAll(l.why.Error(), "\n", "; "))
+	return because(codeAmbientPodsHeld, fmt.Errorf("this agent runs without --ambient, and pods of this node are still in the care of its proxy (%d in the journal and the records); "+
+		"switch it on again, or run meshcni-node release on the node: %w", l.program.holds(l.settings), l.why))
 }
 
 // warnings says that pods may be held of which nothing is known.

@@ -84,7 +84,7 @@ func (r *repairer) ready() error {
 	if c == nil || !acts {
 		return nil
 	}
-	return c.Ready()
+	return because(codeRepair, c.Ready())
 }
 
 // pods returns what is known of the node's pods in the mesh.

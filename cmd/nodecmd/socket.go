@@ -5,7 +5,6 @@ package nodecmd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -147,7 +146,7 @@ func (k *socket) ready() error {
 	if k == nil || !k.required || k.pods == nil || k.pods.Synced() {
 		return nil
 	}
-	return fmt.Errorf("agent: %w", k.pods.Ready())
+	return because(codePodsUnknown, k.pods.Ready())
 }
 
 // Pod is that of [agentsock.Handler].

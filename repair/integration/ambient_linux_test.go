@@ -168,7 +168,7 @@ func TestAmbientCapabilities(t *testing.T) {
 				defer cancel()
 				_, err = agent.Attach(ctx, a, ns)
 				for says := range strings.Lines(p.get(t, "/readyz")) { // warnings are about pods
-					if err != nil && strings.HasPrefix(says, "ambient: ") && !strings.Contains(says, "are not known yet") {
+					if err != nil && strings.HasPrefix(says, "ambient-failed: ") {
 						err = errors.New(says) // it could not even begin
 						return true
 					}

@@ -81,7 +81,7 @@ func TestSwitchedOff(t *testing.T) {
 		unable := n.launch("--ambient=false", "--zds-socket=/proc/none/z.sock")
 		n.until("it says so", func() bool {
 			text := n.get("/readyz")
-			return strings.Contains(text, "ambient: this agent runs without --ambient, and pods of this node are still in the care of its proxy (1 in") && strings.Contains(text, "/proc/none")
+			return strings.Contains(text, "ambient-pods-held: this agent runs without --ambient, and pods of this node are still in the care of its proxy (1 in") && strings.Contains(text, "/proc/none")
 		})
 		assert.Equal(t, rules, n.rules(p.net))
 		unable.Kill()
