@@ -54,9 +54,7 @@ func TestAmbientDefaults(t *testing.T) {
 		{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
 		 "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]}}`))
 	require.NoError(t, err)
-	all, err := dialects.Configure(dialects.All(), c.Ambient)
+	all, err := dialects.Of(dialects.All(), c)
 	require.NoError(t, err)
-	d, err := dialects.Choose(all, []string{ambient.Name}, nil, nil)
-	require.NoError(t, err)
-	assert.Equal(t, ambient.Selectors(), d[0].Policy.Selectors)
+	assert.Equal(t, ambient.Selectors(), all.Known.Named(ambient.Name).Policy.Selectors)
 }

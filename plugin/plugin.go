@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -23,7 +22,6 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // Plugin is the CNI plugin. Only OpenPods is required; the zero value of every other field behaves like the meshcni binary.
@@ -200,17 +198,10 @@ func (p Plugin) meshes(c netconf.Config) (dialect.List, error) {
 	known := dialect.List(p.Dialects)
 	if known == nil {
 		known = dialects.All()
-	} else if err := known.Validate(); err != nil {
-		return nil, err
 	}
-	known, unfit := dialects.Configure(known, c.Ambient)
-	excluded, wrong := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
-	if wrong != nil {
-		wrong = fmt.Errorf("kubernetes.exclude_namespace_selector: %w", wrong)
+	m, err := dialects.Of(known, c)
+	if len(m.Meshes) > 0 {
+		err = errors.Join(err, mayAttach(c, m.Meshes))
 	}
-	l, err := dialects.Choose(known, c.Dialects, c.Kubernetes.ExcludeNamespaces, excluded)
-	if err == nil {
-		err = mayAttach(c, l)
-	}
-	return l, errors.Join(err, wrong, unfit)
+	return m.Meshes, err
 }

@@ -99,31 +99,17 @@ func (d *deciding) parse(all dialect.List) error {
 	if err != nil {
 		return err
 	}
-	excluded, err := selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
+	m, err := dialects.Of(all, c)
 	if err != nil {
 		return err
 	}
-	d.excludedNames, d.excludedLabels = c.Kubernetes.ExcludeNamespaces, excluded
-	known, err := dialects.Configure(all, c.Ambient)
-	if err != nil {
-		return err
-	}
-	names := c.Dialects
-	if len(names) == 0 {
-		names = netconf.Dialects{known[0].Name}
-	}
-	if d.meshes, err = dialects.Choose(known, names, c.Kubernetes.ExcludeNamespaces, excluded); err != nil {
-		return err
-	}
-	if d.unexcluded, err = dialects.Choose(known, names, nil, nil); err != nil {
-		return err
-	}
-	for _, mesh := range known {
-		if !slices.Contains(names, mesh.Name) {
+	d.excludedNames, d.excludedLabels = c.Kubernetes.ExcludeNamespaces, m.ExcludedLabels
+	d.meshes, d.unexcluded, d.options = m.Meshes, m.Everywhere(), m.Options
+	for _, mesh := range m.Known {
+		if m.Meshes.Named(mesh.Name) == nil {
 			d.others = append(d.others, mesh)
 		}
 	}
-	d.options = dialect.Options{UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID, RefuseNetRaw: c.RefuseNetRaw}
 	return nil
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/initrules"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -43,17 +42,14 @@ func (m *move) choose(p migration.Plan) error {
 	if err != nil {
 		return fmt.Errorf("the values for ambient mode: %w", err)
 	}
-	known, err := dialects.Configure(m.Dialects, c.Ambient)
+	c.Dialects, c.Kubernetes.ExcludeNamespaces = p.Dialects(), p.ExcludedNamespaces()
+	c.UncapturedFamily, c.RefuseProxyUID = redirect.UncapturedAllow, true // as the chart's own defaults are
+	meshes, err := dialects.Of(m.Dialects, c)
 	if err != nil {
-		return fmt.Errorf("the values for ambient mode: %w", err)
-	}
-	meshes, err := dialects.Choose(known, p.Dialects(), p.ExcludedNamespaces(), nil)
-	if err != nil {
-		return err
+		return fmt.Errorf("the values: %w", err)
 	}
 	m.plan = p
-	// As the chart's own defaults are.
-	m.judge = migration.Judge{Plan: p, Meshes: meshes, Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
+	m.judge = migration.Judge{Plan: p, Meshes: meshes.Meshes, Options: meshes.Options}
 	return nil
 }
 

@@ -131,6 +131,9 @@ func TestRights(t *testing.T) {
 		"meshcni-plugin get pods": true, "create serviceaccounts/token meshcni-plugin in namespace mesh": true, "list pods": true, "watch pods": true,
 		"create events": true, "patch events": true, "create events in namespace default": true, "patch events in namespace default": true,
 	}, usual)
+	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "kubernetes": {"exclude_namespace_selector": "mesh=off"}}`
+	assert.True(t, asked()["meshcni-plugin get namespaces"], "the plugin goes by the template, whatever the flags are")
+	delete(env, "CNI_NETWORK_CONFIG")
 	for args, more := range map[string][]string{
 		"--repair=delete":                       {"create pods/eviction"},
 		"--repair=label":                        {"patch pods/status"},

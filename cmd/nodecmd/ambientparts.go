@@ -30,7 +30,6 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // hostNetNS is the host's network namespace, as a process sees it that shares the host's processes.
@@ -112,24 +111,16 @@ func (e ending) Warnings() []string {
 func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) {
 	s := a.settings
 	plugin := s.Repair.Plugin
-	excluded, err := selection.ParseLabels(plugin.Kubernetes.ExcludeNamespaceSelector)
+	meshes, err := dialects.Of(a.program.Dialects, plugin)
 	if err != nil {
-		return nil, fmt.Errorf("exclude-namespace-selector: %w", err)
-	}
-	known, err := dialects.Configure(a.program.Dialects, plugin.Ambient)
-	if err != nil {
-		return nil, err
-	}
-	meshes, err := dialects.Choose(known, plugin.Dialects, plugin.Kubernetes.ExcludeNamespaces, excluded)
-	if err != nil {
-		return nil, fmt.Errorf("dialect: %w", err)
+		return nil, dialects.ByFlag(err, dialects.Flag)
 	}
 	config, err := s.apiConfig(a.program.Name)
 	if err != nil {
 		return nil, err
 	}
 	o := nodeproxy.Options{
-		Dialects: meshes, Plan: dialect.Options{UncapturedFamily: plugin.UncapturedFamily, RefuseProxyUID: plugin.RefuseProxyUID, RefuseNetRaw: plugin.RefuseNetRaw},
+		Dialects: meshes.Meshes, Plan: meshes.Options,
 		Apply: apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot},
 		Pods:  a.pods, Proxy: a.program.NodeProxy, Records: attachment.In(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
@@ -141,7 +132,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.Repair.HostRoot, ProcRoot: s.Repair.ProcRoot, Log: a.log,
 	})
 	o.Namespaces = namespaces{a.store}
-	if err := a.exempt(ctx, meshes); err != nil {
+	if err := a.exempt(ctx, meshes.Meshes); err != nil {
 		return nil, err
 	}
 	if a.probes != nil {

@@ -148,7 +148,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--dialect", "ambient"}, nil, `"ambient": its pods need an agent that hands their network namespaces`},
 		{[]string{"run", "--dialect", "istio,ambient"}, nil, `"ambient": its pods need an agent that hands their network namespaces`},
 		{[]string{"run", "--dialect", "ambient,osm,istio,istio"}, nil, "dialect: unknown dialect \"osm\": known is istio, ambient, linkerd, kuma, consul\n" +
-			"meshcni-node: dialect \"istio\" is named twice\nmeshcni-node: \"ambient\": its pods need"},
+			"meshcni-node: dialect \"istio\" is named twice\nmeshcni-node: dialect: \"ambient\": its pods need"},
 		{[]string{"run"}, map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni", "dialect": ["istio", "ambient"]}`}, `"ambient": its pods need an agent`},
 		{[]string{"run", "--dialect", "istio,"}, nil, `unknown dialect ""`},
 		{[]string{"run"}, map[string]string{"MESHCNI_REPAIR_NODE_RATE": "many"}, "MESHCNI_REPAIR_NODE_RATE"},

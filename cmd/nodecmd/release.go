@@ -173,9 +173,9 @@ func (p Program) forgetProxied(ctx context.Context, s Settings) error {
 		netnsstore.RemoveJournal(netnsstore.Options{RunDir: s.RunDir, HostRoot: s.Repair.HostRoot}),
 		removeIfThere(filepath.Join(s.RunDir, turnsFile)), removeIfThere(filepath.Join(s.RunDir, givenFile)),
 	}
-	known, err := dialects.Configure(p.Dialects, s.Repair.Plugin.Ambient)
+	meshes, err := dialects.Of(p.Dialects, s.Repair.Plugin)
 	errs = append(errs, err)
-	set, host, err := s.probeSet(known)
+	set, host, err := s.probeSet(meshes.Known)
 	if set != nil {
 		err = set.Remove(ctx)
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // Rights returns what the agent and its plugin ask of the API server with these settings, so that roles can be checked. Settings that
@@ -42,13 +41,8 @@ func (p Program) rights(s Settings, ownToken bool) ([]agentapi.Right, error) {
 
 // meshes are those that the plugin decides by, without the namespaces that it excludes by name.
 func (p Program) meshes(s Settings) (dialect.List, error) {
-	excluded, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector)
-	if err != nil {
-		return nil, err
-	}
-	known, err := dialects.Configure(p.Dialects, s.Repair.Plugin.Ambient)
-	if err != nil {
-		return nil, err
-	}
-	return dialects.Choose(known, s.Plugin.Dialects, nil, excluded)
+	installed := s.asInstalled()
+	installed.Kubernetes.ExcludeNamespaces = nil
+	m, err := dialects.Of(p.Dialects, installed)
+	return m.Meshes, err
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // Settings are the agent's settings after flags, environment and configuration file.
@@ -224,15 +223,14 @@ func (s Settings) asInstalled() netconf.Config {
 // validate returns an error for every invalid setting, joined.
 func (p Program) validate(s Settings) error {
 	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime), s.Ambient.validate(s.Repair.Node)}
-	if _, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector); err != nil {
-		errs = append(errs, fmt.Errorf("exclude-namespace-selector: %w", err))
-	}
-	if _, err := dialects.Configure(p.Dialects, s.Plugin.Ambient); err != nil {
-		errs = append(errs, err)
+	work := dialect.List(p.Dialects).Validate() == nil // an agent of dialects that cannot work is never ready, and says why
+	if work {
+		_, err := dialects.Of(p.Dialects, s.Plugin)
+		errs = append(errs, dialects.ByFlag(err, dialects.Flag))
 	}
 	if err := p.validateDialects(s); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
-	} else if s.Repair.Acts() && dialect.List(p.Dialects).Validate() == nil { // what is wrong with detection alone is no reason not to capture pods
+	} else if s.Repair.Acts() && work { // what is wrong with detection alone is no reason not to capture pods
 		errs = append(errs, s.Repair.Validate(p.Dialects))
 	}
 	if s.AutoEvict && s.Repair.Node == "" {
@@ -250,11 +248,11 @@ func (p Program) validate(s Settings) error {
 	return errors.Join(errs...)
 }
 
-// validateDialects returns an error for each dialect that is unknown or repeated, or that this agent does not serve.
+// validateDialects returns an error for each dialect that this agent does not serve.
 func (p Program) validateDialects(s Settings) error {
 	known := dialect.List(p.Dialects)
+	var errs []error
 	_, err := known.Find(s.Plugin.Dialects...)
-	errs := []error{err}
 	installed, served := s.asInstalled().Dialects, false // a template may name others
 	for _, name := range installed {
 		d := known.Named(name)

@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // common holds the flags that most commands share.
@@ -100,15 +99,11 @@ func (c *common) withNetNS(cmd *cobra.Command) {
 // check parses the common flags. The error lists every bad one.
 func (c *common) check() error {
 	var errs []error
-	excludedLabels, err := selection.ParseLabels(c.excludeNamespaceSelector)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", c.origin("exclude-namespace-selector"), err))
-	}
-	known, err := dialects.Configure(c.Dialects, c.ambient)
-	errs = append(errs, dialect.List(c.Dialects).Validate(), err)
-	if c.dialects, err = dialects.Choose(known, c.dialectNames, c.excludeNamespaces, excludedLabels); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", c.origin("dialect"), err))
-	}
+	meshes, err := dialects.Of(c.Dialects, netconf.Config{
+		Dialects: c.dialectNames, Ambient: c.ambient,
+		Kubernetes: netconf.Kubernetes{ExcludeNamespaces: c.excludeNamespaces, ExcludeNamespaceSelector: c.excludeNamespaceSelector},
+	})
+	c.dialects, errs = meshes.Meshes, append(errs, dialects.ByFlag(err, func(flag string, err error) error { return fmt.Errorf("%s: %w", c.origin(flag), err) }))
 	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("backend"), err))
 	}

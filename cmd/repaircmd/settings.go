@@ -25,7 +25,6 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // Settings are the controller's settings, and those of the plugin that it shares.
@@ -212,38 +211,17 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if _, err := repair.ParseAction(string(s.Action)); err != nil {
 		return o, named("repair", err)
 	}
-	excludedLabels, err := selection.ParseLabels(s.Plugin.Kubernetes.ExcludeNamespaceSelector)
+	meshes, err := dialects.Of(h.Dialects, s.Plugin)
 	if err != nil {
-		return o, named("exclude-namespace-selector", err)
+		return o, dialects.ByFlag(err, named)
 	}
-	if err := dialect.List(h.Dialects).Validate(); err != nil { // before what is asked of it
-		return o, err
-	}
-	known, err := dialects.Configure(h.Dialects, s.Plugin.Ambient)
-	if err != nil {
-		return o, err
-	}
-	if o.Dialects, err = dialects.Choose(known, s.Plugin.Dialects, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
-		return o, named("dialect", err)
-	}
-	var others []string
-	for _, name := range known.Names() {
-		if o.Dialects.Named(name) == nil {
-			others = append(others, name)
-		}
-	}
-	if o.Others = nil; len(others) > 0 { // no names would mean the first
-		if o.Others, err = dialects.Choose(known, others, s.Plugin.Kubernetes.ExcludeNamespaces, excludedLabels); err != nil {
-			return o, named("dialect", err)
-		}
-	}
+	o.Dialects, o.Others, o.Plan = meshes.Meshes, meshes.Others(), meshes.Options
 	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {
 		return o, named("backend", err)
 	}
 	if o.Plan.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {
 		return o, named("uncaptured-family", err)
 	}
-	o.Plan.RefuseProxyUID, o.Plan.RefuseNetRaw = s.Plugin.RefuseProxyUID, s.Plugin.RefuseNetRaw
 	o.Records = attachment.In(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
 		o.Detect = &repair.Detection{

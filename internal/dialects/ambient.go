@@ -11,10 +11,10 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// Configure returns the dialects with the settings that a configuration has for one of them. With settings for a dialect
+// configure returns the dialects with the settings that a configuration has for one of them. With settings for a dialect
 // that is not among them it does nothing, since a configuration may serve several programs. The error names every setting
 // that cannot be.
-func Configure(known dialect.List, a netconf.Ambient) (dialect.List, error) {
+func configure(known dialect.List, a netconf.Ambient) (dialect.List, error) {
 	at := slices.IndexFunc(known, func(d dialect.Dialect) bool { return d.Name == ambient.Name })
 	if at < 0 || a.IsZero() {
 		return known, nil

@@ -21,11 +21,9 @@ func TestConfigure(t *testing.T) {
 	configured := func(text string) (dialect.Dialect, error) {
 		c, _, err := netconf.Parse([]byte(`{"ambient": ` + text + `}`))
 		require.NoError(t, err)
-		all, err := dialects.Configure(dialects.All(), c.Ambient)
-		require.Len(t, all, len(dialects.All()))
-		d, cerr := dialects.Choose(all, []string{"ambient"}, nil, nil)
-		require.NoError(t, cerr)
-		return d[0], err
+		all, err := dialects.Of(dialects.All(), c)
+		require.Len(t, all.Known, len(dialects.All()))
+		return *all.Known.Named("ambient"), err
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}}
 	built := func(text string) redirect.Redirect {
@@ -60,7 +58,7 @@ func TestConfigure(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	one := dialects.All()[:1]
-	same, err := dialects.Configure(one, netconf.Ambient{DNSCapture: netconf.Off})
+	same, err := dialects.Of(one, netconf.Config{Ambient: netconf.Ambient{DNSCapture: netconf.Off}})
 	require.NoError(t, err)
-	assert.Len(t, same, 1)
+	assert.Len(t, same.Known, 1)
 }

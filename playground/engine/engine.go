@@ -17,7 +17,6 @@ import (
 	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // Subject is a pod and what the page knows about it.
@@ -102,10 +101,11 @@ type asked struct {
 }
 
 func (s Subject) ask() (*asked, error) {
-	config, l, err := configure(s.Config)
+	meshes, err := configure(s.Config)
 	if err != nil {
 		return nil, inputError{"config", err}
 	}
+	l := meshes.Meshes
 	a := &asked{dialects: l}
 	a.Mesh, a.Known = &l[0], dialects.All()
 	m, err := explain.Read([]byte(s.Pod))
@@ -120,9 +120,7 @@ func (s Subject) ask() (*asked, error) {
 		}
 	}
 	a.Addrs = explain.Addrs(a.Pod)
-	err = a.Ask(context.Background(), l, namespace, dialect.Options{
-		UncapturedFamily: config.UncapturedFamily, RefuseProxyUID: config.RefuseProxyUID, RefuseNetRaw: config.RefuseNetRaw,
-	})
+	err = a.Ask(context.Background(), l, namespace, meshes.Options)
 	if a.explanation, err = a.Explain(l, explain.NoConfiguration, err); err != nil {
 		return nil, inputError{"pod", err}
 	}
@@ -130,27 +128,18 @@ func (s Subject) ask() (*asked, error) {
 }
 
 // configure reads the plugin's entry, and finds the meshes that it names. The error names everything that is wrong.
-func configure(text json.RawMessage) (netconf.Config, dialect.List, error) {
+func configure(text json.RawMessage) (dialects.Configured, error) {
 	if len(text) == 0 {
 		text = json.RawMessage("{}")
 	}
 	text, err := selectors(text)
 	if err != nil {
-		return netconf.Config{}, nil, err
+		return dialects.Configured{}, err
 	}
 	config, _, err := netconf.Parse(text)
 	errs := []error{err}
-	excluded, err := selection.ParseLabels(config.Kubernetes.ExcludeNamespaceSelector)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("exclude_namespace_selector: %w", err))
-	}
-	known, err := dialects.Configure(dialects.All(), config.Ambient)
-	errs = append(errs, err)
-	l, err := dialects.Choose(known, config.Dialects, config.Kubernetes.ExcludeNamespaces, excluded)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("dialect: %w", err))
-	}
-	return config, l, errors.Join(errs...)
+	meshes, err := dialects.Of(dialects.All(), config)
+	return meshes, errors.Join(append(errs, err)...)
 }
 
 // selectors replaces the text of ambient.enablement_selectors, if it is one, by the list that the plugin's entry has.
