@@ -243,19 +243,22 @@ func TestPeers(t *testing.T) {
 	require.ErrorIs(t, a.Ready(), nodeproxy.ErrNoProxy)
 }
 
+// TestHello: a connection that says no hello, or another, is ended: the first when its time is over, the others at once.
 func TestHello(t *testing.T) {
-	a := start(t, func(o *zds.Options) { o.AckTimeout = 50 * time.Millisecond })
 	for name, hello := range map[string]string{"none": "", "of tomorrow": "08 02", "nonsense": "ff", "an ack": "0a 00"} {
-		conn, err := net.Dial("unixpacket", a.path)
-		require.NoError(t, err)
-		if hello != "" {
-			_, err = conn.Write(unhex(t, hello))
+		t.Run(name, func(t *testing.T) {
+			patient := map[bool]time.Duration{true: 50 * time.Millisecond, false: time.Hour}[hello == ""]
+			a := start(t, func(o *zds.Options) { o.AckTimeout = patient })
+			conn, err := net.Dial("unixpacket", a.path)
 			require.NoError(t, err)
-		}
-		_, err = conn.Read(make([]byte, 1))
-		require.Error(t, err, name)
-		assert.Empty(t, a.Proxies())
-		_ = conn.Close()
+			defer func() { _ = conn.Close() }()
+			if hello != "" {
+				_, err = conn.Write(unhex(t, hello))
+				require.NoError(t, err)
+			}
+			ends(t, conn)
+			assert.Empty(t, a.Proxies())
+		})
 	}
 }
 
