@@ -138,7 +138,7 @@ func (o *observer) lookForUninstall(c Config) observed {
 			seen.past = append(seen.past, path)
 		}
 	}
-	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments", filepath.Base(c.record())} {
+	for _, pattern := range []string{"plugin.log*", "status.json", "settings.json", "attachments/*", "attachments", filepath.Base(c.record())} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
 		seen.left = append(seen.left, paths...)
 	}

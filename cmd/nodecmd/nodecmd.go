@@ -58,7 +58,8 @@ type Program struct {
 	// Stdout receives the plugins' log records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
 
-	named bool // Config says which dialects are the default
+	named bool          // Config says which dialects are the default
+	last  *liveSettings // to take instead of what the files have; nil: none
 
 	open func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
@@ -219,7 +220,7 @@ func (p Program) installWhenReady(ctx context.Context, s Settings, log *slog.Log
 
 // run is the agent.
 func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
-	s, err := p.resolve(typed)
+	s, refused, err := p.resolveOrLast(typed)
 	invalid := dialect.List(p.Dialects).Validate()
 	if err != nil {
 		return cli.Usage(errors.Join(err, invalid))
@@ -228,6 +229,9 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	lv.Set(s.Plugin.LogLevel.Level())
 	log := p.logger(&lv)
 	log.Info("starting", "program", p.Name, "version", p.Version)
+	if refused != nil {
+		log.Error("the settings are refused; those that were last good are in force until they are mended", "error", refused.Error())
+	}
 	if invalid != nil {
 		return p.runInvalid(ctx, s, invalid, log)
 	}
@@ -235,6 +239,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	repairs := &repairer{program: p, log: log, settings: s, confined: p.confinementOf(s, log)}
 	var held *proxied // nil without --ambient
 	turn := newTurn()
+	good := &keeper{log: log}
 	reg.MustRegister(repairs)
 	opts := installer.Options{
 		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
@@ -252,6 +257,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 				lv.Set(next.Plugin.LogLevel.Level())
 				repairs.change(next)
 				held.change(next)
+				good.keep(next)
 			}
 			return next.Config, err
 		},

@@ -56,7 +56,8 @@ type Settings struct {
 	// Ambient is about pods whose mesh has its proxy on the node.
 	Ambient Ambient
 
-	configFile, pluginConfigFile string
+	configFile, pluginConfigFile, configID string
+	live                                   liveSettings // as read
 }
 
 // OnExit is a value of --uninstall-on-exit: what SIGTERM does to the plugin.
@@ -137,6 +138,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 	cli.Group(fs, "Pods of a mesh whose proxy is on the node", s.Ambient.register)
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
+		text(fs, &s.configID, "config-id", "name", "which settings --config and --plugin-config have, if they come and go with the agent's pod: those that were last good count at the start only for these")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
 		text(fs, &s.StartSocket, "start-socket", "path", "where the command started asks this agent, and no other one of the node, whether it has begun its work; in a directory of the pod's own; empty: nowhere")
@@ -181,7 +183,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	if path, _, ok := env(config); ok && !config.Changed {
 		s.configFile = path
 	}
-	file, errFile := readConfigFile(s.configFile, fs)
+	file, keys, errFile := p.readConfigFile(s.configFile, fs)
 	errs := []error{errFiner, errFile, cli.Fill(fs, env, file)}
 	if len(s.Plugin.Dialects) == 0 {
 		s.Plugin.Dialects = usual
@@ -196,8 +198,12 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 		}
 	}
 	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
-	if err := s.readTemplate(p.Env); err != nil {
+	if err := s.readTemplate(p); err != nil {
 		errs = append(errs, err)
+	}
+	s.live = liveSettings{ID: s.configID, Keys: keys}
+	if s.pluginConfigFile != "" {
+		s.live.Template = s.PluginConfig
 	}
 	s.Repair.Plugin, s.Repair.CNICacheDir, s.Repair.AgentPrefix = s.asInstalled(), s.CNICacheDir, s.AgentPrefix
 	return s, errors.Join(append(errs, p.validate(s))...)
@@ -284,11 +290,15 @@ func (p Program) withNodeProxies() (names netconf.Dialects) {
 }
 
 // readTemplate reads the template of the plugin's entry, if there is one.
-func (s *Settings) readTemplate(env func(string) (string, bool)) error {
+func (s *Settings) readTemplate(p Program) error {
 	if s.pluginConfigFile == "" {
-		if template, ok := env("CNI_NETWORK_CONFIG"); ok {
+		if template, ok := p.Env("CNI_NETWORK_CONFIG"); ok {
 			s.PluginConfig = template
 		}
+		return nil
+	}
+	if p.last != nil {
+		s.PluginConfig = p.last.Template
 		return nil
 	}
 	data, err := os.ReadFile(s.pluginConfigFile)
@@ -300,11 +310,15 @@ func (s *Settings) readTemplate(env func(string) (string, bool)) error {
 }
 
 // readConfigFile reads values of flags from a YAML file, or from a directory with a
-// file for each key. It reads nothing if path is empty.
-func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
-	raw := map[string]any{}
+// file for each key. It reads nothing if path is empty, or if the settings that were last good are asked for.
+func (p Program) readConfigFile(path string, fs *pflag.FlagSet) (source cli.Source, raw map[string]any, err error) {
+	raw = map[string]any{}
 	var errs []error
-	if path != "" {
+	switch {
+	case path == "":
+	case p.last != nil:
+		raw = p.last.Keys
+	default:
 		var err error
 		if raw, err = readKeys(path); err != nil {
 			errs = append(errs, fmt.Errorf("reading the configuration: %w", err))
@@ -341,7 +355,7 @@ func readConfigFile(path string, fs *pflag.FlagSet) (cli.Source, error) {
 	return func(f *pflag.Flag) (value, where string, ok bool) {
 		value, ok = values[f.Name]
 		return value, "the configuration file's " + f.Name, ok
-	}, errors.Join(errs...)
+	}, raw, errors.Join(errs...)
 }
 
 func readKeys(path string) (map[string]any, error) {

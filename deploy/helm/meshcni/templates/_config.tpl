@@ -119,6 +119,8 @@
       fieldPath: status.podIP
 - name: MESHCNI_DAEMONSET_NAME
   value: {{ include "meshcni.name" . }}
+- name: MESHCNI_CONFIG_ID
+  value: {{ include "meshcni.configName" . }}
 # An empty variable is one that is not set. Where iptables is run, it is run as the plugin runs it: the host's, with the host's files.
 # Namespaces are found by the host's paths.
 - name: MESHCNI_REPAIR_HOST_ROOT
