@@ -3,6 +3,8 @@ package nodecmd
 import (
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,7 +84,45 @@ func TestDrainTimeout(t *testing.T) {
 	assert.Equal(t, 3*time.Second, s.Ambient.drainTimeout())
 	_, err = parsed(nil, "--ambient", "--node-name=a", "--ambient-drain-timeout=-1s")
 	require.ErrorContains(t, err, "ambient-drain-timeout -1s: must not be negative")
-	other := s
-	other.Ambient.DrainTimeout = 0
-	require.ErrorContains(t, s.keeps(other), "ambient-drain-timeout")
+}
+
+// TestSettingsOfTheStart: a change of a setting that only a start reads is refused, so that none is passed over. A new setting needs an answer.
+func TestSettingsOfTheStart(t *testing.T) {
+	s, err := parsed(nil, "--ambient", "--node-name=a")
+	require.NoError(t, err)
+	live := []string{
+		"Config", // but for what installer.Agent refuses
+		"Repair", // restarts
+		"configFile", "pluginConfigFile",
+	}
+	change := func(t *testing.T, v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.String:
+			v.SetString(v.String() + "x")
+		case reflect.Int64:
+			v.SetInt(v.Int() + int64(time.Minute))
+		default:
+			t.Fatalf("how does a %s change?", v.Type())
+		}
+	}
+	each := func(of func(*Settings) reflect.Value) {
+		of0 := of(&s).Type()
+		for i := range of0.NumField() {
+			name := of0.Field(i).Name
+			if slices.Contains(live, name) || name == "Ambient" {
+				continue
+			}
+			next := s
+			change(t, of(&next).Field(i))
+			require.ErrorContains(t, s.keeps(next), "need a restart of the agent", name)
+		}
+	}
+	each(func(s *Settings) reflect.Value { return reflect.ValueOf(s).Elem() })
+	each(func(s *Settings) reflect.Value { return reflect.ValueOf(&s.Ambient).Elem() })
+	next := s
+	next.CNICacheDir = "/elsewhere" // which the watch of the node's pods reads too
+	require.ErrorContains(t, s.keeps(next), "cni-cache-dir")
+	require.NoError(t, s.keeps(s))
 }

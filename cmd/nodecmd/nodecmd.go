@@ -389,18 +389,18 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // keeps refuses changes of settings that are only read at the start.
 func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [16]string {
+	fixed := func(s Settings) [18]string {
 		return [...]string{
 			string(s.Repair.Action), strconv.FormatBool(s.AutoEvict), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
 			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
 			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(), strconv.FormatBool(s.Ambient.ReadyNeedsProxy),
-			s.Ambient.DrainTimeout.String(),
+			s.Ambient.DrainTimeout.String(), s.StartSocket, s.CNICacheDir,
 		}
 	}
 	if fixed(next) != fixed(s) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout and ready-needs-proxy " +
-			"need a restart of the agent")
+			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout, ready-needs-proxy, " +
+			"start-socket and cni-cache-dir need a restart of the agent")
 	}
 	return nil
 }
