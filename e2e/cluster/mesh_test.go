@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // step is a part of a test whose failure is explained while there is something to see.
@@ -43,6 +44,8 @@ type shop struct {
 func newShop(t *testing.T, c *cluster, namespace string) shop {
 	t.Helper()
 	s := shop{c, namespace, istio}
+	// Another test's of that name may be on its way out.
+	c.Run(t, "kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--timeout="+netnstest.Patience.String())
 	c.Run(t, "kubectl", "create", "namespace", namespace)
 	// A pod is admitted once its service account is there.
 	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")

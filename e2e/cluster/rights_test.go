@@ -88,6 +88,9 @@ func assertConfined(t *testing.T, pid int, wanted []string) {
 	}
 }
 
+// proof is the request by which the agent sees that it may not evict other nodes' pods: the policy has to refuse it.
+const proof = "create pods/eviction"
+
 // assertRights compares what the roles of the agent and of the plugin grant with what each has asked for since a point of the API
 // server's audit log: no more, and no less but for those rights that are for later.
 func assertRights(t *testing.T, c *cluster, since int, later ...string) {
@@ -97,8 +100,12 @@ func assertRights(t *testing.T, c *cluster, since int, later ...string) {
 		asked := map[string]int{}
 		for _, call := range c.Server.Audit(t)[since:] {
 			if call.User.Username == "system:serviceaccount:"+system+":"+account {
-				assert.NotContains(t, call.String(), "FORBIDDEN", account)
-				asked[call.String()]++
+				text := call.String()
+				if account == "meshcni-node" && text == proof+" FORBIDDEN" {
+					text = proof
+				}
+				assert.NotContains(t, text, "FORBIDDEN", account)
+				asked[text]++
 			}
 		}
 		var unused []string
