@@ -57,7 +57,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s := kubetest.Own(t, kubetest.Options{DisableAdmission: []string{"ServiceAccount"}})
+	s := kubetest.Lend(t)
 	w := &world{Admin: s.Admin(t), server: s, kubeconfig: s.Kubeconfig(t, kubetest.AdminToken), agents: map[string]func(string) (any, error){}}
 	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "meshcni-system"), nil)
 	return w

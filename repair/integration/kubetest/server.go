@@ -3,7 +3,7 @@
 // scheduler, no kubelet.
 //
 // repair/integration/setup.sh installs the two programs; [Servers] is the need for them. A package's tests share one
-// server through [Main] and [Shared], or start their own with [Own].
+// server through [Main] and [Shared], take turns with servers of [Lend], or start their own with [Own].
 package kubetest
 
 import (
@@ -92,6 +92,7 @@ type Server struct {
 	etcdURL   string
 	pki       *authority
 	etcd, api *proctest.Process
+	own       map[string]bool // the keys of the objects that it began with, for [Lend]
 }
 
 // Start starts etcd and the API server and waits until they are ready, which takes some seconds. It keeps data, logs and
@@ -312,7 +313,7 @@ var shared struct {
 	err     error
 }
 
-// Main is for a package's TestMain: it runs the tests and then stops their shared server. It returns the exit code.
+// Main is for a package's TestMain: it runs the tests and then stops their shared server and those of [Lend]. It returns the exit code.
 func Main(m *testing.M, o Options) (code int) {
 	shared.options = o
 	defer func() {
@@ -321,6 +322,9 @@ func Main(m *testing.M, o Options) (code int) {
 		}
 		if shared.dir != "" {
 			_ = os.RemoveAll(shared.dir)
+		}
+		for _, s := range pool.free {
+			s.discard()
 		}
 	}()
 	return m.Run()

@@ -6,11 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
@@ -65,6 +68,39 @@ func TestWhoAsked(t *testing.T) {
 	}
 	assert.Positive(t, s.Calls(t, "system:serviceaccount:"+ns+":some")["list pods FORBIDDEN"])
 	assert.Empty(t, s.Calls(t, "admin"), "the test's own requests are not logged")
+}
+
+// TestLend: the next test finds nothing that the one before has made, and its users may nothing.
+func TestLend(t *testing.T) {
+	t.Parallel()
+	var first *kubetest.Server
+	for _, name := range []string{"first", "second"} {
+		t.Run(name, func(t *testing.T) {
+			s := kubetest.Lend(t)
+			a := s.Admin(t)
+			if first == nil {
+				first = s
+			}
+			require.Same(t, first, s)
+			a.Do(t, http.MethodPost, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, nil)
+			token := a.ServiceAccount(t, "shop", "default")
+			config, err := s.Config(token)
+			require.NoError(t, err)
+			client, err := kubernetes.NewForConfig(config)
+			require.NoError(t, err)
+			_, err = client.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
+			require.True(t, apierrors.IsForbidden(err), "%v", err)
+			a.Create(t, pod("shop"))
+			a.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", map[string]any{
+				"metadata": map[string]any{"name": "all"}, "roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:aggregate-to-view"},
+				"subjects": []any{map[string]any{"kind": "ServiceAccount", "namespace": "shop", "name": "default"}},
+			}, nil)
+			require.Eventually(t, func() bool {
+				_, err = client.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
+				return err == nil
+			}, netnstest.Patience, 10*time.Millisecond, "%v", &err)
+		})
+	}
 }
 
 // TestRestart: what was written is there when the server comes back.
