@@ -2,14 +2,17 @@ package deploy_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,9 +23,9 @@ import (
 )
 
 // TestTheTestPodTellsTheTruth runs the commands of helm test's pod, as the users
-// that they run as, in a network namespace like a pod's: with the rules that the
-// plugin would make all succeed, and without them the first says that redirection
-// is missing.
+// that they run as, in a network namespace like a pod's, beside a kubelet that
+// probes it from outside: with the rules that the plugin would make all succeed, and
+// without them both the application's and the proxy's say that redirection is missing.
 func TestTheTestPodTellsTheTruth(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.Binary("ip"))
@@ -41,41 +44,76 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		data := one[corev1.ConfigMap](t, all, "ConfigMap", name+"-pod").Data
 		require.NoError(t, os.WriteFile(file, []byte(data["pod.yaml"]), 0o644))            //nolint:gosec // other users read it
 		require.NoError(t, os.WriteFile(namespace, []byte(data["namespace.yaml"]), 0o644)) //nolint:gosec // likewise
+		bare, captured := likeAPod(t), likeAPod(t)
 		mounted := strings.NewReplacer("/etc/meshcni-test/pod.yaml", file, "/etc/meshcni-test/namespace.yaml", namespace)
 		check := func(ns *netnsexec.NetNS, c corev1.Container) (int, string) {
 			require.Equal(t, []string{"/usr/local/bin/meshcni-redirect"}, c.Command)
 			args := strings.Split(mounted.Replace(strings.Join(c.Args, "\n")), "\n")
+			if ns.Path() == bare.Path() {
+				args = strings.Split(strings.ReplaceAll(strings.Join(args, "\n"), "--from-outside=1m", "--from-outside=1s"), "\n")
+			}
 			cmd := exec.Command(program, args...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{
 				Uid: uint32(*c.SecurityContext.RunAsUser), Gid: uint32(*c.SecurityContext.RunAsGroup), //nolint:gosec // ids are 32 bits
 			}}
 			return run(t, ns, cmd)
 		}
-		bare, captured := likeAPod(t), likeAPod(t)
 		checks := append(pod.Spec.InitContainers, pod.Spec.Containers...)
-		code, says := check(bare, checks[0])
-		assert.Equal(t, 126, code, "%s without rules: %s", dialect, says)
-		code, says = run(t, captured, exec.Command(program, "apply", "--dialect="+dialect, "-f", file, "--namespace-file", namespace))
+		for _, c := range checks {
+			code, says := check(bare, c)
+			assert.Equal(t, 126, code, "%s, %s without rules: %s", dialect, c.Name, says)
+		}
+		code, says := run(t, captured, exec.Command(program, "apply", "--dialect="+dialect, "-f", file, "--namespace-file", namespace))
 		require.Zero(t, code, "%s: %s", dialect, says)
 		for _, c := range checks {
 			code, says = check(captured, c)
 			assert.Zero(t, code, "%s, %s: %s", dialect, c.Name, says)
+			want := "ipv4 outbound: tcp"
+			if c.ReadinessProbe != nil {
+				assert.EqualValues(t, 15002, c.ReadinessProbe.TCPSocket.Port.IntValue(), "the kubelet's")
+				want = "ipv4 inbound: a connection of 10.9.9.1 to 10.9.9.2:15002 arrived at port"
+			}
+			assert.Contains(t, says, "works    "+want, "%s, %s", dialect, c.Name)
 		}
 	}
 }
 
-// likeAPod is a namespace with an address and a way out.
+// likeAPod is a namespace with an address and a way out, which somebody outside connects to again and again.
 func likeAPod(t testing.TB) *netnsexec.NetNS {
 	t.Helper()
-	ns := netnstest.New(t)
-	for line := range strings.Lines(`link add eth0 type veth peer name outside
-link set eth0 up
-link set outside up
-addr add 10.9.9.2/24 dev eth0
-route add default via 10.9.9.1`) {
-		code, says := run(t, ns, exec.Command("ip", strings.Fields(line)...)) //nolint:gosec // the lines above
-		require.Zero(t, code, "ip %s: %s", line, says)
+	ns, node := netnstest.New(t), netnstest.New(t)
+	for _, step := range []struct {
+		at   *netnsexec.NetNS
+		line string
+	}{
+		{ns, "link add eth0 type veth peer name outside netns " + node.Path()},
+		{ns, "link set eth0 up"}, {ns, "addr add 10.9.9.2/24 dev eth0"}, {node, "link set outside up"}, {node, "addr add 10.9.9.1/24 dev outside"},
+		{ns, "route add default via 10.9.9.1"},
+	} {
+		code, says := run(t, step.at, exec.Command("ip", strings.Fields(step.line)...)) //nolint:gosec // the lines above
+		require.Zero(t, code, "ip %s: %s", step.line, says)
 	}
+	kubelet, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		period := time.NewTicker(10 * time.Millisecond)
+		defer period.Stop()
+		for kubelet.Err() == nil {
+			_ = node.Do(func() error {
+				conn, err := new(net.Dialer).DialContext(kubelet, "tcp4", "10.9.9.2:15002")
+				if err == nil {
+					err = conn.Close()
+				}
+				return err
+			})
+			select {
+			case <-kubelet.Done():
+			case <-period.C:
+			}
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
 	return ns
 }
 

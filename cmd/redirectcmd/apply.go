@@ -1,6 +1,7 @@
 package redirectcmd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -186,25 +187,48 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		visible.To(c.Stdout).Printf("%s; nothing to validate\n", t.unselected())
 		return nil
 	}
-	return c.validate(cmd, t, ns)
+	wait, err := cmd.Flags().GetDuration(fromOutside)
+	if err != nil || wait <= 0 {
+		return errors.Join(err, c.validate(cmd, t, ns))
+	}
+	// The proxy's user may see nothing from inside. Then the connection from outside is all of the proof.
+	if err := c.validate(cmd, t, ns); err != nil && !errors.Is(err, validate.ErrNothingTested) {
+		return err
+	}
+	report, err := validate.FromOutside(cmd.Context(), validate.Options{Redirect: t.Redirect, ProbePort: c.probePort(t), Timeout: wait, Namespace: ns})
+	return c.validated(report, err)
+}
+
+// fromOutside is a flag of validate.
+const fromOutside = "from-outside"
+
+func (p Program) validateCommand() *cobra.Command {
+	cmd := p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
+	cmd.Flags().Duration(fromOutside, 0, "then wait as long for a connection from outside to the probe's port, such as a kubelet's probe, to arrive at the proxy's inbound port; 0: do not")
+	return cmd
+}
+
+// probePort is where trial connections go; 0: the default.
+func (c *common) probePort(t *target) uint16 {
+	return cmp.Or(t.action.probePort, t.Mesh.Validation.ProbePort)
+}
+
+func (c *common) validated(report validate.Report, err error) error {
+	visible.To(c.Stdout).Text(report.String())
+	var missing *validate.MissingError
+	if errors.As(err, &missing) {
+		visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
+		return cli.Exit(ExitMissing)
+	}
+	return err
 }
 
 func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
-	probe := t.action.probePort
-	if probe == 0 {
-		probe = t.Mesh.Validation.ProbePort
-	}
 	report, err := validate.Validate(cmd.Context(), validate.Options{
-		Redirect: t.Redirect, ProbePort: probe, Timeout: t.action.probeTimeout, Namespace: ns,
+		Redirect: t.Redirect, ProbePort: c.probePort(t), Timeout: t.action.probeTimeout, Namespace: ns,
 	})
-	visible.To(c.Stdout).Text(report.String())
-	var missing *validate.MissingError
-	switch {
-	case errors.As(err, &missing):
-		visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
-		return cli.Exit(ExitMissing)
-	case errors.Is(err, validate.ErrNothingTested):
-		return fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Redirect.Proxy.UIDs)
+	if errors.Is(err, validate.ErrNothingTested) {
+		err = fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Redirect.Proxy.UIDs)
 	}
-	return err
+	return c.validated(report, err)
 }

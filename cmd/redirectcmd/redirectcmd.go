@@ -99,7 +99,7 @@ func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 		p.liveCommand("apply [--netns PATH] (-f pod.yaml | flags)", "Apply the pod's rules in its network namespace", runApply),
 		p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck),
 		p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup),
-		p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate),
+		p.validateCommand(),
 		p.istioCommand(),
 	)
 	return root

@@ -86,7 +86,7 @@ func TestChart(t *testing.T) {
 		for range 2 {
 			said := c.Run(t, "helm", "test", release, "--namespace", system, "--timeout", "60s", "--logs")
 			assert.Contains(t, said, "POD LOGS: meshcni-test\n")
-			assert.Contains(t, said, "redirect")
+			assert.Regexp(t, `works +ipv4 inbound: a connection of .* arrived at port 15006`, said, "from outside")
 		}
 
 		cart, client := s.ip(t, "cart"), s.ip(t, "client")

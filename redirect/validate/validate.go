@@ -149,6 +149,43 @@ func (e *MissingError) Error() string {
 	return "redirection is missing: " + strings.Join(parts, ", ")
 }
 
+// FromOutside waits for a connection from outside the pod to Options.ProbePort, such as a kubelet's probe makes, which has to arrive at
+// the proxy's inbound port. That port has to be free. The error is a [*MissingError] if there was none at the timeout. It does not serve
+// redirection by TPROXY.
+func FromOutside(ctx context.Context, o Options) (Report, error) {
+	o = o.withDefaults()
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	port := o.Redirect.Proxy.InboundPort
+	step, err := accept(ctx, o.in(), port, o.ProbePort)
+	if errors.Is(err, context.DeadlineExceeded) {
+		step = Step{Aspect: Inbound, WantPort: port, Outcome: Missing, Detail: fmt.Sprintf("no connection from outside to port %d arrived at port %d within %s", o.ProbePort, port, o.Timeout)}
+		return Report{[]Step{step}}, &MissingError{[]Step{step}}
+	}
+	if err != nil {
+		return Report{}, fmt.Errorf("wait for a connection from outside: %w", err)
+	}
+	return Report{[]Step{step}}, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.ProbePort == 0 {
+		o.ProbePort = DefaultProbePort
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	return o
+}
+
+// in runs a function in the namespace to test.
+func (o Options) in() func(func() error) error {
+	if o.Namespace != nil {
+		return o.Namespace.Do
+	}
+	return func(fn func() error) error { return fn() }
+}
+
 // Validate makes the trials that this process can make and reports how they ended. The error is a [*MissingError] if a
 // trial failed, or [ErrNothingTested] if there was none; the report is then complete. Any other error says that a trial
 // could not be made. Validate returns when every trial has ended, or at the timeout, or when ctx is done.
@@ -157,19 +194,10 @@ func Validate(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("validate redirection: %w", err)
 	}
-	if o.ProbePort == 0 {
-		o.ProbePort = DefaultProbePort
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
+	o = o.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	in := func(fn func() error) error { return fn() }
-	if o.Namespace != nil {
-		in = o.Namespace.Do
-	}
-	trials, err := try(ctx, in, planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort})
+	trials, err := try(ctx, o.in(), planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort})
 	var report Report
 	var missing []Step
 	for _, t := range trials {

@@ -1,27 +1,22 @@
-{{/* What makes a pod one of the mesh, by dialect: annotations, and the proxy's container and user. selfCalls says whether the
-proxy's calls to its own pod are redirected to it, which is all of the redirection that the proxy's user can see. A mesh whose proxy
+{{/* What makes a pod one of the mesh, by dialect: annotations, and the proxy's container and user. A mesh whose proxy
 is on the node has no such container, and goes by labels. */}}
 {{- define "meshcni.testMesh" -}}
 istio:
   proxy: istio-proxy
   user: 1337
-  selfCalls: true
   annotations:
     sidecar.istio.io/status: "{}"
 linkerd:
   proxy: linkerd-proxy
   user: 2102
-  selfCalls: false
 kuma:
   proxy: kuma-sidecar
   user: 5678
-  selfCalls: true
   annotations:
     kuma.io/sidecar-injected: "true"
 consul:
   proxy: consul-dataplane
   user: 5995
-  selfCalls: false
   annotations:
     consul.hashicorp.com/connect-inject-status: injected
     consul.hashicorp.com/transparent-proxy-status: enabled
@@ -74,17 +69,26 @@ metadata:
   {{- end }}
 {{- end -}}
 
-{{/* One check, as a container. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "checks" true) */}}
+{{/* One check, as a container. That of the proxy waits for the kubelet's probe, which has to arrive at the proxy's inbound port whatever
+port it goes to. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "proxy" true) */}}
 {{- define "meshcni.testContainer" -}}
 - name: {{ .name }}
   image: {{ include "meshcni.image" .root | quote }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   command: [/usr/local/bin/meshcni-redirect]
-  {{- if .checks }}
-  args: [validate, --dialect={{ .dialect }}, --file=/etc/meshcni-test/pod.yaml, --namespace-file=/etc/meshcni-test/namespace.yaml]
-  {{- else }}
-  args: [version]
-  {{- end }}
+  args:
+    - validate
+    - --dialect={{ .dialect }}
+    - --file=/etc/meshcni-test/pod.yaml
+    - --namespace-file=/etc/meshcni-test/namespace.yaml
+    - --iptables-probe-port=15002
+    {{- if .proxy }}
+    - --from-outside=1m
+  readinessProbe:
+    tcpSocket:
+      port: 15002
+    periodSeconds: 1
+    {{- end }}
   resources:
     requests: {cpu: 10m, memory: 20Mi}
   securityContext:
@@ -142,15 +146,15 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  # What a user of an application sends must reach the proxy; what the proxy sends to its own pod must come back to it.
+  # What a user of an application sends must reach the proxy; what comes from outside must reach it, too, and what it sends to its own pod.
   {{- if $mesh.proxy }}
   initContainers:
-    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" "as-application" "user" 65532 "checks" true) | nindent 4 }}
+    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" "as-application" "user" 65532) | nindent 4 }}
   containers:
-    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" $mesh.proxy "user" $mesh.user "checks" $mesh.selfCalls) | nindent 4 }}
+    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" $mesh.proxy "user" $mesh.user "proxy" true) | nindent 4 }}
   {{- else }}
   containers:
-    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" "as-application" "user" 65532 "checks" true) | nindent 4 }}
+    {{- include "meshcni.testContainer" (dict "root" . "dialect" $dialect "name" "as-application" "user" 65532) | nindent 4 }}
   {{- end }}
   volumes:
     - name: pod
