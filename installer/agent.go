@@ -95,11 +95,12 @@ type Agent struct {
 	conflict   *conflict
 	taken      bool // a file of our own is kept by OwnFileAuto
 	past       history
-	kept       history // as it is on the disk
-	recalled   bool    // past has been read
-	rebooted   bool    // since past was written
-	weighed    bool    // what is missing has been judged in the light of past
-	putBack    bool    // the entry, and past does not say so yet
+	kept       history   // as it is on the disk
+	recalled   bool      // past has been read
+	rebooted   bool      // since past was written
+	weighed    bool      // what is missing has been judged in the light of past
+	besideAt   time.Time // when the entry was last put beside our own file
+	putBack    bool      // the entry, and past does not say so yet
 	boot       func() string
 	begun      time.Time
 	notices    notices

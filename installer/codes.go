@@ -71,6 +71,7 @@ const (
 	CauseConfBroken         Cause = "conf-broken"         // no runtime could load the file with the entry any more
 	CauseOwnFileMissing     Cause = "own-file-missing"    // our own file was removed
 	CauseOwnFileTaken       Cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
+	CauseEntryBeside        Cause = "entry-beside"        // our own file was removed twice, so the file that it is derived from has the entry too
 	CauseOwnFileOutdated    Cause = "own-file-outdated"   // the file that ours is derived from has changed
 	CauseBinaryMissing      Cause = "binary-missing"      // there is no usable binary
 	CauseBinaryChanged      Cause = "binary-changed"      // the binary is not the one to install

@@ -27,6 +27,8 @@ type history struct {
 	Losses int `json:"losses,omitempty"`
 	// Taken says that OwnFileAuto keeps a list of our own.
 	Taken bool `json:"taken,omitempty"`
+	// OwnLosses counts how often our own file was removed. Since the second time the file that it is derived from has the entry too.
+	OwnLosses int `json:"own_losses,omitempty"`
 	// Since is the time at which the entry was last put back. Zero: it has been in place since it was first installed.
 	Since time.Time `json:"since,omitzero"`
 	// Installed is when the entry was first in place.
@@ -50,14 +52,14 @@ func recall(c Config) (newest history) {
 		if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, &h) != nil {
 			continue
 		}
-		taken, losses, installed := newest.Taken || h.Taken, max(newest.Losses, h.Losses), newest.Installed
+		taken, losses, ownLosses, installed := newest.Taken || h.Taken, max(newest.Losses, h.Losses), max(newest.OwnLosses, h.OwnLosses), newest.Installed
 		if installed.IsZero() || !h.Installed.IsZero() && h.Installed.Before(installed) {
 			installed = h.Installed
 		}
 		if newest.File == "" || h.Since.After(newest.Since) {
 			newest = h
 		}
-		newest.Taken, newest.Losses, newest.Installed = taken, losses, installed
+		newest.Taken, newest.Losses, newest.OwnLosses, newest.Installed = taken, losses, ownLosses, installed
 	}
 	return newest
 }
@@ -120,6 +122,12 @@ func (a *Agent) goneWhileAway(c Config, seen observed, plan Plan) {
 
 // enoughLosses is the number of removals by another program, however far apart, from which on OwnFileAuto takes a file of its own.
 const enoughLosses = 2
+
+// both reports whether the file that our own is derived from has the entry too.
+func (h history) both() bool { return h.OwnLosses >= enoughLosses }
+
+// besideEvery is the least time between two times that the entry is put there: the file's owner may answer each with a rewrite.
+const besideEvery = time.Second
 
 // booting bounds the age of an agent at which a removal, after a boot, still counts as one of that boot.
 const booting = 10 * time.Minute

@@ -44,6 +44,8 @@ type observed struct {
 	held map[string]bool
 	// taken: this process keeps a file of its own by OwnFileAuto.
 	taken bool
+	// both: the file that our own is derived from has the entry too, and beside that it may be put there now.
+	both, beside bool
 	// good is the target's former content; an agent's only.
 	good goodList
 

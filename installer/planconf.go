@@ -267,7 +267,16 @@ func (p *planner) ownFile() bool {
 		return false
 	}
 	p.Target, p.Network, p.Skipped = own, choice.File.Network(), choice.Skipped
-	return p.writeOwn(there, list, p.path(choice.Name))
+	if p.o.both && choice.File.IsList() {
+		p.beside = choice.Name
+	}
+	if !p.writeOwn(there, list, p.path(choice.Name)) {
+		return false
+	}
+	if found := choice.File.Bytes(); p.beside != "" && p.o.beside && !bytes.Equal(list, found) {
+		p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: CauseEntryBeside})
+	}
+	return true
 }
 
 func (p *planner) standalone() bool {
@@ -287,7 +296,7 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 	if err != nil {
 		return
 	}
-	done := []string{target}
+	done := []string{target, p.beside}
 	for _, e := range entries {
 		conf, saved := strings.CutSuffix(e.Name(), savedSuffix)
 		if giveBack && saved && filepath.Ext(conf) != ".conflist" {

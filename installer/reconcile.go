@@ -56,6 +56,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	for range rounds {
 		seen := a.obs.look(c)
 		seen.held, seen.taken, seen.good = a.held, a.taken, a.good
+		seen.both, seen.beside = a.past.both(), a.now().Sub(a.besideAt) >= besideEvery
 		if seen.credentialsErr == nil {
 			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
 		}
@@ -70,7 +71,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 				continue
 			}
 			var conflict *Blocked
-			if conflict, wait = a.contested(c, seen, plan); a.taken && !seen.taken {
+			if conflict, wait = a.contested(c, seen, plan); a.taken && !seen.taken || a.past.both() && !seen.both {
 				continue
 			}
 			if conflict != nil {
@@ -90,6 +91,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		done, changed := doing.perform(plan.Actions, a.log)
 		a.count(done)
 		a.putBack = a.putBack || slices.ContainsFunc(done, puts)
+		if slices.ContainsFunc(done, func(act Action) bool { return act.Cause == CauseEntryBeside }) {
+			a.besideAt = a.now()
+		}
 		if changed != nil {
 			continue
 		}
@@ -273,6 +277,12 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Du
 // lostForGood counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto.
 func (a *Agent) lostForGood(plan Plan, found []byte) bool {
 	i := slices.IndexFunc(plan.Actions, Action.conf)
+	if plan.Actions[i].Cause == CauseOwnFileMissing {
+		a.past.OwnLosses++
+		if a.past.OwnLosses == enoughLosses {
+			a.log.Warn("our own file was removed again: the network's file gets our entry too", "file", plan.Target)
+		}
+	}
 	if cause := plan.Actions[i].Cause; cause != CauseEntryRemoved && cause != CauseConfAppeared || bytes.Equal(found, a.wrote) {
 		return false
 	}
