@@ -150,14 +150,17 @@ func TestKubectl(t *testing.T) {
 		assert.Contains(t, out, "client: This pod is not captured, because ")
 		assert.Contains(t, out, "wrong: This pod is refused, and does not start, because its settings are wrong.\n")
 		var now total
-		eventually(t, soon, "the agent knows it", func() error {
-			if now = decode[total](t, c, "status", "-o", "json"); now.Total.Starting != before.Total.Starting+1 {
-				return fmt.Errorf("%+v", now)
+		eventually(t, soon, "the agent names it", func() error {
+			now = decode[total](t, c, "status", "-o", "json")
+			if now.Total.Waiting != before.Total.Waiting+1 || now.Total.Starting != before.Total.Starting {
+				return fmt.Errorf("%+v, and before %+v", now, before)
 			}
 			return nil
 		})
 		assert.Equal(t, before.Total.Outside, now.Total.Outside, "it is not outside the mesh")
-		assert.Equal(t, before.Total.Waiting+1, now.Total.Waiting)
+		code, out, _ = c.meshcni(t, "status")
+		assert.Equal(t, 1, code)
+		assert.Regexp(t, s.namespace+`/wrong .*pod-refused`, out)
 		c.assertExplained(t, "FailedCreatePodSandBox", "cart: This pod is captured (", "wrong: This pod is refused, and does not start")
 		s.kubectl(t, "delete", "pod", "wrong", "--timeout=60s")
 	})
