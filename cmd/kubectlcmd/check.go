@@ -148,7 +148,7 @@ func (f *findings) node(where string, n agentapi.Node) {
 	for _, text := range n.Warnings {
 		switch kind, rest, _ := strings.Cut(text, ": "); kind {
 		case "uncaptured", "drifted", "cannot-tell", string(codeOtherDialect): // the pods are findings of their own
-		case string(codeOtherMesh), string(codeNotEvicting):
+		case string(codeOtherMesh), string(codeNotEvicting), string(codeConfigRefused):
 			f.add(findingCode(kind), levelWarning, where, rest)
 		default:
 			f.add(codeNodeWarning, levelWarning, where, text)
@@ -165,7 +165,7 @@ func (f *findings) node(where string, n agentapi.Node) {
 			text += ": " + p.Detail
 		}
 		switch {
-		case !p.Wrong, p.State == agentapi.Outside: // a pod of another mesh is found among all pods
+		case !p.Wrong, p.State == agentapi.Outside, p.Reason == reasonRefused: // a pod of another mesh, or with wrong settings, is found among all pods
 		case p.State == agentapi.Failed:
 			f.add(codePodBypasses, levelError, pod, text)
 		case p.State == agentapi.Drifted:

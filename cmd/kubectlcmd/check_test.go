@@ -49,14 +49,14 @@ func TestCheck(t *testing.T) {
 	w.node(t, "c", nil)
 	w.node(t, "d", sound("d", func(n *agentapi.Node) {
 		n.Version, n.Ready, n.NotReady = "v1.2.4", false, []string{"fight: another program rewrites the file"}
-		n.Warnings = []string{"other-mesh: linkerd-cni is in the list", "uncaptured: 1 of the node's pods", "detection: may not list", "not-evicting: no policy"}
+		n.Warnings = []string{"other-mesh: linkerd-cni is in the list", "uncaptured: 1 of the node's pods", "detection: may not list", "not-evicting: no policy", "config-refused: the changed configuration is refused: add_deadline"}
 		n.BackendError = "no iptables"
 		n.Installed.Loaded, n.Installed.CNIVersion, n.Installed.Plugins, n.Installed.Unknown = "/host/etc/cni/net.d/00-y.conflist", "0.3.1", []string{"bridge", "meshcni", "linkerd-cni"}, []string{"dialekt"}
 		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"quiet"`, `"silent"`, 1))
 		n.Pods = []agentapi.State{
 			{Namespace: "shop", Name: "late", State: "failed", Reason: "not-called", Wrong: true}, {Namespace: "shop", Name: "later", State: "failed", Reason: "not-called", Wrong: true},
 			{Namespace: "shop", Name: "odd", State: "drifted", Reason: "rules", Wrong: true},
-			{Namespace: "shop", Name: "slow", State: "waiting", Reason: "no-proxy", Wrong: true}, {Namespace: "shop", Name: "who", State: "waiting", Reason: "no-trace"},
+			{Namespace: "shop", Name: "slow", State: "waiting", Reason: "no-proxy", Wrong: true}, {Namespace: "shop", Name: "bad", State: "waiting", Reason: "pod-refused", Wrong: true}, {Namespace: "shop", Name: "who", State: "waiting", Reason: "no-trace"},
 		}
 	}))
 	w.node(t, "e", sound("e", func(n *agentapi.Node) {
@@ -98,7 +98,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[findingCode][]string{
-		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeNotEvicting: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
+		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeConfigRefused: {"node/d"}, codeNotEvicting: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
 		codeNotLoaded: {"node/d"}, codeNotLast: {"node/d"}, codeCNIVersionOld: {"node/d"}, codeUnknownKeys: {"node/d"}, codeNoBackend: {"node/d"}, codeVersionsDiffer: {""}, codeSettingsDiffer: {""},
 		codePodBypasses: {"pod/shop/late", "pod/shop/later"}, codePodDrifted: {"pod/shop/odd"}, codePodWaiting: {"pod/shop/slow"}, codeExcludedInjected: {"pod/quiet/left-out"},
 		codeOwnInit: {"pod/shop/by-init"}, codeOtherDialect: {"pod/shop/linked"}, codePodRefused: {"pod/shop/wrong"}, codeConfigurationOdd: {"node/h", "node/g", "node/f"},

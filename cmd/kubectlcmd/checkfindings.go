@@ -11,6 +11,7 @@ const (
 	codeAgentRights      findingCode = "agent-rights"        // its service account may not do what it has to
 	codeNodeNotReady     findingCode = "node-not-ready"      // the agent says why
 	codeNodeWarning      findingCode = "node-warning"        // the agent warns of something
+	codeConfigRefused    findingCode = "config-refused"      // changed settings are refused, and older ones are in force
 	codeNotEvicting      findingCode = "not-evicting"        // pods that start without the plugin stay so: auto does not act
 	codeOtherMesh        findingCode = "other-mesh"          // another mesh's plugin is in the list beside ours
 	codeNotInstalled     findingCode = "not-installed"       // no network configuration has the plugin's entry
@@ -46,7 +47,7 @@ const (
 
 // codes are all codes, as the page has them.
 var codes = []findingCode{
-	codeNoAgents, codeNodeWithoutAgent, codeAgentSilent, codeAgentRights, codeNodeNotReady, codeNodeWarning, codeNotEvicting, codeOtherMesh, codeNotInstalled, codeNotLoaded, codeNotLast, codeCNIVersionOld,
+	codeNoAgents, codeNodeWithoutAgent, codeAgentSilent, codeAgentRights, codeNodeNotReady, codeNodeWarning, codeConfigRefused, codeNotEvicting, codeOtherMesh, codeNotInstalled, codeNotLoaded, codeNotLast, codeCNIVersionOld,
 	codeUnknownKeys, codeNoBackend, codeVersionsDiffer, codeSettingsDiffer, codePodBypasses, codePodDrifted, codePodWaiting, codeExcludedInjected, codeOwnInit, codeOtherDialect, codePodRefused,
 	codePodsNotKnown, codeConfigurationOdd, codePlaceNotMounted, codePlaceUnusable, codePlaceDiffers, codeProgramMissing, codeProgramDiffers, codePluginsElsewhere, codeKernelFeature,
 	codeInjectorExcluded, codeInjectorDown, codeInjectorMissed, codeNoInjector, codeInjectorUnknown,
@@ -106,6 +107,7 @@ var remedies = map[findingCode]string{
 	codeAgentRights:      "Apply the roles of the chart (rbac.create) or of deploy/rbac for the settings that you run.",
 	codeNodeNotReady:     "Look the code up in docs/troubleshooting.md#the-node-is-not-ready.",
 	codeNodeWarning:      "Read the agent's log on that node; it says more.",
+	codeConfigRefused:    "Correct the setting that the text names, in the chart's values or the ConfigMap.",
 	codeNotEvicting:      "Set the chart's admission.enabled to true if the API server has ValidatingAdmissionPolicy (Kubernetes 1.30); else choose repair.mode none, delete or repair.",
 	codeOtherMesh:        "Take the other mesh's entry out once its pods have moved: kubectl meshcni migrate guides you.",
 	codeNotInstalled:     "Read the agent's log on that node: it says why it could not write the entry.",
