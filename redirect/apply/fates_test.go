@@ -60,9 +60,10 @@ func TestFates(t *testing.T) {
 	}
 	readJSON(t, filepath.Join(fates, "expected.json"), &expected)
 	require.Len(t, expected, 24)
-	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+	for _, backend := range everyBackend {
 		for name, want := range expected {
 			t.Run(string(backend)+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				rs, options, err := podRules(t, name)
 				if want.Exit != 0 {
 					require.Error(t, err)

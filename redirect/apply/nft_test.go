@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -293,37 +292,4 @@ func ip(t testing.TB, ns *netnsexec.NetNS, args string) string {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, ns.Run(cmd), &out)
 	return out.String()
-}
-
-// TestNFTFates: the recorded packets end up where they did under the reference.
-func TestNFTFates(t *testing.T) {
-	var expected map[string]struct {
-		Exit  int
-		Fates map[string]string
-	}
-	readJSON(t, filepath.Join(fates, "expected.json"), &expected)
-	require.Len(t, expected, 24)
-	for name, want := range expected {
-		if want.Exit != 0 {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rs, options, err := podRules(t, name)
-			require.NoError(t, err)
-			w := netnstest.NewWorld(t, options)
-			ns := &noProcess{NetNS: w.Pod}
-			result, err := apply.NewNFTables(ns).Apply(t.Context(), rs)
-			require.NoError(t, err)
-			assert.LessOrEqual(t, result.Transactions, 1)
-			got := w.Run(netnstest.Probes())
-			require.Len(t, want.Fates, len(got))
-			for probe, fate := range want.Fates {
-				if !isTunnelQuirk(name, probe, fate, got[probe]) {
-					assert.Equal(t, fate, got[probe], probe)
-				}
-			}
-			assert.Zero(t, ns.started)
-		})
-	}
 }
