@@ -24,7 +24,7 @@ import (
 func TestFullNamespace(t *testing.T) {
 	many := func(format string) string {
 		var text strings.Builder
-		for i := range 5000 {
+		for i := range 2000 {
 			fmt.Fprintf(&text, format+"\n", i)
 		}
 		return text.String()
@@ -53,7 +53,7 @@ func TestFullNamespace(t *testing.T) {
 				b := choose(t, ns, backend)
 				_, err := b.Check(t.Context(), rs)
 				require.NoError(t, err, "within the bound")
-				apply.SetListLimit(t, 64<<10)
+				apply.SetListLimit(t, 32<<10)
 				_, err = b.Check(t.Context(), rs)
 				require.ErrorContains(t, err, "than are read")
 				_, err = b.Apply(t.Context(), tproxy().MustRuleset())
