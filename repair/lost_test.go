@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/repair"
 )
@@ -54,5 +58,42 @@ func TestLost(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Equal(t, map[string]int{"evicted not-captured": 1}, b.outcomes())
 		assert.Equal(t, map[string]int{"uncaptured": 3}, states(b))
+	})
+}
+
+// TestLostPodsOfABoot: a node's 110 pods without a check of their own, which a boot has left without the plugin, are evicted within 12 s of it
+// being back, as by --repair=auto. The five that nothing would make anew, and the five that were captured, stay.
+func TestLostPodsOfABoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		boot := time.Now()
+		var pods []*corev1.Pod
+		of := func(kind string, count int, owned bool, plugins ...string) {
+			for i := range count {
+				name := fmt.Sprintf("%s-%03d", kind, i)
+				pod := started(bare(t, name), boot.Add(-time.Hour))
+				pod.OwnerReferences = nil
+				if owned {
+					yes := true
+					pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: name, UID: types.UID("of-" + name), Controller: &yes}}
+				}
+				n.attach(pod, "c-"+name, plugins...)
+				pods = append(pods, pod)
+			}
+		}
+		of("lost", 110, true, "ptp")
+		of("alone", 5, false, "ptp")
+		of("well", 5, true, "ptp", "meshcni")
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionDelete)(b, o)
+			b.cluster.LeaveAtOnce = true
+			o.NodeBudget, o.SpareUnmanaged = repair.DefaultNodeBudget, true
+			o.PutBack = func() time.Time { return boot.Add(time.Second) }
+			o.Detect.Lost = &repair.Lost{Since: func() time.Time { return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC) }} // before the traces' files
+		}, pods...)
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, map[string]int{"evicted not-captured": 110, "spared unmanaged": 5}, b.outcomes())
+		assert.Equal(t, map[string]int{"captured": 5, "uncaptured": 5}, states(b))
 	})
 }
