@@ -45,7 +45,7 @@ func (p Program) runInvalid(ctx context.Context, s Settings, invalid error, log 
 		return err
 	}
 	defer stop()
-	unasked, err := startSocket(s.StartSocket, startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
+	unasked, err := startSocket(s.StartSocket, &startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
 	if err != nil {
 		return err
 	}

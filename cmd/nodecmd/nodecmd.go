@@ -357,7 +357,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		return err
 	}
 	defer stop()
-	unasked, err := startSocket(s.StartSocket, startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
+	unasked, err := startSocket(s.StartSocket, &startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
 	if err != nil {
 		return err
 	}

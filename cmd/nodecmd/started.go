@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,8 +30,8 @@ const (
 	startMargin = time.Second
 	// patienceKey is the asker's patience in the request.
 	patienceKey = "patience"
-	// startGrace bounds the time in which an agent that has begun to act may not be ready yet before it counts as started all the same: from then on
-	// its readiness is asked for, which says why.
+	// startGrace bounds the time in which an agent that has begun to act may not be ready yet before it counts as started all the same, once it has
+	// told why: from then on its readiness is asked for.
 	startGrace = 5 * time.Second
 	// startLook is the interval at which that is looked at while somebody waits.
 	startLook = 20 * time.Millisecond
@@ -166,10 +167,11 @@ type startAnswerer struct {
 	served *served
 	waits  func() error // why it does not act yet
 	ready  func() error
+	told   atomic.Bool // why it is not ready although it has started
 }
 
 // why returns why the agent has not started, or nil.
-func (a startAnswerer) why() error {
+func (a *startAnswerer) why() error {
 	acts, since := a.turn.begun()
 	switch {
 	case a.turn.ended():
@@ -177,6 +179,11 @@ func (a startAnswerer) why() error {
 	case !acts:
 		return a.waits()
 	case time.Since(since) > startGrace:
+		// Its readiness is asked for by HTTP, of which the pod's events have the status alone. A startup probe that fails once has the
+		// reason in them, and restarts nothing.
+		if err := a.ready(); err != nil && !a.told.Load() {
+			return err
+		}
 		return nil
 	case !a.served.health():
 		return fmt.Errorf("%s is not served yet", a.served.options.HealthAddress)
@@ -185,7 +192,7 @@ func (a startAnswerer) why() error {
 }
 
 // ServeHTTP answers once the agent has started, or patience has ended.
-func (a startAnswerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *startAnswerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	patience, err := time.ParseDuration(r.FormValue(patienceKey))
 	if err != nil {
 		patience = startPatience
@@ -195,11 +202,15 @@ func (a startAnswerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
 		err := a.why()
 		if err == nil {
+			a.told.Store(true)
 			visible.To(w).Printf("started\n")
 			return
 		}
 		select {
 		case <-ctx.Done():
+			if acts, since := a.turn.begun(); acts && time.Since(since) > startGrace {
+				a.told.Store(true)
+			}
 			w.WriteHeader(http.StatusServiceUnavailable)
 			for _, line := range visible.Lines(err) {
 				visible.To(w).Printf("%s\n", line)
@@ -211,7 +222,7 @@ func (a startAnswerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // startSocket answers on the socket at path until stop. With an empty path it does nothing.
-func startSocket(path string, a startAnswerer, log *slog.Logger) (stop func(), err error) {
+func startSocket(path string, a *startAnswerer, log *slog.Logger) (stop func(), err error) {
 	if path == "" {
 		return func() {}, nil
 	}

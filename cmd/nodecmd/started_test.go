@@ -111,6 +111,25 @@ func TestStarted(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// TestStartedAndNotReady: an agent that acts and cannot do its work has started, but says once why not, for its pod's events.
+func TestStartedAndNotReady(t *testing.T) {
+	_, env := node(t)
+	wrong := maps.Clone(env)
+	wrong["MESHCNI_CNI_CONF_NAME"] = "99-misspelt.conflist"
+	port, err := proctest.FreePort()
+	require.NoError(t, err)
+	a := startAgent(t, wrong, fmt.Sprintf("127.0.0.1:%d", port), t.TempDir()+"/a")
+	require.Eventually(t, func() bool {
+		code, _, stderr := run(t, env, "started", "--start-socket", a.socket)
+		return code == 1 && strings.Contains(stderr, "named-file-missing: ") && strings.Contains(stderr, "99-misspelt.conflist")
+	}, netnstest.Patience, 10*time.Millisecond, "it says why")
+	require.Eventually(t, func() bool {
+		code, _, _ := run(t, env, "started", "--start-socket", a.socket)
+		return code == 0
+	}, netnstest.Patience, 10*time.Millisecond, "it is not restarted for that")
+	assert.Zero(t, a.stop())
+}
+
 // TestStartSocketOfAKilledAgent: the container is started anew in the same pod.
 func TestStartSocketOfAKilledAgent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -125,7 +144,7 @@ func TestStartSocketOfAKilledAgent(t *testing.T) {
 	require.NoError(t, err)
 	defer end()
 	nothing := func() error { return nil }
-	stop, err := startSocket(path, startAnswerer{turn: turn, served: serving, waits: nothing, ready: nothing}, quiet())
+	stop, err := startSocket(path, &startAnswerer{turn: turn, served: serving, waits: nothing, ready: nothing}, quiet())
 	require.NoError(t, err)
 	require.NoError(t, askStarted(t.Context(), path, startPatience))
 	stop()
