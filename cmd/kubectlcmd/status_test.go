@@ -1,6 +1,7 @@
 package kubectlcmd
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -151,4 +153,17 @@ func fiveHundred(t *testing.T, w *world) {
 	assert.Equal(t, stateUnknown, s.Nodes[4+250].State)
 	assert.Equal(t, []string{"ask agent meshcni-system/meshcni-node-n250: connection refused"}, s.Nodes[4+250].Why)
 	assert.Equal(t, askAtOnce, w.most)
+}
+
+// TestStatusOfARefusedPod: a pod that ADD refuses is named with the reason, and is not well.
+func TestStatusOfARefusedPod(t *testing.T) {
+	t.Parallel()
+	var s clusterStatus
+	s.add("a", agentapi.Node{Ready: true, Pods: []agentapi.State{
+		{Namespace: "shop", Name: "bad", State: agentapi.Waiting, Reason: "pod-refused", Detail: "annotation a: no number", Wrong: true},
+	}}, nil)
+	require.ErrorIs(t, s.exit(), cli.Exit(ExitWrong))
+	var out bytes.Buffer
+	require.NoError(t, s.print(&out, "table"))
+	assert.Contains(t, out.String(), "pod shop/bad is waiting: pod-refused: annotation a: no number\n")
 }
