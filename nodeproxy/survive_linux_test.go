@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -432,7 +433,7 @@ func TestConnectionsWhileJoiningAndLeaving(t *testing.T) {
 				})
 			}
 		}
-		for range 3 {
+		for range longtest.Rounds(1, 3) {
 			s.join()
 			s.leave()
 			s.until("the proxy has let it go", func() bool { return !s.has() })
