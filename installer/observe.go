@@ -135,12 +135,12 @@ func (o *observer) lookForUninstall(c Config) observed {
 	}
 	seen.good = readGood(c)
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
-	for _, path := range append(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir)...) {
+	for _, path := range slices.Concat(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir), []string{filepath.Join(c.RunDir, "settings.json")}) {
 		if _, err := os.Lstat(path); err == nil {
 			seen.past = append(seen.past, path)
 		}
 	}
-	for _, pattern := range []string{"plugin.log*", "status.json", "settings.json", "attachments/*", "attachments", filepath.Base(c.record())} {
+	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments", filepath.Base(c.record())} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
 		seen.left = append(seen.left, paths...)
 	}

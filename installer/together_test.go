@@ -185,7 +185,10 @@ func TestUninstallStrandsNoPod(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, captured, fate(w))
 
+	settings := filepath.Join(c.RunDir, "settings.json") // of the agent's, for no pod
+	require.NoError(t, os.WriteFile(settings, []byte("{}"), 0o600))
 	steps := c.uninstall()
+	assert.NoFileExists(t, settings)
 	require.Len(t, steps.Notes, 1)
 	assert.Contains(t, steps.Notes[0], "k8s-pod-network/sandbox-cart-0/eth0")
 	assert.Equal(t, primaryList, c.read(c.conf("10-calico.conflist")))
