@@ -15,8 +15,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/repair"
@@ -51,7 +53,15 @@ func unconfined(format string, args ...any) error {
 // it is a dry run and for a UID that no pod has.
 func proveConfined(ctx context.Context, config *rest.Config, node string) error {
 	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &policyv1.SchemeGroupVersion, "/apis", scheme.Codecs.WithoutConversion()
+	scheme := runtime.NewScheme() // client-go's own links every type of Kubernetes
+	for gv, kind := range map[schema.GroupVersion]runtime.Object{
+		policyv1.SchemeGroupVersion: &policyv1.Eviction{}, authenticationv1.SchemeGroupVersion: &authenticationv1.SelfSubjectReview{},
+	} {
+		scheme.AddKnownTypes(gv, kind)
+		metav1.AddToGroupVersion(scheme, gv)
+	}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.GroupVersion, config.APIPath = &policyv1.SchemeGroupVersion, "/apis"
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return err
