@@ -195,11 +195,7 @@ func (o IO) withDefaults() IO {
 
 // meshes returns the configured meshes with the namespaces that the configuration excludes.
 func (p Plugin) meshes(c netconf.Config) (dialect.List, error) {
-	known := dialect.List(p.Dialects)
-	if known == nil {
-		known = dialects.All()
-	}
-	m, err := dialects.Of(known, c)
+	m, err := dialects.Of(p.Dialects, c)
 	if len(m.Meshes) > 0 {
 		err = errors.Join(err, mayAttach(c, m.Meshes))
 	}

@@ -40,14 +40,21 @@ func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 func (e *KeyError) Unwrap() error { return e.Err }
 
 // Of returns the meshes of a configuration among those that a program knows, in the order of [dialect.List.Find]. The error joins a
-// [*KeyError] for each wrong key, and what is wrong with the known ones. What is right is returned with it.
+// [*KeyError] for each wrong key, and what is wrong with the known ones. What is right is returned with it. A nil List means [All],
+// which need no validation: that would take a millisecond of each ADD.
 func Of(known dialect.List, c netconf.Config) (Configured, error) {
+	var invalid error
+	if known == nil {
+		known = All()
+	} else {
+		invalid = known.Validate()
+	}
 	m := Configured{
 		Known: known, config: c,
 		Options: dialect.Options{UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID, RefuseNetRaw: c.RefuseNetRaw},
 	}
-	if err := known.Validate(); err != nil { // before what is asked of them
-		return m, err
+	if invalid != nil { // nothing can be asked of them
+		return m, invalid
 	}
 	var errs []error
 	wrong := func(key, flag string, err error) {
