@@ -201,7 +201,10 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	if err := s.readTemplate(p); err != nil {
 		errs = append(errs, err)
 	}
-	s.live = liveSettings{ID: s.configID, Keys: keys}
+	s.live = liveSettings{ID: s.configID}
+	if s.configFile != "" {
+		s.live.Keys = keys
+	}
 	if s.pluginConfigFile != "" {
 		s.live.Template = s.PluginConfig
 	}
