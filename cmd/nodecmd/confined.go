@@ -130,6 +130,7 @@ type confinement struct {
 	since  time.Time // when the first answer was asked for
 	proved time.Time // the latest proof; zero: there is none, or it has been refuted
 	why    error     // there is none
+	warned bool      // of that
 }
 
 // proven reports whether the agent may evict pods.
@@ -150,10 +151,12 @@ func (c *confinement) ask(ctx context.Context) error {
 	defer cancel()
 	err := c.prove(ctx)
 	c.mu.Lock()
-	had, news := !c.proved.IsZero(), c.since.IsZero() || (err == nil) != (c.why == nil)
+	had := !c.proved.IsZero()
 	if c.since.IsZero() {
 		c.since = time.Now()
 	}
+	warns := err != nil && !c.warned && (had || time.Since(c.since) >= c.quiet)
+	c.warned = err != nil && (c.warned || warns)
 	switch c.why = err; {
 	case err == nil:
 		c.proved = time.Now()
@@ -165,7 +168,7 @@ func (c *confinement) ask(ctx context.Context) error {
 	switch {
 	case has && !had:
 		c.log.Info("pods that lost the plugin are evicted: the API server confines the agent's token to this node")
-	case news && err != nil:
+	case warns:
 		c.log.Warn("pods that lost the plugin are not evicted", "error", err.Error())
 	}
 	if has != had {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -112,7 +113,9 @@ func TestAutoEvict(t *testing.T) {
 		s, err := p.Parse([]string{"run", "--repair=auto"})
 		require.NoError(t, err)
 		var asked atomic.Int64
-		c := &confinement{log: slog.New(slog.DiscardHandler), quiet: unprovedQuiet, changed: func() {}, prove: func(context.Context) error {
+		var log proctest.Buffer
+		told := func() int { return strings.Count(log.String(), "pods that lost the plugin are not evicted") }
+		c := &confinement{log: slog.New(slog.NewTextHandler(&log, nil)), quiet: unprovedQuiet, changed: func() {}, prove: func(context.Context) error {
 			asked.Add(1)
 			return *answer.Load()
 		}}
@@ -128,10 +131,12 @@ func TestAutoEvict(t *testing.T) {
 		assert.Equal(t, "none", action())
 		assert.Nil(t, last.Load().host.Lost)
 		assert.Empty(t, r.warnings(), "it has just begun")
+		assert.Zero(t, told(), "policies are in force some seconds after they were made")
 		set(unconfined("no policy"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Equal(t, "none", action())
+		assert.Equal(t, 1, told(), "once")
 		assert.Contains(t, strings.Join(r.warnings(), ""), "not-evicting: ")
 		assert.Contains(t, strings.Join(r.warnings(), ""), "no policy; set the chart's admission.enabled to true")
 
