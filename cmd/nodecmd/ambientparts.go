@@ -111,7 +111,7 @@ func (e ending) Warnings() []string {
 func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) {
 	s := a.settings
 	plugin := s.Repair.Plugin
-	meshes, err := dialects.Of(a.program.Dialects, plugin)
+	meshes, err := dialects.OfValid(a.program.Dialects, plugin)
 	if err != nil {
 		return nil, dialects.ByFlag(err, dialects.Flag)
 	}

@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/selection"
@@ -52,4 +54,25 @@ func TestInvalidDialect(t *testing.T) {
 	assert.Contains(t, said, "Selectors is an empty list")
 	cancel()
 	assert.Equal(t, 0, <-done)
+}
+
+// TestDialectsAreAskedOnce whether they can work: an agent reads its settings again every few seconds.
+func TestDialectsAreAskedOnce(t *testing.T) {
+	_, env := node(t)
+	mesh, built := linkerd.New(), 0
+	build := mesh.Build
+	mesh.Build = func(in dialect.Input) (dialect.Result, error) {
+		built++
+		return build(in)
+	}
+	p := Program{Env: lookup(env), Dialects: []dialect.Dialect{mesh}}
+	p.setDefaults()
+	first := built
+	require.Positive(t, first)
+	for range 3 {
+		p.setDefaults()
+		_, err := p.resolve(pflag.NewFlagSet("", pflag.ContinueOnError))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, first, built)
 }

@@ -58,8 +58,10 @@ type Program struct {
 	// Stdout receives the plugins' log records, Stderr the agent's log. Nil discards.
 	Stdout, Stderr io.Writer
 
-	named bool          // Config says which dialects are the default
-	last  *liveSettings // to take instead of what the files have; nil: none
+	named   bool // Config says which dialects are the default
+	asked   bool // the dialects have been asked whether they can work; invalid is their answer
+	invalid error
+	last    *liveSettings // to take instead of what the files have; nil: none
 
 	open func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
@@ -92,6 +94,9 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
+	}
+	if !p.asked { // once, since the settings are read again every few seconds
+		p.asked, p.invalid = true, dialect.List(p.Dialects).Validate()
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
@@ -221,9 +226,8 @@ func (p Program) installWhenReady(ctx context.Context, s Settings, log *slog.Log
 // run is the agent.
 func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	s, refused, err := p.resolveOrLast(typed)
-	invalid := dialect.List(p.Dialects).Validate()
 	if err != nil {
-		return cli.Usage(errors.Join(err, invalid))
+		return cli.Usage(errors.Join(err, p.invalid))
 	}
 	var lv slog.LevelVar
 	lv.Set(s.Plugin.LogLevel.Level())
@@ -232,8 +236,8 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	if refused != nil {
 		log.Error("the settings are refused; those that were last good are in force until they are mended", "error", refused.Error())
 	}
-	if invalid != nil {
-		return p.runInvalid(ctx, s, invalid, log)
+	if p.invalid != nil {
+		return p.runInvalid(ctx, s, p.invalid, log)
 	}
 	reg := versionmetric.Registry(p.Name)
 	repairs := &repairer{program: p, log: log, settings: s, confined: p.confinementOf(s, log)}

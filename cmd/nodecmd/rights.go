@@ -43,6 +43,9 @@ func (p Program) rights(s Settings, ownToken bool) ([]agentapi.Right, error) {
 func (p Program) meshes(s Settings) (dialect.List, error) {
 	installed := s.asInstalled()
 	installed.Kubernetes.ExcludeNamespaces = nil
-	m, err := dialects.Of(p.Dialects, installed)
+	if p.invalid != nil {
+		return nil, p.invalid
+	}
+	m, err := dialects.OfValid(p.Dialects, installed)
 	return m.Meshes, err
 }

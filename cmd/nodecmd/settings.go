@@ -232,9 +232,9 @@ func (s Settings) asInstalled() netconf.Config {
 // validate returns an error for every invalid setting, joined.
 func (p Program) validate(s Settings) error {
 	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime), s.Ambient.validate(s.Repair.Node)}
-	work := dialect.List(p.Dialects).Validate() == nil // an agent of dialects that cannot work is never ready, and says why
+	work := p.invalid == nil // an agent of dialects that cannot work is never ready, and says why
 	if work {
-		_, err := dialects.Of(p.Dialects, s.Plugin)
+		_, err := dialects.OfValid(p.Dialects, s.Plugin)
 		errs = append(errs, dialects.ByFlag(err, dialects.Flag))
 	}
 	if err := p.validateDialects(s); err != nil {

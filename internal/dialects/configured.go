@@ -43,18 +43,19 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // [*KeyError] for each wrong key, and what is wrong with the known ones. What is right is returned with it. A nil List means [All],
 // which need no validation: that would take a millisecond of each ADD.
 func Of(known dialect.List, c netconf.Config) (Configured, error) {
-	var invalid error
 	if known == nil {
 		known = All()
-	} else {
-		invalid = known.Validate()
+	} else if err := known.Validate(); err != nil { // nothing can be asked of them
+		return Configured{Known: known}, err
 	}
+	return OfValid(known, c)
+}
+
+// OfValid is [Of] for known meshes that have been validated, for programs that ask again and again.
+func OfValid(known dialect.List, c netconf.Config) (Configured, error) {
 	m := Configured{
 		Known: known, config: c,
 		Options: dialect.Options{UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID, RefuseNetRaw: c.RefuseNetRaw},
-	}
-	if invalid != nil { // nothing can be asked of them
-		return m, invalid
 	}
 	var errs []error
 	wrong := func(key, flag string, err error) {
