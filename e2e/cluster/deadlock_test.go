@@ -94,26 +94,6 @@ func networkNotReady(t *testing.T, c *cluster) {
 	})
 }
 
-// agentAway takes the agent from the node, as one whose image cannot be pulled is away: the plugin stays.
-func agentAway(t *testing.T, c *cluster) {
-	t.Helper()
-	selectNodes(t, c, `"nowhere"`)
-	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
-}
-
-// agentBack lets the agent start, and waits until it says that the node is in order.
-func agentBack(t *testing.T, c *cluster) {
-	t.Helper()
-	selectNodes(t, c, "null")
-	rolledOut(t, c)
-}
-
-func selectNodes(t *testing.T, c *cluster, e2e string) {
-	t.Helper()
-	c.Run(t, "kubectl", "--namespace", system, "patch", "daemonset", "meshcni-node", "--patch",
-		`{"spec": {"template": {"spec": {"nodeSelector": {"e2e": `+e2e+`}}}}}`)
-}
-
 // TestDeadlockOnThePodsNetwork: an agent that starts through the plugin cannot when the plugin's file is gone, and the one
 // before it cannot end. The host's network gets both out of it, as docs/troubleshooting.md says.
 func TestDeadlockOnThePodsNetwork(t *testing.T) {
