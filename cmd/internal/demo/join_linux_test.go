@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
@@ -55,7 +56,10 @@ func (d *demo) joins() {
 
 	dir, err := os.MkdirTemp("", "demo") // t.TempDir may be too long for a socket's name
 	require.NoError(d, err)
-	defer func() { _ = os.RemoveAll(dir) }()
+	d.Cleanup(func() { // after the agent's end, which leaves its journal to the next one
+		assert.NoError(d, netnsstore.RemoveJournal(netnsstore.Options{RunDir: filepath.Join(dir, "run")}))
+		assert.NoError(d, os.RemoveAll(dir))
+	})
 	socket := filepath.Join(dir, "zds.sock")
 	n := d.newAgent(dir, socket, cart.pod, ledger.pod)
 	proxy := nodeproxytest.StartProcess(d, nodeproxytest.Options{Socket: socket})

@@ -66,13 +66,13 @@ func TestTheNewestHasTheTurn(t *testing.T) {
 
 // TestADeadProcessHasNoTurn: whatever ended it.
 func TestADeadProcessHasNoTurn(t *testing.T) {
-	l := turns.Lock{Path: filepath.Join(t.TempDir(), "lock")}
-	if path := os.Getenv("TURNS_TEST_LOCK"); path != "" {
+	if path := os.Getenv("TURNS_TEST_LOCK"); path != "" { // this is what is killed, so it has no directory of its own
 		_ = turns.Lock{Path: path}.Run(t.Context(), func(context.Context) error {
 			_, _ = os.Stdout.WriteString("began\n")
 			select {} // it does not stop, as one that hangs
 		})
 	}
+	l := turns.Lock{Path: filepath.Join(t.TempDir(), "lock")}
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(self, "-test.run=^TestADeadProcessHasNoTurn$")
