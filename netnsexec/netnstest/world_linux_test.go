@@ -55,6 +55,7 @@ func TestNew(t *testing.T) {
 
 func TestNewCleansUp(t *testing.T) {
 	t.Parallel()
+	netnstest.Require(t, netnstest.Root)
 	var path string
 	t.Run("inner", func(t *testing.T) { path = netnstest.New(t).Path() })
 	_, err := netnsexec.Open(path)

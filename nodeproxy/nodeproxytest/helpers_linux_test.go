@@ -51,6 +51,7 @@ func (a *agent) hold(pods ...nodeproxy.Workload) {
 
 func newAgent(t testing.TB, path string, ack time.Duration, pods ...nodeproxy.Workload) *agent {
 	t.Helper()
+	netnstest.Require(t, netnstest.Root) // no other user's proxy is listened to
 	a := &agent{path: path, refused: make(chan types.UID, 1000), pods: pods}
 	server, err := zds.Listen(t.Context(), zds.Options{
 		Path: path, AckTimeout: ack,
