@@ -38,18 +38,13 @@ func (p Program) runInvalid(ctx context.Context, s Settings, invalid error, log 
 		return err
 	}
 	ready := func() error { return errors.Join(agent.Ready(), invalid) }
-	listening, stop, err := startServing(turn, serve.Options{
+	stop, err := startAnswering(turn, s.StartSocket, agent.Ready, serve.Options{
 		HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg, Healthy: agent.Healthy, Ready: ready,
 	})
 	if err != nil {
 		return err
 	}
 	defer stop()
-	unasked, err := startSocket(s.StartSocket, &startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
-	if err != nil {
-		return err
-	}
-	defer unasked()
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return agent.Run(ctx) })
 	both.Go(func() error {

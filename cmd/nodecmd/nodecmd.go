@@ -346,7 +346,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		return now
 	}
 	told := nodeAPI{program: p, settings: repairs.acting, auto: s.AutoEvict, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, podByUID: sock.podByUID, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
-	listening, stop, err := startServing(turn, serve.Options{
+	stop, err := startAnswering(turn, s.StartSocket, agent.Ready, serve.Options{
 		Local: told.handler(), HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
 		Healthy: agent.Healthy, Ready: ready,
 		Warnings: func() []string {
@@ -361,11 +361,6 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		return err
 	}
 	defer stop()
-	unasked, err := startSocket(s.StartSocket, &startAnswerer{turn: turn, served: listening, waits: agent.Ready, ready: ready}, log)
-	if err != nil {
-		return err
-	}
-	defer unasked()
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return turn.first(ctx, repairs.run) })
 	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.

@@ -242,6 +242,20 @@ func startSocket(path string, a *startAnswerer, log *slog.Logger) (stop func(), 
 	}, nil
 }
 
+// startAnswering serves as startServing does, and answers on the socket whether the agent has started. waits returns why it does not act yet.
+func startAnswering(t *turn, socket string, waits func() error, o serve.Options) (stop func(), err error) {
+	listening, end, err := startServing(t, o)
+	if err != nil {
+		return nil, err
+	}
+	unasked, err := startSocket(socket, &startAnswerer{turn: t, served: listening, waits: waits, ready: o.Ready}, o.Log)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return func() { unasked(); end() }, nil
+}
+
 // startedCommand makes the command of the startup probe.
 func (p Program) startedCommand() *cobra.Command {
 	path, patience := "", startPatience
