@@ -18,6 +18,7 @@
 //	dialect/linkerd         Linkerd
 //	dialect/kuma            Kuma
 //	dialect/consul          Consul
+//	explain                 what becomes of a pod, why, and what to do, for people and programs
 //	conflist                CNI conflists, edited in one insertion
 //	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal
 //

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 )
 
 // containers is about a pod that has its network, and does not run all the same.

@@ -14,7 +14,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -218,11 +219,8 @@ func (l *looker) subject(ctx context.Context, pod *corev1.Pod) *subject {
 	}
 	s.agent, s.node, s.asking, s.deciding = on.agent, on.node, on.asking, on.deciding
 	if d := s.deciding; d != nil {
-		t := explain.Target{Pod: pod, Mesh: &d.meshes[0], Known: l.c.Dialects, Addrs: explain.Addrs(pod)}
-		x, err := t.Explain(d.meshes, explain.NoConfiguration, t.Ask(ctx, d.meshes, l.namespace, d.options))
-		if err == nil { // else ctx has ended
-			s.explained = x
-		}
+		subject := dialect.Subject{Pod: pod, Namespace: l.namespace, Addrs: explain.Addrs(pod)}
+		s.explained, _ = explain.Pod(d.meshes, explain.Input{Subject: subject, Options: d.options, Known: l.c.Dialects}) // without a decision it is empty
 	}
 	return s
 }

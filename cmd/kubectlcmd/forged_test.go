@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -38,7 +38,7 @@ func TestPrintersKeepLines(t *testing.T) {
 	for name, change := range map[string]func(*both){
 		"trouble": nil, "captured": func(b *both) { b.Now.Code = nowCaptured }, "outside": func(b *both) { b.Now.Code = nowOutside }, "refused": func(b *both) { b.V.State, b.V.Sentence = explain.Refused, b.Now.Sentence+"!" },
 	} {
-		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { b.Now.print(w, b.V) })
+		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { assert.NoError(t, b.Now.print(printed{w}, b.V)) })
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -246,12 +246,13 @@ func TestMigrateUnmodelled(t *testing.T) {
 		m := move{cluster: &cluster{}}
 		m.Dialects = dialects.All()
 		require.NoError(t, m.choose(migration.Make(peer, []migration.Setting{key})))
-		_, in, err := m.judge.Target(t.Context(), pod, nil)
-		require.True(t, in)
-		require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
-		target, in, err := m.judge.Target(t.Context(), pod, &corev1.Namespace{})
-		require.True(t, in)
-		m.judge.Add(target, err, nil, migration.Observed{LiveError: noAgent})
+		x, err := m.judge.Explain(pod, nil)
+		require.NoError(t, err)
+		require.True(t, x.Decision.Selected)
+		require.ErrorIs(t, x.Err(), dialect.ErrNamespaceUnknown)
+		x, err = m.judge.Explain(pod, &corev1.Namespace{})
+		require.NoError(t, err)
+		m.judge.Add(x, migration.Observed{LiveError: noAgent})
 		groups := m.judge.Groups()
 		require.Len(t, groups, 1)
 		assert.Equal(t, want, groups[0].Verdict, "%v: %s", key, groups[0].Cause)

@@ -14,8 +14,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/initrules"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -72,10 +72,8 @@ func (c *cluster) eachPage(ctx context.Context, each func([]corev1.Pod) error) e
 
 // candidate is a pod of the mesh.
 type candidate struct {
-	target    *explain.Target
-	refused   error
-	namespace *corev1.Namespace
-	pod       *corev1.Pod // as it is
+	explained explain.Explanation // as it would be
+	pod       *corev1.Pod         // as it is
 	is        migration.Observed
 	entered   *agentapi.Pod // as a pod on its node has found it
 }
@@ -99,9 +97,11 @@ func (m *move) pods(ctx context.Context) error {
 			if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 				continue
 			}
-			c := &candidate{pod: pod, namespace: namespaces[pod.Namespace]}
-			var in bool
-			if c.target, in, c.refused = m.judge.Target(ctx, pod, c.namespace); !in {
+			c := &candidate{pod: pod}
+			if c.explained, err = m.judge.Explain(pod, namespaces[pod.Namespace]); err != nil {
+				return err
+			}
+			if !c.explained.Decision.Selected {
 				m.judge.Outside++
 				continue
 			}
@@ -124,7 +124,7 @@ func (m *move) pods(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			m.judge.Add(c.target, c.refused, c.namespace, c.is)
+			m.judge.Add(c.explained, c.is)
 		}
 		return nil
 	})
@@ -141,10 +141,10 @@ func (m *move) observe(ctx context.Context, l *lookout, c *candidate) (o migrati
 	case init == nil && m.plan.From == migration.InitContainers:
 		o.InitError = "it has no init container that writes rules"
 	case init == nil:
-	case c.target.Plan.Dialect != mesh:
+	case c.explained.Plan.Dialect != mesh:
 		o.InitError = "its init container " + init.Name + " is of " + mesh + ", and its plugin would be of another mesh"
 	default:
-		theirs, err := initrules.Redirect(mesh, c.pod, init, c.target.Redirect)
+		theirs, err := initrules.Redirect(mesh, c.pod, init, c.explained.Plan.Redirect)
 		if o.Init = &theirs; err != nil {
 			o.Init, o.InitError = nil, "what the init container "+init.Name+" writes cannot be told: "+err.Error()
 		}

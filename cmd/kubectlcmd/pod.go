@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -144,11 +144,10 @@ func (s *subject) printNow(cmd *cobra.Command, w io.Writer, is onNode, now prese
 	if v.Code == "" && !now.trouble() {
 		return nil // no decision was reached, and the plan's error says why
 	}
-	out := visible.To(w)
-	now.print(out, v)
-	if brief || v.Code == "" {
-		return nil
+	if err := now.print(w, v); brief || v.Code == "" || err != nil {
+		return err
 	}
+	out := visible.To(w)
 	out.Printf("\n")
 	_, err := plan.WriteTo(w)
 	is.print(out)
@@ -174,10 +173,9 @@ func (s *subject) conclude(printed, planned error, now present) error {
 func (s *subject) printPlan(cmd *cobra.Command, w io.Writer, plan io.WriterTo) error {
 	if cmd.Flags().Lookup("output").Value.String() != "json" && s.explained.Verdict.Code != "" {
 		s.online()
-		out := visible.To(w)
-		s.explained.Verdict.Print(out)
+		_, _ = s.explained.Verdict.WriteTo(w)
 		if cmd.Flags().Lookup("brief").Value.String() != "true" {
-			out.Printf("\n")
+			visible.To(w).Printf("\n")
 		}
 	}
 	_, err := plan.WriteTo(w)

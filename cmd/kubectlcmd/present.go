@@ -11,8 +11,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/brief"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/selection"
 )
 

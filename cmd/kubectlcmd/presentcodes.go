@@ -1,7 +1,9 @@
 package kubectlcmd
 
 import (
-	"github.com/meshcni/meshcni/internal/explain"
+	"io"
+
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -49,26 +51,26 @@ type present struct {
 func (p present) trouble() bool { return p.Code != nowCaptured && p.Code != nowOutside }
 
 // print writes how the pod is, and what should be.
-func (p present) print(w *visible.Printer, v explain.Verdict) {
+func (p present) print(w io.Writer, v explain.Verdict) error {
+	out := visible.To(w)
 	if !p.trouble() {
 		if p.Code == nowCaptured {
 			v.Sentence, v.Because = p.Sentence, p.Because
 		}
-		v.Print(w)
-		return
+		_, err := v.WriteTo(w)
+		return err
 	}
-	w.Printf("%s\n", p.Sentence)
-	for _, because := range p.Because {
-		w.Printf("  %s\n", because)
+	if _, err := (explain.Verdict{Sentence: p.Sentence, Because: p.Because, Do: p.Do}).WriteTo(w); err != nil {
+		return err
 	}
-	explain.PrintDo(w, p.Do)
 	if v.Sentence == "" || p.Code == nowRefused || p.Code == nowWouldRefuse || p.Code == nowExcluded || p.Code == nowOther || p.Sentence == v.Sentence {
-		return // that is what has just been said
+		return nil // that is what has just been said
 	}
-	w.Printf("\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
+	out.Printf("\nBy its settings: %s\n", v.Sentence) // the rest of the verdict is no matter while this is so
 	if v.State == explain.Refused {
 		for _, because := range v.Because {
-			w.Printf("  %s\n", because)
+			out.Printf("  %s\n", because)
 		}
 	}
+	return out.Err()
 }

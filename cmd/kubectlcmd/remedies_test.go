@@ -2,7 +2,6 @@ package kubectlcmd
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
-	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -48,8 +47,8 @@ func running(change ...func(*subject)) *subject {
 	if err := s.deciding.parse(dialects.All()); err != nil {
 		panic(err)
 	}
-	t := explain.Target{Pod: s.pod, Mesh: &s.deciding.meshes[0], Known: dialects.All(), Addrs: explain.Addrs(s.pod)}
-	x, err := t.Explain(s.deciding.meshes, explain.NoConfiguration, t.Ask(context.Background(), s.deciding.meshes, s.namespace, s.deciding.options))
+	subject := dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}
+	x, err := explain.Pod(s.deciding.meshes, explain.Input{Subject: subject, Options: s.deciding.options, Known: dialects.All()})
 	if err != nil {
 		panic(err)
 	}
@@ -70,12 +69,12 @@ func TestPresentCodesDocumented(t *testing.T) {
 	for _, code := range presentCodes {
 		assert.Contains(t, string(page), "`"+string(code)+"`")
 	}
-	for _, code := range explain.Codes[:6] {
+	for _, code := range explain.Codes()[:6] {
 		assert.Contains(t, string(page), "`"+string(code)+"`")
 	}
 	page, err = os.ReadFile("../../docs/troubleshooting.md")
 	require.NoError(t, err)
-	for _, code := range explain.Codes[6:] {
+	for _, code := range explain.Codes()[6:] {
 		assert.Contains(t, string(page), "| `"+string(code)+"` |")
 	}
 }
@@ -170,7 +169,7 @@ func TestTroubles(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		p.print(visible.To(&out), s.explained.Verdict)
+		require.NoError(t, p.print(&out, s.explained.Verdict))
 		assert.True(t, strings.HasPrefix(out.String(), p.Sentence+"\n"), out.String())
 		assert.NotContains(t, out.String(), "--namespace-file")
 		assert.LessOrEqual(t, strings.Count(out.String(), `Ports="80a"`), 1, "one thing is said once")

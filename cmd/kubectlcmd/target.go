@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -260,7 +260,7 @@ func (c *cluster) manifest(name string) (m *explain.Manifest, err error) {
 		err = fmt.Errorf("it is larger than %d MiB", explain.MaxManifest>>20)
 	}
 	if err == nil {
-		m, err = explain.Read(text)
+		m, err = explain.ParseManifest(text)
 	}
 	if err == nil && !m.Namespaced {
 		m.Pod.Namespace, err = c.namespace()

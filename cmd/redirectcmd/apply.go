@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
@@ -40,7 +40,7 @@ func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend,
 }
 
 func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	t, err := c.target(cmd.Context(), ns)
+	t, err := c.target(ns)
 	if err != nil {
 		return err
 	}
@@ -51,11 +51,11 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		visible.To(c.Stdout).Printf("%s; nothing applied\n", t.unselected())
 		return nil
 	case t.action.removeOnly && !t.action.skipApply:
-		if err := c.remove(cmd, ns, t.Redirect.Names, t.action.dryRun); err != nil || t.action.dryRun {
+		if err := c.remove(cmd, ns, t.Plan.Redirect.Names, t.action.dryRun); err != nil || t.action.dryRun {
 			return err
 		}
 	case t.action.dryRun:
-		visible.To(c.Stdout).Text(explain.RulesText(t.Ruleset))
+		visible.To(c.Stdout).Text(explain.RulesText(t.Plan.Ruleset))
 		return nil
 	case t.action.skipApply:
 		visible.To(c.Stdout).Printf("nothing applied: --skip-rule-apply\n")
@@ -64,7 +64,7 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		if err != nil {
 			return err
 		}
-		result, err := backend.Apply(cmd.Context(), t.Ruleset)
+		result, err := backend.Apply(cmd.Context(), t.Plan.Ruleset)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 		did = "already in force"
 	}
 	for _, f := range ruleset.Families {
-		if p := t.Ruleset.Program(f); p != nil {
+		if p := t.Plan.Ruleset.Program(f); p != nil {
 			visible.To(c.Stdout).Printf("%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
 		}
 	}
@@ -95,13 +95,13 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 }
 
 func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	t, err := c.target(cmd.Context(), ns)
+	t, err := c.target(ns)
 	if err != nil {
 		return err
 	}
 	c.warn(t)
 	c.sayConfig(c.Stdout, "")
-	want := []ruleset.Ruleset{t.Ruleset}
+	want := []ruleset.Ruleset{t.Plan.Ruleset}
 	if !t.Decision.Selected {
 		visible.To(c.Stdout).Printf("%s\n", t.unselected())
 		want = nil
@@ -177,7 +177,7 @@ func (c *common) remove(cmd *cobra.Command, ns *netnsexec.NetNS, names redirect.
 }
 
 func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	t, err := c.target(cmd.Context(), ns)
+	t, err := c.target(ns)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	if err := c.validate(cmd, t, ns); err != nil && !errors.Is(err, validate.ErrNothingTested) {
 		return err
 	}
-	report, err := validate.FromOutside(cmd.Context(), validate.Options{Redirect: t.Redirect, ProbePort: c.probePort(t), Timeout: wait, Namespace: ns})
+	report, err := validate.FromOutside(cmd.Context(), validate.Options{Redirect: t.Plan.Redirect, ProbePort: c.probePort(t), Timeout: wait, Namespace: ns})
 	return c.validated(report, err)
 }
 
@@ -210,7 +210,7 @@ func (p Program) validateCommand() *cobra.Command {
 
 // probePort is where trial connections go; 0: the default.
 func (c *common) probePort(t *target) uint16 {
-	return cmp.Or(t.action.probePort, t.Mesh.Validation.ProbePort)
+	return cmp.Or(t.action.probePort, t.mesh.Validation.ProbePort)
 }
 
 func (c *common) validated(report validate.Report, err error) error {
@@ -225,10 +225,10 @@ func (c *common) validated(report validate.Report, err error) error {
 
 func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
 	report, err := validate.Validate(cmd.Context(), validate.Options{
-		Redirect: t.Redirect, ProbePort: c.probePort(t), Timeout: t.action.probeTimeout, Namespace: ns,
+		Redirect: t.Plan.Redirect, ProbePort: c.probePort(t), Timeout: t.action.probeTimeout, Namespace: ns,
 	})
 	if errors.Is(err, validate.ErrNothingTested) {
-		err = fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Redirect.Proxy.UIDs)
+		err = fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Plan.Redirect.Proxy.UIDs)
 	}
 	return c.validated(report, err)
 }

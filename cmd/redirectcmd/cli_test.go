@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -1,14 +1,13 @@
 package redirectcmd
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/compare"
 )
@@ -23,7 +22,7 @@ func (p Program) compareCommand() *cobra.Command {
 			if from == "-" && c.inputs() > 0 {
 				return cli.Usagef("--from-rules: only one file can be standard input")
 			}
-			return runCompare(cmd.Context(), c, from, output)
+			return runCompare(c, from, output)
 		})
 	cmd.Long = `compare reads the rules that another mesh's program has set in a live pod, as
 iptables-save and ip6tables-save print them, or nft list ruleset if the program
@@ -39,8 +38,8 @@ It does not compare:
 	return cmd
 }
 
-func runCompare(ctx context.Context, c *common, from, output string) error {
-	t, err := c.target(ctx, nil)
+func runCompare(c *common, from, output string) error {
+	t, err := c.target(nil)
 	if err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func runCompare(ctx context.Context, c *common, from, output string) error {
 	if err != nil {
 		return err
 	}
-	result, err := t.CompareSaved(c.dialects, c.config, string(text))
+	result, err := t.CompareSaved(string(text))
 	if err != nil {
 		return fmt.Errorf("--from-rules: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/installed"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
@@ -29,7 +29,8 @@ func (c *common) configure() error {
 	var no *installed.NoneError
 	switch {
 	case errors.As(err, &no) && c.configFile == "":
-		c.config = explain.Configuration{None: no.Why, Expected: !no.NoDir}
+		c.config = explain.Configuration{None: no.Why}
+		c.expected = !no.NoDir
 		return nil
 	case err != nil && c.configFile != "":
 		return fmt.Errorf("--config: %w", err)
@@ -39,7 +40,8 @@ func (c *common) configure() error {
 		c.config = explain.NoConfiguration
 		return nil
 	}
-	c.config = explain.Configuration{File: e.File, Loaded: e.Loaded, Expected: true}
+	c.config = explain.Configuration{File: e.File, Loaded: e.Loaded}
+	c.expected = true
 	return errors.Join(c.take("", reflect.ValueOf(e.Config)), c.take("", reflect.ValueOf(e.Kubernetes)), c.take("ambient-", reflect.ValueOf(e.Ambient)))
 }
 
@@ -139,7 +141,7 @@ func (c *common) types() (types []string, err error) {
 // sayConfig writes which configuration counts, as the first line of what a command prints for people. Where there is no
 // node, only explain says so.
 func (c *common) sayConfig(w io.Writer, comment string) {
-	if c.config.Expected {
+	if c.expected {
 		visible.To(w).Printf("%s%s\n", comment, c.config)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 )
 
 // Given is a pod with what decides on it, for a program that has them from a cluster instead of files and flags.
@@ -41,7 +41,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 	p.setDefaults()
 	stdout, stderr := &cli.CleanWriter{To: p.Stdout}, &cli.CleanWriter{To: p.Stderr}
 	p.Stdout, p.Stderr = stdout, stderr
-	p.clear, p.explained, p.template = func() {}, new(explain.Explanation), new(bool)
+	p.clear, p.out, p.template = func() {}, new(explain.Explanation), new(bool)
 	files, local := map[string][]byte{}, p.ReadFile
 	var inner *cobra.Command
 	p.ReadFile = func(name string) ([]byte, error) {
@@ -89,7 +89,7 @@ func (p Program) Command(name string, given func(cmd *cobra.Command, args []stri
 		inner.SetContext(cmd.Context())
 		err = inner.RunE(inner, nil)
 		if g.Explained != nil {
-			*g.Explained = *p.explained
+			*g.Explained = *p.out
 		}
 		return errors.Join(err, stdout.Err, stderr.Err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
@@ -145,14 +145,14 @@ func (p Program) istioVerb(use, short string, run func(*common, *cobra.Command, 
 
 // runRoutes adds what the rules need besides themselves.
 func runRoutes(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	t, err := c.target(cmd.Context(), ns)
+	t, err := c.target(ns)
 	if err != nil {
 		return err
 	}
 	c.warn(t)
 	var wanted []string
 	for _, f := range ruleset.Families {
-		if p := t.Ruleset.Program(f); p != nil {
+		if p := t.Plan.Ruleset.Program(f); p != nil {
 			wanted = append(wanted, p.Fixtures()...)
 		}
 	}
@@ -164,7 +164,7 @@ func runRoutes(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	case t.action.dryRun:
 		visible.To(c.Stdout).Text(strings.Join(wanted, "\n") + "\n")
 	default:
-		left, err := apply.Route(cmd.Context(), ns, t.Ruleset)
+		left, err := apply.Route(cmd.Context(), ns, t.Plan.Ruleset)
 		if err != nil {
 			return err
 		}

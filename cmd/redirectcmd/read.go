@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 )
 
 // standardInput is the name of the file "-" in errors.
@@ -45,9 +45,9 @@ func object[T any](p Program, name, kind string, parse func([]byte) (*T, error))
 }
 
 func (p Program) manifest(name string) (*explain.Manifest, error) {
-	return object(p, name, "Pod", explain.Read)
+	return object(p, name, "Pod", explain.ParseManifest)
 }
 
 func (p Program) namespace(name string) (*corev1.Namespace, error) {
-	return object(p, name, "Namespace", explain.Namespace)
+	return object(p, name, "Namespace", explain.ParseNamespace)
 }

@@ -1,7 +1,6 @@
 package redirectcmd
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -20,7 +19,7 @@ import (
 func (p Program) rulesCommand() *cobra.Command {
 	var format, family string
 	cmd, c := p.newCommand("rules (-f pod.yaml | flags)", "Print the pod's rules", func(c *common, cmd *cobra.Command) error {
-		return runRules(cmd.Context(), c, format, family)
+		return runRules(c, format, family)
 	})
 	c.templates = true
 	c.ruleFlags = addRuleFlags(cmd.Flags())
@@ -29,8 +28,8 @@ func (p Program) rulesCommand() *cobra.Command {
 	return cmd
 }
 
-func runRules(ctx context.Context, c *common, format, family string) error {
-	t, err := c.target(ctx, nil)
+func runRules(c *common, format, family string) error {
+	t, err := c.target(nil)
 	if err != nil {
 		return err
 	}
@@ -45,7 +44,7 @@ func runRules(ctx context.Context, c *common, format, family string) error {
 	default: // JSON has no comments, and a chart begins with its kind
 		c.sayConfig(c.Stderr, "")
 	}
-	rs := t.Ruleset
+	rs := t.Plan.Ruleset
 	switch family {
 	case "4":
 		rs.IPv6 = nil

@@ -62,7 +62,7 @@ nftables counts only where a rule says so; the plugin's rules for it do not.`
 }
 
 func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) error {
-	wanted, err := c.owned(ctx, ns)
+	wanted, err := c.owned(ns)
 	if err != nil {
 		return err
 	}
@@ -96,15 +96,15 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 
 // owned returns the rulesets that recognize and explain live rules: the pod's, or
 // without a pod those of every dialect and of a usual pod.
-func (c *common) owned(ctx context.Context, ns *netnsexec.NetNS) ([]ruleset.Ruleset, error) {
+func (c *common) owned(ns *netnsexec.NetNS) ([]ruleset.Ruleset, error) {
 	if c.file != "" {
-		t, err := c.target(ctx, ns)
+		t, err := c.target(ns)
 		if err != nil {
 			return nil, err
 		}
 		c.warn(t)
 		if t.Decision.Selected {
-			return []ruleset.Ruleset{t.Ruleset}, nil
+			return []ruleset.Ruleset{t.Plan.Ruleset}, nil
 		}
 		visible.To(c.Stderr).Printf("%s; it should have no rules\n", t.unselected())
 		return c.owners(), nil

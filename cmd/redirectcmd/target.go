@@ -1,7 +1,6 @@
 package redirectcmd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,8 +13,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -48,6 +47,7 @@ type common struct {
 
 	// Set by configure and check.
 	config   explain.Configuration
+	expected bool // this is a node, or the user named a file
 	dialects dialect.List
 	backend  apply.Name
 	addrs    []netip.Addr
@@ -146,32 +146,60 @@ func (c *common) inputs() (n int) {
 	return n
 }
 
-// target is one pod and the plan for it. Its Pod is nil when flags define the rules.
+// target is one pod and what becomes of it.
 type target struct {
-	explain.Target
+	explain.Explanation
+	// mesh has the pod; it is the first that was asked if none has.
+	mesh *dialect.Dialect
+	// flags define the rules, and there is no pod.
+	flags bool
 	// action holds the action flags.
 	action flagBuild
 }
 
 // String names the target for people.
 func (t *target) String() string {
-	if t.Pod == nil {
+	if t.flags {
 		return "pod"
 	}
 	return "pod " + t.Pod.Namespace + "/" + t.Pod.Name
 }
 
-// target plans the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's
-// families from ns, which may be nil. For a refused pod it returns an error, and the target holds the decision.
-func (c *common) target(ctx context.Context, ns *netnsexec.NetNS) (*target, error) {
-	t := &target{Target: explain.Target{Addrs: c.addrs, Mesh: &c.dialects[0], Known: c.Dialects}}
-	if c.file != "" {
-		return t, c.targetPod(ctx, t, ns)
+// target explains the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's families from ns, which
+// may be nil. A refused pod is an error.
+func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
+	t, err := c.explained(ns)
+	if err != nil {
+		return nil, err
 	}
-	return t, c.targetFlags(ctx, t, ns)
+	return t, t.Err()
 }
 
-func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) (err error) {
+// explained is [common.target], which has refused pods too.
+func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
+	t := &target{mesh: &c.dialects[0], flags: c.file == ""}
+	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Known: c.Dialects, Configuration: c.config}
+	meshes, err := c.dialects, error(nil)
+	if t.flags {
+		meshes, err = c.byFlags(t, &in, ns)
+	} else {
+		err = c.byFile(t, &in, ns)
+	}
+	if err != nil {
+		return nil, err
+	}
+	in.Options = dialect.Options{UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID, RefuseNetRaw: c.refuseNetRaw}
+	if t.Explanation, err = explain.Pod(meshes, in); err != nil {
+		return nil, err
+	}
+	if d := c.dialects.Named(t.Plan.Dialect); d != nil {
+		t.mesh = d
+	}
+	return t, nil
+}
+
+// byFile reads the pod and its namespace.
+func (c *common) byFile(t *target, in *explain.Input, ns *netnsexec.NetNS) error {
 	m, err := c.Program.manifest(c.file)
 	if err != nil {
 		return err
@@ -179,10 +207,9 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 	if m.Template && !c.templates {
 		return fmt.Errorf("-f %s: it is the %s %s: only explain, rules and trace take its template; give one of its pods", c.file, m.Pod.OwnerReferences[0].Kind, m.Pod.Name)
 	}
-	t.Pod, t.Template = m.Pod, m.Template || c.template != nil && *c.template
-	var namespace *corev1.Namespace
+	in.Subject.Pod, in.Template = m.Pod, m.Template || c.template != nil && *c.template
 	if c.namespaceFile != "" {
-		if namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
+		if in.Subject.Namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
 			return err
 		}
 	}
@@ -191,56 +218,44 @@ func (c *common) targetPod(ctx context.Context, t *target, ns *netnsexec.NetNS) 
 			return err
 		}
 	}
-	if len(t.Addrs) == 0 {
-		t.Addrs = explain.Addrs(t.Pod)
+	if len(in.Subject.Addrs) == 0 {
+		in.Subject.Addrs = explain.Addrs(m.Pod)
 	}
-	if err := t.look(ns); err != nil {
-		return err
-	}
-	return t.Ask(ctx, c.dialects, namespace, c.options())
+	return look(&in.Subject, ns)
 }
 
-// targetFlags applies the rule flags to what the dialect makes of a pod without settings.
-func (c *common) targetFlags(ctx context.Context, t *target, ns *netnsexec.NetNS) error {
+// byFlags applies the rule flags to what the dialect makes of a pod without settings, and returns a mesh that makes nothing else.
+func (c *common) byFlags(t *target, in *explain.Input, ns *netnsexec.NetNS) (dialect.List, error) {
 	if len(c.dialects) > 1 {
-		return cli.Usagef("--dialect %s: without -f nothing says which of them the rules are for", c.dialects)
+		return nil, cli.Usagef("--dialect %s: without -f nothing says which of them the rules are for", c.dialects)
 	}
-	if err := t.look(ns); err != nil {
-		return err
+	if err := look(&in.Subject, ns); err != nil {
+		return nil, err
 	}
-	built, err := t.Mesh.Redirect(&corev1.Pod{}, &corev1.Namespace{}, t.Addrs)
+	built, err := t.mesh.Redirect(in.Subject.Pod, &corev1.Namespace{}, in.Subject.Addrs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	base := built.Redirect
 	if c.istioFlags != nil {
 		base = istioBase(base)
 	}
 	if t.action, built.Origins, err = c.build(base, nil); err != nil {
-		return err
+		return nil, err
 	}
-	c.backend = t.action.backend
-	built.Redirect = t.action.Redirect
-	t.Notes = append(t.Notes, t.action.warnings...)
+	c.backend, built.Redirect, in.Warnings = t.action.backend, t.action.Redirect, t.action.warnings
 	if err := built.Redirect.Validate(); err != nil {
-		return cli.Usage(err)
+		return nil, cli.Usage(err)
 	}
-	flags := dialect.List{{Name: t.Mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}}
-	err = t.Ask(ctx, flags, nil, c.options())
-	t.Decision.Detail = "flags say what the rules are"
-	return err
-}
-
-func (c *common) options() dialect.Options {
-	return dialect.Options{UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID, RefuseNetRaw: c.refuseNetRaw}
+	return dialect.List{{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}}, nil
 }
 
 // look reads the kernel's families, and the addresses if they are unknown, from ns.
-func (t *target) look(ns *netnsexec.NetNS) (err error) {
+func look(s *dialect.Subject, ns *netnsexec.NetNS) (err error) {
 	if ns == nil {
 		return nil
 	}
-	if t.Kernel, err = apply.Kernel(ns); err != nil || len(t.Addrs) > 0 {
+	if s.Kernel, err = apply.Kernel(ns); err != nil || len(s.Addrs) > 0 {
 		return err
 	}
 	return ns.Do(func() error {
@@ -250,7 +265,7 @@ func (t *target) look(ns *netnsexec.NetNS) (err error) {
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
-				t.Addrs = append(t.Addrs, p.Addr().Unmap())
+				s.Addrs = append(s.Addrs, p.Addr().Unmap())
 			}
 		}
 		return nil
@@ -268,12 +283,12 @@ func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 // warn prints bypasses and warnings. It leaves bypasses that are only possible to
 // explain, which describes the pod as a whole.
 func (c *common) warn(t *target) {
-	for _, b := range t.Bypasses {
+	for _, b := range t.Plan.Bypasses {
 		if !b.Unsure && !c.quiet {
 			visible.To(c.Stderr).Printf("WARNING: %s\n", b)
 		}
 	}
-	for _, w := range t.Notes {
+	for _, w := range t.Warnings {
 		c.say(w)
 	}
 }

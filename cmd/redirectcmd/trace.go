@@ -3,7 +3,6 @@ package redirectcmd
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
@@ -41,9 +40,9 @@ func (p Program) traceCommand() *cobra.Command {
 						return cli.Usagef("--%s: with --packets the packets are in the file", name)
 					}
 				}
-				return runTraceLines(cmd.Context(), c, packets, connection)
+				return runTraceLines(c, packets, connection)
 			}
-			return runTrace(cmd.Context(), c, flags, output, connection)
+			return runTrace(c, flags, output, connection)
 		})
 	c.templates = true
 	cmd.Long = `trace says which rules a packet meets and where it goes.
@@ -110,24 +109,12 @@ func (p packetFlags) packet() (trace.Packet, error) {
 	return out, cli.Usage(errors.Join(errs...))
 }
 
-// trace traces one packet. A packet of a pod outside the mesh passes, with the decision as its reason.
-func (t *target) trace(p trace.Packet) (trace.Result, error) {
-	if !t.Decision.Selected {
-		return trace.Result{
-			Verdict: trace.Pass, Path: []string{}, Mark: p.Mark,
-			Reason: fmt.Sprintf("%s: %s", t.Decision.Reason, t.Decision.Detail),
-		}, nil
-	}
-	p.PodAddrs = t.Addrs
-	return trace.Trace(t.Ruleset, p)
-}
-
-func runTrace(ctx context.Context, c *common, flags packetFlags, output string, connection bool) error {
+func runTrace(c *common, flags packetFlags, output string, connection bool) error {
 	p, err := flags.packet()
 	if err != nil {
 		return err
 	}
-	t, err := c.target(ctx, nil)
+	t, err := c.target(nil)
 	if err != nil {
 		return err
 	}
@@ -139,7 +126,7 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 		}
 		return c.printConnection(got, output)
 	}
-	r, err := t.trace(p)
+	r, err := t.Trace(p)
 	if err != nil {
 		return err
 	}
@@ -151,7 +138,7 @@ func runTrace(ctx context.Context, c *common, flags packetFlags, output string, 
 		}{r, c.config})
 	case "mermaid":
 		var rs ruleset.Ruleset
-		if program := t.Ruleset.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
+		if program := t.Plan.Ruleset.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
 			rs.Set(program)
 		}
 		c.sayConfig(c.Stderr, "")
@@ -170,11 +157,11 @@ const maxLine = 64 << 10
 
 // runTraceLines writes one result for each line that is not blank, in order. A
 // line that is not a packet gets {"error": …}.
-func runTraceLines(ctx context.Context, c *common, name string, connection bool) error {
+func runTraceLines(c *common, name string, connection bool) error {
 	if name == "-" && c.inputs() > 0 {
 		return cli.Usagef("--packets and -f: only one of them can be standard input")
 	}
-	t, err := c.target(ctx, nil)
+	t, err := c.target(nil)
 	if err != nil {
 		return err
 	}
@@ -207,7 +194,7 @@ func runTraceLines(ctx context.Context, c *common, name string, connection bool)
 		case connection:
 			answer, err = t.Connect(p)
 		default:
-			answer, err = t.trace(p)
+			answer, err = t.Trace(p)
 		}
 		if err != nil {
 			bad++

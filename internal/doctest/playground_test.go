@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -92,10 +92,10 @@ func TestPlaygroundExamples(t *testing.T) {
 			s, err := playground.Read(link)
 			require.NoError(t, err, key)
 			assert.JSONEq(t, `{"dialect": "`+name+`"}`, string(s.Config))
-			m, err := explain.Read([]byte(s.Pod))
+			m, err := explain.ParseManifest([]byte(s.Pod))
 			require.NoError(t, err, key)
 			pod := m.Pod
-			namespace, err := explain.Namespace([]byte(s.Namespace))
+			namespace, err := explain.ParseNamespace([]byte(s.Namespace))
 			require.NoError(t, err, key)
 			if strings.Contains(key, "/") {
 				assert.Contains(t, pod.Annotations, key)

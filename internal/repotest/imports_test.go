@@ -23,7 +23,7 @@ type rule struct {
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
-	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "nodeproxy/internal/machine", "cmd/internal/migration",
+	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "nodeproxy/internal/machine", "cmd/internal/migration",
 }
 
 // engine are the values that need no Kubernetes types at all.

@@ -75,6 +75,7 @@ func all(operands []any) []any {
 // Printer prints for people. Make one with [To].
 type Printer struct {
 	w   io.Writer
+	n   int64
 	err error
 }
 
@@ -83,6 +84,9 @@ func To(w io.Writer) *Printer { return &Printer{w: w} }
 
 // Err is the first error of the writer. After it nothing is written.
 func (p *Printer) Err() error { return p.err }
+
+// Written counts the bytes that were written.
+func (p *Printer) Written() int64 { return p.n }
 
 // Printf prints the format, which is a constant of ours, with operands that cannot end a line.
 func (p *Printer) Printf(format string, operands ...any) {
@@ -127,7 +131,8 @@ func (j jsonWriter) Write(p []byte) (int, error) {
 
 func (p *Printer) write(s string) {
 	if p.err == nil {
-		_, p.err = io.WriteString(p.w, s)
+		n, err := io.WriteString(p.w, s)
+		p.n, p.err = p.n+int64(n), err
 	}
 }
 

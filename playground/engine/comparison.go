@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/redirect/compare"
 )
 

@@ -100,7 +100,7 @@ func addr(s string) (netip.Addr, error) {
 }
 
 func (a *asked) trace(c Connection) (Way, error) {
-	if a.explanation.Refused != nil {
+	if a.Explanation.Refused != nil {
 		return Way{}, inputError{"pod", errors.New("a pod that is refused does not start, so it has no connections")}
 	}
 	p, err := a.packet(c)

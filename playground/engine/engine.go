@@ -4,17 +4,15 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -79,7 +77,7 @@ func (r Request) answer() (any, error) {
 	}
 	switch r.Op {
 	case "explain":
-		return q.explanation, nil
+		return q.Explanation, nil
 	case "look":
 		return q.look(), nil
 	case "trace":
@@ -93,38 +91,29 @@ func (r Request) answer() (any, error) {
 	return nil, fmt.Errorf("unknown question %q", r.Op)
 }
 
-// asked is a subject with its plan.
-type asked struct {
-	explain.Target
-	dialects    dialect.List
-	explanation explain.Explanation
-}
+// asked is a subject with what becomes of it.
+type asked struct{ explain.Explanation }
 
 func (s Subject) ask() (*asked, error) {
 	meshes, err := configure(s.Config)
 	if err != nil {
 		return nil, inputError{"config", err}
 	}
-	l := meshes.Meshes
-	a := &asked{dialects: l}
-	a.Mesh, a.Known = &l[0], dialects.All()
-	m, err := explain.Read([]byte(s.Pod))
+	m, err := explain.ParseManifest([]byte(s.Pod))
 	if err != nil {
 		return nil, inputError{"pod", err}
 	}
-	a.Pod, a.Template = m.Pod, m.Template
-	var namespace *corev1.Namespace
+	subject := dialect.Subject{Pod: m.Pod, Addrs: explain.Addrs(m.Pod)}
 	if s.Namespace != "" {
-		if namespace, err = explain.Namespace([]byte(s.Namespace)); err != nil {
+		if subject.Namespace, err = explain.ParseNamespace([]byte(s.Namespace)); err != nil {
 			return nil, inputError{"namespace", err}
 		}
 	}
-	a.Addrs = explain.Addrs(a.Pod)
-	err = a.Ask(context.Background(), l, namespace, meshes.Options)
-	if a.explanation, err = a.Explain(l, explain.NoConfiguration, err); err != nil {
+	x, err := explain.Pod(meshes.Meshes, explain.Input{Subject: subject, Options: meshes.Options, Known: dialects.All(), Template: m.Template, Configuration: explain.NoConfiguration})
+	if err != nil {
 		return nil, inputError{"pod", err}
 	}
-	return a, nil
+	return &asked{x}, nil
 }
 
 // configure reads the plugin's entry, and finds the meshes that it names. The error names everything that is wrong.
@@ -171,21 +160,21 @@ type View struct {
 }
 
 func (a *asked) look() View {
-	v := View{Explanation: a.explanation, Charts: []Chart{}, Matrix: []Cell{}}
-	if a.explanation.Refused != nil {
+	v := View{Explanation: a.Explanation, Charts: []Chart{}, Matrix: []Cell{}}
+	if a.Explanation.Refused != nil {
 		return v
 	}
 	v.Matrix = a.matrix()
 	if !a.Decision.Selected {
 		return v
 	}
-	v.IPTables, v.NFT, v.Charts = explain.RulesText(a.Ruleset), apply.NFT(a.Ruleset), charts(a.Ruleset)
+	v.IPTables, v.NFT, v.Charts = explain.RulesText(a.Plan.Ruleset), apply.NFT(a.Plan.Ruleset), charts(a.Plan.Ruleset)
 	return v
 }
 
 func (a *asked) compare(r Request) (any, error) {
 	if r.Saved != "" {
-		x, err := a.CompareSaved(a.dialects, explain.NoConfiguration, r.Saved)
+		x, err := a.CompareSaved(r.Saved)
 		if err != nil {
 			return nil, inputError{"saved", err}
 		}
@@ -202,11 +191,11 @@ func (a *asked) compare(r Request) (any, error) {
 		name string
 		*asked
 	}{{"pod", a}, {"other", other}} {
-		if q.explanation.Refused != nil {
+		if q.Explanation.Refused != nil {
 			return nil, inputError{q.name, errors.New("a pod that is refused has no rules to compare")}
 		}
 	}
-	x, err := a.CompareRules(a.dialects, explain.NoConfiguration, other.Ruleset)
+	x, err := a.Compare(other.Plan.Ruleset)
 	if err != nil {
 		return nil, err
 	}

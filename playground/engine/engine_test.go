@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/playground/engine"
 )

@@ -28,8 +28,8 @@ const maxExcluded = 2
 func (a *asked) matrix() []Cell {
 	cells := []Cell{}
 	for _, f := range ruleset.Families {
-		has := slices.ContainsFunc(a.Addrs, func(x netip.Addr) bool { return ruleset.FamilyOf(x) == f })
-		if f == ruleset.IPv4 && len(a.Addrs) == 0 || has || a.Ruleset.Program(f) != nil {
+		has := slices.ContainsFunc(a.Subject.Addrs, func(x netip.Addr) bool { return ruleset.FamilyOf(x) == f })
+		if f == ruleset.IPv4 && len(a.Subject.Addrs) == 0 || has || a.Plan.Ruleset.Program(f) != nil {
 			cells = append(cells, a.matrixOf(f)...)
 		}
 	}
@@ -37,7 +37,7 @@ func (a *asked) matrix() []Cell {
 }
 
 func (a *asked) matrixOf(f ruleset.Family) (cells []Cell) {
-	e, port, r := a.Example(f), a.ApplicationPort(), a.Redirect
+	e, port, r := a.Example(f), a.ApplicationPort(), a.Plan.Redirect
 	add := func(who, what string, c Connection) {
 		cell := Cell{Family: f.String(), Who: who, What: what, Ask: c}
 		p, err := a.packet(c)

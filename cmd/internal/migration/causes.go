@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 // group sums up the differences of a comparison.
-func (j *Judge) group(t *explain.Target, e Evidence, x explain.Comparison) Group {
+func (j *Judge) group(of explain.Explanation, e Evidence, x explain.Comparison) Group {
 	// Nobody's traffic goes otherwise where ours keep apart what theirs may mix up.
 	x.ConnectionDifferences = slices.DeleteFunc(x.ConnectionDifferences, func(d compare.ConnectionDifference) bool { return d.Better })
 	switch {
@@ -35,10 +35,10 @@ func (j *Judge) group(t *explain.Target, e Evidence, x explain.Comparison) Group
 		}
 	}
 	for _, d := range x.Differences {
-		note(cmp.Or(deliberate(t, d.Packet), kind(d)), d.String())
+		note(cmp.Or(deliberate(of.Plan.Redirect, d.Packet), kind(d)), d.String())
 	}
 	for _, d := range x.ConnectionDifferences {
-		note(cmp.Or(deliberate(t, d.Packet), fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B)), d.String())
+		note(cmp.Or(deliberate(of.Plan.Redirect, d.Packet), fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B)), d.String())
 	}
 	more := ""
 	if n := len(kinds) - maxKinds; n > 0 {
@@ -53,8 +53,7 @@ func (j *Judge) group(t *explain.Target, e Evidence, x explain.Comparison) Group
 
 // deliberate says in words where ours differ from the mesh's own rules on purpose, in which every pod of the kind does; nothing of
 // other packets. It is Istio with TPROXY: see "Difference to istio-cni" in docs/dialects/istio.md, and docs/comparison.md.
-func deliberate(t *explain.Target, p trace.Packet) string {
-	r := &t.Redirect
+func deliberate(r redirect.Redirect, p trace.Packet) string {
 	switch {
 	case r.Mode != redirect.ModeTProxy:
 	case p.Direction == trace.In && r.Proxy.TunnelPort != 0 && p.Dst.Port() == r.Proxy.TunnelPort:

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/consul"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

@@ -31,9 +31,9 @@ func TestConsulWithPlugin(t *testing.T) {
 	without := migration.WithoutInit(p, dialect.List{d})
 	assert.False(t, d.Policy.Decide(without, nil).Selected, "it has no annotations of a plugin's pod")
 	j := migration.Judge{Meshes: dialect.List{d}}
-	target, in, err := j.Target(t.Context(), p, nil)
+	x, err := j.Explain(p, nil)
 	require.NoError(t, err)
-	require.True(t, in)
-	assert.Equal(t, redirect.Ports(9090), target.Redirect.Inbound.ExcludePorts)
+	require.True(t, x.Decision.Selected)
+	assert.Equal(t, redirect.Ports(9090), x.Plan.Redirect.Inbound.ExcludePorts)
 	assert.Len(t, p.Annotations, 1, "the pod itself is as it was")
 }

@@ -2,7 +2,6 @@ package migration
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/explain"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -105,13 +104,10 @@ type Judge struct {
 	Outside int
 }
 
-// Target is the pod as the injector would make it with a plugin, with its plan. The bool is false for a pod outside the mesh. The
-// error refuses the pod.
-func (j *Judge) Target(ctx context.Context, pod *corev1.Pod, namespace *corev1.Namespace) (*explain.Target, bool, error) {
+// Explain says what becomes of the pod as the injector would make it with a plugin. The error means that this cannot be told.
+func (j *Judge) Explain(pod *corev1.Pod, namespace *corev1.Namespace) (explain.Explanation, error) {
 	pod = withPlugin(WithoutInit(pod, j.Meshes), pod)
-	t := &explain.Target{Pod: pod, Mesh: &j.Meshes[0], Addrs: explain.Addrs(pod)}
-	err := t.Ask(ctx, j.Meshes, namespace, j.Options)
-	return t, t.Decision.Selected, err
+	return explain.Pod(j.Meshes, explain.Input{Subject: dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, Options: j.Options})
 }
 
 // WithoutInit returns the pod without the init containers by which the meshes write rules: the pod itself if it has none.
@@ -145,14 +141,14 @@ func Init(pod *corev1.Pod, meshes dialect.List) (mesh string, c *corev1.Containe
 	return "", nil
 }
 
-// Add judges a pod of the mesh. Err is what Target returned.
-func (j *Judge) Add(t *explain.Target, err error, namespace *corev1.Namespace, o Observed) {
+// Add judges a pod of the mesh by what [Judge.Explain] says of it.
+func (j *Judge) Add(x explain.Explanation, o Observed) {
 	var g Group
 	switch {
-	case errors.Is(err, dialect.ErrNamespaceUnknown):
+	case errors.Is(x.Err(), dialect.ErrNamespaceUnknown):
 		g = unknown(None, "the pod's namespace decides too, and is not known")
-	case err != nil:
-		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(explain.Reasons(err), "; ")}
+	case x.Err() != nil:
+		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(x.Refused, "; ")}
 	case o.Double != "":
 		g = Group{Verdict: Double, Evidence: Live, Cause: o.Double +
 			". Which of them takes a connection depends on their order. Restart the pod when only one of the plugins is left: that one writes all its rules"}
@@ -164,11 +160,11 @@ func (j *Judge) Add(t *explain.Target, err error, namespace *corev1.Namespace, o
 	case o.LiveError == "" && o.LiveRules == 0:
 		g = Group{Verdict: Differs, Evidence: Live, Cause: "it has no rules, so it bypasses the mesh; ours would capture it"}
 	case o.LiveError == "":
-		g = j.compareLive(t, o)
+		g = j.compareLive(x, o)
 	default:
-		g = j.compareModel(t, namespace, o)
+		g = j.compareModel(x, o)
 	}
-	j.add(g, t.Pod.Namespace+"/"+t.Pod.Name)
+	j.add(g, x.Pod.Namespace+"/"+x.Pod.Name)
 }
 
 func (j *Judge) add(g Group, pod string) {
@@ -224,28 +220,28 @@ func count(rs ruleset.Ruleset) (n int) {
 	return n
 }
 
-func (j *Judge) compareLive(t *explain.Target, o Observed) Group {
-	n := max(o.LiveRules, count(t.Ruleset))
+func (j *Judge) compareLive(x explain.Explanation, o Observed) Group {
+	n := max(o.LiveRules, count(x.Plan.Ruleset))
 	if n <= maxRules { // one rule with a set may be many
-		if theirs, err := compare.Rules(o.Live, t.Ruleset); err == nil {
+		if theirs, err := compare.Rules(o.Live, x.Plan.Ruleset); err == nil {
 			n = max(n, count(theirs))
 		}
 	}
 	if n > maxRules {
 		return unknown(Live, "it has %d rules, and no more than %d are compared", n, maxRules)
 	}
-	return j.once(t, o.Live, func() Group {
-		x, err := t.CompareSaved(j.Meshes, explain.NoConfiguration, o.Live)
+	return j.once(x, o.Live, func() Group {
+		c, err := x.CompareSaved(o.Live)
 		if err != nil {
 			return unknown(Live, "its rules cannot be compared: %v", err)
 		}
-		return j.group(t, Live, x)
+		return j.group(x, Live, c)
 	})
 }
 
 // compareModel goes by the settings: the meshes' own plugins read the same annotations, so what is left are settings of the
 // other plugin that ours does not have, and what an init container was told.
-func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o Observed) Group {
+func (j *Judge) compareModel(x explain.Explanation, o Observed) Group {
 	var theirs redirect.Redirect
 	switch {
 	case o.Init != nil:
@@ -255,11 +251,11 @@ func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o O
 	case j.Plan.unmodelled() != "":
 		return unknown(Model, "what %s does to rules is not known; %s", j.Plan.unmodelled(), o.LiveError)
 	default:
-		theirs = t.Redirect.Clone()
+		theirs = x.Plan.Redirect.Clone()
 		for _, c := range j.Plan.changed {
-			_, onPod := t.Pod.Annotations[c.annotation]
+			_, onPod := x.Subject.Pod.Annotations[c.annotation]
 			onNamespace := false
-			if namespace != nil {
+			if namespace := x.Subject.Namespace; namespace != nil {
 				_, onNamespace = namespace.Annotations[c.annotation]
 			}
 			if c.annotation != "" && (onPod || onNamespace) {
@@ -274,19 +270,19 @@ func (j *Judge) compareModel(t *explain.Target, namespace *corev1.Namespace, o O
 	if err != nil {
 		return unknown(Model, "the rules of the other cannot be made: %v", err)
 	}
-	if n := max(count(rules), count(t.Ruleset)); n > maxRules {
+	if n := max(count(rules), count(x.Plan.Ruleset)); n > maxRules {
 		return unknown(Model, "it has %d rules, and no more than %d are compared", n, maxRules)
 	}
 	text := explain.RulesText(rules)
-	if text == explain.RulesText(t.Ruleset) {
+	if text == explain.RulesText(x.Plan.Ruleset) {
 		return Group{Verdict: Same, Evidence: Model, Cause: "the settings make the same rules; those of the running pods were not read: " + o.LiveError}
 	}
-	return j.once(t, "model\n"+text, func() Group {
-		x, err := t.CompareRules(j.Meshes, explain.NoConfiguration, rules)
+	return j.once(x, "model\n"+text, func() Group {
+		c, err := x.Compare(rules)
 		if err != nil {
 			return unknown(Model, "its rules cannot be compared: %v", err)
 		}
-		return j.group(t, Model, x)
+		return j.group(x, Model, c)
 	})
 }
 
@@ -304,12 +300,12 @@ func (p Plan) unmodelled() string {
 }
 
 // once compares the same rules once. The pods' addresses are in no rule; how many there are of each family counts.
-func (j *Judge) once(t *explain.Target, theirs string, work func() Group) Group {
+func (j *Judge) once(x explain.Explanation, theirs string, work func() Group) Group {
 	families := ""
-	for _, a := range t.Addrs {
+	for _, a := range x.Subject.Addrs {
 		families += ruleset.FamilyOf(a).String() + " "
 	}
-	key := families + "\x00" + theirs + "\x00" + explain.RulesText(t.Ruleset)
+	key := families + "\x00" + theirs + "\x00" + explain.RulesText(x.Plan.Ruleset)
 	if g, ok := j.memo[key]; ok {
 		return g
 	}

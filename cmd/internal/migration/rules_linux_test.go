@@ -103,13 +103,14 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	meshes, err := dialects.Choose(dialects.All(), plan.Dialects(), nil, nil)
 	require.NoError(t, err)
 	j := migration.Judge{Plan: plan, Meshes: meshes, Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
-	target, in, err := j.Target(t.Context(), &l.Pod, &corev1.Namespace{})
-	require.True(t, in, target.Decision)
-	j.Add(target, err, nil, o)
+	x, err := j.Explain(&l.Pod, &corev1.Namespace{})
+	require.NoError(t, err)
+	require.True(t, x.Decision.Selected, x.Decision)
+	j.Add(x, o)
 	groups := j.Groups()
 	require.Len(t, groups, 1)
 	g := groups[0]
-	assert.Equal(t, l.Verdict, g.Verdict, "%s: %s\n%s\nwhere ours are\n%s", variant, g.Cause, strings.Join(g.Example, "\n"), target.Ruleset)
+	assert.Equal(t, l.Verdict, g.Verdict, "%s: %s\n%s\nwhere ours are\n%s", variant, g.Cause, strings.Join(g.Example, "\n"), x.Plan.Ruleset)
 	assert.Equal(t, migration.Live, g.Evidence)
 	for _, cause := range l.Causes {
 		assert.Contains(t, g.Cause, cause, "%s: %s", variant, strings.Join(g.Example, "\n"))

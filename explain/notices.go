@@ -22,9 +22,9 @@ var closing = map[dialect.BypassCode]string{
 	dialect.BypassNetRaw:  "drop that container's capabilities (securityContext.capabilities.drop: [ALL]); refuse_net_raw: true refuses such pods",
 }
 
-func (t *Target) past() []Notice {
+func (x Explanation) past() []Notice {
 	all := []Notice{}
-	for _, b := range t.Bypasses {
+	for _, b := range x.Plan.Bypasses {
 		what, _, _ := strings.Cut(b.String(), "; ") // what closes it is said below
 		all = append(all, Notice{string(b.Code), what, closing[b.Code]})
 	}
@@ -45,9 +45,9 @@ var exclusions = map[string]string{
 }
 
 // excluded lists what the pod's own settings leave out.
-func (t *Target) excluded() []Notice {
+func (x Explanation) excluded() []Notice {
 	all := []Notice{}
-	for _, o := range t.Origins {
+	for _, o := range x.Plan.Origins {
 		what, known := exclusions[o.Field]
 		if !known || o.Source == redirect.FromDefault || o.Value == "*" || o.Value == "" {
 			continue
@@ -71,9 +71,9 @@ var cures = map[redirect.WarningCode]string{
 	dialect.WarningContested:      "if that is not meant, change the order of the plugin's dialects, or take one mesh's proxy out of the pod",
 }
 
-func (t *Target) warned() []Notice {
+func (x Explanation) warned() []Notice {
 	all := []Notice{}
-	for _, list := range []redirect.Warnings{t.Decision.Warnings, t.Plan.Warnings} {
+	for _, list := range []redirect.Warnings{x.Plan.Decision.Warnings, x.Plan.Warnings} {
 		for _, w := range list {
 			all = append(all, Notice{string(w.Code), w.Text, cures[w.Code]})
 		}
@@ -82,13 +82,13 @@ func (t *Target) warned() []Notice {
 }
 
 // refused says of each thing that is wrong how to put it right.
-func (t *Target) refused(v *Verdict, err error) {
-	pod := t.Pod
+func (x Explanation) refused(v *Verdict) {
+	pod, err := x.Subject.Pod, x.err
 	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
 	if errors.Is(err, dialect.ErrNamespaceUnknown) {
 		v.Code = CodeNamespaceUnknown
 		v.Sentence = "It cannot be told whether this pod is captured, because its namespace is not known."
-		if !t.Decision.Undecided {
+		if !x.Plan.Decision.Undecided {
 			v.Sentence = "This pod is in the mesh, and it cannot be told how it is captured, because its namespace is not known, from which it may inherit settings."
 		}
 		v.Do = append(v.Do, GiveNamespace,

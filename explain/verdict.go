@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -37,7 +36,7 @@ const (
 )
 
 // Codes lists all codes but those that a dialect adds.
-var Codes = func() []Code {
+func Codes() []Code {
 	all := []Code{CodeCaptured, CodePartly, CodeRefused, CodeNoMesh, CodeOtherDialect, CodeNamespaceUnknown}
 	for _, r := range selection.Reasons {
 		if r != selection.Selected {
@@ -45,7 +44,7 @@ var Codes = func() []Code {
 		}
 	}
 	return all
-}()
+}
 
 // Verdict is an explanation for somebody who knows none of our terms.
 type Verdict struct {
@@ -76,18 +75,18 @@ type Notice struct {
 // untouched are the reasons of a mesh that the pod has nothing to do with, unless somebody has asked the mesh for it.
 var untouched = []selection.Reason{selection.NoProxy, selection.NotInjected, selection.NotEnabled}
 
-// verdict sums up the plan. Err is what [Target.Ask] has returned.
-func (t *Target) verdict(l dialect.List, err error) Verdict {
-	v := Verdict{Because: []string{}, Do: []string{}, Past: []Notice{}, Excluded: []Notice{}, Warnings: t.warned()}
+// verdict sums up the plan.
+func (x Explanation) verdict(l dialect.List) Verdict {
+	v := Verdict{Because: []string{}, Do: []string{}, Past: []Notice{}, Excluded: []Notice{}, Warnings: x.warned()}
 	switch {
-	case err != nil:
-		v.Code, v.State, v.Mesh = CodeRefused, Refused, t.Plan.Dialect
-		t.refused(&v, err)
-	case t.Decision.Selected:
-		v.Code, v.State, v.Mesh = CodeCaptured, Captured, t.Plan.Dialect
+	case x.err != nil:
+		v.Code, v.State, v.Mesh = CodeRefused, Refused, x.Plan.Dialect
+		x.refused(&v)
+	case x.Plan.Decision.Selected:
+		v.Code, v.State, v.Mesh = CodeCaptured, Captured, x.Plan.Dialect
 		v.Sentence = "The plugin captures this pod: its connections go through " + Title(v.Mesh)
-		v.Past, v.Excluded = t.past(), t.excluded()
-		sure := slices.ContainsFunc(t.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
+		v.Past, v.Excluded = x.past(), x.excluded()
+		sure := slices.ContainsFunc(x.Plan.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
 		switch {
 		case sure:
 			v.Code = CodePartly
@@ -98,50 +97,50 @@ func (t *Target) verdict(l dialect.List, err error) Verdict {
 		v.Sentence += "."
 	default:
 		v.State = Outside
-		t.outside(&v, l)
+		x.outside(&v, l)
 	}
 	return v
 }
 
 // outside explains by the meshes that the pod has to do with; by all of them if it has to do with none.
-func (t *Target) outside(v *Verdict, l dialect.List) {
-	answers := t.Answers
+func (x Explanation) outside(v *Verdict, l dialect.List) {
+	answers := x.Plan.Answers
 	if len(answers) == 0 {
-		answers = []dialect.Answer{{Dialect: l.String(), Decision: t.Decision}}
+		answers = []dialect.Answer{{Dialect: l.String(), Decision: x.Plan.Decision}}
 	}
 	all := make([]about, len(answers))
 	for i, a := range answers {
-		all[i] = t.about(l.Named(a.Dialect), a)
+		all[i] = x.about(l.Named(a.Dialect), a)
 	}
 	concerned := slices.DeleteFunc(slices.Clone(all), func(a about) bool {
 		found := a.asks(a.pod, a.namespace)
 		return slices.Contains(untouched, a.Reason) && !found.yes && !found.no
 	})
 	switch {
-	case !slices.ContainsFunc(concerned, func(a about) bool { return !slices.Contains(untouched, a.Reason) }) && t.otherDialect(v, l):
+	case !slices.ContainsFunc(concerned, func(a about) bool { return !slices.Contains(untouched, a.Reason) }) && x.otherDialect(v, l):
 		return // whatever its namespace asks for, another mesh's proxy is there
 	case len(concerned) > 0:
 		all = concerned
 	case len(all) > 1:
-		t.noMesh(v, all)
+		x.noMesh(v, all)
 		return
 	}
 	v.Code = Code(all[0].Reason)
 	lead := "This pod is not captured, because "
 	for i, a := range all {
-		x := a.explain()
+		e := a.explain()
 		if i == 0 {
-			if x.aside {
+			if e.aside {
 				lead = "The plugin leaves this pod alone, because "
 			}
-			v.Sentence, v.Do = lead+x.because+".", append(v.Do, x.do...)
+			v.Sentence, v.Do = lead+e.because+".", append(v.Do, e.do...)
 			continue
 		}
-		if x.because == all[0].explain().because {
+		if e.because == all[0].explain().because {
 			continue // such as the host's network, which is the same to all
 		}
-		v.Because = append(v.Because, Title(a.name)+": "+x.because)
-		for _, do := range x.do {
+		v.Because = append(v.Because, Title(a.name)+": "+e.because)
+		for _, do := range e.do {
 			if do = "For " + Title(a.name) + ": " + do; !slices.Contains(v.Do, do) {
 				v.Do = append(v.Do, do)
 			}
@@ -149,19 +148,19 @@ func (t *Target) outside(v *Verdict, l dialect.List) {
 	}
 }
 
-func (t *Target) about(d *dialect.Dialect, a dialect.Answer) about {
-	return about{mesh: meshOf(a.Dialect, d), name: a.Dialect, dialect: d, pod: t.Pod, namespace: t.namespace, template: t.Template, Decision: a.Decision}
+func (x Explanation) about(d *dialect.Dialect, a dialect.Answer) about {
+	return about{mesh: meshOf(a.Dialect, d), name: a.Dialect, dialect: d, pod: x.Subject.Pod, namespace: x.Subject.Namespace, template: x.template, Decision: a.Decision}
 }
 
 // otherDialect looks whether the pod is of a mesh that was not asked.
-func (t *Target) otherDialect(v *Verdict, l dialect.List) bool {
-	for _, d := range t.Known {
-		if decision := d.Decide(t.Pod, t.namespace); l.Named(d.Name) != nil || !decision.Selected || decision.Err != nil {
+func (x Explanation) otherDialect(v *Verdict, l dialect.List) bool {
+	for _, d := range x.known {
+		if decision := d.Decide(x.Subject.Pod, x.Subject.Namespace); l.Named(d.Name) != nil || !decision.Selected || decision.Err != nil {
 			continue
 		}
 		v.Code = CodeOtherDialect
 		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", Title(d.Name), titles(l))
-		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then(inForce, t.Pod))
+		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
 		return true
 	}
 	return false
@@ -176,10 +175,10 @@ func titles(l dialect.List) string {
 }
 
 // noMesh explains a pod of which no mesh knows, without saying the same for each.
-func (t *Target) noMesh(v *Verdict, all []about) {
+func (x Explanation) noMesh(v *Verdict, all []about) {
 	v.Code = CodeNoMesh
 	v.Sentence = "This pod is not captured, because no mesh has put its proxy into it, and nothing asks for one."
-	if t.namespace == nil {
+	if x.Subject.Namespace == nil {
 		v.Sentence = "This pod is not captured, because no mesh has put its proxy into it; whether its namespace asks for one is not known here."
 	}
 	if do := all[0].bySystem(); do != nil {
@@ -191,33 +190,5 @@ func (t *Target) noMesh(v *Verdict, all []about) {
 			v.Do = append(v.Do, "To have it in "+Title(a.name)+": "+how)
 		}
 	}
-	v.Do = append(v.Do, Then("Then", t.Pod))
-}
-
-// Print writes the verdict for people: the sentence, what to do, and what else is to be known.
-func (v Verdict) Print(w *visible.Printer) {
-	w.Printf("%s\n", v.Sentence)
-	for _, because := range v.Because {
-		w.Printf("  %s\n", because)
-	}
-	PrintDo(w, v.Do)
-	for _, n := range v.Past {
-		w.Printf("  past the mesh: %s\n    to close it: %s\n", n.What, n.Do)
-	}
-	for _, n := range v.Excluded { // what is meant needs no remedy
-		w.Printf("  left out: %s\n", n.What)
-	}
-	for _, n := range v.Warnings {
-		w.Printf("  warning: %s\n    what helps: %s\n", n.What, n.Do)
-	}
-}
-
-// PrintDo writes what to do, a line each.
-func PrintDo(w *visible.Printer, do []string) {
-	if len(do) > 0 {
-		w.Printf("What to do:\n")
-	}
-	for _, line := range do {
-		w.Printf("  - %s\n", line)
-	}
+	v.Do = append(v.Do, Then("Then", x.Subject.Pod))
 }

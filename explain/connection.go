@@ -11,29 +11,43 @@ import (
 )
 
 // Connect traces the connection that a packet opens. A packet of a pod outside the mesh meets no rules.
-func (t *Target) Connect(p trace.Packet) (trace.Conversation, error) {
+func (x Explanation) Connect(p trace.Packet) (trace.Conversation, error) {
 	family := ruleset.FamilyOf(p.Dst.Addr().Unmap())
-	p.PodAddrs = t.Addrs
+	p.PodAddrs = x.Subject.Addrs
 	if e := examples[family]; p.Direction == trace.In && !p.Src.Addr().IsValid() && p.Dst.Addr().IsValid() {
 		p.Src = netip.AddrPortFrom(e.Client, p.Src.Port())
-	} else if p.Direction == trace.Out && !slices.ContainsFunc(t.Addrs, ofFamily(family)) {
-		p.PodAddrs = append(slices.Clone(t.Addrs), e.Pod)
+	} else if p.Direction == trace.Out && !slices.ContainsFunc(x.Subject.Addrs, ofFamily(family)) {
+		p.PodAddrs = append(slices.Clone(x.Subject.Addrs), e.Pod)
 	}
-	c := trace.Connection{First: p, Listeners: t.Listeners(family)}
-	if !t.Decision.Selected {
+	c := trace.Connection{First: p, Listeners: x.Listeners(family)}
+	if !x.Decision.Selected {
 		got, err := trace.TraceConnection(ruleset.Ruleset{}, c)
-		got.Reason += fmt.Sprintf(" (%s: %s)", t.Decision.Reason, t.Decision.Detail)
+		got.Reason += " (" + x.reason() + ")"
 		return got, err
 	}
-	return trace.TraceConnection(t.Ruleset, c)
+	return trace.TraceConnection(x.Plan.Ruleset, c)
+}
+
+// Trace traces one packet. That of a pod outside the mesh passes, with the decision as its reason.
+func (x Explanation) Trace(p trace.Packet) (trace.Result, error) {
+	if !x.Decision.Selected {
+		return trace.Result{Verdict: trace.Pass, Path: []string{}, Mark: p.Mark, Reason: x.reason()}, nil
+	}
+	p.PodAddrs = x.Subject.Addrs
+	return trace.Trace(x.Plan.Ruleset, p)
+}
+
+// reason is that of the decision, with its details.
+func (x Explanation) reason() string {
+	return fmt.Sprintf("%s: %s", x.Decision.Reason, x.Decision.Detail)
 }
 
 // Listeners are the pod's sockets as its redirection has them: the proxy's, and the application's on all other ports.
-func (t *Target) Listeners(f ruleset.Family) []trace.Listener {
-	appUID, appGID := t.Application()
+func (x Explanation) Listeners(f ruleset.Family) []trace.Listener {
+	appUID, appGID := x.Application()
 	everything := trace.Listener{UID: appUID, GID: appGID}
-	r := t.Redirect
-	if !t.Decision.Selected {
+	r := x.Plan.Redirect
+	if !x.Decision.Selected {
 		return []trace.Listener{everything}
 	}
 	proxy := trace.Listener{Mark: r.Proxy.Mark.Value}

@@ -98,8 +98,8 @@ var workloads = map[string]string{
 	"Deployment": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "ReplicaSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1",
 }
 
-// Read reads a Pod, or a workload with a template of pods, from YAML or JSON. One without a namespace is in the namespace default.
-func Read(text []byte) (*Manifest, error) {
+// ParseManifest reads a Pod, or a workload with a template of pods, from YAML or JSON. One without a namespace is in the namespace default.
+func ParseManifest(text []byte) (*Manifest, error) {
 	var pod corev1.Pod
 	var w workload
 	var of string
@@ -138,8 +138,8 @@ func Read(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Namespace reads a Namespace from YAML or JSON.
-func Namespace(text []byte) (*corev1.Namespace, error) {
+// ParseNamespace reads a Namespace from YAML or JSON.
+func ParseNamespace(text []byte) (*corev1.Namespace, error) {
 	var ns corev1.Namespace
 	return &ns, decode(text, func(kind string) any {
 		if kind == "" || kind == "Namespace" {

@@ -1,7 +1,6 @@
 package explain_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -11,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 )
 
@@ -31,15 +30,15 @@ func ask(t *testing.T, l dialect.List, pod, namespace string) explain.Explanatio
 
 func askWith(t *testing.T, l dialect.List, pod, namespace string, o dialect.Options) explain.Explanation {
 	t.Helper()
-	m, err := explain.Read([]byte(pod))
+	m, err := explain.ParseManifest([]byte(pod))
 	require.NoError(t, err)
 	var n *corev1.Namespace
 	if namespace != "" {
-		n, err = explain.Namespace([]byte(namespace))
+		n, err = explain.ParseNamespace([]byte(namespace))
 		require.NoError(t, err)
 	}
-	target := explain.Target{Pod: m.Pod, Template: m.Template, Mesh: &l[0], Known: dialects.All(), Addrs: explain.Addrs(m.Pod)}
-	x, err := target.Explain(l, explain.NoConfiguration, target.Ask(context.Background(), l, n, o))
+	subject := dialect.Subject{Pod: m.Pod, Namespace: n, Addrs: explain.Addrs(m.Pod)}
+	x, err := explain.Pod(l, explain.Input{Subject: subject, Options: o, Known: dialects.All(), Template: m.Template})
 	require.NoError(t, err)
 	return x
 }
@@ -99,10 +98,10 @@ func TestPodsOnly(t *testing.T) {
 		"a: &x [1]\nb: *x":                     "alias",
 		"kind: Pod\nmetadata:\n  name: [1, 2]": "cannot unmarshal",
 	} {
-		_, err := explain.Read([]byte(text))
+		_, err := explain.ParseManifest([]byte(text))
 		assert.ErrorContains(t, err, want, text)
 	}
-	p, err := explain.Read([]byte("metadata: {name: a}\nstatus: {podIP: 10.0.0.1}"))
+	p, err := explain.ParseManifest([]byte("metadata: {name: a}\nstatus: {podIP: 10.0.0.1}"))
 	require.NoError(t, err)
 	assert.Equal(t, explain.PodName{Namespace: "default", Name: "a"}, explain.Name(p.Pod))
 	assert.Len(t, explain.Addrs(p.Pod), 1)
@@ -119,7 +118,7 @@ func TestTemplates(t *testing.T) {
 		if kind == "CronJob" {
 			text = strings.Replace(text, `"spec": {`, `"spec": {"jobTemplate": {"spec": {`, 1) + "}}"
 		}
-		m, err := explain.Read([]byte(text))
+		m, err := explain.ParseManifest([]byte(text))
 		require.NoError(t, err, kind)
 		assert.True(t, m.Template)
 		assert.Equal(t, explain.PodName{Namespace: "shop", Name: "cart"}, explain.Name(m.Pod), kind)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
@@ -130,7 +130,7 @@ func TestEveryReason(t *testing.T) {
 		x := ask(t, l, c.pod, c.namespace)
 		assert.Equal(t, c.reason, x.Decision.Reason, name)
 		assert.Equal(t, explain.Code(c.reason), x.Verdict.Code, name)
-		assert.Contains(t, explain.Codes, x.Verdict.Code, name)
+		assert.Contains(t, explain.Codes(), x.Verdict.Code, name)
 		assert.Regexp(t, `^(This pod is not captured|The plugin leaves this pod alone), because [^A-Z].*\.$`, x.Verdict.Sentence, name)
 		assert.Contains(t, x.Verdict.Sentence, c.sentence, name)
 		assert.True(t, slices.ContainsFunc(x.Verdict.Do, func(do string) bool {

@@ -20,7 +20,7 @@ type Fate struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// Example are addresses for each kind of destination. Pod is the target's own where it has one of the family.
+// Example are addresses for each kind of destination. Pod is the explained pod's own where it has one of the family.
 type Example struct{ Pod, Service, Resolver, Outside, Client, Loopback netip.Addr }
 
 // examples are from the documentation prefixes (RFC 5737, RFC 3849) and from the usual ranges of a cluster.
@@ -36,20 +36,20 @@ var examples = map[ruleset.Family]Example{
 }
 
 // Example returns the addresses of a family.
-func (t *Target) Example(f ruleset.Family) Example {
+func (x Explanation) Example(f ruleset.Family) Example {
 	e := examples[f]
-	if i := slices.IndexFunc(t.Addrs, ofFamily(f)); i >= 0 {
-		e.Pod = t.Addrs[i]
+	if i := slices.IndexFunc(x.Subject.Addrs, ofFamily(f)); i >= 0 {
+		e.Pod = x.Subject.Addrs[i]
 	}
 	return e
 }
 
-// Typical traces the packets that users ask about, for each family that the pod or the rules have.
-func (t *Target) Typical() []Fate {
+// typical traces the packets that users ask about, for each family that the pod or the rules have.
+func (x Explanation) typical() []Fate {
 	var fates []Fate
 	for _, f := range ruleset.Families {
-		if t.Ruleset.Program(f) != nil || slices.ContainsFunc(t.Addrs, ofFamily(f)) {
-			fates = append(fates, t.typicalOf(f)...)
+		if x.Plan.Ruleset.Program(f) != nil || slices.ContainsFunc(x.Subject.Addrs, ofFamily(f)) {
+			fates = append(fates, x.typicalOf(f)...)
 		}
 	}
 	return fates
@@ -59,22 +59,22 @@ func ofFamily(f ruleset.Family) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
 }
 
-func (t *Target) typicalOf(f ruleset.Family) []Fate {
-	e := t.Example(f)
-	r := t.Redirect
-	appUID, appGID := t.Application()
-	proxyUID, proxyGID, proxyMark := t.Proxy()
-	appPort := t.ApplicationPort()
+func (x Explanation) typicalOf(f ruleset.Family) []Fate {
+	e := x.Example(f)
+	r := x.Plan.Redirect
+	appUID, appGID := x.Application()
+	proxyUID, proxyGID, proxyMark := x.Proxy()
+	appPort := x.ApplicationPort()
 
 	var fates []Fate
-	podAddrs := t.Addrs
+	podAddrs := x.Subject.Addrs
 	if !slices.Contains(podAddrs, e.Pod) { // the pod's address of this family is unknown
 		podAddrs = append(slices.Clone(podAddrs), e.Pod)
 	}
 	add := func(what string, p trace.Packet) {
 		p.PodAddrs = podAddrs
 		fate := Fate{What: what, Packet: p}
-		if result, err := trace.Trace(t.Ruleset, p); err != nil {
+		if result, err := trace.Trace(x.Plan.Ruleset, p); err != nil {
 			fate.Error = err.Error()
 		} else {
 			fate.Result = &result
@@ -94,7 +94,7 @@ func (t *Target) typicalOf(f ruleset.Family) []Fate {
 	}
 
 	out("application to a service", ruleset.TCP, e.Service, 80)
-	if t.Ruleset.Program(f) == nil {
+	if x.Plan.Ruleset.Program(f) == nil {
 		in("client to the application", ruleset.TCP, appPort)
 		return fates // without rules, everything passes
 	}
@@ -124,9 +124,9 @@ func (t *Target) typicalOf(f ruleset.Family) []Fate {
 }
 
 // app returns the pod's first container that is not the proxy; nil if there is none.
-func (t *Target) app() *corev1.Container {
-	for i := range t.Pod.Spec.Containers {
-		if c := &t.Pod.Spec.Containers[i]; c.Name != t.proxyName {
+func (x Explanation) app() *corev1.Container {
+	for i := range x.Subject.Pod.Spec.Containers {
+		if c := &x.Subject.Pod.Spec.Containers[i]; c.Name != x.proxy {
 			return c
 		}
 	}
@@ -134,18 +134,18 @@ func (t *Target) app() *corev1.Container {
 }
 
 // Application returns the user and group that the application's manifest asks for, and 1000 where the image decides.
-func (t *Target) Application() (uid, gid uint32) {
+func (x Explanation) Application() (uid, gid uint32) {
 	uid, gid = 1000, 1000
 	set := func(to *uint32, id *int64) {
 		if id != nil && *id >= 0 && *id < int64(redirect.NoID) {
 			*to = uint32(*id)
 		}
 	}
-	if sc := t.Pod.Spec.SecurityContext; sc != nil {
+	if sc := x.Subject.Pod.Spec.SecurityContext; sc != nil {
 		set(&uid, sc.RunAsUser)
 		set(&gid, sc.RunAsGroup)
 	}
-	if app := t.app(); app != nil && app.SecurityContext != nil {
+	if app := x.app(); app != nil && app.SecurityContext != nil {
 		set(&uid, app.SecurityContext.RunAsUser)
 		set(&gid, app.SecurityContext.RunAsGroup)
 	}
@@ -153,9 +153,9 @@ func (t *Target) Application() (uid, gid uint32) {
 }
 
 // Proxy returns the user, group and mark that the rules know the proxy by: the application's where they name none.
-func (t *Target) Proxy() (uid, gid, mark uint32) {
-	uid, gid = t.Application()
-	p := t.Redirect.Proxy
+func (x Explanation) Proxy() (uid, gid, mark uint32) {
+	uid, gid = x.Application()
+	p := x.Plan.Redirect.Proxy
 	if len(p.UIDs) > 0 {
 		uid = p.UIDs[0]
 	}
@@ -166,8 +166,8 @@ func (t *Target) Proxy() (uid, gid, mark uint32) {
 }
 
 // ApplicationPort returns the first port that the application declares, and 8080 if it declares none.
-func (t *Target) ApplicationPort() uint16 {
-	if app := t.app(); app != nil {
+func (x Explanation) ApplicationPort() uint16 {
+	if app := x.app(); app != nil {
 		for _, p := range app.Ports {
 			if p.ContainerPort > 0 && p.ContainerPort < 1<<16 {
 				return uint16(p.ContainerPort)

@@ -1,0 +1,33 @@
+package explain_test
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/explain"
+)
+
+// A program of your own explains a pod of your mesh, here Istio.
+func ExamplePod() {
+	m, err := explain.ParseManifest([]byte(`
+metadata: {name: cart-0, namespace: shop, annotations: {sidecar.istio.io/status: "{}"}}
+spec: {containers: [{name: app}, {name: istio-proxy}]}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	x, err := explain.Pod(dialect.List{istio.New()}, explain.Input{Subject: dialect.Subject{Pod: m.Pod}, Template: m.Template})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := x.Verdict.WriteTo(os.Stdout); err != nil { // x.WriteTo has the settings and the rules too
+		fmt.Println(err)
+	}
+	// Output:
+	// The plugin captures this pod: its connections go through Istio (sidecar), though some may get past it.
+	//   past the mesh: ipv6 bypasses the mesh if the pod's kernel has it, which is not known here: the family is not captured
+	//     to close it: capture the family (Istio: ISTIO_DUAL_STACK=true on the proxy), or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)
+}

@@ -1,0 +1,209 @@
+// Package explain says what the meshes of a node make of one pod: whether it is captured, why, and what to do; where each setting comes
+// from, and the rules; and what becomes of typical packets, of a connection, and of saved rules beside ours. The command lines and the
+// playground print what [Pod] returns, so they say the same. It does no I/O.
+package explain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
+)
+
+// Input is a pod and what is known of it.
+type Input struct {
+	// Subject is what the meshes decide on; its Pod is required. [Addrs] are the addresses in the pod's status.
+	Subject dialect.Subject
+	Options dialect.Options
+	// Known are the meshes that the program has: if the pod is of one that is not configured, the verdict says so.
+	Known dialect.List
+	// Template: the pod is what a workload's template says, before any injector has seen it.
+	Template bool
+	// Warnings are those of how the input was found. The Explanation has them first.
+	Warnings []string
+	// Configuration is the origin of the meshes and the Options.
+	Configuration Configuration
+}
+
+// TemplateOnly is the warning of an [Input.Template].
+const TemplateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
+
+// Pod says what becomes of a pod, as the plugin with these meshes decides. A refused pod is an Explanation; see [Explanation.Err]. An
+// error means that no decision was reached.
+func Pod(meshes dialect.List, in Input) (Explanation, error) {
+	plan, err := meshes.Plan(context.Background(), in.Subject, in.Options)
+	if err != nil && plan.Decision.Reason == "" {
+		return Explanation{}, err
+	}
+	x := Explanation{
+		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
+		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.Codes()...), Warnings: append([]string{}, in.Warnings...),
+		Plan: plan, err: err, Subject: in.Subject, known: in.Known, template: in.Template,
+	}
+	if in.Template {
+		x.Warnings = append(x.Warnings, TemplateOnly)
+	}
+	x.Warnings = append(append(x.Warnings, plan.Decision.Warnings.Texts()...), plan.Warnings.Texts()...)
+	for _, b := range plan.Bypasses {
+		x.Bypasses = append(x.Bypasses, b.String())
+	}
+	mesh := meshes.Named(plan.Dialect)
+	if mesh == nil {
+		mesh = &meshes[0]
+	}
+	if proxy := mesh.Policy.Proxy(in.Subject.Pod); proxy != nil {
+		x.proxy = proxy.Name
+	}
+	switch {
+	case err != nil:
+		x.Refused = Reasons(err)
+	case plan.Decision.Selected:
+		x.Redirect, x.Rules = &x.Plan.Redirect, &x.Plan.Ruleset
+		x.Settings = settings(plan.Redirect, plan.Origins)
+		x.Packets = x.typical()
+	}
+	x.Verdict = x.verdict(meshes)
+	return x, nil
+}
+
+// Explanation is what becomes of a pod. Its JSON has neither the Subject nor the Plan.
+type Explanation struct {
+	Pod PodName `json:"pod"`
+	// Verdict says all of it to somebody who knows none of our terms.
+	Verdict Verdict `json:"verdict"`
+	// Dialect is the mesh that has the pod; if none has, all that were asked, separated by commas.
+	Dialect string `json:"dialect"`
+	// Answers are the decisions of several meshes, in order.
+	Answers []dialect.Answer `json:"answers,omitempty"`
+	// Configuration is the origin of the dialect and the other settings of the plugin.
+	Configuration Configuration      `json:"configuration"`
+	Decision      selection.Decision `json:"decision"`
+	// Refused lists the pod's invalid settings.
+	Refused []string `json:"refused,omitempty"`
+	// Bypasses describes how traffic of the pod can bypass the mesh. BypassCodes
+	// are the codes for them in the plugin's record.
+	Bypasses    []string             `json:"bypasses"`
+	BypassCodes []dialect.BypassCode `json:"bypassCodes"`
+	// Warnings are those of the decision, the plan and the input, without bypasses.
+	Warnings []string           `json:"warnings"`
+	Redirect *redirect.Redirect `json:"redirect,omitempty"`
+	Settings []Setting          `json:"settings,omitempty"`
+	Packets  []Fate             `json:"packets,omitempty"`
+	Rules    *ruleset.Ruleset   `json:"rules,omitempty"`
+
+	// Subject and Plan are what all of it is made from.
+	Subject dialect.Subject `json:"-"`
+	Plan    dialect.Plan    `json:"-"`
+
+	err      error // of a refused pod
+	known    dialect.List
+	template bool
+	proxy    string // the name of its proxy container
+}
+
+// Err is the error with which the plugin refuses the pod; nil: it does not. It is that of [dialect.List.Plan].
+func (x Explanation) Err() error { return x.err }
+
+// Name returns the pod's name.
+func Name(pod *corev1.Pod) PodName { return PodName{pod.Namespace, pod.Name} }
+
+// PodName names a pod.
+type PodName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Configuration names the installed configuration that counts.
+type Configuration struct {
+	// File is the network configuration with the plugin's entry. Empty: none counts, and None says why.
+	File string `json:"file,omitempty"`
+	None string `json:"none,omitempty"`
+	// Loaded is the file that the runtime loads, if that is another.
+	Loaded string `json:"loaded,omitempty"`
+	// Flags are those that were typed, and so count instead of the file's settings.
+	Flags []string `json:"flags,omitempty"`
+}
+
+// NoConfiguration is that of who asks for none.
+var NoConfiguration = Configuration{None: "--config none"}
+
+// String is the configuration in one line.
+func (c Configuration) String() string {
+	if c.File == "" {
+		return "configuration: none (" + c.None + "), so flags and defaults"
+	}
+	s := "configuration: " + c.File
+	if c.Loaded != "" {
+		s += ", although the runtime loads " + c.Loaded
+	}
+	if len(c.Flags) > 0 {
+		s += ", but for " + strings.Join(c.Flags, ", ")
+	}
+	return s
+}
+
+// Setting is a field of the Redirect and its origin.
+type Setting struct {
+	Field string `json:"field"`
+	// Value is the value in effect. From holds what the pod says.
+	Value json.RawMessage `json:"value,omitempty"`
+	From  redirect.Origin `json:"from"`
+}
+
+// Reasons returns the parts of a joined error, without the text that wraps them.
+func Reasons(err error) []string {
+	var all []string
+	for _, part := range parts(err) {
+		all = append(all, part.Error())
+	}
+	return all
+}
+
+func parts(err error) []error {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if joined, ok := e.(interface{ Unwrap() []error }); ok {
+			var all []error
+			for _, part := range joined.Unwrap() {
+				all = append(all, parts(part)...)
+			}
+			return all
+		}
+	}
+	return []error{err}
+}
+
+// settings finds the value of each field by its path in JSON.
+func settings(r redirect.Redirect, origins []redirect.Origin) []Setting {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil
+	}
+	var out []Setting
+	for _, o := range origins {
+		if o.Field == "" {
+			continue // validated, but sets no field
+		}
+		out = append(out, Setting{Field: o.Field, Value: lookupJSON(b, o.Field), From: o})
+	}
+	return out
+}
+
+func lookupJSON(b json.RawMessage, path string) json.RawMessage {
+	head, rest, more := strings.Cut(path, ".")
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(b, &fields) != nil {
+		return nil
+	}
+	if more {
+		return lookupJSON(fields[head], rest)
+	}
+	return fields[head]
+}
