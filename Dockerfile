@@ -9,9 +9,6 @@
 FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
-COPY installer/go.mod installer/go.sum installer/
-COPY repair/go.mod repair/go.sum repair/
-COPY nodeproxy/go.mod nodeproxy/go.sum nodeproxy/
 COPY cmd/go.mod cmd/go.sum cmd/
 COPY release/go.mod release/go.sum release/
 RUN go -C cmd mod download && go -C release mod download

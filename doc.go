@@ -77,6 +77,6 @@
 //	release                 makes images, archives and bills of materials
 //	e2e                     tests with a container runtime and with a cluster of one node
 //
-// installer, repair, nodeproxy, cmd, deploy, examples, release and e2e are modules of
-// their own. internal/repotest holds which package may import which.
+// cmd, deploy, examples, e2e and release are modules of their own. internal/repotest
+// holds which package may import which.
 package meshcni

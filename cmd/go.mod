@@ -5,8 +5,6 @@ go 1.26.0
 require (
 	github.com/containernetworking/cni v1.3.1
 	github.com/meshcni/meshcni v0.0.0
-	github.com/meshcni/meshcni/installer v0.0.0
-	github.com/meshcni/meshcni/repair v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
@@ -57,7 +55,6 @@ require (
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/mailru/easyjson v0.7.7 // indirect
-	github.com/meshcni/meshcni/nodeproxy v0.0.0
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
@@ -89,10 +86,4 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 )
 
-replace (
-	github.com/meshcni/meshcni => ..
-	github.com/meshcni/meshcni/installer => ../installer
-	github.com/meshcni/meshcni/repair => ../repair
-)
-
-replace github.com/meshcni/meshcni/nodeproxy => ../nodeproxy
+replace github.com/meshcni/meshcni => ..

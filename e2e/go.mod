@@ -39,8 +39,6 @@ require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/meshcni/meshcni/nodeproxy v0.0.0
-	github.com/meshcni/meshcni/repair v0.0.0
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
@@ -67,7 +65,3 @@ require (
 )
 
 replace github.com/meshcni/meshcni => ../
-
-replace github.com/meshcni/meshcni/repair => ../repair
-
-replace github.com/meshcni/meshcni/nodeproxy => ../nodeproxy

@@ -19,7 +19,7 @@ import (
 )
 
 // Pods knows the pods of one node, because somebody watches them already: an agent that does more than repair needs one watch
-// for all of it. A *nodepods.Watch of module nodeproxy is one. Its methods are safe for concurrent use.
+// for all of it. A *nodepods.Watch of nodeproxy is one. Its methods are safe for concurrent use.
 type Pods interface {
 	// Pods returns all pods of the node, with at least what [dialect.List.Keep] leaves. The controller changes neither them nor the
 	// list.

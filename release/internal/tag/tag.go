@@ -1,5 +1,5 @@
-// Package tag prepares the repository's modules for a version's tags. In between, the nested modules require their
-// siblings at v0.0.0 and replace them by directories, which the go command refuses in what it installs by version.
+// Package tag prepares the repository's modules for a version's tags. In between, the nested modules require the root at
+// v0.0.0 and replace it by its directory, which the go command refuses in what it installs by version.
 package tag
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 // Modules are the published modules beside the root's, by their directories.
-var Modules = []string{"installer", "repair", "nodeproxy", "cmd"}
+var Modules = []string{"cmd"}
 
 // Tags returns the git tags of a version: one for each published module.
 func Tags(version string) []string {
@@ -25,7 +25,7 @@ func Tags(version string) []string {
 	return tags
 }
 
-// Prepare writes the nested modules' go.mod files below root: they require their siblings at the version, and replace
+// Prepare writes the nested modules' go.mod files below root: they require the root at the version, and replace
 // nothing.
 func Prepare(root, version string) error {
 	for _, dir := range Modules {

@@ -1,5 +1,5 @@
-// Package playground tests that the playground's engine, as a browser runs it, says what the command line says.
-package playground
+// Package parity tests that the playground's engine, as a browser runs it, says what the command line says.
+package parity
 
 import (
 	"bytes"
@@ -29,6 +29,9 @@ import (
 // what their package links. Raise it knowingly.
 const maxEngine = 4_700_000
 
+// playground is its directory.
+const playground = "../../../playground"
+
 // TestMain gives the tests a directory that goes with them.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "meshcni-playground")
@@ -51,6 +54,7 @@ func module(t *testing.T) string {
 		return path
 	}
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./wasm")
+	build.Dir = playground
 	build.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm", "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -77,7 +81,7 @@ func recorded(t *testing.T) (all []question) {
 		return string(b)
 	}
 	turn := 0
-	for _, dir := range []string{"../testdata", "../cmd/redirectcmd/testdata", "../examples"} {
+	for _, dir := range []string{"../../../testdata", "../../redirectcmd/testdata", "../../../examples"} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -147,7 +151,7 @@ func ask(t *testing.T, module string, requests []engine.Request) []string {
 	require.NoError(t, err)
 	var in, out, stderr bytes.Buffer
 	require.NoError(t, json.NewEncoder(&in).Encode(requests))
-	cmd := exec.Command("node", "ask.mjs", module, filepath.Join(strings.TrimSpace(string(goroot)), "lib", "wasm", "wasm_exec.js"))
+	cmd := exec.Command("node", filepath.Join(playground, "ask.mjs"), module, filepath.Join(strings.TrimSpace(string(goroot)), "lib", "wasm", "wasm_exec.js"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, &out, &stderr
 	require.NoError(t, cmd.Run(), "%s", &stderr)
 	var answers []string
