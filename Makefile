@@ -63,7 +63,7 @@ test-long: ## Go's tests as a whole: every combination, more rounds, full crowds
 	e2e/setup.sh
 	.ci/tool helm
 	.ci/promtool
-	CI=true $(GO) test -count=1 -tags long -timeout 60m $$($(GO) list work | grep -v meshcni/e2e)
+	CI=true $(GO) test -count=1 -tags long -timeout 60m $$($(GO) list work | grep -vE 'meshcni/e2e/(cluster|cmd|envoy|internal|runtime)')
 	CI=true $(GO) -C release test -count=1 -tags long -timeout 60m ./...
 
 .PHONY: test-integration
@@ -117,7 +117,7 @@ publish: ## Push the images and the chart in dist/ to the registry that they wer
 .PHONY: manifests
 manifests: ## Write deploy/manifests anew from the chart
 	.ci/tool helm
-	$(GO) test ./deploy -run Manifests -update
+	$(GO) test ./e2e/deploy -run Manifests -update
 
 .PHONY: apidiff
 apidiff: ## Compare the public packages with the last release's

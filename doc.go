@@ -75,8 +75,8 @@
 //	docs                    documentation; tests run its commands
 //	examples                programs to copy
 //	release                 makes images, archives and bills of materials
-//	e2e                     tests with a container runtime and with a cluster of one node
+//	e2e                     tests of the chart, with a container runtime and with a cluster of one node
 //
-// cmd, deploy, examples, e2e and release are modules of their own. internal/repotest
+// cmd, examples, e2e and release are modules of their own. internal/repotest
 // holds which package may import which.
 package meshcni

@@ -91,7 +91,7 @@ func TestPlans(t *testing.T) {
 		var b strings.Builder
 		require.NoError(t, migration.Report{From: p.From, Plan: p}.Print(visible.To(&b)))
 		golden(t, name+".txt", b.String())
-		golden(t, name+".values.yaml", p.ValuesYAML()) // the tests of module deploy render the chart with it
+		golden(t, name+".values.yaml", p.ValuesYAML()) // e2e/deploy renders the chart with it
 	}
 }
 

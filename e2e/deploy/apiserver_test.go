@@ -22,7 +22,13 @@ import (
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubetest.Main(m, kubetest.Options{})) }
+// TestMain runs the tests in the directory that they judge.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../../deploy"); err != nil {
+		panic(err)
+	}
+	os.Exit(kubetest.Main(m, kubetest.Options{}))
+}
 
 var cluster struct {
 	once  sync.Once

@@ -68,6 +68,14 @@ func runPromtool(t *testing.T, args ...string) {
 	require.NoError(t, err, "promtool %v: %s", args, out)
 }
 
+// TestMain runs the tests in the directory that they judge.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../../../deploy/monitoring"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 func TestRulesPassPromtool(t *testing.T) {
 	netnstest.Require(t, hasPromtool)
 	runPromtool(t, "check", "rules", rulesFile)
