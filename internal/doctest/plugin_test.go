@@ -1,70 +1,66 @@
 package doctest
 
 import (
+	"cmp"
 	"encoding/json"
-	"maps"
+	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// keyRow is a row of the table of the plugin's keys: the key, an example or default as JSON, and the rest.
-var keyRow = regexp.MustCompile("^\\| `([a-z_.]+)` \\| (?:`([^`]*)`)? *\\| ")
-
-// TestPluginKeys: the reference lists the keys that the plugin reads, no more and no fewer, each with its default.
-func TestPluginKeys(t *testing.T) {
-	_, section, ok := strings.Cut(read(t, reference), "\n## The plugin's configuration\n")
-	require.True(t, ok)
-	section, _, _ = strings.Cut(section, "\n## ")
-	documented := map[string]string{}
-	for line := range strings.Lines(section) {
-		if m := keyRow.FindStringSubmatch(line); m != nil {
-			documented[m[1]] = m[2]
-		}
-	}
-	keys := append(keysOf("", reflect.TypeFor[netconf.Config]()), keysOf("kubernetes.", reflect.TypeFor[netconf.Kubernetes]())...)
-	assert.ElementsMatch(t, keys, slices.Collect(maps.Keys(documented)), "keys of plugin/netconf, and of %s", reference)
-
-	const standard = `"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"`
-	plain, _, err := netconf.Parse([]byte("{" + standard + "}"))
+// pluginKeys is the table of the plugin's keys, each with its default, and the agent's flag that says what it does.
+func pluginKeys(t *testing.T, agents []flagHelp) string {
+	t.Helper()
+	plain, _, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"}`))
 	require.NoError(t, err)
-	for key, byDefault := range documented {
-		if byDefault == "" || key == "dialect" { // whose default is the plugin's, not the configuration's
-			continue
+	keys := append(keysOf(t, "", reflect.ValueOf(plain)), keysOf(t, "kubernetes.", reflect.ValueOf(plain.Kubernetes))...)
+	var b strings.Builder
+	b.WriteString("| key | default | as the agent's |\n|---|---|---|\n")
+	for _, k := range keys {
+		flag := strings.ReplaceAll(strings.TrimPrefix(k.key, "kubernetes."), "_", "-")
+		means, value := "`--"+flag+"`", k.value
+		switch {
+		case k.key == "ambient": // an object; the flag of that name switches the mode on
+			means = "[settings](dialects/ambient.md#settings) of that dialect"
+		case k.key == "kubernetes.kubeconfig":
+			means = "the file in `--run-dir`"
+		default:
+			at := slices.IndexFunc(agents, func(f flagHelp) bool { return f.name == flag })
+			require.GreaterOrEqual(t, at, 0, "no flag of the agent is the key %s", k.key)
+			value = cmp.Or(value, agents[at].byDefault) // which the plugin's program chooses, as the agent's does
 		}
-		value := byDefault
-		if !json.Valid([]byte(value)) {
-			value = strconv.Quote(byDefault)
+		if value != "" {
+			value = "`" + value + "`"
 		}
-		text := strconv.Quote(key) + ": " + value
-		if outer, inner, ok := strings.Cut(key, "."); ok {
-			text = strconv.Quote(outer) + ": {" + strconv.Quote(inner) + ": " + value + "}"
-		}
-		got, unknown, err := netconf.Parse([]byte("{" + standard + ", " + text + "}"))
-		require.NoError(t, err, key)
-		assert.Empty(t, unknown, "keys that the plugin ignores")
-		if len(got.Kubernetes.ExcludeNamespaces) == 0 {
-			got.Kubernetes.ExcludeNamespaces = nil
-		}
-		assert.Equal(t, plain, got, "%s is not the default of %s", byDefault, key)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.key, value, means)
 	}
+	return b.String()
 }
 
-// keysOf are the keys of a struct in JSON, less those of the specification and the object that has keys of its own.
-func keysOf(prefix string, config reflect.Type) (keys []string) {
+type keyValue struct{ key, value string }
+
+// keysOf are the keys of a struct in JSON with their values, less those of the specification and the object that has keys of
+// its own.
+func keysOf(t *testing.T, prefix string, config reflect.Value) (keys []keyValue) {
+	t.Helper()
 	for i := range config.NumField() {
-		key, _, _ := strings.Cut(config.Field(i).Tag.Get("json"), ",")
-		if !slices.Contains([]string{"-", "cniVersion", "name", "type", "kubernetes"}, key) {
-			keys = append(keys, prefix+key)
+		key, _, _ := strings.Cut(config.Type().Field(i).Tag.Get("json"), ",")
+		if slices.Contains([]string{"-", "cniVersion", "name", "type", "kubernetes"}, key) {
+			continue
 		}
+		text, err := json.Marshal(config.Field(i).Interface())
+		require.NoError(t, err)
+		value := strings.Trim(string(text), `"`)
+		if slices.Contains([]string{"null", "{}"}, value) {
+			value = ""
+		}
+		keys = append(keys, keyValue{prefix + key, value})
 	}
 	return keys
 }

@@ -31,13 +31,14 @@ func tables(t *testing.T) map[string]string {
 	var b strings.Builder
 	for _, group := range groups {
 		fmt.Fprintf(&b, "**%s**\n\n", group)
-		b.WriteString(table(slices.DeleteFunc(slices.Clone(node), func(f flagHelp) bool { return f.group != group }), true))
+		b.WriteString(table(slices.DeleteFunc(slices.Clone(node), func(f flagHelp) bool { return f.group != group })))
 		b.WriteByte('\n')
 	}
 	all["meshcni-node"] = b.String()
-	all["meshcni-node support-bundle"] = table(without(bundleFlags(t), node), false)
-	all["meshcni-repair"] = table(repairFlags(t), false)
-	all["meshcni-taint"] = table(taintFlags(t, "run"), false)
+	all["meshcni-node support-bundle"] = table(without(bundleFlags(t), node))
+	all["meshcni-repair"] = beside(repairFlags(t), node)
+	all["meshcni-taint"] = beside(taintFlags(t, "run"), node)
+	all["plugin keys"] = pluginKeys(t, node)
 
 	rules, trace := redirectFlags(t, "rules"), redirectFlags(t, "trace")
 	every := common(rules, trace)
@@ -47,8 +48,8 @@ func tables(t *testing.T) map[string]string {
 	apply := without(redirectFlags(t, "apply"), every)
 	netns := without(apply, rules)
 	program := without(apply, netns)
-	all["meshcni-redirect"] = table(every, false)
-	all["meshcni-redirect program"] = table(program, false)
+	all["meshcni-redirect"] = beside(every, node)
+	all["meshcni-redirect program"] = table(program)
 	// Commands with the same flags share a table.
 	var made []string
 	commands := map[string][]string{}
@@ -57,7 +58,7 @@ func tables(t *testing.T) map[string]string {
 		if len(own) == 0 {
 			continue
 		}
-		s := table(own, false)
+		s := table(own)
 		if commands[s] == nil {
 			made = append(made, s)
 		}
@@ -71,7 +72,27 @@ func tables(t *testing.T) map[string]string {
 	return all
 }
 
-func table(flags []flagHelp, env bool) string {
+// beside is a table of the flags that the agent does not have too, with the same default, and a line with the names of those.
+func beside(flags, agents []flagHelp) string {
+	same := func(f, g flagHelp) bool { return f.name == g.name && f.byDefault == g.byDefault && f.name != "config" } // that is another file
+	var own []flagHelp
+	var shared []string
+	for _, f := range flags {
+		if slices.ContainsFunc(agents, func(g flagHelp) bool { return same(f, g) }) {
+			shared = append(shared, "`--"+f.name+"`")
+		} else {
+			own = append(own, f)
+		}
+	}
+	return "As [the agent's](#the-node-agent): " + strings.Join(shared, ", ") + ".\n\n" + table(own)
+}
+
+// variable is the name of a flag in the environment, which every flag of the agent has. Some have an older one too.
+func variable(flag string) string {
+	return "MESHCNI_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func table(flags []flagHelp) string {
 	var b strings.Builder
 	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 	code := func(s string) string {
@@ -80,27 +101,28 @@ func table(flags []flagHelp, env bool) string {
 		}
 		return "`" + cell(s) + "`"
 	}
-	if env {
-		b.WriteString("| flag | default | environment | |\n|---|---|---|---|\n")
-	} else {
-		b.WriteString("| flag | default | |\n|---|---|---|\n")
-	}
+	b.WriteString("| flag | default | |\n|---|---|---|\n")
 	for _, f := range flags {
 		name := code("--" + strings.TrimSpace(f.name+" "+f.kind))
 		if f.short != "" {
 			name = code("-"+f.short) + ", " + name
 		}
-		fmt.Fprintf(&b, "| %s | %s |", name, code(f.byDefault))
-		if env {
-			var names []string
-			for _, e := range f.env {
-				names = append(names, code(e))
+		usage := cell(f.usage)
+		for _, e := range f.env {
+			if e != variable(f.name) {
+				usage += " (also " + code(e) + ")"
 			}
-			fmt.Fprintf(&b, " %s |", strings.Join(names, ", "))
 		}
-		fmt.Fprintf(&b, " %s |\n", cell(f.usage))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, code(f.byDefault), usage)
 	}
 	return b.String()
+}
+
+// TestVariables: a flag of the agent has the variable that the reference says every flag has.
+func TestVariables(t *testing.T) {
+	for _, f := range nodeFlags(t) {
+		assert.Contains(t, f.env, variable(f.name), "--%s", f.name)
+	}
 }
 
 // TestReference: the reference says what the programs' --help says. Write it anew with
