@@ -121,6 +121,9 @@ type PodName struct {
 	Name      string `json:"name"`
 }
 
+// String returns NAMESPACE/NAME.
+func (n PodName) String() string { return n.Namespace + "/" + n.Name }
+
 // Configuration names the installed configuration that counts.
 type Configuration struct {
 	// File is the network configuration with the plugin's entry. Empty: none counts, and None says why.
@@ -130,6 +133,9 @@ type Configuration struct {
 	Loaded string `json:"loaded,omitempty"`
 	// Flags are those that were typed, and so count instead of the file's settings.
 	Flags []string `json:"flags,omitempty"`
+
+	// Expected: this is a node, or somebody named a file, so commands that print for people say which configuration counts.
+	Expected bool `json:"-"`
 }
 
 // NoConfiguration is that of who asks for none.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/cmd/internal/rights"
 	"github.com/meshcni/meshcni/internal/visible"
 )
@@ -55,7 +56,7 @@ func (c *cluster) checkCommand() *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				err = printJSON(c.Stdout, r)
+				err = printers.JSON(c.Stdout, r)
 			} else {
 				err = r.print(visible.To(c.Stdout))
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -36,6 +37,7 @@ type settings struct {
 type deciding struct {
 	text []byte
 	node string // the first that has it
+	from explain.Configuration
 	// meshes decide as the plugin does; unexcluded do without excluded namespaces; others are the meshes that it does not know.
 	meshes, unexcluded, others dialect.List
 	options                    dialect.Options
@@ -99,6 +101,10 @@ func (d *deciding) parse(all dialect.List) error {
 	if err != nil {
 		return err
 	}
+	return d.configure(all, c)
+}
+
+func (d *deciding) configure(all dialect.List, c netconf.Config) error {
 	m, err := dialects.Of(all, c)
 	if err != nil {
 		return err

@@ -167,6 +167,18 @@ What to do:
 	assert.Contains(t, out, "pod shop/far is in the mesh")
 	assert.Contains(t, out, "  unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 
+	// A configuration that is typed counts for one pod and for many, whichever plugin of its network the entry is.
+	typed := filepath.Join(t.TempDir(), "typed.conflist")
+	require.NoError(t, os.WriteFile(typed, []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge"}, {"type": "meshcni", "kubernetes": {"exclude_namespaces": ["shop"]}}]}`), 0o600))
+	for _, pods := range [][]string{{"cart-1"}, {"-l", "app=cart"}} {
+		_, out, errOut = w.run(t, append([]string{"explain", "-n", "shop", "-o", "json", "--brief", "--config", typed}, pods...)...)
+		assert.Contains(t, out, `"code": "excluded-namespace"`, errOut)
+	}
+	require.NoError(t, os.WriteFile(typed, []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge"}]}`), 0o600))
+	code, _, errOut = w.run(t, "explain", "-n", "shop", "cart-1", "--config", typed)
+	assert.Equal(t, ExitWrong, code)
+	assert.Contains(t, errOut, "--config: "+typed+" has no entry of type meshcni")
+
 	code, out, _ = w.run(t, "rules", "-n", "shop", "cart-1", "--family", "4")
 	assert.Equal(t, ExitOK, code)
 	assert.Contains(t, out, "# configuration: node a: ")

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -46,7 +47,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 				return errors.Join(err, left)
 			}
 			if f.output == "json" {
-				err = printJSON(c.Stdout, r)
+				err = printers.JSON(c.Stdout, r)
 			} else {
 				err = r.Print(visible.To(c.Stdout))
 			}

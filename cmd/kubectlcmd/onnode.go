@@ -3,10 +3,7 @@ package kubectlcmd
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -96,22 +93,6 @@ func (is onNode) ours() (n int) {
 		}
 	}
 	return n
-}
-
-// json adds what is to the plan's object, as its fields "now" and "onNode". Without a plan that is all there is.
-func (is onNode) json(w io.Writer, now present, plan []byte) error {
-	all := map[string]json.RawMessage{}
-	var err error
-	if len(plan) > 0 {
-		err = json.Unmarshal(plan, &all)
-	}
-	if err == nil {
-		all["now"], err = json.Marshal(now)
-	}
-	if err == nil {
-		all["onNode"], err = json.Marshal(is)
-	}
-	return errors.Join(err, printJSON(w, all))
 }
 
 func (is onNode) print(w *visible.Printer) {

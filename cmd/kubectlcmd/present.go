@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -61,11 +62,17 @@ func (s *subject) lifecycle(is onNode) *present {
 	return nil
 }
 
+// refusedNow reports whether the pod's settings are refused, by what decides now.
+func (s *subject) refusedNow() bool {
+	v := s.explained.Verdict
+	return v.State == explain.Refused && v.Code != explain.CodeNamespaceUnknown
+}
+
 // refused is about settings with which the pod does not start.
 func (s *subject) refused(onNode) *present {
 	v := s.explained.Verdict
 	switch {
-	case v.State != explain.Refused || v.Code == explain.CodeNamespaceUnknown:
+	case !s.refusedNow():
 		return nil
 	case s.started():
 		return &present{Code: nowWouldRefuse, Sentence: "This pod runs, but it would not start again: its settings are refused now.", Because: v.Because, Do: v.Do, exit: ExitWrong}
@@ -226,6 +233,8 @@ func (s *subject) redirection(is onNode) *present {
 func (s *subject) disagreement(onNode) *present {
 	v := s.explained.Verdict
 	switch {
+	case s.undecided != nil && s.asking == nil:
+		return &present{Code: nowUnknown, Sentence: "It is not known what is to become of this pod: what decides on it cannot be read.", Because: bounded(visible.Lines(s.undecided)), exit: ExitUnknown, Do: []string{"kubectl meshcni check says what is wrong with the installation"}}
 	case v.Code == explain.CodeNamespaceUnknown:
 		return &present{Code: nowUnknown, Sentence: v.Sentence, Because: v.Because, Do: v.Do, exit: ExitUnknown}
 	case v.Code == explain.CodeOtherDialect:

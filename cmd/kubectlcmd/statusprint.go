@@ -2,7 +2,6 @@ package kubectlcmd
 
 import (
 	"cmp"
-	"encoding/json"
 	"io"
 	"strconv"
 	"strings"
@@ -10,13 +9,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
 func (s clusterStatus) print(to io.Writer, output string) error {
 	switch output {
 	case "json":
-		return printJSON(to, s)
+		return printers.JSON(to, s)
 	case "yaml":
 		text, err := yaml.Marshal(s)
 		if err == nil {
@@ -82,11 +82,4 @@ func (n *counts) columns(table *visible.Table) {
 		return
 	}
 	table.Printf("\t%d\t%d\t%d\t%d\t%d\n", n.Captured, n.Outside, n.Waiting, n.Drifted, n.Bypassing)
-}
-
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -118,7 +119,7 @@ namespace of its own.`,
 				return err
 			}
 			if output == "json" {
-				err = printJSON(c.Stdout, r)
+				err = printers.JSON(c.Stdout, r)
 			} else {
 				err = r.print(visible.To(c.Stdout))
 			}

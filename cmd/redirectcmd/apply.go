@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -45,10 +46,10 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		return err
 	}
 	c.warn(t)
-	c.sayConfig(c.Stdout, "# ")
+	printers.Configuration(c.Stdout, "# ", c.config)
 	switch {
 	case !t.Decision.Selected:
-		visible.To(c.Stdout).Printf("%s; nothing applied\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s; nothing applied\n", printers.Unselected(t.Explanation))
 		return nil
 	case t.action.removeOnly && !t.action.skipApply:
 		if err := c.remove(cmd, ns, t.Plan.Redirect.Names, t.action.dryRun); err != nil || t.action.dryRun {
@@ -100,10 +101,10 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		return err
 	}
 	c.warn(t)
-	c.sayConfig(c.Stdout, "")
+	printers.Configuration(c.Stdout, "", c.config)
 	want := []ruleset.Ruleset{t.Plan.Ruleset}
 	if !t.Decision.Selected {
-		visible.To(c.Stdout).Printf("%s\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s\n", printers.Unselected(t.Explanation))
 		want = nil
 		for _, names := range c.names() {
 			want = append(want, names.Owner().EmptyRuleset())
@@ -182,9 +183,9 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		return err
 	}
 	c.warn(t)
-	c.sayConfig(c.Stdout, "")
+	printers.Configuration(c.Stdout, "", c.config)
 	if !t.Decision.Selected {
-		visible.To(c.Stdout).Printf("%s; nothing to validate\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s; nothing to validate\n", printers.Unselected(t.Explanation))
 		return nil
 	}
 	wait, err := cmd.Flags().GetDuration(fromOutside)

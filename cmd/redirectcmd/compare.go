@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/compare"
@@ -44,7 +45,7 @@ func runCompare(c *common, from, output string) error {
 		return err
 	}
 	c.warn(t)
-	text, err := c.read(from)
+	text, err := c.streams().Read(from)
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func runCompare(c *common, from, output string) error {
 		return fmt.Errorf("--from-rules: %w", err)
 	}
 	if output == "json" {
-		if err := printJSON(c.Stdout, result); err != nil {
+		if err := printers.JSON(c.Stdout, result); err != nil {
 			return err
 		}
 	} else {
@@ -66,9 +67,9 @@ func runCompare(c *common, from, output string) error {
 }
 
 func (c *common) printComparison(t *target, result explain.Comparison) {
-	c.sayConfig(c.Stdout, "")
+	printers.Configuration(c.Stdout, "", c.config)
 	if !t.Decision.Selected {
-		visible.To(c.Stdout).Printf("%s; ours are no rules\n", t.unselected())
+		visible.To(c.Stdout).Printf("%s; ours are no rules\n", printers.Unselected(t.Explanation))
 	}
 	if len(result.Foreign) > 0 {
 		visible.To(c.Stdout).Text((&compare.ForeignError{Rules: result.Foreign}).Error() + "\n")

@@ -3,7 +3,6 @@ package redirectcmd
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/installed"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -29,8 +27,7 @@ func (c *common) configure() error {
 	var no *installed.NoneError
 	switch {
 	case errors.As(err, &no) && c.configFile == "":
-		c.config = explain.Configuration{None: no.Why}
-		c.expected = !no.NoDir
+		c.config = explain.Configuration{None: no.Why, Expected: !no.NoDir}
 		return nil
 	case err != nil && c.configFile != "":
 		return fmt.Errorf("--config: %w", err)
@@ -40,8 +37,7 @@ func (c *common) configure() error {
 		c.config = explain.NoConfiguration
 		return nil
 	}
-	c.config = explain.Configuration{File: e.File, Loaded: e.Loaded}
-	c.expected = true
+	c.config = explain.Configuration{File: e.File, Loaded: e.Loaded, Expected: true}
 	return errors.Join(c.take("", reflect.ValueOf(e.Config)), c.take("", reflect.ValueOf(e.Kubernetes)), c.take("ambient-", reflect.ValueOf(e.Ambient)))
 }
 
@@ -91,7 +87,7 @@ func (c *common) installed() (e installed.Entry, err error) {
 		e, err = installed.Dir(c.configFile, types)
 	} else {
 		var data []byte
-		if data, err = c.read(c.configFile); err == nil {
+		if data, err = c.streams().Read(c.configFile); err == nil {
 			e, err = installed.Parse(c.configFile, data, types)
 		}
 	}
@@ -136,12 +132,4 @@ func (c *common) types() (types []string, err error) {
 		types = append(types, strings.Fields(string(text))...)
 	}
 	return types, errors.Join(errs...)
-}
-
-// sayConfig writes which configuration counts, as the first line of what a command prints for people. Where there is no
-// node, only explain says so.
-func (c *common) sayConfig(w io.Writer, comment string) {
-	if c.expected {
-		visible.To(w).Printf("%s%s\n", comment, c.config)
-	}
 }

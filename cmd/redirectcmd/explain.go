@@ -1,16 +1,19 @@
 package redirectcmd
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 )
 
 func (p Program) explainCommand() *cobra.Command {
 	var output string
 	var brief bool
 	cmd, c := p.newCommand("explain -f pod.yaml", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
-		func(c *common, cmd *cobra.Command) error { return runExplain(c, output, brief) })
+		func(c *common, _ *cobra.Command) error { return runExplain(c, output, brief) })
 	c.templates = true
 	cmd.Flags().BoolVar(&brief, "brief", false, "only whether the pod is captured, why, and what to do")
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
@@ -18,30 +21,75 @@ func (p Program) explainCommand() *cobra.Command {
 }
 
 func runExplain(c *common, output string, brief bool) error {
-	t, err := c.explained(nil)
+	x, err := c.explained(nil)
 	if err != nil {
 		return err // no decision was reached: a file cannot be read, say
 	}
-	x := t.Explanation
-	if c.out != nil {
-		*c.out = x
-	}
 	switch {
-	case c.out != nil && output != "json": // the caller says the verdict
-		if !brief {
-			err = x.WriteDetails(c.Stdout)
-		}
 	case output == "json" && brief:
-		err = printJSON(c.Stdout, x.Verdict)
+		err = printers.JSON(c.Stdout, x.Verdict)
 	case output == "json":
-		err = printJSON(c.Stdout, x)
+		err = printers.JSON(c.Stdout, x.Explanation)
 	case brief:
 		_, err = x.Verdict.WriteTo(c.Stdout)
 	default:
 		_, err = x.WriteTo(c.Stdout)
 	}
-	if err == nil && x.Refused != nil {
+	if err == nil && x.Err() != nil {
 		return errSilent
 	}
 	return err
+}
+
+func (p Program) rulesCommand() *cobra.Command {
+	var rules printers.Rules
+	cmd, c := p.newCommand("rules (-f pod.yaml | flags)", "", func(c *common, _ *cobra.Command) error {
+		x, err := c.explained(nil)
+		if err != nil {
+			return err
+		}
+		return rules.Print(c.streams(), x.Explanation)
+	})
+	c.templates = true
+	c.ruleFlags = addRuleFlags(cmd.Flags())
+	rules.Describe(cmd)
+	return cmd
+}
+
+func (p Program) traceCommand() *cobra.Command {
+	var trace printers.Trace
+	cmd, c := p.newCommand("trace -f pod.yaml [--connection] (--direction out --dst A --dport N … | --packets -)", "", func(c *common, cmd *cobra.Command) error {
+		if err := trace.Check(cmd, c.inputs() > 0); err != nil {
+			return err
+		}
+		x, err := c.explained(nil)
+		if err != nil {
+			return err
+		}
+		return trace.Print(c.streams(), x.Explanation)
+	})
+	c.templates = true
+	trace.Describe(cmd)
+	return cmd
+}
+
+// streams are the program's.
+func (p Program) streams() printers.Streams {
+	return printers.Streams{In: p.Stdin, Out: p.Stdout, Err: p.Stderr, ReadFile: p.ReadFile}
+}
+
+// object reads the one object of a file.
+func object[T any](p Program, name, kind string, parse func([]byte) (*T, error)) (*T, error) {
+	b, err := p.streams().Read(name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := parse(b)
+	if err != nil {
+		if name == "-" {
+			name = "standard input"
+		}
+		return nil, fmt.Errorf("read %s from %s: %w", kind, name, err)
+	}
+	return o, nil
 }

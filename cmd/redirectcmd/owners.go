@@ -26,7 +26,7 @@ const (
 
 // numbers returns those of the users or groups of a file. A file that does not exist has none.
 func (p Program) numbers(file string) (map[string]uint32, error) {
-	text, err := p.read(file)
+	text, err := p.streams().Read(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look up users and groups: %w", err)
 	}

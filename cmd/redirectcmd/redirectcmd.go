@@ -14,7 +14,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -56,10 +55,8 @@ type Program struct {
 	// ReadFile reads the files that flags name, and /etc/resolv.conf. Default: os.ReadFile.
 	ReadFile func(name string) ([]byte, error)
 
-	clear    func()               // clears the terminal, if Stdout is one
-	out      *explain.Explanation // is set to what explain has said; may be nil
-	template *bool                // whether what is given is a template; may be nil
-	json     *bool                // whether all that is said is in JSON; nil unless the command is Istio's
+	clear func() // clears the terminal, if Stdout is one
+	json  *bool  // whether all that is said is in JSON; nil unless the command is Istio's
 }
 
 // errSilent is a failure that the command has reported itself.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
@@ -66,7 +67,7 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 	if err != nil {
 		return err
 	}
-	c.sayConfig(c.Stderr, "") // standard output is a list, in JSON too
+	printers.Configuration(c.Stderr, "", c.config) // standard output is a list, in JSON too
 	var before liverules.Seen
 	for {
 		live, err := apply.Live(ctx, ns, apply.Options{Root: c.hostRoot}, wanted...)
@@ -78,7 +79,7 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 			c.clear()
 		}
 		if f.output == "json" {
-			err = errors.Join(printJSON(c.Stdout, rules), err)
+			err = errors.Join(printers.JSON(c.Stdout, rules), err)
 		} else {
 			err = errors.Join(liverules.Print(visible.To(c.Stdout), rules), err)
 		}
@@ -106,7 +107,7 @@ func (c *common) owned(ns *netnsexec.NetNS) ([]ruleset.Ruleset, error) {
 		if t.Decision.Selected {
 			return []ruleset.Ruleset{t.Plan.Ruleset}, nil
 		}
-		visible.To(c.Stderr).Printf("%s; it should have no rules\n", t.unselected())
+		visible.To(c.Stderr).Printf("%s; it should have no rules\n", printers.Unselected(t.Explanation))
 		return c.owners(), nil
 	}
 	return append(c.owners(), c.usual()...), nil // the last ruleset that has a rule explains it

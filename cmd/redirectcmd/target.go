@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
@@ -47,7 +48,6 @@ type common struct {
 
 	// Set by configure and check.
 	config   explain.Configuration
-	expected bool // this is a node, or the user named a file
 	dialects dialect.List
 	backend  apply.Name
 	addrs    []netip.Addr
@@ -151,18 +151,8 @@ type target struct {
 	explain.Explanation
 	// mesh has the pod; it is the first that was asked if none has.
 	mesh *dialect.Dialect
-	// flags define the rules, and there is no pod.
-	flags bool
 	// action holds the action flags.
 	action flagBuild
-}
-
-// String names the target for people.
-func (t *target) String() string {
-	if t.flags {
-		return "pod"
-	}
-	return "pod " + t.Pod.Namespace + "/" + t.Pod.Name
 }
 
 // target explains the pod that the flags name. It reads the pod's addresses, if they are unknown, and its kernel's families from ns, which
@@ -177,10 +167,10 @@ func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
 
 // explained is [common.target], which has refused pods too.
 func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
-	t := &target{mesh: &c.dialects[0], flags: c.file == ""}
+	t := &target{mesh: &c.dialects[0]}
 	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Known: c.Dialects, Configuration: c.config}
 	meshes, err := c.dialects, error(nil)
-	if t.flags {
+	if c.file == "" {
 		meshes, err = c.byFlags(t, &in, ns)
 	} else {
 		err = c.byFile(t, &in, ns)
@@ -200,16 +190,16 @@ func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
 
 // byFile reads the pod and its namespace.
 func (c *common) byFile(t *target, in *explain.Input, ns *netnsexec.NetNS) error {
-	m, err := c.Program.manifest(c.file)
+	m, err := object(c.Program, c.file, "Pod", explain.ParseManifest)
 	if err != nil {
 		return err
 	}
 	if m.Template && !c.templates {
 		return fmt.Errorf("-f %s: it is the %s %s: only explain, rules and trace take its template; give one of its pods", c.file, m.Pod.OwnerReferences[0].Kind, m.Pod.Name)
 	}
-	in.Subject.Pod, in.Template = m.Pod, m.Template || c.template != nil && *c.template
+	in.Subject.Pod, in.Template = m.Pod, m.Template
 	if c.namespaceFile != "" {
-		if in.Subject.Namespace, err = c.Program.namespace(c.namespaceFile); err != nil {
+		if in.Subject.Namespace, err = object(c.Program, c.namespaceFile, "Namespace", explain.ParseNamespace); err != nil {
 			return err
 		}
 	}
@@ -280,16 +270,10 @@ func (c *common) openNetNS() (*netnsexec.NetNS, error) {
 	return netnsexec.Open(c.netns)
 }
 
-// warn prints bypasses and warnings. It leaves bypasses that are only possible to
-// explain, which describes the pod as a whole.
+// warn prints bypasses and warnings.
 func (c *common) warn(t *target) {
-	for _, b := range t.Plan.Bypasses {
-		if !b.Unsure && !c.quiet {
-			visible.To(c.Stderr).Printf("WARNING: %s\n", b)
-		}
-	}
-	for _, w := range t.Warnings {
-		c.say(w)
+	if !c.quiet {
+		printers.Warn(c.Stderr, t.Explanation)
 	}
 }
 
@@ -298,9 +282,4 @@ func (c *common) say(warning string) {
 	if !c.quiet {
 		visible.To(c.Stderr).Printf("warning: %s\n", warning)
 	}
-}
-
-// unselected describes a pod for which nothing is to be done.
-func (t *target) unselected() string {
-	return fmt.Sprintf("%s is not in the mesh: %s: %s", t, t.Decision.Reason, t.Decision.Detail)
 }

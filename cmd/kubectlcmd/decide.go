@@ -1,0 +1,327 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/installed"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+)
+
+// subject is a pod, what decides on it, and what its node's agent says.
+type subject struct {
+	place
+	pod *corev1.Pod
+	// fromFile: the pod need not be in the cluster, and nothing on a node is about it. template: it is that of a workload.
+	fromFile, template bool
+	// selector is that of the agents' pods.
+	selector string
+	// namespace is the pod's; nil: not known.
+	namespace *corev1.Namespace
+	// explained is what becomes of the pod, unless that is undecided.
+	explained explain.Explanation
+	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to; left is then
+	// what remains of that.
+	flags   enterFlags
+	entered bool
+	left    error
+}
+
+// place is a node, as its agent tells of it.
+type place struct {
+	agent agent
+	// asking is the reason that the agent has not answered; then node is empty.
+	asking error
+	node   agentapi.Node
+	// deciding is what decides on the node's pods; nil: that is not known, and undecided says why.
+	deciding  *deciding
+	undecided error
+}
+
+// explainer explains pods. It asks each node's agent once, and reads each configuration and Namespace once.
+type explainer struct {
+	c          *cluster
+	typed      *deciding // by --config, for all nodes; nil: each node's own
+	known      map[string]*place
+	namespaces map[string]*corev1.Namespace
+}
+
+// explainer goes by the configuration as it is typed; empty: by each node's own.
+func (c *cluster) explainer(config string) (*explainer, error) {
+	x := &explainer{c: c, known: map[string]*place{}, namespaces: map[string]*corev1.Namespace{}}
+	if config == "" {
+		return x, nil
+	}
+	x.typed = &deciding{from: explain.NoConfiguration}
+	var entry installed.Entry
+	if config != "none" {
+		text, err := c.streams().Read(config)
+		if err == nil {
+			entry, err = installed.Parse(config, text, []string{netconf.DefaultType})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
+		}
+		x.typed.from = explain.Configuration{File: config, Expected: true}
+	}
+	if err := x.typed.configure(c.Dialects, entry.Config); err != nil {
+		return nil, fmt.Errorf("--config %s: %w", config, err)
+	}
+	return x, nil
+}
+
+// sources are files that replace the cluster as the source of the pod and of the settings.
+type sources struct {
+	file, config string
+	// trouble takes the pod of a workload that has some.
+	trouble bool
+}
+
+func (o *sources) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "a file with a pod, or with a workload such as a Deployment, that need not be in the cluster; - is standard input. A node with an agent says what decides")
+	cmd.Flags().StringVar(&o.config, "config", "", "a network configuration with the plugin's entry, instead of the one in force on the pod's node; none: the defaults")
+}
+
+// given returns the pod that the arguments or the flags name, with what becomes of it.
+func (c *cluster) given(ctx context.Context, args []string, from sources) (*subject, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	x, err := c.explainer(from.config)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case from.file != "" && len(args) > 0:
+		return nil, cli.Usagef("%s: with --filename the file says which pod", args[0])
+	case from.file != "":
+		m, err := c.manifest(from.file)
+		if err != nil {
+			return nil, err
+		}
+		s := &subject{pod: m.Pod, fromFile: true, template: m.Template}
+		s.place = x.any(ctx)
+		x.explain(ctx, s)
+		return s, nil
+	}
+	var pod *corev1.Pod
+	if from.trouble {
+		pod, err = c.findBy(ctx, args, func(pods []corev1.Pod) (*corev1.Pod, string) { return x.troubled(ctx, pods) })
+	} else {
+		pod, err = c.find(ctx, args)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x.subject(ctx, pod), nil
+}
+
+// manifest reads a pod from a file. One without a namespace is in the one that kubectl's flags say.
+func (c *cluster) manifest(name string) (m *explain.Manifest, err error) {
+	text, err := c.streams().Read(name)
+	if err == nil {
+		m, err = explain.ParseManifest(text)
+	}
+	if err == nil && !m.Namespaced {
+		m.Pod.Namespace, err = c.namespace()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--filename %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// subject is a pod with what its node's agent says of the node, and what becomes of it.
+func (e *explainer) subject(ctx context.Context, pod *corev1.Pod) *subject {
+	name := pod.Spec.NodeName
+	if e.known[name] == nil {
+		e.known[name] = e.c.place(ctx, name)
+		e.decide(e.known[name])
+	}
+	s := &subject{place: *e.known[name], pod: pod}
+	e.explain(ctx, s)
+	return s
+}
+
+// explain says what becomes of the pod, if it is known what decides.
+func (e *explainer) explain(ctx context.Context, s *subject) {
+	name := s.pod.Namespace
+	if _, asked := e.namespaces[name]; !asked {
+		ns, err := e.c.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			ns = nil
+			visible.To(e.c.Stderr).Printf("warning: the pod's Namespace is not known: %v\n", err)
+		}
+		e.namespaces[name] = ns
+	}
+	s.selector, s.namespace = e.c.agentSelector, e.namespaces[name]
+	if d := s.deciding; d != nil {
+		s.explained, s.undecided = explain.Pod(d.meshes, explain.Input{
+			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Options: d.options, Known: e.c.Dialects, Template: s.template, Configuration: d.from,
+		})
+	}
+}
+
+var errNameConfig = errors.New("--config FILE gives one, --config none goes by the defaults")
+
+// decide reads the configuration that counts on a node.
+func (e *explainer) decide(p *place) {
+	i := p.node.Installed
+	switch {
+	case e.typed != nil:
+		p.deciding = e.typed
+	case p.asking != nil:
+		p.undecided = fmt.Errorf("the configuration that decides on the pod is not known: %w\n%w", p.asking, errNameConfig)
+	case len(i.Config) == 0:
+		p.undecided = errors.Join(fmt.Errorf("node %s has no configuration of the plugin: %s", p.agent.Node, i.Error), errNameConfig)
+	default:
+		d := &deciding{text: i.Config, from: explain.Configuration{File: fmt.Sprintf("node %s: %s", p.agent.Node, i.File), Expected: true}}
+		if err := d.parse(e.c.Dialects); err != nil {
+			p.undecided = errors.Join(fmt.Errorf("the plugin's entry on node %s cannot be read by this version of kubectl meshcni: %w", p.agent.Node, err), errNameConfig)
+			return
+		}
+		p.deciding = d
+	}
+}
+
+// askAll asks the agents of all the pods' nodes at once.
+func (e *explainer) askAll(ctx context.Context, pods []corev1.Pod) {
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for i := range pods {
+		if name := pods[i].Spec.NodeName; e.known[name] == nil {
+			p := &place{}
+			e.known[name] = p
+			asking.Go(func() error { *p = *e.c.place(ctx, name); e.decide(p); return nil })
+		}
+	}
+	_ = asking.Wait() // none returns an error
+}
+
+// troubled returns the pod with the most trouble, by what each node's agent says of all its pods and what the settings mean, and says
+// how many others have some.
+func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *corev1.Pod, why string) {
+	e.askAll(ctx, pods)
+	const wrong, unsure, well, ending = 0, 1, 2, 3
+	ranks := map[string]int{}
+	some := 0
+	for i := range pods {
+		pod := &pods[i]
+		s := e.subject(ctx, pod)
+		// That nobody has looked into it is no trouble.
+		is := onNode{selected: s.explained.Verdict.State == explain.Captured, started: s.started(), Pod: agentapi.Pod{Records: []attachment.Record{{Selected: true}}, LiveError: "not looked at"}}
+		for _, state := range s.node.Pods {
+			if podid.Is(pod, state.Namespace, state.Name, state.UID) {
+				is.State = &state
+			}
+		}
+		switch now := s.present(is); {
+		case now.exit == ExitWrong:
+			ranks[pod.Name] = wrong
+		case now.Code == nowEnding:
+			ranks[pod.Name] = ending
+		case now.trouble():
+			ranks[pod.Name] = unsure
+		default:
+			ranks[pod.Name] = well
+		}
+		if ranks[pod.Name] < well {
+			some++
+		}
+	}
+	first := slices.MinFunc(pods, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(ranks[a.Name], ranks[b.Name]), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
+	})
+	switch {
+	case some == 1:
+		why = ", which has trouble"
+	case some > 1:
+		why = ", which has trouble; " + many(some-1, "other has", "others have") + " too: kubectl meshcni explain --all-pods says how each is"
+	}
+	return &first, why
+}
+
+// maxAsked bounds the agents that are asked for a pod that is on no node.
+const maxAsked = 5
+
+// any is the first node whose agent has a configuration, in the order of the nodes.
+func (e *explainer) any(ctx context.Context) (p place) {
+	if e.typed != nil {
+		return place{deciding: e.typed}
+	}
+	agents, err := e.c.agentsByNode(ctx)
+	if p.asking = err; err == nil {
+		p.asking = errNoAgent
+	}
+	nodes := slices.SortedFunc(maps.Keys(agents), func(a, b string) int {
+		return cmp.Or(cmp.Compare(agents[a].Trouble, agents[b].Trouble), cmp.Compare(a, b))
+	})
+	for _, node := range nodes[:min(len(nodes), maxAsked)] {
+		p.agent = agents[node]
+		if p.node, p.asking = e.c.node(ctx, p.agent); p.asking == nil && len(p.node.Installed.Config) > 0 {
+			break
+		}
+	}
+	e.decide(&p)
+	return p
+}
+
+var errNotScheduled = errors.New("the pod is on no node yet")
+
+// place asks the agent of a node. An empty name is none.
+func (c *cluster) place(ctx context.Context, name string) *place {
+	p := &place{}
+	if name == "" {
+		p.asking = errNotScheduled
+		return p
+	}
+	if p.agent, p.asking = c.agentOn(ctx, name); p.asking == nil {
+		p.node, p.asking = c.node(ctx, p.agent)
+	}
+	if errors.Is(p.asking, errNoAgent) {
+		if all, err := c.agentsByNode(ctx); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
+			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", errNoAgents, c.agentSelector)
+		}
+	}
+	return p
+}
+
+// look asks the agent for what is on the node of the pod, and enters the pod if that is wanted. The error says why the agent has told
+// nothing.
+func (s *subject) look(ctx context.Context, c *cluster) (p agentapi.Pod, err error) {
+	switch {
+	case s.asking != nil:
+		err = s.asking
+	case s.pod.Spec.HostNetwork:
+		return agentapi.Pod{LiveError: onHostNetwork}, nil
+	default:
+		p, err = c.tells(ctx, s.agent, s.pod)
+	}
+	if s.enters(p, err) {
+		switch failed := s.enter(ctx, c, &p); {
+		case failed != nil && err != nil:
+			err = fmt.Errorf("%w; %w", err, failed)
+		case failed != nil:
+			p.LiveError += "; " + failed.Error()
+		}
+	}
+	return p, err
+}
+
+const onHostNetwork = "the pod is on the host's network, which is never redirected"

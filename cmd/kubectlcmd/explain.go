@@ -1,0 +1,286 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/visible"
+)
+
+const podUse = "(POD | KIND/NAME | -f FILE)"
+
+// planCommand makes a command that prints what should be.
+func (c *cluster) planCommand(name string, describe func(*cobra.Command), check func(cmd *cobra.Command, stdin bool) error, print func(printers.Streams, explain.Explanation) error) *cobra.Command {
+	var from sources
+	cmd := &cobra.Command{Use: name + " " + podUse, Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, from.file == "-"); err != nil {
+			return err
+		}
+		s, err := c.given(cmd.Context(), args, from)
+		if err = cmp.Or(err, s.undecided); err != nil {
+			return err
+		}
+		return print(c.streams(), s.explained)
+	}
+	describe(cmd)
+	from.flags(cmd)
+	return cmd
+}
+
+func (c *cluster) rulesCommand() *cobra.Command {
+	var rules printers.Rules
+	return c.planCommand("rules", rules.Describe, func(*cobra.Command, bool) error { return nil }, rules.Print)
+}
+
+func (c *cluster) traceCommand() *cobra.Command {
+	var trace printers.Trace
+	return c.planCommand("trace", trace.Describe, trace.Check, trace.Print)
+}
+
+// streams are the program's.
+func (p Program) streams() printers.Streams {
+	return printers.Streams{In: p.Stdin, Out: p.Stdout, Err: p.Stderr, ReadFile: os.ReadFile}
+}
+
+// explainFlags are those of explain.
+type explainFlags struct {
+	sources
+	several
+	enterFlags
+	output string
+	brief  bool
+}
+
+// explainCommand prints what should be, and beside it what is.
+func (c *cluster) explainCommand() *cobra.Command {
+	o := explainFlags{sources: sources{trouble: true}}
+	cmd := &cobra.Command{
+		Use:   "explain (" + strings.Trim(podUse, "()") + " | KIND/NAME --all-pods | -l SELECTOR)",
+		Short: "say what is wrong with a pod, and what to do; then what should be, and what is on its node",
+		Long:  "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says.",
+		Args:  cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.enterFlags.check(); err != nil {
+				return err
+			}
+			if !o.several.asked(cmd) {
+				return c.explainOne(cmd.Context(), args, o)
+			}
+			if o.enter || o.image != "" {
+				return cli.Usagef("--enter, --image: of one pod, not with --selector and --all-pods")
+			}
+			return c.explainMany(cmd.Context(), args, o)
+		},
+	}
+	fs := cmd.Flags()
+	fs.VarP(cli.Choice(&o.output, "text", "json"), "output", "o", "text or json")
+	fs.BoolVar(&o.brief, "brief", false, "only whether the pod is captured, why, and what to do")
+	o.enterFlags.register(cmd)
+	o.sources.flags(cmd)
+	o.several.flags(cmd)
+	return cmd
+}
+
+// explainOne says of a pod how it is and what should be, and what is on its node. Of one in a file it says what should be.
+func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags) error {
+	s, err := c.given(ctx, args, o.sources)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	}
+	s.online()
+	planned := s.undecided
+	if planned == nil && s.refusedNow() {
+		planned = cli.Exit(ExitWrong)
+	}
+	if s.fromFile {
+		return cmp.Or(s.printPlan(c.Stdout, o), planned)
+	}
+	s.flags = o.enterFlags
+	is := c.onNode(ctx, s)
+	if ctx.Err() != nil {
+		return errors.Join(context.Cause(ctx), s.left)
+	}
+	now := s.present(is)
+	return s.conclude(s.printNow(c.Stdout, is, now, o), planned, now)
+}
+
+// briefly is the output of explain --brief as JSON.
+type briefly struct {
+	Now     present         `json:"now"`
+	Verdict explain.Verdict `json:"verdict"`
+}
+
+// printNow prints how the pod is and what should be, and what is on its node, as the flags say.
+func (s *subject) printNow(w io.Writer, is onNode, now present, o explainFlags) error {
+	v := s.explained.Verdict
+	switch {
+	case o.output == "json" && o.brief:
+		return printers.JSON(w, briefly{now, v})
+	case o.output == "json":
+		all := struct {
+			*explain.Explanation
+			Now    present `json:"now"`
+			OnNode onNode  `json:"onNode"`
+		}{Now: now, OnNode: is}
+		if v.Code != "" {
+			all.Explanation = &s.explained
+		}
+		return printers.JSON(w, all)
+	case v.Code == "" && !now.trouble():
+		return nil // no decision was reached, and the error says why
+	}
+	if err := now.print(w, v); o.brief || v.Code == "" || err != nil {
+		return err
+	}
+	out := visible.To(w)
+	out.Printf("\n")
+	err := s.explained.WriteDetails(w)
+	is.print(out)
+	return errors.Join(err, out.Err())
+}
+
+// conclude returns the error that explain ends with: of printing or planning, and of pods left behind, which no exit code may
+// hide; else the exit code of how the pod is.
+func (s *subject) conclude(printed, planned error, now present) error {
+	var exit cli.Exit
+	switch err := cmp.Or(printed, planned); {
+	case s.left != nil && (err == nil || errors.As(err, &exit)):
+		return s.left
+	case err != nil:
+		return errors.Join(err, s.left)
+	case now.exit != 0:
+		return cli.Exit(now.exit)
+	}
+	return nil
+}
+
+// printPlan prints what should be, of a pod that is in a file.
+func (s *subject) printPlan(w io.Writer, o explainFlags) (err error) {
+	switch {
+	case s.undecided != nil:
+	case o.output == "json" && o.brief:
+		err = printers.JSON(w, s.explained.Verdict)
+	case o.output == "json":
+		err = printers.JSON(w, s.explained)
+	case o.brief:
+		_, err = s.explained.Verdict.WriteTo(w)
+	default:
+		_, err = s.explained.WriteTo(w)
+	}
+	return err
+}
+
+// several selects the pods of an explain of more than one.
+type several struct {
+	selector string
+	all      bool // of a workload
+}
+
+func (m *several) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&m.selector, "selector", "l", "", "labels of pods, of each of which one line says how it is")
+	cmd.Flags().BoolVar(&m.all, "all-pods", false, "with KIND/NAME: the same for all its pods")
+}
+
+// asked reports whether it is about several pods.
+func (m *several) asked(cmd *cobra.Command) bool { return m.all || cmd.Flags().Changed("selector") }
+
+// podLine is the line of one of several pods.
+type podLine struct {
+	Pod explain.PodName `json:"pod"`
+	briefly
+}
+
+// explainMany says of each pod how it is.
+func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	namespace, err := c.namespace()
+	if err != nil {
+		return err
+	}
+	if o.file != "" {
+		return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
+	}
+	selector, err := c.selects(ctx, namespace, args, o.several)
+	if err != nil {
+		return err
+	}
+	x, err := c.explainer(o.config)
+	if err != nil {
+		return err
+	}
+	lines, seen, worst, first := []podLine{}, 0, 0, ""
+	var printing error
+	out := visible.To(c.Stdout)
+	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
+		seen++
+		s := x.subject(ctx, pod)
+		now, v := s.present(c.onNode(ctx, s)), s.explained.Verdict
+		if now.exit != 0 && (worst == 0 || now.exit == ExitWrong) {
+			worst = now.exit
+		}
+		if now.trouble() && first == "" {
+			first = pod.Name
+		}
+		if o.output == "json" {
+			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
+		} else if printing == nil {
+			out.Printf("%s: %s\n", pod.Name, now.Sentence)
+			printing = out.Err()
+		}
+	})
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("list pods: %w", err)
+	case seen == 0:
+		return fmt.Errorf("no pod in namespace %s has the labels %s", namespace, selector)
+	case o.output == "json":
+		printing = printers.JSON(c.Stdout, lines)
+	case first != "":
+		out.Printf("next: kubectl meshcni explain -n %s %s says what to do\n", namespace, first)
+		printing = out.Err()
+	}
+	if printing != nil || worst == 0 {
+		return printing
+	}
+	return cli.Exit(worst)
+}
+
+// selects returns the labels of the pods that are meant.
+func (c *cluster) selects(ctx context.Context, namespace string, args []string, m several) (string, error) {
+	switch {
+	case m.all && m.selector != "":
+		return "", cli.Usagef("--selector, --all-pods: only one of them")
+	case !m.all && len(args) > 0:
+		return "", cli.Usagef("%s: with --selector the labels say which pods", args[0])
+	case !m.all:
+		return m.selector, nil
+	}
+	kind, name, err := split(args)
+	if err != nil {
+		return "", err
+	}
+	if kind == "pod" {
+		return "", cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
+	}
+	return c.selector(ctx, kind, namespace, name)
+}

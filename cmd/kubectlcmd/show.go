@@ -1,0 +1,117 @@
+package kubectlcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/liverules"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/internal/visible"
+)
+
+// showCommand prints the live rules with their counters.
+func (c *cluster) showCommand() *cobra.Command {
+	var output string
+	var watch bool
+	var enter enterFlags
+	interval := 2 * time.Second
+	cmd := &cobra.Command{
+		Use: "show (POD | KIND/NAME)", Short: "show a pod's live rules, what each has matched, and why it is there",
+		Long: "The agent reads them if it may enter pods' network namespaces; where it may not, a\nshort-lived pod on the node does, with --enter.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if interval <= 0 {
+				return cli.Usagef("--interval %s: not above 0", interval)
+			}
+			if watch && enter.enter {
+				return cli.Usagef("--watch and --enter: a pod that is made on the node looks once")
+			}
+			if err := cmp.Or(enter.check(), c.open()); err != nil {
+				return err
+			}
+			pod, err := c.find(cmd.Context(), args)
+			switch {
+			case err != nil && cmd.Context().Err() != nil:
+				return context.Cause(cmd.Context())
+			case err != nil:
+				return err
+			}
+			s := &subject{pod: pod, place: *c.place(cmd.Context(), pod.Spec.NodeName), flags: enter}
+			var before liverules.Seen
+			for {
+				live, err := s.rules(cmd.Context(), c)
+				switch {
+				case cmd.Context().Err() != nil && watch:
+					return nil //nolint:nilerr // the caller ended it
+				case cmd.Context().Err() != nil:
+					return errors.Join(context.Cause(cmd.Context()), s.left)
+				case err != nil:
+					return errors.Join(fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err), s.left)
+				}
+				rules, seen := liverules.Since(before, live)
+				if output == "json" {
+					err = printers.JSON(c.Stdout, rules)
+				} else {
+					err = liverules.Print(visible.To(c.Stdout), rules)
+				}
+				if err != nil || !watch {
+					return cmp.Or(err, s.left)
+				}
+				before = seen
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(interval):
+				}
+			}
+		},
+	}
+	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
+	enter.register(cmd)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the rules again and again, with what each has matched since")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "with --watch: how often")
+	return cmd
+}
+
+// completePods are the names of the pods in the namespace, for the shell.
+func (c *cluster) completePods(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || c.open() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := c.client.CoreV1().Pods(namespace).List(cmd.Context(), metav1.ListOptions{Limit: pageSize})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeNamespaces are the names of the namespaces, for the shell.
+func (c *cluster) completeNamespaces(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if c.open() != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := c.client.CoreV1().Namespaces().List(cmd.Context(), metav1.ListOptions{Limit: pageSize})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
